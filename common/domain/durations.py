@@ -1,0 +1,48 @@
+"""Durations as people write them: `250ms`, `30s`, `5m`, `1h30m`, or a number of seconds."""
+
+import math
+import re
+from typing import Final
+
+_UNIT_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_WHOLE: Final = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
+_NUMBER: Final = re.compile(r"\d+(?:\.\d+)?")
+SECONDS_MAX: Final = 10 * 366 * 86400.0
+"""Ten years: far above any use, far below what a timestamp overflows at."""
+
+
+def parse_duration(text: str | float) -> float:
+    """Return the seconds that `text` stands for.
+
+    Raises ValueError, with an example of what was expected, for anything that is not a finite
+    duration between zero and ten years.
+    """
+    seconds = _seconds(text)
+    if not math.isfinite(seconds) or seconds < 0 or seconds > SECONDS_MAX:
+        raise ValueError(f"duration out of range: {text!r}; expected between 0 and 10 years, like '5m'")
+    return seconds
+
+
+def _seconds(text: str | float) -> float:
+    if isinstance(text, bool):
+        raise ValueError(f"not a duration: {text!r}; expected for example '250ms', '30s', '1h30m' or 2.5")
+    if isinstance(text, int | float):
+        return float(text)
+    compact = text.strip().lower().replace(" ", "")
+    if _NUMBER.fullmatch(compact):
+        return float(compact)
+    if not _WHOLE.fullmatch(compact):
+        raise ValueError(f"not a duration: {text!r}; expected for example '250ms', '30s', '1h30m' or 2.5")
+    return sum(float(number) * _UNIT_SECONDS[unit] for number, unit in _PART.findall(compact))
+
+
+def format_duration(seconds: float) -> str:
+    """Write `seconds` the short way that `parse_duration` reads back (to the millisecond)."""
+    milliseconds = round(seconds * 1000)
+    parts = []
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)):
+        count, milliseconds = divmod(milliseconds, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts) or "0s"
