@@ -1,0 +1,62 @@
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+LOCK   := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+          --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
+CODE   := $(wildcard common executor worker client stress localservers migrations benchmarks examples tests)
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+.PHONY: setup
+setup: $(READY) ## Create .venv with the pinned, hashed requirements and this project
+
+$(READY): pyproject.toml requirements/dev.txt scripts/setup
+	@scripts/setup "$(PYTHON)" "$(VENV)"
+	@touch $@
+
+.PHONY: demo
+demo: $(READY) ## Watch 200 executions pass in order on private servers, then a report
+	@$(BIN)/executor demo
+
+.PHONY: up
+up: $(READY) ## Start servers, executor and workers, print their URLs, and stay
+	@$(BIN)/executor demo --stay
+
+.PHONY: check
+check: $(READY) ## Format, lint, types and layers: everything that runs no test
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy --strict $(CODE)
+	$(BIN)/lint-imports --no-cache
+
+.PHONY: test
+test: $(READY) ## Run every test, against real servers
+	$(BIN)/python -m pytest
+
+.PHONY: bench
+bench: $(READY) ## Measure throughput, hand-over, grant cost and memory on this machine
+	@$(BIN)/python -m benchmarks
+
+.PHONY: format
+format: $(READY) ## Rewrite the code in the house format
+	$(BIN)/ruff check --fix --exit-zero .
+	$(BIN)/ruff format .
+
+.PHONY: lock
+lock: $(READY) ## Resolve requirements/*.txt anew from pyproject.toml
+	$(LOCK) $(LOCK_OPTIONS) pyproject.toml -o requirements/runtime.txt
+	$(LOCK) $(LOCK_OPTIONS) --group build -o requirements/build.txt
+	$(LOCK) $(LOCK_OPTIONS) pyproject.toml --group dev -c requirements/runtime.txt -c requirements/build.txt \
+	    -o requirements/dev.txt
+
+.PHONY: clean
+clean: ## Remove .venv, caches and build products
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
