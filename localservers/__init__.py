@@ -1,0 +1,27 @@
+"""Private PostgreSQL and RabbitMQ servers on free loopback ports, for demonstrations and tests.
+
+    with LocalServers.start() as servers:
+        database_url = servers.postgresql.create_database("orders")
+        amqp_url = servers.rabbitmq.create_vhost("orders")
+
+Nothing of them survives the process that started them, kill -9 included. Imports nothing of the other
+packages.
+"""
+
+from localservers.databases import DatabaseServer
+from localservers.errors import LocalServersError, MissingBinaries, ServerFailed
+from localservers.postgresql import PostgresServer
+from localservers.rabbitmq import RabbitServer
+from localservers.servers import LocalServers
+from localservers.vhosts import BrokerServer
+
+__all__ = [
+    "BrokerServer",
+    "DatabaseServer",
+    "LocalServers",
+    "LocalServersError",
+    "MissingBinaries",
+    "PostgresServer",
+    "RabbitServer",
+    "ServerFailed",
+]

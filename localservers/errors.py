@@ -1,0 +1,44 @@
+"""What can go wrong with private servers, as one tree.
+
+LocalServersError
+├── MissingBinaries    a server is not installed, and we may not or could not install it (exit code 69)
+└── ServerFailed       a server did not start, or ended by itself; carries the end of its log
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+_LOG_LINES_SHOWN = 20
+
+
+class LocalServersError(Exception):
+    """A private server could not be provided."""
+
+    exit_code = 1
+
+
+class MissingBinaries(LocalServersError):
+    """A server is not installed; `command` is the one line that installs what is missing."""
+
+    # EX_UNAVAILABLE of sysexits.h: scripts can tell "install something" from "something broke".
+    exit_code = 69
+
+    def __init__(self, missing: Sequence[str], command: str) -> None:
+        self.missing = tuple(missing)
+        self.command = command
+        super().__init__(
+            f"{' and '.join(missing)} not found on this machine. Install with:\n\n    {command}\n"
+        )
+
+
+class ServerFailed(LocalServersError):
+    """A server did not come up, or ended by itself."""
+
+    def __init__(self, what: str, *logs: Path) -> None:
+        shown = [f"--- {log}\n{_end_of(log)}" for log in logs if log.exists()]
+        super().__init__("\n".join([what, *shown]))
+
+
+def _end_of(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    return "\n".join(lines[-_LOG_LINES_SHOWN:])

@@ -1,0 +1,123 @@
+"""A private RabbitMQ server: own node, own ports, own Erlang port mapper, nobody else's.
+
+In: a folder. Out: a running broker with its management API, and AMQP URLs of its vhosts. A folder that was
+used before is taken up again. `rabbitmq_settings.py` says what it is told, `processes.py` runs it,
+`vhosts.py` speaks to it.
+
+The port mapper (epmd) is usually shared by all Erlang programs of a machine and outlives them; ours is a
+second process on a port of its own that ends with the broker, so the node's name cannot clash and nothing
+stays behind.
+"""
+
+import signal
+from pathlib import Path
+from typing import Self
+
+from localservers.binaries import find_epmd, find_rabbitmq
+from localservers.ports import LOOPBACK
+from localservers.processes import ServerProcess, run_once, server_folder, server_user, wait_until_ready
+from localservers.rabbitmq_settings import PASSWORD, USER, Ports, environment, write_settings
+from localservers.vhosts import BrokerServer
+
+_START_SECONDS = 90.0
+_STOP_SECONDS = 30.0
+_EPMD_STOP_SECONDS = 5.0
+_CONSUMER_TIMEOUT_SECONDS = 1800.0
+
+
+class RabbitServer(BrokerServer):
+    """A RabbitMQ server of our own."""
+
+    def __init__(self, *, folder: Path, ports: Ports, programs: Path, account: str | None) -> None:
+        super().__init__(
+            f"amqp://{USER}:{PASSWORD}@{LOOPBACK}:{ports.amqp}/%2F", f"http://{LOOPBACK}:{ports.management}"
+        )
+        self.folder = folder
+        self.ports = ports
+        self._programs = programs
+        self._account = account
+        self._environment = environment(folder, ports, programs)
+        self._epmd, self._node = self._run()
+
+    @classmethod
+    def start(cls, folder: Path, *, consumer_timeout_seconds: float = _CONSUMER_TIMEOUT_SECONDS) -> Self:
+        """Start a broker whose data live in `folder`; return when it accepts connections.
+
+        `consumer_timeout_seconds`: how long a delivery may stay unacknowledged before its channel is closed.
+        """
+        programs = find_rabbitmq()
+        user = server_user("rabbitmq")
+        server_folder(folder, user)
+        ports = Ports.free()
+        write_settings(folder, ports, consumer_timeout_seconds)
+        return cls(folder=folder, ports=ports, programs=programs, account=user)
+
+    @property
+    def pid(self) -> int:
+        """The Erlang machine's process id; changes with each restart."""
+        return self._node.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether any process of the server is left."""
+        return self._node.is_running or self._epmd.is_running
+
+    def stop(self) -> None:
+        """Stop the broker in good order."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill the broker as a power cut would, as far as one process can tell (SIGKILL)."""
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Stop the broker unless it is down already, and start it on the same ports with the same data."""
+        self.stop()
+        self._epmd, self._node = self._run()
+
+    def pause(self) -> None:
+        """Freeze the broker: connections stay open and nothing answers."""
+        self._node.pause()
+
+    def resume(self) -> None:
+        """Let a frozen broker run on."""
+        self._node.resume()
+
+    def close(self) -> None:
+        """Stop the broker and let go of the HTTP connection to it."""
+        self.stop()
+        super().close()
+
+    def ctl(self, *arguments: str) -> str:
+        """Run `rabbitmqctl` with these arguments and return what it printed; takes about a second."""
+        command = [str(self._programs / "rabbitmqctl"), *arguments]
+        return run_once(command, folder=self.folder, environment=self._environment, user=self._account)
+
+    def _run(self) -> tuple[ServerProcess, ServerProcess]:
+        epmd = self._start_program("epmd", [str(find_epmd()), "-port", str(self.ports.epmd)])
+        try:
+            node = self._start_program("rabbitmq", [str(self._programs / "rabbitmq-server")])
+            try:
+                wait_until_ready(self.is_ready, node, _START_SECONDS)
+            except BaseException:
+                node.stop(signal.SIGKILL, _STOP_SECONDS)
+                raise
+        except BaseException:
+            epmd.stop(signal.SIGTERM, _EPMD_STOP_SECONDS)
+            raise
+        return epmd, node
+
+    def _start_program(self, name: str, command: list[str]) -> ServerProcess:
+        return ServerProcess.start(
+            name,
+            command,
+            folder=self.folder,
+            environment=self._environment,
+            user=self._account,
+            last_signal=signal.SIGKILL,
+            grace_seconds=_EPMD_STOP_SECONDS,
+        )
+
+    def _end(self, how: signal.Signals) -> None:
+        self._node.stop(how, _STOP_SECONDS)
+        self._epmd.stop(signal.SIGTERM, _EPMD_STOP_SECONDS)

@@ -1,0 +1,88 @@
+"""Fixtures of all tests: servers per session, a database and a vhost per test.
+
+`database_url` and `amqp_url` are what most tests want; one that stops, pauses or kills a server takes
+`own_servers`. Without any server, tests that need one are skipped, and fail where CI=true.
+"""
+
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from localservers import BrokerServer, DatabaseServer, LocalServers
+from tests import template
+from tests.sources import NoServers, Servers, servers_of_the_session
+
+# Set by run: the servers may be somebody's, used by several sessions at once.
+_SESSION = secrets.token_hex(4)
+
+
+def _unique(kind: str) -> str:
+    return f"turnstile_test_{_SESSION}_{kind}_{secrets.token_hex(4)}"
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[Servers]:
+    """PostgreSQL and RabbitMQ for the whole session; tests must leave them running."""
+    with ExitStack() as stack:
+        try:
+            provided = stack.enter_context(servers_of_the_session())
+        except NoServers as none:
+            if os.environ.get("CI", "").lower() in ("true", "1"):
+                pytest.fail(str(none), pytrace=False)
+            pytest.skip(str(none))
+        yield provided
+
+
+@pytest.fixture(scope="session")
+def postgresql(servers: Servers) -> DatabaseServer:
+    """The session's PostgreSQL."""
+    return servers.postgresql
+
+
+@pytest.fixture(scope="session")
+def rabbitmq(servers: Servers) -> BrokerServer:
+    """The session's RabbitMQ."""
+    return servers.rabbitmq
+
+
+@pytest.fixture(scope="session")
+def template_database(postgresql: DatabaseServer) -> Iterator[str]:
+    """The name of a migrated database without rows, to be copied and never connected to."""
+    name = _unique("template")
+    template.prepare(postgresql.create_database(name))
+    yield name
+    postgresql.drop_database(name)
+
+
+@pytest.fixture
+def database_url(postgresql: DatabaseServer, template_database: str) -> Iterator[str]:
+    """A migrated database of the test's own."""
+    name = _unique("database")
+    yield postgresql.create_database(name, template_database)
+    postgresql.drop_database(name)
+
+
+@pytest.fixture
+def empty_database_url(postgresql: DatabaseServer) -> Iterator[str]:
+    """A database of the test's own without any table."""
+    name = _unique("empty")
+    yield postgresql.create_database(name)
+    postgresql.drop_database(name)
+
+
+@pytest.fixture
+def amqp_url(rabbitmq: BrokerServer) -> Iterator[str]:
+    """A vhost of the test's own."""
+    name = _unique("vhost")
+    yield rabbitmq.create_vhost(name)
+    rabbitmq.delete_vhost(name)
+
+
+@pytest.fixture
+def own_servers() -> Iterator[Callable[[], LocalServers]]:
+    """Start private servers that the test may stop, pause and kill; they end with it."""
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(LocalServers.start(durable=False))

@@ -1,0 +1,81 @@
+"""Where a test session takes its servers from: given by URL, private ones of ours, or containers.
+
+In: the environment. Out: a database server and a broker for all tests, or the reason why there are none.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from localservers import BrokerServer, DatabaseServer, LocalServers, MissingBinaries
+
+DATABASE_URL = "TURNSTILE_TEST_DATABASE_URL"
+AMQP_URL = "TURNSTILE_TEST_AMQP_URL"
+MANAGEMENT_URL = "TURNSTILE_TEST_MANAGEMENT_URL"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Servers:
+    """The servers of a session, whoever runs them."""
+
+    postgresql: DatabaseServer
+    rabbitmq: BrokerServer
+
+
+class NoServers(Exception):
+    """No source of servers is at hand; the message says what would help."""
+
+
+@contextmanager
+def servers_of_the_session() -> Iterator[Servers]:
+    """Provide servers from the first source there is; raise `NoServers` where there is none."""
+    given = _given()
+    if given is not None:
+        with given.rabbitmq:
+            yield given
+        return
+    try:
+        private = LocalServers.start(durable=False)
+    except MissingBinaries as missing:
+        with _containers(missing) as contained:
+            yield contained
+        return
+    with private:
+        yield Servers(postgresql=private.postgresql, rabbitmq=private.rabbitmq)
+
+
+def _given() -> Servers | None:
+    database_url, amqp_url = os.environ.get(DATABASE_URL), os.environ.get(AMQP_URL)
+    if not database_url and not amqp_url:
+        return None
+    if not database_url or not amqp_url:
+        raise NoServers(f"{DATABASE_URL} and {AMQP_URL} are given together or not at all")
+    return Servers(
+        postgresql=DatabaseServer(database_url),
+        rabbitmq=BrokerServer(amqp_url, os.environ.get(MANAGEMENT_URL)),
+    )
+
+
+@contextmanager
+def _containers(missing: MissingBinaries) -> Iterator[Servers]:
+    import docker  # type: ignore[import-untyped]
+    from docker.errors import DockerException  # type: ignore[import-untyped]
+    from testcontainers.core.container import DockerContainer
+    from testcontainers.postgres import PostgresContainer
+
+    try:
+        docker.from_env().close()
+    except DockerException as absent:
+        raise NoServers(
+            f"{missing}\nOr start a Docker engine ({absent}), or give {DATABASE_URL}."
+        ) from absent
+    broker = DockerContainer("rabbitmq:3.13-management").with_exposed_ports(5672, 15672)
+    with PostgresContainer("postgres:16", driver=None) as database, broker:
+        host = broker.get_container_host_ip()
+        with BrokerServer(
+            f"amqp://guest:guest@{host}:{broker.get_exposed_port(5672)}/%2F",
+            f"http://{host}:{broker.get_exposed_port(15672)}",
+        ) as rabbitmq:
+            rabbitmq.wait_until_ready()
+            yield Servers(postgresql=DatabaseServer(database.get_connection_url()), rabbitmq=rabbitmq)

@@ -1,0 +1,11 @@
+"""What the template database of a test session holds: the schema, as `executor migrate` makes it."""
+
+import asyncio
+
+
+def prepare(url: str) -> None:
+    """Bring an empty database to the newest schema."""
+    # Imported here, so that tests of packages without a database do not load the migrations.
+    from common.migration import migrate
+
+    asyncio.run(migrate(url))
