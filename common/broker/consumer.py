@@ -1,0 +1,84 @@
+"""Consume on a connection of its own: bounded batches in, one write of acknowledgements out.
+
+In: queue names. Out: `Subscription`s, each with its own channel, so that one that fails or is slow holds up
+no other. Keeps P5 (acknowledged only when told to; what a dead channel held, the broker delivers again) and
+the arrival order that P2 builds on (deliveries are handed out as they came, given back as a whole). Next:
+`connection`, `outstanding`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NoReturn
+
+from pamqp.common import FieldTable
+
+from common.broker.connection import BrokerConnection, BrokerTimeouts, Declare, Link
+from common.broker.subscription import Subscription
+
+
+class ConsumerConnection:
+    """All subscriptions of one service process. `run` keeps them consuming."""
+
+    def __init__(self, url: str, *, name: str, timeouts: BrokerTimeouts | None = None) -> None:
+        self._timeouts = timeouts or BrokerTimeouts()
+        self._connection = BrokerConnection(url, name=name, timeouts=self._timeouts)
+        self._subscriptions: list[Subscription] = []
+        self._added = asyncio.Event()
+
+    @property
+    def connected(self) -> bool:
+        """Whether the connection stands and every subscription consumes (or is paused)."""
+        return self._connection.connected and all(each.ready for each in self._subscriptions)
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the broker raised an alarm on this connection; consuming goes on all the same."""
+        return self._connection.blocked
+
+    @property
+    def last_error(self) -> str | None:
+        """Why there is no connection, else why a subscription does not consume."""
+        reasons = (each.last_error for each in self._subscriptions)
+        return self._connection.last_error or next((reason for reason in reasons if reason), None)
+
+    async def run(self) -> NoReturn:
+        """Stay connected and consuming until cancelled."""
+        await self._connection.run(self._serve)
+
+    def subscribe(
+        self,
+        queue: str,
+        *,
+        prefetch: int,
+        declare: Declare | None = None,
+        arguments: FieldTable | None = None,
+    ) -> Subscription:
+        """Consume a queue from now on, over every reconnection; `declare` is run before each start.
+
+        `prefetch` bounds what is delivered and not settled, and so what is buffered here.
+        """
+        subscription = Subscription(
+            queue, prefetch=prefetch, declare=declare, arguments=arguments, timeouts=self._timeouts
+        )
+        self._subscriptions.append(subscription)
+        self._added.set()
+        return subscription
+
+    async def _serve(self, link: Link) -> None:
+        link.serving()
+        served = 0
+        async with asyncio.TaskGroup() as tasks:
+            gone = tasks.create_task(_wait_gone(link), name="broker-link-gone")
+            while not gone.done():
+                self._added.clear()
+                for subscription in self._subscriptions[served:]:
+                    tasks.create_task(subscription.serve(link), name=f"consume-{subscription.queue}")
+                served = len(self._subscriptions)
+                added = tasks.create_task(self._added.wait(), name="subscription-added")
+                await asyncio.wait({gone, added}, return_when=asyncio.FIRST_COMPLETED)
+                added.cancel()
+
+
+async def _wait_gone(link: Link) -> None:
+    await asyncio.wait({link.gone})

@@ -1,0 +1,177 @@
+"""Publish on a connection of its own: confirmed in bulk, or announced and forgotten.
+
+In: batches of `Outgoing`. Out: one `Publication` each, in order, or BrokerUnavailable where the outcome is
+unknown. Keeps P4 and P5: a caller acknowledges what led to a message only after the broker confirmed the
+message. What is repeated after BrokerUnavailable may arrive twice; receivers are idempotent. Next:
+`connection`, `bulk_channel`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from common.broker.bulk_channel import BulkChannel, ChannelLost
+from common.broker.connection import (
+    BrokerConnection,
+    BrokerTimeouts,
+    BrokerUnavailable,
+    Declare,
+    Link,
+    answered,
+)
+from common.broker.delivery import Outgoing, Publication
+
+_CHUNK_MESSAGES_MAX = 500
+_CHUNK_BYTES_MAX = 1 << 20
+_CHUNKS_UNCONFIRMED_MAX = 4
+_ANNOUNCE_BUFFER_BYTES_MAX = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Session:
+    link: Link
+    confirmed: BulkChannel
+    advisory: BulkChannel
+
+
+class Publisher:
+    """Publishes for one service process. `run` keeps it connected; the rest may be called at any time."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        name: str,
+        declare: Declare | None = None,
+        timeouts: BrokerTimeouts | None = None,
+    ) -> None:
+        """`declare` is run at each connection, before the first message."""
+        self._timeouts = timeouts or BrokerTimeouts()
+        self._connection = BrokerConnection(url, name=name, timeouts=self._timeouts)
+        self._declare = declare
+        self._session: _Session | None = None
+        self._has_session = asyncio.Event()
+        self.announcements_dropped = 0
+
+    @property
+    def connected(self) -> bool:
+        """Whether messages can be published, unless `blocked`."""
+        return self._connection.connected
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the broker takes no publishes for now (memory or disk alarm)."""
+        return self._connection.blocked
+
+    @property
+    def last_error(self) -> str | None:
+        """Why there is no connection, or None."""
+        return self._connection.last_error
+
+    async def run(self) -> NoReturn:
+        """Stay connected until cancelled."""
+        await self._connection.run(self._serve)
+
+    async def publish(self, messages: Sequence[Outgoing]) -> list[Publication]:
+        """Publish all and wait until the broker answered for each.
+
+        Raises BrokerUnavailable when there is no usable connection in time (nothing was sent), or when it
+        broke or fell silent before the last answer (any of them may have arrived): repeat the batch.
+        """
+        if not messages:
+            return []
+        session = await self._usable_session()
+        try:
+            return await answered(_send(session.confirmed, messages), self._timeouts.confirm_seconds)
+        except BrokerUnavailable:
+            # Silence without an alarm: this connection is not worth another try.
+            if session.link.is_open and not session.link.blocked:
+                session.link.abort()
+            raise
+
+    def announce(self, messages: Sequence[Outgoing]) -> None:
+        """Send advisory messages if that is possible at once; else drop and count them."""
+        assert not any(message.mandatory or message.persistent for message in messages)
+        session = self._session
+        if (
+            session is None
+            or session.link.blocked
+            or session.link.write_buffer_bytes > _ANNOUNCE_BUFFER_BYTES_MAX
+        ):
+            self.announcements_dropped += len(messages)
+            return
+        try:
+            session.advisory.publish_unconfirmed(messages)
+        except ChannelLost:
+            self.announcements_dropped += len(messages)
+
+    async def declare(self, declare: Declare) -> None:
+        """Run further declarations now, on a channel of their own; raises BrokerUnavailable."""
+        session = await self._usable_session()
+        await session.link.declare(declare)
+
+    async def _serve(self, link: Link) -> None:
+        if self._declare is not None:
+            await link.declare(self._declare)
+        session = _Session(
+            link=link, confirmed=await link.open_channel(confirms=True), advisory=await link.open_channel()
+        )
+        self._session = session
+        self._has_session.set()
+        link.serving()
+        try:
+            await asyncio.wait(
+                {link.gone, session.confirmed.gone, session.advisory.gone},
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        finally:
+            self._session = None
+            self._has_session.clear()
+
+    async def _usable_session(self) -> _Session:
+        """Wait for a connection that takes publishes; what is written during an alarm could only pile up."""
+        try:
+            async with asyncio.timeout(self._timeouts.wait_seconds):
+                while True:
+                    await self._has_session.wait()
+                    session = self._session
+                    if session is None or not session.confirmed.usable:
+                        # It just broke: let `_serve` notice.
+                        await asyncio.sleep(0.01)
+                    elif session.link.blocked:
+                        await session.link.unblocked(self._timeouts.wait_seconds)
+                    else:
+                        return session
+        except TimeoutError as error:
+            reason = "publishing is blocked" if self.blocked else self.last_error or "not connected"
+            raise BrokerUnavailable(f"no usable connection to the broker: {reason}") from error
+
+
+async def _send(channel: BulkChannel, messages: Sequence[Outgoing]) -> list[Publication]:
+    unconfirmed: deque[asyncio.Future[list[Publication]]] = deque()
+    outcomes: list[Publication] = []
+    for chunk in _chunks(messages):
+        if len(unconfirmed) == _CHUNKS_UNCONFIRMED_MAX:
+            outcomes += await unconfirmed.popleft()
+        unconfirmed.append(channel.publish_all(chunk))
+    for answers in unconfirmed:
+        outcomes += await answers
+    return outcomes
+
+
+def _chunks(messages: Sequence[Outgoing]) -> Iterator[Sequence[Outgoing]]:
+    """Cut a batch into writes that neither hold up the loop nor fill the memory."""
+    start = chunk_bytes = 0
+    for index, message in enumerate(messages):
+        size_bytes = len(message.body)
+        if index - start == _CHUNK_MESSAGES_MAX or (
+            index > start and chunk_bytes + size_bytes > _CHUNK_BYTES_MAX
+        ):
+            yield messages[start:index]
+            start, chunk_bytes = index, 0
+        chunk_bytes += size_bytes
+    yield messages[start:]

@@ -1,0 +1,126 @@
+"""Exchanges, queues and bindings: every name on the wire, and the declarations that create them.
+
+In: an open channel. Out: what the service needs exists. All declarations are idempotent, so whichever
+service starts first creates what it needs; changing an argument of a queue that exists is refused by the
+broker (406). Keeps P2 (one consumer at a time takes requests, and what it gives back stands at the front
+again) and P5 (durable, quorum, dead letters kept).
+
+Delay: a message published to the exchange `executor.retry` or `worker.retry` with an `expiration_ms` waits
+in the queue of that name, expires, and is dead-lettered to `executions` under the routing key it was
+published with, so it comes back to the queue it was taken from. Each time it is published as a fresh
+message, so the broker sees no cycle. Only the head of a queue expires: give all messages of one delay queue
+the same expiration. Next: `connection`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from aio_pika import ExchangeType
+from aio_pika.abc import AbstractChannel, AbstractExchange
+from pamqp.common import FieldTable
+
+QueueType = Literal["quorum", "classic"]
+
+EXECUTIONS = "executions"
+DEAD_LETTER_EXCHANGE = "executions.dlx"
+DEAD_LETTERS = "executions.dead_letters"
+EXECUTOR_REQUESTS = "executor.requests"
+EXECUTOR_COMPLETIONS = "executor.completions"
+EXECUTOR_RETRY = "executor.retry"
+WORKER_RETRY = "worker.retry"
+
+EXECUTION_REQUESTED = "execution.requested"
+EXECUTION_CANCEL_REQUESTED = "execution.cancel_requested"
+EXECUTION_COMPLETED = "execution.completed"
+EXECUTION_STATUS_CHANGED = "execution.status_changed"
+
+_DELIVERY_LIMIT = 1000
+_WORKER_QUEUE_EXPIRES_MS = 30 * 60 * 1000
+
+
+def scheduled_key(pool: str) -> str:
+    """Return the routing key of an execution granted to any worker of the pool."""
+    return f"execution.scheduled.{pool}"
+
+
+def pool_queue(pool: str) -> str:
+    """Return the queue that all workers of the pool share."""
+    if worker_queue(pool) == WORKER_RETRY:
+        raise ValueError(f"no pool can be called {pool!r}: its queue is the workers' delay queue")
+    return f"worker.{pool}"
+
+
+def worker_queue(worker_id: str) -> str:
+    """Return one worker's own queue, which is also the routing key that reaches it."""
+    return f"worker.{worker_id}"
+
+
+async def declare_executor(channel: AbstractChannel, *, queue_type: QueueType = "quorum") -> None:
+    """Create what the executor service consumes and where it puts what it cannot use yet."""
+    executions = await _declare_exchanges(channel, queue_type)
+    requests = await channel.declare_queue(
+        EXECUTOR_REQUESTS,
+        durable=True,
+        arguments=_arguments(queue_type) | {"x-single-active-consumer": True},
+    )
+    await requests.bind(executions, EXECUTION_REQUESTED)
+    await requests.bind(executions, EXECUTION_CANCEL_REQUESTED)
+    completions = await channel.declare_queue(
+        EXECUTOR_COMPLETIONS, durable=True, arguments=_arguments(queue_type)
+    )
+    await completions.bind(executions, EXECUTION_COMPLETED)
+    await _declare_delay(channel, EXECUTOR_RETRY, queue_type)
+
+
+async def declare_pool(channel: AbstractChannel, pool: str, *, queue_type: QueueType = "quorum") -> None:
+    """Create the queue of a pool; the executor does so before it first publishes to it."""
+    executions = await _declare_exchanges(channel, queue_type)
+    queue = await channel.declare_queue(pool_queue(pool), durable=True, arguments=_arguments(queue_type))
+    await queue.bind(executions, scheduled_key(pool))
+
+
+async def declare_worker(
+    channel: AbstractChannel, worker_id: str, *, queue_type: QueueType = "quorum"
+) -> None:
+    """Create one worker's own queue, which goes 30 minutes after the worker, and the workers' delay queue."""
+    executions = await _declare_exchanges(channel, queue_type)
+    queue = await channel.declare_queue(
+        worker_queue(worker_id),
+        durable=True,
+        arguments=_arguments(queue_type) | {"x-expires": _WORKER_QUEUE_EXPIRES_MS},
+    )
+    await queue.bind(executions, worker_queue(worker_id))
+    await _declare_delay(channel, WORKER_RETRY, queue_type)
+
+
+async def _declare_exchanges(channel: AbstractChannel, queue_type: QueueType) -> AbstractExchange:
+    executions = await channel.declare_exchange(EXECUTIONS, ExchangeType.TOPIC, durable=True)
+    dead_letters = await channel.declare_exchange(DEAD_LETTER_EXCHANGE, ExchangeType.FANOUT, durable=True)
+    queue = await channel.declare_queue(
+        DEAD_LETTERS, durable=True, arguments=_arguments(queue_type, dead_letter_exchange=None)
+    )
+    await queue.bind(dead_letters)
+    return executions
+
+
+async def _declare_delay(channel: AbstractChannel, name: str, queue_type: QueueType) -> None:
+    # A queue fed through the default exchange would lose the routing key to its own name; hence the exchange.
+    # Dead-lettering stays at-most-once: at-least-once keeps what has no queue any more and lets it clog the
+    # rest, and what is delayed here is published again by the watchdog if it is lost.
+    exchange = await channel.declare_exchange(name, ExchangeType.TOPIC, durable=True)
+    queue = await channel.declare_queue(
+        name, durable=True, arguments=_arguments(queue_type, dead_letter_exchange=EXECUTIONS)
+    )
+    await queue.bind(exchange, "#")
+
+
+def _arguments(queue_type: QueueType, dead_letter_exchange: str | None = DEAD_LETTER_EXCHANGE) -> FieldTable:
+    arguments: FieldTable = {"x-queue-type": queue_type}
+    if dead_letter_exchange is not None:
+        arguments["x-dead-letter-exchange"] = dead_letter_exchange
+    if queue_type == "quorum":
+        # RabbitMQ puts a given-back message to the front only where there is a limit, and 4.x has one of 20
+        # by default, at which a message is dead-lettered: too few for one that merely met many restarts.
+        arguments["x-delivery-limit"] = _DELIVERY_LIMIT
+    return arguments
