@@ -30,13 +30,17 @@ def check_ref(ref: str) -> str:
 
 def _check_pool(pool: str) -> str:
     if not _POOL.fullmatch(pool):
-        raise ValueError(f"{pool[:60]!r} cannot name a pool: letters, digits, '_' and '-', at most 64, like 'gpu'")
+        raise ValueError(
+            f"{pool[:60]!r} cannot name a pool: letters, digits, '_' and '-', at most 64, like 'gpu'"
+        )
     return pool
 
 
 def _check_pointer(pointer: str) -> str:
     if not _POINTER.fullmatch(pointer):
-        raise ValueError(f"{pointer[:60]!r} is not a JSON Pointer (RFC 6901) into the parameters, like '/customer/id'")
+        raise ValueError(
+            f"{pointer[:60]!r} is not a JSON Pointer (RFC 6901) into the parameters, like '/customer/id'"
+        )
     return pointer
 
 
@@ -57,7 +61,9 @@ class RetryDefinition(BaseModel):
 
     max_attempts: int = Field(default=1, ge=1, le=1000, description="Attempts in all; 1 means no retry.")
     delay: Duration = Field(default=1.0, description="Wait before the second attempt.")
-    factor: float = Field(default=2.0, ge=1, le=100, description="Each further wait is this many times longer.")
+    factor: float = Field(
+        default=2.0, ge=1, le=100, description="Each further wait is this many times longer."
+    )
     max_delay: Duration = Field(default=300.0, description="No wait is longer.")
     jitter: float = Field(default=0.1, ge=0, le=1, description="Share by which a wait is spread.")
 
@@ -81,7 +87,9 @@ class ActionDefinition(BaseModel):
         default=None, description="JSON Pointer into the parameters: one FIFO queue per value."
     )
     timeout: Duration | None = Field(default=None, description="Longest run of one attempt.")
-    ttl: Duration | None = Field(default=None, description="Longest wait for a start, from the first enqueue.")
+    ttl: Duration | None = Field(
+        default=None, description="Longest wait for a start, from the first enqueue."
+    )
     retry: RetryDefinition = Field(default_factory=RetryDefinition)
     on_worker_lost: Literal["requeue", "abandon"] = Field(default="requeue")
     max_reclaims: int = Field(default=5, ge=0, le=1000, description="Reclaims before it is abandoned.")

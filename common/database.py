@@ -1,0 +1,151 @@
+"""The link to PostgreSQL: a pool of asyncpg connections with a bound on every wait.
+
+Both services call the protocol's statements through it; JSON travels as text in both directions. What
+the database does not answer in time, or answers with a broken connection, raises `Unavailable`: the
+outcome is unknown, and every statement of the protocol may be said again.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+
+import asyncpg
+from sqlalchemy import make_url
+
+from common.domain.errors import Unavailable
+
+logger = logging.getLogger(__name__)
+
+CONNECT_TIMEOUT_SECONDS: Final = 5.0
+COMMAND_TIMEOUT_SECONDS: Final = 30.0
+ACQUIRE_TIMEOUT_SECONDS: Final = 10.0
+_DEADLOCK_RETRIES: Final = 5
+
+T = TypeVar("T")
+if TYPE_CHECKING:
+    Connection: TypeAlias = asyncpg.pool.PoolConnectionProxy[asyncpg.Record]
+    Pool: TypeAlias = asyncpg.Pool[asyncpg.Record]
+
+_CONNECTION_TROUBLE: Final = (
+    OSError,
+    TimeoutError,
+    asyncpg.InterfaceError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.IdleSessionTimeoutError,
+    asyncpg.ReadOnlySQLTransactionError,
+)
+_NOT_LET_IN: Final = (asyncpg.InvalidCatalogNameError, asyncpg.InvalidAuthorizationSpecificationError)
+
+
+def sqlalchemy_url(url: str) -> str:
+    """Turn a URL in its common form into SQLAlchemy's, with the asyncpg driver."""
+    return make_url(url).set(drivername="postgresql+asyncpg").render_as_string(hide_password=False)
+
+
+def shown_url(url: str) -> str:
+    """Return `url` without its password, for logs and people."""
+    return make_url(url).render_as_string(hide_password=True)
+
+
+class Database:
+    """A pool that may be opened before the server is there, and outlives its restarts."""
+
+    def __init__(self, url: str, *, application_name: str, connections_max: int = 4) -> None:
+        self._url = url
+        self._application_name = application_name
+        self._connections_max = connections_max
+        self._pool: "Pool | None" = None
+        self.last_error: str | None = "not connected yet"
+        """Why the last call could not reach the server; None while all is well (for /readyz)."""
+
+    async def open(self) -> None:
+        """Connect, trying again with backoff until the server answers. One log line per new reason."""
+        delay_seconds, reason = 0.1, ""
+        while True:
+            try:
+                self._pool = await self._create_pool()
+            except (*_CONNECTION_TROUBLE, *_NOT_LET_IN) as error:
+                if str(error) != reason:
+                    reason = self.last_error = str(error) or type(error).__name__
+                    logger.warning("database_unreachable url=%s reason=%s", shown_url(self._url), reason)
+                await asyncio.sleep(delay_seconds)
+                delay_seconds = min(delay_seconds * 2, 5.0)
+            else:
+                self.last_error = None
+                return
+
+    async def close(self) -> None:
+        """Give the connections back to the server, at the latest after a few seconds."""
+        if self._pool is None:
+            return
+        try:
+            await asyncio.wait_for(self._pool.close(), ACQUIRE_TIMEOUT_SECONDS)
+        except TimeoutError:
+            self._pool.terminate()
+        self._pool = None
+
+    async def fetch(self, query: str, *arguments: object) -> Sequence[asyncpg.Record]:
+        """Run one statement in a transaction of its own and return its rows."""
+        return await self._run(lambda connection: connection.fetch(query, *arguments))
+
+    async def fetchrow(self, query: str, *arguments: object) -> asyncpg.Record | None:
+        """Run one statement in a transaction of its own and return its first row."""
+        return await self._run(lambda connection: connection.fetchrow(query, *arguments))
+
+    async def fetchval(self, query: str, *arguments: object) -> Any:
+        """Run one statement in a transaction of its own and return its first value."""
+        return await self._run(lambda connection: connection.fetchval(query, *arguments))
+
+    @asynccontextmanager
+    async def transaction(self) -> "AsyncIterator[Connection]":
+        """Lend a connection inside a transaction; for the rare work that takes more than one statement."""
+        async with self._translated(), self._connection() as connection, connection.transaction():
+            yield connection
+
+    async def _run(self, ask: "Callable[[Connection], Awaitable[T]]") -> T:
+        for tries_left in reversed(range(_DEADLOCK_RETRIES)):
+            try:
+                async with self._translated(), self._connection() as connection:
+                    return await ask(connection)
+            except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError):
+                # The server undid the statement as a whole: saying it again is exact.
+                if not tries_left:
+                    raise
+        raise AssertionError("unreachable")
+
+    @asynccontextmanager
+    async def _connection(self) -> "AsyncIterator[Connection]":
+        if self._pool is None:
+            raise Unavailable("database: not connected yet")
+        async with self._pool.acquire(timeout=ACQUIRE_TIMEOUT_SECONDS) as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def _translated(self) -> AsyncIterator[None]:
+        try:
+            yield
+        except asyncpg.DataError:
+            # The driver files a value that it cannot encode under InterfaceError: that is no trouble
+            # with the connection, and saying it again would fail again.
+            raise
+        except _CONNECTION_TROUBLE as error:
+            self.last_error = str(error) or type(error).__name__
+            raise Unavailable(f"database: {self.last_error}") from error
+        else:
+            self.last_error = None
+
+    async def _create_pool(self) -> "Pool":
+        return await asyncpg.create_pool(
+            make_url(self._url).set(drivername="postgresql").render_as_string(hide_password=False),
+            min_size=1,
+            max_size=self._connections_max,
+            timeout=CONNECT_TIMEOUT_SECONDS,
+            command_timeout=COMMAND_TIMEOUT_SECONDS,
+            server_settings={"application_name": self._application_name},
+        )

@@ -1,0 +1,60 @@
+-- The rows that the statements hand back.
+
+-- A slot was given: what `execution.scheduled` must say.
+CREATE TYPE turnstile.granted AS (
+    execution_id bigint,
+    attempt integer,
+    action_ref text,
+    pool text
+);
+
+-- What became of one request. `code` is null when it was accepted.
+CREATE TYPE turnstile.admitted AS (
+    code text,
+    detail text,
+    execution_id bigint,
+    status text,
+    queue_position bigint,
+    duplicate boolean
+);
+
+-- What became of one claim. Only a row with verdict 'claimed' may run.
+CREATE TYPE turnstile.claimed AS (
+    execution_id bigint,
+    attempt integer,
+    verdict text,
+    action_id bigint,
+    action_ref text,
+    runner text,
+    entrypoint jsonb,
+    parameters jsonb,
+    timeout_seconds double precision,
+    failures integer,
+    retry_max_attempts integer,
+    retry_delay_seconds double precision,
+    retry_factor double precision,
+    retry_max_delay_seconds double precision,
+    retry_jitter double precision,
+    traceparent text
+);
+
+-- What became of one finish. 'applied' and 'already' are to be told; 'stale' and 'lease_over' changed nothing.
+CREATE TYPE turnstile.finished AS (
+    execution_id bigint,
+    attempt integer,
+    verdict text,
+    status text,
+    ended_at timestamptz
+);
+
+-- An execution that came to its end, or moved, without a worker's doing.
+CREATE TYPE turnstile.moved AS (
+    execution_id bigint,
+    attempt integer,
+    action_id bigint,
+    action_ref text,
+    previous_status text,
+    status text,
+    worker_id text,
+    moved_at timestamptz
+);

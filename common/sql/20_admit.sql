@@ -1,0 +1,209 @@
+-- admit: take requests into the record and into their lines, in the order given, and grant what is free.
+--
+-- Tickets (execution ids) are drawn after the queue rows are locked, so ticket order, commit order and
+-- arrival order are one (P2). The same request twice, by idempotency key or by delivery, is one
+-- execution (P5: a redelivery after a crash is harmless). Returns one row per request, in order.
+CREATE FUNCTION turnstile.admit(
+    in_action_refs text[],
+    in_parameters jsonb[],
+    in_concurrency_keys text[],
+    in_idempotency_keys text[],
+    in_delivery_keys uuid[],
+    in_request_hashes uuid[],
+    in_run_ats timestamptz[],
+    in_timeout_seconds double precision[],
+    in_ttl_seconds double precision[],
+    in_callback_urls text[],
+    in_metadata jsonb[],
+    in_traceparents text[],
+    OUT admitted turnstile.admitted[],
+    OUT granted turnstile.granted[],
+    OUT more_queue_ids bigint[]
+)
+LANGUAGE plpgsql
+SET search_path = public, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+AS $$
+DECLARE
+    action_ids bigint[];
+    keys text[];
+    codes text[];
+    details text[];
+    queue_ids bigint[];
+    tickets bigint[];
+    admitted_at timestamptz;
+BEGIN
+    -- 1. Name the action and the queue of each request.
+    SELECT array_agg(a.id ORDER BY r.ord),
+           array_agg(k.key ORDER BY r.ord),
+           array_agg(CASE WHEN a.id IS NULL THEN 'unknown_action'
+                          WHEN k.key IS NULL OR length(k.key) > 512 THEN 'invalid_parameters' END ORDER BY r.ord),
+           array_agg(CASE WHEN a.id IS NULL THEN r.ref
+                          WHEN k.key IS NULL THEN 'no value at concurrency key ' || a.concurrency_key
+                          WHEN length(k.key) > 512 THEN 'concurrency key longer than 512 characters' END ORDER BY r.ord)
+    INTO action_ids, keys, codes, details
+    FROM unnest(in_action_refs, in_parameters, in_concurrency_keys) WITH ORDINALITY r(ref, parameters, key, ord)
+    LEFT JOIN action a ON a.ref = r.ref
+    CROSS JOIN LATERAL (
+        SELECT CASE WHEN r.key IS NOT NULL THEN r.key
+                    WHEN a.concurrency_key_path IS NULL THEN ''
+                    ELSE r.parameters #>> a.concurrency_key_path END
+    ) k(key);
+
+    -- 2. Queues that do not exist yet. A limit change writes the action's row before its queues' rows:
+    --    waiting for that row here means that a new queue is born with the new limit.
+    IF EXISTS (
+        SELECT FROM unnest(action_ids, keys, codes) r(action_id, key, code)
+        WHERE r.code IS NULL AND NOT EXISTS (
+            SELECT FROM action_queue q WHERE q.action_id = r.action_id AND q.concurrency_key = r.key)
+    ) THEN
+        PERFORM 1 FROM action a WHERE a.id = ANY (action_ids) ORDER BY a.id FOR SHARE;
+        INSERT INTO action_queue (action_id, concurrency_key, max_concurrent, paused)
+        SELECT DISTINCT a.id, r.key, a.max_concurrent, a.paused
+        FROM unnest(action_ids, keys, codes) r(action_id, key, code)
+        JOIN action a ON a.id = r.action_id
+        WHERE r.code IS NULL AND NOT EXISTS (
+            SELECT FROM action_queue q WHERE q.action_id = r.action_id AND q.concurrency_key = r.key)
+        ORDER BY a.id, r.key
+        ON CONFLICT (action_id, concurrency_key) DO NOTHING;
+    END IF;
+
+    -- 3. Lock the lines, in ascending id, and only then draw the tickets.
+    SELECT array_agg(q.id ORDER BY r.ord) INTO queue_ids
+    FROM unnest(action_ids, keys, codes) WITH ORDINALITY r(action_id, key, code, ord)
+    LEFT JOIN action_queue q ON q.action_id = r.action_id AND q.concurrency_key = r.key AND r.code IS NULL;
+    PERFORM 1 FROM action_queue q WHERE q.id = ANY (queue_ids) ORDER BY q.id FOR NO KEY UPDATE;
+    tickets := ARRAY(SELECT nextval('execution_id_seq') FROM generate_series(1, cardinality(in_action_refs)));
+    admitted_at := clock_timestamp();
+
+    -- 4. Refuse what a bounded line cannot take. `place` numbers the newcomers of each line; copies of
+    --    a request that is already known take no place.
+    IF EXISTS (
+        SELECT FROM action a
+        WHERE a.id = ANY (action_ids) AND (a.max_queued IS NOT NULL OR a.when_full = 'reject')
+    ) THEN
+        WITH newcomer AS (
+            SELECT r.ord, r.queue_id, r.action_id, r.code,
+                   r.code IS NULL
+                   AND (r.run_at IS NULL OR r.run_at <= admitted_at)
+                   AND NOT EXISTS (SELECT FROM execution e WHERE e.idempotency_key = r.idempotency_key)
+                   AND NOT EXISTS (SELECT FROM execution e WHERE e.delivery_key = r.delivery_key)
+                   AND row_number() OVER (
+                       PARTITION BY coalesce(r.idempotency_key, r.delivery_key::text, r.ord::text) ORDER BY r.ord
+                   ) = 1 AS takes_place
+            FROM unnest(queue_ids, action_ids, codes, in_run_ats, in_idempotency_keys, in_delivery_keys)
+                 WITH ORDINALITY r(queue_id, action_id, code, run_at, idempotency_key, delivery_key, ord)
+        ),
+        placed AS (
+            SELECT n.*, count(*) FILTER (WHERE n.takes_place) OVER (PARTITION BY n.queue_id ORDER BY n.ord) AS place
+            FROM newcomer n
+        ),
+        line AS MATERIALIZED (
+            SELECT q.id AS queue_id, q.depth, q.paused, q.max_concurrent, held.slots AS held,
+                   coalesce(a.max_queued, CASE WHEN a.when_full = 'reject' THEN 0 END) AS bound,
+                   CASE WHEN q.paused THEN 0 ELSE greatest(q.max_concurrent - held.slots, 0) END AS free
+            FROM action_queue q
+            JOIN action a ON a.id = q.action_id
+            CROSS JOIN LATERAL (SELECT count(*) AS slots FROM slot s WHERE s.queue_id = q.id) held
+            WHERE q.id = ANY (queue_ids)
+        ),
+        judged AS (
+            SELECT p.ord, l.bound, l.depth, l.held, l.max_concurrent,
+                   -- `free` is null without a limit: everything starts, nothing is refused.
+                   coalesce(p.takes_place AND l.depth + p.place - l.free > l.bound, false) AS refused
+            FROM placed p LEFT JOIN line l ON l.queue_id = p.queue_id
+        )
+        SELECT array_agg(CASE WHEN j.refused THEN 'queue_full' ELSE codes[j.ord] END ORDER BY j.ord),
+               array_agg(CASE WHEN j.refused THEN format('%s waiting of at most %s, %s running of at most %s',
+                              j.depth, j.bound, j.held, j.max_concurrent) ELSE details[j.ord] END ORDER BY j.ord)
+        INTO codes, details
+        FROM judged j;
+    END IF;
+
+    -- 5. Record them and let them take their places. A known key inserts nothing.
+    WITH inserted AS (
+        INSERT INTO execution (
+            id, action_id, queue_id, status, parameters, metadata, concurrency_key, idempotency_key,
+            delivery_key, request_hash, timeout_seconds, callback_url, traceparent,
+            created_at, queued_at, run_at, expires_at
+        )
+        SELECT tickets[r.ord], r.action_id, r.queue_id,
+               CASE WHEN r.run_at > admitted_at THEN 'delayed' ELSE 'queued' END::execution_status,
+               r.parameters, r.metadata, nullif(r.key, ''), r.idempotency_key,
+               r.delivery_key, r.request_hash, coalesce(r.timeout_seconds, a.timeout_seconds), r.callback_url,
+               r.traceparent, admitted_at, CASE WHEN r.run_at > admitted_at THEN NULL ELSE admitted_at END,
+               r.run_at, admitted_at + make_interval(secs => coalesce(r.ttl_seconds, a.ttl_seconds))
+        FROM unnest(action_ids, queue_ids, keys, codes, in_parameters, in_metadata, in_idempotency_keys,
+                    in_delivery_keys, in_request_hashes, in_timeout_seconds, in_ttl_seconds, in_callback_urls,
+                    in_traceparents, in_run_ats)
+             WITH ORDINALITY r(action_id, queue_id, key, code, parameters, metadata, idempotency_key,
+                    delivery_key, request_hash, timeout_seconds, ttl_seconds, callback_url,
+                    traceparent, run_at, ord)
+        JOIN action a ON a.id = r.action_id
+        WHERE r.code IS NULL
+        ORDER BY r.ord
+        ON CONFLICT DO NOTHING
+        RETURNING id, queue_id, status, run_at, expires_at
+    ),
+    in_line AS (
+        INSERT INTO waiting (queue_id, execution_id) SELECT i.queue_id, i.id FROM inserted i WHERE i.status = 'queued'
+    ),
+    not_due AS (
+        INSERT INTO delayed (execution_id, queue_id, due_at)
+        SELECT i.id, i.queue_id, i.run_at FROM inserted i WHERE i.status = 'delayed'
+    ),
+    with_deadline AS (
+        INSERT INTO expiring (execution_id, queue_id, expires_at)
+        SELECT i.id, i.queue_id, i.expires_at FROM inserted i WHERE i.expires_at IS NOT NULL
+    )
+    UPDATE action_queue q
+    SET depth = q.depth + n.queued, total_enqueued = q.total_enqueued + n.recorded, updated_at = admitted_at
+    FROM (
+        SELECT i.queue_id, count(*) AS recorded, count(*) FILTER (WHERE i.status = 'queued') AS queued
+        FROM inserted i GROUP BY i.queue_id
+    ) n
+    WHERE q.id = n.queue_id;
+
+    -- 6. Grant what is free, in the same transaction.
+    SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids
+    FROM turnstile.grant_locked(ARRAY(SELECT DISTINCT q FROM unnest(queue_ids) q WHERE q IS NOT NULL)) g;
+
+    -- 7. Say what became of each. Newcomers stand at the tail, so a place is the depth less those behind.
+    SELECT array_agg(
+        ROW(
+            CASE WHEN e.id IS NULL THEN coalesce(r.code, 'queue_full')
+                 WHEN e.id <> tickets[r.ord] AND e.request_hash <> r.request_hash THEN 'idempotency_conflict'
+                 ELSE r.code END,
+            r.detail, e.id, e.status, e.queue_position, e.id <> tickets[r.ord]
+        )::turnstile.admitted ORDER BY r.ord)
+    INTO admitted
+    FROM unnest(codes, details, in_idempotency_keys, in_delivery_keys, in_request_hashes)
+         WITH ORDINALITY r(code, detail, idempotency_key, delivery_key, request_hash, ord)
+    LEFT JOIN (
+        SELECT f.ord, f.id, f.status, f.request_hash,
+               CASE WHEN f.status <> 'queued' THEN NULL
+                    WHEN f.is_new THEN q.depth + 1 - count(*) FILTER (WHERE f.is_new AND f.status = 'queued')
+                                                     OVER (PARTITION BY f.queue_id ORDER BY f.ord DESC)
+                    ELSE (SELECT count(*) FROM waiting w WHERE w.queue_id = f.queue_id AND w.execution_id <= f.id)
+               END AS queue_position
+        FROM (
+            SELECT t.ord, e.id, e.status, e.request_hash, e.queue_id, e.id = tickets[t.ord] AS is_new
+            FROM unnest(in_idempotency_keys, in_delivery_keys, codes)
+                 WITH ORDINALITY t(idempotency_key, delivery_key, code, ord)
+            CROSS JOIN LATERAL (
+                SELECT n.id, n.status, n.request_hash, n.queue_id FROM execution n WHERE n.id = tickets[t.ord]
+                UNION ALL
+                SELECT k.id, k.status, k.request_hash, k.queue_id
+                FROM execution k WHERE k.idempotency_key = t.idempotency_key
+                UNION ALL
+                SELECT d.id, d.status, d.request_hash, d.queue_id
+                FROM execution d WHERE d.delivery_key = t.delivery_key
+                LIMIT 1
+            ) e
+            WHERE t.code IS NULL
+        ) f
+        JOIN action_queue q ON q.id = f.queue_id
+    ) e ON e.ord = r.ord;
+END
+$$;

@@ -1,0 +1,53 @@
+-- claim: a worker takes the attempts that it was offered.
+--
+-- Guarded by status and attempt (P6): of two workers that hold the same offer one wins, and an offer
+-- from before a reclaim wins nothing. Saying it again after a lost answer is harmless: what this worker
+-- already holds comes back as 'claimed'.
+--
+-- Verdicts: 'claimed', 'stale' (do not run, acknowledge), 'unknown' (no such execution yet),
+-- 'lease_over' (renew first; nothing was claimed).
+CREATE FUNCTION turnstile.claim(in_worker_id text, in_execution_ids bigint[], in_attempts integer[])
+RETURNS SETOF turnstile.claimed
+LANGUAGE plpgsql
+SECURITY DEFINER
+SET search_path = public, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+AS $$
+DECLARE
+    claimed_now timestamptz := clock_timestamp();
+BEGIN
+    IF NOT EXISTS (
+        SELECT FROM worker w WHERE w.id = in_worker_id AND w.lost_at IS NULL AND w.lease_expires_at > claimed_now
+    ) THEN
+        RETURN QUERY
+        SELECT c.id, c.attempt, 'lease_over', NULL::bigint, NULL::text, NULL::text, NULL::jsonb, NULL::jsonb,
+               NULL::double precision, NULL::integer, NULL::integer, NULL::double precision,
+               NULL::double precision, NULL::double precision, NULL::double precision, NULL::text
+        FROM unnest(in_execution_ids, in_attempts) c(id, attempt);
+        RETURN;
+    END IF;
+
+    WITH moved AS (
+        UPDATE execution e
+        SET status = 'running', worker_id = in_worker_id, started_at = claimed_now
+        FROM unnest(in_execution_ids, in_attempts) c(id, attempt)
+        WHERE e.id = c.id AND e.attempt = c.attempt AND e.status = ANY (:sources_of_claim)
+          AND (e.expires_at IS NULL OR e.expires_at > claimed_now)
+        RETURNING e.id
+    )
+    UPDATE slot s SET worker_id = in_worker_id, claimed_at = claimed_now FROM moved m WHERE s.execution_id = m.id;
+
+    RETURN QUERY
+    SELECT c.id, c.attempt,
+           CASE WHEN e.id IS NULL OR e.attempt < c.attempt THEN 'unknown'
+                WHEN e.status = 'running' AND e.attempt = c.attempt AND e.worker_id = in_worker_id THEN 'claimed'
+                ELSE 'stale' END,
+           e.action_id, a.ref, a.runner, a.entrypoint, e.parameters, e.timeout_seconds, e.failures,
+           a.retry_max_attempts, a.retry_delay_seconds, a.retry_factor, a.retry_max_delay_seconds,
+           a.retry_jitter, e.traceparent
+    FROM unnest(in_execution_ids, in_attempts) c(id, attempt)
+    LEFT JOIN execution e ON e.id = c.id
+    LEFT JOIN action a ON a.id = e.action_id;
+END
+$$;

@@ -1,0 +1,62 @@
+-- settle: free the slots of finished attempts, once each, and grant them on.
+--
+-- Keeps P4: however often, late or early a completion comes, it deletes the slot row of that very
+-- attempt, or nothing. A completion whose finish is not committed yet comes back in `early_ids`,
+-- one for an execution that the record does not know in `unknown_ids`: neither may be acknowledged away.
+CREATE FUNCTION turnstile.settle(
+    in_execution_ids bigint[],
+    in_attempts integer[],
+    OUT settled_count integer,
+    OUT early_ids bigint[],
+    OUT unknown_ids bigint[],
+    OUT granted turnstile.granted[],
+    OUT more_queue_ids bigint[]
+)
+LANGUAGE plpgsql
+SET search_path = public, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+AS $$
+DECLARE
+    queue_ids bigint[];
+    settled_at timestamptz;
+BEGIN
+    queue_ids := ARRAY(SELECT DISTINCT e.queue_id FROM execution e WHERE e.id = ANY (in_execution_ids));
+    PERFORM 1 FROM action_queue q WHERE q.id = ANY (queue_ids) ORDER BY q.id FOR NO KEY UPDATE;
+    settled_at := clock_timestamp();
+
+    WITH freed AS (
+        DELETE FROM slot s USING unnest(in_execution_ids, in_attempts) c(id, attempt)
+        WHERE s.execution_id = c.id AND s.attempt = c.attempt AND s.finished_at IS NOT NULL
+        RETURNING s.execution_id, s.queue_id
+    ),
+    told AS (
+        DELETE FROM untold_end u USING unnest(in_execution_ids) c(id)
+        WHERE u.execution_id = c.id
+        RETURNING u.execution_id, u.queue_id
+    ),
+    ended AS (
+        SELECT f.queue_id, f.execution_id FROM freed f
+        -- An attempt that waits for its retry frees its slot but is no end.
+        JOIN execution e ON e.id = f.execution_id AND e.completed_at IS NOT NULL
+        UNION ALL
+        SELECT t.queue_id, t.execution_id FROM told t
+    ),
+    counted AS (
+        UPDATE action_queue q
+        SET total_completed = q.total_completed + n.ends, updated_at = settled_at
+        FROM (SELECT d.queue_id, count(*) AS ends FROM ended d GROUP BY d.queue_id) n
+        WHERE q.id = n.queue_id
+    )
+    SELECT (SELECT count(*) FROM freed) + (SELECT count(*) FROM told) INTO settled_count;
+
+    SELECT array_agg(c.id) FILTER (WHERE e.id IS NOT NULL), array_agg(c.id) FILTER (WHERE e.id IS NULL)
+    INTO early_ids, unknown_ids
+    FROM unnest(in_execution_ids, in_attempts) c(id, attempt)
+    LEFT JOIN execution e ON e.id = c.id
+    LEFT JOIN slot s ON s.execution_id = c.id AND s.attempt = c.attempt
+    WHERE e.id IS NULL OR c.attempt > e.attempt OR s.execution_id IS NOT NULL;
+
+    SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids FROM turnstile.grant_locked(queue_ids) g;
+END
+$$;

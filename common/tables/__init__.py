@@ -1,0 +1,32 @@
+"""The schema, one room per concern (DESIGN: what lives is small, what is recorded is wide).
+
+`definition`: actions and their queues. `record`: executions and their attempts, wide, kept.
+`live`: the line, the slots and the ends not yet told, slim, only what is live. `worker`: leases.
+
+There are no foreign keys on the live tables: each would lock its parent row at every insert, and the
+statements in `common.sql` are the only writers. Every invariant that a row can state is a CHECK or a
+UNIQUE constraint here, by name.
+"""
+
+from sqlmodel import SQLModel
+
+from common.tables.definition import Action, ActionQueue
+from common.tables.live import Delayed, Expiring, Slot, UntoldEnd, Waiting
+from common.tables.record import AttemptRecord, Execution
+from common.tables.worker import Worker
+
+metadata = SQLModel.metadata
+
+__all__ = [
+    "Action",
+    "ActionQueue",
+    "AttemptRecord",
+    "Delayed",
+    "Execution",
+    "Expiring",
+    "Slot",
+    "UntoldEnd",
+    "Waiting",
+    "Worker",
+    "metadata",
+]

@@ -1,0 +1,53 @@
+"""Column shapes shared by the tables: instants, JSON, the status enum."""
+
+from typing import Any
+
+from sqlalchemy import BigInteger, Column, DateTime, Identity, text
+from sqlalchemy.dialects.postgresql import ENUM, JSONB
+from sqlmodel import Field, SQLModel
+
+from common.domain.states import Status
+
+SQLModel.metadata.naming_convention = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+    "pk": "pk_%(table_name)s",
+}
+
+STATUS_TYPE = ENUM(
+    Status,
+    name="execution_status",
+    values_callable=lambda statuses: [status.value for status in statuses],
+    metadata=SQLModel.metadata,
+)
+"""PostgreSQL's enum; a test keeps its labels equal to `Status`."""
+
+
+def instant(*, nullable: bool = True, default_now: bool = False) -> Any:
+    """Return a field for an instant, always with its time zone."""
+    return Field(
+        default=None,
+        sa_column=Column(
+            DateTime(timezone=True),
+            nullable=nullable,
+            server_default=text("now()") if default_now else None,
+        ),
+    )
+
+
+def json_column(*, nullable: bool, default: str | None = None, name: str | None = None) -> Any:
+    """Return a field stored as jsonb, in the column `name` where the attribute's name will not do."""
+    server_default = text(default) if default else None
+    return Field(
+        default=None, sa_column=Column(name, JSONB, nullable=nullable, server_default=server_default)
+    )
+
+
+def identity() -> Any:
+    """Return a primary key that the database numbers.
+
+    `BY DEFAULT`, since admission draws the numbers itself, in arrival order, under the queue's lock.
+    """
+    return Field(default=None, sa_column=Column(BigInteger, Identity(always=False), primary_key=True))

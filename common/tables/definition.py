@@ -1,0 +1,83 @@
+"""Actions, and one row per queue (an action, or an action and a concurrency key).
+
+The row of `action_queue` is the lock that serialises admission and grant of its line (P1, P2). It
+carries the action's limit and pause, so that a grant decides from the one row it has locked.
+"""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import BigInteger, CheckConstraint, Column, ForeignKey, Integer, Text, UniqueConstraint, text
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlmodel import Field, SQLModel
+
+from common.tables.columns import identity, instant, json_column
+
+
+class Action(SQLModel, table=True):
+    """What can be run, and under which rules."""
+
+    __tablename__ = "action"
+    __table_args__ = (
+        UniqueConstraint("ref"),
+        CheckConstraint("max_concurrent >= 0", name="limit_not_negative"),
+        CheckConstraint("max_queued >= 0", name="max_queued_not_negative"),
+        CheckConstraint("timeout_seconds >= 0 AND ttl_seconds >= 0", name="durations_not_negative"),
+        CheckConstraint("runner IN ('python', 'command', 'http')", name="runner_known"),
+        CheckConstraint("on_worker_lost IN ('requeue', 'abandon')", name="on_worker_lost_known"),
+        CheckConstraint("when_full IN ('enqueue', 'reject')", name="when_full_known"),
+        CheckConstraint("retry_max_attempts >= 1 AND max_reclaims >= 0", name="counts_not_negative"),
+    )
+
+    id: int = identity()
+    ref: str = Field(sa_column=Column(Text, nullable=False))
+    runner: str = Field(sa_column=Column(Text, nullable=False, server_default="python"))
+    entrypoint: Any = json_column(nullable=True)
+    max_concurrent: int | None = Field(default=None, sa_column=Column(Integer))
+    concurrency_key: str | None = Field(default=None, sa_column=Column(Text))
+    concurrency_key_path: list[str] | None = Field(default=None, sa_column=Column(ARRAY(Text)))
+    timeout_seconds: float | None = None
+    ttl_seconds: float | None = None
+    retry_max_attempts: int = Field(default=1, sa_column=Column(Integer, nullable=False, server_default="1"))
+    retry_delay_seconds: float = Field(default=1.0, sa_column_kwargs={"server_default": "1"})
+    retry_factor: float = Field(default=2.0, sa_column_kwargs={"server_default": "2"})
+    retry_max_delay_seconds: float = Field(default=300.0, sa_column_kwargs={"server_default": "300"})
+    retry_jitter: float = Field(default=0.1, sa_column_kwargs={"server_default": "0.1"})
+    on_worker_lost: str = Field(sa_column=Column(Text, nullable=False, server_default="requeue"))
+    max_reclaims: int = Field(default=5, sa_column=Column(Integer, nullable=False, server_default="5"))
+    pool: str = Field(sa_column=Column(Text, nullable=False, server_default="default"))
+    when_full: str = Field(sa_column=Column(Text, nullable=False, server_default="enqueue"))
+    max_queued: int | None = Field(default=None, sa_column=Column(Integer))
+    paused: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
+    created_at: datetime = instant(nullable=False, default_now=True)
+    updated_at: datetime = instant(nullable=False, default_now=True)
+
+
+class ActionQueue(SQLModel, table=True):
+    """One line. Locked, in ascending id, before anything is admitted to it or granted from it."""
+
+    __tablename__ = "action_queue"
+    __table_args__ = (
+        UniqueConstraint("action_id", "concurrency_key"),
+        CheckConstraint("depth >= 0", name="depth_not_negative"),
+        CheckConstraint("total_completed >= 0 AND total_completed <= total_enqueued", name="totals_ordered"),
+        CheckConstraint("max_concurrent >= 0", name="limit_not_negative"),
+        # Every batch updates these rows: free space keeps the updates on their page (HOT).
+        {"postgresql_with": {"fillfactor": "50"}},
+    )
+
+    id: int = identity()
+    action_id: int = Field(sa_column=Column(BigInteger, ForeignKey("action.id"), nullable=False))
+    concurrency_key: str = Field(sa_column=Column(Text, nullable=False, server_default=""))
+    """Empty for an action without a key."""
+    max_concurrent: int | None = Field(default=None, sa_column=Column(Integer))
+    """The action's limit, repeated where the grant's lock is."""
+    paused: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
+    depth: int = Field(default=0, sa_column=Column(BigInteger, nullable=False, server_default="0"))
+    """Rows of this queue in `waiting`."""
+    head_id: int = Field(default=0, sa_column=Column(BigInteger, nullable=False, server_default="0"))
+    """No waiting execution has a smaller id: where a grant starts to read, past the dead entries."""
+    total_enqueued: int = Field(default=0, sa_column=Column(BigInteger, nullable=False, server_default="0"))
+    total_completed: int = Field(default=0, sa_column=Column(BigInteger, nullable=False, server_default="0"))
+    """Executions that have ended and been settled."""
+    updated_at: datetime = instant(nullable=False, default_now=True)

@@ -1,0 +1,89 @@
+"""What is live: the line, the held slots, and the ends that were not told yet. Slim tables whose
+size follows the load, not the history."""
+
+from datetime import datetime
+
+from sqlalchemy import BigInteger, CheckConstraint, Column, Index, Integer, Text
+from sqlmodel import Field, SQLModel
+
+from common.tables.columns import instant
+
+# These tables turn over completely all the time: vacuum by count of dead rows, not by share.
+_BRISK_VACUUM = {
+    "autovacuum_vacuum_scale_factor": "0",
+    "autovacuum_vacuum_threshold": "2000",
+    "autovacuum_vacuum_cost_delay": "0",
+}
+
+
+class Waiting(SQLModel, table=True):
+    """The line itself: read in the order of its primary key."""
+
+    __tablename__ = "waiting"
+    __table_args__ = ({"postgresql_with": _BRISK_VACUUM},)
+
+    queue_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    execution_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+
+
+class Slot(SQLModel, table=True):
+    """One held slot (P1): from the grant until the settle of the finished attempt."""
+
+    __tablename__ = "slot"
+    __table_args__ = (
+        # Backs the limit: under a limit slots are numbered from 1, so two grants that wrongly saw
+        # the same free slot collide here instead of overshooting. It also counts a queue's slots.
+        Index("uq_slot_number", "queue_id", "slot_number", unique=True),
+        CheckConstraint("slot_number >= 1", name="number_positive"),
+        CheckConstraint("attempt >= 1", name="attempt_positive"),
+        CheckConstraint("(worker_id IS NULL) = (claimed_at IS NULL)", name="claimed_by_a_worker"),
+        {"postgresql_with": {"fillfactor": "50", **_BRISK_VACUUM}},
+    )
+
+    execution_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    queue_id: int = Field(sa_column=Column(BigInteger, nullable=False))
+    slot_number: int | None = Field(default=None, sa_column=Column(Integer))
+    """None where the queue has no limit."""
+    attempt: int = Field(sa_column=Column(Integer, nullable=False))
+    worker_id: str | None = Field(default=None, sa_column=Column(Text))
+    granted_at: datetime = instant(nullable=False)
+    offered_at: datetime = instant(nullable=False)
+    """When `execution.scheduled` was last due for publishing."""
+    claimed_at: datetime | None = instant()
+    finished_at: datetime | None = instant()
+    """When the attempt ended; from then on the slot only waits to be settled."""
+    told_at: datetime | None = instant()
+    """When `execution.completed` was last due for publishing."""
+
+
+class UntoldEnd(SQLModel, table=True):
+    """An execution that ended without a slot and whose completion has not come round yet (P4)."""
+
+    __tablename__ = "untold_end"
+    __table_args__ = ({"postgresql_with": _BRISK_VACUUM},)
+
+    execution_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    queue_id: int = Field(sa_column=Column(BigInteger, nullable=False))
+    told_at: datetime = instant(nullable=False)
+
+
+class Delayed(SQLModel, table=True):
+    """An execution that is not due yet: read in the order of `due_at`."""
+
+    __tablename__ = "delayed"
+    __table_args__ = (Index("ix_delayed_due_at", "due_at"), {"postgresql_with": _BRISK_VACUUM})
+
+    execution_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    queue_id: int = Field(sa_column=Column(BigInteger, nullable=False))
+    due_at: datetime = instant(nullable=False)
+
+
+class Expiring(SQLModel, table=True):
+    """A deadline for a start. Removed when it has passed, whatever became of the execution."""
+
+    __tablename__ = "expiring"
+    __table_args__ = (Index("ix_expiring_expires_at", "expires_at"), {"postgresql_with": _BRISK_VACUUM})
+
+    execution_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    queue_id: int = Field(sa_column=Column(BigInteger, nullable=False))
+    expires_at: datetime = instant(nullable=False)

@@ -1,0 +1,35 @@
+"""Worker processes and their leases (P6)."""
+
+from datetime import datetime
+
+from sqlalchemy import CheckConstraint, Column, Integer, Text
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlmodel import Field, SQLModel
+
+from common.tables.columns import instant
+
+
+class Worker(SQLModel, table=True):
+    """One start of one worker process."""
+
+    __tablename__ = "worker"
+    __table_args__ = (
+        CheckConstraint("concurrency >= 1", name="concurrency_positive"),
+        {"postgresql_with": {"fillfactor": "50"}},
+    )
+
+    id: str = Field(sa_column=Column(Text, primary_key=True))
+    name: str = Field(sa_column=Column(Text, nullable=False))
+    host: str = Field(sa_column=Column(Text, nullable=False))
+    pid: int = Field(sa_column=Column(Integer, nullable=False))
+    pools: list[str] = Field(sa_column=Column(ARRAY(Text), nullable=False))
+    concurrency: int = Field(sa_column=Column(Integer, nullable=False))
+    started_at: datetime = instant(nullable=False, default_now=True)
+    renewed_at: datetime = instant(nullable=False, default_now=True)
+    lease_expires_at: datetime = instant(nullable=False)
+    draining_at: datetime | None = instant()
+    """When it was asked to drain, or began to by itself."""
+    stopped_at: datetime | None = instant()
+    """When it left in good order."""
+    lost_at: datetime | None = instant()
+    """When its lease was found over and its work taken back; a lost worker cannot renew."""
