@@ -50,7 +50,7 @@ format: $(READY) ## Rewrite the code in the house format
 	$(BIN)/ruff format .
 
 .PHONY: lock
-lock: $(READY) ## Resolve requirements/*.txt anew from pyproject.toml
+lock: $(READY) ## Resolve requirements/*.txt (newer versions: make lock LOCK_OPTIONS=--upgrade)
 	$(LOCK) $(LOCK_OPTIONS) pyproject.toml -o requirements/runtime.txt
 	$(LOCK) $(LOCK_OPTIONS) --group build -o requirements/build.txt
 	$(LOCK) $(LOCK_OPTIONS) pyproject.toml --group dev -c requirements/runtime.txt -c requirements/build.txt \
