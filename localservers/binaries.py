@@ -103,7 +103,8 @@ def _epmd_in(places: Places) -> Path | None:
 
 
 def _has(folder: Path, *programs: str) -> bool:
-    return all((folder / program).is_file() for program in programs)
+    # Not Path.is_file: it raises on a folder of PATH that we may not enter.
+    return all(os.access(folder / program, os.X_OK) for program in programs)
 
 
 def _version(folder: Path) -> list[int]:

@@ -8,7 +8,7 @@ LocalServersError
 from collections.abc import Sequence
 from pathlib import Path
 
-_LOG_LINES_SHOWN = 20
+_LOG_LINES_SHOWN = 40
 
 
 class LocalServersError(Exception):

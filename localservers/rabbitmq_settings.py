@@ -14,6 +14,8 @@ NODE = "turnstile@localhost"
 USER = "turnstile"
 PASSWORD = "turnstile"
 _SCHEDULERS = 2
+_TICK_MS = 60_000
+_TICK_MS_MIN = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,7 @@ class Ports:
 
 def write_settings(folder: Path, ports: Ports, consumer_timeout_seconds: float) -> None:
     """Write the broker's configuration files into `folder`, where its user can read them."""
+    consumer_timeout_ms = round(consumer_timeout_seconds * 1000)
     settings = {
         "listeners.tcp.1": f"{LOOPBACK}:{ports.amqp}",
         "management.tcp.ip": LOOPBACK,
@@ -46,24 +49,30 @@ def write_settings(folder: Path, ports: Ports, consumer_timeout_seconds: float) 
         "log.console": "false",
         "log.file": str(folder / "rabbitmq-node.log"),
         "log.file.level": "warning",
-        # Only so that a small machine is not refused: the scratch folder is deleted at the end.
+        # A machine with a full disk shall still run a demonstration.
         "disk_free_limit.absolute": "50MB",
         "vm_memory_high_watermark.relative": "0.4",
         "collect_statistics_interval": "10000",
-        "consumer_timeout": str(round(consumer_timeout_seconds * 1000)),
+        "consumer_timeout": str(consumer_timeout_ms),
     }
     lines = "".join(f"{name} = {value}\n" for name, value in settings.items())
     (folder / "rabbitmq.conf").write_text(lines, encoding="utf-8")
+    # The timeout is looked at once per tick; `rabbitmq.conf` has no name for the tick.
+    tick_ms = min(_TICK_MS, max(_TICK_MS_MIN, consumer_timeout_ms // 4))
+    (folder / "advanced.config").write_text(
+        f"[{{rabbit, [{{channel_tick_interval, {tick_ms}}}]}}].\n", encoding="utf-8"
+    )
     (folder / "enabled_plugins").write_text("[rabbitmq_management].\n", encoding="utf-8")
 
 
 def environment(folder: Path, ports: Ports, programs: Path) -> dict[str, str]:
     """Return the environment of the broker, of epmd and of rabbitmqctl; nothing of ours is passed on."""
-    loopback_term = "{" + LOOPBACK.replace(".", ",") + "}"
+    on_loopback = "-kernel inet_dist_use_interface {" + LOOPBACK.replace(".", ",") + "}"
     return {
         "HOME": str(folder),
         "PATH": os.pathsep.join([str(programs), os.environ.get("PATH", os.defpath)]),
         "LANG": "C.UTF-8",
+        "ERL_CRASH_DUMP_SECONDS": "0",
         "ERL_EPMD_PORT": str(ports.epmd),
         "ERL_EPMD_ADDRESS": LOOPBACK,
         # Not /etc/rabbitmq/rabbitmq-env.conf: that one is the system's own broker's.
@@ -81,7 +90,7 @@ def environment(folder: Path, ports: Ports, programs: Path) -> dict[str, str]:
         # Makes the start script become the Erlang machine instead of waiting beside it.
         "RUNNING_UNDER_SYSTEMD": "true",
         "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": (
-            f"+S {_SCHEDULERS}:{_SCHEDULERS} +sbwt none +sbwtdcpu none +sbwtdio none "
-            f"-kernel inet_dist_use_interface {loopback_term}"
+            f"+S {_SCHEDULERS}:{_SCHEDULERS} +sbwt none +sbwtdcpu none +sbwtdio none {on_loopback}"
         ),
+        "RABBITMQ_CTL_ERL_ARGS": on_loopback,
     }

@@ -4,57 +4,72 @@ In: a folder to keep the data in, or none for a scratch folder that is deleted a
 PostgreSQL and RabbitMQ, started side by side, stopped together. `postgresql.py` and `rabbitmq.py` are next.
 """
 
-import shutil
-import tempfile
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
 
 from localservers.binaries import install_missing
 from localservers.postgresql import PostgresServer
-from localservers.rabbitmq import RabbitServer
+from localservers.rabbitmq import CONSUMER_TIMEOUT_SECONDS, RabbitServer
+from localservers.scratch import ScratchFolder
 
 
 class LocalServers:
     """A private PostgreSQL and a private RabbitMQ; as a context manager it stops them at the end."""
 
     def __init__(
-        self, *, postgresql: PostgresServer, rabbitmq: RabbitServer, folder: Path, is_scratch: bool
+        self,
+        *,
+        postgresql: PostgresServer,
+        rabbitmq: RabbitServer,
+        folder: Path,
+        scratch: ScratchFolder | None,
     ) -> None:
         self.postgresql = postgresql
         self.rabbitmq = rabbitmq
         self.folder = folder
-        self._is_scratch = is_scratch
+        self._scratch = scratch
 
     @classmethod
-    def start(cls, folder: Path | None = None, *, durable: bool = True) -> Self:
+    def start(
+        cls,
+        folder: Path | None = None,
+        *,
+        durable: bool = True,
+        consumer_timeout_seconds: float = CONSUMER_TIMEOUT_SECONDS,
+    ) -> Self:
         """Start both servers; return when both accept connections.
 
         `durable=False` trades what survives a crash of the machine (not of a server) for speed.
         Raises `MissingBinaries` where a server is not installed and may not be, else `ServerFailed`.
         """
         install_missing()
-        is_scratch = folder is None
-        place = Path(tempfile.mkdtemp(prefix="turnstile-")) if folder is None else folder.resolve()
-        place.mkdir(parents=True, exist_ok=True)
-        if is_scratch:
-            # The servers' own users pass through to their folders, which only they can read.
-            place.chmod(0o711)
+        scratch: ScratchFolder | None = None
+        if folder is None:
+            scratch = ScratchFolder.create()
+            folder = scratch.path
+        place = folder.resolve()
         try:
-            postgresql, rabbitmq = _start_both(place, durable=durable)
+            postgresql, rabbitmq = _start_both(
+                start_postgresql=lambda: PostgresServer.start(place / "postgresql", durable=durable),
+                start_rabbitmq=lambda: RabbitServer.start(
+                    place / "rabbitmq", consumer_timeout_seconds=consumer_timeout_seconds
+                ),
+            )
         except BaseException:
-            if is_scratch:
-                shutil.rmtree(place, ignore_errors=True)
+            if scratch:
+                scratch.delete()
             raise
-        return cls(postgresql=postgresql, rabbitmq=rabbitmq, folder=place, is_scratch=is_scratch)
+        return cls(postgresql=postgresql, rabbitmq=rabbitmq, folder=place, scratch=scratch)
 
     def stop(self) -> None:
         """Stop both servers; delete the scratch folder, but keep a folder that was given, in good order."""
-        if self._is_scratch:
+        if self._scratch:
             # Nobody will read these data again, so nobody waits for an orderly end.
             self.rabbitmq.kill()
             self.postgresql.stop("immediate")
-            shutil.rmtree(self.folder, ignore_errors=True)
+            self._scratch.delete()
         else:
             with ThreadPoolExecutor(max_workers=2, thread_name_prefix="stop") as pool:
                 for stopped in [pool.submit(self.rabbitmq.stop), pool.submit(self.postgresql.stop)]:
@@ -68,10 +83,12 @@ class LocalServers:
         self.stop()
 
 
-def _start_both(folder: Path, *, durable: bool) -> tuple[PostgresServer, RabbitServer]:
+def _start_both(
+    *, start_postgresql: Callable[[], PostgresServer], start_rabbitmq: Callable[[], RabbitServer]
+) -> tuple[PostgresServer, RabbitServer]:
     with ThreadPoolExecutor(max_workers=2, thread_name_prefix="start") as pool:
-        rabbitmq = pool.submit(RabbitServer.start, folder / "rabbitmq")
-        postgresql = pool.submit(PostgresServer.start, folder / "postgresql", durable=durable)
+        rabbitmq = pool.submit(start_rabbitmq)
+        postgresql = pool.submit(start_postgresql)
     # Both have ended their start by now; what did come up must not outlive the one that did not.
     if postgresql.exception() is not None and rabbitmq.exception() is None:
         rabbitmq.result().kill()

@@ -82,7 +82,7 @@ def amqp_url(rabbitmq: BrokerServer) -> Iterator[str]:
 
 
 @pytest.fixture
-def own_servers() -> Iterator[Callable[[], LocalServers]]:
-    """Start private servers that the test may stop, pause and kill; they end with it."""
+def own_servers() -> Iterator[Callable[..., LocalServers]]:
+    """Start private servers that the test may stop, pause and kill; takes what `LocalServers.start` takes."""
     with ExitStack() as stack:
-        yield lambda: stack.enter_context(LocalServers.start(durable=False))
+        yield lambda **options: stack.enter_context(LocalServers.start(**({"durable": False} | options)))

@@ -1,0 +1,28 @@
+"""Looking for processes that belong to a folder, and waiting for a condition."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+
+def processes_of(folder: Path) -> dict[int, str]:
+    """Map the pids of all processes that run in `folder`, or name it in their command or environment."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_bytes()
+            places = (os.readlink(process / "cwd").encode(), command, (process / "environ").read_bytes())
+        except OSError:
+            continue
+        if any(os.fsencode(folder) in place for place in places):
+            found[int(process.name)] = command.replace(b"\0", b" ").decode(errors="replace")
+    return found
+
+
+def wait_until(condition: Callable[[], bool], timeout_seconds: float = 20.0) -> None:
+    """Wait until `condition()` holds; fail after the deadline."""
+    deadline = time.monotonic() + timeout_seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"did not come true within {timeout_seconds} s"
+        time.sleep(0.02)
