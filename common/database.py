@@ -60,7 +60,7 @@ class Database:
         self._url = url
         self._application_name = application_name
         self._connections_max = connections_max
-        self._pool: "Pool | None" = None
+        self._pool: Pool | None = None
         self.last_error: str | None = "not connected yet"
         """Why the last call could not reach the server; None while all is well (for /readyz)."""
 

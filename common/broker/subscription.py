@@ -73,6 +73,12 @@ class Subscription:
         start = self._start
         return start is not None and (self._paused or start.consumer_tag is not None)
 
+    @property
+    def buffered(self) -> int:
+        """How many deliveries wait to be taken."""
+        start = self._start
+        return 0 if start is None else len(start.buffer)
+
     async def next_batch(self, items_max: int) -> list[Delivery]:
         """Wait for a first delivery, then take what is there, in order, up to `items_max`."""
         while True:

@@ -36,7 +36,7 @@ EXECUTION_COMPLETED = "execution.completed"
 EXECUTION_STATUS_CHANGED = "execution.status_changed"
 
 _DELIVERY_LIMIT = 1000
-_WORKER_QUEUE_EXPIRES_MS = 30 * 60 * 1000
+WORKER_QUEUE_EXPIRES_MS = 30 * 60 * 1000
 
 
 def scheduled_key(pool: str) -> str:
@@ -81,15 +81,18 @@ async def declare_pool(channel: AbstractChannel, pool: str, *, queue_type: Queue
 
 
 async def declare_worker(
-    channel: AbstractChannel, worker_id: str, *, queue_type: QueueType = "quorum"
+    channel: AbstractChannel,
+    worker_id: str,
+    *,
+    queue_type: QueueType = "quorum",
+    expires_ms: int = WORKER_QUEUE_EXPIRES_MS,
 ) -> None:
-    """Create one worker's own queue, which goes 30 minutes after the worker, and the workers' delay queue."""
+    """Create the workers' delay queue and one worker's own, which goes `expires_ms` after the worker."""
     executions = await _declare_exchanges(channel, queue_type)
-    queue = await channel.declare_queue(
-        worker_queue(worker_id),
-        durable=True,
-        arguments=_arguments(queue_type) | {"x-expires": _WORKER_QUEUE_EXPIRES_MS},
-    )
+    # Classic whatever the setting: a Raft group per process start would be wasted on cancels that are repeated
+    # anyway, and RabbitMQ 3.10 ends the connection of whoever publishes to a quorum queue while it expires.
+    arguments = _arguments("classic") | {"x-expires": expires_ms}
+    queue = await channel.declare_queue(worker_queue(worker_id), durable=True, arguments=arguments)
     await queue.bind(executions, worker_queue(worker_id))
     await _declare_delay(channel, WORKER_RETRY, queue_type)
 

@@ -1,5 +1,6 @@
 """What is live: the line, the held slots, and the ends that were not told yet. Slim tables whose
-size follows the load, not the history."""
+size follows the load, not the history.
+"""
 
 from datetime import datetime
 

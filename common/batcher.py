@@ -1,0 +1,67 @@
+"""Group commit: many callers, one statement at a time over all that has gathered meanwhile.
+
+In: items from any number of tasks. Out: each caller's own results. While one batch is with the server the
+next gathers; a lone item is a batch of one and never waits for company. Items keep the order in which they
+came (P2). Used for HTTP admissions in the executor and for claims and finishes in the worker.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, NoReturn, TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class Batcher(Generic[Item, Result]):
+    """Gathers items into batches for `handle`, which returns one result per item, in order."""
+
+    def __init__(
+        self, handle: Callable[[Sequence[Item]], Awaitable[Sequence[Result]]], *, items_max: int = 500
+    ) -> None:
+        self._handle = handle
+        self._items_max = items_max
+        self._pending: deque[tuple[Item, asyncio.Future[Result]]] = deque()
+        self._arrived = asyncio.Event()
+
+    async def submit(self, item: Item) -> Result:
+        """Have one item handled in the next batch; raises what the batch raised."""
+        return (await self.submit_all([item]))[0]
+
+    async def submit_all(self, items: Sequence[Item]) -> list[Result]:
+        """Have items handled in order, not necessarily in one batch; raises what a batch of theirs raised."""
+        loop = asyncio.get_running_loop()
+        futures = [loop.create_future() for _ in items]
+        self._pending.extend(zip(items, futures, strict=True))
+        self._arrived.set()
+        return await asyncio.gather(*futures)
+
+    async def run(self) -> NoReturn:
+        """Handle batches until cancelled; items that wait then are refused with CancelledError."""
+        try:
+            while True:
+                await self._arrived.wait()
+                self._arrived.clear()
+                while self._pending:
+                    await self._handle_next()
+        finally:
+            for _, future in self._pending:
+                future.cancel()
+
+    async def _handle_next(self) -> None:
+        taken = [self._pending.popleft() for _ in range(min(self._items_max, len(self._pending)))]
+        try:
+            results = await self._handle([item for item, _ in taken])
+        except asyncio.CancelledError:
+            for _, future in taken:
+                future.cancel()
+            raise
+        except Exception as error:  # noqa: BLE001  (whatever it was belongs to the callers, not to this loop)
+            for _, future in taken:
+                if not future.done():
+                    future.set_exception(error)
+            return
+        for (_, future), result in zip(taken, results, strict=True):
+            if not future.done():
+                future.set_result(result)

@@ -1,0 +1,175 @@
+"""The bodies on the wire, and how they travel (DESIGN: names on the wire).
+
+What comes from outside (`ExecutionRequested`, `CancelRequested`) is read strictly: an unknown field is
+refused, so that a misspelt option is not silently dropped. What passes between our own services is read
+leniently: a newer version may add fields. Next: `common.requests` turns a delivery into a request or a
+refusal; `common.broker` carries the bytes.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, Literal
+from uuid import uuid4
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, JsonValue, StringConstraints
+
+from common.action_definition import ActionRef, Duration
+from common.broker.delivery import HeaderValue, Outgoing
+from common.domain.errors import Code
+from common.domain.states import Status
+
+SCHEMA_VERSION: Final = 1
+
+AppId = Literal["client", "executor", "worker"]
+Key = Annotated[str, StringConstraints(min_length=1, max_length=512)]
+
+
+class _FromOutside(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class _BetweenServices(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class ExecutionRequested(_FromOutside):
+    """Somebody asks for a run of an action: `execution.requested`, and the body of `POST /executions`."""
+
+    action_ref: ActionRef = Field(description="The action to run.", examples=["reports.render"])
+    parameters: dict[str, JsonValue] = Field(
+        default_factory=dict, description="Passed to the action by name."
+    )
+    idempotency_key: Key | None = Field(default=None, description="The same key is the same execution.")
+    concurrency_key: Key | None = Field(
+        default=None, description="Names the queue; else the action's pointer does."
+    )
+    run_at: AwareDatetime | None = Field(default=None, description="Not before this instant (RFC 3339).")
+    timeout: Duration | None = Field(default=None, description="Longest run of one attempt, like '5m'.")
+    ttl: Duration | None = Field(default=None, description="Longest wait for a start, like '1h'.")
+    callback_url: Annotated[str, StringConstraints(pattern=r"^https?://", max_length=2048)] | None = Field(
+        default=None, description="Where the end is POSTed to."
+    )
+    metadata: dict[str, JsonValue] = Field(
+        default_factory=dict, description="Kept beside the execution, never read."
+    )
+
+
+class CancelRequested(_FromOutside):
+    """Somebody asks for an execution to stop: `execution.cancel_requested`."""
+
+    execution_id: int | None = Field(default=None, ge=1)
+    idempotency_key: Key | None = None
+    reason: Annotated[str, StringConstraints(max_length=1000)] | None = None
+
+
+class ExecutionScheduled(_BetweenServices):
+    """A slot was granted: any worker of the pool may claim this attempt."""
+
+    execution_id: int
+    attempt: int
+    action_ref: str
+
+
+class ExecutionCancel(_BetweenServices):
+    """To one worker: stop this attempt."""
+
+    execution_id: int
+    attempt: int
+
+
+class StatusChanged(_BetweenServices):
+    """Advisory: an execution moved. May be lost."""
+
+    execution_id: int
+    action_ref: str
+    status: Status
+    previous_status: Status | None
+    attempt: int
+    changed_at: datetime
+
+
+class Error(_BetweenServices):
+    """What went wrong, in a word and in a sentence."""
+
+    type: str
+    message: str
+
+
+class ExecutionCompleted(_BetweenServices):
+    """An execution reached its end. Sent at least once for each (P4)."""
+
+    execution_id: int
+    action_id: int
+    action_ref: str
+    status: Status
+    result: Any = None
+    error: Error | None = None
+    attempt: int
+    completed_at: datetime
+
+
+class ExecutionAccepted(_BetweenServices):
+    """The answer to a request that was taken."""
+
+    execution_id: int
+    status: Status
+    position: int | None
+    duplicate: bool
+
+
+class ExecutionRejected(_BetweenServices):
+    """The answer to a request that was not."""
+
+    code: Code
+    message: str
+
+
+REQUESTED: Final = "execution.requested"
+CANCEL_REQUESTED: Final = "execution.cancel_requested"
+SCHEDULED: Final = "execution.scheduled"
+CANCEL: Final = "execution.cancel"
+STATUS_CHANGED: Final = "execution.status_changed"
+COMPLETED: Final = "execution.completed"
+ACCEPTED: Final = "execution.accepted"
+REJECTED: Final = "execution.rejected"
+
+
+def envelope(
+    body: bytes | BaseModel,
+    *,
+    type: str,
+    exchange: str,
+    routing_key: str,
+    app_id: AppId,
+    execution_id: int | None = None,
+    correlation_id: str | None = None,
+    reply_to: str | None = None,
+    traceparent: str | None = None,
+    headers: Mapping[str, HeaderValue] | None = None,
+    advisory: bool = False,
+    mandatory: bool = True,
+) -> Outgoing:
+    """Wrap a body in the properties that every message of ours carries."""
+    all_headers: dict[str, HeaderValue] = {"schema_version": SCHEMA_VERSION}
+    if traceparent is not None:
+        all_headers["traceparent"] = traceparent
+    if headers:
+        all_headers.update(headers)
+    return Outgoing(
+        exchange=exchange,
+        routing_key=routing_key,
+        body=body if isinstance(body, bytes) else body.model_dump_json().encode(),
+        type=type,
+        message_id=str(uuid4()),
+        timestamp=datetime.now(UTC),
+        app_id=app_id,
+        correlation_id=correlation_id if correlation_id is not None else _text(execution_id),
+        reply_to=reply_to,
+        headers=all_headers,
+        persistent=not advisory,
+        mandatory=mandatory and not advisory,
+    )
+
+
+def _text(execution_id: int | None) -> str | None:
+    return None if execution_id is None else str(execution_id)

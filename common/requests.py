@@ -1,0 +1,155 @@
+"""Reads what strangers send: bytes in, a checked request or a `Refusal` that names field and remedy out.
+
+Nothing here can crash on any input: not JSON, not UTF-8, NaN, a NUL character, any depth, any size.
+Used by the request listener, the HTTP API and the client, so that all of them refuse alike.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
+from uuid import UUID
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails, from_json, to_json
+
+from common.domain.errors import Code, Refusal
+from common.messages import SCHEMA_VERSION, ExecutionRequested
+
+PARAMETERS_BYTES_MAX: Final = 256 * 1024
+_ENVELOPE_BYTES_MAX: Final = 64 * 1024
+_NUL: Final = re.compile(rb"\\u0000|\x00")
+_TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def read_json(body: bytes, *, bytes_max: int) -> Any:
+    """Return the JSON value in `body`; raises Refusal for anything that is not plain, finite, bounded JSON."""
+    if len(body) > bytes_max:
+        raise Refusal(
+            Code.TOO_LARGE,
+            f"body: {len(body)} bytes, at most {bytes_max} are taken; send a reference instead",
+        )
+    try:
+        value = from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise Refusal(
+            Code.INVALID_MESSAGE, f"body: not JSON: {error}; expected an object like {_EXAMPLE}"
+        ) from None
+    if _NUL.search(body) and _has_nul(value):
+        raise Refusal(
+            Code.INVALID_PARAMETERS, "body: contains the character U+0000, which cannot be stored; remove it"
+        )
+    return value
+
+
+_EXAMPLE: Final = '{"action_ref": "reports.render", "parameters": {}}'
+
+
+def read_model(model: type[Model], value: Any) -> Model:
+    """Return `value` as `model`; raises Refusal naming each wrong field."""
+    if not isinstance(value, dict):
+        raise Refusal(
+            Code.INVALID_MESSAGE, f"body: {_kind(value)} is not an object; expected one like {_EXAMPLE}"
+        )
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise _refusal(error.errors(include_url=False, include_input=False), model) from None
+
+
+def read_request(value: Any, *, parameters_bytes_max: int = PARAMETERS_BYTES_MAX) -> ExecutionRequested:
+    """Return a checked request from a JSON value."""
+    request = read_model(ExecutionRequested, value)
+    for field in ("parameters", "metadata"):
+        size_bytes = len(json_text(getattr(request, field)))
+        if size_bytes > parameters_bytes_max:
+            raise Refusal(
+                Code.TOO_LARGE,
+                f"{field}: {size_bytes} bytes, at most {parameters_bytes_max} are taken; send a reference instead",
+            )
+    return request
+
+
+def read_requested_body(
+    body: bytes, *, parameters_bytes_max: int = PARAMETERS_BYTES_MAX
+) -> ExecutionRequested:
+    """Return the checked request in the body of `execution.requested` or of one `POST /executions`."""
+    value = read_json(body, bytes_max=2 * parameters_bytes_max + _ENVELOPE_BYTES_MAX)
+    return read_request(value, parameters_bytes_max=parameters_bytes_max)
+
+
+def check_schema_version(headers: Mapping[str, object]) -> None:
+    """Raise Refusal unless the header `schema_version` is absent or the one we speak."""
+    version = headers.get("schema_version", SCHEMA_VERSION)
+    if version != SCHEMA_VERSION:
+        raise Refusal(
+            Code.UNSUPPORTED_SCHEMA_VERSION,
+            f"header schema_version: {str(version)[:40]!r} is not spoken here; send {SCHEMA_VERSION}, or no such header",
+        )
+
+
+def read_traceparent(headers: Mapping[str, object]) -> str | None:
+    """Return the W3C trace context that came along, or None where there is none, or none that is valid."""
+    value = headers.get("traceparent")
+    return value if isinstance(value, str) and _TRACEPARENT.fullmatch(value) else None
+
+
+def request_hash(request: ExecutionRequested) -> UUID:
+    """Return a hash of what is asked for, blind to the order of keys: equal requests have equal hashes."""
+    asked = request.model_dump(mode="json", exclude={"idempotency_key"}, exclude_defaults=True)
+    return _hash(_canonical(asked))
+
+
+def delivery_key(message_id: str, request_hash: UUID) -> UUID:
+    """Return the key under which a message delivered twice is recognised (P5)."""
+    return _hash(message_id.encode() + b"\0" + request_hash.bytes)
+
+
+def json_text(value: object) -> str:
+    """Return `value` as JSON text."""
+    return to_json(value).decode()
+
+
+def _hash(content: bytes) -> UUID:
+    return UUID(bytes=hashlib.blake2b(content, digest_size=16).digest())
+
+
+def _canonical(value: object) -> bytes:
+    return to_json(_sorted(value))
+
+
+def _sorted(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    if isinstance(value, list):
+        return [_sorted(item) for item in value]
+    return value
+
+
+def _has_nul(value: object) -> bool:
+    if isinstance(value, str):
+        return "\0" in value
+    if isinstance(value, dict):
+        return any("\0" in key or _has_nul(item) for key, item in value.items())
+    return isinstance(value, list) and any(_has_nul(item) for item in value)
+
+
+def _kind(value: object) -> str:
+    return {list: "a list", str: "a string", bool: "a boolean", type(None): "null"}.get(
+        type(value), "a number"
+    )
+
+
+def _refusal(errors: list[ErrorDetails], model: type[BaseModel]) -> Refusal:
+    unknown = [_path(e) for e in errors if e["type"] == "extra_forbidden"]
+    if unknown:
+        known = ", ".join(model.model_fields)
+        return Refusal(Code.UNKNOWN_FIELD, f"{', '.join(unknown)}: no such field; known are {known}")
+    code = Code.INVALID_PARAMETERS if errors[0]["loc"][:1] == ("parameters",) else Code.INVALID_MESSAGE
+    return Refusal(code, "; ".join(f"{_path(e)}: {e['msg']}" for e in errors[:5]))
+
+
+def _path(error: ErrorDetails) -> str:
+    return ".".join(str(step) for step in error["loc"])[:200] or "body"

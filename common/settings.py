@@ -1,0 +1,104 @@
+"""Settings that both services share, from the environment `TURNSTILE_*`.
+
+A wrong value ends the process with one line that names the variable (`read_settings`), exit code 2.
+"""
+
+import sys
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError
+from yarl import URL
+
+from common.action_definition import Duration
+
+
+def _split(value: object) -> object:
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+CommaSeparated = Annotated[list[str], NoDecode, BeforeValidator(_split)]
+
+
+class CommonSettings(BaseSettings):
+    """What every service needs to know."""
+
+    model_config = SettingsConfigDict(env_prefix="TURNSTILE_", extra="ignore", env_ignore_empty=True)
+
+    database_url: SecretStr = Field(
+        default=SecretStr("postgresql://postgres@127.0.0.1:5432/turnstile"),
+        description="postgresql://user:password@host:port/database",
+    )
+    amqp_url: SecretStr = Field(
+        default=SecretStr("amqp://guest:guest@127.0.0.1:5672/"),
+        description="amqp://user:password@host:port/vhost",
+    )
+    queue_type: Literal["quorum", "classic"] = Field(
+        default="quorum", description="Type of the broker's queues."
+    )
+    lease_duration: Duration = Field(
+        default=15.0, gt=0, description="How long a silent worker keeps its work."
+    )
+    heartbeat_interval: Duration = Field(
+        default=5.0, gt=0, description="How often a worker renews its lease."
+    )
+    parameters_bytes_max: int = Field(
+        default=256 * 1024, ge=1024, description="Largest parameters of one request."
+    )
+    result_bytes_max: int = Field(
+        default=1024 * 1024, ge=1024, description="Largest result of one execution."
+    )
+    event_result_max_bytes: int = Field(
+        default=64 * 1024, ge=0, description="Largest result inside an event."
+    )
+    log_format: Literal["console", "json"] = Field(default="console")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO")
+
+    @field_validator("database_url")
+    @classmethod
+    def _is_postgresql(cls, value: SecretStr) -> SecretStr:
+        try:
+            url = make_url(value.get_secret_value())
+        except ArgumentError:
+            raise ValueError("not a URL; expected postgresql://user:password@host:port/database") from None
+        if not url.drivername.startswith("postgres") or not url.database:
+            raise ValueError("expected postgresql://user:password@host:port/database")
+        return value
+
+    @field_validator("amqp_url")
+    @classmethod
+    def _is_amqp(cls, value: SecretStr) -> SecretStr:
+        try:
+            url = URL(value.get_secret_value())
+        except ValueError:
+            raise ValueError("not a URL; expected amqp://user:password@host:port/vhost") from None
+        if url.scheme not in ("amqp", "amqps") or not url.host:
+            raise ValueError("expected amqp://user:password@host:port/vhost")
+        return value
+
+    def model_post_init(self, _: object) -> None:
+        """Check what two settings must agree on."""
+        if self.heartbeat_interval * 2 > self.lease_duration:
+            raise ValueError(
+                f"TURNSTILE_HEARTBEAT_INTERVAL ({self.heartbeat_interval:g} s) must be at most half of "
+                f"TURNSTILE_LEASE_DURATION ({self.lease_duration:g} s)"
+            )
+
+
+S = TypeVar("S", bound=CommonSettings)
+
+
+def read_settings(kind: type[S], **overrides: object) -> S:
+    """Return the settings, options from the command line first; a wrong one ends the process with code 2."""
+    try:
+        return kind(**{name: value for name, value in overrides.items() if value is not None})
+    except ValidationError as error:
+        for problem in error.errors(include_url=False, include_input=False):
+            name = "_".join(str(step) for step in problem["loc"]).upper()
+            print(f"TURNSTILE_{name}: {problem['msg']}" if name else problem["msg"], file=sys.stderr)
+        raise SystemExit(2) from None
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        raise SystemExit(2) from None

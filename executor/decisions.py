@@ -1,0 +1,89 @@
+"""What the queue manager takes and returns, as values: requests, verdicts, grants, moves.
+
+Next: `queue_manager` produces them, `hand_over` tells the workers and the world.
+"""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from uuid import UUID
+
+from common.domain.errors import Code
+from common.domain.identifiers import Attempt, ExecutionId, QueueId
+from common.domain.states import Status
+from common.messages import ExecutionRequested
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """One checked request, on its way into the record."""
+
+    request: ExecutionRequested
+    request_hash: UUID
+    delivery_key: UUID | None = None
+    traceparent: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """It is in the record."""
+
+    execution_id: ExecutionId
+    status: Status
+    position: int | None
+    """Place in line, from 1; None when it does not wait in line."""
+    duplicate: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejected:
+    """It is not in the record."""
+
+    code: Code
+    message: str
+
+
+Verdict = Accepted | Rejected
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """A slot was given to this attempt."""
+
+    execution_id: ExecutionId
+    attempt: Attempt
+    action_ref: str
+    pool: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grants:
+    """What one statement granted, and the queues that could take still more."""
+
+    granted: list[Grant]
+    more_queue_ids: list[QueueId] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """An execution that moved without a worker's doing. `status` is None where there is no such execution."""
+
+    execution_id: ExecutionId
+    attempt: Attempt
+    action_id: int
+    action_ref: str
+    previous_status: Status
+    status: Status
+    worker_id: str | None
+    moved_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """What became of a batch of completions."""
+
+    count: int
+    early: frozenset[ExecutionId]
+    """Its finish is not committed yet: to be tried again later."""
+    unknown: frozenset[ExecutionId]
+    """No such execution: to be tried again a few times, then to the dead letters."""
+    grants: Grants

@@ -1,0 +1,198 @@
+"""The one door to the lines: admit, grant, settle, cancel, each one statement and one commit.
+
+In: batches of requests and completions, in arrival order. Out: what became of each, and the slots granted
+in the same transaction, which the caller must hand over (`executor.hand_over`). P1 and P2 are kept by the
+statements in `common.sql`; nothing here decides.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import asyncpg
+
+from common.action_definition import ActionDefinition, pointer_path
+from common.database import Database
+from common.domain.errors import Code
+from common.domain.identifiers import Attempt, ExecutionId, QueueId
+from common.domain.states import Status
+from common.messages import ExecutionRequested
+from common.requests import json_text
+from executor.decisions import Accepted, Admission, Grant, Grants, Move, Rejected, Settled, Verdict
+
+REFUSED_BY_DATABASE: Final = (
+    asyncpg.exceptions.DataError,
+    asyncpg.exceptions.IntegrityConstraintViolationError,
+    asyncpg.exceptions.ProgramLimitExceededError,
+    asyncpg.exceptions._base.DataError,
+)
+"""A value in the batch cannot be stored, whatever is tried: the batch must be split."""
+
+
+class QueueManager:
+    """Calls the protocol's statements for the executor service. Safe to share between tasks."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def admit(self, admissions: Sequence[Admission]) -> tuple[list[Verdict], Grants]:
+        """Take requests into their lines in the order given; one verdict each, in that order.
+
+        A batch that the database refuses is split until the bad request stands alone. Raises Unavailable:
+        nothing or all of it was admitted, and admitting it again is harmless where it carries a key.
+        """
+        return await self._in_halves(admissions) if admissions else ([], Grants(granted=[]))
+
+    async def settle(self, completions: Sequence[tuple[ExecutionId, Attempt]]) -> Settled:
+        """Free the slots of these attempts, once each however often they come, and grant them on."""
+        row = await self._database.fetchrow(
+            "SELECT * FROM turnstile.settle($1, $2)", [c[0] for c in completions], [c[1] for c in completions]
+        )
+        assert row is not None
+        return Settled(
+            count=row["settled_count"],
+            early=frozenset(row["early_ids"] or ()),
+            unknown=frozenset(row["unknown_ids"] or ()),
+            grants=_grants(row),
+        )
+
+    async def grant(self, queue_ids: Sequence[QueueId]) -> Grants:
+        """Give free slots of these queues to the heads of their lines."""
+        row = await self._database.fetchrow("SELECT * FROM turnstile.grant_slots($1)", list(queue_ids))
+        assert row is not None
+        return _grants(row)
+
+    async def cancel(self, requests: Sequence[tuple[ExecutionId, str | None]]) -> list[Move]:
+        """End what has not started; what runs comes back as `running`: its worker is to be asked.
+
+        Executions that do not exist are left out.
+        """
+        rows = await self._database.fetch(
+            "SELECT * FROM turnstile.cancel($1, $2)", [r[0] for r in requests], [r[1] for r in requests]
+        )
+        return [moved(row) for row in rows if row["status"] is not None]
+
+    async def ids_of(self, idempotency_keys: Sequence[str]) -> dict[str, ExecutionId]:
+        """Return the executions that these keys name."""
+        rows = await self._database.fetch(
+            "SELECT idempotency_key, id FROM execution WHERE idempotency_key = ANY ($1)",
+            list(idempotency_keys),
+        )
+        return {row["idempotency_key"]: row["id"] for row in rows}
+
+    async def put_actions(self, definitions: Sequence[ActionDefinition]) -> Grants:
+        """Store definitions; a changed limit or pause acts at once."""
+        row = await self._database.fetchrow(
+            "SELECT * FROM turnstile.put_actions($1)", json_text([action_columns(d) for d in definitions])
+        )
+        assert row is not None
+        return _grants(row)
+
+    async def _admit_batch(self, admissions: Sequence[Admission]) -> tuple[list[Verdict], Grants]:
+        requests = [a.request for a in admissions]
+        row = await self._database.fetchrow(
+            "SELECT * FROM turnstile.admit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
+            [r.action_ref for r in requests],
+            [json_text(r.parameters) for r in requests],
+            [r.concurrency_key for r in requests],
+            [r.idempotency_key for r in requests],
+            [a.delivery_key for a in admissions],
+            [a.request_hash for a in admissions],
+            [r.run_at for r in requests],
+            [r.timeout for r in requests],
+            [r.ttl for r in requests],
+            [r.callback_url for r in requests],
+            [json_text(r.metadata) for r in requests],
+            [a.traceparent for a in admissions],
+        )
+        assert row is not None
+        return [_verdict(item, r) for item, r in zip(row["admitted"], requests, strict=True)], _grants(row)
+
+    async def _in_halves(self, admissions: Sequence[Admission]) -> tuple[list[Verdict], Grants]:
+        try:
+            return await self._admit_batch(admissions)
+        except REFUSED_BY_DATABASE as error:
+            if len(admissions) == 1:
+                refusal = Rejected(code=Code.INVALID_MESSAGE, message=f"the database refuses it: {error}")
+                return [refusal], Grants(granted=[])
+        middle = len(admissions) // 2
+        first, first_grants = await self._in_halves(admissions[:middle])
+        second, second_grants = await self._in_halves(admissions[middle:])
+        return first + second, Grants(
+            granted=first_grants.granted + second_grants.granted,
+            more_queue_ids=first_grants.more_queue_ids + second_grants.more_queue_ids,
+        )
+
+
+def action_columns(definition: ActionDefinition) -> dict[str, object]:
+    """Return a definition as the columns of table `action`."""
+    retry = definition.retry
+    pointer = definition.concurrency_key
+    return {
+        **definition.model_dump(mode="json", exclude={"retry", "timeout", "ttl"}),
+        "concurrency_key_path": pointer_path(pointer) if pointer is not None else None,
+        "timeout_seconds": definition.timeout,
+        "ttl_seconds": definition.ttl,
+        "retry_max_attempts": retry.max_attempts,
+        "retry_delay_seconds": retry.delay,
+        "retry_factor": retry.factor,
+        "retry_max_delay_seconds": retry.max_delay,
+        "retry_jitter": retry.jitter,
+    }
+
+
+def moved(row: asyncpg.Record) -> Move:
+    """Return one row of type `turnstile.moved`."""
+    return Move(
+        execution_id=row["execution_id"],
+        attempt=row["attempt"],
+        action_id=row["action_id"],
+        action_ref=row["action_ref"],
+        previous_status=Status(row["previous_status"]),
+        status=Status(row["status"]),
+        worker_id=row["worker_id"],
+        moved_at=row["moved_at"],
+    )
+
+
+def grant_of(row: asyncpg.Record) -> Grant:
+    """Return one row of type `turnstile.granted`."""
+    return Grant(
+        execution_id=row["execution_id"],
+        attempt=row["attempt"],
+        action_ref=row["action_ref"],
+        pool=row["pool"],
+    )
+
+
+def _grants(row: asyncpg.Record) -> Grants:
+    return Grants(
+        granted=[grant_of(item) for item in row["granted"] or ()],
+        more_queue_ids=list(row["more_queue_ids"] or ()),
+    )
+
+
+def _verdict(item: asyncpg.Record, request: ExecutionRequested) -> Verdict:
+    if item["code"] is None:
+        return Accepted(
+            execution_id=item["execution_id"],
+            status=Status(item["status"]),
+            position=item["queue_position"],
+            duplicate=item["duplicate"],
+        )
+    code = Code(item["code"])
+    return Rejected(code=code, message=_explanation(code, item["detail"], request, item["execution_id"]))
+
+
+def _explanation(
+    code: Code, detail: str | None, request: ExecutionRequested, execution_id: int | None
+) -> str:
+    if code is Code.UNKNOWN_ACTION:
+        return f"action_ref: no action {request.action_ref!r}; start a worker that serves it, or apply it"
+    if code is Code.IDEMPOTENCY_CONFLICT:
+        return (
+            f"idempotency_key: {request.idempotency_key!r} already names execution {execution_id}, "
+            "which asked for something else; use another key, or repeat the same request"
+        )
+    if code is Code.QUEUE_FULL:
+        return f"action_ref: the queue of {request.action_ref!r} is full: {detail}; try again later"
+    return f"parameters: {detail}"
