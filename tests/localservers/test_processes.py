@@ -98,7 +98,7 @@ signal.pause()
 def test_a_server_that_ends_by_itself_is_an_error_with_its_log(tmp_path: Path) -> None:
     with (
         started(["sh", "-c", "echo no room on device; exit 3"], tmp_path) as process,
-        pytest.raises(ServerFailed, match="(?s)ended while it started.*no room on device"),
+        pytest.raises(ServerFailed, match=r"(?s)ended while it started.*no room on device"),
     ):
         wait_until_ready(lambda: False, process, 10.0)
 

@@ -10,11 +10,12 @@ from pathlib import Path
 import aio_pika
 import asyncpg
 import pytest
+from pamqp.common import FieldTable
 
 from localservers import LocalServers
 from tests.localservers.watching import processes_of, wait_until
 
-QUORUM = {"x-queue-type": "quorum"}
+QUORUM: FieldTable = {"x-queue-type": "quorum"}
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +47,11 @@ async def take(url: str) -> bytes:
         message = await queue.get(timeout=10)
         await message.ack()
         return message.body
+
+
+def knows_its_quorum_queues(folder: Path) -> bool:
+    """Whether the broker has saved the list of its quorum queues, which it does seconds after a change."""
+    return any(b"kept_line" in names.read_bytes() for names in folder.glob("data/*/quorum/*/names.dets"))
 
 
 async def query(url: str, statement: str) -> object:
@@ -96,6 +102,7 @@ async def test_a_frozen_postgresql_answers_again_after_resume(own: LocalServers)
 async def test_confirmed_messages_outlive_a_kill_of_rabbitmq(own: LocalServers) -> None:
     url = own.rabbitmq.create_vhost("kept")
     await publish(url, b"42")
+    await asyncio.to_thread(wait_until, lambda: knows_its_quorum_queues(own.rabbitmq.folder))
     own.rabbitmq.kill()
     own.rabbitmq.restart()
     assert await take(url) == b"42"

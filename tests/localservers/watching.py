@@ -12,7 +12,7 @@ def processes_of(folder: Path) -> dict[int, str]:
     for process in Path("/proc").glob("[0-9]*"):
         try:
             command = (process / "cmdline").read_bytes()
-            places = (os.readlink(process / "cwd").encode(), command, (process / "environ").read_bytes())
+            places = (bytes((process / "cwd").readlink()), command, (process / "environ").read_bytes())
         except OSError:
             continue
         if any(os.fsencode(folder) in place for place in places):
