@@ -1,0 +1,86 @@
+"""A cable between a client and a server that can be cut: at once, or in the middle of what is sent."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit, urlunsplit
+
+_PIECE_BYTES = 1 << 16
+
+
+class Cable:
+    """Passes on every connection made to `url`, byte by byte, until it is cut."""
+
+    def __init__(self, server_url: str) -> None:
+        self._server = urlsplit(server_url)
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._cut_after_bytes: int | None = None
+        self.url = ""
+
+    def cut(self) -> None:
+        """Break all connections now; new ones can be made."""
+        for writer in self._writers:
+            writer.transport.abort()
+
+    def cut_after(self, count_bytes: int) -> None:
+        """Break all connections once clients have sent so many more bytes."""
+        self._cut_after_bytes = count_bytes
+
+    @asynccontextmanager
+    async def laid(self) -> AsyncIterator["Cable"]:
+        """Listen until the end of the block."""
+        server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        account = f"{self._server.username}:{self._server.password}@"
+        self.url = urlunsplit(self._server._replace(netloc=f"{account}127.0.0.1:{port}"))
+        try:
+            yield self
+        finally:
+            server.close()
+            self.cut()
+            await server.wait_closed()
+
+    async def _connected(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        server, to_server = await asyncio.open_connection(self._server.hostname, self._server.port)
+        ends = {to_client, to_server}
+        self._writers |= ends
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._upwards(client, to_server), name="cable-up")
+                tasks.create_task(_pass_on(server, to_client), name="cable-down")
+        except* OSError:
+            pass
+        finally:
+            self._writers -= ends
+            for end in ends:
+                end.transport.abort()
+
+    async def _upwards(self, client: asyncio.StreamReader, to_server: asyncio.StreamWriter) -> None:
+        while piece := await client.read(_PIECE_BYTES):
+            if self._cut_after_bytes is not None:
+                allowed, self._cut_after_bytes = (
+                    piece[: self._cut_after_bytes],
+                    self._cut_after_bytes - len(piece),
+                )
+                if self._cut_after_bytes <= 0:
+                    self._cut_after_bytes = None
+                    to_server.write(allowed)
+                    await to_server.drain()
+                    self.cut()
+                    return
+            to_server.write(piece)
+            await to_server.drain()
+        to_server.transport.abort()
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while piece := await reader.read(_PIECE_BYTES):
+        writer.write(piece)
+        await writer.drain()
+    writer.transport.abort()
+
+
+@asynccontextmanager
+async def cable_to(server_url: str) -> AsyncIterator[Cable]:
+    async with Cable(server_url).laid() as cable:
+        yield cable
