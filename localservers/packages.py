@@ -30,7 +30,8 @@ def may_install(root: Path = Path("/")) -> bool:
 def install_command(packages: Iterable[str]) -> str:
     """Return the one line that a person types to install `packages`."""
     names = " ".join(sorted(set(packages)))
-    return f"sudo sh -c 'apt-get update && apt-get install -y --no-install-recommends {names}'"
+    command = f"apt-get update && apt-get install -y --no-install-recommends {names}"
+    return command if os.geteuid() == 0 else f"sudo sh -c '{command}'"
 
 
 def install(missing: Mapping[str, str]) -> None:

@@ -13,11 +13,19 @@ from typing import Literal, Self
 from localservers.binaries import find_postgresql
 from localservers.databases import DatabaseServer
 from localservers.ports import LOOPBACK, free_port
-from localservers.processes import ServerProcess, run_once, server_folder, server_user, wait_until_ready
+from localservers.processes import (
+    ServerProcess,
+    run_once,
+    server_folder,
+    server_user,
+    wait_until_ready,
+    write_for_server,
+)
 
 StopMode = Literal["fast", "immediate"]
 
 _SUPERUSER = "postgres"
+_SETTINGS_FILE = "turnstile.conf"
 _START_SECONDS = 60.0
 _STOP_SECONDS = 30.0
 _SIGNALS: dict[StopMode, signal.Signals] = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}
@@ -46,7 +54,7 @@ class PostgresServer(DatabaseServer):
         data = folder / "data"
         if not (data / "PG_VERSION").exists():
             _initialise(programs, data, user, durable=durable)
-        (data / "postgresql.conf").write_text(_configuration(folder, port, durable=durable), encoding="utf-8")
+        write_for_server(data / _SETTINGS_FILE, _settings(folder, port, durable=durable))
         return cls(folder=folder, programs=programs, port=port, account=user)
 
     @property
@@ -110,9 +118,12 @@ def _initialise(programs: Path, data: Path, user: str | None, *, durable: bool) 
         options.append("--no-sync")
     command = [str(programs / "initdb"), *options, f"--pgdata={data}"]
     run_once(command, folder=data.parent, environment=_environment(data.parent), user=user)
+    # After what initdb found out about this machine, such as which kind of shared memory works.
+    with (data / "postgresql.conf").open("a", encoding="utf-8") as settings:
+        settings.write(f"\ninclude '{_SETTINGS_FILE}'\n")
 
 
-def _configuration(folder: Path, port: int, *, durable: bool) -> str:
+def _settings(folder: Path, port: int, *, durable: bool) -> str:
     sockets = str(folder) if len(os.fsencode(folder)) <= _SOCKET_FOLDER_BYTES_MAX else ""
     kept = "on" if durable else "off"
     settings = {

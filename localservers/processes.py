@@ -165,6 +165,12 @@ def server_folder(folder: Path, user: str | None) -> Path:
     return folder
 
 
+def write_for_server(path: Path, text: str) -> None:
+    """Write a file that the server's account can read, whatever our umask."""
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o644)
+
+
 def wait_until_ready(is_ready: Callable[[], bool], process: ServerProcess, timeout_seconds: float) -> None:
     """Wait until `is_ready()`; raise `ServerFailed` if the server ends or the time is over first."""
     deadline = time.monotonic() + timeout_seconds

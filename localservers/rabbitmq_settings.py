@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localservers.ports import LOOPBACK, free_port
+from localservers.processes import write_for_server
 
 NODE = "turnstile@localhost"
 USER = "turnstile"
@@ -56,13 +57,11 @@ def write_settings(folder: Path, ports: Ports, consumer_timeout_seconds: float) 
         "consumer_timeout": str(consumer_timeout_ms),
     }
     lines = "".join(f"{name} = {value}\n" for name, value in settings.items())
-    (folder / "rabbitmq.conf").write_text(lines, encoding="utf-8")
+    write_for_server(folder / "rabbitmq.conf", lines)
     # The timeout is looked at once per tick; `rabbitmq.conf` has no name for the tick.
     tick_ms = min(_TICK_MS, max(_TICK_MS_MIN, consumer_timeout_ms // 4))
-    (folder / "advanced.config").write_text(
-        f"[{{rabbit, [{{channel_tick_interval, {tick_ms}}}]}}].\n", encoding="utf-8"
-    )
-    (folder / "enabled_plugins").write_text("[rabbitmq_management].\n", encoding="utf-8")
+    write_for_server(folder / "advanced.config", f"[{{rabbit, [{{channel_tick_interval, {tick_ms}}}]}}].\n")
+    write_for_server(folder / "enabled_plugins", "[rabbitmq_management].\n")
 
 
 def environment(folder: Path, ports: Ports, programs: Path) -> dict[str, str]:

@@ -62,7 +62,7 @@ def _containers(missing: MissingBinaries) -> Iterator[Servers]:
     import docker  # type: ignore[import-untyped]
     from docker.errors import DockerException  # type: ignore[import-untyped]
     from testcontainers.core.container import DockerContainer
-    from testcontainers.postgres import PostgresContainer
+    from testcontainers.community.postgres import PostgresContainer
 
     try:
         docker.from_env().close()

@@ -13,6 +13,7 @@ import pytest
 from pamqp.common import FieldTable
 
 from localservers import LocalServers
+from localservers.scratch import ScratchFolder
 from tests.localservers.watching import processes_of, wait_until
 
 QUORUM: FieldTable = {"x-queue-type": "quorum"}
@@ -140,7 +141,7 @@ def test_a_given_folder_is_kept_and_taken_up_again(folder: Path) -> None:
         assert "kept" in servers.rabbitmq.ctl("list_vhosts", "--quiet")
 
 
-def test_nothing_runs_after_the_owner_was_killed() -> None:
+def test_nothing_is_left_after_the_owner_was_killed_and_another_came() -> None:
     code = """
 import signal
 from localservers import LocalServers
@@ -153,3 +154,5 @@ signal.pause()
         assert len(processes_of(folder)) > 5
         owner.kill()
     wait_until(lambda: processes_of(folder) == {})
+    ScratchFolder.create().delete()
+    assert not folder.exists()
