@@ -2,19 +2,16 @@
 
 What comes from outside (`ExecutionRequested`, `CancelRequested`) is read strictly: an unknown field is
 refused, so that a misspelt option is not silently dropped. What passes between our own services is read
-leniently: a newer version may add fields. Next: `common.requests` turns a delivery into a request or a
-refusal; `common.broker` carries the bytes.
+leniently: a newer version may add fields. Next: `common.requests` reads
+requests; `common.envelopes` addresses messages; `common.broker` carries them.
 """
 
-from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any, Final, Literal
-from uuid import uuid4
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, JsonValue, StringConstraints
 
 from common.action_definition import ActionRef, Duration
-from common.broker.delivery import HeaderValue, Outgoing
 from common.domain.errors import Code
 from common.domain.states import Status
 
@@ -132,44 +129,3 @@ STATUS_CHANGED: Final = "execution.status_changed"
 COMPLETED: Final = "execution.completed"
 ACCEPTED: Final = "execution.accepted"
 REJECTED: Final = "execution.rejected"
-
-
-def envelope(
-    body: bytes | BaseModel,
-    *,
-    type: str,
-    exchange: str,
-    routing_key: str,
-    app_id: AppId,
-    execution_id: int | None = None,
-    correlation_id: str | None = None,
-    reply_to: str | None = None,
-    traceparent: str | None = None,
-    headers: Mapping[str, HeaderValue] | None = None,
-    advisory: bool = False,
-    mandatory: bool = True,
-) -> Outgoing:
-    """Wrap a body in the properties that every message of ours carries."""
-    all_headers: dict[str, HeaderValue] = {"schema_version": SCHEMA_VERSION}
-    if traceparent is not None:
-        all_headers["traceparent"] = traceparent
-    if headers:
-        all_headers.update(headers)
-    return Outgoing(
-        exchange=exchange,
-        routing_key=routing_key,
-        body=body if isinstance(body, bytes) else body.model_dump_json().encode(),
-        type=type,
-        message_id=str(uuid4()),
-        timestamp=datetime.now(UTC),
-        app_id=app_id,
-        correlation_id=correlation_id if correlation_id is not None else _text(execution_id),
-        reply_to=reply_to,
-        headers=all_headers,
-        persistent=not advisory,
-        mandatory=mandatory and not advisory,
-    )
-
-
-def _text(execution_id: int | None) -> str | None:
-    return None if execution_id is None else str(execution_id)

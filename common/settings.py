@@ -4,7 +4,7 @@ A wrong value ends the process with one line that names the variable (`read_sett
 """
 
 import sys
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -90,7 +90,7 @@ class CommonSettings(BaseSettings):
 S = TypeVar("S", bound=CommonSettings)
 
 
-def read_settings(kind: type[S], **overrides: object) -> S:
+def read_settings(kind: type[S], **overrides: Any) -> S:
     """Return the settings, options from the command line first; a wrong one ends the process with code 2."""
     try:
         return kind(**{name: value for name, value in overrides.items() if value is not None})

@@ -53,6 +53,7 @@ class Grant:
     attempt: Attempt
     action_ref: str
     pool: str
+    traceparent: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

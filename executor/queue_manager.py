@@ -52,14 +52,14 @@ class QueueManager:
             count=row["settled_count"],
             early=frozenset(row["early_ids"] or ()),
             unknown=frozenset(row["unknown_ids"] or ()),
-            grants=_grants(row),
+            grants=grants_of(row),
         )
 
     async def grant(self, queue_ids: Sequence[QueueId]) -> Grants:
         """Give free slots of these queues to the heads of their lines."""
         row = await self._database.fetchrow("SELECT * FROM turnstile.grant_slots($1)", list(queue_ids))
         assert row is not None
-        return _grants(row)
+        return grants_of(row)
 
     async def cancel(self, requests: Sequence[tuple[ExecutionId, str | None]]) -> list[Move]:
         """End what has not started; what runs comes back as `running`: its worker is to be asked.
@@ -85,7 +85,7 @@ class QueueManager:
             "SELECT * FROM turnstile.put_actions($1)", json_text([action_columns(d) for d in definitions])
         )
         assert row is not None
-        return _grants(row)
+        return grants_of(row)
 
     async def _admit_batch(self, admissions: Sequence[Admission]) -> tuple[list[Verdict], Grants]:
         requests = [a.request for a in admissions]
@@ -105,7 +105,7 @@ class QueueManager:
             [a.traceparent for a in admissions],
         )
         assert row is not None
-        return [_verdict(item, r) for item, r in zip(row["admitted"], requests, strict=True)], _grants(row)
+        return [_verdict(item, r) for item, r in zip(row["admitted"], requests, strict=True)], grants_of(row)
 
     async def _in_halves(self, admissions: Sequence[Admission]) -> tuple[list[Verdict], Grants]:
         try:
@@ -161,10 +161,12 @@ def grant_of(row: asyncpg.Record) -> Grant:
         attempt=row["attempt"],
         action_ref=row["action_ref"],
         pool=row["pool"],
+        traceparent=row["traceparent"],
     )
 
 
-def _grants(row: asyncpg.Record) -> Grants:
+def grants_of(row: asyncpg.Record) -> Grants:
+    """Return the grants that a statement made."""
     return Grants(
         granted=[grant_of(item) for item in row["granted"] or ()],
         more_queue_ids=list(row["more_queue_ids"] or ()),

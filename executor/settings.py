@@ -12,7 +12,7 @@ class ExecutorSettings(CommonSettings):
     """What `executor serve` needs to know."""
 
     http_host: str = Field(default="127.0.0.1", description="Address of the HTTP API.")
-    http_port: int = Field(default=8080, ge=0, le=65535, description="Port of the HTTP API; 0: any free one.")
+    http_port: int = Field(default=8000, ge=0, le=65535, description="Port of the HTTP API; 0: any free one.")
     api_tokens: SecretStr = Field(default=SecretStr(""), description="Bearer tokens, separated by commas.")
     insecure: bool = Field(default=False, description="Serve other hosts without a token.")
     watchdog_interval: Duration = Field(default=1.0, gt=0, description="How often the watchdog looks.")
@@ -36,5 +36,3 @@ def _is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-

@@ -5,7 +5,8 @@ CREATE TYPE turnstile.granted AS (
     execution_id bigint,
     attempt integer,
     action_ref text,
-    pool text
+    pool text,
+    traceparent text
 );
 
 -- What became of one request. `code` is null when it was accepted.

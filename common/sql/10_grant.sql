@@ -63,7 +63,7 @@ BEGIN
         SET status = 'scheduled', attempt = e.attempt + 1, scheduled_at = decided_at, worker_id = NULL
         FROM head h
         WHERE e.id = h.execution_id AND e.status = ANY (:sources_of_grant)
-        RETURNING e.id AS execution_id, e.attempt, e.action_id, h.queue_id, h.slot_number
+        RETURNING e.id AS execution_id, e.attempt, e.action_id, e.traceparent, h.queue_id, h.slot_number
     ),
     left_line AS (
         DELETE FROM waiting w USING moved m WHERE w.queue_id = m.queue_id AND w.execution_id = m.execution_id
@@ -81,7 +81,8 @@ BEGIN
         WHERE q.id = p.queue_id
     )
     SELECT
-        (SELECT array_agg(ROW(m.execution_id, m.attempt, a.ref, a.pool)::turnstile.granted ORDER BY m.execution_id)
+        (SELECT array_agg(ROW(m.execution_id, m.attempt, a.ref, a.pool, m.traceparent)::turnstile.granted
+                          ORDER BY m.execution_id)
          FROM moved m JOIN action a ON a.id = m.action_id),
         (SELECT array_agg(r.queue_id) FROM room r WHERE r.take = 1000)
     INTO granted, more_queue_ids;

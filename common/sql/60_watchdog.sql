@@ -26,7 +26,7 @@ AS $$
         UPDATE slot s SET offered_at = clock_timestamp() FROM due d WHERE s.execution_id = d.execution_id
         RETURNING s.execution_id, s.attempt
     )
-    SELECT o.execution_id, o.attempt, a.ref, a.pool
+    SELECT o.execution_id, o.attempt, a.ref, a.pool, e.traceparent
     FROM offered o JOIN execution e ON e.id = o.execution_id JOIN action a ON a.id = e.action_id;
 $$;
 

@@ -1,0 +1,227 @@
+"""Addresses and wraps every message that the services send: one function per message of the wire.
+
+In: the facts. Out: an `Outgoing` with its exchange, routing key and properties. Who sends it is `app_id`.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Final
+from uuid import uuid4
+
+from pydantic import BaseModel
+
+from common.broker.delivery import Delivery, HeaderValue, Outgoing
+from common.broker.topology import (
+    DEAD_LETTER_EXCHANGE,
+    EXECUTIONS,
+    EXECUTOR_COMPLETIONS,
+    scheduled_key,
+    worker_queue,
+)
+from common.domain.errors import Code
+from common.domain.states import Status
+from common.messages import (
+    ACCEPTED,
+    CANCEL,
+    COMPLETED,
+    REJECTED,
+    SCHEDULED,
+    SCHEMA_VERSION,
+    STATUS_CHANGED,
+    AppId,
+    ExecutionAccepted,
+    ExecutionCancel,
+    ExecutionCompleted,
+    ExecutionRejected,
+    ExecutionScheduled,
+    StatusChanged,
+)
+
+RETRY_DELAY_MS: Final = 1000
+"""How long an early message waits; one value, since only the head of a delay queue expires."""
+TRIES_HEADER: Final = "x-tries"
+"""How often an early message has come back."""
+
+
+def envelope(
+    body: bytes | BaseModel,
+    *,
+    message_type: str,
+    exchange: str,
+    routing_key: str,
+    app_id: AppId,
+    correlation_id: str | None = None,
+    reply_to: str | None = None,
+    traceparent: str | None = None,
+    advisory: bool = False,
+    mandatory: bool = True,
+) -> Outgoing:
+    """Wrap a body in the properties that every message of ours carries."""
+    headers: dict[str, HeaderValue] = {"schema_version": SCHEMA_VERSION}
+    if traceparent is not None:
+        headers["traceparent"] = traceparent
+    return Outgoing(
+        exchange=exchange,
+        routing_key=routing_key,
+        body=body if isinstance(body, bytes) else body.model_dump_json().encode(),
+        type=message_type,
+        message_id=str(uuid4()),
+        timestamp=datetime.now(UTC),
+        app_id=app_id,
+        correlation_id=correlation_id,
+        reply_to=reply_to,
+        headers=headers,
+        persistent=not advisory,
+        mandatory=mandatory and not advisory,
+    )
+
+
+def scheduled_message(scheduled: ExecutionScheduled, *, pool: str, traceparent: str | None) -> Outgoing:
+    """Offer one attempt to the workers of its pool."""
+    return envelope(
+        scheduled,
+        message_type=SCHEDULED,
+        exchange=EXECUTIONS,
+        routing_key=scheduled_key(pool),
+        app_id="executor",
+        correlation_id=str(scheduled.execution_id),
+        traceparent=traceparent,
+    )
+
+
+def status_message(changed: StatusChanged, *, app_id: AppId) -> Outgoing:
+    """Announce one move, to whoever binds; may be lost."""
+    return envelope(
+        changed,
+        message_type=STATUS_CHANGED,
+        exchange=EXECUTIONS,
+        routing_key=STATUS_CHANGED,
+        app_id=app_id,
+        correlation_id=str(changed.execution_id),
+        advisory=True,
+    )
+
+
+def completed_message(
+    completed: ExecutionCompleted, *, app_id: AppId, traceparent: str | None = None
+) -> Outgoing:
+    """Tell the end of an execution (P4)."""
+    return envelope(
+        completed,
+        message_type=COMPLETED,
+        exchange=EXECUTIONS,
+        routing_key=COMPLETED,
+        app_id=app_id,
+        correlation_id=str(completed.execution_id),
+        traceparent=traceparent,
+    )
+
+
+def slot_message(execution_id: int, attempt: int, action_ref: str, status: Status) -> Outgoing:
+    """Tell the executor alone that an attempt gave up its slot and is no end: it waits, or is back in line.
+
+    The status event, addressed to the completion queue itself: it frees the slot like a completion does.
+    """
+    changed = StatusChanged(
+        execution_id=execution_id,
+        action_ref=action_ref,
+        status=status,
+        previous_status=Status.RUNNING,
+        attempt=attempt,
+        changed_at=datetime.now(UTC),
+    )
+    return envelope(
+        changed,
+        message_type=STATUS_CHANGED,
+        exchange="",
+        routing_key=EXECUTOR_COMPLETIONS,
+        app_id="worker",
+        correlation_id=str(execution_id),
+    )
+
+
+def cancel_message(cancel: ExecutionCancel, *, worker_id: str) -> Outgoing:
+    """Ask one worker to stop an attempt. Not mandatory: the worker's queue goes with the worker."""
+    return envelope(
+        cancel,
+        message_type=CANCEL,
+        exchange=EXECUTIONS,
+        routing_key=worker_queue(worker_id),
+        app_id="executor",
+        correlation_id=str(cancel.execution_id),
+        mandatory=False,
+    )
+
+
+def reply(request: Delivery, answer: ExecutionAccepted | ExecutionRejected) -> Outgoing | None:
+    """Answer a request, or None where nobody asked for an answer.
+
+    The correlation is what the asker gave: its correlation id, else its message id. Not mandatory: whoever
+    asked may be gone.
+    """
+    if not request.reply_to:
+        return None
+    fallback = str(answer.execution_id) if isinstance(answer, ExecutionAccepted) else None
+    return envelope(
+        answer,
+        message_type=ACCEPTED if isinstance(answer, ExecutionAccepted) else REJECTED,
+        exchange="",
+        routing_key=request.reply_to,
+        app_id="executor",
+        correlation_id=request.correlation_id or request.message_id or fallback,
+        mandatory=False,
+    )
+
+
+def dead_letter(delivery: Delivery, code: Code, message: str, *, app_id: AppId) -> Outgoing:
+    """Put a message that nobody can use to the dead letters, as it came, with the reason."""
+    reason = {
+        "x-error-code": str(code),
+        "x-error": message[:1000],
+        "x-original-routing-key": delivery.routing_key,
+    }
+    return _forwarded(delivery, DEAD_LETTER_EXCHANGE, delivery.routing_key, reason, app_id)
+
+
+def delayed_retry(delivery: Delivery, *, retry_exchange: str, app_id: AppId) -> Outgoing:
+    """Send an early message round the delay queue, one try older."""
+    tries: Mapping[str, HeaderValue] = {TRIES_HEADER: tries_of(delivery) + 1}
+    return _forwarded(
+        delivery, retry_exchange, delivery.routing_key, tries, app_id, expiration_ms=RETRY_DELAY_MS
+    )
+
+
+def tries_of(delivery: Delivery) -> int:
+    """Return how often this message came back from a delay queue."""
+    tries = delivery.headers.get(TRIES_HEADER, 0)
+    return tries if isinstance(tries, int) else 0
+
+
+def _forwarded(
+    delivery: Delivery,
+    exchange: str,
+    routing_key: str,
+    headers: Mapping[str, HeaderValue],
+    app_id: AppId,
+    expiration_ms: int | None = None,
+) -> Outgoing:
+    # Tables that the broker added (x-death) stay behind: it would read its own history in them.
+    plain = {
+        k: v
+        for k, v in delivery.headers.items()
+        if isinstance(v, str | int | bool) and k != "x-delivery-count"
+    }
+    return Outgoing(
+        exchange=exchange,
+        routing_key=routing_key,
+        body=delivery.body,
+        type=delivery.type or "",
+        message_id=delivery.message_id or str(uuid4()),
+        correlation_id=delivery.correlation_id,
+        reply_to=delivery.reply_to,
+        app_id=delivery.app_id or app_id,
+        headers={**plain, **headers},
+        timestamp=delivery.timestamp,
+        expiration_ms=expiration_ms,
+        content_type=delivery.content_type or "application/octet-stream",
+    )

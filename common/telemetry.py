@@ -1,0 +1,52 @@
+"""The one place where log lines get their form: a stable event name, then its fields.
+
+Code logs `logger.info("event_name", extra={...})`; here it becomes one readable line on a console, or one
+JSON object per line.
+"""
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Final, Literal
+
+_STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def configure_logging(*, level: str, form: Literal["console", "json"]) -> None:
+    """Send all log lines of this process to stderr in the given form."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonFormatter() if form == "json" else _ConsoleFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    # The libraries narrate their own reconnections; ours say it once.
+    for name in ("aio_pika", "aiormq", "asyncio", "httpx", "httpcore", "alembic"):
+        logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+    logging.getLogger("aiormq").setLevel(logging.CRITICAL)
+
+
+def _fields(record: logging.LogRecord) -> dict[str, object]:
+    return {key: value for key, value in vars(record).items() if key not in _STANDARD}
+
+
+class _ConsoleFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%S.%f")[:-3]
+        fields = " ".join(f"{key}={value}" for key, value in _fields(record).items())
+        line = f"{at} {record.levelname:<7} {record.name.split('.')[0]:<8} {record.getMessage()} {fields}".rstrip()
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+class _JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        content: dict[str, object] = {
+            "at": datetime.fromtimestamp(record.created, UTC).isoformat(),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+            **_fields(record),
+        }
+        if record.exc_info:
+            content["exception"] = self.formatException(record.exc_info)
+        return json.dumps(content, default=str)

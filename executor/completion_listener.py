@@ -1,0 +1,92 @@
+"""Takes `execution.completed`, frees the slot of each attempt, and hands the next heads over (P4, P8).
+
+Any replica, any order, any number of copies: settling deletes the slot row of that very attempt, or nothing.
+A completion that comes before its finish is committed, or that names nothing we know, goes round the delay
+queue a bounded number of times, then to the dead letters; the others flow on meanwhile. Next:
+`queue_manager` settles and grants in one statement, `hand_over` offers.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from common.broker.delivery import Delivery, Outgoing
+from common.broker.topology import EXECUTOR_RETRY
+from common.domain.errors import Code, Refusal
+from common.domain.identifiers import Attempt, ExecutionId
+from common.envelopes import dead_letter, delayed_retry, tries_of
+from common.messages import COMPLETED, STATUS_CHANGED, ExecutionCompleted, StatusChanged
+from common.requests import check_schema_version, read_json, read_model
+from executor.decisions import Grants
+from executor.hand_over import HandOver
+from executor.queue_manager import QueueManager
+
+logger = logging.getLogger(__name__)
+
+TRIES_MAX: Final = 30
+"""How often an early or unknown completion comes back, about a second apart."""
+_COMPLETION_BYTES_MAX: Final = 16 * 1024 * 1024
+
+
+@dataclass(slots=True, kw_only=True)
+class Release:
+    """What one batch of completions led to, to be told after the commit."""
+
+    messages: list[Outgoing] = field(default_factory=list)
+    grants: Grants = field(default_factory=lambda: Grants(granted=[]))
+
+
+class CompletionListener:
+    """Decides over batches of completions, and tells what was decided."""
+
+    def __init__(self, queue_manager: QueueManager, hand_over: HandOver) -> None:
+        self._queue_manager = queue_manager
+        self._hand_over = hand_over
+
+    async def decide(self, deliveries: Sequence[Delivery]) -> Release:
+        """Settle a batch of completions and grant on."""
+        release = Release()
+        completions: list[tuple[Delivery, ExecutionId, Attempt]] = []
+        for delivery in deliveries:
+            try:
+                completions.append((delivery, *read(delivery)))
+            except Refusal as refusal:
+                _bury(release, delivery, refusal.code, refusal.message)
+        if completions:
+            settled = await self._queue_manager.settle([(i, a) for _, i, a in completions])
+            release.grants = settled.grants
+            for delivery, execution_id, _ in completions:
+                if execution_id in settled.early or execution_id in settled.unknown:
+                    _postpone(release, delivery)
+        return release
+
+    async def tell(self, release: Release) -> None:
+        """Offer what was granted, and send the early ones round."""
+        await self._hand_over.offer(release.grants)
+        await self._hand_over.tell(release.messages)
+
+
+def read(delivery: Delivery) -> tuple[ExecutionId, Attempt]:
+    """Return which attempt ended; raises Refusal. Without a type, the routing key tells."""
+    check_schema_version(delivery.headers)
+    kind = delivery.type or delivery.routing_key
+    model = {COMPLETED: ExecutionCompleted, STATUS_CHANGED: StatusChanged}.get(kind)
+    if model is None:
+        raise Refusal(Code.INVALID_MESSAGE, f"type: {kind[:60]!r} is not taken here; expected {COMPLETED}")
+    body = read_model(model, read_json(delivery.body, bytes_max=_COMPLETION_BYTES_MAX))
+    if not (0 < body.execution_id < 2**63 and 0 <= body.attempt < 2**31):
+        raise Refusal(Code.INVALID_MESSAGE, "execution_id, attempt: out of range")
+    return ExecutionId(body.execution_id), Attempt(body.attempt)
+
+
+def _postpone(release: Release, delivery: Delivery) -> None:
+    if tries_of(delivery) < TRIES_MAX:
+        release.messages.append(delayed_retry(delivery, retry_exchange=EXECUTOR_RETRY, app_id="executor"))
+    else:
+        _bury(release, delivery, Code.UNKNOWN_EXECUTION, f"no such ended execution after {TRIES_MAX} tries")
+
+
+def _bury(release: Release, delivery: Delivery, code: Code, message: str) -> None:
+    logger.warning("completion_refused", extra={"code": str(code), "reason": message})
+    release.messages.append(dead_letter(delivery, code, message, app_id="executor"))

@@ -1,0 +1,45 @@
+"""Reads ended executions back from the record, as the messages that tell their end again (P4)."""
+
+from collections.abc import Sequence
+
+from pydantic_core import from_json
+
+from common.broker.delivery import Outgoing
+from common.database import Database
+from common.domain.states import Status, is_terminal
+from common.envelopes import completed_message, slot_message
+from common.messages import Error, ExecutionCompleted
+
+_ENDS = """
+SELECT e.id, e.attempt, e.action_id, a.ref, e.status, e.error_type, e.error_message, e.completed_at, e.traceparent,
+       CASE WHEN octet_length(e.result::text) <= $2 THEN e.result END AS result
+FROM execution e JOIN action a ON a.id = e.action_id
+WHERE e.id = ANY ($1)
+"""
+
+
+async def read_ends(
+    database: Database, execution_ids: Sequence[int], *, result_bytes_max: int
+) -> list[Outgoing]:
+    """Return one message per execution; a result above `result_bytes_max` is left out."""
+    messages = []
+    for row in await database.fetch(_ENDS, list(execution_ids), result_bytes_max):
+        status = Status(row["status"])
+        if not is_terminal(status):
+            messages.append(slot_message(row["id"], row["attempt"], row["ref"], status))
+            continue
+        error = (
+            Error(type=row["error_type"], message=row["error_message"] or "") if row["error_type"] else None
+        )
+        completed = ExecutionCompleted(
+            execution_id=row["id"],
+            action_id=row["action_id"],
+            action_ref=row["ref"],
+            status=status,
+            result=None if row["result"] is None else from_json(row["result"]),
+            error=error,
+            attempt=row["attempt"],
+            completed_at=row["completed_at"],
+        )
+        messages.append(completed_message(completed, app_id="executor", traceparent=row["traceparent"]))
+    return messages

@@ -1,0 +1,141 @@
+"""Tells the workers, the submitters and the world what was decided. The rows are the outbox: whatever is lost
+here, the watchdog finds in them and tells again (P4, P7).
+
+In: grants, moves and answers, after their commit. Out: confirmed messages. A caller acknowledges what led
+to a decision only after `tell` returned.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from common.broker.connection import BrokerUnavailable
+from common.broker.delivery import Outgoing, Publication
+from common.broker.publisher import Publisher
+from common.broker.topology import QueueType, declare_executor, declare_pool
+from common.domain.states import Status
+from common.envelopes import scheduled_message, status_message
+from common.messages import ExecutionScheduled, StatusChanged
+from executor.decisions import Accepted, Grant, Grants, Move
+from executor.queue_manager import QueueManager
+
+logger = logging.getLogger(__name__)
+
+_RETRY_PAUSE_SECONDS: Final = 0.2
+
+
+class HandOver:
+    """Publishes for the executor service, and creates the queue of a pool before it is first used."""
+
+    def __init__(self, publisher: Publisher, queue_manager: QueueManager, queue_type: QueueType) -> None:
+        self._publisher = publisher
+        self._queue_manager = queue_manager
+        self._queue_type: QueueType = queue_type
+        self._declared_pools: set[str] = set()
+
+    async def offer(self, grants: Grants) -> None:
+        """Offer granted executions to the workers of their pools, and grant on where a batch was full."""
+        while True:
+            if grants.granted:
+                await self._declare_pools({grant.pool for grant in grants.granted})
+                self.announce_grants(grants.granted)
+                await self.tell([_offer(grant) for grant in grants.granted])
+            if not grants.more_queue_ids:
+                return
+            grants = await self._queue_manager.grant(grants.more_queue_ids)
+
+    async def tell(self, messages: Sequence[Outgoing]) -> None:
+        """Publish until every message is confirmed; a repeated one is harmless to its receivers."""
+        pending = list(messages)
+        while pending:
+            try:
+                outcomes = await self._publisher.publish(pending)
+            except BrokerUnavailable as error:
+                logger.debug("tell_repeated", extra={"messages": len(pending), "reason": str(error)})
+                await asyncio.sleep(_RETRY_PAUSE_SECONDS)
+                continue
+            pending = [m for m, o in zip(pending, outcomes, strict=True) if o is not Publication.CONFIRMED]
+            if pending:
+                await self._restore_topology()
+
+    def announce_admitted(self, admitted: Iterable[tuple[str, Accepted]]) -> None:
+        """Announce that these executions, each with its action's ref, took their place."""
+        now = datetime.now(UTC)
+        self.announce_changes(
+            StatusChanged(
+                execution_id=accepted.execution_id,
+                action_ref=action_ref,
+                # What was granted in the same breath stood in line for it.
+                status=Status.DELAYED if accepted.status is Status.DELAYED else Status.QUEUED,
+                previous_status=None,
+                attempt=0,
+                changed_at=now,
+            )
+            for action_ref, accepted in admitted
+        )
+
+    def announce_grants(self, grants: Iterable[Grant]) -> None:
+        """Announce that these executions left the line."""
+        now = datetime.now(UTC)
+        self.announce_changes(
+            StatusChanged(
+                execution_id=grant.execution_id,
+                action_ref=grant.action_ref,
+                status=Status.SCHEDULED,
+                previous_status=Status.QUEUED,
+                attempt=grant.attempt,
+                changed_at=now,
+            )
+            for grant in grants
+        )
+
+    def announce_moves(self, moves: Iterable[Move]) -> None:
+        """Announce moves that the executor service made itself."""
+        self.announce_changes(
+            StatusChanged(
+                execution_id=move.execution_id,
+                action_ref=move.action_ref,
+                status=move.status,
+                previous_status=move.previous_status,
+                attempt=move.attempt,
+                changed_at=move.moved_at,
+            )
+            for move in moves
+        )
+
+    def announce_changes(self, changes: Iterable[StatusChanged]) -> None:
+        """Announce status changes to whoever binds, if that is possible at once."""
+        self._publisher.announce([status_message(change, app_id="executor") for change in changes])
+
+    async def _declare_pools(self, pools: set[str]) -> None:
+        for pool in pools - self._declared_pools:
+            await self._declare_pool(pool)
+
+    async def _declare_pool(self, pool: str) -> None:
+        while True:
+            try:
+                await self._publisher.declare(lambda c: declare_pool(c, pool, queue_type=self._queue_type))
+            except BrokerUnavailable:
+                await asyncio.sleep(_RETRY_PAUSE_SECONDS)
+            else:
+                self._declared_pools.add(pool)
+                return
+
+    async def _restore_topology(self) -> None:
+        """Somebody deleted a queue, or it is full: create what is missing, then try again."""
+        await asyncio.sleep(_RETRY_PAUSE_SECONDS)
+        pools, self._declared_pools = self._declared_pools, set()
+        try:
+            await self._publisher.declare(lambda c: declare_executor(c, queue_type=self._queue_type))
+        except BrokerUnavailable:
+            return
+        await self._declare_pools(pools)
+
+
+def _offer(grant: Grant) -> Outgoing:
+    scheduled = ExecutionScheduled(
+        execution_id=grant.execution_id, attempt=grant.attempt, action_ref=grant.action_ref
+    )
+    return scheduled_message(scheduled, pool=grant.pool, traceparent=grant.traceparent)

@@ -1,0 +1,201 @@
+"""The composition root of `executor serve`: builds the parts, runs them, stops them in order.
+
+Start: HTTP first (so that /readyz can tell what is missing), then the database, then the consumers.
+Stop: take nothing new, finish what is decided, close.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final
+
+import uvicorn
+
+from common.action_definition import ActionDefinition
+from common.batcher import Batcher
+from common.broker.consumer import ConsumerConnection
+from common.broker.publisher import Publisher
+from common.broker.topology import EXECUTOR_COMPLETIONS, EXECUTOR_REQUESTS, declare_executor
+from common.database import Database
+from common.domain.identifiers import ExecutionId
+from common.messages import CancelRequested
+from executor.api import ApiServices, create_app
+from executor.cancelling import Canceller
+from executor.completion_listener import CompletionListener
+from executor.decisions import Accepted, Admission, Grants, Move, Verdict
+from executor.hand_over import HandOver
+from executor.intake import take_in
+from executor.queue_manager import QueueManager
+from executor.request_listener import RequestListener
+from executor.settings import ExecutorSettings
+from executor.watchdog import Watchdog
+
+logger = logging.getLogger(__name__)
+
+_UNTOLD_MAX: Final = 1000
+"""Hand-overs of HTTP admissions under way; beyond that the watchdog's offers have to do."""
+
+
+class ExecutorService:
+    """One executor process."""
+
+    def __init__(self, settings: ExecutorSettings) -> None:
+        self.settings = settings
+        amqp_url = settings.amqp_url.get_secret_value()
+        queue_type = settings.queue_type
+        self._declare = lambda channel: declare_executor(channel, queue_type=queue_type)
+        self._database = Database(
+            settings.database_url.get_secret_value(),
+            application_name="turnstile executor",
+            connections_max=settings.database_connections,
+        )
+        self._publisher = Publisher(amqp_url, name="executor publisher", declare=self._declare)
+        self._consumers = ConsumerConnection(amqp_url, name="executor consumer")
+        self._queue_manager = QueueManager(self._database)
+        self._hand_over = HandOver(self._publisher, self._queue_manager, queue_type)
+        self._canceller = Canceller(self._queue_manager)
+        self._requests = RequestListener(
+            self._queue_manager,
+            self._canceller,
+            self._hand_over,
+            parameters_bytes_max=settings.parameters_bytes_max,
+        )
+        self._completions = CompletionListener(self._queue_manager, self._hand_over)
+        self._submissions: Batcher[Admission, Verdict] = Batcher(self._admit, items_max=settings.batch_max)
+        self._untold: set[asyncio.Task[None]] = set()
+
+    async def serve(self, stop: asyncio.Event) -> None:
+        """Serve until `stop` is set, then end in order."""
+        server = self._http_server()
+        async with asyncio.TaskGroup() as tasks:
+            http = tasks.create_task(server.serve(), name="http")
+            work = tasks.create_task(self._work(), name="work")
+            await _first_of(stop, http)
+            if http.done() and not stop.is_set():
+                raise SystemExit(f"cannot serve HTTP on {self.settings.http_host}:{self.settings.http_port}")
+            server.should_exit = True
+            await asyncio.wait({http}, timeout=self.settings.drain_timeout)
+            await self._finish_telling()
+            work.cancel()
+        await self._database.close()
+        logger.info("stopped")
+
+    def readiness(self) -> dict[str, str | None]:
+        """Return, for each server we depend on, None or why it cannot be reached."""
+        broker = self._publisher.last_error or self._consumers.last_error
+        connected = self._publisher.connected and self._consumers.connected
+        return {
+            "database": self._database.last_error,
+            "broker": broker or (None if connected else "not connected"),
+        }
+
+    async def _work(self) -> None:
+        await self._database.open()
+        settings = self.settings
+        prefetch = settings.batch_max * 4
+        requests = self._consumers.subscribe(EXECUTOR_REQUESTS, prefetch=prefetch, declare=self._declare)
+        completions = self._consumers.subscribe(
+            EXECUTOR_COMPLETIONS, prefetch=prefetch, declare=self._declare
+        )
+        watchdog = Watchdog(
+            self._database,
+            self._queue_manager,
+            self._hand_over,
+            interval_seconds=settings.watchdog_interval,
+            dispatch_timeout_seconds=settings.dispatch_timeout,
+            settle_timeout_seconds=settings.settle_timeout,
+            event_result_max_bytes=settings.event_result_max_bytes,
+        )
+        logger.info("serving", extra={"host": settings.http_host, "port": settings.http_port})
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._publisher.run(), name="publisher")
+            tasks.create_task(self._consumers.run(), name="consumers")
+            tasks.create_task(self._submissions.run(), name="submissions")
+            tasks.create_task(watchdog.run(), name="watchdog")
+            tasks.create_task(
+                take_in(
+                    requests,
+                    batch_max=settings.batch_max,
+                    decide=self._requests.decide,
+                    tell=self._requests.tell,
+                ),
+                name="requests",
+            )
+            tasks.create_task(
+                take_in(
+                    completions,
+                    batch_max=settings.batch_max,
+                    decide=self._completions.decide,
+                    tell=self._completions.tell,
+                ),
+                name="completions",
+            )
+
+    def _http_server(self) -> uvicorn.Server:
+        app = create_app(
+            ApiServices(
+                settings=self.settings,
+                database=self._database,
+                queue_manager=self._queue_manager,
+                submit=self._submissions.submit_all,
+                put_actions=self._put_actions,
+                cancel=self._cancel,
+                readiness=self.readiness,
+            )
+        )
+        config = uvicorn.Config(
+            app,
+            host=self.settings.http_host,
+            port=self.settings.http_port,
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=5,
+        )
+        server = uvicorn.Server(config)
+        # Signals are ours (common.lifecycle): the library would end HTTP before the rest is drained.
+        server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+        return server
+
+    async def _admit(self, admissions: Sequence[Admission]) -> list[Verdict]:
+        verdicts, grants = await self._queue_manager.admit(admissions)
+        self._hand_over.announce_admitted(
+            (admission.request.action_ref, verdict)
+            for admission, verdict in zip(admissions, verdicts, strict=True)
+            if isinstance(verdict, Accepted) and not verdict.duplicate
+        )
+        self._offer_soon(grants)
+        return verdicts
+
+    async def _put_actions(self, definitions: Sequence[ActionDefinition]) -> None:
+        self._offer_soon(await self._queue_manager.put_actions(definitions))
+
+    async def _cancel(self, execution_id: ExecutionId, reason: str | None) -> Move | None:
+        cancelled = await self._canceller.cancel([CancelRequested(execution_id=execution_id, reason=reason)])
+        self._hand_over.announce_moves(cancelled.moves)
+        self._soon(self._hand_over.tell(cancelled.messages))
+        return cancelled.found[0] if cancelled.found else None
+
+    def _offer_soon(self, grants: Grants) -> None:
+        if grants.granted:
+            self._soon(self._hand_over.offer(grants))
+
+    def _soon(self, telling: Coroutine[Any, Any, None]) -> None:
+        """Tell without holding up the caller: the row is committed, and the watchdog tells again."""
+        if len(self._untold) >= _UNTOLD_MAX:
+            telling.close()
+            return
+        task = asyncio.create_task(telling, name="tell")
+        self._untold.add(task)
+        task.add_done_callback(self._untold.discard)
+
+    async def _finish_telling(self) -> None:
+        if self._untold:
+            _, late = await asyncio.wait(self._untold, timeout=self.settings.drain_timeout)
+            for task in late:
+                task.cancel()
+
+
+async def _first_of(stop: asyncio.Event, other: asyncio.Task[None]) -> None:
+    stopping = asyncio.create_task(stop.wait(), name="stop-signal")
+    await asyncio.wait({stopping, other}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
