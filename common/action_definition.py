@@ -109,3 +109,20 @@ class ActionDefinition(BaseModel):
         if self.runner == "python" and isinstance(self.entrypoint, list):
             raise ValueError("entrypoint: a python action takes 'module:function', or nothing")
         return self
+
+
+def action_columns(definition: ActionDefinition) -> dict[str, object]:
+    """Return a definition as the columns of table `action`."""
+    retry = definition.retry
+    pointer = definition.concurrency_key
+    return {
+        **definition.model_dump(mode="json", exclude={"retry", "timeout", "ttl"}),
+        "concurrency_key_path": pointer_path(pointer) if pointer is not None else None,
+        "timeout_seconds": definition.timeout,
+        "ttl_seconds": definition.ttl,
+        "retry_max_attempts": retry.max_attempts,
+        "retry_delay_seconds": retry.delay,
+        "retry_factor": retry.factor,
+        "retry_max_delay_seconds": retry.max_delay,
+        "retry_jitter": retry.jitter,
+    }

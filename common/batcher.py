@@ -65,3 +65,23 @@ class Batcher(Generic[Item, Result]):
         for (_, future), result in zip(taken, results, strict=True):
             if not future.done():
                 future.set_result(result)
+
+
+class Gatherer(Generic[Item]):
+    """Hands over, in one call, all that was added in one turn of the event loop: one write for many."""
+
+    def __init__(self, hand_over: Callable[[list[Item]], None]) -> None:
+        self._hand_over = hand_over
+        self._items: list[Item] = []
+
+    def add(self, item: Item) -> None:
+        """Have `item` handed over at the end of this turn."""
+        if not self._items:
+            asyncio.get_running_loop().call_soon(self.flush)
+        self._items.append(item)
+
+    def flush(self) -> None:
+        """Hand over at once what is there."""
+        items, self._items = self._items, []
+        if items:
+            self._hand_over(items)

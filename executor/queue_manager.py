@@ -10,7 +10,7 @@ from typing import Final
 
 import asyncpg
 
-from common.action_definition import ActionDefinition, pointer_path
+from common.action_definition import ActionDefinition, action_columns
 from common.database import Database
 from common.domain.errors import Code
 from common.domain.identifiers import Attempt, ExecutionId, QueueId
@@ -121,23 +121,6 @@ class QueueManager:
             granted=first_grants.granted + second_grants.granted,
             more_queue_ids=first_grants.more_queue_ids + second_grants.more_queue_ids,
         )
-
-
-def action_columns(definition: ActionDefinition) -> dict[str, object]:
-    """Return a definition as the columns of table `action`."""
-    retry = definition.retry
-    pointer = definition.concurrency_key
-    return {
-        **definition.model_dump(mode="json", exclude={"retry", "timeout", "ttl"}),
-        "concurrency_key_path": pointer_path(pointer) if pointer is not None else None,
-        "timeout_seconds": definition.timeout,
-        "ttl_seconds": definition.ttl,
-        "retry_max_attempts": retry.max_attempts,
-        "retry_delay_seconds": retry.delay,
-        "retry_factor": retry.factor,
-        "retry_max_delay_seconds": retry.max_delay,
-        "retry_jitter": retry.jitter,
-    }
 
 
 def moved(row: asyncpg.Record) -> Move:

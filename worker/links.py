@@ -1,0 +1,117 @@
+"""The worker's two links, in batches and with patience: the record (claim, finish, hand back) and the broker.
+
+In: one attempt's wish. Out: the answer, after as many tries as it takes; every one of these may be repeated.
+A lease that is over is renewed first (`worker.lease`), so an attempt waits here instead of failing.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeVar
+
+import asyncpg
+
+from common.batcher import Batcher, Gatherer
+from common.broker.connection import BrokerUnavailable
+from common.broker.delivery import Outgoing, Publication
+from common.broker.publisher import Publisher
+from common.domain.errors import Unavailable
+from common.envelopes import status_message
+from common.messages import StatusChanged
+from worker.lease import Lease
+from worker.record import Claim, Finished, Offer, Record, Report, Verdict
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_PAUSE_FIRST_SECONDS: Final = 0.1
+_PAUSE_MAX_SECONDS: Final = 2.0
+
+
+class Links:
+    """What all attempts of one worker id share."""
+
+    def __init__(self, record: Record, publisher: Publisher, lease: Lease) -> None:
+        self._record = record
+        self._publisher = publisher
+        self._lease = lease
+        self._claims: Batcher[Offer, Claim | Verdict] = Batcher(record.claim)
+        self._finishes: Batcher[Report, Finished] = Batcher(record.finish)
+        self._messages: Batcher[Outgoing, None] = Batcher(self._publish)
+        self._announcements: Gatherer[StatusChanged] = Gatherer(self._announce_all)
+
+    async def run(self) -> None:
+        """Keep the batches going until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._claims.run(), name="claims")
+            tasks.create_task(self._finishes.run(), name="finishes")
+            tasks.create_task(self._messages.run(), name="messages")
+
+    async def claim(self, offer: Offer, *, give_up: Callable[[], bool]) -> Claim | Verdict | None:
+        """Claim one attempt; None once `give_up` says so before the claim was answered."""
+        while not give_up():
+            try:
+                answer = await self._claims.submit(offer)
+            except (Unavailable, asyncpg.PostgresError) as error:
+                logger.warning(
+                    "claim_postponed", extra={"execution_id": offer.execution_id, "reason": str(error)}
+                )
+                await asyncio.sleep(_PAUSE_MAX_SECONDS / 4)
+                continue
+            if answer is not Verdict.LEASE_OVER:
+                return answer
+            await self._lease.next_renewal()
+        return None
+
+    async def finish(self, report: Report) -> Finished:
+        """Report one end, until the record has answered."""
+        while True:
+            finished = await _until_available(lambda: self._finishes.submit(report), "finish")
+            if finished.verdict is not Verdict.LEASE_OVER:
+                return finished
+            await self._lease.next_renewal()
+
+    async def hand_back(self, offer: Offer) -> bool:
+        """Give one attempt back; False where it was not ours any more."""
+        given = await _until_available(lambda: self._record.hand_back([offer]), "hand_back")
+        return offer.execution_id in given
+
+    async def tell(self, messages: Sequence[Outgoing]) -> None:
+        """Publish, and return once all are confirmed."""
+        await self._messages.submit_all(messages)
+
+    def announce(self, change: StatusChanged) -> None:
+        """Announce a move, if that is possible at once."""
+        self._announcements.add(change)
+
+    def _announce_all(self, changes: list[StatusChanged]) -> None:
+        self._publisher.announce([status_message(change, app_id="worker") for change in changes])
+
+    async def _publish(self, messages: Sequence[Outgoing]) -> list[None]:
+        pending, pause_seconds = list(messages), _PAUSE_FIRST_SECONDS
+        while pending:
+            try:
+                outcomes = await self._publisher.publish(pending)
+            except BrokerUnavailable as error:
+                logger.debug("tell_repeated", extra={"messages": len(pending), "reason": str(error)})
+            else:
+                # Returned: the executor's queue is not there yet; it creates it when it starts.
+                pending = [
+                    m for m, o in zip(pending, outcomes, strict=True) if o is not Publication.CONFIRMED
+                ]
+            if pending:
+                await asyncio.sleep(pause_seconds)
+                pause_seconds = min(pause_seconds * 2, _PAUSE_MAX_SECONDS)
+        return [None] * len(messages)
+
+
+async def _until_available(ask: Callable[[], Awaitable[T]], name: str) -> T:
+    pause_seconds = _PAUSE_FIRST_SECONDS
+    while True:
+        try:
+            return await ask()
+        except (Unavailable, asyncpg.PostgresError) as error:
+            logger.warning("record_unavailable", extra={"wish": name, "reason": str(error)})
+        await asyncio.sleep(pause_seconds)
+        pause_seconds = min(pause_seconds * 2, _PAUSE_MAX_SECONDS)

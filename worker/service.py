@@ -1,0 +1,58 @@
+"""The composition root of `worker serve`: one session per worker id, drained on SIGTERM.
+
+When the database gives a worker up, its session kills what it runs, and the next one starts under a new id
+(P6). Next: `worker.session`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from common.database import Database
+from worker.actions import RegisteredAction
+from worker.serving import ServedActions
+from worker.session import Session
+from worker.settings import WorkerSettings
+
+logger = logging.getLogger(__name__)
+
+
+class WorkerService:
+    """One worker process."""
+
+    def __init__(
+        self, settings: WorkerSettings, targets: Sequence[str], actions: Sequence[RegisteredAction]
+    ) -> None:
+        """`targets` are the modules that `actions` were loaded from: child processes load them again."""
+        self._settings = settings
+        self._served = ServedActions(settings, targets, actions)
+        self._database = Database(
+            settings.database_url.get_secret_value(),
+            application_name="turnstile worker",
+            connections_max=settings.database_connections,
+        )
+        self._session: Session | None = None
+
+    def readiness(self) -> dict[str, str | None]:
+        """Return, for each server we depend on, None or why it cannot be reached."""
+        broker = "not connected" if self._session is None else self._session.broker_error
+        return {"database": self._database.last_error, "broker": broker}
+
+    async def serve(self, stop: asyncio.Event) -> None:
+        """Serve until `stop` is set, then drain."""
+        try:
+            await self._open_database(stop)
+            while not stop.is_set():
+                self._session = Session(self._settings, self._database, self._served)
+                await self._session.serve(stop)
+        finally:
+            await self._served.close()
+            await self._database.close()
+            logger.info("stopped")
+
+    async def _open_database(self, stop: asyncio.Event) -> None:
+        opening = asyncio.create_task(self._database.open(), name="open-database")
+        stopping = asyncio.create_task(stop.wait(), name="stop-signal")
+        await asyncio.wait({opening, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (opening, stopping):
+            task.cancel()

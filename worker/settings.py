@@ -1,0 +1,29 @@
+"""Settings of the worker service."""
+
+import socket
+
+from pydantic import Field
+
+from common.action_definition import Duration
+from common.settings import CommaSeparated, CommonSettings
+
+
+class WorkerSettings(CommonSettings):
+    """What `worker serve` needs to know."""
+
+    worker_name: str = Field(
+        default_factory=socket.gethostname, description="Name of this worker, for people."
+    )
+    worker_pools: CommaSeparated = Field(
+        default=["default"], min_length=1, description="Pools served, by commas."
+    )
+    worker_concurrency: int = Field(default=10, ge=1, le=10_000, description="Executions at once.")
+    worker_http_port: int | None = Field(
+        default=None, ge=0, le=65535, description="Port of /livez and /readyz; off unless set."
+    )
+    worker_http_host: str = Field(default="127.0.0.1", description="Address of /livez and /readyz.")
+    drain_timeout: Duration = Field(default=30.0, ge=0, description="How long a stop waits for running work.")
+    stop_grace: Duration = Field(
+        default=5.0, ge=0, description="Between asking an execution to stop and a kill."
+    )
+    database_connections: int = Field(default=3, ge=1, le=100, description="Size of the connection pool.")
