@@ -1,0 +1,66 @@
+"""Actions of the end-to-end tests. `record` writes what it saw where nothing of ours can tidy it up."""
+
+import asyncio
+import fcntl
+import json
+import os
+import time
+from pathlib import Path
+
+from worker import Context, PermanentError, TemporaryError, action
+
+
+@action("noop")
+async def noop(number: int = 0) -> int:
+    """Return what it was given."""
+    return number
+
+
+@action("record", max_concurrent=1)
+async def record(context: Context, file: str, number: int = 0, seconds: float = 0.0, client: int = 0) -> int:
+    """Append a line when it starts and one when it stops; `file` tells the order afterwards."""
+    _append(file, "start", context, number, client)
+    await asyncio.sleep(seconds)
+    _append(file, "stop", context, number, client)
+    return number
+
+
+@action("scripted")
+async def scripted(context: Context, steps: list[str]) -> str:
+    """Do on attempt n what steps[n-1] says: OK, FAIL, PERMANENT, LATER, HANG, KILL."""
+    step = steps[min(context.attempt, len(steps)) - 1]
+    match step:
+        case "FAIL":
+            raise RuntimeError("as the script says")
+        case "PERMANENT":
+            raise PermanentError("as the script says")
+        case "LATER":
+            raise TemporaryError("as the script says", delay=0.2)
+        case "HANG":
+            await asyncio.sleep(3600)
+        case "KILL":
+            os.kill(os.getpid(), 9)
+    return step
+
+
+@action("blocking")
+def blocking(seconds: float = 0.0) -> int:
+    """Block a child process; returns its pid."""
+    time.sleep(seconds)
+    return os.getpid()
+
+
+def _append(file: str, event: str, context: Context, number: int, client: int) -> None:
+    line = json.dumps(
+        {
+            "event": event,
+            "execution_id": context.execution_id,
+            "attempt": context.attempt,
+            "number": number,
+            "client": client,
+            "at": time.monotonic_ns(),
+        }
+    )
+    with Path(file).open("a") as out:
+        fcntl.flock(out, fcntl.LOCK_EX)
+        out.write(line + "\n")
