@@ -29,7 +29,8 @@ def check_ref(ref: str) -> str:
 
 
 def _check_pool(pool: str) -> str:
-    if not _POOL.fullmatch(pool):
+    # `worker.retry` is the workers' delay queue.
+    if not _POOL.fullmatch(pool) or pool == "retry":
         raise ValueError(
             f"{pool[:60]!r} cannot name a pool: letters, digits, '_' and '-', at most 64, like 'gpu'"
         )

@@ -32,7 +32,7 @@ class Batcher(Generic[Item, Result]):
     async def submit_all(self, items: Sequence[Item]) -> list[Result]:
         """Have items handled in order, not necessarily in one batch; raises what a batch of theirs raised."""
         loop = asyncio.get_running_loop()
-        futures = [loop.create_future() for _ in items]
+        futures: list[asyncio.Future[Result]] = [loop.create_future() for _ in items]
         self._pending.extend(zip(items, futures, strict=True))
         self._arrived.set()
         return await asyncio.gather(*futures)

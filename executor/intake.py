@@ -7,8 +7,8 @@ delivered again, and deciding it again is harmless. Used by `request_listener` a
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, NoReturn, TypeVar
+from collections.abc import Sequence
+from typing import Final, NoReturn, Protocol, TypeVar
 
 import asyncpg
 
@@ -25,38 +25,42 @@ _PAUSE_FIRST_SECONDS: Final = 0.1
 _PAUSE_MAX_SECONDS: Final = 5.0
 
 
+class Listener(Protocol[Decision]):
+    """What is done with the deliveries of one queue."""
+
+    async def decide(self, deliveries: Sequence[Delivery], /) -> Decision:
+        """Decide over a batch, in order, in one commit; raises Unavailable to have it decided again."""
+
+    async def tell(self, decision: Decision, /) -> None:
+        """Return once all that follows from the decision is confirmed."""
+
+
 async def take_in(
-    subscription: Subscription,
-    *,
-    batch_max: int,
-    decide: Callable[[Sequence[Delivery]], Awaitable[Decision]],
-    tell: Callable[[Decision], Awaitable[None]],
-) -> NoReturn:
-    """Decide and tell batch after batch until cancelled."""
+    subscription: Subscription, listener: Listener[Decision], *, batch_max: int, stop: asyncio.Event
+) -> None:
+    """Decide and tell batch after batch until `stop`, then tell what is decided and return.
+
+    What was delivered and not decided is left: it goes back to the front of the queue when the connection
+    closes, before another consumer is let in (P2).
+    """
     untold: asyncio.Queue[tuple[Sequence[Delivery], Decision]] = asyncio.Queue(_UNTOLD_BATCHES_MAX)
 
     async def tell_in_order() -> NoReturn:
         while True:
             deliveries, decision = await untold.get()
-            await tell(decision)
+            await listener.tell(decision)
             subscription.ack(deliveries)
             untold.task_done()
 
-    async def decide_in_order() -> NoReturn:
-        while True:
-            deliveries = await subscription.next_batch(batch_max)
-            decision = await until_available(decide, deliveries)
-            await untold.put((deliveries, decision))
-
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(tell_in_order(), name=f"tell-{subscription.queue}")
-        tasks.create_task(decide_in_order(), name=f"decide-{subscription.queue}")
-    raise AssertionError("unreachable: both tasks run until cancelled")
+        telling = tasks.create_task(tell_in_order(), name=f"tell-{subscription.queue}")
+        while deliveries := await _next_batch(subscription, batch_max, stop):
+            await untold.put((deliveries, await _until_available(listener, deliveries)))
+        await untold.join()
+        telling.cancel()
 
 
-async def until_available(
-    decide: Callable[[Sequence[Delivery]], Awaitable[Decision]], deliveries: Sequence[Delivery]
-) -> Decision:
+async def _until_available(listener: Listener[Decision], deliveries: Sequence[Delivery]) -> Decision:
     """Decide, trying again with backoff until the database answers.
 
     What lost its channel meanwhile is left out: the broker delivers it again.
@@ -64,7 +68,7 @@ async def until_available(
     pause_seconds = _PAUSE_FIRST_SECONDS
     while True:
         try:
-            return await decide([delivery for delivery in deliveries if delivery.live])
+            return await listener.decide([delivery for delivery in deliveries if delivery.live])
         except Unavailable as error:
             logger.warning("decision_postponed", extra={"messages": len(deliveries), "reason": str(error)})
         except asyncpg.PostgresError as error:
@@ -72,3 +76,17 @@ async def until_available(
             logger.error("decision_failed", extra={"messages": len(deliveries), "reason": str(error)})
         await asyncio.sleep(pause_seconds)
         pause_seconds = min(pause_seconds * 2, _PAUSE_MAX_SECONDS)
+
+
+async def _next_batch(subscription: Subscription, batch_max: int, stop: asyncio.Event) -> list[Delivery]:
+    """Return the next deliveries, or none once `stop` is set."""
+    if stop.is_set():
+        return []
+    stopping = asyncio.create_task(stop.wait(), name="stop-signal")
+    arriving = asyncio.create_task(subscription.next_batch(batch_max), name="next-batch")
+    try:
+        await asyncio.wait({stopping, arriving}, return_when=asyncio.FIRST_COMPLETED)
+        return arriving.result() if arriving.done() and not stop.is_set() else []
+    finally:
+        stopping.cancel()
+        arriving.cancel()

@@ -63,19 +63,21 @@ class ExecutorService:
         self._completions = CompletionListener(self._queue_manager, self._hand_over)
         self._submissions: Batcher[Admission, Verdict] = Batcher(self._admit, items_max=settings.batch_max)
         self._untold: set[asyncio.Task[None]] = set()
+        self._http_ended = asyncio.Event()
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then end in order."""
         server = self._http_server()
         async with asyncio.TaskGroup() as tasks:
             http = tasks.create_task(server.serve(), name="http")
-            work = tasks.create_task(self._work(), name="work")
+            work = tasks.create_task(self._work(stop), name="work")
             await _first_of(stop, http)
             if http.done() and not stop.is_set():
                 raise SystemExit(f"cannot serve HTTP on {self.settings.http_host}:{self.settings.http_port}")
             server.should_exit = True
             await asyncio.wait({http}, timeout=self.settings.drain_timeout)
-            await self._finish_telling()
+            self._http_ended.set()
+            await asyncio.wait({work}, timeout=self.settings.drain_timeout)
             work.cancel()
         await self._database.close()
         logger.info("stopped")
@@ -89,7 +91,7 @@ class ExecutorService:
             "broker": broker or (None if connected else "not connected"),
         }
 
-    async def _work(self) -> None:
+    async def _work(self, stop: asyncio.Event) -> None:
         await self._database.open()
         settings = self.settings
         prefetch = settings.batch_max * 4
@@ -108,28 +110,26 @@ class ExecutorService:
         )
         logger.info("serving", extra={"host": settings.http_host, "port": settings.http_port})
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._publisher.run(), name="publisher")
-            tasks.create_task(self._consumers.run(), name="consumers")
-            tasks.create_task(self._submissions.run(), name="submissions")
-            tasks.create_task(watchdog.run(), name="watchdog")
-            tasks.create_task(
-                take_in(
-                    requests,
-                    batch_max=settings.batch_max,
-                    decide=self._requests.decide,
-                    tell=self._requests.tell,
-                ),
-                name="requests",
-            )
-            tasks.create_task(
-                take_in(
-                    completions,
-                    batch_max=settings.batch_max,
-                    decide=self._completions.decide,
-                    tell=self._completions.tell,
-                ),
-                name="completions",
-            )
+            background = [
+                tasks.create_task(self._publisher.run(), name="publisher"),
+                tasks.create_task(self._consumers.run(), name="consumers"),
+                tasks.create_task(self._submissions.run(), name="submissions"),
+                tasks.create_task(watchdog.run(), name="watchdog"),
+            ]
+            async with asyncio.TaskGroup() as listeners:
+                listeners.create_task(
+                    take_in(requests, self._requests, batch_max=settings.batch_max, stop=stop),
+                    name="requests",
+                )
+                listeners.create_task(
+                    take_in(completions, self._completions, batch_max=settings.batch_max, stop=stop),
+                    name="completions",
+                )
+            # Requests that HTTP still answers need the submissions and the publisher.
+            await self._http_ended.wait()
+            await self._finish_telling()
+            for task in background:
+                task.cancel()
 
     def _http_server(self) -> uvicorn.Server:
         app = create_app(

@@ -10,7 +10,7 @@ import logging
 import random
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Final
+from typing import Final, assert_never
 
 from pydantic_core import from_json
 
@@ -27,7 +27,7 @@ from common.requests import check_schema_version, read_json, read_model
 from worker.links import Links
 from worker.record import Claim, Finished, Offer, Report, Verdict
 from worker.runners import Call, Interrupted, RunReport, StopRequest
-from worker.serving import ServedActions
+from worker.runners.assembly import Runners
 
 logger = logging.getLogger(__name__)
 
@@ -47,9 +47,9 @@ class Disposition(Enum):
 class Attempts:
     """Runs attempts for one worker id, and knows which are under way."""
 
-    def __init__(self, links: Links, actions: ServedActions, *, event_result_max_bytes: int) -> None:
+    def __init__(self, links: Links, runners: Runners, *, event_result_max_bytes: int) -> None:
         self._links = links
-        self._actions = actions
+        self._runners = runners
         self._event_result_max_bytes = event_result_max_bytes
         self._under_way: dict[Offer, StopRequest] = {}
         self._stops_ahead: dict[Offer, str] = {}
@@ -100,6 +100,12 @@ class Attempts:
             case Verdict():
                 logger.info("claim_not_applied", extra={**_fields(offer), "verdict": str(claim)})
                 return Disposition.ACKNOWLEDGE
+            case Claim():
+                await self._carry_out(claim, stop)
+                return Disposition.ACKNOWLEDGE
+        assert_never(claim)
+
+    async def _carry_out(self, claim: Claim, stop: StopRequest) -> None:
         self._announce(claim, Status.RUNNING, Status.SCHEDULED, datetime.now(UTC))
         logger.info("execution_started", extra=_fields(claim))
         report = await self._perform(claim, stop)
@@ -109,7 +115,6 @@ class Attempts:
             case outcome:
                 finished = await self._links.finish(_report(claim, outcome, report.log))
                 await self._tell(claim, outcome, finished)
-        return Disposition.ACKNOWLEDGE
 
     async def _perform(self, claim: Claim, stop: StopRequest) -> RunReport:
         offer = Offer(execution_id=claim.execution_id, attempt=claim.attempt)
@@ -125,7 +130,7 @@ class Attempts:
             traceparent=claim.traceparent,
             stop=stop,
         )
-        return await self._actions.runner_for(claim.action_ref, claim.runner).run(call)
+        return await self._runners.runner_for(claim.action_ref, claim.runner).run(call)
 
     async def _give_back(self, claim: Claim) -> None:
         """What could not end in time goes back to the head of its line, if it is still ours."""

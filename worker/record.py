@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Literal
 
 import asyncpg
 from pydantic_core import from_json
@@ -19,6 +20,9 @@ from common.domain.identifiers import Attempt, ExecutionId, WorkerId
 from common.domain.retries import RetryPolicy
 from common.domain.states import Status
 from common.requests import json_text
+
+
+RunnerKind = Literal["python", "command", "http"]
 
 
 class Verdict(StrEnum):
@@ -52,7 +56,7 @@ class Claim:
     attempt: Attempt
     action_id: int
     action_ref: str
-    runner: str
+    runner: RunnerKind
     entrypoint_json: str | None
     parameters_json: str
     timeout_seconds: float | None

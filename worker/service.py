@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from common.database import Database
 from worker.actions import RegisteredAction
-from worker.serving import ServedActions
+from worker.runners import RunLimits
+from worker.runners.assembly import Runners
 from worker.session import Session
 from worker.settings import WorkerSettings
 
@@ -25,7 +26,9 @@ class WorkerService:
     ) -> None:
         """`targets` are the modules that `actions` were loaded from: child processes load them again."""
         self._settings = settings
-        self._served = ServedActions(settings, targets, actions)
+        self._definitions = [action.definition for action in actions]
+        self._actions = actions
+        self._targets = targets
         self._database = Database(
             settings.database_url.get_secret_value(),
             application_name="turnstile worker",
@@ -40,15 +43,19 @@ class WorkerService:
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then drain."""
-        try:
-            await self._open_database(stop)
-            while not stop.is_set():
-                self._session = Session(self._settings, self._database, self._served)
-                await self._session.serve(stop)
-        finally:
-            await self._served.close()
-            await self._database.close()
-            logger.info("stopped")
+        settings = self._settings
+        limits = RunLimits(grace_seconds=settings.stop_grace, result_bytes_max=settings.result_bytes_max)
+        async with Runners(
+            self._actions, self._targets, concurrency=settings.worker_concurrency, limits=limits
+        ) as runners:
+            try:
+                await self._open_database(stop)
+                while not stop.is_set():
+                    self._session = Session(settings, self._database, self._definitions, runners)
+                    await self._session.serve(stop)
+            finally:
+                await self._database.close()
+        logger.info("stopped")
 
     async def _open_database(self, stop: asyncio.Event) -> None:
         opening = asyncio.create_task(self._database.open(), name="open-database")

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 from uuid import uuid4
@@ -17,6 +17,7 @@ from uuid import uuid4
 import asyncpg
 from aio_pika.abc import AbstractChannel
 
+from common.action_definition import ActionDefinition
 from common.broker.consumer import ConsumerConnection
 from common.broker.publisher import Publisher
 from common.broker.topology import declare_pool, declare_worker, pool_queue, worker_queue
@@ -30,7 +31,7 @@ from worker.consumer import PoolConsumer
 from worker.lease import Lease
 from worker.links import Links
 from worker.record import Offer, Record
-from worker.serving import ServedActions
+from worker.runners.assembly import Runners
 from worker.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
@@ -45,9 +46,15 @@ _REGISTER_PAUSE_SECONDS: Final = 1.0
 class Session:
     """Serves under one worker id."""
 
-    def __init__(self, settings: WorkerSettings, database: Database, served: ServedActions) -> None:
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        database: Database,
+        definitions: Sequence[ActionDefinition],
+        runners: Runners,
+    ) -> None:
         self._settings = settings
-        self._served = served
+        self._definitions = definitions
         self._database = database
         self.worker_id = WorkerId(str(uuid4()))
         amqp_url = settings.amqp_url.get_secret_value()
@@ -65,7 +72,9 @@ class Session:
             on_drain=self._asked_to_drain.set,
         )
         self._links = Links(self._record, self._publisher, self._lease)
-        self._attempts = Attempts(self._links, served, event_result_max_bytes=settings.event_result_max_bytes)
+        self._attempts = Attempts(
+            self._links, runners, event_result_max_bytes=settings.event_result_max_bytes
+        )
 
     @property
     def broker_error(self) -> str | None:
@@ -113,7 +122,7 @@ class Session:
         settings = self._settings
         while not stop.is_set():
             try:
-                for difference in await self._record.register_actions(self._served.definitions()):
+                for difference in await self._record.register_actions(self._definitions):
                     logger.warning(
                         "action_differs",
                         extra={"action_ref": difference.ref, "fields": ",".join(difference.fields)},
