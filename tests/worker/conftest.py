@@ -1,0 +1,77 @@
+"""Runners under test, a folder of actions, and calls."""
+
+import itertools
+import json
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.domain.identifiers import Attempt, ExecutionId
+from worker.runners import Call, RunLimits, StopRequest
+from worker.runners.guardian import Guardian
+
+MakeModule = Callable[[str], str]
+MakeCall = Callable[..., Call]
+
+
+@pytest.fixture
+def limits() -> RunLimits:
+    return RunLimits(grace_seconds=0.3, result_bytes_max=100_000, log_bytes_max=10_000)
+
+
+@pytest.fixture
+def make_call() -> MakeCall:
+    """Make a call of an action with parameters by keyword; `call_` fields by their own name."""
+    ids = itertools.count(1)
+
+    def make(ref: str = "tried", *, timeout_seconds: float | None = 20.0, **parameters: Any) -> Call:
+        return Call(
+            execution_id=ExecutionId(next(ids)),
+            attempt=Attempt(1),
+            action_ref=ref,
+            entrypoint=None,
+            parameters_json=json.dumps(parameters),
+            timeout_seconds=timeout_seconds,
+            traceparent="00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            stop=StopRequest(),
+        )
+
+    return make
+
+
+@pytest.fixture
+def make_command_call(make_call: MakeCall) -> MakeCall:
+    def make(*argv: str, timeout_seconds: float | None = 20.0, **parameters: Any) -> Call:
+        call = make_call("command", timeout_seconds=timeout_seconds, **parameters)
+        return replace(call, entrypoint=list(argv))
+
+    return make
+
+
+@pytest.fixture
+def make_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeModule]:
+    """Write a module into the current folder, importable in the worker and its children; returns its name."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    names: list[str] = []
+
+    def make(source: str) -> str:
+        # A name of its own: nothing is taken from the import system's caches.
+        name = f"actions_{tmp_path.name.replace('-', '_')}_{len(names)}"
+        Path(f"{name}.py").write_text(source)
+        names.append(name)
+        return name
+
+    yield make
+    for name in names:
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+async def guardian() -> AsyncIterator[Guardian]:
+    with Guardian() as guardian:
+        yield guardian

@@ -1,0 +1,56 @@
+"""Waiting for a condition with a deadline, and looking at processes."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from common.domain.outcomes import Cancelled, Completed, Failed, Failure, TimedOut
+from worker.runners import Interrupted, RunReport
+
+
+async def until(condition: Callable[[], bool], timeout_seconds: float = 10.0) -> None:
+    """Wait until `condition()` holds; fail after the deadline."""
+    deadline = time.monotonic() + timeout_seconds
+    while not condition():
+        assert time.monotonic() < deadline, "did not come true in time"
+        await asyncio.sleep(0.01)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process runs; one that ended and was not yet reaped does not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
+
+
+def has_text(path: Path) -> bool:
+    return path.exists() and path.read_text().endswith("\n")
+
+
+def pids_in(path: Path, count: int) -> list[int]:
+    """Return the numbers in a file that has `count` lines by now, else none."""
+    lines = path.read_text().split() if path.exists() else []
+    return [int(line) for line in lines] if len(lines) == count else []
+
+
+def result_of(report: RunReport) -> str:
+    assert isinstance(report.outcome, Completed), report
+    return report.outcome.result_json
+
+
+def failure_in(report: RunReport) -> Failure:
+    assert not isinstance(report.outcome, Completed | Interrupted), report
+    return report.outcome.failure
+
+
+def failed_in(report: RunReport) -> Failed:
+    assert isinstance(report.outcome, Failed), report
+    return report.outcome
+
+
+def stopped_in(report: RunReport) -> TimedOut | Cancelled | Interrupted:
+    assert isinstance(report.outcome, TimedOut | Cancelled | Interrupted), report
+    return report.outcome

@@ -1,0 +1,70 @@
+"""Puts the runners together and chooses among them.
+
+In: the actions that the worker loaded, and its bounds. Out: for each action the runner that runs it.
+Next: `worker.attempt` makes the calls.
+"""
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Literal, Self, assert_never
+
+import httpx
+
+from worker.actions import RegisteredAction
+from worker.runners.child_pool import ChildRunner
+from worker.runners.command import CommandRunner
+from worker.runners.guardian import Guardian
+from worker.runners.http import HttpRunner
+from worker.runners.in_loop import InLoopRunner
+from worker.runners.report import RunLimits, Runner
+
+_RUNS_AT_ONCE_MAX = 10_000
+
+
+class Runners:
+    """All runners of a worker; close them, or use them as a context."""
+
+    def __init__(
+        self,
+        actions: Sequence[RegisteredAction],
+        targets: Sequence[str],
+        *,
+        concurrency: int,
+        limits: RunLimits,
+    ) -> None:
+        """`targets` are the modules that `actions` were loaded from: child processes load them again."""
+        self._guardian = Guardian()
+        # The worker's concurrency is the bound; the client's own pool must not be a smaller one.
+        pool = httpx.Limits(max_connections=_RUNS_AT_ONCE_MAX, max_keepalive_connections=concurrency)
+        self._client = httpx.AsyncClient(limits=pool, follow_redirects=False)
+        async_actions = {found.definition.ref: found for found in actions if found.runs_in_loop}
+        self._async_refs = frozenset(async_actions)
+        self._in_loop = InLoopRunner(async_actions, limits)
+        self._child = ChildRunner(targets, size=concurrency, limits=limits, guardian=self._guardian)
+        self._command = CommandRunner(limits, self._guardian)
+        self._http = HttpRunner(limits, self._client)
+
+    def runner_for(self, action_ref: str, runner: Literal["python", "command", "http"]) -> Runner:
+        """Return what runs the action; a python action that was not loaded goes to a child process."""
+        match runner:
+            case "python":
+                return self._in_loop if action_ref in self._async_refs else self._child
+            case "command":
+                return self._command
+            case "http":
+                return self._http
+        assert_never(runner)
+
+    async def close(self) -> None:
+        """End the idle children and the guardian."""
+        await self._child.close()
+        await self._client.aclose()
+        self._guardian.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, frames: TracebackType | None
+    ) -> None:
+        await self.close()

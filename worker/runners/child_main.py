@@ -1,0 +1,160 @@
+"""The child process: loads the actions once, then runs plain functions, one at a time.
+
+In: `python -m worker.runners.child_main <descriptor> module[:name]...` and frames on that descriptor. Out: an
+`Ended` for each `Invoke`; all that is printed goes to stdout and stderr, which the worker keeps as the log.
+It ends when the worker closes the socket, and is killed by the kernel when the worker dies (Linux).
+Next: `worker.judgement`.
+"""
+
+import asyncio
+import ctypes
+import inspect
+import logging
+import os
+import signal
+import sys
+from collections.abc import Awaitable
+from types import FrameType
+from typing import Any, Final
+
+from common.domain.outcomes import Completed, Failed
+from worker.actions import ActionsNotFound, RegisteredAction, action_from_entrypoint, load_actions
+from worker.attempt_log import attempt_logger, line_formatter
+from worker.context import Context
+from worker.judgement import Judge
+from worker.parameters import parameters_of
+from worker.runners.child_channel import ChildChannel, WorkerGone
+from worker.runners.child_protocol import Ended, Invoke, LogLine, NotReady, Ready, Setup
+
+_PR_SET_PDEATHSIG: Final = 1
+
+
+class _Child:
+    """The actions, and what is known of the one that runs."""
+
+    def __init__(self, channel: ChildChannel, setup: Setup) -> None:
+        self._channel = channel
+        self._setup = setup
+        self._actions: dict[str, RegisteredAction] = {}
+        self._by_entrypoint: dict[str | None, RegisteredAction] = {}
+        self._terminated = False
+        # A handler, not SIG_IGN: programs that an action starts must get the default back.
+        signal.signal(signal.SIGTERM, self._on_sigterm)
+
+    def load(self, targets: list[str]) -> None:
+        self._actions = {found.definition.ref: found for found in load_actions(*targets)} if targets else {}
+
+    def serve(self) -> None:
+        """Run what comes; raises WorkerGone at the end."""
+        while True:
+            message = self._channel.receive()
+            assert isinstance(message, Invoke)
+            outcome = self._judged(message)
+            _flush()
+            self._channel.send(Ended(outcome=outcome))
+
+    def _judged(self, invoke: Invoke) -> Completed | Failed:
+        judge = Judge(result_bytes_max=self._setup.result_bytes_max, write_log=_write_line)
+        with judge:
+            function = self._action(invoke).function
+            assert function is not None
+            value = function(**parameters_of(function).read(invoke.parameters_json, self._context(invoke)))
+            judge.returned(asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value)
+        return judge.outcome
+
+    def _action(self, invoke: Invoke) -> RegisteredAction:
+        # What the modules declare comes first, as in the worker; a changed entrypoint is another function.
+        known = self._actions.get(invoke.action_ref) or self._by_entrypoint.get(invoke.entrypoint)
+        if known is None or known.function is None:
+            if invoke.entrypoint is None:
+                raise ActionsNotFound(
+                    f"no module of this worker declares {invoke.action_ref!r}; serve it with --actions, "
+                    "or give the action an entrypoint"
+                )
+            known = action_from_entrypoint(invoke.action_ref, invoke.entrypoint)
+            self._by_entrypoint[invoke.entrypoint] = known
+        return known
+
+    def _context(self, invoke: Invoke) -> Context:
+        return Context(
+            execution_id=invoke.execution_id,
+            attempt=invoke.attempt,
+            action_ref=invoke.action_ref,
+            traceparent=invoke.traceparent,
+            make_logger=lambda: attempt_logger(
+                invoke.action_ref, write_line=_write_line, pass_on=self._pass_on
+            ),
+            stop_reason=self._stop_reason,
+        )
+
+    def _pass_on(self, level: int, message: str) -> None:
+        self._channel.send(LogLine(level=level, message=message))
+
+    def _on_sigterm(self, signum: int, frame: FrameType | None) -> None:
+        self._terminated = True
+
+    def _stop_reason(self) -> str | None:
+        # A service manager sends SIGTERM to every process of the worker when the worker is to drain: running
+        # work goes on then. So the signal only says where to look.
+        return self._channel.stop_reason() if self._terminated else None
+
+
+async def _awaited(value: Awaitable[Any]) -> Any:
+    return await value
+
+
+def _write_line(line: str) -> None:
+    stream = sys.stderr
+    if stream is not None and not stream.closed:
+        stream.write(line + "\n")
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None and not stream.closed:
+            stream.flush()
+
+
+def _die_with(parent_pid: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:
+        raise WorkerGone
+
+
+def _put_back_pythonpath(value: str | None) -> None:
+    if value is None:
+        os.environ.pop("PYTHONPATH", None)
+    else:
+        os.environ["PYTHONPATH"] = value
+
+
+def main(arguments: list[str]) -> int:
+    """Serve until the worker is gone."""
+    channel = ChildChannel(int(arguments[0]))
+    try:
+        setup = channel.receive()
+        assert isinstance(setup, Setup)
+        _die_with(setup.parent_pid)
+        _put_back_pythonpath(setup.pythonpath)
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(line_formatter("%(levelname)s %(name)s: %(message)s"))
+        logging.basicConfig(level=setup.log_level, handlers=[handler])
+        child = _Child(channel, setup)
+        # Importing runs user code: whatever it raises is told, so that the run fails with a reason.
+        loading = Judge(result_bytes_max=setup.result_bytes_max, write_log=_write_line)
+        with loading:
+            child.load(arguments[1:])
+            loading.returned(None)
+        if isinstance(loading.outcome, Failed):
+            channel.send(NotReady(message=loading.outcome.failure.message))
+            return 1
+        channel.send(Ready())
+        child.serve()
+    except WorkerGone:
+        pass
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,143 @@
+"""Runs commands: an argv, never a shell.
+
+In: a `Call`; the parameters are JSON on stdin. Out: the JSON on stdout (nothing stands for null), stderr as
+the log. The command inherits the worker's environment without the worker's own settings (`TURNSTILE_*`, which
+hold passwords), and is told who it is. Next: `worker.runners.process_group`.
+"""
+
+import asyncio
+import errno
+import os
+from contextlib import ExitStack
+from typing import Any, Final
+
+from common.domain.outcomes import Completed, Failed
+from worker.attempt_log import LogTail
+from worker.judgement import failed, judge_text, result_too_large
+from worker.runners.capture import PipeReader, ResultBuffer
+from worker.runners.guardian import Guardian
+from worker.runners.process_group import ProcessGroup, exit_sentence
+from worker.runners.report import Call, RunLimits, RunReport, ending
+from worker.runners.stopping import run_until_stopped
+
+_STDERR_IN_MESSAGE_CHARS: Final = 1000
+# Nothing will change about these by trying again.
+_FINAL_ERRNOS: Final = {errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.E2BIG, errno.ELOOP}
+
+
+class CommandRunner:
+    """Runs `call.entrypoint` in a process group of its own."""
+
+    def __init__(self, limits: RunLimits, guardian: Guardian) -> None:
+        self._limits = limits
+        self._guardian = guardian
+
+    async def run(self, call: Call) -> RunReport:
+        """Run one attempt."""
+        if not isinstance(call.entrypoint, list) or not call.entrypoint:
+            return RunReport(
+                outcome=failed("InvalidEntrypoint", "the argv is missing", retryable=False), log=""
+            )
+        log = LogTail(self._limits.log_bytes_max)
+        try:
+            running = _Running(call, call.entrypoint, log, self._limits.result_bytes_max, self._guardian)
+        except (OSError, ValueError) as error:
+            return RunReport(outcome=_not_started(call.entrypoint[0], error), log="")
+        work = asyncio.create_task(
+            running.outcome(), name=f"execution {call.execution_id} attempt {call.attempt}"
+        )
+        try:
+            ended = await run_until_stopped(
+                work,
+                running.group,
+                stop=call.stop,
+                timeout_seconds=call.timeout_seconds,
+                grace_seconds=self._limits.grace_seconds,
+            )
+        finally:
+            running.close()
+            work.cancel()
+        return RunReport(outcome=ending(ended), log=log.text())
+
+
+class _Running:
+    """A started command with its two pipes."""
+
+    def __init__(
+        self, call: Call, argv: list[str], log: LogTail, result_bytes_max: int, guardian: Guardian
+    ) -> None:
+        self._log = log
+        self._result_bytes_max = result_bytes_max
+        self._overflowed = asyncio.Event()
+        self._result = ResultBuffer(result_bytes_max, self._overflowed)
+        with ExitStack() as here, ExitStack() as on_failure:
+            out_read, out_write = os.pipe()
+            here.callback(os.close, out_write)
+            on_failure.callback(os.close, out_read)
+            error_read, error_write = os.pipe()
+            here.callback(os.close, error_write)
+            on_failure.callback(os.close, error_read)
+            # A file in memory: the command may read its stdin when, and if, it likes; nobody waits.
+            parameters = os.memfd_create("parameters")
+            here.callback(os.close, parameters)
+            os.write(parameters, call.parameters_json.encode())
+            os.lseek(parameters, 0, os.SEEK_SET)
+            self.group = ProcessGroup.start(
+                argv,
+                guardian=guardian,
+                environment=_environment(call),
+                stdin=parameters,
+                stdout=out_write,
+                stderr=error_write,
+            )
+            on_failure.pop_all()
+        self._stdout = PipeReader(out_read, self._result.write)
+        self._stderr = PipeReader(error_read, log.write)
+
+    async def outcome(self) -> Completed | Failed:
+        """Wait for the end, or for too large a result, and judge it."""
+        overflow = asyncio.create_task(self._overflowed.wait(), name="result too large")
+        try:
+            either: set[asyncio.Future[Any]] = {self.group.ended, overflow}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not self.group.ended.done():
+                self.group.kill()
+                await asyncio.wait({self.group.ended})
+        finally:
+            overflow.cancel()
+        self._stdout.drain()
+        self._stderr.drain()
+        if not self._result.is_complete:
+            return result_too_large(self._result.size_bytes, self._result_bytes_max)
+        code = self.group.ended.result()
+        if code != 0:
+            tail = self._log.text()[-_STDERR_IN_MESSAGE_CHARS:].strip()
+            sentence = f"the command {exit_sentence(code)}"
+            return failed("ExitCode", f"{sentence}: {tail}" if tail else sentence)
+        return judge_text(self._result.content(), self._result_bytes_max)
+
+    def close(self) -> None:
+        """Stop reading; kill what still runs, which is nothing unless the run was broken off."""
+        self._stderr.drain()
+        self._stdout.close()
+        self._stderr.close()
+        self.group.kill()
+
+
+def _environment(call: Call) -> dict[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("TURNSTILE_")}
+    told = {
+        "TURNSTILE_EXECUTION_ID": str(call.execution_id),
+        "TURNSTILE_ATTEMPT": str(call.attempt),
+        "TURNSTILE_ACTION_REF": call.action_ref,
+    }
+    trace = {"TRACEPARENT": call.traceparent} if call.traceparent else {}
+    return inherited | told | trace
+
+
+def _not_started(program: str, error: OSError | ValueError) -> Failed:
+    message = f"{program!r} cannot be started: {error}"
+    if isinstance(error, FileNotFoundError):
+        return failed("CommandNotFound", message, retryable=False)
+    final = isinstance(error, ValueError) or error.errno in _FINAL_ERRNOS
+    return failed("CommandNotStarted", message, retryable=not final)

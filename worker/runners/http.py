@@ -1,0 +1,126 @@
+"""Runs actions that are a POST to a URL.
+
+In: a `Call`; the body is `{execution_id, attempt, action_ref, parameters}`, the header `Idempotency-Key`
+names execution and attempt. Out: the JSON body of a 2xx answer. Stopping closes the connection. Redirects are
+not followed. Next: `worker.judgement`.
+"""
+
+import asyncio
+import time
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Final
+
+import httpx
+from pydantic_core import to_json
+
+from common.domain.durations import SECONDS_MAX
+from common.domain.outcomes import Completed, Failed
+from worker.attempt_log import LogTail
+from worker.judgement import failed, invalid_result, judge_text, result_too_large
+from worker.runners.capture import ResultBuffer
+from worker.runners.report import Call, RunLimits, RunReport, ending
+from worker.runners.stopping import StoppableTask, run_until_stopped
+
+_CONNECT_SECONDS: Final = 10.0
+_IDLE_SECONDS: Final = 300.0
+"""Longest silence of the server for an action without a timeout of its own."""
+_ERROR_BODY_BYTES: Final = 4096
+# Request Timeout, Too Early, Too Many Requests: the request itself was not at fault.
+_RETRYABLE_4XX: Final = {408, 425, 429}
+
+
+class HttpRunner:
+    """Posts to `call.entrypoint`; the client stays the caller's."""
+
+    def __init__(self, limits: RunLimits, client: httpx.AsyncClient) -> None:
+        self._limits = limits
+        self._client = client
+
+    async def run(self, call: Call) -> RunReport:
+        """Run one attempt."""
+        log = LogTail(self._limits.log_bytes_max)
+        task = asyncio.create_task(
+            self._judged(call, log), name=f"execution {call.execution_id} attempt {call.attempt}"
+        )
+        ended = await run_until_stopped(
+            task,
+            StoppableTask(task),
+            stop=call.stop,
+            timeout_seconds=call.timeout_seconds,
+            grace_seconds=self._limits.grace_seconds,
+        )
+        return RunReport(outcome=ending(ended), log=log.text())
+
+    async def _judged(self, call: Call, log: LogTail) -> Completed | Failed:
+        try:
+            return await self._posted(call, log)
+        except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+            return failed(type(error).__name__, str(error), retryable=False)
+        except httpx.HTTPError as error:
+            return failed(type(error).__name__, f"POST {call.entrypoint}: {str(error) or 'no answer'}")
+
+    async def _posted(self, call: Call, log: LogTail) -> Completed | Failed:
+        started_at = time.monotonic()
+        timeout = httpx.Timeout(call.timeout_seconds or _IDLE_SECONDS, connect=_CONNECT_SECONDS)
+        async with self._client.stream(
+            "POST", str(call.entrypoint), content=_body(call), headers=_headers(call), timeout=timeout
+        ) as response:
+            bytes_max = self._limits.result_bytes_max if response.is_success else _ERROR_BODY_BYTES
+            body = ResultBuffer(bytes_max, asyncio.Event())
+            async for chunk in response.aiter_raw():
+                body.write(chunk)
+                if not body.is_complete:
+                    break
+        seconds = time.monotonic() - started_at
+        log.write_line(f"POST {call.entrypoint}: {response.status_code} after {seconds:.3f} s")
+        if not response.is_success:
+            log.write(body.content())
+            return _refused(response, body.content())
+        if response.headers.get("content-encoding", "identity") != "identity":
+            return invalid_result("the server compressed it although `Accept-Encoding: identity` was sent")
+        if not body.is_complete:
+            return result_too_large(body.size_bytes, bytes_max)
+        return judge_text(body.content(), bytes_max)
+
+
+def _body(call: Call) -> bytes:
+    known = {"execution_id": call.execution_id, "attempt": call.attempt, "action_ref": call.action_ref}
+    # The parameters are JSON text already: they are put in as they are, not read and written again.
+    return to_json(known)[:-1] + b',"parameters":' + call.parameters_json.encode() + b"}"
+
+
+def _headers(call: Call) -> dict[str, str]:
+    headers = {
+        "Content-Type": "application/json",
+        "Accept": "application/json",
+        # A compressed answer could be a thousand times the bound when unpacked.
+        "Accept-Encoding": "identity",
+        "Idempotency-Key": f"{call.execution_id}-{call.attempt}",
+    }
+    return headers | ({"traceparent": call.traceparent} if call.traceparent else {})
+
+
+def _refused(response: httpx.Response, body: bytes) -> Failed:
+    status = response.status_code
+    text = body.decode(errors="replace").strip()
+    return failed(
+        "HttpStatus",
+        f"{status} {response.reason_phrase}: {text}".rstrip(": "),
+        retryable=status >= 500 or status in _RETRYABLE_4XX,
+        delay_seconds=_retry_after_seconds(response.headers.get("retry-after")),
+    )
+
+
+def _retry_after_seconds(value: str | None) -> float | None:
+    """Return the wait that `Retry-After` asks for (RFC 9110, section 10.2.3): seconds or a date."""
+    if value is None:
+        return None
+    if value.isascii() and value.isdigit():
+        return min(float(value), SECONDS_MAX)
+    try:
+        at = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    due_at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    return min(max(0.0, (due_at - datetime.now(UTC)).total_seconds()), SECONDS_MAX)

@@ -1,0 +1,67 @@
+"""Runs `async def` actions as tasks of the worker's loop.
+
+In: a `Call`. Out: its report. A coroutine can only be cancelled, not killed: one that ignores it is left
+behind with a warning, while its outcome is told. Next: `worker.judgement`.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+
+from common.domain.outcomes import Completed, Failed
+from worker.actions import RegisteredAction
+from worker.attempt_log import LogTail, attempt_logger, log_in_worker
+from worker.context import Context
+from worker.judgement import Judge
+from worker.parameters import parameters_of
+from worker.runners.report import Call, RunLimits, RunReport, ending
+from worker.runners.stopping import StoppableTask, run_until_stopped
+
+
+class InLoopRunner:
+    """Runs the async functions among `actions`."""
+
+    def __init__(self, actions: Mapping[str, RegisteredAction], limits: RunLimits) -> None:
+        self._actions = actions
+        self._limits = limits
+        # The loop itself holds tasks weakly: one that was left behind would vanish in the middle of its work.
+        self._tasks: set[asyncio.Task[Completed | Failed]] = set()
+
+    async def run(self, call: Call) -> RunReport:
+        """Run one attempt; `call.action_ref` must be among the actions."""
+        log = LogTail(self._limits.log_bytes_max)
+        name = f"execution {call.execution_id} attempt {call.attempt}"
+        task = asyncio.create_task(self._judged(call, log), name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        ended = await run_until_stopped(
+            task,
+            StoppableTask(task),
+            stop=call.stop,
+            timeout_seconds=call.timeout_seconds,
+            grace_seconds=self._limits.grace_seconds,
+        )
+        return RunReport(outcome=ending(ended), log=log.text())
+
+    async def _judged(self, call: Call, log: LogTail) -> Completed | Failed:
+        function = self._actions[call.action_ref].function
+        assert function is not None
+        context = _context(call, log)
+        judge = Judge(result_bytes_max=self._limits.result_bytes_max, write_log=log.write_line)
+        with judge:
+            judge.returned(await function(**parameters_of(function).read(call.parameters_json, context)))
+        return judge.outcome
+
+
+def _context(call: Call, log: LogTail) -> Context:
+    pass_on = partial(
+        log_in_worker, execution_id=call.execution_id, attempt=call.attempt, action_ref=call.action_ref
+    )
+    return Context(
+        execution_id=call.execution_id,
+        attempt=call.attempt,
+        action_ref=call.action_ref,
+        traceparent=call.traceparent,
+        make_logger=lambda: attempt_logger(call.action_ref, write_line=log.write_line, pass_on=pass_on),
+        stop_reason=lambda: call.stop.stop.reason if call.stop.stop else None,
+    )
