@@ -1,0 +1,50 @@
+"""Puts the API together: the gate, the routes, and one form for every error."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from fastapi import FastAPI
+
+from common.action_definition import ActionDefinition
+from common.messages import ExecutionRequested
+from executor.api import problems
+from executor.api.access import Gate
+from executor.api.actions import action_routes
+from executor.api.executions import CancelBody, execution_routes
+from executor.api.health import health_routes
+from executor.api.problems import Problem
+from executor.api.requested import describe
+from executor.api.services import ApiServices
+from executor.api.workers import worker_routes
+from executor.reading import Reader
+
+PREFIX = "/api/v1"
+
+
+def create_app(services: ApiServices) -> FastAPI:
+    """Return the HTTP API over these services."""
+    app = FastAPI(
+        title="Turnstile",
+        summary="Runs executions of actions in strict arrival order, never more at once than each allows.",
+        version=_version(),
+        redoc_url=None,
+    )
+    reader = Reader(services.database)
+    app.include_router(execution_routes(services, reader), prefix=PREFIX)
+    actions = action_routes(services, reader)
+    app.include_router(actions, prefix=PREFIX)
+    app.include_router(actions, include_in_schema=False)
+    app.include_router(worker_routes(reader), prefix=PREFIX)
+    health = health_routes(services)
+    app.include_router(health)
+    app.include_router(health, prefix=PREFIX, include_in_schema=False)
+    app.add_middleware(Gate, tokens=services.settings.tokens())
+    problems.install(app)
+    describe(app, ExecutionRequested, ActionDefinition, CancelBody, Problem)
+    return app
+
+
+def _version() -> str:
+    try:
+        return version("turnstile")
+    except PackageNotFoundError:
+        return "0"

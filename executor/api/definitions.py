@@ -1,0 +1,93 @@
+"""Stores and changes definitions of actions for the routes.
+
+In: JSON values. Out: the action as it is stored then. A change reads the definition, changes it, checks it as
+a whole and stores it: one at a time for each action, over all executors, so that no change undoes another.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from common.action_definition import ActionDefinition, check_ref
+from common.domain.errors import Code, Refusal
+from common.requests import read_model
+from executor.api.services import ApiServices, answer_deadline
+from executor.queue_manager import REFUSED_BY_DATABASE
+from executor.reading import ActionShape, Reader
+
+
+class Definitions:
+    """Reads and writes definitions. Safe to share between tasks."""
+
+    def __init__(self, services: ApiServices, reader: Reader) -> None:
+        self._services = services
+        self._reader = reader
+        self._writing = asyncio.Lock()
+
+    async def read(self, ref: str) -> ActionShape:
+        """Return an action; raises Refusal where there is none."""
+        found = await self._reader.action(ref) if _can_name(ref) else None
+        if found is None:
+            raise unknown_action(ref)
+        return found
+
+    async def put(self, ref: str, value: Any) -> ActionShape:
+        """Store a whole definition: fields that are left out get their defaults."""
+        if isinstance(value, Mapping) and value.get("ref", ref) != ref:
+            raise Refusal(Code.INVALID_MESSAGE, f"ref: differs from the path; leave it out, or send {ref!r}")
+        definition = read_model(
+            ActionDefinition, {**value, "ref": ref} if isinstance(value, Mapping) else value
+        )
+        async with answer_deadline(), self._one_at_a_time(ref):
+            await self._store(definition)
+            return await self.read(ref)
+
+    async def change(self, ref: str, value: Any) -> ActionShape:
+        """Change some fields of a definition and keep the others."""
+        if isinstance(value, Mapping) and value.get("ref", ref) != ref:
+            raise Refusal(Code.INVALID_MESSAGE, "ref: the name of an action never changes; leave it out")
+        if not isinstance(value, Mapping):
+            read_model(ActionDefinition, value)
+        async with answer_deadline(), self._one_at_a_time(ref):
+            stored = _definition_fields(await self.read(ref))
+            retry = value.get("retry")
+            merged = {**stored, **value}
+            if isinstance(retry, Mapping):
+                merged["retry"] = {**stored["retry"], **retry}
+            await self._store(read_model(ActionDefinition, merged))
+            return await self.read(ref)
+
+    async def _store(self, definition: ActionDefinition) -> None:
+        try:
+            await self._services.put_actions([definition])
+        except REFUSED_BY_DATABASE as error:
+            raise Refusal(Code.INVALID_MESSAGE, f"the database refuses it: {error}") from None
+
+    @asynccontextmanager
+    async def _one_at_a_time(self, ref: str) -> AsyncIterator[None]:
+        # Locked here first, so that this executor holds at most one connection while it waits for another.
+        async with self._writing, self._services.database.transaction() as connection:
+            await connection.execute(
+                "SELECT pg_advisory_xact_lock(hashtextextended('turnstile.action.' || $1, 0))", ref
+            )
+            yield
+
+
+def unknown_action(ref: str) -> Refusal:
+    """Refuse a path that names no action."""
+    return Refusal(
+        Code.NOT_FOUND, f"ref: there is no action {ref[:200]!r}; PUT it, or start a worker that serves it"
+    )
+
+
+def _can_name(ref: str) -> bool:
+    try:
+        check_ref(ref)
+    except ValueError:
+        return False
+    return True
+
+
+def _definition_fields(action: ActionShape) -> dict[str, Any]:
+    return action.model_dump(include=set(ActionDefinition.model_fields))

@@ -1,0 +1,48 @@
+"""`/livez`: the process answers. `/readyz`: the servers it needs can be reached, or which cannot and why."""
+
+from typing import Any, Literal
+
+from fastapi import APIRouter
+from pydantic import BaseModel
+
+from common.domain.errors import Code
+from executor.api.problems import PROBLEM_JSON, answer, problem
+from executor.api.services import ApiServices
+
+
+class Alive(BaseModel):
+    """The process answers."""
+
+    status: Literal["alive"] = "alive"
+
+
+class Ready(BaseModel):
+    """Every part is well."""
+
+    status: Literal["ready"] = "ready"
+    parts: dict[str, str | None]
+
+
+_NOT_READY: dict[str, Any] = {
+    "description": "unavailable; `parts` says which and why",
+    "content": {PROBLEM_JSON: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+}
+
+
+def health_routes(services: ApiServices) -> APIRouter:
+    """Return the routes that need no token."""
+    routes = APIRouter(tags=["health"])
+
+    @routes.get("/livez", summary="Does the process answer?")
+    async def get_livez() -> Alive:
+        return Alive()
+
+    @routes.get("/readyz", summary="Can it do its work?", responses={503: _NOT_READY}, response_model=Ready)
+    async def get_readyz() -> Any:
+        parts = services.readiness()
+        ill = "; ".join(f"{name}: {reason}" for name, reason in parts.items() if reason is not None)
+        if ill:
+            return answer(problem(Code.UNAVAILABLE, ill, parts=parts))
+        return Ready(parts=parts)
+
+    return routes

@@ -1,0 +1,142 @@
+"""Every way to be refused, as problem documents (RFC 9457): the same codes as on the wire.
+
+In: a `Refusal`, `Unavailable`, an error of the framework, or a bug. Out: `application/problem+json` with
+`code` and a `detail` that names the field and the remedy; never a traceback.
+"""
+
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, Final, Literal, assert_never
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+
+from common.domain.errors import Code, Refusal, Unavailable
+
+PROBLEM_JSON: Final = "application/problem+json"
+_RETRY_AFTER_SECONDS: Final = 1
+_STATUS: Final[Mapping[Code, HTTPStatus]] = {
+    Code.INVALID_MESSAGE: HTTPStatus.UNPROCESSABLE_ENTITY,
+    Code.UNKNOWN_FIELD: HTTPStatus.UNPROCESSABLE_ENTITY,
+    Code.UNSUPPORTED_SCHEMA_VERSION: HTTPStatus.UNPROCESSABLE_ENTITY,
+    Code.TOO_LARGE: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    Code.UNKNOWN_ACTION: HTTPStatus.UNPROCESSABLE_ENTITY,
+    Code.INVALID_PARAMETERS: HTTPStatus.UNPROCESSABLE_ENTITY,
+    Code.IDEMPOTENCY_CONFLICT: HTTPStatus.CONFLICT,
+    Code.QUEUE_FULL: HTTPStatus.TOO_MANY_REQUESTS,
+    Code.NOT_FOUND: HTTPStatus.NOT_FOUND,
+    Code.ALREADY_TERMINAL: HTTPStatus.CONFLICT,
+    Code.UNKNOWN_EXECUTION: HTTPStatus.NOT_FOUND,
+    Code.UNAUTHORIZED: HTTPStatus.UNAUTHORIZED,
+    Code.FORBIDDEN: HTTPStatus.FORBIDDEN,
+    Code.UNAVAILABLE: HTTPStatus.SERVICE_UNAVAILABLE,
+}
+
+
+class Problem(BaseModel):
+    """Why a request was not done (RFC 9457)."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    type: str = Field(examples=["urn:turnstile:problem:unknown_action"])
+    title: str = Field(examples=["Unknown action"])
+    status: int = Field(examples=[422])
+    detail: str = Field(description="Names the field and the remedy.")
+    code: Code | Literal["internal_error"]
+
+
+def problem(
+    code: Code | Literal["internal_error"], detail: str, *, status: int | None = None, **more: object
+) -> Problem:
+    """Return the problem document of a code."""
+    if status is None:
+        status = 500 if code == "internal_error" else _STATUS[Code(code)]
+    return Problem(
+        type=f"urn:turnstile:problem:{code}",
+        title=code.replace("_", " ").capitalize(),
+        status=int(status),
+        detail=detail,
+        code=code,
+        **more,
+    )
+
+
+def answer(shown: Problem, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """Send a problem document."""
+    more = dict(headers or {})
+    match shown.code:
+        case Code.UNAUTHORIZED:
+            more["WWW-Authenticate"] = 'Bearer realm="turnstile"'
+        case Code.UNAVAILABLE | Code.QUEUE_FULL:
+            more["Retry-After"] = str(_RETRY_AFTER_SECONDS)
+        case _:
+            pass
+    return JSONResponse(
+        shown.model_dump(mode="json"), status_code=shown.status, headers=more, media_type=PROBLEM_JSON
+    )
+
+
+def documented(*codes: Code) -> dict[int | str, dict[str, Any]]:
+    """Return what OpenAPI says about the ways in which a route may refuse."""
+    by_status: dict[int | str, list[str]] = {}
+    for code in (*codes, Code.INVALID_MESSAGE, Code.UNAUTHORIZED, Code.FORBIDDEN, Code.UNAVAILABLE):
+        by_status.setdefault(int(_STATUS[code]), []).append(code)
+    content = {PROBLEM_JSON: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    return {
+        status: {"description": ", ".join(sorted(set(names))), "content": content}
+        for status, names in by_status.items()
+    }
+
+
+def install(app: FastAPI) -> None:
+    """Have every error leave the app as a problem document."""
+
+    async def handle(_: Request, error: Exception) -> JSONResponse:
+        return _answer_to(error)
+
+    for kind in (Refusal, Unavailable, RequestValidationError, HTTPException, Exception):
+        app.add_exception_handler(kind, handle)
+
+
+def _answer_to(error: Exception) -> JSONResponse:
+    match error:
+        case Refusal():
+            return answer(problem(error.code, error.message))
+        case Unavailable():
+            return answer(problem(Code.UNAVAILABLE, str(error)))
+        case RequestValidationError():
+            return answer(_of_validation(error.errors()))
+        case HTTPException():
+            return answer(_of_framework(error), error.headers)
+        case Exception():
+            # The server logs what it was; the world only learns that it was our fault.
+            return answer(problem("internal_error", "the service failed at this; its log says why"))
+        case _:
+            assert_never(error)
+
+
+def _of_validation(errors: Sequence[Any]) -> Problem:
+    unknown = [_field(e) for e in errors if e["type"] == "extra_forbidden"]
+    if unknown:
+        return problem(Code.UNKNOWN_FIELD, f"{', '.join(unknown)}: no such parameter; see /docs")
+    return problem(Code.INVALID_MESSAGE, "; ".join(f"{_field(e)}: {e['msg']}" for e in errors[:5]))
+
+
+def _field(error: Mapping[str, Any]) -> str:
+    # The first step only says where it stood: path, query or header.
+    return ".".join(str(step) for step in error["loc"][1:])[:200] or str(error["loc"][0])
+
+
+def _of_framework(error: HTTPException) -> Problem:
+    detail = str(error.detail)
+    match error.status_code:
+        case HTTPStatus.NOT_FOUND:
+            return problem(Code.NOT_FOUND, "path: nothing is here; see /docs")
+        case HTTPStatus.METHOD_NOT_ALLOWED:
+            allowed = (error.headers or {}).get("Allow", "another")
+            return problem(Code.INVALID_MESSAGE, f"method: not taken here; use {allowed}", status=405)
+        case _:
+            return problem(Code.INVALID_MESSAGE, detail, status=error.status_code)

@@ -1,0 +1,124 @@
+"""`POST /executions`: one or many requests in, an acceptance or a problem for each out, in order.
+
+A request is read exactly like the body of `execution.requested`, and admitted by the same statement, so the
+same key over HTTP and over the broker is the same execution.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fastapi import Request
+from pydantic import BaseModel, Field
+
+from common.domain.errors import Code, Refusal
+from common.domain.states import Status
+from common.requests import read_json, read_request, read_traceparent, request_hash
+from executor.api.bodies import LIST_BYTES_MAX, read_body
+from executor.api.problems import Problem, problem
+from executor.api.services import ApiServices, answer_deadline
+from executor.decisions import Accepted, Admission, Rejected, Verdict
+
+LIST_MAX: Final = 1000
+"""Most requests in one list."""
+_ENVELOPE_BYTES_MAX: Final = 64 * 1024
+"""What one request may hold besides parameters and metadata."""
+
+
+class Acceptance(BaseModel):
+    """It is in the record."""
+
+    id: int = Field(examples=[4711])
+    status: Status = Field(examples=["queued"])
+    position: int | None = Field(description="Place in line, from 1; null when it does not wait in line.")
+    duplicate: bool = Field(description="The key was known: this is the execution that it names.")
+
+
+class AcceptanceList(BaseModel):
+    """What became of each request of a list, in order."""
+
+    items: list[Acceptance | Problem]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a body asked for: each a request, or why it is none."""
+
+    is_list: bool
+    requests: Sequence[Admission | Refusal]
+
+
+async def read_asked(request: Request, *, parameters_bytes_max: int) -> Asked:
+    """Return the requests in a body; raises Refusal where the body as a whole is none."""
+    one_bytes_max = 2 * parameters_bytes_max + _ENVELOPE_BYTES_MAX
+    list_bytes_max = max(LIST_BYTES_MAX, one_bytes_max)
+    body = await read_body(request, bytes_max=list_bytes_max)
+    is_list = body[:100].lstrip().startswith(b"[")
+    value = read_json(body, bytes_max=list_bytes_max if is_list else one_bytes_max)
+    key = request.headers.get("idempotency-key")
+    traceparent = read_traceparent(request.headers)
+    if not isinstance(value, list):
+        keyed = _with_key(value, key)
+        return Asked(is_list=False, requests=[_admission(keyed, traceparent, parameters_bytes_max)])
+    if key is not None:
+        raise Refusal(
+            Code.INVALID_MESSAGE,
+            "header Idempotency-Key: names one execution, but the body is a list; "
+            "put idempotency_key into each of its items",
+        )
+    if len(value) > LIST_MAX:
+        raise Refusal(Code.TOO_LARGE, f"body: a list of {len(value)}, at most {LIST_MAX} are taken at once")
+    return Asked(
+        is_list=True, requests=[_read_item(item, traceparent, parameters_bytes_max) for item in value]
+    )
+
+
+async def submit(
+    services: ApiServices, requests: Sequence[Admission | Refusal]
+) -> list[Acceptance | Problem]:
+    """Admit what can be admitted, and say for each what became of it."""
+    admissions = [r for r in requests if isinstance(r, Admission)]
+    verdicts: Sequence[Verdict] = ()
+    if admissions:
+        async with answer_deadline():
+            verdicts = await services.submit(admissions)
+    in_order = iter(verdicts)
+    return [
+        problem(r.code, r.message) if isinstance(r, Refusal) else _shown(next(in_order)) for r in requests
+    ]
+
+
+def _shown(verdict: Verdict) -> Acceptance | Problem:
+    match verdict:
+        case Accepted():
+            return Acceptance(
+                id=verdict.execution_id,
+                status=verdict.status,
+                position=verdict.position,
+                duplicate=verdict.duplicate,
+            )
+        case Rejected():
+            return problem(verdict.code, verdict.message)
+
+
+def _with_key(value: Any, key: str | None) -> Any:
+    if key is None or not isinstance(value, Mapping):
+        return value
+    if value.get("idempotency_key", key) != key:
+        raise Refusal(
+            Code.INVALID_MESSAGE,
+            "idempotency_key: differs from the header Idempotency-Key; send one of them, or both the same",
+        )
+    return {**value, "idempotency_key": key}
+
+
+def _read_item(value: Any, traceparent: str | None, parameters_bytes_max: int) -> Admission | Refusal:
+    try:
+        return _admission(value, traceparent, parameters_bytes_max)
+    except Refusal as refusal:
+        return refusal
+
+
+def _admission(value: Any, traceparent: str | None, parameters_bytes_max: int) -> Admission:
+    request = read_request(value, parameters_bytes_max=parameters_bytes_max)
+    return Admission(request=request, request_hash=request_hash(request), traceparent=traceparent)

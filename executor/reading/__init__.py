@@ -1,0 +1,25 @@
+"""What people and programs may see: executions, lines, actions and workers, read and never written.
+
+In: ids, filters, cursors. Out: the shapes that the HTTP API shows, each page from one snapshot of the rows,
+so that its numbers agree with each other (P10: whatever waits can say why). Next: `reader` asks the queries
+of `executor.sql`; `shapes` and `execution_shapes` say what comes out; `waiting_reason` decides why.
+"""
+
+from executor.reading.execution_shapes import ExecutionRecord, ExecutionShape
+from executor.reading.filters import ExecutionFilter
+from executor.reading.reader import LineStart, Reader, WorkerStart
+from executor.reading.shapes import ActionShape, LineShape, QueueStats, WorkerShape, WorkerState
+
+__all__ = [
+    "ActionShape",
+    "ExecutionFilter",
+    "ExecutionRecord",
+    "ExecutionShape",
+    "LineShape",
+    "LineStart",
+    "QueueStats",
+    "Reader",
+    "WorkerShape",
+    "WorkerStart",
+    "WorkerState",
+]

@@ -1,0 +1,154 @@
+"""Asks the reading queries and turns rows into shapes.
+
+In: ids, filters, where a page starts. Out: shapes, and where the next page starts. A handful of readings at
+a time, so that however many people look, connections are left for the work itself (P9).
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from common.database import Database
+from common.domain.errors import Unavailable
+from common.domain.identifiers import ExecutionId
+from executor.reading import rows
+from executor.reading.execution_shapes import HOLDERS_MAX, ExecutionRecord, ExecutionShape
+from executor.reading.filters import ExecutionFilter
+from executor.reading.shapes import ActionShape, LineShape, QueueStats, WorkerShape, WorkerState
+from executor.sql import query
+
+if TYPE_CHECKING:
+    from common.database import Connection
+
+KEYS_MAX: Final = 100
+"""Most concurrency keys in the figures of one action."""
+_PAGE_BYTES_MAX: Final = 4_000_000
+_LOOKED_AT_MAX: Final = 100_000
+_READINGS_MAX: Final = 2
+_TURN_TIMEOUT_SECONDS: Final = 10.0
+_ID_MAX: Final = 2**63 - 1
+
+
+class LineStart(NamedTuple):
+    """A page of a line begins behind this ticket."""
+
+    after_id: int = 0
+
+
+class WorkerStart(NamedTuple):
+    """A page of workers begins behind this one."""
+
+    started_at: datetime
+    id: str
+
+
+class Reader:
+    """Reads for people and programs. Safe to share between tasks."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._turns = asyncio.Semaphore(_READINGS_MAX)
+
+    async def execution(self, execution_id: ExecutionId) -> ExecutionShape | None:
+        """Return one execution with its place, its reason to wait and its attempts."""
+        async with self._turn():
+            row = await self._database.fetchrow(query("execution"), execution_id)
+        return None if row is None else rows.execution_shape(row)
+
+    async def executions(
+        self, wanted: ExecutionFilter, *, before_id: int | None, limit: int
+    ) -> tuple[list[ExecutionRecord], int | None]:
+        """Return executions, newest first, and the id before which the next page starts.
+
+        A page may be short, even empty, and yet not be the last: a filter is looked for, and documents are
+        carried, within bounds.
+        """
+        async with self._snapshot() as connection:
+            action_id = None
+            if wanted.action_ref is not None:
+                action_id = await connection.fetchval(
+                    "SELECT id FROM action WHERE ref = $1", wanted.action_ref
+                )
+                if action_id is None:
+                    return [], None
+            found = await connection.fetch(
+                query("executions"),
+                _ID_MAX if before_id is None else before_id,
+                action_id,
+                wanted.statuses,
+                wanted.concurrency_key,
+                wanted.created_after,
+                wanted.created_before,
+                limit,
+                _PAGE_BYTES_MAX,
+                _LOOKED_AT_MAX,
+            )
+        return [rows.execution_record(row) for row in found if row["id"] is not None], found[0]["next_before"]
+
+    async def action(self, ref: str) -> ActionShape | None:
+        """Return one action."""
+        found = await self._actions(ref=ref, after_ref=None, limit=1)
+        return found[0] if found else None
+
+    async def actions(self, *, after_ref: str | None, limit: int) -> tuple[list[ActionShape], str | None]:
+        """Return actions in the order of their names, and the name after which the next page starts."""
+        found = await self._actions(ref=None, after_ref=after_ref, limit=limit + 1)
+        return found[:limit], found[limit - 1].ref if len(found) > limit else None
+
+    async def queue_stats(self, ref: str) -> QueueStats | None:
+        """Return how the queues of an action stand."""
+        async with self._turn():
+            row = await self._database.fetchrow(query("queue_stats"), ref, KEYS_MAX)
+        return None if row is None else rows.queue_stats(row)
+
+    async def line(
+        self, ref: str, *, concurrency_key: str | None, start: LineStart, limit: int
+    ) -> tuple[LineShape, LineStart | None]:
+        """Return who waits, in order, behind whom, and where the next page starts."""
+        async with self._snapshot() as connection:
+            waiting = await connection.fetch(
+                query("queue_line"), ref, concurrency_key, start.after_id, limit + 1
+            )
+            holders = await connection.fetch(query("queue_holders"), ref, concurrency_key, HOLDERS_MAX)
+        shape = rows.line_shape(ref, waiting[:limit], holders)
+        return shape, LineStart(shape.items[-1].id) if len(waiting) > limit else None
+
+    async def workers(
+        self, *, states: Sequence[WorkerState] | None, start: WorkerStart | None, limit: int
+    ) -> tuple[list[WorkerShape], WorkerStart | None]:
+        """Return workers, the newest first, and where the next page starts."""
+        after = (None, None) if start is None else start
+        async with self._turn():
+            found = await self._database.fetch(query("workers"), states, *after, limit + 1)
+        shapes = [rows.worker_shape(row) for row in found[:limit]]
+        last = shapes[-1] if len(found) > limit else None
+        return shapes, None if last is None else WorkerStart(last.started_at, last.id)
+
+    async def _actions(self, *, ref: str | None, after_ref: str | None, limit: int) -> list[ActionShape]:
+        async with self._turn():
+            found = await self._database.fetch(query("actions"), ref, after_ref, limit)
+        return [rows.action_shape(row) for row in found]
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(_TURN_TIMEOUT_SECONDS):
+                await self._turns.acquire()
+        except TimeoutError:
+            raise Unavailable("too many readings at once") from None
+        try:
+            yield
+        finally:
+            self._turns.release()
+
+    @asynccontextmanager
+    async def _snapshot(self) -> "AsyncIterator[Connection]":
+        """Lend a connection on which all statements see the same rows, each planned for its values."""
+        async with self._turn(), self._database.transaction() as connection:
+            await connection.execute(
+                "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY;"
+                "SET LOCAL plan_cache_mode = force_custom_plan"
+            )
+            yield connection
