@@ -6,7 +6,8 @@ In: the facts. Out: an `Outgoing` with its exchange, routing key and properties.
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final
-from uuid import uuid4
+from random import getrandbits
+from uuid import UUID
 
 from pydantic import BaseModel
 
@@ -65,7 +66,7 @@ def envelope(
         routing_key=routing_key,
         body=body if isinstance(body, bytes) else body.model_dump_json().encode(),
         type=message_type,
-        message_id=str(uuid4()),
+        message_id=message_id(),
         timestamp=datetime.now(UTC),
         app_id=app_id,
         correlation_id=correlation_id,
@@ -74,6 +75,11 @@ def envelope(
         persistent=not advisory,
         mandatory=mandatory and not advisory,
     )
+
+
+def message_id() -> str:
+    """Return a new UUID. Unique, not secret: it saves a system call for each message."""
+    return str(UUID(int=getrandbits(128), version=4))
 
 
 def scheduled_message(scheduled: ExecutionScheduled, *, pool: str, traceparent: str | None) -> Outgoing:
@@ -216,7 +222,7 @@ def _forwarded(
         routing_key=routing_key,
         body=delivery.body,
         type=delivery.type or "",
-        message_id=delivery.message_id or str(uuid4()),
+        message_id=delivery.message_id or message_id(),
         correlation_id=delivery.correlation_id,
         reply_to=delivery.reply_to,
         app_id=delivery.app_id or app_id,

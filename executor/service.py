@@ -6,7 +6,8 @@ Stop: take nothing new, finish what is decided, close.
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import uvicorn
@@ -34,6 +35,15 @@ logger = logging.getLogger(__name__)
 
 _UNTOLD_MAX: Final = 1000
 """Hand-overs of HTTP admissions under way; beyond that the watchdog's offers have to do."""
+
+
+class HttpServer(uvicorn.Server):
+    """Leaves the signals to `common.lifecycle`: the library would end HTTP before the rest is drained."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
 
 
 class ExecutorService:
@@ -151,10 +161,7 @@ class ExecutorService:
             access_log=False,
             timeout_graceful_shutdown=5,
         )
-        server = uvicorn.Server(config)
-        # Signals are ours (common.lifecycle): the library would end HTTP before the rest is drained.
-        server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
-        return server
+        return HttpServer(config)
 
     async def _admit(self, admissions: Sequence[Admission]) -> list[Verdict]:
         verdicts, grants = await self._queue_manager.admit(admissions)

@@ -74,9 +74,11 @@ class Lease:
         asyncio.run(self._renew_until_stopped())
 
     async def _renew_until_stopped(self) -> None:
-        opening = asyncio.create_task(self._database.open())
+        opening = asyncio.create_task(self._database.open(), name="open-database")
         drain_seen = False
         try:
+            while not opening.done() and not self._stopping.is_set():
+                await asyncio.wait({opening}, timeout=_RETRY_SECONDS)
             while not self._stopping.is_set():
                 pause_seconds = self._heartbeat_seconds
                 asked_at = time.monotonic()
