@@ -2,12 +2,12 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Depends, Path, Query, Request
 from pydantic import Field
 
 from common.domain.errors import Code
 from executor.api.bodies import read_value
-from executor.api.definitions import Definitions, unknown_action
+from executor.api.definitions import Definitions, can_name_an_action, unknown_action
 from executor.api.executions import FilterText
 from executor.api.paging import Page, Paging, cursor_of, places_of, ticket_of
 from executor.api.problems import documented
@@ -18,6 +18,16 @@ from executor.reading import ActionShape, LineShape, LineStart, QueueStats, Read
 _CURSOR = "actions"
 _LINE_CURSOR = "line"
 RefPath = Annotated[str, Path(description="The action's name.", examples=["reports.render"])]
+
+
+async def _possible_ref(ref: RefPath) -> str:
+    if not can_name_an_action(ref):
+        raise unknown_action(ref)
+    return ref
+
+
+PossibleRef = Annotated[str, Depends(_possible_ref)]
+"""A name in the path that may be one; what cannot be is not found."""
 
 
 class LineListing(Paging):
@@ -43,7 +53,7 @@ def _add_definition_routes(routes: APIRouter, definitions: Definitions, reader: 
         return Page(items=items, next_cursor=None if last is None else cursor_of(_CURSOR, last))
 
     @routes.get("/{ref}", summary="Read one action", responses=documented(Code.NOT_FOUND))
-    async def get_action(ref: RefPath) -> ActionShape:
+    async def get_action(ref: PossibleRef) -> ActionShape:
         return await definitions.read(ref)
 
     @routes.put(
@@ -61,15 +71,15 @@ def _add_definition_routes(routes: APIRouter, definitions: Definitions, reader: 
         responses=documented(Code.NOT_FOUND, Code.UNKNOWN_FIELD, Code.TOO_LARGE),
         openapi_extra=requested_body("ActionDefinition"),
     )
-    async def patch_action(ref: RefPath, request: Request) -> ActionShape:
+    async def patch_action(ref: PossibleRef, request: Request) -> ActionShape:
         return await definitions.change(ref, await read_value(request))
 
     @routes.post("/{ref}/pause", summary="Admit, but grant nothing", responses=documented(Code.NOT_FOUND))
-    async def post_pause(ref: RefPath) -> ActionShape:
+    async def post_pause(ref: PossibleRef) -> ActionShape:
         return await definitions.change(ref, {"paused": True})
 
     @routes.post("/{ref}/resume", summary="Grant again", responses=documented(Code.NOT_FOUND))
-    async def post_resume(ref: RefPath) -> ActionShape:
+    async def post_resume(ref: PossibleRef) -> ActionShape:
         return await definitions.change(ref, {"paused": False})
 
 
@@ -79,7 +89,7 @@ def _add_line_routes(routes: APIRouter, definitions: Definitions, reader: Reader
         summary="How its queues stand, at one instant",
         responses=documented(Code.NOT_FOUND),
     )
-    async def get_queue_stats(ref: RefPath) -> QueueStats:
+    async def get_queue_stats(ref: PossibleRef) -> QueueStats:
         found = await reader.queue_stats(ref)
         if found is None:
             raise unknown_action(ref)
@@ -90,7 +100,7 @@ def _add_line_routes(routes: APIRouter, definitions: Definitions, reader: Reader
         summary="Who waits, in order, and who holds the slots",
         responses=documented(Code.NOT_FOUND, Code.UNKNOWN_FIELD),
     )
-    async def get_queue(ref: RefPath, asked: Annotated[LineListing, Query()]) -> LineShape:
+    async def get_queue(ref: PossibleRef, asked: Annotated[LineListing, Query()]) -> LineShape:
         await definitions.read(ref)
         start = LineStart(ticket_of(_LINE_CURSOR, asked.cursor) or 0)
         shape, rest = await reader.line(

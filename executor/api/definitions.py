@@ -27,7 +27,7 @@ class Definitions:
 
     async def read(self, ref: str) -> ActionShape:
         """Return an action; raises Refusal where there is none."""
-        found = await self._reader.action(ref) if _can_name(ref) else None
+        found = await self._reader.action(ref)
         if found is None:
             raise unknown_action(ref)
         return found
@@ -81,7 +81,8 @@ def unknown_action(ref: str) -> Refusal:
     )
 
 
-def _can_name(ref: str) -> bool:
+def can_name_an_action(ref: str) -> bool:
+    """Tell whether an action could have this name."""
     try:
         check_ref(ref)
     except ValueError:
