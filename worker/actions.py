@@ -71,7 +71,7 @@ def action(ref: str, **fields: Unpack[ActionFields]) -> Callable[[F], F]:
 
     Raises ActionDeclarationError, at import, for a field that is unknown or wrong.
     """
-    definition = _definition(f"@action({ref!r})", {"ref": ref, "runner": "python", **fields})
+    definition = _definition(f"@action({ref!r})", {"ref": ref, "runner": "python"}, fields)
     # The module of the `@`: a function that another decorator wrapped carries that decorator's namespace.
     namespace = sys._getframe(1).f_globals
 
@@ -84,14 +84,14 @@ def action(ref: str, **fields: Unpack[ActionFields]) -> Callable[[F], F]:
 
 def command_action(ref: str, *, argv: Sequence[str], **fields: Unpack[ActionFields]) -> RegisteredAction:
     """Declare a command as the action `ref`: parameters are JSON on stdin, the result is JSON on stdout."""
-    given = {"ref": ref, "runner": "command", "entrypoint": list(argv), **fields}
-    return _declare(sys._getframe(1).f_globals, _definition(f"command_action({ref!r})", given))
+    fixed = {"ref": ref, "runner": "command", "entrypoint": list(argv)}
+    return _declare(sys._getframe(1).f_globals, _definition(f"command_action({ref!r})", fixed, fields))
 
 
 def http_action(ref: str, *, url: str, **fields: Unpack[ActionFields]) -> RegisteredAction:
     """Declare a POST to `url` as the action `ref`; the body of a 2xx answer is the result."""
-    given = {"ref": ref, "runner": "http", "entrypoint": url, **fields}
-    return _declare(sys._getframe(1).f_globals, _definition(f"http_action({ref!r})", given))
+    fixed = {"ref": ref, "runner": "http", "entrypoint": url}
+    return _declare(sys._getframe(1).f_globals, _definition(f"http_action({ref!r})", fixed, fields))
 
 
 def load_actions(*targets: str) -> list[RegisteredAction]:
@@ -125,18 +125,18 @@ def action_from_entrypoint(ref: str, entrypoint: str) -> RegisteredAction:
     return RegisteredAction(definition=ActionDefinition(ref=ref), module=module_name, function=function)
 
 
-def _definition(place: str, given: dict[str, Any]) -> ActionDefinition:
+def _definition(place: str, fixed: dict[str, Any], fields: ActionFields) -> ActionDefinition:
+    known = ActionFields.__annotations__
+    unknown = [name for name in fields if name not in known]
+    if unknown:
+        raise ActionDeclarationError(
+            f"{place}: {', '.join(unknown)}: no such field; known are: {', '.join(sorted(known))}"
+        )
     try:
-        return ActionDefinition.model_validate(given)
+        return ActionDefinition.model_validate(fixed | fields)
     except ValidationError as error:
-        known = ", ".join(sorted(ActionFields.__annotations__))
         sentences = [
-            f"{'.'.join(str(step) for step in problem['loc']) or 'definition'}: "
-            + (
-                f"no such field; known are: {known}"
-                if problem["type"] == "extra_forbidden"
-                else problem["msg"]
-            )
+            f"{'.'.join(str(step) for step in problem['loc']) or 'definition'}: {problem['msg']}"
             for problem in error.errors(include_url=False, include_input=False)
         ]
         raise ActionDeclarationError(f"{place}: {'; '.join(sentences)}") from None

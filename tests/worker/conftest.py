@@ -1,5 +1,6 @@
 """Runners under test, a folder of actions, and calls."""
 
+import asyncio
 import itertools
 import json
 import sys
@@ -9,10 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from common.domain.identifiers import Attempt, ExecutionId
 from worker.runners import Call, RunLimits, StopRequest
 from worker.runners.guardian import Guardian
+
+_ON_BOTH_LOOPS = {"test_child", "test_command"}
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Run what touches file descriptors and processes on uvloop too: a worker uses it where it can."""
+    if item.path.stem in _ON_BOTH_LOOPS:
+        return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+    return {"asyncio": asyncio.new_event_loop}
+
 
 MakeModule = Callable[[str], str]
 MakeCall = Callable[..., Call]

@@ -19,8 +19,8 @@ from tests.worker.conftest import MakeCall, MakeModule
 from tests.worker.waiting import (
     failed_in,
     failure_in,
+    gone,
     has_text,
-    is_alive,
     pids_in,
     result_of,
     until,
@@ -152,7 +152,7 @@ async def test_a_child_is_used_again_and_ends_with_the_runner(
     assert await pid_of(runner, make_call) == pid
     assert pid != os.getpid()
     await runner.close()
-    assert not is_alive(pid)
+    await gone([pid])
 
 
 async def test_two_calls_at_once_run_in_two_children_and_a_third_waits(
@@ -234,7 +234,7 @@ async def test_sys_exit_is_a_failure_and_the_child_lives(runner: ChildRunner, ma
 async def test_a_child_killed_while_idle_is_replaced_unseen(runner: ChildRunner, make_call: MakeCall) -> None:
     pid = await pid_of(runner, make_call)
     os.kill(pid, signal.SIGKILL)
-    await until(lambda: not is_alive(pid))
+    await gone([pid])
     await asyncio.sleep(0)
     assert await pid_of(runner, make_call) != pid
 
@@ -248,7 +248,7 @@ async def test_a_child_killed_while_it_runs_takes_its_group_along(
     children = pids_in(path, 3)
     os.kill(child_among(children), signal.SIGKILL)
     assert failure_in(await running).type == "ProcessDied"
-    await until(lambda: not any(is_alive(pid) for pid in children))
+    await gone(children)
 
 
 def child_among(pids: list[int]) -> int:
@@ -272,7 +272,7 @@ async def test_a_timeout_ends_a_blocking_function_and_its_commands(
     assert isinstance(report.outcome, TimedOut)
     pids = pids_in(path, 3)
     assert len(pids) == 3
-    assert not any(is_alive(pid) for pid in pids)
+    await gone(pids)
     assert await pid_of(runner, make_call) not in pids
 
 
@@ -299,7 +299,7 @@ async def test_a_cancel_is_seen_inside_the_child(
     assert isinstance(report.outcome, Cancelled)
     assert has_text(Path(f"{path}.stopped"))
     assert "ExecutionStopped: no longer needed" in report.log
-    assert not is_alive(pids_in(path, 1)[0])
+    await gone(pids_in(path, 1))
 
 
 async def test_a_signal_that_the_worker_did_not_send_stops_nothing(
@@ -334,7 +334,7 @@ async def test_a_cancel_is_obeyed_while_the_child_still_starts(
     await until(lambda: has_text(path))
     call.stop.ask("cancel", "no")
     assert isinstance((await running).outcome, Cancelled)
-    await until(lambda: not is_alive(pids_in(path, 1)[0]))
+    await gone(pids_in(path, 1))
 
 
 async def test_a_module_that_cannot_be_loaded_is_a_failure_that_says_why(
@@ -408,4 +408,4 @@ def test_a_worker_that_is_killed_leaves_nothing_running(module: str, tmp_path: P
     finally:
         process.kill()
         process.wait()
-    asyncio.run(until(lambda: not any(is_alive(pid) for pid in pids_in(path, 5))))
+    asyncio.run(gone(pids_in(path, 5)))

@@ -15,8 +15,8 @@ from tests.worker.conftest import MakeCall
 from tests.worker.waiting import (
     failed_in,
     failure_in,
+    gone,
     has_text,
-    is_alive,
     pids_in,
     result_of,
     stopped_in,
@@ -136,8 +136,7 @@ async def test_a_timeout_ends_the_whole_process_group(
     report = await runner.run(call)
     assert isinstance(report.outcome, TimedOut)
     assert "500ms" in report.outcome.failure.message
-    assert len(pids_in(pids, 3)) == 3
-    assert not any(is_alive(pid) for pid in pids_in(pids, 3))
+    await gone(pids_in(pids, 3))
 
 
 async def test_a_cancel_ends_the_whole_process_group(
@@ -151,7 +150,7 @@ async def test_a_cancel_ends_the_whole_process_group(
     report = await running
     assert isinstance(report.outcome, Cancelled)
     assert report.outcome.failure.message == "no longer needed"
-    assert not any(is_alive(pid) for pid in pids_in(pids, 3))
+    await gone(pids_in(pids, 3))
 
 
 async def test_a_command_that_ignores_sigterm_is_killed_after_the_grace(
@@ -166,7 +165,7 @@ async def test_a_command_that_ignores_sigterm_is_killed_after_the_grace(
     report = await running
     assert isinstance(report.outcome, Cancelled)
     assert limits.grace_seconds <= time.monotonic() - asked_at < limits.grace_seconds + 2
-    assert not is_alive(pids_in(pids, 1)[0])
+    await gone(pids_in(pids, 1))
 
 
 async def test_after_a_lost_lease_there_is_no_grace(
@@ -182,7 +181,7 @@ async def test_after_a_lost_lease_there_is_no_grace(
     async with asyncio.timeout(5):
         report = await running
     assert report.outcome == Interrupted(kind="lease_lost", reason="the lease is over")
-    assert not is_alive(pids_in(pids, 1)[0])
+    await gone(pids_in(pids, 1))
 
 
 async def test_a_drain_interrupts_and_reports_no_outcome(
@@ -204,7 +203,7 @@ async def test_stragglers_are_killed_after_a_normal_end(
     call = make_command_call("sh", "-c", 'sleep 1000 & echo $! >"$0"; echo 5', str(pids))
     report = await runner.run(call)
     assert result_of(report) == "5"
-    await until(lambda: not is_alive(pids_in(pids, 1)[0]))
+    await gone(pids_in(pids, 1))
 
 
 async def test_a_daemon_that_keeps_the_pipes_open_does_not_hold_the_run(
@@ -239,7 +238,7 @@ async def test_a_cancelled_runner_leaves_no_process(
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    await until(lambda: not any(is_alive(pid) for pid in pids_in(pids, 3)))
+    await gone(pids_in(pids, 3))
 
 
 async def test_fifty_commands_at_once_keep_their_results_apart(

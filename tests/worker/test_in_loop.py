@@ -61,7 +61,8 @@ async def return_(what: str):
     loop = []
     loop.append(loop)
     return {"nan": float("nan"), "deep": {"x": [float("inf")]}, "nul": "a\\0b", "object": object(),
-            "large": "x" * 200_000, "word": "NaN and Infinity", "escaped": "\\\\u0000", "surrogate": "\\ud800",
+            "large": "x" * 200_000, "word": "NaN and Infinity", "escaped": "\\\\u0000",
+            "surrogate": "\\ud800",
             "circle": loop, "none": None, "set": {1}}[what]
 
 @action("wait")

@@ -26,6 +26,12 @@ def is_alive(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
+async def gone(pids: list[int]) -> None:
+    """Wait until none of them is alive: killed stragglers may take a moment to die."""
+    assert pids
+    await until(lambda: not any(is_alive(pid) for pid in pids))
+
+
 def has_text(path: Path) -> bool:
     return path.exists() and path.read_text().endswith("\n")
 

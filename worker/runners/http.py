@@ -17,7 +17,7 @@ from pydantic_core import to_json
 from common.domain.durations import SECONDS_MAX
 from common.domain.outcomes import Completed, Failed
 from worker.attempt_log import LogTail
-from worker.judgement import failed, invalid_result, judge_text, result_too_large
+from worker.judgement import Judge, failed, invalid_result, judge_text, result_too_large
 from worker.runners.capture import ResultBuffer
 from worker.runners.report import Call, RunLimits, RunReport, ending
 from worker.runners.stopping import StoppableTask, run_until_stopped
@@ -53,12 +53,16 @@ class HttpRunner:
         return RunReport(outcome=ending(ended), log=log.text())
 
     async def _judged(self, call: Call, log: LogTail) -> Completed | Failed:
-        try:
-            return await self._posted(call, log)
-        except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
-            return failed(type(error).__name__, str(error), retryable=False)
-        except httpx.HTTPError as error:
-            return failed(type(error).__name__, f"POST {call.entrypoint}: {str(error) or 'no answer'}")
+        judge = Judge(result_bytes_max=self._limits.result_bytes_max, write_log=log.write_line)
+        with judge:
+            try:
+                judge.outcome = await self._posted(call, log)
+            except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+                judge.outcome = failed(type(error).__name__, str(error), retryable=False)
+            except httpx.HTTPError as error:
+                reason = str(error) or "no answer"
+                judge.outcome = failed(type(error).__name__, f"POST {call.entrypoint}: {reason}")
+        return judge.outcome
 
     async def _posted(self, call: Call, log: LogTail) -> Completed | Failed:
         started_at = time.monotonic()

@@ -1,7 +1,7 @@
 """A process that leads a session of its own, together with all that stays in its process group.
 
-In: an argv. Out: a `ProcessGroup` that can be asked, killed and awaited. When it has ended, nothing of the
-group is left: stragglers are killed before the leader is reaped, while its number cannot be anybody else's.
+In: an argv. Out: a `ProcessGroup` that can be asked, killed and awaited. When it has ended, all of
+the group was killed: stragglers before the leader is reaped, while its number cannot be anybody else's.
 How far this reaches: a grandchild that moves to a session of its own (`setsid`, a daemon) has left the group.
 Next: `worker.runners.guardian` ends the groups of a worker that was killed.
 """
