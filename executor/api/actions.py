@@ -60,7 +60,7 @@ def _add_definition_routes(routes: APIRouter, definitions: Definitions, reader: 
         "/{ref}",
         summary="Store a whole definition; a changed limit acts at once",
         responses=documented(Code.UNKNOWN_FIELD, Code.TOO_LARGE),
-        openapi_extra=requested_body("ActionDefinition"),
+        openapi_extra=requested_body("ActionFields"),
     )
     async def put_action(ref: RefPath, request: Request) -> ActionShape:
         return await definitions.put(ref, await read_value(request))
@@ -69,7 +69,7 @@ def _add_definition_routes(routes: APIRouter, definitions: Definitions, reader: 
         "/{ref}",
         summary="Change some fields; a changed limit acts at once",
         responses=documented(Code.NOT_FOUND, Code.UNKNOWN_FIELD, Code.TOO_LARGE),
-        openapi_extra=requested_body("ActionDefinition"),
+        openapi_extra=requested_body("ActionFields"),
     )
     async def patch_action(ref: PossibleRef, request: Request) -> ActionShape:
         return await definitions.change(ref, await read_value(request))

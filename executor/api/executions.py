@@ -52,6 +52,13 @@ class Cancelled(BaseModel):
 def execution_routes(services: ApiServices, reader: Reader) -> APIRouter:
     """Return the routes of executions."""
     routes = APIRouter(prefix="/executions", tags=["executions"])
+    _add_submit_route(routes, services)
+    _add_reading_routes(routes, reader)
+    _add_cancel_route(routes, services)
+    return routes
+
+
+def _add_submit_route(routes: APIRouter, services: ApiServices) -> None:
     parameters_bytes_max = services.settings.parameters_bytes_max
 
     @routes.post(
@@ -92,11 +99,16 @@ def execution_routes(services: ApiServices, reader: Reader) -> APIRouter:
                 response.headers["Location"] = f"/api/v1/executions/{accepted.id}"
                 return accepted
 
-    @routes.get("", summary="List executions, newest first", responses=documented(Code.UNKNOWN_FIELD))
+
+def _add_reading_routes(routes: APIRouter, reader: Reader) -> None:
+    @routes.get(
+        "",
+        summary="List executions, newest first",
+        description="A page may be short, or empty, and still have a `next_cursor`: it looks at a bounded number "
+        "of executions and carries a bounded number of bytes.",
+        responses=documented(Code.UNKNOWN_FIELD),
+    )
     async def get_executions(asked: Annotated[ExecutionListing, Query()]) -> Page[ExecutionRecord]:
-        """A page may be short, or empty, and still have a `next_cursor`: it looks at a bounded number of
-        executions and carries a bounded number of bytes.
-        """  # noqa: D205, D401
         wanted = ExecutionFilter(
             action_ref=asked.action_ref,
             statuses=tuple(asked.status) if asked.status else None,
@@ -116,6 +128,8 @@ def execution_routes(services: ApiServices, reader: Reader) -> APIRouter:
             raise _unknown(execution_id)
         return found
 
+
+def _add_cancel_route(routes: APIRouter, services: ApiServices) -> None:
     @routes.post(
         "/{execution_id}/cancel",
         summary="End what has not started; ask for the end of what runs",
@@ -137,8 +151,6 @@ def execution_routes(services: ApiServices, reader: Reader) -> APIRouter:
                 problem(Code.ALREADY_TERMINAL, ended, id=execution_id, execution_status=move.status)
             )
         return Cancelled(id=execution_id, status=move.status)
-
-    return routes
 
 
 def _unknown(execution_id: int) -> Refusal:

@@ -24,13 +24,13 @@ _EXAMPLES: dict[str, dict[str, Any]] = {
             ],
         },
     },
-    "ActionDefinition": {
+    "ActionFields": {
         "command": {
             "summary": "At most two at once",
             "value": {"runner": "command", "entrypoint": ["wc", "-w"], "max_concurrent": 2, "timeout": "5m"},
-        }
+        },
+        "limit": {"summary": "A limit, and nothing else", "value": {"max_concurrent": 5}},
     },
-    "ActionChanges": {"limit": {"summary": "Another limit, at once", "value": {"max_concurrent": 5}}},
     "CancelBody": {"reason": {"summary": "With a reason", "value": {"reason": "no longer needed"}}},
 }
 
@@ -56,6 +56,9 @@ def describe(app: FastAPI, *models: type[BaseModel]) -> None:
             schemas = schema.setdefault("components", {}).setdefault("schemas", {})
             for name, definition in described.get("$defs", {}).items():
                 schemas.setdefault(name, definition)
+            # The path names the action, and every other field has a default or is kept.
+            fields = {key: part for key, part in schemas["ActionDefinition"].items() if key != "required"}
+            schemas["ActionFields"] = fields | {"title": "ActionFields"}
             app.openapi_schema = schema
         return app.openapi_schema
 

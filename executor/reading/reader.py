@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 KEYS_MAX: Final = 100
 """Most concurrency keys in the figures of one action."""
 _PAGE_BYTES_MAX: Final = 4_000_000
-_LOOKED_AT_MAX: Final = 100_000
+_LOOKED_AT_MAX: Final = 50_000
 _READINGS_MAX: Final = 2
 _TURN_TIMEOUT_SECONDS: Final = 10.0
 _ID_MAX: Final = 2**63 - 1

@@ -61,7 +61,7 @@ taken AS (
 rest AS (
     SELECT CASE
         WHEN (SELECT count(*) FROM page) > (SELECT count(*) FROM taken) THEN (SELECT min(t.id) FROM taken t)
-        WHEN (SELECT count(*) FROM candidate) >= $9::integer THEN (SELECT min(c.id) FROM candidate c)
+        ELSE (SELECT CASE WHEN count(*) >= $9::integer THEN min(c.id) END FROM candidate c)
     END AS next_before
 )
 SELECT r.next_before, t.* FROM rest r LEFT JOIN taken t ON true ORDER BY t.id DESC
