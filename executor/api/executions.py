@@ -104,8 +104,8 @@ def _add_reading_routes(routes: APIRouter, reader: Reader) -> None:
     @routes.get(
         "",
         summary="List executions, newest first",
-        description="A page may be short, or empty, and still have a `next_cursor`: it looks at a bounded number "
-        "of executions and carries a bounded number of bytes.",
+        description="A page may be short, or empty, and still have a `next_cursor`: it looks at a bounded "
+        "number of executions and carries a bounded number of bytes.",
         responses=documented(Code.UNKNOWN_FIELD),
     )
     async def get_executions(asked: Annotated[ExecutionListing, Query()]) -> Page[ExecutionRecord]:
