@@ -50,6 +50,18 @@ def blocking(seconds: float = 0.0) -> int:
     return os.getpid()
 
 
+@action("record.seven", max_concurrent=7)
+async def record_seven(context: Context, file: str, number: int = 0) -> int:
+    """Do what `record` does, seven at once."""
+    return await record(context, file, number)
+
+
+@action("hold", max_concurrent=1)
+async def hold() -> None:
+    """Run until somebody stops it."""
+    await asyncio.Event().wait()
+
+
 def _append(file: str, event: str, context: Context, number: int, client: int) -> None:
     line = json.dumps(
         {

@@ -1,0 +1,78 @@
+"""P5 over plain restarts: of our services, of the broker, of the database. Nothing is lost or doubled."""
+
+import asyncio
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+
+from localservers import LocalServers
+from migrations import migrate
+from tests.e2e.history import history_of, physical
+from tests.e2e.processes import running
+from tests.e2e.traffic import submit, until
+
+
+async def test_a_restarted_executor_loses_and_doubles_nothing(
+    database_url: str, amqp_url: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "record.jsonl"
+    bodies = [{"action_ref": "record", "parameters": {"file": str(file), "number": n}} for n in range(300)]
+    async with running(database_url, amqp_url) as system, history_of(database_url) as history:
+        await submit(amqp_url, bodies)
+        for _ in range(3):
+            await asyncio.sleep(0.2)
+            assert await system.executors[-1].stop() == 0
+            await system.start_executor()
+        await history.ended(300)
+    assert [line.number for line in physical(file) if line.event == "start"] == list(range(300))
+
+
+async def test_a_drained_worker_finishes_what_runs_and_gives_back_what_does_not_end(
+    database_url: str, amqp_url: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "record.jsonl"
+    short = {"action_ref": "record", "parameters": {"file": str(file), "seconds": 1.0}}
+    settings = {"TURNSTILE_DRAIN_TIMEOUT": "3s", "TURNSTILE_STOP_GRACE": "500ms"}
+    async with (
+        running(database_url, amqp_url, settings=settings) as system,
+        history_of(database_url) as history,
+        httpx.AsyncClient(base_url=f"{system.http_url}/api/v1") as http,
+    ):
+        answer = await http.post("/executions", json=[short, {"action_ref": "scripted", "parameters": {"steps": ["HANG", "OK"]}}])
+        hanging = answer.json()["items"][1]["id"]
+
+        async def both_run() -> bool:
+            return await history.value("SELECT count(*) FROM execution WHERE status = 'running'") == 2
+
+        await until(both_run, "both run")
+        system.workers[0].signal(signal.SIGTERM)
+        assert await asyncio.wait_for(system.workers[0].process.wait(), 20) == 0
+        assert await history.value("SELECT status::text FROM execution WHERE id <> $1", hanging) == "completed"
+        await system.start_worker("tests.e2e.actions")
+        await history.ended(2)
+        attempts = await history.rows("SELECT attempt, outcome FROM attempt WHERE execution_id = $1 ORDER BY 1", hanging)
+    assert [(row["attempt"], row["outcome"]) for row in attempts] == [(1, "handed_back"), (2, "completed")]
+
+
+async def test_a_restarted_broker_and_a_restarted_database_lose_nothing(
+    own_servers: Callable[..., LocalServers], tmp_path: Path
+) -> None:
+    servers = own_servers()
+    database_url = servers.postgresql.create_database("turnstile")
+    amqp_url = servers.rabbitmq.create_vhost("turnstile")
+    await migrate(database_url)
+    file = tmp_path / "record.jsonl"
+    bodies = [{"action_ref": "record", "parameters": {"file": str(file), "number": n}} for n in range(400)]
+    async with running(database_url, amqp_url, workers=2):
+        await submit(amqp_url, bodies[:200])
+        await asyncio.to_thread(servers.postgresql.restart)
+        await submit(amqp_url, bodies[200:])
+        await asyncio.to_thread(servers.rabbitmq.restart)
+        async with history_of(database_url) as history:
+            await history.ended(400, deadline_seconds=90)
+            granted = await history.grant_order("record")
+    started = [line.number for line in physical(file) if line.event == "start"]
+    assert granted == sorted(granted)
+    assert started == list(range(400))

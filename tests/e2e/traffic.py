@@ -1,0 +1,95 @@
+"""What the end-to-end tests send and wait for: requests over AMQP, conditions with a deadline."""
+
+import asyncio
+import json
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aio_pika
+
+from common.broker.delivery import Outgoing
+from common.broker.publisher import Publisher
+from common.broker.topology import EXECUTIONS, declare_executor
+from common.messages import REQUESTED
+
+DEADLINE_SECONDS = 60.0
+
+
+def request(body: Mapping[str, Any] | bytes, *, reply_to: str | None = None, **properties: Any) -> Outgoing:
+    """Return `execution.requested` as a client would send it."""
+    message_id = str(uuid.uuid4())
+    given: dict[str, Any] = {"message_id": message_id, "correlation_id": message_id, **properties}
+    return Outgoing(
+        exchange=EXECUTIONS,
+        routing_key=REQUESTED,
+        body=body if isinstance(body, bytes) else json.dumps(body).encode(),
+        type=REQUESTED,
+        reply_to=reply_to,
+        app_id="client",
+        **given,
+    )
+
+
+@asynccontextmanager
+async def publishing(amqp_url: str) -> AsyncIterator[Publisher]:
+    """Lend a connected publisher."""
+    publisher = Publisher(amqp_url, name="test", declare=declare_executor)
+    task = asyncio.create_task(publisher.run())
+    try:
+        yield publisher
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def submit(amqp_url: str, bodies: Sequence[Mapping[str, Any] | bytes]) -> None:
+    """Publish requests in order, confirmed."""
+    async with publishing(amqp_url) as publisher:
+        await publisher.publish([request(body) for body in bodies])
+
+
+async def ask(amqp_url: str, messages: Callable[[str], Sequence[Outgoing]]) -> list[tuple[str, dict[str, Any]]]:
+    """Publish `messages(reply_to)` and return the type and body of as many replies, in order of publishing."""
+    connection = await aio_pika.connect(amqp_url)
+    async with connection:
+        channel = await connection.channel()
+        queue = await channel.declare_queue(exclusive=True)
+        sent = messages(queue.name)
+        async with publishing(amqp_url) as publisher:
+            await publisher.publish(sent)
+        replies: dict[str | None, tuple[str, dict[str, Any]]] = {}
+        async with asyncio.timeout(DEADLINE_SECONDS), queue.iterator() as incoming:
+            async for message in incoming:
+                await message.ack()
+                replies[message.correlation_id] = (message.type or "", json.loads(message.body))
+                if len(replies) == len(sent):
+                    break
+    return [replies[message.correlation_id] for message in sent]
+
+
+async def drain_queue(amqp_url: str, name: str, count: int) -> list[aio_pika.abc.AbstractIncomingMessage]:
+    """Take `count` messages out of a queue."""
+    connection = await aio_pika.connect(amqp_url)
+    async with connection:
+        channel = await connection.channel()
+        queue = await channel.get_queue(name, ensure=False)
+        taken: list[aio_pika.abc.AbstractIncomingMessage] = []
+        async with asyncio.timeout(DEADLINE_SECONDS), queue.iterator() as incoming:
+            async for message in incoming:
+                await message.ack()
+                taken.append(message)
+                if len(taken) == count:
+                    break
+    return taken
+
+
+async def until(
+    condition: Callable[[], Awaitable[bool]], what: str, *, deadline_seconds: float = DEADLINE_SECONDS
+) -> None:
+    """Wait until `condition()` holds; fail with `what` after the deadline."""
+    deadline = asyncio.get_running_loop().time() + deadline_seconds
+    while not await condition():
+        assert asyncio.get_running_loop().time() < deadline, f"not within {deadline_seconds} s: {what}"
+        await asyncio.sleep(0.05)
