@@ -1,0 +1,157 @@
+"""What the command lines of both services agree on: options from a settings model, and how a command ends.
+
+In: a model whose fields are settings. Out: one option for each, with its name in the environment, default and
+description, so that `--help` lists every `TURNSTILE_*`. A command that cannot go on raises `CommandFailed`:
+the user sees its message and the exit code, never a traceback.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    Concatenate,
+    Final,
+    Literal,
+    ParamSpec,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+)
+
+import typer
+from pydantic import BaseModel, SecretStr
+from pydantic.fields import FieldInfo
+from typer.core import TyperGroup
+
+from common.domain.durations import format_duration
+from common.domain.errors import TurnstileError
+
+EXIT_FAILED: Final = 1
+"""Something was refused, or did not end well."""
+EXIT_USAGE: Final = 2
+"""What was asked for, or a setting, is wrong."""
+EXIT_UNREACHABLE: Final = 3
+"""A server cannot be reached."""
+EXIT_TIMED_OUT: Final = 4
+"""What was waited for did not happen in time."""
+
+Subject = TypeVar("Subject")
+Rest = ParamSpec("Rest")
+
+
+class CommandFailed(TurnstileError):
+    """The command ends here; the message says what was expected, where, and what would do."""
+
+    def __init__(self, message: str, *, exit_code: int) -> None:
+        super().__init__(message)
+        self.message = message
+        self.exit_code = exit_code
+
+
+class _CommandGroup(TyperGroup):
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except CommandFailed as failed:
+            typer.echo(failed.message, err=True)
+            raise typer.Exit(failed.exit_code) from None
+
+
+def command_line(summary: str) -> typer.Typer:
+    """Return an empty command line, or a group of commands inside one."""
+    return typer.Typer(
+        cls=_CommandGroup,
+        help=summary,
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    )
+
+
+def with_options(
+    model: type[BaseModel], read: Callable[..., Subject], *, only: Collection[str] | None = None
+) -> Callable[[Callable[Concatenate[Subject, Rest], None]], Callable[..., None]]:
+    """Give a command one option for each field of `model` (or `only` some), and `read(**given)` to act on.
+
+    What was not given, neither as an option nor in the environment, is None. `read` names the setting that
+    is wrong. The command's own parameters come first in its help.
+    """
+    options = [
+        _option(name, field) for name, field in model.model_fields.items() if only is None or name in only
+    ]
+
+    def decorate(command: Callable[Concatenate[Subject, Rest], None]) -> Callable[..., None]:
+        signature = inspect.signature(command, eval_str=True)
+        _, *own = signature.parameters.values()
+
+        @functools.wraps(command)
+        def with_subject(**given: Any) -> None:
+            subject = read(**{option.name: given.pop(option.name) for option in options})
+            command(subject, **given)  # type: ignore[call-arg]
+
+        parameters = [*(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own), *options]
+        with_subject.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return with_subject
+
+    return decorate
+
+
+def environment_name(field_name: str) -> str:
+    """Return the name of a setting in the environment."""
+    return f"TURNSTILE_{field_name.upper()}"
+
+
+def _option(name: str, field: FieldInfo) -> inspect.Parameter:
+    flag, is_switch = f"--{name.replace('_', '-')}", field.annotation is bool
+    sentence = field.description or f"{name.replace('_', ' ').capitalize()}."
+    default = _shown(field.get_default(call_default_factory=True, validated_data={}))
+    option = typer.Option(
+        f"{flag}/--no-{flag[2:]}" if is_switch else flag,
+        envvar=environment_name(name),
+        help=f"{sentence} [default: {default}]" if default else sentence,
+        metavar=None if is_switch else _metavar(field),
+        show_default=False,
+    )
+    kind = bool if is_switch else str
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
+    )
+
+
+def _shown(default: object) -> str:
+    match default:
+        case None:
+            return ""
+        case SecretStr():
+            return default.get_secret_value()
+        case bool():
+            return "yes" if default else "no"
+        case float():
+            return format_duration(default)
+        case list():
+            return ",".join(map(str, default))
+        case _:
+            return str(default)
+
+
+_METAVARS: Final[Mapping[object, str]] = {
+    int: "NUMBER",
+    float: "DURATION",
+    SecretStr: "TEXT",
+    list: "A,B,...",
+}
+
+
+def _metavar(field: FieldInfo) -> str:
+    kind: Any = field.annotation
+    if get_origin(kind) in (Union, UnionType):
+        kind = next(part for part in get_args(kind) if part is not NoneType)
+    if get_origin(kind) is Literal:
+        return "|".join(get_args(kind))
+    return _METAVARS.get(get_origin(kind) or kind, "TEXT")

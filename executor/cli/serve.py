@@ -1,0 +1,95 @@
+"""`executor serve` and `executor migrate`: the commands that need the servers themselves, not the API.
+
+In: settings. Out: a running service (next: `executor.service`), or a database at the newest schema.
+What they load is imported when they run: the client commands start without it.
+"""
+
+import asyncio
+import functools
+import logging
+from typing import Annotated, Final
+
+import typer
+
+from common.command_line import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE, CommandFailed, with_options
+from common.domain.durations import parse_duration
+from common.lifecycle import run_service
+from common.settings import CommonSettings, read_settings
+from common.telemetry import configure_logging
+from executor.settings import ExecutorSettings
+
+logger = logging.getLogger(__name__)
+
+_RETRY_SECONDS: Final = 1.0
+
+
+@with_options(ExecutorSettings, functools.partial(read_settings, ExecutorSettings))
+def serve(settings: ExecutorSettings) -> None:
+    """Serve: take in requests, grant slots, watch over workers, answer HTTP. Stops in order on SIGTERM."""
+    from executor.service import ExecutorService  # noqa: PLC0415
+
+    if settings.is_exposed():
+        raise CommandFailed(
+            f"TURNSTILE_API_TOKENS: {settings.http_host} can be reached from other machines, and no token is "
+            "set; set one (TURNSTILE_API_TOKENS=...), bind to 127.0.0.1 (TURNSTILE_HTTP_HOST), or say "
+            "--insecure",
+            exit_code=EXIT_USAGE,
+        )
+    configure_logging(level=settings.log_level, form=settings.log_format)
+    run_service(ExecutorService(settings).serve)
+
+
+@with_options(
+    CommonSettings,
+    functools.partial(read_settings, CommonSettings),
+    only=("database_url", "log_format", "log_level"),
+)
+def migrate(
+    settings: CommonSettings,
+    wait: Annotated[
+        float,
+        typer.Option(
+            parser=parse_duration,
+            metavar="DURATION",
+            show_default="60s",
+            help="How long to try to reach the database.",
+        ),
+    ] = 60.0,
+) -> None:
+    """Bring the database to this version's schema. Safe to run from many processes at once."""
+    configure_logging(level=settings.log_level, form=settings.log_format)
+    asyncio.run(_migrate(settings.database_url.get_secret_value(), wait_seconds=wait))
+
+
+async def _migrate(url: str, *, wait_seconds: float) -> None:
+    from sqlalchemy.exc import DBAPIError  # noqa: PLC0415
+
+    from common.database import Database, shown_url  # noqa: PLC0415
+    from migrations import migrate as bring_up_to_date  # noqa: PLC0415
+
+    deadline = asyncio.get_running_loop().time() + wait_seconds
+    database = Database(url, application_name="turnstile migrate", connections_max=1)
+    while True:
+        try:
+            async with asyncio.timeout_at(deadline):
+                await database.open()
+        except TimeoutError:
+            reason = database.last_error
+            raise CommandFailed(
+                f"TURNSTILE_DATABASE_URL: {shown_url(url)} cannot be reached: {reason}",
+                exit_code=EXIT_UNREACHABLE,
+            ) from None
+        finally:
+            await database.close()
+        try:
+            await bring_up_to_date(url)
+        except OSError as error:
+            logger.warning("migration_interrupted", extra={"reason": str(error)})
+        except DBAPIError as error:
+            if not error.connection_invalidated:
+                raise CommandFailed(f"the migration failed: {error.orig}", exit_code=EXIT_FAILED) from error
+            logger.warning("migration_interrupted", extra={"reason": str(error.orig)})
+        else:
+            logger.info("migrated", extra={"url": shown_url(url)})
+            return
+        await asyncio.sleep(_RETRY_SECONDS)

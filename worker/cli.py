@@ -1,0 +1,116 @@
+"""The command line `worker`.
+
+In: the modules that declare actions, and settings from the environment. Out: a running service (next:
+`worker.service`), or a list of what the modules declare. Exit codes are those of `executor`.
+"""
+
+import asyncio
+import functools
+import json
+import socket
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from common.command_line import EXIT_USAGE, CommandFailed, command_line, with_options
+from common.domain.durations import format_duration
+from common.lifecycle import run_service
+from common.settings import read_settings
+from common.telemetry import configure_logging
+from worker.actions import ActionsNotFound, RegisteredAction, load_actions
+from worker.health import serve_with_health
+from worker.parameters import ActionDeclarationError
+from worker.service import WorkerService
+from worker.settings import WorkerSettings
+
+app = command_line("Runs executions: claims what was granted, runs it, tells how it ended.")
+
+Targets = Annotated[
+    list[str],
+    typer.Option(
+        "--actions",
+        metavar="MODULE[:NAME]",
+        help="Module that declares actions, or one of them; may be repeated. "
+        "The current folder is importable. Example: --actions reports.actions",
+    ),
+]
+
+
+@app.command()
+@with_options(WorkerSettings, functools.partial(read_settings, WorkerSettings))
+def serve(settings: WorkerSettings, actions: Targets) -> None:
+    """Serve the actions of these modules. Stops in order on SIGTERM: what runs may end first."""
+    configure_logging(level=settings.log_level, form=settings.log_format)
+    loaded = _load(actions)
+    listener = _listen(settings)
+
+    async def run(stop: asyncio.Event) -> None:
+        service = WorkerService(settings, actions, loaded)
+        if listener is None:
+            await service.serve(stop)
+        else:
+            await serve_with_health(service.serve(stop), service.readiness, listener)
+
+    run_service(run)
+
+
+@app.command("actions")
+def show_actions(
+    actions: Targets,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: a list of definitions.")] = False,
+) -> None:
+    """Show the actions that these modules declare."""
+    loaded = _load(actions)
+    if as_json:
+        typer.echo(json.dumps([action.definition.model_dump(mode="json") for action in loaded], indent=2))
+    else:
+        _print_table(loaded)
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
+
+
+def _load(targets: Sequence[str]) -> list[RegisteredAction]:
+    try:
+        return load_actions(*targets)
+    except (ActionsNotFound, ActionDeclarationError) as error:
+        raise CommandFailed(f"--actions {error}", exit_code=EXIT_USAGE) from None
+
+
+def _listen(settings: WorkerSettings) -> socket.socket | None:
+    """Bind before anything starts: a port that is taken is a wrong setting."""
+    host, port = settings.worker_http_host, settings.worker_http_port
+    if port is None:
+        return None
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise CommandFailed(
+            f"TURNSTILE_WORKER_HTTP_PORT: cannot listen on {host}:{port}: {error.strerror}; "
+            "choose another port, 0 for any free one, or none",
+            exit_code=EXIT_USAGE,
+        ) from None
+
+
+def _print_table(loaded: Sequence[RegisteredAction]) -> None:
+    console = Console(highlight=False)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("ACTION", "RUNNER", "LIMIT", "KEY", "TIMEOUT", "POOL", "MODULE"):
+        table.add_column(heading, no_wrap=True)
+    for action in loaded:
+        definition = action.definition
+        limit = "none" if definition.max_concurrent is None else str(definition.max_concurrent)
+        timeout = "" if definition.timeout is None else format_duration(definition.timeout)
+        cells = (definition.ref, definition.runner, limit, definition.concurrency_key or "", timeout)
+        table.add_row(*(Text(cell) for cell in (*cells, definition.pool, action.module)))
+    console.print(table, width=None if console.is_terminal else 1000)
+
+
+if __name__ == "__main__":
+    app(prog_name="worker")

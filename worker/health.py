@@ -1,0 +1,81 @@
+"""`/livez` and `/readyz` of a worker, on a port of its own.
+
+In: what the worker knows of its servers. Out: the same answers as the executor service gives, so that one
+health check fits both. Nothing here stops the worker: who is not ready still works off what it holds.
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+logger = logging.getLogger(__name__)
+
+_STOP_TIMEOUT_SECONDS: Final = 5.0
+
+Readiness = Callable[[], dict[str, str | None]]
+"""Names each server we depend on, with None or why it cannot be reached."""
+
+
+class _Server(uvicorn.Server):
+    """Leaves the signals to `common.lifecycle`: health is answered until the worker has drained."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def health_app(readiness: Readiness) -> Starlette:
+    """Return the two routes."""
+
+    async def get_livez(_: Request) -> JSONResponse:
+        return JSONResponse({"status": "alive"})
+
+    async def get_readyz(_: Request) -> JSONResponse:
+        parts = readiness()
+        ill = "; ".join(f"{name}: {reason}" for name, reason in parts.items() if reason is not None)
+        if not ill:
+            return JSONResponse({"status": "ready", "parts": parts})
+        return JSONResponse(
+            {
+                "type": "urn:turnstile:problem:unavailable",
+                "title": "Unavailable",
+                "status": 503,
+                "detail": ill,
+                "code": "unavailable",
+                "parts": parts,
+            },
+            status_code=503,
+            headers={"Retry-After": "1"},
+            media_type="application/problem+json",
+        )
+
+    return Starlette(routes=[Route("/livez", get_livez), Route("/readyz", get_readyz)])
+
+
+async def serve_with_health(
+    work: Coroutine[Any, Any, None], readiness: Readiness, listener: socket.socket
+) -> None:
+    """Answer on `listener`, which is closed at the end, for as long as `work` takes."""
+    config = uvicorn.Config(
+        health_app(readiness), log_config=None, access_log=False, timeout_graceful_shutdown=1, lifespan="off"
+    )
+    server = _Server(config)
+    host, port = listener.getsockname()[:2]
+    logger.info("health_serving", extra={"host": host, "port": port})
+    async with asyncio.TaskGroup() as tasks:
+        http = tasks.create_task(server.serve(sockets=[listener]), name="health")
+        try:
+            await work
+        finally:
+            server.should_exit = True
+            await asyncio.wait({http}, timeout=_STOP_TIMEOUT_SECONDS)
+            http.cancel()
