@@ -32,4 +32,5 @@ def retry_delay_seconds(policy: RetryPolicy, *, failures: int, spread: float) ->
         return None
     # The exponent is bounded so that a long series cannot overflow a float.
     wait = policy.delay_seconds * policy.factor ** min(failures - 1, 64)
-    return max(0.0, min(wait, policy.max_delay_seconds) * (1 + policy.jitter * spread))
+    spread_wait = min(wait, policy.max_delay_seconds) * (1 + policy.jitter * spread)
+    return min(max(0.0, spread_wait), policy.max_delay_seconds)
