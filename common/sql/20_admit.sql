@@ -77,48 +77,55 @@ BEGIN
     tickets := ARRAY(SELECT nextval('execution_id_seq') FROM generate_series(1, cardinality(in_action_refs)));
     admitted_at := clock_timestamp();
 
-    -- 4. Refuse what a bounded line cannot take. `place` numbers the newcomers of each line; copies of
-    --    a request that is already known take no place.
+    -- 4. Refuse what a bounded line cannot take. `place` numbers the newcomers of each line. Copies of a
+    --    request that is already known take no place; copies inside the batch share the fate of the first.
     IF EXISTS (
         SELECT FROM action a
         WHERE a.id = ANY (action_ids) AND (a.max_queued IS NOT NULL OR a.when_full = 'reject')
     ) THEN
-        WITH newcomer AS (
-            SELECT r.ord, r.queue_id, r.action_id, r.code,
-                   r.code IS NULL
+        WITH request AS (
+            SELECT r.*, min(r.ord) OVER (
+                PARTITION BY r.code IS NULL, r.idempotency_key,
+                             CASE WHEN r.idempotency_key IS NULL THEN r.delivery_key END,
+                             CASE WHEN r.idempotency_key IS NULL AND r.delivery_key IS NULL THEN r.ord END
+            ) AS first_ord
+            FROM unnest(queue_ids, codes, in_run_ats, in_idempotency_keys, in_delivery_keys)
+                 WITH ORDINALITY r(queue_id, code, run_at, idempotency_key, delivery_key, ord)
+        ),
+        newcomer AS (
+            SELECT r.ord, r.first_ord, r.queue_id,
+                   r.code IS NULL AND r.ord = r.first_ord
                    AND (r.run_at IS NULL OR r.run_at <= admitted_at)
                    AND NOT EXISTS (SELECT FROM execution e WHERE e.idempotency_key = r.idempotency_key)
-                   AND NOT EXISTS (SELECT FROM execution e WHERE e.delivery_key = r.delivery_key)
-                   AND row_number() OVER (
-                       PARTITION BY coalesce(r.idempotency_key, r.delivery_key::text, r.ord::text) ORDER BY r.ord
-                   ) = 1 AS takes_place
-            FROM unnest(queue_ids, action_ids, codes, in_run_ats, in_idempotency_keys, in_delivery_keys)
-                 WITH ORDINALITY r(queue_id, action_id, code, run_at, idempotency_key, delivery_key, ord)
+                   AND NOT EXISTS (SELECT FROM execution e WHERE e.delivery_key = r.delivery_key) AS takes_place
+            FROM request r
         ),
         placed AS (
             SELECT n.*, count(*) FILTER (WHERE n.takes_place) OVER (PARTITION BY n.queue_id ORDER BY n.ord) AS place
             FROM newcomer n
         ),
+        -- `free` is null without a limit: everything starts, nothing is refused.
         line AS MATERIALIZED (
-            SELECT q.id AS queue_id, q.depth, q.paused, q.max_concurrent, held.slots AS held,
+            SELECT q.id AS queue_id, q.depth, q.max_concurrent, held.slots AS held,
                    coalesce(a.max_queued, CASE WHEN a.when_full = 'reject' THEN 0 END) AS bound,
-                   CASE WHEN q.paused THEN 0 ELSE greatest(q.max_concurrent - held.slots, 0) END AS free
+                   CASE WHEN q.paused THEN 0
+                        WHEN q.max_concurrent IS NOT NULL THEN greatest(q.max_concurrent - held.slots, 0) END AS free
             FROM action_queue q
             JOIN action a ON a.id = q.action_id
             CROSS JOIN LATERAL (SELECT count(*) AS slots FROM slot s WHERE s.queue_id = q.id) held
             WHERE q.id = ANY (queue_ids)
         ),
-        judged AS (
-            SELECT p.ord, l.bound, l.depth, l.held, l.max_concurrent,
-                   -- `free` is null without a limit: everything starts, nothing is refused.
-                   coalesce(p.takes_place AND l.depth + p.place - l.free > l.bound, false) AS refused
+        judged AS MATERIALIZED (
+            SELECT p.ord, p.first_ord,
+                   CASE WHEN p.takes_place AND l.depth + p.place - l.free > l.bound THEN
+                       format('%s waiting of at most %s, %s running %s', l.depth, l.bound, l.held,
+                              coalesce('of at most ' || l.max_concurrent, 'without a limit')) END AS refusal
             FROM placed p LEFT JOIN line l ON l.queue_id = p.queue_id
         )
-        SELECT array_agg(CASE WHEN j.refused THEN 'queue_full' ELSE codes[j.ord] END ORDER BY j.ord),
-               array_agg(CASE WHEN j.refused THEN format('%s waiting of at most %s, %s running of at most %s',
-                              j.depth, j.bound, j.held, j.max_concurrent) ELSE details[j.ord] END ORDER BY j.ord)
+        SELECT array_agg(coalesce(codes[j.ord], CASE WHEN f.refusal IS NOT NULL THEN 'queue_full' END) ORDER BY j.ord),
+               array_agg(coalesce(details[j.ord], f.refusal) ORDER BY j.ord)
         INTO codes, details
-        FROM judged j;
+        FROM judged j JOIN judged f ON f.ord = j.first_ord;
     END IF;
 
     -- 5. Record them and let them take their places. A known key inserts nothing.
