@@ -1,0 +1,14 @@
+"""One session on a database of the test's own, with a worker that holds a lease."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.integration.protocol import Protocol, connected
+
+
+@pytest.fixture
+async def protocol(database_url: str) -> AsyncIterator[Protocol]:
+    async with connected(database_url) as protocol:
+        await protocol.register()
+        yield protocol

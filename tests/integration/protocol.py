@@ -1,0 +1,251 @@
+"""The protocol's statements on one connection, through the very code that the services call them with.
+
+A test that needs two sessions opens two of these; one that opens a transaction decides when it commits.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from uuid import uuid4
+
+import asyncpg
+from asyncpg.transaction import Transaction
+
+from common.action_definition import ActionDefinition, action_columns
+from common.database import Database
+from common.domain.identifiers import Attempt, ExecutionId, QueueId, WorkerId
+from common.domain.states import Status
+from common.messages import ExecutionRequested
+from common.requests import json_text, request_hash
+from executor.decisions import Accepted, Admission, Grants, Move, Rejected, Settled, Verdict
+from executor.queue_manager import QueueManager, grant_of, grants_of, moved
+from worker.record import Claim, Difference, Finished, Offer, Record, Report
+from worker.record import Verdict as Said
+
+if TYPE_CHECKING:
+    Connection: TypeAlias = asyncpg.Connection[asyncpg.Record]
+
+T = TypeVar("T")
+WORKER = "worker-1"
+OTHER_WORKER = "worker-2"
+
+
+class OneConnection(Database):
+    """A link whose every statement runs on one connection, in whatever transaction is open on it."""
+
+    def __init__(self, connection: "Connection") -> None:
+        super().__init__("postgresql://localhost/one_connection", application_name="test")
+        self.connection = connection
+
+    async def _run(self, ask: Callable[[Any], Awaitable[T]]) -> T:
+        return await ask(self.connection)
+
+
+def request(ref: str = "a", *, delivery_key: Any = None, **fields: Any) -> Admission:
+    asked = ExecutionRequested(action_ref=ref, **fields)
+    return Admission(request=asked, request_hash=request_hash(asked), delivery_key=delivery_key)
+
+
+class Protocol:
+    """Thin: each method is one statement, with the arguments that a test has an opinion on."""
+
+    def __init__(self, connection: "Connection") -> None:
+        self.connection = connection
+        self.database = OneConnection(connection)
+        self.queue_manager = QueueManager(self.database)
+
+    def transaction(self) -> Transaction:
+        return self.connection.transaction()
+
+    # --- actions, workers -----------------------------------------------------------------------------
+
+    async def put(self, ref: str = "a", **fields: Any) -> list[int]:
+        """Define an action; returns what that started."""
+        return ids_in(await self.queue_manager.put_actions([ActionDefinition(ref=ref, **fields)]))
+
+    async def register_actions(self, *definitions: ActionDefinition) -> list[Difference]:
+        return await self.record().register_actions(definitions)
+
+    async def register(
+        self, worker: str = WORKER, *, lease_seconds: float = 600.0, pools: Sequence[str] = ("default",)
+    ) -> None:
+        await self.connection.execute(
+            "SELECT turnstile.register_worker($1, 'test', 'localhost', 1, $2, 4, $3)",
+            worker, list(pools), lease_seconds,
+        )  # fmt: skip
+
+    async def lose_lease(self, worker: str = WORKER) -> None:
+        """Let the lease be over, as if its time had passed."""
+        await self.connection.execute(
+            "UPDATE worker SET lease_expires_at = clock_timestamp() - interval '1 s' WHERE id = $1", worker
+        )
+
+    async def renew(self, worker: str = WORKER) -> tuple[bool, bool]:
+        row = await self.connection.fetchrow("SELECT * FROM turnstile.renew($1, 600)", worker)
+        assert row is not None
+        return row["alive"], row["draining"]
+
+    # --- executor -------------------------------------------------------------------------------------
+
+    async def admit(self, *admissions: Admission) -> tuple[list[Verdict], Grants]:
+        return await self.queue_manager.admit(admissions)
+
+    async def submit(self, ref: str = "a", count: int = 1, **fields: Any) -> list[int]:
+        """Admit `count` equal requests in one batch; returns their ids."""
+        verdicts, _ = await self.admit(*(request(ref, **fields) for _ in range(count)))
+        return [accepted(verdict).execution_id for verdict in verdicts]
+
+    async def grant(self, *queue_ids: int) -> Grants:
+        return await self.queue_manager.grant([QueueId(i) for i in queue_ids])
+
+    async def settle(self, *completions: tuple[int, int]) -> Settled:
+        return await self.queue_manager.settle([(ExecutionId(i), Attempt(n)) for i, n in completions])
+
+    async def cancel(self, *execution_ids: int, reason: str | None = None) -> list[Move]:
+        return await self.queue_manager.cancel([(ExecutionId(i), reason) for i in execution_ids])
+
+    async def wake_due(self, limit: int = 1000) -> tuple[list[Move], Grants]:
+        row = await self.connection.fetchrow("SELECT * FROM turnstile.wake_due($1)", limit)
+        assert row is not None
+        return [moved(item) for item in row["woken"] or ()], grants_of(row)
+
+    async def expire_due(self, limit: int = 1000) -> list[Move]:
+        return [
+            moved(r) for r in await self.connection.fetch("SELECT * FROM turnstile.expire_due($1)", limit)
+        ]
+
+    async def due_offers(self, timeout_seconds: float = 0.0, limit: int = 1000) -> list[int]:
+        rows = await self.connection.fetch(
+            "SELECT * FROM turnstile.due_offers($1, $2)", timeout_seconds, limit
+        )
+        return sorted(grant_of(row).execution_id for row in rows)
+
+    async def due_completions(self, timeout_seconds: float = 0.0, limit: int = 1000) -> list[int]:
+        rows = await self.connection.fetch(
+            "SELECT * FROM turnstile.due_completions($1, $2)", timeout_seconds, limit
+        )
+        return sorted(row[0] for row in rows)
+
+    async def idle_queues(self, limit: int = 1000) -> list[int]:
+        return [r[0] for r in await self.connection.fetch("SELECT * FROM turnstile.idle_queues($1)", limit)]
+
+    # --- worker ---------------------------------------------------------------------------------------
+
+    def record(self, worker: str = WORKER) -> Record:
+        return Record(self.database, WorkerId(worker))
+
+    async def claim(self, *execution_ids: int, attempt: int = 1, worker: str = WORKER) -> list[Claim | Said]:
+        return await self.record(worker).claim([offer(i, attempt) for i in execution_ids])
+
+    async def claim_verdicts(self, *execution_ids: int, attempt: int = 1, worker: str = WORKER) -> list[str]:
+        claims = await self.claim(*execution_ids, attempt=attempt, worker=worker)
+        return ["claimed" if isinstance(c, Claim) else c.value for c in claims]
+
+    async def finish(
+        self, *execution_ids: int, attempt: int = 1, worker: str = WORKER,
+        status: Status = Status.COMPLETED, retry_delay_seconds: float | None = None, log: str | None = None,
+        result_json: str | None = None,
+    ) -> list[Finished]:  # fmt: skip
+        failed = status is not Status.COMPLETED
+        reports = [
+            Report(
+                execution_id=ExecutionId(i), attempt=Attempt(attempt), status=status,
+                result_json=result_json, error_type="Broken" if failed else None,
+                error_message="it broke" if failed else None, log=log,
+                retry_delay_seconds=retry_delay_seconds,
+            )
+            for i in execution_ids
+        ]  # fmt: skip
+        return await self.record(worker).finish(reports)
+
+    async def finish_verdict(self, execution_id: int, **fields: Any) -> str:
+        (finished,) = await self.finish(execution_id, **fields)
+        return finished.verdict.value
+
+    async def hand_back(self, *execution_ids: int, attempt: int = 1, worker: str = WORKER) -> set[int]:
+        return set(await self.record(worker).hand_back([offer(i, attempt) for i in execution_ids]))
+
+    async def run(self, *execution_ids: int, attempt: int = 1, worker: str = WORKER) -> None:
+        """Claim and complete what was granted; the slots stay held."""
+        verdicts = await self.claim_verdicts(*execution_ids, attempt=attempt, worker=worker)
+        assert verdicts == ["claimed"] * len(verdicts)
+        for finished in await self.finish(*execution_ids, attempt=attempt, worker=worker):
+            assert finished.verdict is Said.APPLIED
+
+    # --- what is there --------------------------------------------------------------------------------
+
+    async def status(self, execution_id: int) -> str:
+        return str((await self.execution(execution_id))["status"])
+
+    async def statuses(self, *execution_ids: int) -> list[str]:
+        return [await self.status(i) for i in execution_ids]
+
+    async def execution(self, execution_id: int) -> asyncpg.Record:
+        row = await self.connection.fetchrow("SELECT * FROM execution WHERE id = $1", execution_id)
+        assert row is not None
+        return row
+
+    async def line(self) -> list[int]:
+        return await self.column("SELECT execution_id FROM waiting ORDER BY queue_id, execution_id")
+
+    async def held(self) -> list[int]:
+        return await self.column("SELECT execution_id FROM slot ORDER BY execution_id")
+
+    async def slot_numbers(self) -> list[int | None]:
+        return await self.column("SELECT slot_number FROM slot ORDER BY slot_number")
+
+    async def untold(self) -> list[int]:
+        return await self.column("SELECT execution_id FROM untold_end ORDER BY 1")
+
+    async def attempts(self, execution_id: int) -> list[tuple[int, str, str]]:
+        rows = await self.connection.fetch(
+            "SELECT attempt, worker_id, outcome FROM attempt WHERE execution_id = $1 ORDER BY 1", execution_id
+        )
+        return [(row["attempt"], row["worker_id"], row["outcome"]) for row in rows]
+
+    async def queue(self, ref: str = "a", key: str = "") -> asyncpg.Record:
+        row = await self.connection.fetchrow(
+            "SELECT q.* FROM action_queue q JOIN action a ON a.id = q.action_id"
+            " WHERE a.ref = $1 AND q.concurrency_key = $2", ref, key,
+        )  # fmt: skip
+        assert row is not None
+        return row
+
+    async def column(self, query: str, *arguments: object) -> list[Any]:
+        return [row[0] for row in await self.connection.fetch(query, *arguments)]
+
+
+@asynccontextmanager
+async def connected(database_url: str) -> AsyncIterator[Protocol]:
+    """Open one session."""
+    connection = await asyncpg.connect(database_url)
+    try:
+        yield Protocol(connection)
+    finally:
+        await connection.close(timeout=5)
+
+
+def offer(execution_id: int, attempt: int) -> Offer:
+    return Offer(execution_id=ExecutionId(execution_id), attempt=Attempt(attempt))
+
+
+def accepted(verdict: Verdict) -> Accepted:
+    assert isinstance(verdict, Accepted), verdict
+    return verdict
+
+
+def rejected(verdict: Verdict) -> Rejected:
+    assert isinstance(verdict, Rejected), verdict
+    return verdict
+
+
+def ids_in(grants: Grants) -> list[int]:
+    return [grant.execution_id for grant in grants.granted]
+
+
+def definitions_json(*definitions: ActionDefinition) -> str:
+    return json_text([action_columns(d) for d in definitions])
+
+
+def new_worker() -> str:
+    return str(uuid4())
