@@ -1,0 +1,78 @@
+"""Stands in for the executor on a real broker: takes requests, answers as the test says, remembers all."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from common.broker.consumer import ConsumerConnection
+from common.broker.delivery import Delivery, Outgoing
+from common.broker.publisher import Publisher
+from common.broker.topology import EXECUTOR_REQUESTS, declare_executor
+from common.domain.states import Status
+from common.envelopes import reply
+from common.messages import ExecutionAccepted, ExecutionRejected
+
+DEADLINE_SECONDS = 20.0
+
+Answer = ExecutionAccepted | ExecutionRejected
+Decide = Callable[[Delivery, int, bool], Answer | None]
+"""From a request, its execution id and whether it was there before, to an answer or none."""
+
+
+def accept(_: Delivery, execution_id: int, duplicate: bool) -> ExecutionAccepted:
+    return ExecutionAccepted(
+        execution_id=execution_id, status=Status.QUEUED, position=execution_id, duplicate=duplicate
+    )
+
+
+class StandIn:
+    def __init__(self, amqp_url: str, decide: Decide) -> None:
+        self.decide = decide
+        self.deliveries: list[Delivery] = []
+        self.admitted: dict[str, int] = {}
+        self._consumer = ConsumerConnection(amqp_url, name="stand-in-consumer")
+        self._publisher = Publisher(amqp_url, name="stand-in-publisher", declare=declare_executor)
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._consumer.run(), name="consumer")
+            tasks.create_task(self._publisher.run(), name="publisher")
+            subscription = self._consumer.subscribe(EXECUTOR_REQUESTS, prefetch=500, declare=declare_executor)
+            while True:
+                batch = await subscription.next_batch(500)
+                answers = [self._answer(delivery) for delivery in batch]
+                await self._publisher.publish([each for each in answers if each is not None])
+                self.deliveries += batch
+                subscription.ack(batch)
+
+    def _answer(self, delivery: Delivery) -> Outgoing | None:
+        assert delivery.message_id
+        duplicate = delivery.message_id in self.admitted
+        execution_id = self.admitted.setdefault(delivery.message_id, len(self.admitted) + 1)
+        answer = self.decide(delivery, execution_id, duplicate)
+        return None if answer is None else reply(delivery, answer)
+
+    async def answer(self, delivery: Delivery, answer: Answer) -> None:
+        message = reply(delivery, answer)
+        assert message is not None
+        await self._publisher.publish([message])
+
+    async def has_taken(self, count: int) -> None:
+        await until(lambda: len(self.deliveries) >= count)
+
+
+@asynccontextmanager
+async def standing_in(amqp_url: str, decide: Decide = accept) -> AsyncIterator[StandIn]:
+    stand_in = StandIn(amqp_url, decide)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(stand_in.run(), name="stand-in")
+        try:
+            yield stand_in
+        finally:
+            running.cancel()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while not condition():
+            await asyncio.sleep(0.01)

@@ -1,0 +1,66 @@
+from datetime import UTC, datetime
+
+import pytest
+
+from client.errors import Rejected
+from client.request import Request, cancel_request_message, request_message
+from common.broker.delivery import Outgoing
+from common.requests import read_requested_body
+
+_TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def _message(request: Request, parameters_bytes_max: int = 1024) -> Outgoing:
+    return request_message(request, reply_to="answers", parameters_bytes_max=parameters_bytes_max)
+
+
+def test_a_request_carries_what_was_asked_and_nothing_else() -> None:
+    message = _message(
+        Request(
+            action_ref="reports.render",
+            parameters={"pages": (1, 2)},
+            idempotency_key="k",
+            run_at=datetime(2030, 1, 1, tzinfo=UTC),
+            timeout="5m",
+            traceparent=_TRACEPARENT,
+        )
+    )
+    read = read_requested_body(message.body)
+    assert read.parameters == {"pages": [1, 2]}
+    assert (read.idempotency_key, read.timeout, read.ttl) == ("k", 300.0, None)
+    assert read.run_at == datetime(2030, 1, 1, tzinfo=UTC)
+    assert b"traceparent" not in message.body
+    assert message.headers == {"schema_version": 1, "traceparent": _TRACEPARENT}
+    assert (message.app_id, message.reply_to, message.persistent) == ("client", "answers", True)
+    assert message.correlation_id == message.message_id
+
+
+@pytest.mark.parametrize(
+    ("request_", "code", "names"),
+    [
+        (Request(action_ref="no spaces"), "invalid_message", "action_ref"),
+        (Request(action_ref="a", parameters={"x": float("nan")}), "invalid_message", "body"),
+        (Request(action_ref="a", parameters={"x": object()}), "invalid_parameters", "parameters"),
+        (Request(action_ref="a", parameters={"x": "\0"}), "invalid_parameters", "cannot be stored"),
+        (Request(action_ref="a", parameters={"x": "y" * 1024}), "too_large", "parameters"),
+        (Request(action_ref="a", run_at=datetime(2030, 1, 1)), "invalid_message", "run_at"),  # noqa: DTZ001
+        (Request(action_ref="a", timeout="soon"), "invalid_message", "timeout"),
+        (Request(action_ref="a", traceparent="00-x"), "invalid_message", "traceparent"),
+    ],
+)
+def test_what_the_executor_would_refuse_is_refused_before_it_is_sent(
+    request_: Request, code: str, names: str
+) -> None:
+    with pytest.raises(Rejected, match=names) as refused:
+        _message(request_)
+    assert refused.value.code == code
+
+
+def test_a_cancel_names_exactly_one_execution() -> None:
+    with pytest.raises(Rejected, match="exactly one"):
+        cancel_request_message(None, None, None)
+    with pytest.raises(Rejected, match="exactly one"):
+        cancel_request_message(1, "k", None)
+    assert cancel_request_message(7, None, "late").body == b'{"execution_id":7,"reason":"late"}'
+    with pytest.raises(Rejected, match="execution_id"):
+        cancel_request_message(0, None, None)
