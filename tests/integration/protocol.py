@@ -5,6 +5,7 @@ A test that needs two sessions opens two of these; one that opens a transaction 
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from uuid import uuid4
 
@@ -17,7 +18,7 @@ from common.domain.identifiers import Attempt, ExecutionId, QueueId, WorkerId
 from common.domain.states import Status
 from common.messages import ExecutionRequested
 from common.requests import json_text, request_hash
-from executor.decisions import Accepted, Admission, Grants, Move, Rejected, Settled, Verdict
+from executor.decisions import Accepted, Admission, Grants, Move, Rejected, Verdict
 from executor.queue_manager import QueueManager, grant_of, grants_of, moved
 from worker.record import Claim, Difference, Finished, Offer, Record, Report
 from worker.record import Verdict as Said
@@ -39,6 +40,16 @@ class OneConnection(Database):
 
     async def _run(self, ask: Callable[[Any], Awaitable[T]]) -> T:
         return await ask(self.connection)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Freed:
+    """What a settle did, in plain numbers."""
+
+    count: int
+    early: set[int]
+    unknown: set[int]
+    granted: list[int]
 
 
 def request(ref: str = "a", *, delivery_key: Any = None, **fields: Any) -> Admission:
@@ -98,8 +109,14 @@ class Protocol:
     async def grant(self, *queue_ids: int) -> Grants:
         return await self.queue_manager.grant([QueueId(i) for i in queue_ids])
 
-    async def settle(self, *completions: tuple[int, int]) -> Settled:
-        return await self.queue_manager.settle([(ExecutionId(i), Attempt(n)) for i, n in completions])
+    async def settle(self, *completions: tuple[int, int]) -> Freed:
+        settled = await self.queue_manager.settle([(ExecutionId(i), Attempt(n)) for i, n in completions])
+        return Freed(
+            count=settled.count,
+            early=set(settled.early),
+            unknown=set(settled.unknown),
+            granted=ids_in(settled.grants),
+        )
 
     async def cancel(self, *execution_ids: int, reason: str | None = None) -> list[Move]:
         return await self.queue_manager.cancel([(ExecutionId(i), reason) for i in execution_ids])

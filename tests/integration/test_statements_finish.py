@@ -107,7 +107,7 @@ async def test_only_an_end_can_be_reported(protocol: Protocol, running: list[int
     before = await snapshot(protocol)
     with pytest.raises((asyncpg.CheckViolationError, asyncpg.InvalidTextRepresentationError)):
         await protocol.connection.fetch(
-            "SELECT * FROM turnstile.finish('worker-1', $1, '{1}', $2, '{null}', '{E}', '{m}', '{null}', '{null}')",
+            "SELECT turnstile.finish('worker-1', $1, '{1}', $2, '{null}', '{E}', '{m}', '{null}', '{null}')",
             [running[0]],
             [status],
         )

@@ -14,7 +14,7 @@ async def drained(protocol: Protocol, limit: int | None, count: int) -> list[lis
     while steps[-1]:
         await protocol.run(*steps[-1])
         settled = await protocol.settle(*((i, 1) for i in steps[-1]))
-        steps.append(ids_in(settled.grants))
+        steps.append(settled.granted)
     return steps[:-1]
 
 
@@ -84,8 +84,8 @@ async def test_slots_under_a_limit_are_numbered_from_one_and_numbers_are_used_ag
     assert await protocol.slot_numbers() == [1, 2, 3]
     await protocol.run(ids[1])
     await protocol.settle((ids[1], 1))
-    numbers = dict(await protocol.connection.fetch("SELECT execution_id, slot_number FROM slot"))
-    assert numbers == {ids[0]: 1, ids[2]: 3, ids[3]: 2}
+    rows = await protocol.connection.fetch("SELECT execution_id, slot_number FROM slot")
+    assert {row[0]: row[1] for row in rows} == {ids[0]: 1, ids[2]: 3, ids[3]: 2}
 
 
 async def test_slots_without_a_limit_have_no_number_but_count_when_one_is_set(protocol: Protocol) -> None:
@@ -96,7 +96,7 @@ async def test_slots_without_a_limit_have_no_number_but_count_when_one_is_set(pr
     await protocol.submit(count=3)
     assert sorted(n or 0 for n in await protocol.slot_numbers()) == [0, 0, 1]
     await protocol.run(first, second)
-    assert len((await protocol.settle((first, 1), (second, 1))).grants.granted) == 2
+    assert len((await protocol.settle((first, 1), (second, 1))).granted) == 2
     assert await protocol.slot_numbers() == [1, 2, 3]
 
 
