@@ -1,7 +1,8 @@
-"""The definition of an action: the same fields in code, `actions.yaml`, `PUT /actions/{ref}` and the
-database (P1: `max_concurrent` is the limit of each of its queues).
+"""The definition of an action, the same in code, in `actions.yaml`, over HTTP and in the database.
 
-Next: `executor.actions` stores it; `worker.actions` collects it from decorated functions.
+In: fields as people write them. Out: a checked value, and its columns. P1: `max_concurrent` is the limit of
+each of the action's queues. Next: `worker.actions` collects it from decorated functions, the executor's
+queue manager stores it.
 """
 
 import re
@@ -23,7 +24,8 @@ def check_ref(ref: str) -> str:
     """Return `ref` if it can name an action; raises ValueError with the rule otherwise."""
     if not _REF.fullmatch(ref):
         raise ValueError(
-            f"{ref[:60]!r} cannot name an action: letters, digits, '_', '-' and '.', at most 200, like 'reports.render'"
+            f"{ref[:60]!r} cannot name an action: "
+            "letters, digits, '_', '-' and '.', at most 200, like 'reports.render'"
         )
     return ref
 
@@ -96,7 +98,9 @@ class ActionDefinition(BaseModel):
     max_reclaims: int = Field(default=5, ge=0, le=1000, description="Reclaims before it is abandoned.")
     pool: Pool = Field(default="default", description="The workers that serve it.")
     when_full: Literal["enqueue", "reject"] = Field(default="enqueue")
-    max_queued: int | None = Field(default=None, ge=0, description="Refuse new ones when so many wait.")
+    max_queued: int | None = Field(
+        default=None, ge=0, le=1_000_000_000, description="Refuse new ones when so many wait."
+    )
     paused: bool = Field(default=False, description="Admit but grant nothing.")
 
     @model_validator(mode="after")

@@ -51,6 +51,10 @@ class Batcher(Generic[Item, Result]):
 
     async def _handle_next(self) -> None:
         taken = [self._pending.popleft() for _ in range(min(self._items_max, len(self._pending)))]
+        # Whoever gave up waiting must not find later that it was done after all.
+        taken = [(item, future) for item, future in taken if not future.done()]
+        if not taken:
+            return
         try:
             results = await self._handle([item for item, _ in taken])
         except asyncio.CancelledError:

@@ -154,5 +154,5 @@ class Database:
         )
 
 
-async def _leave_as_it_is(_: "Connection") -> None:
+async def _leave_as_it_is(_: object) -> None:
     return

@@ -5,8 +5,8 @@ In: the facts. Out: an `Outgoing` with its exchange, routing key and properties.
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Final
 from random import getrandbits
+from typing import Final
 from uuid import UUID
 
 from pydantic import BaseModel
@@ -186,14 +186,14 @@ def dead_letter(delivery: Delivery, code: Code, message: str, *, app_id: AppId) 
         "x-error": message[:1000],
         "x-original-routing-key": delivery.routing_key,
     }
-    return _forwarded(delivery, DEAD_LETTER_EXCHANGE, delivery.routing_key, reason, app_id)
+    return _forwarded(delivery, exchange=DEAD_LETTER_EXCHANGE, headers=reason, app_id=app_id)
 
 
 def delayed_retry(delivery: Delivery, *, retry_exchange: str, app_id: AppId) -> Outgoing:
     """Send an early message round the delay queue, one try older."""
     tries: Mapping[str, HeaderValue] = {TRIES_HEADER: tries_of(delivery) + 1}
     return _forwarded(
-        delivery, retry_exchange, delivery.routing_key, tries, app_id, expiration_ms=RETRY_DELAY_MS
+        delivery, exchange=retry_exchange, headers=tries, app_id=app_id, expiration_ms=RETRY_DELAY_MS
     )
 
 
@@ -205,8 +205,8 @@ def tries_of(delivery: Delivery) -> int:
 
 def _forwarded(
     delivery: Delivery,
+    *,
     exchange: str,
-    routing_key: str,
     headers: Mapping[str, HeaderValue],
     app_id: AppId,
     expiration_ms: int | None = None,
@@ -219,7 +219,7 @@ def _forwarded(
     }
     return Outgoing(
         exchange=exchange,
-        routing_key=routing_key,
+        routing_key=delivery.routing_key,
         body=delivery.body,
         type=delivery.type or "",
         message_id=delivery.message_id or message_id(),

@@ -25,7 +25,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def read_json(body: bytes, *, bytes_max: int) -> Any:
-    """Return the JSON value in `body`; raises Refusal for anything that is not plain, finite, bounded JSON."""
+    """Return the JSON value in `body`; raises Refusal for what is not plain, finite, bounded JSON."""
     if len(body) > bytes_max:
         raise Refusal(
             Code.TOO_LARGE,
@@ -67,7 +67,7 @@ def read_request(value: Any, *, parameters_bytes_max: int = PARAMETERS_BYTES_MAX
         if size_bytes > parameters_bytes_max:
             raise Refusal(
                 Code.TOO_LARGE,
-                f"{field}: {size_bytes} bytes, at most {parameters_bytes_max} are taken; send a reference instead",
+                f"{field}: {size_bytes} bytes, at most {parameters_bytes_max} are taken; send a reference",
             )
     return request
 
@@ -86,7 +86,8 @@ def check_schema_version(headers: Mapping[str, object]) -> None:
     if version != SCHEMA_VERSION:
         raise Refusal(
             Code.UNSUPPORTED_SCHEMA_VERSION,
-            f"header schema_version: {str(version)[:40]!r} is not spoken here; send {SCHEMA_VERSION}, or no such header",
+            f"header schema_version: {str(version)[:40]!r} is not spoken here; "
+            f"send {SCHEMA_VERSION}, or no such header",
         )
 
 

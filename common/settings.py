@@ -97,8 +97,8 @@ def read_settings(kind: type[S], **overrides: Any) -> S:
     except ValidationError as error:
         for problem in error.errors(include_url=False, include_input=False):
             name = "_".join(str(step) for step in problem["loc"]).upper()
-            print(f"TURNSTILE_{name}: {problem['msg']}" if name else problem["msg"], file=sys.stderr)
+            sys.stderr.write(f"TURNSTILE_{name}: {problem['msg']}\n" if name else f"{problem['msg']}\n")
         raise SystemExit(2) from None
     except ValueError as error:
-        print(error, file=sys.stderr)
+        sys.stderr.write(f"{error}\n")
         raise SystemExit(2) from None

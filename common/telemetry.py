@@ -21,9 +21,10 @@ def configure_logging(*, level: str, form: Literal["console", "json"]) -> None:
     root.handlers[:] = [handler]
     root.setLevel(level)
     # The libraries narrate their own reconnections; ours say it once.
-    for name in ("aio_pika", "aiormq", "asyncio", "httpx", "httpcore", "alembic"):
+    for name in ("aio_pika", "aiormq", "asyncio", "asyncpg", "httpx", "httpcore", "alembic"):
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
-    logging.getLogger("aiormq").setLevel(logging.CRITICAL)
+    for name in ("aiormq", "asyncpg"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:
@@ -34,7 +35,8 @@ class _ConsoleFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%S.%f")[:-3]
         fields = " ".join(f"{key}={value}" for key, value in _fields(record).items())
-        line = f"{at} {record.levelname:<7} {record.name.split('.')[0]:<8} {record.getMessage()} {fields}".rstrip()
+        source = record.name.split(".")[0]
+        line = f"{at} {record.levelname:<7} {source:<8} {record.getMessage()} {fields}".rstrip()
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 

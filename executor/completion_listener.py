@@ -75,7 +75,9 @@ def read(delivery: Delivery) -> tuple[ExecutionId, Attempt]:
         raise Refusal(Code.INVALID_MESSAGE, f"type: {kind[:60]!r} is not taken here; expected {COMPLETED}")
     content = read_json(delivery.body, bytes_max=_COMPLETION_BYTES_MAX)
     body: ExecutionCompleted | StatusChanged
-    body = read_model(ExecutionCompleted, content) if kind == COMPLETED else read_model(StatusChanged, content)
+    body = (
+        read_model(ExecutionCompleted, content) if kind == COMPLETED else read_model(StatusChanged, content)
+    )
     if not (0 < body.execution_id < 2**63 and 0 <= body.attempt < 2**31):
         raise Refusal(Code.INVALID_MESSAGE, "execution_id, attempt: out of range")
     return ExecutionId(body.execution_id), Attempt(body.attempt)

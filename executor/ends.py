@@ -9,13 +9,7 @@ from common.database import Database
 from common.domain.states import Status, is_terminal
 from common.envelopes import completed_message, slot_message
 from common.messages import Error, ExecutionCompleted
-
-_ENDS = """
-SELECT e.id, e.attempt, e.action_id, a.ref, e.status, e.error_type, e.error_message, e.completed_at, e.traceparent,
-       CASE WHEN octet_length(e.result::text) <= $2 THEN e.result END AS result
-FROM execution e JOIN action a ON a.id = e.action_id
-WHERE e.id = ANY ($1)
-"""
+from executor.sql import query
 
 
 async def read_ends(
@@ -23,7 +17,7 @@ async def read_ends(
 ) -> list[Outgoing]:
     """Return one message per execution; a result above `result_bytes_max` is left out."""
     messages = []
-    for row in await database.fetch(_ENDS, list(execution_ids), result_bytes_max):
+    for row in await database.fetch(query("ends"), list(execution_ids), result_bytes_max):
         status = Status(row["status"])
         if not is_terminal(status):
             messages.append(slot_message(row["id"], row["attempt"], row["ref"], status))

@@ -1,5 +1,6 @@
-"""Tells the workers, the submitters and the world what was decided. The rows are the outbox: whatever is lost
-here, the watchdog finds in them and tells again (P4, P7).
+"""Tells the workers, the submitters and the world what was decided.
+
+The rows are the outbox: whatever is lost here, the watchdog finds in them and tells again (P4, P7).
 
 In: grants, moves and answers, after their commit. Out: confirmed messages. A caller acknowledges what led
 to a decision only after `tell` returned.

@@ -133,7 +133,7 @@ class Attempts:
         return await self._runners.runner_for(claim.action_ref, claim.runner).run(call)
 
     async def _give_back(self, claim: Claim) -> None:
-        """What could not end in time goes back to the head of its line, if it is still ours."""
+        """Put what could not end in time back to the head of its line, if it is still ours."""
         offer = Offer(execution_id=claim.execution_id, attempt=claim.attempt)
         if await self._links.hand_back(offer):
             logger.info("execution_handed_back", extra=_fields(claim))

@@ -8,8 +8,9 @@ import asyncio
 import functools
 import json
 import socket
+import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from rich.console import Console
@@ -28,6 +29,8 @@ from worker.service import WorkerService
 from worker.settings import WorkerSettings
 
 app = command_line("Runs executions: claims what was granted, runs it, tells how it ended.")
+
+_PIPED_WIDTH: Final = 10_000
 
 Targets = Annotated[
     list[str],
@@ -99,7 +102,8 @@ def _listen(settings: WorkerSettings) -> socket.socket | None:
 
 
 def _print_table(loaded: Sequence[RegisteredAction]) -> None:
-    console = Console(highlight=False)
+    # By itself it takes 80 columns in a pipe, which would fold what a script is to read.
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPED_WIDTH)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("ACTION", "RUNNER", "LIMIT", "KEY", "TIMEOUT", "POOL", "MODULE"):
         table.add_column(heading, no_wrap=True)
@@ -109,7 +113,7 @@ def _print_table(loaded: Sequence[RegisteredAction]) -> None:
         timeout = "" if definition.timeout is None else format_duration(definition.timeout)
         cells = (definition.ref, definition.runner, limit, definition.concurrency_key or "", timeout)
         table.add_row(*(Text(cell) for cell in (*cells, definition.pool, action.module)))
-    console.print(table, width=None if console.is_terminal else 1000)
+    console.print(table)
 
 
 if __name__ == "__main__":

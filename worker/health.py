@@ -66,7 +66,12 @@ async def serve_with_health(
 ) -> None:
     """Answer on `listener`, which is closed at the end, for as long as `work` takes."""
     config = uvicorn.Config(
-        health_app(readiness), log_config=None, access_log=False, timeout_graceful_shutdown=1, lifespan="off"
+        health_app(readiness),
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=1,
+        lifespan="off",
     )
     server = _Server(config)
     host, port = listener.getsockname()[:2]

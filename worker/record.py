@@ -1,5 +1,6 @@
-"""The worker's four statements on the record: claim, finish, hand back, register. Nothing else is allowed
-to its database role.
+"""The worker's statements on the record: claim, finish, hand back, register.
+
+Its database role may do nothing else.
 
 In: attempts, in batches. Out: a verdict for each. P6 is kept by the statements: each names worker and
 attempt, and requires a live lease. All may be said again after an unknown outcome.
@@ -20,7 +21,6 @@ from common.domain.identifiers import Attempt, ExecutionId, WorkerId
 from common.domain.retries import RetryPolicy
 from common.domain.states import Status
 from common.requests import json_text
-
 
 RunnerKind = Literal["python", "command", "http"]
 

@@ -1,5 +1,6 @@
-"""What is live: the line, the held slots, and the ends that were not told yet. Slim tables whose
-size follows the load, not the history.
+"""What is live: the lines, the held slots, the ends not told yet, the deadlines.
+
+Slim tables, whose size follows the load and not the history.
 """
 
 from datetime import datetime

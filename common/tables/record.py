@@ -1,5 +1,6 @@
-"""The record: executions and their attempts. Wide, kept, and indexed only on what never changes,
-so that every move of an execution is a HOT update.
+"""The record: executions and their attempts, wide and kept.
+
+Indexed only on what never changes, so that every move of an execution is a HOT update.
 """
 
 from datetime import datetime

@@ -1,11 +1,7 @@
-"""The record, the lines, the slots, the leases
+"""The record, the lines, the slots, the leases: the first revision."""
 
-Revision ID: 0001
-Revises:
-"""
-
-from alembic import op
 import sqlalchemy as sa
+from alembic import op
 from sqlalchemy.dialects import postgresql
 
 revision = "0001"
@@ -141,7 +137,8 @@ def upgrade() -> None:
         sa.Column("run_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("expires_at", sa.DateTime(timezone=True), nullable=True),
         sa.CheckConstraint(
-            "(completed_at IS NOT NULL) = (status IN ('completed', 'failed', 'timeout', 'cancelled', 'expired', 'abandoned'))",
+            "(completed_at IS NOT NULL) = (status IN "
+            "('completed', 'failed', 'timeout', 'cancelled', 'expired', 'abandoned'))",
             name=op.f("ck_execution_completed_at_iff_terminal"),
         ),
         sa.CheckConstraint(

@@ -120,7 +120,9 @@ class System:
         await service.ready()
         return service
 
-    async def _start(self, name: str, arguments: Sequence[str], port: int, settings: Mapping[str, str]) -> Service:
+    async def _start(
+        self, name: str, arguments: Sequence[str], port: int, settings: Mapping[str, str]
+    ) -> Service:
         log = self.folder / f"{name}.log"
         environment = {
             **{key: value for key, value in os.environ.items() if not key.startswith("TURNSTILE_")},
@@ -149,7 +151,10 @@ async def running(
     """Run a system for the length of a test; at its end every process is gone."""
     with tempfile.TemporaryDirectory(prefix="turnstile-e2e-") as folder:
         system = System(
-            database_url=database_url, amqp_url=amqp_url, folder=Path(folder), settings={**FAST, **(settings or {})}
+            database_url=database_url,
+            amqp_url=amqp_url,
+            folder=Path(folder),
+            settings={**FAST, **(settings or {})},
         )
         try:
             for _ in range(executors):

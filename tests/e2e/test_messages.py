@@ -63,9 +63,13 @@ async def test_the_trace_context_travels_from_the_request_to_the_completion(
     assert message.headers["traceparent"] == traceparent
 
 
-async def test_an_accepted_request_is_answered_with_id_status_and_position(database_url: str, amqp_url: str) -> None:
+async def test_an_accepted_request_is_answered_with_id_status_and_position(
+    database_url: str, amqp_url: str
+) -> None:
     async with running(database_url, amqp_url) as system, history_of(database_url) as history:
-        replies = await ask(amqp_url, lambda to: [request({"action_ref": "hold"}, reply_to=to) for _ in range(3)])
+        replies = await ask(
+            amqp_url, lambda to: [request({"action_ref": "hold"}, reply_to=to) for _ in range(3)]
+        )
         async with httpx.AsyncClient(base_url=f"{system.http_url}/api/v1") as http:
             for _, body in replies:
                 await http.post(f"/executions/{body['execution_id']}/cancel")
@@ -113,21 +117,19 @@ async def test_bad_requests_are_answered_and_kept_and_a_thousand_good_ones_aroun
         await history.ended(1000)
         dead = await drain_queue(amqp_url, DEAD_LETTERS, len(BAD))
         results = await history.rows("SELECT result::text::int AS number FROM execution ORDER BY id")
-    for (name, body, _, code, word), (kind, reply), letter in zip(BAD, replies, dead, strict=True):
+    letters = {(letter.body, letter.headers["x-error-code"]): letter for letter in dead}
+    for (name, body, _, code, word), (kind, reply) in zip(BAD, replies, strict=True):
         assert kind == "execution.rejected", name
         assert reply["code"] == code, (name, reply)
         assert word in reply["message"], (name, reply)
-        assert letter.headers["x-error-code"] == code, name
-        assert word in str(letter.headers["x-error"]), name
-        assert letter.body == body, name
+        assert word in str(letters[body, code].headers["x-error"]), name
     assert [row["number"] for row in results] == list(range(1000))
 
 
 async def test_one_bad_item_in_a_batch_of_ten_leaves_the_nine_alone(database_url: str, amqp_url: str) -> None:
+    raw = [json.dumps({"action_ref": "noop", "parameters": {"number": n}}).encode() for n in range(10)]
     # It passes every check of ours and only the database can refuse it: the batch is split around it.
-    bodies: list[Mapping[str, Any]] = [{"action_ref": "noop", "parameters": {"number": n}} for n in range(10)]
-    bodies[4] = {"action_ref": "noop", "concurrency_key": "k" * 512, "parameters": {"a": "\ud800"}}
-    raw = [json.dumps(body).encode() for body in bodies]
+    raw[4] = b'{"action_ref": "noop", "parameters": {"number": 1e400}}'
     async with running(database_url, amqp_url), history_of(database_url) as history:
         replies = await ask(amqp_url, lambda to: [request(body, reply_to=to) for body in raw])
         await history.ended(9)
@@ -181,7 +183,9 @@ async def test_a_completion_that_comes_often_frees_one_slot_once(
             channel = await connection.channel()
             ended = await channel.declare_queue(exclusive=True)
             await ended.bind(EXECUTIONS, COMPLETED)
-            answer = await http.post("/executions", json=[{"action_ref": "noop"}] + [{"action_ref": "hold"}] * 3)
+            answer = await http.post(
+                "/executions", json=[{"action_ref": "noop"}] + [{"action_ref": "hold"}] * 3
+            )
             held = [item["id"] for item in answer.json()["items"]][1:]
             async with asyncio.timeout(20), ended.iterator() as messages:
                 message = await anext(messages)
@@ -220,4 +224,9 @@ async def test_every_status_change_is_announced_to_whoever_binds(database_url: s
                         break
         await history.ended(1)
     moves = {(change["previous_status"], change["status"]) for change in seen}
-    assert moves == {(None, "queued"), ("queued", "scheduled"), ("scheduled", "running"), ("running", "completed")}
+    assert moves == {
+        (None, "queued"),
+        ("queued", "scheduled"),
+        ("scheduled", "running"),
+        ("running", "completed"),
+    }

@@ -54,7 +54,10 @@ async def test_a_cancelled_head_middle_and_tail_leave_the_order_of_the_rest(
 ) -> None:
     file = tmp_path / "record.jsonl"
     body = [
-        {"action_ref": "record", "parameters": {"file": str(file), "number": n, "seconds": 1.0 if n == 0 else 0}}
+        {
+            "action_ref": "record",
+            "parameters": {"file": str(file), "number": n, "seconds": 1.0 if n == 0 else 0},
+        }
         for n in range(30)
     ]
     async with (

@@ -40,7 +40,9 @@ async def test_a_drained_worker_finishes_what_runs_and_gives_back_what_does_not_
         history_of(database_url) as history,
         httpx.AsyncClient(base_url=f"{system.http_url}/api/v1") as http,
     ):
-        answer = await http.post("/executions", json=[short, {"action_ref": "scripted", "parameters": {"steps": ["HANG", "OK"]}}])
+        answer = await http.post(
+            "/executions", json=[short, {"action_ref": "scripted", "parameters": {"steps": ["HANG", "OK"]}}]
+        )
         hanging = answer.json()["items"][1]["id"]
 
         async def both_run() -> bool:
@@ -49,10 +51,14 @@ async def test_a_drained_worker_finishes_what_runs_and_gives_back_what_does_not_
         await until(both_run, "both run")
         system.workers[0].signal(signal.SIGTERM)
         assert await asyncio.wait_for(system.workers[0].process.wait(), 20) == 0
-        assert await history.value("SELECT status::text FROM execution WHERE id <> $1", hanging) == "completed"
+        assert (
+            await history.value("SELECT status::text FROM execution WHERE id <> $1", hanging) == "completed"
+        )
         await system.start_worker("tests.e2e.actions")
         await history.ended(2)
-        attempts = await history.rows("SELECT attempt, outcome FROM attempt WHERE execution_id = $1 ORDER BY 1", hanging)
+        attempts = await history.rows(
+            "SELECT attempt, outcome FROM attempt WHERE execution_id = $1 ORDER BY 1", hanging
+        )
     assert [(row["attempt"], row["outcome"]) for row in attempts] == [(1, "handed_back"), (2, "completed")]
 
 

@@ -10,7 +10,9 @@ from tests.e2e.processes import running
 from tests.e2e.traffic import submit
 
 
-async def test_queue_stats_sum_up_at_every_sample_under_load(database_url: str, amqp_url: str, tmp_path: Path) -> None:
+async def test_queue_stats_sum_up_at_every_sample_under_load(
+    database_url: str, amqp_url: str, tmp_path: Path
+) -> None:
     file = tmp_path / "record.jsonl"
     async with (
         running(database_url, amqp_url) as system,
@@ -24,7 +26,10 @@ async def test_queue_stats_sum_up_at_every_sample_under_load(database_url: str, 
             stats = (await http.get("/actions/record.seven/queue-stats")).json()
             assert stats["queue_length"] == sum(stats["waiting"].values())
             assert 0 <= stats["active_count"] <= stats["max_concurrent"] == 7
-            assert stats["total_completed"] + stats["active_count"] + stats["queue_length"] == stats["total_enqueued"]
+            assert (
+                stats["total_completed"] + stats["active_count"] + stats["queue_length"]
+                == stats["total_enqueued"]
+            )
             samples += 1
             await asyncio.sleep(0.02)
         await ended

@@ -50,7 +50,9 @@ async def submit(amqp_url: str, bodies: Sequence[Mapping[str, Any] | bytes]) -> 
         await publisher.publish([request(body) for body in bodies])
 
 
-async def ask(amqp_url: str, messages: Callable[[str], Sequence[Outgoing]]) -> list[tuple[str, dict[str, Any]]]:
+async def ask(
+    amqp_url: str, messages: Callable[[str], Sequence[Outgoing]]
+) -> list[tuple[str, dict[str, Any]]]:
     """Publish `messages(reply_to)` and return the type and body of as many replies, in order of publishing."""
     connection = await aio_pika.connect(amqp_url)
     async with connection:
