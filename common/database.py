@@ -32,6 +32,7 @@ _CONNECTION_TROUBLE: Final = (
     OSError,
     TimeoutError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
     asyncpg.PostgresConnectionError,
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
@@ -124,7 +125,13 @@ class Database:
         if self._pool is None:
             raise Unavailable("database: not connected yet")
         async with self._pool.acquire(timeout=ACQUIRE_TIMEOUT_SECONDS) as connection:
-            yield connection
+            try:
+                yield connection
+            except asyncpg.InternalClientError:
+                # The server left in the middle of a preparation and the driver lost track: such a
+                # connection never works again.
+                connection.terminate()
+                raise
 
     @asynccontextmanager
     async def _translated(self) -> AsyncIterator[None]:
