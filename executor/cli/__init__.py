@@ -5,14 +5,35 @@ answer of the HTTP API, for people or with `--json` for scripts. Exit codes: 0 d
 or failed, 2 wrong usage or setting, 3 a server cannot be reached, 4 waited too long.
 """
 
-from common.command_line import command_line
-from executor.cli.serve import migrate, serve
+import sys
+from io import TextIOWrapper
 
-app = command_line("Runs executions of actions in strict arrival order, never more at once than each allows.")
+from common.command_line import command_line
+from executor.cli import actions, queue, workers
+from executor.cli.demo import demo
+from executor.cli.executions import cancel, get, list_executions
+from executor.cli.serve import migrate, serve
+from executor.cli.submit import submit
+
+app = command_line(
+    "Runs executions of actions in strict arrival order, never more at once than each action allows."
+)
 app.command()(serve)
 app.command()(migrate)
+app.command()(demo)
+app.command()(submit)
+app.command()(get)
+app.command("list")(list_executions)
+app.command()(cancel)
+app.add_typer(actions.app, name="actions")
+app.add_typer(queue.app, name="queue")
+app.add_typer(workers.app, name="workers")
 
 
 def main() -> None:
     """Run the command line."""
-    app()
+    # A terminal that cannot show a character gets its escape instead.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    app(prog_name="executor")

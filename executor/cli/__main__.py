@@ -1,5 +1,5 @@
 """`python -m executor.cli` is the command `executor`."""
 
-from executor.cli import app
+from executor.cli import main
 
-app(prog_name="executor")
+main()

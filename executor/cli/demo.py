@@ -20,7 +20,10 @@ def demo(
         bool, typer.Option("--stay", help="Start everything, submit nothing, print the URLs and stay.")
     ] = False,
 ) -> None:
-    """Watch 200 executions pass in order on private servers, then a report; leaves nothing behind."""
+    """Watch 200 executions pass on private servers.
+
+    At the end: a report from the history in the database. No process and no folder stays behind.
+    """
     from common.domain.errors import TurnstileError  # noqa: PLC0415
     from executor.demo import run, system  # noqa: PLC0415
     from localservers import LocalServersError  # noqa: PLC0415

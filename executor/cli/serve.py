@@ -12,10 +12,10 @@ from typing import Annotated, Final
 import typer
 
 from common.command_line import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE, CommandFailed, with_options
-from common.domain.durations import parse_duration
 from common.lifecycle import run_service
 from common.settings import CommonSettings, read_settings
 from common.telemetry import configure_logging
+from executor.cli.arguments import duration
 from executor.settings import ExecutorSettings
 
 logger = logging.getLogger(__name__)
@@ -25,7 +25,10 @@ _RETRY_SECONDS: Final = 1.0
 
 @with_options(ExecutorSettings, functools.partial(read_settings, ExecutorSettings))
 def serve(settings: ExecutorSettings) -> None:
-    """Serve: take in requests, grant slots, watch over workers, answer HTTP. Stops in order on SIGTERM."""
+    """Serve requests, queues and the HTTP API.
+
+    Stops in order on SIGTERM or Ctrl-C; the second one ends at once.
+    """
     from executor.service import ExecutorService  # noqa: PLC0415
 
     if settings.is_exposed():
@@ -49,10 +52,10 @@ def migrate(
     wait: Annotated[
         float,
         typer.Option(
-            parser=parse_duration,
+            parser=duration,
             metavar="DURATION",
-            show_default="60s",
-            help="How long to try to reach the database.",
+            show_default=False,
+            help="How long to try to reach the database. [default: 60s]",
         ),
     ] = 60.0,
 ) -> None:

@@ -1,0 +1,44 @@
+"""Decides what applying a file of actions changes: each named action is new, changed or the same.
+
+Pure: definitions in, a plan out. The file says all about the actions in it and nothing about others.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from common.action_definition import ActionDefinition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What becomes of one action."""
+
+    definition: ActionDefinition
+    kind: Literal["create", "change", "keep"]
+    changes: Mapping[str, tuple[Any, Any]]
+    """What was and what will be, by field; for a new action what differs from the defaults."""
+
+
+def plan(wanted: Sequence[ActionDefinition], stored: Mapping[str, ActionDefinition]) -> list[Step]:
+    """Return a step for each wanted action, in order."""
+    return [_step(definition, stored.get(definition.ref)) for definition in wanted]
+
+
+def _step(wanted: ActionDefinition, stored: ActionDefinition | None) -> Step:
+    if stored is None:
+        changes = _differences(ActionDefinition.model_construct(ref=wanted.ref), wanted)
+        return Step(definition=wanted, kind="create", changes=changes)
+    changes = _differences(stored, wanted)
+    return Step(definition=wanted, kind="change" if changes else "keep", changes=changes)
+
+
+def _differences(old: ActionDefinition, new: ActionDefinition) -> dict[str, tuple[Any, Any]]:
+    before, after = _flat(old), _flat(new)
+    return {field: (before[field], after[field]) for field in after if before[field] != after[field]}
+
+
+def _flat(definition: ActionDefinition) -> dict[str, Any]:
+    fields = definition.model_dump(mode="json")
+    retry = fields.pop("retry")
+    return {**fields, **{f"retry.{name}": value for name, value in retry.items()}}
