@@ -72,17 +72,25 @@ class Batcher(Generic[Item, Result]):
 
 
 class Gatherer(Generic[Item]):
-    """Hands over, in one call, all that was added in one turn of the event loop: one write for many."""
+    """Hands over in one call what was added meanwhile: one write for many.
 
-    def __init__(self, hand_over: Callable[[list[Item]], None]) -> None:
+    Without a delay that is one turn of the event loop. A delay is for what nobody waits for.
+    """
+
+    def __init__(self, hand_over: Callable[[list[Item]], None], *, delay_seconds: float = 0.0) -> None:
         self._hand_over = hand_over
+        self._delay_seconds = delay_seconds
         self._items: list[Item] = []
 
-    def add(self, item: Item) -> None:
-        """Have `item` handed over at the end of this turn."""
-        if not self._items:
-            asyncio.get_running_loop().call_soon(self.flush)
-        self._items.append(item)
+    def add(self, *items: Item) -> None:
+        """Have `items` handed over soon."""
+        if not self._items and items:
+            loop = asyncio.get_running_loop()
+            if self._delay_seconds:
+                loop.call_later(self._delay_seconds, self.flush)
+            else:
+                loop.call_soon(self.flush)
+        self._items += items
 
     def flush(self) -> None:
         """Hand over at once what is there."""

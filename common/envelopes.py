@@ -40,6 +40,8 @@ from common.messages import (
 
 RETRY_DELAY_MS: Final = 1000
 """How long an early message waits; one value, since only the head of a delay queue expires."""
+ANNOUNCE_DELAY_SECONDS: Final = 0.005
+"""How long status events are gathered: they are advisory, and one write for many costs a fraction."""
 TRIES_HEADER: Final = "x-tries"
 """How often an early message has come back."""
 

@@ -54,7 +54,7 @@ class Canceller:
             messages=[
                 end_message(m, Error(type="Cancelled", message=reasons[m.execution_id] or "")) for m in ended
             ]
-            + [_request_to_stop(m) for m in running],
+            + [stop_message(m) for m in running],
             unknown=[r for i, r in zip(ids, requests, strict=True) if i not in known],
         )
 
@@ -75,8 +75,9 @@ def end_message(move: Move, error: Error) -> Outgoing:
     )
 
 
-def _request_to_stop(move: Move) -> Outgoing:
-    assert move.worker_id is not None, "a running execution has a worker"
+def stop_message(move: Move) -> Outgoing:
+    """Ask the worker that held this attempt to stop it."""
+    assert move.worker_id is not None, "what ran had a worker"
     return cancel_message(
         ExecutionCancel(execution_id=move.execution_id, attempt=move.attempt), worker_id=move.worker_id
     )

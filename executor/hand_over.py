@@ -12,12 +12,13 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
+from common.batcher import Gatherer
 from common.broker.connection import BrokerUnavailable
 from common.broker.delivery import Outgoing, Publication
 from common.broker.publisher import Publisher
 from common.broker.topology import QueueType, declare_executor, declare_pool
 from common.domain.states import Status
-from common.envelopes import scheduled_message, status_message
+from common.envelopes import ANNOUNCE_DELAY_SECONDS, scheduled_message, status_message
 from common.messages import ExecutionScheduled, StatusChanged
 from executor.decisions import Accepted, Grant, Grants, Move
 from executor.queue_manager import QueueManager
@@ -35,6 +36,9 @@ class HandOver:
         self._queue_manager = queue_manager
         self._queue_type: QueueType = queue_type
         self._declared_pools: set[str] = set()
+        self._announcements: Gatherer[StatusChanged] = Gatherer(
+            self._announce_all, delay_seconds=ANNOUNCE_DELAY_SECONDS
+        )
 
     async def offer(self, grants: Grants) -> None:
         """Offer granted executions to the workers of their pools, and grant on where a batch was full."""
@@ -108,6 +112,9 @@ class HandOver:
 
     def announce_changes(self, changes: Iterable[StatusChanged]) -> None:
         """Announce status changes to whoever binds, if that is possible at once."""
+        self._announcements.add(*changes)
+
+    def _announce_all(self, changes: list[StatusChanged]) -> None:
         self._publisher.announce([status_message(change, app_id="executor") for change in changes])
 
     async def _declare_pools(self, pools: set[str]) -> None:

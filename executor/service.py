@@ -116,6 +116,7 @@ class ExecutorService:
             interval_seconds=settings.watchdog_interval,
             dispatch_timeout_seconds=settings.dispatch_timeout,
             settle_timeout_seconds=settings.settle_timeout,
+            lease_seconds=settings.lease_duration,
             event_result_max_bytes=settings.event_result_max_bytes,
         )
         logger.info("serving", extra={"host": settings.http_host, "port": settings.http_port})

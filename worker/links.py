@@ -16,7 +16,7 @@ from common.broker.connection import BrokerUnavailable
 from common.broker.delivery import Outgoing, Publication
 from common.broker.publisher import Publisher
 from common.domain.errors import Unavailable
-from common.envelopes import status_message
+from common.envelopes import ANNOUNCE_DELAY_SECONDS, status_message
 from common.messages import StatusChanged
 from worker.lease import Lease
 from worker.record import Claim, Finished, Offer, Record, Report, Verdict
@@ -39,7 +39,9 @@ class Links:
         self._claims: Batcher[Offer, Claim | Verdict] = Batcher(record.claim)
         self._finishes: Batcher[Report, Finished] = Batcher(record.finish)
         self._messages: Batcher[Outgoing, None] = Batcher(self._publish)
-        self._announcements: Gatherer[StatusChanged] = Gatherer(self._announce_all)
+        self._announcements: Gatherer[StatusChanged] = Gatherer(
+            self._announce_all, delay_seconds=ANNOUNCE_DELAY_SECONDS
+        )
 
     async def run(self) -> None:
         """Keep the batches going until cancelled."""

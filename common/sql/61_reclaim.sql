@@ -1,0 +1,84 @@
+-- reclaim: take back the work of workers whose lease is over (P6, P7).
+--
+-- The caller has seen the database healthy for a whole lease, so every worker that lives has renewed. A
+-- reclaimed execution keeps its ticket and stands at the head again; one that may not be run again, or was
+-- reclaimed too often, ends as 'abandoned', and one that somebody asked to stop ends as 'cancelled'.
+CREATE FUNCTION turnstile.reclaim(
+    in_limit integer,
+    OUT returned turnstile.moved[],
+    OUT ended turnstile.moved[],
+    OUT granted turnstile.granted[],
+    OUT more_queue_ids bigint[]
+)
+LANGUAGE plpgsql
+SET search_path = public, pg_temp
+SET enable_seqscan = off
+AS $$
+DECLARE
+    orphan_ids bigint[];
+    over_ids bigint[];
+    queue_ids bigint[];
+    reclaimed_at timestamptz := clock_timestamp();
+BEGIN
+    -- A worker that is marked can neither renew nor claim nor finish from here on.
+    UPDATE worker w SET lost_at = reclaimed_at
+    WHERE w.lost_at IS NULL AND w.stopped_at IS NULL AND w.lease_expires_at < reclaimed_at;
+
+    SELECT array_agg(o.execution_id), array_agg(DISTINCT o.queue_id) INTO orphan_ids, queue_ids
+    FROM (
+        SELECT s.execution_id, s.queue_id
+        FROM slot s JOIN worker w ON w.id = s.worker_id
+        WHERE s.finished_at IS NULL AND (w.lost_at IS NOT NULL OR w.stopped_at IS NOT NULL)
+        ORDER BY s.execution_id LIMIT in_limit
+    ) o;
+    IF orphan_ids IS NULL THEN
+        RETURN;
+    END IF;
+    PERFORM 1 FROM action_queue q WHERE q.id = ANY (queue_ids) ORDER BY q.id FOR NO KEY UPDATE;
+    PERFORM 1 FROM execution e WHERE e.id = ANY (orphan_ids) ORDER BY e.id FOR NO KEY UPDATE;
+
+    -- Judged again under the locks: another replica may have been faster.
+    SELECT array_agg(e.id) FILTER (WHERE NOT is_over), array_agg(e.id) FILTER (WHERE is_over)
+    INTO orphan_ids, over_ids
+    FROM slot s
+    JOIN worker w ON w.id = s.worker_id AND (w.lost_at IS NOT NULL OR w.stopped_at IS NOT NULL)
+    JOIN execution e ON e.id = s.execution_id AND e.attempt = s.attempt AND e.status = 'running'
+    JOIN action a ON a.id = e.action_id
+    CROSS JOIN LATERAL (
+        SELECT e.cancel_requested_at IS NOT NULL OR a.on_worker_lost = 'abandon' OR e.reclaims >= a.max_reclaims
+            AS is_over
+    ) judged
+    WHERE s.execution_id = ANY (orphan_ids) AND s.finished_at IS NULL;
+
+    WITH moved AS (
+        UPDATE execution e
+        SET status = CASE WHEN e.cancel_requested_at IS NULL THEN 'abandoned' ELSE 'cancelled' END::execution_status,
+            completed_at = reclaimed_at,
+            error_type = CASE WHEN e.cancel_requested_at IS NULL THEN 'WorkerLost' ELSE 'Cancelled' END,
+            error_message = CASE WHEN e.cancel_requested_at IS NOT NULL THEN e.cancel_reason
+                                 ELSE format('worker %s was lost; %s reclaims before', e.worker_id, e.reclaims) END
+        WHERE e.id = ANY (over_ids) AND e.status = ANY (:sources_of_abandon)
+        RETURNING e.id, e.attempt, e.action_id, e.status, e.worker_id, e.error_type, e.error_message
+    ),
+    ended_slot AS (
+        UPDATE slot s SET finished_at = reclaimed_at, told_at = reclaimed_at
+        FROM moved m WHERE s.execution_id = m.id
+        RETURNING s.execution_id, s.granted_at, s.claimed_at
+    ),
+    history AS (
+        INSERT INTO attempt (execution_id, attempt, worker_id, outcome, error_type, error_message,
+                             granted_at, started_at, ended_at)
+        SELECT m.id, m.attempt, m.worker_id, m.status::text, m.error_type, m.error_message,
+               s.granted_at, s.claimed_at, reclaimed_at
+        FROM moved m JOIN ended_slot s ON s.execution_id = m.id
+    )
+    SELECT array_agg(
+        ROW(m.id, m.attempt, m.action_id, a.ref, 'running', m.status, m.worker_id, reclaimed_at)::turnstile.moved
+        ORDER BY m.id)
+    INTO ended FROM moved m JOIN action a ON a.id = m.action_id;
+
+    SELECT array_agg(r ORDER BY r.execution_id) INTO returned
+    FROM turnstile.return_to_line(orphan_ids, 'reclaimed', true) r;
+    SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids FROM turnstile.grant_locked(queue_ids) g;
+END
+$$;

@@ -1,0 +1,197 @@
+"""`executor demo`, as a newcomer types it: it keeps its promises, and nothing of it stays."""
+
+import asyncio
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from common.command_line import CommandFailed
+from executor.cli.demo import demo
+from localservers import LocalServers, MissingBinaries
+from tests.e2e.traffic import until
+
+ROOT = Path(__file__).parents[2]
+_LINE_SECONDS = 60.0
+
+pytestmark = pytest.mark.usefixtures("servers")
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A temporary folder that the servers' own accounts can reach."""
+    folder = Path(tempfile.mkdtemp(prefix="demo-"))
+    folder.chmod(0o711)
+    yield folder
+    shutil.rmtree(folder)
+
+
+class Demo:
+    """A running demonstration and what it has printed."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.text = ""
+
+    async def wait_for(self, words: str) -> str:
+        """Read on until a line holds `words`, and return that line."""
+        assert self.process.stdout
+        async with asyncio.timeout(_LINE_SECONDS):
+            while line := (await self.process.stdout.readline()).decode():
+                self.text += line
+                if words in line:
+                    return line
+        raise AssertionError(f"ended without {words!r}:\n{self.text}")
+
+    async def end(self) -> int:
+        """Read to the end and return the exit code."""
+        assert self.process.stdout
+        async with asyncio.timeout(_LINE_SECONDS):
+            self.text += (await self.process.stdout.read()).decode()
+            return await self.process.wait()
+
+
+@asynccontextmanager
+async def started(
+    place: Path, *arguments: str, settings: Mapping[str, str] | None = None
+) -> AsyncIterator[Demo]:
+    """Run the demonstration with its scratch folder in `place`."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "executor.cli", "demo", *arguments),
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(place), **(settings or {})},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        yield Demo(process)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+def left_in(place: Path) -> list[str]:
+    """Return what stayed: files in the folder, and processes that live there."""
+    found = [str(path) for path in place.iterdir()]
+    for link in Path("/proc").glob("[0-9]*/cwd"):
+        try:
+            if str(link.readlink()).startswith(str(place)):
+                found.append(f"process {link.parent.name}")
+        except OSError:
+            continue
+    return found
+
+
+async def test_the_demonstration_keeps_every_promise_and_leaves_nothing(place: Path) -> None:
+    # Whatever the user has set is for another system.
+    foreign = {"TURNSTILE_DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none", "TURNSTILE_HTTP_PORT": "1"}
+    async with started(place, settings=foreign) as demo:
+        code = await demo.end()
+    assert code == 0, demo.text
+    assert "200 of 200 executions completed" in demo.text
+    assert re.search(r"files\.count_words +2 +2 +2 +0 ", demo.text), demo.text
+    assert re.search(r"files\.digest +3 +3 +3 +0 ", demo.text), demo.text
+    assert "KEPT" in demo.text
+    assert left_in(place) == []
+
+
+async def test_ctrl_c_while_the_servers_start_leaves_nothing(place: Path) -> None:
+    async with started(place) as demo:
+        await demo.wait_for("Starting PostgreSQL")
+        await until(lambda: _answer(any(place.iterdir())), "a scratch folder")
+        demo.process.send_signal(signal.SIGINT)
+        code = await demo.end()
+    assert code == 130, demo.text
+    assert "Traceback" not in demo.text
+    assert left_in(place) == []
+
+
+async def test_an_impatient_ctrl_c_in_the_middle_leaves_nothing(place: Path) -> None:
+    async with started(place) as demo:
+        await demo.wait_for("running")
+        demo.process.send_signal(signal.SIGINT)
+        await demo.wait_for("Stopping")
+        demo.process.send_signal(signal.SIGINT)
+        code = await demo.end()
+    assert code == 130, demo.text
+    assert "Traceback" not in demo.text
+    assert left_in(place) == []
+
+
+async def test_a_worker_that_ends_by_itself_ends_the_demonstration_with_a_reason(place: Path) -> None:
+    async with started(place) as demo:
+        await demo.wait_for("running")
+        os.kill(_process_in(place, "worker.cli"), signal.SIGKILL)
+        code = await demo.end()
+    assert code == 1, demo.text
+    assert "ended by itself" in demo.text
+    assert "Traceback" not in demo.text
+    assert left_in(place) == []
+
+
+async def test_the_system_stays_takes_a_plain_message_and_ends_on_ctrl_c(place: Path) -> None:
+    async with started(place, "--stay") as demo, httpx.AsyncClient() as http:
+        http_url = (await demo.wait_for("HTTP API")).split()[2]
+        amqp_url = (await demo.wait_for("RabbitMQ  ")).split()[1]
+        await demo.wait_for("Ctrl-C")
+        parameters = f'{{"path": "{ROOT / "examples" / "README.md"}"}}'
+        plain = await asyncio.create_subprocess_exec(
+            *(sys.executable, "submit_plain.py", amqp_url, "files.count_words", parameters),
+            cwd=ROOT / "examples",
+        )
+        assert await plain.wait() == 0
+
+        async def is_completed() -> bool:
+            items = (await http.get(f"{http_url}/executions")).json()["items"]
+            return [item["status"] for item in items] == ["completed"]
+
+        await until(is_completed, "the completed execution")
+        (counted,) = (await http.get(f"{http_url}/executions")).json()["items"]
+        demo.process.send_signal(signal.SIGINT)
+        code = await demo.end()
+    assert counted["result"]["words"] == len((ROOT / "examples" / "README.md").read_text().split())
+    assert code == 0, demo.text
+    assert left_in(place) == []
+
+
+def test_a_missing_server_ends_it_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> LocalServers:
+        raise MissingBinaries(["RabbitMQ"], "apt-get install rabbitmq-server")
+
+    monkeypatch.setattr(LocalServers, "start", missing)
+    with pytest.raises(CommandFailed, match="apt-get install rabbitmq-server") as failed:
+        demo()
+    assert failed.value.exit_code == 69
+
+
+def test_without_the_source_it_says_where_to_run_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("executor.demo.system.ACTIONS_MODULE", "no_examples_here.actions")
+    with pytest.raises(CommandFailed, match="in the folder of the source code") as failed:
+        demo()
+    assert failed.value.exit_code == 2
+
+
+async def _answer(value: bool) -> bool:
+    return value
+
+
+def _process_in(place: Path, words: str) -> int:
+    for link in Path("/proc").glob("[0-9]*/cwd"):
+        try:
+            command = (link.parent / "cmdline").read_text().split("\0")
+            # The keeper beside the process names it too, behind a "--".
+            if str(link.readlink()).startswith(str(place)) and words in command and "--" not in command:
+                return int(link.parent.name)
+        except OSError:
+            continue
+    raise AssertionError(f"no process {words} in {place}")

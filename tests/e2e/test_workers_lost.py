@@ -1,0 +1,69 @@
+"""P6 and P7 with real processes: what a dead worker held is run again, heads first."""
+
+import asyncio
+from pathlib import Path
+
+import httpx
+
+from tests.e2e.history import history_of, physical
+from tests.e2e.processes import running
+from tests.e2e.traffic import until
+
+SHORT_LEASE = {"TURNSTILE_LEASE_DURATION": "3s", "TURNSTILE_HEARTBEAT_INTERVAL": "1s"}
+
+
+async def test_the_work_of_a_killed_worker_goes_back_to_the_head_and_is_run_again(
+    database_url: str, amqp_url: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "record.jsonl"
+    body = [
+        {
+            "action_ref": "record",
+            "parameters": {"file": str(file), "number": n, "seconds": 3 if n == 0 else 0},
+        }
+        for n in range(5)
+    ]
+    async with (
+        running(database_url, amqp_url, settings=SHORT_LEASE) as system,
+        history_of(database_url) as history,
+        httpx.AsyncClient(base_url=f"{system.http_url}/api/v1") as http,
+    ):
+        ids = [item["id"] for item in (await http.post("/executions", json=body)).json()["items"]]
+
+        async def head_runs() -> bool:
+            return (
+                await history.value("SELECT status::text FROM execution WHERE id = $1", ids[0]) == "running"
+            )
+
+        await until(head_runs, "the head runs")
+        await asyncio.gather(system.workers[0].kill(), system.start_worker("tests.e2e.actions"))
+        await history.ended(5)
+        outcomes = await history.rows(
+            "SELECT attempt, outcome FROM attempt WHERE execution_id = $1 ORDER BY 1", ids[0]
+        )
+    assert [(row["attempt"], row["outcome"]) for row in outcomes] == [(1, "reclaimed"), (2, "completed")]
+    assert [line.number for line in physical(file) if line.event == "stop"] == [0, 1, 2, 3, 4]
+
+
+async def test_an_execution_that_kills_its_workers_ends_abandoned_and_frees_its_slot(
+    database_url: str, amqp_url: str
+) -> None:
+    async with (
+        running(database_url, amqp_url, workers=0, settings=SHORT_LEASE) as system,
+        history_of(database_url) as history,
+        httpx.AsyncClient(base_url=f"{system.http_url}/api/v1") as http,
+    ):
+        worker = await system.start_worker("tests.e2e.actions")
+        assert (
+            await http.patch("/actions/scripted", json={"max_concurrent": 1, "max_reclaims": 1})
+        ).status_code == 200
+        steps = [{"action_ref": "scripted", "parameters": {"steps": [step]}} for step in ("KILL", "OK")]
+        ids = [item["id"] for item in (await http.post("/executions", json=steps)).json()["items"]]
+        for _ in range(2):
+            await asyncio.wait_for(worker.process.wait(), 30)
+            worker = await system.start_worker("tests.e2e.actions")
+        await history.ended(2)
+        first, second = [(await http.get(f"/executions/{i}")).json() for i in ids]
+    assert first["status"] == "abandoned"
+    assert first["error"]["type"] == "WorkerLost"
+    assert second["status"] == "completed"
