@@ -5,6 +5,7 @@ In: a `Report`. Out: lines on the console.
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from executor.demo.report import QueueReport, Report
 
@@ -20,7 +21,7 @@ def print_report(console: Console, report: Report) -> None:
         soft_wrap=True,
     )
     for sentence in report.broken:
-        console.print(f"[bold red]BROKEN[/] {sentence}", soft_wrap=True)
+        console.print(Text.assemble(("BROKEN", "bold red"), " ", sentence), soft_wrap=True)
     if not report.broken:
         limits = " and ".join(f"{q.max_concurrent} {q.action_ref}" for q in report.queues)
         console.print(

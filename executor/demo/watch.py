@@ -90,7 +90,7 @@ class _Lines:
 def _table(seconds: float, queues: Sequence[QueueNow]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left", title_style="none")
     table.title = f"{seconds:.1f} s"
-    for heading in ("ACTION", "SLOTS", "RUNNING", "WAITING", "DONE", ""):
+    for heading in ("ACTION", "LIMIT", "RUNNING", "WAITING", "DONE", ""):
         table.add_column(heading, no_wrap=True, justify="right" if heading in ("WAITING", "DONE") else "left")
     for queue in queues:
         free = 0 if queue.max_concurrent is None else max(queue.max_concurrent - queue.held, 0)
