@@ -144,7 +144,7 @@ def with_api(command: Callable[Concatenate[Api, Rest], None]) -> Callable[..., N
     """Give a command the options of the API, and a connection as its first argument."""
 
     @functools.wraps(command)
-    def connected(api: Api, *args: Rest.args, **given: Rest.kwargs) -> None:
+    def connected(api: Api, /, *args: Rest.args, **given: Rest.kwargs) -> None:
         with contextlib.closing(api):
             command(api, *args, **given)
 

@@ -40,6 +40,8 @@ async def scripted(context: Context, steps: list[str]) -> str:
             await asyncio.sleep(3600)
         case "KILL":
             os.kill(os.getpid(), 9)
+        case _:
+            pass
     return step
 
 

@@ -110,7 +110,7 @@ async def test_a_full_queue_a_hundred_thousand_deep_delays_no_other(database_url
         await submit(amqp_url, [{"action_ref": "hold"}] * 100_000)
 
         async def all_wait() -> bool:
-            return (await http.get("/actions/hold/queue-stats")).json()["queue_length"] == 99_999
+            return bool((await http.get("/actions/hold/queue-stats")).json()["queue_length"] == 99_999)
 
         await until(all_wait, "99,999 waiting", deadline_seconds=100)
         for number in range(20):
@@ -118,7 +118,7 @@ async def test_a_full_queue_a_hundred_thousand_deep_delays_no_other(database_url
             execution_id = (await http.post("/executions", json=body)).json()["id"]
 
             async def has_ended(execution_id: int = execution_id) -> bool:
-                return (await http.get(f"/executions/{execution_id}")).json()["status"] == "completed"
+                return bool((await http.get(f"/executions/{execution_id}")).json()["status"] == "completed")
 
             await until(has_ended, "the other queue's execution", deadline_seconds=2)
         last = await history.value("SELECT max(execution_id) FROM waiting")

@@ -88,16 +88,19 @@ BAD: list[tuple[str, bytes, Mapping[str, Any], str, str]] = [
     ("a wrong type", b'{"action_ref": 5}', {}, "invalid_message", "action_ref"),
     ("an unknown field", b'{"action_ref": "noop", "prio": 1}', {}, "unknown_field", "prio"),
     ("NaN", b'{"action_ref": "noop", "parameters": {"number": NaN}}', {}, "invalid_message", "JSON"),
-    ("NUL", b'{"action_ref": "noop", "parameters": {"a": "\\u0000"}}', {}, "invalid_parameters", "U+0000"),
+    ("NUL", b'{"action_ref": "noop", "parameters": {"a": "\\u0000"}}', {},
+     "invalid_parameters", "U+0000"),
     ("depth 10,000", b'{"action_ref": "noop", "parameters": {"a": ' + b"[" * 10_000 + b"]" * 10_000 + b"}}", {},
      "invalid_message", "JSON"),
-    ("10 MB", b'{"action_ref": "noop", "parameters": {"a": "' + b"x" * 10_000_000 + b'"}}', {}, "too_large", "bytes"),
+    ("10 MB", b'{"action_ref": "noop", "parameters": {"a": "' + b"x" * 10_000_000 + b'"}}', {},
+     "too_large", "bytes"),
     ("an unknown action", b'{"action_ref": "nobody"}', {}, "unknown_action", "nobody"),
     ("an unknown version", b'{"action_ref": "noop"}', {"headers": {"schema_version": 9}},
      "unsupported_schema_version", "schema_version"),
     ("a wrong duration", b'{"action_ref": "noop", "timeout": "soon"}', {}, "invalid_message", "timeout"),
     ("a far date", b'{"action_ref": "noop", "run_at": "tomorrow"}', {}, "invalid_message", "run_at"),
-    ("parameters that are a list", b'{"action_ref": "noop", "parameters": []}', {}, "invalid_parameters", "parameters"),
+    ("parameters that are a list", b'{"action_ref": "noop", "parameters": []}', {},
+     "invalid_parameters", "parameters"),
 ]  # fmt: skip
 
 
@@ -151,12 +154,12 @@ async def test_fifty_submitters_with_one_idempotency_key_get_one_execution(
                 for executor in system.executors
                 for _ in range(10)
             ]
-            over_amqp = [ask(amqp_url, lambda to: [request(body, reply_to=to)] * 1) for _ in range(30)]
-            answers = await asyncio.gather(*over_http, *over_amqp)
+            over_amqp = [ask(amqp_url, lambda to: [request(body, reply_to=to)]) for _ in range(30)]
+            responses, replies = await asyncio.gather(asyncio.gather(*over_http), asyncio.gather(*over_amqp))
             conflict = await http.post(f"{system.http_url}/api/v1/executions", json=other)
         await history.ended(1)
         count = await history.value("SELECT count(*) FROM execution")
-    ids = {a.json()["id"] if isinstance(a, httpx.Response) else a[0][1]["execution_id"] for a in answers}
+    ids = {response.json()["id"] for response in responses} | {r[0][1]["execution_id"] for r in replies}
     assert len(ids) == 1
     assert count == 1
     assert conflict.status_code == 409
@@ -197,7 +200,7 @@ async def test_a_completion_that_comes_often_frees_one_slot_once(
                 await exchange.publish(copy, routing_key=COMPLETED)
 
             async def settled() -> bool:
-                return (await http.get("/actions/noop/queue-stats")).json()["total_completed"] == 1
+                return bool((await http.get("/actions/noop/queue-stats")).json()["total_completed"] == 1)
 
             await until(settled, "the completion settled")
             stats = (await http.get("/actions/hold/queue-stats")).json()

@@ -46,7 +46,7 @@ async def test_a_drained_worker_finishes_what_runs_and_gives_back_what_does_not_
         hanging = answer.json()["items"][1]["id"]
 
         async def both_run() -> bool:
-            return await history.value("SELECT count(*) FROM execution WHERE status = 'running'") == 2
+            return bool(await history.value("SELECT count(*) = 2 FROM execution WHERE status = 'running'"))
 
         await until(both_run, "both run")
         system.workers[0].signal(signal.SIGTERM)

@@ -31,9 +31,7 @@ async def test_the_work_of_a_killed_worker_goes_back_to_the_head_and_is_run_agai
         ids = [item["id"] for item in (await http.post("/executions", json=body)).json()["items"]]
 
         async def head_runs() -> bool:
-            return (
-                await history.value("SELECT status::text FROM execution WHERE id = $1", ids[0]) == "running"
-            )
+            return bool(await history.value("SELECT status = 'running' FROM execution WHERE id = $1", ids[0]))
 
         await until(head_runs, "the head runs")
         await asyncio.gather(system.workers[0].kill(), system.start_worker("tests.e2e.actions"))

@@ -53,7 +53,7 @@ async def submit(amqp_url: str, bodies: Sequence[Mapping[str, Any] | bytes]) -> 
 async def ask(
     amqp_url: str, messages: Callable[[str], Sequence[Outgoing]]
 ) -> list[tuple[str, dict[str, Any]]]:
-    """Publish `messages(reply_to)` and return the type and body of as many replies, in order of publishing."""
+    """Publish `messages(reply_to)` and return type and body of each reply, in order of publishing."""
     connection = await aio_pika.connect(amqp_url)
     async with connection:
         channel = await connection.channel()
