@@ -21,7 +21,7 @@ from localservers.ports import free_port
 from worker.cli import app as worker_app
 
 TOKEN = "a-token-of-the-tests"
-_READY_SECONDS = 30.0
+_READY_SECONDS = 60.0
 _STOP_SECONDS = 30.0
 
 
