@@ -1,0 +1,109 @@
+"""The machine's core: one transaction, one model, and the comparison after each step (P1, P2, P3).
+
+Next: `executor_rules`, `worker_rules` and `time_rules` say what may happen.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, ClassVar, TypeVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize
+
+from common.action_definition import ActionDefinition
+from executor.decisions import Accepted, Verdict
+from tests.integration.protocol import OTHER_WORKER, WORKER, Protocol, ids_in, offer
+from tests.stateful.lines import Asked
+from tests.stateful.model import Model
+from tests.stateful.observation import expected, observe
+from tests.stateful.requests import BOUNDS, NOBODY, admission, asks
+from worker.record import Offer
+
+T = TypeVar("T")
+
+
+class Agreement(RuleBasedStateMachine):
+    """Says everything twice: to the statements and to the model. One transaction, rolled back at the end."""
+
+    runner: ClassVar[asyncio.Runner]
+    protocol: ClassVar[Protocol]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = Model()
+        self.ends: dict[str, str] = {}
+        self.transaction = self.protocol.transaction()
+        self.do(self.transaction.start())
+
+    def teardown(self) -> None:
+        self.do(self.transaction.rollback())
+
+    def do(self, awaited: Coroutine[Any, Any, T]) -> T:
+        return self.runner.run(awaited)
+
+    @initialize(limit=st.sampled_from([1, 2, 3]), batch=st.lists(asks, min_size=8, max_size=8))
+    def begin(self, limit: int, batch: list[Asked]) -> None:
+        for worker in (WORKER, OTHER_WORKER):
+            self.do(self.protocol.register(worker))
+            self.model.live_workers.add(worker)
+        for ref in BOUNDS:
+            self.put(ref, limit, False)
+        self.admit(batch)
+
+    def agree(self, granted: list[int] | None = None) -> None:
+        """Compare, and look at the promises in the tables themselves."""
+        seen, ends = self.do(observe(self.protocol.connection))
+        assert seen == expected(self.model)
+        assert self.ends.items() <= ends.items(), "P3: an end has changed"
+        self.ends = ends
+        for _, _, limit, *_, waiting, held in seen.lines:
+            started = [i for i in granted or () if i in held]
+            if started:
+                assert limit is None or len(held) <= limit, "P1: granted past the limit"
+                assert not waiting or max(started) < waiting[0], "P2: overtaken"
+
+    def choose(self, n: int, *statuses: str) -> int:
+        """Return the n-th of those in one of these states; now and then any, or one that does not exist."""
+        fitting = [i for i, run in self.model.runs.items() if run.status in statuses]
+        if n % 7 == 0 or not fitting:
+            fitting = [*self.model.runs, NOBODY]
+        return fitting[n % len(fitting)]
+
+    def has(self, *statuses: str) -> bool:
+        return any(run.status in statuses for run in self.model.runs.values())
+
+    def attempt(self, i: int, off: int) -> int:
+        return max(0, self.model.runs[i].attempt + off) if i in self.model.runs else 1
+
+    def offers(self, status: str, which: list[int], off: int) -> list[Offer]:
+        ids = sorted({self.choose(n, status) for n in which})
+        return [offer(i, self.attempt(i, off)) for i in ids]
+
+    def admit(self, batch: list[Asked]) -> None:
+        verdicts, grants = self.do(self.protocol.admit(*map(admission, batch)))
+        newest = max(self.model.runs, default=0)
+        new = [v.execution_id if isinstance(v, Accepted) and not v.duplicate else None for v in verdicts]
+        said, granted = self.model.admit(batch, new)
+        assert [self._in_words(v) for v in verdicts] == said
+        assert [i for i in new if i] == sorted(i for i in new if i), "P2: tickets out of order"
+        assert all(i > newest for i in new if i)
+        for v in verdicts:
+            if isinstance(v, Accepted):
+                assert v.status == self.model.runs[v.execution_id].status
+                assert v.position == self.model.position(v.execution_id)
+        assert ids_in(grants) == granted
+        self.agree(granted)
+
+    def _in_words(self, verdict: Verdict) -> str:
+        if isinstance(verdict, Accepted):
+            return f"{'copy of' if verdict.duplicate else 'new'} {verdict.execution_id}"
+        if verdict.code == "idempotency_conflict":
+            return f"conflict with {verdict.message.split('execution ')[1].split(',')[0]}"
+        assert verdict.code == "queue_full", verdict
+        return "full"
+
+    def put(self, ref: str, limit: int | None, paused: bool) -> list[int]:
+        definition = ActionDefinition(ref=ref, max_concurrent=limit, paused=paused, max_queued=BOUNDS[ref])
+        granted = ids_in(self.do(self.protocol.queue_manager.put_actions([definition])))
+        assert granted == self.model.put_action(ref, limit, paused, BOUNDS[ref])
+        return granted

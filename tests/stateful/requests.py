@@ -1,0 +1,39 @@
+"""What is drawn: requests, limits, workers, ends."""
+
+from datetime import UTC, datetime
+
+from hypothesis import strategies as st
+
+from common.domain.states import Status
+from executor.decisions import Admission
+from tests.integration.protocol import OTHER_WORKER, WORKER, request
+from tests.stateful.lines import Asked
+
+LINES = [("plain", ""), ("keyed", "x"), ("keyed", "y"), ("bounded", "")]
+BOUNDS = {"plain": None, "keyed": None, "bounded": 2}
+LATER = datetime(2100, 1, 1, tzinfo=UTC)
+NOBODY = 10**15
+
+limits = st.sampled_from([None, 0, 1, 1, 2, 2, 3, 5])
+workers = st.sampled_from([WORKER, WORKER, OTHER_WORKER])
+asks = st.builds(
+    Asked,
+    line=st.sampled_from(LINES),
+    content=st.integers(0, 1),
+    delayed=st.sampled_from([False, False, False, True]),
+    mortal=st.booleans(),
+    key=st.sampled_from([None, None, None, "k", "1"]),
+)
+nth = st.integers(0, 999)
+some = st.lists(nth, min_size=1, max_size=4)
+ends = st.sampled_from([Status.COMPLETED, Status.FAILED, Status.FAILED, Status.TIMEOUT, Status.CANCELLED])
+strayed = st.sampled_from([0, 0, 0, 0, 0, 0, -1, 1])
+"""How far an attempt's number is off."""
+
+
+def admission(asked: Asked) -> Admission:
+    ref, key = asked.line
+    return request(
+        ref, concurrency_key=key or None, parameters={"content": asked.content}, idempotency_key=asked.key,
+        run_at=LATER if asked.delayed else None, ttl=3600 if asked.mortal else None,
+    )  # fmt: skip

@@ -1,0 +1,37 @@
+"""The statements do, step by step, what the model of the queues says, whatever is asked in whatever order."""
+
+import asyncio
+import os
+
+import asyncpg
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from tests.integration.protocol import Protocol
+from tests.stateful.executor_rules import ExecutorRules
+from tests.stateful.time_rules import TimeRules
+from tests.stateful.worker_rules import WorkerRules
+
+
+class Queues(ExecutorRules, WorkerRules, TimeRules):
+    """Says everything twice: to the statements and to the model."""
+
+
+@pytest.mark.timeout(400)
+def test_the_statements_do_what_the_model_says(database_url: str) -> None:
+    with asyncio.Runner() as runner:
+        Queues.runner = runner
+        connection = runner.run(asyncpg.connect(database_url))
+        Queues.protocol = Protocol(connection)
+        try:
+            run_state_machine_as_test(
+                Queues,
+                settings=settings(
+                    max_examples=200, stateful_step_count=50, deadline=None, print_blob=True,
+                    derandomize=os.environ.get("CI", "").lower() in ("true", "1"),
+                    suppress_health_check=[HealthCheck.too_slow],
+                ),
+            )  # fmt: skip
+        finally:
+            runner.run(connection.close())

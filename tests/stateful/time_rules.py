@@ -1,0 +1,60 @@
+"""What time may bring: something is due, a time to live runs out, the watchdog looks."""
+
+from hypothesis.stateful import precondition, rule
+
+from tests.integration.protocol import ids_in
+from tests.stateful.agreement import Agreement
+from tests.stateful.lines import UNSTARTED
+from tests.stateful.requests import some
+
+
+class TimeRules(Agreement):
+    """The clock and the watchdog. Time passes by moving the instants in the tables."""
+
+    @precondition(lambda self: self.has("delayed"))
+    @rule(which=some)
+    def wake_due(self, which: list[int]) -> None:
+        due = {self.choose(n, "delayed") for n in which} & self.model.delayed.keys()
+        self.model.delayed.update(dict.fromkeys(due, True))
+        self.do(self._execute("UPDATE delayed SET due_at = '-infinity' WHERE execution_id = ANY ($1)", due))
+        woken, grants = self.do(self.protocol.wake_due())
+        assert ([m.execution_id for m in woken], ids_in(grants)) == self.model.wake_due()
+        self.agree(ids_in(grants))
+
+    @precondition(lambda self: bool(self.model.deadlines))
+    @rule(which=some)
+    def let_time_to_live_run_out(self, which: list[int]) -> None:
+        mortal = {self.choose(n, *UNSTARTED) for n in which} & self.model.deadlines
+        for i in mortal:
+            self.model.runs[i].overdue = True
+        past = "expires_at = created_at + interval '1 us'"
+        self.do(self._execute(f"UPDATE execution SET {past} WHERE id = ANY ($1)", mortal))
+        self.do(
+            self._execute(
+                "UPDATE expiring SET expires_at = '-infinity' WHERE execution_id = ANY ($1)", mortal
+            )
+        )
+
+    @rule()
+    def expire_due(self) -> None:
+        moves = self.do(self.protocol.expire_due())
+        assert {m.execution_id for m in moves} == self.model.expire_due()
+        self.agree()
+
+    @rule()
+    def watch(self) -> None:
+        """What the watchdog would see: unsettled ends, unclaimed offers, idle slots."""
+        slots = self.model.slots()
+        told = self.do(self.protocol.due_completions())
+        assert told == sorted({i for i, ended in slots.items() if ended} | self.model.untold)
+        unclaimed = sorted(i for i in slots if self.model.runs[i].status == "scheduled")
+        assert self.do(self.protocol.due_offers()) == (unclaimed if self.model.live_workers else [])
+        idle = self.model.idle()
+        queue_ids = self.do(self.protocol.idle_queues())
+        assert len(queue_ids) == len(idle)
+        granted = ids_in(self.do(self.protocol.grant(*queue_ids)))
+        assert granted == self.model.grant(idle)
+        self.agree(granted)
+
+    async def _execute(self, statement: str, ids: set[int]) -> None:
+        await self.protocol.connection.execute(statement, list(ids))

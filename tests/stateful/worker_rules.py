@@ -1,0 +1,76 @@
+"""What workers may do: claim, finish, hand back, lose their lease."""
+
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+
+from common.domain.states import Status
+from tests.stateful.agreement import Agreement
+from tests.stateful.requests import ends, some, strayed, workers
+from worker.record import Claim, Offer, Report
+
+
+class WorkerRules(Agreement):
+    """Two workers."""
+
+    @rule(worker=workers, off=strayed, which=some)
+    @precondition(lambda self: self.has("scheduled"))
+    def claim(self, worker: str, off: int, which: list[int]) -> None:
+        self._claim(worker, self.offers("scheduled", which, off))
+
+    @rule(worker=workers, off=strayed, which=some, status=ends, retry=st.booleans())
+    @precondition(lambda self: self.has("running"))
+    def finish(self, worker: str, off: int, which: list[int], status: Status, retry: bool) -> None:
+        self._finish(worker, self.offers("running", which, off), status, retry)
+
+    @rule(worker=workers, which=some, status=ends, retry=st.booleans())
+    @precondition(lambda self: self.has("scheduled"))
+    def work(self, worker: str, which: list[int], status: Status, retry: bool) -> None:
+        """What a worker in good health does, from claim to finish."""
+        self.renew(worker)
+        offers = self.offers("scheduled", which, 0)
+        self._claim(worker, offers)
+        self._finish(worker, offers, status, retry)
+
+    @rule(worker=workers, which=some, off=strayed)
+    @precondition(lambda self: self.has("running"))
+    def hand_back(self, worker: str, which: list[int], off: int) -> None:
+        offers = self.offers("running", which, off)
+        back = self.do(self.protocol.record(worker).hand_back(offers))
+        expected_back = {
+            o.execution_id for o in offers if self.model.hand_back(worker, o.execution_id, o.attempt)
+        }
+        assert back == expected_back
+        self.agree()
+
+    @rule(worker=workers)
+    def lose_lease(self, worker: str) -> None:
+        self.do(self.protocol.lose_lease(worker))
+        self.model.live_workers.discard(worker)
+
+    @rule(worker=workers)
+    def renew(self, worker: str) -> None:
+        assert self.do(self.protocol.renew(worker)) == (True, False)
+        self.model.live_workers.add(worker)
+
+    def _claim(self, worker: str, offers: list[Offer]) -> None:
+        said = self.do(self.protocol.record(worker).claim(offers))
+        assert ["claimed" if isinstance(s, Claim) else s.value for s in said] == [
+            self.model.claim(worker, o.execution_id, o.attempt) for o in offers
+        ]
+        self.agree()
+
+    def _finish(self, worker: str, offers: list[Offer], status: Status, retry: bool) -> None:
+        again = retry and status is Status.FAILED
+        reports = [
+            Report(
+                execution_id=o.execution_id, attempt=o.attempt, status=status,
+                result_json="1" if status is Status.COMPLETED else None,
+                retry_delay_seconds=60.0 if again else None,
+            )
+            for o in offers
+        ]  # fmt: skip
+        said = self.do(self.protocol.record(worker).finish(reports))
+        assert [f.verdict.value for f in said] == [
+            self.model.finish(worker, o.execution_id, o.attempt, status.value, again) for o in offers
+        ]
+        self.agree()
