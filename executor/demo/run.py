@@ -71,6 +71,9 @@ async def until_signal(
     try:
         return await task
     except asyncio.CancelledError:
+        if not told:
+            # Our output was closed: `rich` ends the process with SystemExit, and that cancels us.
+            raise
         return 128 + told[0] if code_when_told is None else code_when_told
 
 

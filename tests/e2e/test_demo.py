@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -21,6 +22,7 @@ from localservers.binaries import install_missing
 from tests.e2e.traffic import until
 
 ROOT = Path(__file__).parents[2]
+COMMAND = (sys.executable, "-m", "executor.cli", "demo")
 _LINE_SECONDS = 60.0
 
 pytestmark = pytest.mark.usefixtures("own_binaries")
@@ -77,8 +79,8 @@ async def started(
 ) -> AsyncIterator[Demo]:
     """Run the demonstration with its scratch folder in `place`."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *("-m", "executor.cli", "demo", *arguments),
+        *COMMAND,
+        *arguments,
         cwd=ROOT,
         env={**os.environ, "TMPDIR": str(place), **(settings or {})},
         stdout=asyncio.subprocess.PIPE,
@@ -137,6 +139,18 @@ async def test_an_impatient_ctrl_c_in_the_middle_leaves_nothing(place: Path) -> 
         code = await demo.end()
     assert code == 130, demo.text
     assert "Traceback" not in demo.text
+    assert left_in(place) == []
+
+
+def test_a_reader_that_goes_away_ends_it_and_leaves_nothing(place: Path) -> None:
+    with subprocess.Popen(
+        COMMAND, cwd=ROOT, env={**os.environ, "TMPDIR": str(place)}, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout
+        assert process.stdout.readline()
+        process.stdout.close()
+        code = process.wait(_LINE_SECONDS)
+    assert code == 1
     assert left_in(place) == []
 
 
