@@ -109,7 +109,7 @@ def _print_places(console: Console, system: System) -> None:
         f"""
 HTTP API      {system.http_url}/api/v1   (described at {system.http_url}/docs)
 RabbitMQ      {system.amqp_url}
-  management  {rabbitmq.management_url}
+  management  {rabbitmq.management_url}   (user and password as above)
 PostgreSQL    {system.database_url}
 Logs          {system.folder}
 
