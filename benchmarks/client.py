@@ -1,0 +1,86 @@
+"""The client's side of a run: prebuilt requests, a connected publisher, a look at the database."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import asyncpg
+
+from benchmarks.waiting import DidNotHappen, until
+from common.broker.connection import Declare
+from common.broker.delivery import Outgoing, Publication
+from common.broker.publisher import Publisher
+from common.broker.topology import EXECUTIONS, declare_executor
+from common.envelopes import envelope
+from common.messages import REQUESTED, ExecutionRequested
+
+
+def requests(action_refs: Sequence[str], count: int) -> list[Outgoing]:
+    """Return `count` messages that ask for these actions in turn."""
+    return [
+        envelope(
+            ExecutionRequested(
+                action_ref=action_refs[number % len(action_refs)], parameters={"number": number}
+            ),
+            message_type=REQUESTED,
+            exchange=EXECUTIONS,
+            routing_key=REQUESTED,
+            app_id="client",
+        )
+        for number in range(count)
+    ]
+
+
+@asynccontextmanager
+async def publishing(amqp_url: str, declare: Declare = declare_executor) -> AsyncIterator[Publisher]:
+    """Lend a connected publisher."""
+    publisher = Publisher(amqp_url, name="bench client", declare=declare)
+    task = asyncio.create_task(publisher.run(), name="bench-publisher")
+    try:
+        # Waits for the connection, so that no figure includes it.
+        await publisher.declare(declare)
+        yield publisher
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def submit(publisher: Publisher, messages: Sequence[Outgoing], *, batch: int = 2000) -> float:
+    """Publish in order, confirmed; returns the instant of the first publish on the database's clock."""
+    began_at = time.time()
+    for start in range(0, len(messages), batch):
+        outcomes = await publisher.publish(messages[start : start + batch])
+        if any(outcome is not Publication.CONFIRMED for outcome in outcomes):
+            raise DidNotHappen("the broker took every request")
+    return began_at
+
+
+@asynccontextmanager
+async def looking(database_url: str) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
+    """Lend a database session of our own."""
+    connection = await asyncpg.connect(database_url, timeout=10, command_timeout=300)
+    try:
+        yield connection
+    finally:
+        await connection.close(timeout=10)
+
+
+async def settled(
+    connection: "asyncpg.Connection[asyncpg.Record]", count: int, *, deadline_seconds: float
+) -> float:
+    """Wait until `count` executions have been settled; returns the instant of the last one."""
+
+    async def enough() -> bool:
+        found: int = await connection.fetchval(
+            "SELECT coalesce(sum(total_completed), 0)::bigint FROM action_queue"
+        )
+        return found >= count
+
+    await until(
+        enough, f"{count} executions are settled", deadline_seconds=deadline_seconds, pause_seconds=0.05
+    )
+    at: float = await connection.fetchval(
+        "SELECT extract(epoch FROM max(updated_at))::double precision FROM action_queue"
+    )
+    return at

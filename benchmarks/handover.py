@@ -1,0 +1,70 @@
+"""Hand-over: how soon the next starts when one finishes, at limit 1; and how soon a lone request starts.
+
+All instants are the database's: `completed_at` as the finish, `started_at` as the claim wrote it. The start
+of a submit is the client's clock, on the same machine.
+"""
+
+import time
+from collections.abc import Sequence
+
+from benchmarks.actions import AT_ONCE, ONE_AT_A_TIME
+from benchmarks.client import looking, publishing, requests, settled, submit
+from benchmarks.ground import Ground
+from benchmarks.measures import Aim, Row, Section, percentile
+from benchmarks.processes import running_system
+from benchmarks.sizes import Sizes
+from benchmarks.waiting import until
+
+_GAPS = """
+SELECT extract(epoch FROM e.started_at - lag(e.completed_at) OVER (ORDER BY e.id))::double precision AS gap
+FROM execution e JOIN action a ON a.id = e.action_id WHERE a.ref = $1
+"""
+_DEPTH = "SELECT sum(q.depth) FROM action_queue q JOIN action a ON a.id = q.action_id WHERE a.ref = $1"
+_LAST_START = "SELECT extract(epoch FROM max(started_at))::double precision FROM execution"
+
+
+async def measure(ground: Ground, sizes: Sizes) -> list[Section]:
+    """Hand over one after the other, then submit one at a time."""
+    async with (
+        ground.fresh("handover") as place,
+        running_system(place) as system,
+        publishing(place.amqp_url) as publisher,
+        looking(place.database_url) as connection,
+    ):
+        # All of them wait before the first may start, so that no admission stands in the way.
+        await system.limit(ONE_AT_A_TIME, 0)
+        await submit(publisher, requests([ONE_AT_A_TIME], sizes.queued))
+
+        async def all_wait() -> bool:
+            return bool(await connection.fetchval(_DEPTH, ONE_AT_A_TIME) == sizes.queued)
+
+        await until(all_wait, "all wait", deadline_seconds=sizes.deadline_seconds, pause_seconds=0.05)
+        await system.limit(ONE_AT_A_TIME, 1)
+        await settled(connection, sizes.queued, deadline_seconds=sizes.deadline_seconds)
+        gaps = [row["gap"] for row in await connection.fetch(_GAPS, ONE_AT_A_TIME) if row["gap"] is not None]
+
+        delays = []
+        for number, message in enumerate(requests([AT_ONCE], sizes.submits), start=1):
+            began_at = time.time()
+            await publisher.publish([message])
+            await settled(connection, sizes.queued + number, deadline_seconds=sizes.deadline_seconds)
+            delays.append(await connection.fetchval(_LAST_START) - began_at)
+    return [_section(gaps, delays, sizes)]
+
+
+def _section(gaps: Sequence[float], delays: Sequence[float], sizes: Sizes) -> Section:
+    aims = (Aim(at_most=10, columns=("p50",)), Aim(at_most=50, columns=("p99",)))
+    return Section(
+        title="handover: milliseconds from one to the next",
+        columns=("p50", "p90", "p99", "max"),
+        rows=(
+            _row(f"finish → next start, limit 1, {sizes.queued} queued", gaps, aims),
+            _row(f"submit → start, idle, {sizes.submits} one at a time", delays, ()),
+        ),
+    )
+
+
+def _row(name: str, seconds: Sequence[float], aims: tuple[Aim, ...]) -> Row:
+    ms = [1000 * each for each in seconds]
+    cells = {f"p{percent}": percentile(ms, percent) for percent in (50, 90, 99)}
+    return Row(name=name, unit="ms", cells={**cells, "max": max(ms)}, aims=aims)

@@ -1,0 +1,167 @@
+"""Transport: publishing and consuming by our bulk channel, beside the library's own way on the same broker.
+
+In: a fresh vhost. Out: CPU of this process and of the broker for each message, and the rates; the same quorum
+queue, the same bodies, confirmed and persistent on both sides, in turn.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+import aio_pika
+from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
+
+from benchmarks.client import publishing, requests
+from benchmarks.ground import RABBITMQ, Ground
+from benchmarks.machine import cpu_seconds
+from benchmarks.measures import Row, Section
+from benchmarks.sizes import Sizes
+from common.broker.consumer import ConsumerConnection
+from common.broker.delivery import Outgoing
+from common.broker.publisher import Publisher
+from common.broker.topology import EXECUTIONS, EXECUTOR_REQUESTS
+
+ROUNDS: Final = 3
+BATCH: Final = 100
+PREFETCH: Final = 1000
+_DEADLINE_SECONDS: Final = 120.0
+_OURS: Final = "ours"
+_LIBRARY: Final = "aio-pika"
+_RATIO: Final = "ratio"
+
+Move = Callable[[], Awaitable[None]]
+"""Publishes all messages of a run, or takes them."""
+
+
+_PROCESS: Final = "this process"
+_RATE: Final = "rate"
+_UNITS: Final = {_PROCESS: "µs CPU per message", RABBITMQ: "µs CPU per message", _RATE: "1/s"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Way:
+    publish: Move
+    consume: Move
+
+
+async def measure(ground: Ground, sizes: Sizes) -> list[Section]:
+    """Publish and take the same messages both ways, in turn."""
+    messages = requests(["bench.transport"], sizes.messages)
+    costs: dict[str, dict[str, list[dict[str, float]]]] = {
+        step: {_OURS: [], _LIBRARY: []} for step in ("publish", "consume")
+    }
+    async with (
+        ground.fresh("transport") as place,
+        await aio_pika.connect(place.amqp_url, timeout=10) as connection,
+        publishing(place.amqp_url) as publisher,
+    ):
+        channel = await connection.channel(publisher_confirms=True)
+        ways = {
+            _OURS: _Way(
+                publish=lambda: _publish_ours(publisher, messages),
+                consume=lambda: _consume_ours(place.amqp_url, len(messages)),
+            ),
+            _LIBRARY: _Way(
+                publish=lambda: _publish_library(channel, messages),
+                consume=lambda: _consume_library(place.amqp_url, len(messages)),
+            ),
+        }
+        for _ in range(ROUNDS):
+            for name, way in ways.items():
+                costs["publish"][name].append(await _cost(way.publish, len(messages), ground))
+                costs["consume"][name].append(await _cost(way.consume, len(messages), ground))
+    return [_section(costs, len(messages))]
+
+
+async def _cost(move: Move, count: int, ground: Ground) -> dict[str, float]:
+    broker = ground.pids.get(RABBITMQ, ())
+    broker_before, client_before, began = cpu_seconds(broker), time.process_time(), time.perf_counter()
+    async with asyncio.timeout(_DEADLINE_SECONDS):
+        await move()
+    return {
+        _RATE: count / (time.perf_counter() - began),
+        _PROCESS: 1e6 * (time.process_time() - client_before) / count,
+        **({RABBITMQ: 1e6 * (cpu_seconds(broker) - broker_before) / count} if broker else {}),
+    }
+
+
+async def _publish_ours(publisher: Publisher, messages: Sequence[Outgoing]) -> None:
+    for start in range(0, len(messages), BATCH):
+        await publisher.publish(messages[start : start + BATCH])
+
+
+async def _publish_library(channel: AbstractChannel, messages: Sequence[Outgoing]) -> None:
+    exchange = await channel.get_exchange(EXECUTIONS, ensure=False)
+    for start in range(0, len(messages), BATCH):
+        await asyncio.gather(
+            *(
+                exchange.publish(_library_message(message), message.routing_key)
+                for message in messages[start : start + BATCH]
+            )
+        )
+
+
+def _library_message(message: Outgoing) -> aio_pika.Message:
+    return aio_pika.Message(
+        message.body,
+        headers=dict(message.headers or {}),
+        content_type=message.content_type,
+        delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
+        message_id=message.message_id,
+        type=message.type,
+        app_id=message.app_id,
+        timestamp=message.timestamp,
+    )
+
+
+async def _consume_ours(amqp_url: str, count: int) -> None:
+    consumers = ConsumerConnection(amqp_url, name="bench consumer")
+    subscription = consumers.subscribe(EXECUTOR_REQUESTS, prefetch=PREFETCH)
+    running = asyncio.create_task(consumers.run(), name="bench-consumer")
+    try:
+        while count > 0:
+            batch = await subscription.next_batch(BATCH)
+            subscription.ack(batch)
+            count -= len(batch)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def _consume_library(amqp_url: str, count: int) -> None:
+    taken = 0
+    all_taken = asyncio.Event()
+
+    async def take(message: AbstractIncomingMessage) -> None:
+        nonlocal taken
+        taken += 1
+        if taken % BATCH == 0 or taken == count:
+            await message.ack(multiple=True)
+        if taken == count:
+            all_taken.set()
+
+    async with await aio_pika.connect(amqp_url, timeout=10) as connection:
+        channel = await connection.channel()
+        await channel.set_qos(prefetch_count=PREFETCH)
+        queue = await channel.get_queue(EXECUTOR_REQUESTS, ensure=False)
+        await queue.consume(take)
+        await all_taken.wait()
+
+
+def _section(costs: Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]], count: int) -> Section:
+    rows = []
+    for step, ways in costs.items():
+        for quantity in ways[_OURS][0]:
+            cells = {name: median(cost[quantity] for cost in each) for name, each in ways.items()}
+            # A broker's clock that ticks every 10 ms may see nothing of a short run.
+            ratio = {_RATIO: cells[_OURS] / cells[_LIBRARY]} if cells[_LIBRARY] else {}
+            rows.append(Row(name=f"{step}, {quantity}", unit=_UNITS[quantity], cells={**cells, **ratio}))
+    return Section(
+        title=f"transport: {count:,} messages in batches of {BATCH}, quorum queue",
+        columns=(_OURS, _LIBRARY, _RATIO),
+        rows=tuple(rows),
+        note=f"medians of {ROUNDS} runs each, interleaved; persistent, confirmed, acknowledged by the batch",
+    )
