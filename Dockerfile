@@ -11,7 +11,7 @@ RUN python -m venv /opt/turnstile \
     && /opt/turnstile/bin/pip install --require-hashes --only-binary :all: -r requirements/runtime.txt \
     && pip install --require-hashes --only-binary :all: -r requirements/build.txt
 
-COPY pyproject.toml LICENSE ./
+COPY pyproject.toml LICENSE README.md ./
 COPY common common
 COPY executor executor
 COPY worker worker

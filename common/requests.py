@@ -149,7 +149,9 @@ def _refusal(errors: list[ErrorDetails], model: type[BaseModel]) -> Refusal:
         known = ", ".join(model.model_fields)
         return Refusal(Code.UNKNOWN_FIELD, f"{', '.join(unknown)}: no such field; known are {known}")
     code = Code.INVALID_PARAMETERS if errors[0]["loc"][:1] == ("parameters",) else Code.INVALID_MESSAGE
-    return Refusal(code, "; ".join(f"{_path(e)}: {e['msg']}" for e in errors[:5]))
+    return Refusal(
+        code, "; ".join(f"{_path(e)}: {e['msg'].removeprefix('Value error, ')}" for e in errors[:5])
+    )
 
 
 def _path(error: ErrorDetails) -> str:

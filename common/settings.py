@@ -97,7 +97,8 @@ def read_settings(kind: type[S], **overrides: Any) -> S:
     except ValidationError as error:
         for problem in error.errors(include_url=False, include_input=False):
             name = "_".join(str(step) for step in problem["loc"]).upper()
-            sys.stderr.write(f"TURNSTILE_{name}: {problem['msg']}\n" if name else f"{problem['msg']}\n")
+            message = problem["msg"].removeprefix("Value error, ")
+            sys.stderr.write(f"TURNSTILE_{name}: {message}\n" if name else f"{message}\n")
         raise SystemExit(2) from None
     except ValueError as error:
         sys.stderr.write(f"{error}\n")

@@ -10,7 +10,12 @@ import sys
 from datetime import UTC, datetime
 from typing import Final, Literal
 
-_STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {
+    "message",
+    "asctime",
+    "taskName",
+    "color_message",
+}
 
 
 def configure_logging(*, level: str, form: Literal["console", "json"]) -> None:

@@ -6,8 +6,8 @@ Stop: take nothing new, finish what is decided, close.
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+import socket
+from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
 import uvicorn
@@ -19,6 +19,7 @@ from common.broker.publisher import Publisher
 from common.broker.topology import EXECUTOR_COMPLETIONS, EXECUTOR_REQUESTS, declare_executor
 from common.database import Database
 from common.domain.identifiers import ExecutionId
+from common.http_server import HttpServer
 from common.messages import CancelRequested
 from executor.api import ApiServices, create_app
 from executor.cancelling import Canceller
@@ -37,20 +38,13 @@ _UNTOLD_MAX: Final = 1000
 """Hand-overs of HTTP admissions under way; beyond that the watchdog's offers have to do."""
 
 
-class HttpServer(uvicorn.Server):
-    """Leaves the signals to `common.lifecycle`: the library would end HTTP before the rest is drained."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Capture none."""
-        yield
-
-
 class ExecutorService:
     """One executor process."""
 
-    def __init__(self, settings: ExecutorSettings) -> None:
+    def __init__(self, settings: ExecutorSettings, listener: socket.socket) -> None:
+        """HTTP is answered on `listener`, which is closed at the end."""
         self.settings = settings
+        self._listener = listener
         amqp_url = settings.amqp_url.get_secret_value()
         queue_type = settings.queue_type
         self._declare = lambda channel: declare_executor(channel, queue_type=queue_type)
@@ -79,11 +73,9 @@ class ExecutorService:
         """Serve until `stop` is set, then end in order."""
         server = self._http_server()
         async with asyncio.TaskGroup() as tasks:
-            http = tasks.create_task(server.serve(), name="http")
+            http = tasks.create_task(server.serve(sockets=[self._listener]), name="http")
             work = tasks.create_task(self._work(stop), name="work")
-            await _first_of(stop, http)
-            if http.done() and not stop.is_set():
-                raise SystemExit(f"cannot serve HTTP on {self.settings.http_host}:{self.settings.http_port}")
+            await stop.wait()
             server.should_exit = True
             await asyncio.wait({http}, timeout=self.settings.drain_timeout)
             self._http_ended.set()
@@ -119,7 +111,8 @@ class ExecutorService:
             lease_seconds=settings.lease_duration,
             event_result_max_bytes=settings.event_result_max_bytes,
         )
-        logger.info("serving", extra={"host": settings.http_host, "port": settings.http_port})
+        host, port = self._listener.getsockname()[:2]
+        logger.info("serving", extra={"host": host, "port": port})
         async with asyncio.TaskGroup() as tasks:
             background = [
                 tasks.create_task(self._publisher.run(), name="publisher"),
@@ -156,9 +149,8 @@ class ExecutorService:
         )
         config = uvicorn.Config(
             app,
-            host=self.settings.http_host,
-            port=self.settings.http_port,
             log_config=None,
+            log_level="warning",
             access_log=False,
             timeout_graceful_shutdown=5,
         )
@@ -201,9 +193,3 @@ class ExecutorService:
             _, late = await asyncio.wait(self._untold, timeout=self.settings.drain_timeout)
             for task in late:
                 task.cancel()
-
-
-async def _first_of(stop: asyncio.Event, other: asyncio.Task[None]) -> None:
-    stopping = asyncio.create_task(stop.wait(), name="stop-signal")
-    await asyncio.wait({stopping, other}, return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()

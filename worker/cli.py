@@ -7,7 +7,6 @@ In: the modules that declare actions, and settings from the environment. Out: a 
 import asyncio
 import functools
 import json
-import socket
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Final
@@ -19,6 +18,7 @@ from rich.text import Text
 
 from common.command_line import EXIT_USAGE, CommandFailed, command_line, with_options
 from common.domain.durations import format_duration
+from common.http_server import listen
 from common.lifecycle import run_service
 from common.settings import read_settings
 from common.telemetry import configure_logging
@@ -49,7 +49,10 @@ def serve(settings: WorkerSettings, actions: Targets) -> None:
     """Serve the actions of these modules. Stops in order on SIGTERM: what runs may end first."""
     configure_logging(level=settings.log_level, form=settings.log_format)
     loaded = _load(actions)
-    listener = _listen(settings)
+    port = settings.worker_http_port
+    listener = None
+    if port is not None:
+        listener = listen(settings.worker_http_host, port, setting="TURNSTILE_WORKER_HTTP_PORT")
 
     async def run(stop: asyncio.Event) -> None:
         service = WorkerService(settings, actions, loaded)
@@ -84,21 +87,6 @@ def _load(targets: Sequence[str]) -> list[RegisteredAction]:
         return load_actions(*targets)
     except (ActionsNotFound, ActionDeclarationError) as error:
         raise CommandFailed(f"--actions {error}", exit_code=EXIT_USAGE) from None
-
-
-def _listen(settings: WorkerSettings) -> socket.socket | None:
-    """Bind before anything starts: a port that is taken is a wrong setting."""
-    host, port = settings.worker_http_host, settings.worker_http_port
-    if port is None:
-        return None
-    try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-    except OSError as error:
-        raise CommandFailed(
-            f"TURNSTILE_WORKER_HTTP_PORT: cannot listen on {host}:{port}: {error.strerror}; "
-            "choose another port, 0 for any free one, or none",
-            exit_code=EXIT_USAGE,
-        ) from None
 
 
 def _print_table(loaded: Sequence[RegisteredAction]) -> None:

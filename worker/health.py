@@ -7,8 +7,7 @@ health check fits both. Nothing here stops the worker: who is not ready still wo
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 import uvicorn
@@ -17,20 +16,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from common.http_server import HttpServer
+
 logger = logging.getLogger(__name__)
 
 _STOP_TIMEOUT_SECONDS: Final = 5.0
 
 Readiness = Callable[[], dict[str, str | None]]
 """Names each server we depend on, with None or why it cannot be reached."""
-
-
-class _Server(uvicorn.Server):
-    """Leaves the signals to `common.lifecycle`: health is answered until the worker has drained."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 def health_app(readiness: Readiness) -> Starlette:
@@ -73,7 +66,7 @@ async def serve_with_health(
         timeout_graceful_shutdown=1,
         lifespan="off",
     )
-    server = _Server(config)
+    server = HttpServer(config)
     host, port = listener.getsockname()[:2]
     logger.info("health_serving", extra={"host": host, "port": port})
     async with asyncio.TaskGroup() as tasks:

@@ -12,7 +12,7 @@ SECONDS_MAX: Final = 10 * 366 * 86400.0
 """Ten years: far above any use, far below what a timestamp overflows at."""
 
 
-def parse_duration(text: str | float) -> float:
+def parse_duration(text: object) -> float:
     """Return the seconds that `text` stands for.
 
     Raises ValueError, with an example of what was expected, for anything that is not a finite
@@ -20,20 +20,21 @@ def parse_duration(text: str | float) -> float:
     """
     seconds = _seconds(text)
     if not math.isfinite(seconds) or seconds < 0 or seconds > SECONDS_MAX:
-        raise ValueError(f"duration out of range: {text!r}; expected between 0 and 10 years, like '5m'")
+        raise ValueError(f"duration out of range: {text!r:.60}; expected between 0 and 10 years, like '5m'")
     return seconds
 
 
-def _seconds(text: str | float) -> float:
-    if isinstance(text, bool):
-        raise ValueError(f"not a duration: {text!r}; expected for example '250ms', '30s', '1h30m' or 2.5")
-    if isinstance(text, int | float):
-        return float(text)
+def _seconds(text: object) -> float:
+    if isinstance(text, float) or (isinstance(text, int) and not isinstance(text, bool)):
+        # A long integer would overflow a float; beyond the bound its exact value does not matter.
+        return float(max(-1.0, min(text, 2 * SECONDS_MAX)))
+    if not isinstance(text, str):
+        raise ValueError(f"not a duration: {text!r:.60}; expected for example '250ms', '30s', '1h30m' or 2.5")
     compact = text.strip().lower().replace(" ", "")
     if _NUMBER.fullmatch(compact):
         return float(compact)
     if not _WHOLE.fullmatch(compact):
-        raise ValueError(f"not a duration: {text!r}; expected for example '250ms', '30s', '1h30m' or 2.5")
+        raise ValueError(f"not a duration: {text!r:.60}; expected for example '250ms', '30s', '1h30m' or 2.5")
     return sum(float(number) * _UNIT_SECONDS[unit] for number, unit in _PART.findall(compact))
 
 

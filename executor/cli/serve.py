@@ -12,6 +12,7 @@ from typing import Annotated, Final
 import typer
 
 from common.command_line import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE, CommandFailed, with_options
+from common.http_server import listen
 from common.lifecycle import run_service
 from common.settings import CommonSettings, read_settings
 from common.telemetry import configure_logging
@@ -39,7 +40,8 @@ def serve(settings: ExecutorSettings) -> None:
             exit_code=EXIT_USAGE,
         )
     configure_logging(level=settings.log_level, form=settings.log_format)
-    run_service(ExecutorService(settings).serve)
+    listener = listen(settings.http_host, settings.http_port, setting="TURNSTILE_HTTP_PORT")
+    run_service(ExecutorService(settings, listener).serve)
 
 
 @with_options(

@@ -58,6 +58,11 @@ async def record_seven(context: Context, file: str, number: int = 0) -> int:
     return await record(context, file, number)
 
 
+@action("one", max_concurrent=1)
+async def one() -> None:
+    """Take no time."""
+
+
 @action("hold", max_concurrent=1)
 async def hold() -> None:
     """Run until somebody stops it."""
