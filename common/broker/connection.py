@@ -63,20 +63,32 @@ async def answered(request: Awaitable[T], timeout_seconds: float) -> T:
     """Await the library within a time limit; raise BrokerUnavailable for every way it can fail.
 
     The library cancels its callers when a connection dies: a cancellation nobody asked this task for is a
-    loss.
+    loss. And it answers a cancellation with errors and results of its own: one that somebody did ask for
+    stays one.
     """
     task = asyncio.current_task()
+    assert task is not None
+    asked_before = task.cancelling()
     try:
         async with asyncio.timeout(timeout_seconds):
-            return await request
-    except TimeoutError as error:
-        raise BrokerUnavailable(f"the broker did not answer within {timeout_seconds:g} s") from error
+            answer = await request
     except asyncio.CancelledError as error:
-        if task is None or task.cancelling():
+        if task.cancelling() > asked_before:
             raise
         raise BrokerUnavailable("the connection closed") from error
+    except TimeoutError as error:
+        _stay_cancelled(task, asked_before)
+        raise BrokerUnavailable(f"the broker did not answer within {timeout_seconds:g} s") from error
     except (ChannelLost, *CONNECTION_EXCEPTIONS) as error:
+        _stay_cancelled(task, asked_before)
         raise BrokerUnavailable(str(error) or repr(error)) from error
+    _stay_cancelled(task, asked_before)
+    return answer
+
+
+def _stay_cancelled(task: asyncio.Task[object], asked_before: int) -> None:
+    if task.cancelling() > asked_before:
+        raise asyncio.CancelledError
 
 
 class Link:
