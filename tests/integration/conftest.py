@@ -1,10 +1,10 @@
-"""One session on a database of the test's own, with a worker that holds a lease."""
+"""Sessions on a database of the test's own, each with a worker that holds a lease."""
 
 from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.integration.protocol import Protocol, connected
+from tests.integration.protocol import OTHER_WORKER, Protocol, connected
 
 
 @pytest.fixture
@@ -12,3 +12,11 @@ async def protocol(database_url: str) -> AsyncIterator[Protocol]:
     async with connected(database_url) as protocol:
         await protocol.register()
         yield protocol
+
+
+@pytest.fixture
+async def other(database_url: str, protocol: Protocol) -> AsyncIterator[Protocol]:
+    """A second session on the same database, with a second worker."""
+    await protocol.register(OTHER_WORKER)
+    async with connected(database_url) as session:
+        yield session

@@ -6,25 +6,23 @@ A test that needs two sessions opens two of these; one that opens a transaction 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import asyncpg
 from asyncpg.transaction import Transaction
 
-from common.action_definition import ActionDefinition, action_columns
+from common.action_definition import ActionDefinition
 from common.database import Database
 from common.domain.identifiers import Attempt, ExecutionId, QueueId, WorkerId
 from common.domain.states import Status
 from common.messages import ExecutionRequested
-from common.requests import json_text, request_hash
+from common.requests import request_hash
 from executor.decisions import Accepted, Admission, Grants, Move, Rejected, Verdict
 from executor.queue_manager import QueueManager, grant_of, grants_of, moved
+from tests.integration.reading import Connection, Reading
 from worker.record import Claim, Difference, Finished, Offer, Record, Report
 from worker.record import Verdict as Said
-
-if TYPE_CHECKING:
-    Connection: TypeAlias = asyncpg.Connection[asyncpg.Record]
 
 T = TypeVar("T")
 WORKER = "worker-1"
@@ -34,7 +32,7 @@ OTHER_WORKER = "worker-2"
 class OneConnection(Database):
     """A link whose every statement runs on one connection, in whatever transaction is open on it."""
 
-    def __init__(self, connection: "Connection") -> None:
+    def __init__(self, connection: Connection) -> None:
         super().__init__("postgresql://localhost/one_connection", application_name="test")
         self.connection = connection
 
@@ -57,11 +55,11 @@ def request(ref: str = "a", *, delivery_key: Any = None, **fields: Any) -> Admis
     return Admission(request=asked, request_hash=request_hash(asked), delivery_key=delivery_key)
 
 
-class Protocol:
+class Protocol(Reading):
     """Thin: each method is one statement, with the arguments that a test has an opinion on."""
 
-    def __init__(self, connection: "Connection") -> None:
-        self.connection = connection
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
         self.database = OneConnection(connection)
         self.queue_manager = QueueManager(self.database)
 
@@ -189,48 +187,6 @@ class Protocol:
         for finished in await self.finish(*execution_ids, attempt=attempt, worker=worker):
             assert finished.verdict is Said.APPLIED
 
-    # --- what is there --------------------------------------------------------------------------------
-
-    async def status(self, execution_id: int) -> str:
-        return str((await self.execution(execution_id))["status"])
-
-    async def statuses(self, *execution_ids: int) -> list[str]:
-        return [await self.status(i) for i in execution_ids]
-
-    async def execution(self, execution_id: int) -> asyncpg.Record:
-        row = await self.connection.fetchrow("SELECT * FROM execution WHERE id = $1", execution_id)
-        assert row is not None
-        return row
-
-    async def line(self) -> list[int]:
-        return await self.column("SELECT execution_id FROM waiting ORDER BY queue_id, execution_id")
-
-    async def held(self) -> list[int]:
-        return await self.column("SELECT execution_id FROM slot ORDER BY execution_id")
-
-    async def slot_numbers(self) -> list[int | None]:
-        return await self.column("SELECT slot_number FROM slot ORDER BY slot_number")
-
-    async def untold(self) -> list[int]:
-        return await self.column("SELECT execution_id FROM untold_end ORDER BY 1")
-
-    async def attempts(self, execution_id: int) -> list[tuple[int, str, str]]:
-        rows = await self.connection.fetch(
-            "SELECT attempt, worker_id, outcome FROM attempt WHERE execution_id = $1 ORDER BY 1", execution_id
-        )
-        return [(row["attempt"], row["worker_id"], row["outcome"]) for row in rows]
-
-    async def queue(self, ref: str = "a", key: str = "") -> asyncpg.Record:
-        row = await self.connection.fetchrow(
-            "SELECT q.* FROM action_queue q JOIN action a ON a.id = q.action_id"
-            " WHERE a.ref = $1 AND q.concurrency_key = $2", ref, key,
-        )  # fmt: skip
-        assert row is not None
-        return row
-
-    async def column(self, query: str, *arguments: object) -> list[Any]:
-        return [row[0] for row in await self.connection.fetch(query, *arguments)]
-
 
 @asynccontextmanager
 async def connected(database_url: str) -> AsyncIterator[Protocol]:
@@ -258,10 +214,6 @@ def rejected(verdict: Verdict) -> Rejected:
 
 def ids_in(grants: Grants) -> list[int]:
     return [grant.execution_id for grant in grants.granted]
-
-
-def definitions_json(*definitions: ActionDefinition) -> str:
-    return json_text([action_columns(d) for d in definitions])
 
 
 def new_worker() -> str:

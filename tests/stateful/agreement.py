@@ -107,3 +107,27 @@ class Agreement(RuleBasedStateMachine):
         granted = ids_in(self.do(self.protocol.queue_manager.put_actions([definition])))
         assert granted == self.model.put_action(ref, limit, paused, BOUNDS[ref])
         return granted
+
+    def ask_to_stop(self, ids: set[int]) -> None:
+        moves = self.do(self.protocol.cancel(*ids))
+        answered = {m.execution_id: m.status.value for m in moves}
+        assert answered == {i: self.model.cancel(i) for i in ids if i != NOBODY}
+        self.agree()
+
+    def run_out(self, ids: set[int]) -> None:
+        """Let the time to live of these be over."""
+        mortal = ids & self.model.deadlines
+        for i in mortal:
+            self.model.runs[i].overdue = True
+        past = "expires_at = created_at + interval '1 us'"
+        self.do(self.update(f"UPDATE execution SET {past} WHERE id = ANY ($1)", mortal))
+        past = "expires_at = '-infinity'"
+        self.do(self.update(f"UPDATE expiring SET {past} WHERE execution_id = ANY ($1)", mortal))
+
+    def expire(self) -> None:
+        moves = self.do(self.protocol.expire_due())
+        assert {m.execution_id for m in moves} == self.model.expire_due()
+        self.agree()
+
+    async def update(self, statement: str, ids: set[int]) -> None:
+        await self.protocol.connection.execute(statement, list(ids))

@@ -5,7 +5,7 @@ from hypothesis.stateful import precondition, rule
 
 from tests.stateful.agreement import Agreement
 from tests.stateful.lines import TERMINAL, UNSTARTED, Asked
-from tests.stateful.requests import BOUNDS, NOBODY, asks, limits, nth, some, strayed
+from tests.stateful.requests import BOUNDS, asks, limits, nth, some, strayed
 
 
 class ExecutorRules(Agreement):
@@ -36,11 +36,7 @@ class ExecutorRules(Agreement):
     @precondition(lambda self: self.has(*UNSTARTED, "running"))
     @rule(which=some)
     def cancel(self, which: list[int]) -> None:
-        ids = {self.choose(n, *UNSTARTED, "running") for n in which}
-        moves = self.do(self.protocol.cancel(*ids))
-        answered = {m.execution_id: m.status.value for m in moves}
-        assert answered == {i: self.model.cancel(i) for i in ids if i != NOBODY}
-        self.agree()
+        self.ask_to_stop({self.choose(n, *UNSTARTED, "running") for n in which})
 
     @rule(ref=st.sampled_from([*BOUNDS]), limit=limits, paused=st.sampled_from([False] * 4 + [True]))
     def put_action(self, ref: str, limit: int | None, paused: bool) -> None:

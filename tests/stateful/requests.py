@@ -14,13 +14,14 @@ BOUNDS = {"plain": None, "keyed": None, "bounded": 2}
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
 NOBODY = 10**15
 
+seldom = st.sampled_from([False, False, False, True])
 limits = st.sampled_from([None, 0, 1, 1, 2, 2, 3, 5])
 workers = st.sampled_from([WORKER, WORKER, OTHER_WORKER])
 asks = st.builds(
     Asked,
     line=st.sampled_from(LINES),
     content=st.integers(0, 1),
-    delayed=st.sampled_from([False, False, False, True]),
+    delayed=seldom,
     mortal=st.booleans(),
     key=st.sampled_from([None, None, None, "k", "1"]),
 )

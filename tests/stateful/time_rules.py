@@ -16,7 +16,7 @@ class TimeRules(Agreement):
     def wake_due(self, which: list[int]) -> None:
         due = {self.choose(n, "delayed") for n in which} & self.model.delayed.keys()
         self.model.delayed.update(dict.fromkeys(due, True))
-        self.do(self._execute("UPDATE delayed SET due_at = '-infinity' WHERE execution_id = ANY ($1)", due))
+        self.do(self.update("UPDATE delayed SET due_at = '-infinity' WHERE execution_id = ANY ($1)", due))
         woken, grants = self.do(self.protocol.wake_due())
         assert ([m.execution_id for m in woken], ids_in(grants)) == self.model.wake_due()
         self.agree(ids_in(grants))
@@ -24,22 +24,11 @@ class TimeRules(Agreement):
     @precondition(lambda self: bool(self.model.deadlines))
     @rule(which=some)
     def let_time_to_live_run_out(self, which: list[int]) -> None:
-        mortal = {self.choose(n, *UNSTARTED) for n in which} & self.model.deadlines
-        for i in mortal:
-            self.model.runs[i].overdue = True
-        past = "expires_at = created_at + interval '1 us'"
-        self.do(self._execute(f"UPDATE execution SET {past} WHERE id = ANY ($1)", mortal))
-        self.do(
-            self._execute(
-                "UPDATE expiring SET expires_at = '-infinity' WHERE execution_id = ANY ($1)", mortal
-            )
-        )
+        self.run_out({self.choose(n, *UNSTARTED, "running") for n in which})
 
     @rule()
     def expire_due(self) -> None:
-        moves = self.do(self.protocol.expire_due())
-        assert {m.execution_id for m in moves} == self.model.expire_due()
-        self.agree()
+        self.expire()
 
     @rule()
     def watch(self) -> None:
@@ -55,6 +44,3 @@ class TimeRules(Agreement):
         granted = ids_in(self.do(self.protocol.grant(*queue_ids)))
         assert granted == self.model.grant(idle)
         self.agree(granted)
-
-    async def _execute(self, statement: str, ids: set[int]) -> None:
-        await self.protocol.connection.execute(statement, list(ids))

@@ -5,36 +5,47 @@ from hypothesis.stateful import precondition, rule
 
 from common.domain.states import Status
 from tests.stateful.agreement import Agreement
-from tests.stateful.requests import ends, some, strayed, workers
+from tests.stateful.requests import ends, seldom, some, strayed, workers
 from worker.record import Claim, Offer, Report
 
 
 class WorkerRules(Agreement):
     """Two workers."""
 
-    @rule(worker=workers, off=strayed, which=some)
+    @rule(worker=workers, off=strayed, which=some, late=seldom)
     @precondition(lambda self: self.has("scheduled"))
-    def claim(self, worker: str, off: int, which: list[int]) -> None:
+    def claim(self, worker: str, off: int, which: list[int], late: bool) -> None:
+        self._pass_time(worker, late)
         self._claim(worker, self.offers("scheduled", which, off))
 
-    @rule(worker=workers, off=strayed, which=some, status=ends, retry=st.booleans())
+    @rule(worker=workers, off=strayed, which=some, status=ends, retry=st.booleans(), late=seldom)
     @precondition(lambda self: self.has("running"))
-    def finish(self, worker: str, off: int, which: list[int], status: Status, retry: bool) -> None:
+    def finish(
+        self, *, worker: str, off: int, which: list[int], status: Status, retry: bool, late: bool
+    ) -> None:
+        self._pass_time(worker, late)
         self._finish(worker, self.offers("running", which, off), status, retry)
 
-    @rule(worker=workers, which=some, status=ends, retry=st.booleans())
+    @rule(worker=workers, which=some, status=ends, retry=st.booleans(), meanwhile=st.integers(0, 3))
     @precondition(lambda self: self.has("scheduled"))
-    def work(self, worker: str, which: list[int], status: Status, retry: bool) -> None:
-        """What a worker in good health does, from claim to finish."""
+    def work(self, worker: str, which: list[int], status: Status, retry: bool, meanwhile: int) -> None:
+        """What a worker in good health does, from claim to finish, and what may come between."""
         self.renew(worker)
         offers = self.offers("scheduled", which, 0)
         self._claim(worker, offers)
+        if meanwhile == 0:
+            self.ask_to_stop({o.execution_id for o in offers})
+        elif meanwhile == 1:
+            self.run_out({o.execution_id for o in offers})
         self._finish(worker, offers, status, retry)
 
-    @rule(worker=workers, which=some, off=strayed)
+    @rule(worker=workers, which=some, off=strayed, late=seldom)
     @precondition(lambda self: self.has("running"))
-    def hand_back(self, worker: str, which: list[int], off: int) -> None:
+    def hand_back(self, worker: str, which: list[int], off: int, late: bool) -> None:
         offers = self.offers("running", which, off)
+        if late:
+            self.run_out({o.execution_id for o in offers})
+            self.expire()
         back = self.do(self.protocol.record(worker).hand_back(offers))
         expected_back = {
             o.execution_id for o in offers if self.model.hand_back(worker, o.execution_id, o.attempt)
@@ -51,6 +62,10 @@ class WorkerRules(Agreement):
     def renew(self, worker: str) -> None:
         assert self.do(self.protocol.renew(worker)) == (True, False)
         self.model.live_workers.add(worker)
+
+    def _pass_time(self, worker: str, late: bool) -> None:
+        if late:
+            self.lose_lease(worker)
 
     def _claim(self, worker: str, offers: list[Offer]) -> None:
         said = self.do(self.protocol.record(worker).claim(offers))
