@@ -1,0 +1,68 @@
+"""`migrate`: from many processes at once, as often as one likes, and only what differs is installed."""
+
+import asyncio
+import subprocess
+import sys
+
+from common.statements import installation_text, protocol_hash
+from migrations import is_current, migrate
+from tests.integration.protocol import Protocol, connected
+
+_INSTALLED = "SELECT xmin::text || ctid::text FROM pg_namespace WHERE nspname = 'turnstile'"
+
+
+async def test_six_processes_at_once_migrate_one_database(empty_database_url: str) -> None:
+    program = f"import asyncio, migrations; asyncio.run(migrations.migrate({empty_database_url!r}))"
+    processes = [
+        await asyncio.create_subprocess_exec(
+            sys.executable, "-W", "error", "-c", program, stderr=subprocess.PIPE
+        )
+        for _ in range(6)
+    ]
+    async with asyncio.timeout(60):
+        errors = [(await process.communicate())[1] for process in processes]
+    assert [process.returncode for process in processes] == [0] * 6, errors
+    assert await is_current(empty_database_url)
+    async with connected(empty_database_url) as protocol:
+        assert await protocol.column("SELECT count(*) FROM alembic_version") == [1]
+
+
+async def test_a_database_is_current_once_it_is_migrated(empty_database_url: str) -> None:
+    assert not await is_current(empty_database_url)
+    await migrate(empty_database_url)
+    assert await is_current(empty_database_url)
+
+
+async def test_a_protocol_that_is_up_to_date_is_left_alone(protocol: Protocol, database_url: str) -> None:
+    before = await protocol.column(_INSTALLED)
+    await migrate(database_url)
+    assert await protocol.column(_INSTALLED) == before
+
+
+async def test_another_version_s_protocol_is_replaced_whole(protocol: Protocol, database_url: str) -> None:
+    await protocol.connection.execute(
+        "CREATE FUNCTION turnstile.of_an_older_version() RETURNS int LANGUAGE sql AS 'SELECT 1';"
+        "COMMENT ON SCHEMA turnstile IS 'an older hash'"
+    )
+    assert not await is_current(database_url)
+    await migrate(database_url)
+    assert await is_current(database_url)
+    names = "SELECT proname FROM pg_proc WHERE pronamespace = 'turnstile'::regnamespace"
+    assert "of_an_older_version" not in await protocol.column(names)
+
+
+async def test_rows_outlive_a_new_protocol(protocol: Protocol, database_url: str) -> None:
+    await protocol.put(max_concurrent=1)
+    ids = await protocol.submit(count=2)
+    await protocol.connection.execute("COMMENT ON SCHEMA turnstile IS 'an older hash'")
+    await migrate(database_url)
+    async with connected(database_url) as fresh:
+        await fresh.run(ids[0])
+        assert (await fresh.settle((ids[0], 1))).granted == [ids[1]]
+
+
+def test_every_source_state_is_filled_in_from_the_table_of_transitions() -> None:
+    text = installation_text()
+    assert ":sources_of_" not in text
+    assert "ARRAY['delayed', 'queued', 'scheduled']::execution_status[]" in text
+    assert protocol_hash() in text
