@@ -7,15 +7,16 @@ slots and counts them by a plain index.
 from __future__ import annotations
 
 import re
-from statistics import median
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.client import looking
 from benchmarks.ground import Ground
+from benchmarks.interleaving import interleaved_medians
 from benchmarks.line import Lines, by_function
 from benchmarks.measures import Aim, Row, Section
 from benchmarks.sizes import Sizes
-from benchmarks.statements import BATCHES, DEPTH, LIMIT, QUEUES, WARM_UP_TURNS, column
+from benchmarks.statements import BATCHES, DEPTH, LIMIT, QUEUES, column
 from common.statements import installation_text
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ _NUMBERING: Final = re.compile(
 )
 _UNNUMBERED: Final = "NULL::integer[] AS numbers"
 _PLAIN_INDEX: Final = "DROP INDEX uq_slot_number; CREATE INDEX ix_slot_queue_id ON slot (queue_id)"
+_NUMBERED: Final = "numbered"
+_NOT_NUMBERED: Final = "not numbered"
 _AIM_SHARE: Final = 0.05
 
 
@@ -38,22 +41,17 @@ async def measure(ground: Ground, sizes: Sizes) -> list[Section]:
         looking(plain_place.database_url) as plain,
     ):
         await remove_numbers(plain)
-        sides = []
-        for session in (numbered, plain):
+        sides = {}
+        for name, session in ((_NUMBERED, numbered), (_NOT_NUMBERED, plain)):
             lines = await Lines.create(session, name="slots", queues=QUEUES, limit=LIMIT, depth=DEPTH)
             await session.execute("VACUUM ANALYZE")
-            sides.append((lines, by_function(session)))
-        medians: list[dict[int, float]] = [{}, {}]
+            sides[name] = partial(lines.turn, by_function(session))
+        seconds: dict[str, dict[int, float]] = {name: {} for name in sides}
         for batch in BATCHES:
-            took: list[list[float]] = [[], []]
-            for number in range(WARM_UP_TURNS + sizes.turns):
-                for side, (lines, settle) in enumerate(sides):
-                    each = await lines.turn(settle, batch)
-                    if number >= WARM_UP_TURNS:
-                        took[side].append(each)
-            for side, all_seconds in enumerate(took):
-                medians[side][batch] = median(all_seconds)
-    return [_section(medians[0], medians[1], sizes)]
+            kinds = {name: partial(turn, batch) for name, turn in sides.items()}
+            for name, each in (await interleaved_medians(kinds, sizes.turns)).items():
+                seconds[name][batch] = each
+    return [_section(seconds[_NUMBERED], seconds[_NOT_NUMBERED], sizes)]
 
 
 async def remove_numbers(session: Session) -> None:
@@ -70,8 +68,8 @@ def _section(numbered: dict[int, float], plain: dict[int, float], sizes: Sizes) 
         title="slot-numbers: settle and grant with numbered slots, and without",
         columns=tuple(column(batch) for batch in BATCHES),
         rows=(
-            Row(name="numbered", unit="µs", cells={column(b): 1e6 * each for b, each in numbered.items()}),
-            Row(name="not numbered", unit="µs", cells={column(b): 1e6 * each for b, each in plain.items()}),
+            Row(name=_NUMBERED, unit="µs", cells={column(b): 1e6 * each for b, each in numbered.items()}),
+            Row(name=_NOT_NUMBERED, unit="µs", cells={column(b): 1e6 * each for b, each in plain.items()}),
             Row(name="cost, share", unit="", cells=cost, aims=(Aim(at_most=_AIM_SHARE),)),
         ),
         note=f"medians of {sizes.turns} turns, interleaved; limit {LIMIT}, {QUEUES} queues",

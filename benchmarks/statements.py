@@ -4,11 +4,12 @@ Both on the same lines, in turn, at several batch sizes. What decides is the rat
 for while the queue rows are locked.
 """
 
-from statistics import median
+from functools import partial
 from typing import Final
 
 from benchmarks.client import looking
 from benchmarks.ground import Ground
+from benchmarks.interleaving import interleaved_medians
 from benchmarks.line import Lines, by_function
 from benchmarks.measures import Row, Section
 from benchmarks.plain_statements import ROUND_TRIPS, by_statements
@@ -18,7 +19,6 @@ BATCHES: Final = (1, 10, 100)
 QUEUES: Final = 10
 LIMIT: Final = 10
 DEPTH: Final = 1000
-WARM_UP_TURNS: Final = 10
 
 
 async def measure(ground: Ground, sizes: Sizes) -> list[Section]:
@@ -34,14 +34,9 @@ async def measure(ground: Ground, sizes: Sizes) -> list[Section]:
         ways = {"function": by_function(calling), "statements": await by_statements(stating)}
         seconds: dict[str, dict[int, float]] = {way: {} for way in ways}
         for batch in BATCHES:
-            took: dict[str, list[float]] = {way: [] for way in ways}
-            for number in range(WARM_UP_TURNS + sizes.turns):
-                for way, settle in ways.items():
-                    each = await lines.turn(settle, batch)
-                    if number >= WARM_UP_TURNS:
-                        took[way].append(each)
-            for way, all_seconds in took.items():
-                seconds[way][batch] = median(all_seconds)
+            kinds = {way: partial(lines.turn, settle, batch) for way, settle in ways.items()}
+            for way, each in (await interleaved_medians(kinds, sizes.turns)).items():
+                seconds[way][batch] = each
     return [_section(seconds["function"], seconds["statements"], sizes)]
 
 
