@@ -1,6 +1,7 @@
 """How a service process lives: one event loop, one stop signal, an orderly end with a deadline."""
 
 import asyncio
+import gc
 import logging
 import signal
 from collections.abc import Callable, Coroutine
@@ -11,6 +12,9 @@ logger = logging.getLogger(__name__)
 
 def run_service(serve: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
     """Run `serve(stop)` to its end; SIGTERM and SIGINT set `stop`, a second one ends at once."""
+    # Our objects live for one message or for ever: look for cycles rarely.
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
     try:
         import uvloop  # noqa: PLC0415  (not on every platform)
     except ImportError:

@@ -1,4 +1,11 @@
 -- The rows that the statements hand back.
+--
+-- A word on plans, for all files that follow. A session may keep a plan for as long as it lives, made when the
+-- tables were empty: with `id = x` such a plan may read a whole table, to merge or to hash it with a handful of
+-- rows. `id = ANY (ARRAY[x])` means the same and can be neither merged nor hashed: each row is looked up by the
+-- index, whatever the planner believes. So it is written wherever few rows meet a table that grows, together
+-- with `enable_seqscan = off`; a scalar subquery serves where nothing is written. Without `jit = off`, a
+-- server that overestimates such a lookup would compile it each time.
 
 -- A slot was given: what `execution.scheduled` must say.
 CREATE TYPE turnstile.granted AS (

@@ -16,6 +16,8 @@ LANGUAGE plpgsql
 SET search_path = public, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET enable_mergejoin = off
+SET enable_hashjoin = off
 SET enable_bitmapscan = off
 AS $$
 DECLARE

@@ -24,6 +24,7 @@ LANGUAGE plpgsql
 SET search_path = public, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET enable_mergejoin = off
 AS $$
 DECLARE
     action_ids bigint[];

@@ -13,6 +13,8 @@ SECURITY DEFINER
 SET search_path = public, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET enable_mergejoin = off
+SET enable_hashjoin = off
 AS $$
 DECLARE
     claimed_now timestamptz := clock_timestamp();

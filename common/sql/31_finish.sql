@@ -22,6 +22,8 @@ SECURITY DEFINER
 SET search_path = public, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET enable_mergejoin = off
+SET enable_hashjoin = off
 AS $$
 DECLARE
     finished_now timestamptz := clock_timestamp();
@@ -33,27 +35,24 @@ BEGIN
     );
 
     WITH report AS (
-        SELECT * FROM unnest(
+        SELECT r.*, finished_now + make_interval(secs => r.retry_delay_seconds) AS due_at FROM unnest(
             in_execution_ids, in_attempts, in_statuses, in_results, in_error_types, in_error_messages, in_logs,
             in_retry_delay_seconds
         ) r(id, attempt, status, result, error_type, error_message, log, retry_delay_seconds)
     ),
     moved AS (
         UPDATE execution e
-        SET status = (CASE WHEN again.due_at IS NULL THEN r.status ELSE 'delayed' END)::execution_status,
+        -- Judged on the row as it is when it is locked: a cancel that came first is seen.
+        SET (status, completed_at, run_at) = (
+                SELECT CASE WHEN again THEN 'delayed' ELSE r.status END::execution_status,
+                       CASE WHEN again THEN NULL ELSE finished_now END,
+                       CASE WHEN again THEN r.due_at ELSE e.run_at END
+                FROM (SELECT r.due_at IS NOT NULL AND e.cancel_requested_at IS NULL
+                             AND (e.expires_at IS NULL OR e.expires_at > r.due_at) AS again) judged
+            ),
             result = r.result, error_type = r.error_type, error_message = r.error_message,
-            completed_at = CASE WHEN again.due_at IS NULL THEN finished_now END,
-            run_at = coalesce(again.due_at, e.run_at),
             failures = e.failures + (r.status = 'failed')::integer
         FROM report r
-        CROSS JOIN LATERAL (
-            SELECT finished_now + make_interval(secs => r.retry_delay_seconds) AS due_at
-        ) wanted
-        CROSS JOIN LATERAL (
-            SELECT CASE WHEN x.cancel_requested_at IS NULL
-                         AND (x.expires_at IS NULL OR x.expires_at > wanted.due_at) THEN wanted.due_at END AS due_at
-            FROM execution x WHERE x.id = r.id
-        ) again
         WHERE lease_live AND e.id = r.id AND e.attempt = r.attempt AND e.worker_id = in_worker_id
           AND e.status = ANY (:sources_of_complete)
         RETURNING e.id, e.attempt, e.queue_id, e.status, e.run_at, r.status AS reported,
@@ -66,14 +65,15 @@ BEGIN
     ended AS (
         UPDATE slot s SET finished_at = finished_now, told_at = finished_now
         FROM moved m WHERE s.execution_id = m.id AND s.attempt = m.attempt
-        RETURNING s.execution_id, s.granted_at, s.claimed_at
+        RETURNING m.id, m.attempt, CASE WHEN m.status = 'delayed' THEN 'retried' ELSE m.reported END AS outcome,
+                  m.error_type, m.error_message, m.log, s.granted_at, s.claimed_at
     ),
     history AS (
         INSERT INTO attempt (execution_id, attempt, worker_id, outcome, error_type, error_message, log,
                              granted_at, started_at, ended_at)
-        SELECT m.id, m.attempt, in_worker_id, CASE WHEN m.status = 'delayed' THEN 'retried' ELSE m.reported END,
-               m.error_type, m.error_message, m.log, s.granted_at, s.claimed_at, finished_now
-        FROM moved m JOIN ended s ON s.execution_id = m.id
+        SELECT d.id, d.attempt, in_worker_id, d.outcome, d.error_type, d.error_message, d.log,
+               d.granted_at, d.claimed_at, finished_now
+        FROM ended d
     )
     SELECT array_agg(m.id) INTO applied_ids FROM moved m;
 

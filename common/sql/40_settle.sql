@@ -16,6 +16,8 @@ LANGUAGE plpgsql
 SET search_path = public, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET enable_mergejoin = off
+SET enable_hashjoin = off
 AS $$
 DECLARE
     queue_ids bigint[];
@@ -50,12 +52,16 @@ BEGIN
     )
     SELECT (SELECT count(*) FROM freed) + (SELECT count(*) FROM told) INTO settled_count;
 
-    SELECT array_agg(c.id) FILTER (WHERE e.id IS NOT NULL), array_agg(c.id) FILTER (WHERE e.id IS NULL)
-    INTO early_ids, unknown_ids
-    FROM unnest(in_execution_ids, in_attempts) c(id, attempt)
-    LEFT JOIN execution e ON e.id = c.id
-    LEFT JOIN slot s ON s.execution_id = c.id AND s.attempt = c.attempt
-    WHERE e.id IS NULL OR c.attempt > e.attempt OR s.execution_id IS NOT NULL;
+    -- Each settled something: none was early or unknown.
+    IF settled_count < cardinality(in_execution_ids) THEN
+        SELECT array_agg(c.id) FILTER (WHERE e.id IS NOT NULL), array_agg(c.id) FILTER (WHERE e.id IS NULL)
+        INTO early_ids, unknown_ids
+        FROM unnest(in_execution_ids, in_attempts) c(id, attempt)
+        LEFT JOIN execution e ON e.id = c.id
+        LEFT JOIN slot s ON s.execution_id = c.id AND s.attempt = c.attempt
+        -- What has ended has no later attempt to wait for.
+        WHERE e.id IS NULL OR (c.attempt > e.attempt AND e.completed_at IS NULL) OR s.execution_id IS NOT NULL;
+    END IF;
 
     SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids FROM turnstile.grant_locked(queue_ids) g;
 END

@@ -10,6 +10,7 @@ RETURNS SETOF turnstile.moved
 LANGUAGE plpgsql
 SET search_path = public, pg_temp
 SET enable_seqscan = off
+SET enable_mergejoin = off
 AS $$
 DECLARE
     cancelled_at timestamptz;

@@ -13,6 +13,7 @@ CREATE FUNCTION turnstile.reclaim(
 LANGUAGE plpgsql
 SET search_path = public, pg_temp
 SET enable_seqscan = off
+SET enable_mergejoin = off
 AS $$
 DECLARE
     orphan_ids bigint[];

@@ -143,7 +143,8 @@ class Model:
                 count += 1
         early = {
             i for i, n in known
-            if n > self.runs[i].attempt or (n == self.runs[i].attempt and i in self.queue_of(i).slots)
+            if (n > self.runs[i].attempt and self.runs[i].status not in TERMINAL)
+            or (n == self.runs[i].attempt and i in self.queue_of(i).slots)
         }  # fmt: skip
         unknown = {i for i, _ in completions} - {i for i, _ in known}
         return count, early, unknown, self.grant(self.runs[i].asked.line for i, _ in known)
