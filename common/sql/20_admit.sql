@@ -24,7 +24,7 @@ LANGUAGE plpgsql
 SET search_path = public, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
-SET enable_mergejoin = off
+SET jit = off
 AS $$
 DECLARE
     action_ids bigint[];
@@ -45,7 +45,7 @@ BEGIN
                           WHEN length(k.key) > 512 THEN 'concurrency key longer than 512 characters' END ORDER BY r.ord)
     INTO action_ids, keys, codes, details
     FROM unnest(in_action_refs, in_parameters, in_concurrency_keys) WITH ORDINALITY r(ref, parameters, key, ord)
-    LEFT JOIN action a ON a.ref = r.ref
+    LEFT JOIN action a ON a.ref = ANY (ARRAY[r.ref])
     CROSS JOIN LATERAL (
         SELECT CASE WHEN r.key IS NOT NULL THEN r.key
                     WHEN a.concurrency_key_path IS NULL THEN ''
@@ -56,24 +56,25 @@ BEGIN
     --    waiting for that row here means that a new queue is born with the new limit.
     IF EXISTS (
         SELECT FROM unnest(action_ids, keys, codes) r(action_id, key, code)
-        WHERE r.code IS NULL AND NOT EXISTS (
-            SELECT FROM action_queue q WHERE q.action_id = r.action_id AND q.concurrency_key = r.key)
+        WHERE r.code IS NULL AND (
+            SELECT q.id FROM action_queue q WHERE q.action_id = r.action_id AND q.concurrency_key = r.key) IS NULL
     ) THEN
         PERFORM 1 FROM action a WHERE a.id = ANY (action_ids) ORDER BY a.id FOR SHARE;
         INSERT INTO action_queue (action_id, concurrency_key, max_concurrent, paused)
         SELECT DISTINCT a.id, r.key, a.max_concurrent, a.paused
         FROM unnest(action_ids, keys, codes) r(action_id, key, code)
-        JOIN action a ON a.id = r.action_id
-        WHERE r.code IS NULL AND NOT EXISTS (
-            SELECT FROM action_queue q WHERE q.action_id = r.action_id AND q.concurrency_key = r.key)
+        JOIN action a ON a.id = ANY (ARRAY[r.action_id])
+        WHERE r.code IS NULL AND (
+            SELECT q.id FROM action_queue q WHERE q.action_id = r.action_id AND q.concurrency_key = r.key) IS NULL
         ORDER BY a.id, r.key
         ON CONFLICT (action_id, concurrency_key) DO NOTHING;
     END IF;
 
     -- 3. Lock the lines, in ascending id, and only then draw the tickets.
-    SELECT array_agg(q.id ORDER BY r.ord) INTO queue_ids
-    FROM unnest(action_ids, keys, codes) WITH ORDINALITY r(action_id, key, code, ord)
-    LEFT JOIN action_queue q ON q.action_id = r.action_id AND q.concurrency_key = r.key AND r.code IS NULL;
+    SELECT array_agg(CASE WHEN r.code IS NULL THEN (
+               SELECT q.id FROM action_queue q WHERE q.action_id = r.action_id AND q.concurrency_key = r.key
+           ) END ORDER BY r.ord) INTO queue_ids
+    FROM unnest(action_ids, keys, codes) WITH ORDINALITY r(action_id, key, code, ord);
     PERFORM 1 FROM action_queue q WHERE q.id = ANY (queue_ids) ORDER BY q.id FOR NO KEY UPDATE;
     tickets := ARRAY(SELECT nextval('execution_id_seq') FROM generate_series(1, cardinality(in_action_refs)));
     admitted_at := clock_timestamp();
@@ -97,8 +98,8 @@ BEGIN
             SELECT r.ord, r.first_ord, r.queue_id,
                    r.code IS NULL AND r.ord = r.first_ord
                    AND (r.run_at IS NULL OR r.run_at <= admitted_at)
-                   AND NOT EXISTS (SELECT FROM execution e WHERE e.idempotency_key = r.idempotency_key)
-                   AND NOT EXISTS (SELECT FROM execution e WHERE e.delivery_key = r.delivery_key) AS takes_place
+                   AND (SELECT e.id FROM execution e WHERE e.idempotency_key = r.idempotency_key) IS NULL
+                   AND (SELECT e.id FROM execution e WHERE e.delivery_key = r.delivery_key) IS NULL AS takes_place
             FROM request r
         ),
         placed AS (
@@ -112,21 +113,24 @@ BEGIN
                    CASE WHEN q.paused THEN 0
                         WHEN q.max_concurrent IS NOT NULL THEN greatest(q.max_concurrent - held.slots, 0) END AS free
             FROM action_queue q
-            JOIN action a ON a.id = q.action_id
+            JOIN action a ON a.id = ANY (ARRAY[q.action_id])
             CROSS JOIN LATERAL (SELECT count(*) AS slots FROM slot s WHERE s.queue_id = q.id) held
             WHERE q.id = ANY (queue_ids)
         ),
-        judged AS MATERIALIZED (
+        judged AS (
             SELECT p.ord, p.first_ord,
                    CASE WHEN p.takes_place AND l.depth + p.place - l.free > l.bound THEN
                        format('%s waiting of at most %s, %s running %s', l.depth, l.bound, l.held,
                               coalesce('of at most ' || l.max_concurrent, 'without a limit')) END AS refusal
             FROM placed p LEFT JOIN line l ON l.queue_id = p.queue_id
+        ),
+        shared AS (
+            SELECT j.ord, max(j.refusal) OVER (PARTITION BY j.first_ord) AS refusal FROM judged j
         )
-        SELECT array_agg(coalesce(codes[j.ord], CASE WHEN f.refusal IS NOT NULL THEN 'queue_full' END) ORDER BY j.ord),
-               array_agg(coalesce(details[j.ord], f.refusal) ORDER BY j.ord)
+        SELECT array_agg(coalesce(codes[s.ord], CASE WHEN s.refusal IS NOT NULL THEN 'queue_full' END) ORDER BY s.ord),
+               array_agg(coalesce(details[s.ord], s.refusal) ORDER BY s.ord)
         INTO codes, details
-        FROM judged j JOIN judged f ON f.ord = j.first_ord;
+        FROM shared s;
     END IF;
 
     -- 5. Record them and let them take their places. A known key inserts nothing.
@@ -148,7 +152,7 @@ BEGIN
              WITH ORDINALITY r(action_id, queue_id, key, code, parameters, metadata, idempotency_key,
                     delivery_key, request_hash, timeout_seconds, ttl_seconds, callback_url,
                     traceparent, run_at, ord)
-        JOIN action a ON a.id = r.action_id
+        JOIN action a ON a.id = ANY (ARRAY[r.action_id])
         WHERE r.code IS NULL
         ORDER BY r.ord
         ON CONFLICT DO NOTHING
@@ -171,7 +175,7 @@ BEGIN
         SELECT i.queue_id, count(*) AS recorded, count(*) FILTER (WHERE i.status = 'queued') AS queued
         FROM inserted i GROUP BY i.queue_id
     ) n
-    WHERE q.id = n.queue_id;
+    WHERE q.id = ANY (ARRAY[n.queue_id]);
 
     -- 6. Grant what is free, in the same transaction.
     SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids
@@ -211,7 +215,7 @@ BEGIN
             ) e
             WHERE t.code IS NULL
         ) f
-        JOIN action_queue q ON q.id = f.queue_id
+        JOIN action_queue q ON q.id = ANY (ARRAY[f.queue_id])
     ) e ON e.ord = r.ord;
 END
 $$;

@@ -13,8 +13,7 @@ SECURITY DEFINER
 SET search_path = public, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
-SET enable_mergejoin = off
-SET enable_hashjoin = off
+SET jit = off
 AS $$
 DECLARE
     claimed_now timestamptz := clock_timestamp();
@@ -34,11 +33,12 @@ BEGIN
         UPDATE execution e
         SET status = 'running', worker_id = in_worker_id, started_at = claimed_now
         FROM unnest(in_execution_ids, in_attempts) c(id, attempt)
-        WHERE e.id = c.id AND e.attempt = c.attempt AND e.status = ANY (:sources_of_claim)
+        WHERE e.id = ANY (ARRAY[c.id]) AND e.attempt = c.attempt AND e.status = ANY (:sources_of_claim)
           AND (e.expires_at IS NULL OR e.expires_at > claimed_now)
         RETURNING e.id
     )
-    UPDATE slot s SET worker_id = in_worker_id, claimed_at = claimed_now FROM moved m WHERE s.execution_id = m.id;
+    UPDATE slot s SET worker_id = in_worker_id, claimed_at = claimed_now
+    FROM moved m WHERE s.execution_id = ANY (ARRAY[m.id]);
 
     RETURN QUERY
     SELECT c.id, c.attempt,
@@ -49,7 +49,7 @@ BEGIN
            a.retry_max_attempts, a.retry_delay_seconds, a.retry_factor, a.retry_max_delay_seconds,
            a.retry_jitter, e.traceparent
     FROM unnest(in_execution_ids, in_attempts) c(id, attempt)
-    LEFT JOIN execution e ON e.id = c.id
-    LEFT JOIN action a ON a.id = e.action_id;
+    LEFT JOIN execution e ON e.id = ANY (ARRAY[c.id])
+    LEFT JOIN action a ON a.id = ANY (ARRAY[e.action_id]);
 END
 $$;

@@ -22,8 +22,7 @@ SECURITY DEFINER
 SET search_path = public, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
-SET enable_mergejoin = off
-SET enable_hashjoin = off
+SET jit = off
 AS $$
 DECLARE
     finished_now timestamptz := clock_timestamp();
@@ -53,7 +52,7 @@ BEGIN
             result = r.result, error_type = r.error_type, error_message = r.error_message,
             failures = e.failures + (r.status = 'failed')::integer
         FROM report r
-        WHERE lease_live AND e.id = r.id AND e.attempt = r.attempt AND e.worker_id = in_worker_id
+        WHERE lease_live AND e.id = ANY (ARRAY[r.id]) AND e.attempt = r.attempt AND e.worker_id = in_worker_id
           AND e.status = ANY (:sources_of_complete)
         RETURNING e.id, e.attempt, e.queue_id, e.status, e.run_at, r.status AS reported,
                   r.error_type, r.error_message, r.log
@@ -64,7 +63,7 @@ BEGIN
     ),
     ended AS (
         UPDATE slot s SET finished_at = finished_now, told_at = finished_now
-        FROM moved m WHERE s.execution_id = m.id AND s.attempt = m.attempt
+        FROM moved m WHERE s.execution_id = ANY (ARRAY[m.id]) AND s.attempt = m.attempt
         RETURNING m.id, m.attempt, CASE WHEN m.status = 'delayed' THEN 'retried' ELSE m.reported END AS outcome,
                   m.error_type, m.error_message, m.log, s.granted_at, s.claimed_at
     ),
@@ -85,6 +84,6 @@ BEGIN
                 ELSE 'stale' END,
            e.status::text, coalesce(e.completed_at, finished_now)
     FROM unnest(in_execution_ids, in_attempts) r(id, attempt)
-    LEFT JOIN execution e ON e.id = r.id;
+    LEFT JOIN execution e ON e.id = ANY (ARRAY[r.id]);
 END
 $$;

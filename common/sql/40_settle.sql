@@ -16,8 +16,7 @@ LANGUAGE plpgsql
 SET search_path = public, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
-SET enable_mergejoin = off
-SET enable_hashjoin = off
+SET jit = off
 AS $$
 DECLARE
     queue_ids bigint[];
@@ -29,18 +28,18 @@ BEGIN
 
     WITH freed AS (
         DELETE FROM slot s USING unnest(in_execution_ids, in_attempts) c(id, attempt)
-        WHERE s.execution_id = c.id AND s.attempt = c.attempt AND s.finished_at IS NOT NULL
+        WHERE s.execution_id = ANY (ARRAY[c.id]) AND s.attempt = c.attempt AND s.finished_at IS NOT NULL
         RETURNING s.execution_id, s.queue_id
     ),
     told AS (
         DELETE FROM untold_end u USING unnest(in_execution_ids) c(id)
-        WHERE u.execution_id = c.id
+        WHERE u.execution_id = ANY (ARRAY[c.id])
         RETURNING u.execution_id, u.queue_id
     ),
     ended AS (
         SELECT f.queue_id, f.execution_id FROM freed f
         -- An attempt that waits for its retry frees its slot but is no end.
-        JOIN execution e ON e.id = f.execution_id AND e.completed_at IS NOT NULL
+        JOIN execution e ON e.id = ANY (ARRAY[f.execution_id]) AND e.completed_at IS NOT NULL
         UNION ALL
         SELECT t.queue_id, t.execution_id FROM told t
     ),
@@ -48,7 +47,7 @@ BEGIN
         UPDATE action_queue q
         SET total_completed = q.total_completed + n.ends, updated_at = settled_at
         FROM (SELECT d.queue_id, count(*) AS ends FROM ended d GROUP BY d.queue_id) n
-        WHERE q.id = n.queue_id
+        WHERE q.id = ANY (ARRAY[n.queue_id])
     )
     SELECT (SELECT count(*) FROM freed) + (SELECT count(*) FROM told) INTO settled_count;
 
@@ -57,8 +56,8 @@ BEGIN
         SELECT array_agg(c.id) FILTER (WHERE e.id IS NOT NULL), array_agg(c.id) FILTER (WHERE e.id IS NULL)
         INTO early_ids, unknown_ids
         FROM unnest(in_execution_ids, in_attempts) c(id, attempt)
-        LEFT JOIN execution e ON e.id = c.id
-        LEFT JOIN slot s ON s.execution_id = c.id AND s.attempt = c.attempt
+        LEFT JOIN execution e ON e.id = ANY (ARRAY[c.id])
+        LEFT JOIN slot s ON s.execution_id = ANY (ARRAY[c.id]) AND s.attempt = c.attempt
         -- What has ended has no later attempt to wait for.
         WHERE e.id IS NULL OR (c.attempt > e.attempt AND e.completed_at IS NULL) OR s.execution_id IS NOT NULL;
     END IF;

@@ -23,11 +23,13 @@ AS $$
         ORDER BY s.execution_id LIMIT in_limit FOR NO KEY UPDATE SKIP LOCKED
     ),
     offered AS (
-        UPDATE slot s SET offered_at = clock_timestamp() FROM due d WHERE s.execution_id = d.execution_id
+        UPDATE slot s SET offered_at = clock_timestamp() FROM due d WHERE s.execution_id = ANY (ARRAY[d.execution_id])
         RETURNING s.execution_id, s.attempt
     )
     SELECT o.execution_id, o.attempt, a.ref, a.pool, e.traceparent
-    FROM offered o JOIN execution e ON e.id = o.execution_id JOIN action a ON a.id = e.action_id;
+    FROM offered o
+    JOIN execution e ON e.id = ANY (ARRAY[o.execution_id])
+    JOIN action a ON a.id = ANY (ARRAY[e.action_id]);
 $$;
 
 -- due_completions: ended, not settled, and last told longer ago than `in_timeout_seconds`. Telling it again is
@@ -43,7 +45,7 @@ AS $$
         ORDER BY s.execution_id LIMIT in_limit FOR NO KEY UPDATE SKIP LOCKED
     ),
     slot_told AS (
-        UPDATE slot s SET told_at = clock_timestamp() FROM due_slot d WHERE s.execution_id = d.execution_id
+        UPDATE slot s SET told_at = clock_timestamp() FROM due_slot d WHERE s.execution_id = ANY (ARRAY[d.execution_id])
         RETURNING s.execution_id
     ),
     due_end AS (
@@ -52,7 +54,7 @@ AS $$
         ORDER BY u.execution_id LIMIT in_limit FOR NO KEY UPDATE SKIP LOCKED
     ),
     end_told AS (
-        UPDATE untold_end u SET told_at = clock_timestamp() FROM due_end d WHERE u.execution_id = d.execution_id
+        UPDATE untold_end u SET told_at = clock_timestamp() FROM due_end d WHERE u.execution_id = ANY (ARRAY[d.execution_id])
         RETURNING u.execution_id
     )
     SELECT execution_id FROM slot_told UNION ALL SELECT execution_id FROM end_told;
@@ -76,6 +78,9 @@ CREATE FUNCTION turnstile.wake_due(
 )
 LANGUAGE plpgsql
 SET search_path = public, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET jit = off
 AS $$
 DECLARE
     due_ids bigint[];
@@ -92,12 +97,12 @@ BEGIN
     WITH due AS (
         DELETE FROM delayed d WHERE d.execution_id = ANY (due_ids) AND d.due_at <= woken_at
           -- A retry keeps its place outside the line until the slot of its last attempt is settled.
-          AND NOT EXISTS (SELECT FROM slot s WHERE s.execution_id = d.execution_id)
+          AND (SELECT s.execution_id FROM slot s WHERE s.execution_id = d.execution_id) IS NULL
         RETURNING d.execution_id
     ),
     moved AS (
         UPDATE execution e SET status = 'queued', queued_at = woken_at, worker_id = NULL
-        FROM due d WHERE e.id = d.execution_id AND e.status = ANY (:sources_of_wake)
+        FROM due d WHERE e.id = ANY (ARRAY[d.execution_id]) AND e.status = ANY (:sources_of_wake)
         RETURNING e.id, e.attempt, e.action_id, e.queue_id
     ),
     in_line AS (
@@ -107,11 +112,11 @@ BEGIN
         UPDATE action_queue q
         SET depth = q.depth + n.woken, head_id = least(q.head_id, n.first_id), updated_at = woken_at
         FROM (SELECT m.queue_id, count(*) AS woken, min(m.id) AS first_id FROM moved m GROUP BY m.queue_id) n
-        WHERE q.id = n.queue_id
+        WHERE q.id = ANY (ARRAY[n.queue_id])
     )
     SELECT array_agg(ROW(m.id, m.attempt, m.action_id, a.ref, 'delayed', 'queued', NULL, woken_at)::turnstile.moved
                      ORDER BY m.id)
-    INTO woken FROM moved m JOIN action a ON a.id = m.action_id;
+    INTO woken FROM moved m JOIN action a ON a.id = ANY (ARRAY[m.action_id]);
     SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids FROM turnstile.grant_locked(queue_ids) g;
 END
 $$;
@@ -122,6 +127,9 @@ CREATE FUNCTION turnstile.expire_due(in_limit integer)
 RETURNS SETOF turnstile.moved
 LANGUAGE plpgsql
 SET search_path = public, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET jit = off
 AS $$
 DECLARE
     due_ids bigint[];
@@ -149,30 +157,33 @@ BEGIN
         SET status = 'expired', completed_at = expired_at, error_type = 'Expired',
             error_message = format('did not start within its time to live of %s seconds',
                                    round(extract(epoch FROM b.expires_at - b.created_at), 3))
-        FROM before b WHERE e.id = b.id
+        FROM before b WHERE e.id = ANY (ARRAY[b.id])
     ),
     left_line AS (
         DELETE FROM waiting w USING before b
-        WHERE b.status = 'queued' AND w.queue_id = b.queue_id AND w.execution_id = b.id
+        WHERE b.status = 'queued'
+          AND w.queue_id = ANY (ARRAY[b.queue_id]) AND w.execution_id BETWEEN b.id AND b.id
     ),
     not_due_any_more AS (
-        DELETE FROM delayed d USING before b WHERE b.status = 'delayed' AND d.execution_id = b.id
+        DELETE FROM delayed d USING before b WHERE b.status = 'delayed' AND d.execution_id = ANY (ARRAY[b.id])
     ),
     counted AS (
         UPDATE action_queue q SET depth = q.depth - n.gone, updated_at = expired_at
         FROM (SELECT b.queue_id, count(*) AS gone FROM before b WHERE b.status = 'queued' GROUP BY b.queue_id) n
-        WHERE q.id = n.queue_id
+        WHERE q.id = ANY (ARRAY[n.queue_id])
     ),
     ended_slot AS (
         UPDATE slot s SET finished_at = expired_at, told_at = expired_at
-        FROM before b WHERE b.status = 'scheduled' AND s.execution_id = b.id AND s.finished_at IS NULL
+        FROM before b
+        WHERE b.status = 'scheduled' AND s.execution_id = ANY (ARRAY[b.id]) AND s.finished_at IS NULL
     ),
     untold AS (
         INSERT INTO untold_end (execution_id, queue_id, told_at)
         SELECT b.id, b.queue_id, expired_at FROM before b
-        WHERE b.status IN ('queued', 'delayed') AND NOT EXISTS (SELECT FROM slot s WHERE s.execution_id = b.id)
+        WHERE b.status IN ('queued', 'delayed')
+          AND (SELECT s.execution_id FROM slot s WHERE s.execution_id = b.id) IS NULL
     )
     SELECT b.id, b.attempt, b.action_id, a.ref, b.status::text, 'expired', NULL::text, expired_at
-    FROM before b JOIN action a ON a.id = b.action_id;
+    FROM before b JOIN action a ON a.id = ANY (ARRAY[b.action_id]);
 END
 $$;

@@ -12,8 +12,9 @@ CREATE FUNCTION turnstile.reclaim(
 )
 LANGUAGE plpgsql
 SET search_path = public, pg_temp
+SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
-SET enable_mergejoin = off
+SET jit = off
 AS $$
 DECLARE
     orphan_ids bigint[];
@@ -28,7 +29,7 @@ BEGIN
     SELECT array_agg(o.execution_id), array_agg(DISTINCT o.queue_id) INTO orphan_ids, queue_ids
     FROM (
         SELECT s.execution_id, s.queue_id
-        FROM slot s JOIN worker w ON w.id = s.worker_id
+        FROM slot s JOIN worker w ON w.id = ANY (ARRAY[s.worker_id])
         WHERE s.finished_at IS NULL AND (w.lost_at IS NOT NULL OR w.stopped_at IS NOT NULL)
         ORDER BY s.execution_id LIMIT in_limit
     ) o;
@@ -42,9 +43,9 @@ BEGIN
     SELECT array_agg(e.id) FILTER (WHERE NOT is_over), array_agg(e.id) FILTER (WHERE is_over)
     INTO orphan_ids, over_ids
     FROM slot s
-    JOIN worker w ON w.id = s.worker_id AND (w.lost_at IS NOT NULL OR w.stopped_at IS NOT NULL)
-    JOIN execution e ON e.id = s.execution_id AND e.attempt = s.attempt AND e.status = 'running'
-    JOIN action a ON a.id = e.action_id
+    JOIN worker w ON w.id = ANY (ARRAY[s.worker_id]) AND (w.lost_at IS NOT NULL OR w.stopped_at IS NOT NULL)
+    JOIN execution e ON e.id = ANY (ARRAY[s.execution_id]) AND e.attempt = s.attempt AND e.status = 'running'
+    JOIN action a ON a.id = ANY (ARRAY[e.action_id])
     CROSS JOIN LATERAL (
         SELECT e.cancel_requested_at IS NOT NULL OR a.on_worker_lost = 'abandon' OR e.reclaims >= a.max_reclaims
             AS is_over
@@ -63,7 +64,7 @@ BEGIN
     ),
     ended_slot AS (
         UPDATE slot s SET finished_at = reclaimed_at, told_at = reclaimed_at
-        FROM moved m WHERE s.execution_id = m.id
+        FROM moved m WHERE s.execution_id = ANY (ARRAY[m.id])
         RETURNING s.execution_id, s.granted_at, s.claimed_at
     ),
     history AS (
@@ -76,7 +77,7 @@ BEGIN
     SELECT array_agg(
         ROW(m.id, m.attempt, m.action_id, a.ref, 'running', m.status, m.worker_id, reclaimed_at)::turnstile.moved
         ORDER BY m.id)
-    INTO ended FROM moved m JOIN action a ON a.id = m.action_id;
+    INTO ended FROM moved m JOIN action a ON a.id = ANY (ARRAY[m.action_id]);
 
     SELECT array_agg(r ORDER BY r.execution_id) INTO returned
     FROM turnstile.return_to_line(orphan_ids, 'reclaimed', true) r;
