@@ -41,6 +41,13 @@ _CONNECTION_TROUBLE: Final = (
     asyncpg.IdleSessionTimeoutError,
     asyncpg.ReadOnlySQLTransactionError,
 )
+REFUSED_BY_DATABASE: Final = (
+    asyncpg.exceptions.DataError,
+    asyncpg.exceptions.IntegrityConstraintViolationError,
+    asyncpg.exceptions.ProgramLimitExceededError,
+    asyncpg.exceptions._base.DataError,
+)
+"""A value in the batch cannot be stored, whatever is tried: the batch must be split."""
 _NOT_LET_IN: Final = (asyncpg.InvalidCatalogNameError, asyncpg.InvalidAuthorizationSpecificationError)
 
 

@@ -6,26 +6,17 @@ statements in `common.sql`; nothing here decides.
 """
 
 from collections.abc import Sequence
-from typing import Final
 
 import asyncpg
 
 from common.action_definition import ActionDefinition, action_columns
-from common.database import Database
+from common.database import REFUSED_BY_DATABASE, Database
 from common.domain.errors import Code
 from common.domain.identifiers import Attempt, ExecutionId, QueueId
 from common.domain.states import Status
 from common.messages import ExecutionRequested
 from common.requests import json_text
 from executor.decisions import Accepted, Admission, Grant, Grants, Move, Rejected, Settled, Verdict
-
-REFUSED_BY_DATABASE: Final = (
-    asyncpg.exceptions.DataError,
-    asyncpg.exceptions.IntegrityConstraintViolationError,
-    asyncpg.exceptions.ProgramLimitExceededError,
-    asyncpg.exceptions._base.DataError,
-)
-"""A value in the batch cannot be stored, whatever is tried: the batch must be split."""
 
 
 class QueueManager:

@@ -36,8 +36,7 @@ class Links:
         self._record = record
         self._publisher = publisher
         self._lease = lease
-        self._claims: Batcher[Offer, Claim | Verdict] = Batcher(record.claim)
-        self._finishes: Batcher[Report, Finished] = Batcher(record.finish)
+        self._wishes: Batcher[Offer | Report, Claim | Verdict | Finished] = Batcher(record.exchange)
         self._messages: Batcher[Outgoing, None] = Batcher(self._publish)
         self._announcements: Gatherer[StatusChanged] = Gatherer(
             self._announce_all, delay_seconds=ANNOUNCE_DELAY_SECONDS
@@ -46,21 +45,21 @@ class Links:
     async def run(self) -> None:
         """Keep the batches going until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._claims.run(), name="claims")
-            tasks.create_task(self._finishes.run(), name="finishes")
+            tasks.create_task(self._wishes.run(), name="claims-and-finishes")
             tasks.create_task(self._messages.run(), name="messages")
 
     async def claim(self, offer: Offer, *, give_up: Callable[[], bool]) -> Claim | Verdict | None:
         """Claim one attempt; None once `give_up` says so before the claim was answered."""
         while not give_up():
             try:
-                answer = await self._claims.submit(offer)
+                answer = await self._wishes.submit(offer)
             except (Unavailable, asyncpg.PostgresError) as error:
                 logger.warning(
                     "claim_postponed", extra={"execution_id": offer.execution_id, "reason": str(error)}
                 )
                 await asyncio.sleep(_PAUSE_MAX_SECONDS / 4)
                 continue
+            assert not isinstance(answer, Finished), "an offer is answered by a claim"
             if answer is not Verdict.LEASE_OVER:
                 return answer
             await self._lease.next_renewal()
@@ -69,7 +68,8 @@ class Links:
     async def finish(self, report: Report) -> Finished:
         """Report one end, until the record has answered."""
         while True:
-            finished = await _until_available(lambda: self._finishes.submit(report), "finish")
+            finished = await _until_available(lambda: self._wishes.submit(report), "finish")
+            assert isinstance(finished, Finished), "a report is answered by what became of it"
             if finished.verdict is not Verdict.LEASE_OVER:
                 return finished
             await self._lease.next_renewal()

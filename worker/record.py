@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Literal
+from typing import Final, Literal
 
 import asyncpg
 from pydantic_core import from_json
 
 from common.action_definition import ActionDefinition, action_columns
-from common.database import Database
+from common.database import REFUSED_BY_DATABASE, Database
 from common.domain.identifiers import Attempt, ExecutionId, WorkerId
 from common.domain.retries import RetryPolicy
 from common.domain.states import Status
@@ -96,6 +96,13 @@ class Difference:
     fields: tuple[str, ...]
 
 
+_EXCHANGE: Final = """
+SELECT ARRAY(SELECT c FROM turnstile.claim($1, $2, $3) c) AS claimed,
+       ARRAY(SELECT f FROM turnstile.finish($1, $4, $5, $6, $7, $8, $9, $10, $11) f) AS finished
+"""
+_REFUSED: Final = "ReportRefused"
+
+
 class Record:
     """The worker's door to the database."""
 
@@ -103,35 +110,50 @@ class Record:
         self._database = database
         self._worker_id = worker_id
 
-    async def claim(self, offers: Sequence[Offer]) -> list[Claim | Verdict]:
-        """Claim attempts; one answer each, in order."""
-        ordered = sorted(offers, key=lambda offer: offer.execution_id)
-        rows = await self._database.fetch(
-            "SELECT * FROM turnstile.claim($1, $2, $3)",
-            self._worker_id,
-            [offer.execution_id for offer in ordered],
-            [offer.attempt for offer in ordered],
-        )
-        answers = {(row["execution_id"], row["attempt"]): row for row in rows}
-        return [_claim(answers[offer.execution_id, offer.attempt]) for offer in offers]
+    async def exchange(self, wishes: Sequence[Offer | Report]) -> list[Claim | Verdict | Finished]:
+        """Claim offers and report ends in one commit; one answer each, in order.
 
-    async def finish(self, reports: Sequence[Report]) -> list[Finished]:
-        """Report ends; one answer each, in order."""
-        ordered = sorted(reports, key=lambda report: report.execution_id)
-        rows = await self._database.fetch(
-            "SELECT * FROM turnstile.finish($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+        A batch that the database refuses is split until the bad report stands alone: that attempt ends as
+        failed, with the refusal as its error, and nobody else's is held up.
+        """
+        try:
+            return await self._exchange_batch(wishes)
+        except REFUSED_BY_DATABASE as error:
+            if len(wishes) == 1:
+                (wish,) = wishes
+                if isinstance(wish, Offer) or wish.error_type == _REFUSED:
+                    raise
+                return await self.exchange([_as_refused(wish, error)])
+        middle = len(wishes) // 2
+        return await self.exchange(wishes[:middle]) + await self.exchange(wishes[middle:])
+
+    async def _exchange_batch(self, wishes: Sequence[Offer | Report]) -> list[Claim | Verdict | Finished]:
+        # Ascending, so that two batches never wait for each other's rows crosswise.
+        offers = sorted((w for w in wishes if isinstance(w, Offer)), key=lambda w: w.execution_id)
+        reports = sorted((w for w in wishes if isinstance(w, Report)), key=lambda w: w.execution_id)
+        row = await self._database.fetchrow(
+            _EXCHANGE,
             self._worker_id,
-            [r.execution_id for r in ordered],
-            [r.attempt for r in ordered],
-            [r.status.value for r in ordered],
-            [r.result_json for r in ordered],
-            [r.error_type for r in ordered],
-            [r.error_message for r in ordered],
-            [r.log for r in ordered],
-            [r.retry_delay_seconds for r in ordered],
+            [o.execution_id for o in offers],
+            [o.attempt for o in offers],
+            [r.execution_id for r in reports],
+            [r.attempt for r in reports],
+            [r.status.value for r in reports],
+            [r.result_json for r in reports],
+            [r.error_type for r in reports],
+            [r.error_message for r in reports],
+            [r.log for r in reports],
+            [r.retry_delay_seconds for r in reports],
         )
-        answers = {(row["execution_id"], row["attempt"]): row for row in rows}
-        return [_finished(answers[r.execution_id, r.attempt]) for r in reports]
+        assert row is not None
+        claims = {(c["execution_id"], c["attempt"]): c for c in row["claimed"]}
+        ends = {(f["execution_id"], f["attempt"]): f for f in row["finished"]}
+        return [
+            _claim(claims[w.execution_id, w.attempt])
+            if isinstance(w, Offer)
+            else _finished(ends[w.execution_id, w.attempt])
+            for w in wishes
+        ]
 
     async def hand_back(self, offers: Sequence[Offer]) -> set[ExecutionId]:
         """Give running attempts back to the heads of their lines; returns those that were given back."""
@@ -177,6 +199,16 @@ def _claim(row: asyncpg.Record) -> Claim | Verdict:
             jitter=row["retry_jitter"],
         ),
         traceparent=row["traceparent"],
+    )
+
+
+def _as_refused(report: Report, error: Exception) -> Report:
+    return Report(
+        execution_id=report.execution_id,
+        attempt=report.attempt,
+        status=Status.FAILED,
+        error_type=_REFUSED,
+        error_message=f"the database refuses what the attempt reported: {error}"[:1000],
     )
 
 

@@ -10,10 +10,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from common.action_definition import ActionDefinition, check_ref
+from common.database import REFUSED_BY_DATABASE
 from common.domain.errors import Code, Refusal
 from common.requests import read_model
 from executor.api.services import ApiServices, answer_deadline
-from executor.queue_manager import REFUSED_BY_DATABASE
 from executor.reading import ActionShape, Reader
 
 

@@ -150,7 +150,8 @@ class Protocol(Reading):
         return Record(self.database, WorkerId(worker))
 
     async def claim(self, *execution_ids: int, attempt: int = 1, worker: str = WORKER) -> list[Claim | Said]:
-        return await self.record(worker).claim([offer(i, attempt) for i in execution_ids])
+        answers = await self.record(worker).exchange([offer(i, attempt) for i in execution_ids])
+        return [answer for answer in answers if not isinstance(answer, Finished)]
 
     async def claim_verdicts(self, *execution_ids: int, attempt: int = 1, worker: str = WORKER) -> list[str]:
         claims = await self.claim(*execution_ids, attempt=attempt, worker=worker)
@@ -171,7 +172,8 @@ class Protocol(Reading):
             )
             for i in execution_ids
         ]  # fmt: skip
-        return await self.record(worker).finish(reports)
+        answers = await self.record(worker).exchange(reports)
+        return [answer for answer in answers if isinstance(answer, Finished)]
 
     async def finish_verdict(self, execution_id: int, **fields: Any) -> str:
         (finished,) = await self.finish(execution_id, **fields)

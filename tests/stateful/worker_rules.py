@@ -6,7 +6,7 @@ from hypothesis.stateful import precondition, rule
 from common.domain.states import Status
 from tests.stateful.agreement import Agreement
 from tests.stateful.requests import ends, seldom, some, strayed, workers
-from worker.record import Claim, Offer, Report
+from worker.record import Claim, Finished, Offer, Report, Verdict
 
 
 class WorkerRules(Agreement):
@@ -68,8 +68,8 @@ class WorkerRules(Agreement):
             self.lose_lease(worker)
 
     def _claim(self, worker: str, offers: list[Offer]) -> None:
-        said = self.do(self.protocol.record(worker).claim(offers))
-        assert ["claimed" if isinstance(s, Claim) else s.value for s in said] == [
+        said = self.do(self.protocol.record(worker).exchange(offers))
+        assert [_verdict(s) for s in said] == [
             self.model.claim(worker, o.execution_id, o.attempt) for o in offers
         ]
         self.agree()
@@ -84,8 +84,18 @@ class WorkerRules(Agreement):
             )
             for o in offers
         ]  # fmt: skip
-        said = self.do(self.protocol.record(worker).finish(reports))
-        assert [f.verdict.value for f in said] == [
+        said = self.do(self.protocol.record(worker).exchange(reports))
+        assert [_verdict(s) for s in said] == [
             self.model.finish(worker, o.execution_id, o.attempt, status.value, again) for o in offers
         ]
         self.agree()
+
+
+def _verdict(answer: Claim | Verdict | Finished) -> str:
+    match answer:
+        case Claim():
+            return "claimed"
+        case Finished():
+            return answer.verdict.value
+        case _:
+            return answer.value
