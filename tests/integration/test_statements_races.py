@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from common.domain.states import Status
 from tests.integration.protocol import OTHER_WORKER, Protocol, connected
 from tests.integration.stepping import blocked
 from worker.record import Claim
@@ -92,6 +93,21 @@ async def test_of_cancel_and_finish_exactly_one_wins(protocol: Protocol, other: 
         await transaction.commit()
         assert (await cancelling)[0].status == "completed"
     assert await protocol.status(one) == "completed"
+
+
+async def test_a_cancel_that_a_failing_attempt_had_to_wait_for_leaves_no_retry(
+    protocol: Protocol, other: Protocol
+) -> None:
+    await protocol.put()
+    (one,) = await protocol.submit()
+    await protocol.claim(one)
+    transaction = protocol.transaction()
+    await transaction.start()
+    await protocol.cancel(one)
+    finishing = await blocked(other, protocol, other.finish(one, status=Status.FAILED, retry_delay_seconds=0))
+    await transaction.commit()
+    assert (await finishing)[0].status == "failed"
+    assert await protocol.column("SELECT execution_id FROM delayed") == []
 
 
 @pytest.mark.parametrize("first", ["expire", "claim"])

@@ -1,0 +1,143 @@
+"""Group commit: batches of what is there, in order, and each caller gets its own answer."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+
+from common.batcher import Batcher, Gatherer
+
+
+class Server:
+    """Answers a batch when the test lets it; keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+        self.open = asyncio.Event()
+        self.asked = asyncio.Event()
+        self.refused: set[int] = set()
+
+    async def handle(self, items: Sequence[int]) -> list[str]:
+        self.batches.append([*items])
+        self.asked.set()
+        await self.open.wait()
+        if self.refused & {*items}:
+            raise ValueError("refused")
+        return [f"did {item}" for item in items]
+
+
+@asynccontextmanager
+async def running(batcher: Batcher[int, str]) -> AsyncIterator[None]:
+    task = asyncio.create_task(batcher.run(), name="batcher")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task}, timeout=5)
+
+
+async def test_a_lone_item_is_a_batch_of_one_and_does_not_wait() -> None:
+    server = Server()
+    server.open.set()
+    batcher = Batcher(server.handle)
+    async with running(batcher), asyncio.timeout(5):
+        assert await batcher.submit(7) == "did 7"
+    assert server.batches == [[7]]
+
+
+async def test_what_comes_while_one_batch_is_under_way_is_the_next_one_in_order() -> None:
+    server = Server()
+    batcher = Batcher(server.handle)
+    async with running(batcher), asyncio.timeout(5):
+        first = asyncio.create_task(batcher.submit(0))
+        await server.asked.wait()
+        rest = [asyncio.create_task(batcher.submit(n)) for n in range(1, 5)]
+        listed = asyncio.create_task(batcher.submit_all([5, 6]))
+        await asyncio.sleep(0)
+        server.open.set()
+        assert [await first, *[await task for task in rest]] == [f"did {n}" for n in range(5)]
+        assert await listed == ["did 5", "did 6"]
+    assert server.batches == [[0], [1, 2, 3, 4, 5, 6]]
+
+
+async def test_no_batch_is_larger_than_its_bound_and_order_is_kept_across_batches() -> None:
+    server = Server()
+    server.open.set()
+    batcher = Batcher(server.handle, items_max=3)
+    async with running(batcher), asyncio.timeout(5):
+        assert await batcher.submit_all([*range(8)]) == [f"did {n}" for n in range(8)]
+    assert server.batches == [[0, 1, 2], [3, 4, 5], [6, 7]]
+
+
+async def test_a_failing_batch_fails_its_callers_and_no_others() -> None:
+    server = Server()
+    server.open.set()
+    server.refused = {1}
+    batcher = Batcher(server.handle, items_max=1)
+    async with running(batcher), asyncio.timeout(5):
+        answers = await asyncio.gather(*(batcher.submit(n) for n in range(3)), return_exceptions=True)
+    assert [str(answer) for answer in answers] == ["did 0", "refused", "did 2"]
+
+
+async def test_who_gives_up_waiting_harms_no_other_in_the_batch() -> None:
+    server = Server()
+    batcher = Batcher(server.handle)
+    async with running(batcher), asyncio.timeout(5):
+        impatient, patient = (asyncio.create_task(batcher.submit(n)) for n in range(2))
+        await server.asked.wait()
+        impatient.cancel()
+        server.open.set()
+        assert await patient == "did 1"
+        assert await batcher.submit(2) == "did 2"
+
+
+async def test_what_nobody_waits_for_any_more_is_not_begun() -> None:
+    server = Server()
+    batcher = Batcher(server.handle)
+    async with running(batcher), asyncio.timeout(5):
+        first = asyncio.create_task(batcher.submit(0))
+        await server.asked.wait()
+        impatient, patient = (asyncio.create_task(batcher.submit(n)) for n in (1, 2))
+        await asyncio.sleep(0)
+        impatient.cancel()
+        await asyncio.wait({impatient}, timeout=5)
+        server.open.set()
+        assert [await first, await patient] == ["did 0", "did 2"]
+    assert server.batches == [[0], [2]]
+
+
+async def test_a_stop_refuses_what_waits() -> None:
+    server = Server()
+    batcher = Batcher(server.handle)
+    async with running(batcher), asyncio.timeout(5):
+        under_way = asyncio.create_task(batcher.submit(0))
+        await server.asked.wait()
+        waiting = asyncio.create_task(batcher.submit(1))
+        await asyncio.sleep(0)
+    for task in (under_way, waiting):
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+async def test_nothing_is_asked_for_nothing() -> None:
+    server = Server()
+    batcher = Batcher(server.handle)
+    async with running(batcher), asyncio.timeout(5):
+        assert await batcher.submit_all([]) == []
+    assert server.batches == []
+
+
+async def test_what_is_gathered_in_one_turn_is_handed_over_once_in_order() -> None:
+    handed: list[list[int]] = []
+    gatherer: Gatherer[int] = Gatherer(handed.append)
+    for n in range(3):
+        gatherer.add(n)
+    gatherer.flush()
+    gatherer.flush()
+    assert handed == [[0, 1, 2]]
+    gatherer.add(3)
+    async with asyncio.timeout(5):
+        while len(handed) < 2:
+            await asyncio.sleep(0)
+    assert handed == [[0, 1, 2], [3]]
