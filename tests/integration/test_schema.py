@@ -45,8 +45,8 @@ async def test_the_migrations_lead_to_the_storage_settings_checks_and_partial_in
             " FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
             " AND relname <> 'alembic_version' AND reloptions IS NOT NULL ORDER BY 1",
             "SELECT conrelid::regclass || ' ' || conname || ' ' || pg_get_constraintdef(oid)"
-            " FROM pg_constraint WHERE connamespace = 'public'::regnamespace AND conrelid::regclass::text <> 'alembic_version'"
-            " AND contype <> 'n' ORDER BY 1",
+            " FROM pg_constraint WHERE connamespace = 'public'::regnamespace"
+            " AND conrelid::regclass::text <> 'alembic_version' AND contype <> 'n' ORDER BY 1",
             "SELECT indexdef FROM pg_indexes WHERE schemaname = 'public' AND tablename <> 'alembic_version'"
             " ORDER BY 1",
             "SELECT table_name || '.' || column_name || ' ' || data_type || ' ' || is_nullable || ' '"
