@@ -97,6 +97,9 @@ class Attempts:
             case Verdict.UNKNOWN:
                 await self._postpone(delivery)
                 return Disposition.ACKNOWLEDGE
+            case Verdict.NOT_SERVED:
+                await self._pass_on(delivery)
+                return Disposition.ACKNOWLEDGE
             case Verdict():
                 logger.info("claim_not_applied", extra={**_fields(offer), "verdict": str(claim)})
                 return Disposition.ACKNOWLEDGE
@@ -172,6 +175,19 @@ class Attempts:
         else:
             reason = f"no such execution after {TRIES_MAX} tries"
             await self._links.tell([dead_letter(delivery, Code.UNKNOWN_EXECUTION, reason, app_id="worker")])
+
+    async def _pass_on(self, delivery: Delivery) -> None:
+        """Let another worker of the pool have it; after many tries the watchdog's offers have to do."""
+        tries = tries_of(delivery)
+        if tries % 10 == 0:
+            fields = {
+                "message_id": delivery.message_id,
+                "execution_id": delivery.correlation_id,
+                "tries": tries,
+            }
+            logger.warning("action_not_served", extra=fields)
+        if tries < TRIES_MAX:
+            await self._links.tell([delayed_retry(delivery, retry_exchange=WORKER_RETRY, app_id="worker")])
 
     def _event_result(self, outcome: Outcome) -> object:
         if isinstance(outcome, Completed) and len(outcome.result_json) <= self._event_result_max_bytes:

@@ -38,6 +38,8 @@ class Verdict(StrEnum):
     """There is no such execution, yet."""
     LEASE_OVER = "lease_over"
     """Nothing was changed: this worker's lease has to be renewed first."""
+    NOT_SERVED = "not_served"
+    """This worker does not have the action's code; another one of the pool may."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +99,8 @@ class Difference:
 
 
 _EXCHANGE: Final = """
-SELECT ARRAY(SELECT c FROM turnstile.claim($1, $2, $3) c) AS claimed,
-       ARRAY(SELECT f FROM turnstile.finish($1, $4, $5, $6, $7, $8, $9, $10, $11) f) AS finished
+SELECT ARRAY(SELECT c FROM turnstile.claim($1, $2, $3, $4) c) AS claimed,
+       ARRAY(SELECT f FROM turnstile.finish($1, $5, $6, $7, $8, $9, $10, $11, $12) f) AS finished
 """
 _REFUSED: Final = "ReportRefused"
 
@@ -106,9 +108,13 @@ _REFUSED: Final = "ReportRefused"
 class Record:
     """The worker's door to the database."""
 
-    def __init__(self, database: Database, worker_id: WorkerId) -> None:
+    def __init__(
+        self, database: Database, worker_id: WorkerId, *, served_refs: Sequence[str] | None = None
+    ) -> None:
+        """`served_refs` names the actions whose code this worker has; None: all there are."""
         self._database = database
         self._worker_id = worker_id
+        self._served_refs = None if served_refs is None else list(served_refs)
 
     async def exchange(self, wishes: Sequence[Offer | Report]) -> list[Claim | Verdict | Finished]:
         """Claim offers and report ends in one commit; one answer each, in order.
@@ -136,6 +142,7 @@ class Record:
             self._worker_id,
             [o.execution_id for o in offers],
             [o.attempt for o in offers],
+            self._served_refs,
             [r.execution_id for r in reports],
             [r.attempt for r in reports],
             [r.status.value for r in reports],

@@ -60,7 +60,8 @@ class Session:
         amqp_url = settings.amqp_url.get_secret_value()
         self._publisher = Publisher(amqp_url, name=f"worker {settings.worker_name} publisher")
         self._consumers = ConsumerConnection(amqp_url, name=f"worker {settings.worker_name} consumer")
-        self._record = Record(database, self.worker_id)
+        self._pools = settings.worker_pools or sorted({d.pool for d in definitions}) or ["default"]
+        self._record = Record(database, self.worker_id, served_refs=[d.ref for d in definitions])
         self._lost = asyncio.Event()
         self._asked_to_drain = asyncio.Event()
         self._lease = Lease(
@@ -103,7 +104,7 @@ class Session:
                 consuming = [tasks.create_task(pool.run(), name="pool") for pool in pools]
                 logger.info(
                     "serving",
-                    extra={"worker_id": self.worker_id, "pools": ",".join(self._settings.worker_pools)},
+                    extra={"worker_id": self.worker_id, "pools": ",".join(self._pools)},
                 )
                 await _any_of(stop, self._lost, self._asked_to_drain)
                 await self._drain(pools)
@@ -133,7 +134,7 @@ class Session:
                     settings.worker_name,
                     socket.gethostname(),
                     os.getpid(),
-                    settings.worker_pools,
+                    self._pools,
                     settings.worker_concurrency,
                     settings.lease_duration,
                 )
@@ -157,7 +158,7 @@ class Session:
                 places,
                 batch_max=concurrency,
             )
-            for pool in self._settings.worker_pools
+            for pool in self._pools
         ]
 
     def _declares_pool(self, pool: str) -> Callable[[AbstractChannel], Awaitable[Any]]:

@@ -15,7 +15,7 @@ class WorkerSettings(CommonSettings):
         default_factory=socket.gethostname, description="Name of this worker, for people."
     )
     worker_pools: CommaSeparated = Field(
-        default=["default"], min_length=1, description="Pools served, by commas."
+        default=[], description="Pools served, by commas; none: those of the actions that it serves."
     )
     worker_concurrency: int = Field(default=10, ge=1, le=10_000, description="Executions at once.")
     worker_http_port: int | None = Field(

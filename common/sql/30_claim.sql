@@ -5,8 +5,11 @@
 -- already holds comes back as 'claimed'.
 --
 -- Verdicts: 'claimed', 'stale' (do not run, acknowledge), 'unknown' (no such execution yet),
--- 'lease_over' (renew first; nothing was claimed).
-CREATE FUNCTION turnstile.claim(in_worker_id text, in_execution_ids bigint[], in_attempts integer[])
+-- 'lease_over' (renew first; nothing was claimed), 'not_served' (a python action whose code this worker does
+-- not have: it is not among `in_served_refs` and names no entrypoint; null: this worker has everything).
+CREATE FUNCTION turnstile.claim(
+    in_worker_id text, in_execution_ids bigint[], in_attempts integer[], in_served_refs text[] DEFAULT NULL
+)
 RETURNS SETOF turnstile.claimed
 LANGUAGE plpgsql
 SECURITY DEFINER
@@ -35,6 +38,9 @@ BEGIN
         FROM unnest(in_execution_ids, in_attempts) c(id, attempt)
         WHERE e.id = ANY (ARRAY[c.id]) AND e.attempt = c.attempt AND e.status = ANY (:sources_of_claim)
           AND (e.expires_at IS NULL OR e.expires_at > claimed_now)
+          AND (in_served_refs IS NULL OR EXISTS (
+              SELECT FROM action a WHERE a.id = ANY (ARRAY[e.action_id])
+              AND (a.runner <> 'python' OR a.entrypoint IS NOT NULL OR a.ref = ANY (in_served_refs))))
         RETURNING e.id
     )
     UPDATE slot s SET worker_id = in_worker_id, claimed_at = claimed_now
@@ -44,6 +50,8 @@ BEGIN
     SELECT c.id, c.attempt,
            CASE WHEN e.id IS NULL OR e.attempt < c.attempt THEN 'unknown'
                 WHEN e.status = 'running' AND e.attempt = c.attempt AND e.worker_id = in_worker_id THEN 'claimed'
+                WHEN e.status = ANY (:sources_of_claim) AND e.attempt = c.attempt
+                     AND (e.expires_at IS NULL OR e.expires_at > claimed_now) THEN 'not_served'
                 ELSE 'stale' END,
            e.action_id, a.ref, a.runner, a.entrypoint, e.parameters, e.timeout_seconds, e.failures,
            a.retry_max_attempts, a.retry_delay_seconds, a.retry_factor, a.retry_max_delay_seconds,

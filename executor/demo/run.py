@@ -108,12 +108,12 @@ def _print_places(console: Console, system: System) -> None:
     console.print(
         f"""
 HTTP API      {system.http_url}/api/v1   (described at {system.http_url}/docs)
-RabbitMQ      {system.amqp_url}
-  management  {rabbitmq.management_url}   (user and password as above)
-PostgreSQL    {system.database_url}
+RabbitMQ      {rabbitmq.management_url}   (management; user and password as below)
 Logs          {system.folder}
 
 Try, in another terminal:
+  export TURNSTILE_DATABASE_URL={system.database_url}
+  export TURNSTILE_AMQP_URL={system.amqp_url}
   export TURNSTILE_API_URL={system.http_url}
   {program} submit files.digest path={example} --wait
   {program} queue stats files.digest

@@ -1,0 +1,9 @@
+"""A second module of actions, in the pool of the first."""
+
+from worker import action
+
+
+@action("other")
+async def other() -> str:
+    """Say who ran."""
+    return "other"
