@@ -168,7 +168,7 @@ async def test_a_worker_that_ends_by_itself_ends_the_demonstration_with_a_reason
 async def test_the_system_stays_takes_a_plain_message_and_ends_on_ctrl_c(place: Path) -> None:
     async with started(place, "--stay") as demo, httpx.AsyncClient() as http:
         http_url = (await demo.wait_for("HTTP API")).split()[2]
-        amqp_url = (await demo.wait_for("RabbitMQ  ")).split()[1]
+        amqp_url = (await demo.wait_for("TURNSTILE_AMQP_URL=")).partition("=")[2].strip()
         await demo.wait_for("Ctrl-C")
         parameters = f'{{"path": "{ROOT / "examples" / "README.md"}"}}'
         plain = await asyncio.create_subprocess_exec(
