@@ -6,6 +6,8 @@ from worker import action
 
 LIMITED: Final = tuple(f"bench.limited.{number}" for number in range(10))
 UNLIMITED: Final = tuple(f"bench.unlimited.{number}" for number in range(10))
+LOOSE: Final = tuple(f"bench.loose.{number}" for number in range(10))
+"""Under a limit that is never reached."""
 ONE_AT_A_TIME: Final = "bench.one"
 AT_ONCE: Final = "bench.at_once"
 
@@ -19,6 +21,8 @@ def _declare(ref: str, max_concurrent: int | None) -> None:
 
 for _ref in LIMITED:
     _declare(_ref, 4)
+for _ref in LOOSE:
+    _declare(_ref, 10_000)
 for _ref in (*UNLIMITED, AT_ONCE):
     _declare(_ref, None)
 _declare(ONE_AT_A_TIME, 1)

@@ -23,6 +23,20 @@ def run_service(serve: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> 
         uvloop.run(_with_signals(serve))
 
 
+async def done_before(work: Coroutine[Any, Any, None], stop: asyncio.Event) -> bool:
+    """Run `work` until it is done or `stop` is set, whichever is first; tell whether it was done."""
+    working = asyncio.create_task(work, name="until-stopped")
+    stopping = asyncio.create_task(stop.wait(), name="stop-signal")
+    try:
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            working.result()
+        return working.done()
+    finally:
+        working.cancel()
+        stopping.cancel()
+
+
 async def _with_signals(serve: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -1,6 +1,6 @@
 """The composition root of `executor serve`: builds the parts, runs them, stops them in order.
 
-Start: HTTP first (so that /readyz can tell what is missing), then the database, then the consumers.
+Start: HTTP and the links first (so that /readyz can tell what is missing), then the listeners.
 Stop: take nothing new, finish what is decided, close.
 """
 
@@ -16,10 +16,12 @@ from common.action_definition import ActionDefinition
 from common.batcher import Batcher
 from common.broker.consumer import ConsumerConnection
 from common.broker.publisher import Publisher
+from common.broker.subscription import Subscription
 from common.broker.topology import EXECUTOR_COMPLETIONS, EXECUTOR_REQUESTS, declare_executor
 from common.database import Database
 from common.domain.identifiers import ExecutionId
 from common.http_server import HttpServer
+from common.lifecycle import done_before
 from common.messages import CancelRequested
 from executor.api import ApiServices, create_app
 from executor.cancelling import Canceller
@@ -94,14 +96,42 @@ class ExecutorService:
         }
 
     async def _work(self, stop: asyncio.Event) -> None:
-        await self._database.open()
+        async with asyncio.TaskGroup() as tasks:
+            background = [
+                tasks.create_task(self._publisher.run(), name="publisher"),
+                tasks.create_task(self._consumers.run(), name="consumers"),
+                tasks.create_task(self._submissions.run(), name="submissions"),
+            ]
+            if await done_before(self._database.open(), stop):
+                background.append(tasks.create_task(self._watchdog().run(), name="watchdog"))
+                host, port = self._listener.getsockname()[:2]
+                logger.info("serving", extra={"host": host, "port": port})
+                await self._listen(stop)
+            # Requests that HTTP still answers need the submissions and the publisher.
+            await self._http_ended.wait()
+            await self._finish_telling()
+            for task in background:
+                task.cancel()
+
+    async def _listen(self, stop: asyncio.Event) -> None:
+        batch_max = self.settings.batch_max
+        async with asyncio.TaskGroup() as tasks:
+            requests = self._subscribe(EXECUTOR_REQUESTS)
+            tasks.create_task(
+                take_in(requests, self._requests, batch_max=batch_max, stop=stop), name="requests"
+            )
+            completions = self._subscribe(EXECUTOR_COMPLETIONS)
+            tasks.create_task(
+                take_in(completions, self._completions, batch_max=batch_max, stop=stop), name="completions"
+            )
+
+    def _subscribe(self, queue: str) -> Subscription:
+        prefetch = self.settings.batch_max * 4  # the batch being told, the one being decided, the next
+        return self._consumers.subscribe(queue, prefetch=prefetch, declare=self._declare)
+
+    def _watchdog(self) -> Watchdog:
         settings = self.settings
-        prefetch = settings.batch_max * 4
-        requests = self._consumers.subscribe(EXECUTOR_REQUESTS, prefetch=prefetch, declare=self._declare)
-        completions = self._consumers.subscribe(
-            EXECUTOR_COMPLETIONS, prefetch=prefetch, declare=self._declare
-        )
-        watchdog = Watchdog(
+        return Watchdog(
             self._database,
             self._queue_manager,
             self._hand_over,
@@ -111,29 +141,6 @@ class ExecutorService:
             lease_seconds=settings.lease_duration,
             event_result_max_bytes=settings.event_result_max_bytes,
         )
-        host, port = self._listener.getsockname()[:2]
-        logger.info("serving", extra={"host": host, "port": port})
-        async with asyncio.TaskGroup() as tasks:
-            background = [
-                tasks.create_task(self._publisher.run(), name="publisher"),
-                tasks.create_task(self._consumers.run(), name="consumers"),
-                tasks.create_task(self._submissions.run(), name="submissions"),
-                tasks.create_task(watchdog.run(), name="watchdog"),
-            ]
-            async with asyncio.TaskGroup() as listeners:
-                listeners.create_task(
-                    take_in(requests, self._requests, batch_max=settings.batch_max, stop=stop),
-                    name="requests",
-                )
-                listeners.create_task(
-                    take_in(completions, self._completions, batch_max=settings.batch_max, stop=stop),
-                    name="completions",
-                )
-            # Requests that HTTP still answers need the submissions and the publisher.
-            await self._http_ended.wait()
-            await self._finish_telling()
-            for task in background:
-                task.cancel()
 
     def _http_server(self) -> uvicorn.Server:
         app = create_app(

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Sequence
 
 from common.database import Database
+from common.lifecycle import done_before
 from worker.actions import RegisteredAction
 from worker.runners import RunLimits
 from worker.runners.assembly import Runners
@@ -49,17 +50,10 @@ class WorkerService:
             self._actions, self._targets, concurrency=settings.worker_concurrency, limits=limits
         ) as runners:
             try:
-                await self._open_database(stop)
+                await done_before(self._database.open(), stop)
                 while not stop.is_set():
                     self._session = Session(settings, self._database, self._definitions, runners)
                     await self._session.serve(stop)
             finally:
                 await self._database.close()
         logger.info("stopped")
-
-    async def _open_database(self, stop: asyncio.Event) -> None:
-        opening = asyncio.create_task(self._database.open(), name="open-database")
-        stopping = asyncio.create_task(stop.wait(), name="stop-signal")
-        await asyncio.wait({opening, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (opening, stopping):
-            task.cancel()

@@ -32,7 +32,9 @@ def test_the_share_compares_rates_of_one_run() -> None:
     def run(seconds: float) -> list[Run]:
         return [Run(seconds=seconds, cpu_seconds={"executor": 1.0})]
 
-    runs = {"limit 4": run(4), "no limit": run(5), "no logic": run(2), "no logic, untold": run(1)}
+    seconds = {"limit 4": 4, "limit 10,000": 10, "no limit": 5, "no logic": 2, "no logic, untold": 1}
+    runs = {name: run(each) for name, each in seconds.items()}
     rows = {row.name: row for row in section_of(runs, count=10_000).rows}
     assert rows["share of the no-logic loop"].cells == {"limit 4": 0.5, "no limit": 0.4}
+    assert rows["limit above the demand, share of no limit"].cells == {"limit 10,000": 0.5}
     assert rows["CPU, all"].cells["limit 4"] == 100

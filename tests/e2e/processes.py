@@ -93,8 +93,8 @@ class System:
         """The API of the first executor."""
         return self.executors[0].http_url
 
-    async def start_executor(self, **settings: str) -> Service:
-        """Start one more executor and wait until it serves."""
+    async def start_executor(self, *, wait: bool = True, **settings: str) -> Service:
+        """Start one more executor, and wait until it serves."""
         port = free_port()
         service = await self._start(
             f"executor-{len(self.executors)}",
@@ -103,7 +103,8 @@ class System:
             {"TURNSTILE_HTTP_PORT": str(port), **settings},
         )
         self.executors.append(service)
-        await service.ready()
+        if wait:
+            await service.ready()
         return service
 
     async def start_worker(self, actions: str, **settings: str) -> Service:
