@@ -45,6 +45,7 @@ class Lease:
         self._on_drain = on_drain
         self._stopping = threading.Event()
         self._renewed = asyncio.Event()
+        self._lost = False
         self._renewed_at = time.monotonic()
         self._thread: threading.Thread | None = None
 
@@ -65,10 +66,17 @@ class Lease:
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join, 10)
 
-    async def next_renewal(self) -> None:
-        """Wait for a renewal that is yet to come."""
-        self._renewed.clear()
-        await self._renewed.wait()
+    async def next_renewal(self) -> bool:
+        """Wait for a renewal that is yet to come; False once there will be none: the lease is lost."""
+        if not self._lost:
+            self._renewed.clear()
+            await self._renewed.wait()
+        return not self._lost
+
+    def _lose(self) -> None:
+        self._lost = True
+        self._renewed.set()
+        self._on_lost()
 
     def _run(self) -> None:
         asyncio.run(self._renew_until_stopped())
@@ -90,7 +98,7 @@ class Lease:
                 else:
                     if not alive:
                         logger.error("lease_lost", extra={"worker_id": self._worker_id})
-                        self._loop.call_soon_threadsafe(self._on_lost)
+                        self._loop.call_soon_threadsafe(self._lose)
                         return
                     self._renewed_at = asked_at
                     self._loop.call_soon_threadsafe(self._renewed.set)

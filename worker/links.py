@@ -49,7 +49,7 @@ class Links:
             tasks.create_task(self._messages.run(), name="messages")
 
     async def claim(self, offer: Offer, *, give_up: Callable[[], bool]) -> Claim | Verdict | None:
-        """Claim one attempt; None once `give_up` says so before the claim was answered."""
+        """Claim one attempt; None once `give_up` says so, or the lease is lost, before it was claimed."""
         while not give_up():
             try:
                 answer = await self._wishes.submit(offer)
@@ -62,17 +62,17 @@ class Links:
             assert not isinstance(answer, Finished), "an offer is answered by a claim"
             if answer is not Verdict.LEASE_OVER:
                 return answer
-            await self._lease.next_renewal()
+            if not await self._lease.next_renewal():
+                return None
         return None
 
     async def finish(self, report: Report) -> Finished:
-        """Report one end, until the record has answered."""
+        """Report one end, until the record has answered, or the lease is lost."""
         while True:
             finished = await _until_available(lambda: self._wishes.submit(report), "finish")
             assert isinstance(finished, Finished), "a report is answered by what became of it"
-            if finished.verdict is not Verdict.LEASE_OVER:
+            if finished.verdict is not Verdict.LEASE_OVER or not await self._lease.next_renewal():
                 return finished
-            await self._lease.next_renewal()
 
     async def hand_back(self, offer: Offer) -> bool:
         """Give one attempt back; False where it was not ours any more."""

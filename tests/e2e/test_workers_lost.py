@@ -65,3 +65,29 @@ async def test_an_execution_that_kills_its_workers_ends_abandoned_and_frees_its_
     assert first["status"] == "abandoned"
     assert first["error"]["type"] == "WorkerLost"
     assert second["status"] == "completed"
+
+
+async def test_a_worker_that_was_given_up_stops_its_work_and_serves_on_under_a_new_id(
+    database_url: str, amqp_url: str
+) -> None:
+    async with (
+        running(database_url, amqp_url, settings=SHORT_LEASE) as system,
+        history_of(database_url) as history,
+        httpx.AsyncClient(base_url=f"{system.http_url}/api/v1") as http,
+    ):
+        execution_id = (await http.post("/executions", json={"action_ref": "hold"})).json()["id"]
+
+        async def runs_as(attempt: int) -> bool:
+            query = "SELECT status = 'running' AND attempt = $2 FROM execution WHERE id = $1"
+            return bool(await history.value(query, execution_id, attempt))
+
+        await until(lambda: runs_as(1), "the first attempt runs")
+        await history.value("UPDATE worker SET lost_at = clock_timestamp()")
+        await until(lambda: runs_as(2), "the second attempt runs")
+        assert (await http.post(f"/executions/{execution_id}/cancel")).status_code == 202
+        await history.ended(1)
+        attempts = await history.rows("SELECT worker_id, outcome FROM attempt ORDER BY attempt")
+    # Whoever notices first takes the work back: the watchdog, or the worker itself.
+    assert attempts[0]["outcome"] in ("reclaimed", "handed_back")
+    assert attempts[1]["outcome"] == "cancelled"
+    assert attempts[0]["worker_id"] != attempts[1]["worker_id"]
