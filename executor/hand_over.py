@@ -12,11 +12,14 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
+import asyncpg
+
 from common.batcher import Gatherer
 from common.broker.connection import BrokerUnavailable
 from common.broker.delivery import Outgoing, Publication
 from common.broker.publisher import Publisher
 from common.broker.topology import QueueType, declare_executor, declare_pool
+from common.domain.errors import Unavailable
 from common.domain.states import Status
 from common.envelopes import ANNOUNCE_DELAY_SECONDS, scheduled_message, status_message
 from common.messages import ExecutionScheduled, StatusChanged
@@ -49,7 +52,12 @@ class HandOver:
                 await self.tell([_offer(grant) for grant in grants.granted])
             if not grants.more_queue_ids:
                 return
-            grants = await self._queue_manager.grant(grants.more_queue_ids)
+            try:
+                grants = await self._queue_manager.grant(grants.more_queue_ids)
+            except (Unavailable, asyncpg.PostgresError) as error:
+                # What is told here is committed; the rest of the line is the watchdog's next grant (P7).
+                logger.warning("grant_postponed", extra={"reason": str(error)})
+                return
 
     async def tell(self, messages: Sequence[Outgoing]) -> None:
         """Publish until every message is confirmed; a repeated one is harmless to its receivers."""
