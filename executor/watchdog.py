@@ -94,11 +94,12 @@ class Watchdog:
     async def wake_due(self) -> int:
         """Let what is due take its place in line."""
         row = await self._database.fetchrow("SELECT * FROM turnstile.wake_due($1)", SWEEP_ROWS_MAX)
-        if row is None or not row["woken"]:
-            return 0
-        self._hand_over.announce_moves([moved(item) for item in row["woken"]])
+        assert row is not None
+        woken = [moved(item) for item in row["woken"] or ()]
+        self._hand_over.announce_moves(woken)
+        # Also where none woke: the same call may have granted to those that waited.
         await self._hand_over.offer(grants_of(row))
-        return len(row["woken"])
+        return len(woken)
 
     async def expire_due(self) -> int:
         """End what did not start in time, and tell it."""

@@ -1,14 +1,12 @@
 """Holds this worker's lease, from a thread of its own, so that a blocked event loop does not lose it (P6).
 
 In: the worker's id and the database. Out: whether the lease stands, and a call when the database says that
-this worker was given up: it must then stop all it runs. Lease times are the database's clock; here only the
-time since the last good answer is measured, on the monotonic clock.
+this worker was given up: it must then stop all it runs. Lease times are the database's clock alone.
 """
 
 import asyncio
 import logging
 import threading
-import time
 from collections.abc import Callable
 from typing import Final
 
@@ -46,13 +44,7 @@ class Lease:
         self._stopping = threading.Event()
         self._renewed = asyncio.Event()
         self._lost = False
-        self._renewed_at = time.monotonic()
         self._thread: threading.Thread | None = None
-
-    @property
-    def seconds_since_renewal(self) -> float:
-        """Age of the last renewal that is known to have worked."""
-        return time.monotonic() - self._renewed_at
 
     def start(self) -> None:
         """Start renewing; the row must have been registered."""
@@ -89,7 +81,6 @@ class Lease:
                 await asyncio.wait({opening}, timeout=_RETRY_SECONDS)
             while not self._stopping.is_set():
                 pause_seconds = self._heartbeat_seconds
-                asked_at = time.monotonic()
                 try:
                     alive, draining = await self._renew()
                 except (Unavailable, asyncpg.PostgresError) as error:
@@ -100,7 +91,6 @@ class Lease:
                         logger.error("lease_lost", extra={"worker_id": self._worker_id})
                         self._loop.call_soon_threadsafe(self._lose)
                         return
-                    self._renewed_at = asked_at
                     self._loop.call_soon_threadsafe(self._renewed.set)
                     if draining and not drain_seen:
                         drain_seen = True

@@ -2,7 +2,6 @@
 
 from typing import NewType
 
-ActionId = NewType("ActionId", int)
 ExecutionId = NewType("ExecutionId", int)
 """The FIFO ticket: smaller was admitted earlier."""
 QueueId = NewType("QueueId", int)
