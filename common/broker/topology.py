@@ -33,7 +33,6 @@ WORKER_RETRY = "worker.retry"
 EXECUTION_REQUESTED = "execution.requested"
 EXECUTION_CANCEL_REQUESTED = "execution.cancel_requested"
 EXECUTION_COMPLETED = "execution.completed"
-EXECUTION_STATUS_CHANGED = "execution.status_changed"
 
 _DELIVERY_LIMIT = 1000
 WORKER_QUEUE_EXPIRES_MS = 30 * 60 * 1000
