@@ -13,6 +13,7 @@ from typing import Final
 
 from common.broker.delivery import Delivery, Outgoing
 from common.broker.topology import EXECUTOR_RETRY
+from common.crash_points import CrashPoint, reached
 from common.domain.errors import Code, Refusal
 from common.domain.identifiers import Attempt, ExecutionId
 from common.envelopes import dead_letter, delayed_retry, tries_of
@@ -46,6 +47,7 @@ class CompletionListener:
 
     async def decide(self, deliveries: Sequence[Delivery]) -> Release:
         """Settle a batch of completions and grant on."""
+        reached(CrashPoint.COMPLETIONS_RECEIVED)
         release = Release()
         completions: list[tuple[Delivery, ExecutionId, Attempt]] = []
         for delivery in deliveries:
@@ -55,6 +57,7 @@ class CompletionListener:
                 _bury(release, delivery, refusal.code, refusal.message)
         if completions:
             settled = await self._queue_manager.settle([(i, a) for _, i, a in completions])
+            reached(CrashPoint.COMPLETIONS_SETTLED)
             release.grants = settled.grants
             for delivery, execution_id, _ in completions:
                 if execution_id in settled.early or execution_id in settled.unknown:
@@ -65,6 +68,7 @@ class CompletionListener:
         """Offer what was granted, and send the early ones round."""
         await self._hand_over.offer(release.grants)
         await self._hand_over.tell(release.messages)
+        reached(CrashPoint.COMPLETIONS_TOLD)
 
 
 def read(delivery: Delivery) -> tuple[ExecutionId, Attempt]:

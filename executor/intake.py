@@ -14,6 +14,7 @@ import asyncpg
 
 from common.broker.delivery import Delivery
 from common.broker.subscription import Subscription
+from common.crash_points import CrashPoint, reached
 from common.domain.errors import Unavailable
 
 logger = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ async def take_in(
             deliveries, decision = await untold.get()
             await listener.tell(decision)
             subscription.ack(deliveries)
+            reached(CrashPoint.EXECUTOR_ACKNOWLEDGED)
             untold.task_done()
 
     async with asyncio.TaskGroup() as tasks:

@@ -12,6 +12,7 @@ from typing import Final
 
 from common.broker.delivery import Delivery, Outgoing
 from common.broker.topology import EXECUTOR_RETRY
+from common.crash_points import CrashPoint, reached
 from common.domain.errors import Code, Refusal
 from common.envelopes import dead_letter, delayed_retry, reply, tries_of
 from common.messages import (
@@ -70,6 +71,7 @@ class RequestListener:
 
     async def decide(self, deliveries: Sequence[Delivery]) -> Intake:
         """Admit the requests of a batch in order, then act on its cancels."""
+        reached(CrashPoint.REQUESTS_RECEIVED)
         intake = Intake()
         admissions: list[tuple[Delivery, Admission]] = []
         cancels: list[tuple[Delivery, CancelRequested]] = []
@@ -83,9 +85,11 @@ class RequestListener:
             except Refusal as refusal:
                 _refuse(intake, delivery, refusal.code, refusal.message)
         verdicts, intake.grants = await self._queue_manager.admit([admission for _, admission in admissions])
+        reached(CrashPoint.REQUESTS_ADMITTED)
         for (delivery, admission), verdict in zip(admissions, verdicts, strict=True):
             _answer(intake, delivery, admission, verdict)
         await self._cancel(intake, cancels)
+        reached(CrashPoint.REQUESTS_DECIDED)
         return intake
 
     async def tell(self, intake: Intake) -> None:
@@ -94,6 +98,7 @@ class RequestListener:
         self._hand_over.announce_moves(intake.moves)
         await self._hand_over.offer(intake.grants)
         await self._hand_over.tell(intake.messages)
+        reached(CrashPoint.REQUESTS_TOLD)
 
     async def _cancel(self, intake: Intake, cancels: Sequence[tuple[Delivery, CancelRequested]]) -> None:
         if not cancels:

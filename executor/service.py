@@ -18,6 +18,7 @@ from common.broker.consumer import ConsumerConnection
 from common.broker.publisher import Publisher
 from common.broker.subscription import Subscription
 from common.broker.topology import EXECUTOR_COMPLETIONS, EXECUTOR_REQUESTS, declare_executor
+from common.crash_points import CrashPoint, reached
 from common.database import Database
 from common.domain.identifiers import ExecutionId
 from common.http_server import HttpServer
@@ -165,6 +166,7 @@ class ExecutorService:
 
     async def _admit(self, admissions: Sequence[Admission]) -> list[Verdict]:
         verdicts, grants = await self._queue_manager.admit(admissions)
+        reached(CrashPoint.SUBMISSION_ADMITTED)
         self._hand_over.announce_admitted(
             (admission.request.action_ref, verdict)
             for admission, verdict in zip(admissions, verdicts, strict=True)

@@ -16,6 +16,7 @@ from pydantic_core import from_json
 
 from common.broker.delivery import Delivery
 from common.broker.topology import WORKER_RETRY
+from common.crash_points import CrashPoint, reached
 from common.domain.errors import Code, Refusal
 from common.domain.identifiers import Attempt, ExecutionId
 from common.domain.outcomes import Completed, Failed, Outcome, failure_of, status_of
@@ -82,6 +83,7 @@ class Attempts:
             return Disposition.ACKNOWLEDGE
         if offer in self._under_way:
             return Disposition.ACKNOWLEDGE  # a copy of what we are doing
+        reached(CrashPoint.OFFER_RECEIVED)
         stop = self._under_way[offer] = StopRequest()
         try:
             return await self._run_offer(offer, delivery, stop)
@@ -109,6 +111,7 @@ class Attempts:
         assert_never(claim)
 
     async def _carry_out(self, claim: Claim, stop: StopRequest) -> None:
+        reached(CrashPoint.ATTEMPT_CLAIMED)
         self._announce(claim, Status.RUNNING, Status.SCHEDULED, datetime.now(UTC))
         logger.info("execution_started", extra=_fields(claim))
         report = await self._perform(claim, stop)
@@ -116,8 +119,11 @@ class Attempts:
             case Interrupted():
                 await self._give_back(claim)
             case outcome:
+                reached(CrashPoint.ATTEMPT_RUN)
                 finished = await self._links.finish(_report(claim, outcome, report.log))
+                reached(CrashPoint.ATTEMPT_FINISHED)
                 await self._tell(claim, outcome, finished)
+                reached(CrashPoint.ATTEMPT_TOLD)
 
     async def _perform(self, claim: Claim, stop: StopRequest) -> RunReport:
         offer = Offer(execution_id=claim.execution_id, attempt=claim.attempt)
@@ -139,6 +145,7 @@ class Attempts:
         """Put what could not end in time back to the head of its line, if it is still ours."""
         offer = Offer(execution_id=claim.execution_id, attempt=claim.attempt)
         if await self._links.hand_back(offer):
+            reached(CrashPoint.ATTEMPT_HANDED_BACK)
             logger.info("execution_handed_back", extra=_fields(claim))
             await self._links.tell(
                 [slot_message(claim.execution_id, claim.attempt, claim.action_ref, Status.QUEUED)]

@@ -11,6 +11,7 @@ from typing import NoReturn
 from common.batcher import Gatherer
 from common.broker.delivery import Delivery
 from common.broker.subscription import Subscription
+from common.crash_points import CrashPoint, reached
 from worker.attempt import Attempts, Disposition
 
 logger = logging.getLogger(__name__)
@@ -26,7 +27,7 @@ class PoolConsumer:
         self._attempts = attempts
         self._places = places
         self._batch_max = batch_max
-        self._acknowledgements: Gatherer[Delivery] = Gatherer(subscription.ack)
+        self._acknowledgements: Gatherer[Delivery] = Gatherer(self._acknowledge)
         self._under_way: set[asyncio.Task[None]] = set()
 
     async def run(self) -> NoReturn:
@@ -55,3 +56,7 @@ class PoolConsumer:
             self._acknowledgements.add(delivery)
         else:
             self._subscription.reject([delivery], requeue=True)
+
+    def _acknowledge(self, deliveries: list[Delivery]) -> None:
+        self._subscription.ack(deliveries)
+        reached(CrashPoint.WORKER_ACKNOWLEDGED)
