@@ -2,13 +2,19 @@
 
 In: items from any number of tasks. Out: each caller's own results. While one batch is with the server the
 next gathers; a lone item is a batch of one and never waits for company. Items keep the order in which they
-came (P2). Used for HTTP admissions in the executor and for claims and finishes in the worker.
+came (P2). What waits is bounded: beyond that a caller is refused with `Unavailable`, at once. Used for HTTP
+admissions in the executor and for claims and finishes in the worker.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, NoReturn, TypeVar
+from typing import Final, Generic, NoReturn, TypeVar
+
+from common.domain.errors import Unavailable
+
+WAITING_MAX: Final = 10_000
+"""As many as one worker may run at once; whoever meets it meets a server that is out."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -18,10 +24,15 @@ class Batcher(Generic[Item, Result]):
     """Gathers items into batches for `handle`, which returns one result per item, in order."""
 
     def __init__(
-        self, handle: Callable[[Sequence[Item]], Awaitable[Sequence[Result]]], *, items_max: int = 500
+        self,
+        handle: Callable[[Sequence[Item]], Awaitable[Sequence[Result]]],
+        *,
+        items_max: int = 500,
+        waiting_max: int = WAITING_MAX,
     ) -> None:
         self._handle = handle
         self._items_max = items_max
+        self._waiting_max = waiting_max
         self._pending: deque[tuple[Item, asyncio.Future[Result]]] = deque()
         self._arrived = asyncio.Event()
 
@@ -30,7 +41,12 @@ class Batcher(Generic[Item, Result]):
         return (await self.submit_all([item]))[0]
 
     async def submit_all(self, items: Sequence[Item]) -> list[Result]:
-        """Have items handled in order, not necessarily in one batch; raises what a batch of theirs raised."""
+        """Have items handled in order, not necessarily in one batch; raises what a batch of theirs raised.
+
+        Raises Unavailable, and has none of them handled, while too many wait.
+        """
+        if len(self._pending) + len(items) > self._waiting_max:
+            raise Unavailable(f"{len(self._pending)} wait already, at most {self._waiting_max} may")
         loop = asyncio.get_running_loop()
         futures: list[asyncio.Future[Result]] = [loop.create_future() for _ in items]
         self._pending.extend(zip(items, futures, strict=True))

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from common.batcher import Batcher, Gatherer
+from common.domain.errors import Unavailable
 
 
 class Server:
@@ -105,6 +106,24 @@ async def test_what_nobody_waits_for_any_more_is_not_begun() -> None:
         server.open.set()
         assert [await first, await patient] == ["did 0", "did 2"]
     assert server.batches == [[0], [2]]
+
+
+async def test_what_is_too_much_is_refused_at_once_and_as_a_whole_until_there_is_room() -> None:
+    server = Server()
+    batcher = Batcher(server.handle, items_max=2, waiting_max=4)
+    async with running(batcher), asyncio.timeout(5):
+        first = asyncio.create_task(batcher.submit_all([0, 1]))
+        await server.asked.wait()
+        second = asyncio.create_task(batcher.submit_all([2, 3, 4]))
+        await asyncio.sleep(0)
+        with pytest.raises(Unavailable, match="3 wait already, at most 4"):
+            await batcher.submit_all([5, 6])
+        last = asyncio.create_task(batcher.submit(7))
+        await asyncio.sleep(0)
+        server.open.set()
+        assert await first + await second + [await last] == [f"did {n}" for n in (0, 1, 2, 3, 4, 7)]
+        assert await batcher.submit_all([5, 6]) == ["did 5", "did 6"]
+    assert [item for batch in server.batches for item in batch] == [0, 1, 2, 3, 4, 7, 5, 6]
 
 
 async def test_a_stop_refuses_what_waits() -> None:
