@@ -14,6 +14,7 @@ import uvicorn
 
 from common.action_definition import ActionDefinition
 from common.batcher import Batcher
+from common.broker.connection import BrokerTimeouts
 from common.broker.consumer import ConsumerConnection
 from common.broker.publisher import Publisher
 from common.broker.subscription import Subscription
@@ -40,6 +41,9 @@ logger = logging.getLogger(__name__)
 _UNTOLD_MAX: Final = 1000
 """Hand-overs of HTTP admissions under way; beyond that the watchdog's offers have to do."""
 
+_CONSUMER_TIMEOUTS: Final = BrokerTimeouts(heartbeat_seconds=2)
+"""One executor admits: the broker gives up one that hangs after two or three of these heartbeats."""
+
 
 class ExecutorService:
     """One executor process."""
@@ -57,7 +61,7 @@ class ExecutorService:
             connections_max=settings.database_connections,
         )
         self._publisher = Publisher(amqp_url, name="executor publisher", declare=self._declare)
-        self._consumers = ConsumerConnection(amqp_url, name="executor consumer")
+        self._consumers = ConsumerConnection(amqp_url, name="executor consumer", timeouts=_CONSUMER_TIMEOUTS)
         self._queue_manager = QueueManager(self._database)
         self._hand_over = HandOver(self._publisher, self._queue_manager, queue_type)
         self._canceller = Canceller(self._queue_manager)
@@ -131,17 +135,7 @@ class ExecutorService:
         return self._consumers.subscribe(queue, prefetch=prefetch, declare=self._declare)
 
     def _watchdog(self) -> Watchdog:
-        settings = self.settings
-        return Watchdog(
-            self._database,
-            self._queue_manager,
-            self._hand_over,
-            interval_seconds=settings.watchdog_interval,
-            dispatch_timeout_seconds=settings.dispatch_timeout,
-            settle_timeout_seconds=settings.settle_timeout,
-            lease_seconds=settings.lease_duration,
-            event_result_max_bytes=settings.event_result_max_bytes,
-        )
+        return Watchdog(self.settings, self._database, self._queue_manager, self._hand_over)
 
     def _http_server(self) -> uvicorn.Server:
         app = create_app(

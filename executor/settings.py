@@ -18,6 +18,9 @@ class ExecutorSettings(CommonSettings):
     watchdog_interval: Duration = Field(default=1.0, gt=0, description="How often the watchdog looks.")
     dispatch_timeout: Duration = Field(default=30.0, gt=0, description="Unclaimed so long: offered again.")
     settle_timeout: Duration = Field(default=10.0, gt=0, description="Unsettled so long: told again.")
+    stop_timeout: Duration = Field(
+        default=10.0, gt=0, description="Not stopped so long after it should have: told again, then ended."
+    )
     drain_timeout: Duration = Field(default=10.0, ge=0, description="Longest graceful stop.")
     batch_max: int = Field(default=500, ge=1, le=10_000, description="Most messages in one transaction.")
     database_connections: int = Field(default=6, ge=2, le=100, description="Size of the connection pool.")

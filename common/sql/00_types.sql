@@ -66,3 +66,10 @@ CREATE TYPE turnstile.moved AS (
     worker_id text,
     moved_at timestamptz
 );
+
+-- A queue whose counters were off.
+CREATE TYPE turnstile.repaired AS (
+    queue_id bigint,
+    depth_before bigint,
+    depth bigint
+);

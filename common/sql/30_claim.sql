@@ -21,9 +21,11 @@ AS $$
 DECLARE
     claimed_now timestamptz := clock_timestamp();
 BEGIN
-    IF NOT EXISTS (
-        SELECT FROM worker w WHERE w.id = in_worker_id AND w.lost_at IS NULL AND w.lease_expires_at > claimed_now
-    ) THEN
+    -- Shared until the commit: whoever takes this worker's lease away waits for that, or comes first.
+    PERFORM 1 FROM worker w
+    WHERE w.id = in_worker_id AND w.lost_at IS NULL AND w.lease_expires_at > claimed_now
+    FOR KEY SHARE;
+    IF NOT FOUND THEN
         RETURN QUERY
         SELECT c.id, c.attempt, 'lease_over', NULL::bigint, NULL::text, NULL::text, NULL::jsonb, NULL::jsonb,
                NULL::double precision, NULL::integer, NULL::integer, NULL::double precision,
@@ -41,9 +43,11 @@ BEGIN
           AND (in_served_refs IS NULL OR EXISTS (
               SELECT FROM action a WHERE a.id = ANY (ARRAY[e.action_id])
               AND (a.runner <> 'python' OR a.entrypoint IS NOT NULL OR a.ref = ANY (in_served_refs))))
-        RETURNING e.id
+        RETURNING e.id, e.timeout_seconds
     )
-    UPDATE slot s SET worker_id = in_worker_id, claimed_at = claimed_now
+    UPDATE slot s
+    SET worker_id = in_worker_id, claimed_at = claimed_now,
+        overdue_at = claimed_now + make_interval(secs => m.timeout_seconds)
     FROM moved m WHERE s.execution_id = ANY (ARRAY[m.id]);
 
     RETURN QUERY

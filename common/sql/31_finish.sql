@@ -29,9 +29,11 @@ DECLARE
     applied_ids bigint[];
     lease_live boolean;
 BEGIN
-    lease_live := EXISTS (
-        SELECT FROM worker w WHERE w.id = in_worker_id AND w.lost_at IS NULL AND w.lease_expires_at > finished_now
-    );
+    -- Shared until the commit, as in claim.
+    PERFORM 1 FROM worker w
+    WHERE w.id = in_worker_id AND w.lost_at IS NULL AND w.lease_expires_at > finished_now
+    FOR KEY SHARE;
+    lease_live := FOUND;
 
     WITH report AS (
         SELECT r.*, finished_now + make_interval(secs => r.retry_delay_seconds) AS due_at FROM unnest(
@@ -79,11 +81,13 @@ BEGIN
     RETURN QUERY
     SELECT r.id, r.attempt,
            CASE WHEN r.id = ANY (applied_ids) THEN 'applied'
-                WHEN e.attempt = r.attempt AND e.worker_id = in_worker_id AND e.status <> 'running' THEN 'already'
+                -- What this worker said and what the record holds are the same: not an end by somebody else.
+                WHEN e.attempt = r.attempt AND e.worker_id = in_worker_id
+                     AND (e.status::text = r.status OR e.status = 'delayed' AND r.delay IS NOT NULL) THEN 'already'
                 WHEN NOT lease_live THEN 'lease_over'
                 ELSE 'stale' END,
            e.status::text, coalesce(e.completed_at, finished_now)
-    FROM unnest(in_execution_ids, in_attempts) r(id, attempt)
+    FROM unnest(in_execution_ids, in_attempts, in_statuses, in_retry_delay_seconds) r(id, attempt, status, delay)
     LEFT JOIN execution e ON e.id = ANY (ARRAY[r.id]);
 END
 $$;

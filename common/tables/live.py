@@ -56,6 +56,10 @@ class Slot(SQLModel, table=True):
     """When the attempt ended; from then on the slot only waits to be settled."""
     told_at: datetime | None = instant()
     """When `execution.completed` was last due for publishing."""
+    overdue_at: datetime | None = instant()
+    """From when on the attempt should have stopped: its timeout is over, or somebody asked for its end."""
+    stops_asked: int = Field(default=0, sa_column=Column(Integer, nullable=False, server_default="0"))
+    """How often the watchdog has told the worker to stop it."""
 
 
 class UntoldEnd(SQLModel, table=True):

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from sqlalchemy import CheckConstraint, Column, Integer, Text
+from sqlalchemy import CheckConstraint, Column, Index, Integer, Text, text
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlmodel import Field, SQLModel
 
@@ -15,6 +15,8 @@ class Worker(SQLModel, table=True):
     __tablename__ = "worker"
     __table_args__ = (
         CheckConstraint("concurrency >= 1", name="concurrency_positive"),
+        # Those who may still renew, among all that ever were.
+        Index("ix_worker_live", "id", postgresql_where=text("lost_at IS NULL AND stopped_at IS NULL")),
         {"postgresql_with": {"fillfactor": "50"}},
     )
 

@@ -6,6 +6,7 @@ A test that needs two sessions opens two of these; one that opens a transaction 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -47,6 +48,15 @@ class Freed:
     count: int
     early: set[int]
     unknown: set[int]
+    granted: list[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reclaimed:
+    """What a reclaim did."""
+
+    returned: list[int]
+    ended: dict[int, str]
     granted: list[int]
 
 
@@ -141,8 +151,44 @@ class Protocol(Reading):
         )
         return sorted(row[0] for row in rows)
 
-    async def idle_queues(self, limit: int = 1000) -> list[int]:
-        return [r[0] for r in await self.connection.fetch("SELECT * FROM turnstile.idle_queues($1)", limit)]
+    async def idle_queues(self, after_id: int = 0, lines_max: int = 20_000) -> list[int]:
+        row = await self.connection.fetchrow(
+            "SELECT * FROM turnstile.idle_queues($1, $2)", after_id, lines_max
+        )
+        assert row is not None
+        return row["queue_ids"] or []
+
+    async def reclaim(self, limit: int = 1000, as_of: datetime | None = None) -> Reclaimed:
+        row = await self.connection.fetchrow("SELECT * FROM turnstile.reclaim($1, $2)", limit, as_of)
+        assert row is not None
+        return Reclaimed(
+            returned=[moved(item).execution_id for item in row["returned"] or ()],
+            ended={moved(item).execution_id: moved(item).status.value for item in row["ended"] or ()},
+            granted=ids_in(grants_of(row)),
+        )
+
+    async def stop_overdue(
+        self, grace_seconds: float = 0.0, *, asks_max: int = 2, limit: int = 1000
+    ) -> tuple[list[Move], list[Move]]:
+        """Return the attempts whose workers are to be told, and those that were ended."""
+        row = await self.connection.fetchrow(
+            "SELECT * FROM turnstile.stop_overdue($1, $2, $3)", grace_seconds, asks_max, limit
+        )
+        assert row is not None
+        return [moved(item) for item in row["asked"] or ()], [moved(item) for item in row["ended"] or ()]
+
+    async def drifted_queues(self, after_id: int = 0, limit: int = 1000) -> list[int]:
+        row = await self.connection.fetchrow(
+            "SELECT * FROM turnstile.drifted_queues($1, $2)", after_id, limit
+        )
+        assert row is not None
+        return row["queue_ids"] or []
+
+    async def repair(self, *queue_ids: int) -> tuple[list[int], list[int]]:
+        """Return the queues that were put right, and what that granted."""
+        row = await self.connection.fetchrow("SELECT * FROM turnstile.repair_queues($1)", list(queue_ids))
+        assert row is not None
+        return [item["queue_id"] for item in row["repaired"] or ()], ids_in(grants_of(row))
 
     # --- worker ---------------------------------------------------------------------------------------
 

@@ -49,8 +49,17 @@ async def test_a_second_report_changes_nothing_and_is_to_be_told_again(
 ) -> None:
     (first,) = await protocol.finish(running[0], result_json="1")
     before = await snapshot(protocol)
-    (second,) = await protocol.finish(running[0], status=Status.FAILED)
+    (second,) = await protocol.finish(running[0], result_json="2")
     assert (second.verdict, second.status, second.ended_at) == ("already", "completed", first.ended_at)
+    assert await snapshot(protocol) == before
+
+
+async def test_an_end_that_somebody_else_wrote_is_not_this_worker_s_to_tell(
+    protocol: Protocol, running: list[int]
+) -> None:
+    await protocol.finish(running[0], status=Status.CANCELLED)
+    before = await snapshot(protocol)
+    assert await protocol.finish_verdict(running[0], result_json="1") == "stale"
     assert await snapshot(protocol) == before
 
 

@@ -111,9 +111,9 @@ class Model:
         run = self.runs.get(i)
         live = worker in self.live_workers
         if run is not None and (run.attempt, run.worker) == (attempt, worker):
-            if run.status != "running":
+            if run.status == status or (retry and run.status == "delayed"):
                 return "already"
-            if live:
+            if live and run.status == "running":
                 self._end_attempt(i, run, status, retry)
                 return "applied"
         return "stale" if live else "lease_over"
@@ -152,10 +152,10 @@ class Model:
     def cancel(self, i: int) -> str:
         """Return the status that is answered."""
         run = self.runs[i]
-        if run.status not in TERMINAL:
+        if run.status == "running":
             run.stop_asked = True
-            if run.status != "running":
-                self._end_unstarted(i, "cancelled")
+        elif run.status not in TERMINAL:
+            self._end_unstarted(i, "cancelled")
         return run.status
 
     def expire_due(self) -> set[int]:
@@ -178,12 +178,11 @@ class Model:
 
     def wake_due(self) -> tuple[list[int], list[int]]:
         """Return what took its place in line, and what was granted."""
-        due = [i for i, is_due in self.delayed.items() if is_due]
-        woken = sorted(i for i in due if i not in self.queue_of(i).slots)
+        woken = sorted(i for i, is_due in self.delayed.items() if is_due and i not in self.queue_of(i).slots)
         for i in woken:
             del self.delayed[i]
             self._stand_in_line(i)
-        return woken, self.grant(self.runs[i].asked.line for i in due)
+        return woken, self.grant(self.runs[i].asked.line for i in woken)
 
     def hand_back(self, worker: str, i: int, attempt: int) -> bool:
         run = self.runs.get(i)

@@ -1,10 +1,12 @@
 -- reclaim: take back the work of workers whose lease is over (P6, P7).
 --
--- The caller has seen the database healthy for a whole lease, so every worker that lives has renewed. A
--- reclaimed execution keeps its ticket and stands at the head again; one that may not be run again, or was
+-- The caller has seen the database healthy for a whole lease up to `in_as_of`, an instant on the database's own
+-- clock, so every worker that lives has renewed; a lease that was still good then is left alone, even if this
+-- very statement was held up for long. A reclaimed execution keeps its ticket and stands at the head again; one that may not be run again, or was
 -- reclaimed too often, ends as 'abandoned', and one that somebody asked to stop ends as 'cancelled'.
 CREATE FUNCTION turnstile.reclaim(
     in_limit integer,
+    in_as_of timestamptz DEFAULT NULL,
     OUT returned turnstile.moved[],
     OUT ended turnstile.moved[],
     OUT granted turnstile.granted[],
@@ -20,11 +22,16 @@ DECLARE
     orphan_ids bigint[];
     over_ids bigint[];
     queue_ids bigint[];
-    reclaimed_at timestamptz := clock_timestamp();
+    reclaimed_at timestamptz;
 BEGIN
-    -- A worker that is marked can neither renew nor claim nor finish from here on.
-    UPDATE worker w SET lost_at = reclaimed_at
-    WHERE w.lost_at IS NULL AND w.stopped_at IS NULL AND w.lease_expires_at < reclaimed_at;
+    -- A worker that is marked can neither renew nor claim nor finish from here on. One that is just claiming
+    -- or finishing holds its row: that is a sign of life, and the next look will judge it.
+    WITH overdue AS (
+        SELECT w.id FROM worker w
+        WHERE w.lost_at IS NULL AND w.stopped_at IS NULL AND w.lease_expires_at < coalesce(in_as_of, clock_timestamp())
+        FOR UPDATE SKIP LOCKED
+    )
+    UPDATE worker w SET lost_at = clock_timestamp() FROM overdue o WHERE w.id = ANY (ARRAY[o.id]);
 
     SELECT array_agg(o.execution_id), array_agg(DISTINCT o.queue_id) INTO orphan_ids, queue_ids
     FROM (
@@ -38,6 +45,7 @@ BEGIN
     END IF;
     PERFORM 1 FROM action_queue q WHERE q.id = ANY (queue_ids) ORDER BY q.id FOR NO KEY UPDATE;
     PERFORM 1 FROM execution e WHERE e.id = ANY (orphan_ids) ORDER BY e.id FOR NO KEY UPDATE;
+    reclaimed_at := clock_timestamp();
 
     -- Judged again under the locks: another replica may have been faster.
     SELECT array_agg(e.id) FILTER (WHERE NOT is_over), array_agg(e.id) FILTER (WHERE is_over)

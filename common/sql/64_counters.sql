@@ -1,0 +1,69 @@
+-- The watchdog's counters: `depth` and `head_id` change only with the rows they count, and are recounted all
+-- the same. A limit or pause that is not the action's counts as drift too.
+
+-- drifted_queues: queues whose counters are off, among the next `in_limit` after `in_after_id`. One statement
+-- is one snapshot, so it needs no lock and raises no false alarm under load. `next_id`: where to go on; 0:
+-- from the start.
+CREATE FUNCTION turnstile.drifted_queues(
+    in_after_id bigint, in_limit integer, OUT queue_ids bigint[], OUT next_id bigint
+)
+LANGUAGE sql
+SET search_path = public, pg_temp
+SET enable_seqscan = off
+SET jit = off
+AS $$
+    WITH looked_at AS MATERIALIZED (
+        SELECT q.* FROM action_queue q WHERE q.id > in_after_id ORDER BY q.id LIMIT in_limit
+    )
+    SELECT array_agg(q.id ORDER BY q.id) FILTER (
+               WHERE q.depth <> line.depth OR q.head_id > line.head_id
+                  OR q.max_concurrent IS DISTINCT FROM a.max_concurrent OR q.paused <> a.paused),
+           CASE WHEN count(*) = in_limit THEN max(q.id) ELSE 0 END
+    FROM looked_at q
+    JOIN action a ON a.id = ANY (ARRAY[q.action_id])
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS depth, min(w.execution_id) AS head_id FROM waiting w WHERE w.queue_id = q.id
+    ) line;
+$$;
+
+-- repair_queues: recount these under their locks, and grant what that sets free. Returns, for each that was
+-- still off, what its depth was and is.
+CREATE FUNCTION turnstile.repair_queues(
+    in_queue_ids bigint[],
+    OUT repaired turnstile.repaired[],
+    OUT granted turnstile.granted[],
+    OUT more_queue_ids bigint[]
+)
+LANGUAGE plpgsql
+SET search_path = public, pg_temp
+SET enable_seqscan = off
+SET jit = off
+AS $$
+BEGIN
+    -- The actions' rows first, like every change of a limit.
+    PERFORM 1 FROM action a
+    WHERE a.id = ANY (ARRAY(SELECT q.action_id FROM action_queue q WHERE q.id = ANY (in_queue_ids)))
+    ORDER BY a.id FOR SHARE;
+    PERFORM 1 FROM action_queue q WHERE q.id = ANY (in_queue_ids) ORDER BY q.id FOR NO KEY UPDATE;
+    WITH counted AS MATERIALIZED (
+        SELECT q.id, q.depth AS depth_before, line.depth, least(q.head_id, coalesce(line.head_id, q.head_id)) AS head_id,
+               a.max_concurrent, a.paused
+        FROM action_queue q
+        JOIN action a ON a.id = ANY (ARRAY[q.action_id])
+        CROSS JOIN LATERAL (
+            SELECT count(*) AS depth, min(w.execution_id) AS head_id FROM waiting w WHERE w.queue_id = q.id
+        ) line
+        WHERE q.id = ANY (in_queue_ids)
+          AND (q.depth <> line.depth OR q.head_id > line.head_id
+               OR q.max_concurrent IS DISTINCT FROM a.max_concurrent OR q.paused <> a.paused)
+    ),
+    corrected AS (
+        UPDATE action_queue q
+        SET depth = c.depth, head_id = c.head_id, max_concurrent = c.max_concurrent, paused = c.paused,
+            updated_at = clock_timestamp()
+        FROM counted c WHERE q.id = ANY (ARRAY[c.id])
+    )
+    SELECT array_agg(ROW(c.id, c.depth_before, c.depth)::turnstile.repaired ORDER BY c.id) INTO repaired FROM counted c;
+    SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids FROM turnstile.grant_locked(in_queue_ids) g;
+END
+$$;

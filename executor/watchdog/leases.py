@@ -1,0 +1,106 @@
+"""What workers hold and should not: the work of lost ones goes back, overdue attempts are stopped (P6, P7).
+
+A worker is told to stop an attempt before that attempt's work is offered again: it may only have lost the
+database. Reclaims wait for a healthy database (`health`) and are judged as of a moment when it was.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+import asyncpg
+
+from common.crash_points import CrashPoint, reached
+from common.database import Database
+from common.domain.errors import Unavailable
+from executor.cancelling import stop_message
+from executor.decisions import Move
+from executor.ends import read_ends
+from executor.hand_over import HandOver
+from executor.queue_manager import grants_of, moved
+from executor.watchdog.health import Health
+
+logger = logging.getLogger(__name__)
+
+_STOPS_ASKED_MAX: Final = 2
+"""How often a worker is told to stop an overdue attempt before the attempt is ended without it."""
+
+
+class Leases:
+    """The sweeps over claimed slots."""
+
+    def __init__(
+        self,
+        database: Database,
+        hand_over: HandOver,
+        *,
+        lease_seconds: float,
+        stop_timeout_seconds: float,
+        event_result_max_bytes: int,
+        rows_max: int,
+    ) -> None:
+        self._database = database
+        self._hand_over = hand_over
+        self._stop_timeout_seconds = stop_timeout_seconds
+        self._event_result_max_bytes = event_result_max_bytes
+        self._rows_max = rows_max
+        self._health = Health(lease_seconds)
+
+    async def reclaim_lost(self) -> int:
+        """Take back what lost workers held."""
+        try:
+            self._health.seen(await self._database.fetchval("SELECT clock_timestamp()"))
+        except (Unavailable, asyncpg.PostgresError):
+            self._health.lost()
+            raise
+        as_of = self._health.well_for_a_lease()
+        if as_of is None:
+            return 0
+        row = await self._database.fetchrow("SELECT * FROM turnstile.reclaim($1, $2)", self._rows_max, as_of)
+        assert row is not None
+        returned = [moved(item) for item in row["returned"] or ()]
+        ended = [moved(item) for item in row["ended"] or ()]
+        if not (returned or ended):
+            return 0
+        reached(CrashPoint.SWEPT)
+        self._hand_over.announce_moves([*returned, *ended])
+        await self._hand_over.tell([stop_message(move) for move in (*returned, *ended)])
+        await self._tell_ends(ended)
+        await self._hand_over.offer(grants_of(row))
+        return len(returned) + len(ended)
+
+    async def stop_overdue(self) -> int:
+        """Have stopped what should have stopped by itself; end it where its worker does not obey."""
+        row = await self._database.fetchrow(
+            "SELECT * FROM turnstile.stop_overdue($1, $2, $3)",
+            self._stop_timeout_seconds,
+            _STOPS_ASKED_MAX,
+            self._rows_max,
+        )
+        assert row is not None
+        asked = [moved(item) for item in row["asked"] or ()]
+        ended = [moved(item) for item in row["ended"] or ()]
+        if not (asked or ended):
+            return 0
+        reached(CrashPoint.SWEPT)
+        for move in ended:
+            logger.warning(
+                "stop_enforced",
+                extra={
+                    "execution_id": move.execution_id,
+                    "attempt": move.attempt,
+                    "worker_id": move.worker_id,
+                    "status": str(move.status),
+                },
+            )
+        self._hand_over.announce_moves(ended)
+        await self._hand_over.tell([stop_message(move) for move in (*asked, *ended)])
+        await self._tell_ends(ended)
+        return len(asked) + len(ended)
+
+    async def _tell_ends(self, ended: Sequence[Move]) -> None:
+        if ended:
+            ids = [move.execution_id for move in ended]
+            await self._hand_over.tell(
+                await read_ends(self._database, ids, result_bytes_max=self._event_result_max_bytes)
+            )

@@ -1,0 +1,66 @@
+"""The lines: a free slot beside a waiting execution is granted, the due wakes, the late ends (P7)."""
+
+from typing import Final
+
+from common.crash_points import CrashPoint, reached
+from common.database import Database
+from common.domain.identifiers import QueueId
+from common.messages import Error
+from executor.cancelling import end_message
+from executor.hand_over import HandOver
+from executor.queue_manager import QueueManager, grants_of, moved
+
+_LINES_MAX: Final = 20_000
+"""Lines looked at per tick; where there are more the next tick goes on behind them."""
+
+
+class Lines:
+    """The sweeps over what waits."""
+
+    def __init__(
+        self, database: Database, queue_manager: QueueManager, hand_over: HandOver, *, rows_max: int
+    ) -> None:
+        self._database = database
+        self._queue_manager = queue_manager
+        self._hand_over = hand_over
+        self._rows_max = rows_max
+        self._looked_up_to = QueueId(0)
+
+    async def grant_idle_slots(self) -> int:
+        """Grant where a free slot stands beside a waiting execution."""
+        row = await self._database.fetchrow(
+            "SELECT * FROM turnstile.idle_queues($1, $2)", self._looked_up_to, _LINES_MAX
+        )
+        assert row is not None
+        self._looked_up_to = row["next_id"]
+        granted = 0
+        idle = row["queue_ids"] or []
+        for start in range(0, len(idle), self._rows_max):
+            grants = await self._queue_manager.grant(idle[start : start + self._rows_max])
+            reached(CrashPoint.SWEPT)
+            await self._hand_over.offer(grants)
+            granted += len(grants.granted)
+        return granted
+
+    async def wake_due(self) -> int:
+        """Let what is due take its place in line."""
+        row = await self._database.fetchrow("SELECT * FROM turnstile.wake_due($1)", self._rows_max)
+        assert row is not None
+        woken = [moved(item) for item in row["woken"] or ()]
+        if woken:
+            reached(CrashPoint.SWEPT)
+        self._hand_over.announce_moves(woken)
+        # Also where none woke: the same call may have granted to those that waited.
+        await self._hand_over.offer(grants_of(row))
+        return len(woken)
+
+    async def expire_due(self) -> int:
+        """End what did not start in time, and tell it."""
+        rows = await self._database.fetch("SELECT * FROM turnstile.expire_due($1)", self._rows_max)
+        moves = [moved(row) for row in rows]
+        if moves:
+            reached(CrashPoint.SWEPT)
+        self._hand_over.announce_moves(moves)
+        error = Error(type="Expired", message="did not start within its time to live")
+        await self._hand_over.tell([end_message(move, error) for move in moves])
+        return len(moves)

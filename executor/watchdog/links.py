@@ -1,0 +1,57 @@
+"""The two links as closed loops: what was told and not heard is told again, from the rows (P4, P7).
+
+In: slots that were offered and not claimed, ends that were told and not settled. Out: the same message once
+more; claims are fenced and settles idempotent, so a copy is harmless.
+"""
+
+from common.crash_points import CrashPoint, reached
+from common.database import Database
+from executor.decisions import Grants
+from executor.ends import read_ends
+from executor.hand_over import HandOver
+from executor.queue_manager import grant_of
+
+
+class Links:
+    """The sweeps over `execution.scheduled` and `execution.completed`."""
+
+    def __init__(
+        self,
+        database: Database,
+        hand_over: HandOver,
+        *,
+        dispatch_timeout_seconds: float,
+        settle_timeout_seconds: float,
+        event_result_max_bytes: int,
+        rows_max: int,
+    ) -> None:
+        self._database = database
+        self._hand_over = hand_over
+        self._dispatch_timeout_seconds = dispatch_timeout_seconds
+        self._settle_timeout_seconds = settle_timeout_seconds
+        self._event_result_max_bytes = event_result_max_bytes
+        self._rows_max = rows_max
+
+    async def repeat_offers(self) -> int:
+        """Offer again what was granted and not claimed."""
+        rows = await self._database.fetch(
+            "SELECT * FROM turnstile.due_offers($1, $2)", self._dispatch_timeout_seconds, self._rows_max
+        )
+        if rows:
+            reached(CrashPoint.SWEPT)
+            await self._hand_over.offer(Grants(granted=[grant_of(row) for row in rows]))
+        return len(rows)
+
+    async def repeat_completions(self) -> int:
+        """Tell again what ended and was not settled."""
+        rows = await self._database.fetch(
+            "SELECT * FROM turnstile.due_completions($1, $2)", self._settle_timeout_seconds, self._rows_max
+        )
+        if rows:
+            reached(CrashPoint.SWEPT)
+            await self._hand_over.tell(
+                await read_ends(
+                    self._database, [row[0] for row in rows], result_bytes_max=self._event_result_max_bytes
+                )
+            )
+        return len(rows)

@@ -1,0 +1,98 @@
+"""Goes round: each sweep in a task of its own, once per tick, for as long as the service lives.
+
+In: nothing but time. Out: what should have happened and did not (P7). Every replica runs all sweeps. One that
+fails, or waits for the broker to confirm what it told, holds up no other.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable
+from typing import Final, NoReturn, TypeAlias
+
+import asyncpg
+
+from common.database import Database
+from common.domain.errors import Unavailable
+from executor.hand_over import HandOver
+from executor.queue_manager import QueueManager
+from executor.settings import ExecutorSettings
+from executor.watchdog.counters import Counters
+from executor.watchdog.leases import Leases
+from executor.watchdog.lines import Lines
+from executor.watchdog.links import Links
+
+logger = logging.getLogger(__name__)
+
+SWEEP_ROWS_MAX: Final = 1000
+"""Rows per sweep and tick: healing is paced, so that it does not become a load of its own."""
+
+Sweep: TypeAlias = Callable[[], Awaitable[int]]
+
+
+class Watchdog:
+    """Looks every `watchdog_interval`."""
+
+    def __init__(
+        self,
+        settings: ExecutorSettings,
+        database: Database,
+        queue_manager: QueueManager,
+        hand_over: HandOver,
+    ) -> None:
+        self._interval_seconds = settings.watchdog_interval
+        self.lines = Lines(database, queue_manager, hand_over, rows_max=SWEEP_ROWS_MAX)
+        self.links = Links(
+            database,
+            hand_over,
+            dispatch_timeout_seconds=settings.dispatch_timeout,
+            settle_timeout_seconds=settings.settle_timeout,
+            event_result_max_bytes=settings.event_result_max_bytes,
+            rows_max=SWEEP_ROWS_MAX,
+        )
+        self.leases = Leases(
+            database,
+            hand_over,
+            lease_seconds=settings.lease_duration,
+            stop_timeout_seconds=settings.stop_timeout,
+            event_result_max_bytes=settings.event_result_max_bytes,
+            rows_max=SWEEP_ROWS_MAX,
+        )
+        self.counters = Counters(database, hand_over)
+
+    async def run(self) -> NoReturn:
+        """Sweep until cancelled."""
+        # What is due in thousands must not take a tick for each thousand: these go on while they are full.
+        eager: tuple[Sweep, ...] = (self.lines.grant_idle_slots, self.lines.wake_due, self.lines.expire_due)
+        paced: tuple[Sweep, ...] = (
+            self.links.repeat_offers,
+            self.links.repeat_completions,
+            self.leases.reclaim_lost,
+            self.leases.stop_overdue,
+            self.counters.repair_counters,
+        )
+        async with asyncio.TaskGroup() as tasks:
+            for sweep in eager:
+                tasks.create_task(self._repeat(sweep, full_at=SWEEP_ROWS_MAX), name=sweep.__name__)
+            for sweep in paced:
+                tasks.create_task(self._repeat(sweep), name=sweep.__name__)
+        raise AssertionError("sweeps end by cancellation only")
+
+    async def _repeat(self, sweep: Sweep, *, full_at: float = math.inf) -> NoReturn:
+        while True:
+            if await self._attempt(sweep) < full_at:
+                await asyncio.sleep(self._interval_seconds)
+
+    async def _attempt(self, sweep: Sweep) -> int:
+        name = sweep.__name__
+        try:
+            healed = await sweep()
+        except Unavailable as error:
+            logger.debug("sweep_postponed", extra={"sweep": name, "reason": str(error)})
+        except asyncpg.PostgresError as error:
+            logger.error("sweep_failed", extra={"sweep": name, "reason": str(error)})
+        else:
+            if healed:
+                logger.info("sweep_healed", extra={"sweep": name, "rows": healed})
+            return healed
+        return 0
