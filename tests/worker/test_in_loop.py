@@ -261,7 +261,7 @@ async def test_once_asked_to_stop_the_stop_is_the_answer(
     assert (await runner.run(call)).outcome == Interrupted(kind="drain", reason="leaving")
 
 
-async def test_a_coroutine_that_ignores_cancellation_is_left_behind_with_a_warning(
+async def test_a_coroutine_that_ignores_cancellation_is_left_behind_counted_and_warned_of(
     make_runner: Callable[[RunLimits], InLoopRunner],
     make_call: MakeCall,
     seen: list[object],
@@ -271,8 +271,10 @@ async def test_a_coroutine_that_ignores_cancellation_is_left_behind_with_a_warni
     report = await runner.run(make_call("ignore", timeout_seconds=0.05))
     assert isinstance(report.outcome, TimedOut)
     assert "left behind" in caplog.text
+    assert runner.left_behind == 1
     seen.append("release")
     await until(lambda: "released" in seen)
+    await until(lambda: runner.left_behind == 0)
 
 
 async def test_a_cancelled_runner_cancels_the_action(

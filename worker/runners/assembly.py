@@ -55,6 +55,18 @@ class Runners:
                 return self._http
         assert_never(runner)
 
+    def hold_until(self, deadline_seconds: float | None) -> None:
+        """Kill child processes and commands at this instant of CLOCK_BOOTTIME; None: let them run.
+
+        Each call replaces the one before. May be called from any thread.
+        """
+        self._guardian.hold_until(deadline_seconds)
+
+    @property
+    def left_behind(self) -> int:
+        """How many async actions still run although they were stopped: only the process's end ends them."""
+        return self._in_loop.left_behind
+
     async def close(self) -> None:
         """End the idle children and the guardian."""
         await self._child.close()

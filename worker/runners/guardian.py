@@ -1,7 +1,8 @@
 """Ends what a worker was running if the worker itself is killed: no second running copy after a reclaim (P6).
 
 In: the process groups that start and end. Out: while the worker lives, nothing; when it dies in whatever way,
-its pipe to the guardian process closes, and that kills all groups still noted. Next: `guardian_main`.
+its pipe to the guardian process closes, and that kills all groups still noted. A worker that is stopped or
+cut off ends nothing itself: `hold_until` names the instant when the guardian does. Next: `guardian_main`.
 """
 
 import os
@@ -36,6 +37,14 @@ class Guardian:
     def forget(self, group: int) -> None:
         """Strike out a group that has ended."""
         self._tell(f"-{group}\n")
+
+    def hold_until(self, deadline_seconds: float | None) -> None:
+        """Let what runs go on until this instant of CLOCK_BOOTTIME, and no longer unless told anew.
+
+        It is the guardian that kills then, so it happens though this process is stopped. None: no deadline.
+        May be called from any thread.
+        """
+        self._tell("=\n" if deadline_seconds is None else f"={deadline_seconds:.6f}\n")
 
     def close(self) -> None:
         """End the guardian, and with it any group still noted."""

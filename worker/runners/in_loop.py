@@ -26,6 +26,12 @@ class InLoopRunner:
         self._limits = limits
         # The loop itself holds tasks weakly: one that was left behind would vanish in the middle of its work.
         self._tasks: set[asyncio.Task[Completed | Failed]] = set()
+        self._left_behind: set[asyncio.Task[Completed | Failed]] = set()
+
+    @property
+    def left_behind(self) -> int:
+        """How many still run although they were stopped; may be asked from any thread."""
+        return len(self._left_behind)
 
     async def run(self, call: Call) -> RunReport:
         """Run one attempt; `call.action_ref` must be among the actions."""
@@ -34,13 +40,18 @@ class InLoopRunner:
         task = asyncio.create_task(self._judged(call, log), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        ended = await run_until_stopped(
-            task,
-            StoppableTask(task),
-            stop=call.stop,
-            timeout_seconds=call.timeout_seconds,
-            grace_seconds=self._limits.grace_seconds,
-        )
+        try:
+            ended = await run_until_stopped(
+                task,
+                StoppableTask(task),
+                stop=call.stop,
+                timeout_seconds=call.timeout_seconds,
+                grace_seconds=self._limits.grace_seconds,
+            )
+        finally:
+            if not task.done():
+                self._left_behind.add(task)
+                task.add_done_callback(self._left_behind.discard)
         return RunReport(outcome=ending(ended), log=log.text())
 
     async def _judged(self, call: Call, log: LogTail) -> Completed | Failed:
