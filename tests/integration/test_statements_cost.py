@@ -74,6 +74,9 @@ async def _say_everything(protocol: Protocol) -> None:
             await sweep
         await protocol.wake_due()
         await protocol.expire_due()
+        await protocol.reclaim()
+        await protocol.stop_overdue()
+        await protocol.drifted_queues()
 
 
 async def _fill(protocol: Protocol) -> None:
@@ -136,6 +139,10 @@ async def test_every_statement_costs_what_it_moves_beside_a_million_waiting(
         ("due_completions", 60, session.due_completions),
         ("wake_due", 1, session.wake_due),
         ("expire_due", 1, session.expire_due),
+        ("reclaim", 2 * limit, session.reclaim),
+        ("stop_overdue", 2 * limit, session.stop_overdue),
+        ("idle_queues", 20, lambda: session.idle_queues(lines_max=20)),
+        ("drifted_queues", 20, lambda: session.drifted_queues(deep.queue_id, limit=20)),
     ]  # fmt: skip
     async with undone(session):
         await session.connection.execute(

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from common.domain.states import Status
-from tests.integration.protocol import OTHER_WORKER, Protocol, connected
+from tests.integration.protocol import OTHER_WORKER, Protocol, connected, ids_in
 from tests.integration.stepping import blocked
 from worker.record import Claim
 
@@ -52,6 +52,31 @@ async def test_two_settles_of_one_end_free_one_slot(protocol: Protocol, other: P
     assert (first.count, first.granted) == (1, [two])
     assert (second.count, second.granted, second.early) == (0, [], set())
     assert await protocol.held() == [two]
+
+
+@pytest.mark.parametrize("first", ["cancel", "grant"])
+async def test_of_cancel_and_grant_exactly_one_wins(protocol: Protocol, other: Protocol, first: str) -> None:
+    await protocol.put(max_concurrent=1, paused=True)
+    one, two = await protocol.submit(count=2)
+    await protocol.connection.execute("UPDATE action_queue SET paused = false")
+    queue_id = (await protocol.queue())["id"]
+    transaction = protocol.transaction()
+    await transaction.start()
+    if first == "cancel":
+        await protocol.cancel(one)
+        granting = await blocked(other, protocol, other.grant(queue_id))
+        await transaction.commit()
+        assert ids_in(await granting) == [two]
+        assert await protocol.untold() == [one]
+    else:
+        await protocol.grant(queue_id)
+        cancelling = await blocked(other, protocol, other.cancel(one))
+        await transaction.commit()
+        (move,) = await cancelling
+        assert (move.previous_status, move.status) == ("scheduled", "cancelled")
+        # Its slot is settled like that of any other end, and only then granted on.
+        assert (await protocol.held(), await protocol.line()) == ([one], [two])
+        assert (await protocol.settle((one, 1))).granted == [two]
 
 
 @pytest.mark.parametrize("first", ["cancel", "claim"])

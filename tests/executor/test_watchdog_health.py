@@ -1,0 +1,67 @@
+"""Only a whole lease without a gap, by the database's clock, makes a silent worker a dead one (P6)."""
+
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from executor.watchdog.health import Health
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+LEASE_SECONDS = 15.0
+
+
+def at(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+def looks(*seconds: float) -> Health:
+    health = Health(LEASE_SECONDS)
+    for second in seconds:
+        health.seen(at(second))
+    return health
+
+
+def test_nothing_is_known_at_the_start() -> None:
+    assert Health(LEASE_SECONDS).well_for_a_lease() is None
+    assert looks(0).well_for_a_lease() is None
+
+
+def test_a_whole_lease_of_looks_is_healthy() -> None:
+    assert looks(*range(15)).well_for_a_lease() is None
+    assert looks(*range(16)).well_for_a_lease() == at(15)
+
+
+def test_an_outage_starts_the_lease_anew() -> None:
+    health = looks(*range(20))
+    health.lost()
+    assert health.well_for_a_lease() is None
+    for second in range(21, 36):
+        health.seen(at(second))
+    assert health.well_for_a_lease() is None
+    health.seen(at(36))
+    assert health.well_for_a_lease() == at(36)
+
+
+def test_a_server_that_stood_still_without_any_error_starts_the_lease_anew() -> None:
+    health = looks(*range(20), 40)
+    assert health.well_for_a_lease() is None
+
+
+def test_a_clock_that_was_set_back_starts_the_lease_anew() -> None:
+    assert looks(*range(20), 18).well_for_a_lease() is None
+
+
+@given(st.lists(st.floats(0.01, 30), min_size=1, max_size=60))
+def test_within_the_lease_before_the_judged_moment_there_was_no_long_gap(gaps: list[float]) -> None:
+    health, now, seen = Health(LEASE_SECONDS), 0.0, [0.0]
+    health.seen(at(0))
+    for gap in gaps:
+        now += gap
+        seen.append(now)
+        health.seen(at(now))
+    if health.well_for_a_lease() is not None:
+        recent = [s for s in seen if s >= now - LEASE_SECONDS]
+        assert all(b - a <= LEASE_SECONDS / 3 + 1e-3 for a, b in pairwise(recent))
+        assert recent[0] <= now - LEASE_SECONDS + LEASE_SECONDS / 3
