@@ -1,0 +1,148 @@
+"""What a run stands on: private servers, two executors and three workers, a proxy on each of their links.
+
+In: a folder for the logs. Out: a `Ground` with everything up and ready; at its end nothing of it is left.
+Next: `faults` breaks it, `submitters` load it.
+"""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+import httpx
+
+from localservers import LocalServers
+from localservers.ports import free_port
+from migrations import migrate
+from tests.chaos.proxy import Proxy
+from tests.chaos.services import Service
+
+EXECUTORS: Final = ("executor-1", "executor-2")
+WORKERS: Final = ("worker-1", "worker-2", "worker-3")
+LEASE_SECONDS: Final = 3.0
+ACTIONS_MODULE: Final = "tests.chaos.actions"
+VHOST: Final = "chaos"
+Server = Literal["database", "broker"]
+SERVERS: Final[tuple[Server, Server]] = ("database", "broker")
+
+_SETTINGS: Final = {
+    "TURNSTILE_LEASE_DURATION": f"{LEASE_SECONDS}s",
+    "TURNSTILE_HEARTBEAT_INTERVAL": "1s",
+    "TURNSTILE_WATCHDOG_INTERVAL": "250ms",
+    "TURNSTILE_DISPATCH_TIMEOUT": "2s",
+    "TURNSTILE_SETTLE_TIMEOUT": "2s",
+    "TURNSTILE_DRAIN_TIMEOUT": "3s",
+    "TURNSTILE_STOP_GRACE": "500ms",
+}
+_MIGRATE_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """All that runs. `database_url` and `amqp_url` lead to the servers without a proxy."""
+
+    servers: LocalServers
+    database_url: str
+    amqp_url: str
+    folder: Path
+    services: Mapping[str, Service]
+    links: Mapping[tuple[str, Server], Proxy]
+    http: httpx.AsyncClient
+
+    @property
+    def executors(self) -> list[Service]:
+        """The services that answer the API."""
+        return [self.services[name] for name in EXECUTORS]
+
+
+@asynccontextmanager
+async def standing_ground(folder: Path) -> AsyncIterator[Ground]:
+    """Start everything, wait until it is ready, and end it all afterwards, whatever happens."""
+    async with AsyncExitStack() as stack:
+        servers = await stack.enter_async_context(_servers())
+        database_url = await asyncio.to_thread(servers.postgresql.create_database, "chaos")
+        amqp_url = await asyncio.to_thread(servers.rabbitmq.create_vhost, VHOST)
+        async with asyncio.timeout(_MIGRATE_SECONDS):
+            await migrate(database_url)
+        urls: Mapping[Server, str] = {"database": database_url, "broker": amqp_url}
+        links = {
+            (name, server): await stack.enter_async_context(Proxy(urls[server]).standing())
+            for name in (*EXECUTORS, *WORKERS)
+            for server in SERVERS
+        }
+        services = {name: _service(name, links, folder) for name in (*EXECUTORS, *WORKERS)}
+        http = await stack.enter_async_context(httpx.AsyncClient(trust_env=False))
+        ground = Ground(
+            servers=servers,
+            database_url=database_url,
+            amqp_url=amqp_url,
+            folder=folder,
+            services=services,
+            links=links,
+            http=http,
+        )
+        async with _serving(ground):
+            yield ground
+
+
+@asynccontextmanager
+async def _servers() -> AsyncIterator[LocalServers]:
+    starting = asyncio.create_task(asyncio.to_thread(LocalServers.start, durable=False), name="servers")
+    try:
+        yield await asyncio.shield(starting)
+    finally:
+        # Their start cannot be broken off, and what it started must not stay.
+        await asyncio.wait({starting})
+        if not starting.cancelled() and starting.exception() is None:
+            await asyncio.to_thread(starting.result().stop)
+
+
+@asynccontextmanager
+async def _serving(ground: Ground) -> AsyncIterator[None]:
+    services = ground.services.values()
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for service in services:
+                tasks.create_task(service.start(), name=f"start-{service.name}")
+        for service in services:
+            await service.ready(ground.http)
+        keeping = [asyncio.create_task(s.keep_alive(), name=f"keep-{s.name}") for s in services]
+        try:
+            yield
+        finally:
+            for task in keeping:
+                task.cancel()
+            await asyncio.gather(*keeping, return_exceptions=True)
+    finally:
+        await asyncio.gather(*(service.end(signal.SIGKILL) for service in services))
+
+
+def _service(name: str, links: Mapping[tuple[str, Server], Proxy], folder: Path) -> Service:
+    port = free_port()
+    kind = {
+        "executor": (["executor.cli", "serve"], {"TURNSTILE_HTTP_PORT": str(port)}),
+        "worker": (
+            ["worker.cli", "serve", "--actions", ACTIONS_MODULE],
+            {
+                "TURNSTILE_WORKER_HTTP_PORT": str(port),
+                "TURNSTILE_WORKER_NAME": name,
+                "TURNSTILE_WORKER_CONCURRENCY": "6",
+            },
+        ),
+    }
+    arguments, own_settings = kind[name.partition("-")[0]]
+    return Service(
+        name=name,
+        arguments=arguments,
+        port=port,
+        folder=folder,
+        environment={
+            **_SETTINGS,
+            **own_settings,
+            "TURNSTILE_DATABASE_URL": links[name, "database"].url,
+            "TURNSTILE_AMQP_URL": links[name, "broker"].url,
+        },
+    )
