@@ -54,7 +54,7 @@ class ExecutionRequested(_FromOutside):
 class CancelRequested(_FromOutside):
     """Somebody asks for an execution to stop: `execution.cancel_requested`."""
 
-    execution_id: int | None = Field(default=None, ge=1)
+    execution_id: int | None = Field(default=None, ge=1, le=2**63 - 1)
     idempotency_key: Key | None = None
     reason: Annotated[str, StringConstraints(max_length=1000)] | None = None
 
