@@ -4,10 +4,18 @@ import asyncio
 import fcntl
 import json
 import os
+import sys
 import time
 from pathlib import Path
 
-from worker import Context, PermanentError, TemporaryError, action
+from worker import Context, PermanentError, TemporaryError, action, command_action
+
+_FAMILY = """
+import json, os, pathlib, subprocess, sys
+child = subprocess.Popen(["sleep", "3600"])
+pathlib.Path(json.load(sys.stdin)["file"]).write_text(f"{os.getpid()}\\n{child.pid}\\n")
+child.wait()
+"""
 
 
 @action("noop")
@@ -45,6 +53,14 @@ async def scripted(context: Context, steps: list[str]) -> str:
     return step
 
 
+@action(
+    "retried", max_concurrent=1, retry={"max_attempts": 3, "delay": "1s", "max_delay": "1h", "factor": 60}
+)
+async def retried(context: Context, steps: list[str]) -> str:
+    """Do what `scripted` does, tried three times."""
+    return await scripted(context, steps)
+
+
 @action("blocking")
 def blocking(seconds: float = 0.0) -> int:
     """Block a child process; returns its pid."""
@@ -67,6 +83,47 @@ async def one() -> None:
 async def hold() -> None:
     """Run until somebody stops it."""
     await asyncio.Event().wait()
+
+
+@action("gate", max_concurrent=1)
+async def gate(file: str) -> None:
+    """Run until the file is there."""
+    while not _is_there(file):
+        await asyncio.sleep(0.02)
+
+
+async def tiny(seconds: float = 0.0) -> None:
+    """Take a little time."""
+    await asyncio.sleep(seconds)
+
+
+for _limit in (1, 2, 3, 5):
+    action(f"tiny.{_limit}", max_concurrent=_limit)(tiny)
+
+
+@action("stubborn")
+async def stubborn(context: Context, file: str) -> None:
+    """Ignore the first word to stop."""
+    _append(file, "start", context, 0, 0)
+    try:
+        await asyncio.sleep(3600)
+    except asyncio.CancelledError:
+        await asyncio.sleep(3600)
+
+
+@action("insists")
+def insists(file: str) -> None:
+    """Block a child process, after writing its number."""
+    Path(file).write_text(f"{os.getpid()}\n")
+    time.sleep(3600)
+
+
+# A leader and a child of it, which write their numbers.
+command_action("family", argv=[sys.executable, "-c", _FAMILY])
+
+
+def _is_there(file: str) -> bool:
+    return Path(file).exists()
 
 
 def _append(file: str, event: str, context: Context, number: int, client: int) -> None:

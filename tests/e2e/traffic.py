@@ -5,6 +5,7 @@ import json
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import aio_pika
@@ -12,7 +13,7 @@ import aio_pika
 from common.broker.delivery import Outgoing
 from common.broker.publisher import Publisher
 from common.broker.topology import EXECUTIONS, declare_executor
-from common.messages import REQUESTED
+from common.messages import CANCEL_REQUESTED, REQUESTED
 
 DEADLINE_SECONDS = 60.0
 
@@ -30,6 +31,11 @@ def request(body: Mapping[str, Any] | bytes, *, reply_to: str | None = None, **p
         app_id="client",
         **given,
     )
+
+
+def cancel_request(body: Mapping[str, Any], **properties: Any) -> Outgoing:
+    """Return `execution.cancel_requested` as a client would send it."""
+    return replace(request(body, **properties), routing_key=CANCEL_REQUESTED, type=CANCEL_REQUESTED)
 
 
 @asynccontextmanager
