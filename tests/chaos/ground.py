@@ -25,6 +25,8 @@ WORKERS: Final = ("worker-1", "worker-2", "worker-3")
 LEASE_SECONDS: Final = 3.0
 ACTIONS_MODULE: Final = "tests.chaos.actions"
 VHOST: Final = "chaos"
+RECORD: Final = "record.jsonl"
+"""The file in the run's folder to which the actions write."""
 Server = Literal["database", "broker"]
 SERVERS: Final[tuple[Server, Server]] = ("database", "broker")
 
@@ -142,6 +144,7 @@ def _service(name: str, links: Mapping[tuple[str, Server], Proxy], folder: Path)
         environment={
             **_SETTINGS,
             **own_settings,
+            "CHAOS_RECORD": str(folder / RECORD),
             "TURNSTILE_DATABASE_URL": links[name, "database"].url,
             "TURNSTILE_AMQP_URL": links[name, "broker"].url,
         },

@@ -1,0 +1,179 @@
+"""What is asked of the system, by whom and when: a pure function of the seed.
+
+In: a seed and how long. Out: `Step`s in the order of their time: requests over AMQP and HTTP from several
+submitters, some of them twice, cancels by id and by key, changed limits, pauses. The work in each line is a
+fraction of the time, so that what piles up in the faults can drain after them. Next: `submitters` send it.
+"""
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+from uuid import UUID
+
+Way = Literal["amqp", "http"]
+SUBMITTERS: Final[Mapping[str, Way]] = {
+    "amqp-1": "amqp",
+    "amqp-2": "amqp",
+    "http-1": "http",
+    "http-2": "http",
+}
+_PER_SECOND: Final = {
+    "chaos.one": 1.5,
+    "chaos.two": 1.2,
+    "chaos.seven": 2.5,
+    "chaos.free": 2.0,
+    "chaos.keyed": 2.0,
+    "chaos.command": 0.5,
+}
+LIMITS: Final[Mapping[str, int | None]] = {
+    "chaos.one": 1,
+    "chaos.two": 2,
+    "chaos.seven": 7,
+    "chaos.free": None,
+    "chaos.keyed": 1,
+    "chaos.command": 2,
+}
+_CUSTOMERS: Final = 5
+_BURST: Final = 25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submit:
+    """Ask for one execution; `number` is unique in the run and stands in the request's metadata."""
+
+    number: int
+    submitter: str
+    at_seconds: float
+    message_id: str
+    body: Mapping[str, Any]
+    run_in_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancel:
+    """Ask for the end of what a submission led to: by its key if `by_key`, else by its id, once known."""
+
+    submitter: str
+    at_seconds: float
+    of: Submit
+    by_key: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Change an action."""
+
+    at_seconds: float
+    action_ref: str
+    fields: Mapping[str, Any]
+
+
+Step = Submit | Cancel | Change
+
+
+def plan_load(seed: int, seconds: float) -> list[Step]:
+    """Return what is asked in a run."""
+    rng = random.Random(f"{seed} load")
+    submits = list(_submits(rng, seconds))
+    steps: list[Step] = [*submits, *_again(rng, submits), *_cancels(rng, submits), *_changes(rng, seconds)]
+    return sorted(steps, key=lambda step: step.at_seconds)
+
+
+def restored() -> list[Change]:
+    """Return the changes that undo all changes of a run."""
+    return [
+        Change(at_seconds=0.0, action_ref=ref, fields={"max_concurrent": limit, "paused": False})
+        for ref, limit in LIMITS.items()
+    ]
+
+
+def _submits(rng: random.Random, seconds: float) -> Iterator[Submit]:
+    times: list[tuple[float, str]] = []
+    for ref, per_second in _PER_SECOND.items():
+        count = round(seconds * per_second)
+        times += [(rng.uniform(0.0, seconds), ref) for _ in range(count)]
+        times += [(rng.uniform(0.0, seconds), ref)] * min(_BURST, count // 8)
+    for number, (at_seconds, ref) in enumerate(sorted(times), 1):
+        yield _submit(rng, number, round(at_seconds, 3), ref)
+
+
+def _submit(rng: random.Random, number: int, at_seconds: float, ref: str) -> Submit:
+    submitter = rng.choice(list(SUBMITTERS))
+    body: dict[str, Any] = {
+        "action_ref": ref,
+        "parameters": {"seconds": _run_seconds(rng, ref)},
+        "metadata": {"number": number},
+    }
+    if ref == "chaos.keyed":
+        body["parameters"]["customer"] = rng.randrange(_CUSTOMERS)
+    if ref == "chaos.seven" and rng.random() < 0.2:
+        body["parameters"]["failures"] = rng.randint(1, 3)
+    if rng.random() < 0.05:
+        body["ttl"] = round(rng.uniform(0.2, 3.0), 2)
+    if ref in ("chaos.free", "chaos.two") and rng.random() < 0.1:
+        body["timeout"] = 1.0
+        body["parameters"]["seconds"] = 4.0 if rng.random() < 0.5 else 0.1
+    # An answer over HTTP can be lost: without a key nobody could ask again.
+    if SUBMITTERS[submitter] == "http" or rng.random() < 0.5:
+        body["idempotency_key"] = f"key {number}"
+    return Submit(
+        number=number,
+        submitter=submitter,
+        at_seconds=at_seconds,
+        message_id=str(UUID(int=rng.getrandbits(128), version=4)),
+        body=body,
+        run_in_seconds=round(rng.uniform(0.5, 5.0), 2) if rng.random() < 0.05 else None,
+    )
+
+
+def _run_seconds(rng: random.Random, ref: str) -> float:
+    match ref:
+        case "chaos.seven" | "chaos.free":
+            return round(rng.choice([0.0, 0.05, rng.uniform(0.1, 1.0), rng.uniform(0.5, 4.0)]), 3)
+        case _:
+            return round(rng.choice([0.0, 0.01, rng.uniform(0.0, 0.2), rng.uniform(0.0, 0.5)]), 3)
+
+
+def _again(rng: random.Random, submits: list[Submit]) -> Iterator[Submit]:
+    """Some are sent a second time by the same submitter, as after an answer that was lost."""
+    for first in submits:
+        if first.run_in_seconds is None and rng.random() < 0.03:
+            yield Submit(
+                number=first.number,
+                submitter=first.submitter,
+                at_seconds=round(first.at_seconds + rng.uniform(0.0, 3.0), 3),
+                message_id=first.message_id,
+                body=first.body,
+                run_in_seconds=None,
+            )
+
+
+def _cancels(rng: random.Random, submits: list[Submit]) -> Iterator[Cancel]:
+    for of in submits:
+        if rng.random() < 0.08:
+            submitter = rng.choice(list(SUBMITTERS))
+            after_seconds = rng.choice([0.0, rng.uniform(0.0, 0.5), rng.uniform(0.0, 4.0)])
+            yield Cancel(
+                submitter=submitter,
+                at_seconds=round(of.at_seconds + after_seconds, 3),
+                of=of,
+                # Over HTTP a cancel names an id; only messages may name a key.
+                by_key=SUBMITTERS[submitter] == "amqp"
+                and "idempotency_key" in of.body
+                and rng.random() < 0.5,
+            )
+
+
+def _changes(rng: random.Random, seconds: float) -> Iterator[Change]:
+    now = rng.uniform(1.0, 5.0)
+    while now < seconds:
+        ref = rng.choice(["chaos.one", "chaos.two", "chaos.seven", "chaos.keyed"])
+        if rng.random() < 0.3:
+            yield Change(at_seconds=round(now, 2), action_ref=ref, fields={"paused": True})
+            now += rng.uniform(0.5, 3.0)
+            yield Change(at_seconds=round(now, 2), action_ref=ref, fields={"paused": False})
+        else:
+            limit = rng.choice([1, 2, 3, LIMITS[ref], LIMITS[ref], None])
+            yield Change(at_seconds=round(now, 2), action_ref=ref, fields={"max_concurrent": limit})
+        now += rng.uniform(2.0, 8.0)
