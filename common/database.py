@@ -8,7 +8,8 @@ outcome is unknown, and every statement of the protocol may be said again.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import asyncpg
@@ -18,9 +19,6 @@ from common.domain.errors import Unavailable
 
 logger = logging.getLogger(__name__)
 
-CONNECT_TIMEOUT_SECONDS: Final = 5.0
-COMMAND_TIMEOUT_SECONDS: Final = 30.0
-ACQUIRE_TIMEOUT_SECONDS: Final = 10.0
 _DEADLOCK_RETRIES: Final = 5
 
 T = TypeVar("T")
@@ -61,13 +59,37 @@ def shown_url(url: str) -> str:
     return make_url(url).render_as_string(hide_password=True)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabaseTimeouts:
+    """How long each exchange with the database may take, in seconds."""
+
+    connect_seconds: float = 5.0
+    """From the first packet to a usable connection."""
+    acquire_seconds: float = 10.0
+    """Waiting for a free connection of the pool, or for a new one."""
+    command_seconds: float = 30.0
+    """One statement, or one step of a transaction."""
+    give_up_seconds: float = 1.0
+    """For the server to confirm that it gave up a statement that took too long; else the connection goes."""
+    close_seconds: float = 5.0
+    """For statements under way when the pool is closed."""
+
+
 class Database:
     """A pool that may be opened before the server is there, and outlives its restarts."""
 
-    def __init__(self, url: str, *, application_name: str, connections_max: int = 4) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        application_name: str,
+        connections_max: int = 4,
+        timeouts: DatabaseTimeouts | None = None,
+    ) -> None:
         self._url = url
         self._application_name = application_name
         self._connections_max = connections_max
+        self._timeouts = timeouts or DatabaseTimeouts()
         self._pool: Pool | None = None
         self.last_error: str | None = "not connected yet"
         """Why the last call could not reach the server; None while all is well (for /readyz)."""
@@ -93,7 +115,7 @@ class Database:
         if self._pool is None:
             return
         try:
-            await asyncio.wait_for(self._pool.close(), ACQUIRE_TIMEOUT_SECONDS)
+            await asyncio.wait_for(self._pool.close(), self._timeouts.close_seconds)
         except TimeoutError:
             self._pool.terminate()
         self._pool = None
@@ -129,16 +151,23 @@ class Database:
 
     @asynccontextmanager
     async def _connection(self) -> "AsyncIterator[Connection]":
-        if self._pool is None:
+        pool = self._pool
+        if pool is None:
             raise Unavailable("database: not connected yet")
-        async with self._pool.acquire(timeout=ACQUIRE_TIMEOUT_SECONDS) as connection:
-            try:
-                yield connection
-            except asyncpg.InternalClientError:
-                # The server left in the middle of a preparation and the driver lost track: such a
-                # connection never works again.
-                connection.terminate()
-                raise
+        connection = await pool.acquire(timeout=self._timeouts.acquire_seconds)
+        try:
+            yield connection
+        except asyncpg.InternalClientError:
+            # The server left in the middle of a preparation and the driver lost track: such a connection
+            # never works again.
+            connection.terminate()
+            raise
+        finally:
+            # After a timeout the driver has asked the server to give the statement up. Where that is not
+            # confirmed soon the driver drops the connection, and the next call gets a new one. That must hide
+            # neither an answer nor a cancellation.
+            with suppress(*_CONNECTION_TROUBLE):
+                await pool.release(connection, timeout=self._timeouts.give_up_seconds)
 
     @asynccontextmanager
     async def _translated(self) -> AsyncIterator[None]:
@@ -157,10 +186,13 @@ class Database:
     async def _create_pool(self) -> "Pool":
         return await asyncpg.create_pool(
             make_url(self._url).set(drivername="postgresql").render_as_string(hide_password=False),
-            min_size=1,
+            # One to begin with, and no floor: while the server is out, a driver that tries to restore one in
+            # the background holds the places that callers wait for.
+            min_size=0,
+            init_size=1,
             max_size=self._connections_max,
-            timeout=CONNECT_TIMEOUT_SECONDS,
-            command_timeout=COMMAND_TIMEOUT_SECONDS,
+            timeout=self._timeouts.connect_seconds,
+            command_timeout=self._timeouts.command_seconds,
             server_settings={"application_name": self._application_name},
             # Our statements leave nothing behind in a session, so a returned connection needs no reset:
             # that would be a second round trip for each of them.

@@ -1,4 +1,4 @@
-"""A cable between a client and a server that can be cut: at once, or in the middle of what is sent."""
+"""A cable between a client and a server that can be cut (at once, or in the middle of what is sent) and frozen."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,6 +15,8 @@ class Cable:
         self._server = urlsplit(server_url)
         self._writers: set[asyncio.StreamWriter] = set()
         self._cut_after_bytes: int | None = None
+        self._flowing = asyncio.Event()
+        self._flowing.set()
         self.url = ""
 
     def cut(self) -> None:
@@ -26,17 +28,26 @@ class Cable:
         """Break all connections once clients have sent so many more bytes."""
         self._cut_after_bytes = count_bytes
 
+    def freeze(self) -> None:
+        """Let nothing through any more, in either direction, not even that an end has closed."""
+        self._flowing.clear()
+
+    def thaw(self) -> None:
+        """Let everything through, beginning with what was sent meanwhile, late as it is."""
+        self._flowing.set()
+
     @asynccontextmanager
     async def laid(self) -> AsyncIterator["Cable"]:
         """Listen until the end of the block."""
         server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        account = f"{self._server.username}:{self._server.password}@"
-        self.url = urlunsplit(self._server._replace(netloc=f"{account}127.0.0.1:{port}"))
+        account, at, _ = self._server.netloc.rpartition("@")
+        self.url = urlunsplit(self._server._replace(netloc=f"{account}{at}127.0.0.1:{port}"))
         try:
             yield self
         finally:
             server.close()
+            self.thaw()
             self.cut()
             await server.wait_closed()
 
@@ -47,7 +58,7 @@ class Cable:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._upwards(client, to_server), name="cable-up")
-                tasks.create_task(_pass_on(server, to_client), name="cable-down")
+                tasks.create_task(self._downwards(server, to_client), name="cable-down")
         except* OSError:
             pass
         finally:
@@ -56,7 +67,7 @@ class Cable:
                 end.transport.abort()
 
     async def _upwards(self, client: asyncio.StreamReader, to_server: asyncio.StreamWriter) -> None:
-        while piece := await client.read(_PIECE_BYTES):
+        while piece := await self._piece(client):
             if self._cut_after_bytes is not None:
                 allowed, self._cut_after_bytes = (
                     piece[: self._cut_after_bytes],
@@ -72,12 +83,16 @@ class Cable:
             await to_server.drain()
         to_server.transport.abort()
 
+    async def _downwards(self, server: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        while piece := await self._piece(server):
+            to_client.write(piece)
+            await to_client.drain()
+        to_client.transport.abort()
 
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while piece := await reader.read(_PIECE_BYTES):
-        writer.write(piece)
-        await writer.drain()
-    writer.transport.abort()
+    async def _piece(self, reader: asyncio.StreamReader) -> bytes:
+        piece = await reader.read(_PIECE_BYTES)
+        await self._flowing.wait()
+        return piece
 
 
 @asynccontextmanager
