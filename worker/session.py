@@ -30,6 +30,7 @@ from worker.attempt import Attempts
 from worker.consumer import PoolConsumer
 from worker.lease import Lease
 from worker.links import Links
+from worker.places import Places
 from worker.record import Offer, Record
 from worker.runners.assembly import Runners
 from worker.settings import WorkerSettings
@@ -148,7 +149,7 @@ class Session:
 
     def _pool_consumers(self) -> list[PoolConsumer]:
         concurrency = self._settings.worker_concurrency
-        places = asyncio.Semaphore(concurrency)
+        places = Places(concurrency)
         return [
             PoolConsumer(
                 self._consumers.subscribe(
@@ -157,6 +158,7 @@ class Session:
                 self._attempts,
                 places,
                 batch_max=concurrency,
+                acknowledge_after_seconds=self._settings.acknowledge_after,
             )
             for pool in self._pools
         ]

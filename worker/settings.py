@@ -26,4 +26,10 @@ class WorkerSettings(CommonSettings):
     stop_grace: Duration = Field(
         default=5.0, ge=0, description="Between asking an execution to stop and a kill."
     )
+    acknowledge_after: Duration = Field(
+        default=900.0,
+        gt=0,
+        description="A run longer than this is acknowledged early, so that the broker's acknowledgement"
+        " timeout never meets it.",
+    )
     database_connections: int = Field(default=3, ge=1, le=100, description="Size of the connection pool.")

@@ -82,6 +82,11 @@ class Delivery:
         return self._channel.usable
 
     @property
+    def consumer(self) -> str:
+        """The name of the consumer that it was sent to."""
+        return self._method.consumer_tag or ""
+
+    @property
     def message_id(self) -> str | None:
         """The publisher's name for it."""
         return self._header.properties.message_id

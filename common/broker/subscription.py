@@ -3,7 +3,9 @@
 In: deliveries from `bulk_channel`, handed over in the reader's own step. Out: batches for one or more
 callers, who settle them in any order. Every channel is a new start: what the old one delivered and nobody
 took is dropped here, what was taken can no longer be settled, and the broker delivers both again. Keeps P5.
-Next: `consumer` owns it.
+
+What is delivered and not settled keeps to a bound, which may move (`bound_by`). Next: `credits` starts and
+cancels the consumers, `consumer` owns it.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -19,27 +21,47 @@ from pamqp.common import FieldTable
 
 from common.broker.bulk_channel import BulkChannel
 from common.broker.connection import BrokerTimeouts, BrokerUnavailable, Declare, Link, answered
+from common.broker.credits import Credits
 from common.broker.delivery import Delivery
 from common.broker.outstanding import Outstanding
 
 log = logging.getLogger(__name__)
+
+_GATHER_SECONDS = 0.05
+"""How long changes of the bound are gathered: each costs a few exchanges with the broker."""
 
 
 class _Start:
     """One channel of the subscription, from its opening to its end."""
 
     channel: BulkChannel
+    credits: Credits
 
     def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
         self.outstanding = Outstanding()
         self.buffer: deque[Delivery] = deque()
-        self.consumer_tag: str | None = None
-        self.cancelled_by_broker: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        self.released: list[tuple[list[Delivery], bool]] = []
+        self.consumes = False
+        self.unfit: asyncio.Future[object] = loop.create_future()
+        self.cancelled_by_broker: asyncio.Future[object] = loop.create_future()
 
     def note_cancel(self, _: object) -> None:
         """Remember that the broker ended the consumer, as it does when the queue is deleted or moves."""
         if not self.cancelled_by_broker.done():
             self.cancelled_by_broker.set_result(None)
+
+    def note_unfit(self) -> None:
+        """Have the consumers fitted to the bound."""
+        if not self.unfit.done():
+            self.unfit.set_result(None)
+
+    def settle(self, deliveries: Sequence[Delivery]) -> tuple[int, list[int]]:
+        """Return which tags to settle, leaving out those of another channel."""
+        tags = [delivery.tag for delivery in deliveries if delivery.channel is self.channel]
+        if self.credits.settle(tags):
+            self.note_unfit()
+        return self.outstanding.settle(tags)
 
 
 class Subscription:
@@ -57,21 +79,20 @@ class Subscription:
         assert prefetch >= 1, "0 would mean: without any bound"
         self.queue = queue
         self.last_error: str | None = None
-        self._prefetch = prefetch
+        self._bound: Callable[[], int] = lambda: prefetch
         self._declare = declare
         self._arguments = arguments
         self._timeouts = timeouts
         self._paused = False
         self._start: _Start | None = None
         self._arrived = asyncio.Event()
-        # Pausing, resuming and a new prefetch are several methods each; one change at a time.
+        # Pausing, resuming and a new bound are several methods each; one change at a time.
         self._changing = asyncio.Lock()
 
     @property
     def ready(self) -> bool:
         """Whether deliveries can come, or none are wanted."""
-        start = self._start
-        return start is not None and (self._paused or start.consumer_tag is not None)
+        return self._start is not None and self._start.consumes
 
     @property
     def buffered(self) -> int:
@@ -93,30 +114,39 @@ class Subscription:
         """Acknowledge in one write, leaving out what a dead channel delivered: it comes again."""
         start = self._start
         if start is not None:
-            upto, singles = start.outstanding.settle(_tags(start, deliveries))
-            start.channel.ack(upto, singles)
+            start.channel.ack(*start.settle(deliveries))
 
     def reject(self, deliveries: Sequence[Delivery], *, requeue: bool) -> None:
         """Give back to the front of the queue, or else to the dead letters."""
         start = self._start
         if start is not None:
-            upto, singles = start.outstanding.settle(_tags(start, deliveries))
-            start.channel.nack(upto, singles, requeue=requeue)
+            start.channel.nack(*start.settle(deliveries), requeue=requeue)
 
-    async def set_prefetch(self, prefetch: int) -> None:
-        """Change the bound; deliveries not settled yet do not count towards the new one."""
-        assert prefetch >= 1, "0 would mean: without any bound"
-        async with self._changing:
-            self._prefetch = prefetch
-            # A consumer keeps the bound it started with, so it has to start again.
-            await self._change(consume=False)
-            await self._change(consume=not self._paused)
+    def bound_by(self, bound: Callable[[], int]) -> None:
+        """Hold no more unsettled deliveries than `bound()` says; it is asked at each start and `refit`."""
+        self._bound = bound
+        self.refit()
+
+    def refit(self) -> None:
+        """Have the bound asked for again, soon: it changed."""
+        if self._start is not None:
+            self._start.note_unfit()
+
+    def release(self, deliveries: Sequence[Delivery], *, give_back: bool) -> None:
+        """Acknowledge or give back once the bound is asked for again: nothing is sent in their place.
+
+        The caller has lowered the bound by them. A delivery that dies before is left out, as ever.
+        """
+        start = self._start
+        if start is not None and deliveries:
+            start.released.append((list(deliveries), give_back))
+            start.note_unfit()
 
     async def pause(self) -> None:
         """Take no more; what nobody took yet goes back to the queue, what was taken can still be settled."""
         async with self._changing:
             self._paused = True
-            await self._change(consume=False)
+            await self._fit()
             start = self._start
             if start is not None:
                 buffered = list(start.buffer)
@@ -127,7 +157,7 @@ class Subscription:
         """Take deliveries again."""
         async with self._changing:
             self._paused = False
-            await self._change(consume=True)
+            await self._fit()
 
     async def serve(self, link: Link) -> None:
         """Consume on this link until it is gone, on a new channel whenever one ends."""
@@ -146,15 +176,15 @@ class Subscription:
             await link.declare(self._declare)
         start = _Start()
         start.channel = channel = await link.open_channel(on_delivery=partial(self._take, start))
+        start.credits = Credits(channel, self.queue, self._arguments, self._timeouts)
         channel.on_consumer_cancel_callbacks.add(start.note_cancel)
         try:
             async with self._changing:
                 self._start = start
-                if not self._paused:
-                    await self._consume(start)
+                await start.credits.raise_to(self._wanted())
+            start.consumes = True
             self.last_error = None
-            ends: set[asyncio.Future[object]] = {channel.gone, start.cancelled_by_broker, link.gone}
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            await self._keep_to_bound(start, {channel.gone, start.cancelled_by_broker, link.gone})
         finally:
             self._start = None
             if channel.usable:
@@ -165,26 +195,35 @@ class Subscription:
 
     def _take(self, start: _Start, delivery: Delivery) -> None:
         start.outstanding.arrive(delivery.tag)
+        start.credits.arrive(delivery.tag, delivery.consumer)
         start.buffer.append(delivery)
         self._arrived.set()
 
-    async def _change(self, *, consume: bool) -> None:
-        """Start or stop the consumer, if there is a channel; where that fails, the next one obeys."""
+    async def _keep_to_bound(self, start: _Start, ends: set[asyncio.Future[object]]) -> None:
+        """Fit the consumers whenever there is a reason to, until one of `ends`."""
+        while not any(end.done() for end in ends):
+            await asyncio.wait({*ends, start.unfit}, return_when=asyncio.FIRST_COMPLETED)
+            if start.unfit.done():
+                await asyncio.wait(ends, timeout=_GATHER_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                start.unfit = asyncio.get_running_loop().create_future()
+                async with self._changing:
+                    await self._fit()
+
+    def _wanted(self) -> int:
+        return 0 if self._paused else self._bound()
+
+    async def _fit(self) -> None:
+        """Bring the consumers to the bound, if there is a channel; where that fails, the next one obeys."""
         start = self._start
-        if start is None or consume == (start.consumer_tag is not None):
+        if start is None or not start.channel.usable:
             return
         with suppress(BrokerUnavailable):
-            if consume:
-                await self._consume(start)
-            elif start.consumer_tag is not None:
-                tag, start.consumer_tag = start.consumer_tag, None
-                await answered(start.channel.basic_cancel(tag), self._timeouts.rpc_seconds)
-
-    async def _consume(self, start: _Start) -> None:
-        channel, timeout_seconds = start.channel, self._timeouts.rpc_seconds
-        await answered(channel.basic_qos(prefetch_count=self._prefetch), timeout_seconds)
-        consuming = channel.basic_consume(self.queue, _never_called, arguments=self._arguments)
-        start.consumer_tag = (await answered(consuming, timeout_seconds)).consumer_tag
+            released, start.released = start.released, []
+            await start.credits.lower_to(self._wanted())
+            # Not before: a consumer that is still there would be sent another one for each.
+            for deliveries, give_back in released:
+                self.reject(deliveries, requeue=True) if give_back else self.ack(deliveries)
+            await start.credits.raise_to(self._wanted())
 
     def _note(self, error: str) -> None:
         if error != self.last_error:
@@ -192,16 +231,8 @@ class Subscription:
         self.last_error = error
 
 
-def _tags(start: _Start, deliveries: Sequence[Delivery]) -> list[int]:
-    return [delivery.tag for delivery in deliveries if delivery.channel is start.channel]
-
-
 def _reason(start: _Start) -> str:
     if start.cancelled_by_broker.done():
         return "the broker cancelled the consumer"
     gone = start.channel.gone
     return "channel closed" if not gone.done() or gone.cancelled() else repr(gone.exception())
-
-
-async def _never_called(_: object) -> None:
-    """Stand in for a callback where the library asks for one; `BulkChannel` hands over by itself."""

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from common.broker.consumer import ConsumerConnection
+from common.broker.delivery import Delivery
 from common.broker.publisher import Publisher
 from common.broker.topology import EXECUTOR_REQUESTS, declare_executor
 from tests.contract.brokers import (
@@ -185,18 +186,66 @@ async def test_a_pause_lasts_over_a_reconnection(amqp_url: str) -> None:
             assert bodies(await take(queue, 3)) == _bodies(0, 1, 2)
 
 
-async def test_a_new_prefetch_does_not_count_what_was_delivered_before(amqp_url: str) -> None:
+async def test_what_is_released_under_a_lower_bound_is_not_replaced(amqp_url: str) -> None:
+    publisher = Publisher(amqp_url, name="pub", declare=declares("q"))
+    consumer = ConsumerConnection(amqp_url, name="con")
+    queue = consumer.subscribe("q", prefetch=4, declare=declares("q"))
+    bound = 4
+    queue.bound_by(lambda: bound)
+    async with running(publisher, consumer):
+        await publisher.publish(numbered("q", 10))
+        taken = await take(queue, 4)
+        bound = 2
+        queue.release(taken[:1], give_back=False)
+        queue.release(taken[1:2], give_back=True)
+        await until_ready(amqp_url, "q", 7)
+        queue.ack(taken[2:])
+        assert bodies(await take(queue, 2)) == _bodies(1, 4)
+        await until_ready(amqp_url, "q", 5)
+        bound = 0
+        queue.refit()
+        await until_ready(amqp_url, "q", 5)
+        assert consumer.connected
+
+
+async def test_a_higher_bound_counts_what_was_delivered_under_the_lower_one(amqp_url: str) -> None:
     publisher = Publisher(amqp_url, name="pub", declare=declares("q"))
     consumer = ConsumerConnection(amqp_url, name="con")
     queue = consumer.subscribe("q", prefetch=3, declare=declares("q"))
+    bound = 3
+    queue.bound_by(lambda: bound)
     async with running(publisher, consumer):
-        await publisher.publish(numbered("q", 10))
-        long_runs = await take(queue, 3)
-        await queue.set_prefetch(2)
-        assert bodies(await take(queue, 2)) == _bodies(3, 4)
-        await until_ready(amqp_url, "q", 5)
-        queue.ack(long_runs)
-        await until_ready(amqp_url, "q", 5)
+        await publisher.publish(numbered("q", 12))
+        long_run, *others = await take(queue, 3)
+        bound = 2
+        queue.release([long_run], give_back=False)
+        await settled(long_run)
+        bound = 3
+        queue.refit()
+        assert bodies(await take(queue, 1)) == _bodies(3)
+        queue.ack(others)
+        assert bodies(await take(queue, 2)) == _bodies(4, 5)
+        await until_ready(amqp_url, "q", 6)
+
+
+async def test_a_bound_holds_from_the_first_delivery_after_a_reconnection(amqp_url: str) -> None:
+    async with cable_to(amqp_url) as cable:
+        publisher = Publisher(amqp_url, name="pub", declare=declares("q"))
+        consumer = ConsumerConnection(cable.url, name="con")
+        queue = consumer.subscribe("q", prefetch=5, declare=declares("q"))
+        taken: list[Delivery] = []
+        queue.bound_by(lambda: 5 - sum(not each.live for each in taken))
+        async with running(publisher, consumer):
+            await publisher.publish(numbered("q", 8))
+            taken += await take(queue, 5)
+            cable.cut()
+            await until(lambda: not consumer.connected)
+            await until(lambda: consumer.connected)
+            await until_ready(amqp_url, "q", 8)
+            taken.pop()
+            queue.refit()
+            assert bodies(await take(queue, 1)) == _bodies(0)
+            await until_ready(amqp_url, "q", 7)
 
 
 async def test_one_consumer_at_a_time_takes_requests_and_the_next_begins_with_what_was_left(
