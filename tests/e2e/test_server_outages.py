@@ -1,0 +1,214 @@
+"""P2, P3 and P5 while PostgreSQL or RabbitMQ fails: nothing is lost or run twice, and nobody restarts us."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import asyncpg
+import httpx
+import pytest
+
+from localservers import LocalServers, RabbitServer
+from migrations import migrate
+from tests.e2e.history import History, history_of
+from tests.e2e.processes import System, running
+from tests.e2e.steady import Steady, steady
+from tests.e2e.traffic import until
+
+LEASE_SECONDS = 3.0
+SHORT_LEASE = {
+    "TURNSTILE_LEASE_DURATION": f"{LEASE_SECONDS:g}s",
+    "TURNSTILE_HEARTBEAT_INTERVAL": "1s",
+    "TURNSTILE_WATCHDOG_INTERVAL": "200ms",
+}
+OUTAGE_SECONDS = LEASE_SECONDS * 1.7
+"""How long a server is out: for longer than a lease."""
+DEAF_SECONDS = 11.0
+"""Long enough for our side to give up every connection to a broker that says nothing."""
+
+_QUEUE_IS_DONE = """
+SELECT q.total_completed = q.total_enqueued FROM action_queue q JOIN execution e ON e.queue_id = q.id
+WHERE e.id = $1
+"""
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[LocalServers]:
+    """Servers that keep what is committed over a crash of theirs."""
+    with LocalServers.start(durable=True) as servers:
+        yield servers
+
+
+@pytest.fixture
+async def urls(own: LocalServers, request: pytest.FixtureRequest) -> tuple[str, str]:
+    """A migrated database and a vhost of the test's own."""
+    name = request.node.name[:40]
+    database_url = own.postgresql.create_database(name)
+    await migrate(database_url)
+    return database_url, own.rabbitmq.create_vhost(name)
+
+
+async def test_a_database_that_restarts_crashes_and_ends_sessions_costs_nothing_but_time(
+    own: LocalServers, urls: tuple[str, str], tmp_path: Path
+) -> None:
+    database_url, amqp_url = urls
+    async with running(database_url, amqp_url, executors=2, workers=2):
+        async with steady(amqp_url, tmp_path) as client:
+            await client.goes_on("the start")
+            await asyncio.to_thread(own.postgresql.restart, "fast")
+            await client.goes_on("a restart")
+            await asyncio.to_thread(own.postgresql.restart, "immediate")
+            await client.goes_on("a crash")
+            for _ in range(10):
+                await _end_all_sessions(database_url)
+                await client.submits(6)
+            await client.goes_on("many ended sessions")
+        async with history_of(database_url) as history:
+            await client.all_ran_once_in_order(history)
+            await _nobody_was_given_up(history)
+
+
+async def test_a_database_frozen_or_gone_for_longer_than_a_lease_ends_no_work_and_acknowledges_nothing(
+    own: LocalServers, urls: tuple[str, str], tmp_path: Path
+) -> None:
+    database_url, amqp_url = urls
+    async with running(database_url, amqp_url, executors=1, workers=2, settings=SHORT_LEASE) as system:
+        held = await _hold(system)
+        async with steady(amqp_url, tmp_path) as client:
+            await client.goes_on("the start")
+            await asyncio.to_thread(own.postgresql.pause)
+            before = client.confirmed
+            refusing = asyncio.create_task(_too_much_is_refused(system), name="http")
+            await asyncio.sleep(OUTAGE_SECONDS)
+            await _all_are_kept(own.rabbitmq, _vhost(amqp_url), 2 * (client.confirmed - before))
+            await asyncio.to_thread(own.postgresql.resume)
+            await refusing
+            await client.goes_on("a freeze")
+            await asyncio.to_thread(own.postgresql.stop)
+            await asyncio.sleep(OUTAGE_SECONDS)
+            await asyncio.to_thread(own.postgresql.restart)
+            await client.goes_on("an absence")
+        async with history_of(database_url) as history:
+            await client.all_ran_once_in_order(history)
+            await _still_held(system, history, held)
+            await _nobody_was_given_up(history)
+
+
+async def test_a_broker_that_cuts_blocks_freezes_crashes_and_restarts_costs_nothing_but_time(
+    own: LocalServers, urls: tuple[str, str], tmp_path: Path
+) -> None:
+    database_url, amqp_url = urls
+    broker, vhost = own.rabbitmq, _vhost(amqp_url)
+    async with (
+        running(database_url, amqp_url, executors=2, workers=2, settings=SHORT_LEASE) as system,
+        history_of(database_url) as history,
+    ):
+        held = await _hold(system)
+        async with steady(amqp_url, tmp_path) as client:
+            await client.goes_on("the start")
+            for _ in range(8):
+                await asyncio.to_thread(
+                    broker.ctl, "close_all_connections", "--vhost", vhost, "--quiet", "tested"
+                )
+                await asyncio.sleep(1)
+            await client.goes_on("many closed connections")
+            await _blocked_and_released(broker, client)
+            await client.goes_on("an alarm")
+            await asyncio.to_thread(broker.pause)
+            await asyncio.sleep(DEAF_SECONDS)
+            await asyncio.to_thread(broker.resume)
+            await client.goes_on("a freeze")
+            await until(lambda: _knows_its_quorum_queues(broker, vhost), "the broker knows its queues")
+            await asyncio.to_thread(broker.kill)
+            await asyncio.to_thread(broker.restart)
+            await client.goes_on("a crash")
+            await asyncio.to_thread(broker.restart)
+            await client.goes_on("a restart")
+        await client.all_ran_once_in_order(history)
+        await _still_held(system, history, held)
+        await _nobody_was_given_up(history)
+
+
+async def _hold(system: System) -> int:
+    """Start an execution that runs over all that is to come."""
+    async with httpx.AsyncClient(base_url=f"{system.http_url}/api/v1") as http:
+        held: int = (await http.post("/executions", json={"action_ref": "hold"})).json()["id"]
+
+        async def runs() -> bool:
+            return bool((await http.get(f"/executions/{held}")).json()["status"] == "running")
+
+        await until(runs, "it runs")
+    return held
+
+
+async def _still_held(system: System, history: History, held: int) -> None:
+    """It ran all the time, under its first attempt, and stops when asked to."""
+    async with httpx.AsyncClient(base_url=f"{system.http_url}/api/v1") as http:
+        assert (await http.post(f"/executions/{held}/cancel")).status_code == 202
+
+        async def ended() -> bool:
+            return bool(await history.value(_QUEUE_IS_DONE, held))
+
+        await until(ended, "it stops")
+    rows = await history.rows("SELECT attempt, outcome FROM attempt WHERE execution_id = $1", held)
+    assert [(row["attempt"], row["outcome"]) for row in rows] == [(1, "cancelled")]
+
+
+async def _nobody_was_given_up(history: History) -> None:
+    assert await history.value("SELECT count(*) FROM attempt WHERE attempt > 1 OR outcome = 'reclaimed'") == 0
+    assert await history.value("SELECT count(*) FROM worker WHERE lost_at IS NULL") == 2
+    assert await history.value("SELECT count(*) FROM worker") == 2
+
+
+async def _too_much_is_refused(system: System) -> None:
+    """Submit over HTTP what nobody can record just now, until the executor refuses to keep more waiting."""
+    wishes = [{"action_ref": "nobody.has.this"}] * 1000
+    async with httpx.AsyncClient(base_url=f"{system.http_url}/api/v1", timeout=60) as http:
+        answers = await asyncio.gather(*(http.post("/executions", json=wishes) for _ in range(12)))
+    refused = [answer for answer in answers if answer.status_code != 202]
+    assert {(answer.status_code, answer.json()["code"]) for answer in refused} == {(503, "unavailable")}
+    assert len(refused) < 3
+
+
+def _vhost(amqp_url: str) -> str:
+    return amqp_url.rpartition("/")[2]
+
+
+async def _all_are_kept(broker: RabbitServer, vhost: str, requests: int) -> None:
+    """Wait until the broker, which counts every few seconds, says that it still has so many requests."""
+    columns = ("name", "messages")
+
+    async def kept() -> bool:
+        told = await asyncio.to_thread(broker.ctl, "list_queues", "--silent", "-p", vhost, *columns)
+        counts = dict(line.split("\t") for line in told.splitlines())
+        return int(counts["executor.requests"]) >= requests
+
+    assert requests > 0
+    await until(kept, f"{requests} requests are kept")
+
+
+async def _blocked_and_released(broker: RabbitServer, client: Steady) -> None:
+    await asyncio.to_thread(broker.ctl, "set_vm_memory_high_watermark", "0.000001")
+
+    async def blocked() -> bool:
+        return client.publisher.blocked
+
+    await until(blocked, "the broker takes no more")
+    await asyncio.sleep(LEASE_SECONDS)
+    await asyncio.to_thread(broker.ctl, "set_vm_memory_high_watermark", "0.4")
+
+
+async def _knows_its_quorum_queues(broker: RabbitServer, vhost: str) -> bool:
+    """Whether the broker has saved the list of its quorum queues: before that a kill costs them."""
+    saved = b"".join(names.read_bytes() for names in broker.folder.glob("data/*/quorum/*/names.dets"))
+    queues = ("executor.requests", "executor.completions", "worker.default")
+    return all(f"{vhost}_{queue}".encode() in saved for queue in queues)
+
+
+async def _end_all_sessions(database_url: str) -> None:
+    connection = await asyncpg.connect(database_url)
+    await connection.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+    await connection.close()
