@@ -94,7 +94,9 @@ async def ledger_kept(database_url: str) -> AsyncIterator[None]:
     connection = await asyncpg.connect(database_url)
     try:
         await connection.execute(_INSTALL)
-        yield
-        await connection.execute(_REMOVE)
+        try:
+            yield
+        finally:
+            await connection.execute(_REMOVE)
     finally:
         await connection.close()

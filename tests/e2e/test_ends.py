@@ -121,7 +121,10 @@ async def assert_ended_once(
     completions = await stage.told(execution_id)
     assert {(c.body["status"], c.app_id) for c in completions} == {(status, teller)}, end
     assert ledger.slots_of(execution_id) == [1, -1] * slots, end
-    assert await stage.status(execution_id) == status, end
+    shown = await stage.get(execution_id)
+    assert shown["status"] == status, end
+    for completion in completions:
+        assert (completion.body["error"] or {}).get("type") == (shown["error"] or {}).get("type"), end
 
 
 async def test_every_end_without_any_worker_frees_exactly_one_slot_and_is_told(stage: Stage) -> None:
