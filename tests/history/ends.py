@@ -1,0 +1,37 @@
+"""P3: one life, one end. Each execution takes legal steps only, ends once, and is never touched again."""
+
+from collections.abc import Iterator, Sequence
+
+from common.domain.states import INITIAL, is_terminal, may_move
+from tests.history.lives import lives_of
+from tests.history.recording import ExecutionMove, Recording
+from tests.history.tolerances import Tolerances, Violation
+
+
+def lives_are_legal(recording: Recording, _: Tolerances) -> Iterator[Violation]:
+    """Every step of every life is one of the table of transitions, and starts where the last one ended."""
+    for execution_id, life in lives_of(recording.moves).items():
+        for what, move in _faults(life):
+            yield Violation(promise="P3", what=what, execution_id=execution_id, at=move.stamp.at)
+
+
+def _faults(life: Sequence[ExecutionMove]) -> Iterator[tuple[str, ExecutionMove]]:
+    birth, *later = life
+    if birth.previous is not None or birth.status not in INITIAL:
+        yield f"its life begins with {birth.previous} to {birth.status}", birth
+    before = birth
+    for move in later:
+        if before.status is not None and is_terminal(before.status):
+            yield f"it had ended as {before.status}, and was touched: {_step(before, move)}", move
+        elif move.previous is not before.status:
+            yield f"it was {before.status}, and moved from {move.previous}", move
+        elif move.previous is None or move.status is None:
+            yield f"it was born or deleted: {move.previous} to {move.status}", move
+        elif move.status is not move.previous and not may_move(move.previous, move.status):
+            yield f"no transition leads from {move.previous} to {move.status}", move
+        before = move
+
+
+def _step(before: ExecutionMove, after: ExecutionMove) -> str:
+    changed = [] if after.content == before.content else [f"{before.content} became {after.content}"]
+    return ", ".join([f"{after.previous} to {after.status}", *changed])
