@@ -1,108 +1,116 @@
-"""Holds this worker's lease, from a thread of its own, so that a blocked event loop does not lose it (P6).
+"""What this worker knows of its lease, and that it is lost once it is lost (P6).
 
-In: the worker's id and the database. Out: whether the lease stands, and a call when the database says that
-this worker was given up: it must then stop all it runs. Lease times are the database's clock alone.
+In: renewals (`worker.lease_thread`), answers of the broker (`worker.cancels`). Out: what may be done at this
+moment, as `worker.fence` decides, for any thread; once, in the event loop, a call that all must be stopped.
 """
 
 import asyncio
 import logging
 import threading
 from collections.abc import Callable
-from typing import Final
 
-import asyncpg
-
-from common.database import Database
-from common.domain.errors import Unavailable
-from common.domain.identifiers import WorkerId
+from worker.clock import clock
+from worker.fence import Evidence, Standing, Terms
 
 logger = logging.getLogger(__name__)
 
-_RETRY_SECONDS: Final = 0.5
-
 
 class Lease:
-    """Renewed every `heartbeat_seconds` for `lease_seconds`, between `start` and `stop`."""
+    """One worker id's lease; make it in the event loop that runs the attempts."""
 
     def __init__(
-        self,
-        database_url: str,
-        worker_id: WorkerId,
-        *,
-        lease_seconds: float,
-        heartbeat_seconds: float,
-        on_lost: Callable[[], None],
-        on_drain: Callable[[], None],
+        self, terms: Terms, *, on_lost: Callable[[], None], hold_until: Callable[[float | None], None]
     ) -> None:
-        """`on_lost` and `on_drain` are called in the event loop that calls `start`, at most once each."""
-        self._database = Database(database_url, application_name="turnstile worker lease", connections_max=1)
-        self._worker_id = worker_id
-        self._lease_seconds = lease_seconds
-        self._heartbeat_seconds = heartbeat_seconds
+        """`on_lost` is called in the event loop, at most once.
+
+        `hold_until` is told, from any thread, when the guardian is to kill what runs.
+        """
+        self.terms = terms
         self._on_lost = on_lost
-        self._on_drain = on_drain
-        self._stopping = threading.Event()
-        self._renewed = asyncio.Event()
-        self._lost = False
-        self._thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        """Start renewing; the row must have been registered."""
+        self._hold_until = hold_until
         self._loop = asyncio.get_running_loop()
-        self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
-        self._thread.start()
+        self._guard = threading.Lock()
+        self._renewed_at: float | None = None
+        self._reached_at: float | None = None
+        self._news = asyncio.Event()
+        self._all_stopped = threading.Event()
+        self.lost_at: float | None = None
+        """When it was found to be over; for good."""
+        self.given_up = False
+        """Whether the database said so: this worker's work is taken back already."""
 
-    async def stop(self) -> None:
-        """Stop renewing."""
-        self._stopping.set()
-        if self._thread is not None:
-            await asyncio.to_thread(self._thread.join, 10)
+    @property
+    def evidence(self) -> Evidence:
+        """What is known at this moment."""
+        return Evidence(renewed_at=self._renewed_at, reached_at=self._reached_at)
+
+    @property
+    def lost(self) -> bool:
+        """Whether it was found to be over."""
+        return self.lost_at is not None
+
+    def standing(self) -> Standing:
+        """Judge now. The first to see that the lease is over makes it so."""
+        if self.lost_at is None:
+            standing = self.terms.standing(self.evidence, now=clock())
+            if standing is not Standing.OVER:
+                return standing
+            self.lose("neither the database nor the broker was reached in time")
+        return Standing.OVER
+
+    def renewed(self, asked_at: float) -> None:
+        """Note that the database did what it was asked at this instant of the clock."""
+        with self._guard:
+            if self.lost:
+                return
+            self._renewed_at = asked_at
+        self._hold_until(self.terms.killed_from_outside_at(self.evidence))
+        self._loop.call_soon_threadsafe(self._news.set)
+
+    def reached_broker(self, asked_at: float) -> None:
+        """Note that the broker, asked at this instant of the clock, would have delivered a word to stop."""
+        with self._guard:
+            if self.lost:
+                return
+            self._reached_at = asked_at
+        self._hold_until(self.terms.killed_from_outside_at(self.evidence))
+
+    def lose(self, reason: str, *, given_up: bool = False) -> None:
+        """Give it up; what is learned later changes nothing."""
+        with self._guard:
+            if self.lost:
+                return
+            self.given_up = given_up
+            self.lost_at = clock()
+        self._loop.call_soon_threadsafe(self._tell_lost)
+        logger.error("lease_lost", extra={"reason": reason})
+
+    def _tell_lost(self) -> None:
+        self._news.set()
+        self._on_lost()
+
+    async def certain(self) -> bool:
+        """Wait until something may be started; False once nothing may: the lease is lost."""
+        while (standing := self.standing()) is Standing.IN_DOUBT:
+            await self.next_renewal()
+        return standing is Standing.CERTAIN
 
     async def next_renewal(self) -> bool:
         """Wait for a renewal that is yet to come; False once there will be none: the lease is lost."""
-        if not self._lost:
-            self._renewed.clear()
-            await self._renewed.wait()
-        return not self._lost
+        if not self.lost:
+            self._news.clear()
+            await self._news.wait()
+        return not self.lost
 
-    def _lose(self) -> None:
-        self._lost = True
-        self._renewed.set()
-        self._on_lost()
+    def seconds_to_doubt(self) -> float:
+        """Return how long the broker need not be asked; nothing or less while a renewal is late."""
+        return self.terms.asks_broker_from(self.evidence) - clock()
 
-    def _run(self) -> None:
-        asyncio.run(self._renew_until_stopped())
+    def all_stopped(self) -> None:
+        """Say that nothing runs any more."""
+        self._all_stopped.set()
 
-    async def _renew_until_stopped(self) -> None:
-        opening = asyncio.create_task(self._database.open(), name="open-database")
-        drain_seen = False
-        try:
-            while not opening.done() and not self._stopping.is_set():
-                await asyncio.wait({opening}, timeout=_RETRY_SECONDS)
-            while not self._stopping.is_set():
-                pause_seconds = self._heartbeat_seconds
-                try:
-                    alive, draining = await self._renew()
-                except (Unavailable, asyncpg.PostgresError) as error:
-                    logger.warning("lease_not_renewed", extra={"reason": str(error)})
-                    pause_seconds = min(_RETRY_SECONDS, self._heartbeat_seconds)
-                else:
-                    if not alive:
-                        logger.error("lease_lost", extra={"worker_id": self._worker_id})
-                        self._loop.call_soon_threadsafe(self._lose)
-                        return
-                    self._loop.call_soon_threadsafe(self._renewed.set)
-                    if draining and not drain_seen:
-                        drain_seen = True
-                        self._loop.call_soon_threadsafe(self._on_drain)
-                await asyncio.to_thread(self._stopping.wait, pause_seconds)
-        finally:
-            opening.cancel()
-            await self._database.close()
-
-    async def _renew(self) -> tuple[bool, bool]:
-        row = await self._database.fetchrow(
-            "SELECT * FROM turnstile.renew($1, $2)", self._worker_id, self._lease_seconds
-        )
-        assert row is not None
-        return row["alive"], row["draining"]
+    @property
+    def is_all_stopped(self) -> bool:
+        """Whether somebody said so; for any thread."""
+        return self._all_stopped.is_set()

@@ -1,7 +1,9 @@
 """The worker's two links, in batches and with patience: the record (claim, finish, hand back) and the broker.
 
 In: one attempt's wish. Out: the answer, after as many tries as it takes; every one of these may be repeated.
-A lease that is over is renewed first (`worker.lease`), so an attempt waits here instead of failing.
+While the lease is in doubt nothing is claimed; a report that comes too late for it waits for the next renewal
+(`worker.lease`). So an attempt waits here instead of failing. Once the lease is lost, `worker.attempt` ends
+its waits.
 """
 
 import asyncio
@@ -33,9 +35,9 @@ class Links:
     """What all attempts of one worker id share."""
 
     def __init__(self, record: Record, publisher: Publisher, lease: Lease) -> None:
+        self.lease = lease
         self._record = record
         self._publisher = publisher
-        self._lease = lease
         self._wishes: Batcher[Offer | Report, Claim | Verdict | Finished] = Batcher(record.exchange)
         self._messages: Batcher[Outgoing, None] = Batcher(self._publish)
         self._announcements: Gatherer[StatusChanged] = Gatherer(
@@ -50,7 +52,7 @@ class Links:
 
     async def claim(self, offer: Offer, *, give_up: Callable[[], bool]) -> Claim | Verdict | None:
         """Claim one attempt; None once `give_up` says so, or the lease is lost, before it was claimed."""
-        while not give_up():
+        while await self.lease.certain() and not give_up():
             try:
                 answer = await self._wishes.submit(offer)
             except (Unavailable, asyncpg.PostgresError) as error:
@@ -62,7 +64,7 @@ class Links:
             assert not isinstance(answer, Finished), "an offer is answered by a claim"
             if answer is not Verdict.LEASE_OVER:
                 return answer
-            if not await self._lease.next_renewal():
+            if not await self.lease.next_renewal():
                 return None
         return None
 
@@ -71,7 +73,7 @@ class Links:
         while True:
             finished = await _until_available(lambda: self._wishes.submit(report), "finish")
             assert isinstance(finished, Finished), "a report is answered by what became of it"
-            if finished.verdict is not Verdict.LEASE_OVER or not await self._lease.next_renewal():
+            if finished.verdict is not Verdict.LEASE_OVER or not await self.lease.next_renewal():
                 return finished
 
     async def hand_back(self, offer: Offer) -> bool:
@@ -81,7 +83,7 @@ class Links:
 
     async def tell(self, messages: Sequence[Outgoing]) -> None:
         """Publish, and return once all are confirmed."""
-        await self._messages.submit_all(messages)
+        await _until_available(lambda: self._messages.submit_all(messages), "tell")
 
     def announce(self, change: StatusChanged) -> None:
         """Announce a move, if that is possible at once."""

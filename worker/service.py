@@ -7,8 +7,9 @@ When the database gives a worker up, its session kills what it runs, and the nex
 import asyncio
 import logging
 from collections.abc import Sequence
+from typing import Final
 
-from common.database import Database
+from common.database import Database, DatabaseTimeouts
 from common.lifecycle import done_before
 from worker.actions import RegisteredAction
 from worker.runners import RunLimits
@@ -17,6 +18,9 @@ from worker.session import Session
 from worker.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
+
+_COMMAND_SECONDS: Final = 10.0
+"""A claim or a report that takes longer is said again, on another connection."""
 
 
 class WorkerService:
@@ -34,6 +38,7 @@ class WorkerService:
             settings.database_url.get_secret_value(),
             application_name="turnstile worker",
             connections_max=settings.database_connections,
+            timeouts=DatabaseTimeouts(command_seconds=_COMMAND_SECONDS),
         )
         self._session: Session | None = None
 

@@ -2,46 +2,42 @@
 
 Registers, holds the lease, consumes the pools' queues and its own, drains. Order at the end: take nothing
 new, wait for what runs, give back what does not end in time, tell all that, sign off (SIGTERM loses
-nothing). Next: `worker.consumer`, `worker.attempt`.
+nothing). When the lease is lost: kill all, write and tell nothing, sign off once the database answers, so
+that what ran is taken back at once (P6). Next: `worker.consumer`, `worker.attempt`, `worker.cancels`.
 """
 
 import asyncio
 import logging
-import os
-import socket
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from typing import Any, Final
 from uuid import uuid4
 
-import asyncpg
 from aio_pika.abc import AbstractChannel
 
 from common.action_definition import ActionDefinition
 from common.broker.consumer import ConsumerConnection
 from common.broker.publisher import Publisher
-from common.broker.topology import declare_pool, declare_worker, pool_queue, worker_queue
+from common.broker.topology import declare_pool, pool_queue
 from common.database import Database
-from common.domain.errors import Refusal, Unavailable
-from common.domain.identifiers import Attempt, ExecutionId, WorkerId
-from common.messages import ExecutionCancel
-from common.requests import read_json, read_model
+from common.domain.identifiers import WorkerId
 from worker.attempt import Attempts
+from worker.cancels import Cancels
 from worker.consumer import PoolConsumer
+from worker.fence import Terms
 from worker.lease import Lease
+from worker.lease_thread import LeaseThread
 from worker.links import Links
 from worker.places import Places
-from worker.record import Offer, Record
+from worker.record import Record
+from worker.registration import Registration
 from worker.runners.assembly import Runners
 from worker.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
 
-_CANCEL_BYTES_MAX: Final = 16 * 1024
-_CANCELS_PREFETCH: Final = 100
 _GIVING_BACK_SECONDS: Final = 10.0
 """For stopping, handing back and telling, after the drain's time is over."""
-_REGISTER_PAUSE_SECONDS: Final = 1.0
+_STOPPED_LOOK_SECONDS: Final = 0.02
 
 
 class Session:
@@ -54,26 +50,29 @@ class Session:
         definitions: Sequence[ActionDefinition],
         runners: Runners,
     ) -> None:
+        """Make it in the event loop that serves."""
         self._settings = settings
-        self._definitions = definitions
-        self._database = database
+        self._runners = runners
         self.worker_id = WorkerId(str(uuid4()))
         amqp_url = settings.amqp_url.get_secret_value()
         self._publisher = Publisher(amqp_url, name=f"worker {settings.worker_name} publisher")
         self._consumers = ConsumerConnection(amqp_url, name=f"worker {settings.worker_name} consumer")
         self._pools = settings.worker_pools or sorted({d.pool for d in definitions}) or ["default"]
-        self._record = Record(database, self.worker_id, served_refs=[d.ref for d in definitions])
-        self._lost = asyncio.Event()
+        record = Record(database, self.worker_id, served_refs=[d.ref for d in definitions])
+        self._registration = Registration(
+            settings, database, record, self.worker_id, definitions=definitions, pools=self._pools
+        )
+        self._ending = asyncio.Event()
         self._asked_to_drain = asyncio.Event()
-        self._lease = Lease(
+        terms = Terms(lease_seconds=settings.lease_duration, heartbeat_seconds=settings.heartbeat_interval)
+        self._lease = Lease(terms, on_lost=self._lose, hold_until=runners.hold_until)
+        self._lease_thread = LeaseThread(
+            self._lease,
             settings.database_url.get_secret_value(),
             self.worker_id,
-            lease_seconds=settings.lease_duration,
-            heartbeat_seconds=settings.heartbeat_interval,
-            on_lost=self._lost.set,
             on_drain=self._asked_to_drain.set,
         )
-        self._links = Links(self._record, self._publisher, self._lease)
+        self._links = Links(record, self._publisher, self._lease)
         self._attempts = Attempts(
             self._links, runners, event_result_max_bytes=settings.event_result_max_bytes
         )
@@ -90,62 +89,43 @@ class Session:
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Serve until `stop`, a request to drain, or the loss of the lease."""
-        if not await self._register(stop):
+        if not await self._registration.begin(stop):
             return
-        self._lease.start()
+        self._lease_thread.start()
         try:
-            async with asyncio.TaskGroup() as tasks:
-                background = [
-                    tasks.create_task(self._publisher.run(), name="publisher"),
-                    tasks.create_task(self._consumers.run(), name="consumers"),
-                    tasks.create_task(self._links.run(), name="links"),
-                ]
-                background += [tasks.create_task(self._obey_cancels(), name="cancels")]
-                pools = self._pool_consumers()
-                consuming = [tasks.create_task(pool.run(), name="pool") for pool in pools]
-                logger.info(
-                    "serving",
-                    extra={"worker_id": self.worker_id, "pools": ",".join(self._pools)},
-                )
-                await _any_of(stop, self._lost, self._asked_to_drain)
-                await self._drain(pools)
-                for task in (*consuming, *background):
-                    task.cancel()
+            await self._serve(stop)
         finally:
-            await self._lease.stop()
-        if not self._lost.is_set():
-            await self._try(lambda: self._database.fetch("SELECT turnstile.sign_off($1)", self.worker_id))
+            await self._lease_thread.stop()
+        if not self._lease.given_up:
+            await self._registration.end(stop)
+        counts = " ".join(f"{verdict}={count}" for verdict, count in self._attempts.not_applied.items())
+        logger.info("session_ended", extra={"worker_id": self.worker_id, "not_applied": counts or "0"})
         if self._asked_to_drain.is_set():
             # An operator took this worker out: it idles until its process is stopped.
             await stop.wait()
 
-    async def _register(self, stop: asyncio.Event) -> bool:
-        """Register the actions and this worker, however long it takes; False when stopped first."""
-        settings = self._settings
-        while not stop.is_set():
-            try:
-                for difference in await self._record.register_actions(self._definitions):
-                    logger.warning(
-                        "action_differs",
-                        extra={"action_ref": difference.ref, "fields": ",".join(difference.fields)},
-                    )
-                await self._database.fetch(
-                    "SELECT turnstile.register_worker($1, $2, $3, $4, $5, $6, $7)",
-                    self.worker_id,
-                    settings.worker_name,
-                    socket.gethostname(),
-                    os.getpid(),
-                    self._pools,
-                    settings.worker_concurrency,
-                    settings.lease_duration,
-                )
-            except (Unavailable, asyncpg.PostgresError) as error:
-                logger.warning("not_registered", extra={"reason": str(error)})
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(stop.wait(), _REGISTER_PAUSE_SECONDS)
-            else:
-                return True
-        return False
+    async def _serve(self, stop: asyncio.Event) -> None:
+        cancels = Cancels(
+            self._consumers, self.worker_id, self._attempts, queue_type=self._settings.queue_type
+        )
+        pools = self._pool_consumers()
+        async with asyncio.TaskGroup() as tasks:
+            serving = [
+                tasks.create_task(self._publisher.run(), name="publisher"),
+                tasks.create_task(self._consumers.run(), name="consumers"),
+                tasks.create_task(self._links.run(), name="links"),
+                tasks.create_task(cancels.obey(), name="cancels"),
+                tasks.create_task(cancels.prove(self._lease), name="broker-proof"),
+                *(tasks.create_task(pool.run(), name="pool") for pool in pools),
+            ]
+            logger.info("serving", extra={"worker_id": self.worker_id, "pools": ",".join(self._pools)})
+            await _any_of(stop, self._ending, self._asked_to_drain)
+            if not self._lease.lost:
+                await self._drain(pools)
+            for task in serving:
+                task.cancel()
+            if self._lease.lost:
+                await self._all_stopped()
 
     def _pool_consumers(self) -> list[PoolConsumer]:
         concurrency = self._settings.worker_concurrency
@@ -166,44 +146,43 @@ class Session:
     def _declares_pool(self, pool: str) -> Callable[[AbstractChannel], Awaitable[Any]]:
         return lambda channel: declare_pool(channel, pool, queue_type=self._settings.queue_type)
 
-    async def _obey_cancels(self) -> None:
-        subscription = self._consumers.subscribe(
-            worker_queue(self.worker_id),
-            prefetch=_CANCELS_PREFETCH,
-            declare=lambda c: declare_worker(c, self.worker_id, queue_type=self._settings.queue_type),
-        )
-        while True:
-            deliveries = await subscription.next_batch(_CANCELS_PREFETCH)
-            for delivery in deliveries:
-                try:
-                    cancel = read_model(
-                        ExecutionCancel, read_json(delivery.body, bytes_max=_CANCEL_BYTES_MAX)
-                    )
-                except Refusal as refusal:
-                    logger.warning("cancel_refused", extra={"reason": refusal.message})
-                    continue
-                offer = Offer(execution_id=ExecutionId(cancel.execution_id), attempt=Attempt(cancel.attempt))
-                self._attempts.ask_to_stop(offer, "it was asked to stop")
-            subscription.ack(deliveries)
-
     async def _drain(self, pools: list[PoolConsumer]) -> None:
-        """End what is under way: wait, then stop and give back. A lost lease leaves no time."""
+        """End what is under way: wait, then stop and give back. Return at once when the lease is lost."""
         logger.info("draining", extra={"under_way": self._attempts.count})
         self._attempts.draining = True
-        if self._lost.is_set():
-            self._attempts.give_up_all(lease_lost=True)
-        ending = asyncio.gather(*(pool.drain() for pool in pools))
-        _, late = await asyncio.wait({ending}, timeout=self._settings.drain_timeout)
-        if late:
-            self._attempts.give_up_all(lease_lost=False)
-            await asyncio.wait({ending}, timeout=self._settings.stop_grace + _GIVING_BACK_SECONDS)
-            ending.cancel()
+        async with asyncio.TaskGroup() as tasks:
+            lost = tasks.create_task(self._ending.wait(), name="lease-lost")
+            drained = tasks.create_task(_drained(pools), name="drained")
+            ends: set[asyncio.Future[Any]] = {drained, lost}
+            await asyncio.wait(
+                ends, timeout=self._settings.drain_timeout, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not (drained.done() or lost.done()):
+                self._attempts.give_back_all()
+                await asyncio.wait(
+                    ends,
+                    timeout=self._settings.stop_grace + _GIVING_BACK_SECONDS,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+            drained.cancel()
+            lost.cancel()
 
-    async def _try(self, ask: Callable[[], Awaitable[Any]]) -> None:
-        try:
-            await ask()
-        except (Unavailable, asyncpg.PostgresError) as error:
-            logger.warning("not_signed_off", extra={"reason": str(error)})
+    def _lose(self) -> None:
+        """End everything at once: the lease is lost."""
+        self._attempts.lose_all()
+        self._ending.set()
+
+    async def _all_stopped(self) -> None:
+        """Wait until nothing of this id runs; if that takes too long, the lease's thread ends the process."""
+        while self._attempts.running or self._runners.left_behind:  # noqa: ASYNC110  (who runs is counted by others)
+            await asyncio.sleep(_STOPPED_LOOK_SECONDS)
+        self._lease.all_stopped()
+
+
+async def _drained(pools: Sequence[PoolConsumer]) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        for pool in pools:
+            tasks.create_task(pool.drain(), name="drain-pool")
 
 
 async def _any_of(*events: asyncio.Event) -> None:

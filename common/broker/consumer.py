@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 from typing import NoReturn
 
+from aio_pika.abc import AbstractChannel
 from pamqp.common import FieldTable
 
-from common.broker.connection import BrokerConnection, BrokerTimeouts, Declare, Link
+from common.broker.connection import BrokerConnection, BrokerTimeouts, BrokerUnavailable, Declare, Link
 from common.broker.subscription import Subscription
 
 
@@ -25,6 +26,7 @@ class ConsumerConnection:
         self._connection = BrokerConnection(url, name=name, timeouts=self._timeouts)
         self._subscriptions: list[Subscription] = []
         self._added = asyncio.Event()
+        self._link: Link | None = None
 
     @property
     def connected(self) -> bool:
@@ -65,8 +67,37 @@ class ConsumerConnection:
         self._added.set()
         return subscription
 
+    async def reaches(self, subscription: Subscription) -> bool:
+        """Ask the broker whether what it now put into the queue would be delivered here, and nowhere else.
+
+        It must know one consumer: of two, the other may be what is left of a connection that it has not
+        given up yet. False also where it does not answer in time.
+        """
+        link = self._link
+        if link is None or not subscription.ready:
+            return False
+        consumers: int | None = None
+
+        async def look(channel: AbstractChannel) -> None:
+            nonlocal consumers
+            queue = await channel.declare_queue(subscription.queue, passive=True)
+            consumers = queue.declaration_result.consumer_count
+
+        try:
+            await link.declare(look)
+        except BrokerUnavailable:
+            return False
+        return consumers == 1 and link is self._link and subscription.ready
+
     async def _serve(self, link: Link) -> None:
+        self._link = link
         link.serving()
+        try:
+            await self._serve_subscriptions(link)
+        finally:
+            self._link = None
+
+    async def _serve_subscriptions(self, link: Link) -> None:
         served = 0
         async with asyncio.TaskGroup() as tasks:
             gone = tasks.create_task(_wait_gone(link), name="broker-link-gone")

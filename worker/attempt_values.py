@@ -1,0 +1,114 @@
+"""What one attempt takes in and gives out, as values; pure but for the spread of retries.
+
+In: an offer as it was delivered, a claim, an outcome, what the record made of it. Out: the call for a runner,
+the report for the record, the messages for the executor. Next: `worker.attempt` says when each is due.
+"""
+
+import random
+from datetime import datetime
+from typing import Final
+
+from pydantic_core import from_json
+
+from common.broker.delivery import Delivery, Outgoing
+from common.domain.errors import Code, Refusal
+from common.domain.identifiers import Attempt, ExecutionId
+from common.domain.outcomes import Completed, Failed, Outcome, failure_of, status_of
+from common.domain.retries import retry_delay_seconds
+from common.domain.states import Status, is_terminal
+from common.envelopes import completed_message, slot_message
+from common.messages import Error, ExecutionCompleted, ExecutionScheduled, StatusChanged
+from common.requests import check_schema_version, read_json, read_model
+from worker.record import Claim, Offer, Report
+from worker.runners import Call, StopRequest
+
+_SCHEDULED_BYTES_MAX: Final = 64 * 1024
+
+
+def offer_in(delivery: Delivery) -> Offer:
+    """Return the attempt that a delivery offers; raises Refusal."""
+    check_schema_version(delivery.headers)
+    scheduled = read_model(ExecutionScheduled, read_json(delivery.body, bytes_max=_SCHEDULED_BYTES_MAX))
+    if not (0 < scheduled.execution_id < 2**63 and 0 < scheduled.attempt < 2**31):
+        raise Refusal(Code.INVALID_MESSAGE, "execution_id, attempt: out of range")
+    return Offer(execution_id=ExecutionId(scheduled.execution_id), attempt=Attempt(scheduled.attempt))
+
+
+def call_of(claim: Claim, stop: StopRequest) -> Call:
+    """Return what the runner is told."""
+    return Call(
+        execution_id=claim.execution_id,
+        attempt=claim.attempt,
+        action_ref=claim.action_ref,
+        entrypoint=None if claim.entrypoint_json is None else from_json(claim.entrypoint_json),
+        parameters_json=claim.parameters_json,
+        timeout_seconds=claim.timeout_seconds,
+        traceparent=claim.traceparent,
+        stop=stop,
+    )
+
+
+def report_of(claim: Claim, outcome: Outcome, log: str) -> Report:
+    """Return what the record is told."""
+    failure = failure_of(outcome)
+    return Report(
+        execution_id=claim.execution_id,
+        attempt=claim.attempt,
+        status=status_of(outcome),
+        result_json=outcome.result_json if isinstance(outcome, Completed) else None,
+        error_type=failure.type if failure else None,
+        error_message=failure.message if failure else None,
+        log=log or None,
+        retry_delay_seconds=_retry_delay_seconds(claim, outcome),
+    )
+
+
+def end_message(
+    claim: Claim, outcome: Outcome, status: Status, ended_at: datetime, *, result_bytes_max: int
+) -> Outgoing:
+    """Return what the executor is told of an attempt that ended: the end, or that its slot is free."""
+    if not is_terminal(status):
+        return slot_message(claim.execution_id, claim.attempt, claim.action_ref, status)
+    failure = failure_of(outcome)
+    completed = ExecutionCompleted(
+        execution_id=claim.execution_id,
+        action_id=claim.action_id,
+        action_ref=claim.action_ref,
+        status=status,
+        result=_event_result(outcome, result_bytes_max),
+        error=None if failure is None else Error(type=failure.type, message=failure.message),
+        attempt=claim.attempt,
+        completed_at=ended_at,
+    )
+    return completed_message(completed, app_id="worker", traceparent=claim.traceparent)
+
+
+def status_changed(claim: Claim, status: Status, previous: Status, at: datetime) -> StatusChanged:
+    """Return what whoever listens is told of a move."""
+    return StatusChanged(
+        execution_id=claim.execution_id,
+        action_ref=claim.action_ref,
+        status=status,
+        previous_status=previous,
+        attempt=claim.attempt,
+        changed_at=at,
+    )
+
+
+def log_fields(attempt: Claim | Offer) -> dict[str, object]:
+    """Return what a log line says of the attempt that it is about."""
+    fields: dict[str, object] = {"execution_id": attempt.execution_id, "attempt": attempt.attempt}
+    return fields | {"action_ref": attempt.action_ref} if isinstance(attempt, Claim) else fields
+
+
+def _event_result(outcome: Outcome, bytes_max: int) -> object:
+    if isinstance(outcome, Completed) and len(outcome.result_json) <= bytes_max:
+        return from_json(outcome.result_json)
+    return None
+
+
+def _retry_delay_seconds(claim: Claim, outcome: Outcome) -> float | None:
+    if not isinstance(outcome, Failed) or not outcome.retryable:
+        return None
+    wait = retry_delay_seconds(claim.retry, failures=claim.failures + 1, spread=random.uniform(-1, 1))
+    return wait if wait is None or outcome.delay_seconds is None else outcome.delay_seconds
