@@ -9,6 +9,7 @@ from common.messages import ExecutionRequested
 from executor.api import problems
 from executor.api.access import Gate
 from executor.api.actions import action_routes
+from executor.api.audit import audit_routes
 from executor.api.executions import CancelBody, execution_routes
 from executor.api.health import health_routes
 from executor.api.problems import Problem
@@ -16,6 +17,7 @@ from executor.api.requested import describe
 from executor.api.services import ApiServices
 from executor.api.workers import worker_routes
 from executor.reading import Reader
+from executor.reading.audit import AuditBounds, Auditor
 
 PREFIX = "/api/v1"
 
@@ -34,6 +36,8 @@ def create_app(services: ApiServices) -> FastAPI:
     app.include_router(actions, prefix=PREFIX)
     app.include_router(actions, include_in_schema=False)
     app.include_router(worker_routes(reader), prefix=PREFIX)
+    auditor = Auditor(services.database, AuditBounds.of(services.settings))
+    app.include_router(audit_routes(auditor), prefix=PREFIX)
     health = health_routes(services)
     app.include_router(health)
     app.include_router(health, prefix=PREFIX, include_in_schema=False)

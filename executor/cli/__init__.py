@@ -10,6 +10,7 @@ from io import TextIOWrapper
 
 from common.command_line import command_line
 from executor.cli import actions, queue, workers
+from executor.cli.audit import audit
 from executor.cli.demo import demo
 from executor.cli.executions import cancel, get, list_executions
 from executor.cli.serve import migrate, serve
@@ -25,6 +26,7 @@ app.command()(submit)
 app.command()(get)
 app.command("list")(list_executions)
 app.command()(cancel)
+app.command()(audit)
 app.add_typer(actions.app, name="actions")
 app.add_typer(queue.app, name="queue")
 app.add_typer(workers.app, name="workers")

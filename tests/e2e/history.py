@@ -9,34 +9,10 @@ from typing import Any
 
 import asyncpg
 
+from common.database import Database
+from executor.reading.audit import AuditBounds, Auditor
+from executor.settings import ExecutorSettings
 from tests.e2e.traffic import until
-
-_AUDIT = """
-SELECT 'depth of queue ' || q.id AS fault FROM action_queue q
-WHERE q.depth <> (SELECT count(*) FROM waiting w WHERE w.queue_id = q.id)
-UNION ALL
-SELECT 'head of queue ' || q.id FROM action_queue q
-WHERE EXISTS (SELECT FROM waiting w WHERE w.queue_id = q.id AND w.execution_id < q.head_id)
-UNION ALL
-SELECT 'totals of queue ' || q.id FROM action_queue q
-WHERE q.total_enqueued <> (SELECT count(*) FROM execution e WHERE e.queue_id = q.id)
-   OR q.total_completed <> (
-        SELECT count(*) FROM execution e
-        WHERE e.queue_id = q.id AND e.completed_at IS NOT NULL
-          AND NOT EXISTS (SELECT FROM slot s WHERE s.execution_id = e.id)
-          AND NOT EXISTS (SELECT FROM untold_end u WHERE u.execution_id = e.id))
-UNION ALL
-SELECT 'overfull queue ' || q.id FROM action_queue q
-WHERE (SELECT count(*) FROM slot s WHERE s.queue_id = q.id) > q.max_concurrent
-UNION ALL
-SELECT 'queued but not in line: ' || e.id FROM execution e
-WHERE (e.status = 'queued') <> EXISTS (
-    SELECT FROM waiting w WHERE w.queue_id = e.queue_id AND w.execution_id = e.id)
-UNION ALL
-SELECT 'slot and status disagree: ' || e.id FROM execution e
-LEFT JOIN slot s ON s.execution_id = e.id AND s.attempt = e.attempt
-WHERE (e.status IN ('scheduled', 'running')) <> (s.execution_id IS NOT NULL AND s.finished_at IS NULL)
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +30,9 @@ class Line:
 class History:
     """Questions to the record."""
 
-    def __init__(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+    def __init__(self, connection: "asyncpg.Connection[asyncpg.Record]", auditor: Auditor) -> None:
         self._connection = connection
+        self._auditor = auditor
 
     async def value(self, query: str, *arguments: Any) -> Any:
         """Return one value."""
@@ -76,8 +53,9 @@ class History:
         await until(all_ended, f"{count} ended executions", deadline_seconds=deadline_seconds)
 
     async def faults(self) -> list[str]:
-        """Recount everything; an empty list is a clean audit."""
-        return [row["fault"] for row in await self.rows(_AUDIT)]
+        """Recount everything, as `executor audit` does; an empty list is a clean audit."""
+        found = await self._auditor.audit()
+        return [f"{check.name}: {check.says}: {check.examples}" for check in found.checks if check.faults]
 
     async def most_at_once(self, ref: str) -> int:
         """Return the most attempts of an action that held a slot at one moment, from grant to end."""
@@ -112,12 +90,16 @@ class History:
 @asynccontextmanager
 async def history_of(database_url: str) -> AsyncIterator[History]:
     """Read a database; at the end of the test its audit must be clean."""
+    database = Database(database_url, application_name="audit of the test", connections_max=1)
     connection = await asyncpg.connect(database_url)
     try:
-        history = History(connection)
+        await database.open()
+        # By the default settings, which are slower than what a test chooses.
+        history = History(connection, Auditor(database, AuditBounds.of(ExecutorSettings())))
         yield history
         assert await history.faults() == []
     finally:
+        await database.close()
         await connection.close()
 
 

@@ -1,0 +1,28 @@
+-- audit_frame: what every statement of the audit begins with; then comes its question.
+--
+-- `bound` holds what is late, and the instant from which lateness counts: that of the snapshot, or a moment before.
+-- `record` is what the checks need of each execution: where several of them ask, it is read once.
+--
+-- $1 dispatch timeout, $2 settle timeout, $3 stop timeout, $4 lease, $5 grace, $6 pace: all in seconds. Pace is
+-- what the watchdog may take for a thousand rows.
+WITH bound AS (
+    SELECT now() AS at, make_interval(secs => $1) AS dispatch, make_interval(secs => $2) AS settle,
+           make_interval(secs => $3) AS stop, make_interval(secs => $4) AS lease, make_interval(secs => $5) AS grace,
+           make_interval(secs => $6 / 1000) AS pace
+),
+record AS (
+    SELECT e.id, e.action_id, e.queue_id, e.concurrency_key, e.status, e.attempt, e.run_at, e.expires_at,
+           e.completed_at IS NOT NULL AS has_ended,
+           ((e.completed_at IS NOT NULL) = (e.status NOT IN ('queued', 'delayed', 'scheduled', 'running'))
+            AND (e.result IS NULL OR e.status = 'completed')
+            AND CASE e.status
+                    WHEN 'queued' THEN e.queued_at IS NOT NULL AND e.worker_id IS NULL
+                    WHEN 'delayed' THEN e.run_at IS NOT NULL
+                    WHEN 'scheduled' THEN e.attempt > 0 AND e.scheduled_at IS NOT NULL AND e.worker_id IS NULL
+                    WHEN 'cancelled' THEN true
+                    WHEN 'expired' THEN e.expires_at IS NOT NULL
+                    ELSE e.attempt > 0 AND e.worker_id IS NOT NULL AND e.started_at IS NOT NULL
+                END) IS TRUE AS is_coherent
+    FROM execution e
+)
+:question

@@ -1,0 +1,81 @@
+-- Stuck links: what should have been seen to by now. Lateness counts from the latest instant from which the next
+-- step was possible, and the bounds are generous: the watchdog's own, and a grace beside them. Costs what lives.
+
+-- check offer of execution: what is granted and not claimed is offered again, where a live worker serves its pool
+SELECT s.execution_id AS id,
+       served.since IS NOT NULL
+       AND greatest(served.since,
+                    s.offered_at + greatest(b.dispatch, least(s.offered_at - s.granted_at, b.dispatch * 10)))
+           < b.at - b.grace - b.pace * count(*) OVER () AS wrong,
+       format('offered again within %s', b.dispatch) AS expected,
+       format('granted %s, offered %s', s.granted_at, s.offered_at) AS found
+FROM bound b
+CROSS JOIN slot s
+JOIN action_queue q ON q.id = s.queue_id
+JOIN action a ON a.id = q.action_id
+LEFT JOIN (
+    SELECT p.pool, min(w.started_at) AS since
+    FROM worker w CROSS JOIN bound b CROSS JOIN unnest(w.pools) p(pool)
+    WHERE w.lost_at IS NULL AND w.stopped_at IS NULL AND w.lease_expires_at > b.at
+    GROUP BY p.pool
+) served ON served.pool = a.pool
+WHERE s.claimed_at IS NULL AND s.finished_at IS NULL;
+
+-- check completion of execution: an end that is not settled is told again
+SELECT u.execution_id AS id, u.told_at < b.at - b.settle - b.grace - b.pace * count(*) OVER () AS wrong,
+       format('told again within %s', b.settle) AS expected, format('last told %s', u.told_at) AS found
+FROM bound b
+CROSS JOIN (
+    SELECT s.execution_id, greatest(s.told_at, s.finished_at) AS told_at FROM slot s WHERE s.finished_at IS NOT NULL
+    UNION ALL
+    SELECT u.execution_id, u.told_at FROM untold_end u
+) u;
+
+-- check settling of execution: an end that is told over and over is settled
+SELECT u.execution_id AS id, u.ended_at < b.at - b.settle * 10 - b.grace - b.pace * count(*) OVER () AS wrong,
+       format('settled within %s', b.settle * 10) AS expected, format('ended %s', u.ended_at) AS found
+FROM bound b
+CROSS JOIN (
+    SELECT s.execution_id, s.finished_at AS ended_at FROM slot s WHERE s.finished_at IS NOT NULL
+    UNION ALL
+    SELECT u.execution_id, e.completed_at FROM untold_end u JOIN execution e ON e.id = ANY (ARRAY[u.execution_id])
+) u;
+
+-- check orphan of execution: what a worker held that left or was lost goes back
+SELECT s.execution_id AS id,
+       least(w.lost_at, w.stopped_at, w.lease_expires_at)
+           < b.at - b.lease - b.grace - b.pace * count(*) OVER () AS wrong,
+       format('taken back within %s', b.lease) AS expected,
+       format('worker %s, gone since %s', w.id, least(w.lost_at, w.stopped_at, w.lease_expires_at)) AS found
+FROM bound b CROSS JOIN slot s JOIN worker w ON w.id = s.worker_id WHERE s.finished_at IS NULL;
+
+-- check overdue of execution: an attempt that should have stopped is told to, or ended
+SELECT s.execution_id AS id, s.overdue_at < b.at - b.stop - b.grace - b.pace * count(*) OVER () AS wrong,
+       format('told to stop within %s', b.stop) AS expected, format('overdue since %s', s.overdue_at) AS found
+FROM bound b CROSS JOIN slot s WHERE s.finished_at IS NULL AND s.overdue_at IS NOT NULL;
+
+-- check waking of execution: what is due takes its place in line
+-- A retry takes it once its last slot is settled, which may have been a moment ago.
+SELECT d.execution_id AS id,
+       NOT EXISTS (SELECT FROM slot s WHERE s.execution_id = d.execution_id)
+       AND d.due_at < b.at - b.grace - b.pace * count(*) OVER ()
+                      - CASE WHEN e.attempt > 0 THEN b.settle * 10 ELSE interval '0' END AS wrong,
+       'in line' AS expected, format('due at %s', d.due_at) AS found
+FROM bound b CROSS JOIN delayed d JOIN execution e ON e.id = ANY (ARRAY[d.execution_id]) WHERE d.due_at < b.at;
+
+-- check expiry of execution: a deadline that has passed is acted on
+SELECT x.execution_id AS id, x.expires_at < b.at - b.grace - b.pace * count(*) OVER () AS wrong,
+       'no deadline any more' AS expected, format('expired at %s', x.expires_at) AS found
+FROM bound b CROSS JOIN expiring x WHERE x.expires_at < b.at;
+
+-- check idle_slot of queue: no free slot stands beside a waiting execution
+-- Whatever makes a slot free or a line longer leaves its instant in the queue's row.
+SELECT q.id,
+       (q.max_concurrent IS NULL OR q.max_concurrent > coalesce(h.slots, 0))
+       AND q.updated_at < b.at - b.grace - b.pace * count(*) OVER () AS wrong,
+       coalesce(q.max_concurrent || ' slots held', 'nobody waits') AS expected,
+       format('%s wait, %s slots held, since %s', q.depth, coalesce(h.slots, 0), q.updated_at) AS found
+FROM bound b
+CROSS JOIN action_queue q
+LEFT JOIN (SELECT s.queue_id, count(*) AS slots FROM slot s GROUP BY s.queue_id) h ON h.queue_id = q.id
+WHERE q.depth > 0 AND NOT q.paused;

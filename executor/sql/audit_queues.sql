@@ -1,0 +1,42 @@
+-- The queues' rows against what they count. Costs what lives.
+
+-- check queue_depth of queue: its depth is the number of its rows in the line
+SELECT q.id, q.depth <> coalesce(w.places, 0) AS wrong,
+       format('depth %s', coalesce(w.places, 0)) AS expected, format('depth %s', q.depth) AS found
+FROM action_queue q
+LEFT JOIN (SELECT w.queue_id, count(*) AS places FROM waiting w GROUP BY w.queue_id) w ON w.queue_id = q.id;
+
+-- check queue_head of queue: nobody waits before its head
+SELECT q.id, w.first_id < q.head_id AS wrong,
+       format('head at most %s', w.first_id) AS expected, format('head %s', q.head_id) AS found
+FROM action_queue q
+JOIN (SELECT w.queue_id, min(w.execution_id) AS first_id FROM waiting w GROUP BY w.queue_id) w ON w.queue_id = q.id;
+
+-- check queue_rules of queue: its limit and pause are its action's
+SELECT q.id, a.id IS NULL OR q.max_concurrent IS DISTINCT FROM a.max_concurrent OR q.paused <> a.paused AS wrong,
+       format('limit %s, paused %s', coalesce(a.max_concurrent::text, 'none'), a.paused) AS expected,
+       format('limit %s, paused %s', coalesce(q.max_concurrent::text, 'none'), q.paused) AS found
+FROM action_queue q LEFT JOIN action a ON a.id = q.action_id;
+
+-- check queue_limit of queue: no more slots than its limit, but for those from before the limit was lowered
+-- What was granted since then proves an overshoot. A limit takes effect under the queue's lock, at most one
+-- statement timeout after its action's `updated_at`; a grant leaves its own instant in the queue's.
+SELECT q.id,
+       h.slots > q.max_concurrent
+       AND (a.updated_at = a.created_at OR h.last_granted_at = q.updated_at
+            OR h.last_granted_at > a.updated_at + interval '30 s') AS wrong,
+       format('at most %s slots', q.max_concurrent) AS expected, format('%s slots', h.slots) AS found
+FROM action_queue q
+JOIN action a ON a.id = q.action_id
+JOIN (SELECT s.queue_id, count(*) AS slots, max(s.granted_at) AS last_granted_at FROM slot s GROUP BY s.queue_id) h
+     ON h.queue_id = q.id
+WHERE q.max_concurrent IS NOT NULL;
+
+-- check slot_number of execution: under a limit its slot has a number within it, without one it has none
+-- As above, only what was granted since the limit was last changed can be judged.
+SELECT s.execution_id AS id,
+       (a.updated_at = a.created_at OR s.granted_at > a.updated_at + interval '30 s')
+       AND (s.slot_number > q.max_concurrent OR (s.slot_number IS NULL) <> (q.max_concurrent IS NULL)) AS wrong,
+       CASE WHEN q.max_concurrent IS NULL THEN 'no number' ELSE format('1 to %s', q.max_concurrent) END AS expected,
+       coalesce(s.slot_number::text, 'no number') AS found
+FROM slot s JOIN action_queue q ON q.id = s.queue_id JOIN action a ON a.id = q.action_id;

@@ -1,0 +1,80 @@
+-- The record against what lives and against its own history. Costs what was ever recorded.
+
+-- check queue_totals of queue: what was ever enqueued, and what has ended and been settled
+SELECT coalesce(q.id, r.queue_id) AS id,
+       (q.total_enqueued = coalesce(r.enqueued, 0)
+        AND q.total_completed = coalesce(r.ended, 0) - coalesce(n.unsettled, 0)) IS NOT TRUE AS wrong,
+       format('%s enqueued, %s completed', coalesce(r.enqueued, 0), coalesce(r.ended, 0) - coalesce(n.unsettled, 0))
+           AS expected,
+       CASE WHEN q.id IS NULL THEN 'no queue'
+            ELSE format('%s enqueued, %s completed', q.total_enqueued, q.total_completed) END AS found
+FROM action_queue q
+FULL JOIN (
+    SELECT r.queue_id, count(*) AS enqueued, count(*) FILTER (WHERE r.has_ended) AS ended
+    FROM record r GROUP BY r.queue_id
+) r ON r.queue_id = q.id
+LEFT JOIN (
+    SELECT e.queue_id, count(*) AS unsettled
+    FROM (SELECT s.execution_id FROM slot s UNION SELECT u.execution_id FROM untold_end u) live
+    JOIN execution e ON e.id = ANY (ARRAY[live.execution_id]) AND e.completed_at IS NOT NULL
+    GROUP BY e.queue_id
+) n ON n.queue_id = coalesce(q.id, r.queue_id);
+
+-- check execution_queue of execution: who has not ended belongs to a queue of its action and key
+SELECT r.id, (q.action_id = r.action_id AND q.concurrency_key = coalesce(r.concurrency_key, '')) IS NOT TRUE AS wrong,
+       format('a queue of action %s, key %s', r.action_id, coalesce(r.concurrency_key, 'none')) AS expected,
+       CASE WHEN q.id IS NULL THEN format('queue %s, which is not there', r.queue_id)
+            ELSE format('queue %s of action %s, key %s', q.id, q.action_id,
+                        coalesce(nullif(q.concurrency_key, ''), 'none'))
+       END AS found
+FROM record r LEFT JOIN action_queue q ON q.id = r.queue_id WHERE NOT r.has_ended;
+
+-- check queued_in_line of execution: who is queued has a place in its line
+SELECT r.id, w.execution_id IS NULL AS wrong, format('a place in the line of queue %s', r.queue_id) AS expected,
+       'none' AS found
+FROM record r LEFT JOIN waiting w ON w.queue_id = r.queue_id AND w.execution_id = r.id WHERE r.status = 'queued';
+
+-- check started_in_slot of execution: who is scheduled or runs holds a slot for this attempt
+SELECT r.id, (s.attempt = r.attempt AND s.finished_at IS NULL) IS NOT TRUE AS wrong,
+       format('a slot for attempt %s', r.attempt) AS expected,
+       CASE WHEN s.execution_id IS NULL THEN 'none'
+            ELSE format('a slot for attempt %s, %s', s.attempt,
+                        CASE WHEN s.finished_at IS NULL THEN 'held' ELSE 'ended' END) END AS found
+FROM record r LEFT JOIN slot s ON s.execution_id = r.id WHERE r.status IN ('scheduled', 'running');
+
+-- check delayed_until of execution: who is delayed has a due time
+SELECT r.id, d.execution_id IS NULL AS wrong, format('due at %s', r.run_at) AS expected, 'never due' AS found
+FROM record r LEFT JOIN delayed d ON d.execution_id = r.id WHERE r.status = 'delayed';
+
+-- check deadline_kept of execution: who has not started and may expire has a deadline
+SELECT r.id, x.execution_id IS NULL AS wrong, format('expires at %s', r.expires_at) AS expected,
+       'never expires' AS found
+FROM record r LEFT JOIN expiring x ON x.execution_id = r.id
+WHERE r.expires_at IS NOT NULL AND r.status IN ('queued', 'delayed', 'scheduled');
+
+-- check execution_state of execution: it holds what its status says, and nothing that contradicts it
+SELECT r.id, NOT r.is_coherent AS wrong, format('what %s implies', r.status) AS expected,
+       (SELECT format('attempt %s, worker %s, queued %s, scheduled %s, started %s, completed %s%s', e.attempt,
+                      coalesce(e.worker_id, 'none'), coalesce(e.queued_at::text, 'never'),
+                      coalesce(e.scheduled_at::text, 'never'), coalesce(e.started_at::text, 'never'),
+                      coalesce(e.completed_at::text, 'never'),
+                      CASE WHEN e.result IS NOT NULL THEN ', with a result' END)
+        FROM execution e WHERE e.id = r.id) AS found
+FROM record r;
+
+-- check attempt_history of execution: what is in its history is one of its attempts, and ended as it did
+SELECT t.execution_id AS id,
+       (t.attempt <= r.attempt AND (t.attempt < r.attempt OR CASE
+            WHEN r.status IN ('scheduled', 'running') THEN false
+            WHEN r.status IN ('completed', 'failed', 'timeout', 'abandoned') THEN t.outcome = r.status::text
+            ELSE true END)) IS NOT TRUE AS wrong,
+       CASE WHEN r.id IS NULL THEN 'an execution'
+            ELSE format('%s at attempt %s', r.status, r.attempt) END AS expected,
+       format('attempt %s ended %s', t.attempt, t.outcome) AS found
+FROM attempt t LEFT JOIN record r ON r.id = t.execution_id;
+
+-- check attempt_recorded of execution: how its last attempt ended is in its history
+SELECT r.id, t.execution_id IS NULL AS wrong,
+       format('attempt %s in the history, %s', r.attempt, r.status) AS expected, 'not there' AS found
+FROM record r LEFT JOIN attempt t ON t.execution_id = r.id AND t.attempt = r.attempt
+WHERE r.status IN ('completed', 'failed', 'timeout', 'abandoned') OR (r.status = 'delayed' AND r.attempt > 0);
