@@ -44,11 +44,15 @@ async def test_a_statement_that_a_silent_server_does_not_answer_ends_in_time(dat
 
 async def test_a_transaction_in_which_the_server_falls_silent_ends_in_time(database_url: str) -> None:
     async with _behind_a_cable(database_url) as (database, cable):
-        started = time.monotonic()
-        with pytest.raises(Unavailable):
+
+        async def transaction() -> None:
             async with database.transaction() as connection:
                 await connection.execute("SELECT 1")
                 cable.freeze()
+
+        started = time.monotonic()
+        with pytest.raises(Unavailable):
+            await transaction()
         assert time.monotonic() - started < _BOUND_SECONDS
         cable.thaw()
         assert await database.fetchval("SELECT 1") == 1
