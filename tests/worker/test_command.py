@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import signal
 import time
 from dataclasses import replace
@@ -72,13 +71,14 @@ async def test_a_command_is_told_who_it_is_and_none_of_our_settings(
 ) -> None:
     monkeypatch.setenv("TURNSTILE_DATABASE_URL", "postgresql://secret")
     call = make_command_call("sh", "-c", "env | grep -E '^(TURNSTILE|TRACEPARENT)' | sort >&2")
-    report = await runner.run(call)
-    assert report.log.splitlines() == [
+    *told, mark = (await runner.run(call)).log.splitlines()
+    assert told == [
         f"TRACEPARENT={call.traceparent}",
         "TURNSTILE_ACTION_REF=command",
         "TURNSTILE_ATTEMPT=1",
         f"TURNSTILE_EXECUTION_ID={call.execution_id}",
     ]
+    assert mark.startswith("TURNSTILE_RUN=")
 
 
 async def test_a_command_that_does_not_read_its_stdin_is_no_problem(
@@ -212,13 +212,10 @@ async def test_a_daemon_that_keeps_the_pipes_open_does_not_hold_the_run(
     pids = tmp_path / "pids"
     daemon = 'setsid sh -c \'echo $$ >"$0"; exec sleep 1000\' "$0" &'
     command = f'{daemon} while [ ! -s "$0" ]; do sleep 0.01; done; echo 5'
-    try:
-        async with asyncio.timeout(5):
-            report = await runner.run(make_command_call("sh", "-c", command, str(pids)))
-        assert result_of(report) == "5"
-    finally:
-        # It left the group, so it is out of our reach: that is documented.
-        os.kill(pids_in(pids, 1)[0], signal.SIGKILL)
+    async with asyncio.timeout(5):
+        report = await runner.run(make_command_call("sh", "-c", command, str(pids)))
+    assert result_of(report) == "5"
+    await gone(pids_in(pids, 1))
 
 
 async def test_a_command_killed_from_outside_is_a_failure_that_may_be_retried(
@@ -239,6 +236,8 @@ async def test_a_cancelled_runner_leaves_no_process(
     with pytest.raises(asyncio.CancelledError):
         await running
     await gone(pids_in(pids, 3))
+    # Not even a dead one that nobody has asked after.
+    await until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids_in(pids, 3)))
 
 
 async def test_fifty_commands_at_once_keep_their_results_apart(

@@ -121,13 +121,15 @@ class Child:
         """Whether it can take another call."""
         return self._is_fresh and not self._group.ended.done()
 
-    async def ready(self, log: LogTail) -> Failed | None:
+    async def ready(self, log: LogTail) -> Failed | Stop | None:
         """Wait until the actions are loaded; return why that failed, if it did."""
         self._output.sink = log.write
         try:
             message = await self._receive()
         except ChildDied as error:
-            return failed("ProcessDied", f"the process {error} while it loaded the actions")
+            return self._group.overdue or failed(
+                "ProcessDied", f"the process {error} while it loaded the actions"
+            )
         finally:
             self._output.drain()
             self._output.sink = _discard
@@ -142,7 +144,7 @@ class Child:
 
     async def invoke(
         self, invoke: Invoke, log: LogTail, pass_on: Callable[[int, str], None]
-    ) -> Completed | Failed:
+    ) -> Completed | Failed | Stop:
         """Run one call to its end; its output goes to `log`, its log records to `pass_on` too."""
         # What a thread of the run before printed since then belongs to nobody.
         self._output.drain()
@@ -158,7 +160,9 @@ class Child:
                     case Ready() | NotReady() as late:
                         raise AssertionError(late)
         except ChildDied as error:
-            return failed("ProcessDied", f"the process {error} before the action returned")
+            return self._group.overdue or failed(
+                "ProcessDied", f"the process {error} before the action returned"
+            )
         finally:
             self._output.drain()
             self._output.sink = _discard

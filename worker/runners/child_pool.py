@@ -54,6 +54,9 @@ class ChildRunner:
     async def close(self) -> None:
         """End all processes, also such as still run something."""
         self._idle.clear()
+        for child in self._all:
+            # All are told first, so that their ends are waited for together.
+            child.kill()
         for child in list(self._all):
             await self._retire(child)
 
@@ -84,7 +87,7 @@ class ChildRunner:
             work, StoppableTask(work), stop=call.stop, timeout_seconds=None, grace_seconds=0.0
         )
 
-    async def _started(self, log: LogTail) -> Child | Failed:
+    async def _started(self, log: LogTail) -> Child | Failed | Stop:
         try:
             child = await Child.start(
                 self._targets, result_bytes_max=self._limits.result_bytes_max, guardian=self._guardian

@@ -18,7 +18,7 @@ from worker.runners.capture import PipeReader, ResultBuffer
 from worker.runners.guardian import Guardian
 from worker.runners.process_group import ProcessGroup, exit_sentence
 from worker.runners.report import Call, RunLimits, RunReport, ending
-from worker.runners.stopping import run_until_stopped
+from worker.runners.stopping import Stop, run_until_stopped
 
 _STDERR_IN_MESSAGE_CHARS: Final = 1000
 # Nothing will change about these by trying again.
@@ -94,7 +94,7 @@ class _Running:
         self._stdout = PipeReader(out_read, self._result.write)
         self._stderr = PipeReader(error_read, log.write)
 
-    async def outcome(self) -> Completed | Failed:
+    async def outcome(self) -> Completed | Failed | Stop:
         """Wait for the end, or for too large a result, and judge it."""
         overflow = asyncio.create_task(self._overflowed.wait(), name="result too large")
         try:
@@ -110,6 +110,8 @@ class _Running:
         if not self._result.is_complete:
             return result_too_large(self._result.size_bytes, self._result_bytes_max)
         code = self.group.ended.result()
+        if self.group.overdue is not None:
+            return self.group.overdue
         if code != 0:
             tail = self._log.text()[-_STDERR_IN_MESSAGE_CHARS:].strip()
             sentence = f"the command {exit_sentence(code)}"
