@@ -28,6 +28,7 @@ from aiormq.connection import TCPTransportFactory, TLSTransportFactory, Transpor
 from yarl import URL
 
 from common.broker.bulk_channel import BulkChannel, ChannelLost, DeliverySink, is_blocked, open_bulk_channel
+from common.broker.decoding import read_leniently
 
 log = logging.getLogger(__name__)
 
@@ -166,6 +167,7 @@ class BrokerConnection:
     """The loop that keeps a `Link` standing, and its state for /readyz."""
 
     def __init__(self, url: str, *, name: str, timeouts: BrokerTimeouts) -> None:
+        read_leniently()
         self._url = URL(url)
         if "heartbeat" not in self._url.query:
             self._url = self._url.update_query(heartbeat=timeouts.heartbeat_seconds)
