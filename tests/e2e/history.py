@@ -1,5 +1,6 @@
 """What happened, read from the record, and the recount that every end-to-end test ends with."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -33,14 +34,17 @@ class History:
     def __init__(self, connection: "asyncpg.Connection[asyncpg.Record]", auditor: Auditor) -> None:
         self._connection = connection
         self._auditor = auditor
+        self._turn = asyncio.Lock()
 
     async def value(self, query: str, *arguments: Any) -> Any:
-        """Return one value."""
-        return await self._connection.fetchval(query, *arguments)
+        """Return one value; may be asked by many tasks."""
+        async with self._turn:
+            return await self._connection.fetchval(query, *arguments)
 
     async def rows(self, query: str, *arguments: Any) -> list[asyncpg.Record]:
-        """Return all rows."""
-        return await self._connection.fetch(query, *arguments)
+        """Return all rows; may be asked by many tasks."""
+        async with self._turn:
+            return await self._connection.fetch(query, *arguments)
 
     async def ended(self, count: int, *, deadline_seconds: float = 60.0) -> None:
         """Wait until `count` executions have ended and been settled."""

@@ -1,17 +1,15 @@
 """A running system with everything that a test asks it: submit, look, cancel, wait, listen."""
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import httpx
 
 from common.messages import COMPLETED, STATUS_CHANGED
-from tests.e2e.history import History
+from tests.e2e.history import History, history_of
 from tests.e2e.processes import Service, System, running
 from tests.e2e.tap import Heard, Tap, tapped
 from tests.e2e.traffic import until
@@ -27,22 +25,6 @@ def numbers_in(file: Path) -> list[int]:
 def still_there(pids: Sequence[int]) -> list[int]:
     """Return those of the processes that exist."""
     return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
-
-
-class SharedHistory(History):
-    """Questions from many tasks, one after the other."""
-
-    def __init__(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
-        super().__init__(connection)
-        self._turn = asyncio.Lock()
-
-    async def value(self, query: str, *arguments: Any) -> Any:
-        async with self._turn:
-            return await super().value(query, *arguments)
-
-    async def rows(self, query: str, *arguments: Any) -> list[asyncpg.Record]:
-        async with self._turn:
-            return await super().rows(query, *arguments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,13 +129,10 @@ class Stage:
 @asynccontextmanager
 async def staged(database_url: str, amqp_url: str, **options: Any) -> AsyncIterator[Stage]:
     """Run a system with the options of `running`, and listen to all that it tells."""
-    connection = await asyncpg.connect(database_url)
-    try:
-        async with (
-            running(database_url, amqp_url, **options) as system,
-            httpx.AsyncClient(base_url=f"{system.http_url}/api/v1", timeout=30) as http,
-            tapped(amqp_url) as tap,
-        ):
-            yield Stage(system=system, history=SharedHistory(connection), http=http, tap=tap)
-    finally:
-        await connection.close()
+    async with (
+        running(database_url, amqp_url, **options) as system,
+        history_of(database_url) as history,
+        httpx.AsyncClient(base_url=f"{system.http_url}/api/v1", timeout=30) as http,
+        tapped(amqp_url) as tap,
+    ):
+        yield Stage(system=system, history=history, http=http, tap=tap)
