@@ -4,9 +4,9 @@ In: a migrated database without executions. Out: `Move`s in the order of their n
 
 What that order means: a number is drawn while the row that changed is locked, and its transaction holds that
 lock until it commits. So for each *row* the order of the numbers is the order of the commits. For each *line*
-too (what joins and leaves `waiting`, what is put into `slot` and taken out, a changed limit): all these are made
-under the lock of the queue's row, so the numbers of two transactions on one line never interleave. Claim and
-finish take no queue lock: theirs mean nothing against a line, only against their own rows.
+too (what joins and leaves `waiting`, what is put into `slot` and taken out, a changed limit): all these are
+made under the lock of the queue's row, so the numbers of two transactions on one line never interleave. Claim
+and finish take no queue lock: theirs mean nothing against a line, only against their own rows.
 """
 
 from collections.abc import Mapping

@@ -1,13 +1,13 @@
 """What happened in a run, as plain values from four witnesses that none of our services can tidy up.
 
 In: `log` (the database's own triggers), `runs` (the actions themselves), `tap` (a queue on the exchange) and
-the submitter. Out: a `Recording`, which `verdict.violations` holds against the promises P1 to P7. Nothing here
-decides.
+the submitter. Out: a `Recording`, which `verdict.violations` holds against the promises P1 to P7. Nothing
+here decides.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -177,3 +177,7 @@ class Recording:
     submitted: Sequence[Submitted]
     booted_at: datetime
     """Where CLOCK_BOOTTIME is 0, by the database's clock."""
+
+    def instant(self, boot_ns: int) -> datetime:
+        """Return what the database's clock showed when CLOCK_BOOTTIME did."""
+        return self.booted_at + timedelta(microseconds=boot_ns / 1000)

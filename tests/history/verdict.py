@@ -2,19 +2,51 @@
 
 In: a `Recording` and `Tolerances`. Out: `Violation`s, none for a history as it should be. Pure: the same
 recording has the same verdict for ever. Next: `limit` (P1), `order` (P2), `ends` (P3), `telling` (P4),
-`keeping` (P5), `fence` (P6), `healing` (P7); `figures` measures instead of judging.
+`keeping` (P5), `fence` and `copies` (P6), `healing` (P7); `figures` measures instead of judging.
 """
 
 from collections.abc import Callable, Iterator
 from typing import Final, TypeAlias
 
+from tests.history.copies import claims_run_once, runs_end_with_their_attempts
 from tests.history.ends import lives_are_legal
+from tests.history.fence import (
+    attempts_are_numbered,
+    attempts_have_one_worker,
+    lost_workers_change_nothing,
+    workers_live_once,
+)
+from tests.history.healing import free_slots_are_granted, lost_work_is_reclaimed
+from tests.history.keeping import executions_end, submits_are_kept
+from tests.history.limit import grants_keep_the_limit, runs_keep_the_limit
+from tests.history.order import first_grants_go_by_id, grants_take_the_head, ids_go_by_arrival
 from tests.history.recording import Recording
+from tests.history.telling import ends_are_told, slots_are_freed_in_time, slots_are_freed_once
 from tests.history.tolerances import Tolerances, Violation
 
 Rule: TypeAlias = Callable[[Recording, Tolerances], Iterator[Violation]]
 
-RULES: Final[tuple[Rule, ...]] = (lives_are_legal,)
+RULES: Final[tuple[Rule, ...]] = (
+    grants_keep_the_limit,
+    runs_keep_the_limit,
+    grants_take_the_head,
+    first_grants_go_by_id,
+    ids_go_by_arrival,
+    lives_are_legal,
+    ends_are_told,
+    slots_are_freed_once,
+    slots_are_freed_in_time,
+    submits_are_kept,
+    executions_end,
+    attempts_are_numbered,
+    attempts_have_one_worker,
+    lost_workers_change_nothing,
+    workers_live_once,
+    claims_run_once,
+    runs_end_with_their_attempts,
+    free_slots_are_granted,
+    lost_work_is_reclaimed,
+)
 
 
 def violations(recording: Recording, *, tolerances: Tolerances) -> list[Violation]:
