@@ -40,6 +40,10 @@ check: $(READY) ## Format, lint, types and layers: everything that runs no test
 test: $(READY) ## Run every test, against real servers
 	$(BIN)/python -m pytest
 
+.PHONY: mutants
+mutants: $(READY) ## Plant known bugs one at a time and print how many the tests catch
+	@$(BIN)/python -m tests.mutants $(ARGS)
+
 .PHONY: bench
 bench: $(READY) ## Measure throughput, hand-over, grant cost and memory on this machine
 	@$(BIN)/python -m benchmarks

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 import asyncpg
 import pytest
 
-from tests.integration.protocol import Protocol, connected, ids_in, new_worker, request
+from tests.integration.protocol import Protocol, accepted, connected, ids_in, new_worker, request
 from tests.integration.stepping import blocked
 from worker.record import Claim
 
@@ -76,6 +76,23 @@ async def test_admissions_to_one_line_commit_in_the_order_of_their_ids(
     (second,) = await late
     assert first < second
     assert await protocol.line() == [first, second]
+
+
+async def test_who_waits_for_one_line_draws_no_ticket_for_another_meanwhile(
+    protocol: Protocol, other: Protocol, database_url: str
+) -> None:
+    for ref in "ab":
+        await protocol.put(ref, max_concurrent=1)
+        await protocol.submit(ref)
+    transaction = protocol.transaction()
+    await transaction.start()
+    await protocol.submit("a")
+    both = await blocked(other, protocol, other.admit(request("a"), request("b")))
+    async with connected(database_url) as third:
+        (overtaking,) = await third.submit("b")
+    await transaction.commit()
+    verdicts, _ = await both
+    assert overtaking < accepted(verdicts[1]).execution_id, "P2: it would stand before one that is there"
 
 
 async def test_admissions_to_different_lines_do_not_wait_for_each_other(

@@ -63,6 +63,18 @@ async def test_an_end_that_somebody_else_wrote_is_not_this_worker_s_to_tell(
     assert await snapshot(protocol) == before
 
 
+async def test_a_late_report_of_this_worker_s_own_earlier_attempt_changes_nothing(
+    protocol: Protocol, running: list[int]
+) -> None:
+    one = running[0]
+    await protocol.hand_back(one)
+    await protocol.grant((await protocol.queue())["id"])
+    await protocol.claim(one, attempt=2)
+    before = await snapshot(protocol)
+    assert await protocol.finish_verdict(one, attempt=1) == "stale"
+    assert await snapshot(protocol) == before
+
+
 async def test_another_worker_s_report_is_stale(protocol: Protocol, running: list[int]) -> None:
     before = await snapshot(protocol)
     assert await protocol.finish_verdict(running[0], worker=OTHER_WORKER) == "stale"

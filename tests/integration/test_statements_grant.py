@@ -76,6 +76,17 @@ async def test_only_the_queues_named_are_granted(protocol: Protocol) -> None:
     assert (await protocol.grant(10**12)).granted == []
 
 
+async def test_a_paused_queue_beside_a_running_one_starts_nothing(protocol: Protocol) -> None:
+    for ref in "ab":
+        await protocol.put(ref, max_concurrent=0)
+        await protocol.submit(ref, 2)
+    await protocol.connection.execute("UPDATE action_queue SET max_concurrent = 1")
+    paused, running = [(await protocol.queue(ref))["id"] for ref in "ab"]
+    await protocol.connection.execute("UPDATE action_queue SET paused = true WHERE id = $1", paused)
+    grants = await protocol.grant(paused, running)
+    assert [g.action_ref for g in grants.granted] == ["b"]
+
+
 async def test_slots_under_a_limit_are_numbered_from_one_and_numbers_are_used_again(
     protocol: Protocol,
 ) -> None:

@@ -12,11 +12,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize
 
 from common.action_definition import ActionDefinition
 from executor.decisions import Accepted, Verdict
-from tests.integration.protocol import OTHER_WORKER, WORKER, Protocol, ids_in, offer
+from tests.integration.protocol import Protocol, ids_in, offer
 from tests.stateful.lines import Asked
 from tests.stateful.model import Model
 from tests.stateful.observation import expected, observe
-from tests.stateful.requests import BOUNDS, NOBODY, admission, asks
+from tests.stateful.requests import BOUNDS, NOBODY, RECLAIMS_MAX, admission, asks
 from worker.record import Offer
 
 T = TypeVar("T")
@@ -32,26 +32,35 @@ class Agreement(RuleBasedStateMachine):
         super().__init__()
         self.model = Model()
         self.ends: dict[str, str] = {}
+        self.agreed = True
         self.transaction = self.protocol.transaction()
         self.do(self.transaction.start())
 
     def teardown(self) -> None:
-        self.do(self.transaction.rollback())
+        """Heal: whatever was lost, late or dead, everything must drain (P5, P7)."""
+        try:
+            if self.agreed and self.model.runs:
+                self.heal()
+        finally:
+            self.do(self.transaction.rollback())
+
+    def heal(self) -> None:
+        """Bring everything to its end; a rule book that has the means overrides this."""
 
     def do(self, awaited: Coroutine[Any, Any, T]) -> T:
         return self.runner.run(awaited)
 
     @initialize(limit=st.sampled_from([1, 2, 3]), batch=st.lists(asks, min_size=8, max_size=8))
     def begin(self, limit: int, batch: list[Asked]) -> None:
-        for worker in (WORKER, OTHER_WORKER):
-            self.do(self.protocol.register(worker))
-            self.model.live_workers.add(worker)
+        for _ in range(2):
+            self.start_worker()
         for ref in BOUNDS:
             self.put(ref, limit, False)
         self.admit(batch)
 
     def agree(self, granted: list[int] | None = None) -> None:
         """Compare, and look at the promises in the tables themselves."""
+        self.agreed = False
         seen, ends = self.do(observe(self.protocol.connection))
         assert seen == expected(self.model)
         assert self.ends.items() <= ends.items(), "P3: an end has changed"
@@ -61,6 +70,19 @@ class Agreement(RuleBasedStateMachine):
             if started:
                 assert limit is None or len(held) <= limit, "P1: granted past the limit"
                 assert not waiting or max(started) < waiting[0], "P2: overtaken"
+        self.agreed = True
+
+    def start_worker(self) -> str:
+        """Start one more worker process, under an id of its own."""
+        worker = f"worker-{len(self.model.workers) + 1}"
+        self.do(self.protocol.register(worker))
+        self.model.workers.append(worker)
+        self.model.live_workers.add(worker)
+        return worker
+
+    def worker(self, n: int) -> str:
+        """Return one of the two latest workers; now and then one that may be long gone."""
+        return self.model.workers[n % len(self.model.workers) if n % 5 == 0 else -1 - n % 2]
 
     def choose(self, n: int, *statuses: str) -> int:
         """Return the n-th of those in one of these states; now and then any, or one that does not exist."""
@@ -78,6 +100,10 @@ class Agreement(RuleBasedStateMachine):
     def offers(self, status: str, which: list[int], off: int) -> list[Offer]:
         ids = sorted({self.choose(n, status) for n in which})
         return [offer(i, self.attempt(i, off)) for i in ids]
+
+    def offer(self, i: int) -> Offer:
+        """Return the offer that the latest grant made."""
+        return offer(i, self.model.runs[i].attempt)
 
     def admit(self, batch: list[Asked]) -> None:
         verdicts, grants = self.do(self.protocol.admit(*map(admission, batch)))
@@ -103,7 +129,9 @@ class Agreement(RuleBasedStateMachine):
         return "full"
 
     def put(self, ref: str, limit: int | None, paused: bool) -> list[int]:
-        definition = ActionDefinition(ref=ref, max_concurrent=limit, paused=paused, max_queued=BOUNDS[ref])
+        definition = ActionDefinition(
+            ref=ref, max_concurrent=limit, paused=paused, max_queued=BOUNDS[ref], max_reclaims=RECLAIMS_MAX
+        )
         granted = ids_in(self.do(self.protocol.queue_manager.put_actions([definition])))
         assert granted == self.model.put_action(ref, limit, paused, BOUNDS[ref])
         return granted

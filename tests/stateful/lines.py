@@ -29,8 +29,11 @@ class Run:
     status: str
     attempt: int = 0
     failures: int = 0
+    reclaims: int = 0
     worker: str | None = None
     stop_asked: bool = False
+    stops_told: int = 0
+    """How often the watchdog has told the worker to stop this attempt."""
     overdue: bool = False
     """Its time to live has run out."""
 

@@ -4,97 +4,16 @@ One call of the model is one statement. It knows nothing of PostgreSQL: a line i
 takes the smallest while there is room.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from tests.stateful.lines import TERMINAL, UNSTARTED, Asked, Line, Queue, Run
+from tests.stateful.lines import TERMINAL, UNSTARTED, Run
+from tests.stateful.queues import Queues
 
 
 @dataclass(slots=True)
-class Model:
-    """All queues."""
-
-    actions: dict[str, tuple[int | None, bool, int | None]] = field(default_factory=dict)
-    queues: dict[Line, Queue] = field(default_factory=dict)
-    runs: dict[int, Run] = field(default_factory=dict)
-    delayed: dict[int, bool] = field(default_factory=dict)
-    """Whether it is due."""
-    deadlines: set[int] = field(default_factory=set)
-    untold: set[int] = field(default_factory=set)
-    live_workers: set[str] = field(default_factory=set)
-    attempts: int = 0
-    """Rows of history."""
-
-    def put_action(self, ref: str, limit: int | None, paused: bool, bound: int | None) -> list[int]:
-        self.actions[ref] = (limit, paused, bound)
-        lines = [line for line in self.queues if line[0] == ref]
-        for line in lines:
-            queue = self.queues[line]
-            queue.limit, queue.paused, queue.bound = limit, paused, bound
-        return self.grant(lines)
-
-    def grant(self, lines: Iterable[Line]) -> list[int]:
-        granted = []
-        for queue in (self.queues[line] for line in set(lines)):
-            while queue.waiting and queue.room:
-                head = min(queue.waiting)
-                queue.waiting.remove(head)
-                queue.slots[head] = False
-                run = self.runs[head]
-                run.status, run.attempt, run.worker = "scheduled", run.attempt + 1, None
-                granted.append(head)
-        return sorted(granted)
-
-    def admit(self, batch: Sequence[Asked], ids: Sequence[int | None]) -> tuple[list[str], list[int]]:
-        """`ids` are the tickets that newcomers drew. Returns what became of each, and what was granted."""
-        room = {}
-        for asked in batch:
-            if asked.line not in self.queues:
-                limit, paused, bound = self.actions[asked.line[0]]
-                self.queues[asked.line] = Queue(limit=limit, paused=paused, bound=bound)
-            queue = self.queues[asked.line]
-            room[asked.line] = queue.room + (queue.bound or 0) - len(queue.waiting)
-        known = {run.asked.key: i for i, run in self.runs.items() if run.asked.key is not None}
-        verdicts, refused = [], set()
-        for asked, ticket in zip(batch, ids, strict=True):
-            if asked.key is not None and asked.key in known:
-                same = self.runs[known[asked.key]].asked == asked
-                verdicts.append(
-                    f"copy of {known[asked.key]}" if same else f"conflict with {known[asked.key]}"
-                )
-            elif asked.key is not None and asked.key in refused:
-                verdicts.append("full")
-            elif self._is_full(asked, room):
-                refused.add(asked.key)
-                verdicts.append("full")
-            else:
-                assert ticket is not None, f"{asked} was not taken"
-                verdicts.append(f"new {ticket}")
-                self._take(ticket, asked)
-                if asked.key is not None:
-                    known[asked.key] = ticket
-        return verdicts, self.grant(asked.line for asked in batch)
-
-    def _is_full(self, asked: Asked, room: dict[Line, float]) -> bool:
-        if asked.delayed or self.queues[asked.line].bound is None:
-            return False
-        room[asked.line] -= 1
-        return room[asked.line] < 0
-
-    def _take(self, ticket: int, asked: Asked) -> None:
-        queue = self.queues[asked.line]
-        self.runs[ticket] = Run(asked=asked, status="delayed" if asked.delayed else "queued")
-        queue.enqueued += 1
-        if asked.delayed:
-            self.delayed[ticket] = False
-        else:
-            queue.waiting.add(ticket)
-        if asked.mortal:
-            self.deadlines.add(ticket)
-
-    def position(self, i: int) -> int | None:
-        waiting = self.queue_of(i).waiting
-        return sorted(waiting).index(i) + 1 if i in waiting else None
+class Model(Queues):
+    """All queues, and what workers, requests to stop and time do to them."""
 
     def claim(self, worker: str, i: int, attempt: int) -> str:
         run = self.runs.get(i)
@@ -181,33 +100,58 @@ class Model:
         woken = sorted(i for i, is_due in self.delayed.items() if is_due and i not in self.queue_of(i).slots)
         for i in woken:
             del self.delayed[i]
-            self._stand_in_line(i)
+            self.stand_in_line(i)
         return woken, self.grant(self.runs[i].asked.line for i in woken)
 
     def hand_back(self, worker: str, i: int, attempt: int) -> bool:
         run = self.runs.get(i)
         if run is None or (run.status, run.attempt, run.worker) != ("running", attempt, worker):
             return False
-        self.attempts += 1
         if run.stop_asked:
-            run.status = "cancelled"
-            self.queue_of(i).slots[i] = True
+            self._end_here(i, "cancelled")
             return False
-        del self.queue_of(i).slots[i]
-        self._stand_in_line(i)
-        if run.asked.mortal:
-            self.deadlines.add(i)
+        self._return_to_line(i)
         return True
 
-    def _stand_in_line(self, i: int) -> None:
-        self.runs[i].status, self.runs[i].worker = "queued", None
-        self.queue_of(i).waiting.add(i)
+    def reclaim(self, max_reclaims: int) -> tuple[list[int], dict[int, str], list[int]]:
+        """Return what went back, how others ended, and what was granted."""
+        self.lost_workers |= set(self.workers) - self.live_workers
+        orphans = [i for i in sorted(self.slots()) if self._runs_under_a_lost_worker(i)]
+        lines = {self.runs[i].asked.line for i in orphans}
+        returned, ended = [], {}
+        for i in orphans:
+            run = self.runs[i]
+            if run.stop_asked or run.reclaims >= max_reclaims:
+                ended[i] = "cancelled" if run.stop_asked else "abandoned"
+                self._end_here(i, ended[i])
+            else:
+                run.reclaims += 1
+                self._return_to_line(i)
+                returned.append(i)
+        return returned, ended, self.grant(lines)
 
-    def queue_of(self, i: int) -> Queue:
-        return self.queues[self.runs[i].asked.line]
+    def stop_overdue(self, overdue: set[int], asks_max: int) -> tuple[list[int], list[int]]:
+        """Return whose workers are told to stop, and what ends without them."""
+        late = sorted(i for i in overdue if self.runs[i].status == "running" and self.runs[i].stop_asked)
+        told = [i for i in late if self.runs[i].stops_told < asks_max]
+        ended = [i for i in late if i not in told]
+        for i in told:
+            self.runs[i].stops_told += 1
+        for i in ended:
+            self._end_here(i, "cancelled")
+        return told, ended
 
-    def slots(self) -> dict[int, bool]:
-        return {i: ended for queue in self.queues.values() for i, ended in queue.slots.items()}
+    def _runs_under_a_lost_worker(self, i: int) -> bool:
+        return self.runs[i].status == "running" and self.runs[i].worker in self.lost_workers
 
-    def idle(self) -> set[Line]:
-        return {line for line, queue in self.queues.items() if queue.waiting and queue.room}
+    def _end_here(self, i: int, status: str) -> None:
+        self.attempts += 1
+        self.runs[i].status = status
+        self.queue_of(i).slots[i] = True
+
+    def _return_to_line(self, i: int) -> None:
+        self.attempts += 1
+        del self.queue_of(i).slots[i]
+        self.stand_in_line(i)
+        if self.runs[i].asked.mortal:
+            self.deadlines.add(i)

@@ -13,7 +13,7 @@ WITH line AS (
     SELECT q.*, a.ref, q.concurrency_key AS key FROM action_queue q JOIN action a ON a.id = q.action_id
 )
 SELECT json_build_object(
-    'runs', (SELECT json_agg(json_build_array(id, status, attempt, failures, worker_id,
+    'runs', (SELECT json_agg(json_build_array(id, status, attempt, failures, reclaims, worker_id,
                                               cancel_requested_at IS NOT NULL) ORDER BY id) FROM execution),
     'ends', (SELECT json_object_agg(id, concat_ws(' ', status, result, error_type, error_message,
                                                        completed_at))
@@ -63,7 +63,7 @@ def expected(model: Model) -> Observation:
     """Return what should stand there."""
     return Observation(
         runs=[
-            [i, run.status, run.attempt, run.failures, run.worker, run.stop_asked]
+            [i, run.status, run.attempt, run.failures, run.reclaims, run.worker, run.stop_asked]
             for i, run in sorted(model.runs.items())
         ],
         lines=[

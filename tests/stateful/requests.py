@@ -6,17 +6,17 @@ from hypothesis import strategies as st
 
 from common.domain.states import Status
 from executor.decisions import Admission
-from tests.integration.protocol import OTHER_WORKER, WORKER, request
+from tests.integration.protocol import request
 from tests.stateful.lines import Asked
 
 LINES = [("plain", ""), ("keyed", "x"), ("keyed", "y"), ("bounded", "")]
 BOUNDS = {"plain": None, "keyed": None, "bounded": 2}
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
 NOBODY = 10**15
+RECLAIMS_MAX = 2
 
 seldom = st.sampled_from([False, False, False, True])
 limits = st.sampled_from([None, 0, 1, 1, 2, 2, 3, 5])
-workers = st.sampled_from([WORKER, WORKER, OTHER_WORKER])
 asks = st.builds(
     Asked,
     line=st.sampled_from(LINES),

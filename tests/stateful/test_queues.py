@@ -9,24 +9,22 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.integration.protocol import Protocol
-from tests.stateful.executor_rules import ExecutorRules
-from tests.stateful.time_rules import TimeRules
-from tests.stateful.worker_rules import WorkerRules
+from tests.stateful.healing import Healing
 
 
-class Queues(ExecutorRules, WorkerRules, TimeRules):
-    """Says everything twice: to the statements and to the model."""
+class Machine(Healing):
+    """Says everything twice, to the statements and to the model; at the end everything drains."""
 
 
 @pytest.mark.timeout(400)
 def test_the_statements_do_what_the_model_says(database_url: str) -> None:
     with asyncio.Runner() as runner:
-        Queues.runner = runner
+        Machine.runner = runner
         connection = runner.run(asyncpg.connect(database_url))
-        Queues.protocol = Protocol(connection)
+        Machine.protocol = Protocol(connection)
         try:
             run_state_machine_as_test(
-                Queues,
+                Machine,
                 settings=settings(
                     max_examples=200, stateful_step_count=50, deadline=None, print_blob=True,
                     derandomize=os.environ.get("CI", "").lower() in ("true", "1"),

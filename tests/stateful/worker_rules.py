@@ -1,47 +1,49 @@
-"""What workers may do: claim, finish, hand back, lose their lease."""
+"""What workers may do, the living and those given up: claim, finish, hand back."""
 
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from common.domain.states import Status
-from tests.stateful.agreement import Agreement
-from tests.stateful.requests import ends, seldom, some, strayed, workers
+from tests.stateful.lease_rules import LeaseRules
+from tests.stateful.requests import ends, nth, seldom, some, strayed
 from worker.record import Claim, Finished, Offer, Report, Verdict
 
 
-class WorkerRules(Agreement):
-    """Two workers."""
+class WorkerRules(LeaseRules):
+    """Two workers, and the ghosts of those before them."""
 
-    @rule(worker=workers, off=strayed, which=some, late=seldom)
+    @rule(n=nth, off=strayed, which=some, late=seldom)
     @precondition(lambda self: self.has("scheduled"))
-    def claim(self, worker: str, off: int, which: list[int], late: bool) -> None:
+    def claim(self, n: int, off: int, which: list[int], late: bool) -> None:
+        worker = self.worker(n)
         self._pass_time(worker, late)
-        self._claim(worker, self.offers("scheduled", which, off))
+        self.claim_as(worker, self.offers("scheduled", which, off))
 
-    @rule(worker=workers, off=strayed, which=some, status=ends, retry=st.booleans(), late=seldom)
+    @rule(n=nth, off=strayed, which=some, status=ends, retry=st.booleans(), late=seldom)
     @precondition(lambda self: self.has("running"))
-    def finish(
-        self, *, worker: str, off: int, which: list[int], status: Status, retry: bool, late: bool
-    ) -> None:
+    def finish(self, *, n: int, off: int, which: list[int], status: Status, retry: bool, late: bool) -> None:
+        worker = self.worker(n)
         self._pass_time(worker, late)
-        self._finish(worker, self.offers("running", which, off), status, retry)
+        self.finish_as(worker, self.offers("running", which, off), status, retry)
 
-    @rule(worker=workers, which=some, status=ends, retry=st.booleans(), meanwhile=st.integers(0, 3))
+    @rule(n=nth, which=some, status=ends, retry=st.booleans(), meanwhile=st.integers(0, 3))
     @precondition(lambda self: self.has("scheduled"))
-    def work(self, worker: str, which: list[int], status: Status, retry: bool, meanwhile: int) -> None:
+    def work(self, n: int, which: list[int], status: Status, retry: bool, meanwhile: int) -> None:
         """What a worker in good health does, from claim to finish, and what may come between."""
+        worker = self.worker(n)
         self.renew(worker)
         offers = self.offers("scheduled", which, 0)
-        self._claim(worker, offers)
+        self.claim_as(worker, offers)
         if meanwhile == 0:
             self.ask_to_stop({o.execution_id for o in offers})
         elif meanwhile == 1:
             self.run_out({o.execution_id for o in offers})
-        self._finish(worker, offers, status, retry)
+        self.finish_as(worker, offers, status, retry)
 
-    @rule(worker=workers, which=some, off=strayed, late=seldom)
+    @rule(n=nth, which=some, off=strayed, late=seldom)
     @precondition(lambda self: self.has("running"))
-    def hand_back(self, worker: str, which: list[int], off: int, late: bool) -> None:
+    def hand_back(self, n: int, which: list[int], off: int, late: bool) -> None:
+        worker = self.worker(n)
         offers = self.offers("running", which, off)
         if late:
             self.run_out({o.execution_id for o in offers})
@@ -53,28 +55,18 @@ class WorkerRules(Agreement):
         assert back == expected_back
         self.agree()
 
-    @rule(worker=workers)
-    def lose_lease(self, worker: str) -> None:
-        self.do(self.protocol.lose_lease(worker))
-        self.model.live_workers.discard(worker)
-
-    @rule(worker=workers)
-    def renew(self, worker: str) -> None:
-        assert self.do(self.protocol.renew(worker)) == (True, False)
-        self.model.live_workers.add(worker)
-
     def _pass_time(self, worker: str, late: bool) -> None:
         if late:
-            self.lose_lease(worker)
+            self.fall_silent(worker)
 
-    def _claim(self, worker: str, offers: list[Offer]) -> None:
+    def claim_as(self, worker: str, offers: list[Offer]) -> None:
         said = self.do(self.protocol.record(worker).exchange(offers))
         assert [_verdict(s) for s in said] == [
             self.model.claim(worker, o.execution_id, o.attempt) for o in offers
         ]
         self.agree()
 
-    def _finish(self, worker: str, offers: list[Offer], status: Status, retry: bool) -> None:
+    def finish_as(self, worker: str, offers: list[Offer], status: Status, retry: bool) -> None:
         again = retry and status is Status.FAILED
         reports = [
             Report(

@@ -1,0 +1,176 @@
+"""Defects of the statements: what they guard, lock, count and keep in order."""
+
+# ruff: noqa: E501  (quoted lines are as long as they are)
+
+from typing import Final
+
+from tests.mutants.defect import Defect
+
+_SQL: Final = "common/sql"
+_T: Final = "tests/integration/test_statements"
+
+PROTOCOL_DEFECTS: Final = (
+    Defect(
+        name="a finish does not name its attempt",
+        file=f"{_SQL}/31_finish.sql",
+        before="e.id = ANY (ARRAY[r.id]) AND e.attempt = r.attempt AND e.worker_id = in_worker_id\n",
+        after="e.id = ANY (ARRAY[r.id]) AND e.worker_id = in_worker_id\n",
+        caught_by=(f"{_T}_finish.py",),
+    ),
+    Defect(
+        name="a finish does not name its worker",
+        file=f"{_SQL}/31_finish.sql",
+        before="e.attempt = r.attempt AND e.worker_id = in_worker_id\n          AND e.status = ANY",
+        after="e.attempt = r.attempt\n          AND e.status = ANY",
+        caught_by=(f"{_T}_finish.py",),
+    ),
+    Defect(
+        name="a finish needs no live lease",
+        file=f"{_SQL}/31_finish.sql",
+        before="lease_live := FOUND;",
+        after="lease_live := true;",
+        caught_by=(f"{_T}_finish.py",),
+    ),
+    Defect(
+        name="a claim does not name its attempt",
+        file=f"{_SQL}/30_claim.sql",
+        before="e.id = ANY (ARRAY[c.id]) AND e.attempt = c.attempt AND e.status = ANY (:sources_of_claim)\n"
+        "          AND (e.expires_at",
+        after="e.id = ANY (ARRAY[c.id]) AND e.status = ANY (:sources_of_claim)\n          AND (e.expires_at",
+        caught_by=(f"{_T}_claim.py",),
+    ),
+    Defect(
+        name="a lease is taken away beside a claim under way",
+        file=f"{_SQL}/62_reclaim.sql",
+        before="        FOR UPDATE SKIP LOCKED\n",
+        after="        FOR NO KEY UPDATE SKIP LOCKED\n",
+        caught_by=(f"{_T}_lease_races.py",),
+    ),
+    Defect(
+        name="a claim sets no instant from which it is overdue",
+        file=f"{_SQL}/30_claim.sql",
+        before="overdue_at = claimed_now + make_interval(secs => m.timeout_seconds)",
+        after="overdue_at = NULL",
+        caught_by=(f"{_T}_overdue.py",),
+    ),
+    Defect(
+        name="a retry outlives a request to stop",
+        file=f"{_SQL}/31_finish.sql",
+        before="r.due_at IS NOT NULL AND e.cancel_requested_at IS NULL",
+        after="r.due_at IS NOT NULL",
+        caught_by=(f"{_T}_finish.py",),
+    ),
+    Defect(
+        name="the queue is locked and counted in one statement",
+        file=f"{_SQL}/10_grant.sql",
+        before="    PERFORM 1 FROM action_queue q WHERE q.id = ANY (in_queue_ids) ORDER BY q.id FOR NO KEY UPDATE;\n"
+        "    SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids FROM turnstile.grant_locked(in_queue_ids)"
+        " g;\n",
+        after="    SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids FROM turnstile.grant_locked(in_queue_ids)"
+        " g;\n    PERFORM 1 FROM action_queue q WHERE q.id = ANY (in_queue_ids) ORDER BY q.id FOR NO KEY UPDATE;\n",
+        caught_by=(f"{_T}_concurrency.py", f"{_T}_races.py"),
+    ),
+    Defect(
+        name="tickets are drawn before the lock",
+        file=f"{_SQL}/20_admit.sql",
+        before="    PERFORM 1 FROM action_queue q WHERE q.id = ANY (queue_ids) ORDER BY q.id FOR NO KEY UPDATE;\n"
+        "    tickets := ARRAY(SELECT nextval('execution_id_seq')"
+        " FROM generate_series(1, cardinality(in_action_refs)));\n",
+        after="    tickets := ARRAY(SELECT nextval('execution_id_seq')"
+        " FROM generate_series(1, cardinality(in_action_refs)));\n"
+        "    PERFORM 1 FROM action_queue q WHERE q.id = ANY (queue_ids) ORDER BY q.id FOR NO KEY UPDATE;\n",
+        caught_by=(f"{_T}_concurrency.py",),
+    ),
+    Defect(
+        name="a paused queue is granted",
+        file=f"{_SQL}/10_grant.sql",
+        before="        WHERE q.id = ANY (in_queue_ids) AND NOT q.paused AND q.depth > 0\n",
+        after="        WHERE q.id = ANY (in_queue_ids) AND q.depth > 0\n",
+        caught_by=(f"{_T}_grant.py",),
+    ),
+    Defect(
+        name="the tail of the line is granted",
+        file=f"{_SQL}/10_grant.sql",
+        before="                ORDER BY line.execution_id LIMIT r.take\n",
+        after="                ORDER BY line.execution_id DESC LIMIT r.take\n",
+        caught_by=(f"{_T}_grant.py",),
+    ),
+    Defect(
+        name="a grant has the attempt of the grant before it",
+        file=f"{_SQL}/10_grant.sql",
+        before="attempt = e.attempt + 1",
+        after="attempt = greatest(e.attempt, 1)",
+        caught_by=(f"{_T}_grant.py", f"{_T}_hand_back.py"),
+    ),
+    Defect(
+        name="a slot is released without its attempt",
+        file=f"{_SQL}/40_settle.sql",
+        before="WHERE s.execution_id = ANY (ARRAY[c.id]) AND s.attempt = c.attempt AND s.finished_at IS NOT NULL",
+        after="WHERE s.execution_id = ANY (ARRAY[c.id]) AND s.finished_at IS NOT NULL",
+        caught_by=(f"{_T}_settle.py",),
+    ),
+    Defect(
+        name="a slot is released before its attempt has ended",
+        file=f"{_SQL}/40_settle.sql",
+        before="s.attempt = c.attempt AND s.finished_at IS NOT NULL",
+        after="s.attempt = c.attempt",
+        caught_by=(f"{_T}_settle.py",),
+    ),
+    Defect(
+        name="what goes back stands where no grant looks",
+        file=f"{_SQL}/32_hand_back.sql",
+        before="head_id = least(q.head_id, n.first_id), ",
+        after="",
+        caught_by=(f"{_T}_hand_back.py", f"{_T}_reclaim.py"),
+    ),
+    Defect(
+        name="reclaims are not counted",
+        file=f"{_SQL}/32_hand_back.sql",
+        before="reclaims = e.reclaims + in_counts::integer",
+        after="reclaims = e.reclaims",
+        caught_by=(f"{_T}_reclaim.py",),
+    ),
+    Defect(
+        name="a reclaim judges by the moment at which it runs",
+        file=f"{_SQL}/62_reclaim.sql",
+        before="w.lease_expires_at < coalesce(in_as_of, clock_timestamp())",
+        after="w.lease_expires_at < clock_timestamp()",
+        caught_by=(f"{_T}_reclaim.py",),
+    ),
+    Defect(
+        name="a reclaimed worker may renew",
+        file=f"{_SQL}/50_lease.sql",
+        before="WHERE w.id = in_worker_id AND w.lost_at IS NULL AND w.stopped_at IS NULL",
+        after="WHERE w.id = in_worker_id AND w.stopped_at IS NULL",
+        caught_by=(f"{_T}_reclaim.py",),
+    ),
+    Defect(
+        name="a retry wakes before its last slot is settled",
+        file=f"{_SQL}/61_lines.sql",
+        before="d.due_at <= woken_at AND (SELECT s.execution_id FROM slot s WHERE s.execution_id = d.execution_id)"
+        " IS NULL",
+        after="d.due_at <= woken_at",
+        caught_by=(f"{_T}_sweeps.py",),
+    ),
+    Defect(
+        name="a cancel ends what runs",
+        file=f"{_SQL}/33_end_unstarted.sql",
+        before="e.status = ANY (:sources_of_expire)",
+        after="e.status = ANY (:sources_of_cancel)",
+        caught_by=(f"{_T}_cancel.py",),
+    ),
+    Defect(
+        name="an end without a slot is told to nobody",
+        file=f"{_SQL}/33_end_unstarted.sql",
+        before="        WHERE b.status IN ('queued', 'delayed')\n",
+        after="        WHERE b.status IN ('delayed')\n",
+        caught_by=(f"{_T}_cancel.py", f"{_T}_sweeps.py"),
+    ),
+    Defect(
+        name="a cancelled one is still counted as waiting",
+        file=f"{_SQL}/33_end_unstarted.sql",
+        before="SET depth = q.depth - n.gone",
+        after="SET depth = q.depth",
+        caught_by=(f"{_T}_cancel.py",),
+    ),
+)
