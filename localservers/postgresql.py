@@ -134,8 +134,8 @@ def _settings(folder: Path, port: int, *, durable: bool) -> str:
         "shared_buffers": "128MB",
         "max_wal_size": "2GB",
         "jit": "off",
+        # Even so a commit is with the operating system when it is answered: a crash of the server keeps it.
         "fsync": kept,
-        "synchronous_commit": kept,
         "full_page_writes": kept,
         "timezone": "UTC",
         "log_timezone": "UTC",

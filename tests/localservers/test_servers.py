@@ -74,6 +74,18 @@ async def test_committed_rows_outlive_a_restart_of_postgresql(own: LocalServers,
     assert await query(url, "SELECT answer FROM kept") == 42
 
 
+async def test_what_was_committed_last_outlives_a_crash_of_a_server_that_is_not_durable() -> None:
+    with LocalServers.start(durable=False) as quick:
+        url = quick.postgresql.url()
+        connection = await asyncpg.connect(url)
+        await connection.execute("CREATE TABLE kept (number int)")
+        for number in range(50):
+            await connection.execute("INSERT INTO kept VALUES ($1)", number)
+        quick.postgresql.restart("immediate")
+        assert await query(url, "SELECT count(*) FROM kept") == 50
+        connection.terminate()
+
+
 async def test_a_database_is_a_copy_of_its_template_and_can_be_dropped_while_in_use(
     own: LocalServers,
 ) -> None:
