@@ -1,16 +1,13 @@
 """What the workers of a run serve. Each run writes a line when it starts and one when it stops.
 
-In: parameters that say how long to take and how often to fail. Out: lines in the file that `CHAOS_RECORD`
-names, where nothing of ours can tidy them up; a run that is killed leaves no stop. No lock is taken for a
-line: a process that is paused while it held one would stop all others.
+In: parameters that say how long to take and how often to fail. Out: lines in the run's record.
 """
 
 import asyncio
 import sys
 import time
-from pathlib import Path
 
-from tests.chaos.chaos_command import append
+from tests.chaos.record import note_start, note_stop
 from worker import Context, TemporaryError, action, command_action
 
 
@@ -23,9 +20,9 @@ async def one(context: Context, seconds: float) -> int:
 @action("chaos.two", max_concurrent=2, max_reclaims=1000)
 def two(context: Context, seconds: float) -> int:
     """Run in a child process."""
-    append("start", context.execution_id, context.attempt)
+    note_start(context.execution_id, context.attempt)
     time.sleep(seconds)
-    append("stop", context.execution_id, context.attempt)
+    note_stop(context.execution_id, context.attempt)
     return context.execution_id
 
 
@@ -57,14 +54,14 @@ async def keyed(context: Context, customer: int, seconds: float) -> int:
 
 command = command_action(
     "chaos.command",
-    argv=[sys.executable, "-I", "-S", str(Path(__file__).with_name("chaos_command.py"))],
+    argv=[sys.executable, "-m", "tests.chaos.command"],
     max_concurrent=2,
     max_reclaims=1000,
 )
 
 
 async def _recorded(context: Context, seconds: float) -> int:
-    append("start", context.execution_id, context.attempt)
+    note_start(context.execution_id, context.attempt)
     await asyncio.sleep(seconds)
-    append("stop", context.execution_id, context.attempt)
+    note_stop(context.execution_id, context.attempt)
     return context.execution_id

@@ -25,8 +25,8 @@ async def drained(
     restore: Callable[[], Awaitable[None]],
     *,
     patience_seconds: float,
-) -> tuple[float, dict[str, int]]:
-    """Wait until nothing is left, or no longer than that; return the seconds it took and what is left.
+) -> dict[str, int]:
+    """Wait until nothing is left, or no longer than that; return how much of what is left.
 
     A change that was under way when its executor was paused may come after all, and late: `restore` is asked
     to undo it.
@@ -38,7 +38,7 @@ async def drained(
         assert row is not None
         left = {name: count for name, count in row.items() if count}
         if not left or now() - began > patience_seconds:
-            return now() - began, left
+            return left
         for action in await connection.fetch(_DEFINITIONS):
             if action["paused"] or action["max_concurrent"] != limits[action["ref"]]:
                 await restore()

@@ -18,6 +18,8 @@ from localservers import LocalServers
 from localservers.ports import free_port
 from migrations import migrate
 from tests.chaos.proxy import Proxy
+from tests.chaos.record import RECORD, RECORD_VARIABLE
+from tests.chaos.recorder import begin
 from tests.chaos.services import Service
 
 EXECUTORS: Final = ("executor-1", "executor-2")
@@ -25,8 +27,6 @@ WORKERS: Final = ("worker-1", "worker-2", "worker-3")
 LEASE_SECONDS: Final = 3.0
 ACTIONS_MODULE: Final = "tests.chaos.actions"
 VHOST: Final = "chaos"
-RECORD: Final = "record.jsonl"
-"""The file in the run's folder to which the actions write."""
 Server = Literal["database", "broker"]
 SERVERS: Final[tuple[Server, Server]] = ("database", "broker")
 
@@ -69,6 +69,7 @@ async def standing_ground(folder: Path) -> AsyncIterator[Ground]:
         amqp_url = await asyncio.to_thread(servers.rabbitmq.create_vhost, VHOST)
         async with asyncio.timeout(_MIGRATE_SECONDS):
             await migrate(database_url)
+            await begin(database_url, amqp_url)
         urls: Mapping[Server, str] = {"database": database_url, "broker": amqp_url}
         links = {
             (name, server): await stack.enter_async_context(Proxy(urls[server]).standing())
@@ -144,7 +145,7 @@ def _service(name: str, links: Mapping[tuple[str, Server], Proxy], folder: Path)
         environment={
             **_SETTINGS,
             **own_settings,
-            "CHAOS_RECORD": str(folder / RECORD),
+            RECORD_VARIABLE: str(folder / RECORD),
             "TURNSTILE_DATABASE_URL": links[name, "database"].url,
             "TURNSTILE_AMQP_URL": links[name, "broker"].url,
         },

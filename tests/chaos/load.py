@@ -103,7 +103,7 @@ def _submit(rng: random.Random, number: int, at_seconds: float, ref: str) -> Sub
     body: dict[str, Any] = {
         "action_ref": ref,
         "parameters": {"seconds": _run_seconds(rng, ref)},
-        "metadata": {"number": number},
+        "metadata": {"mark": number},
     }
     if ref == "chaos.keyed":
         body["parameters"]["customer"] = rng.randrange(_CUSTOMERS)

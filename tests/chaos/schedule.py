@@ -60,9 +60,9 @@ class Shape:
 
     seconds: float
     """Faults begin within so long; the load lasts as long."""
-    quiet_seconds: tuple[float, float] = (0.5, 4.0)
+    quiet_seconds: tuple[float, float] = (0.3, 3.0)
     """From the end of one fault to the next that comes alone."""
-    together: float = 0.3
+    together: float = 0.4
     """Share of faults that come while another is still there."""
     stretch: float = 1.0
     """How many times longer than short faults last."""

@@ -1,0 +1,112 @@
+"""One seed from nothing to a verdict: stand up, run, judge, clear away.
+
+In: a seed and the shape of a run. Out: an `Outcome`. Its folder, with the logs of all processes and what was
+recorded, stays only where something is wrong. Next: `report`.
+"""
+
+import logging
+import pickle
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import asyncpg
+import httpx
+
+from tests.chaos.findings import findings, left_behind
+from tests.chaos.ground import Ground, standing_ground
+from tests.chaos.recorder import read
+from tests.chaos.run import Course, take_course
+from tests.chaos.schedule import Shape
+from tests.chaos.windows import tolerances
+from tests.history.verdict import violations as violations_of
+
+_AUDIT_SECONDS: Final = 40.0
+_ENDS: Final = "SELECT status::text AS end, count(*) AS count FROM execution GROUP BY 1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of one seed."""
+
+    seed: int
+    shape: Shape
+    course: Course
+    ends: Mapping[str, int]
+    figures: Mapping[str, str]
+    violations: list[str]
+    folder: Path
+    """Gone, unless there are violations."""
+
+    @property
+    def replay(self) -> str:
+        """The command that runs the same load and schedule again."""
+        return f"make chaos CHAOS_SEED={self.seed} CHAOS_SEEDS=1 CHAOS_SECONDS={self.shape.seconds:g}"
+
+
+async def run_seed(seed: int, shape: Shape, *, patience: float) -> Outcome:
+    """Run one seed; raises what the harness or a server could not do."""
+    folder = Path(tempfile.mkdtemp(prefix=f"chaos-seed-{seed}-"))
+    outcome: Outcome | None = None
+    try:
+        with _logging_to(folder / "harness.log"):
+            async with standing_ground(folder) as ground:
+                course = await take_course(ground, seed, shape, patience=patience)
+                outcome = await _judged(ground, course, seed, shape, patience)
+        outcome.violations.extend(left_behind(folder))
+        return outcome
+    finally:
+        if outcome is not None and not outcome.violations:
+            shutil.rmtree(folder)
+        elif outcome is None:
+            logging.getLogger(__name__).error("broken off; logs are in %s", folder)
+
+
+async def _judged(ground: Ground, course: Course, seed: int, shape: Shape, patience: float) -> Outcome:
+    connection = await asyncpg.connect(ground.database_url)
+    try:
+        ends = {row["end"]: row["count"] for row in await connection.fetch(_ENDS)}
+    finally:
+        await connection.close()
+    recording = await read(ground.database_url, ground.amqp_url, ground.folder, course.log)
+    (ground.folder / "recording.pickle").write_bytes(pickle.dumps(recording))
+    violations = [
+        *findings(ground, course, patience=patience),
+        *await _audit(ground),
+        *map(str, violations_of(recording, tolerances=tolerances(course, patience=patience))),
+    ]
+    return Outcome(
+        seed=seed,
+        shape=shape,
+        course=course,
+        ends=ends,
+        figures={},
+        violations=violations,
+        folder=ground.folder,
+    )
+
+
+async def _audit(ground: Ground) -> list[str]:
+    """Let the system recount itself; a clean audit has nothing to say."""
+    answer = await ground.http.get(f"{ground.executors[0].url}/api/v1/audit", timeout=_AUDIT_SECONDS)
+    if answer.status_code != httpx.codes.OK:
+        return [f"audit: {answer.status_code} {answer.text[:300]}"]
+    checks = answer.json()["checks"]
+    return [f"audit: {c['name']}: {c['says']}: {c['examples']}" for c in checks if c["faults"]]
+
+
+@contextmanager
+def _logging_to(file: Path) -> Iterator[None]:
+    """Keep what our own connections say about the faults out of the report."""
+    root, handler = logging.getLogger(), logging.FileHandler(file)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        handler.close()
