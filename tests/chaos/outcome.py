@@ -8,13 +8,12 @@ import logging
 import pickle
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import asyncpg
 import httpx
 
 from tests.chaos.findings import findings, left_behind
@@ -23,10 +22,12 @@ from tests.chaos.recorder import read
 from tests.chaos.run import Course, take_course
 from tests.chaos.schedule import Shape
 from tests.chaos.windows import tolerances
-from tests.history.verdict import violations as violations_of
+from tests.history.figures import Figures, figures
+from tests.history.verdict import violations
 
 _AUDIT_SECONDS: Final = 40.0
-_ENDS: Final = "SELECT status::text AS end, count(*) AS count FROM execution GROUP BY 1"
+RECORDING: Final = "recording.pickle"
+"""The file in the run's folder that holds the whole `Recording`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +37,7 @@ class Outcome:
     seed: int
     shape: Shape
     course: Course
-    ends: Mapping[str, int]
-    figures: Mapping[str, str]
+    figures: Figures
     violations: list[str]
     folder: Path
     """Gone, unless there are violations."""
@@ -67,25 +67,19 @@ async def run_seed(seed: int, shape: Shape, *, patience: float) -> Outcome:
 
 
 async def _judged(ground: Ground, course: Course, seed: int, shape: Shape, patience: float) -> Outcome:
-    connection = await asyncpg.connect(ground.database_url)
-    try:
-        ends = {row["end"]: row["count"] for row in await connection.fetch(_ENDS)}
-    finally:
-        await connection.close()
     recording = await read(ground.database_url, ground.amqp_url, ground.folder, course.log)
-    (ground.folder / "recording.pickle").write_bytes(pickle.dumps(recording))
-    violations = [
-        *findings(ground, course, patience=patience),
-        *await _audit(ground),
-        *map(str, violations_of(recording, tolerances=tolerances(course, patience=patience))),
-    ]
+    (ground.folder / RECORDING).write_bytes(pickle.dumps(recording))
+    bounds = tolerances(course, patience=patience)
     return Outcome(
         seed=seed,
         shape=shape,
         course=course,
-        ends=ends,
-        figures={},
-        violations=violations,
+        figures=figures(recording),
+        violations=[
+            *findings(ground, course, patience=patience),
+            *await _audit(ground),
+            *map(str, violations(recording, tolerances=bounds)),
+        ],
         folder=ground.folder,
     )
 

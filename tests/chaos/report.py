@@ -15,26 +15,33 @@ def shown(outcome: Outcome) -> str:
 
 
 def _lines(outcome: Outcome) -> Iterator[str]:
-    course, figures = outcome.course, outcome.figures
     yield f"seed {outcome.seed}: {outcome.shape.seconds:.0f} s of load and faults"
     yield ""
-    yield from _faults(course)
+    yield from _faults(outcome.course)
     yield ""
-    log = course.log
-    confirmed = sum(sent.confirmed_at is not None for sent in log.sent.values())
-    yield (
-        f"  submitted {len(log.sent)}, confirmed {confirmed}, sent again {log.repeated}; "
-        f"cancels {log.cancels}, changes {log.changes}"
-    )
-    yield "  executions by end: " + ", ".join(f"{count} {end}" for end, count in sorted(outcome.ends.items()))
-    yield f"  drained in {course.drained_in_seconds:.1f} s (bound {DRAIN_BOUND_SECONDS:.0f} s)"
-    for name, value in figures.items():
-        yield f"  {name}: {value}"
-    yield f"  violations: {len(outcome.violations)}"
+    yield from _figures(outcome)
+    yield f"  violations         {len(outcome.violations) or 'none'}"
     yield from (f"    {violation}" for violation in outcome.violations)
     if outcome.violations:
-        yield f"  logs and recording: {outcome.folder}"
-        yield f"  the same load and faults again: {outcome.replay}"
+        yield f"  logs, recording    {outcome.folder}"
+        yield f"  the same again     {outcome.replay}"
+
+
+def _figures(outcome: Outcome) -> Iterator[str]:
+    course, figures, log = outcome.course, outcome.figures, outcome.course.log
+    confirmed = sum(sent.confirmed_at is not None for sent in log.sent.values())
+    ends = ", ".join(f"{count} {end}" for end, count in sorted(figures.ends.items()))
+    yield f"  submitted          {len(log.sent)}, {confirmed} confirmed, {log.repeated} times sent again"
+    yield f"  cancels, changes   {log.cancels}, {log.changes}"
+    yield f"  executions         {figures.executions}: {ends}"
+    yield (
+        f"  grants, runs       {figures.grants}, {figures.runs}; {figures.reclaims} reclaims "
+        f"from {figures.workers_lost} lost workers; {figures.completions_told} completions told"
+    )
+    yield f"  worst slot leak    {figures.worst_slot_leak_seconds:.1f} s"
+    yield f"  worst reclaim      {figures.worst_reclaim_seconds:.1f} s"
+    yield f"  worst idle slot    {figures.worst_idle_seconds:.1f} s"
+    yield f"  drained in         {course.drained_in_seconds:.1f} s of {DRAIN_BOUND_SECONDS:.0f} s"
 
 
 def _faults(course: Course) -> Iterator[str]:
@@ -43,5 +50,4 @@ def _faults(course: Course) -> Iterator[str]:
         at_seconds = (injected.began_at - course.began_at).total_seconds()
         lasted_seconds = (injected.healed_at - injected.began_at).total_seconds()
         fault = injected.fault
-        what = fault.kind if fault.kind.startswith(fault.target.partition("-")[0]) else f"{fault.kind}"
-        yield f"  {at_seconds:5.1f} s  {lasted_seconds:5.1f} s  {what}: {fault.target}"
+        yield f"  {at_seconds:5.1f} s  {lasted_seconds:5.1f} s  {fault.kind}: {fault.target}"
