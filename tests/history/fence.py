@@ -1,6 +1,8 @@
 """P6: whoever lost its lease changes nothing. One attempt has one worker, and each grant a new number."""
 
+from collections import defaultdict
 from collections.abc import Iterator
+from typing import Final
 
 from common.domain.states import Status
 from tests.history.lives import EXECUTOR, lives_of, stories_of
@@ -14,6 +16,8 @@ from tests.history.recording import (
     WorkerMove,
 )
 from tests.history.tolerances import Tolerances, Violation
+
+_TAKEN_BACK: Final = (Status.QUEUED, Status.ABANDONED)
 
 
 def attempts_are_numbered(recording: Recording, _: Tolerances) -> Iterator[Violation]:
@@ -50,19 +54,22 @@ def attempts_have_one_worker(recording: Recording, _: Tolerances) -> Iterator[Vi
             what = f"attempt {move.attempt} was claimed by {claimers}, and ended by {move.worker_id}"
             yield _broken(what, move.execution_id, move.stamp)
         written.add(key)
+    for key, story in stories.items():
+        if story.claims and story.over is not None and key not in written:
+            yield _broken(f"attempt {key[1]} stands in no history", key[0], story.over.stamp)
 
 
 def lost_workers_change_nothing(recording: Recording, _: Tolerances) -> Iterator[Violation]:
-    """Once a worker is marked as lost it neither claims nor ends anything.
-
-    What the executor then does with its work is not its doing.
-    """
+    """From when a worker is marked as lost it moves nothing; until then nothing is taken from it."""
     lost: set[str | None] = set()
+    stopped: set[str | None] = set()
     held_by: dict[int, str | None] = {}
     for move in recording.moves:
         match move:
             case WorkerMove(event=WorkerEvent.LOST):
                 lost.add(move.worker_id)
+            case WorkerMove(event=WorkerEvent.STOPPED):
+                stopped.add(move.worker_id)
             case ExecutionMove() if Status.RUNNING in (move.previous, move.status):
                 if move.status is Status.RUNNING:
                     held_by[move.execution_id] = move.worker_id
@@ -70,22 +77,34 @@ def lost_workers_change_nothing(recording: Recording, _: Tolerances) -> Iterator
                 if worker_id in lost and move.stamp.session != EXECUTOR:
                     what = f"worker {worker_id} was lost, and moved it from {move.previous} to {move.status}"
                     yield _broken(what, move.execution_id, move.stamp)
+                if (
+                    move.status in _TAKEN_BACK
+                    and move.stamp.session == EXECUTOR
+                    and worker_id not in lost | stopped
+                ):
+                    what = f"it was taken from worker {worker_id}, which was not lost"
+                    yield _broken(what, move.execution_id, move.stamp)
             case _:
                 pass
 
 
 def workers_live_once(recording: Recording, _: Tolerances) -> Iterator[Violation]:
-    """A worker registers once, and is lost once or stops once; its row is never deleted."""
-    past: dict[str, list[WorkerEvent]] = {}
+    """A worker registers once, before it claims; is lost once or stops once; its row is never deleted."""
+    past: dict[str | None, list[WorkerEvent]] = defaultdict(list)
     for move in recording.moves:
-        if not isinstance(move, WorkerMove):
-            continue
-        events = past.setdefault(move.worker_id, [])
-        is_first = move.event is WorkerEvent.REGISTERED
-        if is_first != (not events) or move.event in events or move.event is WorkerEvent.FORGOTTEN:
-            what = f"worker {move.worker_id} was {move.event} after {[*events]}"
-            yield Violation(promise="P6", what=what, at=move.stamp.at)
-        events.append(move.event)
+        match move:
+            case WorkerMove():
+                events = past[move.worker_id]
+                is_first = move.event is WorkerEvent.REGISTERED
+                if is_first == bool(events) or move.event in events or move.event is WorkerEvent.FORGOTTEN:
+                    what = f"worker {move.worker_id} was {move.event} after {[*map(str, events)]}"
+                    yield Violation(promise="P6", what=what, at=move.stamp.at)
+                events.append(move.event)
+            case ExecutionMove(status=Status.RUNNING) if not past[move.worker_id]:
+                what = f"worker {move.worker_id} had not registered"
+                yield _broken(what, move.execution_id, move.stamp)
+            case _:
+                pass
 
 
 def _broken(what: str, execution_id: int, stamp: Stamp) -> Violation:

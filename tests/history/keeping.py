@@ -10,7 +10,7 @@ from tests.history.tolerances import Tolerances, Violation
 
 
 def submits_are_kept(recording: Recording, _: Tolerances) -> Iterator[Violation]:
-    """A confirmed request is exactly one execution; one whose fate is unknown at most one; a refused one none."""
+    """A confirmed request is one execution; one whose fate is unknown at most one; a refused one none."""
     taken: dict[str, list[int]] = defaultdict(list)
     for execution_id, life in lives_of(recording.moves).items():
         mark = life[0].mark

@@ -37,6 +37,8 @@ def runs_keep_the_limit(recording: Recording, _: Tolerances) -> Iterator[Violati
     for queue_id, runs in _counted(recording).items():
         running: list[tuple[datetime, datetime, int]] = []
         for run in runs:
+            if run.until <= run.started_at:
+                continue
             heapq.heappush(running, (run.until, run.granted_at, run.execution_id))
             while running[0][0] <= run.started_at:
                 heapq.heappop(running)

@@ -1,7 +1,7 @@
-"""A small history as it should be, written by hand, for the rules to be tried on.
+"""Histories written by hand, for the rules to be tried on.
 
-Two lines with a limit of 1 and one without, two workers of which one is lost, and every kind of end and of
-return. `Story` writes what the triggers would: one verb is one transaction. Next: `test_rules` doctors it.
+In: verbs, each one transaction. Out: a `Recording` of what the triggers, the actions and the tap would have
+written. Next: `clean` tells one as it should be, `doctored` breaks it.
 """
 
 from collections.abc import Iterator
@@ -32,8 +32,6 @@ from tests.history.recording import (
 BOOTED_AT: Final = datetime(2026, 1, 1, tzinfo=UTC)
 EXECUTOR: Final = "turnstile executor"
 WORKER: Final = "turnstile worker"
-A, B, FREE = 1, 2, 3
-"""Queues."""
 
 
 @dataclass(slots=True)
@@ -137,6 +135,11 @@ class Story:
             self._grant(execution_id)
         self._stop(execution_id, killed=True)
 
+    def grant(self, execution_id: int) -> None:
+        """Give a slot to the head of a line, as the watchdog does."""
+        with self._commit():
+            self._grant(execution_id)
+
     def cancel(self, execution_id: int) -> None:
         """End what stands in line."""
         with self._commit():
@@ -232,7 +235,7 @@ class Story:
                 attempt=row.attempt - killed,
                 pid=1,
                 started_ns=self._starts.pop(execution_id),
-                stopped_ns=None if killed else self._now_ns(),
+                stopped_ns=None if killed else self._now_ns() + 50_000_000,
             )
         )
 
@@ -240,42 +243,3 @@ class Story:
         attempt = self._rows[execution_id].attempt
         if is_terminal(status):
             self.told.append(Told(type=COMPLETED, execution_id=execution_id, attempt=attempt, status=status))
-
-
-def as_it_should_be() -> Recording:
-    """Return a history that breaks no promise."""
-    story = Story()
-    for queue_id, limit in ((A, 1), (B, 1), (FREE, None)):
-        story.queue(queue_id, limit)
-    story.worker("w1")
-    story.worker("w2")
-    story.admit(1, A, granted=True)
-    story.claim(1, "w1")
-    story.admit(2, A)
-    story.admit(3, A)
-    story.admit(4, B, granted=True)
-    story.claim(4, "w2")
-    story.cancel(2)
-    story.finish(1)
-    story.settle(1, then=3)
-    story.claim(3, "w1")
-    story.lose("w1", 3)
-    story.claim(3, "w2")
-    story.finish(3, Status.FAILED)
-    story.settle(3)
-    story.finish(4, Status.DELAYED)
-    story.settle(4)
-    story.wake(4, granted=True)
-    story.claim(4, "w2")
-    story.admit(5, B)
-    story.finish(4, Status.TIMEOUT)
-    story.settle(4, then=5)
-    story.admit(6, FREE, granted=True)
-    story.admit(7, FREE, granted=True)
-    for execution_id in (5, 7, 6):
-        story.claim(execution_id, "w2")
-    for execution_id in (6, 5, 7):
-        story.finish(execution_id)
-        story.settle(execution_id)
-    story.worker("w2", WorkerEvent.STOPPED)
-    return story.recording()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, TypeAlias
 
 from tests.history.copies import claims_run_once, runs_end_with_their_attempts
-from tests.history.ends import lives_are_legal
+from tests.history.ends import lives_are_legal, lives_stand_in_the_rows
 from tests.history.fence import (
     attempts_are_numbered,
     attempts_have_one_worker,
@@ -33,6 +33,7 @@ RULES: Final[tuple[Rule, ...]] = (
     first_grants_go_by_id,
     ids_go_by_arrival,
     lives_are_legal,
+    lives_stand_in_the_rows,
     ends_are_told,
     slots_are_freed_once,
     slots_are_freed_in_time,
