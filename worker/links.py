@@ -9,6 +9,7 @@ its waits.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Final, TypeVar
 
 import asyncpg
@@ -100,14 +101,20 @@ class Links:
             except BrokerUnavailable as error:
                 logger.debug("tell_repeated", extra={"messages": len(pending), "reason": str(error)})
             else:
-                # Returned: the executor's queue is not there yet; it creates it when it starts.
                 pending = [
                     m for m, o in zip(pending, outcomes, strict=True) if o is not Publication.CONFIRMED
                 ]
+                if pending:
+                    await self._restore_topology()
             if pending:
                 await asyncio.sleep(pause_seconds)
                 pause_seconds = min(pause_seconds * 2, _PAUSE_MAX_SECONDS)
         return [None] * len(messages)
+
+    async def _restore_topology(self) -> None:
+        """Create the deleted delay queue or dead letters anew; the executor sees to its own queues."""
+        with suppress(BrokerUnavailable):
+            await self._publisher.restore()
 
 
 async def _until_available(ask: Callable[[], Awaitable[T]], name: str) -> T:

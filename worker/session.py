@@ -17,7 +17,7 @@ from aio_pika.abc import AbstractChannel
 from common.action_definition import ActionDefinition
 from common.broker.consumer import ConsumerConnection
 from common.broker.publisher import Publisher
-from common.broker.topology import declare_pool, pool_queue
+from common.broker.topology import declare_pool, declare_worker, pool_queue
 from common.database import Database
 from common.domain.identifiers import WorkerId
 from worker.attempt import Attempts
@@ -55,7 +55,11 @@ class Session:
         self._runners = runners
         self.worker_id = WorkerId(str(uuid4()))
         amqp_url = settings.amqp_url.get_secret_value()
-        self._publisher = Publisher(amqp_url, name=f"worker {settings.worker_name} publisher")
+        self._publisher = Publisher(
+            amqp_url,
+            name=f"worker {settings.worker_name} publisher",
+            declare=lambda c: declare_worker(c, self.worker_id, queue_type=settings.queue_type),
+        )
         self._consumers = ConsumerConnection(amqp_url, name=f"worker {settings.worker_name} consumer")
         self._pools = settings.worker_pools or sorted({d.pool for d in definitions}) or ["default"]
         record = Record(database, self.worker_id, served_refs=[d.ref for d in definitions])

@@ -114,6 +114,11 @@ class Publisher:
         session = await self._usable_session()
         await session.link.declare(declare)
 
+    async def restore(self) -> None:
+        """Declare again what each connection declares: it was deleted. Raises BrokerUnavailable."""
+        if self._declare is not None:
+            await self.declare(self._declare)
+
     async def _serve(self, link: Link) -> None:
         if self._declare is not None:
             await link.declare(self._declare)
