@@ -44,6 +44,11 @@ test: $(READY) ## Run every test, against real servers
 mutants: $(READY) ## Plant known bugs one at a time and print how many the tests catch
 	@$(BIN)/python -m tests.mutants $(ARGS)
 
+.PHONY: chaos
+chaos: $(READY) ## Break a loaded system at random for ten minutes (CHAOS_SEED=, CHAOS_SEEDS=, CHAOS_SECONDS=)
+	@$(BIN)/python -m tests.chaos $(if $(CHAOS_SEED),--seed $(CHAOS_SEED)) \
+	    $(if $(CHAOS_SEEDS),--seeds $(CHAOS_SEEDS)) $(if $(CHAOS_SECONDS),--seconds $(CHAOS_SECONDS))
+
 .PHONY: bench
 bench: $(READY) ## Measure throughput, hand-over, grant cost and memory on this machine
 	@$(BIN)/python -m benchmarks

@@ -28,6 +28,8 @@ from tests.history.verdict import violations
 _AUDIT_SECONDS: Final = 40.0
 RECORDING: Final = "recording.pickle"
 """The file in the run's folder that holds the whole `Recording`."""
+VIOLATIONS: Final = "violations.txt"
+"""The file beside it that holds what was wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,7 @@ async def run_seed(seed: int, shape: Shape, *, patience: float) -> Outcome:
                 course = await take_course(ground, seed, shape, patience=patience)
                 outcome = await _judged(ground, course, seed, shape, patience)
         outcome.violations.extend(left_behind(folder))
+        (folder / VIOLATIONS).write_text("".join(f"{violation}\n" for violation in outcome.violations))
         return outcome
     finally:
         if outcome is not None and not outcome.violations:

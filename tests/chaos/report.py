@@ -4,9 +4,12 @@ In: an `Outcome`. Out: text.
 """
 
 from collections.abc import Iterator
+from typing import Final
 
-from tests.chaos.outcome import Outcome
+from tests.chaos.outcome import VIOLATIONS, Outcome
 from tests.chaos.run import DRAIN_BOUND_SECONDS, Course
+
+_SHOWN_MAX: Final = 40
 
 
 def shown(outcome: Outcome) -> str:
@@ -21,7 +24,9 @@ def _lines(outcome: Outcome) -> Iterator[str]:
     yield ""
     yield from _figures(outcome)
     yield f"  violations         {len(outcome.violations) or 'none'}"
-    yield from (f"    {violation}" for violation in outcome.violations)
+    yield from (f"    {violation}" for violation in outcome.violations[:_SHOWN_MAX])
+    if len(outcome.violations) > _SHOWN_MAX:
+        yield f"    and {len(outcome.violations) - _SHOWN_MAX} more, in {VIOLATIONS}"
     if outcome.violations:
         yield f"  logs, recording    {outcome.folder}"
         yield f"  the same again     {outcome.replay}"
