@@ -1,4 +1,4 @@
-"""A cable between a client and a server: it can be cut, at once or in the middle of what is sent, or frozen."""
+"""A cable between a client and a server: cut it, at once or in the middle of what is sent, or freeze it."""
 
 import asyncio
 from collections.abc import AsyncIterator
