@@ -22,17 +22,17 @@ def main() -> int:
     options = _options()
     first = random.randrange(100_000) if options.seed is None else options.seed
     with asyncio.Runner() as runner:
-        return runner.run(_run_all(first, options.seeds, Shape(seconds=options.seconds)))
+        return runner.run(_run_all(first, options.seeds, Shape(seconds=options.seconds), options.keep))
 
 
-async def _run_all(first: int, seeds: int, shape: Shape) -> int:
+async def _run_all(first: int, seeds: int, shape: Shape, keep: bool) -> int:
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     bad: list[int] = []
     for seed in range(first, first + seeds):
         try:
-            outcome = await run_seed(seed, shape, patience=PATIENCE)
+            outcome = await run_seed(seed, shape, patience=PATIENCE, keep=keep)
         except Exception:  # noqa: BLE001  one seed that could not be run is a failure, and the next one may tell more
             traceback.print_exc()
             bad.append(seed)
@@ -51,6 +51,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="the first seed; without it a random one")
     parser.add_argument("--seeds", type=int, default=5, help="how many, counting up (default: 5)")
     parser.add_argument("--seconds", type=float, default=120, help="load and faults per seed (default: 120)")
+    parser.add_argument("--keep", action="store_true", help="keep the folder of a good run too")
     return parser.parse_args()
 
 

@@ -42,7 +42,7 @@ class Outcome:
     figures: Figures
     violations: list[str]
     folder: Path
-    """Gone, unless there are violations."""
+    """Gone, unless there are violations, or it was to be kept."""
 
     @property
     def replay(self) -> str:
@@ -50,8 +50,8 @@ class Outcome:
         return f"make chaos CHAOS_SEED={self.seed} CHAOS_SEEDS=1 CHAOS_SECONDS={self.shape.seconds:g}"
 
 
-async def run_seed(seed: int, shape: Shape, *, patience: float) -> Outcome:
-    """Run one seed; raises what the harness or a server could not do."""
+async def run_seed(seed: int, shape: Shape, *, patience: float, keep: bool = False) -> Outcome:
+    """Run one seed; raises what the harness or a server could not do. `keep` keeps a good one's folder too."""
     folder = Path(tempfile.mkdtemp(prefix=f"chaos-seed-{seed}-"))
     outcome: Outcome | None = None
     try:
@@ -63,7 +63,7 @@ async def run_seed(seed: int, shape: Shape, *, patience: float) -> Outcome:
         (folder / VIOLATIONS).write_text("".join(f"{violation}\n" for violation in outcome.violations))
         return outcome
     finally:
-        if outcome is not None and not outcome.violations:
+        if outcome is not None and not outcome.violations and not keep:
             shutil.rmtree(folder)
         elif outcome is None:
             logging.getLogger(__name__).error("broken off; logs are in %s", folder)

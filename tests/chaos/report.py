@@ -28,8 +28,9 @@ def _lines(outcome: Outcome) -> Iterator[str]:
     if len(outcome.violations) > _SHOWN_MAX:
         yield f"    and {len(outcome.violations) - _SHOWN_MAX} more, in {VIOLATIONS}"
     if outcome.violations:
-        yield f"  logs, recording    {outcome.folder}"
         yield f"  the same again     {outcome.replay}"
+    if outcome.folder.exists():
+        yield f"  logs, recording    {outcome.folder}"
 
 
 def _figures(outcome: Outcome) -> Iterator[str]:
