@@ -44,6 +44,11 @@ ANNOUNCE_DELAY_SECONDS: Final = 0.005
 """How long status events are gathered: they are advisory, and one write for many costs a fraction."""
 TRIES_HEADER: Final = "x-tries"
 """How often an early message has come back."""
+ERROR_CODE_HEADER: Final = "x-error-code"
+ERROR_HEADER: Final = "x-error"
+ORIGINAL_KEY_HEADER: Final = "x-original-routing-key"
+DIED_AT_HEADER: Final = "x-died-at"
+"""What a dead letter says of its death: why, in a word and in a sentence, under which key, and when."""
 
 
 def envelope(
@@ -184,9 +189,10 @@ def reply(request: Delivery, answer: ExecutionAccepted | ExecutionRejected) -> O
 def dead_letter(delivery: Delivery, code: Code, message: str, *, app_id: AppId) -> Outgoing:
     """Put a message that nobody can use to the dead letters, as it came, with the reason."""
     reason = {
-        "x-error-code": str(code),
-        "x-error": message[:1000],
-        "x-original-routing-key": delivery.routing_key,
+        ERROR_CODE_HEADER: str(code),
+        ERROR_HEADER: message[:1000],
+        ORIGINAL_KEY_HEADER: delivery.routing_key,
+        DIED_AT_HEADER: datetime.now(UTC).isoformat(),
     }
     return _forwarded(delivery, exchange=DEAD_LETTER_EXCHANGE, headers=reason, app_id=app_id)
 

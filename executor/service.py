@@ -28,6 +28,7 @@ from common.messages import CancelRequested
 from executor.api import ApiServices, create_app
 from executor.cancelling import Canceller
 from executor.completion_listener import CompletionListener
+from executor.dead_letters import DeadLetters
 from executor.decisions import Accepted, Admission, Grants, Move, Verdict
 from executor.hand_over import HandOver
 from executor.intake import take_in
@@ -146,6 +147,7 @@ class ExecutorService:
                 submit=self._submissions.submit_all,
                 put_actions=self._put_actions,
                 cancel=self._cancel,
+                dead_letters=DeadLetters(self.settings.amqp_url.get_secret_value(), self._publisher),
                 readiness=self.readiness,
             )
         )

@@ -3,7 +3,7 @@
 In: an open channel. Out: what the service needs exists. All declarations are idempotent, so whichever
 service starts first creates what it needs; changing an argument of a queue that exists is refused by the
 broker (406). Keeps P2 (one consumer at a time takes requests, and what it gives back stands at the front
-again) and P5 (durable, quorum, dead letters kept).
+again) and P5 (durable, quorum, dead letters kept however often they are looked at).
 
 Delay: a message published to the exchange `executor.retry` or `worker.retry` with an `expiration_ms` waits
 in the queue of that name, expires, and is dead-lettered to `executions` under the routing key it was
@@ -35,6 +35,8 @@ EXECUTION_CANCEL_REQUESTED = "execution.cancel_requested"
 EXECUTION_COMPLETED = "execution.completed"
 
 _DELIVERY_LIMIT = 1000
+_NO_DELIVERY_LIMIT = 2**31 - 1
+"""Never reached. To leave it out would be a limit of 20 on RabbitMQ 4.x, and would cost the order on 3.10."""
 WORKER_QUEUE_EXPIRES_MS = 30 * 60 * 1000
 
 
@@ -69,6 +71,8 @@ async def declare_executor(channel: AbstractChannel, *, queue_type: QueueType = 
         EXECUTOR_COMPLETIONS, durable=True, arguments=_arguments(queue_type)
     )
     await completions.bind(executions, EXECUTION_COMPLETED)
+    # What is addressed to the queue itself keeps that key round the delay queue and the dead letters.
+    await completions.bind(executions, EXECUTOR_COMPLETIONS)
     await _declare_delay(channel, EXECUTOR_RETRY, queue_type)
 
 
@@ -99,9 +103,9 @@ async def declare_worker(
 async def _declare_exchanges(channel: AbstractChannel, queue_type: QueueType) -> AbstractExchange:
     executions = await channel.declare_exchange(EXECUTIONS, ExchangeType.TOPIC, durable=True)
     dead_letters = await channel.declare_exchange(DEAD_LETTER_EXCHANGE, ExchangeType.FANOUT, durable=True)
-    queue = await channel.declare_queue(
-        DEAD_LETTERS, durable=True, arguments=_arguments(queue_type, dead_letter_exchange=None)
-    )
+    # Each look gives all letters back, which counts as a delivery; at the limit the broker would drop them.
+    arguments = _arguments(queue_type, dead_letter_exchange=None, delivery_limit=_NO_DELIVERY_LIMIT)
+    queue = await channel.declare_queue(DEAD_LETTERS, durable=True, arguments=arguments)
     await queue.bind(dead_letters)
     return executions
 
@@ -117,12 +121,16 @@ async def _declare_delay(channel: AbstractChannel, name: str, queue_type: QueueT
     await queue.bind(exchange, "#")
 
 
-def _arguments(queue_type: QueueType, dead_letter_exchange: str | None = DEAD_LETTER_EXCHANGE) -> FieldTable:
+def _arguments(
+    queue_type: QueueType,
+    dead_letter_exchange: str | None = DEAD_LETTER_EXCHANGE,
+    delivery_limit: int = _DELIVERY_LIMIT,
+) -> FieldTable:
     arguments: FieldTable = {"x-queue-type": queue_type}
     if dead_letter_exchange is not None:
         arguments["x-dead-letter-exchange"] = dead_letter_exchange
     if queue_type == "quorum":
         # RabbitMQ puts a given-back message to the front only where there is a limit, and 4.x has one of 20
         # by default, at which a message is dead-lettered: too few for one that merely met many restarts.
-        arguments["x-delivery-limit"] = _DELIVERY_LIMIT
+        arguments["x-delivery-limit"] = delivery_limit
     return arguments

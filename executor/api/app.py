@@ -10,6 +10,7 @@ from executor.api import problems
 from executor.api.access import Gate
 from executor.api.actions import action_routes
 from executor.api.audit import audit_routes
+from executor.api.dead_letters import DeadLetterSelection, dead_letter_routes
 from executor.api.executions import CancelBody, execution_routes
 from executor.api.health import health_routes
 from executor.api.problems import Problem
@@ -38,12 +39,13 @@ def create_app(services: ApiServices) -> FastAPI:
     app.include_router(worker_routes(reader), prefix=PREFIX)
     auditor = Auditor(services.database, AuditBounds.of(services.settings))
     app.include_router(audit_routes(auditor), prefix=PREFIX)
+    app.include_router(dead_letter_routes(services.dead_letters), prefix=PREFIX)
     health = health_routes(services)
     app.include_router(health)
     app.include_router(health, prefix=PREFIX, include_in_schema=False)
     app.add_middleware(Gate, tokens=services.settings.tokens())
     problems.install(app)
-    describe(app, ExecutionRequested, ActionDefinition, CancelBody, Problem)
+    describe(app, ExecutionRequested, ActionDefinition, CancelBody, DeadLetterSelection, Problem)
     return app
 
 

@@ -10,6 +10,7 @@ from common.action_definition import ActionDefinition
 from common.database import Database
 from common.domain.errors import Unavailable
 from common.domain.identifiers import ExecutionId
+from executor.dead_letters import DeadLetters
 from executor.decisions import Admission, Move, Verdict
 from executor.queue_manager import QueueManager
 from executor.settings import ExecutorSettings
@@ -30,6 +31,7 @@ class ApiServices:
     """Store definitions; what a raised limit granted is handed over."""
     cancel: Callable[[ExecutionId, str | None], Awaitable[Move | None]]
     """End what has not started, ask the worker of what runs; None: there is no such execution."""
+    dead_letters: DeadLetters
     readiness: Callable[[], dict[str, str | None]]
     """Name each server we depend on, with None or why it cannot be reached."""
 

@@ -9,7 +9,7 @@ import sys
 from io import TextIOWrapper
 
 from common.command_line import command_line
-from executor.cli import actions, queue, workers
+from executor.cli import actions, dead_letters, queue, workers
 from executor.cli.audit import audit
 from executor.cli.demo import demo
 from executor.cli.executions import cancel, get, list_executions
@@ -30,6 +30,7 @@ app.command()(audit)
 app.add_typer(actions.app, name="actions")
 app.add_typer(queue.app, name="queue")
 app.add_typer(workers.app, name="workers")
+app.add_typer(dead_letters.app, name="dead-letters")
 
 
 def main() -> None:

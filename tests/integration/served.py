@@ -8,14 +8,17 @@ from typing import Any
 import httpx
 
 from common.action_definition import ActionDefinition
+from common.broker.publisher import Publisher
 from common.database import Database
 from common.domain.identifiers import Attempt, ExecutionId
 from executor.api import ApiServices, create_app
+from executor.dead_letters import DeadLetters
 from executor.decisions import Admission, Grant, Move, Verdict
 from executor.queue_manager import QueueManager
 from executor.settings import ExecutorSettings
 
 WORKER = "worker-1"
+NO_BROKER = "amqp://127.0.0.1:1/"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -110,6 +113,7 @@ async def serve(database_url: str, settings: ExecutorSettings | None = None) -> 
             submit=submit,
             put_actions=put_actions,
             cancel=cancel,
+            dead_letters=DeadLetters(NO_BROKER, Publisher(NO_BROKER, name="test")),
             readiness=lambda: served.parts,
         )
     )

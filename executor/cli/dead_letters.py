@@ -1,0 +1,167 @@
+"""`executor dead-letters list | show | replay | purge`, over the HTTP API: messages that nobody could use."""
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Final
+from urllib.parse import quote
+
+import typer
+
+from common.command_line import EXIT_FAILED, command_line
+from executor.cli.arguments import bad_input, encode
+from executor.cli.connection import Api, Json, with_api
+from executor.cli.output import (
+    JsonOption,
+    compact,
+    instant,
+    print_fields,
+    print_json,
+    print_line,
+    print_table,
+    warn,
+)
+from executor.cli.pages import read_pages
+
+app = command_line("Look at the messages that nobody could use; send them again, or throw them away.")
+
+_HEADINGS: Final = ("ID", "DIED", "CODE", "MESSAGE", "BYTES", "ERROR")
+
+NamesArgument = Annotated[list[str] | None, typer.Argument(metavar="[ID...]", help="Ids or fingerprints.")]
+CodeOption = Annotated[str | None, typer.Option(metavar="CODE", help="Those that died of this.")]
+AllOption = Annotated[bool, typer.Option("--all", help="All there are.")]
+
+
+@app.callback()
+def group() -> None:
+    """Look at the messages that nobody could use; send them again, or throw them away."""
+
+
+@app.command("list")
+@with_api
+def list_letters(
+    api: Api,
+    code: CodeOption = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Most letters shown.")] = 50,
+    cursor: Annotated[str | None, typer.Option(help="`next_cursor` of the list before.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List dead letters, the oldest first."""
+    items, next_cursor = read_pages(api, "/dead-letters", {"code": code}, limit=limit, cursor=cursor)
+    if as_json:
+        print_json({"items": items, "next_cursor": next_cursor})
+        return
+    print_table(_HEADINGS, map(_row, items), empty="no dead letters")
+    if next_cursor is not None:
+        warn(f"there are more: --limit {limit * 2}, or --cursor {next_cursor}")
+
+
+@app.command()
+@with_api
+def show(api: Api, name: Annotated[str, typer.Argument(metavar="ID")], as_json: JsonOption = False) -> None:
+    """Show a dead letter: why it died, its headers and its body."""
+    letter = api.get(f"/dead-letters/{quote(name, safe='')}")
+    if as_json:
+        print_json(letter)
+        return
+    print_fields(_fields(letter))
+    print_line("")
+    print_line(letter["body"])
+
+
+@app.command()
+@with_api
+def replay(
+    api: Api,
+    names: NamesArgument = None,
+    code: CodeOption = None,
+    every: AllOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Send letters again: what was wrong with them is put right, and now they may run.
+
+    A letter is gone once the broker has confirmed its message. What dies again comes back with a new reason.
+    """
+    _deal(api, "replay", _selection(names, code, every=every), "sent again", as_json=as_json)
+
+
+@app.command()
+@with_api
+def purge(
+    api: Api,
+    names: NamesArgument = None,
+    code: CodeOption = None,
+    every: AllOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Throw letters away, for good."""
+    _deal(api, "purge", _selection(names, code, every=every), "thrown away", as_json=as_json)
+
+
+def _selection(names: list[str] | None, code: str | None, *, every: bool) -> dict[str, Any]:
+    given: dict[str, Any] = {"ids": names or None, "code": code, "all": every or None}
+    chosen = {name: value for name, value in given.items() if value is not None}
+    if len(chosen) != 1:
+        raise bad_input("say which: ids, or --code CODE, or --all")
+    return chosen
+
+
+def _deal(api: Api, verb: str, selection: dict[str, Any], done: str, *, as_json: bool) -> None:
+    total = _in_rounds(api, verb, selection)
+    if as_json:
+        print_json(total)
+    else:
+        print_line(f"{total['done']} {done}")
+        for letter in total["refused"]:
+            warn(f"{letter['id']}: {letter['reason']}; it stays")
+        for name in total["missing"]:
+            warn(f"{name}: not_found: no dead letter of this name")
+        if total["left"]:
+            warn(f"{total['left']} left; say it again")
+    if total["refused"] or total["missing"] or total["left"]:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _in_rounds(api: Api, verb: str, selection: dict[str, Any]) -> dict[str, Any]:
+    """Ask until nothing is left of what was there at first; what dies again meanwhile is not asked for."""
+    answer = api.post(f"/dead-letters/{verb}", encode(selection))
+    done, at_first = answer["done"], answer["done"] + answer["left"]
+    while answer["left"] and answer["done"] and done < at_first:
+        answer = api.post(
+            f"/dead-letters/{verb}", encode({**selection, "limit": min(at_first - done, 10_000)})
+        )
+        done += answer["done"]
+    return {
+        "done": done,
+        "refused": answer["refused"],
+        "missing": answer["missing"],
+        "left": max(at_first - done, 0),
+    }
+
+
+def _row(letter: Json) -> Sequence[object]:
+    return (
+        letter["id"],
+        instant(letter["died_at"]),
+        letter["code"],
+        letter["type"] or letter["original_routing_key"],
+        letter["body_bytes"],
+        letter["error"],
+    )
+
+
+def _fields(letter: Json) -> Iterator[tuple[str, object]]:
+    for name in ("id", "fingerprint", "code", "error"):
+        yield name, letter[name]
+    yield "died", instant(letter["died_at"])
+    yield "tries", letter["tries"] or None
+    yield "message", letter["type"]
+    yield "routing key", letter["original_routing_key"]
+    yield "message id", letter["message_id"]
+    yield "correlation id", letter["correlation_id"]
+    yield "published", instant(letter["published_at"])
+    yield "by", letter["app_id"]
+    yield "headers", compact(letter["headers"])
+    is_cut = letter["body_encoding"] == "text" and len(letter["body"].encode()) < letter["body_bytes"]
+    yield (
+        "body",
+        f"{letter['body_bytes']} bytes as {letter['body_encoding']}{', its beginning' if is_cut else ''}",
+    )
