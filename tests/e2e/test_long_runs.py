@@ -234,7 +234,7 @@ async def test_a_copy_that_comes_back_to_its_runner_is_held_until_the_run_ends(
 async def test_what_another_pool_leaves_no_place_for_is_given_back_once_and_asked_for_again(
     database_url: str, amqp_url: str
 ) -> None:
-    settings = ONE_PLACE | {"TURNSTILE_WORKER_POOLS": "default,side"}
+    settings = ONE_PLACE | {"TURNSTILE_ACKNOWLEDGE_AFTER": "1h", "TURNSTILE_WORKER_POOLS": "default,side"}
     async with playing(database_url, amqp_url, settings) as scene:
         first = scene.system.workers[0]
         await scene.change("noop", pool="side")
