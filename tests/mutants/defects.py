@@ -3,5 +3,6 @@
 from typing import Final
 
 from tests.mutants.protocol_defects import PROTOCOL_DEFECTS
+from tests.mutants.service_defects import SERVICE_DEFECTS
 
-DEFECTS: Final = (*PROTOCOL_DEFECTS,)
+DEFECTS: Final = (*PROTOCOL_DEFECTS, *SERVICE_DEFECTS)
