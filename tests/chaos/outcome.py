@@ -51,7 +51,7 @@ class Outcome:
 
 
 async def run_seed(seed: int, shape: Shape, *, patience: float, keep: bool = False) -> Outcome:
-    """Run one seed; raises what the harness or a server could not do. `keep` keeps a good one's folder too."""
+    """Run one seed; raises what the harness or a server could not do. `keep`: the folder stays anyway."""
     folder = Path(tempfile.mkdtemp(prefix=f"chaos-seed-{seed}-"))
     outcome: Outcome | None = None
     try:
