@@ -1,14 +1,13 @@
-"""The guardian process: finds and kills all of a run, asked, in time, or when the worker is dead.
+"""The guardian process: finds and kills all of a run, asked, in time, or when the worker is dead (P6).
 
 In, a line each (a run is named by its mark, sixteen hex digits): `+<mark>` it is about to start,
 `+<mark> <group>` it has started, `-<mark>` it has ended by itself, `!<mark>` end it now, `=<seconds>` all may
 run until this instant of `clock()`, `=` without limit. Out: `.<mark>` it was killed, `~<mark>` its time is
-over, it is about to be killed. When the input ends, everything noted is killed: so neither a worker that died
-nor one that is stopped has anything running once its lease is over (P6).
+over, it is about to be killed. When the input ends, everything noted is killed.
 
-To a run belong the processes that carry its mark (see `worker.runners.mark`), its session, and all their
-descendants. They are stopped first, and looked for again until there are no more, so that none is
-born unseen while its parent is killed. This runs on the standard library alone.
+To a run belong the processes that carry its mark (see `worker.runners.mark`), those of its session, and all
+their descendants. They are stopped first, and looked for again until there are no more, so that none is born
+unseen while its parent is killed. This runs on the standard library alone.
 """
 
 import os
@@ -24,7 +23,7 @@ _CHUNK_BYTES: Final = 64 * 1024
 # Waiting is counted on a clock that stands still while the machine sleeps: look at the other one as often.
 _LOOK_SECONDS: Final = 1.0
 _SWEEP_SECONDS: Final = 0.25
-"""Between two looks for what ended runs left behind; a look takes milliseconds, for all of them together."""
+"""Between two looks for what ended runs left behind; one look, for all of them, takes milliseconds."""
 _SWEEPS_MAX: Final = 40
 _ROUNDS_MAX: Final = 50
 _DYING_SECONDS: Final = 0.2
@@ -35,10 +34,7 @@ _LIMIT_MARK: Final = b"Max realtime timeout"
 
 def clock() -> float:
     """Return seconds of the clock of deadlines: it also counts while the machine sleeps."""
-    try:
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-    except (AttributeError, OSError):
-        return time.monotonic()
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Process(NamedTuple):
@@ -59,35 +55,53 @@ def process_of(pid: int) -> Process | None:
     return Process(pid=pid, started_ticks=int(fields[18]), parent=int(fields[0]), session=int(fields[2]))
 
 
-def family(runs: Mapping[int, int | None], since_ticks: int) -> list[Process]:
-    """Return what belongs to `runs` (mark, session where known) and started at `since_ticks` or later."""
-    sessions = {session for session in runs.values() if session is not None}
-    young = [process for process in _processes() if process.started_ticks >= since_ticks]
-    members = {p.pid: p for p in young if p.session in sessions or not _marks(p.pid).isdisjoint(runs)}
-    size = -1
-    while size != len(members):
-        size = len(members)
-        members |= {process.pid: process for process in young if process.parent in members}
-    return list(members.values())
+class Hunt:
+    """The search for what belongs to `runs` (mark, session where known), no older than `since_ticks`."""
+
+    def __init__(self, runs: Mapping[str, int | None], since_ticks: int) -> None:
+        self._marks = runs.keys()
+        self._sessions = {session for session in runs.values() if session is not None}
+        self._since_ticks = since_ticks
+        self._strangers: set[Process] = set()
+        self.stopped: dict[int, Process] = {}
+
+    def stop_all(self) -> None:
+        """Stop each where it is seen, and look again until nothing new is there."""
+        for _ in range(_ROUNDS_MAX if self._marks else 0):
+            # The newest first: what forks all the time can only be caught at its youngest end.
+            if not sum(map(self._is_caught, _newest_first())):
+                return
+
+    def kill_all(self) -> None:
+        """Kill what was stopped, and see it die."""
+        for process in self.stopped.values():
+            _send(process, signal.SIGKILL)
+        patience_ends = time.monotonic() + _DYING_SECONDS
+        while any(_lives(process) for process in self.stopped.values()) and time.monotonic() < patience_ends:
+            time.sleep(_DYING_SECONDS / 100)
+
+    def _is_caught(self, process: Process) -> bool:
+        if process.started_ticks < self._since_ticks or self.stopped.get(process.pid) == process:
+            return False
+        if not self._belongs(process):
+            self._strangers.add(process)
+            return False
+        _send(process, signal.SIGSTOP)
+        self.stopped[process.pid] = process
+        return True
+
+    def _belongs(self, process: Process) -> bool:
+        if process.session in self._sessions or process.parent in self.stopped:
+            return True
+        return process not in self._strangers and not self._marks.isdisjoint(_marks(process.pid))
 
 
-def end(runs: Mapping[int, int | None], since_ticks: int) -> bool:
-    """Kill what belongs to `runs`, and see it die; return whether there was anything."""
-    stopped: set[Process] = set()
-    for _ in range(_ROUNDS_MAX if runs else 0):
-        known = {process[:2] for process in stopped}
-        fresh = [process for process in family(runs, since_ticks) if process[:2] not in known]
-        if not fresh:
-            break
-        for process in fresh:
-            _send(process, signal.SIGSTOP)
-        stopped.update(fresh)
-    for process in stopped:
-        _send(process, signal.SIGKILL)
-    patience_ends = time.monotonic() + _DYING_SECONDS
-    while any(_lives(process) for process in stopped) and time.monotonic() < patience_ends:
-        time.sleep(_DYING_SECONDS / 100)
-    return bool(stopped)
+def end(runs: Mapping[str, int | None], since_ticks: int) -> bool:
+    """Kill what belongs to `runs`; return whether there was anything."""
+    hunt = Hunt(runs, since_ticks)
+    hunt.stop_all()
+    hunt.kill_all()
+    return bool(hunt.stopped)
 
 
 class _Notes:
@@ -97,11 +111,11 @@ class _Notes:
         # What is older than the worker belongs to no run of it: on a large machine that saves most of a look.
         worker = process_of(os.getppid())
         self._since_ticks = worker.started_ticks if worker else 0
-        self._runs: dict[int, int | None] = {}
-        self._asked: set[int] = set()
+        self._runs: dict[str, int | None] = {}
+        self._asked: set[str] = set()
         # Ended by order or in time, while the worker has not yet said that it knows.
-        self._handled: set[int] = set()
-        self._sweeps: dict[int, int] = {}
+        self._handled: set[str] = set()
+        self._sweeps: dict[str, int] = {}
         self._next_sweep_seconds = 0.0
         self._deadline_seconds: float | None = None
 
@@ -111,14 +125,14 @@ class _Notes:
             case "=":
                 self._deadline_seconds = float(mark) if mark else None
             case "+":
-                self._runs[int(mark, 16)] = int(group[0]) if group else None
-                self._handled.discard(int(mark, 16))
+                self._runs[mark] = int(group[0]) if group else None
+                self._handled.discard(mark)
             case "-":
-                self._runs.pop(int(mark, 16), None)
-                self._handled.discard(int(mark, 16))
-                self._sweeps[int(mark, 16)] = _SWEEPS_MAX
+                self._runs.pop(mark, None)
+                self._handled.discard(mark)
+                self._sweeps[mark] = _SWEEPS_MAX
             case "!":
-                self._asked.add(int(mark, 16))
+                self._asked.add(mark)
             case _:
                 raise AssertionError(line)
 
@@ -159,21 +173,18 @@ class _Notes:
         self._next_sweep_seconds = time.monotonic() + _SWEEP_SECONDS
 
 
-def _processes() -> Iterator[Process]:
-    for name in os.listdir("/proc"):  # noqa: PTH208
-        if name.isdigit() and (process := process_of(int(name))) is not None:
+def _newest_first() -> Iterator[Process]:
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208
+    for pid in sorted(pids, reverse=True):
+        if (process := process_of(pid)) is not None:
             yield process
 
 
-def _marks(pid: int) -> set[int]:
+def _marks(pid: int) -> set[str]:
     environment = _read(f"/proc/{pid}/environ").split(b"\0")
-    texts = [e.removeprefix(_ENVIRONMENT_MARK) for e in environment if e.startswith(_ENVIRONMENT_MARK)]
+    texts = {e.removeprefix(_ENVIRONMENT_MARK) for e in environment if e.startswith(_ENVIRONMENT_MARK)}
     limits = _read(f"/proc/{pid}/limits").partition(_LIMIT_MARK)[2].split(maxsplit=1)
-    return {int(t, 16) for t in texts if _is_hex(t)} | {int(t) for t in limits[:1] if t.isdigit()}
-
-
-def _is_hex(text: bytes) -> bool:
-    return len(text) == 16 and all(byte in b"0123456789abcdef" for byte in text)
+    return {t.decode(errors="replace") for t in texts} | {f"{int(t):016x}" for t in limits[:1] if t.isdigit()}
 
 
 def _read(path: str) -> bytes:
@@ -206,10 +217,10 @@ def _send(process: Process, which: signal.Signals) -> None:
         os.close(pidfd)
 
 
-def _say(kind: str, marks: Iterable[int]) -> None:
+def _say(kind: str, marks: Iterable[str]) -> None:
     for mark in marks:
         try:
-            os.write(_STDOUT, f"{kind}{mark:016x}\n".encode())
+            os.write(_STDOUT, f"{kind}{mark}\n".encode())
         except OSError:
             # The worker died, or has not listened for a thousand runs: it cannot be helped by words.
             return
