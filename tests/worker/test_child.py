@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from tests.worker.waiting import (
     failure_in,
     gone,
     has_text,
+    peak_bytes,
     pids_in,
     result_of,
     until,
@@ -30,7 +32,7 @@ from worker.runners.child_pool import ChildRunner
 from worker.runners.guardian import Guardian
 
 ACTIONS = """
-import logging, os, signal, subprocess, sys, threading, time
+import logging, os, signal, struct, subprocess, sys, threading, time
 from worker import Context, PermanentError, action
 
 @action("pid")
@@ -75,6 +77,29 @@ def close():
         except OSError:
             pass
     time.sleep(1000)
+
+@action("babble")
+def babble(length: int):
+    # The socket to the worker is the first descriptor after the usual three that is a socket.
+    fd = next(fd for fd in range(3, 64) if os.path.exists(f"/proc/self/fd/{fd}")
+              and os.readlink(f"/proc/self/fd/{fd}").startswith("socket:"))
+    os.write(fd, struct.pack("!I", length) + b"x" * 1000)
+    time.sleep(1000)
+
+@action("flood")
+def flood(context: Context, size: int):
+    context.logger.info("long " + "x" * 200_000)
+    for _ in range(size // 1_000_000):
+        sys.stdout.write("y" * 1_000_000)
+    print("the end")
+
+@action("deaf")
+def deaf(path: str):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with open(path, "a") as file:
+        file.write(f"{os.getpid()}\\n")
+    while True:
+        time.sleep(1000)
 
 @action("sleep")
 def sleep(path: str):
@@ -220,6 +245,7 @@ async def test_a_child_that_dies_is_a_failure_that_may_be_retried_and_is_replace
     outcome = failed_in(report)
     assert outcome.failure.type == "ProcessDied"
     assert words in outcome.failure.message
+    assert (words == "SIGKILL") == ("memory ran out" in outcome.failure.message)
     assert outcome.retryable
     assert report.log == "last words\n"
     assert await pid_of(runner, make_call) != pid
@@ -274,6 +300,44 @@ async def test_a_timeout_ends_a_blocking_function_and_its_commands(
     assert len(pids) == 3
     await gone(pids)
     assert await pid_of(runner, make_call) not in pids
+
+
+@pytest.mark.parametrize("length", [1000, 4_000_000_000])
+async def test_a_child_that_sends_what_is_no_message_is_killed_and_its_words_are_not_kept(
+    runner: ChildRunner, make_call: MakeCall, length: int
+) -> None:
+    async with asyncio.timeout(10):
+        outcome = failed_in(await runner.run(make_call("babble", length=length)))
+    assert outcome.failure.type == "ProcessDied"
+    assert "wrote to the worker's socket" in outcome.failure.message
+
+
+async def test_a_flood_of_output_takes_no_memory_and_its_end_is_kept(
+    runner: ChildRunner, make_call: MakeCall, limits: RunLimits, caplog: pytest.LogCaptureFixture
+) -> None:
+    before_bytes = peak_bytes()
+    with caplog.at_level(logging.INFO, logger="worker.action"):
+        report = await runner.run(make_call("flood", size=200_000_000))
+    assert result_of(report) == "null"
+    assert report.log.endswith("ythe end\n")
+    assert len(report.log) < limits.log_bytes_max + 100
+    assert peak_bytes() - before_bytes < 50_000_000
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "worker.action"]
+    assert len(line) < 20_000
+
+
+async def test_a_function_that_ignores_the_signal_is_killed_after_the_grace(
+    runner: ChildRunner, make_call: MakeCall, tmp_path: Path, limits: RunLimits
+) -> None:
+    path = tmp_path / "pids"
+    call = make_call("deaf", path=str(path))
+    running = asyncio.create_task(runner.run(call))
+    await until(lambda: has_text(path))
+    asked_at = time.monotonic()
+    call.stop.ask("cancel", "enough")
+    assert isinstance((await running).outcome, Cancelled)
+    assert limits.grace_seconds <= time.monotonic() - asked_at < limits.grace_seconds + 3
+    await gone(pids_in(path, 1))
 
 
 async def test_the_start_of_a_child_does_not_count_as_running_time(

@@ -16,6 +16,7 @@ from tests.worker.waiting import (
     failure_in,
     gone,
     has_text,
+    peak_bytes,
     pids_in,
     result_of,
     stopped_in,
@@ -218,11 +219,36 @@ async def test_a_daemon_that_keeps_the_pipes_open_does_not_hold_the_run(
     await gone(pids_in(pids, 1))
 
 
+async def test_a_flood_on_stderr_takes_no_memory_and_its_end_is_kept(
+    runner: CommandRunner, make_command_call: MakeCall, limits: RunLimits
+) -> None:
+    before_bytes = peak_bytes()
+    flood = "head -c 300000000 /dev/zero >&2; echo the end >&2; echo 5"
+    report = await runner.run(make_command_call("sh", "-c", flood))
+    assert result_of(report) == "5"
+    assert report.log.endswith("the end\n")
+    assert len(report.log) < limits.log_bytes_max + 100
+    assert peak_bytes() - before_bytes < 50_000_000
+
+
+async def test_a_command_that_closes_its_output_has_not_ended(
+    runner: CommandRunner, make_command_call: MakeCall, tmp_path: Path
+) -> None:
+    closing = 'echo 5; exec >&- 2>&-; while [ ! -e "$0" ]; do sleep 0.01; done'
+    running = asyncio.create_task(runner.run(make_command_call("sh", "-c", closing, str(tmp_path / "go"))))
+    endless = make_command_call("sh", "-c", closing, str(tmp_path / "never"), timeout_seconds=0.3)
+    assert isinstance((await runner.run(endless)).outcome, TimedOut)
+    assert not running.done()
+    (tmp_path / "go").touch()
+    assert result_of(await running) == "5"
+
+
 async def test_a_command_killed_from_outside_is_a_failure_that_may_be_retried(
     runner: CommandRunner, make_command_call: MakeCall
 ) -> None:
     outcome = failed_in(await runner.run(make_command_call("sh", "-c", "kill -9 $$")))
     assert signal.SIGKILL.name in outcome.failure.message
+    assert "memory ran out" in outcome.failure.message
     assert outcome.retryable
 
 

@@ -1,6 +1,7 @@
 """Waiting for a condition with a deadline, and looking at processes."""
 
 import asyncio
+import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +31,11 @@ async def gone(pids: list[int]) -> None:
     """Wait until none of them is alive: killed stragglers may take a moment to die."""
     assert pids
     await until(lambda: not any(is_alive(pid) for pid in pids))
+
+
+def peak_bytes() -> int:
+    """The most memory that this process ever held."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def has_text(path: Path) -> bool:

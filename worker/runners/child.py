@@ -37,6 +37,8 @@ from worker.runners.process_group import ProcessGroup, exit_sentence
 from worker.runners.stopping import Stop
 
 _LAST_WORDS_SECONDS: Final = 1.0
+_FRAME_BYTES_SPARE: Final = 1024 * 1024
+"""For all of a frame but its result."""
 
 
 class ChildDied(Exception):
@@ -52,7 +54,10 @@ class Child:
         output: PipeReader,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
+        result_bytes_max: int,
     ) -> None:
+        # A result may double where each of its characters is escaped once more.
+        self._frame_bytes_max = 2 * result_bytes_max + _FRAME_BYTES_SPARE
         self._group = group
         self._output = output
         self._reader = reader
@@ -99,7 +104,7 @@ class Child:
             output.close()
             ours.close()
             raise
-        child = cls(group, output, reader, writer)
+        child = cls(group, output, reader, writer, result_bytes_max)
         level = min(logging.INFO, WORKER_LOG.getEffectiveLevel())
         child._send(
             Setup(
@@ -201,8 +206,12 @@ class Child:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not frame.done():
                 await asyncio.wait({frame}, timeout=_LAST_WORDS_SECONDS)
-            if frame.done() and frame.exception() is None:
-                return read_from_child(frame.result())
+            error = frame.exception() if frame.done() else None
+            if frame.done() and error is None:
+                return frame.result()
+            if isinstance(error, ValueError):
+                self.kill()
+                raise ChildDied("wrote to the worker's socket, which is not the action's to write to")
         finally:
             frame.cancel()
         # It closed its end, or is closing everything because it ends: do not wait long to learn which.
@@ -213,9 +222,12 @@ class Child:
             raise ChildDied("closed its connection to the worker")
         raise ChildDied(exit_sentence(self._group.ended.result()))
 
-    async def _frame(self) -> bytes:
+    async def _frame(self) -> FromChild:
+        """Return the next message; raises ValueError for what is none, EOFError at the end."""
         (length,) = HEADER.unpack(await self._reader.readexactly(HEADER.size))
-        return await self._reader.readexactly(length)
+        if length > self._frame_bytes_max:
+            raise ValueError(length)
+        return read_from_child(await self._reader.readexactly(length))
 
 
 def _discard(data: bytes) -> None:

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from common.domain.outcomes import Completed, Failed
 from worker.actions import ActionsNotFound, RegisteredAction, action_from_entrypoint, load_actions
-from worker.attempt_log import attempt_logger, line_formatter
+from worker.attempt_log import attempt_logger, clipped, line_formatter
 from worker.context import Context
 from worker.judgement import Judge
 from worker.parameters import parameters_of
@@ -27,6 +27,8 @@ from worker.runners.child_channel import ChildChannel, WorkerGone
 from worker.runners.child_protocol import Ended, Invoke, LogLine, NotReady, Ready, Setup
 
 _PR_SET_PDEATHSIG: Final = 1
+_LOG_LINE_CHARS_MAX: Final = 16 * 1024
+"""Of a record in the worker's log; the attempt's own log has all of it."""
 
 
 class _Child:
@@ -88,7 +90,7 @@ class _Child:
         )
 
     def _pass_on(self, level: int, message: str) -> None:
-        self._channel.send(LogLine(level=level, message=message))
+        self._channel.send(LogLine(level=level, message=clipped(message, _LOG_LINE_CHARS_MAX)))
 
     def _on_sigterm(self, signum: int, frame: FrameType | None) -> None:
         self._terminated = True

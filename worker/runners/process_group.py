@@ -147,6 +147,9 @@ def exit_sentence(code: int) -> str:
     """Say in words how a process ended."""
     if code >= 0:
         return f"ended with exit code {code}"
+    if code == -signal.SIGKILL:
+        # The kernel tells nobody which of the two it was.
+        return "was killed by SIGKILL, by somebody, or by the kernel because memory ran out"
     try:
         return f"was killed by {signal.Signals(-code).name}"
     except ValueError:
