@@ -1,6 +1,6 @@
 """A small history as it should be.
 
-Two lines with a limit of 1 and one without, two workers of which one is lost, and every kind of end and return.
+Two lines with a limit of 1 and one without, two workers of which one is lost, every kind of end and return.
 """
 
 from common.domain.states import Status

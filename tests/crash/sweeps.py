@@ -1,0 +1,97 @@
+"""What a watchdog finds: for each of its sweeps, a way to give it something to do.
+
+In: a ground. Out: rows as a lost message or a dead worker leaves them. Each is made again and again until the
+armed executor has died at the sweep; what is left of them afterwards is ended, so that all can drain.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Final, TypeAlias
+
+from tests.crash.ground import Ground
+from tests.crash.puppet import Puppet
+
+Find: TypeAlias = Callable[[Ground], Awaitable[None]]
+
+_LONG_SECONDS: Final = 600.0
+_SHORT_SECONDS: Final = 0.5
+
+
+async def something_due(ground: Ground) -> None:
+    """For `wake_due`: its time has come."""
+    run_at = datetime.now(UTC) + timedelta(milliseconds=100)
+    await ground.client.publish({"action_ref": "crash.free", "run_at": run_at.isoformat()})
+
+
+async def something_expired(ground: Ground) -> None:
+    """For `expire_due`: nobody serves it, and its time to live is short."""
+    await ground.publish_to_cancel("crash.puppet", ttl="100ms")
+
+
+async def something_not_claimed(ground: Ground) -> None:
+    """For `repeat_offers`: its pool has a live worker, which does not take it."""
+    puppet = Puppet(ground=ground)
+    await puppet.register(lease_seconds=_LONG_SECONDS)
+    await ground.publish_to_cancel("crash.puppet")
+
+
+async def something_not_told(ground: Ground) -> None:
+    """For `repeat_completions`: its end was reported and not told."""
+    puppet = Puppet(ground=ground)
+    await puppet.register(lease_seconds=_LONG_SECONDS)
+    claimed = await puppet.claim(await ground.publish_to_cancel("crash.puppet"))
+    if claimed is not None:
+        await puppet.finish(*claimed)
+
+
+async def somebody_lost(ground: Ground) -> None:
+    """For `reclaim_lost`: a worker fell silent with two attempts, of which one may not be run again."""
+    puppet = Puppet(ground=ground)
+    await puppet.register(lease_seconds=_SHORT_SECONDS)
+    for ref in ("crash.puppet", "crash.abandoned"):
+        await puppet.claim(await ground.publish_to_cancel(ref))
+
+
+async def something_overdue(ground: Ground) -> None:
+    """For `stop_overdue`: its worker does not stop it."""
+    puppet = Puppet(ground=ground)
+    await puppet.register(lease_seconds=_LONG_SECONDS)
+    await puppet.claim(await ground.publish_to_cancel("crash.puppet", timeout="100ms"))
+
+
+async def somebody_waiting(ground: Ground) -> None:
+    """For `grant_idle_slots`: a slot became free and nobody said so."""
+    await _pause(ground, paused=True)
+    await ground.client.publish({"action_ref": "crash.one"})
+    await ground.while_armed(ground.has_taken_all)
+    await _pause(ground, paused=False)
+
+
+async def something_miscounted(ground: Ground) -> None:
+    """For `repair_counters`: a counter is off."""
+    await ground.client.publish({"action_ref": "crash.one"})
+    await ground.while_armed(ground.has_taken_all)
+    await ground.connection.execute("UPDATE action_queue SET depth = depth + 1")
+
+
+SWEEPS: Final[Mapping[str, Find]] = {
+    "grant_idle_slots": somebody_waiting,
+    "wake_due": something_due,
+    "expire_due": something_expired,
+    "repeat_offers": something_not_claimed,
+    "repeat_completions": something_not_told,
+    "reclaim_lost": somebody_lost,
+    "stop_overdue": something_overdue,
+    "repair_counters": something_miscounted,
+}
+
+
+async def _pause(ground: Ground, *, paused: bool) -> None:
+    """Change a pause behind everybody's back, so that nothing is granted by it."""
+    async with ground.connection.transaction():
+        action_id = await ground.connection.fetchval(
+            "UPDATE action SET paused = $1 WHERE ref = 'crash.one' RETURNING id", paused
+        )
+        await ground.connection.execute(
+            "UPDATE action_queue SET paused = $1 WHERE action_id = $2", paused, action_id
+        )
