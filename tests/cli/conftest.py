@@ -75,6 +75,7 @@ def alone() -> CommandLines:
 class Processes:
     executor_url: str
     worker_url: str
+    amqp_url: str
 
 
 @pytest.fixture(scope="session")
@@ -107,7 +108,7 @@ def processes(
     try:
         for process, url in zip(started, urls, strict=True):
             _until_ready(process, url, folder)
-        yield Processes(executor_url=urls[0], worker_url=urls[1])
+        yield Processes(executor_url=urls[0], worker_url=urls[1], amqp_url=environment["TURNSTILE_AMQP_URL"])
     finally:
         for process in reversed(started):
             process.terminate()
