@@ -16,6 +16,7 @@ from tests.e2e.traffic import until
 
 ACTIONS = "tests.e2e.ticking"
 KINDS = ("async", "child", "command")
+PLACES = 4
 SHORT_LEASE = {
     "TURNSTILE_LEASE_DURATION": "4s",
     "TURNSTILE_HEARTBEAT_INTERVAL": "1s",
@@ -120,7 +121,11 @@ async def scene(
         command = {"runner": "command", "entrypoint": COMMAND}
         assert (await http.put("/actions/tick.command", json=command)).is_success
         worker = await system.start_worker(
-            ACTIONS, TURNSTILE_DATABASE_URL=to_database.url, TURNSTILE_AMQP_URL=to_broker.url
+            ACTIONS,
+            TURNSTILE_DATABASE_URL=to_database.url,
+            TURNSTILE_AMQP_URL=to_broker.url,
+            # As many as a test starts: a full worker is sent nothing that would be stuck with it.
+            TURNSTILE_WORKER_CONCURRENCY=str(PLACES),
         )
         yield Scene(
             system=system,

@@ -90,6 +90,7 @@ async def test_a_worker_that_cannot_stop_what_it_runs_ends_itself_before_its_lea
         assert await asyncio.wait_for(here.worker.process.wait(), 30) == EXIT_NOT_STOPPED
         await here.passed(lease_ends_at)
         assert max(tick.at for tick in here.ticks(ids, attempt=1)) < lease_ends_at
+        here.to_broker.thaw()
         await here.system.start_worker(ACTIONS)
         await here.history.ended(len(ids))
         assert await here.attempts(ids) == [(1, "reclaimed"), (2, "completed")] * 2

@@ -1,0 +1,43 @@
+"""P6 where a worker's process or its event loop stands still: what it held, and what it may do afterwards."""
+
+import signal
+import time
+from pathlib import Path
+
+from tests.e2e.partition import ACTIONS, scene
+
+
+async def test_a_worker_stopped_beyond_its_lease_changes_nothing_when_it_goes_on(
+    database_url: str, amqp_url: str, tmp_path: Path
+) -> None:
+    async with scene(database_url, amqp_url, tmp_path) as here:
+        ids = await here.start(seconds=[60.0, 6.0])
+        # Its end comes while the process is stopped: its report is the first thing that it would write.
+        ids_ended = await here.start(["async"], seconds=[1.0, 6.0])
+        here.worker.signal(signal.SIGSTOP)
+        lease_ends_at = await here.lease_ends_at()
+        await here.system.start_worker(ACTIONS)
+        await here.traced([*ids, *ids_ended], attempt=2, event="tick")
+        here.worker.signal(signal.SIGCONT)
+        continued_at = time.time()
+        await here.registered(2)
+        of_others = "SELECT count(*) FROM slot s JOIN worker w ON w.id = s.worker_id WHERE w.pid <> $1"
+        assert await here.history.value(of_others, here.worker.pid) == 4, (
+            "the slots of the second attempts stay"
+        )
+        await here.history.ended(4)
+        traces = here.ticks([*ids, *ids_ended], attempt=1)
+        assert max(t.at for t in traces if t.kind != "async") < lease_ends_at, "killed while it was stopped"
+        assert max(t.at for t in traces) < continued_at + 1.0
+        assert await here.results([*ids, *ids_ended]) == [("completed", "2")] * 4
+        assert await here.attempts([*ids, *ids_ended]) == [(1, "reclaimed"), (2, "completed")] * 4
+
+
+async def test_a_loop_blocked_for_longer_than_its_lease_loses_neither_lease_nor_slot(
+    database_url: str, amqp_url: str, tmp_path: Path
+) -> None:
+    async with scene(database_url, amqp_url, tmp_path) as here:
+        ids = await here.start(["blocking"], seconds=[6.0])
+        await here.history.ended(1)
+        assert await here.attempts(ids) == [(1, "completed")]
+        assert await here.history.value("SELECT count(*) FROM worker") == 1
