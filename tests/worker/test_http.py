@@ -175,6 +175,24 @@ async def test_a_timeout_closes_the_connection(runner: HttpRunner, server: Serve
         await server.left.wait()
 
 
+async def test_an_answer_that_trickles_is_no_longer_than_the_timeout(runner: HttpRunner, call: Call) -> None:
+    left = asyncio.Event()
+
+    async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+        while not writer.is_closing():
+            writer.write(b"1")
+            await asyncio.sleep(0.02)
+        left.set()
+
+    async with await asyncio.start_server(trickle, "127.0.0.1", 0) as listener:
+        url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/"
+        async with asyncio.timeout(5):
+            report = await runner.run(replace(call, entrypoint=url, timeout_seconds=0.2))
+            await left.wait()
+    assert isinstance(report.outcome, TimedOut)
+
+
 async def test_a_cancel_closes_the_connection(runner: HttpRunner, server: Server, call: Call) -> None:
     server.answer = None
     running: asyncio.Task[RunReport] = asyncio.create_task(runner.run(call))
