@@ -49,6 +49,10 @@ chaos: $(READY) ## Break a loaded system at random for ten minutes (CHAOS_SEED=,
 	@$(BIN)/python -m tests.chaos $(if $(CHAOS_SEED),--seed $(CHAOS_SEED)) \
 	    $(if $(CHAOS_SEEDS),--seeds $(CHAOS_SEEDS)) $(if $(CHAOS_SECONDS),--seconds $(CHAOS_SECONDS))
 
+.PHONY: crash
+crash: $(READY) ## Kill a process at every crash point, the 1st, 2nd and 7th time
+	@$(BIN)/python -m tests.crash
+
 .PHONY: bench
 bench: $(READY) ## Measure throughput, hand-over, grant cost and memory on this machine
 	@$(BIN)/python -m benchmarks

@@ -65,8 +65,8 @@ class Ground:
     history: History
     executor: Service | None = None
     """The one that is to stay, if there is one."""
-    armed: Service | None = None
-    """The process that is to die."""
+    armed: list[Service] = field(default_factory=list)
+    """The processes that are to die."""
     keys_to_cancel: list[str] = field(default_factory=list)
     """What nobody would ever end."""
     windows: list[Window] = field(default_factory=list)
@@ -85,9 +85,8 @@ class Ground:
             await executor.kill()
 
     async def while_armed(self, condition: Callable[[], Awaitable[bool]]) -> bool:
-        """Wait until the condition holds, or the armed process has died; tell whether it held."""
-        assert self.armed is not None
-        while self.armed.process.returncode is None:
+        """Wait until the condition holds, or nobody armed is alive; tell whether it held."""
+        while any(armed.process.returncode is None for armed in self.armed):
             if await condition():
                 return True
             await asyncio.sleep(0.02)

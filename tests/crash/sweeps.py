@@ -86,6 +86,12 @@ SWEEPS: Final[Mapping[str, Find]] = {
 }
 
 
+def armed_for(sweep: str) -> dict[str, str]:
+    """Return settings under which no other sweep soon finds what earlier trials left behind."""
+    slow = {"repeat_offers": "DISPATCH", "repeat_completions": "SETTLE", "stop_overdue": "STOP"}
+    return {f"TURNSTILE_{word}_TIMEOUT": "60s" for other, word in slow.items() if other != sweep}
+
+
 async def _pause(ground: Ground, *, paused: bool) -> None:
     """Change a pause behind everybody's back, so that nothing is granted by it."""
     async with ground.connection.transaction():

@@ -1,133 +1,103 @@
-"""One trial: arm a process, ask until it has died at its point by its own hand, replace it, drain, judge.
+"""One trial: arm processes, ask until each has died at its point by its own hand, replace them, drain, judge.
 
-In: a ground and a `Case`. Out: the faults that the whole history so far shows; none is as it should be. A
-process that does not die was never at its point: that fails the trial.
+In: a ground and `Case`s. Out: the faults that the whole history so far shows; none is as it should be. A
+process that does not die was never at its point: that fails the trial. Executors die one after the other,
+each while it heals what the last one left; workers die beside each other.
 """
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
-from common.crash_points import VARIABLE, CrashPoint
+from common.crash_points import CrashPoint
+from tests.crash.cases import Case
 from tests.crash.client import send_wave
 from tests.crash.ground import ACTIONS, Ground
-from tests.crash.sweeps import SWEEPS
+from tests.crash.sweeps import SWEEPS, armed_for
 from tests.e2e.processes import Service
+from tests.e2e.traffic import until
 
 _DEADLINE_SECONDS: Final = 40.0
 _PAUSE_SECONDS: Final = 0.1
+_HELD: Final = """
+SELECT count(*) FROM slot s JOIN worker w ON w.id = s.worker_id WHERE w.pid = $1 AND s.finished_at IS NULL
+"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """Who dies where, and when it is there for which time."""
-
-    point: CrashPoint
-    times: int
-    sweep: str | None = None
-    """The sweep that is given something to do."""
-
-    @property
-    def name(self) -> str:
-        """The case in a word."""
-        return f"{self.point}{f' ({self.sweep})' if self.sweep else ''}:{self.times}"
-
-    @property
-    def armed(self) -> dict[str, str]:
-        """The environment of the process that is to die."""
-        return {VARIABLE: f"{self.point}:{self.times}"}
-
-
-def cases(times: int) -> Iterator[Case]:
-    """Yield a case for each point, those of executors first, and for each sweep of the watchdog."""
-    for point in CrashPoint:
-        if point is CrashPoint.SWEPT:
-            for sweep in SWEEPS:
-                yield Case(point=point, times=times, sweep=sweep)
+async def tried(ground: Ground, cases: Sequence[Case]) -> list[str]:
+    """Carry out cases of one kind, and return what is wrong afterwards."""
+    async with ground.window(", ".join(case.name for case in cases)):
+        if cases[0].point.startswith("executor."):
+            await _kill_executors(ground, cases)
+        elif cases[0].point is CrashPoint.ATTEMPT_HANDED_BACK:
+            await _kill_draining_workers(ground, cases)
         else:
-            yield Case(point=point, times=times)
+            await _kill_workers(ground, cases)
+    await ground.drained()
+    return await ground.faults()
 
 
-async def tried(ground: Ground, case: Case) -> list[str]:
-    """Carry out one case, and return what is wrong afterwards."""
-    async with asyncio.timeout(2 * _DEADLINE_SECONDS):
-        if case.point.startswith("executor."):
-            await _kill_executor(ground, case)
-        elif case.point is CrashPoint.ATTEMPT_HANDED_BACK:
-            await _kill_draining_worker(ground, case)
-        else:
-            await _kill_worker(ground, case)
-        await ground.drained()
-        return await ground.faults()
+async def _kill_executors(ground: Ground, cases: Sequence[Case]) -> None:
+    """Let each armed executor be the only one, so that all that its kind does is done by it."""
+    await ground.without_executor()
+    for case in cases:
+        await _kill_executor(ground, case)
+    await ground.replace_executor()
 
 
 async def _kill_executor(ground: Ground, case: Case) -> None:
-    """Let the armed executor be the only one, so that all that its kind does is done by it."""
-    await ground.without_executor()
-    async with ground.window(case.name):
-        armed = ground.armed = await ground.system.start_executor(wait=True, **case.armed)
+    settings = {} if case.sweep is None else armed_for(case.sweep)
+    armed = await ground.system.start_executor(wait=False, **settings, **case.armed)
+    ground.armed = [armed]
+    await _ready_or_dead(armed)
 
-        async def ask() -> None:
-            if case.sweep is not None:
-                await SWEEPS[case.sweep](ground)
-            else:
-                await send_wave(ground.client, armed.http_url)
+    async def ask() -> None:
+        if case.sweep is not None:
+            await SWEEPS[case.sweep](ground)
+        else:
+            await send_wave(ground.client, armed.http_url)
 
-        await _dies(armed, ask, case)
-        await ground.replace_executor()
+    await _dies(armed, ask, case)
 
 
-async def _kill_worker(ground: Ground, case: Case) -> None:
-    """Let the armed worker share the work with the one that stays."""
+async def _kill_workers(ground: Ground, cases: Sequence[Case]) -> None:
+    """Let the armed workers share the work with the one that stays."""
     executor = ground.executor or await ground.replace_executor()
-    async with ground.window(case.name):
-        armed = ground.armed = await ground.system.start_worker(ACTIONS, **case.armed)
+    ground.armed = [await ground.system.start_worker(ACTIONS, **case.armed) for case in cases]
+    for armed, case in zip(ground.armed, cases, strict=True):
         await _dies(armed, lambda: send_wave(ground.client, executor.http_url), case)
 
 
-async def _kill_draining_worker(ground: Ground, case: Case) -> None:
-    """Let the armed worker drain while it runs what will not end in time."""
+async def _kill_draining_workers(ground: Ground, cases: Sequence[Case]) -> None:
+    """Let each armed worker drain while it runs what will not end in time."""
     if ground.executor is None:
         await ground.replace_executor()
-    gate = ground.system.folder / f"gate {case.times}"
-    async with ground.window(case.name):
-        armed = ground.armed = await ground.system.start_worker(
-            ACTIONS, TURNSTILE_DRAIN_TIMEOUT="100ms", **case.armed
-        )
+    for case in cases:
+        armed = await ground.system.start_worker(ACTIONS, TURNSTILE_DRAIN_TIMEOUT="100ms", **case.armed)
+        ground.armed = [armed]
+        gate = ground.system.folder / f"gate {case.name}"
         gated = {"action_ref": "crash.gated", "parameters": {"gate": str(gate)}}
-        await ground.client.publish(*[gated] * 2 * case.times)
 
-        async def runs_enough() -> bool:
-            return await _running(ground, armed) >= case.times
+        async def holds_enough(armed: Service = armed, times: int = case.times) -> bool:
+            return bool(await ground.connection.fetchval(_HELD, armed.pid) >= times)
 
-        async def ask_for_more() -> None:
-            if not await runs_enough():
-                await ground.client.publish(gated)
-
-        while not await runs_enough():
-            await ask_for_more()
-            await asyncio.sleep(_PAUSE_SECONDS)
+        # The one that stays gets every second of them.
+        await ground.client.publish(*[gated] * 2 * (case.times + 1))
+        await until(holds_enough, f"{case.name}: it runs enough", deadline_seconds=_DEADLINE_SECONDS)
         armed.signal(signal.SIGTERM)
-        await _dies(armed, _nothing, case)
+        await _dies(armed, _ask_for_nothing, case)
         gate.touch()
 
 
-async def _running(ground: Ground, worker: Service) -> int:
-    found: int = await ground.connection.fetchval(
-        """
-        SELECT count(*) FROM slot s JOIN worker w ON w.id = s.worker_id
-        WHERE w.pid = $1 AND s.finished_at IS NULL
-        """,
-        worker.pid,
-    )
-    return found
-
-
-async def _nothing() -> None:
-    pass
+async def _ready_or_dead(armed: Service) -> None:
+    """Wait until it serves: it may come to its point with what the one before it left."""
+    try:
+        await armed.ready()
+    except AssertionError:
+        if armed.process.returncode is None:
+            raise
 
 
 async def _dies(armed: Service, ask: Callable[[], Awaitable[None]], case: Case) -> None:
@@ -139,3 +109,7 @@ async def _dies(armed: Service, ask: Callable[[], Awaitable[None]], case: Case) 
         with suppress(TimeoutError):
             await asyncio.wait_for(armed.process.wait(), _PAUSE_SECONDS)
     assert armed.process.returncode == -signal.SIGKILL, armed.log.read_text()[-4000:]
+
+
+async def _ask_for_nothing() -> None:
+    pass
