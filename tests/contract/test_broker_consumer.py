@@ -248,6 +248,29 @@ async def test_a_bound_holds_from_the_first_delivery_after_a_reconnection(amqp_u
             await until_ready(amqp_url, "q", 7)
 
 
+async def test_a_bound_is_kept_to_with_few_consumers_though_deliveries_are_replaced_singly(
+    amqp_url: str,
+) -> None:
+    publisher = Publisher(amqp_url, name="pub", declare=declares("q"))
+    consumer = ConsumerConnection(amqp_url, name="con")
+    queue = consumer.subscribe("q", prefetch=20, declare=declares("q"))
+    async with running(publisher, consumer), bare_channel(amqp_url) as bare:
+        await publisher.publish(numbered("q", 50))
+        before = await take(queue, 20)
+        # What was delivered before the pause belongs to no consumer any more: each is replaced by itself.
+        await queue.pause()
+        await queue.resume()
+        after: list[Delivery] = []
+        for number, delivery in enumerate(before):
+            queue.ack([delivery])
+            after += await take(queue, 1)
+            assert bodies(after[-1:]) == _bodies(20 + number)
+        await until_ready(amqp_url, "q", 10)
+        queue.ack(after)
+        assert bodies(await take(queue, 10)) == _bodies(*range(40, 50))
+        assert ((await bare.queue_declare("q", passive=True)).consumer_count or 0) < 20
+
+
 async def test_one_consumer_at_a_time_takes_requests_and_the_next_begins_with_what_was_left(
     amqp_url: str,
 ) -> None:
