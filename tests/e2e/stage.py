@@ -102,7 +102,12 @@ class Stage:
             )
 
         await until(have, f"the ends of {execution_ids[:10]}", deadline_seconds=deadline_seconds)
-        return [await self.status(execution_id) for execution_id in execution_ids]
+        rows = await self.history.rows(
+            "SELECT e.status::text FROM unnest($1::bigint[]) WITH ORDINALITY c(id, ord)"
+            " JOIN execution e ON e.id = c.id ORDER BY c.ord",
+            list(execution_ids),
+        )
+        return [row["status"] for row in rows]
 
     async def attempts(self, execution_id: int) -> list[tuple[int, str]]:
         rows = await self.history.rows(

@@ -1,4 +1,4 @@
-"""A cancel while nobody reaches the broker; its word to the worker dies with the executor that had it (P7)."""
+"""A cancel while nobody reaches the broker; its word to the worker dies with the executor (P7)."""
 
 import httpx
 

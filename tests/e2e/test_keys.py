@@ -18,7 +18,7 @@ STAGE = {
         "TURNSTILE_LEASE_DURATION": "20s",
     }
 }
-KEYS = 10_000
+DEEP = KEYS = 10_000
 MEMORY_BYTES_MAX = 150_000_000
 """What an executor may grow by while it holds so many lines."""
 
@@ -142,6 +142,23 @@ async def test_a_full_line_is_refused_at_once_with_its_numbers_over_http_and_ove
     await put_away(stage, ids[:1])
     next_one = await stage.submit("bounded")
     await put_away(stage, [*ids[1:], other, next_one])
+
+
+async def test_of_ten_thousand_that_wait_for_one_action_none_is_dropped(stage: Stage) -> None:
+    await stage.patch("noop", max_concurrent=0)
+    ids = []
+    for start in range(0, DEEP, 1000):
+        bodies = [{"action_ref": "noop", "parameters": {"number": n}} for n in range(start, start + 1000)]
+        ids += await stage.submit_many(bodies)
+    assert (await stage.stats("noop"))["queue_length"] == DEEP
+    await stage.patch("noop", max_concurrent=90)
+    await stage.ended(*ids, deadline_seconds=60)
+    rows = await stage.history.rows(
+        "SELECT result::text::int AS number FROM execution WHERE id = ANY ($1) ORDER BY id", ids
+    )
+    assert [row["number"] for row in rows] == list(range(DEEP))
+    granted = await stage.history.grant_order("noop")
+    assert granted == ids
 
 
 async def test_ten_thousand_keys_with_one_waiting_each_are_all_granted_in_bounded_memory(

@@ -127,3 +127,36 @@ async def test_a_full_queue_a_hundred_thousand_deep_delays_no_other(database_url
         head = await history.value("SELECT min(execution_id) FROM slot")
         await _cancel(http, [head])
         await _running_is(history, [])
+
+
+async def test_executors_that_start_beside_a_full_queue_grant_nothing_before_a_real_end(
+    database_url: str, amqp_url: str, tmp_path: Path
+) -> None:
+    doors = [tmp_path / f"door-{n}" for n in range(8)]
+    bodies = [{"action_ref": "gate", "parameters": {"file": str(door)}} for door in doors]
+    async with running(database_url, amqp_url) as system, history_of(database_url) as history:
+        async with httpx.AsyncClient(base_url=f"{system.http_url}/api/v1") as http:
+            await _limit(http, "gate", 3)
+            answer = await http.post("/executions", json=bodies)
+            ids = [item["id"] for item in answer.json()["items"]]
+        await _running_is(history, ids[:3])
+        await system.executors[0].kill()
+        await asyncio.gather(*(system.start_executor() for _ in range(2)))
+        # They have looked at everything several times, and a request shows that they take new work.
+        async with httpx.AsyncClient(base_url=f"{system.executors[-1].http_url}/api/v1") as http:
+            await http.post("/executions", json={"action_ref": "noop"})
+            await history.ended(1)
+            assert (await http.get("/actions/gate/queue-stats")).json()["queue_length"] == 5
+        await _running_is(history, ids[:3])
+        for number, door in enumerate(doors):
+            door.touch()
+            await history.ended(number + 2)
+        rows = await history.rows(
+            "SELECT t.granted_at, t.ended_at FROM attempt t JOIN execution e ON e.id = t.execution_id"
+            " JOIN action a ON a.id = e.action_id WHERE a.ref = 'gate' ORDER BY t.execution_id"
+        )
+        assert await history.most_at_once("gate") == 3
+    # The n-th is granted after the end that made room for it: the doors open one by one.
+    assert [
+        row["granted_at"] > earlier["ended_at"] for earlier, row in zip(rows, rows[3:], strict=False)
+    ] == [True] * 5

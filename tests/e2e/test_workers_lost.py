@@ -91,3 +91,58 @@ async def test_a_worker_that_was_given_up_stops_its_work_and_serves_on_under_a_n
     assert attempts[0]["outcome"] in ("reclaimed", "handed_back")
     assert attempts[1]["outcome"] == "cancelled"
     assert attempts[0]["worker_id"] != attempts[1]["worker_id"]
+
+
+async def test_all_that_a_killed_worker_ran_is_back_within_its_lease_and_a_tick_heads_first(
+    database_url: str, amqp_url: str
+) -> None:
+    lease_seconds, tick_seconds = 2.0, 0.25
+    settings = {
+        "TURNSTILE_LEASE_DURATION": f"{lease_seconds}s",
+        "TURNSTILE_HEARTBEAT_INTERVAL": "500ms",
+        "TURNSTILE_WATCHDOG_INTERVAL": f"{tick_seconds}s",
+    }
+    async with (
+        running(database_url, amqp_url, settings=settings) as system,
+        history_of(database_url) as history,
+        httpx.AsyncClient(base_url=f"{system.http_url}/api/v1") as http,
+    ):
+        assert (await http.patch("/actions/hold", json={"max_concurrent": 5})).status_code == 200
+        answer = await http.post("/executions", json=[{"action_ref": "hold"}] * 8)
+        ids = [item["id"] for item in answer.json()["items"]]
+
+        async def run_as(attempt: int) -> bool:
+            rows = await history.rows(
+                "SELECT id FROM execution WHERE status = 'running' AND attempt = $1 ORDER BY id", attempt
+            )
+            return [row["id"] for row in rows] == ids[:5]
+
+        await until(lambda: run_as(1), "five run")
+        await asyncio.gather(system.workers[0].kill(), system.start_worker("tests.e2e.actions"))
+        # The same five, heads first, and none of those behind them.
+        await until(lambda: run_as(2), "the same five run again")
+        took_seconds = await history.value(
+            "SELECT extract(epoch FROM max(t.ended_at) - min(w.renewed_at))::float8 FROM attempt t"
+            " JOIN worker w ON w.id = t.worker_id WHERE t.outcome = 'reclaimed'"
+        )
+        await asyncio.gather(*(http.post(f"/executions/{i}/cancel") for i in ids))
+        await history.ended(8)
+    assert lease_seconds <= took_seconds < 2 * (lease_seconds + 2 * tick_seconds)
+
+
+async def test_what_must_not_run_twice_is_abandoned_with_its_worker(database_url: str, amqp_url: str) -> None:
+    async with (
+        running(database_url, amqp_url, settings=SHORT_LEASE) as system,
+        history_of(database_url) as history,
+        httpx.AsyncClient(base_url=f"{system.http_url}/api/v1") as http,
+    ):
+        definition = {"max_concurrent": 1, "on_worker_lost": "abandon"}
+        assert (await http.patch("/actions/scripted", json=definition)).status_code == 200
+        steps = [{"action_ref": "scripted", "parameters": {"steps": [step]}} for step in ("KILL", "OK")]
+        ids = [item["id"] for item in (await http.post("/executions", json=steps)).json()["items"]]
+        await asyncio.wait_for(system.workers[0].process.wait(), 30)
+        await system.start_worker("tests.e2e.actions")
+        await history.ended(2)
+        first, second = [(await http.get(f"/executions/{i}")).json() for i in ids]
+    assert (first["status"], first["attempt"], second["status"]) == ("abandoned", 1, "completed")
+    assert [attempt["outcome"] for attempt in first["attempts"]] == ["abandoned"]
