@@ -43,6 +43,7 @@ class _Start:
         self.buffer: deque[Delivery] = deque()
         self.released: list[tuple[list[Delivery], bool]] = []
         self.consumes = False
+        self.quiet = False
         self.unfit: asyncio.Future[object] = loop.create_future()
         self.cancelled_by_broker: asyncio.Future[object] = loop.create_future()
 
@@ -50,6 +51,11 @@ class _Start:
         """Remember that the broker ended the consumer, as it does when the queue is deleted or moves."""
         if not self.cancelled_by_broker.done():
             self.cancelled_by_broker.set_result(None)
+
+    def was_quiet(self) -> bool:
+        """Whether nothing came since this was asked last, and nothing is unsettled."""
+        quiet, self.quiet = self.quiet, True
+        return quiet and not self.outstanding
 
     def note_unfit(self) -> None:
         """Have the consumers fitted to the bound."""
@@ -84,6 +90,7 @@ class Subscription:
         self._arguments = arguments
         self._timeouts = timeouts
         self._paused = False
+        self._renewing = False
         self._start: _Start | None = None
         self._arrived = asyncio.Event()
         # Pausing, resuming and a new bound are several methods each; one change at a time.
@@ -92,13 +99,12 @@ class Subscription:
     @property
     def ready(self) -> bool:
         """Whether deliveries can come, or none are wanted."""
-        return self._start is not None and self._start.consumes
+        return self._renewing or (self._start is not None and self._start.consumes)
 
     @property
     def buffered(self) -> int:
         """How many deliveries wait to be taken."""
-        start = self._start
-        return 0 if start is None else len(start.buffer)
+        return 0 if self._start is None else len(self._start.buffer)
 
     async def next_batch(self, items_max: int) -> list[Delivery]:
         """Wait for a first delivery, then take what is there, in order, up to `items_max`."""
@@ -112,8 +118,7 @@ class Subscription:
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:
         """Acknowledge in one write, leaving out what a dead channel delivered: it comes again."""
-        start = self._start
-        if start is not None:
+        if (start := self._start) is not None:
             start.channel.ack(*start.settle(deliveries))
 
     def reject(self, deliveries: Sequence[Delivery], *, requeue: bool) -> None:
@@ -184,30 +189,36 @@ class Subscription:
                 await start.credits.raise_to(self._wanted())
             start.consumes = True
             self.last_error = None
-            await self._keep_to_bound(start, {channel.gone, start.cancelled_by_broker, link.gone})
+            self._renewing = await self._keep_to_bound(start, link)
         finally:
             self._start = None
             if channel.usable:
                 with suppress(BrokerUnavailable):
                     await answered(channel.close(), self._timeouts.rpc_seconds)
-        if link.is_open:
+        if link.is_open and not self._renewing:
             self._note(_reason(start))
 
     def _take(self, start: _Start, delivery: Delivery) -> None:
         start.outstanding.arrive(delivery.tag)
         start.credits.arrive(delivery.tag, delivery.consumer)
         start.buffer.append(delivery)
+        start.quiet = False
         self._arrived.set()
 
-    async def _keep_to_bound(self, start: _Start, ends: set[asyncio.Future[object]]) -> None:
-        """Fit the consumers whenever there is a reason to, until one of `ends`."""
+    async def _keep_to_bound(self, start: _Start, link: Link) -> bool:
+        """Fit the consumers whenever there is a reason to, until the start ends; True if all was quiet."""
+        ends = {start.channel.gone, start.cancelled_by_broker, link.gone}
         while not any(end.done() for end in ends):
-            await asyncio.wait({*ends, start.unfit}, return_when=asyncio.FIRST_COMPLETED)
+            reasons, seconds = {*ends, start.unfit}, self._timeouts.quiet_seconds
+            done, _ = await asyncio.wait(reasons, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if not done and start.was_quiet() and not self._paused:
+                return True
             if start.unfit.done():
                 await asyncio.wait(ends, timeout=_GATHER_SECONDS, return_when=asyncio.FIRST_COMPLETED)
                 start.unfit = asyncio.get_running_loop().create_future()
                 async with self._changing:
                     await self._fit()
+        return False
 
     def _wanted(self) -> int:
         return 0 if self._paused else self._bound()
@@ -226,6 +237,7 @@ class Subscription:
             await start.credits.raise_to(self._wanted())
 
     def _note(self, error: str) -> None:
+        self._renewing = False
         if error != self.last_error:
             log.warning("broker.subscription_lost", extra={"queue": self.queue, "error": error})
         self.last_error = error
