@@ -84,7 +84,13 @@ class Attempts:
         """Stop what runs, to be given back, and claim no more: the time to drain is over."""
         for under_way in list(self._under_way.values()):
             under_way.stop.ask("drain", "the worker stops")
-            if under_way.step is Step.CLAIM:
+            if under_way.step in (Step.WAIT, Step.CLAIM):
+                under_way.give_up()
+
+    def leave_unclaimed(self) -> None:
+        """Leave to other workers what was not claimed yet. Whose claim is on its way may be ours already."""
+        for under_way in list(self._under_way.values()):
+            if under_way.step is Step.WAIT:
                 under_way.give_up()
 
     def lose_all(self) -> None:
@@ -112,12 +118,15 @@ class Attempts:
             if not (under_way.given_up or self._lease.lost):
                 raise
             under_way.task.uncancel()
-            return self._drop(offer)
+            return Disposition.GIVE_BACK if under_way.step is Step.WAIT else self._drop(offer)
         finally:
             del self._under_way[offer]
             self._stops_ahead.pop(offer, None)
 
     async def _run_offer(self, offer: Offer, delivery: Delivery, under_way: UnderWay) -> Disposition:
+        if not await self._lease.certain():
+            return Disposition.GIVE_BACK
+        under_way.step = Step.CLAIM
         claim = await self._links.claim(offer, give_up=lambda: self.draining)
         match claim:
             case None:

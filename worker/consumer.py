@@ -68,10 +68,18 @@ class PoolConsumer:
                 for delivery in await self._subscription.next_batch(self._batch_max):
                     self._take(delivery)
 
-    async def drain(self) -> None:
-        """Take no more, give back what has not begun, and wait for what is under way."""
+    async def stand_back(self) -> None:
+        """Take no more, and give back what has no place yet."""
         await self._subscription.pause()
         self._subscription.reject(self._withdraw(self._waiting_since(0.0)), requeue=True)
+
+    async def take_again(self) -> None:
+        """Take offers again."""
+        await self._subscription.resume()
+
+    async def drain(self) -> None:
+        """Take no more, give back what has not begun, and wait for what is under way."""
+        await self.stand_back()
         while self._under_way:
             await asyncio.wait(self._under_way)
 

@@ -8,11 +8,15 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
+from typing import Final
 
 from worker.clock import clock
 from worker.fence import Evidence, Standing, Terms
 
 logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS: Final = 0.25
+"""Longest wait between two looks at the clock: waiting is counted on one that stands still in a sleep."""
 
 
 class Lease:
@@ -94,6 +98,17 @@ class Lease:
         while (standing := self.standing()) is Standing.IN_DOUBT:
             await self.next_renewal()
         return standing is Standing.CERTAIN
+
+    async def doubted(self) -> None:
+        """Wait until nothing may be started any more; before the first renewal that is not yet said."""
+        while True:
+            spare_seconds = self.terms.certain_until(self.evidence) - clock()
+            if self.evidence.renewed_at is None:
+                await self.next_renewal()
+            elif spare_seconds > 0:
+                await asyncio.sleep(min(spare_seconds, _LOOK_SECONDS))
+            else:
+                return
 
     async def next_renewal(self) -> bool:
         """Wait for a renewal that is yet to come; False once there will be none: the lease is lost."""

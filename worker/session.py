@@ -122,8 +122,10 @@ class Session:
                 tasks.create_task(cancels.prove(self._lease), name="broker-proof"),
                 *(tasks.create_task(pool.run(), name="pool") for pool in pools),
             ]
+            standing_back = tasks.create_task(self._stand_back_in_doubt(pools), name="stand-back")
             logger.info("serving", extra={"worker_id": self.worker_id, "pools": ",".join(self._pools)})
             await _any_of(stop, self._ending, self._asked_to_drain)
+            standing_back.cancel()
             if not self._lease.lost:
                 await self._drain(pools)
             for task in serving:
@@ -150,10 +152,22 @@ class Session:
     def _declares_pool(self, pool: str) -> Callable[[AbstractChannel], Awaitable[Any]]:
         return lambda channel: declare_pool(channel, pool, queue_type=self._settings.queue_type)
 
+    async def _stand_back_in_doubt(self, pools: Sequence[PoolConsumer]) -> None:
+        """Leave the offers to other workers while nothing may be started here."""
+        while not self._lease.lost:
+            await self._lease.doubted()
+            for pool in pools:
+                await pool.stand_back()
+            self._attempts.leave_unclaimed()
+            if await self._lease.certain():
+                for pool in pools:
+                    await pool.take_again()
+
     async def _drain(self, pools: list[PoolConsumer]) -> None:
         """End what is under way: wait, then stop and give back. Return at once when the lease is lost."""
         logger.info("draining", extra={"under_way": self._attempts.count})
         self._attempts.draining = True
+        self._attempts.leave_unclaimed()
         async with asyncio.TaskGroup() as tasks:
             lost = tasks.create_task(self._ending.wait(), name="lease-lost")
             drained = tasks.create_task(_drained(pools), name="drained")

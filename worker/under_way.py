@@ -13,8 +13,10 @@ from worker.runners import StopRequest
 class Step(Enum):
     """How far an attempt has come."""
 
+    WAIT = "wait"
+    """Nothing was asked of anybody: it may be left to another worker."""
     CLAIM = "claim"
-    """Nothing runs yet."""
+    """The claim is on its way, or made; nothing runs yet."""
     RUN = "run"
     """The action runs."""
     TELL = "tell"
@@ -31,7 +33,7 @@ class UnderWay:
         assert task is not None
         self.task: asyncio.Task[object] = task
         self.stop = StopRequest()
-        self.step = Step.CLAIM
+        self.step = Step.WAIT
         self.given_up = False
 
     def give_up(self) -> None:

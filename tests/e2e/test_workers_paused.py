@@ -10,7 +10,8 @@ from tests.e2e.partition import ACTIONS, scene
 async def test_a_worker_stopped_beyond_its_lease_changes_nothing_when_it_goes_on(
     database_url: str, amqp_url: str, tmp_path: Path
 ) -> None:
-    async with scene(database_url, amqp_url, tmp_path) as here:
+    # A full worker is sent nothing more, which would be stuck with it.
+    async with scene(database_url, amqp_url, tmp_path, places=4) as here:
         ids = await here.start(seconds=[60.0, 6.0])
         # Its end comes while the process is stopped: its report is the first thing that it would write.
         ids_ended = await here.start(["async"], seconds=[1.0, 6.0])
