@@ -57,7 +57,7 @@ async def run_seed(seed: int, shape: Shape, *, patience: float, keep: bool = Fal
     try:
         with _logging_to(folder / "harness.log"):
             async with standing_ground(folder) as ground:
-                course = await take_course(ground, seed, shape, patience=patience)
+                course = await take_course(ground, seed, shape)
                 outcome = await _judged(ground, course, seed, shape, patience)
         outcome.violations.extend(left_behind(folder))
         (folder / VIOLATIONS).write_text("".join(f"{violation}\n" for violation in outcome.violations))

@@ -20,6 +20,8 @@ from tests.chaos.submitters import change_all, send_all
 
 DRAIN_BOUND_SECONDS: Final = 2 * LEASE_SECONDS + 30.0
 """So long after the last fault nothing is left to do."""
+_DRAIN_PATIENCE_SECONDS: Final = 3 * DRAIN_BOUND_SECONDS
+"""What drains too late is wrong, but of what never drained the history would be wrong in a hundred ways."""
 _ANSWERED_SECONDS: Final = 60.0
 """So long after the last fault every submitter has its last answer."""
 
@@ -35,8 +37,8 @@ class Course:
     left: dict[str, int]
 
 
-async def take_course(ground: Ground, seed: int, shape: Shape, *, patience: float) -> Course:
-    """Load and break the system, heal it, let it drain; give up after `patience` times the bound."""
+async def take_course(ground: Ground, seed: int, shape: Shape) -> Course:
+    """Load and break the system, heal it, and let it drain."""
     now = asyncio.get_running_loop().time
     log, began = Log(), now()
     began_at = datetime.now(UTC)
@@ -58,7 +60,7 @@ async def take_course(ground: Ground, seed: int, shape: Shape, *, patience: floa
     await restore()
     connection = await asyncpg.connect(ground.database_url)
     try:
-        left = await drained(connection, LIMITS, restore, patience_seconds=patience * DRAIN_BOUND_SECONDS)
+        left = await drained(connection, LIMITS, restore, patience_seconds=_DRAIN_PATIENCE_SECONDS)
     finally:
         await connection.close()
     return Course(
