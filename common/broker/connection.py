@@ -54,7 +54,7 @@ class BrokerTimeouts:
     """How long a publish waits for a usable connection before it gives up."""
     heartbeat_seconds: int = 10
     """What client and broker agree on; either gives up the other after three of them."""
-    quiet_seconds: float = 30.0
+    quiet_seconds: float = 15.0
     """After so long without a delivery a subscription starts anew: RabbitMQ 3.10 can forget a consumer
     without a word, as when its queue is deleted and at once declared again."""
     backoff_first_seconds: float = 0.1

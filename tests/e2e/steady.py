@@ -31,6 +31,7 @@ class Steady:
 
     folder: Path
     publisher: Publisher
+    pause_seconds: float = _PAUSE_SECONDS
     confirmed: int = 0
     """Requests confirmed for each of the two actions."""
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
@@ -58,13 +59,19 @@ class Steady:
 
         await until(confirmed, f"{count} more requests are confirmed")
 
+    async def hurries(self, count: int) -> None:
+        """Have so many more confirmed as fast as it goes, so that lines form."""
+        self.pause_seconds = 0
+        await self.submits(count)
+        self.pause_seconds = _PAUSE_SECONDS
+
     async def run(self) -> None:
         """Submit until stopped."""
         while not self.stopped.is_set():
             numbers = range(self.confirmed, self.confirmed + _AT_ONCE)
             await _confirmed(self.publisher, [self._request(ref, n) for n in numbers for ref in _LIMITS])
             self.confirmed += _AT_ONCE
-            await asyncio.sleep(_PAUSE_SECONDS)
+            await asyncio.sleep(self.pause_seconds)
 
     async def all_ran_once_in_order(self, history: History) -> None:
         """Wait for the last end; then all was granted in order, ran once, and never too much at once."""

@@ -1,12 +1,9 @@
 """P1 and P2 with several executors: one admits, and when it dies or hangs another does, within seconds."""
 
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 
-import asyncpg
-
+from tests.e2e.admission import lines_locked
 from tests.e2e.history import history_of, physical
 from tests.e2e.processes import Service, System, running
 from tests.e2e.steady import steady
@@ -49,7 +46,7 @@ async def test_what_a_paused_executor_and_its_successor_both_admit_is_admitted_o
         await submit(amqp_url, bodies[:1])
         await history.ended(1)
         first = await _admitting(system, amqp_url)
-        async with _lines_locked(database_url) as admitting:
+        async with lines_locked(database_url) as admitting:
             await submit(amqp_url, bodies[1:51])
             await until(lambda: admitting(1), "it admits, and waits for the line")
             first.signal(signal.SIGSTOP)
@@ -86,25 +83,3 @@ async def _admitting(system: System, amqp_url: str, *, other_than: Service | Non
         await publisher.publish([probe])
     await until(one_says_so, "an executor admits", deadline_seconds=TAKEOVER_SECONDS)
     return found[0]
-
-
-@asynccontextmanager
-async def _lines_locked(database_url: str) -> AsyncIterator[Callable[[int], Awaitable[bool]]]:
-    """Hold all queues' rows; lends a question: do so many executors wait for one in order to admit?"""
-    connection = await asyncpg.connect(database_url)
-    query = """
-        SELECT count(*) = $1 FROM pg_stat_activity
-        WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%turnstile.admit(%'
-    """
-
-    async def admitting(count: int) -> bool:
-        # A view of the activity is kept to the end of the transaction unless it is dropped.
-        await connection.execute("SELECT pg_stat_clear_snapshot()")
-        return bool(await connection.fetchval(query, count))
-
-    try:
-        async with connection.transaction():
-            await connection.execute("SELECT FROM action_queue FOR UPDATE")
-            yield admitting
-    finally:
-        await connection.close()

@@ -10,6 +10,7 @@ import pytest
 
 from localservers import LocalServers, RabbitServer
 from migrations import migrate
+from tests.e2e.held import held_all_the_time, hold
 from tests.e2e.history import History, history_of
 from tests.e2e.processes import System, running
 from tests.e2e.steady import Steady, steady
@@ -25,11 +26,6 @@ OUTAGE_SECONDS = LEASE_SECONDS * 1.7
 """How long a server is out: for longer than a lease."""
 DEAF_SECONDS = 11.0
 """Long enough for our side to give up every connection to a broker that says nothing."""
-
-_QUEUE_IS_DONE = """
-SELECT q.total_completed = q.total_enqueued FROM action_queue q JOIN execution e ON e.queue_id = q.id
-WHERE e.id = $1
-"""
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +69,7 @@ async def test_a_database_frozen_or_gone_for_longer_than_a_lease_ends_no_work_an
 ) -> None:
     database_url, amqp_url = urls
     async with running(database_url, amqp_url, executors=1, workers=2, settings=SHORT_LEASE) as system:
-        held = await _hold(system)
+        held = await hold(system)
         async with steady(amqp_url, tmp_path) as client:
             await client.goes_on("the start")
             await asyncio.to_thread(own.postgresql.pause)
@@ -90,7 +86,7 @@ async def test_a_database_frozen_or_gone_for_longer_than_a_lease_ends_no_work_an
             await client.goes_on("an absence")
         async with history_of(database_url) as history:
             await client.all_ran_once_in_order(history)
-            await _still_held(system, history, held)
+            await held_all_the_time(system, history, held)
             await _nobody_was_given_up(history)
 
 
@@ -103,7 +99,7 @@ async def test_a_broker_that_cuts_blocks_freezes_crashes_and_restarts_costs_noth
         running(database_url, amqp_url, executors=2, workers=2, settings=SHORT_LEASE) as system,
         history_of(database_url) as history,
     ):
-        held = await _hold(system)
+        held = await hold(system)
         async with steady(amqp_url, tmp_path) as client:
             await client.goes_on("the start")
             for _ in range(8):
@@ -125,33 +121,8 @@ async def test_a_broker_that_cuts_blocks_freezes_crashes_and_restarts_costs_noth
             await asyncio.to_thread(broker.restart)
             await client.goes_on("a restart")
         await client.all_ran_once_in_order(history)
-        await _still_held(system, history, held)
+        await held_all_the_time(system, history, held)
         await _nobody_was_given_up(history)
-
-
-async def _hold(system: System) -> int:
-    """Start an execution that runs over all that is to come."""
-    async with httpx.AsyncClient(base_url=f"{system.http_url}/api/v1") as http:
-        held: int = (await http.post("/executions", json={"action_ref": "hold"})).json()["id"]
-
-        async def runs() -> bool:
-            return bool((await http.get(f"/executions/{held}")).json()["status"] == "running")
-
-        await until(runs, "it runs")
-    return held
-
-
-async def _still_held(system: System, history: History, held: int) -> None:
-    """It ran all the time, under its first attempt, and stops when asked to."""
-    async with httpx.AsyncClient(base_url=f"{system.http_url}/api/v1") as http:
-        assert (await http.post(f"/executions/{held}/cancel")).status_code == 202
-
-        async def ended() -> bool:
-            return bool(await history.value(_QUEUE_IS_DONE, held))
-
-        await until(ended, "it stops")
-    rows = await history.rows("SELECT attempt, outcome FROM attempt WHERE execution_id = $1", held)
-    assert [(row["attempt"], row["outcome"]) for row in rows] == [(1, "cancelled")]
 
 
 async def _nobody_was_given_up(history: History) -> None:
