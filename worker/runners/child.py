@@ -37,6 +37,7 @@ from worker.runners.process_group import ProcessGroup, exit_sentence
 from worker.runners.stopping import Stop
 
 _LAST_WORDS_SECONDS: Final = 1.0
+_DYING_SECONDS: Final = 3.0
 _FRAME_BYTES_SPARE: Final = 1024 * 1024
 """For all of a frame but its result."""
 
@@ -188,7 +189,7 @@ class Child:
         self.kill()
         self._output.close()
         self._writer.close()
-        await asyncio.wait({self._group.ended}, timeout=_LAST_WORDS_SECONDS)
+        await asyncio.wait({self._group.ended}, timeout=_DYING_SECONDS)
 
     def _send(self, message: ToChild) -> None:
         # Bounded by one call's parameters, since nothing is sent before the call before it has ended.
