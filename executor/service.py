@@ -172,10 +172,13 @@ class ExecutorService:
         return verdicts
 
     async def _put_actions(self, definitions: Sequence[ActionDefinition]) -> None:
-        self._offer_soon(await self._queue_manager.put_actions(definitions))
+        grants = await self._queue_manager.put_actions(definitions)
+        reached(CrashPoint.ACTIONS_PUT)
+        self._offer_soon(grants)
 
     async def _cancel(self, execution_id: ExecutionId, reason: str | None) -> Move | None:
         cancelled = await self._canceller.cancel([CancelRequested(execution_id=execution_id, reason=reason)])
+        reached(CrashPoint.CANCELLATION_DECIDED)
         self._hand_over.announce_moves(cancelled.moves)
         self._soon(self._hand_over.tell(cancelled.messages))
         return cancelled.found[0] if cancelled.found else None

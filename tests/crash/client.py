@@ -26,6 +26,7 @@ class Client:
     publisher: Publisher
     http: httpx.AsyncClient
     submitted: list[Submitted] = field(default_factory=list)
+    _keys_to_cancel: list[str] = field(default_factory=list)
     _unanswered: list[tuple[int, Body]] = field(default_factory=list)
 
     async def publish(self, *bodies: Body) -> str:
@@ -36,6 +37,22 @@ class Client:
     async def publish_cancels(self, *keys: str) -> None:
         """Ask for the end of what these idempotency keys name."""
         await self._confirmed([cancel_request({"idempotency_key": key}) for key in keys])
+
+    async def publish_to_cancel(self, ref: str, **fields: object) -> str:
+        """Request over AMQP what nobody will end; returns its mark."""
+        self._keys_to_cancel.append(key := f"to cancel {len(self.submitted)}")
+        return await self.publish({"action_ref": ref, "idempotency_key": key, **fields})
+
+    async def post_to_cancel(self, url: str, body: Body) -> int | None:
+        """Request over HTTP what nobody will end; returns its id, if there was an answer."""
+        self._keys_to_cancel.append(f"http {len(self.submitted)}")
+        await self.post(url, body)
+        return self.submitted[-1].execution_id
+
+    async def cancel_what_is_left(self) -> None:
+        """Ask for the end of all that nobody will end otherwise."""
+        keys, self._keys_to_cancel = self._keys_to_cancel, []
+        await self.publish_cancels(*keys)
 
     async def post(self, url: str, body: Body) -> None:
         """Request over HTTP; where there is no answer it is left for `post_again`."""

@@ -67,8 +67,6 @@ class Ground:
     """The one that is to stay, if there is one."""
     armed: list[Service] = field(default_factory=list)
     """The processes that are to die."""
-    keys_to_cancel: list[str] = field(default_factory=list)
-    """What nobody would ever end."""
     windows: list[Window] = field(default_factory=list)
 
     async def replace_executor(self) -> Service:
@@ -92,15 +90,19 @@ class Ground:
             await asyncio.sleep(0.02)
         return False
 
-    async def publish_to_cancel(self, ref: str, **fields: object) -> str:
-        """Request over AMQP what has to be cancelled in the end; returns its mark."""
-        self.keys_to_cancel.append(key := f"to cancel {len(self.client.submitted)}")
-        return await self.client.publish({"action_ref": ref, "idempotency_key": key, **fields})
+    async def pause(self, *, paused: bool) -> None:
+        """Pause `crash.one`, or end that, behind everybody's back: nothing is granted by it."""
+        async with self.connection.transaction():
+            action_id = await self.connection.fetchval(
+                "UPDATE action SET paused = $1 WHERE ref = 'crash.one' RETURNING id", paused
+            )
+            await self.connection.execute(
+                "UPDATE action_queue SET paused = $1 WHERE action_id = $2", paused, action_id
+            )
 
     async def drained(self) -> None:
         """Cancel what has to be, and wait until everything that was asked for has ended, and been told."""
-        keys, self.keys_to_cancel = self.keys_to_cancel, []
-        await self.client.publish_cancels(*keys)
+        await self.client.cancel_what_is_left()
 
         async def nothing_is_left() -> bool:
             return bool(await self.connection.fetchval(_LEFT, len(self.client.submitted)))

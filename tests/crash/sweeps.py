@@ -25,21 +25,21 @@ async def something_due(ground: Ground) -> None:
 
 async def something_expired(ground: Ground) -> None:
     """For `expire_due`: nobody serves it, and its time to live is short."""
-    await ground.publish_to_cancel("crash.puppet", ttl="100ms")
+    await ground.client.publish_to_cancel("crash.puppet", ttl="100ms")
 
 
 async def something_not_claimed(ground: Ground) -> None:
     """For `repeat_offers`: its pool has a live worker, which does not take it."""
     puppet = Puppet(ground=ground)
     await puppet.register(lease_seconds=_LONG_SECONDS)
-    await ground.publish_to_cancel("crash.puppet")
+    await ground.client.publish_to_cancel("crash.puppet")
 
 
 async def something_not_told(ground: Ground) -> None:
     """For `repeat_completions`: its end was reported and not told."""
     puppet = Puppet(ground=ground)
     await puppet.register(lease_seconds=_LONG_SECONDS)
-    claimed = await puppet.claim(await ground.publish_to_cancel("crash.puppet"))
+    claimed = await puppet.claim(await ground.client.publish_to_cancel("crash.puppet"))
     if claimed is not None:
         await puppet.finish(*claimed)
 
@@ -49,22 +49,22 @@ async def somebody_lost(ground: Ground) -> None:
     puppet = Puppet(ground=ground)
     await puppet.register(lease_seconds=_SHORT_SECONDS)
     for ref in ("crash.puppet", "crash.abandoned"):
-        await puppet.claim(await ground.publish_to_cancel(ref))
+        await puppet.claim(await ground.client.publish_to_cancel(ref))
 
 
 async def something_overdue(ground: Ground) -> None:
     """For `stop_overdue`: its worker does not stop it."""
     puppet = Puppet(ground=ground)
     await puppet.register(lease_seconds=_LONG_SECONDS)
-    await puppet.claim(await ground.publish_to_cancel("crash.puppet", timeout="100ms"))
+    await puppet.claim(await ground.client.publish_to_cancel("crash.puppet", timeout="100ms"))
 
 
 async def somebody_waiting(ground: Ground) -> None:
     """For `grant_idle_slots`: a slot became free and nobody said so."""
-    await _pause(ground, paused=True)
+    await ground.pause(paused=True)
     await ground.client.publish({"action_ref": "crash.one"})
     await ground.while_armed(ground.has_taken_all)
-    await _pause(ground, paused=False)
+    await ground.pause(paused=False)
 
 
 async def something_miscounted(ground: Ground) -> None:
@@ -90,14 +90,3 @@ def armed_for(sweep: str) -> dict[str, str]:
     """Return settings under which no other sweep soon finds what earlier trials left behind."""
     slow = {"repeat_offers": "DISPATCH", "repeat_completions": "SETTLE", "stop_overdue": "STOP"}
     return {f"TURNSTILE_{word}_TIMEOUT": "60s" for other, word in slow.items() if other != sweep}
-
-
-async def _pause(ground: Ground, *, paused: bool) -> None:
-    """Change a pause behind everybody's back, so that nothing is granted by it."""
-    async with ground.connection.transaction():
-        action_id = await ground.connection.fetchval(
-            "UPDATE action SET paused = $1 WHERE ref = 'crash.one' RETURNING id", paused
-        )
-        await ground.connection.execute(
-            "UPDATE action_queue SET paused = $1 WHERE action_id = $2", paused, action_id
-        )

@@ -15,6 +15,7 @@ from common.crash_points import CrashPoint
 from tests.crash.cases import Case
 from tests.crash.client import send_wave
 from tests.crash.ground import ACTIONS, Ground
+from tests.crash.operators import cancel_something, resume_something
 from tests.crash.sweeps import SWEEPS, armed_for
 from tests.e2e.processes import Service
 from tests.e2e.traffic import until
@@ -53,13 +54,20 @@ async def _kill_executor(ground: Ground, case: Case) -> None:
     ground.armed = [armed]
     await _ready_or_dead(armed)
 
-    async def ask() -> None:
-        if case.sweep is not None:
-            await SWEEPS[case.sweep](ground)
-        else:
-            await send_wave(ground.client, armed.http_url)
+    await _dies(armed, lambda: _ask_executor(ground, case, armed.http_url), case)
 
-    await _dies(armed, ask, case)
+
+async def _ask_executor(ground: Ground, case: Case, url: str) -> None:
+    match case.point:
+        case CrashPoint.SWEPT:
+            assert case.sweep is not None
+            await SWEEPS[case.sweep](ground)
+        case CrashPoint.CANCELLATION_DECIDED:
+            await cancel_something(ground, url)
+        case CrashPoint.ACTIONS_PUT:
+            await resume_something(ground, url)
+        case _:
+            await send_wave(ground.client, url)
 
 
 async def _kill_workers(ground: Ground, cases: Sequence[Case]) -> None:

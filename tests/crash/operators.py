@@ -1,0 +1,36 @@
+"""What operators do over HTTP: stop an execution, let a paused action go on.
+
+In: a ground with an armed executor. Out: requests that it may not survive. Whatever it did not do is made up
+for afterwards: the keys are cancelled once more, and a pause ends in any case.
+"""
+
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import httpx
+
+from tests.crash.ground import Ground
+
+_LONG: Final = timedelta(days=1)
+
+
+async def cancel_something(ground: Ground, url: str) -> None:
+    """Submit what is not due for long, and cancel it."""
+    run_at = (datetime.now(UTC) + _LONG).isoformat()
+    execution_id = await ground.client.post_to_cancel(url, {"action_ref": "crash.free", "run_at": run_at})
+    if execution_id is not None:
+        with suppress(httpx.HTTPError):
+            await ground.client.http.post(f"{url}/api/v1/executions/{execution_id}/cancel")
+
+
+async def resume_something(ground: Ground, url: str) -> None:
+    """Let somebody wait for a paused action, and resume it."""
+    await ground.pause(paused=True)
+    try:
+        await ground.client.publish({"action_ref": "crash.one"})
+        await ground.while_armed(ground.has_taken_all)
+        with suppress(httpx.HTTPError):
+            await ground.client.http.post(f"{url}/api/v1/actions/crash.one/resume")
+    finally:
+        await ground.pause(paused=False)
