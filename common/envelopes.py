@@ -208,7 +208,8 @@ def delayed_retry(delivery: Delivery, *, retry_exchange: str, app_id: AppId) -> 
 def tries_of(delivery: Delivery) -> int:
     """Return how often this message came back from a delay queue."""
     tries = delivery.headers.get(TRIES_HEADER, 0)
-    return tries if isinstance(tries, int) else 0
+    # A stranger may write the header: a negative count would go round for years.
+    return max(tries, 0) if isinstance(tries, int) else 0
 
 
 def _forwarded(
