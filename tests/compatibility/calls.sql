@@ -1,0 +1,118 @@
+-- Every call of the protocol that a service makes, with the types of its parameters and columns, and every row
+-- type that comes back. Calls are added here, never changed or taken away: services of an older version go on
+-- making them while a newer one is brought in. A failing test prints what is to be added.
+
+-- takes int8[], int4[]
+-- gives early_ids int8[], granted turnstile.granted[], more_queue_ids int8[], settled_count int4,
+--   unknown_ids int8[]
+SELECT * FROM turnstile.settle($1, $2);
+
+-- takes int8[]
+-- gives granted turnstile.granted[], more_queue_ids int8[]
+SELECT * FROM turnstile.grant_slots($1);
+
+-- takes int8[], text[]
+-- gives action_id int8, action_ref text, attempt int4, execution_id int8, moved_at timestamptz,
+--   previous_status text, status text, worker_id text
+SELECT * FROM turnstile.cancel($1, $2);
+
+-- takes jsonb
+-- gives granted turnstile.granted[], more_queue_ids int8[]
+SELECT * FROM turnstile.put_actions($1);
+
+-- takes text[], jsonb[], text[], text[], uuid[], uuid[], timestamptz[], float8[], float8[], text[],
+--   jsonb[], text[]
+-- gives admitted turnstile.admitted[], granted turnstile.granted[], more_queue_ids int8[]
+SELECT * FROM turnstile.admit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12);
+
+-- takes int8, int4
+-- gives next_id int8, queue_ids int8[]
+SELECT * FROM turnstile.drifted_queues($1, $2);
+
+-- takes int8[]
+-- gives granted turnstile.granted[], more_queue_ids int8[], repaired turnstile.repaired[]
+SELECT * FROM turnstile.repair_queues($1);
+
+-- takes int4, timestamptz
+-- gives ended turnstile.moved[], granted turnstile.granted[], more_queue_ids int8[], returned
+--   turnstile.moved[]
+SELECT * FROM turnstile.reclaim($1, $2);
+
+-- takes float8, int4, int4
+-- gives asked turnstile.moved[], ended turnstile.moved[]
+SELECT * FROM turnstile.stop_overdue($1, $2, $3);
+
+-- takes int8, int4
+-- gives next_id int8, queue_ids int8[]
+SELECT * FROM turnstile.idle_queues($1, $2);
+
+-- takes int4
+-- gives granted turnstile.granted[], more_queue_ids int8[], woken turnstile.moved[]
+SELECT * FROM turnstile.wake_due($1);
+
+-- takes int4
+-- gives action_id int8, action_ref text, attempt int4, execution_id int8, moved_at timestamptz,
+--   previous_status text, status text, worker_id text
+SELECT * FROM turnstile.expire_due($1);
+
+-- takes float8, int4
+-- gives action_ref text, attempt int4, execution_id int8, pool text, traceparent text
+SELECT * FROM turnstile.due_offers($1, $2);
+
+-- takes float8, int4
+-- gives due_completions int8
+SELECT * FROM turnstile.due_completions($1, $2);
+
+-- takes text, float8
+-- gives alive bool, draining bool
+SELECT * FROM turnstile.renew($1, $2);
+
+-- takes text, int8[], int4[], text[], int8[], int4[], text[], jsonb[], text[], text[], text[],
+--   float8[]
+-- gives claimed turnstile.claimed[], finished turnstile.finished[]
+SELECT ARRAY(SELECT c FROM turnstile.claim($1, $2, $3, $4) c) AS claimed,
+       ARRAY(SELECT f FROM turnstile.finish($1, $5, $6, $7, $8, $9, $10, $11, $12) f) AS finished;
+
+-- takes text, int8[], int4[]
+-- gives execution_id int8
+SELECT execution_id FROM turnstile.hand_back($1, $2, $3);
+
+-- takes jsonb
+-- gives ref text, stored jsonb
+SELECT ref, to_jsonb(a) AS stored FROM turnstile.register_actions($1) a;
+
+-- takes text, text, text, int4, text[], int4, float8
+-- gives register_worker void
+SELECT turnstile.register_worker($1, $2, $3, $4, $5, $6, $7);
+
+-- takes text
+-- gives sign_off void
+SELECT turnstile.sign_off($1);
+
+-- takes
+-- gives code text, detail text, duplicate bool, execution_id int8, queue_position int8, status text
+SELECT (NULL::turnstile.admitted).*;
+
+-- takes
+-- gives action_id int8, action_ref text, attempt int4, entrypoint jsonb, execution_id int8,
+--   failures int4, parameters jsonb, retry_delay_seconds float8, retry_factor float8, retry_jitter
+--   float8, retry_max_attempts int4, retry_max_delay_seconds float8, runner text, timeout_seconds
+--   float8, traceparent text, verdict text
+SELECT (NULL::turnstile.claimed).*;
+
+-- takes
+-- gives attempt int4, ended_at timestamptz, execution_id int8, status text, verdict text
+SELECT (NULL::turnstile.finished).*;
+
+-- takes
+-- gives action_ref text, attempt int4, execution_id int8, pool text, traceparent text
+SELECT (NULL::turnstile.granted).*;
+
+-- takes
+-- gives action_id int8, action_ref text, attempt int4, execution_id int8, moved_at timestamptz,
+--   previous_status text, status text, worker_id text
+SELECT (NULL::turnstile.moved).*;
+
+-- takes
+-- gives depth int8, depth_before int8, queue_id int8
+SELECT (NULL::turnstile.repaired).*;
