@@ -19,7 +19,7 @@ from executor.reading.audit import AuditBounds, Auditor, AuditShape
 from executor.reading.audit_checks import check_groups
 from executor.settings import ExecutorSettings
 from localservers import DatabaseServer
-from tests.integration.protocol import OneConnection, Protocol, connected, ids_in
+from tests.integration.protocol import OneConnection, Protocol, connected
 from tests.integration.served import serve
 from worker.record import Claim
 
@@ -108,8 +108,6 @@ SPOILT: list[tuple[str, set[str]]] = [
     ("UPDATE action_queue SET head_id = 1000 WHERE id = <queue>", {"queue_head"}),
     ("UPDATE action_queue SET paused = true WHERE id = <queue>", {"queue_rules"}),
     ("UPDATE action_queue SET total_completed = 2 WHERE id = <queue>", {"queue_totals"}),
-    ("UPDATE action_queue SET total_enqueued = 9 WHERE id = <queue>", {"queue_totals"}),
-    # One more slot than the limit, numbered as no grant may: both say so.
     ("UPDATE action SET max_concurrent = 2 WHERE ref = 'a';"
      "UPDATE action_queue SET max_concurrent = 2 WHERE id = <queue>", {"queue_limit", "slot_number"}),
     ("UPDATE slot SET slot_number = NULL WHERE execution_id = <running>", {"slot_number"}),
@@ -122,7 +120,6 @@ SPOILT: list[tuple[str, set[str]]] = [
     ("UPDATE slot SET finished_at = now(), told_at = now() WHERE execution_id = <scheduled>",
      {"slot_holder", "started_in_slot"}),
     ("DELETE FROM slot WHERE execution_id = <running>", {"started_in_slot"}),
-    ("DELETE FROM slot WHERE execution_id = <failed>", {"queue_totals"}),
     ("UPDATE execution SET worker_id = 'other' WHERE id = <running>", {"slot_holder"}),
     ("DELETE FROM worker", {"slot_worker"}),
     ("DELETE FROM delayed WHERE execution_id = <delayed>", {"delayed_until"}),
@@ -138,8 +135,6 @@ SPOILT: list[tuple[str, set[str]]] = [
     ("UPDATE execution SET queued_at = NULL WHERE id = <queued>", {"execution_state"}),
     ("DELETE FROM attempt WHERE execution_id = <completed>", {"attempt_recorded"}),
     ("UPDATE attempt SET outcome = 'failed' WHERE execution_id = <completed>", {"attempt_history"}),
-    ("UPDATE attempt SET attempt = 7 WHERE execution_id = <completed>",
-     {"attempt_history", "attempt_recorded"}),
     ("UPDATE attempt SET execution_id = 999 WHERE execution_id = <completed>",
      {"attempt_history", "attempt_recorded"}),
     ("UPDATE slot SET granted_at = <late>, offered_at = <late> WHERE claimed_at IS NULL;"
@@ -195,8 +190,6 @@ async def test_slots_from_before_a_lowered_limit_are_no_fault(protocol: Protocol
         # Whoever grants above it now is found out at once.
         await protocol.put("a", max_concurrent=2)
         await protocol.connection.execute("UPDATE action_queue SET max_concurrent = 9")
-        late = ids_in(await protocol.grant((await protocol.queue())["id"]))
-        assert late == []
         await protocol.submit(count=1)
         await protocol.connection.execute("UPDATE action_queue SET max_concurrent = 2")
         assert "queue_limit" in wrong(await auditor.audit())
