@@ -26,6 +26,8 @@ async def test_a_worker_stopped_beyond_its_lease_changes_nothing_when_it_goes_on
         assert await here.history.value(of_others, here.worker.pid) == 4, (
             "the slots of the second attempts stay"
         )
+        assert "session_ended" in (log := here.worker.log.read_text())
+        assert "not_applied=dropped=4" in log, "counted, and never an error"
         await here.history.ended(4)
         traces = here.ticks([*ids, *ids_ended], attempt=1)
         assert max(t.at for t in traces if t.kind != "async") < lease_ends_at, "killed while it was stopped"
