@@ -27,6 +27,12 @@ def still_there(pids: Sequence[int]) -> list[int]:
     return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
 
+def repairs_of_counters(system: System) -> list[str]:
+    """Return what the watchdog found wrong in the counters: what heals by itself was wrong all the same."""
+    lines = [line for executor in system.executors for line in executor.log.read_text().splitlines()]
+    return [line for line in lines if "counters_repaired" in line]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
     """One system, its record, its API, and what it tells the world."""
@@ -141,3 +147,4 @@ async def staged(database_url: str, amqp_url: str, **options: Any) -> AsyncItera
         tapped(amqp_url) as tap,
     ):
         yield Stage(system=system, history=history, http=http, tap=tap)
+        assert repairs_of_counters(system) == []

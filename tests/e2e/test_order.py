@@ -10,6 +10,7 @@ import httpx
 from common.messages import STATUS_CHANGED
 from tests.e2e.history import history_of, most_running_at_once, physical
 from tests.e2e.processes import running
+from tests.e2e.stage import repairs_of_counters
 from tests.e2e.tap import tapped
 from tests.e2e.traffic import submit, until
 
@@ -114,6 +115,7 @@ async def test_a_delayed_execution_blocks_nobody_and_stands_by_its_ticket_when_d
         assert (await http.patch("/actions/record", json={"paused": False})).status_code == 200
         await history.ended(5)
         woken_at = await history.value("SELECT queued_at FROM execution WHERE id = $1", ids[0])
+        assert repairs_of_counters(system) == []
     assert woken_at >= due_at
     assert [line.number for line in physical(file) if line.event == "start"] == [1, 2, 0, 3, 4]
 
