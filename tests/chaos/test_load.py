@@ -40,11 +40,11 @@ def test_some_are_sent_twice_and_mean_the_same_both_times(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_each_line_is_busy_for_less_than_half_of_the_time(seed: int) -> None:
+def test_each_line_is_busy_for_less_than_a_third_of_the_time(seed: int) -> None:
     busy_seconds: dict[str, float] = {}
     for step in submits(seed):
         name = f"{step.body['action_ref']} {step.body['parameters'].get('customer', '')}"
         run_seconds = min(step.body["parameters"]["seconds"], step.body.get("timeout", 60.0))
         limit = LIMITS[step.body["action_ref"]] or 10
         busy_seconds[name] = busy_seconds.get(name, 0.0) + run_seconds / limit
-    assert max(busy_seconds.values()) < SECONDS / 2
+    assert max(busy_seconds.values()) < SECONDS / 3
