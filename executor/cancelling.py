@@ -78,9 +78,12 @@ def end_message(move: Move, error: Error) -> Outgoing:
 def stop_message(move: Move) -> Outgoing:
     """Ask the worker that held this attempt to stop it."""
     assert move.worker_id is not None, "what ran had a worker"
-    return cancel_message(
-        ExecutionCancel(execution_id=move.execution_id, attempt=move.attempt), worker_id=move.worker_id
-    )
+    return stop_of(move.execution_id, move.attempt, worker_id=move.worker_id)
+
+
+def stop_of(execution_id: int, attempt: int, *, worker_id: str) -> Outgoing:
+    """Ask this worker to stop this attempt."""
+    return cancel_message(ExecutionCancel(execution_id=execution_id, attempt=attempt), worker_id=worker_id)
 
 
 def _execution_id(request: CancelRequested, by_key: dict[str, ExecutionId]) -> ExecutionId | None:

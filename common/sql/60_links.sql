@@ -23,6 +23,8 @@ AS $$
               JOIN worker w ON a.pool = ANY (w.pools) AND w.lost_at IS NULL AND w.stopped_at IS NULL
                             AND w.lease_expires_at > clock_timestamp()
               WHERE q.id = s.queue_id)
+          -- A lost worker is told to stop its attempt before the next one is offered.
+          AND NOT EXISTS (SELECT FROM untold_stop u WHERE u.execution_id = s.execution_id)
         ORDER BY s.execution_id LIMIT in_limit FOR NO KEY UPDATE SKIP LOCKED
     ),
     offered AS (
@@ -61,4 +63,26 @@ AS $$
         RETURNING u.execution_id
     )
     SELECT execution_id FROM slot_told UNION ALL SELECT execution_id FROM end_told;
+$$;
+
+-- due_stops: attempts taken back from lost workers longer than `in_timeout_seconds` ago, whose workers nobody
+-- told to stop: whoever reclaimed them has died. Telling it twice is harmless.
+CREATE FUNCTION turnstile.due_stops(in_timeout_seconds double precision, in_limit integer)
+RETURNS TABLE (execution_id bigint, attempt integer, worker_id text)
+LANGUAGE sql
+SET search_path = public, pg_temp
+AS $$
+    SELECT u.execution_id, u.attempt, u.worker_id FROM untold_stop u
+    WHERE u.noted_at < clock_timestamp() - make_interval(secs => in_timeout_seconds)
+    ORDER BY u.execution_id LIMIT in_limit;
+$$;
+
+-- stops_told: these workers were told, and the broker has confirmed it.
+CREATE FUNCTION turnstile.stops_told(in_execution_ids bigint[], in_attempts integer[])
+RETURNS void
+LANGUAGE sql
+SET search_path = public, pg_temp
+AS $$
+    DELETE FROM untold_stop u USING unnest(in_execution_ids, in_attempts) c(id, attempt)
+    WHERE u.execution_id = ANY (ARRAY[c.id]) AND u.attempt = c.attempt;
 $$;

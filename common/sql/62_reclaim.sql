@@ -89,6 +89,9 @@ BEGIN
 
     SELECT array_agg(r ORDER BY r.execution_id) INTO returned
     FROM turnstile.return_to_line(orphan_ids, 'reclaimed', true) r;
+    -- Whoever reclaimed may die before it tells the worker to stop: until somebody has, no offer is repeated.
+    INSERT INTO untold_stop (execution_id, attempt, worker_id, noted_at)
+    SELECT m.execution_id, m.attempt, m.worker_id, reclaimed_at FROM unnest(returned || ended) m;
     SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids FROM turnstile.grant_locked(queue_ids) g;
 END
 $$;

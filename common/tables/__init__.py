@@ -11,7 +11,7 @@ UNIQUE constraint here, by name.
 from sqlmodel import SQLModel
 
 from common.tables.definition import Action, ActionQueue
-from common.tables.live import Delayed, Expiring, Slot, UntoldEnd, Waiting
+from common.tables.live import Delayed, Expiring, Slot, UntoldEnd, UntoldStop, Waiting
 from common.tables.record import AttemptRecord, Execution
 from common.tables.worker import Worker
 
@@ -26,6 +26,7 @@ __all__ = [
     "Expiring",
     "Slot",
     "UntoldEnd",
+    "UntoldStop",
     "Waiting",
     "Worker",
     "metadata",

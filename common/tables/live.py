@@ -73,6 +73,18 @@ class UntoldEnd(SQLModel, table=True):
     told_at: datetime = instant(nullable=False)
 
 
+class UntoldStop(SQLModel, table=True):
+    """A lost worker's attempt that was taken back; the worker has not been told to stop it yet (P6)."""
+
+    __tablename__ = "untold_stop"
+    __table_args__ = ({"postgresql_with": _BRISK_VACUUM},)
+
+    execution_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    attempt: int = Field(sa_column=Column(Integer, primary_key=True, autoincrement=False))
+    worker_id: str = Field(sa_column=Column(Text, nullable=False))
+    noted_at: datetime = instant(nullable=False)
+
+
 class Delayed(SQLModel, table=True):
     """An execution that is not due yet: read in the order of `due_at`."""
 

@@ -54,6 +54,12 @@ SELECT s.execution_id AS id, s.overdue_at < b.at - b.stop - b.grace - b.pace * c
        format('told to stop within %s', b.stop) AS expected, format('overdue since %s', s.overdue_at) AS found
 FROM bound b CROSS JOIN slot s WHERE s.finished_at IS NULL AND s.overdue_at IS NOT NULL;
 
+-- check stop of execution: a lost worker is told to stop what was taken from it
+SELECT u.execution_id AS id, u.noted_at < b.at - b.stop - b.grace - b.pace * count(*) OVER () AS wrong,
+       format('worker %s told within %s', u.worker_id, b.stop) AS expected,
+       format('taken back at %s', u.noted_at) AS found
+FROM bound b CROSS JOIN untold_stop u;
+
 -- check waking of execution: what is due takes its place in line
 -- A retry takes it once its last slot is settled, which may have been a moment ago.
 SELECT d.execution_id AS id,

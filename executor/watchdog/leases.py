@@ -13,7 +13,7 @@ import asyncpg
 from common.crash_points import CrashPoint, reached
 from common.database import Database
 from common.domain.errors import Unavailable
-from executor.cancelling import stop_message
+from executor.cancelling import stop_message, stop_of
 from executor.decisions import Move
 from executor.ends import read_ends
 from executor.hand_over import HandOver
@@ -64,10 +64,19 @@ class Leases:
             return 0
         reached(CrashPoint.SWEPT)
         self._hand_over.announce_moves([*returned, *ended])
-        await self._hand_over.tell([stop_message(move) for move in (*returned, *ended)])
+        await self._tell_stops([(m.execution_id, m.attempt, m.worker_id or "") for m in (*returned, *ended)])
         await self._tell_ends(ended)
         await self._hand_over.offer(grants_of(row))
         return len(returned) + len(ended)
+
+    async def repeat_stops(self) -> int:
+        """Tell lost workers to stop what was taken from them, where whoever took it died first."""
+        rows = await self._database.fetch(
+            "SELECT * FROM turnstile.due_stops($1, $2)", self._stop_timeout_seconds, self._rows_max
+        )
+        if rows:
+            await self._tell_stops([(row["execution_id"], row["attempt"], row["worker_id"]) for row in rows])
+        return len(rows)
 
     async def stop_overdue(self) -> int:
         """Have stopped what should have stopped by itself; end it where its worker does not obey."""
@@ -97,6 +106,12 @@ class Leases:
         await self._hand_over.tell([stop_message(move) for move in (*asked, *ended)])
         await self._tell_ends(ended)
         return len(asked) + len(ended)
+
+    async def _tell_stops(self, stops: Sequence[tuple[int, int, str]]) -> None:
+        await self._hand_over.tell([stop_of(i, attempt, worker_id=worker) for i, attempt, worker in stops])
+        await self._database.fetch(
+            "SELECT turnstile.stops_told($1, $2)", [stop[0] for stop in stops], [stop[1] for stop in stops]
+        )
 
     async def _tell_ends(self, ended: Sequence[Move]) -> None:
         if ended:

@@ -167,6 +167,17 @@ class Protocol(Reading):
             granted=ids_in(grants_of(row)),
         )
 
+    async def due_stops(self, timeout_seconds: float = -1.0, limit: int = 1000) -> list[tuple[int, int, str]]:
+        rows = await self.connection.fetch(
+            "SELECT * FROM turnstile.due_stops($1, $2)", timeout_seconds, limit
+        )
+        return [(row["execution_id"], row["attempt"], row["worker_id"]) for row in rows]
+
+    async def stops_told(self, *stops: tuple[int, int]) -> None:
+        await self.connection.execute(
+            "SELECT turnstile.stops_told($1, $2)", [i for i, _ in stops], [attempt for _, attempt in stops]
+        )
+
     async def stop_overdue(
         self, grace_seconds: float = 0.0, *, asks_max: int = 2, limit: int = 1000
     ) -> tuple[list[Move], list[Move]]:

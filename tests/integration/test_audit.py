@@ -88,7 +88,7 @@ async def test_where_nothing_is_wrong_every_check_looks_at_rows_and_finds_nothin
         found = await auditor.audit()
     assert (found.clean, wrong(found)) == (True, {})
     idle = {check.name for check in found.checks if not check.rows}
-    assert idle <= {"overdue", "waking", "expiry"}, "the scene has nothing for these checks to look at"
+    assert idle <= {"overdue", "stop", "waking", "expiry"}, "the scene has nothing for these checks to look at"
 
 
 PLACES = {
@@ -143,6 +143,7 @@ SPOILT: list[tuple[str, set[str]]] = [
      {"completion", "settling"}),
     ("UPDATE slot SET finished_at = <late> WHERE finished_at IS NOT NULL", {"settling"}),
     ("UPDATE untold_end SET told_at = <late>", {"completion"}),
+    ("INSERT INTO untold_stop SELECT id, 1, 'gone', <late> FROM execution WHERE id = <running>", {"stop"}),
     ("UPDATE worker SET lost_at = <late>", {"orphan"}),
     ("UPDATE worker SET lease_expires_at = <late>", {"orphan"}),
     ("UPDATE slot SET overdue_at = <late> WHERE finished_at IS NULL AND claimed_at IS NOT NULL", {"overdue"}),

@@ -140,6 +140,7 @@ async def test_every_statement_costs_what_it_moves_beside_a_million_waiting(
         ("wake_due", 1, session.wake_due),
         ("expire_due", 1, session.expire_due),
         ("reclaim", 2 * limit, session.reclaim),
+        ("due_stops", 1, session.due_stops),
         ("stop_overdue", 2 * limit, session.stop_overdue),
         ("idle_queues", 20, lambda: session.idle_queues(lines_max=20)),
         ("drifted_queues", 20, lambda: session.drifted_queues(deep.queue_id, limit=20)),

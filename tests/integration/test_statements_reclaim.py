@@ -123,3 +123,20 @@ async def test_a_worker_that_restarts_under_the_same_name_does_not_keep_the_old_
     await protocol.register("its next start")
     await protocol.lose_lease()
     assert (await protocol.reclaim()).returned == [one]
+
+
+async def test_no_offer_is_repeated_before_the_lost_worker_was_told_to_stop(protocol: Protocol) -> None:
+    """Whoever reclaimed died between the commit and the word."""
+    await protocol.put(on_worker_lost="requeue")
+    one, two = await protocol.submit(count=2)
+    await protocol.claim(one, two)
+    await protocol.cancel(two)
+    await protocol.register(OTHER_WORKER)
+    await protocol.lose_lease()
+    assert (await protocol.reclaim()).granted == [one]
+    assert await protocol.due_offers(-1) == []
+    assert await protocol.due_stops() == [(one, 1, "worker-1"), (two, 1, "worker-1")]
+    assert await protocol.due_stops(60) == []
+    await protocol.stops_told((one, 1), (two, 1))
+    assert await protocol.due_stops() == []
+    assert await protocol.due_offers(-1) == [one]

@@ -32,6 +32,9 @@ class LeaseRules(Agreement):
         reclaimed = self.do(self.protocol.reclaim())
         found = (reclaimed.returned, reclaimed.ended, reclaimed.granted)
         assert found == self.model.reclaim(RECLAIMS_MAX)
+        self.do(
+            self.protocol.stops_told(*((i, attempt) for i, attempt, _ in self.do(self.protocol.due_stops())))
+        )
         # Whoever was given up goes on as a ghost; somebody has to do the work.
         while len(set(self.model.workers[-2:]) - self.model.lost_workers) < 2:
             self.start_worker()
