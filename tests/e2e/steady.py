@@ -35,6 +35,7 @@ class Steady:
     confirmed: int = 0
     """Requests confirmed for each of the two actions."""
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
+    _submitting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def started(self) -> int:
@@ -65,12 +66,19 @@ class Steady:
         await self.submits(count)
         self.pause_seconds = _PAUSE_SECONDS
 
+    @asynccontextmanager
+    async def at_rest(self) -> AsyncIterator[int]:
+        """Submit nothing for the length of the block; lends how many requests were submitted by then."""
+        async with self._submitting:
+            yield 2 * self.confirmed
+
     async def run(self) -> None:
         """Submit until stopped."""
         while not self.stopped.is_set():
-            numbers = range(self.confirmed, self.confirmed + _AT_ONCE)
-            await _confirmed(self.publisher, [self._request(ref, n) for n in numbers for ref in _LIMITS])
-            self.confirmed += _AT_ONCE
+            async with self._submitting:
+                numbers = range(self.confirmed, self.confirmed + _AT_ONCE)
+                await _confirmed(self.publisher, [self._request(ref, n) for n in numbers for ref in _LIMITS])
+                self.confirmed += _AT_ONCE
             await asyncio.sleep(self.pause_seconds)
 
     async def all_ran_once_in_order(self, history: History) -> None:

@@ -3,6 +3,8 @@
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.admission import lines_locked
 from tests.e2e.history import history_of, physical
 from tests.e2e.processes import Service, System, running
@@ -13,6 +15,7 @@ TAKEOVER_SECONDS = 10.0
 """Twice the promise: a hanging executor is given up after two or three heartbeats of two seconds."""
 
 
+@pytest.mark.timeout(240)
 async def test_of_four_executors_each_admitter_killed_or_paused_is_replaced_within_seconds_down_to_the_last(
     database_url: str, amqp_url: str, tmp_path: Path
 ) -> None:
