@@ -109,8 +109,13 @@ async def test_what_runs_as_a_process_ends_with_its_children(stage: Stage, tmp_p
     for execution_id in ids:
         assert await seconds_until_ended(stage, execution_id, asked_at) < 2 * (GRACE_SECONDS + 1)
     assert await stage.ended(*ids) == ["cancelled"] * 2
-    for file in files.values():
-        assert still_there(numbers_in(file)) == [], file.name
+    pids = [pid for file in files.values() for pid in numbers_in(file)]
+
+    async def all_gone() -> bool:
+        return still_there(pids) == []
+
+    # What was killed is there until its parent, or init, has asked for it.
+    await until(all_gone, f"the end of {pids}", deadline_seconds=5)
 
 
 async def test_what_is_not_due_ends_at_once(stage: Stage) -> None:
