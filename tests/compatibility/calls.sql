@@ -116,3 +116,11 @@ SELECT (NULL::turnstile.moved).*;
 -- takes
 -- gives depth int8, depth_before int8, queue_id int8
 SELECT (NULL::turnstile.repaired).*;
+
+-- takes float8, int4
+-- gives attempt int4, execution_id int8, worker_id text
+SELECT * FROM turnstile.due_stops($1, $2);
+
+-- takes int8[], int4[]
+-- gives stops_told void
+SELECT turnstile.stops_told($1, $2);

@@ -36,7 +36,7 @@ async def test_a_protocol_installed_anew_or_grown_under_load_costs_nothing_but_t
         async with steady(amqp_url, tmp_path) as client:
             await client.goes_on("the start")
             for text in (installation_text(), _grown(installation_text())) * 3:
-                await client.hurries(40)
+                await client.hurries(24)
                 await _install(database_url, text)
             await client.goes_on("all the others")
         async with history_of(database_url) as history:
