@@ -19,7 +19,7 @@ class RetryPolicy:
     max_delay_seconds: float = 300.0
     """No wait is longer, jitter included."""
     jitter: float = 0.1
-    """Share of the wait, 0 to 1, by which it is spread to either side."""
+    """Share of the wait, 0 to 1, by which it is spread to either side, up to the longest wait."""
 
 
 def retry_delay_seconds(policy: RetryPolicy, *, failures: int, spread: float) -> float | None:
@@ -31,6 +31,8 @@ def retry_delay_seconds(policy: RetryPolicy, *, failures: int, spread: float) ->
     if failures >= policy.max_attempts:
         return None
     # The exponent is bounded so that a long series cannot overflow a float.
-    wait = policy.delay_seconds * policy.factor ** min(failures - 1, 64)
-    spread_wait = min(wait, policy.max_delay_seconds) * (1 + policy.jitter * spread)
-    return min(max(0.0, spread_wait), policy.max_delay_seconds)
+    longest = policy.max_delay_seconds
+    wait = min(policy.delay_seconds * policy.factor ** min(failures - 1, 64), longest)
+    low, high = wait * (1 - policy.jitter), min(wait * (1 + policy.jitter), longest)
+    # Over the whole range that is left: cut off at the longest wait, half of them would come back together.
+    return min(low + (high - low) * (1 + spread) / 2, longest)

@@ -51,7 +51,10 @@ BEGIN
                 FROM (SELECT r.due_at IS NOT NULL AND e.cancel_requested_at IS NULL
                              AND (e.expires_at IS NULL OR e.expires_at > r.due_at) AS again) judged
             ),
-            result = r.result, error_type = r.error_type, error_message = r.error_message,
+            result = r.result, error_type = r.error_type,
+            -- Whoever asked for the end said why; the worker knows only that it was asked.
+            error_message = CASE WHEN r.status = 'cancelled' THEN coalesce(e.cancel_reason, r.error_message)
+                                 ELSE r.error_message END,
             failures = e.failures + (r.status = 'failed')::integer
         FROM report r
         WHERE lease_live AND e.id = ANY (ARRAY[r.id]) AND e.attempt = r.attempt AND e.worker_id = in_worker_id

@@ -113,8 +113,8 @@ BEGIN
 
     DELETE FROM expiring x WHERE x.execution_id = ANY (due_ids);
     SELECT array_agg(e.id),
-           array_agg(format('did not start within its time to live of %s seconds',
-                            round(extract(epoch FROM e.expires_at - e.created_at), 3)))
+           array_agg(format('did not start within its time to live, which ended at %s',
+                            to_char(e.expires_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')))
     INTO due_ids, reasons
     FROM execution e WHERE e.id = ANY (due_ids);
     RETURN QUERY SELECT * FROM turnstile.end_unstarted(due_ids, 'expired', 'Expired', reasons);

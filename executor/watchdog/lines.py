@@ -5,8 +5,7 @@ from typing import Final
 from common.crash_points import CrashPoint, reached
 from common.database import Database
 from common.domain.identifiers import QueueId
-from common.messages import Error
-from executor.cancelling import end_message
+from executor.ends import read_ends
 from executor.hand_over import HandOver
 from executor.queue_manager import QueueManager, grants_of, moved
 
@@ -61,6 +60,7 @@ class Lines:
         if moves:
             reached(CrashPoint.SWEPT)
         self._hand_over.announce_moves(moves)
-        error = Error(type="Expired", message="did not start within its time to live")
-        await self._hand_over.tell([end_message(move, error) for move in moves])
+        if moves:
+            ids = [move.execution_id for move in moves]
+            await self._hand_over.tell(await read_ends(self._database, ids, result_bytes_max=0))
         return len(moves)

@@ -38,6 +38,12 @@ def test_no_wait_is_longer_than_the_longest_jitter_included() -> None:
     assert retry_delay_seconds(policy, failures=1, spread=-1.0) == 5.0
 
 
+def test_at_the_longest_wait_retries_are_still_spread() -> None:
+    policy = RetryPolicy(max_attempts=9, delay_seconds=10.0, max_delay_seconds=10.0, jitter=0.5)
+    waits = {retry_delay_seconds(policy, failures=1, spread=spread / 10) for spread in range(-10, 11)}
+    assert len(waits) == 21
+
+
 @given(
     st.builds(
         RetryPolicy,

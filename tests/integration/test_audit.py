@@ -88,7 +88,9 @@ async def test_where_nothing_is_wrong_every_check_looks_at_rows_and_finds_nothin
         found = await auditor.audit()
     assert (found.clean, wrong(found)) == (True, {})
     idle = {check.name for check in found.checks if not check.rows}
-    assert idle <= {"overdue", "stop", "waking", "expiry"}, "the scene has nothing for these checks to look at"
+    assert idle <= {"overdue", "stop", "waking", "expiry"}, (
+        "the scene has nothing for these checks to look at"
+    )
 
 
 PLACES = {

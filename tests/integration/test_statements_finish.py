@@ -174,3 +174,13 @@ async def test_only_failures_count_as_failures(protocol: Protocol, running: list
     await protocol.finish(running[1], status=Status.TIMEOUT)
     await protocol.finish(running[2])
     assert await protocol.column("SELECT failures FROM execution ORDER BY id LIMIT 3") == [1, 0, 0]
+
+
+async def test_a_stopped_attempt_ends_with_the_reason_of_whoever_asked(
+    protocol: Protocol, running: list[int]
+) -> None:
+    asked, unasked = running[:2]
+    await protocol.cancel(asked, reason="enough")
+    await protocol.finish(asked, unasked, status=Status.CANCELLED)
+    assert (await protocol.execution(asked))["error_message"] == "enough"
+    assert (await protocol.execution(unasked))["error_message"] == "it broke"
