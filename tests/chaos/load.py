@@ -130,7 +130,7 @@ def _submit(rng: random.Random, number: int, at_seconds: float, ref: str) -> Sub
 def _run_seconds(rng: random.Random, ref: str) -> float:
     match ref:
         case "chaos.seven" | "chaos.free":
-            return round(rng.choice([0.0, 0.05, rng.uniform(0.1, 1.0), rng.uniform(0.5, 3.0)]), 3)
+            return round(rng.choice([0.0, 0.05, 0.1, rng.uniform(0.1, 0.5), rng.uniform(0.5, 3.0)]), 3)
         case _:
             return round(rng.choice([0.0, 0.0, 0.01, rng.uniform(0.0, 0.1), rng.uniform(0.0, 0.5)]), 3)
 
