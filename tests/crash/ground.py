@@ -47,8 +47,9 @@ _BOUNDS: Final = Tolerances(
     reclaim_seconds=2 * LEASE_SECONDS + 3.0,
     overlap_seconds=2.0,
 )
+_PATIENCE_SECONDS: Final = 30.0
 _LEFT: Final = """
-SELECT (SELECT count(*) FROM execution) = $1
+SELECT (SELECT count(*) FROM execution) >= $1
    AND NOT EXISTS (SELECT FROM execution WHERE completed_at IS NULL)
    AND NOT EXISTS (SELECT FROM slot) AND NOT EXISTS (SELECT FROM waiting)
    AND NOT EXISTS (SELECT FROM delayed) AND NOT EXISTS (SELECT FROM untold_end)
@@ -83,8 +84,11 @@ class Ground:
             await executor.kill()
 
     async def while_armed(self, condition: Callable[[], Awaitable[bool]]) -> bool:
-        """Wait until the condition holds, or nobody armed is alive; tell whether it held."""
+        """Wait until the condition holds, but not for ever, and not for the dead; tell whether it held."""
+        deadline = asyncio.get_running_loop().time() + _PATIENCE_SECONDS
         while any(armed.process.returncode is None for armed in self.armed):
+            if asyncio.get_running_loop().time() > deadline:
+                return False
             if await condition():
                 return True
             await asyncio.sleep(0.02)
@@ -100,19 +104,23 @@ class Ground:
                 "UPDATE action_queue SET paused = $1 WHERE action_id = $2", paused, action_id
             )
 
-    async def drained(self) -> None:
-        """Cancel what has to be, and wait until everything that was asked for has ended, and been told."""
+    async def drained(self) -> list[str]:
+        """Cancel what has to be, wait until all that was asked for has ended and been told; say if not."""
         await self.client.cancel_what_is_left()
 
         async def nothing_is_left() -> bool:
             return bool(await self.connection.fetchval(_LEFT, len(self.client.submitted)))
 
-        await until(nothing_is_left, "everything has drained", deadline_seconds=30)
+        try:
+            await until(nothing_is_left, "all has drained", deadline_seconds=_PATIENCE_SECONDS)
+        except AssertionError as late:
+            return [str(late)]
+        return []
 
     async def has_taken_all(self) -> bool:
         """Tell whether all that was asked for is in the record."""
         return bool(
-            await self.connection.fetchval("SELECT count(*) = $1 FROM execution", len(self.client.submitted))
+            await self.connection.fetchval("SELECT count(*) >= $1 FROM execution", len(self.client.submitted))
         )
 
     async def recording(self) -> Recording:

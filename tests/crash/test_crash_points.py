@@ -34,9 +34,12 @@ async def ground(
         rabbitmq.delete_vhost(name)
 
 
+# The machine may be busy, and this starts processes one after the other.
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("group", groups(1))
 async def test_processes_that_die_between_two_steps_break_no_promise(ground: Ground, group: str) -> None:
-    assert await tried(ground, groups(1)[group]) == []
+    faults = await tried(ground, groups(1)[group])
+    assert not faults, "\n".join(faults)
 
 
 async def test_every_point_is_tried() -> None:

@@ -36,8 +36,7 @@ async def tried(ground: Ground, cases: Sequence[Case]) -> list[str]:
             await _kill_draining_workers(ground, cases)
         else:
             await _kill_workers(ground, cases)
-    await ground.drained()
-    return await ground.faults()
+    return [*await ground.drained(), *await ground.faults()]
 
 
 async def _kill_executors(ground: Ground, cases: Sequence[Case]) -> None:
