@@ -14,7 +14,9 @@ SERVICE_DEFECTS: Final = (
         before="            await untold.put((deliveries, await _until_available(listener, deliveries)))\n",
         after="            subscription.ack(deliveries)\n"
         "            await untold.put((deliveries, await _until_available(listener, deliveries)))\n",
-        caught_by=(f"{_E2E}/test_restarts.py::test_a_restarted_executor_loses_and_doubles_nothing",),
+        caught_by=(
+            f"{_E2E}/test_server_outages.py::test_a_database_frozen_or_gone_for_longer_than_a_lease_ends_no_work_and_acknowledges_nothing",
+        ),
     ),
     Defect(
         name="an unroutable message counts as published",
