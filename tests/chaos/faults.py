@@ -8,13 +8,14 @@ ground ends what is paused and frees what is frozen. Next: `checks` judges what 
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
 from tests.chaos.ground import SERVERS, Ground
 from tests.chaos.proxy import CLEAR, Flow, Proxy, Weather
-from tests.chaos.schedule import Fault, Kind, part_of
+from tests.chaos.schedule import Fault, Kind, parts_of
 from tests.chaos.server_faults import (
     alarm_memory,
     close_connections,
@@ -51,7 +52,10 @@ async def inject(ground: Ground, faults: Sequence[Fault]) -> list[Injected]:
 
     async def one(fault: Fault) -> None:
         await asyncio.sleep(began + fault.at_seconds - asyncio.get_running_loop().time())
-        async with parts.setdefault(part_of(fault.kind, fault.target), asyncio.Lock()):
+        async with AsyncExitStack() as held:
+            # Always in the same order, so that two faults cannot wait for each other.
+            for part in sorted(parts_of(fault.kind, fault.target)):
+                await held.enter_async_context(parts.setdefault(part, asyncio.Lock()))
             began_at = datetime.now(UTC)
             await _CARRIED_OUT[fault.kind](ground, fault)
             injected.append(Injected(fault=fault, began_at=began_at, healed_at=datetime.now(UTC)))
@@ -77,6 +81,19 @@ async def _pause(ground: Ground, fault: Fault) -> None:
     service.pause()
     await asyncio.sleep(fault.lasting_seconds)
     service.resume()
+
+
+async def _killed_amid(ground: Ground, fault: Fault) -> None:
+    """Kill it while what it says is held up: its words arrive, and nobody is there for the answers."""
+    service = ground.services[fault.target]
+    proxies = [ground.links[fault.target, server] for server in SERVERS]
+    for proxy in proxies:
+        proxy.weather = Weather(up=Flow.HOLD)
+    await asyncio.sleep(fault.lasting_seconds)
+    await service.end(signal.SIGKILL)
+    for proxy in proxies:
+        proxy.weather = CLEAR
+    await service.start()
 
 
 def _bad_link(weather: Weather) -> Carry:
@@ -130,5 +147,7 @@ _CARRIED_OUT: Final[Mapping[Kind, Carry]] = {
     Kind.LINK_FROZEN: _bad_link(Weather(up=Flow.HOLD, down=Flow.HOLD)),
     Kind.ANSWERS_DROPPED: _bad_link(Weather(down=Flow.DROP)),
     Kind.WORKER_CUT_OFF: _cut_off,
+    Kind.EXECUTOR_KILLED_AMID: _killed_amid,
+    Kind.WORKER_KILLED_AMID: _killed_amid,
 }
 assert set(_CARRIED_OUT) == set(Kind)

@@ -41,6 +41,8 @@ class Kind(StrEnum):
     LINK_FROZEN = "link frozen"
     ANSWERS_DROPPED = "answers dropped"
     WORKER_CUT_OFF = "worker cut off from both servers"
+    EXECUTOR_KILLED_AMID = "executor killed with words under way"
+    WORKER_KILLED_AMID = "worker killed with words under way"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,17 +112,24 @@ _TRAITS: Final[Mapping[Kind, _Trait]] = {
     Kind.LINK_FROZEN: _Trait(targets=LINKS, lasting_seconds=(0.5, 2.0 * LEASE_SECONDS)),
     Kind.ANSWERS_DROPPED: _Trait(targets=LINKS, lasting_seconds=(0.3, 4.0)),
     Kind.WORKER_CUT_OFF: _Trait(targets=WORKERS, lasting_seconds=(0.5, 2.5 * LEASE_SECONDS)),
+    Kind.EXECUTOR_KILLED_AMID: _Trait(targets=EXECUTORS, lasting_seconds=(0.3, 1.5), heals_in_seconds=1.0),
+    Kind.WORKER_KILLED_AMID: _Trait(targets=WORKERS, lasting_seconds=(0.3, 1.5), heals_in_seconds=1.0),
 }
 assert SPARED_QUEUE not in DELETED
 
 
-def part_of(kind: Kind, target: str) -> str:
+def parts_of(kind: Kind, target: str) -> frozenset[str]:
     """Return what can bear one such fault at a time."""
-    if kind in (Kind.QUEUE_PURGED, Kind.QUEUE_DELETED):
-        return "broker"
-    if target in LINKS or kind is Kind.WORKER_CUT_OFF:
-        return f"links of {target.partition(' ')[0]}"
-    return target
+    links = f"links of {target.partition(' ')[0]}"
+    match kind:
+        case Kind.QUEUE_PURGED | Kind.QUEUE_DELETED:
+            return frozenset({"broker"})
+        case Kind.EXECUTOR_KILLED_AMID | Kind.WORKER_KILLED_AMID:
+            return frozenset({target, links})
+        case Kind.WORKER_CUT_OFF:
+            return frozenset({links})
+        case _:
+            return frozenset({links if target in LINKS else target})
 
 
 def plan_faults(seed: int, shape: Shape) -> list[Fault]:
@@ -132,8 +141,8 @@ def plan_faults(seed: int, shape: Shape) -> list[Fault]:
     for kind in _decks(rng, shape.kinds):
         trait = _TRAITS[kind]
         target = rng.choice(trait.targets)
-        part = part_of(kind, target)
-        now = max(now, free_at.get(part, 0.0))
+        parts = parts_of(kind, target)
+        now = max(now, *(free_at.get(part, 0.0) for part in parts))
         if now >= shape.seconds:
             return faults
         low, high = trait.lasting_seconds
@@ -145,7 +154,8 @@ def plan_faults(seed: int, shape: Shape) -> list[Fault]:
             lasting_seconds=round(rng.uniform(low, low + (high - low) * shape.stretch), 2),
         )
         faults.append(fault)
-        over_at = free_at[part] = now + fault.lasting_seconds + trait.heals_in_seconds
+        over_at = now + fault.lasting_seconds + trait.heals_in_seconds
+        free_at |= dict.fromkeys(parts, over_at)
         quiet_seconds = rng.uniform(*shape.quiet_seconds)
         if rng.random() < shape.together:
             now += rng.uniform(0.0, over_at - now)
