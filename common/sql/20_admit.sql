@@ -145,9 +145,7 @@ BEGIN
                r.parameters, r.metadata, nullif(r.key, ''), r.idempotency_key,
                r.delivery_key, r.request_hash, coalesce(r.timeout_seconds, a.timeout_seconds), r.callback_url,
                r.traceparent, admitted_at, CASE WHEN r.run_at > admitted_at THEN NULL ELSE admitted_at END,
-               -- Counted from when it could first start, or it would be over before a far `run_at`.
-               r.run_at, greatest(r.run_at, admitted_at)
-                         + make_interval(secs => coalesce(r.ttl_seconds, a.ttl_seconds))
+               r.run_at, admitted_at + make_interval(secs => coalesce(r.ttl_seconds, a.ttl_seconds))
         FROM unnest(action_ids, queue_ids, keys, codes, in_parameters, in_metadata, in_idempotency_keys,
                     in_delivery_keys, in_request_hashes, in_timeout_seconds, in_ttl_seconds, in_callback_urls,
                     in_traceparents, in_run_ats)

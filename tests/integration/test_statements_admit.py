@@ -186,16 +186,6 @@ async def test_the_time_to_live_of_the_request_comes_before_the_action_s(protoco
     assert seconds == [60.0, 5.0]
 
 
-async def test_the_time_to_live_of_what_is_not_due_is_counted_from_when_it_is(protocol: Protocol) -> None:
-    await protocol.put()
-    due_at = datetime.now(UTC) + timedelta(days=1)
-    (delayed,) = await protocol.submit(run_at=due_at, ttl=60)
-    (past,) = await protocol.submit(run_at=due_at - timedelta(days=2), ttl=60)
-    assert (await protocol.execution(delayed))["expires_at"] == due_at + timedelta(seconds=60)
-    row = await protocol.execution(past)
-    assert row["expires_at"] == row["created_at"] + timedelta(seconds=60)
-
-
 async def test_the_timeout_of_the_request_comes_before_the_action_s(protocol: Protocol) -> None:
     await protocol.put(timeout=60)
     await protocol.admit(request(), request(timeout=5))
