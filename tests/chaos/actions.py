@@ -26,6 +26,12 @@ def two(context: Context, seconds: float) -> int:
     return context.execution_id
 
 
+@action("chaos.long", max_reclaims=1000)
+def long(context: Context, seconds: float) -> int:
+    """Run in a child process for longer than a lease."""
+    return two(context, seconds)
+
+
 @action(
     "chaos.seven",
     max_concurrent=7,

@@ -25,6 +25,7 @@ _PER_SECOND: Final = {
     "chaos.free": 2.0,
     "chaos.keyed": 2.0,
     "chaos.command": 0.5,
+    "chaos.long": 0.12,
 }
 LIMITS: Final[Mapping[str, int | None]] = {
     "chaos.one": 1,
@@ -33,6 +34,7 @@ LIMITS: Final[Mapping[str, int | None]] = {
     "chaos.free": None,
     "chaos.keyed": 1,
     "chaos.command": 2,
+    "chaos.long": None,
 }
 _CUSTOMERS: Final = 5
 _BURST: Final = 25
@@ -129,6 +131,11 @@ def _submit(rng: random.Random, number: int, at_seconds: float, ref: str) -> Sub
 
 def _run_seconds(rng: random.Random, ref: str) -> float:
     match ref:
+        # Long enough to outlive a lease.
+        case "chaos.long":
+            return round(rng.uniform(4.0, 8.0), 3)
+        case "chaos.free" if rng.random() < 0.05:
+            return round(rng.uniform(4.0, 8.0), 3)
         case "chaos.seven" | "chaos.free":
             return round(rng.choice([0.0, 0.05, 0.1, rng.uniform(0.1, 0.5), rng.uniform(0.5, 3.0)]), 3)
         case _:

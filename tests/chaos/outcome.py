@@ -16,12 +16,14 @@ from typing import Final
 
 import httpx
 
+from tests.chaos.blame import given_up_without_cause
 from tests.chaos.findings import findings, left_behind
 from tests.chaos.ground import Ground, standing_ground
-from tests.chaos.recorder import read
+from tests.chaos.recorder import read, worker_names
 from tests.chaos.run import Course, take_course
 from tests.chaos.schedule import Shape
-from tests.chaos.windows import tolerances
+from tests.chaos.windows import overlap_tolerances, tolerances
+from tests.history.copies import runs_end_with_their_attempts
 from tests.history.figures import Figures, figures
 from tests.history.verdict import violations
 
@@ -72,7 +74,11 @@ async def run_seed(seed: int, shape: Shape, *, patience: float, keep: bool = Fal
 async def _judged(ground: Ground, course: Course, seed: int, shape: Shape, patience: float) -> Outcome:
     recording = await read(ground.database_url, ground.amqp_url, ground.folder, course.log)
     (ground.folder / RECORDING).write_bytes(pickle.dumps(recording))
-    bounds = tolerances(course, patience=patience)
+    names = await worker_names(ground.database_url)
+    promises_broken = [
+        *violations(recording, tolerances=tolerances(course, patience=patience)),
+        *runs_end_with_their_attempts(recording, overlap_tolerances(course, patience=patience)),
+    ]
     return Outcome(
         seed=seed,
         shape=shape,
@@ -80,8 +86,9 @@ async def _judged(ground: Ground, course: Course, seed: int, shape: Shape, patie
         figures=figures(recording),
         violations=[
             *findings(ground, course, patience=patience),
+            *given_up_without_cause(recording, course, names),
             *await _audit(ground),
-            *map(str, violations(recording, tolerances=bounds)),
+            *dict.fromkeys(map(str, promises_broken)),
         ],
         folder=ground.folder,
     )

@@ -48,6 +48,15 @@ async def read(database_url: str, amqp_url: str, folder: Path, log: Log) -> Reco
     )
 
 
+async def worker_names(database_url: str) -> dict[str, str]:
+    """Return the name of each worker id that ever was."""
+    connection = await asyncpg.connect(database_url)
+    try:
+        return {row["id"]: row["name"] for row in await connection.fetch("SELECT id, name FROM worker")}
+    finally:
+        await connection.close()
+
+
 def _submitted(log: Log) -> Iterator[Submitted]:
     """Yield the submissions in the order of their first sending."""
     places: Counter[str] = Counter()
