@@ -6,6 +6,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+# Most tests wait for real processes: two at a time halve the wait, each with servers of its own.
+TEST_WORKERS ?= 2
 LOCK   := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
           --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 CODE   := $(wildcard common executor worker client stress localservers migrations benchmarks examples tests)
@@ -38,7 +40,7 @@ check: $(READY) ## Format, lint, types and layers: everything that runs no test
 
 .PHONY: test
 test: $(READY) ## Run every test, against real servers
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile
 
 .PHONY: mutants
 mutants: $(READY) ## Plant known bugs one at a time and print how many the tests catch
