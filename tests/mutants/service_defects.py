@@ -112,7 +112,8 @@ SERVICE_DEFECTS: Final = (
     Defect(
         name="a reclaimed worker is not told to stop",
         file=f"{_WATCHDOG}/leases.py",
-        before="        await self._hand_over.tell([stop_message(move) for move in (*returned, *ended)])\n",
+        before="        await self._hand_over.tell("
+        "[stop_of(i, attempt, worker_id=worker) for i, attempt, worker in stops])\n",
         after="",
         caught_by=(
             f"{_E2E}/test_partitions.py::test_cut_off_from_the_database_alone_work_goes_on_until_it_is_told_to_stop",
