@@ -1,4 +1,4 @@
-"""What the workers of a run serve. Each run writes a line when it starts and one when it stops.
+"""What the workers of a run serve. Each run writes a line when it starts, and while it is there.
 
 In: parameters that say how long to take and how often to fail. Out: lines in the run's record.
 """
@@ -7,7 +7,7 @@ import asyncio
 import sys
 import time
 
-from tests.chaos.record import note_start, note_stop
+from tests.chaos.record import note_seen, note_start, spells
 from worker import Context, TemporaryError, action, command_action
 
 
@@ -21,8 +21,9 @@ async def one(context: Context, seconds: float) -> int:
 def two(context: Context, seconds: float) -> int:
     """Run in a child process."""
     note_start(context.execution_id, context.attempt)
-    time.sleep(seconds)
-    note_stop(context.execution_id, context.attempt)
+    for spell in spells(seconds):
+        time.sleep(spell)
+        note_seen(context.execution_id, context.attempt)
     return context.execution_id
 
 
@@ -68,6 +69,7 @@ command = command_action(
 
 async def _recorded(context: Context, seconds: float) -> int:
     note_start(context.execution_id, context.attempt)
-    await asyncio.sleep(seconds)
-    note_stop(context.execution_id, context.attempt)
+    for spell in spells(seconds):
+        await asyncio.sleep(spell)
+        note_seen(context.execution_id, context.attempt)
     return context.execution_id

@@ -1,6 +1,6 @@
 """The command of a run: `python -m tests.chaos.command`.
 
-In: parameters as JSON on standard input. Out: a line when it starts, one when it stops; the execution's id.
+In: parameters as JSON on standard input. Out: lines from its start to its stop; the execution's id.
 """
 
 import json
@@ -8,7 +8,7 @@ import os
 import sys
 import time
 
-from tests.chaos.record import note_start, note_stop
+from tests.chaos.record import note_seen, note_start, spells
 
 
 def main() -> None:
@@ -16,8 +16,9 @@ def main() -> None:
     parameters = json.load(sys.stdin)
     execution_id, attempt = (int(os.environ[f"TURNSTILE_{name}"]) for name in ("EXECUTION_ID", "ATTEMPT"))
     note_start(execution_id, attempt)
-    time.sleep(parameters["seconds"])
-    note_stop(execution_id, attempt)
+    for spell in spells(parameters["seconds"]):
+        time.sleep(spell)
+        note_seen(execution_id, attempt)
     sys.stdout.write(json.dumps(execution_id))
 
 

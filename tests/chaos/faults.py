@@ -29,6 +29,7 @@ from tests.chaos.server_faults import (
     restart_database,
     terminate_sessions,
 )
+from tests.chaos.services import Service
 
 _DELAY_SECONDS: Final = 0.15
 
@@ -85,15 +86,32 @@ async def _pause(ground: Ground, fault: Fault) -> None:
 
 async def _killed_amid(ground: Ground, fault: Fault) -> None:
     """Kill it while what it says is held up: its words arrive, and nobody is there for the answers."""
-    service = ground.services[fault.target]
-    proxies = [ground.links[fault.target, server] for server in SERVERS]
-    for proxy in proxies:
-        proxy.weather = Weather(up=Flow.HOLD)
-    await asyncio.sleep(fault.lasting_seconds)
+    links = [ground.links[fault.target, server] for server in SERVERS]
+    await _killed_behind(ground.services[fault.target], links, Weather(up=Flow.HOLD), fault.lasting_seconds)
+
+
+async def _killed_unheard(ground: Ground, fault: Fault) -> None:
+    """Kill it after one server has heard nothing of it any more, while the other one did."""
+    service = ground.services[fault.target.partition(" ")[0]]
+    links = [_link(ground, fault.target)]
+    await _killed_behind(service, links, Weather(up=Flow.DROP), fault.lasting_seconds)
+
+
+async def _killed_behind(
+    service: Service, links: Sequence[Proxy], weather: Weather, lasting_seconds: float
+) -> None:
+    for link in links:
+        link.weather = weather
+    await asyncio.sleep(lasting_seconds)
     await service.end(signal.SIGKILL)
-    for proxy in proxies:
-        proxy.weather = CLEAR
+    for link in links:
+        link.weather = CLEAR
     await service.start()
+
+
+async def _unreachable_database(ground: Ground, fault: Fault) -> None:
+    links = [link for (_, server), link in ground.links.items() if server == "database"]
+    await _weather(links, Weather(refuses=True), fault.lasting_seconds)
 
 
 def _bad_link(weather: Weather) -> Carry:
@@ -147,7 +165,10 @@ _CARRIED_OUT: Final[Mapping[Kind, Carry]] = {
     Kind.LINK_FROZEN: _bad_link(Weather(up=Flow.HOLD, down=Flow.HOLD)),
     Kind.ANSWERS_DROPPED: _bad_link(Weather(down=Flow.DROP)),
     Kind.WORKER_CUT_OFF: _cut_off,
+    Kind.DATABASE_UNREACHABLE: _unreachable_database,
     Kind.EXECUTOR_KILLED_AMID: _killed_amid,
+    Kind.EXECUTOR_KILLED_UNHEARD: _killed_unheard,
     Kind.WORKER_KILLED_AMID: _killed_amid,
+    Kind.WORKER_KILLED_UNHEARD: _killed_unheard,
 }
 assert set(_CARRIED_OUT) == set(Kind)

@@ -25,7 +25,7 @@ _PER_SECOND: Final = {
     "chaos.free": 2.0,
     "chaos.keyed": 2.0,
     "chaos.command": 0.5,
-    "chaos.long": 0.12,
+    "chaos.long": 0.2,
 }
 LIMITS: Final[Mapping[str, int | None]] = {
     "chaos.one": 1,

@@ -41,8 +41,11 @@ class Kind(StrEnum):
     LINK_FROZEN = "link frozen"
     ANSWERS_DROPPED = "answers dropped"
     WORKER_CUT_OFF = "worker cut off from both servers"
+    DATABASE_UNREACHABLE = "database unreachable for all"
     EXECUTOR_KILLED_AMID = "executor killed with words under way"
+    EXECUTOR_KILLED_UNHEARD = "executor killed with words lost"
     WORKER_KILLED_AMID = "worker killed with words under way"
+    WORKER_KILLED_UNHEARD = "worker killed with words lost"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +82,9 @@ class _Trait:
     """What comes on top until the part serves again, about."""
 
 
-LINKS: Final = tuple(f"{service} > {server}" for service in (*EXECUTORS, *WORKERS) for server in SERVERS)
+EXECUTOR_LINKS: Final = tuple(f"{executor} > {server}" for executor in EXECUTORS for server in SERVERS)
+WORKER_LINKS: Final = tuple(f"{worker} > {server}" for worker in WORKERS for server in SERVERS)
+LINKS: Final = (*EXECUTOR_LINKS, *WORKER_LINKS)
 SPARED_QUEUE: Final = "executor.requests"
 """Not purged nor deleted: what nobody has admitted yet would be thrown away by hand."""
 PURGED: Final = ("executor.completions", "executor.retry", "worker.default", "worker.retry")
@@ -111,25 +116,45 @@ _TRAITS: Final[Mapping[Kind, _Trait]] = {
     Kind.LINK_CUT_ONE_WAY: _Trait(targets=LINKS, lasting_seconds=(0.5, 2.0 * LEASE_SECONDS)),
     Kind.LINK_FROZEN: _Trait(targets=LINKS, lasting_seconds=(0.5, 2.0 * LEASE_SECONDS)),
     Kind.ANSWERS_DROPPED: _Trait(targets=LINKS, lasting_seconds=(0.3, 4.0)),
-    Kind.WORKER_CUT_OFF: _Trait(targets=WORKERS, lasting_seconds=(0.5, 2.5 * LEASE_SECONDS)),
+    Kind.WORKER_CUT_OFF: _Trait(targets=WORKERS, lasting_seconds=(0.5, 3.5 * LEASE_SECONDS)),
+    Kind.DATABASE_UNREACHABLE: _Trait(
+        targets=["database"], lasting_seconds=(1.0, 2.0 * LEASE_SECONDS), heals_in_seconds=1.0
+    ),
     Kind.EXECUTOR_KILLED_AMID: _Trait(targets=EXECUTORS, lasting_seconds=(0.3, 1.5), heals_in_seconds=1.0),
+    Kind.EXECUTOR_KILLED_UNHEARD: _Trait(
+        targets=EXECUTOR_LINKS, lasting_seconds=(0.3, 1.5), heals_in_seconds=1.0
+    ),
     Kind.WORKER_KILLED_AMID: _Trait(targets=WORKERS, lasting_seconds=(0.3, 1.5), heals_in_seconds=1.0),
+    Kind.WORKER_KILLED_UNHEARD: _Trait(
+        targets=WORKER_LINKS, lasting_seconds=(0.3, 1.5), heals_in_seconds=1.0
+    ),
 }
 assert SPARED_QUEUE not in DELETED
 
 
 def parts_of(kind: Kind, target: str) -> frozenset[str]:
     """Return what can bear one such fault at a time."""
-    links = f"links of {target.partition(' ')[0]}"
+    service = target.partition(" ")[0]
     match kind:
         case Kind.QUEUE_PURGED | Kind.QUEUE_DELETED:
             return frozenset({"broker"})
-        case Kind.EXECUTOR_KILLED_AMID | Kind.WORKER_KILLED_AMID:
-            return frozenset({target, links})
+        case Kind.DATABASE_UNREACHABLE:
+            return frozenset({target, *(_links_of(name) for name in (*EXECUTORS, *WORKERS))})
+        case (
+            Kind.EXECUTOR_KILLED_AMID
+            | Kind.EXECUTOR_KILLED_UNHEARD
+            | Kind.WORKER_KILLED_AMID
+            | Kind.WORKER_KILLED_UNHEARD
+        ):
+            return frozenset({service, _links_of(service)})
         case Kind.WORKER_CUT_OFF:
-            return frozenset({links})
+            return frozenset({_links_of(service)})
         case _:
-            return frozenset({links if target in LINKS else target})
+            return frozenset({_links_of(service) if target in LINKS else target})
+
+
+def _links_of(service: str) -> str:
+    return f"links of {service}"
 
 
 def plan_faults(seed: int, shape: Shape) -> list[Fault]:
