@@ -157,6 +157,9 @@ class ExecutorService:
             log_level="warning",
             access_log=False,
             timeout_graceful_shutdown=5,
+            # Longer than clients and proxies keep an idle connection: whoever closes it first must not be us,
+            # or a request that is just on its way meets a closed door.
+            timeout_keep_alive=75,
         )
         return HttpServer(config)
 

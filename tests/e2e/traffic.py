@@ -10,6 +10,7 @@ from typing import Any
 
 import aio_pika
 
+from common.broker.connection import BrokerTimeouts
 from common.broker.delivery import Outgoing
 from common.broker.publisher import Publisher
 from common.broker.topology import EXECUTIONS, declare_executor
@@ -41,7 +42,8 @@ def cancel_request(body: Mapping[str, Any], **properties: Any) -> Outgoing:
 @asynccontextmanager
 async def publishing(amqp_url: str) -> AsyncIterator[Publisher]:
     """Lend a connected publisher."""
-    publisher = Publisher(amqp_url, name="test", declare=declare_executor)
+    timeouts = BrokerTimeouts(wait_seconds=DEADLINE_SECONDS / 2)
+    publisher = Publisher(amqp_url, name="test", declare=declare_executor, timeouts=timeouts)
     task = asyncio.create_task(publisher.run())
     try:
         yield publisher
