@@ -1,6 +1,7 @@
 """`python -m tests.chaos`: run seeds one after the other, and say what came of each.
 
-Exit code 0: no violation. 1: a violation, or the harness itself failed.
+Exit code 0: no violation. 1: a violation, or the harness itself failed. 130: somebody broke it off; then too
+nothing is left but the folder with the logs.
 """
 
 import argparse
@@ -21,8 +22,12 @@ def main() -> int:
     """Run the seeds that the command line names."""
     options = _options()
     first = random.randrange(100_000) if options.seed is None else options.seed
-    with asyncio.Runner() as runner:
-        return runner.run(_run_all(first, options.seeds, Shape(seconds=options.seconds), options.keep))
+    shape = Shape(seconds=options.seconds)
+    try:
+        return asyncio.run(_run_all(first, options.seeds, shape, options.keep))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        sys.stderr.write("broken off\n")
+        return 130
 
 
 async def _run_all(first: int, seeds: int, shape: Shape, keep: bool) -> int:
