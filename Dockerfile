@@ -16,6 +16,7 @@ COPY common common
 COPY executor executor
 COPY worker worker
 COPY client client
+COPY stress stress
 COPY localservers localservers
 COPY migrations migrations
 RUN pip wheel --no-build-isolation --no-deps --wheel-dir /dist . \
