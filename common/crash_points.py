@@ -35,6 +35,8 @@ class CrashPoint(StrEnum):
     """A cancel over HTTP is committed; neither its worker nor anybody else was told."""
     ACTIONS_PUT = "executor.actions.put"
     """Changed actions are committed, with the grants that follow; nobody was told."""
+    DEAD_LETTERS_SENT = "executor.dead_letters.sent"
+    """Dead letters are confirmed as the messages that they were; they are not acknowledged."""
     SWEPT = "executor.watchdog.swept"
     """A sweep that moved something is committed; nobody was told."""
     OFFER_RECEIVED = "worker.offer.received"

@@ -15,6 +15,7 @@ from typing import Final
 from common.broker.connection import BrokerUnavailable
 from common.broker.delivery import Delivery, Publication
 from common.broker.publisher import Publisher
+from common.crash_points import CrashPoint, reached
 from common.domain.errors import Unavailable
 from executor.dead_letters.letter import Letter, read_letter, sent_again
 from executor.dead_letters.look import Held, Keeps, all_held
@@ -114,7 +115,9 @@ class DeadLetters:
             pairs = [(letter, delivery) for letter in meant for delivery in held.kept[letter.fingerprint]]
             refused: list[tuple[Letter, str]] = []
             confirmed: list[Delivery] = []
-            for (letter, delivery), outcome in zip(pairs, await self._publish(pairs), strict=True):
+            outcomes = await self._publish(pairs)
+            reached(CrashPoint.DEAD_LETTERS_SENT)
+            for (letter, delivery), outcome in zip(pairs, outcomes, strict=True):
                 if outcome is Publication.CONFIRMED:
                     confirmed.append(delivery)
                 else:

@@ -13,6 +13,9 @@ import httpx
 
 from common.broker.delivery import Publication
 from common.broker.publisher import Publisher
+from common.broker.topology import DEAD_LETTER_EXCHANGE
+from common.domain.errors import Code
+from common.envelopes import DIED_AT_HEADER, ERROR_CODE_HEADER, ORIGINAL_KEY_HEADER
 from tests.e2e.traffic import cancel_request, request
 from tests.history.recording import Submitted
 
@@ -33,6 +36,23 @@ class Client:
         """Request over AMQP, in this order, confirmed; returns the mark of the last."""
         await self._confirmed([request(self._marked("amqp", body, confirmed=True)) for body in bodies])
         return self.submitted[-1].mark
+
+    async def bury(self, body: Body) -> None:
+        """Leave a request among the dead letters, as if it had been refused for a reason that has gone."""
+        message = request(self._marked("buried", body, confirmed=True))
+        died = {
+            ERROR_CODE_HEADER: str(Code.UNAVAILABLE),
+            ORIGINAL_KEY_HEADER: message.routing_key,
+            DIED_AT_HEADER: datetime.now(UTC).isoformat(),
+        }
+        await self._confirmed(
+            [replace(message, exchange=DEAD_LETTER_EXCHANGE, headers={**(message.headers or {}), **died})]
+        )
+
+    async def replay_dead_letters(self, url: str) -> None:
+        """Have all dead letters sent again."""
+        answer = await self.http.post(f"{url}/api/v1/dead-letters/replay", json={"all": True})
+        assert answer.status_code == httpx.codes.OK, answer.text
 
     async def publish_cancels(self, *keys: str) -> None:
         """Ask for the end of what these idempotency keys name."""

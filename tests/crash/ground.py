@@ -75,6 +75,7 @@ class Ground:
         assert self.executor is None
         self.executor = await self.system.start_executor()
         await self.client.post_again(self.executor.http_url)
+        await self.client.replay_dead_letters(self.executor.http_url)
         return self.executor
 
     async def without_executor(self) -> None:

@@ -1,7 +1,8 @@
-"""What operators do over HTTP: stop an execution, let a paused action go on.
+"""What operators do over HTTP: stop an execution, let a paused action go on, send dead letters again.
 
 In: a ground with an armed executor. Out: requests that it may not survive. Whatever it did not do is made up
-for afterwards: the keys are cancelled once more, and a pause ends in any case.
+for afterwards: the keys are cancelled once more, a pause ends in any case, and letters that are left are sent
+by the executor that stays.
 """
 
 from contextlib import suppress
@@ -34,3 +35,10 @@ async def resume_something(ground: Ground, url: str) -> None:
             await ground.client.http.post(f"{url}/api/v1/actions/crash.one/resume")
     finally:
         await ground.pause(paused=False)
+
+
+async def replay_something(ground: Ground, url: str) -> None:
+    """Leave a request among the dead letters, and have it sent again."""
+    await ground.client.bury({"action_ref": "crash.one"})
+    with suppress(httpx.HTTPError):
+        await ground.client.replay_dead_letters(url)

@@ -15,7 +15,7 @@ from common.crash_points import CrashPoint
 from tests.crash.cases import Case
 from tests.crash.client import send_wave
 from tests.crash.ground import ACTIONS, Ground
-from tests.crash.operators import cancel_something, resume_something
+from tests.crash.operators import cancel_something, replay_something, resume_something
 from tests.crash.sweeps import SWEEPS, armed_for
 from tests.e2e.processes import Service
 from tests.e2e.traffic import until
@@ -65,6 +65,8 @@ async def _ask_executor(ground: Ground, case: Case, url: str) -> None:
             await cancel_something(ground, url)
         case CrashPoint.ACTIONS_PUT:
             await resume_something(ground, url)
+        case CrashPoint.DEAD_LETTERS_SENT:
+            await replay_something(ground, url)
         case _:
             await send_wave(ground.client, url)
 
