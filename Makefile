@@ -6,6 +6,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+PEERS_VENV := .venv-peers
+PEERS_READY := $(PEERS_VENV)/.ready
 # Most tests wait for real processes: two at a time halve the wait, each with servers of its own.
 TEST_WORKERS ?= 2
 LOCK   := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
@@ -14,7 +16,7 @@ CODE   := $(wildcard common executor worker client stress localservers migration
 
 .PHONY: help
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: setup
 setup: $(READY) ## Create .venv with the pinned, hashed requirements and this project
@@ -59,6 +61,14 @@ crash: $(READY) ## Kill a process at every crash point, the 1st, 2nd and 7th tim
 bench: $(READY) ## Measure throughput, hand-over, grant cost and memory on this machine
 	@$(BIN)/python -m benchmarks
 
+.PHONY: bench-peers
+bench-peers: $(PEERS_READY) ## Run the same load on this project and on others, side by side (ARGS=)
+	@$(PEERS_VENV)/bin/python -m benchmarks.peers $(ARGS)
+
+$(PEERS_READY): pyproject.toml requirements/peers.txt scripts/setup
+	@scripts/setup "$(PYTHON)" "$(PEERS_VENV)" requirements/peers.txt
+	@touch $@
+
 .PHONY: format
 format: $(READY) ## Rewrite the code in the house format
 	$(BIN)/ruff check --fix --exit-zero .
@@ -70,8 +80,10 @@ lock: $(READY) ## Resolve requirements/*.txt (newer versions: make lock LOCK_OPT
 	$(LOCK) $(LOCK_OPTIONS) --group build -o requirements/build.txt
 	$(LOCK) $(LOCK_OPTIONS) pyproject.toml --extra stress --group dev -c requirements/runtime.txt -c requirements/build.txt \
 	    -o requirements/dev.txt
+	$(LOCK) $(LOCK_OPTIONS) pyproject.toml --extra stress --group peers -c requirements/runtime.txt \
+	    -c requirements/build.txt -o requirements/peers.txt
 
 .PHONY: clean
 clean: ## Remove .venv, caches and build products
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(PEERS_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -30,8 +30,8 @@ def pins(path: Path) -> dict[str, set[str]]:
     return found
 
 
-def test_the_three_requirement_files_are_there() -> None:
-    assert [path.name for path in REQUIREMENTS] == ["build.txt", "dev.txt", "runtime.txt"]
+def test_the_four_requirement_files_are_there() -> None:
+    assert [path.name for path in REQUIREMENTS] == ["build.txt", "dev.txt", "peers.txt", "runtime.txt"]
 
 
 @every_file
