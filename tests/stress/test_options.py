@@ -1,0 +1,128 @@
+"""What people type after `stress run`: read, or refused with the option, what was expected and an example."""
+
+import pytest
+
+from stress import options
+from stress.asked import Preset
+from stress.mix import DurationMix
+from stress.options import Given
+from stress.stage import FaultKind
+
+_PLAIN = Given(
+    local=True,
+    preset=None,
+    actions=10,
+    limit="4",
+    executions=None,
+    duration_mix=None,
+    keys=0,
+    submitters=4,
+    rate=None,
+    faults=None,
+    depths=None,
+    key_counts=None,
+    duration="1h",
+    seed=7,
+    executors=2,
+    workers=2,
+    lease="15s",
+)
+
+
+def _given(**changes: object) -> Given:
+    values = {name: getattr(_PLAIN, name) for name in Given.__dataclass_fields__}
+    return Given(**{**values, **changes})
+
+
+def test_a_mix_gives_shares_and_durations() -> None:
+    mix = DurationMix.parse("70% 0ms, 25% 20ms, 5% 500ms")
+    assert [(round(part.share, 6), part.seconds) for part in mix.parts] == [
+        (0.7, 0.0),
+        (0.25, 0.02),
+        (0.05, 0.5),
+    ]
+    assert mix.mean_seconds == pytest.approx(0.03)
+
+
+def test_a_mix_is_written_as_it_is_read() -> None:
+    text = "70% 0s, 25% 20ms, 5% 500ms"
+    assert str(DurationMix.parse(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("70% 0ms", "add up to 0.7"),
+        ("70% 0ms, 40% 1s", "add up to 1.1"),
+        ("half of them 1s", "not a share and a duration"),
+        ("100% soon", "not a duration"),
+        ("", "not a share and a duration"),
+    ],
+)
+def test_a_mix_that_cannot_be_is_refused_with_an_example(text: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says) as refused:
+        options.read(_given(duration_mix=text))
+    assert str(refused.value).startswith("--duration-mix: ")
+    assert "500ms" in str(refused.value) or "250ms" in str(refused.value)
+
+
+def test_options_are_read() -> None:
+    asked = options.read(
+        _given(preset="recovery", limit="none", depths="100,1_000", lease="2500ms", duration="10m")
+    )
+    assert asked.preset is Preset.RECOVERY
+    assert asked.limit is None
+    assert asked.depths == (100, 1000)
+    assert asked.lease_seconds == 2.5
+    assert asked.duration_seconds == 600.0
+
+
+def test_faults_are_named_as_they_are_typed() -> None:
+    assert options.read(_given(faults="kill-worker, restart-broker")).faults == (
+        FaultKind.KILL_WORKER,
+        FaultKind.RESTART_BROKER,
+    )
+    assert options.read(_given(faults="all")).faults == tuple(FaultKind)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"preset": "everything"}, "--preset: 'everything' is none; expected one of smoke, limits"),
+        ({"limit": "few"}, "--limit: 'few' is not a limit"),
+        ({"limit": "0"}, "--limit: 0 is not between 1"),
+        ({"actions": 0}, "--actions: 0 is not between 1"),
+        ({"executions": 0}, "--executions: 0 is not between 1"),
+        ({"submitters": 65}, "--submitters: 65 is not between 1 and 64"),
+        ({"rate": 0.0}, "--rate: 0 requests per second"),
+        ({"faults": "earthquake"}, "--faults: 'earthquake' is none; expected all, or some of kill-worker"),
+        ({"faults": " "}, "--faults: empty"),
+        ({"local": False, "faults": "all"}, "--faults: only with --local"),
+        ({"local": False, "preset": "recovery"}, "only with --local"),
+        ({"preset": "smoke", "faults": "all"}, "has its own"),
+        ({"depths": "many"}, "--depths: 'many'; expected numbers"),
+        ({"key_counts": "0"}, "--key-counts: expected numbers from 1 on"),
+        ({"duration": "soon"}, "--duration: not a duration"),
+        ({"lease": "0s"}, "--lease: 0 is not between 1"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_with_what_would_do(changes: dict[str, object], says: str) -> None:
+    with pytest.raises(ValueError, match="--") as refused:
+        options.read(_given(**changes))
+    assert says in str(refused.value)
+
+
+def test_an_installation_needs_both_addresses() -> None:
+    place = options.installation("amqp://u:p@host/vhost", "http://one:1/, http://two:2", "token")
+    assert place.http_urls == ("http://one:1", "http://two:2")
+    with pytest.raises(ValueError, match="TURNSTILE_API_URL"):
+        options.installation("amqp://host/", None, None)
+    with pytest.raises(ValueError, match="--amqp-url: expected amqp://"):
+        options.installation("http://host/", "http://host", None)
+    with pytest.raises(ValueError, match="'nonsense' is not one like"):
+        options.installation("amqp://host/", "nonsense", None)
+
+
+def test_no_password_is_shown() -> None:
+    place = options.installation("amqp://user:secret@host/vhost", "http://one:1", "topsecret")
+    assert "secret" not in repr(place)
