@@ -90,6 +90,8 @@ class Recording:
     """How far clocks of other hosts may be off; 0: everything ran on this host."""
     idle_allowed_seconds: float = 2.0
     """The watchdog's tick of the installation, with a margin."""
+    collapses: tuple[str, ...] = ()
+    """What ended by itself, one sentence each; of a private installation only."""
 
     def save(self, folder: Path) -> None:
         """Write it into a folder of its own."""
