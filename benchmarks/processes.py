@@ -1,8 +1,6 @@
 """Processes of a run: started with an environment, awaited, stopped by pid, with their log at hand."""
 
-import asyncio
-import os
-import sys
+import signal
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -13,11 +11,10 @@ from typing import Final
 import httpx
 
 from benchmarks.ground import Place
-from benchmarks.waiting import DidNotHappen, until
+from benchmarks.waiting import DidNotHappen
 from localservers.ports import free_port
+from localservers.services import Service, environment_without
 
-_READY_SECONDS: Final = 60.0
-_STOP_SECONDS: Final = 20.0
 _LOG_CHARACTERS_MAX: Final = 2000
 
 
@@ -44,31 +41,9 @@ class System:
 
 @asynccontextmanager
 async def process(name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> AsyncIterator[int]:
-    """Run `python -m ...` and lend its pid; its log is shown if it ended by itself."""
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith("TURNSTILE_")}
-    with tempfile.TemporaryDirectory(prefix="turnstile-bench-") as folder:
-        log = Path(folder) / f"{name}.log"
-        with log.open("wb") as output:
-            started = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                *arguments,
-                stdout=output,
-                stderr=output,
-                env={**inherited, **environment},
-            )
-        try:
-            yield started.pid
-        except (DidNotHappen, TimeoutError) as error:
-            raise DidNotHappen(f"{error}\n{name}: {log.read_text()[-_LOG_CHARACTERS_MAX:]}") from error
-        finally:
-            if started.returncode is None:
-                started.terminate()
-                try:
-                    await asyncio.wait_for(started.wait(), _STOP_SECONDS)
-                except TimeoutError:
-                    started.kill()
-                    await started.wait()
+    """Run `python -m ...` and lend its pid; its log is shown where what was waited for did not happen."""
+    async with _started(name, arguments, environment) as service:
+        yield service.pid
 
 
 @asynccontextmanager
@@ -76,43 +51,50 @@ async def running_system(place: Place, *, workers: int = 2, concurrency: int = 5
     """Run one executor and the workers; all are ready when it is lent and gone when it is given back."""
     shared = {**place.environment(), "TURNSTILE_LOG_LEVEL": "WARNING"}
     async with AsyncExitStack() as stack:
-        executor_url, port = _free_address()
-        executor_pid = await stack.enter_async_context(
-            process("executor", ["executor.cli", "serve"], {**shared, "TURNSTILE_HTTP_PORT": port})
+        port = free_port()
+        given = {**shared, "TURNSTILE_HTTP_PORT": str(port)}
+        executor = await stack.enter_async_context(
+            _started("executor", ["executor.cli", "serve"], given, port)
         )
-        urls, worker_pids = [executor_url], []
+        services = [executor]
         for number in range(workers):
-            url, port = _free_address()
-            environment = {
+            port = free_port()
+            given = {
                 **shared,
                 "TURNSTILE_WORKER_NAME": f"bench-{number}",
-                "TURNSTILE_WORKER_HTTP_PORT": port,
+                "TURNSTILE_WORKER_HTTP_PORT": str(port),
                 "TURNSTILE_WORKER_CONCURRENCY": str(concurrency),
             }
             arguments = ["worker.cli", "serve", "--actions", "benchmarks.actions"]
-            worker = process(f"worker-{number}", arguments, environment)
-            worker_pids.append(await stack.enter_async_context(worker))
-            urls.append(url)
-        for url in urls:
-            await _ready(url)
+            services.append(
+                await stack.enter_async_context(_started(f"worker-{number}", arguments, given, port))
+            )
         http = await stack.enter_async_context(
-            httpx.AsyncClient(base_url=executor_url, trust_env=False, timeout=30)
+            httpx.AsyncClient(base_url=executor.url, trust_env=False, timeout=30)
         )
-        yield System(place=place, executor_pid=executor_pid, worker_pids=tuple(worker_pids), http=http)
+        for service in services:
+            await service.ready(http)
+        worker_pids = tuple(worker.pid for worker in services[1:])
+        yield System(place=place, executor_pid=executor.pid, worker_pids=worker_pids, http=http)
 
 
-def _free_address() -> tuple[str, str]:
-    port = free_port()
-    return f"http://127.0.0.1:{port}", str(port)
-
-
-async def _ready(url: str) -> None:
-    async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=2) as http:
-
-        async def answers() -> bool:
-            try:
-                return (await http.get("/readyz")).status_code == httpx.codes.OK
-            except httpx.HTTPError:
-                return False
-
-        await until(answers, f"{url} is ready", deadline_seconds=_READY_SECONDS, pause_seconds=0.05)
+@asynccontextmanager
+async def _started(
+    name: str, arguments: Sequence[str], environment: Mapping[str, str], port: int | None = None
+) -> AsyncIterator[Service]:
+    with tempfile.TemporaryDirectory(prefix="turnstile-bench-") as folder:
+        service = Service(
+            name=name,
+            arguments=arguments,
+            folder=Path(folder),
+            environment={**environment_without("TURNSTILE_", importable=Path.cwd()), **environment},
+            port=port,
+        )
+        try:
+            await service.start()
+            yield service
+        except (DidNotHappen, TimeoutError) as error:
+            log = service.log.read_text()[-_LOG_CHARACTERS_MAX:]
+            raise DidNotHappen(f"{error}\n{name}: {log}") from error
+        finally:
+            await service.end(signal.SIGTERM)

@@ -12,7 +12,7 @@ from localservers.databases import DatabaseServer
 from localservers.errors import LocalServersError, MissingBinaries, ServerFailed
 from localservers.postgresql import PostgresServer
 from localservers.rabbitmq import RabbitServer
-from localservers.servers import LocalServers
+from localservers.servers import LocalServers, running_servers
 from localservers.vhosts import BrokerServer
 
 __all__ = [
@@ -24,4 +24,5 @@ __all__ = [
     "PostgresServer",
     "RabbitServer",
     "ServerFailed",
+    "running_servers",
 ]

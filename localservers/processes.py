@@ -77,6 +77,15 @@ class ServerProcess:
         """Whether the server or anything it started is still there."""
         return self._keeper.poll() is None
 
+    @property
+    def exit_code(self) -> int | None:
+        """How it ended: 128 and the signal where one killed it; None: it runs."""
+        return self._keeper.poll()
+
+    def family(self) -> list[int]:
+        """Return the server and all that it started, also those whose own parents have ended."""
+        return [pid for generation in _generations(self._keeper.pid) for pid in generation]
+
     def send(self, which: signal.Signals) -> None:
         """Send a signal to the server itself; without effect once it has ended."""
         if self.is_running:
@@ -85,13 +94,13 @@ class ServerProcess:
 
     def pause(self) -> None:
         """Stop the server and its descendants where they stand (SIGSTOP)."""
-        for pid in self._family():
+        for pid in self._from_the_top():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGSTOP)
 
     def resume(self) -> None:
         """Let a paused server run on."""
-        for pid in self._family():
+        for pid in self._from_the_top():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
 
@@ -107,17 +116,14 @@ class ServerProcess:
         assert self._keeper.stdin is not None
         self._keeper.stdin.close()
 
-    def _family(self) -> Iterator[int]:
+    def _from_the_top(self) -> Iterator[int]:
         """Yield the server, then its descendants: backends are in process groups of their own."""
         if not self.is_running:
             return
         yield self.pid
         # The parent is stopped before its children are listed, so none is born unseen.
-        parents = {self.pid}
-        while parents:
-            children = {pid for pid, parent in _parents().items() if parent in parents}
+        for children in _generations(self.pid):
             yield from children
-            parents = children
 
 
 def run_once(
@@ -180,6 +186,13 @@ def wait_until_ready(is_ready: Callable[[], bool], process: ServerProcess, timeo
         if time.monotonic() > deadline:
             raise ServerFailed(f"{process.name} was not ready after {timeout_seconds:.0f} s", process.log)
         time.sleep(_POLL_SECONDS)
+
+
+def _generations(ancestor: int) -> Iterator[set[int]]:
+    """Yield the children of a process, then theirs, and so on, each as they are when they are asked for."""
+    parents = {ancestor}
+    while parents := {pid for pid, parent in _parents().items() if parent in parents}:
+        yield parents
 
 
 def _parents() -> dict[int, int]:

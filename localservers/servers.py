@@ -4,15 +4,19 @@ In: a folder to keep the data in, or none for a scratch folder that is deleted a
 PostgreSQL and RabbitMQ, started side by side, stopped together. `postgresql.py` and `rabbitmq.py` are next.
 """
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Self
 
 from localservers.binaries import install_missing
+from localservers.errors import LocalServersError
 from localservers.postgresql import PostgresServer
 from localservers.rabbitmq import CONSUMER_TIMEOUT_SECONDS, RabbitServer
 from localservers.scratch import ScratchFolder
+from localservers.threads import to_the_end
 
 
 class LocalServers:
@@ -81,6 +85,23 @@ class LocalServers:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+@asynccontextmanager
+async def running_servers(*, durable: bool = True) -> AsyncIterator[LocalServers]:
+    """Run both servers in a scratch folder; nothing stays of a start that is cancelled."""
+    starting = asyncio.create_task(asyncio.to_thread(LocalServers.start, durable=durable), name="servers")
+    try:
+        servers = await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        # Their start cannot be broken off, and what it started must not stay.
+        with suppress(LocalServersError):
+            await to_the_end((await starting).stop)
+        raise
+    try:
+        yield servers
+    finally:
+        await to_the_end(servers.stop)
 
 
 def _start_both(

@@ -20,7 +20,7 @@ from executor.demo.job import ACTIONS_MODULE, prepare
 from executor.demo.page import print_report
 from executor.demo.report import judge
 from executor.demo.submission import submit
-from executor.demo.system import WORKERS, System, find_source, running_servers, running_services
+from executor.demo.system import WORKERS, System, find_source, running_services, running_system
 from executor.demo.watch import watch
 
 EXIT_BROKEN: Final = 1
@@ -30,7 +30,7 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 async def run_job(console: Console) -> int:
     """Run the job and print the report; return 0 if every promise was kept."""
-    async with _running_system(console) as system, _database(system) as database:
+    async with _shown_system(console) as system, _database(system) as database:
         tasks = await asyncio.to_thread(prepare, system.folder / "files")
         console.print(f"Submitting {len(tasks)} executions over {len({t.path for t in tasks})} text files")
         await submit(system.amqp_url, tasks)
@@ -42,7 +42,7 @@ async def run_job(console: Console) -> int:
 
 async def stay(console: Console) -> int:
     """Print where everything is, and stay until a signal comes; a process that ends by itself is an error."""
-    async with _running_system(console) as system:
+    async with _shown_system(console) as system:
         _print_places(console, system)
         while True:
             system.check()
@@ -78,11 +78,11 @@ async def until_signal(
 
 
 @asynccontextmanager
-async def _running_system(console: Console) -> AsyncIterator[System]:
+async def _shown_system(console: Console) -> AsyncIterator[System]:
     source = find_source()
     started = time.monotonic()
     console.print("Starting PostgreSQL and RabbitMQ in a scratch folder")
-    async with running_servers(source) as system:
+    async with running_system(source) as system:
         console.print(f"Starting one executor and {WORKERS} workers with the actions of {ACTIONS_MODULE}")
         async with running_services(system):
             console.print(f"Ready after {time.monotonic() - started:.1f} s")

@@ -14,13 +14,13 @@ from typing import Final, Literal
 
 import httpx
 
-from localservers import LocalServers
+from localservers import LocalServers, running_servers
 from localservers.ports import free_port
+from localservers.services import Service, environment_without, serving
 from migrations import migrate
 from tests.chaos.proxy import Proxy
 from tests.chaos.record import RECORD, RECORD_VARIABLE
 from tests.chaos.recorder import begin
-from tests.chaos.services import Service
 
 EXECUTORS: Final = ("executor-1", "executor-2")
 WORKERS: Final = ("worker-1", "worker-2", "worker-3")
@@ -64,7 +64,7 @@ class Ground:
 async def standing_ground(folder: Path) -> AsyncIterator[Ground]:
     """Start everything, wait until it is ready, and end it all afterwards, whatever happens."""
     async with AsyncExitStack() as stack:
-        servers = await stack.enter_async_context(_servers())
+        servers = await stack.enter_async_context(running_servers(durable=False))
         database_url = await asyncio.to_thread(servers.postgresql.create_database, "chaos")
         amqp_url = await asyncio.to_thread(servers.rabbitmq.create_vhost, VHOST)
         async with asyncio.timeout(_MIGRATE_SECONDS):
@@ -87,40 +87,8 @@ async def standing_ground(folder: Path) -> AsyncIterator[Ground]:
             links=links,
             http=http,
         )
-        async with _serving(ground):
+        async with serving(list(services.values()), last_signal=signal.SIGKILL, kept=True):
             yield ground
-
-
-@asynccontextmanager
-async def _servers() -> AsyncIterator[LocalServers]:
-    starting = asyncio.create_task(asyncio.to_thread(LocalServers.start, durable=False), name="servers")
-    try:
-        yield await asyncio.shield(starting)
-    finally:
-        # Their start cannot be broken off, and what it started must not stay.
-        await asyncio.wait({starting})
-        if not starting.cancelled() and starting.exception() is None:
-            await asyncio.to_thread(starting.result().stop)
-
-
-@asynccontextmanager
-async def _serving(ground: Ground) -> AsyncIterator[None]:
-    services = ground.services.values()
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            for service in services:
-                tasks.create_task(service.start(), name=f"start-{service.name}")
-        for service in services:
-            await service.ready(ground.http)
-        keeping = [asyncio.create_task(s.keep_alive(), name=f"keep-{s.name}") for s in services]
-        try:
-            yield
-        finally:
-            for task in keeping:
-                task.cancel()
-            await asyncio.gather(*keeping, return_exceptions=True)
-    finally:
-        await asyncio.gather(*(service.end(signal.SIGKILL) for service in services))
 
 
 def _service(name: str, links: Mapping[tuple[str, Server], Proxy], folder: Path) -> Service:
@@ -143,6 +111,7 @@ def _service(name: str, links: Mapping[tuple[str, Server], Proxy], folder: Path)
         port=port,
         folder=folder,
         environment={
+            **environment_without("TURNSTILE_", importable=Path.cwd()),
             **_SETTINGS,
             **own_settings,
             RECORD_VARIABLE: str(folder / RECORD),

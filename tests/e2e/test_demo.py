@@ -191,7 +191,7 @@ async def test_the_system_stays_takes_a_plain_message_and_ends_on_ctrl_c(place: 
 
 
 def test_a_missing_server_ends_it_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing() -> LocalServers:
+    def missing(**_: object) -> LocalServers:
         raise MissingBinaries(["RabbitMQ"], "apt-get install rabbitmq-server")
 
     monkeypatch.setattr(LocalServers, "start", missing)
