@@ -23,11 +23,11 @@ def print_section(console: Console, section: Section) -> None:
     table.add_column("")
     for column in section.columns:
         table.add_column(column, justify="right")
-    table.add_column("unit")
-    table.add_column("aim")
+    for column in _notes(section):
+        table.add_column(column)
     styles = {True: "green", False: "red", None: ""}
     for row in section.rows:
-        table.add_row(*_cells(section, row), row.unit, _aims(row), style=styles[row.meets_aims()])
+        table.add_row(*_cells(section, row), style=styles[row.meets_aims()])
     console.print(table)
 
 
@@ -37,11 +37,10 @@ def markdown(sections: Sequence[Section]) -> str:
     lines = [", ".join(f"{name} {value}" for name, value in facts.items()), ""]
     for section in sections:
         lines += [f"### {section.title}", ""]
-        lines.append("| | " + " | ".join([*section.columns, "unit", "aim"]) + " |")
-        lines.append("|---|" + "---:|" * len(section.columns) + "---|---|")
-        lines += [
-            "| " + " | ".join([*_cells(section, row), row.unit, _aims(row)]) + " |" for row in section.rows
-        ]
+        notes = _notes(section)
+        lines.append("| | " + " | ".join([*section.columns, *notes]) + " |")
+        lines.append("|---|" + "---:|" * len(section.columns) + "---|" * len(notes))
+        lines += ["| " + " | ".join(_cells(section, row)) + " |" for row in section.rows]
         lines += ["", section.note, ""] if section.note else [""]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -61,8 +60,16 @@ def machine() -> dict[str, str]:
     }
 
 
+def _notes(section: Section) -> list[str]:
+    """Return which columns stand behind the figures: none that is empty in all rows."""
+    needed = {"unit": any(row.unit for row in section.rows), "aim": any(row.aims for row in section.rows)}
+    return [name for name, is_needed in needed.items() if is_needed]
+
+
 def _cells(section: Section, row: Row) -> list[str]:
-    return [row.name, *(_number(row.cells.get(column)) for column in section.columns)]
+    notes = {"unit": row.unit, "aim": _aims(row)}
+    figures = [_number(row.cells.get(column)) for column in section.columns]
+    return [row.name, *figures, *(notes[name] for name in _notes(section))]
 
 
 def _number(value: float | None) -> str:

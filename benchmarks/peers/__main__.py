@@ -1,0 +1,5 @@
+"""`python -m benchmarks.peers`."""
+
+from benchmarks.peers.command import main
+
+main()

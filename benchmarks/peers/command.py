@@ -1,0 +1,111 @@
+"""The command line: how much, how often, who; then rounds in which all contestants take their turn.
+
+Exit code 0 unless this project itself did not run: another that does not is reported with the reason, and the
+others go on.
+"""
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+import uvloop
+from rich.console import Console
+
+from benchmarks.peers.contestants import CONTESTANTS, TURNSTILE, Contestant
+from benchmarks.peers.loads import Group
+from benchmarks.peers.place import Servers, all_servers
+from benchmarks.peers.session import Counts, run_variant
+from benchmarks.peers.tables import Entry, markdown, print_all
+from benchmarks.waiting import DidNotHappen
+from localservers import LocalServersError
+
+_JOBS: Final = 3000
+_HANDED_OVER: Final = 150
+_ROUNDS: Final = 3
+_DEADLINE_SECONDS: Final = 90.0
+_PAGE_WIDTH: Final = 150
+
+
+def peers(
+    *,
+    jobs: Annotated[int, typer.Option(min=10, help="Of one load over ten actions.")] = _JOBS,
+    handed_over: Annotated[int, typer.Option(min=3, help="Of one load one at a time.")] = _HANDED_OVER,
+    rounds: Annotated[int, typer.Option(min=1, help="In each, all take their turn.")] = _ROUNDS,
+    only: Annotated[str, typer.Option(help="Names, with commas between them. [default: all]")] = "",
+    deadline: Annotated[float, typer.Option(min=1, help="Seconds for one load.")] = _DEADLINE_SECONDS,
+    markdown_file: Annotated[Path | None, typer.Option("--markdown", help="Write tables there too.")] = None,
+) -> None:
+    """Run the same no-op load on this project and on others, side by side."""
+    counts = Counts(jobs=jobs, handed_over=handed_over, deadline_seconds=deadline)
+    console = Console(width=None if Console().is_terminal else _PAGE_WIDTH, highlight=False)
+    chosen = _chosen(only)
+    try:
+        entries = uvloop.run(_rounds(console, chosen, counts, rounds))
+    except LocalServersError as error:
+        typer.echo(f"failed to run: {error}", err=True)
+        raise typer.Exit(1) from None
+    print_all(console, entries, counts, rounds)
+    if markdown_file is not None:
+        markdown_file.write_text(markdown(entries, counts, rounds), encoding="utf-8")
+    if any(entry.failure for entry in entries if entry.contestant is TURNSTILE):
+        raise typer.Exit(1)
+
+
+def _chosen(only: str) -> Sequence[Contestant]:
+    wanted = {name.strip().lower() for name in only.split(",") if name.strip()}
+    known = {contestant.name.lower(): contestant for contestant in CONTESTANTS}
+    if unknown := wanted - known.keys():
+        raise typer.BadParameter(f"{', '.join(unknown)}: known are {', '.join(known)}", param_hint="--only")
+    return [contestant for name, contestant in known.items() if not wanted or name in wanted]
+
+
+async def _rounds(console: Console, chosen: Sequence[Contestant], counts: Counts, rounds: int) -> list[Entry]:
+    # Starting servers blocks the loop, which has nothing else to do yet.
+    with all_servers() as servers:
+        entries = [
+            Entry(contestant=contestant, variant=variant, failure=_missing(contestant, servers))
+            for contestant in chosen
+            for variant in contestant.variants
+        ]
+        order = list(entries)
+        for number in range(1, rounds + 1):
+            for entry in order:
+                if not entry.failure:
+                    await _turn(servers, entry, counts)
+                console.print(f"round {number} of {rounds}: {entry.name}: {_said(entry)}")
+            # What goes before leaves its marks in the caches of what comes next.
+            order.append(order.pop(0))
+    return entries
+
+
+def _missing(contestant: Contestant, servers: Servers) -> str:
+    if contestant.needs_redis and servers.redis is None:
+        return servers.why_no_redis
+    missing = [name for name in contestant.imports if find_spec(name) is None]
+    return f"not installed: {', '.join(missing)}" if missing else ""
+
+
+async def _turn(servers: Servers, entry: Entry, counts: Counts) -> None:
+    try:
+        async with servers.place() as place:
+            runs = await run_variant(place, entry.contestant, entry.variant, counts)
+    except DidNotHappen as failure:
+        entry.failure = str(failure)
+        return
+    for group, run in runs.items():
+        entry.runs.setdefault(group, []).append(run)
+
+
+def _said(entry: Entry) -> str:
+    if entry.failure:
+        return entry.failure
+    last = {group: runs[-1] for group, runs in entry.runs.items()}
+    rates = [f"{group} {run.per_second:,.0f}/s" for group, run in last.items() if group is not Group.SINGLE]
+    return ", ".join(rates or [f"{len(last)} load"])
+
+
+def main() -> None:
+    """Run the command line."""
+    typer.run(peers)

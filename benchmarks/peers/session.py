@@ -1,0 +1,211 @@
+"""One contestant, once: its processes over a fresh place, a warm-up, then each load that it takes part in.
+
+In: the servers, a contestant's variant, sizes. Out: a `Run` for each group. Whatever goes wrong raises
+`DidNotHappen` with the end of the log of whoever failed; nothing of it is left running. `history` reckons.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from benchmarks.peers.contestants import Contestant, Variant
+from benchmarks.peers.history import Run, hand_overs_ms, marks_in, most_at_once, out_of_order_share, stopped
+from benchmarks.peers.job import MARKS, gate_of
+from benchmarks.peers.loads import Group
+from benchmarks.waiting import DidNotHappen, until
+from localservers.ports import free_port
+from localservers.processes import ServerProcess
+
+WARM_UP_JOBS: Final = 200
+_STOP_SECONDS: Final = 10.0
+_POLL_SECONDS: Final = 0.05
+_LOG_CHARACTERS_MAX: Final = 1500
+_LINE_BYTES_MAX: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """How much is asked of everybody alike."""
+
+    jobs: int
+    """Of the loads over ten actions."""
+    handed_over: int
+    """Of the load one at a time."""
+    deadline_seconds: float
+
+    def of(self, group: Group) -> int:
+        """Return the number of jobs of a load."""
+        return self.handed_over if group is Group.SINGLE else self.jobs
+
+
+@dataclass(slots=True, kw_only=True)
+class _Session:
+    """The running processes of one variant."""
+
+    submitter: asyncio.subprocess.Process
+    workers: list[ServerProcess]
+    folder: Path
+    logs: list[Path]
+    loads: int = 0
+
+    async def run(self, group: Group, count: int, deadline_seconds: float) -> Run:
+        """Submit a load and wait until all its jobs have stopped."""
+        self.loads += 1
+        load = self.loads
+        try:
+            async with asyncio.timeout(deadline_seconds):
+                times = await self._submit(load, group, count)
+        except TimeoutError:
+            raise DidNotHappen(f"{group}: {count} jobs not taken within {deadline_seconds:g} s") from None
+        gate_of(self.folder, load).touch()
+        await until(
+            lambda: self._all_stopped(load, count),
+            f"{count} {group} jobs stop",
+            deadline_seconds=deadline_seconds,
+            pause_seconds=_POLL_SECONDS,
+        )
+        marks = marks_in(self.folder, load)
+        return Run(
+            jobs=count,
+            seconds=(int(marks["at"][-1]) - times["began_at"]) / 1e9,
+            submit_seconds=(times["ended_at"] - times["began_at"]) / 1e9,
+            out_of_order=out_of_order_share(marks),
+            most_at_once=most_at_once(marks),
+            hand_over_ms=hand_overs_ms(marks) if group is Group.SINGLE else (),
+        )
+
+    async def _all_stopped(self, load: int, count: int) -> bool:
+        for worker in self.workers:
+            if not worker.is_running:
+                raise DidNotHappen(f"{worker.name} ended by itself")
+        return stopped(marks_in(self.folder, load)) >= count
+
+    async def _submit(self, load: int, group: Group, count: int) -> dict[str, int]:
+        assert self.submitter.stdin is not None
+        request = {"load": load, "group": group.value, "count": count}
+        self.submitter.stdin.write(json.dumps(request).encode() + b"\n")
+        await self.submitter.stdin.drain()
+        return await _answer(self.submitter)
+
+    def log_ends(self) -> str:
+        """Return the end of each log that says anything."""
+        texts = {log.stem: log.read_text(errors="replace").strip() for log in self.logs if log.exists()}
+        return "\n".join(f"{name}: {text[-_LOG_CHARACTERS_MAX:]}" for name, text in texts.items() if text)
+
+
+async def run_variant(
+    servers: Mapping[str, str], contestant: Contestant, variant: Variant, counts: Counts
+) -> dict[Group, Run]:
+    """Run all loads of a variant; `servers` is what the environment says of the place.
+
+    Raises DidNotHappen where one of its processes ends or a load does not.
+    """
+    async with _running(servers, contestant, variant) as session:
+        try:
+            for group in variant.groups:
+                await session.run(group, min(WARM_UP_JOBS, counts.of(group)), counts.deadline_seconds)
+            return {
+                group: await session.run(group, counts.of(group), counts.deadline_seconds)
+                for group in variant.groups
+            }
+        except DidNotHappen as failure:
+            raise DidNotHappen(f"{failure}\n{session.log_ends()}".strip()) from None
+
+
+@asynccontextmanager
+async def _running(
+    servers: Mapping[str, str], contestant: Contestant, variant: Variant
+) -> AsyncIterator[_Session]:
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="turnstile-peers-")))
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("TURNSTILE_", "BENCH_"))}
+        environment = {
+            **inherited,
+            **servers,
+            **variant.environment,
+            MARKS: str(folder),
+            "TURNSTILE_HTTP_PORT": str(free_port()),
+        }
+        submitter = await stack.enter_async_context(_submitter(contestant.module, environment, folder))
+        workers: list[ServerProcess] = []
+        for program in variant.programs:
+            for number in range(1, program.count + 1):
+                name = f"{program.name}-{number}"
+                command = [sys.executable, "-m", *program.arguments]
+                workers.append(stack.enter_context(_worker(name, command, environment, folder)))
+        logs = [folder / "submitter.log", *(worker.log for worker in workers)]
+        yield _Session(submitter=submitter, workers=workers, folder=folder, logs=logs)
+
+
+@asynccontextmanager
+async def _submitter(
+    module: str, environment: Mapping[str, str], folder: Path
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    log = folder / "submitter.log"
+    with log.open("wb") as output:
+        started = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "benchmarks.peers.submitter",
+            module,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=output,
+            env=dict(environment),
+            limit=_LINE_BYTES_MAX,
+        )
+    assert started.stdin is not None
+    try:
+        async with asyncio.timeout(60):
+            await _answer(started)
+        yield started
+    except (DidNotHappen, TimeoutError) as failure:
+        said = log.read_text(errors="replace")[-_LOG_CHARACTERS_MAX:].strip()
+        raise DidNotHappen(
+            f"{str(failure) or 'the submitter did not prepare in time'}\n{said}".strip()
+        ) from None
+    finally:
+        started.stdin.close()
+        try:
+            await asyncio.wait_for(started.wait(), _STOP_SECONDS)
+        except TimeoutError:
+            started.kill()
+            await started.wait()
+
+
+async def _answer(submitter: asyncio.subprocess.Process) -> dict[str, int]:
+    assert submitter.stdout is not None
+    while line := await submitter.stdout.readline():
+        # Some of the systems greet on standard output.
+        if line.startswith(b"{"):
+            answer: dict[str, int] = json.loads(line)
+            return answer
+    raise DidNotHappen("the submitter ended by itself")
+
+
+@contextmanager
+def _worker(
+    name: str, command: list[str], environment: Mapping[str, str], folder: Path
+) -> Iterator[ServerProcess]:
+    # With a keeper: some of these are families of processes, and none may outlive us.
+    process = ServerProcess.start(
+        name,
+        command,
+        folder=folder,
+        environment=environment,
+        user=None,
+        last_signal=signal.SIGTERM,
+        grace_seconds=_STOP_SECONDS,
+    )
+    try:
+        yield process
+    finally:
+        process.stop(signal.SIGTERM, _STOP_SECONDS)

@@ -1,0 +1,96 @@
+"""DBOS over PostgreSQL: durable workflows on queues; `python -m ...on_dbos` is a worker."""
+
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+from dbos import DBOS, DBOSClient, DBOSConfig, EnqueueOptions
+
+from benchmarks.peers.job import DATABASE_URL, run_blocking, setting
+from benchmarks.peers.loads import ALL_ACTIONS, Group, Job, name_of
+from benchmarks.peers.submitter import Submit
+from benchmarks.waiting import until
+
+POLLING_SECONDS: Final = "BENCH_DBOS_POLLING_SECONDS"
+_READY_SECONDS: Final = 60.0
+_VERSION: Final = "bench"
+_CONNECTIONS: Final = 20
+
+
+def _config() -> DBOSConfig:
+    return {
+        "name": "bench",
+        "system_database_url": setting(DATABASE_URL),
+        "sys_db_pool_size": _CONNECTIONS,
+        "application_version": _VERSION,
+        "executor_id": str(os.getpid()),
+        "log_level": "WARNING",
+    }
+
+
+def queue_of(group: Group, number: int) -> str:
+    """Return the queue of an action: those without a limit share one."""
+    return str(group) if group.limit is None else name_of(group, number)
+
+
+def work() -> None:
+    """Be a worker until SIGTERM."""
+    # Before any thread exists, so that none of them takes the signal instead.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    DBOS(config=_config())
+    for group, number in ALL_ACTIONS:
+        DBOS.workflow(name=name_of(group, number))(_workflow())
+    DBOS.launch()
+    for queue, limit in {queue_of(*action): action[0].limit for action in ALL_ACTIONS}.items():
+        DBOS.register_queue(
+            queue,
+            global_concurrency=limit,
+            polling_interval_sec=float(setting(POLLING_SECONDS)),
+            on_conflict="always_update",
+        )
+    signal.sigwait({signal.SIGTERM})
+    DBOS.destroy()
+
+
+def _workflow() -> Callable[[int, int, int, bool], None]:
+    def job(load: int, action: int, number: int, held: bool) -> None:
+        run_blocking(load, action, number, held)
+
+    return job
+
+
+async def prepare() -> None:
+    """Create its tables, as a worker's launch would."""
+    DBOS(config=_config())
+    DBOS.launch()
+    DBOS.destroy()
+
+
+@asynccontextmanager
+async def submitting() -> AsyncIterator[Submit]:
+    """Enqueue one by one, which is the only way that keeps an order."""
+    client = DBOSClient(system_database_url=setting(DATABASE_URL), application_name="bench")
+    last = queue_of(*ALL_ACTIONS[-1])
+
+    async def registered() -> bool:
+        return any(queue.name == last for queue in client.list_queues())
+
+    await until(registered, "the queues exist", deadline_seconds=_READY_SECONDS, pause_seconds=0.1)
+
+    async def submit_all(group: Group, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            options: EnqueueOptions = {
+                "queue_name": queue_of(group, job.action),
+                "workflow_name": name_of(group, job.action),
+                "app_version": _VERSION,
+            }
+            client.enqueue(options, *job)
+
+    yield submit_all
+    client.destroy()
+
+
+if __name__ == "__main__":
+    work()

@@ -1,0 +1,62 @@
+"""PgQueuer over PostgreSQL by asyncpg; its limits stand with its entrypoints."""
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+import asyncpg
+from pgqueuer import PgQueuer
+from pgqueuer.db import AsyncpgDriver
+from pgqueuer.models import Job as Taken
+from pgqueuer.queries import Queries
+
+from benchmarks.peers.job import DATABASE_URL, run, setting
+from benchmarks.peers.loads import ALL_ACTIONS, Group, Job, name_of
+from benchmarks.peers.submitter import Submit
+
+_BATCH: Final = 1000
+_TIMEOUT_SECONDS: Final = 10.0
+
+
+async def _job(taken: Taken) -> None:
+    await run(*json.loads(taken.payload or b""))
+
+
+@asynccontextmanager
+async def worker() -> AsyncIterator[PgQueuer]:
+    """Lend what its own command line runs."""
+    connection = await asyncpg.connect(setting(DATABASE_URL), timeout=_TIMEOUT_SECONDS)
+    try:
+        queuer = PgQueuer.from_asyncpg_connection(connection)
+        for group, number in ALL_ACTIONS:
+            queuer.entrypoint(name_of(group, number), concurrency_limit=group.limit or 0)(_job)
+        yield queuer
+    finally:
+        await connection.close(timeout=_TIMEOUT_SECONDS)
+
+
+async def prepare() -> None:
+    """Create its tables."""
+    connection = await asyncpg.connect(setting(DATABASE_URL), timeout=_TIMEOUT_SECONDS)
+    await Queries(AsyncpgDriver(connection)).install()
+    await connection.close(timeout=_TIMEOUT_SECONDS)
+
+
+@asynccontextmanager
+async def submitting() -> AsyncIterator[Submit]:
+    """Enqueue in batches."""
+    connection = await asyncpg.connect(setting(DATABASE_URL), timeout=_TIMEOUT_SECONDS)
+    queries = Queries(AsyncpgDriver(connection))
+
+    async def submit_all(group: Group, jobs: Sequence[Job]) -> None:
+        for start in range(0, len(jobs), _BATCH):
+            batch = jobs[start : start + _BATCH]
+            await queries.enqueue(
+                [name_of(group, job.action) for job in batch],
+                [json.dumps(job).encode() for job in batch],
+                [0] * len(batch),
+            )
+
+    yield submit_all
+    await connection.close(timeout=_TIMEOUT_SECONDS)

@@ -1,0 +1,61 @@
+"""This project: actions, requests published in batches and confirmed by the broker."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+from benchmarks.client import looking, publishing, submit
+from benchmarks.peers.job import AMQP_URL, DATABASE_URL, run, setting
+from benchmarks.peers.loads import ALL_ACTIONS, Group, Job, name_of
+from benchmarks.peers.submitter import Submit
+from benchmarks.waiting import until
+from common.broker.delivery import Outgoing
+from common.broker.topology import EXECUTIONS
+from common.envelopes import envelope
+from common.messages import REQUESTED, ExecutionRequested
+from migrations import migrate
+from worker import action
+
+_READY_SECONDS: Final = 60.0
+
+
+def _declare(group: Group, number: int) -> None:
+    async def job(load: int, action: int, number: int, held: bool) -> None:
+        await run(load, action, number, held)
+
+    action(name_of(group, number), max_concurrent=group.limit)(job)
+
+
+for _group, _number in ALL_ACTIONS:
+    _declare(_group, _number)
+
+
+async def prepare() -> None:
+    """Bring the database to this version."""
+    await migrate(setting(DATABASE_URL))
+
+
+@asynccontextmanager
+async def submitting() -> AsyncIterator[Submit]:
+    """Connect, and wait until the workers have registered their actions."""
+    async with looking(setting(DATABASE_URL)) as session, publishing(setting(AMQP_URL)) as publisher:
+
+        async def registered() -> bool:
+            return bool(await session.fetchval("SELECT count(*) FROM action") >= len(ALL_ACTIONS))
+
+        await until(registered, "the actions exist", deadline_seconds=_READY_SECONDS, pause_seconds=0.05)
+
+        async def submit_all(group: Group, jobs: Sequence[Job]) -> None:
+            await submit(publisher, [_request(group, job) for job in jobs])
+
+        yield submit_all
+
+
+def _request(group: Group, job: Job) -> Outgoing:
+    return envelope(
+        ExecutionRequested(action_ref=name_of(group, job.action), parameters=job._asdict()),
+        message_type=REQUESTED,
+        exchange=EXECUTIONS,
+        routing_key=REQUESTED,
+        app_id="client",
+    )
