@@ -1,27 +1,22 @@
-"""The line that an action writes when it starts and when it stops, and how it is read again.
+"""The line that an action writes when it starts and when it stops.
 
 In: an execution's number, id and attempt. Out: fixed-size records appended to one file for each process, in
 one write each, so that none is torn and none is lost when the process is killed. Instants are of the
-monotonic clock, which all processes of a host share.
+monotonic clock, which all processes of a host share. Next: `drive.mark_files` reads them; not here, since a
+worker has no use for numpy.
 """
 
 import os
 import struct
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import numpy as np
-
-MARK: Final = np.dtype(
-    [("at", "<i8"), ("number", "<i8"), ("execution_id", "<i8"), ("attempt", "<i4"), ("kind", "<i4")]
-)
-"""`at`: monotonic nanoseconds."""
 START: Final = 1
 STOP: Final = 2
 
-_RECORD: Final = struct.Struct("<qqqii")
-assert _RECORD.size == MARK.itemsize
+RECORD: Final = struct.Struct("<qqqii")
+"""Monotonic nanoseconds, number, execution id, attempt, kind."""
 
 
 class MarkWriter:
@@ -33,17 +28,4 @@ class MarkWriter:
 
     def mark(self, kind: int, number: int, execution_id: int, attempt: int) -> None:
         """Write that an attempt starts or stops now."""
-        os.write(self._file, _RECORD.pack(time.monotonic_ns(), number, execution_id, attempt, kind))
-
-
-def read_marks(path: Path) -> "np.ndarray[Any, np.dtype[np.void]]":
-    """Return the marks of one process in the order in which they were written."""
-    with path.open("rb") as file:
-        whole = file.seek(0, os.SEEK_END) // MARK.itemsize
-        file.seek(0)
-        return np.fromfile(file, MARK, whole)
-
-
-def process_of(path: Path) -> int:
-    """Return the process id that wrote the file."""
-    return int(path.name.partition("-")[0])
+        os.write(self._file, RECORD.pack(time.monotonic_ns(), number, execution_id, attempt, kind))
