@@ -1,0 +1,62 @@
+"""The limit, by two witnesses: the slots in the record, and the runs that the actions saw themselves.
+
+In: a recording. Out: two findings. Next: `order`.
+"""
+
+import numpy as np
+
+from stress.check.breach import breach, finding
+from stress.check.columns import column, moment, taken
+from stress.check.in_force import limits_in_force
+from stress.check.occupancy import at_each_start
+from stress.check.runs import counted_runs
+from stress.check.verdict import Finding, Rule
+from stress.recording import Recording
+from stress.tables import NEVER
+
+
+def limit_held(recording: Recording) -> Finding:
+    """Judge each grant: with it, no more slots of its queue are held than the limit in force allows.
+
+    The record shows a slot from its grant to the end of its attempt. In truth it is held a little longer,
+    until that end has come round, so what is found here is broken in any case. A limit that is lowered takes
+    nothing away: it only forbids to grant.
+    """
+    attempts = recording.attempts[recording.attempts["granted_at"] != NEVER]
+    queues, granted_at = column(attempts, "queue"), column(attempts, "granted_at")
+    held = at_each_start(queues, granted_at, column(attempts, "ended_at"))
+    limits = limits_in_force(recording).most(queues, granted_at, granted_at)
+
+    def sentence(row: int) -> str:
+        return (
+            f"execution {attempts['execution_id'][row]} was granted a slot of queue {queues[row]} at"
+            f" {moment(recording, granted_at[row])}: {held[row]} held it then, the limit was {limits[row]}"
+        )
+
+    return finding(Rule.LIMIT_HELD, len(attempts), breach(held > limits, sentence))
+
+
+def limit_run(recording: Recording) -> Finding:
+    """Judge each start: with it, no more run in its queue than the limit allowed since it was granted.
+
+    `runs` says for how long a run counts. Runs whose end nobody saw are not among those looked at. Clocks
+    that may be off shorten each run at both ends, so that only what certainly ran at once is found.
+    """
+    runs, counted, error_ns = recording.runs, counted_runs(recording), recording.clock_error_ns
+    queues, starts = column(runs, "queue"), counted.starts + error_ns
+    ends = counted.ends - np.where(counted.ends == NEVER, 0, error_ns)
+    running = at_each_start(queues, starts, ends)
+    granted_at = taken(column(recording.attempts, "granted_at"), counted.attempt_rows, NEVER)
+    since = np.minimum(granted_at, counted.starts)
+    limits = limits_in_force(recording).most(queues, since, starts)
+    if error_ns:
+        running = np.where(ends > starts, running, 0)
+
+    def sentence(row: int) -> str:
+        return (
+            f"execution {runs['execution_id'][row]} started in queue {queues[row]} at"
+            f" {moment(recording, runs['started_at'][row])}: {running[row]} ran then, the limit was"
+            f" {limits[row]}"
+        )
+
+    return finding(Rule.LIMIT_RUN, int(counted.known.sum()), breach(running > limits, sentence))
