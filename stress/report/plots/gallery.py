@@ -1,0 +1,47 @@
+"""Chooses the pictures of a stage: what went through, how full it was, and what happened around each fault.
+
+In: a stage's report. Out: its pictures, in the order in which they are shown.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from stress.report.plots.cost import draw_cost
+from stress.report.plots.fault import draw_fault
+from stress.report.plots.flow import draw_flow
+from stress.report.plots.occupancy import draw_occupancy
+from stress.report.plots.style import Picture, look
+from stress.report.run_report import RunReport, StageReport
+
+FAULTS_MAX: Final = 12
+"""So many of one stage have a picture of their own; of a day of faults the first of each kind come first."""
+
+
+def pictures_of_run(report: RunReport) -> tuple[Picture, ...]:
+    """Draw what all stages together show."""
+    with look():
+        cost = draw_cost(report.five)
+    return () if cost is None else (cost,)
+
+
+def pictures_of(report: StageReport) -> tuple[Picture, ...]:
+    """Draw one stage."""
+    with look():
+        return tuple(_pictures(report))
+
+
+def _pictures(report: StageReport) -> Iterator[Picture]:
+    yield draw_flow(report)
+    yield draw_occupancy(report)
+    for number in _faults_to_draw(report):
+        yield draw_fault(report, number)
+
+
+def _faults_to_draw(report: StageReport) -> list[int]:
+    faults = report.recording.faults
+    seen: dict[str, int] = {}
+    rounds = []
+    for number, fault in enumerate(faults):
+        seen[fault.kind] = seen.get(fault.kind, 0) + 1
+        rounds.append((seen[fault.kind], number))
+    return sorted(number for _, number in sorted(rounds)[:FAULTS_MAX])

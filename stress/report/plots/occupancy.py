@@ -1,0 +1,117 @@
+"""Draws how full each queue was against its limit: the proof that a limit held, and what of it was used.
+
+In: the attempts (slots held, by the record) and runs (what really ran) of a stage. Out: one panel for each of
+the busiest queues, all over the same time.
+"""
+
+from typing import Final
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from stress.report.plots.levels import Bins, Levels
+from stress.report.plots.queues import busiest, highest_limit, limit_steps, name_of
+from stress.report.plots.style import (
+    BLUE,
+    INK,
+    RED,
+    SKY,
+    Picture,
+    as_picture,
+    counted,
+    say_nothing_there,
+)
+from stress.report.plots.timeline import Timeline, panels
+from stress.report.run_report import StageReport
+from stress.tables import Table
+
+QUEUES_MAX: Final = 12
+_BINS: Final = 500
+_PANEL_INCHES: Final = 0.72
+_CAPTION: Final = (
+    "Slots of each queue over time. The blue line is the most that were held at once in each moment, by the "
+    "record; the light area is the most that really ran, by the actions' own clocks, the dark area how many "
+    "ran on average. Nothing may rise above the dashed line, which is the limit; what does is red."
+)
+
+
+def draw_occupancy(report: StageReport) -> Picture:
+    """Draw the slots of the busiest queues over time."""
+    recording = report.recording
+    timeline = Timeline.of(report)
+    queues = busiest(recording, QUEUES_MAX)
+    title = f"{report.stage.title}: slots held and running"
+    figure, axes = panels(title, timeline, [_PANEL_INCHES] * max(len(queues), 1))
+    bins = Bins.over(timeline.began_at, timeline.ended_at, _BINS)
+    held = _by_queue(recording.attempts, queues)
+    ran = _by_queue(recording.runs, queues)
+    for panel, queue in zip(axes, queues, strict=False):
+        _draw_queue(
+            panel,
+            bins,
+            Levels.of(held[queue]["granted_at"], held[queue]["ended_at"], bins),
+            Levels.of(ran[queue]["started_at"], ran[queue]["stopped_at"], bins),
+            limit_steps(recording, queue),
+        )
+        panel.set_ylabel(name_of(queue, report.stage.load), rotation=0, ha="right", va="center", fontsize=8.5)
+    if queues:
+        figure.legend(handles=_legend(), loc="outside upper right", ncols=4)
+    else:
+        say_nothing_there(axes[0], "No slot was ever held")
+    all_of = report.stage.load.queues
+    return as_picture(
+        figure,
+        name=f"{report.stage.name}-slots",
+        title=title,
+        caption=_CAPTION
+        + (f" The {QUEUES_MAX} busiest of {all_of:,} queues." if all_of > QUEUES_MAX else ""),
+        alt=f"Slots held and running over {timeline.seconds:.1f} s in {len(queues)} queues. Most held in one "
+        f"queue: {report.figures.most_held}; most running: {report.figures.most_running}; "
+        f"limit: {'none' if report.stage.limit is None else report.stage.limit}.",
+    )
+
+
+def _by_queue(table: Table, queues: list[int]) -> dict[int, Table]:
+    return {queue: table[table["queue"] == queue] for queue in queues}
+
+
+def _draw_queue(
+    panel: Axes, bins: Bins, held: Levels, running: Levels, limits: list[tuple[float, int | None]]
+) -> None:
+    edges = bins.seconds
+    panel.stairs(running.most, edges, fill=True, color=SKY, alpha=0.45, linewidth=0)
+    panel.stairs(running.mean, edges, fill=True, color=BLUE, alpha=0.55, linewidth=0)
+    panel.stairs(held.most, edges, baseline=None, color=BLUE, linewidth=1)
+    limit = highest_limit(limits)
+    top = max(limit or 0, 1, held.most.max(), running.most.max())
+    counted(panel, ticks=2)
+    panel.set_ylim(0, top * 1.22)
+    if limit is None:
+        return
+    panel.set_yticks([0, top])
+    ends = [second for second, _ in limits[1:]] + [float(edges[-1])]
+    for (second, value), end in zip(limits, ends, strict=True):
+        if value is None or end <= second:
+            continue
+        panel.hlines(value, second, end, color=INK, linewidth=1.1, linestyle=(0, (5, 2)))
+        _draw_excess(panel, edges, np.maximum(held.most, running.most), (second, end, value))
+
+
+def _draw_excess(panel: Axes, edges: np.ndarray, most: np.ndarray, span: tuple[float, float, int]) -> None:
+    """Paint what stood above a limit; beside a change the bin that holds both limits is left out."""
+    second, end, limit = span
+    inside = (edges[:-1] >= second) & (edges[1:] <= end)
+    over = np.where(inside & (most > limit), most, limit)
+    if (over > limit).any():
+        panel.stairs(over, edges, baseline=limit, fill=True, color=RED, hatch="////", linewidth=0)
+
+
+def _legend() -> list[Line2D | Patch]:
+    return [
+        Line2D([], [], color=INK, linestyle=(0, (5, 2)), linewidth=1.1, label="limit"),
+        Line2D([], [], color=BLUE, linewidth=1.2, label="held, most"),
+        Patch(color=SKY, alpha=0.45, linewidth=0, label="running, most"),
+        Patch(color=BLUE, alpha=0.55, linewidth=0, label="running, mean"),
+    ]

@@ -1,0 +1,145 @@
+"""How every picture looks: one palette, one width, one way to become a file.
+
+In: a drawing function's wish for a figure of some height. Out: figures without any global state, and
+`Picture` values. The colours are those of Okabe and Ito, which people with any colour vision can tell apart;
+what is wrong is also hatched or written, never coloured alone.
+"""
+
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO, StringIO
+from typing import Final
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+INK: Final = "#24292f"
+MUTED: Final = "#6a737d"
+GRID: Final = "#d8dee4"
+BLUE: Final = "#0072b2"
+SKY: Final = "#56b4e9"
+GREEN: Final = "#009e73"
+RED: Final = "#d55e00"
+ORANGE: Final = "#e69f00"
+PURPLE: Final = "#cc79a7"
+YELLOW: Final = "#f0e442"
+SERIES: Final = (BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW, MUTED, "#8c564b")
+"""For things of one kind, told apart; never RED, which is what went wrong."""
+
+WIDTH_INCHES: Final = 10.0
+_DPI: Final = 120
+_SVG_BYTES_MAX: Final = 60_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """One picture, ready to be kept or shown."""
+
+    name: str
+    """Of its file, without an ending: letters, digits and `-`."""
+    title: str
+    caption: str
+    """How to read it."""
+    alt: str
+    """What it shows, for those who cannot see it."""
+    png: bytes
+    svg: bytes | None
+    """None: it would be larger than the other."""
+
+    @property
+    def address(self) -> str:
+        """The picture itself as a `data:` URI."""
+        kind, content = ("svg+xml", self.svg) if self.svg else ("png", self.png)
+        return f"data:image/{kind};base64,{b64encode(content).decode()}"
+
+
+@contextmanager
+def look() -> Iterator[None]:
+    """Draw in here: matplotlib's own settings are given back behind it."""
+    with mpl.rc_context(
+        {
+            "font.family": ["DejaVu Sans"],
+            "font.size": 9.5,
+            "text.color": INK,
+            "axes.labelcolor": INK,
+            "axes.edgecolor": MUTED,
+            "axes.titlesize": 9.5,
+            "axes.titlelocation": "left",
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.axisbelow": True,
+            "axes.grid": True,
+            "grid.color": GRID,
+            "grid.linewidth": 0.6,
+            "xtick.color": MUTED,
+            "ytick.color": MUTED,
+            "xtick.labelcolor": INK,
+            "ytick.labelcolor": INK,
+            "legend.frameon": False,
+            "legend.fontsize": 9,
+            "hatch.linewidth": 0.7,
+            "figure.facecolor": "white",
+            "svg.fonttype": "path",
+            "svg.hashsalt": "turnstile",
+        }
+    ):
+        yield
+
+
+def new_figure(title: str, height_inches: float) -> Figure:
+    """Return an empty figure with its title."""
+    figure = Figure(figsize=(WIDTH_INCHES, height_inches), dpi=_DPI, layout="constrained")
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11.5, fontweight="bold")
+    return figure
+
+
+def as_picture(figure: Figure, *, name: str, title: str, caption: str, alt: str) -> Picture:
+    """Turn a finished figure into files."""
+    png = BytesIO()
+    figure.savefig(png, format="png", metadata={"Software": None})
+    return Picture(
+        name=name, title=title, caption=caption, alt=alt, png=png.getvalue(), svg=_small_svg(figure)
+    )
+
+
+def counted(axes: Axes, *, ticks: int = 5) -> None:
+    """Let a y axis count whole things from 0, with a comma between thousands."""
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=ticks, integer=True, min_n_ticks=2))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.set_ylim(bottom=0)
+
+
+def say_nothing_there(axes: Axes, text: str) -> None:
+    """Show that there is nothing to show, in words."""
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=MUTED)
+
+
+def rows_without_overlap(starts: Sequence[float], widths: Sequence[float]) -> list[int]:
+    """Return for each label, by its left end, the first row in which it touches no earlier one."""
+    free_from: list[float] = []
+    rows = []
+    for start, width in zip(starts, widths, strict=True):
+        row = next((row for row, free in enumerate(free_from) if free <= start), len(free_from))
+        free_from[row : row + 1] = [start + width]
+        rows.append(row)
+    return rows
+
+
+def _small_svg(figure: Figure) -> bytes | None:
+    # What could never be small is not even tried: drawing is most of the time that a report takes.
+    if sum(_parts(axes) for axes in figure.axes) > _SVG_BYTES_MAX // 250:
+        return None
+    text = StringIO()
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    figure.savefig(text, format="svg", metadata=nothing)
+    svg = text.getvalue()
+    content = svg[svg.index("<svg") :].encode()
+    return content if len(content) <= _SVG_BYTES_MAX else None
+
+
+def _parts(axes: Axes) -> int:
+    return len(axes.patches) + sum(len(collection.get_paths()) for collection in axes.collections)

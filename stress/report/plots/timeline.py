@@ -1,0 +1,137 @@
+"""What all pictures over time share: seconds from the beginning of a stage, and what was broken when.
+
+In: a stage's report. Out: a strip with one row for each kind of fault, aligned with the panels below, which
+show the same spans as shades. A row for each kind needs no labels that could meet, however many faults.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from stress.report.plots.style import GREEN, INK, MUTED, RED, WIDTH_INCHES, new_figure
+from stress.report.run_report import StageReport
+from stress.stage import FaultKind
+from stress.tables import NEVER, SECOND
+
+_ROW_INCHES: Final = 0.24
+_LETTER_INCHES: Final = 0.072
+_FURNITURE_INCHES: Final = 0.95
+"""The title, the legend, the numbers on the axes, and what lies between."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeltFault:
+    """A fault on the time axis of its stage, in seconds."""
+
+    kind: FaultKind
+    target: str
+    began: float
+    healed: float
+    recovered: float | None
+    """When the system ran as before; None: not seen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """A stage's time, and what befell it."""
+
+    began_at: int
+    ended_at: int
+    opened: float | None
+    """When what had been held back was let go."""
+    faults: tuple[FeltFault, ...]
+
+    @classmethod
+    def of(cls, report: StageReport) -> Self:
+        """Place a stage's faults on its time axis."""
+        recording = report.recording
+        faults = []
+        for fault in recording.faults:
+            began = (fault.began_at - recording.began_at) / SECOND
+            recovery = report.recovery_of(fault)
+            after = None if recovery is None else recovery.recovered_seconds
+            faults.append(
+                FeltFault(
+                    kind=fault.kind,
+                    target=fault.target,
+                    began=began,
+                    healed=(fault.healed_at - recording.began_at) / SECOND,
+                    recovered=None if after is None else began + after,
+                )
+            )
+        opened = recording.opened_at
+        return cls(
+            began_at=recording.began_at,
+            ended_at=max(recording.ended_at, recording.began_at + SECOND // 100),
+            opened=None if opened == NEVER else (opened - recording.began_at) / SECOND,
+            faults=tuple(faults),
+        )
+
+    @property
+    def seconds(self) -> float:
+        """How long the stage took."""
+        return (self.ended_at - self.began_at) / SECOND
+
+    @property
+    def kinds(self) -> tuple[FaultKind, ...]:
+        """The kinds of faults in it, in the order in which each came first."""
+        return tuple(dict.fromkeys(fault.kind for fault in self.faults))
+
+
+def panels(
+    title: str,
+    timeline: Timeline,
+    heights_inches: Sequence[float],
+    furniture_inches: float = _FURNITURE_INCHES,
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure with the strip of faults, if there were any, above panels that share its time."""
+    strip = _ROW_INCHES * len(timeline.kinds)
+    heights = ([strip] if strip else []) + list(heights_inches)
+    figure = new_figure(title, sum(heights) + furniture_inches)
+    every: list[Axes] = list(
+        figure.subplots(len(heights), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]
+    )
+    below = every[1:] if strip else every
+    if strip:
+        _draw_strip(every[0], timeline)
+    for axes in below:
+        _shade(axes, timeline)
+    every[-1].set_xlabel("seconds from the first request")
+    every[-1].set_xlim(0, timeline.seconds)
+    return figure, below
+
+
+def _draw_strip(axes: Axes, timeline: Timeline) -> None:
+    kinds = timeline.kinds
+    letter = timeline.seconds * _LETTER_INCHES / (WIDTH_INCHES - 1.5)
+    for row, kind in enumerate(kinds):
+        faults = [fault for fault in timeline.faults if fault.kind is kind]
+        ends = [max(fault.healed, fault.recovered or 0.0) for fault in faults]
+        for fault, end, beyond in zip(
+            faults, ends, [each.began for each in faults[1:]] + [None], strict=True
+        ):
+            axes.barh(row, max(end - fault.began, 0), left=fault.began, height=0.34, color=GREEN, alpha=0.35)
+            shown = max(fault.healed - fault.began, timeline.seconds / 400)
+            axes.barh(row, shown, left=fault.began, height=0.7, color=RED)
+            if fault.recovered is not None:
+                axes.plot(fault.recovered, row, marker="|", color=GREEN, markersize=9, markeredgewidth=2)
+            if end + letter * (len(fault.target) + 1.5) < (timeline.seconds if beyond is None else beyond):
+                axes.text(end + letter, row, fault.target, va="center", color=INK, fontsize=8)
+    axes.set_yticks(range(len(kinds)), [kind.value for kind in kinds])
+    axes.set_ylim(len(kinds) - 0.5, -0.5)
+    axes.grid(visible=False)
+    axes.tick_params(bottom=False, labelbottom=False, left=False)
+    axes.spines[["bottom", "left"]].set_visible(False)
+
+
+def _shade(axes: Axes, timeline: Timeline) -> None:
+    for fault in timeline.faults:
+        axes.axvspan(fault.began, fault.healed, color=RED, alpha=0.13, linewidth=0)
+        axes.axvline(fault.began, color=RED, linewidth=0.8)
+        if fault.recovered is not None:
+            axes.axvline(fault.recovered, color=GREEN, linewidth=0.8)
+    if timeline.opened is not None:
+        axes.axvline(timeline.opened, color=MUTED, linewidth=1, linestyle=":")
