@@ -18,13 +18,16 @@ def counters_agree(recording: Recording) -> Finding:
     The last two must be 0 once everything has ended; an action of which something is stuck moves on while
     it is read, so of that they are not judged.
     """
-    actions = column(recording.executions, "queue") // max(recording.stage.load.keys, 1)
-    ended = has_ended(recording)
+    actions, ended = (
+        column(recording.executions, "queue") // max(recording.stage.load.keys, 1),
+        has_ended(recording),
+    )
+    all_recorded = np.bincount(actions[actions >= 0], minlength=len(recording.counters)).tolist()
+    all_over = np.bincount(actions[ended & (actions >= 0)], minlength=len(recording.counters)).tolist()
     looked_at = 0
     sentences: list[str] = []
     for action, says in enumerate(recording.counters):
-        own = actions == action
-        recorded, over = int(own.sum()), int((own & ended).sum())
+        recorded, over = all_recorded[action], all_over[action]
         claims = {
             "enqueued": (says.enqueued - says.enqueued_before, recorded),
             "completed": (says.completed - says.completed_before, over),

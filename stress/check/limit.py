@@ -39,18 +39,14 @@ def limit_held(recording: Recording) -> Finding:
 def limit_run(recording: Recording) -> Finding:
     """Judge each start: with it, no more run in its queue than the limit allowed since it was granted.
 
-    `runs` says for how long a run counts. Runs whose end nobody saw are not among those looked at. Clocks
-    that may be off shorten each run at both ends, so that only what certainly ran at once is found.
+    `runs` says for how long a run counts. Runs whose end nobody saw are not among those looked at.
     """
-    runs, counted, error_ns = recording.runs, counted_runs(recording), recording.clock_error_ns
-    queues, starts = column(runs, "queue"), counted.starts + error_ns
-    ends = counted.ends - np.where(counted.ends == NEVER, 0, error_ns)
-    running = at_each_start(queues, starts, ends)
+    runs, counted = recording.runs, counted_runs(recording)
+    queues = column(runs, "queue")
+    running = at_each_start(queues, counted.starts, counted.ends)
     granted_at = taken(column(recording.attempts, "granted_at"), counted.attempt_rows, NEVER)
     since = np.minimum(granted_at, counted.starts)
-    limits = limits_in_force(recording).most(queues, since, starts)
-    if error_ns:
-        running = np.where(ends > starts, running, 0)
+    limits = limits_in_force(recording).most(queues, since, counted.starts)
 
     def sentence(row: int) -> str:
         return (

@@ -3,13 +3,15 @@
 In: runs, and the attempts that they belong to. Out: spans. Next: `limit` counts them, `unexpected` asks
 whether they lie where they should.
 
-A run that says when it stopped counts until then. There are two exceptions, both in `Until`:
+A run that says when it stopped counts until then. There are two exceptions:
 
 - A worker that was lost may run on past the reclaim of its attempt for a short time that is documented: it
   hears the word to stop, or learns of its state, only then. Within that time a run counts until its reclaim,
   because from there on its slot is another's. One that goes on for longer counts whole.
 - Of a run whose end nobody saw it is known that its slot was held until the end of its attempt. It counts
   until then, or until its execution runs again, and no further.
+
+Clocks that may be off shorten each run at both ends: only what certainly ran at once counts.
 """
 
 from dataclasses import dataclass
@@ -54,11 +56,12 @@ def counted_runs(recording: Recording) -> CountedRuns:
     known = column(runs, "end") != RunEnd.UNKNOWN
     again = next_starts(runs)
     unseen = np.where(rows == NONE, starts, np.minimum(over_at, again))
-    ends = np.where(reclaimed & (stops <= allowed_until), np.minimum(stops, over_at), stops)
+    seen = np.where(reclaimed & (stops <= allowed_until), np.minimum(stops, over_at), stops)
+    ends = np.where(known, seen, unseen)
     return CountedRuns(
         attempt_rows=rows,
-        starts=starts,
-        ends=np.where(known, ends, unseen),
+        starts=starts + recording.clock_error_ns,
+        ends=ends - np.where(ends == NEVER, 0, recording.clock_error_ns),
         allowed_until=allowed_until,
         known=known,
     )

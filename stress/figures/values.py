@@ -39,7 +39,7 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageFigures:
-    """The figures of one stage."""
+    """The figures of one stage; of one that lifts its limit in the end, all is measured up to that."""
 
     ended: int
     seconds: float

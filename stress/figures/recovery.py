@@ -1,0 +1,132 @@
+"""How long each fault was felt.
+
+In: a recording. Out: one `Recovery` for each fault. Next: `measure`.
+
+A system runs as before when as many end each second as before the fault, or as many as there were to end, and
+when all that was cut off has its slots again.
+"""
+
+from typing import Final
+
+import numpy as np
+
+from stress.check.columns import attempt_keys, column, rows_of
+from stress.check.line import stays
+from stress.figures.values import Recovery
+from stress.recording import InjectedFault, Recording
+from stress.tables import NEVER, NONE, SECOND, Instants, Outcome, RunEnd
+
+_BEFORE_NS: Final = 5 * SECOND
+_WINDOW_NS: Final = SECOND
+_STEP_NS: Final = SECOND // 10
+_STEPS: Final = 20
+"""So many windows after the first must be as good."""
+_ENOUGH: Final = 0.8
+
+
+def recoveries(recording: Recording) -> tuple[Recovery, ...]:
+    """Return how long each fault was felt, in the order in which they were injected."""
+    return tuple(_recovery(recording, fault) for fault in recording.faults)
+
+
+def _recovery(recording: Recording, fault: InjectedFault) -> Recovery:
+    lost = lost_attempts(recording, fault)
+    reclaimed_at = _granted_again(recording, lost)
+    recovered_at = _as_before(recording, fault.began_at)
+    if recovered_at is not None and reclaimed_at is not None:
+        recovered_at = max(recovered_at, reclaimed_at)
+    over_at = _last_end(recording) if recovered_at is None else recovered_at
+    return Recovery(
+        kind=fault.kind,
+        target=fault.target,
+        at_seconds=(fault.began_at - recording.began_at) / SECOND,
+        healed_seconds=(fault.healed_at - fault.began_at) / SECOND,
+        stall_seconds=_stall_ns(recording, fault.began_at, over_at) / SECOND,
+        lost_runs=len(lost),
+        reclaim_seconds=None if reclaimed_at is None else (reclaimed_at - fault.began_at) / SECOND,
+        recovered_seconds=None if recovered_at is None else (recovered_at - fault.began_at) / SECOND,
+    )
+
+
+def lost_attempts(recording: Recording, fault: InjectedFault) -> Instants:
+    """Return the rows of the attempts that a fault cut off, in `Recording.attempts`.
+
+    Those that were taken back from the worker that it hit, and those whose process was killed by it.
+    """
+    attempts, runs = recording.attempts, recording.runs
+    lost = np.zeros(len(attempts), np.bool_)
+    if fault.lost_worker in recording.workers:
+        worker = recording.workers.index(fault.lost_worker)
+        lost |= (attempts["worker"] == worker) & (attempts["outcome"] == Outcome.RECLAIMED)
+    gone_at = column(runs, "stopped_at")
+    killed = (runs["end"] == RunEnd.KILLED) & (gone_at >= fault.began_at) & (gone_at <= fault.healed_at)
+    rows = rows_of(attempt_keys(attempts), attempt_keys(runs[killed]))
+    lost[rows[rows != NONE]] = True
+    return np.flatnonzero(lost).astype(np.int64)
+
+
+def _granted_again(recording: Recording, lost: Instants) -> int | None:
+    keys = attempt_keys(recording.attempts)
+    again = rows_of(keys, keys[lost] + 1)
+    if not len(lost) or bool((again == NONE).any()):
+        return None
+    granted_at = int(column(recording.attempts, "granted_at")[again].max())
+    return None if granted_at == NEVER else granted_at
+
+
+def _as_before(recording: Recording, began_at: int) -> int | None:
+    """Return from when on executions ended as before the fault; None: not before the load was over."""
+    ends = np.sort(column(recording.executions, "completed_at"))
+    ends = ends[ends != NEVER]
+    created = np.sort(column(recording.executions, "created_at"))
+    if not len(ends) or ends[0] >= began_at or ends[-1] <= began_at:
+        return None
+    since = max(began_at - _BEFORE_NS, int(ends[0]))
+    before = np.searchsorted(ends, began_at) - np.searchsorted(ends, since)
+    usual = before * _WINDOW_NS / max(began_at - since, _STEP_NS)
+    windows = np.arange(began_at, int(ends[-1]) + _STEPS * _STEP_NS, _STEP_NS)
+    ended = np.searchsorted(ends, windows, side="right")
+    ending = np.searchsorted(ends, windows + _WINDOW_NS, side="right") - ended
+    # Where less is left than usually ends in a window, all of that would be as good.
+    left = np.searchsorted(created, windows + _WINDOW_NS, side="right") - ended
+    good = np.cumsum(np.append(0, ending >= _ENOUGH * np.minimum(usual, left)))
+    lasting = np.flatnonzero(good[_STEPS + 1 :] - good[: -_STEPS - 1] == _STEPS + 1)
+    if not len(lasting):
+        return None
+    # A window may begin before the stall was over; nothing has recovered before something ends.
+    first_end = np.searchsorted(ends, windows[lasting[0]])
+    return int(ends[first_end]) if first_end < len(ends) else None
+
+
+def _last_end(recording: Recording) -> int:
+    ends = column(recording.executions, "completed_at")
+    return int(ends[ends != NEVER].max(initial=recording.began_at))
+
+
+def _stall_ns(recording: Recording, began_at: int, until: int) -> int:
+    """Return the longest time without any start, of which only what somebody waited through counts."""
+    starts = np.sort(column(recording.runs, "started_at"))
+    starts = starts[(starts > began_at) & (starts < until)]
+    edges = np.concatenate([[began_at], starts, [max(until, began_at)]])
+    return int(np.diff(_waited_ns(recording, edges)).max(initial=0))
+
+
+def _waited_ns(recording: Recording, instants: Instants) -> Instants:
+    """Return for how long, up to each instant, there was somebody who had not been started."""
+    line = stays(recording)
+    claimed_at = np.full(len(line.since), NEVER, np.int64)
+    claimed_at[: len(recording.attempts)] = recording.attempts["started_at"]
+    order = np.argsort(line.since)
+    since = line.since[order] - recording.began_at
+    until = np.minimum(claimed_at[order], recording.ended_at) - recording.began_at
+    if not len(since):
+        return np.zeros(len(instants), np.int64)
+    latest = np.maximum.accumulate(until)
+    first = np.flatnonzero(np.append(True, since[1:] > latest[:-1]))
+    begins, ends = since[first], np.append(latest[first[1:] - 1], latest[-1])
+    ends = np.maximum(ends, begins)
+    waited = np.append(0, np.cumsum(ends - begins))
+    edges = np.stack([begins, ends], axis=1).ravel()
+    sums = np.stack([waited[:-1], waited[1:]], axis=1).ravel()
+    found: Instants = np.interp(instants - recording.began_at, edges, sums).astype(np.int64)
+    return found
