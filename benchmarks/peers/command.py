@@ -14,7 +14,6 @@ import uvloop
 from rich.console import Console
 
 from benchmarks.peers.contestants import CONTESTANTS, TURNSTILE, Contestant
-from benchmarks.peers.loads import Group
 from benchmarks.peers.place import Servers, all_servers
 from benchmarks.peers.session import Counts, run_variant
 from benchmarks.peers.tables import Entry, markdown, print_all
@@ -101,9 +100,7 @@ async def _turn(servers: Servers, entry: Entry, counts: Counts) -> None:
 def _said(entry: Entry) -> str:
     if entry.failure:
         return entry.failure
-    last = {group: runs[-1] for group, runs in entry.runs.items()}
-    rates = [f"{group} {run.per_second:,.0f}/s" for group, run in last.items() if group is not Group.SINGLE]
-    return ", ".join(rates or [f"{len(last)} load"])
+    return ", ".join(f"{group} {runs[-1].per_second:,.0f}/s" for group, runs in entry.runs.items())
 
 
 def main() -> None:

@@ -68,21 +68,27 @@ def _celery(*options: str) -> tuple[Program, ...]:
 
 
 def _procrastinate(count: int) -> tuple[Program, ...]:
-    arguments = (
-        "procrastinate.cli",
-        "--app",
-        f"{_module('procrastinate')}.app",
-        "worker",
-        "--concurrency",
-        "20",
+    # By default it looks every 5 s for jobs whose lock has come free: nobody notifies it of that.
+    options = ("--concurrency", "10", "--fetch-job-polling-interval", "0.01")
+    arguments = ("procrastinate", "--app", f"{_module('procrastinate')}.app", "worker", *options)
+    return (Program(name="worker", arguments=arguments, count=count),)
+
+
+def _pgqueuer(batch: int, groups: tuple[Group, ...], why: str) -> tuple[Variant, Variant]:
+    one, two = (
+        Variant(
+            name=f"{_processes(count)}, batches of {batch}",
+            programs=(Program(name="worker", arguments=(_module("pgqueuer"), str(batch)), count=count),),
+            groups=groups,
+            configuration=f"batch size {batch}: {why}",
+        )
+        for count in (1, 2)
     )
-    return (Program(name="worker", arguments=arguments, count=count),)
+    return one, two
 
 
-def _pgqueuer(batch: int, count: int) -> tuple[Program, ...]:
-    factory = f"{_module('pgqueuer')}:worker"
-    arguments = ("pgqueuer", "run", factory, "--batch-size", str(batch), "--log-level", "WARNING")
-    return (Program(name="worker", arguments=arguments, count=count),)
+def _processes(count: int) -> str:
+    return f"{count} process{'es' if count > 1 else ''}"
 
 
 def _taskiq(workers: int, tasks: int) -> tuple[Program, ...]:
@@ -208,10 +214,10 @@ PROCRASTINATE: Final = Contestant(
     imports=("procrastinate", "psycopg"),
     variants=tuple(
         Variant(
-            name=f"{count} process{'es' if count > 1 else ''}",
+            name=_processes(count),
             programs=_procrastinate(count),
             limited_to=1,
-            configuration=f"{count} of concurrency 20, 20 connections each, notified; lock per action",
+            configuration=f"{count} of concurrency 10, polling every 10 ms (default 5 s); lock per action",
         )
         for count in (1, 2)
     ),
@@ -227,22 +233,11 @@ PGQUEUER: Final = Contestant(
     packages=("pgqueuer", "asyncpg"),
     imports=("pgqueuer",),
     variants=(
-        Variant(
-            name="1 process, batches of 100",
-            programs=_pgqueuer(100, 1),
-            configuration="batch size 100, asyncpg and uvloop; concurrency_limit per entrypoint",
+        *_pgqueuer(100, (Group.FREE,), "the largest batch that gains; asyncpg and uvloop"),
+        *_pgqueuer(
+            10, (Group.LIMITED,), "the default; a larger batch than the limits fill waits 100 ms to be logged"
         ),
-        Variant(
-            name="2 processes, batches of 100",
-            programs=_pgqueuer(100, 2),
-            configuration="the same twice",
-        ),
-        Variant(
-            name="1 process, batches of 1",
-            programs=_pgqueuer(1, 1),
-            groups=(Group.LIMITED, Group.SINGLE),
-            configuration="batch size 1: slower, and hands over at once",
-        ),
+        *_pgqueuer(1, (Group.SINGLE,), "logs, and so frees, each job at once"),
     ),
     submits="enqueued in batches of 1,000",
     results="none; a log of states in PostgreSQL",

@@ -18,7 +18,7 @@ from typing import Final
 
 from benchmarks.peers.contestants import Contestant, Variant
 from benchmarks.peers.history import Run, hand_overs_ms, marks_in, most_at_once, out_of_order_share, stopped
-from benchmarks.peers.job import MARKS, gate_of
+from benchmarks.peers.job import GROUPS, MARKS, gate_of
 from benchmarks.peers.loads import Group
 from benchmarks.waiting import DidNotHappen, until
 from localservers.ports import free_port
@@ -131,6 +131,7 @@ async def _running(
             **inherited,
             **servers,
             **variant.environment,
+            GROUPS: ",".join(variant.groups),
             MARKS: str(folder),
             "TURNSTILE_HTTP_PORT": str(free_port()),
         }

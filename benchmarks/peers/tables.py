@@ -5,7 +5,7 @@ In: the runs of each contestant's variants. Out: `Section`s for `benchmarks.repo
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from statistics import median
 from typing import Final
 
@@ -47,7 +47,7 @@ class Entry:
 def sections(entries: Sequence[Entry], counts: Counts, rounds: int) -> list[Section]:
     """Return one table for each load."""
     note = f"medians of {rounds} rounds, all in turn"
-    return [
+    found = [
         Section(
             title=f"no limit: {counts.jobs:,} no-op jobs over 10 actions, submitted while they run",
             columns=(_RATE, _TAKEN, _OUT_OF_ORDER),
@@ -67,6 +67,7 @@ def sections(entries: Sequence[Entry], counts: Counts, rounds: int) -> list[Sect
             note=f"the hand-overs of {rounds} rounds together",
         ),
     ]
+    return [section for section in found if section.rows]
 
 
 def _rows(
@@ -127,7 +128,10 @@ def configurations(entries: Sequence[Entry]) -> list[tuple[str, ...]]:
 
 def versions(contestant: Contestant) -> str:
     """Return the versions of a contestant's packages."""
-    return ", ".join(f"{package} {version(package)}" for package in contestant.packages) or "this checkout"
+    try:
+        return ", ".join(f"{name} {version(name)}" for name in contestant.packages) or "this checkout"
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def print_all(console: Console, entries: Sequence[Entry], counts: Counts, rounds: int) -> None:

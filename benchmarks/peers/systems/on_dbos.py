@@ -8,7 +8,7 @@ from typing import Final
 
 from dbos import DBOS, DBOSClient, DBOSConfig, EnqueueOptions
 
-from benchmarks.peers.job import DATABASE_URL, run_blocking, setting
+from benchmarks.peers.job import DATABASE_URL, GROUPS, run_blocking, setting
 from benchmarks.peers.loads import ALL_ACTIONS, Group, Job, name_of
 from benchmarks.peers.submitter import Submit
 from benchmarks.waiting import until
@@ -42,8 +42,11 @@ def work() -> None:
     DBOS(config=_config())
     for group, number in ALL_ACTIONS:
         DBOS.workflow(name=name_of(group, number))(_workflow())
+    limits = _limits()
+    # Each queue that a process listens to is polled by a thread of its own.
+    DBOS.listen_queues(list(limits))
     DBOS.launch()
-    for queue, limit in {queue_of(*action): action[0].limit for action in ALL_ACTIONS}.items():
+    for queue, limit in limits.items():
         DBOS.register_queue(
             queue,
             global_concurrency=limit,
@@ -52,6 +55,11 @@ def work() -> None:
         )
     signal.sigwait({signal.SIGTERM})
     DBOS.destroy()
+
+
+def _limits() -> dict[str, int | None]:
+    groups = setting(GROUPS).split(",")
+    return {queue_of(group, number): group.limit for group, number in ALL_ACTIONS if group in groups}
 
 
 def _workflow() -> Callable[[int, int, int, bool], None]:
@@ -72,10 +80,10 @@ async def prepare() -> None:
 async def submitting() -> AsyncIterator[Submit]:
     """Enqueue one by one, which is the only way that keeps an order."""
     client = DBOSClient(system_database_url=setting(DATABASE_URL), application_name="bench")
-    last = queue_of(*ALL_ACTIONS[-1])
+    awaited = _limits().keys()
 
     async def registered() -> bool:
-        return any(queue.name == last for queue in client.list_queues())
+        return awaited <= {queue.name for queue in client.list_queues()}
 
     await until(registered, "the queues exist", deadline_seconds=_READY_SECONDS, pause_seconds=0.1)
 

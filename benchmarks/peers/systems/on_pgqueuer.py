@@ -1,11 +1,17 @@
-"""PgQueuer over PostgreSQL by asyncpg; its limits stand with its entrypoints."""
+"""PgQueuer over PostgreSQL by asyncpg; `python -m ...on_pgqueuer BATCH` is a worker.
+
+That is what its command line runs; the command line itself does not start beside the newest typer.
+"""
 
 import json
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
 import asyncpg
+import pgqueuer
+import uvloop
 from pgqueuer import PgQueuer
 from pgqueuer.db import AsyncpgDriver
 from pgqueuer.models import Job as Taken
@@ -25,7 +31,7 @@ async def _job(taken: Taken) -> None:
 
 @asynccontextmanager
 async def worker() -> AsyncIterator[PgQueuer]:
-    """Lend what its own command line runs."""
+    """Lend what it runs."""
     connection = await asyncpg.connect(setting(DATABASE_URL), timeout=_TIMEOUT_SECONDS)
     try:
         queuer = PgQueuer.from_asyncpg_connection(connection)
@@ -60,3 +66,7 @@ async def submitting() -> AsyncIterator[Submit]:
 
     yield submit_all
     await connection.close(timeout=_TIMEOUT_SECONDS)
+
+
+if __name__ == "__main__":
+    uvloop.run(pgqueuer.run(worker, batch_size=int(sys.argv[1])))
