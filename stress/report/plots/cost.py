@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from stress.figures.values import FiveFigures, Point
 from stress.report.plots.handover import milliseconds
@@ -77,7 +77,7 @@ def _count_along(axes: Axes, points: Sequence[Point], words: str) -> None:
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(FixedLocator([point.at for point in points]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel(words)
     low, high = points[0].at, points[-1].at
     margin = (high / low) ** 0.07

@@ -14,7 +14,7 @@ from stress.report.plots.style import Picture, look
 from stress.report.run_report import RunReport, StageReport
 
 FAULTS_MAX: Final = 12
-"""So many of one stage have a picture of their own; of a day of faults the first of each kind come first."""
+"""So many of one stage have a picture of their own; more would make a page that nobody can load."""
 
 
 def pictures_of_run(report: RunReport) -> tuple[Picture, ...]:
@@ -33,11 +33,12 @@ def pictures_of(report: StageReport) -> tuple[Picture, ...]:
 def _pictures(report: StageReport) -> Iterator[Picture]:
     yield draw_flow(report)
     yield draw_occupancy(report)
-    for number in _faults_to_draw(report):
+    for number in faults_to_draw(report):
         yield draw_fault(report, number)
 
 
-def _faults_to_draw(report: StageReport) -> list[int]:
+def faults_to_draw(report: StageReport) -> list[int]:
+    """Return which faults of a stage have a picture, counted from 0: of each kind the first ones."""
     faults = report.recording.faults
     seen: dict[str, int] = {}
     rounds = []

@@ -40,7 +40,7 @@ def draw_hand_over(name: str, title: str, hand_overs_ms: Floats, spread: Spread 
     figure = new_figure(title, 3.1)
     axes = figure.subplots()
     if len(hand_overs_ms) and spread:
-        _draw_bars(axes, np.maximum(hand_overs_ms, _SHORTEST_MS))
+        _draw_bars(axes, np.maximum(hand_overs_ms, _SHORTEST_MS), longest_ms=spread.max_ms)
         _draw_marks(axes, spread)
     else:
         say_nothing_there(axes, "No execution waited behind another in a full queue")
@@ -69,8 +69,8 @@ def with_plain_times(axes: Axes) -> None:
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
-def _draw_bars(axes: Axes, hand_overs_ms: Floats) -> None:
-    low, high = float(hand_overs_ms.min()) / 1.15, float(hand_overs_ms.max()) * 1.15
+def _draw_bars(axes: Axes, hand_overs_ms: Floats, *, longest_ms: float) -> None:
+    low, high = float(hand_overs_ms.min()) / 1.15, max(float(hand_overs_ms.max()), longest_ms) * 1.15
     edges = np.geomspace(low, high, _BARS + 1)
     count, _ = np.histogram(hand_overs_ms, edges)
     axes.stairs(count, edges, fill=True, color=SKY, alpha=0.75, linewidth=0)

@@ -66,8 +66,9 @@ def lay_out(recording: Recording, fault: InjectedFault, began_at: int, ended_at:
     runs, stopped_at = _closed(runs, ended_at)
     near = stopped_at > began_at
     runs, stopped_at = runs[near], stopped_at[near]
-    held_until = np.maximum(_reclaimed_at(recording.attempts, runs), stopped_at)
-    cut_off = (held_until > stopped_at) | (runs["end"] == RunEnd.KILLED)
+    reclaimed_at = _reclaimed_at(recording.attempts, runs)
+    held_until = np.maximum(reclaimed_at, stopped_at)
+    cut_off = (reclaimed_at > 0) | (runs["end"] == RunEnd.KILLED)
     queues: list[int] = []
     counts: list[int] = []
     bars: list[Bar] = []

@@ -1,7 +1,8 @@
 """Counts how many of something there were at each moment: the most and the mean in each bin of time.
 
 In: instants at which each began and ended, `NEVER` for what has not. Out: two columns, one value for each
-bin. Pure. At one instant ends come before beginnings, so a place that is handed on is never counted twice.
+bin. Pure. A span holds its first instant and not its last, so a place that is handed on is never counted
+twice.
 """
 
 from dataclasses import dataclass
@@ -58,11 +59,13 @@ class Levels:
         starts, ends = np.sort(starts_at[begun]), np.sort(ends_at[begun])
         ends = ends[: np.searchsorted(ends, NEVER)]
         instants = np.concatenate((ends, starts))
-        # Stable, and ends stand first: so they come first at one instant.
-        order = np.argsort(instants, kind="stable")
+        order = np.argsort(instants)
         steps = np.ones(len(instants), np.int64)
         steps[: len(ends)] = -1
-        return cls._of_steps(instants[order], np.cumsum(steps[order]), bins)
+        instants, level = instants[order], np.cumsum(steps[order])
+        # At one instant there are as many as after all that happens in it.
+        last = np.append(instants[1:] != instants[:-1], True)[: len(instants)]
+        return cls._of_steps(instants[last], level[last], bins)
 
     @classmethod
     def _of_steps(cls, instants: Instants, level: NDArray[np.int64], bins: Bins) -> Self:
@@ -75,7 +78,9 @@ class Levels:
         area = np.concatenate(([0.0], np.cumsum(level[:-2] * spans)))
         since = (bins.edges_at - np.concatenate((instants[:1], instants, bins.edges_at[:1]))[before]) / SECOND
         filled = area[before] + level[before] * since
+        # What ends at the very edge of a bin is not in it any more.
+        at_edge = np.concatenate((instants, bins.edges_at[:1] - 1))[before[:-1]] == bins.edges_at[:-1]
         return cls(
-            most=np.maximum(most, level[before[:-1]]).astype(np.float64),
+            most=np.maximum(most, np.where(at_edge, 0, level[before[:-1]])).astype(np.float64),
             mean=np.diff(filled) / np.diff(bins.seconds),
         )

@@ -13,8 +13,10 @@ from io import BytesIO, StringIO
 from typing import Final
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.path import Path
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 INK: Final = "#24292f"
@@ -33,6 +35,7 @@ SERIES: Final = (BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW, MUTED, "#8c564b")
 WIDTH_INCHES: Final = 10.0
 _DPI: Final = 120
 _SVG_BYTES_MAX: Final = 60_000
+_CORNER_BYTES: Final = 14
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +134,7 @@ def rows_without_overlap(starts: Sequence[float], widths: Sequence[float]) -> li
 
 def _small_svg(figure: Figure) -> bytes | None:
     # What could never be small is not even tried: drawing is most of the time that a report takes.
-    if sum(_parts(axes) for axes in figure.axes) > _SVG_BYTES_MAX // 250:
+    if sum(_corners(axes) for axes in figure.axes) * _CORNER_BYTES > _SVG_BYTES_MAX:
         return None
     text = StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
@@ -141,5 +144,9 @@ def _small_svg(figure: Figure) -> bytes | None:
     return content if len(content) <= _SVG_BYTES_MAX else None
 
 
-def _parts(axes: Axes) -> int:
-    return len(axes.patches) + sum(len(collection.get_paths()) for collection in axes.collections)
+def _corners(axes: Axes) -> int:
+    """Count what a picture's file must name one by one."""
+    paths: list[Path] = [patch.get_path() for patch in axes.patches]
+    for collection in axes.collections:
+        paths += collection.get_paths()
+    return sum(len(np.asarray(path.vertices)) for path in paths)
