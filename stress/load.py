@@ -1,8 +1,8 @@
 """What is asked for, order by order: a pure function of the seed.
 
 In: a `Load`, a seed, the name of the stage. Out: the table of orders, not sent yet: who sends each, into
-which queue, and how long it takes. The same seed gives the same load. Shares are exact up to rounding: they are
-shuffled, not drawn. Next: `drive` sends it.
+which queue, and how long it takes. The same seed gives the same load. Shares are exact up to rounding: they
+are shuffled, not drawn. Next: `drive` sends it.
 """
 
 import hashlib
