@@ -59,10 +59,10 @@ def as_html(report: RunReport, of_run: Sequence[Picture], of_stages: Sequence[Se
 
 def _load(load: Load) -> str:
     parts = [
-        f"{load.executions:,} executions of {load.actions:,} action{'s' * (load.actions != 1)}",
-        f"{load.keys:,} concurrency keys each" if load.keys else "",
+        f"{wording.counted(load.executions, 'execution')} of {wording.counted(load.actions, 'action')}",
+        f"{wording.counted(load.keys, 'concurrency key')} each" if load.keys else "",
         f"taking {load.mix}",
-        f"{load.submitters} submitter{'s' * (load.submitters != 1)}",
+        wording.counted(load.submitters, "submitter"),
         "as fast as the broker takes them" if load.rate is None else f"{load.rate:g} requests a second",
     ]
     return ", ".join(part for part in parts if part)

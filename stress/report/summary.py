@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stress.report import wording
-from stress.report.run_report import RunReport, StageReport
+from stress.report.run_report import RunReport
 
 
 def print_summary(console: Console, report: RunReport) -> None:
@@ -60,9 +60,9 @@ def _stages(report: RunReport) -> Table:
             wording.limit(stage.recording),
             wording.count(figures.most_held),
             wording.count(figures.most_running),
-            _counted(stage.out_of_order),
+            _in_colour(stage.out_of_order),
             " / ".join(wording.ends(figures.hand_over)),
-            _counted(stage.violations),
+            _in_colour(stage.violations),
         )
     table.caption = (
         "Held, running: the most at one moment in one queue, by the record and by the runs' own clocks"
@@ -92,19 +92,18 @@ def _findings(report: RunReport) -> Iterator[Text]:
 def _last_line(report: RunReport) -> Text:
     if not report.stages:
         return Text.assemble((report.word, "bold red"), " No stage came to its end: nothing was checked")
-    stages = _counted_stages(report.stages)
-    checked = f"{report.executions:,} executions in {stages}, {wording.seconds(report.seconds)}"
+    executions = wording.counted(report.executions, "execution")
+    stages = wording.counted(len(report.stages), "stage")
+    checked = f"{executions} in {stages}, {wording.seconds(report.seconds)}"
     if report.kept:
         return Text.assemble((report.word, "bold green"), f" Every promise, over {checked}")
-    broken = f"{report.violations:,} violations, {len(report.collapses):,} collapses"
+    broken = wording.counted(report.violations, "violation")
+    if report.collapses:
+        broken += f", {wording.counted(len(report.collapses), 'collapse')}"
     return Text.assemble((report.word, "bold red"), f" {broken}, over {checked}")
 
 
-def _counted_stages(stages: tuple[StageReport, ...]) -> str:
-    return "1 stage" if len(stages) == 1 else f"{len(stages)} stages"
-
-
-def _counted(value: int) -> Text:
+def _in_colour(value: int) -> Text:
     return Text(f"{value:,}", style="bold red" if value else "green")
 
 

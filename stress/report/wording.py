@@ -23,6 +23,11 @@ def count(value: int | None) -> str:
     return NOTHING if value is None else f"{value:,}"
 
 
+def counted(value: int, one: str) -> str:
+    """Say how many of what there are."""
+    return f"{value:,} {one}" + ("" if value == 1 else "s")
+
+
 def rate(value: float | None) -> str:
     """Say how many in a second."""
     if value is None:

@@ -27,7 +27,6 @@ from stress.tables import NEVER, SECOND, RunEnd
 from tests.stress.histories import BEGAN_AT, NewLimit, Plan, lawful
 from tests.stress.reports import (
     KILLED_AT,
-    SPREAD,
     many,
     nothing_happened,
     one_execution,
@@ -82,13 +81,16 @@ def test_a_fault_is_drawn(recording: Callable[[], Recording]) -> None:
 @pytest.mark.parametrize("count", [0, 1, 4, MANY])
 def test_hand_overs_are_drawn(count: int) -> None:
     hand_overs = np.random.default_rng(1).lognormal(1.0, 1.0, count)
-    spread = SPREAD if count else None
-    drawn(lambda _: draw_hand_over("stage", "A stage", hand_overs, spread), nothing_happened())
+    drawn(lambda report: draw_hand_over(report, hand_overs), lawful() if count else nothing_happened())
 
 
 def test_hand_overs_that_took_no_time_are_drawn() -> None:
+    drawn(lambda report: draw_hand_over(_without_latency(report), np.zeros(3)), lawful())
+
+
+def _without_latency(report: StageReport) -> StageReport:
     nothing = Spread(count=3, p50_ms=0.0, p90_ms=0.0, p99_ms=0.0, max_ms=0.0)
-    drawn(lambda _: draw_hand_over("stage", "A stage", np.zeros(3), nothing), nothing_happened())
+    return replace(report, figures=replace(report.figures, hand_over=nothing))
 
 
 def test_cost_needs_two_points_to_be_a_line() -> None:

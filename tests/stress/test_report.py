@@ -9,10 +9,12 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
 from rich.console import Console
 
 from stress.check.verdict import Finding, Rule
 from stress.progress import Progress
+from stress.report.document import Document, document_of
 from stress.report.live import live_view
 from stress.report.machine import Machine, library_versions
 from stress.report.run_report import RunReport
@@ -147,7 +149,7 @@ def test_the_json_says_what_the_summary_says(folder: Path) -> None:
     lines = printed(broken_run())
     assert document["schema_version"] == 1
     assert (document["kept"], document["violations"], document["executions"]) == (False, 3, 800)
-    assert any("BROKEN 3 violations, 1 collapses, over 800 executions in 2 stages" in line for line in lines)
+    assert any("BROKEN 3 violations, 1 collapse, over 800 executions in 2 stages" in line for line in lines)
     for stage in document["stages"]:
         row = next(line for line in lines if f" {stage['figures']['ended']:,} " in line)
         assert f"{stage['figures']['executions_per_second']:,.0f}/s" in row
@@ -159,6 +161,11 @@ def test_the_json_says_what_the_summary_says(folder: Path) -> None:
     assert document["five_figures"]["hand_over"]["p99_ms"] == 8.75
     assert document["stages"][0]["stage"]["load"]["executions"] == 400
     assert document["stages"][0]["mix"] == str(lawful().stage.load.mix)
+
+
+def test_the_json_can_be_read_back_whole(folder: Path) -> None:
+    written = TypeAdapter(Document).validate_json((folder / "report.json").read_bytes())
+    assert written == document_of(broken_run())
 
 
 def test_the_summary_ends_with_the_verdict_in_one_word() -> None:

@@ -64,11 +64,12 @@ def _draw_rate(axes: Axes, timeline: Timeline, ended: Instants, confirmed: Insta
         (w for w in _WIDTHS_SECONDS if timeline.seconds / w <= _RATE_BINS), timeline.seconds / _RATE_BINS
     )
     bins = Bins.of_seconds(timeline.began_at, timeline.ended_at, width)
+    edges = bins.seconds_since(timeline.began_at)
     per_second = bins.counts(ended) / width
-    axes.stairs(per_second, bins.seconds, fill=True, color=SKY, alpha=0.5, linewidth=0)
-    axes.stairs(per_second, bins.seconds, baseline=None, color=BLUE, linewidth=1, label="ended")
+    axes.stairs(per_second, edges, fill=True, color=SKY, alpha=0.5, linewidth=0)
+    axes.stairs(per_second, edges, baseline=None, color=BLUE, linewidth=1, label="ended")
     sent = bins.counts(confirmed[confirmed != NEVER]) / width
-    axes.stairs(sent, bins.seconds, baseline=None, color=INK, linewidth=1, linestyle=":", label="requested")
+    axes.stairs(sent, edges, baseline=None, color=INK, linewidth=1, linestyle=":", label="requested")
     counted(axes)
     # A burst of requests far above what ends would flatten what this is about.
     top = max(float(per_second.max()), 1.0)
@@ -82,6 +83,7 @@ def _draw_rate(axes: Axes, timeline: Timeline, ended: Instants, confirmed: Insta
 def _draw_depth(axes: Axes, recording: Recording, bins: Bins) -> float:
     queue, since, until = _waits(recording)
     total = Levels.of(since, until, bins).most
+    edges = bins.seconds_since(recording.began_at)
     lines = busiest(recording, _LINES_MAX)
     for number, each in enumerate(lines if len(lines) > 1 else ()):
         of_it = queue == each
@@ -89,8 +91,8 @@ def _draw_depth(axes: Axes, recording: Recording, bins: Bins) -> float:
         color, label = MUTED, "single queues" if number == 0 else None
         if len(lines) <= len(SERIES):
             color, label = SERIES[number], name_of(each, recording.stage.load)
-        axes.stairs(waiting, bins.seconds, baseline=None, color=color, linewidth=0.8, alpha=0.8, label=label)
-    axes.stairs(total, bins.seconds, baseline=None, color=INK, linewidth=1.4, label="all queues")
+        axes.stairs(waiting, edges, baseline=None, color=color, linewidth=0.8, alpha=0.8, label=label)
+    axes.stairs(total, edges, baseline=None, color=INK, linewidth=1.4, label="all queues")
     most = float(total.max())
     counted(axes)
     axes.set_ylim(0, 1.12 * max(most, 1.0))

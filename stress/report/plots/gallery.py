@@ -6,13 +6,16 @@ In: a stage's report. Out: its pictures, in the order in which they are shown.
 from collections.abc import Iterator
 from typing import Final
 
+from stress.figures.hand_over import hand_overs
 from stress.report.plots.cost import draw_cost
 from stress.report.plots.fault import draw_fault
 from stress.report.plots.flow import draw_flow
+from stress.report.plots.handover import draw_hand_over
 from stress.report.plots.occupancy import draw_occupancy
 from stress.report.plots.style import Picture, look
 from stress.report.run_report import RunReport, StageReport
 
+_MILLISECOND_NS: Final = 1_000_000
 FAULTS_MAX: Final = 12
 """So many of one stage have a picture of their own; more would make a page that nobody can load."""
 
@@ -33,6 +36,9 @@ def pictures_of(report: StageReport) -> tuple[Picture, ...]:
 def _pictures(report: StageReport) -> Iterator[Picture]:
     yield draw_flow(report)
     yield draw_occupancy(report)
+    handed_ns = hand_overs(report.recording).stop_to_start_ns
+    if len(handed_ns):
+        yield draw_hand_over(report, handed_ns / _MILLISECOND_NS)
     for number in faults_to_draw(report):
         yield draw_fault(report, number)
 

@@ -25,6 +25,7 @@ from stress.report.plots.style import (
     new_figure,
     say_nothing_there,
 )
+from stress.report.run_report import StageReport
 
 _BARS: Final = 60
 _SHORTEST_MS: Final = 0.01
@@ -34,9 +35,10 @@ _CAPTION: Final = (
 )
 
 
-def draw_hand_over(name: str, title: str, hand_overs_ms: Floats, spread: Spread | None) -> Picture:
-    """Draw a histogram of hand-overs."""
-    title = f"{title}: hand-overs"
+def draw_hand_over(report: StageReport, hand_overs_ms: Floats) -> Picture:
+    """Draw a histogram of a stage's hand-overs."""
+    spread = report.figures.hand_over
+    title = f"{report.stage.title}: hand-overs"
     figure = new_figure(title, 3.1)
     axes = figure.subplots()
     if len(hand_overs_ms) and spread:
@@ -53,7 +55,8 @@ def draw_hand_over(name: str, title: str, hand_overs_ms: Floats, spread: Spread 
             f"{milliseconds(spread.p99_ms)}, the longest {milliseconds(spread.max_ms)}."
         )
     caption = _CAPTION.format(bars=_BARS)
-    return as_picture(figure, name=f"{name}-hand-over", title=title, caption=caption, alt=alt)
+    name = f"{report.stage.name}-hand-over"
+    return as_picture(figure, name=name, title=title, caption=caption, alt=alt)
 
 
 def milliseconds(value: float) -> str:

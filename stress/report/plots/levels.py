@@ -34,10 +34,9 @@ class Bins:
         count = max(-(-(ended_at - began_at) // width), 1)
         return cls(began_at + width * np.arange(count + 1, dtype=np.int64))
 
-    @property
-    def seconds(self) -> Floats:
-        """The edges, from the beginning of the span."""
-        seconds: Floats = (self.edges_at - self.edges_at[0]) / SECOND
+    def seconds_since(self, instant: int) -> Floats:
+        """Return the edges, counted from an instant."""
+        seconds: Floats = (self.edges_at - instant) / SECOND
         return seconds
 
     def counts(self, instants: Instants) -> NDArray[np.int64]:
@@ -82,5 +81,5 @@ class Levels:
         at_edge = np.concatenate((instants, bins.edges_at[:1] - 1))[before[:-1]] == bins.edges_at[:-1]
         return cls(
             most=np.maximum(most, np.where(at_edge, 0, level[before[:-1]])).astype(np.float64),
-            mean=np.diff(filled) / np.diff(bins.seconds),
+            mean=np.diff(filled) / (np.diff(bins.edges_at) / SECOND),
         )

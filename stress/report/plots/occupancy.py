@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from stress.report.plots.levels import Bins, Levels
+from stress.report.plots.levels import Bins, Floats, Levels
 from stress.report.plots.queues import busiest, highest_limit, limit_steps, name_of
 from stress.report.plots.style import (
     BLUE,
@@ -44,13 +44,16 @@ def draw_occupancy(report: StageReport) -> Picture:
     queues = busiest(recording, QUEUES_MAX)
     title = f"{report.stage.title}: slots held and running"
     figure, axes = panels(title, timeline, [_PANEL_INCHES] * max(len(queues), 1))
-    bins = Bins.over(timeline.began_at, timeline.ended_at, _BINS)
+    # What was held back, and what ran without its limit in the end, would leave no room for what matters.
+    began, ended = timeline.opened or 0.0, timeline.lifted or timeline.seconds
+    bins = Bins.over(timeline.at(began), timeline.at(ended), _BINS)
+    axes[0].set_xlim(began, ended)
     held = _by_queue(recording.attempts, queues)
     ran = _by_queue(recording.runs, queues)
     for panel, queue in zip(axes, queues, strict=False):
         _draw_queue(
             panel,
-            bins,
+            bins.seconds_since(timeline.began_at),
             Levels.of(held[queue]["granted_at"], held[queue]["ended_at"], bins),
             Levels.of(ran[queue]["started_at"], ran[queue]["stopped_at"], bins),
             limit_steps(recording, queue),
@@ -78,9 +81,8 @@ def _by_queue(table: Table, queues: list[int]) -> dict[int, Table]:
 
 
 def _draw_queue(
-    panel: Axes, bins: Bins, held: Levels, running: Levels, limits: list[tuple[float, int | None]]
+    panel: Axes, edges: Floats, held: Levels, running: Levels, limits: list[tuple[float, int | None]]
 ) -> None:
-    edges = bins.seconds
     panel.stairs(running.most, edges, fill=True, color=SKY, alpha=0.45, linewidth=0)
     panel.stairs(running.mean, edges, fill=True, color=BLUE, alpha=0.55, linewidth=0)
     panel.stairs(held.most, edges, baseline=None, color=BLUE, linewidth=1)
@@ -99,7 +101,7 @@ def _draw_queue(
         _draw_excess(panel, edges, np.maximum(held.most, running.most), (second, end, value))
 
 
-def _draw_excess(panel: Axes, edges: np.ndarray, most: np.ndarray, span: tuple[float, float, int]) -> None:
+def _draw_excess(panel: Axes, edges: Floats, most: Floats, span: tuple[float, float, int]) -> None:
     """Paint what stood above a limit; beside a change the bin that holds both limits is left out."""
     second, end, limit = span
     inside = (edges[:-1] >= second) & (edges[1:] <= end)

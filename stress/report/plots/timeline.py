@@ -11,6 +11,7 @@ from typing import Final, Self
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from stress.figures.until import measured_until
 from stress.report.plots.style import GREEN, INK, MUTED, RED, WIDTH_INCHES, new_figure
 from stress.report.run_report import StageReport
 from stress.stage import FaultKind
@@ -42,6 +43,8 @@ class Timeline:
     ended_at: int
     opened: float | None
     """When what had been held back was let go."""
+    lifted: float | None
+    """When the limit was lifted, since the figure was taken."""
     faults: tuple[FeltFault, ...]
 
     @classmethod
@@ -62,11 +65,12 @@ class Timeline:
                     recovered=None if after is None else began + after,
                 )
             )
-        opened = recording.opened_at
+        opened, until = recording.opened_at, measured_until(recording)
         return cls(
             began_at=recording.began_at,
             ended_at=max(recording.ended_at, recording.began_at + SECOND // 100),
             opened=None if opened == NEVER else (opened - recording.began_at) / SECOND,
+            lifted=None if until == recording.ended_at else (until - recording.began_at) / SECOND,
             faults=tuple(faults),
         )
 
@@ -74,6 +78,10 @@ class Timeline:
     def seconds(self) -> float:
         """How long the stage took."""
         return (self.ended_at - self.began_at) / SECOND
+
+    def at(self, seconds: float) -> int:
+        """Return the instant so many seconds after the beginning."""
+        return self.began_at + int(seconds * SECOND)
 
     @property
     def kinds(self) -> tuple[FaultKind, ...]:
@@ -97,6 +105,7 @@ def panels(
     below = every[1:] if strip else every
     if strip:
         _draw_strip(every[0], timeline)
+    _name_moments(below[0], timeline)
     for axes in below:
         _shade(axes, timeline)
     every[-1].set_xlabel("seconds from the first request")
@@ -133,5 +142,19 @@ def _shade(axes: Axes, timeline: Timeline) -> None:
         axes.axvline(fault.began, color=RED, linewidth=0.8)
         if fault.recovered is not None:
             axes.axvline(fault.recovered, color=GREEN, linewidth=0.8)
-    if timeline.opened is not None:
-        axes.axvline(timeline.opened, color=MUTED, linewidth=1, linestyle=":")
+    for second in (timeline.opened, timeline.lifted):
+        if second is not None:
+            axes.axvline(second, color=MUTED, linewidth=1, linestyle=":")
+
+
+def _name_moments(axes: Axes, timeline: Timeline) -> None:
+    """Name what the stage itself did, above the top panel, each at its own side."""
+    for second, name, side in (
+        (timeline.opened, "let go ", "right"),
+        (timeline.lifted, " limit lifted", "left"),
+    ):
+        if second is not None:
+            axes.text(
+                second, 1.0, name, transform=axes.get_xaxis_transform(), ha=side, va="bottom",
+                color=MUTED, fontsize=8, clip_on=False,
+            )  # fmt: skip
