@@ -42,7 +42,7 @@ def broken(recording: Recording) -> dict[Rule, tuple[str, ...]]:
 
 
 @given(plan=plans)
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 def test_a_lawful_history_breaks_no_rule(plan: Plan) -> None:
     assert broken(lawful(plan)) == {}
 

@@ -1,21 +1,20 @@
 """One stage on a real system: what is recorded of it is complete, and everybody saw the same.
 
-All tests share one system; each is a stage of its own, as in a run.
+Most tests share one system; each is a stage of its own, as in a run: the same actions, another token.
 """
 
-import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
+import pytest_asyncio
 from pydantic import SecretStr
 
 from common.domain.states import Status
-from localservers import BrokerServer
+from localservers import BrokerServer, DatabaseServer
 from stress.api import Unreachable
 from stress.drive.stage import check_ready, drive_stage
 from stress.installation import Installation
@@ -25,7 +24,10 @@ from stress.progress import Progress
 from stress.recording import Recording
 from stress.stage import FaultKind, Load, PlannedFault, Purpose, Stage
 from stress.tables import NEVER, Answer, Outcome, RunEnd, Table, status_code
-from tests.e2e.processes import running
+from tests.contract.cable import cable_to
+from tests.e2e.processes import System, running
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 ACTIONS = 2
 LIMIT = 2
@@ -54,19 +56,31 @@ def stage(
     )
 
 
-@asynccontextmanager
-async def installation(
-    database_url: str, amqp_url: str, marks_folder: Path | None
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def place(
+    postgresql: DatabaseServer,
+    rabbitmq: BrokerServer,
+    template_database: str,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[Installation]:
-    settings = {ACTIONS_VARIABLE: str(ACTIONS)}
-    if marks_folder is not None:
-        settings[MARKS_VARIABLE] = str(marks_folder)
-    async with running(database_url, amqp_url, actions="stress.actions", settings=settings) as system:
-        place = Installation(
-            amqp_url=SecretStr(amqp_url), http_urls=(system.http_url,), marks_folder=marks_folder
-        )
-        await check_ready(place, ACTIONS)
-        yield place
+    """One executor, one worker, and a folder that the worker shares with us."""
+    name, folder = f"{template_database}_drive", tmp_path_factory.mktemp("marks")
+    database_url, amqp_url = postgresql.create_database(name, template_database), rabbitmq.create_vhost(name)
+    settings = {ACTIONS_VARIABLE: str(ACTIONS), MARKS_VARIABLE: str(folder)}
+    try:
+        async with running(database_url, amqp_url, actions="stress.actions", settings=settings) as system:
+            place = at(system, marks_folder=folder)
+            await check_ready(place, ACTIONS)
+            yield place
+    finally:
+        postgresql.drop_database(name)
+        rabbitmq.delete_vhost(name)
+
+
+def at(system: System, marks_folder: Path | None = None) -> Installation:
+    return Installation(
+        amqp_url=SecretStr(system.amqp_url), http_urls=(system.http_url,), marks_folder=marks_folder
+    )
 
 
 async def drive(of: Stage, place: Installation, shown: list[Progress] | None = None) -> Recording:
@@ -130,76 +144,71 @@ def sorted_by_id(table: Table) -> Table:
     return table[np.argsort(table["execution_id"])]
 
 
-async def test_a_stage_is_recorded_whole(database_url: str, amqp_url: str, tmp_path: Path) -> None:
-    async with installation(database_url, amqp_url, tmp_path) as place:
-        shown: list[Progress] = []
-        plain = await drive(stage(), place, shown)
-        assert_complete(plain)
-        assert_ordered(plain)
-        assert plain.clock_error_ns == 0
-        assert (plain.orders["sendings"] == 1).all()
-        assert shown[-1].ended == shown[-1].sent == EXECUTIONS
-
-        # The same actions again, and another token: nothing of the stage before is taken for this one's.
-        keyed = await drive(stage(keys=3, all_wait_first=True, drain_without_limit_after=20), place)
-        assert_complete(keyed)
-        assert_ordered(keyed)
-        assert plain.ended_at < keyed.executions["created_at"].max() < keyed.opened_at
-        assert keyed.opened_at < keyed.attempts["granted_at"].min()
-        assert keyed.samples["waiting"].max() > 0
-        assert [change.limit for change in keyed.limit_changes] == [None] * ACTIONS
-        assert all(keyed.opened_at < change.asked_at < change.answered_at for change in keyed.limit_changes)
-
-
-async def test_results_tell_runs_where_no_folder_is_shared(database_url: str, amqp_url: str) -> None:
-    async with installation(database_url, amqp_url, None) as place:
-        recording = await drive(stage(), place)
+async def test_a_stage_is_recorded_whole(place: Installation) -> None:
+    shown: list[Progress] = []
+    recording = await drive(stage(), place, shown)
     assert_complete(recording)
     assert_ordered(recording)
     assert recording.clock_error_ns == 0
+    assert (recording.orders["sendings"] == 1).all()
+    assert shown[-1].ended == shown[-1].sent == EXECUTIONS
 
 
-async def test_a_lost_connection_loses_and_doubles_nothing(
-    database_url: str, amqp_url: str, rabbitmq: BrokerServer, tmp_path: Path
-) -> None:
-    vhost = urlsplit(amqp_url).path.removeprefix("/")
-    change = PlannedFault(kind=FaultKind.CHANGE_LIMIT, at_seconds=0.2, lasting_seconds=0.3, target=1, limit=1)
-    async with installation(database_url, amqp_url, tmp_path) as place, asyncio.TaskGroup() as tasks:
-        sent = asyncio.Event()
+async def test_everything_waits_until_it_is_let_go(place: Installation) -> None:
+    """Also: queues by keys, and a limit that is lifted for the rest."""
+    recording = await drive(stage(keys=3, all_wait_first=True, drain_without_limit_after=20), place)
+    assert_complete(recording)
+    assert_ordered(recording)
+    opened_at = recording.opened_at
+    assert recording.executions["created_at"].max() < opened_at < recording.attempts["granted_at"].min()
+    assert recording.samples["waiting"].max() > 0
+    assert [change.limit for change in recording.limit_changes] == [None] * ACTIONS
+    assert all(opened_at < change.asked_at < change.answered_at for change in recording.limit_changes)
 
-        def show(progress: Progress) -> None:
-            if progress.sent > EXECUTIONS // 4:
-                sent.set()
 
-        driving = tasks.create_task(
-            drive_stage(
-                stage(rate=100, faults=(change,)), place, seed=7, show=show, number=1, stages=1, breaker=None
-            )
-        )
-        await sent.wait()
-        assert await asyncio.to_thread(rabbitmq.close_connections, vhost) >= 3
-        recording = await driving
-    assert sorted(recording.executions["number"]) == list(range(EXECUTIONS))
-    assert (recording.executions["status"] == status_code(Status.COMPLETED)).all()
-    assert (np.sort(recording.orders["execution_id"]) == recording.executions["execution_id"]).all()
-    assert (recording.orders["confirmed_at"] < NEVER).all()
-    assert recording.orders["sendings"].max() > 1
+async def test_a_lost_connection_loses_and_doubles_nothing(place: Installation) -> None:
+    async with cable_to(place.amqp_url.get_secret_value()) as cable:
+        cable.cut_after(25_000)
+        recording = await drive(stage(), replace(place, amqp_url=SecretStr(cable.url)))
+    assert_complete(recording)
+    orders = recording.orders
+    assert orders["sendings"].max() > 1
     for submitter in range(2):
-        ids = recording.orders["execution_id"][recording.orders["submitter"] == submitter]
-        assert (np.diff(ids) > 0).all()
+        ids = orders["execution_id"][orders["submitter"] == submitter]
+        assert (np.diff(ids) > 0).all(), "what is repeated keeps its order"
+
+
+async def test_a_limit_is_changed_while_orders_arrive_in_step(place: Installation) -> None:
+    rate = 200.0
+    change = PlannedFault(kind=FaultKind.CHANGE_LIMIT, at_seconds=0.2, lasting_seconds=0.3, target=1, limit=1)
+    recording = await drive(stage(rate=rate, faults=(change,)), place)
+    assert_complete(recording)
     (fault,) = recording.faults
+    changed, restored = recording.limit_changes
     assert (fault.kind, fault.target) == (FaultKind.CHANGE_LIMIT, "stress.01")
-    assert [(change.action, change.limit) for change in recording.limit_changes] == [(1, 1), (1, LIMIT)]
+    assert (fault.began_at, fault.healed_at) == (changed.asked_at, restored.answered_at)
+    assert [(each.action, each.limit) for each in (changed, restored)] == [(1, 1), (1, LIMIT)]
+    sent_at = recording.orders["sent_at"]
+    due_at = sent_at[0] + np.arange(EXECUTIONS) / rate * 1e9
+    assert (sent_at - due_at).min() > -10_000_000, "nothing is sent before it is due"
+    assert restored.asked_at - changed.asked_at >= 300_000_000
 
 
-async def test_an_installation_that_is_not_ready_is_told_apart(database_url: str, amqp_url: str) -> None:
-    place = Installation(amqp_url=SecretStr(amqp_url), http_urls=("http://127.0.0.1:9",))
+async def test_an_installation_without_a_shared_folder(database_url: str, amqp_url: str) -> None:
+    """First it is not ready, and says what is missing; then its results tell what ran."""
+    nobody = Installation(amqp_url=SecretStr(amqp_url), http_urls=("http://127.0.0.1:9",))
     with pytest.raises(Unreachable, match="start `executor serve`"):
-        await check_ready(place, ACTIONS)
+        await check_ready(nobody, ACTIONS)
     async with running(database_url, amqp_url, workers=0) as system:
-        place = Installation(amqp_url=SecretStr(amqp_url), http_urls=(system.http_url,))
         with pytest.raises(Unreachable, match=r"worker serve --actions stress\.actions"):
-            await check_ready(place, ACTIONS)
-        await system.start_worker("stress.actions", **{ACTIONS_VARIABLE: "1"})
+            await check_ready(at(system), ACTIONS)
+        one = await system.start_worker("stress.actions", **{ACTIONS_VARIABLE: "1"})
         with pytest.raises(Unreachable, match=r"stress\.01.*TURNSTILE_STRESS_ACTIONS=2"):
-            await check_ready(place, ACTIONS)
+            await check_ready(at(system), ACTIONS)
+        await one.stop()
+        await system.start_worker("stress.actions", **{ACTIONS_VARIABLE: str(ACTIONS)})
+        await check_ready(at(system), ACTIONS)
+        recording = await drive(stage(), at(system))
+    assert_complete(recording)
+    assert_ordered(recording)
+    assert recording.clock_error_ns == 0

@@ -1,0 +1,214 @@
+"""Where a rule begins and where it ends: one instant, one slot, one window to either side."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from stress.check.judge import judge
+from stress.check.verdict import Finding, Rule
+from stress.recording import InjectedFault, LimitChange, Recording
+from stress.stage import FaultKind
+from stress.tables import Outcome, RunEnd
+from tests.stress.hand_made import Life, at, hand_made
+from tests.stress.simulated_queue import WORKERS
+
+
+def broken(recording: Recording) -> set[Rule]:
+    return {finding.rule for finding in judge(recording).broken}
+
+
+def found(recording: Recording, rule: Rule) -> Finding:
+    return next(finding for finding in judge(recording).findings if finding.rule is rule)
+
+
+def changed_limit(limit: int | None, asked: float, answered: float) -> LimitChange:
+    return LimitChange(action=0, limit=limit, asked_at=at(asked), answered_at=at(answered))
+
+
+def fault(kind: FaultKind, began: float, healed: float) -> InjectedFault:
+    return InjectedFault(
+        kind=kind, target="it", began_at=at(began), healed_at=at(healed), lost_worker=WORKERS[1]
+    )
+
+
+def test_a_slot_that_is_freed_makes_room_at_that_very_instant() -> None:
+    touching = Life(id=1, since=0, granted=1, ended=5), Life(id=2, since=0, granted=5, ended=9)
+    assert broken(hand_made(*touching)) == set()
+
+
+@pytest.mark.parametrize(("ids", "rules"), [((1, 2), set()), ((2, 1), set())])
+def test_grants_of_one_instant_are_in_the_order_of_their_ids(ids: tuple[int, int], rules: set[Rule]) -> None:
+    lives = [Life(id=execution_id, since=0, granted=3, ended=6 + execution_id) for execution_id in ids]
+    assert broken(hand_made(*lives, limit=2)) == rules
+
+
+def test_two_of_one_instant_may_be_too_many() -> None:
+    lives = [Life(id=execution_id, since=0, granted=3, ended=6) for execution_id in (1, 2, 3)]
+    assert found(hand_made(*lives, limit=2), Rule.LIMIT_HELD).broken == 1
+
+
+def test_who_joins_the_line_at_the_instant_of_a_grant_may_have_been_passed() -> None:
+    def joining(since: float) -> Recording:
+        return hand_made(
+            Life(id=1, since=since, granted=6, ended=7), Life(id=2, since=0, granted=5, ended=6), limit=2
+        )
+
+    assert broken(joining(5.001)) == set()
+    assert broken(joining(5.0)) == {Rule.GRANTED_IN_ORDER}
+
+
+def test_a_limit_that_is_lowered_while_full_takes_nothing_away() -> None:
+    lives = [Life(id=n, since=0, granted=1, ended=20 + n) for n in (1, 2, 3)]
+    lowered = (changed_limit(1, 5, 6),)
+    last = Life(id=4, since=8, granted=23, ended=30)
+    assert broken(hand_made(*lives, last, limit=3, limit_changes=lowered)) == set()
+    too_soon = replace(last, granted=22.5, start=24)
+    assert broken(hand_made(*lives, too_soon, limit=3, limit_changes=lowered)) == {Rule.LIMIT_HELD}
+
+
+def test_between_asking_and_answer_either_limit_may_be_in_force() -> None:
+    lives = Life(id=1, since=0, granted=1, ended=30), Life(id=2, since=2, granted=10, ended=30)
+    for asked, answered, rules in (
+        (9, 11, set()),
+        (10, 12, set()),
+        (8, 10, set()),
+        (10.5, 12, {Rule.LIMIT_HELD, Rule.LIMIT_RUN}),
+    ):
+        changes = (changed_limit(2, asked, answered),)
+        assert broken(hand_made(*lives, limit_changes=changes)) == rules, (asked, answered)
+
+
+def test_what_was_granted_before_the_limit_was_lowered_may_start_after_it() -> None:
+    lives = Life(id=1, since=0, granted=1, ended=30), Life(id=2, since=0, granted=2, start=8, ended=30)
+    assert broken(hand_made(*lives, limit=2, limit_changes=(changed_limit(1, 4, 5),))) == set()
+
+
+def test_a_limit_that_is_lifted_lets_all_go() -> None:
+    lives = [Life(id=n, since=0, granted=1 if n == 1 else 10, ended=30) for n in range(1, 9)]
+    assert broken(hand_made(*lives, limit_changes=(changed_limit(None, 9, 11),))) == set()
+
+
+def test_under_a_limit_of_nothing_nothing_may_be_granted_and_nobody_waits_in_vain() -> None:
+    waiting = Life(id=1, since=0)
+    stuck = broken(hand_made(waiting, limit=0, ended_at=at(9_000)))
+    assert stuck == {Rule.NOTHING_STUCK}
+    assert Rule.LIMIT_HELD in broken(hand_made(Life(id=1, since=0, granted=1, ended=2), limit=0))
+
+
+def test_who_is_still_waiting_has_been_passed_by_all_behind_it() -> None:
+    passed = hand_made(Life(id=1, since=0), Life(id=2, since=0, granted=2, ended=9), ended_at=at(10))
+    assert broken(passed) == {Rule.GRANTED_IN_ORDER, Rule.NOTHING_STUCK}
+    assert "while execution 1 waited" in found(passed, Rule.GRANTED_IN_ORDER).examples[0]
+
+
+def reclaimed(stop: float | None, run_end: RunEnd = RunEnd.STOPPED) -> Recording:
+    """One that was taken back at 100 ms and granted again, at a limit of 1."""
+    first = Life(id=1, since=0, granted=1, ended=100, outcome=Outcome.RECLAIMED, worker=1)
+    again = Life(id=1, since=100, granted=101, ended=9_000, attempt=2)
+    return hand_made(replace(first, stop=stop, run_end=run_end), again)
+
+
+def test_a_run_may_outlive_its_reclaim_for_the_documented_time_and_no_longer() -> None:
+    assert broken(reclaimed(stop=4_099)) == set()
+    assert broken(reclaimed(stop=4_200)) == {Rule.LIMIT_RUN, Rule.NOTHING_UNEXPECTED}
+
+
+def test_a_paused_worker_may_go_on_until_it_has_noticed() -> None:
+    late = reclaimed(stop=8_500)
+    assert broken(replace(late, faults=(fault(FaultKind.PAUSE_WORKER, 50, 8_000),))) == set()
+    for other in (fault(FaultKind.PAUSE_WORKER, 50, 7_000), fault(FaultKind.KILL_WORKER, 50, 8_000)):
+        assert Rule.LIMIT_RUN in broken(replace(late, faults=(other,)))
+    somebody_else = replace(fault(FaultKind.PAUSE_WORKER, 50, 8_000), lost_worker=WORKERS[0])
+    assert Rule.LIMIT_RUN in broken(replace(late, faults=(somebody_else,)))
+
+
+def test_a_run_whose_end_nobody_saw_counts_while_its_attempt_does_and_is_not_looked_at() -> None:
+    unseen = reclaimed(stop=None, run_end=RunEnd.UNKNOWN)
+    assert broken(unseen) == set()
+    assert found(unseen, Rule.LIMIT_RUN).looked_at == 1
+    beside = Life(id=2, since=0, granted=50, ended=60)
+    both = hand_made(
+        Life(id=1, since=0, granted=1, ended=100, run_end=RunEnd.UNKNOWN, outcome=Outcome.RECLAIMED),
+        Life(id=1, since=100, granted=101, ended=200, attempt=2),
+        beside,
+    )
+    assert broken(both) == {Rule.LIMIT_HELD, Rule.LIMIT_RUN}
+
+
+def test_clocks_that_may_be_off_leave_what_is_certain() -> None:
+    def overlapping(stop: float, error_ms: int) -> set[Rule]:
+        lives = Life(id=1, since=0, granted=1, stop=stop, ended=20), Life(id=2, since=0, granted=20, ended=60)
+        recording = hand_made(*lives, clock_error_ns=error_ms * 1_000_000)
+        return broken(recording) - {Rule.NOTHING_UNEXPECTED}
+
+    assert overlapping(22, 0) == {Rule.LIMIT_RUN}
+    assert overlapping(22, 1) == set()
+    assert overlapping(23, 1) == {Rule.LIMIT_RUN}
+
+
+def test_starts_within_the_error_of_the_clocks_have_no_order() -> None:
+    def started(start: float, error_ms: int) -> set[Rule]:
+        lives = (
+            Life(id=1, since=0, granted=1, start=start, stop=start, ended=20),
+            Life(id=2, since=0, granted=20, start=20, stop=20, ended=40),
+        )
+        return broken(hand_made(*lives, clock_error_ns=error_ms * 1_000_000))
+
+    assert started(22, 0) == {Rule.STARTED_IN_ORDER}
+    assert started(22, 1) == set()
+    assert started(23, 1) == {Rule.STARTED_IN_ORDER}
+
+
+def test_requests_that_were_sent_again_are_judged_against_all_others() -> None:
+    def sent(sendings: list[int], ids: list[int]) -> set[Rule]:
+        recording = hand_made(*(Life(id=n, since=0, granted=1, ended=2) for n in sorted(ids)), limit=None)
+        recording.orders["sendings"], recording.orders["execution_id"] = sendings, ids
+        numbers = [ids.index(n) for n in sorted(ids)]
+        recording.executions["number"] = recording.runs["number"] = numbers
+        return broken(recording)
+
+    assert sent([1, 2, 2, 1], [1, 3, 2, 4]) == set()
+    assert sent([1, 2, 1, 1], [1, 3, 2, 4]) == {Rule.ADMITTED_IN_ORDER}
+    assert sent([1, 1, 2, 1], [1, 3, 2, 4]) == {Rule.ADMITTED_IN_ORDER}
+
+
+def idle(seconds: float, **rest: Any) -> set[Rule]:
+    """A slot that was free beside somebody waiting for so long."""
+    waiting = Life(id=2, since=5, granted=10 + seconds * 1000, ended=20 + seconds * 1000)
+    return broken(hand_made(Life(id=1, since=0, granted=1, ended=10), waiting, **rest))
+
+
+def test_a_slot_may_be_idle_for_as_long_as_the_watchdog_takes() -> None:
+    assert idle(2.0) == set()
+    assert idle(2.1) == {Rule.NO_IDLE_SLOT}
+    assert idle(2.1, idle_allowed_seconds=2.2) == set()
+
+
+def test_nothing_is_idle_before_it_was_let_go() -> None:
+    assert idle(9.0, opened_at=at(8_000)) == set()
+    assert idle(9.0, opened_at=at(5_000)) == {Rule.NO_IDLE_SLOT}
+
+
+@pytest.mark.parametrize(
+    ("kind", "settling_seconds"), [(FaultKind.KILL_EXECUTOR, 6), (FaultKind.PURGE_QUEUES, 13)]
+)
+def test_while_something_is_broken_and_until_it_has_settled_idle_slots_are_excused(
+    kind: FaultKind, settling_seconds: int
+) -> None:
+    faults = (fault(kind, 1_000, 1_000),)
+    assert idle(1 + settling_seconds + 1.9, faults=faults) == set()
+    assert idle(1 + settling_seconds + 2.1, faults=faults) == {Rule.NO_IDLE_SLOT}
+    assert idle(2.1, faults=(fault(kind, 5_000, 6_000),)) == {Rule.NO_IDLE_SLOT}
+
+
+def test_a_limit_that_is_changed_excuses_no_idle_slot() -> None:
+    assert idle(2.1, faults=(fault(FaultKind.CHANGE_LIMIT, 5, 2_000),)) == {Rule.NO_IDLE_SLOT}
+
+
+def test_without_a_limit_as_many_are_granted_as_one_grant_takes() -> None:
+    in_turns = [Life(id=n, since=0, granted=1_500 * n, ended=10_000) for n in (1, 2, 3, 4)]
+    assert broken(hand_made(*in_turns, limit=None)) == set()
+    assert broken(hand_made(*in_turns, limit=9)) == {Rule.NO_IDLE_SLOT}
+    late = replace(in_turns[-1], granted=7_000)
+    assert broken(hand_made(*in_turns[:-1], late, limit=None)) == {Rule.NO_IDLE_SLOT}
