@@ -1,0 +1,126 @@
+"""How long a fault was felt, in histories in which that is known."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from stress.figures.recovery import recoveries
+from stress.figures.values import Recovery
+from stress.recording import InjectedFault, Recording
+from stress.stage import FaultKind
+from stress.tables import SECOND, Outcome, RunEnd
+from tests.stress.hand_made import Life, at, hand_made
+from tests.stress.histories import MILLISECOND, Plan, lawful
+from tests.stress.simulated_queue import LEASE, WORKERS
+
+
+def broken_at(milliseconds: float, kind: FaultKind = FaultKind.RESTART_BROKER) -> InjectedFault:
+    return InjectedFault(
+        kind=kind,
+        target="it",
+        began_at=at(milliseconds),
+        healed_at=at(milliseconds + 500),
+        lost_worker=WORKERS[1] if kind is FaultKind.KILL_WORKER else None,
+    )
+
+
+def steady(starts: Iterable[float], *faults: InjectedFault, arrived: float | None = None) -> Recording:
+    """One at a time: each arrives when it starts, or all at once, and takes 10 ms."""
+    lives = [
+        Life(id=n, since=start if arrived is None else arrived, granted=start, ended=start + 10)
+        for n, start in enumerate(starts, 1)
+    ]
+    return hand_made(*lives, limit=None, faults=faults)
+
+
+def only(recording: Recording) -> Recovery:
+    (recovery,) = recoveries(recording)
+    return recovery
+
+
+def test_a_stall_ends_when_as_many_end_as_before() -> None:
+    starts = [*range(0, 6_000, 20), *range(9_000, 16_000, 20)]
+    recovery = only(steady(starts, broken_at(6_000), arrived=0))
+    assert recovery.at_seconds == 6.0
+    assert recovery.healed_seconds == 0.5
+    assert recovery.recovered_seconds == pytest.approx(3.01)
+    assert recovery.stall_seconds == pytest.approx(3.0, abs=0.02)
+    assert (recovery.lost_runs, recovery.reclaim_seconds) == (0, None)
+
+
+def test_a_fault_that_nobody_feels_is_over_at_once() -> None:
+    recovery = only(steady(range(0, 16_000, 20), broken_at(6_000), arrived=0))
+    assert recovery.recovered_seconds == pytest.approx(0.01, abs=0.02)
+    assert recovery.stall_seconds <= 0.02
+
+
+def test_half_the_pace_is_no_recovery() -> None:
+    starts = [*range(0, 6_000, 20), *range(6_000, 10_000, 40), *range(10_000, 16_000, 20)]
+    recovery = only(steady(starts, broken_at(6_000), arrived=0))
+    assert recovery.recovered_seconds == pytest.approx(4.0, abs=0.5)
+
+
+def test_a_pace_that_does_not_last_is_no_recovery() -> None:
+    starts = [*range(0, 6_000, 20), *range(7_000, 8_500, 20), *range(12_000, 18_000, 20)]
+    assert only(steady(starts, broken_at(6_000), arrived=0)).recovered_seconds == pytest.approx(6.01)
+
+
+def test_with_less_to_do_than_before_doing_all_of_it_is_recovery() -> None:
+    starts = [*range(0, 6_000, 20), *range(7_000, 7_200, 20)]
+    assert only(steady(starts, broken_at(6_000), arrived=0)).recovered_seconds == pytest.approx(1.01)
+    sparse = [*range(0, 6_000, 20), *range(6_500, 16_000, 250)]
+    recovered = only(steady(sparse, broken_at(6_000))).recovered_seconds
+    assert recovered is not None
+    assert recovered < 1.0
+
+
+def test_where_the_load_was_over_before_or_had_not_begun_nothing_is_known() -> None:
+    for at_ms in (0, 7_000):
+        recovery = only(steady(range(100, 6_000, 20), broken_at(at_ms)))
+        assert recovery.recovered_seconds is None
+    assert only(hand_made(faults=(broken_at(5),))).recovered_seconds is None
+
+
+def test_time_in_which_nobody_waits_is_no_stall() -> None:
+    starts = [*range(0, 6_000, 20), *range(9_000, 16_000, 20)]
+    assert only(steady(starts, broken_at(6_000))).stall_seconds == 0.0
+
+
+def test_a_lost_worker_is_recovered_from_when_all_that_it_ran_has_a_slot_again() -> None:
+    killed = lawful(Plan(executions=8_000, spacing_ns=2 * MILLISECOND, limit=6, killed_at=6 * SECOND))
+    recovery = only(killed)
+    lost = killed.attempts[killed.attempts["outcome"] == Outcome.RECLAIMED]
+    assert recovery.lost_runs == len(lost) > 0
+    assert recovery.reclaim_seconds == LEASE / SECOND
+    assert recovery.recovered_seconds is not None
+    assert recovery.recovered_seconds >= LEASE / SECOND
+    assert recovery.kind is FaultKind.KILL_WORKER
+
+
+def test_runs_that_were_seen_to_be_killed_are_lost_whoever_ran_them() -> None:
+    lives = (
+        Life(
+            id=1,
+            since=0,
+            granted=1,
+            stop=6_010,
+            ended=8_000,
+            outcome=Outcome.RECLAIMED,
+            run_end=RunEnd.KILLED,
+        ),
+        Life(id=1, since=8_000, granted=8_005, ended=8_010, attempt=2),
+        Life(id=2, since=0, granted=1, stop=2, ended=5_000, outcome=Outcome.RECLAIMED, run_end=RunEnd.KILLED),
+        Life(id=2, since=5_000, granted=5_005, ended=5_010, attempt=2),
+    )
+    recovery = only(hand_made(*lives, limit=2, faults=(broken_at(6_000),)))
+    assert recovery.lost_runs == 1
+    assert recovery.reclaim_seconds == pytest.approx(2.005)
+
+
+def test_what_never_had_its_slot_again_was_not_reclaimed() -> None:
+    lost = Life(id=1, since=0, granted=1, ended=8_000, outcome=Outcome.RECLAIMED, worker=1)
+    recording = hand_made(lost, limit=2, faults=(broken_at(6_000, FaultKind.KILL_WORKER),))
+    assert (only(recording).lost_runs, only(recording).reclaim_seconds) == (1, None)
+    other = replace(recording, faults=(replace(recording.faults[0], lost_worker="somebody else"),))
+    assert only(other).lost_runs == 0
