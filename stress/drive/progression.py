@@ -24,7 +24,7 @@ class Progression:
         self.all_answered = asyncio.Event()
 
     def begin(self) -> None:
-        """Note that the first request leaves."""
+        """Note that the first request is about to leave; only the first time counts."""
         if self._began is None:
             self._began = asyncio.get_running_loop().time()
             self.begun.set()

@@ -65,6 +65,7 @@ class Submitter:
         async with asyncio.TaskGroup() as tasks:
             connected = tasks.create_task(self._publisher.run(), name="submitter-connection")
             await self._ready()
+            self._post.progression.begin()
             sent = 0
             while sent < len(self._numbers):
                 await self._ask_again(self._numbers[:sent])
@@ -104,10 +105,9 @@ class Submitter:
 
     async def _send(self, numbers: Numbers) -> None:
         """Return once the broker has confirmed all of them."""
-        orders, progression = self._post.orders, self._post.progression
+        orders = self._post.orders
         messages = self._post.requests.messages(numbers)
         give_up_at = asyncio.get_running_loop().time() + _PATIENCE_SECONDS
-        progression.begin()
         orders["sent_at"][numbers] = np.minimum(orders["sent_at"][numbers], self._post.clock.now())
         while True:
             orders["sendings"][numbers] += 1
