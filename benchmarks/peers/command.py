@@ -4,7 +4,9 @@ Exit code 0 unless this project itself did not run: another that does not is rep
 others go on.
 """
 
+import os
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Final
@@ -13,15 +15,16 @@ import typer
 import uvloop
 from rich.console import Console
 
-from benchmarks.peers.contestants import CONTESTANTS, TURNSTILE, Contestant
+from benchmarks.peers.contestants import CONTESTANTS, TURNSTILE
 from benchmarks.peers.place import Servers, all_servers
 from benchmarks.peers.session import Counts, run_variant
-from benchmarks.peers.tables import Entry, markdown, print_all
+from benchmarks.peers.tables import Comparison, Entry, markdown, print_all
+from benchmarks.peers.variants import Contestant
 from benchmarks.waiting import DidNotHappen
 from localservers import LocalServersError
 
-_JOBS: Final = 3000
-_HANDED_OVER: Final = 150
+_JOBS: Final = 2000
+_HANDED_OVER: Final = 100
 _ROUNDS: Final = 3
 _DEADLINE_SECONDS: Final = 90.0
 _PAGE_WIDTH: Final = 150
@@ -41,14 +44,14 @@ def peers(
     console = Console(width=None if Console().is_terminal else _PAGE_WIDTH, highlight=False)
     chosen = _chosen(only)
     try:
-        entries = uvloop.run(_rounds(console, chosen, counts, rounds))
+        comparison = uvloop.run(_compare(console, chosen, counts, rounds))
     except LocalServersError as error:
         typer.echo(f"failed to run: {error}", err=True)
         raise typer.Exit(1) from None
-    print_all(console, entries, counts, rounds)
+    print_all(console, comparison)
     if markdown_file is not None:
-        markdown_file.write_text(markdown(entries, counts, rounds), encoding="utf-8")
-    if any(entry.failure for entry in entries if entry.contestant is TURNSTILE):
+        markdown_file.write_text(markdown(comparison), encoding="utf-8")
+    if any(entry.failure for entry in comparison.entries if entry.contestant is TURNSTILE):
         raise typer.Exit(1)
 
 
@@ -60,9 +63,15 @@ def _chosen(only: str) -> Sequence[Contestant]:
     return [contestant for name, contestant in known.items() if not wanted or name in wanted]
 
 
-async def _rounds(console: Console, chosen: Sequence[Contestant], counts: Counts, rounds: int) -> list[Entry]:
+async def _compare(console: Console, chosen: Sequence[Contestant], counts: Counts, rounds: int) -> Comparison:
+    busy = f"{os.getloadavg()[0]:.2f}"
     # Starting servers blocks the loop, which has nothing else to do yet.
     with all_servers() as servers:
+        circumstances = {
+            "on": datetime.now(tz=UTC).date().isoformat(),
+            **await servers.versions(),
+            "load average before": busy,
+        }
         entries = [
             Entry(contestant=contestant, variant=variant, failure=_missing(contestant, servers))
             for contestant in chosen
@@ -76,7 +85,7 @@ async def _rounds(console: Console, chosen: Sequence[Contestant], counts: Counts
                 console.print(f"round {number} of {rounds}: {entry.name}: {_said(entry)}")
             # What goes before leaves its marks in the caches of what comes next.
             order.append(order.pop(0))
-    return entries
+    return Comparison(entries=entries, counts=counts, rounds=rounds, circumstances=circumstances)
 
 
 def _missing(contestant: Contestant, servers: Servers) -> str:
@@ -90,8 +99,8 @@ async def _turn(servers: Servers, entry: Entry, counts: Counts) -> None:
     try:
         async with servers.place() as place:
             runs = await run_variant(place, entry.contestant, entry.variant, counts)
-    except DidNotHappen as failure:
-        entry.failure = str(failure)
+    except (DidNotHappen, OSError) as failure:
+        entry.failure = str(failure) or type(failure).__name__
         return
     for group, run in runs.items():
         entry.runs.setdefault(group, []).append(run)

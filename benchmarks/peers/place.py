@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
+from benchmarks.client import looking
 from benchmarks.peers.job import AMQP_URL, DATABASE_URL, REDIS_URL
 from benchmarks.peers.redis_server import RedisServer
 from localservers import LocalServers, LocalServersError
@@ -22,6 +23,14 @@ class Servers:
     local: LocalServers
     redis: RedisServer | None
     why_no_redis: str = ""
+
+    async def versions(self) -> dict[str, str]:
+        """Return the version of each server."""
+        async with looking(self.local.postgresql.url()) as session:
+            postgresql: str = await session.fetchval("SHOW server_version")
+        rabbitmq = await asyncio.to_thread(self.local.rabbitmq.ctl, "version")
+        found = {"PostgreSQL": postgresql.split(maxsplit=1)[0], "RabbitMQ": rabbitmq.strip()}
+        return found | ({"Redis": self.redis.version()} if self.redis else {})
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[Mapping[str, str]]:

@@ -14,7 +14,13 @@ from typing import Final, Self
 from localservers.errors import MissingBinaries
 from localservers.packages import install, install_command, may_install
 from localservers.ports import LOOPBACK, free_port
-from localservers.processes import ServerProcess, server_folder, server_user, wait_until_ready
+from localservers.processes import (
+    ServerProcess,
+    run_once,
+    server_folder,
+    server_user,
+    wait_until_ready,
+)
 
 _PROGRAM: Final = "redis-server"
 _PACKAGE: Final = "redis-server"
@@ -54,6 +60,11 @@ class RedisServer:
             server.stop()
             raise
         return server
+
+    def version(self) -> str:
+        """Return its version."""
+        said = run_once([_find(), "--version"], folder=Path("/"), environment={"LC_ALL": "C"}, user=None)
+        return said.partition("v=")[2].split()[0]
 
     def stop(self) -> None:
         """Stop it."""

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from benchmarks.peers.contestants import Contestant, Variant
 from benchmarks.peers.history import Run, hand_overs_ms, marks_in, most_at_once, out_of_order_share, stopped
 from benchmarks.peers.job import GROUPS, MARKS, gate_of
 from benchmarks.peers.loads import Group
+from benchmarks.peers.variants import Contestant, Variant
 from benchmarks.waiting import DidNotHappen, until
 from localservers.ports import free_port
 from localservers.processes import ServerProcess

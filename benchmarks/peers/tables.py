@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measures import Row, Section, percentile
-from benchmarks.peers.contestants import Contestant, Variant
 from benchmarks.peers.history import Run
 from benchmarks.peers.loads import LIMIT, Group
 from benchmarks.peers.session import Counts
+from benchmarks.peers.variants import Contestant, Variant
 from benchmarks.report import markdown as markdown_of
 from benchmarks.report import print_section
 
@@ -44,9 +44,22 @@ class Entry:
         return f"{self.contestant.name}, {self.variant.name}"
 
 
-def sections(entries: Sequence[Entry], counts: Counts, rounds: int) -> list[Section]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """A whole run."""
+
+    entries: Sequence[Entry]
+    counts: Counts
+    rounds: int
+    circumstances: Mapping[str, str]
+    """The date, the servers' versions, how busy the machine was before."""
+
+
+def sections(comparison: Comparison) -> list[Section]:
     """Return one table for each load."""
-    note = f"medians of {rounds} rounds, all in turn"
+    entries, counts, rounds = comparison.entries, comparison.counts, comparison.rounds
+    said = f"{rounds} round{'s' if rounds > 1 else ''}"
+    note = f"{said}, medians"
     found = [
         Section(
             title=f"no limit: {counts.jobs:,} no-op jobs over 10 actions, submitted while they run",
@@ -64,7 +77,7 @@ def sections(entries: Sequence[Entry], counts: Counts, rounds: int) -> list[Sect
             title=f"one at a time: {counts.handed_over:,} jobs wait, ms from stop to next start",
             columns=("p50", "p90", "p99", "max", _MOST, _OUT_OF_ORDER),
             rows=_rows(entries, Group.SINGLE, _single),
-            note=f"the hand-overs of {rounds} rounds together",
+            note=f"{said}, all hand-overs together",
         ),
     ]
     return [section for section in found if section.rows]
@@ -134,22 +147,30 @@ def versions(contestant: Contestant) -> str:
         return "not installed"
 
 
-def print_all(console: Console, entries: Sequence[Entry], counts: Counts, rounds: int) -> None:
+def print_all(console: Console, comparison: Comparison) -> None:
     """Print all tables."""
-    for section in sections(entries, counts, rounds):
+    console.print(_circumstances(comparison))
+    for section in sections(comparison):
         print_section(console, section)
-    for rows in (configurations(entries), facts(entries)):
+    for rows in (configurations(comparison.entries), facts(comparison.entries)):
         table = Table(*rows[0], show_lines=True)
         for row in rows[1:]:
             table.add_row(*row)
         console.print(table)
 
 
-def markdown(entries: Sequence[Entry], counts: Counts, rounds: int) -> str:
+def markdown(comparison: Comparison) -> str:
     """Return all tables as Markdown."""
-    text = [markdown_of(sections(entries, counts, rounds))]
-    for title, rows in (("Configurations", configurations(entries)), ("Systems", facts(entries))):
+    text = [_circumstances(comparison) + "\n", markdown_of(sections(comparison))]
+    for title, rows in (
+        ("Configurations", configurations(comparison.entries)),
+        ("What each keeps", facts(comparison.entries)),
+    ):
         lines = ["| " + " | ".join(row) + " |" for row in rows]
         lines.insert(1, "|" + "---|" * len(rows[0]))
         text.append("\n".join([f"### {title}", "", *lines]) + "\n")
     return "\n".join(text)
+
+
+def _circumstances(comparison: Comparison) -> str:
+    return ", ".join(f"{name} {value}" for name, value in comparison.circumstances.items())
