@@ -111,4 +111,6 @@ def _draw_marks(axes: Axes, spread: Spread) -> None:
             va="center",
             color=INK,
             fontsize=9,
+            # Over the line of a neighbour.
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.0},
         )

@@ -60,7 +60,9 @@ def draw_occupancy(report: StageReport) -> Picture:
         )
         panel.set_ylabel(name_of(queue, report.stage.load), rotation=0, ha="right", va="center", fontsize=8.5)
     if queues:
-        figure.legend(handles=_legend(), loc="outside upper right", ncols=4)
+        figure.legend(
+            handles=_legend(limited=report.stage.limit is not None), loc="outside upper right", ncols=4
+        )
     else:
         say_nothing_there(axes[0], "No slot was ever held")
     all_of = report.stage.load.queues
@@ -110,9 +112,10 @@ def _draw_excess(panel: Axes, edges: Floats, most: Floats, span: tuple[float, fl
         panel.stairs(over, edges, baseline=limit, fill=True, color=RED, hatch="////", linewidth=0)
 
 
-def _legend() -> list[Line2D | Patch]:
+def _legend(*, limited: bool) -> list[Line2D | Patch]:
+    limit = Line2D([], [], color=INK, linestyle=(0, (5, 2)), linewidth=1.1, label="limit")
     return [
-        Line2D([], [], color=INK, linestyle=(0, (5, 2)), linewidth=1.1, label="limit"),
+        *([limit] if limited else []),
         Line2D([], [], color=BLUE, linewidth=1.2, label="held, most"),
         Patch(color=SKY, alpha=0.45, linewidth=0, label="running, most"),
         Patch(color=BLUE, alpha=0.55, linewidth=0, label="running, mean"),

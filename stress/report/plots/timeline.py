@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from stress.figures.until import measured_until
+from stress.recording import Recording
 from stress.report.plots.style import GREEN, INK, MUTED, RED, WIDTH_INCHES, new_figure
 from stress.report.run_report import StageReport
 from stress.stage import FaultKind
@@ -68,7 +70,7 @@ class Timeline:
         opened, until = recording.opened_at, measured_until(recording)
         return cls(
             began_at=recording.began_at,
-            ended_at=max(recording.ended_at, recording.began_at + SECOND // 100),
+            ended_at=_last_at(recording),
             opened=None if opened == NEVER else (opened - recording.began_at) / SECOND,
             lifted=None if until == recording.ended_at else (until - recording.began_at) / SECOND,
             faults=tuple(faults),
@@ -148,13 +150,27 @@ def _shade(axes: Axes, timeline: Timeline) -> None:
 
 
 def _name_moments(axes: Axes, timeline: Timeline) -> None:
-    """Name what the stage itself did, above the top panel, each at its own side."""
-    for second, name, side in (
-        (timeline.opened, "let go ", "right"),
-        (timeline.lifted, " limit lifted", "left"),
-    ):
-        if second is not None:
-            axes.text(
-                second, 1.0, name, transform=axes.get_xaxis_transform(), ha=side, va="bottom",
-                color=MUTED, fontsize=8, clip_on=False,
-            )  # fmt: skip
+    """Name what the stage itself did, above the top panel."""
+    for second, name in ((timeline.opened, "let go"), (timeline.lifted, "limit lifted")):
+        if second is None:
+            continue
+        axes.annotate(
+            name,
+            (second, 1.0),
+            xycoords=("data", "axes fraction"),
+            ha="left" if second < timeline.seconds / 2 else "right",
+            va="bottom",
+            color=MUTED,
+            fontsize=8,
+        )
+
+
+def _last_at(recording: Recording) -> int:
+    """Return when a picture ends: a little after the last end, or with the stage where some never came."""
+    ends = np.concatenate((recording.executions["completed_at"], recording.attempts["ended_at"]))
+    last = int(ends.max(initial=recording.began_at))
+    if last == NEVER:
+        return recording.ended_at
+    last = max(last, *(fault.healed_at for fault in recording.faults), recording.began_at)
+    ended_at = min(recording.ended_at, last + (last - recording.began_at) // 50)
+    return max(ended_at, recording.began_at + SECOND // 100)
