@@ -12,7 +12,7 @@ from stress.check.occupancy import at_each_start
 from stress.check.runs import counted_runs
 from stress.check.verdict import Finding, Rule
 from stress.recording import Recording
-from stress.tables import NEVER
+from stress.tables import NEVER, NONE
 
 
 def limit_held(recording: Recording) -> Finding:
@@ -22,7 +22,8 @@ def limit_held(recording: Recording) -> Finding:
     until that end has come round, so what is found here is broken in any case. A limit that is lowered takes
     nothing away: it only forbids to grant.
     """
-    attempts = recording.attempts[recording.attempts["granted_at"] != NEVER]
+    attempts = recording.attempts
+    attempts = attempts[(attempts["granted_at"] != NEVER) & (attempts["queue"] != NONE)]
     queues, granted_at = column(attempts, "queue"), column(attempts, "granted_at")
     held = at_each_start(queues, granted_at, column(attempts, "ended_at"))
     limits = limits_in_force(recording).most(queues, granted_at, granted_at)
@@ -55,4 +56,6 @@ def limit_run(recording: Recording) -> Finding:
             f" {limits[row]}"
         )
 
-    return finding(Rule.LIMIT_RUN, int(counted.known.sum()), breach(running > limits, sentence))
+    return finding(
+        Rule.LIMIT_RUN, int(counted.known.sum()), breach((running > limits) & (queues != NONE), sentence)
+    )

@@ -27,8 +27,9 @@ class Stays:
 
 
 def stays(recording: Recording) -> Stays:
-    """Return every stay in a line."""
-    attempts, executions = recording.attempts, recording.executions
+    """Return every stay in a line of the stage: those of the attempts in their order, then the rest."""
+    attempts = recording.attempts[recording.attempts["queue"] != NONE]
+    executions = recording.executions[recording.executions["queue"] != NONE]
     ids = column(attempts, "execution_id")
     waits = (executions["status"] == status_code(Status.QUEUED)) & (executions["completed_at"] == NEVER)
     left = executions[waits]

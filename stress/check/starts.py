@@ -29,8 +29,8 @@ class FirstStarts:
 
 
 def first_starts(recording: Recording) -> FirstStarts:
-    """Return the first start of each execution that ever ran."""
-    runs = recording.runs
+    """Return the first start of each execution that ever ran in a queue of the stage."""
+    runs = recording.runs[recording.runs["queue"] != NONE]
     ids, starts, queues = (column(runs, name) for name in ("execution_id", "started_at", "queue"))
     by_id = np.lexsort((starts, ids))
     first = by_id[np.concatenate([[True], ids[by_id[1:]] != ids[by_id[:-1]]])] if len(runs) else by_id

@@ -14,23 +14,24 @@ from stress.check.runs import counted_runs
 from stress.check.starts import first_starts
 from stress.check.sweep import Spans, sweep
 from stress.recording import Recording
-from stress.tables import NEVER
+from stress.tables import NEVER, NONE
 
 
 def most_held(recording: Recording, until: int) -> int:
     """Return the most slots of one queue that were held at one moment."""
-    granted_at = column(recording.attempts, "granted_at")
-    rows = np.flatnonzero(granted_at < until)
-    queues, ended_at = column(recording.attempts, "queue")[rows], column(recording.attempts, "ended_at")[rows]
-    return int(at_each_start(queues, granted_at[rows], ended_at).max(initial=0))
+    line = stays(recording)
+    rows = np.flatnonzero(line.granted_at < until)
+    held = at_each_start(line.queues[rows], line.granted_at[rows], line.ended_at[rows])
+    return int(held.max(initial=0))
 
 
 def most_running(recording: Recording, until: int) -> int:
     """Return the most of one queue that ran at one moment."""
     counted = counted_runs(recording)
-    rows = np.flatnonzero(counted.starts < until)
-    queues = column(recording.runs, "queue")[rows]
-    return int(at_each_start(queues, counted.starts[rows], counted.ends[rows]).max(initial=0))
+    queues = column(recording.runs, "queue")
+    rows = np.flatnonzero((counted.starts < until) & (queues != NONE))
+    running = at_each_start(queues[rows], counted.starts[rows], counted.ends[rows])
+    return int(running.max(initial=0))
 
 
 def idle_share(recording: Recording, until: int) -> float | None:

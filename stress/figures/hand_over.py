@@ -34,8 +34,9 @@ def hand_overs(recording: Recording) -> HandOvers:
     limit = recording.stage.limit
     if limit is None:
         return _nothing()
-    changed_at = limits_in_force(recording).first_change(column(recording.attempts, "queue"))
-    attempts = recording.attempts[recording.attempts["granted_at"] < changed_at]
+    attempts = recording.attempts[recording.attempts["queue"] != NONE]
+    changed_at = limits_in_force(recording).first_change(column(attempts, "queue"))
+    attempts = attempts[attempts["granted_at"] < changed_at]
     queues, ids = column(attempts, "queue"), column(attempts, "execution_id")
     granted_at, ended_at = column(attempts, "granted_at"), column(attempts, "ended_at")
     grants = np.lexsort((ids, granted_at, queues))

@@ -115,7 +115,8 @@ def _waited_ns(recording: Recording, instants: Instants) -> Instants:
     """Return for how long, up to each instant, there was somebody who had not been started."""
     line = stays(recording)
     claimed_at = np.full(len(line.since), NEVER, np.int64)
-    claimed_at[: len(recording.attempts)] = recording.attempts["started_at"]
+    of_attempts = recording.attempts["started_at"][recording.attempts["queue"] != NONE]
+    claimed_at[: len(of_attempts)] = of_attempts
     order = np.argsort(line.since)
     since = line.since[order] - recording.began_at
     until = np.minimum(claimed_at[order], recording.ended_at) - recording.began_at

@@ -7,9 +7,10 @@ import pytest
 
 from stress.check.judge import judge
 from stress.check.verdict import Finding, Rule
+from stress.figures.measure import measure
 from stress.recording import InjectedFault, LimitChange, Recording
 from stress.stage import FaultKind
-from stress.tables import Outcome, RunEnd
+from stress.tables import NONE, Outcome, RunEnd
 from tests.stress.hand_made import Life, at, hand_made
 from tests.stress.simulated_queue import WORKERS
 
@@ -158,6 +159,18 @@ def test_starts_within_the_error_of_the_clocks_have_no_order() -> None:
     assert started(22, 0) == {Rule.STARTED_IN_ORDER}
     assert started(22, 1) == set()
     assert started(23, 1) == {Rule.STARTED_IN_ORDER}
+
+
+def test_strangers_outside_the_queues_of_the_stage_are_unexpected_and_no_more() -> None:
+    ours = Life(id=1, since=0, granted=1, ended=9_000)
+    strangers = [Life(id=n, since=0, granted=5_000 - n, ended=9_000, queue=NONE) for n in (2, 3)]
+    recording = hand_made(ours, *strangers)
+    recording.executions["number"][1:] = recording.runs["number"][1:] = NONE
+    recording = replace(recording, orders=recording.orders[:1])
+    assert broken(recording) == {Rule.NOTHING_UNEXPECTED}
+    assert found(recording, Rule.NOTHING_UNEXPECTED).broken == 2
+    figures = measure(recording)
+    assert (figures.most_held, figures.most_running, figures.started_out_of_order) == (1, 1, 0.0)
 
 
 def test_requests_that_were_sent_again_are_judged_against_all_others() -> None:
