@@ -15,10 +15,6 @@ import typer
 from common.command_line import EXIT_FAILED, EXIT_USAGE, CommandFailed, command_line
 
 _LIBRARIES: Final = ("numpy", "matplotlib", "jinja2")
-_LINE_WIDTH_ELSEWHERE: Final = 110
-_LOAD = "Load"
-_INSTALLATION = "Installation"
-_PRIVATE = "Private installation"
 
 app = command_line("Puts an installation under load, and says whether order and limits held, and how fast.")
 
@@ -128,9 +124,18 @@ def check_command(
 ) -> None:
     """Judge the recordings of a run again, and write its report anew."""
     _require_libraries()
-    from stress import running  # noqa: PLC0415
+    from stress import keeping, running  # noqa: PLC0415
 
-    raise typer.Exit(running.check_again(folder))
+    try:
+        report = keeping.judge_again(folder)
+    except (OSError, ValueError) as error:
+        raise CommandFailed(
+            f"{folder}: not the folder of a report with its recordings ({error}); "
+            "expected what 'stress run --report FOLDER' wrote",
+            exit_code=EXIT_USAGE,
+        ) from None
+    keeping.show(folder, report, running.console_for_lines())
+    raise typer.Exit(0 if report.kept else running.EXIT_BROKEN)
 
 
 def _require_libraries() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import unquote, urlsplit
 
 from pydantic import SecretStr
 
@@ -28,6 +29,12 @@ class Installation:
     watchdog_seconds: float = 1.0
     """The tick of its watchdog."""
     lease_seconds: float = 15.0
+
+    def describe(self) -> str:
+        """Say which one it is, without a password."""
+        broker = urlsplit(self.amqp_url.get_secret_value())
+        where = f"{broker.hostname}:{broker.port}" if broker.port else str(broker.hostname)
+        return f"{', '.join(self.http_urls)}, broker {where}, vhost {unquote(broker.path[1:]) or '/'}"
 
 
 class Breaker(Protocol):

@@ -10,7 +10,7 @@ from typing import Final, assert_never
 
 from stress.asked import Asked, Preset
 from stress.figure_stages import depths, hand_over, key_counts, load_of, paced, recovery, throughput
-from stress.local.schedule import plan_faults, recovery_plan
+from stress.local.schedule import plan_faults, recovery_plan, seconds_for
 from stress.mix import DurationMix
 from stress.stage import FaultKind, PlannedFault, Purpose, Stage
 
@@ -82,14 +82,7 @@ def _limits(asked: Asked) -> Iterator[Stage]:
         yield Stage(name=name, title=title, purpose=Purpose.LOAD, load=load, limit=limit)
     if asked.local:
         seconds = 30.0
-        faults = plan_faults(
-            asked.seed,
-            seconds=seconds,
-            executors=asked.executors,
-            workers=asked.workers,
-            kinds=(FaultKind.CHANGE_LIMIT,),
-            lease_seconds=asked.lease_seconds,
-        )
+        faults = _random_faults(asked, (FaultKind.CHANGE_LIMIT,), seconds)
         load = paced(load_of(asked, executions=executions, mix=mix), seconds, 200.0)
         title = "Limits changed under load"
         yield Stage(
@@ -132,8 +125,7 @@ def _asked_load(asked: Asked) -> Stage:
     load = replace(load, rate=asked.rate)
     faults: tuple[PlannedFault, ...] = ()
     if asked.faults:
-        # Room for each kind once, each with the time that it takes to recover.
-        seconds = len(asked.faults) * (2 * asked.lease_seconds + 10.0)
+        seconds = seconds_for(asked.faults, lease_seconds=asked.lease_seconds)
         faults = _random_faults(asked, asked.faults, seconds)
         load = replace(load, rate=asked.rate or load.executions / seconds)
     return Stage(
@@ -151,4 +143,5 @@ def _random_faults(asked: Asked, kinds: tuple[FaultKind, ...], seconds: float) -
         workers=asked.workers,
         kinds=kinds,
         lease_seconds=asked.lease_seconds,
+        actions=asked.actions,
     )
