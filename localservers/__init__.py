@@ -4,8 +4,8 @@
         database_url = servers.postgresql.create_database("orders")
         amqp_url = servers.rabbitmq.create_vhost("orders")
 
-Nothing of them survives the process that started them, kill -9 included. Imports nothing of the other
-packages.
+Nothing of them survives the process that started them, kill -9 included. `services` runs what uses them in
+the same way. Imports nothing of the other packages.
 """
 
 from localservers.databases import DatabaseServer
