@@ -15,6 +15,7 @@ from stress.marks import START, STOP, MarkWriter
 AMQP_URL: Final = "BENCH_AMQP_URL"
 DATABASE_URL: Final = "BENCH_DATABASE_URL"
 REDIS_URL: Final = "BENCH_REDIS_URL"
+REDIS_PREFIX: Final = "BENCH_REDIS_PREFIX"
 GROUPS: Final = "BENCH_GROUPS"
 """Those that the variant takes part in."""
 MARKS: Final = "BENCH_MARKS"

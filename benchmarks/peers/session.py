@@ -1,6 +1,6 @@
 """One contestant, once: its processes over a fresh place, a warm-up, then each load that it takes part in.
 
-In: the servers, a contestant's variant, sizes. Out: a `Run` for each group. Whatever goes wrong raises
+In: a place, a contestant's variant, sizes. Out: a `Run` for each group. Whatever goes wrong raises
 `DidNotHappen` with the end of the log of whoever failed; nothing of it is left running. `history` reckons.
 """
 
@@ -19,12 +19,12 @@ from typing import Final
 from benchmarks.peers.history import Run, hand_overs_ms, marks_in, most_at_once, out_of_order_share, stopped
 from benchmarks.peers.job import GROUPS, MARKS, gate_of
 from benchmarks.peers.loads import Group
+from benchmarks.peers.place import Place
 from benchmarks.peers.variants import Contestant, Variant
 from benchmarks.waiting import DidNotHappen, until
 from localservers.ports import free_port
 from localservers.processes import ServerProcess
 
-WARM_UP_JOBS: Final = 200
 _STOP_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.05
 _LOG_CHARACTERS_MAX: Final = 1500
@@ -44,6 +44,10 @@ class Counts:
     def of(self, group: Group) -> int:
         """Return the number of jobs of a load."""
         return self.handed_over if group is Group.SINGLE else self.jobs
+
+    def warm_up(self, group: Group) -> int:
+        """Return the number of jobs that go before a load, unmeasured."""
+        return max(self.of(group) // 10, 1)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -102,16 +106,13 @@ class _Session:
 
 
 async def run_variant(
-    servers: Mapping[str, str], contestant: Contestant, variant: Variant, counts: Counts
+    place: Place, contestant: Contestant, variant: Variant, counts: Counts
 ) -> dict[Group, Run]:
-    """Run all loads of a variant; `servers` is what the environment says of the place.
-
-    Raises DidNotHappen where one of its processes ends or a load does not.
-    """
-    async with _running(servers, contestant, variant) as session:
+    """Run all loads of a variant; raises DidNotHappen where one of its processes ends or a load does not."""
+    async with _running(place, contestant, variant) as session:
         try:
             for group in variant.groups:
-                await session.run(group, min(WARM_UP_JOBS, counts.of(group)), counts.deadline_seconds)
+                await session.run(group, counts.warm_up(group), counts.deadline_seconds)
             return {
                 group: await session.run(group, counts.of(group), counts.deadline_seconds)
                 for group in variant.groups
@@ -121,15 +122,13 @@ async def run_variant(
 
 
 @asynccontextmanager
-async def _running(
-    servers: Mapping[str, str], contestant: Contestant, variant: Variant
-) -> AsyncIterator[_Session]:
+async def _running(place: Place, contestant: Contestant, variant: Variant) -> AsyncIterator[_Session]:
     async with AsyncExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="turnstile-peers-")))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=place.scratch)))
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("TURNSTILE_", "BENCH_"))}
         environment = {
             **inherited,
-            **servers,
+            **place.environment,
             **variant.environment,
             GROUPS: ",".join(variant.groups),
             MARKS: str(folder),

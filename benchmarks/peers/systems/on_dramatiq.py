@@ -9,7 +9,7 @@ from dramatiq.brokers.rabbitmq import RabbitmqBroker
 from dramatiq.rate_limits import ConcurrentRateLimiter
 from dramatiq.rate_limits.backends import RedisBackend
 
-from benchmarks.peers.job import AMQP_URL, REDIS_URL, run_blocking, setting
+from benchmarks.peers.job import AMQP_URL, REDIS_PREFIX, REDIS_URL, run_blocking, setting
 from benchmarks.peers.loads import ALL_ACTIONS, Group, Job, name_of
 from benchmarks.peers.submitter import Submit
 
@@ -25,7 +25,7 @@ def _actor(group: Group, number: int) -> "dramatiq.Actor[..., None]":
     name = name_of(group, number)
     if group.limit is None:
         return dramatiq.actor(run_blocking, actor_name=name)
-    limiter = ConcurrentRateLimiter(_backend, name, limit=group.limit)
+    limiter = ConcurrentRateLimiter(_backend, f"{setting(REDIS_PREFIX)}.{name}", limit=group.limit)
 
     def limited(load: int, action: int, number: int, held: bool) -> None:
         with limiter.acquire():
