@@ -110,16 +110,12 @@ def _passed_by(granted: Iterable[_Move], waiting: list[_Move]) -> dict[int, int]
     """
     passed: dict[int, int] = {}
     line: list[tuple[int, int]] = []
-    joined, queue = 0, NONE
+    joined = 0
     for grant in granted:
-        if grant.queue != queue:
-            queue = grant.queue
-            line.clear()
         while joined < len(waiting) and waiting[joined][:2] <= grant[:2]:
-            stay = waiting[joined]
+            heapq.heappush(line, (waiting[joined].execution_id, waiting[joined].place))
             joined += 1
-            if stay.queue == queue:
-                heapq.heappush(line, (stay.execution_id, stay.place))
+        # Who was granted before has left the line, and so has everybody of an earlier queue.
         while line and line[0][1] <= grant.place:
             heapq.heappop(line)
         if line and line[0][0] < grant.execution_id:

@@ -9,7 +9,7 @@ A run that says when it stopped counts until then. There are two exceptions:
   hears the word to stop, or learns of its state, only then. Within that time a run counts until its reclaim,
   because from there on its slot is another's. One that goes on for longer counts whole.
 - Of a run whose end nobody saw it is known that its slot was held until the end of its attempt. It counts
-  until then, or until its execution runs again, and no further.
+  until then, and no further.
 
 Clocks that may be off shorten each run at both ends: only what certainly ran at once counts.
 """
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from stress.check.columns import attempt_keys, column, rows_of, taken
 from stress.recording import InjectedFault, Recording
 from stress.stage import FaultKind
-from stress.tables import NEVER, NONE, SECOND, Instants, Outcome, RunEnd, Table
+from stress.tables import NEVER, NONE, SECOND, Instants, Outcome, RunEnd
 
 OVERLAP_NS: Final = 4 * SECOND
 """How long an answer of the broker counts for a worker in doubt (3 s), and the time that a kill takes."""
@@ -54,8 +54,7 @@ def counted_runs(recording: Recording) -> CountedRuns:
     allowed_until = np.where(reclaimed, _overlap_until(recording, rows, over_at), over_at)
     starts, stops = column(runs, "started_at"), column(runs, "stopped_at")
     known = column(runs, "end") != RunEnd.UNKNOWN
-    again = next_starts(runs)
-    unseen = np.where(rows == NONE, starts, np.minimum(over_at, again))
+    unseen = np.where(rows == NONE, starts, over_at)
     seen = np.where(reclaimed & (stops <= allowed_until), np.minimum(stops, over_at), stops)
     ends = np.where(known, seen, unseen)
     return CountedRuns(
@@ -65,16 +64,6 @@ def counted_runs(recording: Recording) -> CountedRuns:
         allowed_until=allowed_until,
         known=known,
     )
-
-
-def next_starts(runs: Table) -> Instants:
-    """Return for each run when its execution was run again; NEVER: it was not."""
-    ids, starts = column(runs, "execution_id"), column(runs, "started_at")
-    order = np.lexsort((starts, ids))
-    found = np.full(len(runs), NEVER, np.int64)
-    same = ids[order[1:]] == ids[order[:-1]]
-    found[order[:-1][same]] = starts[order[1:][same]]
-    return found
 
 
 def _overlap_until(recording: Recording, rows: Instants, over_at: Instants) -> Instants:

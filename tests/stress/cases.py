@@ -6,7 +6,7 @@ from typing import Final
 from common.domain.states import Status
 from stress.check.verdict import Rule
 from stress.recording import Audit
-from stress.tables import NONE, Answer, status_code
+from stress.tables import NEVER, NONE, Answer, status_code
 from tests.stress.doctored import (
     ALONE,
     FREE,
@@ -23,9 +23,11 @@ from tests.stress.doctored import (
     never_ended,
     never_granted,
     ran_too_long,
+    rejected,
     sent_the_other_way,
     set_to,
     started_after_the_next,
+    together,
     with_one_more,
     without,
 )
@@ -61,6 +63,9 @@ CASES: Final[dict[str, Case]] = {
     ),
     "rejected": case(
         set_to("orders", 4, answer=Answer.REJECTED), "number 4 of submitter", Rule.NOTHING_UNEXPECTED
+    ),
+    "rejected, as it was answered": case(
+        together(rejected, forgotten), "was rejected", Rule.NOTHING_UNEXPECTED, Rule.COUNTERS_AGREE
     ),
     "answered with another": case(
         set_to("orders", 4, execution_id=5), "answered with execution 5", Rule.NOTHING_UNEXPECTED
@@ -100,6 +105,12 @@ CASES: Final[dict[str, Case]] = {
         Rule.NOTHING_UNEXPECTED,
     ),
     "never ended": case(never_ended, "was still running", Rule.NOTHING_STUCK, Rule.COUNTERS_AGREE),
+    "ended at no time": case(
+        set_to("executions", 4, completed_at=NEVER),
+        "was still completed",
+        Rule.NOTHING_STUCK,
+        Rule.COUNTERS_AGREE,
+    ),
     "never granted": case(
         never_granted,
         "was still queued",

@@ -153,6 +153,11 @@ def forgotten(recording: Recording) -> Recording:
     return replace(recording, **{name: rows[rows["execution_id"] != gone] for name, rows in tables.items()})
 
 
+def rejected(recording: Recording) -> Recording:
+    """Let the request of the execution that `forgotten` takes away have been refused."""
+    return changed(recording, "orders", int(recording.executions["number"][7]), answer=Answer.REJECTED)
+
+
 def admitted_twice(recording: Recording) -> Recording:
     double = int(recording.executions["execution_id"].max()) + 1
     rows = (recording.executions[-1:], recording.attempts[-1:], recording.runs[-1:])

@@ -78,6 +78,14 @@ def test_between_asking_and_answer_either_limit_may_be_in_force() -> None:
     ):
         changes = (changed_limit(2, asked, answered),)
         assert broken(hand_made(*lives, limit_changes=changes)) == rules, (asked, answered)
+    lowered = (changed_limit(1, 5, 10),)
+    assert broken(hand_made(*lives, limit=2, limit_changes=lowered)) == set()
+
+
+def test_a_limit_that_was_raised_must_be_used() -> None:
+    lives = Life(id=1, since=0, granted=1, ended=9_000), Life(id=2, since=0, granted=3_000, ended=9_000)
+    assert broken(hand_made(*lives, limit_changes=(changed_limit(2, 900, 1_100),))) == set()
+    assert broken(hand_made(*lives, limit_changes=(changed_limit(2, 700, 900),))) == {Rule.NO_IDLE_SLOT}
 
 
 def test_what_was_granted_before_the_limit_was_lowered_may_start_after_it() -> None:
@@ -101,6 +109,18 @@ def test_who_is_still_waiting_has_been_passed_by_all_behind_it() -> None:
     passed = hand_made(Life(id=1, since=0), Life(id=2, since=0, granted=2, ended=9), ended_at=at(10))
     assert broken(passed) == {Rule.GRANTED_IN_ORDER, Rule.NOTHING_STUCK}
     assert "while execution 1 waited" in found(passed, Rule.GRANTED_IN_ORDER).examples[0]
+
+
+def test_who_was_taken_back_and_waits_to_the_end_waits_from_then_on() -> None:
+    taken_back = Life(id=1, since=0, granted=1, ended=100, outcome=Outcome.RECLAIMED)
+    waiting = replace(taken_back, since=100, granted=None, ended=None, attempt=2)
+
+    def beside(granted: float) -> Recording:
+        other = Life(id=2, since=0, granted=granted, ended=200)
+        return hand_made(taken_back, waiting, other, limit=2)
+
+    assert broken(beside(50)) == {Rule.NOTHING_STUCK}
+    assert broken(beside(150)) == {Rule.NOTHING_STUCK, Rule.GRANTED_IN_ORDER}
 
 
 def reclaimed(stop: float | None, run_end: RunEnd = RunEnd.STOPPED) -> Recording:
