@@ -63,7 +63,7 @@ def _load(load: Load) -> str:
         f"{wording.counted(load.keys, 'concurrency key')} each" if load.keys else "",
         f"taking {load.mix}",
         wording.counted(load.submitters, "submitter"),
-        "as fast as the broker takes them" if load.rate is None else f"{load.rate:g} requests a second",
+        "as fast as the broker takes them" if load.rate is None else f"{load.rate:.3g} requests a second",
     ]
     return ", ".join(part for part in parts if part)
 

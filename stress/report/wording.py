@@ -8,6 +8,7 @@ from typing import Final
 from stress.check.verdict import Finding
 from stress.figures.values import FiveFigures, Recovery, Spread
 from stress.recording import Recording
+from stress.stage import FaultKind
 
 NOTHING: Final = "-"
 COST_HEADINGS: Final = ("Cost", "Rate", "Hand-over p50", "p99")
@@ -82,17 +83,18 @@ def finding(value: Finding) -> str:
 
 
 def five_rows(five: FiveFigures) -> list[tuple[str, str]]:
-    """Return the figures that are one number or one spread, each with its name."""
+    """Return the figures of one number or one spread, each with its name, as far as they were measured."""
     limited = "The same under a limit" if five.limit is None else f"The same, limit {five.limit}"
     violations = (
         f"order {five.order_violations:,}, limit {five.limit_violations:,}, other {five.other_violations:,}"
     )
-    return [
+    rows = [
         ("No-op executions, no limit", rate(five.per_second_unlimited)),
         (limited, rate(five.per_second_limited)),
         ("Hand-over at limit 1", spread(five.hand_over)),
         ("Violations", violations),
     ]
+    return [row for row in rows if row[1] != NOTHING]
 
 
 def cost_rows(five: FiveFigures) -> list[tuple[str, ...]]:
@@ -102,10 +104,15 @@ def cost_rows(five: FiveFigures) -> list[tuple[str, ...]]:
     return [(name, rate(point.executions_per_second), *ends(point.hand_over)) for name, point in named]
 
 
+def fault_name(kind: FaultKind, target: str) -> str:
+    """Say what was broken: the target, where the kind does not name it."""
+    return kind.value if target in kind.value.split() else f"{kind.value}: {target}"
+
+
 def recovery_row(value: Recovery) -> tuple[str, ...]:
     """Return how one fault was felt, under `RECOVERY_HEADINGS`."""
     return (
-        f"{value.kind.value}: {value.target}",
+        fault_name(value.kind, value.target),
         seconds(value.healed_seconds),
         count(value.lost_runs),
         seconds(value.reclaim_seconds),

@@ -18,8 +18,8 @@ from stress.report.plots.gallery import FAULTS_MAX, faults_to_draw
 from stress.report.plots.handover import draw_hand_over
 from stress.report.plots.lanes import LANES_MAX, Lanes, lay_out
 from stress.report.plots.levels import Bins, Levels
+from stress.report.plots.limits import LimitSpan, limit_spans
 from stress.report.plots.occupancy import draw_occupancy
-from stress.report.plots.queues import limit_steps
 from stress.report.plots.style import Picture, look
 from stress.report.run_report import StageReport
 from stress.stage import FaultKind
@@ -206,5 +206,35 @@ def test_the_limit_line_follows_every_change() -> None:
     plan = Plan(keys=2, limit=4, opened_at=SECOND)
     change = LimitChange(action=1, limit=None, asked_at=BEGAN_AT, answered_at=BEGAN_AT + 2 * SECOND)
     recording = replace(lawful(plan), limit_changes=(change,))
-    assert limit_steps(recording, 3) == [(0.0, 0), (1.0, 4), (2.0, None)]
-    assert limit_steps(recording, 1) == [(0.0, 0), (1.0, 4)]
+    assert [(span.began, span.limit) for span in limit_spans(recording, 3)] == [
+        (0.0, 0),
+        (1.0, 4),
+        (2.0, None),
+    ]
+    assert [(span.began, span.limit) for span in limit_spans(recording, 1)] == [(0.0, 0), (1.0, 4)]
+
+
+EDGES = np.arange(8.0)
+
+
+def test_what_stands_above_a_limit_is_shown_but_in_the_bin_of_its_change() -> None:
+    span = LimitSpan(began=1.5, ended=5.5, limit=2)
+    assert span.excess(EDGES, np.array([9.0, 9, 3, 2, 4, 9, 9])).tolist() == [0, 0, 1, 0, 2, 0, 0]
+
+
+def test_what_was_begun_under_a_higher_limit_may_end_but_not_be_replaced() -> None:
+    span = LimitSpan(began=0.0, ended=9.0, limit=2, lowered=True)
+    assert span.excess(EDGES, np.array([4.0, 4, 3, 4, 3, 2, 3])).tolist() == [0, 0, 0, 2, 0, 0, 1]
+
+
+def test_a_lawful_stage_shows_no_excess() -> None:
+    at = SECOND // 4
+    recording = lawful(Plan(actions=1, limit=4, new_limits=(NewLimit(0, 1, at), NewLimit(0, 3, 2 * at))))
+    attempts = recording.attempts
+    bins = Bins.over(recording.began_at, recording.ended_at, 300)
+    most = Levels.of(attempts["granted_at"], attempts["ended_at"], bins).most
+    spans = limit_spans(recording, 0)
+    assert [span.lowered for span in spans] == [False, True, False]
+    edges = bins.seconds_since(recording.began_at)
+    assert not any(span.excess(edges, most).any() for span in spans)
+    assert spans[1].excess(edges, np.where(edges[:-1] > 0.4, 2, most)).any()

@@ -30,6 +30,7 @@ from stress.report.plots.style import (
     say_nothing_there,
 )
 from stress.report.run_report import StageReport
+from stress.report.wording import fault_name
 from stress.tables import SECOND
 
 _BEFORE_SECONDS: Final = 2.0
@@ -56,12 +57,13 @@ def draw_fault(report: StageReport, number: int) -> Picture:
     until = _until(fault, recovery)
     began_at = fault.began_at - int(_BEFORE_SECONDS * SECOND)
     lanes = lay_out(recording, fault, began_at, fault.began_at + int(until * SECOND))
-    title = f"{report.stage.title}: {fault.kind.value} ({fault.target})"
+    title = f"{report.stage.title}: {fault_name(fault.kind, fault.target)}"
     rows = max(sum(lanes.counts), 4)
     figure = new_figure(title, _STRIP_INCHES + _LANE_INCHES * rows + 1.25)
     strip, axes = figure.subplots(2, 1, sharex=True, height_ratios=[_STRIP_INCHES, _LANE_INCHES * rows])
     axes.set_xlim(-_BEFORE_SECONDS, until)
     _mark_moments(strip, axes, _moments(fault, recovery), until)
+    axes.axvspan(0, _healed(fault), color=RED, alpha=0.08, linewidth=0, zorder=0)
     if lanes.bars:
         processes = sorted({bar.process for bar in lanes.bars})
         _draw_bars(axes, lanes, processes, narrow=(until + _BEFORE_SECONDS) / _PARTS)
@@ -86,8 +88,12 @@ def draw_fault(report: StageReport, number: int) -> Picture:
     )
 
 
+def _healed(fault: InjectedFault) -> float:
+    return (fault.healed_at - fault.began_at) / SECOND
+
+
 def _until(fault: InjectedFault, recovery: Recovery | None) -> float:
-    healed = (fault.healed_at - fault.began_at) / SECOND
+    healed = _healed(fault)
     if recovery is None:
         return min(healed + _UNRECOVERED_SECONDS, _LONGEST_SECONDS)
     known = [healed, recovery.reclaim_seconds or 0.0]
@@ -97,12 +103,12 @@ def _until(fault: InjectedFault, recovery: Recovery | None) -> float:
 
 
 def _moments(fault: InjectedFault, recovery: Recovery | None) -> list[tuple[float, str, str]]:
-    healed = (fault.healed_at - fault.began_at) / SECOND
+    healed = _healed(fault)
     moments = [(0.0, fault.kind.value, RED), (healed, f"whole again: {healed:.1f} s", BLUE)]
     if recovery is not None and recovery.recovered_seconds is not None:
         recovered = recovery.recovered_seconds
         moments.append((recovered, f"as before: {recovered:.1f} s", GREEN))
-    return moments
+    return sorted(moments)
 
 
 def _mark_moments(strip: Axes, axes: Axes, moments: Sequence[tuple[float, str, str]], until: float) -> None:
@@ -123,7 +129,6 @@ def _mark_moments(strip: Axes, axes: Axes, moments: Sequence[tuple[float, str, s
             color=color,
             fontweight="bold",
         )
-    axes.axvspan(0, moments[1][0], color=RED, alpha=0.08, linewidth=0, zorder=0)
 
 
 def _draw_bars(axes: Axes, lanes: Lanes, processes: Sequence[int], *, narrow: float) -> None:
@@ -161,7 +166,8 @@ def _draw_again(axes: Axes, lanes: Lanes) -> None:
         axes.annotate(
             "",
             xy=(next_one.began, next_one.lane),
-            xytext=(lost.ended, lost.lane),
+            # Of a paused worker a run lasts until its process is gone, long after it was taken away.
+            xytext=(min(lost.ended, next_one.began), lost.lane),
             arrowprops={"arrowstyle": "-|>", "color": RED, "linewidth": 1, "shrinkA": 0, "shrinkB": 0},
             zorder=4,
         )
@@ -195,8 +201,8 @@ def _legend(lanes: Lanes, processes: Sequence[int]) -> list[Patch]:
 
 
 def _in_words(fault: InjectedFault, recovery: Recovery | None, names: str) -> str:
-    healed = (fault.healed_at - fault.began_at) / SECOND
-    words = f"{fault.kind.value} {fault.target}; whole again after {healed:.1f} s"
+    healed = _healed(fault)
+    words = f"{fault_name(fault.kind, fault.target)}; whole again after {healed:.1f} s"
     if recovery is None:
         return f"{words}. Runs in {names or 'no queue'}."
     recovered = recovery.recovered_seconds

@@ -12,7 +12,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from stress.report.plots.levels import Bins, Floats, Levels
-from stress.report.plots.queues import busiest, highest_limit, limit_steps, name_of
+from stress.report.plots.limits import LimitSpan, limit_spans
+from stress.report.plots.queues import busiest, name_of
 from stress.report.plots.style import (
     BLUE,
     INK,
@@ -56,7 +57,7 @@ def draw_occupancy(report: StageReport) -> Picture:
             bins.seconds_since(timeline.began_at),
             Levels.of(held[queue]["granted_at"], held[queue]["ended_at"], bins),
             Levels.of(ran[queue]["started_at"], ran[queue]["stopped_at"], bins),
-            limit_steps(recording, queue),
+            limit_spans(recording, queue),
         )
         panel.set_ylabel(name_of(queue, report.stage.load), rotation=0, ha="right", va="center", fontsize=8.5)
     if queues:
@@ -82,34 +83,26 @@ def _by_queue(table: Table, queues: list[int]) -> dict[int, Table]:
     return {queue: table[table["queue"] == queue] for queue in queues}
 
 
-def _draw_queue(
-    panel: Axes, edges: Floats, held: Levels, running: Levels, limits: list[tuple[float, int | None]]
-) -> None:
+def _draw_queue(panel: Axes, edges: Floats, held: Levels, running: Levels, spans: list[LimitSpan]) -> None:
     panel.stairs(running.most, edges, fill=True, color=SKY, alpha=0.45, linewidth=0)
     panel.stairs(running.mean, edges, fill=True, color=BLUE, alpha=0.55, linewidth=0)
     panel.stairs(held.most, edges, baseline=None, color=BLUE, linewidth=1)
-    limit = highest_limit(limits)
-    top = max(limit or 0, 1, held.most.max(), running.most.max())
+    limits = [span.limit for span in spans if span.limit is not None]
+    top = max(*limits, 1, held.most.max(), running.most.max())
     counted(panel, ticks=2)
     panel.set_ylim(0, top * 1.22)
-    if limit is None:
-        return
-    panel.set_yticks([0, top])
-    ends = [second for second, _ in limits[1:]] + [float(edges[-1])]
-    for (second, value), end in zip(limits, ends, strict=True):
-        if value is None or end <= second:
+    if limits:
+        panel.set_yticks([0, top])
+    for span in spans:
+        if span.limit is None:
             continue
-        panel.hlines(value, second, end, color=INK, linewidth=1.1, linestyle=(0, (5, 2)))
-        _draw_excess(panel, edges, np.maximum(held.most, running.most), (second, end, value))
-
-
-def _draw_excess(panel: Axes, edges: Floats, most: Floats, span: tuple[float, float, int]) -> None:
-    """Paint what stood above a limit; beside a change the bin that holds both limits is left out."""
-    second, end, limit = span
-    inside = (edges[:-1] >= second) & (edges[1:] <= end)
-    over = np.where(inside & (most > limit), most, limit)
-    if (over > limit).any():
-        panel.stairs(over, edges, baseline=limit, fill=True, color=RED, hatch="////", linewidth=0)
+        end = min(span.ended, float(edges[-1]))
+        panel.hlines(span.limit, span.began, end, color=INK, linewidth=1.1, linestyle=(0, (5, 2)))
+        over = span.excess(edges, np.maximum(held.most, running.most))
+        if over.any():
+            panel.stairs(
+                over + span.limit, edges, baseline=span.limit, fill=True, color=RED, hatch="////", linewidth=0
+            )
 
 
 def _legend(*, limited: bool) -> list[Line2D | Patch]:
