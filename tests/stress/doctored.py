@@ -13,7 +13,7 @@ import numpy as np
 from common.domain.states import Status
 from stress.check.verdict import Rule
 from stress.recording import Recording
-from stress.tables import NEVER, SECOND, Outcome, RunEnd, Table, status_code
+from stress.tables import NEVER, SECOND, Answer, Outcome, RunEnd, Table, status_code
 from tests.stress.histories import MILLISECOND, Plan
 
 Doctor = Callable[[Recording], Recording]
@@ -48,6 +48,10 @@ def changed(recording: Recording, table: str, row: int, **values: Any) -> Record
     return replace(recording, **{table: copy})
 
 
+def with_tables(recording: Recording, **tables: Any) -> Recording:
+    return replace(recording, **tables)
+
+
 def set_to(table: str, row: int, **values: Any) -> Doctor:
     return lambda recording: changed(recording, table, row, **values)
 
@@ -63,7 +67,7 @@ def moved(table: str, row: int, name: str, milliseconds: float) -> Doctor:
 
 
 def without(table: str, row: int) -> Doctor:
-    return lambda recording: replace(recording, **{table: np.delete(getattr(recording, table), row)})
+    return lambda recording: with_tables(recording, **{table: np.delete(getattr(recording, table), row)})
 
 
 def with_one_more(table: str, row: int, **values: Any) -> Doctor:
@@ -71,7 +75,7 @@ def with_one_more(table: str, row: int, **values: Any) -> Doctor:
 
     def doctor(recording: Recording) -> Recording:
         old: Table = getattr(recording, table)
-        more = replace(recording, **{table: np.append(old, old[row : row + 1])})
+        more = with_tables(recording, **{table: np.append(old, old[row : row + 1])})
         return changed(more, table, len(old), **values)
 
     return doctor
