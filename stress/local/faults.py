@@ -20,12 +20,11 @@ from localservers.services import Service
 from localservers.threads import to_the_end
 from stress.api import Api
 from stress.local.deaths import DeathWatch
-from stress.local.purging import purge, queues_to_purge
+from stress.local.purging import throw_away
 from stress.local.services import Services
 from stress.recording import InjectedFault
 from stress.stage import FaultKind, PlannedFault
 
-_PURGE_AGAIN_SECONDS: Final = 0.5
 _DATABASE: Final = "database"
 _BROKER: Final = "broker"
 
@@ -121,15 +120,10 @@ async def _restart(parts: Parts, fault: PlannedFault, name: str, server: _Server
 
 async def _purge(parts: Parts, fault: PlannedFault) -> InjectedFault:
     async with parts.locks[_BROKER]:
-        queues = queues_to_purge((await _worker_ids(parts)).values())
-        loop = asyncio.get_running_loop()
-        began_at, over_at = time.time_ns(), loop.time() + fault.lasting_seconds
-        messages = await purge(parts.amqp_url, queues)
-        # What stands in a queue is gone the moment somebody takes it: several strokes hit something.
-        while loop.time() < over_at:
-            await asyncio.sleep(_PURGE_AGAIN_SECONDS)
-            messages += await purge(parts.amqp_url, queues)
-        return _happened(fault, f"{messages} messages in {len(queues)} queues", began_at)
+        worker_ids = (await _worker_ids(parts)).values()
+        began_at = time.time_ns()
+        messages = await throw_away(parts.amqp_url, worker_ids, fault.lasting_seconds)
+        return _happened(fault, f"{messages} messages", began_at)
 
 
 async def _worker_ids(parts: Parts) -> dict[str, str]:
