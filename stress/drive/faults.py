@@ -4,6 +4,7 @@ In: the faults of a stage. Out: each as it happened. A limit is changed over HTT
 everything else is done by the `Breaker` of a private installation. Next: `installation`.
 """
 
+import asyncio
 from collections.abc import Sequence
 
 from stress.drive.clock import Clock
@@ -67,7 +68,7 @@ class Faults:
 
     async def _change_limit(self, fault: PlannedFault) -> InjectedFault:
         changed = await self._limits.change(fault.target, fault.limit)
-        await self._progression.wait_until(fault.at_seconds + fault.lasting_seconds)
+        await asyncio.sleep(fault.lasting_seconds)
         restored = await self._limits.restore(fault.target)
         return InjectedFault(
             kind=fault.kind,

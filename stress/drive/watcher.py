@@ -156,12 +156,11 @@ class Watcher:
             await self._of.limits.lift()
 
     def _worth_a_look(self) -> list[int]:
-        """Return all actions, or once everything was sent those that have not ended."""
+        """Return all actions, or once everything was sent those that are not done."""
         if not self._all_sent:
             return list(range(len(self._now)))
-        ended = self._now[:, 1] - self._before[:, 1]
-        # Where all have ended and a fault goes on, one look after the other still shows that time passes.
-        return np.flatnonzero(ended < self._due).tolist() or [0]
+        # Where all are done and a fault goes on, one look after the other still shows that time passes.
+        return np.flatnonzero(~self._done).tolist() or [0]
 
     def _is_stuck(self) -> bool:
         """Whether nothing has moved for so long that nothing will."""
@@ -191,5 +190,11 @@ class Watcher:
         return self._of.progression.confirmed == len(self._of.orders)
 
     @property
+    def _done(self) -> NDArray[np.bool_]:
+        """Which actions have ended all that is due, and have nothing left; others may use them, too."""
+        ended = self._now[:, 1] - self._before[:, 1]
+        return (ended >= self._due) & ~self._lines.any(axis=1)
+
+    @property
     def _all_ended(self) -> bool:
-        return self._all_sent and bool((self._now[:, 1] - self._before[:, 1] >= self._due).all())
+        return self._all_sent and bool(self._done.all())

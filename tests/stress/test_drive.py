@@ -3,11 +3,13 @@
 Most tests share one system; each is a stage of its own, as in a run: the same actions, another token.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 import pytest_asyncio
@@ -23,7 +25,7 @@ from stress.names import ACTIONS_VARIABLE, MARKS_VARIABLE
 from stress.progress import Progress
 from stress.recording import Recording
 from stress.stage import FaultKind, Load, PlannedFault, Purpose, Stage
-from stress.tables import NEVER, Answer, Outcome, RunEnd, Table, status_code
+from stress.tables import NEVER, NONE, Answer, Outcome, RunEnd, Table, status_code
 from tests.contract.cable import cable_to
 from tests.e2e.processes import System, running
 
@@ -193,6 +195,26 @@ async def test_a_limit_is_changed_while_orders_arrive_in_step(place: Installatio
     due_at = sent_at[0] + np.arange(EXECUTIONS) / rate * 1e9
     assert (sent_at - due_at).min() > -10_000_000, "nothing is sent before it is due"
     assert restored.asked_at - changed.asked_at >= 300_000_000
+
+
+async def test_what_somebody_else_submits_meanwhile_has_no_number(place: Installation) -> None:
+    submitted: list[asyncio.Task[httpx.Response]] = []
+    async with httpx.AsyncClient() as http:
+
+        def submit_once(progress: Progress) -> None:
+            if not submitted and progress.sent:
+                stranger = {"action_ref": "stress.00", "parameters": {"number": 7, "milliseconds": 0}}
+                url = f"{place.http_urls[0]}/api/v1/executions"
+                submitted.append(asyncio.create_task(http.post(url, json=stranger)))
+
+        recording = await drive_stage(
+            stage(rate=200), place, seed=7, show=submit_once, number=1, stages=1, breaker=None
+        )
+        stranger_id = (await submitted[0]).json()["id"]
+    executions, runs = recording.executions, recording.runs
+    assert sorted(executions["number"]) == [NONE, *range(EXECUTIONS)]
+    assert executions["number"][executions["execution_id"] == stranger_id].tolist() == [NONE]
+    assert runs["number"][runs["execution_id"] == stranger_id].tolist() == [NONE]
 
 
 async def test_an_installation_without_a_shared_folder(database_url: str, amqp_url: str) -> None:
