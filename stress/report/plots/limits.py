@@ -26,7 +26,7 @@ class LimitSpan:
     """Before, more were allowed: those may end first, and nobody takes their places."""
 
     def excess(self, edges: Floats, most: Floats) -> Floats:
-        """Return for each bin how many stood above the limit; the bin of a change holds both, and has none."""
+        """Return for each bin how many stood above the limit; none in the bin of a change."""
         over = np.zeros(len(most))
         if self.limit is None:
             return over

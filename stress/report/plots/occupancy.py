@@ -34,7 +34,8 @@ _PANEL_INCHES: Final = 0.72
 _CAPTION: Final = (
     "Slots of each queue over time. The blue line is the most that were held at once in each moment, by the "
     "record; the light area is the most that really ran, by the actions' own clocks, the dark area how many "
-    "ran on average. Nothing may rise above the dashed line, which is the limit; what does is red."
+    "ran on average. Nothing may rise above the dashed line, which is the limit; what does is red. What had "
+    "begun before a limit was lowered may end above it."
 )
 
 
