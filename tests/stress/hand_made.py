@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 
 from common.domain.states import Status
+from stress.check.judge import judge
+from stress.check.verdict import Rule
 from stress.mix import DurationMix
-from stress.recording import Recording
-from stress.stage import Load, Purpose, Stage
+from stress.recording import InjectedFault, Recording
+from stress.stage import FaultKind, Load, Purpose, Stage
 from stress.tables import (
     ATTEMPT,
     EXECUTION,
@@ -70,6 +72,18 @@ def hand_made(*lives: Life, limit: int | None = 1, actions: int = 1, keys: int =
     }
     fields["orders"] = _orders(fields["executions"])
     return Recording(**(fields | rest))
+
+
+def fault(kind: FaultKind, began: float, healed: float) -> InjectedFault:
+    """Return a fault that befell the second worker."""
+    return InjectedFault(
+        kind=kind, target="it", began_at=at(began), healed_at=at(healed), lost_worker=WORKERS[1]
+    )
+
+
+def broken(recording: Recording) -> set[Rule]:
+    """Return the rules that are broken."""
+    return {finding.rule for finding in judge(recording).broken}
 
 
 def _stage(lives: Sequence[Life], limit: int | None, actions: int, keys: int, purpose: Purpose) -> Stage:

@@ -1,22 +1,17 @@
 """Where a rule begins and where it ends: one instant, one slot, one window to either side."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from stress.check.judge import judge
 from stress.check.verdict import Finding, Rule
 from stress.figures.measure import measure
-from stress.recording import InjectedFault, LimitChange, Recording
+from stress.recording import ActionCounters, LimitChange, Recording
 from stress.stage import FaultKind
 from stress.tables import NONE, Outcome, RunEnd
-from tests.stress.hand_made import Life, at, hand_made
+from tests.stress.hand_made import Life, at, broken, fault, hand_made
 from tests.stress.simulated_queue import WORKERS
-
-
-def broken(recording: Recording) -> set[Rule]:
-    return {finding.rule for finding in judge(recording).broken}
 
 
 def found(recording: Recording, rule: Rule) -> Finding:
@@ -25,12 +20,6 @@ def found(recording: Recording, rule: Rule) -> Finding:
 
 def changed_limit(limit: int | None, asked: float, answered: float) -> LimitChange:
     return LimitChange(action=0, limit=limit, asked_at=at(asked), answered_at=at(answered))
-
-
-def fault(kind: FaultKind, began: float, healed: float) -> InjectedFault:
-    return InjectedFault(
-        kind=kind, target="it", began_at=at(began), healed_at=at(healed), lost_worker=WORKERS[1]
-    )
 
 
 def test_a_slot_that_is_freed_makes_room_at_that_very_instant() -> None:
@@ -206,42 +195,8 @@ def test_requests_that_were_sent_again_are_judged_against_all_others() -> None:
     assert sent([1, 1, 2, 1], [1, 3, 2, 4]) == {Rule.ADMITTED_IN_ORDER}
 
 
-def idle(seconds: float, **rest: Any) -> set[Rule]:
-    """A slot that was free beside somebody waiting for so long."""
-    waiting = Life(id=2, since=5, granted=10 + seconds * 1000, ended=20 + seconds * 1000)
-    return broken(hand_made(Life(id=1, since=0, granted=1, ended=10), waiting, **rest))
-
-
-def test_a_slot_may_be_idle_for_as_long_as_the_watchdog_takes() -> None:
-    assert idle(2.0) == set()
-    assert idle(2.1) == {Rule.NO_IDLE_SLOT}
-    assert idle(2.1, idle_allowed_seconds=2.2) == set()
-
-
-def test_nothing_is_idle_before_it_was_let_go() -> None:
-    assert idle(9.0, opened_at=at(8_000)) == set()
-    assert idle(9.0, opened_at=at(5_000)) == {Rule.NO_IDLE_SLOT}
-
-
-@pytest.mark.parametrize(
-    ("kind", "settling_seconds"), [(FaultKind.KILL_EXECUTOR, 6), (FaultKind.PURGE_QUEUES, 13)]
-)
-def test_while_something_is_broken_and_until_it_has_settled_idle_slots_are_excused(
-    kind: FaultKind, settling_seconds: int
-) -> None:
-    faults = (fault(kind, 1_000, 1_000),)
-    assert idle(1 + settling_seconds + 1.9, faults=faults) == set()
-    assert idle(1 + settling_seconds + 2.1, faults=faults) == {Rule.NO_IDLE_SLOT}
-    assert idle(2.1, faults=(fault(kind, 5_000, 6_000),)) == {Rule.NO_IDLE_SLOT}
-
-
-def test_a_limit_that_is_changed_excuses_no_idle_slot() -> None:
-    assert idle(2.1, faults=(fault(FaultKind.CHANGE_LIMIT, 5, 2_000),)) == {Rule.NO_IDLE_SLOT}
-
-
-def test_without_a_limit_as_many_are_granted_as_one_grant_takes() -> None:
-    in_turns = [Life(id=n, since=0, granted=1_500 * n, ended=10_000) for n in (1, 2, 3, 4)]
-    assert broken(hand_made(*in_turns, limit=None)) == set()
-    assert broken(hand_made(*in_turns, limit=9)) == {Rule.NO_IDLE_SLOT}
-    late = replace(in_turns[-1], granted=7_000)
-    assert broken(hand_made(*in_turns[:-1], late, limit=None)) == {Rule.NO_IDLE_SLOT}
+def test_while_one_is_stuck_nobody_knows_who_waits_or_is_active() -> None:
+    says = ActionCounters(
+        enqueued_before=0, enqueued=1, completed_before=0, completed=0, queue_length=1, active_count=1
+    )
+    assert broken(hand_made(Life(id=1, since=0, granted=1), counters=(says,))) == {Rule.NOTHING_STUCK}

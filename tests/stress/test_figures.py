@@ -46,8 +46,8 @@ def test_a_hand_over_reaches_from_the_stop_to_the_next_start_of_who_was_waiting(
 def test_each_grant_takes_the_slot_that_has_been_free_for_longest() -> None:
     handed = measure(
         hand_made(
-            Life(id=1, since=0, granted=1, ended=10),
-            Life(id=2, since=0, granted=1, ended=12),
+            Life(id=1, since=0, granted=1, ended=12),
+            Life(id=2, since=0, granted=1, ended=10),
             Life(id=3, since=0, granted=14, ended=30),
             Life(id=4, since=0, granted=15, ended=30),
             limit=2,
@@ -56,11 +56,12 @@ def test_each_grant_takes_the_slot_that_has_been_free_for_longest() -> None:
     assert in_milliseconds(handed) == (2, 3.0, 4.0)
 
 
-def test_what_was_cut_off_hands_nothing_over() -> None:
+@pytest.mark.parametrize("run_end", [RunEnd.KILLED, RunEnd.STOPPED])
+def test_what_was_cut_off_hands_nothing_over(run_end: RunEnd) -> None:
     lost = hand_made(
-        Life(id=1, since=0, granted=1, stop=5, ended=3_000, outcome=Outcome.RECLAIMED, run_end=RunEnd.KILLED),
-        Life(id=1, since=3_000, granted=3_001, ended=3_010, attempt=2),
+        Life(id=1, since=0, granted=1, stop=5, ended=3_000, outcome=Outcome.RECLAIMED, run_end=run_end),
         Life(id=2, since=0, granted=3_014, ended=3_020),
+        Life(id=3, since=0, granted=3_024, ended=3_030),
     )
     assert in_milliseconds(measure(lost).hand_over) == (1, 4.0, 4.0)
 

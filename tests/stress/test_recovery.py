@@ -98,24 +98,25 @@ def test_a_lost_worker_is_recovered_from_when_all_that_it_ran_has_a_slot_again()
     assert recovery.kind is FaultKind.KILL_WORKER
 
 
-def test_runs_that_were_seen_to_be_killed_are_lost_whoever_ran_them() -> None:
-    lives = (
-        Life(
-            id=1,
-            since=0,
-            granted=1,
-            stop=6_010,
-            ended=8_000,
-            outcome=Outcome.RECLAIMED,
-            run_end=RunEnd.KILLED,
-        ),
-        Life(id=1, since=8_000, granted=8_005, ended=8_010, attempt=2),
-        Life(id=2, since=0, granted=1, stop=2, ended=5_000, outcome=Outcome.RECLAIMED, run_end=RunEnd.KILLED),
-        Life(id=2, since=5_000, granted=5_005, ended=5_010, attempt=2),
-    )
-    recovery = only(hand_made(*lives, limit=2, faults=(broken_at(6_000),)))
+def test_runs_that_were_killed_while_it_lasted_are_lost_whoever_ran_them() -> None:
+    def killed(execution_id: int, at_ms: float) -> tuple[Life, Life]:
+        first = Life(id=execution_id, since=0, granted=1, stop=at_ms, ended=8_000 + execution_id)
+        lost = replace(first, outcome=Outcome.RECLAIMED, run_end=RunEnd.KILLED)
+        return lost, Life(id=execution_id, since=8_005, granted=8_005, ended=8_010, attempt=2)
+
+    recording = hand_made(*killed(1, 2), *killed(2, 6_010), *killed(3, 6_600), limit=3)
+    recovery = only(replace(recording, faults=(broken_at(6_000),)))
     assert recovery.lost_runs == 1
     assert recovery.reclaim_seconds == pytest.approx(2.005)
+
+
+def test_one_that_waits_all_along_makes_a_stall_whoever_comes_and_goes_meanwhile() -> None:
+    starts = [*range(0, 6_000, 20), *range(9_000, 16_000, 20)]
+    lives = [Life(id=n, since=start, granted=start, ended=start + 10) for n, start in enumerate(starts, 1)]
+    lives += [Life(id=9_998, since=5_000, granted=9_000, ended=9_010)]
+    lives += [Life(id=9_999, since=5_990, granted=5_995, ended=6_005)]
+    recording = hand_made(*lives, limit=None, faults=(broken_at(6_000),))
+    assert only(recording).stall_seconds == pytest.approx(3.0)
 
 
 def test_what_never_had_its_slot_again_was_not_reclaimed() -> None:
