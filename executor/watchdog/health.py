@@ -10,6 +10,8 @@ from typing import Final
 
 _GAP_SHARE: Final = 3
 """A gap of a third of a lease is an outage: who renews each half lease still has a sixth of it left."""
+_LOOKS_IN_A_GAP: Final = 3
+"""One look that comes late, or takes long, is no gap yet."""
 
 
 class Health:
@@ -19,6 +21,11 @@ class Health:
         self._lease = timedelta(seconds=lease_seconds)
         self._well_since: datetime | None = None
         self._seen_at: datetime | None = None
+
+    @property
+    def look_seconds(self) -> float:
+        """How often it must be fed, or looks themselves would seem to be gaps."""
+        return self._lease.total_seconds() / _GAP_SHARE / _LOOKS_IN_A_GAP
 
     def seen(self, at: datetime) -> None:
         """Note that the database answered when its clock said `at`."""

@@ -45,14 +45,20 @@ class Leases:
         self._event_result_max_bytes = event_result_max_bytes
         self._rows_max = rows_max
         self._health = Health(lease_seconds)
+        self.look_seconds = self._health.look_seconds
+        """How often `look` is wanted at least."""
 
-    async def reclaim_lost(self) -> int:
-        """Take back what lost workers held."""
+    async def look(self) -> int:
+        """See how the database is: nothing is healed by that."""
         try:
             self._health.seen(await self._database.fetchval("SELECT clock_timestamp()"))
         except (Unavailable, asyncpg.PostgresError):
             self._health.lost()
             raise
+        return 0
+
+    async def reclaim_lost(self) -> int:
+        """Take back what lost workers held, as `look` has seen the database."""
         as_of = self._health.well_for_a_lease()
         if as_of is None:
             return 0

@@ -77,12 +77,17 @@ class Watchdog:
                 tasks.create_task(self._repeat(sweep, full_at=SWEEP_ROWS_MAX), name=sweep.__name__)
             for sweep in paced:
                 tasks.create_task(self._repeat(sweep), name=sweep.__name__)
+            look_seconds = min(self._interval_seconds, self.leases.look_seconds)
+            tasks.create_task(self._repeat(self.leases.look, every_seconds=look_seconds), name="look")
         raise AssertionError("sweeps end by cancellation only")
 
-    async def _repeat(self, sweep: Sweep, *, full_at: float = math.inf) -> NoReturn:
+    async def _repeat(
+        self, sweep: Sweep, *, full_at: float = math.inf, every_seconds: float | None = None
+    ) -> NoReturn:
+        pause_seconds = self._interval_seconds if every_seconds is None else every_seconds
         while True:
             if await self._attempt(sweep) < full_at:
-                await asyncio.sleep(self._interval_seconds)
+                await asyncio.sleep(pause_seconds)
 
     async def _attempt(self, sweep: Sweep) -> int:
         name = sweep.__name__

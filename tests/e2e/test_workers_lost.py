@@ -10,6 +10,8 @@ from tests.e2e.processes import running
 from tests.e2e.traffic import until
 
 SHORT_LEASE = {"TURNSTILE_LEASE_DURATION": "3s", "TURNSTILE_HEARTBEAT_INTERVAL": "1s"}
+# The health of the database is looked at more often than that, or each tick would seem to be an outage.
+SLOW_WATCHDOG = {**SHORT_LEASE, "TURNSTILE_WATCHDOG_INTERVAL": "1500ms"}
 
 
 async def test_the_work_of_a_killed_worker_goes_back_to_the_head_and_is_run_again(
@@ -24,7 +26,7 @@ async def test_the_work_of_a_killed_worker_goes_back_to_the_head_and_is_run_agai
         for n in range(5)
     ]
     async with (
-        running(database_url, amqp_url, settings=SHORT_LEASE) as system,
+        running(database_url, amqp_url, settings=SLOW_WATCHDOG) as system,
         history_of(database_url) as history,
         httpx.AsyncClient(base_url=f"{system.http_url}/api/v1") as http,
     ):

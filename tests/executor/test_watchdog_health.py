@@ -33,6 +33,11 @@ def test_a_whole_lease_of_looks_is_healthy() -> None:
     assert looks(*range(16)).well_for_a_lease() == at(15)
 
 
+def test_a_look_that_comes_late_is_no_gap() -> None:
+    every = Health(LEASE_SECONDS).look_seconds
+    assert looks(*(n * 2 * every for n in range(100))).well_for_a_lease() is not None
+
+
 def test_an_outage_starts_the_lease_anew() -> None:
     health = looks(*range(20))
     health.lost()
