@@ -98,4 +98,4 @@ class Asked:
             f"{self.executors} executors, {self.workers} workers, lease {format_duration(self.lease_seconds)}"
         )
         what = f"preset {self.preset}" if self.preset else "the default run"
-        return f"{what}, seed {self.seed}" + (f", private servers, {where}" if self.local else "")
+        return what + (f", private servers, {where}" if self.local else "")

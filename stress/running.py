@@ -16,6 +16,7 @@ from rich.console import Console
 
 from common.command_line import EXIT_FAILED, EXIT_UNREACHABLE, CommandFailed
 from common.domain.errors import TurnstileError
+from common.telemetry import configure_logging
 from localservers import LocalServersError
 from localservers.signals import until_signal
 from stress.asked import Asked
@@ -38,6 +39,8 @@ _WORKER_CONCURRENCY: Final = 50
 def run_to_the_end(asked: Asked, place: Installation | None, folder: Path, *, command: Sequence[str]) -> int:
     """Carry out a run; return its exit code. Raises CommandFailed where it could not even begin."""
     console = console_for_lines()
+    # What is lost and found again meanwhile is in the report; only what nobody expected is told here.
+    configure_logging(level="ERROR", form="console")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         work = _run(asked, place, folder, " ".join(["stress", *command]), console)

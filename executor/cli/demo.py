@@ -27,15 +27,16 @@ def demo(
     from common.domain.errors import TurnstileError  # noqa: PLC0415
     from executor.demo import run, system  # noqa: PLC0415
     from localservers import LocalServersError  # noqa: PLC0415
+    from localservers.signals import until_signal  # noqa: PLC0415
 
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = _LINE_WIDTH_ELSEWHERE
     try:
         if stay:
-            code = asyncio.run(run.until_signal(console, run.stay(console), code_when_told=0))
+            code = asyncio.run(until_signal(run.stay(console), say=console.print, code_when_told=0))
         else:
-            code = asyncio.run(run.until_signal(console, run.run_job(console), code_when_told=None))
+            code = asyncio.run(until_signal(run.run_job(console), say=console.print))
     except LocalServersError as error:
         raise CommandFailed(str(error), exit_code=error.exit_code) from None
     except system.NoExamples as error:

@@ -4,13 +4,12 @@ In: a console. Out: an exit code, and nothing else: no process and no folder out
 """
 
 import asyncio
-import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from rich.console import Console
 
@@ -25,7 +24,6 @@ from executor.demo.watch import watch
 
 EXIT_BROKEN: Final = 1
 _OPEN_SECONDS: Final = 10.0
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 async def run_job(console: Console) -> int:
@@ -47,34 +45,6 @@ async def stay(console: Console) -> int:
         while True:
             system.check()
             await asyncio.sleep(1)
-
-
-async def until_signal(
-    console: Console, work: Coroutine[Any, Any, int], *, code_when_told: int | None
-) -> int:
-    """Run `work` to its end, or until Ctrl-C, SIGTERM or SIGHUP; either way it tidies up to the end.
-
-    A signal's exit code is `code_when_told`, or 128 and its number where that is None.
-    """
-    task = asyncio.create_task(work, name="demo")
-    told: list[signal.Signals] = []
-
-    def on_signal(number: signal.Signals) -> None:
-        if not told:
-            console.print("Stopping", soft_wrap=True)
-            task.cancel()
-        told.append(number)
-
-    loop = asyncio.get_running_loop()
-    for number in _SIGNALS:
-        loop.add_signal_handler(number, on_signal, number)
-    try:
-        return await task
-    except asyncio.CancelledError:
-        if not told:
-            # Our output was closed: `rich` ends the process with SystemExit, and that cancels us.
-            raise
-        return 128 + told[0] if code_when_told is None else code_when_told
 
 
 @asynccontextmanager
