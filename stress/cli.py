@@ -70,7 +70,12 @@ def run_command(
     ] = Path("stress-report"),
     executors: Annotated[int, typer.Option(help="With --local: how many.")] = 2,
     workers: Annotated[int, typer.Option(help="With --local: how many.")] = 2,
-    lease: Annotated[str, typer.Option(help="With --local: of the workers.", metavar="DURATION")] = "15s",
+    lease: Annotated[
+        str | None,
+        typer.Option(
+            help="With --local: of the workers; 15s, and 3s for smoke, unless given.", metavar="DURATION"
+        ),
+    ] = None,
     amqp_url: Annotated[
         str | None, typer.Option(envvar="TURNSTILE_AMQP_URL", help="The broker, without --local.")
     ] = None,

@@ -61,14 +61,12 @@ def depths(asked: Asked, depths: Iterable[int]) -> Iterator[Stage]:
         )
 
 
-def key_counts(asked: Asked, counts: Iterable[int]) -> Iterator[Stage]:
-    """Yield a stage for each number of keys of one action."""
+def key_counts(asked: Asked, counts: Iterable[int], *, executions: int) -> Iterator[Stage]:
+    """Yield a stage for each number of keys of one action; some executions for each key at least."""
     for count in counts:
         load = load_of(
             asked,
-            executions=max(asked.executions or 0, 3_000, 2 * count)
-            if asked.preset
-            else max(3_000, 2 * count),
+            executions=max(executions, 2 * count),
             mix=NO_OP,
             actions=1,
             keys=count,

@@ -16,6 +16,10 @@ from stress.mix import DurationMix
 from stress.stage import FaultKind
 
 _ALL: Final = "all"
+_LEASE_DEFAULT_SECONDS: Final = 15.0
+"""That of the services."""
+_LEASE_SECONDS: Final[dict[Preset | None, float]] = {Preset.SMOKE: 3.0}
+"""Shorter where the run is to be over soon."""
 _FAULTS: Final = {kind.value.replace(" ", "-"): kind for kind in FaultKind}
 
 
@@ -39,13 +43,14 @@ class Given:
     seed: int
     executors: int
     workers: int
-    lease: str
+    lease: str | None
 
 
 def read(given: Given) -> Asked:
     """Return what is asked; raises ValueError."""
+    preset = _preset(given.preset)
     return Asked(
-        preset=_preset(given.preset),
+        preset=preset,
         local=given.local,
         seed=given.seed,
         actions=given.actions,
@@ -61,7 +66,9 @@ def read(given: Given) -> Asked:
         duration_seconds=_duration("--duration", given.duration),
         executors=given.executors,
         workers=given.workers,
-        lease_seconds=_duration("--lease", given.lease),
+        lease_seconds=_LEASE_SECONDS.get(preset, _LEASE_DEFAULT_SECONDS)
+        if given.lease is None
+        else _duration("--lease", given.lease),
     ).checked()
 
 

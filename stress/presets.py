@@ -19,6 +19,7 @@ MIX: Final = DurationMix.parse("70% 0ms, 25% 20ms, 5% 500ms")
 
 _NO_OPS: Final = 5_000
 _HAND_OVERS: Final = 500
+_KEYED: Final = 3_000
 _DEPTHS: Final = (100, 1_000, 10_000, 100_000, 1_000_000)
 _KEY_COUNTS: Final = (1, 10, 100, 1_000, 10_000)
 _SHORT_DEPTHS: Final = (100, 1_000, 10_000)
@@ -39,7 +40,7 @@ def stages_of(asked: Asked) -> tuple[Stage, ...]:
         case Preset.FIFO:
             stages = _fifo(asked)
         case Preset.KEYS:
-            stages = key_counts(asked, asked.key_counts or _KEY_COUNTS)
+            stages = key_counts(asked, asked.key_counts or _KEY_COUNTS, executions=asked.executions or _KEYED)
         case Preset.DEPTH:
             stages = depths(asked, asked.depths or _DEPTHS)
         case Preset.RECOVERY:
@@ -56,7 +57,7 @@ def _default(asked: Asked) -> Iterator[Stage]:
     yield from throughput(asked, _NO_OPS)
     yield hand_over(_HAND_OVERS)
     yield from depths(asked, asked.depths or _SHORT_DEPTHS)
-    yield from key_counts(asked, asked.key_counts or _SHORT_KEY_COUNTS)
+    yield from key_counts(asked, asked.key_counts or _SHORT_KEY_COUNTS, executions=_KEYED)
     if asked.local:
         yield recovery(asked, recovery_plan(asked.lease_seconds, kinds=_KILLS), limit=asked.limit)
 
@@ -67,7 +68,7 @@ def _smoke(asked: Asked) -> Iterator[Stage]:
     yield from throughput(asked, 500)
     yield hand_over(100)
     yield from depths(asked, asked.depths or (500,))
-    yield from key_counts(asked, asked.key_counts or (50,))
+    yield from key_counts(asked, asked.key_counts or (50,), executions=500)
     if asked.local:
         yield recovery(asked, recovery_plan(asked.lease_seconds, kinds=_KILLS[:1]), limit=asked.limit)
 

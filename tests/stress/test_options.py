@@ -25,7 +25,7 @@ _PLAIN = Given(
     seed=7,
     executors=2,
     workers=2,
-    lease="15s",
+    lease=None,
 )
 
 
@@ -75,6 +75,12 @@ def test_options_are_read() -> None:
     assert asked.depths == (100, 1000)
     assert asked.lease_seconds == 2.5
     assert asked.duration_seconds == 600.0
+
+
+def test_a_smoke_run_has_a_short_lease_unless_told() -> None:
+    assert options.read(_given()).lease_seconds == 15.0
+    assert options.read(_given(preset="smoke")).lease_seconds == 3.0
+    assert options.read(_given(preset="smoke", lease="15s")).lease_seconds == 15.0
 
 
 def test_faults_are_named_as_they_are_typed() -> None:
