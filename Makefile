@@ -57,6 +57,10 @@ chaos: $(READY) ## Break a loaded system at random for ten minutes (CHAOS_SEED=,
 crash: $(READY) ## Kill a process at every crash point, the 1st, 2nd and 7th time
 	@$(BIN)/python -m tests.crash
 
+.PHONY: stress
+stress: $(READY) ## Load a private installation, check its whole history, write stress-report/ (ARGS=--preset ...)
+	@$(BIN)/stress run --local $(ARGS)
+
 .PHONY: bench
 bench: $(READY) ## Measure throughput, hand-over, grant cost and memory on this machine
 	@$(BIN)/python -m benchmarks
