@@ -15,13 +15,13 @@ import numpy as np
 
 from stress.check.breach import Breach, finding
 from stress.check.columns import moment
-from stress.check.in_force import UNLIMITED, LimitsInForce, limits_in_force
+from stress.check.in_force import UNLIMITED, limits_in_force
 from stress.check.line import stays
 from stress.check.sweep import Spans, States, sweep
 from stress.check.verdict import Finding, Rule
 from stress.recording import InjectedFault, Recording
 from stress.stage import FaultKind
-from stress.tables import NEVER, SECOND, Instants
+from stress.tables import NEVER, NONE, SECOND, Instants
 
 _RECONNECTING_NS: Final = 6 * SECOND
 """The longest pause between two tries to connect, and a try."""
@@ -30,46 +30,71 @@ _SETTLING_NS: Final = 13 * SECOND
 
 
 def no_idle_slot(recording: Recording) -> Finding:
-    """Judge each queue: no spell of somebody waiting beside a free slot is longer than allowed.
+    """Judge each slot that is free while somebody waits: it is granted within the time allowed.
 
-    Without a limit everybody may start at once, but one statement grants no more than a thousand: so there a
-    spell is one without any grant. Nothing is idle before what was held back is let go.
+    Without a limit everybody may start at once, but one statement grants no more than a thousand: so there
+    the time between two grants is judged. Nothing is idle before what was held back is let go.
     """
     line, limits = stays(recording), limits_in_force(recording)
     waits = Spans(queues=line.queues, starts=line.since, ends=line.granted_at)
     slots = Spans(queues=line.queues, starts=line.granted_at, ends=line.ended_at)
     states = sweep(waits, slots, limits.breakpoints(), recording.ended_at)
-    spells = _spells(states, limits)
-    allowed_ns = round(recording.idle_allowed_seconds * SECOND)
+    places, until = _spells(states, slots, limits.least(states.queues, states.since), recording.ended_at)
     opened_at = recording.began_at if recording.opened_at == NEVER else recording.opened_at
-    since = np.maximum(states.since[spells[:, 0]], opened_at)
-    until = states.until[spells[:, 1]]
+    since = np.maximum(states.since[places], opened_at)
+    allowed_ns = round(recording.idle_allowed_seconds * SECOND)
     windows = fault_windows(recording.faults)
     long = np.flatnonzero(until - since > allowed_ns)
     left_ns = {int(row): longest_outside(int(since[row]), int(until[row]), windows) for row in long}
 
     def sentence(row: int) -> str:
-        state = spells[row, 0]
+        state = places[row]
         return (
-            f"in queue {states.queues[state]} a slot was free beside {states.waiting[state]} waiting for"
-            f" {left_ns[row] / SECOND:.2f} s, from {moment(recording, since[row])} on:"
-            f" {states.present[state]} were held"
+            f"in queue {states.queues[state]} a slot was free beside somebody waiting for"
+            f" {left_ns[row] / SECOND:.2f} s, from {moment(recording, since[row])} on, when"
+            f" {states.present[state]} were held and {states.waiting[state]} waited"
         )
 
-    rows = np.array([row for row, left in left_ns.items() if left > allowed_ns], np.int64)
+    rows = _apart(
+        [row for row, left in left_ns.items() if left > allowed_ns], states.queues[places], since, until
+    )
     return finding(Rule.NO_IDLE_SLOT, len(line.queues), Breach(rows=rows, sentence=sentence))
 
 
-def _spells(states: States, limits: LimitsInForce) -> Instants:
-    """Return the first and the last state of each idle spell."""
-    limit = limits.least(states.queues, states.since)
-    idle = (states.waiting > 0) & (states.present < limit)
-    goes_on = np.zeros(len(idle), np.bool_)
-    goes_on[1:] = idle[:-1] & (states.queues[1:] == states.queues[:-1])
-    goes_on &= ~(states.joined & (limit == UNLIMITED))
-    first = np.flatnonzero(idle & ~goes_on)
-    last = np.flatnonzero(idle & ~np.append(idle[1:] & goes_on[1:], False)[: len(idle)])
-    return np.stack([first, last], axis=1).astype(np.int64)
+def _spells(states: States, slots: Spans, limit: Instants, over_at: int) -> tuple[Instants, Instants]:
+    """Return the states in which a slot begins to be idle, and for each of them when it no longer is.
+
+    Whoever is granted takes the slot that has been free for longest. So where k are free, the last of them is
+    taken by the k-th grant from there on, unless before that nobody waits any more or the limit changes.
+    """
+    unlimited = limit == UNLIMITED
+    free = np.where(unlimited, 1, limit - states.present)
+    waits, first = states.waiting > 0, np.append(True, np.diff(states.queues) != 0)[: len(limit)]
+    begins = first | states.marked | ~waits | np.append(True, ~waits[:-1])[: len(limit)]
+    more_granted = np.diff(states.begun, prepend=0) > 0
+    more_freed = np.diff(states.begun - states.present, prepend=0) > 0
+    places = np.flatnonzero(waits & (free > 0) & (begins | more_freed | (unlimited & more_granted)))
+    stretches = np.cumsum(begins)
+    last = np.searchsorted(stretches, stretches[places], side="right") - 1
+    granted_at = np.minimum(slots.starts, over_at)
+    order = np.lexsort((granted_at, slots.queues))
+    takers = np.minimum(states.begun[places] + free[places] - 1, len(order) - 1)
+    taken = order[takers]
+    same = (slots.queues[taken] == states.queues[places]) & (takers >= states.begun[places])
+    taken_at = np.where(same, granted_at[taken], over_at)
+    return places, np.minimum(states.until[last], taken_at)
+
+
+def _apart(rows: Sequence[int], queues: Instants, since: Instants, until: Instants) -> Instants:
+    """Return the spells that begin when no other of their queue lasts: two slots at once are one of them."""
+    kept: list[int] = []
+    queue, lasts_until = NONE, 0
+    for row in rows:
+        if queues[row] != queue or since[row] >= lasts_until:
+            kept.append(row)
+            queue, lasts_until = int(queues[row]), 0
+        lasts_until = max(lasts_until, int(until[row]))
+    return np.array(kept, np.int64)
 
 
 def fault_windows(faults: Sequence[InjectedFault]) -> list[tuple[int, int]]:

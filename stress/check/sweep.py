@@ -31,8 +31,10 @@ class States:
     waiting: NDArray[np.int32]
     present: NDArray[np.int32]
     """Slots held, or runs running."""
-    joined: NDArray[np.bool_]
-    """Another one was there when the state began."""
+    begun: Instants
+    """So many had begun, in this queue up to this state and in all queues before it."""
+    marked: NDArray[np.bool_]
+    """A breakpoint lies at its beginning."""
 
 
 def sweep(waits: Spans, presences: Spans, breakpoints: tuple[Instants, Instants], until: int) -> States:
@@ -41,28 +43,33 @@ def sweep(waits: Spans, presences: Spans, breakpoints: tuple[Instants, Instants]
     States begin anew at breakpoints, which are queues and instants.
     """
     marks = [
-        (waits.queues, waits.starts, (1, 0)),
-        (waits.queues, waits.ends, (-1, 0)),
-        (presences.queues, presences.starts, (0, 1)),
-        (presences.queues, presences.ends, (0, -1)),
-        (*breakpoints, (0, 0)),
+        (waits.queues, waits.starts),
+        (waits.queues, waits.ends),
+        (presences.queues, presences.starts),
+        (presences.queues, presences.ends),
+        breakpoints,
     ]
-    queues = np.concatenate([mark[0] for mark in marks])
-    at = np.minimum(np.concatenate([mark[1] for mark in marks]), until)
+    queues = np.concatenate([queues for queues, _ in marks])
+    at = np.minimum(np.concatenate([instants for _, instants in marks]), until)
     order = np.lexsort((at, queues))
     queues, at = queues[order], at[order]
-    kinds = np.repeat(np.arange(len(marks), dtype=np.int8), [len(mark[0]) for mark in marks])[order]
-    waiting, present, joined = (
-        np.cumsum(np.array(steps, np.int8)[kinds], dtype=np.int32)
-        for steps in ([1, -1, 0, 0, 0], [0, 0, 1, -1, 0], [0, 0, 1, 0, 0])
-    )
+    kinds = np.repeat(np.arange(len(marks), dtype=np.int8), [len(instants) for _, instants in marks])[order]
     # What happens at one instant is one change. Every span ends in its queue, so the next begins with none.
     last = np.flatnonzero(np.append((queues[1:] != queues[:-1]) | (at[1:] != at[:-1]), True)[: len(at)])
-    queues, at, joined = queues[last], at[last], joined[last]
+    waiting, present, begun, marks_so_far = (
+        np.cumsum(np.array(steps, np.int8)[kinds], dtype=np.int32)[last]
+        for steps in ([1, -1, 0, 0, 0], [0, 0, 1, -1, 0], [0, 0, 1, 0, 0], [0, 0, 0, 0, 1])
+    )
+    queues, at = queues[last], at[last]
     same = queues[1:] == queues[:-1]
     ends = np.full(len(at), until, np.int64)
     ends[:-1][same] = at[1:][same]
-    more = np.diff(joined, prepend=0) > 0
     return States(
-        queues=queues, since=at, until=ends, waiting=waiting[last], present=present[last], joined=more
+        queues=queues,
+        since=at,
+        until=ends,
+        waiting=waiting,
+        present=present,
+        begun=begun.astype(np.int64),
+        marked=np.diff(marks_so_far, prepend=0) > 0,
     )

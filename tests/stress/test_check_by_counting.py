@@ -90,22 +90,26 @@ def test_requests_arrive_after_later_ones_as_often_as_counting_says(recording: R
 
 @given(recording=recordings)
 @settings(max_examples=50, deadline=None, derandomize=True)
-def test_slots_are_idle_for_as_long_as_counting_each_millisecond_says(recording: Recording) -> None:
+def test_slots_are_idle_for_as_long_as_looking_at_each_millisecond_says(recording: Recording) -> None:
     allowed_ms = 2
     last_ms = (recording.ended_at - recording.began_at) // MILLISECOND
-    granted, waiting = recording.attempts, recording.executions[recording.executions["attempt"] == 1]
-    left = waiting[~np.isin(waiting["execution_id"], granted["execution_id"])]
-    spells = 0
+    granted = recording.attempts
+    left = recording.executions[~np.isin(recording.executions["execution_id"], granted["execution_id"])]
+    found = False
     for queue in range(3):
         own, stuck = granted[granted["queue"] == queue], left[left["queue"] == queue]
-        lasted = 0
-        for ms in range(last_ms + 1):
-            now = at(ms)
-            waits = int(((own["waiting_since"] <= now) & (own["granted_at"] > now)).sum())
-            waits += int((stuck["created_at"] <= now).sum())
+        grants = [(int(instant) - at(0)) // MILLISECOND for instant in own["granted_at"]]
+        waits, free = [], []
+        for now in map(at, range(last_ms)):
+            waiting = int(((own["waiting_since"] <= now) & (own["granted_at"] > now)).sum())
+            waits.append(waiting + int((stuck["created_at"] <= now).sum()) > 0)
             held = int(((own["granted_at"] <= now) & (own["ended_at"] > now)).sum())
-            idle = waits > 0 and held < (recording.stage.limit or 0) and ms < last_ms
-            spells += lasted > allowed_ms and not idle
-            lasted = lasted + 1 if idle else 0
+            free.append((recording.stage.limit or 0) - held)
+        # From `since` to `until` somebody waited, and not all slots that were free at first were granted.
+        found |= any(
+            all(waits[since:until]) and sum(since < grant < until for grant in grants) < free[since]
+            for since in range(last_ms)
+            for until in range(since + allowed_ms + 1, last_ms + 1)
+        )
     strict = replace(recording, idle_allowed_seconds=allowed_ms / 1000)
-    assert no_idle_slot(strict).broken == spells
+    assert (no_idle_slot(strict).broken > 0) == found

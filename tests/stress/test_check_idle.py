@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
+from stress.check.judge import judge
 from stress.check.verdict import Rule
+from stress.recording import Recording
 from stress.stage import FaultKind
 from tests.stress.hand_made import Life, at, broken, fault, hand_made
 
@@ -42,6 +44,23 @@ def test_while_something_is_broken_and_until_it_has_settled_idle_slots_are_excus
 def test_a_short_window_within_a_long_one_does_not_end_it() -> None:
     faults = (fault(FaultKind.PURGE_QUEUES, 5, 6), fault(FaultKind.KILL_EXECUTOR, 1_000, 1_001))
     assert idle(12.0, faults=faults) == set()
+
+
+def in_turns(*grants: float) -> Recording:
+    """Two slots that pass from one to the next: each is held for a second, and granted again late."""
+    lives = [Life(id=n, since=0, granted=at_ms, ended=at_ms + 1_000) for n, at_ms in enumerate(grants, 1)]
+    return hand_made(*lives, limit=2)
+
+
+def test_slots_that_are_never_all_held_are_no_fault_if_none_of_them_is_free_for_long() -> None:
+    assert broken(in_turns(*range(1, 20_000, 900))) == set()
+    assert broken(in_turns(*range(1, 20_000, 1_600))) == {Rule.NO_IDLE_SLOT}
+
+
+def test_two_slots_that_are_idle_at_once_are_one_spell() -> None:
+    both = in_turns(1, 1, 5_000, 5_000)
+    assert [finding.broken for finding in judge(both).broken] == [1]
+    assert "from 1.001 s on, when 0 were held and 2 waited" in judge(both).broken[0].examples[0]
 
 
 def test_a_limit_that_is_changed_excuses_no_idle_slot() -> None:
