@@ -2,16 +2,17 @@
 
 In: a recording. Out: one `Recovery` for each fault. Next: `measure`.
 
-A system runs as before when as many end each second as before the fault, or as many as there were to end, and
-when all that was cut off has its slots again.
+A system runs as before when as many end each second as before the fault, or as many as there were to end,
+and when all that was cut off has its slots again. What there is to end is what the load asks for: while
+submitters cannot send, the executions that they would have sent are missing all the same.
 """
 
 from typing import Final
 
 import numpy as np
 
-from stress.check.columns import attempt_keys, column, rows_of
-from stress.check.line import stays
+from stress.check.columns import attempt_keys, column, rows_of, taken
+from stress.check.starts import first_starts
 from stress.figures.values import Recovery
 from stress.recording import InjectedFault, Recording
 from stress.tables import NEVER, NONE, SECOND, Instants, Outcome, RunEnd
@@ -22,6 +23,8 @@ _STEP_NS: Final = SECOND // 10
 _STEPS: Final = 20
 """So many windows after the first must be as good."""
 _ENOUGH: Final = 0.8
+_FELT: Final = 0.5
+"""A window with less has felt the fault; less than the above, since any second has its ups and downs."""
 
 
 def recoveries(recording: Recording) -> tuple[Recovery, ...]:
@@ -32,9 +35,9 @@ def recoveries(recording: Recording) -> tuple[Recovery, ...]:
 def _recovery(recording: Recording, fault: InjectedFault) -> Recovery:
     lost = lost_attempts(recording, fault)
     reclaimed_at = _granted_again(recording, lost)
-    recovered_at = _as_before(recording, fault.began_at)
-    if recovered_at is not None and reclaimed_at is not None:
-        recovered_at = max(recovered_at, reclaimed_at)
+    recovered_at = _as_before(recording, fault)
+    if recovered_at is not None and len(lost):
+        recovered_at = None if reclaimed_at is None else max(recovered_at, reclaimed_at)
     over_at = _last_end(recording) if recovered_at is None else recovered_at
     return Recovery(
         kind=fault.kind,
@@ -74,11 +77,15 @@ def _granted_again(recording: Recording, lost: Instants) -> int | None:
     return None if granted_at == NEVER else granted_at
 
 
-def _as_before(recording: Recording, began_at: int) -> int | None:
-    """Return from when on executions ended as before the fault; None: not before the load was over."""
+def _as_before(recording: Recording, fault: InjectedFault) -> int | None:
+    """Return from when on executions ended as before the fault; None: not before the load was over.
+
+    A fault may take effect late: so that is looked for after the last window that felt it while it lasted.
+    """
+    began_at = fault.began_at
     ends = np.sort(column(recording.executions, "completed_at"))
     ends = ends[ends != NEVER]
-    created = np.sort(column(recording.executions, "created_at"))
+    asked_at = np.sort(asked(recording))
     if not len(ends) or ends[0] >= began_at or ends[-1] <= began_at:
         return None
     since = max(began_at - _BEFORE_NS, int(ends[0]))
@@ -88,14 +95,38 @@ def _as_before(recording: Recording, began_at: int) -> int | None:
     ended = np.searchsorted(ends, windows, side="right")
     ending = np.searchsorted(ends, windows + _WINDOW_NS, side="right") - ended
     # Where less is left than usually ends in a window, all of that would be as good.
-    left = np.searchsorted(created, windows + _WINDOW_NS, side="right") - ended
-    good = np.cumsum(np.append(0, ending >= _ENOUGH * np.minimum(usual, left)))
+    left = np.searchsorted(asked_at, windows + _WINDOW_NS, side="right") - ended
+    possible = np.minimum(usual, left)
+    good = np.cumsum(np.append(0, ending >= _ENOUGH * possible))
+    felt = np.flatnonzero((ending < _FELT * possible) & (windows <= _effective_until(recording, fault)))
     lasting = np.flatnonzero(good[_STEPS + 1 :] - good[: -_STEPS - 1] == _STEPS + 1)
+    lasting = lasting[lasting > felt.max(initial=-1)]
     if not len(lasting):
         return None
     # A window may begin before the stall was over; nothing has recovered before something ends.
     first_end = np.searchsorted(ends, windows[lasting[0]])
     return int(ends[first_end]) if first_end < len(ends) else None
+
+
+def _effective_until(recording: Recording, fault: InjectedFault) -> int:
+    """Return until when a window felt this fault and no other: its healing, or the beginning of the next."""
+    others = (other.began_at for other in recording.faults if other.began_at > fault.began_at)
+    return min(fault.healed_at, min(others, default=NEVER) - _WINDOW_NS)
+
+
+def asked(recording: Recording) -> Instants:
+    """Return when the load asked for each execution: by its rate, and at once where it has none."""
+    executions, orders, load = recording.executions, recording.orders, recording.stage.load
+    numbers, created_at = column(executions, "number"), column(executions, "created_at")
+    known = (numbers >= 0) & (numbers < len(orders))
+    sent_at = column(orders, "sent_at")
+    planned_at = np.full(len(orders), sent_at.min(initial=NEVER), np.int64)
+    if load.rate:
+        planned_at += (np.arange(len(orders)) * (SECOND / load.rate)).astype(np.int64)
+    if recording.opened_at != NEVER:
+        planned_at = np.maximum(planned_at, recording.opened_at)
+    by_plan = taken(np.minimum(planned_at, sent_at), np.where(known, numbers, NONE), NEVER)
+    return np.minimum(by_plan, created_at)
 
 
 def _last_end(recording: Recording) -> int:
@@ -104,7 +135,7 @@ def _last_end(recording: Recording) -> int:
 
 
 def _stall_ns(recording: Recording, began_at: int, until: int) -> int:
-    """Return the longest time without any start, of which only what somebody waited through counts."""
+    """Return the longest time without any start, of which only that counts in which one could have been."""
     starts = np.sort(column(recording.runs, "started_at"))
     starts = starts[(starts > began_at) & (starts < until)]
     edges = np.concatenate([[began_at], starts, [max(until, began_at)]])
@@ -112,14 +143,16 @@ def _stall_ns(recording: Recording, began_at: int, until: int) -> int:
 
 
 def _waited_ns(recording: Recording, instants: Instants) -> Instants:
-    """Return for how long, up to each instant, there was somebody who had not been started."""
-    line = stays(recording)
-    claimed_at = np.full(len(line.since), NEVER, np.int64)
-    of_attempts = recording.attempts["started_at"][recording.attempts["queue"] != NONE]
-    claimed_at[: len(of_attempts)] = of_attempts
-    order = np.argsort(line.since)
-    since = line.since[order] - recording.began_at
-    until = np.minimum(claimed_at[order], recording.ended_at) - recording.began_at
+    """Return for how long, up to each instant, there was one that was asked for and had not been started."""
+    runs = first_starts(recording)
+    ids = column(recording.executions, "execution_id")
+    started_at = taken(runs.starts, rows_of(runs.execution_ids, ids), NEVER)
+    again = recording.attempts[recording.attempts["attempt"] > 1]
+    since = np.concatenate([asked(recording), column(again, "waiting_since")])
+    until = np.concatenate([started_at, column(again, "started_at")])
+    order = np.argsort(since)
+    since = since[order] - recording.began_at
+    until = np.minimum(until[order], recording.ended_at) - recording.began_at
     if not len(since):
         return np.zeros(len(instants), np.int64)
     latest = np.maximum.accumulate(until)

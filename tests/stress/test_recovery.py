@@ -34,6 +34,12 @@ def steady(starts: Iterable[float], *faults: InjectedFault, arrived: float | Non
     return hand_made(*lives, limit=None, faults=faults)
 
 
+def at_rate(rate: float, recording: Recording) -> Recording:
+    """Let the load have asked for so many each second."""
+    load = replace(recording.stage.load, rate=rate)
+    return replace(recording, stage=replace(recording.stage, load=load))
+
+
 def only(recording: Recording) -> Recovery:
     (recovery,) = recoveries(recording)
     return recovery
@@ -69,10 +75,30 @@ def test_a_pace_that_does_not_last_is_no_recovery() -> None:
 def test_with_less_to_do_than_before_doing_all_of_it_is_recovery() -> None:
     starts = [*range(0, 6_000, 20), *range(7_000, 7_200, 20)]
     assert only(steady(starts, broken_at(6_000), arrived=0)).recovered_seconds == pytest.approx(1.01)
-    sparse = [*range(0, 6_000, 20), *range(6_500, 16_000, 250)]
-    recovered = only(steady(sparse, broken_at(6_000))).recovered_seconds
-    assert recovered is not None
-    assert recovered < 1.0
+
+
+def test_what_cannot_be_sent_meanwhile_is_missing_all_the_same() -> None:
+    starts = [*range(0, 6_000, 20), *range(9_000, 16_000, 20)]
+    paced = at_rate(50.0, steady(starts, broken_at(6_000)))
+    assert only(paced).recovered_seconds == pytest.approx(3.01)
+    assert only(paced).stall_seconds == pytest.approx(3.0, abs=0.03)
+
+
+def test_a_fault_that_takes_effect_late_is_not_over_before() -> None:
+    starts = [*range(0, 11_000, 20), *range(14_000, 22_000, 20)]
+    late = broken_at(6_000)
+    recovered = {
+        healed: only(steady(starts, replace(late, healed_at=at(healed)), arrived=0)).recovered_seconds
+        for healed in (7_000, 13_000)
+    }
+    next_one = replace(late, began_at=at(10_900), healed_at=at(13_000))
+    first, second = recoveries(
+        steady(starts, replace(late, healed_at=at(13_000)), next_one, arrived=0),
+    )
+    assert first.recovered_seconds == recovered[7_000]
+    assert second.recovered_seconds == pytest.approx(3.11)
+    assert recovered[7_000] == pytest.approx(0.01, abs=0.02)
+    assert recovered[13_000] == pytest.approx(8.01)
 
 
 def test_where_the_load_was_over_before_or_had_not_begun_nothing_is_known() -> None:
@@ -83,8 +109,8 @@ def test_where_the_load_was_over_before_or_had_not_begun_nothing_is_known() -> N
 
 
 def test_time_in_which_nobody_waits_is_no_stall() -> None:
-    starts = [*range(0, 6_000, 20), *range(9_000, 16_000, 20)]
-    assert only(steady(starts, broken_at(6_000))).stall_seconds == 0.0
+    seldom = at_rate(1.0, steady(range(0, 16_000, 1_000), broken_at(6_000)))
+    assert only(seldom).stall_seconds == 0.0
 
 
 def test_a_lost_worker_is_recovered_from_when_all_that_it_ran_has_a_slot_again() -> None:
@@ -111,12 +137,18 @@ def test_runs_that_were_killed_while_it_lasted_are_lost_whoever_ran_them() -> No
 
 
 def test_one_that_waits_all_along_makes_a_stall_whoever_comes_and_goes_meanwhile() -> None:
-    starts = [*range(0, 6_000, 20), *range(9_000, 16_000, 20)]
+    starts = [*range(0, 6_000, 1_000), *range(9_000, 16_000, 1_000)]
     lives = [Life(id=n, since=start, granted=start, ended=start + 10) for n, start in enumerate(starts, 1)]
     lives += [Life(id=9_998, since=5_000, granted=9_000, ended=9_010)]
     lives += [Life(id=9_999, since=5_990, granted=5_995, ended=6_005)]
-    recording = hand_made(*lives, limit=None, faults=(broken_at(6_000),))
+    recording = at_rate(0.01, hand_made(*lives, limit=None, faults=(broken_at(6_000),)))
     assert only(recording).stall_seconds == pytest.approx(3.0)
+
+
+def test_what_was_lost_and_not_run_again_is_no_recovery() -> None:
+    killed = lawful(Plan(executions=8_000, spacing_ns=2 * MILLISECOND, limit=6, killed_at=6 * SECOND))
+    first_try = replace(killed, attempts=killed.attempts[killed.attempts["attempt"] == 1])
+    assert only(first_try).recovered_seconds is None
 
 
 def test_what_never_had_its_slot_again_was_not_reclaimed() -> None:
