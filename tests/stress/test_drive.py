@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import httpx
 import numpy as np
@@ -22,7 +21,7 @@ from stress.drive.stage import check_ready, drive_stage
 from stress.installation import Installation
 from stress.mix import DurationMix
 from stress.names import ACTIONS_VARIABLE, MARKS_VARIABLE
-from stress.progress import Progress
+from stress.progress import Progress, Show
 from stress.recording import Recording
 from stress.stage import FaultKind, Load, PlannedFault, Purpose, Stage
 from stress.tables import NEVER, NONE, Answer, Outcome, RunEnd, Table, status_code
@@ -39,14 +38,13 @@ MIX = DurationMix.parse("80% 0ms, 15% 5ms, 5% 50ms")
 
 def stage(
     *,
-    actions: int = ACTIONS,
     keys: int = 0,
     rate: float | None = None,
     all_wait_first: bool = False,
     drain_without_limit_after: int | None = None,
     faults: tuple[PlannedFault, ...] = (),
 ) -> Stage:
-    load = Load(executions=EXECUTIONS, mix=MIX, actions=actions, keys=keys, submitters=2, rate=rate)
+    load = Load(executions=EXECUTIONS, mix=MIX, actions=ACTIONS, keys=keys, submitters=2, rate=rate)
     return Stage(
         name="test",
         title="A test",
@@ -60,34 +58,37 @@ def stage(
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def place(
-    postgresql: DatabaseServer,
-    rabbitmq: BrokerServer,
-    template_database: str,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> AsyncIterator[Installation]:
-    """One executor, one worker, and a folder that the worker shares with us."""
-    name, folder = f"{template_database}_drive", tmp_path_factory.mktemp("marks")
+async def system(
+    postgresql: DatabaseServer, rabbitmq: BrokerServer, template_database: str
+) -> AsyncIterator[System]:
+    """One executor, and no worker yet."""
+    name = f"{template_database}_drive"
     database_url, amqp_url = postgresql.create_database(name, template_database), rabbitmq.create_vhost(name)
-    settings = {ACTIONS_VARIABLE: str(ACTIONS), MARKS_VARIABLE: str(folder)}
     try:
-        async with running(database_url, amqp_url, actions="stress.actions", settings=settings) as system:
-            place = at(system, marks_folder=folder)
-            await check_ready(place, ACTIONS)
-            yield place
+        async with running(database_url, amqp_url, workers=0) as system:
+            yield system
     finally:
         postgresql.drop_database(name)
         rabbitmq.delete_vhost(name)
 
 
-def at(system: System, marks_folder: Path | None = None) -> Installation:
-    return Installation(
-        amqp_url=SecretStr(system.amqp_url), http_urls=(system.http_url,), marks_folder=marks_folder
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def place(system: System, tmp_path_factory: pytest.TempPathFactory) -> Installation:
+    """Two workers: one shares a folder with us, as on this host, the other does not, as on any other."""
+    folder = tmp_path_factory.mktemp("marks")
+    count = {ACTIONS_VARIABLE: str(ACTIONS)}
+    await asyncio.gather(
+        system.start_worker("stress.actions", **count, **{MARKS_VARIABLE: str(folder)}),
+        system.start_worker("stress.actions", **count),
     )
+    return replace(at(system), marks_folder=folder)
 
 
-async def drive(of: Stage, place: Installation, shown: list[Progress] | None = None) -> Recording:
-    show = (lambda progress: None) if shown is None else shown.append
+def at(system: System) -> Installation:
+    return Installation(amqp_url=SecretStr(system.amqp_url), http_urls=(system.http_url,))
+
+
+async def drive(of: Stage, place: Installation, *, show: Show = lambda _: None) -> Recording:
     return await drive_stage(of, place, seed=7, show=show, number=1, stages=1, breaker=None)
 
 
@@ -106,7 +107,6 @@ def assert_complete(recording: Recording) -> None:
         assert (table["attempt"] == 1).all()
         assert (sorted_by_id(table)["queue"] == executions["queue"]).all()
     assert (recording.attempts["outcome"] == Outcome.ENDED).all()
-    assert len(recording.workers) == 1
     assert (runs["end"] == RunEnd.STOPPED).all()
     assert (sorted_by_id(runs)["number"] == executions["number"]).all()
     assert recording.audit is not None
@@ -147,11 +147,24 @@ def sorted_by_id(table: Table) -> Table:
     return table[np.argsort(table["execution_id"])]
 
 
+async def test_what_is_not_ready_is_told_before_anything_is_sent(system: System, amqp_url: str) -> None:
+    """The first test: it finds the system without a worker."""
+    empty_vhost = replace(at(system), amqp_url=SecretStr(amqp_url))
+    with pytest.raises(Unreachable, match="start `executor serve`"):
+        await check_ready(empty_vhost, ACTIONS)
+    with pytest.raises(Unreachable, match=r"worker serve --actions stress\.actions"):
+        await check_ready(at(system), ACTIONS)
+
+
 async def test_a_stage_is_recorded_whole(place: Installation) -> None:
+    await check_ready(place, ACTIONS)
+    with pytest.raises(Unreachable, match=r"stress\.02.*TURNSTILE_STRESS_ACTIONS=3"):
+        await check_ready(place, 3)
     shown: list[Progress] = []
-    recording = await drive(stage(), place, shown)
+    recording = await drive(stage(), place, show=shown.append)
     assert_complete(recording)
     assert_ordered(recording)
+    assert len(recording.workers) == len(np.unique(recording.runs["process"])) == 2
     assert recording.clock_error_ns == 0
     assert (recording.orders["sendings"] == 1).all()
     assert shown[-1].ended == shown[-1].sent == EXECUTIONS
@@ -181,23 +194,9 @@ async def test_a_lost_connection_loses_and_doubles_nothing(place: Installation) 
         assert (np.diff(ids) > 0).all(), "what is repeated keeps its order"
 
 
-async def test_a_limit_is_changed_while_orders_arrive_in_step(place: Installation) -> None:
-    rate = 200.0
+async def test_limits_are_changed_and_others_submit_while_orders_arrive_in_step(place: Installation) -> None:
+    rate = 250.0
     change = PlannedFault(kind=FaultKind.CHANGE_LIMIT, at_seconds=0.2, lasting_seconds=0.3, target=1, limit=1)
-    recording = await drive(stage(rate=rate, faults=(change,)), place)
-    assert_complete(recording)
-    (fault,) = recording.faults
-    changed, restored = recording.limit_changes
-    assert (fault.kind, fault.target) == (FaultKind.CHANGE_LIMIT, "stress.01")
-    assert (fault.began_at, fault.healed_at) == (changed.asked_at, restored.answered_at)
-    assert [(each.action, each.limit) for each in (changed, restored)] == [(1, 1), (1, LIMIT)]
-    sent_at = recording.orders["sent_at"]
-    due_at = sent_at[0] + np.arange(EXECUTIONS) / rate * 1e9
-    assert (sent_at - due_at).min() > -10_000_000, "nothing is sent before it is due"
-    assert restored.asked_at - changed.asked_at >= 300_000_000
-
-
-async def test_what_somebody_else_submits_meanwhile_has_no_number(place: Installation) -> None:
     submitted: list[asyncio.Task[httpx.Response]] = []
     async with httpx.AsyncClient() as http:
 
@@ -207,29 +206,19 @@ async def test_what_somebody_else_submits_meanwhile_has_no_number(place: Install
                 url = f"{place.http_urls[0]}/api/v1/executions"
                 submitted.append(asyncio.create_task(http.post(url, json=stranger)))
 
-        recording = await drive_stage(
-            stage(rate=200), place, seed=7, show=submit_once, number=1, stages=1, breaker=None
-        )
+        recording = await drive(stage(rate=rate, faults=(change,)), place, show=submit_once)
         stranger_id = (await submitted[0]).json()["id"]
+
     executions, runs = recording.executions, recording.runs
     assert sorted(executions["number"]) == [NONE, *range(EXECUTIONS)]
-    assert executions["number"][executions["execution_id"] == stranger_id].tolist() == [NONE]
-    assert runs["number"][runs["execution_id"] == stranger_id].tolist() == [NONE]
-
-
-async def test_an_installation_without_a_shared_folder(database_url: str, amqp_url: str) -> None:
-    """First it is not ready, and says what is missing; then its results tell what ran."""
-    nobody = Installation(amqp_url=SecretStr(amqp_url), http_urls=("http://127.0.0.1:9",))
-    with pytest.raises(Unreachable, match="start `executor serve`"):
-        await check_ready(nobody, ACTIONS)
-    async with running(database_url, amqp_url, workers=0) as system:
-        with pytest.raises(Unreachable, match=r"worker serve --actions stress\.actions"):
-            await check_ready(at(system), ACTIONS)
-        await system.start_worker("stress.actions", **{ACTIONS_VARIABLE: "1"})
-        with pytest.raises(Unreachable, match=r"stress\.01.*TURNSTILE_STRESS_ACTIONS=2"):
-            await check_ready(at(system), ACTIONS)
-        await check_ready(at(system), 1)
-        recording = await drive(stage(actions=1), at(system))
-    assert_complete(recording)
-    assert_ordered(recording)
-    assert recording.clock_error_ns == 0
+    for table in (executions, runs):
+        assert table["number"][table["execution_id"] == stranger_id].tolist() == [NONE]
+    (fault,) = recording.faults
+    changed, restored = recording.limit_changes
+    assert (fault.kind, fault.target) == (FaultKind.CHANGE_LIMIT, "stress.01")
+    assert (fault.began_at, fault.healed_at) == (changed.asked_at, restored.answered_at)
+    assert [(each.action, each.limit) for each in (changed, restored)] == [(1, 1), (1, LIMIT)]
+    assert restored.asked_at - changed.asked_at >= 300_000_000
+    sent_at = recording.orders["sent_at"]
+    due_at = sent_at[0] + np.arange(EXECUTIONS) / rate * 1e9
+    assert (sent_at - due_at).min() > -10_000_000, "nothing is sent before it is due"
