@@ -80,8 +80,7 @@ def _spells(states: States, slots: Spans, limit: Instants, over_at: int) -> tupl
     order = np.lexsort((granted_at, slots.queues))
     takers = np.minimum(states.begun[places] + free[places] - 1, len(order) - 1)
     taken = order[takers]
-    same = (slots.queues[taken] == states.queues[places]) & (takers >= states.begun[places])
-    taken_at = np.where(same, granted_at[taken], over_at)
+    taken_at = np.where(slots.queues[taken] == states.queues[places], granted_at[taken], over_at)
     return places, np.minimum(states.until[last], taken_at)
 
 

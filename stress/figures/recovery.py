@@ -123,8 +123,6 @@ def asked(recording: Recording) -> Instants:
     planned_at = np.full(len(orders), sent_at.min(initial=NEVER), np.int64)
     if load.rate:
         planned_at += (np.arange(len(orders)) * (SECOND / load.rate)).astype(np.int64)
-    if recording.opened_at != NEVER:
-        planned_at = np.maximum(planned_at, recording.opened_at)
     by_plan = taken(np.minimum(planned_at, sent_at), np.where(known, numbers, NONE), NEVER)
     return np.minimum(by_plan, created_at)
 

@@ -58,9 +58,14 @@ def test_slots_that_are_never_all_held_are_no_fault_if_none_of_them_is_free_for_
 
 
 def test_two_slots_that_are_idle_at_once_are_one_spell() -> None:
-    both = in_turns(1, 1, 5_000, 5_000)
+    both = in_turns(1, 101, 5_000, 5_000)
     assert [finding.broken for finding in judge(both).broken] == [1]
-    assert "from 1.001 s on, when 0 were held and 2 waited" in judge(both).broken[0].examples[0]
+    assert "from 1.001 s on, when 1 were held and 2 waited" in judge(both).broken[0].examples[0]
+
+
+def test_a_slot_is_idle_only_for_as_long_as_somebody_waits() -> None:
+    lives = Life(id=1, since=0, granted=10, ended=20), Life(id=2, since=9_000, granted=9_001, ended=9_010)
+    assert broken(hand_made(*lives, limit=2)) == set()
 
 
 def test_a_limit_that_is_changed_excuses_no_idle_slot() -> None:

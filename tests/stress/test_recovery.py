@@ -145,6 +145,13 @@ def test_one_that_waits_all_along_makes_a_stall_whoever_comes_and_goes_meanwhile
     assert only(recording).stall_seconds == pytest.approx(3.0)
 
 
+def test_one_that_was_taken_back_and_waits_again_makes_a_stall() -> None:
+    taken_back = Life(id=1, since=0, granted=1, ended=6_500, outcome=Outcome.RECLAIMED)
+    again = Life(id=1, since=6_500, granted=9_500, ended=9_510, attempt=2)
+    recording = at_rate(0.01, hand_made(taken_back, again, faults=(broken_at(6_000),)))
+    assert only(recording).stall_seconds == pytest.approx(3.0)
+
+
 def test_what_was_lost_and_not_run_again_is_no_recovery() -> None:
     killed = lawful(Plan(executions=8_000, spacing_ns=2 * MILLISECOND, limit=6, killed_at=6 * SECOND))
     first_try = replace(killed, attempts=killed.attempts[killed.attempts["attempt"] == 1])
