@@ -44,6 +44,8 @@ class Api:
         self._http = httpx.AsyncClient(
             headers={} if token is None else {"Authorization": f"Bearer {token.get_secret_value()}"},
             timeout=_TRY_SECONDS,
+            # Proxies of the environment are for other machines, not for this one.
+            trust_env=not installation.is_on_this_host,
         )
         # An executor reads for few at once; the library's own line costs more with each one who stands in it.
         self._turns = asyncio.Semaphore(_CALLS_MAX)

@@ -6,6 +6,7 @@ private installation has a `Breaker`.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
@@ -30,6 +31,11 @@ class Installation:
     """The tick of its watchdog."""
     lease_seconds: float = 15.0
 
+    @property
+    def is_on_this_host(self) -> bool:
+        """Whether all its executors answer on loopback addresses."""
+        return all(_is_loopback(urlsplit(url).hostname or "") for url in self.http_urls)
+
     def describe(self) -> str:
         """Say which one it is, without a password."""
         broker = urlsplit(self.amqp_url.get_secret_value())
@@ -53,3 +59,10 @@ class Breaker(Protocol):
         Worker processes and all that ran in them.
         """
         ...
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -132,3 +132,10 @@ def test_an_installation_needs_both_addresses() -> None:
 def test_no_password_is_shown() -> None:
     place = options.installation("amqp://user:secret@host/vhost", "http://one:1", "topsecret")
     assert "secret" not in repr(place)
+
+
+def test_an_installation_on_loopback_is_known_as_such() -> None:
+    here = options.installation("amqp://host/", "http://127.0.0.1:1,http://localhost:2,http://[::1]:3", None)
+    assert here.is_on_this_host
+    there = options.installation("amqp://host/", "http://127.0.0.1:1,http://one.example:2", None)
+    assert not there.is_on_this_host
