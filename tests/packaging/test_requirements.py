@@ -55,9 +55,7 @@ def test_the_development_pins_contain_the_runtime_and_build_pins() -> None:
 
 def test_every_declared_dependency_is_pinned_within_its_bounds() -> None:
     pinned = pins(ROOT / "requirements" / "dev.txt")
-    groups = PROJECT["dependency-groups"]
-    declared = [*PROJECT["project"]["dependencies"], *groups["build"], *groups["dev"]]
-    for requirement in (Requirement(text) for text in declared if isinstance(text, str)):
+    for requirement in declared():
         versions = pinned[canonicalize_name(requirement.name)]
         assert all(requirement.specifier.contains(version.removeprefix("==")) for version in versions), (
             requirement
@@ -68,10 +66,15 @@ def test_the_documentation_gives_a_reason_for_every_declared_dependency() -> Non
     explained = {
         canonicalize_name(name) for name in re.findall(r"^\| `([\w.-]+)", explanation(), re.MULTILINE)
     }
-    groups = PROJECT["dependency-groups"]
-    declared = [*PROJECT["project"]["dependencies"], *groups["build"], *groups["dev"]]
-    names = {canonicalize_name(Requirement(text).name) for text in declared if isinstance(text, str)}
-    assert explained == names
+    assert explained == {canonicalize_name(requirement.name) for requirement in declared()}
+
+
+def declared() -> list[Requirement]:
+    """What the services, the stress harness and the developers need; the peers are only compared with."""
+    project, groups = PROJECT["project"], PROJECT["dependency-groups"]
+    stress = project["optional-dependencies"]["stress"]
+    texts = [*project["dependencies"], *stress, *groups["build"], *groups["dev"]]
+    return [Requirement(text) for text in texts if isinstance(text, str)]
 
 
 def explanation() -> str:
