@@ -7,7 +7,9 @@ from contextlib import asynccontextmanager
 import numpy as np
 from pydantic_core import from_json
 
-from common.broker.delivery import Delivery
+from common.broker.delivery import Delivery, Publication
+from common.broker.publisher import Publisher
+from common.broker.topology import EXECUTION_REQUESTED, EXECUTIONS
 from common.domain.errors import Code
 from common.messages import ExecutionRejected
 from stress.drive.answers import Answers
@@ -20,18 +22,19 @@ from stress.mix import DurationMix
 from stress.stage import Load
 from stress.tables import Answer
 from tests.client import stand_in
-from tests.client.stand_in import DEADLINE_SECONDS, accept, standing_in
+from tests.client.stand_in import DEADLINE_SECONDS, StandIn, accept, standing_in
+from tests.contract.brokers import message, running
 from tests.contract.cable import cable_to
 
-EXECUTIONS = 1_200
-LOAD = Load(executions=EXECUTIONS, mix=DurationMix.parse("50% 0ms, 50% 0.0015"), keys=3, submitters=2)
+COUNT = 1_200
+LOAD = Load(executions=COUNT, mix=DurationMix.parse("50% 0ms, 50% 0.0015"), keys=3, submitters=2)
 
 
 @asynccontextmanager
 async def submitting(amqp_url: str) -> AsyncIterator[Post]:
     """Send the whole load; at the end of the block every request must have its answer in time."""
     orders, clock = plan_orders(LOAD, 7, "test"), Clock.start()
-    progression = Progression(EXECUTIONS, None)
+    progression = Progression(COUNT, None)
     requests = Requests(orders, LOAD, token="token", reply_to="answers")
     answers = Answers(
         amqp_url, "answers", orders=orders, requests=requests, progression=progression, clock=clock
@@ -55,9 +58,24 @@ async def submitting(amqp_url: str) -> AsyncIterator[Post]:
             part.cancel()
 
 
+async def until_led(amqp_url: str, executor: StandIn) -> None:
+    """Return once the queue of the requests has taken one.
+
+    A quorum queue without a leader yet may keep the end of a publish that breaks off, and lose its beginning.
+    """
+    publisher = Publisher(amqp_url, name="first")
+    async with running(publisher):
+        first = message(EXECUTION_REQUESTED, exchange=EXECUTIONS)
+        while await publisher.publish([first]) != [Publication.CONFIRMED]:
+            await asyncio.sleep(0.01)
+        await executor.has_taken(1)
+    executor.deliveries.clear()
+    executor.admitted.clear()
+
+
 async def test_requests_say_what_was_planned(amqp_url: str) -> None:
     async with standing_in(amqp_url) as executor, submitting(amqp_url) as post:
-        await executor.has_taken(EXECUTIONS)
+        await executor.has_taken(COUNT)
     for delivery in executor.deliveries:
         body = from_json(delivery.body)
         order = post.orders[body["parameters"]["number"]]
@@ -86,19 +104,21 @@ async def test_answers_lost_with_the_connection_are_asked_for_again(amqp_url: st
         cable_to(amqp_url) as cable,
         submitting(cable.url) as post,
     ):
-        await stand_in.until(lambda: post.progression.confirmed == EXECUTIONS)
-        await executor.has_taken(EXECUTIONS)
+        await stand_in.until(lambda: post.progression.confirmed == COUNT)
+        await executor.has_taken(COUNT)
         silent = False
         cable.cut()
-    assert len(executor.admitted) == EXECUTIONS
+    assert len(executor.admitted) == COUNT
     assert (post.orders["answer"] == Answer.DUPLICATE).all()
-    assert (post.orders["sendings"] == 2).all()
+    assert (post.orders["sendings"] > 1).all()
 
 
 async def test_a_publish_cut_in_the_middle_is_repeated_in_order_under_the_same_ids(amqp_url: str) -> None:
-    async with standing_in(amqp_url) as executor, cable_to(amqp_url) as cable, submitting(cable.url) as post:
-        cable.cut_after(150_000)
-    assert len(executor.admitted) == EXECUTIONS
+    async with standing_in(amqp_url) as executor, cable_to(amqp_url) as cable:
+        await until_led(amqp_url, executor)
+        async with submitting(cable.url) as post:
+            cable.cut_after(150_000)
+    assert len(executor.admitted) == COUNT
     assert post.orders["sendings"].max() > 1
     for submitter in range(LOAD.submitters):
         ids = post.orders["execution_id"][post.orders["submitter"] == submitter]
