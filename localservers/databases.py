@@ -7,6 +7,7 @@ template where one is named. Synchronous, and callable while an event loop runs 
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
 import asyncpg
@@ -36,18 +37,27 @@ class DatabaseServer:
         """Drop a database, ending the sessions in it; without effect where it does not exist."""
         self.execute(f"DROP DATABASE IF EXISTS {_quoted(name)} WITH (FORCE)")
 
+    def version(self) -> str:
+        """Return the version of the server, like `15.18`."""
+        said: str = self._answer("SHOW server_version", _MAINTENANCE_DATABASE)
+        return said.split(maxsplit=1)[0]
+
     def execute(self, statement: str, database: str = _MAINTENANCE_DATABASE) -> None:
         """Run one statement outside a transaction block."""
+        self._answer(statement, database)
+
+    def _answer(self, statement: str, database: str) -> Any:
         # asyncio.run refuses to nest, and a fixture may be called from within a test's loop.
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="database-administration") as thread:
-            thread.submit(asyncio.run, _execute(self.url(database), statement)).result()
+            return thread.submit(asyncio.run, _first_value(self.url(database), statement)).result()
 
 
-async def _execute(url: str, statement: str) -> None:
+async def _first_value(url: str, statement: str) -> Any:
+    """Run a statement, and return the first value that it returns, if any."""
     async with asyncio.timeout(_STATEMENT_SECONDS):
         connection = await asyncpg.connect(url)
         try:
-            await connection.execute(statement)
+            return await connection.fetchval(statement)
         finally:
             await connection.close()
 

@@ -67,6 +67,10 @@ class LocalServers:
             raise
         return cls(postgresql=postgresql, rabbitmq=rabbitmq, folder=place, scratch=scratch)
 
+    def versions(self) -> dict[str, str]:
+        """Return the version of each, by its name for people."""
+        return {"PostgreSQL": self.postgresql.version(), "RabbitMQ": self.rabbitmq.version()}
+
     def stop(self) -> None:
         """Stop both servers; delete the scratch folder, but keep a folder that was given, in good order."""
         if self._scratch:

@@ -75,6 +75,10 @@ class BrokerServer:
             return False
         return answer.status_code == httpx.codes.OK
 
+    def version(self) -> str:
+        """Return the version of the server."""
+        return str(self._call("GET", "/api/overview").json()["rabbitmq_version"])
+
     def close(self) -> None:
         """Let go of the HTTP connection to the server."""
         self._http.close()

@@ -7,7 +7,7 @@ can be judged again by a later version: `judge_again`.
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -51,6 +51,10 @@ class Keeper:
         self._folder = folder
         self._began = time.monotonic()
         shutil.rmtree(folder / RECORDINGS, ignore_errors=True)
+
+    def know(self, *, versions: Mapping[str, str]) -> None:
+        """Add what was found out about the installation."""
+        self.facts = replace(self.facts, versions={**self.facts.versions, **versions})
 
     def keep(self, recording: Recording) -> None:
         """Write a recording down, judge it and measure it."""

@@ -84,6 +84,7 @@ async def _run(
                 lease_seconds=asked.lease_seconds,
                 say=console.print,
             ) as system:
+                keeper.know(versions=await asyncio.to_thread(system.versions))
                 await _carry_out(stages, system.installation, system, keeper, console)
         else:
             await check_ready(place, max(stage.load.actions for stage in stages))

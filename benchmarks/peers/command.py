@@ -4,6 +4,7 @@ Exit code 0 unless this project itself did not run: another that does not is rep
 others go on.
 """
 
+import asyncio
 import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -69,7 +70,7 @@ async def _compare(console: Console, chosen: Sequence[Contestant], counts: Count
     with all_servers() as servers:
         circumstances = {
             "on": datetime.now(tz=UTC).date().isoformat(),
-            **await servers.versions(),
+            **await asyncio.to_thread(servers.versions),
             "load average before": busy,
         }
         entries = [

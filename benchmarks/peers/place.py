@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.client import looking
 from benchmarks.peers.job import AMQP_URL, DATABASE_URL, REDIS_PREFIX, REDIS_URL
 from benchmarks.peers.redis_server import RedisServer
 from localservers import LocalServers, LocalServersError
@@ -35,12 +34,9 @@ class Servers:
     redis: RedisServer | None
     why_no_redis: str = ""
 
-    async def versions(self) -> dict[str, str]:
-        """Return the version of each server."""
-        async with looking(self.local.postgresql.url()) as session:
-            postgresql: str = await session.fetchval("SHOW server_version")
-        rabbitmq = await asyncio.to_thread(self.local.rabbitmq.ctl, "version")
-        found = {"PostgreSQL": postgresql.split(maxsplit=1)[0], "RabbitMQ": rabbitmq.strip()}
+    def versions(self) -> dict[str, str]:
+        """Return the version of each server; asks them, so call it in a thread."""
+        found = self.local.versions()
         return found | ({"Redis": self.redis.version()} if self.redis else {})
 
     @asynccontextmanager

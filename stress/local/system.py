@@ -47,6 +47,10 @@ class LocalSystem:
         self._parts.watch.look()
         return self._parts.watch.deaths
 
+    def versions(self) -> dict[str, str]:
+        """Return those of the servers; asks them, so call it in a thread."""
+        return self._parts.servers.versions()
+
     @property
     def collapses(self) -> tuple[Collapse, ...]:
         """What ended though nobody had asked it to; it was started again."""

@@ -86,6 +86,12 @@ async def test_what_was_committed_last_outlives_a_crash_of_a_server_that_is_not_
         connection.terminate()
 
 
+async def test_servers_tell_their_versions(own: LocalServers) -> None:
+    versions = own.versions()
+    assert versions["PostgreSQL"] == str(await query(own.postgresql.url(), "SHOW server_version")).split()[0]
+    assert versions["RabbitMQ"] == own.rabbitmq.ctl("version").strip()
+
+
 async def test_a_database_is_a_copy_of_its_template_and_can_be_dropped_while_in_use(
     own: LocalServers,
 ) -> None:
