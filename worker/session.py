@@ -15,6 +15,7 @@ from uuid import uuid4
 from aio_pika.abc import AbstractChannel
 
 from common.action_definition import ActionDefinition
+from common.broker.connection import BrokerTimeouts
 from common.broker.consumer import ConsumerConnection
 from common.broker.publisher import Publisher
 from common.broker.topology import declare_pool, declare_worker, pool_queue
@@ -38,6 +39,8 @@ logger = logging.getLogger(__name__)
 _GIVING_BACK_SECONDS: Final = 10.0
 """For stopping, handing back and telling, after the drain's time is over."""
 _STOPPED_LOOK_SECONDS: Final = 0.02
+_BROKER_HEARTBEATS_IN_A_LEASE: Final = 5
+_BROKER_HEARTBEAT_SECONDS_MAX: Final = 10
 
 
 class Session:
@@ -60,7 +63,11 @@ class Session:
             name=f"worker {settings.worker_name} publisher",
             declare=lambda c: declare_worker(c, self.worker_id, queue_type=settings.queue_type),
         )
-        self._consumers = ConsumerConnection(amqp_url, name=f"worker {settings.worker_name} consumer")
+        self._consumers = ConsumerConnection(
+            amqp_url,
+            name=f"worker {settings.worker_name} consumer",
+            timeouts=BrokerTimeouts(heartbeat_seconds=_broker_heartbeat_seconds(settings.lease_duration)),
+        )
         self._pools = settings.worker_pools or sorted({d.pool for d in definitions}) or ["default"]
         record = Record(database, self.worker_id, served_refs=[d.ref for d in definitions])
         self._registration = Registration(
@@ -208,3 +215,12 @@ async def _any_of(*events: asyncio.Event) -> None:
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     for wait in waits:
         wait.cancel()
+
+
+def _broker_heartbeat_seconds(lease_seconds: float) -> int:
+    """Return how often the broker wants a sign of life.
+
+    It gives up a worker that stands still after two or three of these, and offers to others what it had sent
+    there: well before the lease is over, since until then each offer holds a slot.
+    """
+    return max(1, min(_BROKER_HEARTBEAT_SECONDS_MAX, round(lease_seconds / _BROKER_HEARTBEATS_IN_A_LEASE)))

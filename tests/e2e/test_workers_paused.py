@@ -4,7 +4,10 @@ import signal
 import time
 from pathlib import Path
 
+from tests.e2e.history import history_of
 from tests.e2e.partition import ACTIONS, scene
+from tests.e2e.processes import running
+from tests.e2e.traffic import publishing, request
 
 
 async def test_a_worker_stopped_beyond_its_lease_changes_nothing_when_it_goes_on(
@@ -44,3 +47,26 @@ async def test_a_loop_blocked_for_longer_than_its_lease_loses_neither_lease_nor_
         await here.history.ended(1)
         assert await here.attempts(ids) == [(1, "completed")]
         assert await here.history.value("SELECT count(*) FROM worker") == 1
+
+
+async def test_what_a_stopped_worker_was_sent_is_run_by_others_before_its_lease_is_over(
+    database_url: str, amqp_url: str
+) -> None:
+    # No offer is repeated meanwhile, and nobody taken for dead: only the broker can bring back what it sent.
+    settings = {
+        "TURNSTILE_DISPATCH_TIMEOUT": "10m",
+        "TURNSTILE_LEASE_DURATION": "20s",
+        "TURNSTILE_WORKER_CONCURRENCY": "50",
+    }
+    async with (
+        running(database_url, amqp_url, workers=2, settings=settings) as system,
+        history_of(database_url) as history,
+        publishing(amqp_url) as publisher,
+    ):
+        system.workers[0].signal(signal.SIGSTOP)
+        try:
+            await publisher.publish([request({"action_ref": "noop"}) for _ in range(40)])
+            await history.ended(40, deadline_seconds=20)
+        finally:
+            system.workers[0].signal(signal.SIGCONT)
+        assert await history.value("SELECT count(*) FROM execution WHERE attempt > 1") == 0
