@@ -10,7 +10,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from stress.check.verdict import Finding, Rule, Verdict
+from stress.check.verdict import Finding, Verdict
+from stress.figures.five import ORDER_RULES
 from stress.figures.values import FiveFigures, Recovery, StageFigures
 from stress.recording import InjectedFault, Recording
 from stress.report.machine import Machine
@@ -18,9 +19,6 @@ from stress.stage import Stage
 from stress.tables import SECOND
 
 _SAME_SECONDS: Final = 0.001
-
-ORDER_RULES = frozenset({Rule.GRANTED_IN_ORDER, Rule.ADMITTED_IN_ORDER, Rule.STARTED_IN_ORDER})
-"""Those that say who comes before whom."""
 
 
 class Word(StrEnum):
