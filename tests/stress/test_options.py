@@ -1,9 +1,13 @@
 """What people type after `stress run`: read, or refused with the option, what was expected and an example."""
 
+import importlib.util
+
 import pytest
+from typer.testing import CliRunner
 
 from stress import options
 from stress.asked import Preset
+from stress.cli import app
 from stress.mix import DurationMix
 from stress.options import Given
 from stress.stage import FaultKind
@@ -139,3 +143,12 @@ def test_an_installation_on_loopback_is_known_as_such() -> None:
     assert here.is_on_this_host
     there = options.installation("amqp://host/", "http://127.0.0.1:1,http://one.example:2", None)
     assert not there.is_on_this_host
+
+
+def test_without_its_libraries_it_says_how_to_install_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "numpy" else found(name))
+    answer = CliRunner().invoke(app, ["run", "--local"])
+    assert answer.exit_code == 1
+    assert "numpy missing" in answer.output
+    assert "pip install 'turnstile[stress]'" in answer.output
