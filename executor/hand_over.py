@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, NoReturn
 
 import asyncpg
 
@@ -20,6 +20,7 @@ from common.broker.delivery import Outgoing, Publication
 from common.broker.publisher import Publisher
 from common.broker.topology import QueueType, declare_executor, declare_pool
 from common.domain.errors import Unavailable
+from common.domain.identifiers import QueueId
 from common.domain.states import Status
 from common.envelopes import ANNOUNCE_DELAY_SECONDS, scheduled_message, status_message
 from common.messages import ExecutionScheduled, StatusChanged
@@ -39,25 +40,39 @@ class HandOver:
         self._queue_manager = queue_manager
         self._queue_type: QueueType = queue_type
         self._declared_pools: set[str] = set()
+        self._more_queue_ids: set[QueueId] = set()
+        self._has_more = asyncio.Event()
         self._announcements: Gatherer[StatusChanged] = Gatherer(
             self._announce_all, delay_seconds=ANNOUNCE_DELAY_SECONDS
         )
 
-    async def offer(self, grants: Grants) -> None:
-        """Offer granted executions to the workers of their pools, and grant on where a batch was full."""
+    async def run(self) -> NoReturn:
+        """Grant on where more may start than one statement grants, until cancelled.
+
+        In a task of its own: a line of a million that may all start would hold up whoever granted the first
+        of them, and with it everything that comes behind (P9).
+        """
         while True:
-            if grants.granted:
-                await self._declare_pools({grant.pool for grant in grants.granted})
-                self.announce_grants(grants.granted)
-                await self.tell([_offer(grant) for grant in grants.granted])
-            if not grants.more_queue_ids:
-                return
+            await self._has_more.wait()
+            self._has_more.clear()
+            queue_ids, self._more_queue_ids = sorted(self._more_queue_ids), set()
             try:
-                grants = await self._queue_manager.grant(grants.more_queue_ids)
+                grants = await self._queue_manager.grant(queue_ids)
             except (Unavailable, asyncpg.PostgresError) as error:
-                # What is told here is committed; the rest of the line is the watchdog's next grant (P7).
+                # What was granted is told; the rest of the line is the watchdog's next grant (P7).
                 logger.warning("grant_postponed", extra={"reason": str(error)})
-                return
+            else:
+                await self.offer(grants)
+
+    async def offer(self, grants: Grants) -> None:
+        """Offer granted executions to the workers of their pools; where a batch was full, `run` grants on."""
+        if grants.more_queue_ids:
+            self._more_queue_ids.update(grants.more_queue_ids)
+            self._has_more.set()
+        if grants.granted:
+            await self._declare_pools({grant.pool for grant in grants.granted})
+            self.announce_grants(grants.granted)
+            await self.tell([_offer(grant) for grant in grants.granted])
 
     async def tell(self, messages: Sequence[Outgoing]) -> None:
         """Publish until every message is confirmed; a repeated one is harmless to its receivers."""

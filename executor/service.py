@@ -109,6 +109,7 @@ class ExecutorService:
                 tasks.create_task(self._submissions.run(), name="submissions"),
             ]
             if await done_before(self._database.open(), stop):
+                background.append(tasks.create_task(self._hand_over.run(), name="hand-over"))
                 background.append(tasks.create_task(self._watchdog().run(), name="watchdog"))
                 host, port = self._listener.getsockname()[:2]
                 logger.info("serving", extra={"host": host, "port": port})

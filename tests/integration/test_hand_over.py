@@ -1,4 +1,6 @@
-"""What was granted is offered, whatever becomes of the next grant."""
+"""What was granted is offered, whatever becomes of the next grant; nobody waits for the rest of a line."""
+
+import asyncio
 
 from common.broker.topology import pool_queue
 from common.database import Database
@@ -6,7 +8,8 @@ from common.domain.identifiers import Attempt, ExecutionId, QueueId
 from executor.decisions import Grant, Grants
 from executor.hand_over import HandOver
 from executor.queue_manager import QueueManager
-from tests.e2e.traffic import drain_queue, publishing
+from tests.e2e.traffic import drain_queue, publishing, until
+from tests.integration.protocol import Protocol
 
 
 async def test_an_offer_is_made_though_the_database_leaves_before_the_next_grant(amqp_url: str) -> None:
@@ -17,3 +20,29 @@ async def test_an_offer_is_made_though_the_database_leaves_before_the_next_grant
         await hand_over.offer(Grants(granted=[grant], more_queue_ids=[QueueId(1)]))
     (offered,) = await drain_queue(amqp_url, pool_queue("default"), 1)
     assert offered.correlation_id == "7"
+
+
+async def test_whoever_grants_the_first_of_a_long_line_does_not_wait_for_its_end(
+    protocol: Protocol, database_url: str, amqp_url: str
+) -> None:
+    await protocol.put("a", max_concurrent=0)
+    ids = await protocol.submit("a", 2500)
+    await protocol.connection.execute("UPDATE action_queue SET max_concurrent = NULL")
+    queue_id = await protocol.connection.fetchval("SELECT id FROM action_queue")
+    database = Database(database_url, application_name="test")
+    await database.open()
+    async with publishing(amqp_url) as publisher:
+        hand_over = HandOver(publisher, QueueManager(database), "quorum")
+        await hand_over.offer(Grants(granted=[], more_queue_ids=[queue_id]))
+        assert await protocol.connection.fetchval("SELECT depth FROM action_queue") == 2500
+
+        async def all_granted() -> bool:
+            return bool(await protocol.connection.fetchval("SELECT depth = 0 FROM action_queue"))
+
+        granting = asyncio.create_task(hand_over.run(), name="hand-over")
+        await until(all_granted, "all are granted")
+        offered = await drain_queue(amqp_url, pool_queue("default"), 2500)
+        granting.cancel()
+        await asyncio.gather(granting, return_exceptions=True)
+    await database.close()
+    assert [int(each.correlation_id or 0) for each in offered] == ids
