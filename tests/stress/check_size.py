@@ -5,7 +5,7 @@ process ever had, and what was broken, which is nothing. The history is a small 
 """
 
 import json
-import resource
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from benchmarks.machine import peak_memory_mb
 from stress.check.judge import judge
 from stress.figures.measure import measure
 from stress.recording import Recording
@@ -60,7 +61,8 @@ def main(arguments: Sequence[str]) -> None:
         "judge_seconds": round(judged - began, 2),
         "measure_seconds": round(measured - judged, 2),
         "cpu_seconds": round(measured_cpu - began_cpu, 2),
-        "memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6),
+        # Not `ru_maxrss`, which a child inherits from whoever started it.
+        "memory_mb": round(peak_memory_mb(os.getpid())),
         "broken": [finding.examples for finding in verdict.broken],
     }
     print(json.dumps(said))
