@@ -42,7 +42,7 @@ check: $(READY) ## Format, lint, types and layers: everything that runs no test
 
 .PHONY: test
 test: $(READY) ## Run every test, against real servers
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile
 
 .PHONY: mutants
 mutants: $(READY) ## Plant known bugs one at a time and print how many the tests catch
