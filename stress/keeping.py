@@ -44,13 +44,12 @@ class Keeper:
     """The report of a run while it grows."""
 
     def __init__(self, folder: Path, facts: Facts) -> None:
-        """Begin a report; what an earlier run left in the folder is replaced."""
+        """Begin a report; what an earlier run left in the folder stays until there is something to keep."""
         self.facts = facts
         self.stages: list[StageReport] = []
         self.failures: list[str] = []
         self._folder = folder
         self._began = time.monotonic()
-        shutil.rmtree(folder / RECORDINGS, ignore_errors=True)
 
     def know(self, *, versions: Mapping[str, str]) -> None:
         """Add what was found out about the installation."""
@@ -58,6 +57,8 @@ class Keeper:
 
     def keep(self, recording: Recording) -> None:
         """Write a recording down, judge it and measure it."""
+        if not self.stages:
+            shutil.rmtree(self._folder / RECORDINGS, ignore_errors=True)
         recording.save(self._folder / RECORDINGS / f"{len(self.stages) + 1:02}-{recording.stage.name}")
         self.stages.append(judged(recording))
 

@@ -90,9 +90,10 @@ async def _run(
             await check_ready(place, max(stage.load.actions for stage in stages))
             await _carry_out(stages, place, None, keeper, console)
     except asyncio.CancelledError:
-        # What is known is worth more than what is missing.
-        keeper.failures.append("the run was broken off")
-        keeper.show(keeper.report(), console)
+        # What is known is worth more than what is missing; where nothing is, an earlier report stays.
+        if keeper.stages:
+            keeper.failures.append("the run was broken off")
+            keeper.show(keeper.report(), console)
         raise
     report = keeper.report()
     keeper.show(report, console)
@@ -118,7 +119,7 @@ async def _carry_out(
                     stages=len(stages),
                     breaker=system,
                 )
-            except TurnstileError as error:
+            except (TurnstileError, LocalServersError) as error:
                 keeper.failures.append(f"{stage.name}: {error}")
                 view.failed(stage.title, str(error))
                 return

@@ -4,6 +4,7 @@ A worker is told to stop an attempt before that attempt's work is offered again:
 database. Reclaims wait for a healthy database (`health`) and are judged as of a moment when it was.
 """
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from typing import Final
@@ -45,20 +46,25 @@ class Leases:
         self._event_result_max_bytes = event_result_max_bytes
         self._rows_max = rows_max
         self._health = Health(lease_seconds)
+        self._looking = asyncio.Lock()
         self.look_seconds = self._health.look_seconds
         """How often `look` is wanted at least."""
 
     async def look(self) -> int:
         """See how the database is: nothing is healed by that."""
-        try:
-            self._health.seen(await self._database.fetchval("SELECT clock_timestamp()"))
-        except (Unavailable, asyncpg.PostgresError):
-            self._health.lost()
-            raise
+        # One at a time: an answer that is overtaken would look like a clock that was set back.
+        async with self._looking:
+            try:
+                self._health.seen(await self._database.fetchval("SELECT clock_timestamp()"))
+            except (Unavailable, asyncpg.PostgresError):
+                self._health.lost()
+                raise
         return 0
 
     async def reclaim_lost(self) -> int:
-        """Take back what lost workers held, as `look` has seen the database."""
+        """Take back what lost workers held."""
+        # An older look would do, and be late by its age.
+        await self.look()
         as_of = self._health.well_for_a_lease()
         if as_of is None:
             return 0

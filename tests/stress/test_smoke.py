@@ -43,7 +43,12 @@ async def test_a_smoke_run_keeps_every_promise_and_leaves_a_report(tmp_path: Pat
     assert again["five_figures"] == five
 
 
-async def test_an_installation_that_is_not_there_is_said_to_be_unreachable(tmp_path: Path) -> None:
+async def test_an_installation_that_is_not_there_is_said_to_be_unreachable_and_costs_nothing(
+    tmp_path: Path,
+) -> None:
+    kept = tmp_path / "report" / "recordings" / "01-load" / "tables.npz"
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(b"of an earlier run")
     code, output = await _stress(
         "run",
         "--amqp-url",
@@ -56,6 +61,7 @@ async def test_an_installation_that_is_not_there_is_said_to_be_unreachable(tmp_p
     assert code == 3, output
     assert "127.0.0.1:1" in output
     assert "Traceback" not in output
+    assert kept.exists(), "a mistyped address throws nothing away"
 
 
 async def test_a_folder_without_a_report_is_refused_with_what_was_expected(tmp_path: Path) -> None:
