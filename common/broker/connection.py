@@ -49,7 +49,7 @@ class BrokerTimeouts:
     rpc_seconds: float = 5.0
     """One answered method, or one set of declarations."""
     confirm_seconds: float = 10.0
-    """From writing a batch to its last confirmation."""
+    """The longest silence while written messages are unconfirmed."""
     wait_seconds: float = 5.0
     """How long a publish waits for a usable connection before it gives up."""
     heartbeat_seconds: int = 10

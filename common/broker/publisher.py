@@ -79,14 +79,15 @@ class Publisher:
     async def publish(self, messages: Sequence[Outgoing]) -> list[Publication]:
         """Publish all and wait until the broker answered for each.
 
-        Raises BrokerUnavailable when there is no usable connection in time (nothing was sent), or when it
-        broke or fell silent before the last answer (any of them may have arrived): repeat the batch.
+        A batch of any size may take as long as it needs while answers come. Raises BrokerUnavailable when
+        there is no usable connection in time (nothing was sent), or when it broke or fell silent before the
+        last answer (any of them may have arrived): repeat the batch.
         """
         if not messages:
             return []
         session = await self._usable_session()
         try:
-            return await answered(_send(session.confirmed, messages), self._timeouts.confirm_seconds)
+            return await _send(session.confirmed, messages, self._timeouts.confirm_seconds)
         except BrokerUnavailable:
             # Silence without an alarm: this connection is not worth another try.
             if session.link.is_open and not session.link.blocked:
@@ -156,16 +157,25 @@ class Publisher:
             raise BrokerUnavailable(f"no usable connection to the broker: {reason}") from error
 
 
-async def _send(channel: BulkChannel, messages: Sequence[Outgoing]) -> list[Publication]:
+async def _send(
+    channel: BulkChannel, messages: Sequence[Outgoing], confirm_seconds: float
+) -> list[Publication]:
     unconfirmed: deque[asyncio.Future[list[Publication]]] = deque()
     outcomes: list[Publication] = []
     for chunk in _chunks(messages):
         if len(unconfirmed) == _CHUNKS_UNCONFIRMED_MAX:
-            outcomes += await unconfirmed.popleft()
-        unconfirmed.append(channel.publish_all(chunk))
+            outcomes += await answered(unconfirmed.popleft(), confirm_seconds)
+        unconfirmed.append(_written(channel, chunk))
     for answers in unconfirmed:
-        outcomes += await answers
+        outcomes += await answered(answers, confirm_seconds)
     return outcomes
+
+
+def _written(channel: BulkChannel, chunk: Sequence[Outgoing]) -> asyncio.Future[list[Publication]]:
+    try:
+        return channel.publish_all(chunk)
+    except ChannelLost as error:
+        raise BrokerUnavailable(str(error)) from error
 
 
 def _chunks(messages: Sequence[Outgoing]) -> Iterator[Sequence[Outgoing]]:

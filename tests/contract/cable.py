@@ -17,6 +17,7 @@ class Cable:
         self._cut_after_bytes: int | None = None
         self._flowing = asyncio.Event()
         self._flowing.set()
+        self._pause_seconds = 0.0
         self.url = ""
 
     def cut(self) -> None:
@@ -27,6 +28,10 @@ class Cable:
     def cut_after(self, count_bytes: int) -> None:
         """Break all connections once clients have sent so many more bytes."""
         self._cut_after_bytes = count_bytes
+
+    def slow_down(self, pause_seconds: float) -> None:
+        """Hold up each piece of 64 KiB, in either direction, for so long."""
+        self._pause_seconds = pause_seconds
 
     def freeze(self) -> None:
         """Let nothing through any more, in either direction, not even that an end has closed."""
@@ -92,6 +97,7 @@ class Cable:
     async def _piece(self, reader: asyncio.StreamReader) -> bytes:
         piece = await reader.read(_PIECE_BYTES)
         await self._flowing.wait()
+        await asyncio.sleep(self._pause_seconds)
         return piece
 
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 import pytest
 
@@ -43,6 +44,18 @@ async def test_a_large_batch_goes_out_in_chunks_and_arrives_in_order(amqp_url: s
             taken = await take(queue, min(1000, len(expected) - start))
             assert bodies(taken) == expected[start : start + 1000]
             queue.ack(taken)
+
+
+async def test_a_large_batch_may_take_long_as_long_as_answers_come(amqp_url: str) -> None:
+    timeouts = replace(IMPATIENT, confirm_seconds=1.5)
+    async with cable_to(amqp_url) as cable:
+        publisher = Publisher(cable.url, name="pub", declare=declares("q"), timeouts=timeouts)
+        async with running(publisher):
+            cable.slow_down(0.02)
+            began = asyncio.get_running_loop().time()
+            answers = await publisher.publish([message("q", bytes(1_000_000)) for _ in range(8)])
+            assert answers == [CONFIRMED] * 8
+            assert asyncio.get_running_loop().time() - began > timeouts.confirm_seconds
 
 
 async def test_publishing_nothing_needs_no_connection() -> None:
