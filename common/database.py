@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import asyncpg
-from sqlalchemy import make_url
 
+from common.database_url import driver_url, shown_url
 from common.domain.errors import Unavailable
 
 logger = logging.getLogger(__name__)
@@ -47,16 +47,6 @@ REFUSED_BY_DATABASE: Final = (
 )
 """A value in the batch cannot be stored, whatever is tried: the batch must be split."""
 _NOT_LET_IN: Final = (asyncpg.InvalidCatalogNameError, asyncpg.InvalidAuthorizationSpecificationError)
-
-
-def sqlalchemy_url(url: str) -> str:
-    """Turn a URL in its common form into SQLAlchemy's, with the asyncpg driver."""
-    return make_url(url).set(drivername="postgresql+asyncpg").render_as_string(hide_password=False)
-
-
-def shown_url(url: str) -> str:
-    """Return `url` without its password, for logs and people."""
-    return make_url(url).render_as_string(hide_password=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +175,7 @@ class Database:
 
     async def _create_pool(self) -> "Pool":
         return await asyncpg.create_pool(
-            make_url(self._url).set(drivername="postgresql").render_as_string(hide_password=False),
+            driver_url(self._url),
             # One to begin with, and no floor: while the server is out, a driver that tries to restore one in
             # the background holds the places that callers wait for.
             min_size=0,

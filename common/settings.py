@@ -8,11 +8,10 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
-from sqlalchemy import make_url
-from sqlalchemy.exc import ArgumentError
 from yarl import URL
 
 from common.action_definition import Duration
+from common.database_url import check_database_url
 
 
 def _split(value: object) -> object:
@@ -59,12 +58,7 @@ class CommonSettings(BaseSettings):
     @field_validator("database_url")
     @classmethod
     def _is_postgresql(cls, value: SecretStr) -> SecretStr:
-        try:
-            url = make_url(value.get_secret_value())
-        except ArgumentError:
-            raise ValueError("not a URL; expected postgresql://user:password@host:port/database") from None
-        if not url.drivername.startswith("postgres") or not url.database:
-            raise ValueError("expected postgresql://user:password@host:port/database")
+        check_database_url(value.get_secret_value())
         return value
 
     @field_validator("amqp_url")

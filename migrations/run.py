@@ -1,18 +1,21 @@
 """Runs Alembic over asyncpg, under an advisory lock, and installs the protocol."""
 
+from functools import partial
 from typing import Final
 
+import asyncpg
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
-from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from common.database import sqlalchemy_url
+from common.database_url import driver_url
 from common.statements import SCHEMA, installation_text, protocol_hash
 
 _LOCK_KEY: Final = 0x7475726E  # "turn": one lock for all who migrate this database
+_CONNECT_SECONDS: Final = 10.0
 
 
 def alembic_config(connection: Connection | None = None) -> Config:
@@ -23,9 +26,15 @@ def alembic_config(connection: Connection | None = None) -> Config:
     return config
 
 
+def engine_of(database_url: str) -> AsyncEngine:
+    """Return SQLAlchemy's view of a database; the driver reads the URL, so it may name several hosts."""
+    connect = partial(asyncpg.connect, driver_url(database_url), timeout=_CONNECT_SECONDS)
+    return create_async_engine("postgresql+asyncpg://", async_creator=connect)
+
+
 async def migrate(database_url: str) -> None:
     """Bring the database to the newest schema and protocol. Safe to run from many processes at once."""
-    engine = create_async_engine(sqlalchemy_url(database_url))
+    engine = engine_of(database_url)
     try:
         async with engine.begin() as connection:
             await connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
@@ -38,7 +47,7 @@ async def migrate(database_url: str) -> None:
 
 async def is_current(database_url: str) -> bool:
     """Tell whether the database has the newest revision and exactly this version's protocol."""
-    engine = create_async_engine(sqlalchemy_url(database_url))
+    engine = engine_of(database_url)
     try:
         async with engine.connect() as connection:
             revision = await connection.run_sync(_current_revision)

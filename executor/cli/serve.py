@@ -69,7 +69,8 @@ def migrate(
 async def _migrate(url: str, *, wait_seconds: float) -> None:
     from sqlalchemy.exc import DBAPIError  # noqa: PLC0415
 
-    from common.database import Database, shown_url  # noqa: PLC0415
+    from common.database import Database  # noqa: PLC0415
+    from common.database_url import shown_url  # noqa: PLC0415
     from migrations import migrate as bring_up_to_date  # noqa: PLC0415
 
     deadline = asyncio.get_running_loop().time() + wait_seconds

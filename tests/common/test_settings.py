@@ -48,6 +48,7 @@ def test_a_password_does_not_show() -> None:
         ("TURNSTILE_DATABASE_URL", "nowhere"),
         ("TURNSTILE_DATABASE_URL", "mysql://root@there/db"),
         ("TURNSTILE_DATABASE_URL", "postgresql://there"),
+        ("TURNSTILE_DATABASE_URL", "postgresql://here:5432,there:port/db"),
         ("TURNSTILE_AMQP_URL", "http://there/"),
         ("TURNSTILE_AMQP_URL", "amqp:///no-host"),
         ("TURNSTILE_QUEUE_TYPE", "mirrored"),

@@ -5,11 +5,10 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection
-from sqlalchemy.ext.asyncio import create_async_engine
 
-from common.database import sqlalchemy_url
 from common.domain.states import Status
 from common.tables import metadata
+from migrations.run import engine_of
 from tests.integration.protocol import Protocol, connected
 
 
@@ -23,7 +22,7 @@ async def test_the_migrations_lead_to_the_tables(database_url: str) -> None:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         return list(compare_metadata(context, metadata))
 
-    engine = create_async_engine(sqlalchemy_url(database_url))
+    engine = engine_of(database_url)
     try:
         async with engine.connect() as connection:
             assert await connection.run_sync(differences) == []
@@ -35,7 +34,7 @@ async def test_the_migrations_lead_to_the_storage_settings_checks_and_partial_in
     database_url: str, empty_database_url: str
 ) -> None:
     # What Alembic does not compare: the catalogue after the migrations against that of the tables themselves.
-    engine = create_async_engine(sqlalchemy_url(empty_database_url))
+    engine = engine_of(empty_database_url)
     async with engine.begin() as connection:
         await connection.run_sync(metadata.create_all)
     await engine.dispose()

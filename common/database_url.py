@@ -1,0 +1,44 @@
+"""The database's URL as libpq takes it: one host or several, `postgresql://user:password@a:5432,b:5432/db`.
+
+In: what somebody wrote. Out: a complaint in plain words, what the driver takes, or what may be shown. The
+driver itself reads the rest (hosts, `target_session_attrs`, `sslmode`, ...).
+"""
+
+from typing import Final
+from urllib.parse import parse_qs, urlsplit, urlunsplit
+
+EXPECTED: Final = "expected postgresql://user:password@host:port/database"
+_SECRETS: Final = ("password=", "sslpassword=")
+_SCHEMES: Final = frozenset({"postgresql", "postgres"})
+
+
+def check_database_url(url: str) -> None:
+    """Raise ValueError with what is expected instead, unless `url` can name a database."""
+    if "://" not in url:
+        raise ValueError(f"not a URL; {EXPECTED}")
+    parts = urlsplit(url)
+    query = parse_qs(parts.query)
+    if _scheme(url) not in _SCHEMES or not (parts.path.strip("/") or {"dbname", "database"} & query.keys()):
+        raise ValueError(EXPECTED)
+    for host in parts.netloc.rpartition("@")[2].split(","):
+        port = host.rpartition("]")[2].rpartition(":")[2] if ":" in host.rpartition("]")[2] else ""
+        if port and not (port.isascii() and port.isdigit() and int(port) < 1 << 16):
+            raise ValueError(f"port {port!r}: expected a number up to 65535, as in host:5432")
+
+
+def driver_url(url: str) -> str:
+    """Return `url` without the name of a driver that other tools want in its scheme."""
+    return f"{_scheme(url)}://{url.partition('://')[2]}"
+
+
+def shown_url(url: str) -> str:
+    """Return `url` without its password, for logs and people."""
+    parts = urlsplit(url)
+    account, at, hosts = parts.netloc.rpartition("@")
+    user, colon, _ = account.partition(":")
+    query = "&".join(part for part in parts.query.split("&") if not part.startswith(_SECRETS))
+    return urlunsplit(parts._replace(netloc=f"{user}{colon and ':***'}{at}{hosts}", query=query))
+
+
+def _scheme(url: str) -> str:
+    return url.partition("://")[0].partition("+")[0]
