@@ -1,6 +1,6 @@
 """The schema, one room per concern (DESIGN: what lives is small, what is recorded is wide).
 
-`definition`: actions and their queues. `record`: executions and their attempts, wide, kept.
+`definition`: actions, their changes and their queues. `record`: executions and their attempts, wide, kept.
 `live`: the line, the slots and the ends not yet told, slim, only what is live. `worker`: leases.
 
 There are no foreign keys on the live tables: each would lock its parent row at every insert, and the
@@ -10,7 +10,7 @@ UNIQUE constraint here, by name.
 
 from sqlmodel import SQLModel
 
-from common.tables.definition import Action, ActionQueue
+from common.tables.definition import Action, ActionChange, ActionQueue
 from common.tables.live import Delayed, Expiring, Slot, UntoldEnd, UntoldStop, Waiting
 from common.tables.record import AttemptRecord, Execution
 from common.tables.worker import Worker
@@ -19,6 +19,7 @@ metadata = SQLModel.metadata
 
 __all__ = [
     "Action",
+    "ActionChange",
     "ActionQueue",
     "AttemptRecord",
     "Delayed",

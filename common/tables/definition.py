@@ -7,7 +7,17 @@ carries the action's limit and pause, so that a grant decides from the one row i
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, CheckConstraint, Column, ForeignKey, Integer, Text, UniqueConstraint, text
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    Text,
+    UniqueConstraint,
+    text,
+)
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlmodel import Field, SQLModel
 
@@ -51,6 +61,31 @@ class Action(SQLModel, table=True):
     paused: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
     created_at: datetime = instant(nullable=False, default_now=True)
     updated_at: datetime = instant(nullable=False, default_now=True)
+    deleted_at: datetime | None = instant()
+    """When it was deleted. Its row stays: the record names it, and its name may come back."""
+
+
+class ActionChange(SQLModel, table=True):
+    """Who changed an action, when and how; written in the transaction of the change."""
+
+    __tablename__ = "action_change"
+    __table_args__ = (
+        Index("ix_action_change_action_ref", "action_ref", "id"),
+        CheckConstraint(
+            "change IN ('created', 'changed', 'limit_changed', 'paused', 'resumed', 'deleted')",
+            name="change_known",
+        ),
+    )
+
+    id: int = identity()
+    action_ref: str = Field(sa_column=Column(Text, nullable=False))
+    changed_at: datetime = instant(nullable=False, default_now=True)
+    changed_by: str | None = Field(default=None, sa_column=Column(Text))
+    """The name of the token that asked, `local` without tokens, `worker` where one registered it."""
+    change: str = Field(sa_column=Column(Text, nullable=False))
+    old: Any = json_column(nullable=False, default="'{}'::jsonb")
+    """The fields that differ, as they were."""
+    new: Any = json_column(nullable=False, default="'{}'::jsonb")
 
 
 class ActionQueue(SQLModel, table=True):

@@ -81,6 +81,8 @@ class Execution(SQLModel, table=True):
     cancel_requested_at: datetime | None = instant()
     run_at: datetime | None = instant()
     expires_at: datetime | None = instant()
+    retry_of: int | None = Field(default=None, sa_column=Column(BigInteger))
+    """The ended execution that this one was asked to do again."""
 
 
 class AttemptRecord(SQLModel, table=True):

@@ -66,6 +66,7 @@ VIOLATIONS = {
     "ck_action_when_full_known": "UPDATE action SET when_full = 'burst'",
     "ck_action_counts_not_negative": "UPDATE action SET retry_max_attempts = 0",
     "uq_action_ref": "INSERT INTO action (ref, retry_delay_seconds) SELECT ref, 1 FROM action",
+    "ck_action_change_change_known": "INSERT INTO action_change (action_ref, change) VALUES ('a', 'burst')",
     "ck_action_queue_depth_not_negative": "UPDATE action_queue SET depth = -1",
     "ck_action_queue_totals_ordered": "UPDATE action_queue SET total_completed = total_enqueued + 1",
     "ck_action_queue_limit_not_negative": "UPDATE action_queue SET max_concurrent = -1",
