@@ -44,6 +44,10 @@ check: $(READY) ## Format, lint, types and layers: everything that runs no test
 test: $(READY) ## Run every test, against real servers
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile
 
+.PHONY: scenarios
+scenarios: $(READY) ## Run every scenario of docs/scenarios.md at its whole size, several times over (TIMES=)
+	@$(BIN)/python -m tests.scenarios --times $(or $(TIMES),1) --processes $(TEST_WORKERS)
+
 .PHONY: mutants
 mutants: $(READY) ## Plant known bugs one at a time and print how many the tests catch
 	@$(BIN)/python -m tests.mutants $(ARGS)
@@ -60,6 +64,10 @@ crash: $(READY) ## Kill a process at every crash point, the 1st, 2nd and 7th tim
 .PHONY: stress
 stress: $(READY) ## Load a private installation, check its whole history, write stress-report/ (ARGS=--preset ...)
 	@$(BIN)/stress run --local $(ARGS)
+
+.PHONY: soak
+soak: $(READY) ## An hour of steady load with faults on a private installation, judged as a whole (ARGS=)
+	@$(BIN)/stress run --local --preset soak $(ARGS)
 
 .PHONY: bench
 bench: $(READY) ## Measure throughput, hand-over, grant cost and memory on this machine

@@ -8,6 +8,7 @@ import httpx
 from tests.e2e.history import History, history_of, most_running_at_once, physical
 from tests.e2e.processes import running
 from tests.e2e.traffic import submit, until
+from tests.sizes import sizes
 
 
 async def _limit(http: httpx.AsyncClient, ref: str, limit: int | None) -> None:
@@ -15,15 +16,16 @@ async def _limit(http: httpx.AsyncClient, ref: str, limit: int | None) -> None:
     assert answer.status_code == 200, answer.text
 
 
+@sizes("count", short=1_500, whole=5_000)
 async def test_four_replicas_that_start_cold_into_a_full_queue_never_overshoot(
-    database_url: str, amqp_url: str, tmp_path: Path
+    database_url: str, amqp_url: str, tmp_path: Path, count: int
 ) -> None:
     one, seven = tmp_path / "one.jsonl", tmp_path / "seven.jsonl"
     bodies = [
         {"action_ref": "record", "parameters": {"file": str(one)}}
         if n % 10 == 0
         else {"action_ref": "record.seven", "parameters": {"file": str(seven)}}
-        for n in range(5000)
+        for n in range(count)
     ]
     async with (
         running(database_url, amqp_url, executors=0, workers=2) as system,
@@ -32,7 +34,7 @@ async def test_four_replicas_that_start_cold_into_a_full_queue_never_overshoot(
         # Everything waits in the broker when the four start at once.
         await submit(amqp_url, bodies)
         await asyncio.gather(*(system.start_executor() for _ in range(4)))
-        await history.ended(5000, deadline_seconds=110)
+        await history.ended(count, deadline_seconds=110)
         assert await history.most_at_once("record") == 1
         assert await history.most_at_once("record.seven") <= 7
         for ref in ("record", "record.seven"):
@@ -100,19 +102,22 @@ async def test_the_limit_in_the_database_wins_over_what_a_worker_declares(
     assert "max_concurrent" in log
 
 
-async def test_a_full_queue_a_hundred_thousand_deep_delays_no_other(database_url: str, amqp_url: str) -> None:
+@sizes("depth", short=20_000, whole=100_000)
+async def test_a_full_and_very_deep_queue_delays_no_other(
+    database_url: str, amqp_url: str, depth: int
+) -> None:
     async with (
         running(database_url, amqp_url) as system,
         history_of(database_url) as history,
         httpx.AsyncClient(base_url=f"{system.http_url}/api/v1") as http,
     ):
         await _limit(http, "hold", 1)
-        await submit(amqp_url, [{"action_ref": "hold"}] * 100_000)
+        await submit(amqp_url, [{"action_ref": "hold"}] * depth)
 
         async def all_wait() -> bool:
-            return bool((await http.get("/actions/hold/queue-stats")).json()["queue_length"] == 99_999)
+            return bool((await http.get("/actions/hold/queue-stats")).json()["queue_length"] == depth - 1)
 
-        await until(all_wait, "99,999 waiting", deadline_seconds=100)
+        await until(all_wait, f"{depth - 1} waiting", deadline_seconds=100)
         for number in range(20):
             body = {"action_ref": "noop", "parameters": {"number": number}}
             execution_id = (await http.post("/executions", json=body)).json()["id"]
@@ -122,7 +127,7 @@ async def test_a_full_queue_a_hundred_thousand_deep_delays_no_other(database_url
 
             await until(has_ended, "the other queue's execution", deadline_seconds=2)
         last = await history.value("SELECT max(execution_id) FROM waiting")
-        assert (await http.get(f"/executions/{last}")).json()["position"] == 99_999
+        assert (await http.get(f"/executions/{last}")).json()["position"] == depth - 1
         await _limit(http, "hold", 0)
         head = await history.value("SELECT min(execution_id) FROM slot")
         await _cancel(http, [head])

@@ -13,10 +13,12 @@ from tests.e2e.processes import running
 from tests.e2e.stage import repairs_of_counters
 from tests.e2e.tap import tapped
 from tests.e2e.traffic import submit, until
+from tests.sizes import sizes
 
 
-async def test_a_thousand_requests_from_eight_clients_start_in_order_of_arrival(
-    database_url: str, amqp_url: str, tmp_path: Path
+@sizes("each", short=40, whole=125)
+async def test_requests_from_eight_clients_start_in_order_of_arrival(
+    database_url: str, amqp_url: str, tmp_path: Path, each: int
 ) -> None:
     file = tmp_path / "record.jsonl"
     async with running(database_url, amqp_url, workers=2) as system, history_of(database_url) as history:
@@ -25,19 +27,19 @@ async def test_a_thousand_requests_from_eight_clients_start_in_order_of_arrival(
         async def client(number: int) -> None:
             bodies = [
                 {"action_ref": "record", "parameters": {"file": str(file), "client": number, "number": n}}
-                for n in range(125)
+                for n in range(each)
             ]
             await submit(amqp_url, bodies)
 
         await asyncio.gather(*(client(number) for number in range(8)))
-        await history.ended(1000, deadline_seconds=110)
+        await history.ended(8 * each, deadline_seconds=110)
         granted = await history.grant_order("record")
     lines = physical(file)
     started = [line for line in lines if line.event == "start"]
     assert granted == sorted(granted)
     assert [line.execution_id for line in started] == granted
     for number in range(8):
-        assert [line.number for line in started if line.client == number] == list(range(125))
+        assert [line.number for line in started if line.client == number] == list(range(each))
     assert most_running_at_once(lines) == 1
 
 

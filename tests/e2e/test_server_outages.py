@@ -1,6 +1,7 @@
 """P2, P3 and P5 while PostgreSQL or RabbitMQ fails: nothing is lost or run twice, and nobody restarts us."""
 
 import asyncio
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tests.e2e.history import History, history_of
 from tests.e2e.processes import System, running
 from tests.e2e.steady import Steady, steady
 from tests.e2e.traffic import until
+from tests.sizes import sizes
 
 LEASE_SECONDS = 3.0
 SHORT_LEASE = {
@@ -38,7 +40,7 @@ def own() -> Iterator[LocalServers]:
 @pytest.fixture
 async def urls(own: LocalServers, request: pytest.FixtureRequest) -> tuple[str, str]:
     """A migrated database and a vhost of the test's own."""
-    name = request.node.name[:40]
+    name = f"{request.node.name[:40]}_{secrets.token_hex(4)}"
     database_url = own.postgresql.create_database(name)
     await migrate(database_url)
     return database_url, own.rabbitmq.create_vhost(name)
@@ -92,9 +94,10 @@ async def test_a_database_frozen_or_gone_for_longer_than_a_lease_ends_no_work_an
             await _nobody_was_given_up(history)
 
 
+@sizes("closings", short=3, whole=8)
 @pytest.mark.timeout(240)
 async def test_a_broker_that_cuts_blocks_freezes_crashes_and_restarts_costs_nothing_but_time(
-    own: LocalServers, urls: tuple[str, str], tmp_path: Path
+    own: LocalServers, urls: tuple[str, str], tmp_path: Path, closings: int
 ) -> None:
     database_url, amqp_url = urls
     broker, vhost = own.rabbitmq, _vhost(amqp_url)
@@ -105,7 +108,7 @@ async def test_a_broker_that_cuts_blocks_freezes_crashes_and_restarts_costs_noth
         held = await hold(system)
         async with steady(amqp_url, tmp_path) as client:
             await client.goes_on("the start")
-            for _ in range(8):
+            for _ in range(closings):
                 await asyncio.to_thread(
                     broker.ctl, "close_all_connections", "--vhost", vhost, "--quiet", "tested"
                 )

@@ -47,6 +47,7 @@ def test_a_trial_catches_what_a_test_notices_and_reports_what_none_does(tmp_path
     assert fates == [Fate.CAUGHT, Fate.SURVIVED, Fate.BROKEN]
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(300)
 def test_a_trial_leaves_the_tree_alone_and_uses_the_servers_it_is_given() -> None:
     (defect,) = (d for d in DEFECTS if d.name == "a slot is released before its attempt has ended")

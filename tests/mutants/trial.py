@@ -75,7 +75,18 @@ def attempt(defect: Defect, environment: Mapping[str, str]) -> Trial:
 
 def _run(defect: Defect, tree: Path, environment: Mapping[str, str], *, seconds_max: float) -> Trial:
     started = time.monotonic()
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *defect.caught_by]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "-m",
+        "",
+        "-p",
+        "no:cacheprovider",
+        *defect.caught_by,
+    ]
     with subprocess.Popen(
         command,
         cwd=tree,

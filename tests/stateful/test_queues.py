@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.integration.protocol import Protocol
+from tests.sizes import sizes
 from tests.stateful.healing import Healing
 
 
@@ -16,8 +17,9 @@ class Machine(Healing):
     """Says everything twice, to the statements and to the model; at the end everything drains."""
 
 
+@sizes("examples", short=60, whole=200)
 @pytest.mark.timeout(400)
-def test_the_statements_do_what_the_model_says(database_url: str) -> None:
+def test_the_statements_do_what_the_model_says(database_url: str, examples: int) -> None:
     with asyncio.Runner() as runner:
         Machine.runner = runner
         connection = runner.run(asyncpg.connect(database_url))
@@ -26,7 +28,7 @@ def test_the_statements_do_what_the_model_says(database_url: str) -> None:
             run_state_machine_as_test(
                 Machine,
                 settings=settings(
-                    max_examples=200, stateful_step_count=50, deadline=None, print_blob=True,
+                    max_examples=examples, stateful_step_count=50, deadline=None, print_blob=True,
                     derandomize=os.environ.get("CI", "").lower() in ("true", "1"),
                     suppress_health_check=[HealthCheck.too_slow],
                 ),

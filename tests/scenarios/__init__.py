@@ -1,0 +1,1 @@
+"""Runs what docs/scenarios.md names, as it stands there, several times over. Next: `page`, `__main__`."""
