@@ -72,8 +72,8 @@ def test_the_documentation_gives_a_reason_for_every_declared_dependency() -> Non
 def declared() -> list[Requirement]:
     """What the services, the stress harness and the developers need; the peers are only compared with."""
     project, groups = PROJECT["project"], PROJECT["dependency-groups"]
-    stress = project["optional-dependencies"]["stress"]
-    texts = [*project["dependencies"], *stress, *groups["build"], *groups["dev"]]
+    extras = [text for extra in project["optional-dependencies"].values() for text in extra]
+    texts = [*project["dependencies"], *extras, *groups["build"], *groups["dev"]]
     return [Requirement(text) for text in texts if isinstance(text, str)]
 
 
