@@ -1,0 +1,10 @@
+"""What the processes say of themselves: log lines, figures, traces.
+
+`logs` gives lines their form. `instruments` counts and `exposition` answers `/metrics`; `loop_lag` watches the
+event loop. `tracing` is off, and imports nothing, until `spans` is switched on. Which figures there are is
+said by the services: `executor.metrics`, `worker.metrics`.
+"""
+
+from common.telemetry.logs import configure_logging
+
+__all__ = ["configure_logging"]
