@@ -1,7 +1,8 @@
 """The schema, one room per concern (DESIGN: what lives is small, what is recorded is wide).
 
 `definition`: actions, their changes and their queues. `record`: executions and their attempts, wide, kept.
-`live`: the line, the slots and the ends not yet told, slim, only what is live. `worker`: leases.
+`live`: the line, the slots and the ends not yet told, slim, only what is live. `webhook`: calls back.
+`retention`: what was pruned. `worker`: leases.
 
 There are no foreign keys on the live tables: each would lock its parent row at every insert, and the
 statements in `common.sql` are the only writers. Every invariant that a row can state is a CHECK or a
@@ -13,6 +14,8 @@ from sqlmodel import SQLModel
 from common.tables.definition import Action, ActionChange, ActionQueue
 from common.tables.live import Delayed, Expiring, Slot, UntoldEnd, UntoldStop, Waiting
 from common.tables.record import AttemptRecord, Execution
+from common.tables.retention import PrunedCount
+from common.tables.webhook import WebhookDelivery
 from common.tables.worker import Worker
 
 metadata = SQLModel.metadata
@@ -25,10 +28,12 @@ __all__ = [
     "Delayed",
     "Execution",
     "Expiring",
+    "PrunedCount",
     "Slot",
     "UntoldEnd",
     "UntoldStop",
     "Waiting",
+    "WebhookDelivery",
     "Worker",
     "metadata",
 ]

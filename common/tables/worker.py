@@ -17,6 +17,12 @@ class Worker(SQLModel, table=True):
         CheckConstraint("concurrency >= 1", name="concurrency_positive"),
         # Those who may still renew, among all that ever were.
         Index("ix_worker_live", "id", postgresql_where=text("lost_at IS NULL AND stopped_at IS NULL")),
+        # Those that left or were lost, the oldest first: what may be cleaned up.
+        Index(
+            "ix_worker_gone",
+            "started_at",
+            postgresql_where=text("lost_at IS NOT NULL OR stopped_at IS NOT NULL"),
+        ),
         {"postgresql_with": {"fillfactor": "50"}},
     )
 
