@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
-from yarl import URL
 
 from common.action_definition import Duration
+from common.amqp_url import amqp_urls
 from common.database_url import check_database_url
 
 
@@ -28,11 +28,12 @@ class CommonSettings(BaseSettings):
 
     database_url: SecretStr = Field(
         default=SecretStr("postgresql://postgres@127.0.0.1:5432/turnstile"),
-        description="postgresql://user:password@host:port/database",
+        description="postgresql://user:password@host:port/database; of several hosts: "
+        "...@a:5432,b:5432/database?target_session_attrs=primary",
     )
     amqp_url: SecretStr = Field(
         default=SecretStr("amqp://guest:guest@127.0.0.1:5672/"),
-        description="amqp://user:password@host:port/vhost",
+        description="amqp://user:password@host:port/vhost; of several nodes: whole URLs, by commas.",
     )
     queue_type: Literal["quorum", "classic"] = Field(
         default="quorum", description="Type of the broker's queues."
@@ -64,12 +65,7 @@ class CommonSettings(BaseSettings):
     @field_validator("amqp_url")
     @classmethod
     def _is_amqp(cls, value: SecretStr) -> SecretStr:
-        try:
-            url = URL(value.get_secret_value())
-        except ValueError:
-            raise ValueError("not a URL; expected amqp://user:password@host:port/vhost") from None
-        if url.scheme not in ("amqp", "amqps") or not url.host:
-            raise ValueError("expected amqp://user:password@host:port/vhost")
+        amqp_urls(value.get_secret_value())
         return value
 
     def model_post_init(self, _: object) -> None:

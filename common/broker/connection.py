@@ -1,12 +1,11 @@
 """Keep one connection to the broker alive: connect, serve, and after a loss connect again, until cancelled.
 
-In: an AMQP URL and what to do with each living connection. Out: `Link`, one connection from its first to its
-last moment, and for /readyz whether there is one, whether the broker blocks it, and the last error. Keeps P7
-on the wire: whatever broke, the next session declares, opens and consumes everything anew.
+In: the broker's AMQP URLs and what to do with each living connection. Out: `Link`, one connection from its
+first to its last moment, and for /readyz whether there is one, whether the broker blocks it, the last error.
+Keeps P7 on the wire: whatever broke, the next session, with the next node, declares and consumes all anew.
 
 aio-pika's own recovery (RobustConnection) is not used: a delivery is void with its channel, a half-confirmed
-batch with its own, so a restored channel object would hide from us what must be given up. Here one loop
-rebuilds all.
+batch with its own, so a restored channel would hide what must be given up. Here one loop rebuilds all.
 
 Next: `publisher` and `consumer` say what a session does.
 """
@@ -16,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import NoReturn, TypeVar
@@ -27,6 +27,7 @@ from aio_pika.exceptions import CONNECTION_EXCEPTIONS
 from aiormq.connection import TCPTransportFactory, TLSTransportFactory, TransportFactory
 from yarl import URL
 
+from common.amqp_url import amqp_urls
 from common.broker.bulk_channel import BulkChannel, ChannelLost, DeliverySink, is_blocked, open_bulk_channel
 from common.broker.decoding import read_leniently
 
@@ -171,9 +172,9 @@ class BrokerConnection:
 
     def __init__(self, url: str, *, name: str, timeouts: BrokerTimeouts) -> None:
         read_leniently()
-        self._url = URL(url)
-        if "heartbeat" not in self._url.query:
-            self._url = self._url.update_query(heartbeat=timeouts.heartbeat_seconds)
+        # In an order of its own, so that the processes of one installation spread over the nodes.
+        self._urls = deque(amqp_urls(url, heartbeat=timeouts.heartbeat_seconds))
+        random.shuffle(self._urls)
         self._name = name
         self._timeouts = timeouts
         self._link: Link | None = None
@@ -207,13 +208,15 @@ class BrokerConnection:
                     await link.close()
             except BrokerUnavailable as error:
                 self._note(str(error))
+            self._urls.rotate(-1)
             # Jitter keeps the processes of one installation from knocking in step after a broker restart.
             await asyncio.sleep(pause_seconds * random.uniform(0.5, 1.0))
             pause_seconds = min(pause_seconds * 2, self._timeouts.backoff_max_seconds)
 
     async def _connect(self) -> Link:
-        keeper = _TransportKeeper(self._url.scheme)
-        connection = aio_pika.Connection(self._url, client_properties={"connection_name": self._name})
+        url = self._urls[0]
+        keeper = _TransportKeeper(url.scheme)
+        connection = aio_pika.Connection(url, client_properties={"connection_name": self._name})
         connection.kwargs["transport_factory"] = keeper
         try:
             await answered(connection.connect(), self._timeouts.connect_seconds)
@@ -225,7 +228,7 @@ class BrokerConnection:
         amqp = connection.transport.connection
         assert isinstance(amqp, aiormq.Connection)
         self.last_error = None
-        log.info("broker.connected", extra={"connection": self._name})
+        log.info("broker.connected", extra={"connection": self._name, "host": url.host, "port": url.port})
         return Link(connection, amqp, keeper.transport, self._timeouts)
 
     def _note(self, error: str) -> None:

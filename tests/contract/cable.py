@@ -20,6 +20,11 @@ class Cable:
         self._pause_seconds = 0.0
         self.url = ""
 
+    @property
+    def is_used(self) -> bool:
+        """Whether any connection runs through it now."""
+        return bool(self._writers)
+
     def cut(self) -> None:
         """Break all connections now; new ones can be made."""
         for writer in self._writers:
