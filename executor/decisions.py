@@ -79,6 +79,30 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Retried:
+    """What became of one request to do an ended execution again."""
+
+    retry_of: ExecutionId
+    previous_status: Status | None
+    """How that one ended, or where it stands while it has not; None where there is none."""
+    action_ref: str | None
+    verdict: Verdict | None
+    """What became of the new request; None where none was made: it has not ended, or is not there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deletion:
+    """What became of a request to delete an action."""
+
+    deleted: bool
+    waiting: int
+    """Executions that waited then."""
+    running: int
+    ended: list[Move]
+    """Those that waited, ended with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
     """What became of a batch of completions."""
 

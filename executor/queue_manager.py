@@ -1,4 +1,4 @@
-"""The one door to the lines: admit, grant, settle, cancel, each one statement and one commit.
+"""The one door to the lines: admit, grant, settle, cancel, retry, each one statement and one commit.
 
 In: batches of requests and completions, in arrival order. Out: what became of each, and the slots granted
 in the same transaction, which the caller must hand over (`executor.hand_over`). P1 and P2 are kept by the
@@ -14,9 +14,19 @@ from common.database import REFUSED_BY_DATABASE, Database
 from common.domain.errors import Code
 from common.domain.identifiers import Attempt, ExecutionId, QueueId
 from common.domain.states import Status
-from common.messages import ExecutionRequested
 from common.requests import json_text
-from executor.decisions import Accepted, Admission, Grant, Grants, Move, Rejected, Settled, Verdict
+from executor.decisions import (
+    Accepted,
+    Admission,
+    Deletion,
+    Grant,
+    Grants,
+    Move,
+    Rejected,
+    Retried,
+    Settled,
+    Verdict,
+)
 
 
 class QueueManager:
@@ -70,13 +80,51 @@ class QueueManager:
         )
         return {row["idempotency_key"]: row["id"] for row in rows}
 
-    async def put_actions(self, definitions: Sequence[ActionDefinition]) -> Grants:
-        """Store definitions; a changed limit or pause acts at once."""
+    async def retry(
+        self, requests: Sequence[tuple[ExecutionId, str | None]], *, traceparent: str | None = None
+    ) -> tuple[list[Retried], Grants]:
+        """Ask again for what these ended executions asked for; each may carry an idempotency key."""
         row = await self._database.fetchrow(
-            "SELECT * FROM turnstile.put_actions($1)", json_text([action_columns(d) for d in definitions])
+            "SELECT * FROM turnstile.retry($1, $2, $3)",
+            [r[0] for r in requests],
+            [r[1] for r in requests],
+            traceparent,
+        )
+        assert row is not None
+        answers = zip(row["retried"], requests, strict=True)
+        return [_retried(item, key) for item, (_, key) in answers], grants_of(row)
+
+    async def put_actions(
+        self, definitions: Sequence[ActionDefinition], *, changed_by: str | None = None
+    ) -> Grants:
+        """Store definitions, and who changed them; a changed limit or pause acts at once."""
+        row = await self._database.fetchrow(
+            "SELECT * FROM turnstile.put_actions($1, $2)",
+            json_text([action_columns(d) for d in definitions]),
+            changed_by,
         )
         assert row is not None
         return grants_of(row)
+
+    async def delete_action(
+        self, ref: str, *, cancel_max: int, reason: str, changed_by: str | None
+    ) -> Deletion | None:
+        """Delete an action if nothing of it runs and no more than `cancel_max` wait, which end with it.
+
+        None: there is no such action.
+        """
+        row = await self._database.fetchrow(
+            "SELECT * FROM turnstile.delete_action($1, $2, $3, $4)", ref, cancel_max, reason, changed_by
+        )
+        assert row is not None
+        if row["running"] is None:
+            return None
+        return Deletion(
+            deleted=row["deleted"],
+            waiting=int(row["waiting"]),
+            running=row["running"],
+            ended=[moved(item) for item in row["ended"] or ()],
+        )
 
     async def _admit_batch(self, admissions: Sequence[Admission]) -> tuple[list[Verdict], Grants]:
         requests = [a.request for a in admissions]
@@ -96,7 +144,11 @@ class QueueManager:
             [a.traceparent for a in admissions],
         )
         assert row is not None
-        return [_verdict(item, r) for item, r in zip(row["admitted"], requests, strict=True)], grants_of(row)
+        verdicts = [
+            _verdict(item, r.action_ref, r.idempotency_key)
+            for item, r in zip(row["admitted"], requests, strict=True)
+        ]
+        return verdicts, grants_of(row)
 
     async def _in_halves(self, admissions: Sequence[Admission]) -> tuple[list[Verdict], Grants]:
         try:
@@ -147,7 +199,7 @@ def grants_of(row: asyncpg.Record) -> Grants:
     )
 
 
-def _verdict(item: asyncpg.Record, request: ExecutionRequested) -> Verdict:
+def _verdict(item: asyncpg.Record, action_ref: str, idempotency_key: str | None) -> Verdict:
     if item["code"] is None:
         return Accepted(
             execution_id=item["execution_id"],
@@ -156,19 +208,29 @@ def _verdict(item: asyncpg.Record, request: ExecutionRequested) -> Verdict:
             duplicate=item["duplicate"],
         )
     code = Code(item["code"])
-    return Rejected(code=code, message=_explanation(code, item["detail"], request, item["execution_id"]))
+    return Rejected(code=code, message=_explanation(item, action_ref, idempotency_key))
 
 
-def _explanation(
-    code: Code, detail: str | None, request: ExecutionRequested, execution_id: int | None
-) -> str:
+def _retried(item: asyncpg.Record, idempotency_key: str | None) -> Retried:
+    previous = item["previous_status"]
+    asked = previous is not None and (item["code"] is not None or item["execution_id"] is not None)
+    return Retried(
+        retry_of=item["retry_of"],
+        previous_status=None if previous is None else Status(previous),
+        action_ref=item["action_ref"],
+        verdict=_verdict(item, item["action_ref"], idempotency_key) if asked else None,
+    )
+
+
+def _explanation(item: asyncpg.Record, action_ref: str, idempotency_key: str | None) -> str:
+    code, detail = Code(item["code"]), item["detail"]
     if code is Code.UNKNOWN_ACTION:
-        return f"action_ref: no action {request.action_ref!r}; start a worker that serves it, or apply it"
+        return f"action_ref: no action {action_ref!r}; start a worker that serves it, or apply it"
     if code is Code.IDEMPOTENCY_CONFLICT:
         return (
-            f"idempotency_key: {request.idempotency_key!r} already names execution {execution_id}, "
+            f"idempotency_key: {idempotency_key!r} already names execution {item['execution_id']}, "
             "which asked for something else; use another key, or repeat the same request"
         )
     if code is Code.QUEUE_FULL:
-        return f"action_ref: the queue of {request.action_ref!r} is full: {detail}; try again later"
+        return f"action_ref: the queue of {action_ref!r} is full: {detail}; try again later"
     return f"parameters: {detail}"

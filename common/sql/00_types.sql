@@ -13,11 +13,26 @@ CREATE TYPE turnstile.granted AS (
     attempt integer,
     action_ref text,
     pool text,
-    traceparent text
+    traceparent text,
+    -- In line, on this server's clock; null where the same grant is offered again.
+    waited_seconds double precision
 );
 
 -- What became of one request. `code` is null when it was accepted.
 CREATE TYPE turnstile.admitted AS (
+    code text,
+    detail text,
+    execution_id bigint,
+    status text,
+    queue_position bigint,
+    duplicate boolean
+);
+
+-- What became of one retry: the ended execution, and what became of the request made of it.
+CREATE TYPE turnstile.retried AS (
+    retry_of bigint,
+    previous_status text,
+    action_ref text,
     code text,
     detail text,
     execution_id bigint,
@@ -43,7 +58,9 @@ CREATE TYPE turnstile.claimed AS (
     retry_factor double precision,
     retry_max_delay_seconds double precision,
     retry_jitter double precision,
-    traceparent text
+    traceparent text,
+    -- From its place in line to this start, on this server's clock.
+    waited_seconds double precision
 );
 
 -- What became of one finish. 'applied' and 'already' are to be told; 'stale' and 'lease_over' changed nothing.

@@ -16,6 +16,7 @@ CREATE FUNCTION turnstile.admit(
     in_callback_urls text[],
     in_metadata jsonb[],
     in_traceparents text[],
+    in_retry_ofs bigint[] DEFAULT NULL,
     OUT admitted turnstile.admitted[],
     OUT granted turnstile.granted[],
     OUT more_queue_ids bigint[]
@@ -45,7 +46,7 @@ BEGIN
                           WHEN length(k.key) > 512 THEN 'concurrency key longer than 512 characters' END ORDER BY r.ord)
     INTO action_ids, keys, codes, details
     FROM unnest(in_action_refs, in_parameters, in_concurrency_keys) WITH ORDINALITY r(ref, parameters, key, ord)
-    LEFT JOIN action a ON a.ref = ANY (ARRAY[r.ref])
+    LEFT JOIN action a ON a.ref = ANY (ARRAY[r.ref]) AND a.deleted_at IS NULL
     CROSS JOIN LATERAL (
         SELECT CASE WHEN r.key IS NOT NULL THEN r.key
                     WHEN a.concurrency_key_path IS NULL THEN ''
@@ -78,6 +79,14 @@ BEGIN
     PERFORM 1 FROM action_queue q WHERE q.id = ANY (queue_ids) ORDER BY q.id FOR NO KEY UPDATE;
     tickets := ARRAY(SELECT nextval('execution_id_seq') FROM generate_series(1, cardinality(in_action_refs)));
     admitted_at := clock_timestamp();
+
+    -- An action that was deleted while we waited for its lines takes nothing any more.
+    IF EXISTS (SELECT FROM action a WHERE a.id = ANY (action_ids) AND a.deleted_at IS NOT NULL) THEN
+        SELECT array_agg(CASE WHEN a.deleted_at IS NULL THEN r.code ELSE 'unknown_action' END ORDER BY r.ord)
+        INTO codes
+        FROM unnest(action_ids, codes) WITH ORDINALITY r(action_id, code, ord)
+        LEFT JOIN action a ON a.id = ANY (ARRAY[r.action_id]);
+    END IF;
 
     -- 4. Refuse what a bounded line cannot take. `place` numbers the newcomers of each line. Copies of a
     --    request that is already known take no place; copies inside the batch share the fate of the first.
@@ -138,20 +147,21 @@ BEGIN
         INSERT INTO execution (
             id, action_id, queue_id, status, parameters, metadata, concurrency_key, idempotency_key,
             delivery_key, request_hash, timeout_seconds, callback_url, traceparent,
-            created_at, queued_at, run_at, expires_at
+            created_at, queued_at, run_at, expires_at, retry_of
         )
         SELECT tickets[r.ord], r.action_id, r.queue_id,
                CASE WHEN r.run_at > admitted_at THEN 'delayed' ELSE 'queued' END::execution_status,
                r.parameters, r.metadata, nullif(r.key, ''), r.idempotency_key,
                r.delivery_key, r.request_hash, coalesce(r.timeout_seconds, a.timeout_seconds), r.callback_url,
                r.traceparent, admitted_at, CASE WHEN r.run_at > admitted_at THEN NULL ELSE admitted_at END,
-               r.run_at, admitted_at + make_interval(secs => coalesce(r.ttl_seconds, a.ttl_seconds))
+               r.run_at, admitted_at + make_interval(secs => coalesce(r.ttl_seconds, a.ttl_seconds)),
+               r.retry_of
         FROM unnest(action_ids, queue_ids, keys, codes, in_parameters, in_metadata, in_idempotency_keys,
                     in_delivery_keys, in_request_hashes, in_timeout_seconds, in_ttl_seconds, in_callback_urls,
-                    in_traceparents, in_run_ats)
+                    in_traceparents, in_run_ats, in_retry_ofs)
              WITH ORDINALITY r(action_id, queue_id, key, code, parameters, metadata, idempotency_key,
                     delivery_key, request_hash, timeout_seconds, ttl_seconds, callback_url,
-                    traceparent, run_at, ord)
+                    traceparent, run_at, retry_of, ord)
         JOIN action a ON a.id = ANY (ARRAY[r.action_id])
         WHERE r.code IS NULL
         ORDER BY r.ord

@@ -46,3 +46,15 @@ AS $$
     UPDATE worker SET stopped_at = clock_timestamp(), lease_expires_at = least(lease_expires_at, clock_timestamp())
     WHERE id = in_worker_id AND stopped_at IS NULL;
 $$;
+
+-- drain_worker: ask a worker to take nothing new, end or give back what it runs, and leave. It hears of it with its
+-- next heartbeat. One that has left or was lost stays as it is.
+CREATE FUNCTION turnstile.drain_worker(in_worker_id text)
+RETURNS boolean
+LANGUAGE sql
+SET search_path = public, pg_temp
+AS $$
+    UPDATE worker SET draining_at = coalesce(draining_at, clock_timestamp())
+    WHERE id = in_worker_id AND lost_at IS NULL AND stopped_at IS NULL
+    RETURNING true;
+$$;

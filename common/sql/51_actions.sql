@@ -1,5 +1,102 @@
 -- Definitions. `in_definitions` is a JSON array of objects with the columns of `action` as keys.
 
+-- definition_of: an action as its definition is written, flat: the record of changes compares and keeps these.
+CREATE FUNCTION turnstile.definition_of(in_action action)
+RETURNS jsonb
+LANGUAGE sql
+STABLE
+SET search_path = public, pg_temp
+AS $$
+    SELECT jsonb_object_agg(
+        regexp_replace(regexp_replace(f.column_name, '^retry_', 'retry.'), '_seconds$', ''), f.value)
+    FROM jsonb_each(to_jsonb(in_action)) f(column_name, value)
+    WHERE f.column_name NOT IN ('id', 'ref', 'concurrency_key_path', 'created_at', 'updated_at', 'deleted_at')
+$$;
+
+-- note_change: who changed an action and how, in the transaction of the change. `{}` stands for an action that
+-- is not there: before it is created, after it is deleted.
+CREATE FUNCTION turnstile.note_change(in_action_ref text, in_old jsonb, in_new jsonb, in_changed_by text)
+RETURNS void
+LANGUAGE sql
+SET search_path = public, pg_temp
+AS $$
+    INSERT INTO action_change (action_ref, changed_at, changed_by, change, old, new)
+    SELECT in_action_ref, clock_timestamp(), in_changed_by,
+           CASE WHEN in_old = '{}' THEN 'created'
+                WHEN in_new = '{}' THEN 'deleted'
+                WHEN d.fields = '{max_concurrent}' THEN 'limit_changed'
+                WHEN d.fields = '{paused}' AND in_new -> 'paused' = 'true' THEN 'paused'
+                WHEN d.fields = '{paused}' THEN 'resumed'
+                ELSE 'changed' END,
+           d.old, d.new
+    FROM (
+        SELECT array_agg(f.name) AS fields,
+               coalesce(jsonb_object_agg(f.name, in_old -> f.name) FILTER (WHERE in_old ? f.name), '{}') AS old,
+               coalesce(jsonb_object_agg(f.name, in_new -> f.name) FILTER (WHERE in_new ? f.name), '{}') AS new
+        FROM jsonb_object_keys(in_old || in_new) f(name)
+        WHERE in_old -> f.name IS DISTINCT FROM in_new -> f.name
+    ) d
+    WHERE d.fields IS NOT NULL
+$$;
+
+-- store_actions: let actions be as these definitions say, all of them or only those that are not there yet.
+-- Returns those that were changed.
+--
+-- Order: the action's row, then its queues' rows. A queue that is being born waits for the action's row (see
+-- admit), so none keeps an old limit. A new name begins as a deleted action: so there is always a row to lock,
+-- and what was deleted comes back the same way.
+CREATE FUNCTION turnstile.store_actions(in_definitions jsonb, in_lacking_only boolean, in_changed_by text)
+RETURNS bigint[]
+LANGUAGE plpgsql
+SET search_path = public, pg_temp
+AS $$
+DECLARE
+    changed record;
+    changed_ids bigint[] := '{}';
+BEGIN
+    INSERT INTO action (ref, deleted_at)
+    SELECT d.ref, clock_timestamp() FROM jsonb_populate_recordset(NULL::action, in_definitions) d
+    ORDER BY d.ref
+    ON CONFLICT (ref) DO NOTHING;
+    PERFORM 1 FROM action a
+    WHERE a.ref IN (SELECT d.ref FROM jsonb_populate_recordset(NULL::action, in_definitions) d)
+      AND (a.deleted_at IS NOT NULL OR NOT in_lacking_only)
+    ORDER BY a.id FOR NO KEY UPDATE;
+
+    FOR changed IN
+        UPDATE action a SET
+            runner = d.runner, entrypoint = d.entrypoint, max_concurrent = d.max_concurrent,
+            concurrency_key = d.concurrency_key, concurrency_key_path = d.concurrency_key_path,
+            timeout_seconds = d.timeout_seconds, ttl_seconds = d.ttl_seconds,
+            retry_max_attempts = d.retry_max_attempts, retry_delay_seconds = d.retry_delay_seconds,
+            retry_factor = d.retry_factor, retry_max_delay_seconds = d.retry_max_delay_seconds,
+            retry_jitter = d.retry_jitter, on_worker_lost = d.on_worker_lost, max_reclaims = d.max_reclaims,
+            pool = d.pool, when_full = d.when_full, max_queued = d.max_queued, paused = d.paused,
+            created_at = CASE WHEN b.deleted_at IS NULL THEN b.created_at ELSE clock_timestamp() END,
+            updated_at = clock_timestamp(), deleted_at = NULL
+        FROM jsonb_populate_recordset(NULL::action, in_definitions) d
+        JOIN action b ON b.ref = d.ref
+        WHERE a.id = b.id AND (
+            b.deleted_at IS NOT NULL
+            OR NOT in_lacking_only AND turnstile.definition_of(b) <> turnstile.definition_of(d)
+        )
+        RETURNING a.id, a.ref, turnstile.definition_of(a) AS new,
+                  CASE WHEN b.deleted_at IS NULL THEN turnstile.definition_of(b) ELSE '{}' END AS old
+    LOOP
+        PERFORM turnstile.note_change(changed.ref, changed.old, changed.new, in_changed_by);
+        changed_ids := changed_ids || changed.id;
+    END LOOP;
+
+    PERFORM 1 FROM action_queue q WHERE q.action_id = ANY (changed_ids) ORDER BY q.id FOR NO KEY UPDATE;
+    UPDATE action_queue q
+    SET max_concurrent = a.max_concurrent, paused = a.paused, updated_at = clock_timestamp()
+    FROM action a
+    WHERE q.action_id = ANY (changed_ids) AND a.id = q.action_id
+      AND (q.max_concurrent IS DISTINCT FROM a.max_concurrent OR q.paused <> a.paused);
+    RETURN changed_ids;
+END
+$$;
+
 -- register_actions: store what is lacking, change nothing that is there: the limit in the database wins
 -- over what a worker declares. Returns the definitions now in force.
 CREATE FUNCTION turnstile.register_actions(in_definitions jsonb)
@@ -9,19 +106,7 @@ SECURITY DEFINER
 SET search_path = public, pg_temp
 AS $$
 BEGIN
-    INSERT INTO action (
-        ref, runner, entrypoint, max_concurrent, concurrency_key, concurrency_key_path, timeout_seconds, ttl_seconds,
-        retry_max_attempts, retry_delay_seconds, retry_factor, retry_max_delay_seconds, retry_jitter,
-        on_worker_lost, max_reclaims, pool, when_full, max_queued, paused
-    )
-    SELECT d.ref, d.runner, d.entrypoint, d.max_concurrent, d.concurrency_key, d.concurrency_key_path,
-           d.timeout_seconds, d.ttl_seconds, d.retry_max_attempts, d.retry_delay_seconds, d.retry_factor,
-           d.retry_max_delay_seconds, d.retry_jitter, d.on_worker_lost, d.max_reclaims, d.pool, d.when_full,
-           d.max_queued, d.paused
-    FROM jsonb_populate_recordset(NULL::action, in_definitions) d
-    ORDER BY d.ref
-    ON CONFLICT (ref) DO NOTHING;
-
+    PERFORM turnstile.store_actions(in_definitions, true, 'worker');
     RETURN QUERY
     SELECT a.* FROM action a
     WHERE a.ref IN (SELECT d.ref FROM jsonb_populate_recordset(NULL::action, in_definitions) d);
@@ -29,11 +114,9 @@ END
 $$;
 
 -- put_actions: store these definitions, and let a changed limit or pause act at once.
---
--- Order: the action's row, then its queues' rows, then, in a later statement, the grant. A queue that is
--- being born waits for the action's row (see admit), so none keeps an old limit.
 CREATE FUNCTION turnstile.put_actions(
     in_definitions jsonb,
+    in_changed_by text DEFAULT NULL,
     OUT granted turnstile.granted[],
     OUT more_queue_ids bigint[]
 )
@@ -41,41 +124,11 @@ LANGUAGE plpgsql
 SET search_path = public, pg_temp
 AS $$
 DECLARE
-    action_ids bigint[];
-    queue_ids bigint[];
+    changed_ids bigint[] := turnstile.store_actions(in_definitions, false, in_changed_by);
 BEGIN
-    WITH stored AS (
-        INSERT INTO action AS a (
-            ref, runner, entrypoint, max_concurrent, concurrency_key, concurrency_key_path, timeout_seconds,
-            ttl_seconds, retry_max_attempts, retry_delay_seconds, retry_factor, retry_max_delay_seconds, retry_jitter,
-            on_worker_lost, max_reclaims, pool, when_full, max_queued, paused
-        )
-        SELECT d.ref, d.runner, d.entrypoint, d.max_concurrent, d.concurrency_key, d.concurrency_key_path,
-               d.timeout_seconds, d.ttl_seconds, d.retry_max_attempts, d.retry_delay_seconds, d.retry_factor,
-               d.retry_max_delay_seconds, d.retry_jitter, d.on_worker_lost, d.max_reclaims, d.pool, d.when_full,
-               d.max_queued, d.paused
-        FROM jsonb_populate_recordset(NULL::action, in_definitions) d
-        ORDER BY d.ref
-        ON CONFLICT (ref) DO UPDATE SET
-            runner = excluded.runner, entrypoint = excluded.entrypoint, max_concurrent = excluded.max_concurrent,
-            concurrency_key = excluded.concurrency_key, concurrency_key_path = excluded.concurrency_key_path,
-            timeout_seconds = excluded.timeout_seconds, ttl_seconds = excluded.ttl_seconds,
-            retry_max_attempts = excluded.retry_max_attempts, retry_delay_seconds = excluded.retry_delay_seconds,
-            retry_factor = excluded.retry_factor, retry_max_delay_seconds = excluded.retry_max_delay_seconds,
-            retry_jitter = excluded.retry_jitter, on_worker_lost = excluded.on_worker_lost,
-            max_reclaims = excluded.max_reclaims, pool = excluded.pool, when_full = excluded.when_full,
-            max_queued = excluded.max_queued, paused = excluded.paused, updated_at = clock_timestamp()
-        RETURNING a.id
-    )
-    SELECT array_agg(id) INTO action_ids FROM stored;
-
-    queue_ids := ARRAY(SELECT q.id FROM action_queue q WHERE q.action_id = ANY (action_ids));
-    PERFORM 1 FROM action_queue q WHERE q.id = ANY (queue_ids) ORDER BY q.id FOR NO KEY UPDATE;
-    UPDATE action_queue q
-    SET max_concurrent = a.max_concurrent, paused = a.paused, updated_at = clock_timestamp()
-    FROM action a
-    WHERE q.id = ANY (queue_ids) AND a.id = q.action_id
-      AND (q.max_concurrent IS DISTINCT FROM a.max_concurrent OR q.paused <> a.paused);
-    SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids FROM turnstile.grant_locked(queue_ids) g;
+    SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids
+    FROM turnstile.grant_locked(
+        ARRAY(SELECT q.id FROM action_queue q WHERE q.action_id = ANY (changed_ids))
+    ) g;
 END
 $$;

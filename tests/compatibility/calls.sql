@@ -124,3 +124,34 @@ SELECT * FROM turnstile.due_stops($1, $2);
 -- takes int8[], int4[]
 -- gives stops_told void
 SELECT turnstile.stops_told($1, $2);
+
+-- takes text, int8[], int4[], text[], int8[], int4[], text[], jsonb[], text[], text[], text[],
+--   float8[], int8[]
+-- gives claimed turnstile.claimed[], finished turnstile.finished[]
+SELECT ARRAY(SELECT c FROM turnstile.claim($1, $2, $3, $4) c) AS claimed,
+       ARRAY(SELECT f FROM turnstile.finish($1, $5, $6, $7, $8, $9, $10, $11, $12, $13) f) AS finished;
+
+-- takes text, int8[], int4[], int8[], text[]
+-- gives append_logs bool
+SELECT turnstile.append_logs($1, $2, $3, $4, $5);
+
+-- takes int8[], text[], text
+-- gives granted turnstile.granted[], more_queue_ids int8[], retried turnstile.retried[]
+SELECT * FROM turnstile.retry($1, $2, $3);
+
+-- takes jsonb, text
+-- gives granted turnstile.granted[], more_queue_ids int8[]
+SELECT * FROM turnstile.put_actions($1, $2);
+
+-- takes text, int4, text, text
+-- gives deleted bool, ended turnstile.moved[], running int8, waiting int8
+SELECT * FROM turnstile.delete_action($1, $2, $3, $4);
+
+-- takes text
+-- gives drain_worker bool
+SELECT turnstile.drain_worker($1);
+
+-- takes
+-- gives action_ref text, code text, detail text, duplicate bool, execution_id int8, previous_status
+--   text, queue_position int8, retry_of int8, status text
+SELECT (NULL::turnstile.retried).*;

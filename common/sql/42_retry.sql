@@ -1,0 +1,64 @@
+-- retry: ask again for what these ended executions asked for, in the order given.
+--
+-- Each becomes an execution of its own: a terminal row never changes (P3). It goes through admit like any other
+-- request, so bounds, order and idempotency are the same; its hash names what it retries, so that a key which
+-- already stands for anything else is a conflict.
+--
+-- Returns one row per execution given. `previous_status` is null where there is none; one that has not ended is
+-- asked for nothing, and `execution_id` and `code` are both null.
+CREATE FUNCTION turnstile.retry(
+    in_execution_ids bigint[],
+    in_idempotency_keys text[],
+    in_traceparent text,
+    OUT retried turnstile.retried[],
+    OUT granted turnstile.granted[],
+    OUT more_queue_ids bigint[]
+)
+LANGUAGE plpgsql
+SET search_path = public, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET jit = off
+AS $$
+DECLARE
+    ended record;
+    answers turnstile.admitted[];
+BEGIN
+    SELECT array_agg(r.ord) AS ords, array_agg(r.id) AS ids, array_agg(r.ref) AS refs,
+           array_agg(r.parameters) AS parameters, array_agg(r.concurrency_key) AS concurrency_keys,
+           array_agg(r.key) AS idempotency_keys, array_agg(md5('retry of ' || r.id)::uuid) AS request_hashes,
+           array_agg(r.timeout_seconds) AS timeouts, array_agg(r.callback_url) AS callback_urls,
+           array_agg(r.metadata) AS metadata, array_agg(in_traceparent) AS traceparents
+    INTO ended
+    FROM (
+        SELECT c.ord, c.key, e.*, a.ref
+        FROM unnest(in_execution_ids, in_idempotency_keys) WITH ORDINALITY c(id, key, ord)
+        JOIN execution e ON e.id = ANY (ARRAY[c.id])
+        JOIN action a ON a.id = ANY (ARRAY[e.action_id])
+        WHERE e.completed_at IS NOT NULL
+        ORDER BY c.ord
+    ) r;
+
+    IF ended.ids IS NOT NULL THEN
+        SELECT m.admitted, m.granted, m.more_queue_ids INTO answers, granted, more_queue_ids
+        FROM turnstile.admit(
+            ended.refs, ended.parameters, ended.concurrency_keys, ended.idempotency_keys,
+            array_fill(NULL::uuid, ARRAY[cardinality(ended.ids)]), ended.request_hashes,
+            array_fill(NULL::timestamptz, ARRAY[cardinality(ended.ids)]), ended.timeouts,
+            array_fill(NULL::double precision, ARRAY[cardinality(ended.ids)]),
+            ended.callback_urls, ended.metadata, ended.traceparents, ended.ids
+        ) m;
+    END IF;
+
+    SELECT array_agg(
+        ROW(r.id, e.status::text, a.ref, n.code, n.detail, n.execution_id, n.status, n.queue_position,
+            n.duplicate)::turnstile.retried ORDER BY r.ord)
+    INTO retried
+    FROM unnest(in_execution_ids) WITH ORDINALITY r(id, ord)
+    LEFT JOIN execution e ON e.id = ANY (ARRAY[r.id])
+    LEFT JOIN action a ON a.id = ANY (ARRAY[e.action_id])
+    LEFT JOIN unnest(ended.ords) WITH ORDINALITY o(ord, place) ON o.ord = r.ord
+    LEFT JOIN unnest(answers) WITH ORDINALITY n(code, detail, execution_id, status, queue_position, duplicate, place)
+        ON n.place = o.place;
+END
+$$;

@@ -1,0 +1,73 @@
+-- delete_action: forget an action that nothing waits for and nothing runs of, or whose waiting may be ended.
+--
+-- Its row stays, marked: the record names it, and who puts its name again revives it. The queues are locked first
+-- and the executions with a slot then, as everywhere; so nothing is admitted, granted, claimed or finished while
+-- it is counted and decided. An admission that waited for its queues meanwhile looks again (see admit).
+--
+-- `waiting` and `running` are what was found: null where there is no such action. It was deleted if nothing ran
+-- and no more than `in_cancel_max` waited; then `ended` are those that waited.
+CREATE FUNCTION turnstile.delete_action(
+    in_action_ref text,
+    in_cancel_max integer,
+    in_reason text,
+    in_changed_by text,
+    OUT waiting bigint,
+    OUT running bigint,
+    OUT deleted boolean,
+    OUT ended turnstile.moved[]
+)
+LANGUAGE plpgsql
+SET search_path = public, pg_temp
+SET enable_seqscan = off
+SET jit = off
+AS $$
+DECLARE
+    found_id bigint;
+    queue_ids bigint[];
+    waiting_ids bigint[];
+BEGIN
+    deleted := false;
+    SELECT a.id INTO found_id FROM action a
+    WHERE a.ref = in_action_ref AND a.deleted_at IS NULL FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    queue_ids := ARRAY(SELECT q.id FROM action_queue q WHERE q.action_id = found_id);
+    PERFORM 1 FROM action_queue q WHERE q.id = ANY (queue_ids) ORDER BY q.id FOR NO KEY UPDATE;
+    PERFORM 1 FROM execution e
+    WHERE e.id = ANY (ARRAY(SELECT s.execution_id FROM slot s WHERE s.queue_id = ANY (queue_ids)))
+    ORDER BY e.id FOR NO KEY UPDATE;
+
+    SELECT count(*) INTO running FROM slot s
+    WHERE s.queue_id = ANY (queue_ids) AND s.claimed_at IS NOT NULL AND s.finished_at IS NULL;
+    SELECT sum(n.waiting) INTO waiting
+    FROM (
+        SELECT coalesce(sum(q.depth), 0) AS waiting FROM action_queue q WHERE q.id = ANY (queue_ids)
+        UNION ALL
+        SELECT count(*) FROM delayed d WHERE d.queue_id = ANY (queue_ids)
+        UNION ALL
+        SELECT count(*) FROM slot s
+        WHERE s.queue_id = ANY (queue_ids) AND s.claimed_at IS NULL AND s.finished_at IS NULL
+    ) n;
+    IF running > 0 OR waiting > in_cancel_max THEN
+        RETURN;
+    END IF;
+
+    waiting_ids := ARRAY(
+        SELECT w.execution_id FROM waiting w WHERE w.queue_id = ANY (queue_ids)
+        UNION ALL
+        SELECT d.execution_id FROM delayed d WHERE d.queue_id = ANY (queue_ids)
+        UNION ALL
+        SELECT s.execution_id FROM slot s
+        WHERE s.queue_id = ANY (queue_ids) AND s.claimed_at IS NULL AND s.finished_at IS NULL
+    );
+    ended := ARRAY(
+        SELECT c::turnstile.moved
+        FROM turnstile.cancel(waiting_ids, array_fill(in_reason, ARRAY[cardinality(waiting_ids)])) c
+    );
+    PERFORM turnstile.note_change(in_action_ref, turnstile.definition_of(a), '{}', in_changed_by)
+    FROM action a WHERE a.id = found_id;
+    UPDATE action a SET deleted_at = clock_timestamp(), updated_at = clock_timestamp() WHERE a.id = found_id;
+    deleted := true;
+END
+$$;
