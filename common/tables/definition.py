@@ -32,7 +32,7 @@ class Action(SQLModel, table=True):
         UniqueConstraint("ref"),
         CheckConstraint("max_concurrent >= 0", name="limit_not_negative"),
         CheckConstraint("max_queued >= 0", name="max_queued_not_negative"),
-        CheckConstraint("keep_seconds >= 0 AND keep_count >= 0", name="keeps_not_negative"),
+        CheckConstraint("keep_for_seconds >= 0 AND keep_count >= 0", name="keeps_not_negative"),
         CheckConstraint("timeout_seconds >= 0 AND ttl_seconds >= 0", name="durations_not_negative"),
         CheckConstraint("runner IN ('python', 'command', 'http')", name="runner_known"),
         CheckConstraint("on_worker_lost IN ('requeue', 'abandon')", name="on_worker_lost_known"),
@@ -51,7 +51,7 @@ class Action(SQLModel, table=True):
     ttl_seconds: float | None = None
     callback_url: str | None = Field(default=None, sa_column=Column(Text))
     """Where the ends of its executions are POSTed to, unless the request names another URL."""
-    keep_seconds: float | None = None
+    keep_for_seconds: float | None = None
     """How long its ended executions are kept; None: as long as the setting says."""
     keep_count: int | None = Field(default=None, sa_column=Column(Integer))
     """How many of them are kept at most; None: as many as the setting says."""

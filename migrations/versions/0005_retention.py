@@ -10,10 +10,10 @@ depends_on = None
 
 
 def upgrade() -> None:
-    op.add_column("action", sa.Column("keep_seconds", sa.Float(), nullable=True))
+    op.add_column("action", sa.Column("keep_for_seconds", sa.Float(), nullable=True))
     op.add_column("action", sa.Column("keep_count", sa.Integer(), nullable=True))
     op.create_check_constraint(
-        op.f("ck_action_keeps_not_negative"), "action", "keep_seconds >= 0 AND keep_count >= 0"
+        op.f("ck_action_keeps_not_negative"), "action", "keep_for_seconds >= 0 AND keep_count >= 0"
     )
     op.create_table(
         "pruned_count",
