@@ -18,6 +18,7 @@ WORKER_ROLE: Final = "turnstile_worker"
 WORKER_FUNCTIONS: Final = (
     "claim",
     "finish",
+    "append_logs",
     "hand_back",
     "register_worker",
     "renew",

@@ -162,7 +162,7 @@ class Attempts:
                 await self._give_back(claim)
             case outcome:
                 reached(CrashPoint.ATTEMPT_RUN)
-                finished = await self._links.finish(report_of(claim, outcome, report.log))
+                finished = await self._links.finish(report_of(claim, outcome, report))
                 reached(CrashPoint.ATTEMPT_FINISHED)
                 await self._tell(claim, outcome, finished)
                 reached(CrashPoint.ATTEMPT_TOLD)
@@ -174,7 +174,11 @@ class Attempts:
             stop.ask("cancel", reason)
         if stop.stop is not None:
             return RunReport(outcome=ending(stop.stop), log="")
-        return await self._runners.runner_for(claim.action_ref, claim.runner).run(call_of(claim, stop))
+        call = call_of(claim, stop, lambda log: self._links.logs.watch(offer, log))
+        try:
+            return await self._runners.runner_for(claim.action_ref, claim.runner).run(call)
+        finally:
+            self._links.logs.forget(offer)
 
     async def _give_back(self, claim: Claim) -> None:
         """Put what could not end in time back to the head of its line, if it is still ours."""

@@ -1,17 +1,22 @@
 """The log of one attempt: bounded, fit for the database, and seen in the worker's log too.
 
-In: bytes that a process printed, records of `Context.logger`. Out: the last part of it as text, kept in the
-attempt's row; the records also on the logger `worker.action`, with `execution_id`, `attempt`, `action_ref`.
+In: bytes that a process printed, records of `Context.logger`. Out: what is new as text, piece by piece while
+it runs (next: `worker.log_flusher`), and the rest with the attempt's end; the records also on the logger
+`worker.action`, with `execution_id`, `attempt`, `action_ref`.
 """
 
+import codecs
 import logging
+import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from common.domain.identifiers import Attempt, ExecutionId
 
 WORKER_LOG: Final = logging.getLogger("worker.action")
+_END_CHARS_MAX: Final = 4096
 
 
 def storable(text: str) -> str:
@@ -26,34 +31,89 @@ def clipped(text: str, chars_max: int) -> str:
     return storable(text)
 
 
-class LogTail:
-    """Keeps the last `bytes_max` bytes written to it, and counts the rest."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPiece:
+    """Some of a log. What was kept of a log is its pieces, laid side by side."""
 
-    __slots__ = ("_bytes_max", "_kept", "_total")
+    start: int
+    """How many characters of the log came before it."""
+    text: str
+
+
+class LogTail:
+    """What was written and is not in the record yet: the last `bytes_max` bytes, and a count of the rest.
+
+    May be written to from any thread. A piece that was taken stays what it is until it is confirmed, since
+    nobody knows whether a flush without an answer was done: said again, it begins at the same place.
+    """
+
+    __slots__ = ("_bytes_max", "_cut_bytes", "_in_doubt", "_kept", "_lock", "_start", "_taken_end")
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
+        self._lock = threading.Lock()
         self._kept = bytearray()
-        self._total = 0
+        self._cut_bytes = 0
+        self._in_doubt: LogPiece | None = None
+        self._start = 0
+        self._taken_end = ""
 
     def write(self, data: bytes) -> None:
         """Add `data`."""
-        self._total += len(data)
-        self._kept += data
-        # Cut rarely, so that many small writes do not move the whole buffer each time.
-        if len(self._kept) > 2 * self._bytes_max:
-            del self._kept[: -self._bytes_max]
+        with self._lock:
+            self._kept += data
+            # Cut rarely, so that many small writes do not move the whole buffer each time.
+            if len(self._kept) > 2 * self._bytes_max:
+                self._cut()
 
     def write_line(self, line: str) -> None:
         """Add a line of text."""
         self.write(line.encode("utf-8", "replace") + b"\n")
 
-    def text(self) -> str:
-        """Return what was kept, with a first line that says how much was cut, if any was."""
-        kept = bytes(self._kept[-self._bytes_max :])
-        cut_bytes = self._total - len(kept)
-        text = storable(kept.decode("utf-8", "replace"))
-        return f"[{cut_bytes} bytes before this were cut]\n{text}" if cut_bytes else text
+    def take(self) -> LogPiece | None:
+        """Return the piece that is next, the same one until it is confirmed; None: there is nothing new."""
+        with self._lock:
+            if self._in_doubt is None:
+                decoder = codecs.getincrementaldecoder("utf-8")("replace")
+                text = self._text(decoder.decode)
+                if not text:
+                    return None
+                self._in_doubt = LogPiece(start=self._start, text=text)
+                self._start += len(text)
+                self._taken_end = (self._taken_end + text)[-_END_CHARS_MAX:]
+                # A character of which only the beginning was written waits for its end.
+                self._kept, self._cut_bytes = bytearray(decoder.getstate()[0]), 0
+            return self._in_doubt
+
+    def confirm(self) -> None:
+        """Take note that the piece is in the record."""
+        with self._lock:
+            self._in_doubt = None
+
+    def rest(self) -> LogPiece:
+        """Return all that is not known to be in the record, whether or not it was taken."""
+        with self._lock:
+            text = self._text(lambda kept: kept.decode("utf-8", "replace"))
+            if self._in_doubt is None:
+                return LogPiece(start=self._start, text=text)
+            return LogPiece(start=self._in_doubt.start, text=self._in_doubt.text + text)
+
+    def end(self, chars_max: int) -> str:
+        """Return the last characters written, at most 4096 of what was taken among them."""
+        with self._lock:
+            text = self._text(lambda kept: kept.decode("utf-8", "replace"))
+            return (self._taken_end + text)[-chars_max:]
+
+    def _text(self, decode: Callable[[bytes], str]) -> str:
+        self._cut()
+        text = storable(decode(bytes(self._kept)))
+        return f"[{self._cut_bytes} bytes before this were cut]\n{text}" if self._cut_bytes else text
+
+    def _cut(self) -> None:
+        too_many = len(self._kept) - self._bytes_max
+        if too_many > 0:
+            del self._kept[:too_many]
+            self._cut_bytes += too_many
 
 
 def line_formatter(pattern: str) -> logging.Formatter:

@@ -5,6 +5,7 @@ the report for the record, the messages for the executor. Next: `worker.attempt`
 """
 
 import random
+from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
@@ -19,8 +20,9 @@ from common.domain.states import Status, is_terminal
 from common.envelopes import completed_message, slot_message
 from common.messages import Error, ExecutionCompleted, ExecutionScheduled, StatusChanged
 from common.requests import check_schema_version, read_json, read_model
+from worker.attempt_log import LogTail
 from worker.record import Claim, Offer, Report
-from worker.runners import Call, StopRequest
+from worker.runners import Call, RunReport, StopRequest
 
 _SCHEDULED_BYTES_MAX: Final = 64 * 1024
 
@@ -34,7 +36,7 @@ def offer_in(delivery: Delivery) -> Offer:
     return Offer(execution_id=ExecutionId(scheduled.execution_id), attempt=Attempt(scheduled.attempt))
 
 
-def call_of(claim: Claim, stop: StopRequest) -> Call:
+def call_of(claim: Claim, stop: StopRequest, watch_log: Callable[[LogTail], object]) -> Call:
     """Return what the runner is told."""
     return Call(
         execution_id=claim.execution_id,
@@ -45,10 +47,11 @@ def call_of(claim: Claim, stop: StopRequest) -> Call:
         timeout_seconds=claim.timeout_seconds,
         traceparent=claim.traceparent,
         stop=stop,
+        watch_log=watch_log,
     )
 
 
-def report_of(claim: Claim, outcome: Outcome, log: str) -> Report:
+def report_of(claim: Claim, outcome: Outcome, run: RunReport) -> Report:
     """Return what the record is told."""
     failure = failure_of(outcome)
     return Report(
@@ -58,7 +61,8 @@ def report_of(claim: Claim, outcome: Outcome, log: str) -> Report:
         result_json=outcome.result_json if isinstance(outcome, Completed) else None,
         error_type=failure.type if failure else None,
         error_message=failure.message if failure else None,
-        log=log or None,
+        log=run.log or None,
+        log_start=run.log_start,
         retry_delay_seconds=_retry_delay_seconds(claim, outcome),
     )
 

@@ -22,6 +22,7 @@ from common.domain.errors import Unavailable
 from common.envelopes import ANNOUNCE_DELAY_SECONDS, status_message
 from common.messages import StatusChanged
 from worker.lease import Lease
+from worker.log_flusher import LogFlusher
 from worker.record import Claim, Finished, Offer, Record, Report, Verdict
 
 logger = logging.getLogger(__name__)
@@ -35,8 +36,9 @@ _PAUSE_MAX_SECONDS: Final = 2.0
 class Links:
     """What all attempts of one worker id share."""
 
-    def __init__(self, record: Record, publisher: Publisher, lease: Lease) -> None:
+    def __init__(self, record: Record, publisher: Publisher, lease: Lease, logs: LogFlusher) -> None:
         self.lease = lease
+        self.logs = logs
         self._record = record
         self._publisher = publisher
         self._wishes: Batcher[Offer | Report, Claim | Verdict | Finished] = Batcher(record.exchange)
@@ -50,6 +52,7 @@ class Links:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._wishes.run(), name="claims-and-finishes")
             tasks.create_task(self._messages.run(), name="messages")
+            tasks.create_task(self.logs.run(), name="logs")
 
     async def claim(self, offer: Offer, *, give_up: Callable[[], bool]) -> Claim | Verdict | None:
         """Claim one attempt; None once `give_up` says so, or the lease is lost, before it was claimed."""

@@ -1,4 +1,4 @@
-"""The worker's statements on the record: claim, finish, hand back, register.
+"""The worker's statements on the record: claim, finish, hand back, log, register.
 
 Its database role may do nothing else.
 
@@ -21,6 +21,7 @@ from common.domain.identifiers import Attempt, ExecutionId, WorkerId
 from common.domain.retries import RetryPolicy
 from common.domain.states import Status
 from common.requests import json_text
+from worker.attempt_log import LogPiece
 
 RunnerKind = Literal["python", "command", "http"]
 
@@ -78,6 +79,8 @@ class Report:
     error_type: str | None = None
     error_message: str | None = None
     log: str | None = None
+    log_start: int = 0
+    """How many characters of the log came before `log`: those that the record has already."""
     retry_delay_seconds: float | None = None
 
 
@@ -100,7 +103,7 @@ class Difference:
 
 _EXCHANGE: Final = """
 SELECT ARRAY(SELECT c FROM turnstile.claim($1, $2, $3, $4) c) AS claimed,
-       ARRAY(SELECT f FROM turnstile.finish($1, $5, $6, $7, $8, $9, $10, $11, $12) f) AS finished
+       ARRAY(SELECT f FROM turnstile.finish($1, $5, $6, $7, $8, $9, $10, $11, $12, $13) f) AS finished
 """
 _REFUSED: Final = "ReportRefused"
 
@@ -151,6 +154,7 @@ class Record:
             [r.error_message for r in reports],
             [r.log for r in reports],
             [r.retry_delay_seconds for r in reports],
+            [r.log_start for r in reports],
         )
         assert row is not None
         claims = {(c["execution_id"], c["attempt"]): c for c in row["claimed"]}
@@ -171,6 +175,21 @@ class Record:
             [offer.attempt for offer in offers],
         )
         return {row["execution_id"] for row in rows}
+
+    async def append_logs(self, pieces: Sequence[tuple[Offer, LogPiece]]) -> bool:
+        """Add to the logs of running attempts; False: this worker's lease has to be renewed first.
+
+        A piece of an attempt that is not this worker's any more is passed over.
+        """
+        applied: bool = await self._database.fetchval(
+            "SELECT turnstile.append_logs($1, $2, $3, $4, $5)",
+            self._worker_id,
+            [offer.execution_id for offer, _ in pieces],
+            [offer.attempt for offer, _ in pieces],
+            [piece.start for _, piece in pieces],
+            [piece.text for _, piece in pieces],
+        )
+        return applied
 
     async def register_actions(self, definitions: Sequence[ActionDefinition]) -> list[Difference]:
         """Store what the database lacks; returns what it has otherwise than the code."""

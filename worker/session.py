@@ -28,6 +28,7 @@ from worker.fence import Terms
 from worker.lease import Lease
 from worker.lease_thread import LeaseThread
 from worker.links import Links
+from worker.log_flusher import LogFlusher
 from worker.places import Places
 from worker.record import Record
 from worker.registration import Registration
@@ -83,7 +84,8 @@ class Session:
             self.worker_id,
             on_drain=self._asked_to_drain.set,
         )
-        self._links = Links(record, self._publisher, self._lease)
+        logs = LogFlusher(record, interval_seconds=settings.log_flush_interval)
+        self._links = Links(record, self._publisher, self._lease, logs)
         self._attempts = Attempts(
             self._links, runners, event_result_max_bytes=settings.event_result_max_bytes
         )

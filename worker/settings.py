@@ -26,6 +26,9 @@ class WorkerSettings(CommonSettings):
     stop_grace: Duration = Field(
         default=5.0, ge=0, description="Between asking an execution to stop and a kill."
     )
+    log_flush_interval: Duration = Field(
+        default=1.0, ge=0.05, description="How often the record gets what running executions have logged."
+    )
     acknowledge_after: Duration = Field(
         default=900.0,
         gt=0,

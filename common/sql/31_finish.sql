@@ -4,6 +4,7 @@
 -- nothing. The slot stays held until `settle` (P1). An attempt with `in_retry_delay_seconds` goes back
 -- to wait for its retry, unless it was asked to stop or its time to live leaves no room for one.
 --
+-- `in_logs` is what is left of each log behind `append_logs`: `in_log_starts` says how many characters came before.
 -- Verdicts: 'applied'; 'already' (said before by this worker; tell it again); 'stale'; 'lease_over'.
 CREATE FUNCTION turnstile.finish(
     in_worker_id text,
@@ -14,7 +15,8 @@ CREATE FUNCTION turnstile.finish(
     in_error_types text[],
     in_error_messages text[],
     in_logs text[],
-    in_retry_delay_seconds double precision[]
+    in_retry_delay_seconds double precision[],
+    in_log_starts bigint[] DEFAULT NULL
 )
 RETURNS SETOF turnstile.finished
 LANGUAGE plpgsql
@@ -38,8 +40,8 @@ BEGIN
     WITH report AS (
         SELECT r.*, finished_now + make_interval(secs => r.retry_delay_seconds) AS due_at FROM unnest(
             in_execution_ids, in_attempts, in_statuses, in_results, in_error_types, in_error_messages, in_logs,
-            in_retry_delay_seconds
-        ) r(id, attempt, status, result, error_type, error_message, log, retry_delay_seconds)
+            in_retry_delay_seconds, in_log_starts
+        ) r(id, attempt, status, result, error_type, error_message, log, retry_delay_seconds, log_start)
     ),
     moved AS (
         UPDATE execution e
@@ -60,7 +62,7 @@ BEGIN
         WHERE lease_live AND e.id = ANY (ARRAY[r.id]) AND e.attempt = r.attempt AND e.worker_id = in_worker_id
           AND e.status = ANY (:sources_of_complete)
         RETURNING e.id, e.attempt, e.queue_id, e.status, e.run_at, r.status AS reported,
-                  r.error_type, r.error_message, r.log
+                  r.error_type, r.error_message, r.log, r.log_start
     ),
     not_due AS (
         INSERT INTO delayed (execution_id, queue_id, due_at)
@@ -70,13 +72,13 @@ BEGIN
         UPDATE slot s SET finished_at = finished_now, told_at = finished_now
         FROM moved m WHERE s.execution_id = ANY (ARRAY[m.id]) AND s.attempt = m.attempt
         RETURNING m.id, m.attempt, CASE WHEN m.status = 'delayed' THEN 'retried' ELSE m.reported END AS outcome,
-                  m.error_type, m.error_message, m.log, s.granted_at, s.claimed_at
+                  m.error_type, m.error_message, m.log, m.log_start, s.granted_at, s.claimed_at
     ),
     history AS (
         INSERT INTO attempt (execution_id, attempt, worker_id, outcome, error_type, error_message, log,
-                             granted_at, started_at, ended_at)
+                             log_start, granted_at, started_at, ended_at)
         SELECT d.id, d.attempt, in_worker_id, d.outcome, d.error_type, d.error_message, d.log,
-               d.granted_at, d.claimed_at, finished_now
+               coalesce(d.log_start, 0), d.granted_at, d.claimed_at, finished_now
         FROM ended d
     )
     SELECT array_agg(m.id) INTO applied_ids FROM moved m;

@@ -1,8 +1,8 @@
 """The schema, one room per concern (DESIGN: what lives is small, what is recorded is wide).
 
 `definition`: actions, their changes and their queues. `record`: executions and their attempts, wide, kept.
-`live`: the line, the slots and the ends not yet told, slim, only what is live. `webhook`: calls back.
-`retention`: what was pruned. `worker`: leases.
+`log`: what running attempts wrote. `live`: the line, the slots and the ends not yet told, slim, only what is
+live. `webhook`: calls back. `retention`: what was pruned. `worker`: leases.
 
 There are no foreign keys on the live tables: each would lock its parent row at every insert, and the
 statements in `common.sql` are the only writers. Every invariant that a row can state is a CHECK or a
@@ -13,6 +13,7 @@ from sqlmodel import SQLModel
 
 from common.tables.definition import Action, ActionChange, ActionQueue
 from common.tables.live import Delayed, Expiring, Slot, UntoldEnd, UntoldStop, Waiting
+from common.tables.log import AttemptLogPiece
 from common.tables.record import AttemptRecord, Execution
 from common.tables.retention import PrunedCount
 from common.tables.webhook import WebhookDelivery
@@ -24,6 +25,7 @@ __all__ = [
     "Action",
     "ActionChange",
     "ActionQueue",
+    "AttemptLogPiece",
     "AttemptRecord",
     "Delayed",
     "Execution",

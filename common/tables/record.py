@@ -99,6 +99,9 @@ class AttemptRecord(SQLModel, table=True):
     error_type: str | None = Field(default=None, sa_column=Column(Text))
     error_message: str | None = Field(default=None, sa_column=Column(Text))
     log: str | None = Field(default=None, sa_column=Column(Text))
+    """What is left of its log behind the pieces in `attempt_log`."""
+    log_start: int = Field(default=0, sa_column=Column(BigInteger, nullable=False, server_default="0"))
+    """How many characters of the log came before `log`."""
     granted_at: datetime = instant(nullable=False)
     started_at: datetime = instant(nullable=False)
     ended_at: datetime = instant(nullable=False)

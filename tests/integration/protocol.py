@@ -217,14 +217,14 @@ class Protocol(Reading):
     async def finish(
         self, *execution_ids: int, attempt: int = 1, worker: str = WORKER,
         status: Status = Status.COMPLETED, retry_delay_seconds: float | None = None, log: str | None = None,
-        result_json: str | None = None,
+        log_start: int = 0, result_json: str | None = None,
     ) -> list[Finished]:  # fmt: skip
         failed = status is not Status.COMPLETED
         reports = [
             Report(
                 execution_id=ExecutionId(i), attempt=Attempt(attempt), status=status,
                 result_json=result_json, error_type="Broken" if failed else None,
-                error_message="it broke" if failed else None, log=log,
+                error_message="it broke" if failed else None, log=log, log_start=log_start,
                 retry_delay_seconds=retry_delay_seconds,
             )
             for i in execution_ids

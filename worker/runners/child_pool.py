@@ -16,7 +16,7 @@ from worker.judgement import failed
 from worker.runners.child import Child
 from worker.runners.child_protocol import Invoke
 from worker.runners.guardian import Guardian
-from worker.runners.report import Call, RunLimits, RunReport, ending
+from worker.runners.report import Call, RunLimits, RunReport
 from worker.runners.stopping import Stop, StoppableTask, run_until_stopped
 
 _START_SECONDS: Final = 60.0
@@ -37,11 +37,11 @@ class ChildRunner:
 
     async def run(self, call: Call) -> RunReport:
         """Run one attempt; the timeout counts from when a process is ready for it."""
-        log = LogTail(self._limits.log_bytes_max)
+        log = call.open_log(self._limits.log_bytes_max)
         async with self._places:
             child = await self._ready_child(call, log)
             if not isinstance(child, Child):
-                return RunReport(outcome=ending(child), log=log.text())
+                return RunReport.of(child, log)
             try:
                 ended = await self._run_in(child, call, log)
             finally:
@@ -49,7 +49,7 @@ class ChildRunner:
                     self._idle.append(child)
                 else:
                     await self._retire(child)
-        return RunReport(outcome=ending(ended), log=log.text())
+        return RunReport.of(ended, log)
 
     async def close(self) -> None:
         """End all processes, also such as still run something."""

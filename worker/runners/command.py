@@ -17,7 +17,7 @@ from worker.judgement import failed, judge_text, result_too_large
 from worker.runners.capture import PipeReader, ResultBuffer
 from worker.runners.guardian import Guardian
 from worker.runners.process_group import ProcessGroup, exit_sentence
-from worker.runners.report import Call, RunLimits, RunReport, ending
+from worker.runners.report import Call, RunLimits, RunReport
 from worker.runners.stopping import Stop, run_until_stopped
 
 _STDERR_IN_MESSAGE_CHARS: Final = 1000
@@ -38,7 +38,7 @@ class CommandRunner:
             return RunReport(
                 outcome=failed("InvalidEntrypoint", "the argv is missing", retryable=False), log=""
             )
-        log = LogTail(self._limits.log_bytes_max)
+        log = call.open_log(self._limits.log_bytes_max)
         try:
             running = _Running(call, call.entrypoint, log, self._limits.result_bytes_max, self._guardian)
         except (OSError, ValueError) as error:
@@ -57,7 +57,7 @@ class CommandRunner:
         finally:
             running.close()
             work.cancel()
-        return RunReport(outcome=ending(ended), log=log.text())
+        return RunReport.of(ended, log)
 
 
 class _Running:
@@ -113,7 +113,7 @@ class _Running:
         if self.group.overdue is not None:
             return self.group.overdue
         if code != 0:
-            tail = self._log.text()[-_STDERR_IN_MESSAGE_CHARS:].strip()
+            tail = self._log.end(_STDERR_IN_MESSAGE_CHARS).strip()
             sentence = f"the command {exit_sentence(code)}"
             return failed("ExitCode", f"{sentence}: {tail}" if tail else sentence)
         return judge_text(self._result.content(), self._result_bytes_max)

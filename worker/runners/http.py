@@ -19,7 +19,7 @@ from common.domain.outcomes import Completed, Failed
 from worker.attempt_log import LogTail
 from worker.judgement import Judge, failed, invalid_result, judge_text, result_too_large
 from worker.runners.capture import ResultBuffer
-from worker.runners.report import Call, RunLimits, RunReport, ending
+from worker.runners.report import Call, RunLimits, RunReport
 from worker.runners.stopping import StoppableTask, run_until_stopped
 
 _CONNECT_SECONDS: Final = 10.0
@@ -39,7 +39,7 @@ class HttpRunner:
 
     async def run(self, call: Call) -> RunReport:
         """Run one attempt."""
-        log = LogTail(self._limits.log_bytes_max)
+        log = call.open_log(self._limits.log_bytes_max)
         task = asyncio.create_task(
             self._judged(call, log), name=f"execution {call.execution_id} attempt {call.attempt}"
         )
@@ -50,7 +50,7 @@ class HttpRunner:
             timeout_seconds=call.timeout_seconds,
             grace_seconds=self._limits.grace_seconds,
         )
-        return RunReport(outcome=ending(ended), log=log.text())
+        return RunReport.of(ended, log)
 
     async def _judged(self, call: Call, log: LogTail) -> Completed | Failed:
         judge = Judge(result_bytes_max=self._limits.result_bytes_max, write_log=log.write_line)

@@ -14,7 +14,7 @@ from worker.attempt_log import LogTail, attempt_logger, log_in_worker
 from worker.context import Context
 from worker.judgement import Judge
 from worker.parameters import parameters_of
-from worker.runners.report import Call, RunLimits, RunReport, ending
+from worker.runners.report import Call, RunLimits, RunReport
 from worker.runners.stopping import StoppableTask, run_until_stopped
 
 
@@ -35,7 +35,7 @@ class InLoopRunner:
 
     async def run(self, call: Call) -> RunReport:
         """Run one attempt; `call.action_ref` must be among the actions."""
-        log = LogTail(self._limits.log_bytes_max)
+        log = call.open_log(self._limits.log_bytes_max)
         name = f"execution {call.execution_id} attempt {call.attempt}"
         task = asyncio.create_task(self._judged(call, log), name=name)
         self._tasks.add(task)
@@ -52,7 +52,7 @@ class InLoopRunner:
             if not task.done():
                 self._left_behind.add(task)
                 task.add_done_callback(self._left_behind.discard)
-        return RunReport(outcome=ending(ended), log=log.text())
+        return RunReport.of(ended, log)
 
     async def _judged(self, call: Call, log: LogTail) -> Completed | Failed:
         function = self._actions[call.action_ref].function

@@ -4,12 +4,13 @@ In: a `Call`. Out: a `RunReport`: the outcome, or that it was interrupted, and t
 for what user code does. Next: one module per runner beside this one.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, assert_never
+from typing import Protocol, Self, assert_never
 
 from common.domain.identifiers import Attempt, ExecutionId
 from common.domain.outcomes import Cancelled, Failure, Outcome, TimedOut
-from worker.attempt_log import clipped
+from worker.attempt_log import LogTail, clipped
 from worker.runners.stopping import Stop, StopKind, StopRequest
 
 LOG_BYTES_MAX = 64 * 1024
@@ -29,6 +30,14 @@ class Call:
     timeout_seconds: float | None
     traceparent: str | None
     stop: StopRequest
+    watch_log: Callable[[LogTail], object] = lambda _: None
+    """Told of the attempt's log as soon as there is one, so that it can be read while the attempt runs."""
+
+    def open_log(self, bytes_max: int) -> LogTail:
+        """Return the log of this attempt."""
+        log = LogTail(bytes_max)
+        self.watch_log(log)
+        return log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +54,15 @@ class RunReport:
 
     outcome: Outcome | Interrupted
     log: str
-    """The last part of what it logged and printed."""
+    """The last part of what it logged and printed, but for what is in the record already."""
+    log_start: int = 0
+    """How many characters of the log came before `log`."""
+
+    @classmethod
+    def of(cls, ended: Outcome | Stop, log: LogTail) -> Self:
+        """Return the report of an attempt that ended by itself, or by a stop."""
+        rest = log.rest()
+        return cls(outcome=ending(ended), log=rest.text, log_start=rest.start)
 
 
 class Runner(Protocol):
