@@ -36,6 +36,14 @@ def find_postgresql(places: Places | None = None) -> Path:
     return _found_or_installed(_postgresql_in, places or Places())
 
 
+def find_pg_basebackup(places: Places | None = None) -> Path:
+    """Return the program that copies a running server; it lies beside the real `postgres`."""
+    found = (find_postgresql(places) / "postgres").resolve().with_name("pg_basebackup")
+    if not _has(found.parent, found.name):
+        raise MissingBinaries([found.name], install_command(["postgresql-client"]))
+    return found
+
+
 def find_rabbitmq(places: Places | None = None) -> Path:
     """Return RabbitMQ's own folder of scripts.
 

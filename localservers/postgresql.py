@@ -1,8 +1,8 @@
 """A private PostgreSQL server: one data folder, one loopback port, nobody else's.
 
-In: a folder and whether what is committed must survive a crash of the machine. Out: a running server and URLs
-of its databases. A folder that was used before is taken up again. `processes.py` runs it, `databases.py`
-speaks to it.
+In: a folder and whether what is committed must survive a crash of the machine, or another server to follow as
+its standby. Out: a running server and URLs of its databases. A folder that was used before is taken up again.
+`processes.py` runs it, `databases.py` speaks to it.
 """
 
 import os
@@ -10,7 +10,7 @@ import signal
 from pathlib import Path
 from typing import Literal, Self
 
-from localservers.binaries import find_postgresql
+from localservers.binaries import find_pg_basebackup, find_postgresql
 from localservers.databases import DatabaseServer
 from localservers.ports import LOOPBACK, free_port
 from localservers.processes import (
@@ -29,6 +29,7 @@ _SETTINGS_FILE = "turnstile.conf"
 _START_SECONDS = 60.0
 _STOP_SECONDS = 30.0
 _SIGNALS: dict[StopMode, signal.Signals] = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}
+_OPEN_STATES = ("ready", "standby")
 # The path of a Unix socket holds at most 107 bytes, of which the server's own file name takes 15.
 _SOCKET_FOLDER_BYTES_MAX = 90
 
@@ -56,6 +57,30 @@ class PostgresServer(DatabaseServer):
             _initialise(programs, data, user, durable=durable)
         write_for_server(data / _SETTINGS_FILE, _settings(folder, port, durable=durable))
         return cls(folder=folder, programs=programs, port=port, account=user)
+
+    @classmethod
+    def follow(cls, primary: "PostgresServer", folder: Path, *, durable: bool = True) -> Self:
+        """Start a standby: a copy of `primary` that takes over each change, and may be read."""
+        user = server_user("postgres")
+        server_folder(folder, user)
+        command = [
+            str(find_pg_basebackup()),
+            f"--dbname={primary.url()}",
+            f"--pgdata={folder / 'data'}",
+            "--write-recovery-conf",
+            "--checkpoint=fast",
+        ]
+        run_once(command, folder=folder, environment=_environment(folder), user=user)
+        return cls.start(folder, durable=durable)
+
+    def wait_for_standby(self) -> None:
+        """Answer no commit from now on before a standby has it too, on disk."""
+        self.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+        self.execute("SELECT pg_reload_conf()")
+
+    def promote(self) -> None:
+        """Make a primary of a standby; return when it takes writes."""
+        self.execute("SELECT pg_promote(true, 60)")
 
     @property
     def pid(self) -> int:
@@ -156,4 +181,4 @@ def _accepts_connections(data: Path, pid: int) -> bool:
     except FileNotFoundError:
         return False
     # A stale file of a killed server names another pid.
-    return len(lines) >= 8 and lines[0].strip() == str(pid) and lines[7].strip() == "ready"
+    return len(lines) >= 8 and lines[0].strip() == str(pid) and lines[7].strip() in _OPEN_STATES

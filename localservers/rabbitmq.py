@@ -6,7 +6,7 @@ used before is taken up again. `rabbitmq_settings.py` says what it is told, `pro
 
 The port mapper (epmd) is usually shared by all Erlang programs of a machine and outlives them; ours is a
 second process on a port of its own that ends with the broker, so the node's name cannot clash and nothing
-stays behind.
+stays behind. The nodes of a cluster share one, which is not theirs: `rabbitmq_cluster.py` runs it.
 """
 
 import signal
@@ -16,7 +16,15 @@ from typing import Self
 from localservers.binaries import find_epmd, find_rabbitmq
 from localservers.ports import LOOPBACK
 from localservers.processes import ServerProcess, run_once, server_folder, server_user, wait_until_ready
-from localservers.rabbitmq_settings import PASSWORD, USER, Ports, environment, write_settings
+from localservers.rabbitmq_settings import (
+    PASSWORD,
+    USER,
+    Membership,
+    Ports,
+    environment,
+    write_cookie,
+    write_settings,
+)
 from localservers.vhosts import BrokerServer
 
 _START_SECONDS = 90.0
@@ -28,7 +36,15 @@ CONSUMER_TIMEOUT_SECONDS = 1800.0
 class RabbitServer(BrokerServer):
     """A RabbitMQ server of our own."""
 
-    def __init__(self, *, folder: Path, ports: Ports, programs: Path, account: str | None) -> None:
+    def __init__(
+        self,
+        *,
+        folder: Path,
+        ports: Ports,
+        programs: Path,
+        account: str | None,
+        membership: Membership | None = None,
+    ) -> None:
         super().__init__(
             f"amqp://{USER}:{PASSWORD}@{LOOPBACK}:{ports.amqp}/%2F", f"http://{LOOPBACK}:{ports.management}"
         )
@@ -36,7 +52,8 @@ class RabbitServer(BrokerServer):
         self.ports = ports
         self._programs = programs
         self._account = account
-        self._environment = environment(folder, ports, programs)
+        self._is_member = membership is not None
+        self._environment = environment(folder, ports, programs, membership)
         self._epmd, self._node = self._run()
 
     @classmethod
@@ -52,6 +69,16 @@ class RabbitServer(BrokerServer):
         write_settings(folder, ports, consumer_timeout_seconds)
         return cls(folder=folder, ports=ports, programs=programs, account=user)
 
+    @classmethod
+    def join(cls, folder: Path, ports: Ports, membership: Membership) -> Self:
+        """Start one node of a cluster, whose port mapper runs already; return when it accepts connections."""
+        programs = find_rabbitmq()
+        user = server_user("rabbitmq")
+        server_folder(folder, user)
+        write_settings(folder, ports, CONSUMER_TIMEOUT_SECONDS, membership)
+        write_cookie(folder, membership, user)
+        return cls(folder=folder, ports=ports, programs=programs, account=user, membership=membership)
+
     @property
     def pid(self) -> int:
         """The Erlang machine's process id; changes with each restart."""
@@ -60,7 +87,7 @@ class RabbitServer(BrokerServer):
     @property
     def is_running(self) -> bool:
         """Whether any process of the server is left."""
-        return self._node.is_running or self._epmd.is_running
+        return self._node.is_running or (self._epmd is not None and self._epmd.is_running)
 
     def stop(self) -> None:
         """Stop the broker in good order, which takes it about seven seconds; clients are cut off at once."""
@@ -97,8 +124,10 @@ class RabbitServer(BrokerServer):
         command = [str(self._programs / "rabbitmqctl"), *arguments]
         return run_once(command, folder=self.folder, environment=self._environment, user=self._account)
 
-    def _run(self) -> tuple[ServerProcess, ServerProcess]:
-        epmd = self._start_program("epmd", [str(find_epmd()), "-port", str(self.ports.epmd)])
+    def _run(self) -> tuple[ServerProcess | None, ServerProcess]:
+        epmd = None
+        if not self._is_member:
+            epmd = self._start_program("epmd", [str(find_epmd()), "-port", str(self.ports.epmd)])
         try:
             node = self._start_program("rabbitmq", [str(self._programs / "rabbitmq-server")])
             try:
@@ -107,7 +136,7 @@ class RabbitServer(BrokerServer):
                 node.stop(signal.SIGKILL, _STOP_SECONDS)
                 raise
         except BaseException:
-            epmd.stop(signal.SIGTERM, _EPMD_STOP_SECONDS)
+            _stop_epmd(epmd)
             raise
         return epmd, node
 
@@ -124,4 +153,9 @@ class RabbitServer(BrokerServer):
 
     def _end(self, how: signal.Signals) -> None:
         self._node.stop(how, _STOP_SECONDS)
-        self._epmd.stop(signal.SIGTERM, _EPMD_STOP_SECONDS)
+        _stop_epmd(self._epmd)
+
+
+def _stop_epmd(epmd: ServerProcess | None) -> None:
+    if epmd is not None:
+        epmd.stop(signal.SIGTERM, _EPMD_STOP_SECONDS)

@@ -1,10 +1,12 @@
 """What a private RabbitMQ server is told: its ports, its files, its environment.
 
-In: a folder, ports and two limits. Out: the configuration files in that folder and the environment of every
-program of this server. `rabbitmq.py` runs them. Valid for RabbitMQ 3.10 to 4.x.
+In: a folder, ports, limits, and the cluster it is in, if any. Out: the configuration files in that folder and
+the environment of every program of this server. `rabbitmq.py` runs them. Valid for RabbitMQ 3.10 to 4.x.
 """
 
 import os
+import pwd
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,7 +40,21 @@ class Ports:
         return cls(amqp=amqp, management=management, distribution=distribution, epmd=epmd)
 
 
-def write_settings(folder: Path, ports: Ports, consumer_timeout_seconds: float) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Membership:
+    """The cluster that a server forms with others of this machine."""
+
+    node: str
+    """Its own name."""
+    meets: Sequence[str]
+    """The nodes that it joins at its first start; none: the others join it."""
+    cookie: str
+    """What the nodes know each other by."""
+
+
+def write_settings(
+    folder: Path, ports: Ports, consumer_timeout_seconds: float, membership: Membership | None = None
+) -> None:
     """Write the broker's configuration files into `folder`, where its user can read them."""
     consumer_timeout_ms = round(consumer_timeout_seconds * 1000)
     settings = {
@@ -56,6 +72,8 @@ def write_settings(folder: Path, ports: Ports, consumer_timeout_seconds: float) 
         "collect_statistics_interval": "10000",
         "consumer_timeout": str(consumer_timeout_ms),
     }
+    if membership is not None:
+        settings |= _cluster_settings(membership)
     lines = "".join(f"{name} = {value}\n" for name, value in settings.items())
     write_for_server(folder / "rabbitmq.conf", lines)
     # The timeout is looked at once per tick; `rabbitmq.conf` has no name for the tick.
@@ -64,7 +82,31 @@ def write_settings(folder: Path, ports: Ports, consumer_timeout_seconds: float) 
     write_for_server(folder / "enabled_plugins", "[rabbitmq_management].\n")
 
 
-def environment(folder: Path, ports: Ports, programs: Path) -> dict[str, str]:
+def write_cookie(folder: Path, membership: Membership, user: str | None) -> None:
+    """Write what the nodes know each other by where Erlang looks for it, for the broker's user alone."""
+    cookie = folder / ".erlang.cookie"
+    cookie.touch(mode=0o600)
+    cookie.write_text(membership.cookie, encoding="ascii")
+    if user:
+        account = pwd.getpwnam(user)
+        os.chown(cookie, account.pw_uid, account.pw_gid)
+
+
+def _cluster_settings(membership: Membership) -> dict[str, str]:
+    return {
+        "cluster_formation.peer_discovery_backend": "classic_config",
+        # A minority would go on alone, and what it took would be thrown away when the nodes meet again.
+        "cluster_partition_handling": "pause_minority",
+        **{
+            f"cluster_formation.classic_config.nodes.{number}": node
+            for number, node in enumerate([*membership.meets, membership.node], 1)
+        },
+    }
+
+
+def environment(
+    folder: Path, ports: Ports, programs: Path, membership: Membership | None = None
+) -> dict[str, str]:
     """Return the environment of the broker, of epmd and of rabbitmqctl; nothing of ours is passed on."""
     on_loopback = "-kernel inet_dist_use_interface {" + LOOPBACK.replace(".", ",") + "}"
     return {
@@ -84,7 +126,7 @@ def environment(folder: Path, ports: Ports, programs: Path) -> dict[str, str]:
         "RABBITMQ_MNESIA_BASE": str(folder / "data"),
         "RABBITMQ_LOG_BASE": str(folder),
         "RABBITMQ_PID_FILE": str(folder / "rabbitmq.pid"),
-        "RABBITMQ_NODENAME": NODE,
+        "RABBITMQ_NODENAME": NODE if membership is None else membership.node,
         "RABBITMQ_DIST_PORT": str(ports.distribution),
         # Makes the start script become the Erlang machine instead of waiting beside it.
         "RUNNING_UNDER_SYSTEMD": "true",
