@@ -13,12 +13,14 @@ from executor.api.audit import audit_routes
 from executor.api.dead_letters import DeadLetterSelection, dead_letter_routes
 from executor.api.executions import CancelBody, execution_routes
 from executor.api.health import health_routes
+from executor.api.logs import log_routes
 from executor.api.problems import Problem
 from executor.api.requested import describe
 from executor.api.services import ApiServices
 from executor.api.workers import worker_routes
 from executor.reading import Reader
 from executor.reading.audit import AuditBounds, Auditor
+from executor.reading.logs import LogReader
 
 PREFIX = "/api/v1"
 
@@ -33,6 +35,7 @@ def create_app(services: ApiServices) -> FastAPI:
     )
     reader = Reader(services.database)
     app.include_router(execution_routes(services, reader), prefix=PREFIX)
+    app.include_router(log_routes(LogReader(services.database)), prefix=PREFIX)
     actions = action_routes(services, reader)
     app.include_router(actions, prefix=PREFIX)
     app.include_router(actions, include_in_schema=False)
