@@ -1,11 +1,13 @@
 """Settings of the executor service."""
 
 from ipaddress import ip_address
+from pathlib import Path
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 
 from common.action_definition import Duration
 from common.settings import CommonSettings
+from executor.bearers import Bearers, read_entries
 
 
 class ExecutorSettings(CommonSettings):
@@ -13,7 +15,14 @@ class ExecutorSettings(CommonSettings):
 
     http_host: str = Field(default="127.0.0.1", description="Address of the HTTP API.")
     http_port: int = Field(default=8000, ge=0, le=65535, description="Port of the HTTP API; 0: any free one.")
-    api_tokens: SecretStr = Field(default=SecretStr(""), description="Bearer tokens, separated by commas.")
+    api_tokens: SecretStr = Field(
+        default=SecretStr(""),
+        description="Bearer tokens by commas: token (all rights), or name:role:token with the role read, "
+        "submit or operate.",
+    )
+    api_tokens_file: Path | None = Field(
+        default=None, description="A file with more of them, one on each line; read again when it changes."
+    )
     insecure: bool = Field(default=False, description="Serve other hosts without a token.")
     watchdog_interval: Duration = Field(default=1.0, gt=0, description="How often the watchdog looks.")
     dispatch_timeout: Duration = Field(default=30.0, gt=0, description="Unclaimed so long: offered again.")
@@ -25,13 +34,25 @@ class ExecutorSettings(CommonSettings):
     batch_max: int = Field(default=500, ge=1, le=10_000, description="Most messages in one transaction.")
     database_connections: int = Field(default=6, ge=2, le=100, description="Size of the connection pool.")
 
-    def tokens(self) -> list[str]:
-        """Return the bearer tokens that are let in; none: everybody."""
-        return [token.strip() for token in self.api_tokens.get_secret_value().split(",") if token.strip()]
+    @field_validator("api_tokens")
+    @classmethod
+    def _are_entries(cls, value: SecretStr) -> SecretStr:
+        read_entries(value.get_secret_value())
+        return value
+
+    @field_validator("api_tokens_file")
+    @classmethod
+    def _names_somebody(cls, value: Path | None) -> Path | None:
+        Bearers([], value)
+        return value
+
+    def bearers(self) -> Bearers:
+        """Return who is let in; raises ValueError for a file that is not fit any more."""
+        return Bearers(read_entries(self.api_tokens.get_secret_value()), self.api_tokens_file)
 
     def is_exposed(self) -> bool:
         """Tell whether the API would serve other hosts without a token."""
-        return not (self.tokens() or self.insecure or _is_loopback(self.http_host))
+        return not (self.bearers().required or self.insecure or _is_loopback(self.http_host))
 
 
 def _is_loopback(host: str) -> bool:

@@ -1,12 +1,10 @@
-"""Who is let in: bearers of a token, where tokens are set; and no page of another site, token or not.
+"""Who is let in, and for what: bearers of a token, where tokens are set; and no page of another site, ever.
 
-In: every HTTP request, before any route sees it. Out: the same, or 401 or 403. `/livez` and `/readyz` are
-open to everybody.
+In: every HTTP request, before any route sees it. Out: the same, with `request.state.bearer_name` (who it is,
+for the record of changes; None where no token is asked for), or 401 or 403. `roles` says which route asks for
+what, `executor.bearers` whose token it is.
 """
 
-import hashlib
-import hmac
-from collections.abc import Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -15,17 +13,18 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from common.domain.errors import Code
 from executor.api.problems import Problem, answer, problem
+from executor.api.roles import READING, role_of
+from executor.bearers import Bearer, Bearers, Role
 
-_OPEN: Final = frozenset({"/livez", "/readyz", "/api/v1/livez", "/api/v1/readyz"})
-_READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_SHOW_A_TOKEN: Final = "header Authorization: send 'Bearer <token>' with a token of this service"
 
 
 class Gate:
     """ASGI middleware."""
 
-    def __init__(self, app: ASGIApp, *, tokens: Sequence[str]) -> None:
+    def __init__(self, app: ASGIApp, *, bearers: Bearers) -> None:
         self._app = app
-        self._digests = [_digest(token.encode()) for token in tokens]
+        self._bearers = bearers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the request through, or answer it."""
@@ -36,31 +35,37 @@ class Gate:
             await answer(refused)(scope, receive, send)
 
     def _refused(self, scope: Scope) -> Problem | None:
-        if scope["path"] in _OPEN:
-            return None
+        """Note who it is in the scope; return why it is not let in, or None."""
         headers = Headers(scope=scope)
-        if self._digests and not self._is_bearer(headers.get("authorization", "")):
-            return problem(
-                Code.UNAUTHORIZED, "header Authorization: send 'Bearer <token>' with a token of this service"
-            )
+        bearer = None
+        role = role_of(scope["method"], scope["path"])
+        if role is not None and self._bearers.required:
+            bearer = self._bearer(headers.get("authorization", ""))
+            if bearer is None:
+                return problem(Code.UNAUTHORIZED, _SHOW_A_TOKEN)
+            if bearer.role < role:
+                return _beyond(bearer, role)
+        scope["state"] = {**scope.get("state", {}), "bearer_name": None if bearer is None else bearer.name}
         # A browser sends its user's requests to a loopback address for any page, and names the page.
         origin = headers.get("origin")
-        if origin is not None and scope["method"] not in _READING and _host(origin) != headers.get("host"):
+        if origin is not None and scope["method"] not in READING and _host(origin) != headers.get("host"):
             return problem(
                 Code.FORBIDDEN, "header Origin: a page of another site may not change anything here"
             )
         return None
 
-    def _is_bearer(self, authorization: str) -> bool:
+    def _bearer(self, authorization: str) -> Bearer | None:
         scheme, _, token = authorization.partition(" ")
-        shown = _digest(token.strip().encode())
-        # All are compared, each in constant time: how long it takes tells nothing.
-        known = [hmac.compare_digest(shown, digest) for digest in self._digests]
-        return scheme.lower() == "bearer" and any(known)
+        found = self._bearers.bearer_of(token.strip())
+        return found if scheme.lower() == "bearer" else None
 
 
-def _digest(token: bytes) -> bytes:
-    return hashlib.sha256(token).digest()
+def _beyond(bearer: Bearer, role: Role) -> Problem:
+    return problem(
+        Code.FORBIDDEN,
+        f"header Authorization: this takes a token with the role {role.word!r}; that of {bearer.name!r} has "
+        f"{bearer.role.word!r}",
+    )
 
 
 def _host(origin: str) -> str:

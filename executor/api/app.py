@@ -46,7 +46,7 @@ def create_app(services: ApiServices) -> FastAPI:
     health = health_routes(services)
     app.include_router(health)
     app.include_router(health, prefix=PREFIX, include_in_schema=False)
-    app.add_middleware(Gate, tokens=services.settings.tokens())
+    app.add_middleware(Gate, bearers=services.settings.bearers())
     problems.install(app)
     describe(app, ExecutionRequested, ActionDefinition, CancelBody, DeadLetterSelection, Problem)
     return app
