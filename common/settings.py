@@ -53,6 +53,11 @@ class CommonSettings(BaseSettings):
     event_result_max_bytes: int = Field(
         default=64 * 1024, ge=0, description="Largest result inside an event."
     )
+    otlp_endpoint: str | None = Field(
+        default=None,
+        pattern=r"^https?://[^/]+",
+        description="Where traces are sent, like http://127.0.0.1:4318; off unless set. Needs turnstile[otel].",
+    )
     log_format: Literal["console", "json"] = Field(default="console")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO")
 

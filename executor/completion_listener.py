@@ -7,21 +7,25 @@ queue a bounded number of times, then to the dead letters; the others flow on me
 """
 
 import logging
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from common.broker.delivery import Delivery, Outgoing
-from common.broker.topology import EXECUTOR_RETRY
+from common.broker.topology import EXECUTOR_COMPLETIONS, EXECUTOR_RETRY
 from common.crash_points import CrashPoint, reached
 from common.domain.errors import Code, Refusal
 from common.domain.identifiers import Attempt, ExecutionId
 from common.envelopes import dead_letter, delayed_retry, tries_of
 from common.messages import COMPLETED, STATUS_CHANGED, ExecutionCompleted, StatusChanged
 from common.requests import check_schema_version, read_json, read_model
-from executor.decisions import Grants
+from executor import transitions
+from executor.decisions import Grants, Settled
 from executor.hand_over import HandOver
+from executor.metrics import DEAD_LETTERED, HAND_OVER_SECONDS, NOT_APPLIED
 from executor.queue_manager import QueueManager
+from executor.transitions import Ended
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +40,7 @@ class Release:
 
     messages: list[Outgoing] = field(default_factory=list)
     grants: Grants = field(default_factory=lambda: Grants(granted=[]))
+    taken_in_at: float = field(default_factory=time.monotonic)
 
 
 class CompletionListener:
@@ -49,29 +54,34 @@ class CompletionListener:
         """Settle a batch of completions and grant on."""
         reached(CrashPoint.COMPLETIONS_RECEIVED)
         release = Release()
-        completions: list[tuple[Delivery, ExecutionId, Attempt]] = []
+        completions: list[Ended] = []
         for delivery in deliveries:
             try:
-                completions.append((delivery, *read(delivery)))
+                completions.append(read(delivery))
             except Refusal as refusal:
                 _bury(release, delivery, refusal.code, refusal.message)
         if completions:
-            settled = await self._queue_manager.settle([(i, a) for _, i, a in completions])
+            with transitions.batch_from(EXECUTOR_COMPLETIONS, deliveries):
+                settled = await self._queue_manager.settle([(c.execution_id, c.attempt) for c in completions])
             reached(CrashPoint.COMPLETIONS_SETTLED)
             release.grants = settled.grants
-            for delivery, execution_id, _ in completions:
-                if execution_id in settled.early or execution_id in settled.unknown:
-                    _postpone(release, delivery)
+            _note(completions, settled)
+            for completion in completions:
+                if completion.execution_id in settled.early or completion.execution_id in settled.unknown:
+                    _postpone(release, completion.delivery)
         return release
 
     async def tell(self, release: Release) -> None:
         """Offer what was granted, and send the early ones round."""
         await self._hand_over.offer(release.grants)
+        if release.grants.granted:
+            taken_seconds = time.monotonic() - release.taken_in_at
+            HAND_OVER_SECONDS.observe(taken_seconds, count=len(release.grants.granted))
         await self._hand_over.tell(release.messages)
         reached(CrashPoint.COMPLETIONS_TOLD)
 
 
-def read(delivery: Delivery) -> tuple[ExecutionId, Attempt]:
+def read(delivery: Delivery) -> Ended:
     """Return which attempt ended; raises Refusal. Without a type, the routing key tells."""
     check_schema_version(delivery.headers)
     kind = delivery.type or delivery.routing_key
@@ -84,7 +94,23 @@ def read(delivery: Delivery) -> tuple[ExecutionId, Attempt]:
     )
     if not (0 < body.execution_id < 2**63 and 0 <= body.attempt < 2**31):
         raise Refusal(Code.INVALID_MESSAGE, "execution_id, attempt: out of range")
-    return ExecutionId(body.execution_id), Attempt(body.attempt)
+    return Ended(
+        execution_id=ExecutionId(body.execution_id),
+        attempt=Attempt(body.attempt),
+        action_ref=body.action_ref,
+        status=body.status,
+        delivery=delivery,
+    )
+
+
+def _note(completions: Sequence[Ended], settled: Settled) -> None:
+    transitions.settled(each for each in completions if each.execution_id in settled.ids)
+    if settled.count < len(completions):
+        early, unknown = len(settled.early), len(settled.unknown)
+        repeated = len(completions) - settled.count - early - unknown
+        for reason, count in (("early", early), ("unknown", unknown), ("repeated", repeated)):
+            if count > 0:
+                NOT_APPLIED.add("settle", reason, count=count)
 
 
 def _postpone(release: Release, delivery: Delivery) -> None:
@@ -96,4 +122,5 @@ def _postpone(release: Release, delivery: Delivery) -> None:
 
 def _bury(release: Release, delivery: Delivery, code: Code, message: str) -> None:
     logger.warning("completion_refused", extra={"code": str(code), "reason": message})
+    DEAD_LETTERED.add(code)
     release.messages.append(dead_letter(delivery, code, message, app_id="executor"))

@@ -54,6 +54,8 @@ class Grant:
     action_ref: str
     pool: str
     traceparent: str | None = None
+    waited_seconds: float | None = None
+    """In line, on the database's clock; None where it is offered again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,3 +114,5 @@ class Settled:
     unknown: frozenset[ExecutionId]
     """No such execution: to be tried again a few times, then to the dead letters."""
     grants: Grants
+    ids: frozenset[ExecutionId]
+    """Those that this very batch settled."""

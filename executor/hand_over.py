@@ -24,6 +24,7 @@ from common.domain.identifiers import QueueId
 from common.domain.states import Status
 from common.envelopes import ANNOUNCE_DELAY_SECONDS, scheduled_message, status_message
 from common.messages import ExecutionScheduled, StatusChanged
+from executor import transitions
 from executor.decisions import Accepted, Grant, Grants, Move
 from executor.queue_manager import QueueManager
 
@@ -72,7 +73,8 @@ class HandOver:
         if grants.granted:
             await self._declare_pools({grant.pool for grant in grants.granted})
             self.announce_grants(grants.granted)
-            await self.tell([_offer(grant) for grant in grants.granted])
+            with transitions.offering(grants.granted):
+                await self.tell([_offer(grant) for grant in grants.granted])
 
     async def tell(self, messages: Sequence[Outgoing]) -> None:
         """Publish until every message is confirmed; a repeated one is harmless to its receivers."""

@@ -15,6 +15,7 @@ from common.domain.errors import Code
 from common.domain.identifiers import Attempt, ExecutionId, QueueId
 from common.domain.states import Status
 from common.requests import json_text
+from executor import transitions
 from executor.decisions import (
     Accepted,
     Admission,
@@ -41,7 +42,12 @@ class QueueManager:
         A batch that the database refuses is split until the bad request stands alone. Raises Unavailable:
         nothing or all of it was admitted, and admitting it again is harmless where it carries a key.
         """
-        return await self._in_halves(admissions) if admissions else ([], Grants(granted=[]))
+        if not admissions:
+            return [], Grants(granted=[])
+        traced, spans = transitions.admitting(admissions)
+        verdicts, grants = await self._in_halves(traced)
+        transitions.admitted(traced, verdicts, spans)
+        return verdicts, grants
 
     async def settle(self, completions: Sequence[tuple[ExecutionId, Attempt]]) -> Settled:
         """Free the slots of these attempts, once each however often they come, and grant them on."""
@@ -54,6 +60,7 @@ class QueueManager:
             early=frozenset(row["early_ids"] or ()),
             unknown=frozenset(row["unknown_ids"] or ()),
             grants=grants_of(row),
+            ids=frozenset(row["settled_ids"] or ()),
         )
 
     async def grant(self, queue_ids: Sequence[QueueId]) -> Grants:
@@ -188,13 +195,17 @@ def grant_of(row: asyncpg.Record) -> Grant:
         action_ref=row["action_ref"],
         pool=row["pool"],
         traceparent=row["traceparent"],
+        waited_seconds=row["waited_seconds"],
     )
 
 
 def grants_of(row: asyncpg.Record) -> Grants:
-    """Return the grants that a statement made."""
+    """Return the grants that a statement made, and note them: all grants pass here, once."""
+    granted = [grant_of(item) for item in row["granted"] or ()]
+    if granted:
+        transitions.granted(granted)
     return Grants(
-        granted=[grant_of(item) for item in row["granted"] or ()],
+        granted=granted,
         more_queue_ids=list(row["more_queue_ids"] or ()),
     )
 

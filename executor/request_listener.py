@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from common.broker.delivery import Delivery, Outgoing
-from common.broker.topology import EXECUTOR_RETRY
+from common.broker.topology import EXECUTOR_REQUESTS, EXECUTOR_RETRY
 from common.crash_points import CrashPoint, reached
 from common.domain.errors import Code, Refusal
 from common.envelopes import dead_letter, delayed_retry, reply, tries_of
@@ -31,9 +31,11 @@ from common.requests import (
     read_traceparent,
     request_hash,
 )
+from executor import transitions
 from executor.cancelling import Canceller
 from executor.decisions import Accepted, Admission, Grants, Move, Rejected, Verdict
 from executor.hand_over import HandOver
+from executor.metrics import DEAD_LETTERED, REFUSED
 from executor.queue_manager import QueueManager
 
 logger = logging.getLogger(__name__)
@@ -84,7 +86,8 @@ class RequestListener:
                         cancels.append((delivery, cancel))
             except Refusal as refusal:
                 _refuse(intake, delivery, refusal.code, refusal.message)
-        verdicts, intake.grants = await self._queue_manager.admit([admission for _, admission in admissions])
+        with transitions.batch_from(EXECUTOR_REQUESTS, deliveries):
+            verdicts, intake.grants = await self._queue_manager.admit([each for _, each in admissions])
         reached(CrashPoint.REQUESTS_ADMITTED)
         for (delivery, admission), verdict in zip(admissions, verdicts, strict=True):
             _answer(intake, delivery, admission, verdict)
@@ -166,6 +169,8 @@ def _refuse(intake: Intake, delivery: Delivery, code: Code, message: str) -> Non
     logger.info(
         "request_refused", extra={"code": str(code), "reason": message, "message_id": delivery.message_id}
     )
+    REFUSED.add(code)
+    DEAD_LETTERED.add(code)
     _append(intake, reply(delivery, ExecutionRejected(code=code, message=message)))
     intake.messages.append(dead_letter(delivery, code, message, app_id="executor"))
 

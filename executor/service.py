@@ -25,6 +25,7 @@ from common.domain.identifiers import ExecutionId
 from common.http_server import HttpServer
 from common.lifecycle import done_before
 from common.messages import CancelRequested
+from common.telemetry.loop_lag import LoopLag
 from executor.api import ApiServices, create_app
 from executor.cancelling import Canceller
 from executor.completion_listener import CompletionListener
@@ -32,6 +33,7 @@ from executor.dead_letters import DeadLetters
 from executor.decisions import Accepted, Admission, Grants, Move, Verdict
 from executor.hand_over import HandOver
 from executor.intake import take_in
+from executor.metrics import LOOP_LAG, PUBLISHER_BLOCKED
 from executor.queue_manager import QueueManager
 from executor.request_listener import RequestListener
 from executor.settings import ExecutorSettings
@@ -76,6 +78,9 @@ class ExecutorService:
         self._submissions: Batcher[Admission, Verdict] = Batcher(self._admit, items_max=settings.batch_max)
         self._untold: set[asyncio.Task[None]] = set()
         self._http_ended = asyncio.Event()
+        self._loop_lag = LoopLag()
+        LOOP_LAG.read_from(self._loop_lag.worst_seconds)
+        PUBLISHER_BLOCKED.read_from(lambda: float(self._publisher.blocked))
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then end in order."""
@@ -107,6 +112,7 @@ class ExecutorService:
                 tasks.create_task(self._publisher.run(), name="publisher"),
                 tasks.create_task(self._consumers.run(), name="consumers"),
                 tasks.create_task(self._submissions.run(), name="submissions"),
+                tasks.create_task(self._loop_lag.run(), name="loop-lag"),
             ]
             if await done_before(self._database.open(), stop):
                 background.append(tasks.create_task(self._hand_over.run(), name="hand-over"))

@@ -70,7 +70,8 @@ BEGIN
         SET status = 'scheduled', attempt = e.attempt + 1, scheduled_at = decided_at, worker_id = NULL
         FROM head h
         WHERE e.id = ANY (ARRAY[h.execution_id]) AND e.status = ANY (:sources_of_grant)
-        RETURNING e.id AS execution_id, e.attempt, e.action_id, e.traceparent, h.queue_id, h.slot_number
+        RETURNING e.id AS execution_id, e.attempt, e.action_id, e.traceparent, h.queue_id, h.slot_number,
+                  extract(epoch FROM decided_at - e.queued_at)::double precision AS waited_seconds
     ),
     left_line AS (
         -- The second column by its bounds: an array there may be left out of the index condition.
@@ -90,7 +91,8 @@ BEGIN
         WHERE q.id = ANY (ARRAY[p.queue_id])
     )
     SELECT
-        (SELECT array_agg(ROW(m.execution_id, m.attempt, a.ref, a.pool, m.traceparent)::turnstile.granted
+        (SELECT array_agg(ROW(m.execution_id, m.attempt, a.ref, a.pool, m.traceparent,
+                              m.waited_seconds)::turnstile.granted
                           ORDER BY m.execution_id)
          FROM moved m JOIN action a ON a.id = ANY (ARRAY[m.action_id])),
         (SELECT array_agg(r.queue_id) FROM room r WHERE r.take = 1000)

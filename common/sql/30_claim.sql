@@ -29,7 +29,8 @@ BEGIN
         RETURN QUERY
         SELECT c.id, c.attempt, 'lease_over', NULL::bigint, NULL::text, NULL::text, NULL::jsonb, NULL::jsonb,
                NULL::double precision, NULL::integer, NULL::integer, NULL::double precision,
-               NULL::double precision, NULL::double precision, NULL::double precision, NULL::text
+               NULL::double precision, NULL::double precision, NULL::double precision, NULL::text,
+               NULL::double precision
         FROM unnest(in_execution_ids, in_attempts) c(id, attempt);
         RETURN;
     END IF;
@@ -59,7 +60,7 @@ BEGIN
                 ELSE 'stale' END,
            e.action_id, a.ref, a.runner, a.entrypoint, e.parameters, e.timeout_seconds, e.failures,
            a.retry_max_attempts, a.retry_delay_seconds, a.retry_factor, a.retry_max_delay_seconds,
-           a.retry_jitter, e.traceparent
+           a.retry_jitter, e.traceparent, extract(epoch FROM e.started_at - e.queued_at)::double precision
     FROM unnest(in_execution_ids, in_attempts) c(id, attempt)
     LEFT JOIN execution e ON e.id = ANY (ARRAY[c.id])
     LEFT JOIN action a ON a.id = ANY (ARRAY[e.action_id]);

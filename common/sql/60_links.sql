@@ -31,7 +31,7 @@ AS $$
         UPDATE slot s SET offered_at = clock_timestamp() FROM due d WHERE s.execution_id = ANY (ARRAY[d.execution_id])
         RETURNING s.execution_id, s.attempt
     )
-    SELECT o.execution_id, o.attempt, a.ref, a.pool, e.traceparent
+    SELECT o.execution_id, o.attempt, a.ref, a.pool, e.traceparent, NULL::double precision
     FROM offered o
     JOIN execution e ON e.id = ANY (ARRAY[o.execution_id])
     JOIN action a ON a.id = ANY (ARRAY[e.action_id]);

@@ -68,7 +68,7 @@ class Histogram:
         self.sums: dict[Labels, float] = {}
 
     def observe(self, seconds: float, *values: str, count: int = 1) -> None:
-        """Note that it took so long, `count` times; a negative time is one of two clocks, and counts as none."""
+        """Note that it took so long, `count` times; what two clocks make negative took no time."""
         counts = self.counts.get(values)
         if counts is None:
             counts = self.counts[values] = [0] * (len(BUCKETS_SECONDS) + 1)

@@ -15,6 +15,7 @@ from executor.api.executions import CancelBody, execution_routes
 from executor.api.health import health_routes
 from executor.api.logs import log_routes
 from executor.api.problems import Problem
+from executor.api.metrics import metrics_routes
 from executor.api.requested import describe
 from executor.api.services import ApiServices
 from executor.api.workers import worker_routes
@@ -35,6 +36,8 @@ def create_app(services: ApiServices) -> FastAPI:
     )
     reader = Reader(services.database)
     app.include_router(execution_routes(services, reader), prefix=PREFIX)
+        # Left to itself it would send traces, logs and figures of its own once an OTEL_ variable is set.
+        telemetry={"auto_configure": False, "tracing": False, "metrics": False, "logs": False},
     app.include_router(log_routes(LogReader(services.database)), prefix=PREFIX)
     actions = action_routes(services, reader)
     app.include_router(actions, prefix=PREFIX)
@@ -54,6 +57,9 @@ def create_app(services: ApiServices) -> FastAPI:
 
 def _version() -> str:
     try:
+    metrics = metrics_routes(services)
+    app.include_router(metrics)
+    app.include_router(metrics, prefix=PREFIX, include_in_schema=False)
         return version("turnstile")
     except PackageNotFoundError:
         return "0"

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from common.domain.errors import Code, Refusal, Unavailable
+from executor.metrics import REFUSED
 
 PROBLEM_JSON: Final = "application/problem+json"
 _RETRY_AFTER_SECONDS: Final = 1
@@ -107,8 +108,10 @@ def _answer_to(error: Exception) -> JSONResponse:
             return answer(problem(error.code, error.message))
         case Unavailable():
             return answer(problem(Code.UNAVAILABLE, str(error)))
+            REFUSED.add(error.code)
         case RequestValidationError():
             return answer(_of_validation(error.errors()))
+            REFUSED.add(Code.UNAVAILABLE)
         case HTTPException():
             return answer(_of_framework(error), error.headers)
         case Exception():

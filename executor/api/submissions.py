@@ -6,9 +6,9 @@ same key over HTTP and over the broker is the same execution.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from fastapi import Request
+from fastapi import Path, Request
 from pydantic import BaseModel, Field
 
 from common.domain.errors import Code, Refusal
@@ -18,6 +18,7 @@ from executor.api.bodies import LIST_BYTES_MAX, read_body
 from executor.api.problems import Problem, problem
 from executor.api.services import ApiServices, answer_deadline
 from executor.decisions import Accepted, Admission, Rejected, Verdict
+from executor.metrics import REFUSED
 
 LIST_MAX: Final = 1000
 """Most requests in one list."""
@@ -25,12 +26,15 @@ _ENVELOPE_BYTES_MAX: Final = 64 * 1024
 """What one request may hold besides parameters and metadata."""
 
 
+ExecutionPath = Annotated[int, Path(ge=1, le=2**63 - 1, description="The execution's id.", examples=[4711])]
+
+
 class Acceptance(BaseModel):
     """It is in the record."""
 
     id: int = Field(examples=[4711])
     status: Status = Field(examples=["queued"])
-    position: int | None = Field(description="Place in line, from 1; null when it does not wait in line.")
+    position: int | None = Field(description="Place in line, from 1; null when it does not wait in line.", examples=[3])
     duplicate: bool = Field(description="The key was known: this is the execution that it names.")
 
 
@@ -83,9 +87,18 @@ async def submit(
         async with answer_deadline():
             verdicts = await services.submit(admissions)
     in_order = iter(verdicts)
-    return [
+    answers = [
         problem(r.code, r.message) if isinstance(r, Refusal) else _shown(next(in_order)) for r in requests
     ]
+    for answer in answers:
+        if isinstance(answer, Problem):
+            REFUSED.add(answer.code)
+    return answers
+
+
+def unknown_execution(execution_id: int) -> Refusal:
+    """Refuse a path that names no execution."""
+    return Refusal(Code.NOT_FOUND, f"execution_id: there is no execution {execution_id}")
 
 
 def _shown(verdict: Verdict) -> Acceptance | Problem:

@@ -16,6 +16,7 @@ from common.http_server import listen
 from common.lifecycle import run_service
 from common.settings import CommonSettings, read_settings
 from common.telemetry import configure_logging
+from common.telemetry.tracing import configure_tracing
 from executor.cli.arguments import duration
 from executor.settings import ExecutorSettings
 
@@ -40,6 +41,7 @@ def serve(settings: ExecutorSettings) -> None:
             exit_code=EXIT_USAGE,
         )
     configure_logging(level=settings.log_level, form=settings.log_format)
+    configure_tracing(service="turnstile-executor", endpoint=settings.otlp_endpoint)
     listener = listen(settings.http_host, settings.http_port, setting="TURNSTILE_HTTP_PORT")
     run_service(ExecutorService(settings, listener).serve)
 

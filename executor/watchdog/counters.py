@@ -11,6 +11,7 @@ from common.crash_points import CrashPoint, reached
 from common.database import Database
 from common.domain.identifiers import QueueId
 from executor.hand_over import HandOver
+from executor.metrics import DRIFT_FOUND, DRIFT_REPAIRED
 from executor.queue_manager import grants_of
 
 logger = logging.getLogger(__name__)
@@ -37,12 +38,14 @@ class Counters:
         self._looked_up_to = row["next_id"]
         if not row["queue_ids"]:
             return 0
+        DRIFT_FOUND.add(count=len(row["queue_ids"]))
         row = await self._database.fetchrow("SELECT * FROM turnstile.repair_queues($1)", row["queue_ids"])
         assert row is not None
         repaired = row["repaired"] or ()
         reached(CrashPoint.SWEPT)
         for queue in repaired:
             self.drift_found += 1
+            DRIFT_REPAIRED.add()
             logger.error("counters_repaired", extra=dict(queue.items()))
         await self._hand_over.offer(grants_of(row))
         return len(repaired)

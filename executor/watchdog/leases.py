@@ -18,6 +18,7 @@ from executor.cancelling import stop_message, stop_of
 from executor.decisions import Move
 from executor.ends import read_ends
 from executor.hand_over import HandOver
+from executor.metrics import RECLAIMS, REPAIRS, STOPS_ENFORCED
 from executor.queue_manager import grants_of, moved
 from executor.watchdog.health import Health
 
@@ -75,6 +76,8 @@ class Leases:
         if not (returned or ended):
             return 0
         reached(CrashPoint.SWEPT)
+        for move in (*returned, *ended):
+            RECLAIMS.add(move.status)
         self._hand_over.announce_moves([*returned, *ended])
         await self._tell_stops([(m.execution_id, m.attempt, m.worker_id or "") for m in (*returned, *ended)])
         await self._tell_ends(ended)
@@ -87,6 +90,7 @@ class Leases:
             "SELECT * FROM turnstile.due_stops($1, $2)", self._stop_timeout_seconds, self._rows_max
         )
         if rows:
+            REPAIRS.add("stop_repeated", count=len(rows))
             await self._tell_stops([(row["execution_id"], row["attempt"], row["worker_id"]) for row in rows])
         return len(rows)
 
@@ -105,6 +109,7 @@ class Leases:
             return 0
         reached(CrashPoint.SWEPT)
         for move in ended:
+            STOPS_ENFORCED.add(move.status)
             logger.warning(
                 "stop_enforced",
                 extra={

@@ -7,6 +7,7 @@ from common.database import Database
 from common.domain.identifiers import QueueId
 from executor.ends import read_ends
 from executor.hand_over import HandOver
+from executor.metrics import REPAIRS
 from executor.queue_manager import QueueManager, grants_of, moved
 
 _LINES_MAX: Final = 20_000
@@ -37,6 +38,7 @@ class Lines:
         for start in range(0, len(idle), self._rows_max):
             grants = await self._queue_manager.grant(idle[start : start + self._rows_max])
             reached(CrashPoint.SWEPT)
+            REPAIRS.add("slot_granted", count=len(grants.granted))
             await self._hand_over.offer(grants)
             granted += len(grants.granted)
         return granted

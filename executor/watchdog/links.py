@@ -9,6 +9,7 @@ from common.database import Database
 from executor.decisions import Grants
 from executor.ends import read_ends
 from executor.hand_over import HandOver
+from executor.metrics import REPAIRS
 from executor.queue_manager import grant_of
 
 
@@ -39,6 +40,7 @@ class Links:
         )
         if rows:
             reached(CrashPoint.SWEPT)
+            REPAIRS.add("offer_repeated", count=len(rows))
             await self._hand_over.offer(Grants(granted=[grant_of(row) for row in rows]))
         return len(rows)
 
@@ -49,6 +51,7 @@ class Links:
         )
         if rows:
             reached(CrashPoint.SWEPT)
+            REPAIRS.add("completion_repeated", count=len(rows))
             await self._hand_over.tell(
                 await read_ends(
                     self._database, [row[0] for row in rows], result_bytes_max=self._event_result_max_bytes

@@ -7,6 +7,7 @@ fails, or waits for the broker to confirm what it told, holds up no other.
 import asyncio
 import logging
 import math
+import time
 from collections.abc import Awaitable, Callable
 from typing import Final, NoReturn, TypeAlias
 
@@ -15,6 +16,7 @@ import asyncpg
 from common.database import Database
 from common.domain.errors import Unavailable
 from executor.hand_over import HandOver
+from executor.metrics import LAST_SWEEP, SWEEP_FAILURES
 from executor.queue_manager import QueueManager
 from executor.settings import ExecutorSettings
 from executor.watchdog.counters import Counters
@@ -94,10 +96,13 @@ class Watchdog:
         try:
             healed = await sweep()
         except Unavailable as error:
+            SWEEP_FAILURES.add(name)
             logger.debug("sweep_postponed", extra={"sweep": name, "reason": str(error)})
         except asyncpg.PostgresError as error:
+            SWEEP_FAILURES.add(name)
             logger.error("sweep_failed", extra={"sweep": name, "reason": str(error)})
         else:
+            LAST_SWEEP.set(time.time(), name)
             if healed:
                 logger.info("sweep_healed", extra={"sweep": name, "rows": healed})
             return healed

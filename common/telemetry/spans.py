@@ -1,0 +1,197 @@
+"""Spans, named and described by the semantic conventions for messaging; loaded only where traces are on.
+
+In: a name, the trace context that came with a message or a row. Out: a span, and the context to hand on. A
+step of one execution is a child of what came before it, so that a trace reads from submit to completion; a
+batch is a span of its own, with a link to each execution in it. Next: `executor.transitions`,
+`worker.transitions` say when.
+"""
+
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final, TypeAlias
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import (
+    Link,
+    NonRecordingSpan,
+    ProxyTracerProvider,
+    Span,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+)
+
+Attributes: TypeAlias = Mapping[str, str | int | float | bool]
+
+LINKS_MAX: Final = 100
+"""Links of one batch: as many as a span keeps by default, with some to spare."""
+_KINDS: Final = {
+    "create": SpanKind.PRODUCER,
+    "send": SpanKind.PRODUCER,
+    "process": SpanKind.CONSUMER,
+}
+_TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2}).*")
+_TRACES_PATH: Final = "/v1/traces"
+
+
+class Spans:
+    """Begins spans under one tracer."""
+
+    def __init__(self, provider: trace.TracerProvider) -> None:
+        self._tracer = provider.get_tracer("turnstile", _version())
+
+    def begin(
+        self,
+        name: str,
+        *,
+        kind: SpanKind = SpanKind.INTERNAL,
+        parent: str | None = None,
+        attributes: Attributes | None = None,
+        links: Iterable[str | None] = (),
+        began_seconds_ago: float = 0.0,
+    ) -> Span:
+        """Begin a span under `parent`, a W3C traceparent; None: it is the root of a new trace."""
+        context = _context_of(parent)
+        return self._tracer.start_span(
+            name,
+            context=_under(context),
+            kind=kind,
+            attributes=attributes,
+            links=_links(links),
+            start_time=time.time_ns() - int(max(began_seconds_ago, 0.0) * 1e9),
+        )
+
+    def begin_message(
+        self, operation: str, destination: str, *, parent: str | None, began_seconds_ago: float = 0.0
+    ) -> Span:
+        """Begin the span of one operation on one message."""
+        return self.begin(
+            f"{operation} {destination}",
+            kind=_KINDS[operation],
+            parent=parent,
+            attributes=_messaging(operation, destination),
+            began_seconds_ago=began_seconds_ago,
+        )
+
+    @contextmanager
+    def during_batch(
+        self, operation: str, destination: str, contexts: Sequence[str | None], *, count: int
+    ) -> Iterator[None]:
+        """Trace what is done with a batch of `count` messages, with links to the traces they belong to."""
+        span = self.begin(
+            f"{operation} {destination}",
+            kind=_KINDS[operation],
+            attributes={**_messaging(operation, destination), "messaging.batch.message_count": count},
+            links=contexts,
+        )
+        try:
+            yield
+        except Exception as error:
+            self.failed(span, type(error).__name__)
+            raise
+        finally:
+            span.end()
+
+    @staticmethod
+    def of_execution(action_ref: str, execution_id: int, attempt: int | None = None) -> Attributes:
+        """Return what every span about an execution says of it."""
+        known: dict[str, str | int] = {
+            "turnstile.action_ref": action_ref,
+            "turnstile.execution_id": execution_id,
+            "messaging.message.conversation_id": str(execution_id),
+        }
+        return known if attempt is None else known | {"turnstile.attempt": attempt}
+
+    @staticmethod
+    def traceparent_of(span: Span) -> str | None:
+        """Return the trace context to hand on, as W3C Trace Context writes it."""
+        context = span.get_span_context()
+        if not context.is_valid:
+            return None
+        return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
+
+    @staticmethod
+    def failed(span: Span, kind: str) -> None:
+        """Mark a span as failed, in a word: a message may hold what is nobody's business."""
+        span.set_attribute("error.type", kind)
+        span.set_status(Status(StatusCode.ERROR))
+
+    @staticmethod
+    def current(span: Span) -> AbstractContextManager[Span]:
+        """Make it the span that user code finds itself in; its end stays the caller's business."""
+        return trace.use_span(span, end_on_exit=False, record_exception=False, set_status_on_exception=False)
+
+
+def _messaging(operation: str, destination: str) -> dict[str, str | int | float | bool]:
+    """Return what the conventions want to know of every operation on messages."""
+    return {
+        "messaging.system": "rabbitmq",
+        "messaging.operation.name": operation,
+        "messaging.operation.type": operation,
+        "messaging.destination.name": destination,
+    }
+
+
+def exporting_spans(*, service: str, endpoint: str | None) -> Spans:
+    """Return spans that are sent over OTLP, in batches, from a thread of their own.
+
+    Sampling, batching, headers and further resource attributes follow the standard `OTEL_...` variables. The
+    provider becomes the process's: actions that make spans of their own find it.
+    """
+    known = trace.get_tracer_provider()
+    if not isinstance(known, ProxyTracerProvider):
+        return Spans(known)
+    # Who runs several installations tells them apart by the standard variable.
+    name = os.environ.get("OTEL_SERVICE_NAME") or service
+    provider = TracerProvider(resource=Resource.create({"service.name": name, "service.version": _version()}))
+    exporter = OTLPSpanExporter(endpoint=_traces_url(endpoint)) if endpoint else OTLPSpanExporter()
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    trace.set_tracer_provider(provider)
+    return Spans(provider)
+
+
+def _traces_url(endpoint: str) -> str:
+    plain = endpoint.rstrip("/")
+    return plain if plain.endswith(_TRACES_PATH) else plain + _TRACES_PATH
+
+
+def _context_of(traceparent: str | None) -> SpanContext | None:
+    match = _TRACEPARENT.fullmatch(traceparent) if traceparent else None
+    if match is None:
+        return None
+    trace_id, span_id, flags = (int(part, 16) for part in match.groups())
+    context = SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(flags))
+    return context if context.is_valid else None
+
+
+def _under(context: SpanContext | None) -> Context:
+    return Context() if context is None else trace.set_span_in_context(NonRecordingSpan(context), Context())
+
+
+def _links(traceparents: Iterable[str | None]) -> list[Link]:
+    links: list[Link] = []
+    for traceparent in traceparents:
+        context = _context_of(traceparent)
+        if context is not None:
+            links.append(Link(context))
+            if len(links) == LINKS_MAX:
+                break
+    return links
+
+
+def _version() -> str:
+    try:
+        return version("turnstile")
+    except PackageNotFoundError:
+        return "0"

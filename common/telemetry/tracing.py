@@ -1,0 +1,56 @@
+"""Traces are off, and cost the comparison with None, until a process switches them on.
+
+In: an OTLP endpoint, from `TURNSTILE_OTLP_ENDPOINT` or the standard `OTEL_...` variables. Out: `active()`,
+asked wherever a span could begin. Without an endpoint nothing of OpenTelemetry is loaded here, and the trace
+context that came along travels on untouched. Next: `spans`.
+"""
+
+import os
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from common.telemetry.spans import Spans
+
+_STANDARD: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+
+_active: "Spans | None" = None
+
+
+def active() -> "Spans | None":
+    """Return what begins spans, or None: traces are off."""
+    return _active
+
+
+def switch_on(spans: "Spans | None") -> None:
+    """Have spans begun by this from now on; None: by nobody."""
+    global _active  # noqa: PLW0603  (one process, one place where its spans go)
+    _active = spans
+
+
+def configure_tracing(*, service: str, endpoint: str | None) -> None:
+    """Send the spans of this process to an endpoint, if the settings or the environment name one.
+
+    Raises CommandFailed where what sends them is not installed.
+    """
+    if not _is_wanted(endpoint):
+        return
+    try:
+        from common.telemetry.spans import exporting_spans  # noqa: PLC0415  (only where traces are wanted)
+    except ImportError as error:
+        from common.command_line import EXIT_USAGE, CommandFailed  # noqa: PLC0415  (asked for on no hot path)
+
+        named = "TURNSTILE_OTLP_ENDPOINT" if endpoint else next(n for n in _STANDARD if os.environ.get(n))
+        raise CommandFailed(
+            f"{named}: traces need the packages of the extra 'otel', and {error.name} is missing; "
+            "install it with: pip install 'turnstile[otel]', or leave the variable out",
+            exit_code=EXIT_USAGE,
+        ) from None
+    switch_on(exporting_spans(service=service, endpoint=endpoint))
+
+
+def _is_wanted(endpoint: str | None) -> bool:
+    if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return False
+    if os.environ.get("OTEL_TRACES_EXPORTER", "").strip().lower() == "none":
+        return False
+    return bool(endpoint) or any(os.environ.get(name) for name in _STANDARD)
