@@ -7,30 +7,45 @@ or failed, 2 wrong usage or setting, 3 a server cannot be reached, 4 waited too 
 
 import sys
 from io import TextIOWrapper
+from typing import ClassVar
 
 from common.command_line import command_line
-from executor.cli import actions, dead_letters, queue, workers
-from executor.cli.audit import audit
-from executor.cli.demo import demo
-from executor.cli.executions import cancel, get, list_executions
-from executor.cli.serve import migrate, serve
-from executor.cli.submit import submit
+from executor.cli.on_demand import CommandsOnDemand, Place
+
+
+def _place(module: str, attribute: str, summary: str) -> Place:
+    return Place(module=f"executor.cli.{module}", attribute=attribute, summary=summary)
+
+
+class _Commands(CommandsOnDemand):
+    """All there are; the summaries are those of the commands' own help."""
+
+    places: ClassVar[dict[str, Place]] = {
+        "serve": _place("serve", "serve", "Serve requests, queues and the HTTP API."),
+        "migrate": _place("serve", "migrate", "Bring the database to this version's schema."),
+        "demo": _place("demo", "demo", "Watch 200 executions pass on private servers."),
+        "submit": _place("submit", "submit", "Ask for an execution of an action, or for many."),
+        "get": _place("executions", "get", "Show an execution: how it stands, why it waits, what was tried."),
+        "list": _place("executions", "list_executions", "List executions, the newest first."),
+        "cancel": _place("executions", "cancel", "End executions; those that run are asked to stop."),
+        "audit": _place("audit", "audit", "Recount everything and compare."),
+        "actions": _place("actions", "app", "Define actions and look at their definitions."),
+        "queue": _place("queue", "app", "Look at queues."),
+        "workers": _place("workers", "app", "Look at workers."),
+        "dead-letters": _place("dead_letters", "app", "Look at the messages that nobody could use."),
+    }
+
 
 app = command_line(
-    "Runs executions of actions in strict arrival order, never more at once than each action allows."
+    "Runs executions of actions in strict arrival order, never more at once than each action allows.",
+    group=_Commands,
+    completes=True,
 )
-app.command()(serve)
-app.command()(migrate)
-app.command()(demo)
-app.command()(submit)
-app.command()(get)
-app.command("list")(list_executions)
-app.command()(cancel)
-app.command()(audit)
-app.add_typer(actions.app, name="actions")
-app.add_typer(queue.app, name="queue")
-app.add_typer(workers.app, name="workers")
-app.add_typer(dead_letters.app, name="dead-letters")
+
+
+@app.callback()
+def group() -> None:
+    """Run executions of actions in strict arrival order, never more at once than each action allows."""
 
 
 def main() -> None:
