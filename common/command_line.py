@@ -52,8 +52,11 @@ class CommandFailed(TurnstileError):
         self.exit_code = exit_code
 
 
-class _CommandGroup(TyperGroup):
+class CommandGroup(TyperGroup):
+    """A group of commands where a `CommandFailed` becomes its message and its exit code."""
+
     def invoke(self, ctx: Any) -> Any:
+        """Run the command that is called."""
         try:
             return super().invoke(ctx)
         except CommandFailed as failed:
@@ -61,13 +64,15 @@ class _CommandGroup(TyperGroup):
             raise typer.Exit(failed.exit_code) from None
 
 
-def command_line(summary: str) -> typer.Typer:
-    """Return an empty command line, or a group of commands inside one."""
+def command_line(
+    summary: str, *, group: type[CommandGroup] = CommandGroup, completes: bool = False
+) -> typer.Typer:
+    """Return an empty command line, or a group of commands inside one; with `completes` shells can learn it."""
     return typer.Typer(
-        cls=_CommandGroup,
+        cls=group,
         help=summary,
         no_args_is_help=True,
-        add_completion=False,
+        add_completion=completes,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
