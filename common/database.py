@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import asyncpg
 
-from common.database_url import driver_url, shown_url
+from common.database_hosts import DatabaseHosts
+from common.database_url import shown_url
 from common.domain.errors import Unavailable
 
 logger = logging.getLogger(__name__)
@@ -80,6 +81,7 @@ class Database:
         self._application_name = application_name
         self._connections_max = connections_max
         self._timeouts = timeouts or DatabaseTimeouts()
+        self._hosts = DatabaseHosts(url, connect_seconds=self._timeouts.connect_seconds)
         self._pool: Pool | None = None
         self.last_error: str | None = "not connected yet"
         """Why the last call could not reach the server; None while all is well (for /readyz)."""
@@ -175,13 +177,12 @@ class Database:
 
     async def _create_pool(self) -> "Pool":
         return await asyncpg.create_pool(
-            driver_url(self._url),
+            connect=self._hosts.connect,
             # One to begin with, and no floor: while the server is out, a driver that tries to restore one in
             # the background holds the places that callers wait for.
             min_size=0,
             init_size=1,
             max_size=self._connections_max,
-            timeout=self._timeouts.connect_seconds,
             command_timeout=self._timeouts.command_seconds,
             server_settings={"application_name": self._application_name},
             # Our statements leave nothing behind in a session, so a returned connection needs no reset:

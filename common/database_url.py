@@ -1,7 +1,7 @@
 """The database's URL as libpq takes it: one host or several, `postgresql://user:password@a:5432,b:5432/db`.
 
 In: what somebody wrote. Out: a complaint in plain words, what the driver takes, or what may be shown. The
-driver itself reads the rest (hosts, `target_session_attrs`, `sslmode`, ...).
+driver itself reads the rest (`target_session_attrs`, `sslmode`, ...). Next: `database_hosts`.
 """
 
 from typing import Final
@@ -29,6 +29,22 @@ def check_database_url(url: str) -> None:
 def driver_url(url: str) -> str:
     """Return `url` without the name of a driver that other tools want in its scheme."""
     return f"{_scheme(url)}://{url.partition('://')[2]}"
+
+
+def host_urls(url: str) -> list[str]:
+    """Return one URL for each host of `url`, as the driver takes them.
+
+    Of several only the primary will do, unless `target_session_attrs` says otherwise: we write.
+    """
+    parts = urlsplit(driver_url(url))
+    account, at, hosts = parts.netloc.rpartition("@")
+    several = hosts.split(",")
+    if len(several) == 1:
+        return [driver_url(url)]
+    query = parts.query
+    if "target_session_attrs" not in parse_qs(query):
+        query = "&".join(filter(None, [query, "target_session_attrs=primary"]))
+    return [urlunsplit(parts._replace(netloc=f"{account}{at}{host}", query=query)) for host in several]
 
 
 def shown_url(url: str) -> str:

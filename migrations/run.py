@@ -1,9 +1,7 @@
 """Runs Alembic over asyncpg, under an advisory lock, and installs the protocol."""
 
-from functools import partial
 from typing import Final
 
-import asyncpg
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
@@ -11,7 +9,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from common.database_url import driver_url
+from common.database_hosts import DatabaseHosts
 from common.statements import SCHEMA, installation_text, protocol_hash
 
 _LOCK_KEY: Final = 0x7475726E  # "turn": one lock for all who migrate this database
@@ -27,9 +25,9 @@ def alembic_config(connection: Connection | None = None) -> Config:
 
 
 def engine_of(database_url: str) -> AsyncEngine:
-    """Return SQLAlchemy's view of a database; the driver reads the URL, so it may name several hosts."""
-    connect = partial(asyncpg.connect, driver_url(database_url), timeout=_CONNECT_SECONDS)
-    return create_async_engine("postgresql+asyncpg://", async_creator=connect)
+    """Return SQLAlchemy's view of a database, of which the URL may name several hosts."""
+    hosts = DatabaseHosts(database_url, connect_seconds=_CONNECT_SECONDS)
+    return create_async_engine("postgresql+asyncpg://", async_creator=hosts.connect)
 
 
 async def migrate(database_url: str) -> None:

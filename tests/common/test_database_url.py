@@ -2,7 +2,7 @@
 
 import pytest
 
-from common.database_url import check_database_url, driver_url, shown_url
+from common.database_url import check_database_url, driver_url, host_urls, shown_url
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,15 @@ def test_a_password_is_not_shown(url: str, shown: str) -> None:
 def test_the_name_of_a_driver_is_left_out_for_the_driver() -> None:
     assert driver_url("postgresql+asyncpg://me:se@a/db") == "postgresql://me:se@a/db"
     assert driver_url("postgres://me@a,b/db?x=y") == "postgres://me@a,b/db?x=y"
+
+
+def test_each_host_has_a_url_of_its_own_and_of_several_only_the_primary_will_do() -> None:
+    assert host_urls("postgresql+asyncpg://me:se@a/db") == ["postgresql://me:se@a/db"]
+    assert host_urls("postgresql://me:s,e@a:1,[::1]:2/db?sslmode=require") == [
+        "postgresql://me:s,e@a:1/db?sslmode=require&target_session_attrs=primary",
+        "postgresql://me:s,e@[::1]:2/db?sslmode=require&target_session_attrs=primary",
+    ]
+    assert host_urls("postgresql://a,b/db?target_session_attrs=any") == [
+        "postgresql://a/db?target_session_attrs=any",
+        "postgresql://b/db?target_session_attrs=any",
+    ]
