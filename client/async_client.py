@@ -6,6 +6,7 @@ the work; `sync_client` blocks on this one.
 """
 
 import asyncio
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
@@ -23,6 +24,7 @@ from client.outbox import Outbox
 from client.request import Options, Request, cancel_request_message
 from client.shapes import Execution, ExecutionPage, QueueStats
 from client.submissions import Submissions, Submitted
+from common.api_token import api_token
 from common.broker.connection import BrokerTimeouts
 from common.broker.consumer import ConsumerConnection
 from common.broker.publisher import Publisher
@@ -49,7 +51,9 @@ class AsyncClient:
         parameters_bytes_max: int = PARAMETERS_BYTES_MAX,
         name: str = "turnstile-client",
     ) -> None:
-        """`token` is sent over HTTP; `name` is what the broker calls the connections.
+        """`name` is what the broker calls the connections; `token` is sent over HTTP.
+
+        Without one it is taken from TURNSTILE_API_TOKEN, or the file that TURNSTILE_API_TOKEN_FILE names.
 
         `answer_timeout` bounds each submit and cancel over all repeats, like `30s` or seconds;
         `parameters_bytes_max` is the executor's setting of that name.
@@ -64,7 +68,7 @@ class AsyncClient:
             timeouts=BrokerTimeouts(wait_seconds=0.5),
         )
         self._consumer = ConsumerConnection(amqp_url, name=f"{name}-consumer")
-        self._api = Api(http_url, token=token)
+        self._api = Api(http_url, token=api_token(os.environ) if token is None else token)
         self._outbox = Outbox(self._publisher)
         self._answers = Answers(self._consumer, self._outbox, queue=f"{queues}.answers")
         self._ends = Ends(self._consumer, self._api, queue=f"{queues}.ends")

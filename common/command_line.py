@@ -1,12 +1,15 @@
 """What the command lines of both services agree on: options from a settings model, and how a command ends.
 
 In: a model whose fields are settings. Out: one option for each, with its name in the environment, default and
-description, so that `--help` lists every `TURNSTILE_*`. A command that cannot go on raises `CommandFailed`:
-the user sees its message and the exit code, never a traceback.
+description, so that `--help` lists every `TURNSTILE_*`. A secret has no option, since every user of a machine
+can read the arguments of its processes. A command that cannot go on raises `CommandFailed`: the user sees its
+message and the exit code, never a traceback.
 """
 
 import functools
 import inspect
+import os
+import re
 from collections.abc import Callable, Collection, Mapping
 from types import NoneType, UnionType
 from typing import (
@@ -38,6 +41,10 @@ EXIT_UNREACHABLE: Final = 3
 """A server cannot be reached."""
 EXIT_TIMED_OUT: Final = 4
 """What was waited for did not happen in time."""
+
+ENVIRONMENT_ONLY: Final = "environment only"
+"""Metadata of a field that holds a secret: `Annotated[SecretStr, ENVIRONMENT_ONLY]`."""
+_WITH_PASSWORD: Final = re.compile(r"//[^/@]*:[^/@]+@|password=")
 
 Subject = TypeVar("Subject")
 Rest = ParamSpec("Rest")
@@ -87,9 +94,9 @@ def with_options(
     What was not given, neither as an option nor in the environment, is None. `read` names the setting that
     is wrong. The command's own parameters come first in its help.
     """
-    options = [
-        _option(name, field) for name, field in model.model_fields.items() if only is None or name in only
-    ]
+    fields = {name: f for name, f in model.model_fields.items() if only is None or name in only}
+    secrets = {name: field for name, field in fields.items() if ENVIRONMENT_ONLY in field.metadata}
+    options = [_option(name, field) for name, field in fields.items() if name not in secrets]
 
     def decorate(command: Callable[Concatenate[Subject, Rest], None]) -> Callable[..., None]:
         signature = inspect.signature(command, eval_str=True)
@@ -97,9 +104,14 @@ def with_options(
 
         @functools.wraps(command)
         def with_subject(**given: Any) -> None:
-            subject = read(**{option.name: given.pop(option.name) for option in options})
-            command(subject, **given)  # type: ignore[call-arg]
+            settings = {option.name: given.pop(option.name) for option in options}
+            _refuse_passwords({n: v for n, v in settings.items() if fields[n].annotation is SecretStr})
+            settings |= {name: os.environ.get(environment_name(name)) or None for name in secrets}
+            command(read(**settings), **given)  # type: ignore[call-arg]
 
+        with_subject.__doc__ = "\n\n".join(
+            [inspect.getdoc(command) or "", *map(_line, secrets, secrets.values())]
+        )
         parameters = [*(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own), *options]
         with_subject.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         return with_subject
@@ -110,6 +122,22 @@ def with_options(
 def environment_name(field_name: str) -> str:
     """Return the name of a setting in the environment."""
     return f"TURNSTILE_{field_name.upper()}"
+
+
+def _refuse_passwords(given: Mapping[str, object]) -> None:
+    for name, value in given.items():
+        variable = environment_name(name)
+        argued = isinstance(value, str) and value != os.environ.get(variable)
+        if argued and _WITH_PASSWORD.search(str(value)):
+            raise CommandFailed(
+                f"--{name.replace('_', '-')}: every user of this machine can read a password among the "
+                f"arguments; set {variable} in the environment instead",
+                exit_code=EXIT_USAGE,
+            )
+
+
+def _line(name: str, field: FieldInfo) -> str:
+    return f"Not an option, as it is a secret: {field.description} [env var: {environment_name(name)}]"
 
 
 def _option(name: str, field: FieldInfo) -> inspect.Parameter:

@@ -2,10 +2,12 @@
 
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import Field, SecretStr, field_validator
 
 from common.action_definition import Duration
+from common.command_line import ENVIRONMENT_ONLY
 from common.settings import CommonSettings
 from executor.bearers import Bearers, read_entries
 
@@ -15,7 +17,7 @@ class ExecutorSettings(CommonSettings):
 
     http_host: str = Field(default="127.0.0.1", description="Address of the HTTP API.")
     http_port: int = Field(default=8000, ge=0, le=65535, description="Port of the HTTP API; 0: any free one.")
-    api_tokens: SecretStr = Field(
+    api_tokens: Annotated[SecretStr, ENVIRONMENT_ONLY] = Field(
         default=SecretStr(""),
         description="Bearer tokens by commas: token (all rights), or name:role:token with the role read, "
         "submit or operate.",

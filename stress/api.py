@@ -183,7 +183,7 @@ def _reason(response: httpx.Response) -> str:
     if response.is_server_error or code == Code.UNAVAILABLE:
         return detail
     remedy = (
-        "give its token: --api-token, or TURNSTILE_API_TOKEN"
+        "give its token: TURNSTILE_API_TOKEN, or a file: TURNSTILE_API_TOKEN_FILE"
         if code == Code.UNAUTHORIZED
         else "check the URL"
     )

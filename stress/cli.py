@@ -5,6 +5,7 @@ code: 0 every promise was kept, 1 one was broken, 2 wrong usage, 3 the installat
 """
 
 import importlib.util
+import os
 import sys
 from io import TextIOWrapper
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Annotated, Final
 
 import typer
 
+from common.api_token import api_token
 from common.command_line import EXIT_FAILED, EXIT_USAGE, CommandFailed, command_line
 
 _LIBRARIES: Final = ("numpy", "matplotlib", "jinja2")
@@ -83,15 +85,12 @@ def run_command(
         str | None,
         typer.Option(envvar="TURNSTILE_API_URL", help="The HTTP API; several by commas.", metavar="URL,..."),
     ] = None,
-    api_token: Annotated[
-        str | None,
-        typer.Option(envvar="TURNSTILE_API_TOKEN", help="Where the API wants one.", metavar="TEXT"),
-    ] = None,
 ) -> None:
     """Put an installation under load, check its whole history, measure it, write a report.
 
     Without --local the installation needs workers for the actions of the harness:
-    'worker serve --actions stress.actions', with TURNSTILE_STRESS_ACTIONS=<--actions>.
+    'worker serve --actions stress.actions', with TURNSTILE_STRESS_ACTIONS=<--actions>; and the token of
+    its API, where it wants one, in TURNSTILE_API_TOKEN or the file that TURNSTILE_API_TOKEN_FILE names.
     """
     _require_libraries()
     from stress import options, running  # noqa: PLC0415
@@ -117,7 +116,7 @@ def run_command(
     )
     try:
         asked = options.read(given)
-        place = None if local else options.installation(amqp_url, api_url, api_token)
+        place = None if local else options.installation(amqp_url, api_url, api_token(os.environ))
     except ValueError as error:
         raise CommandFailed(str(error), exit_code=EXIT_USAGE) from None
     raise typer.Exit(running.run_to_the_end(asked, place, report, command=sys.argv[1:]))

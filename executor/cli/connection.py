@@ -1,20 +1,29 @@
 """The way from a command to the HTTP API.
 
-In: `TURNSTILE_API_URL` and `TURNSTILE_API_TOKEN`, paths and JSON. Out: JSON as the API gave it, or the two
-ways to fail: `ApiRefused` (exit code 1) and `ApiUnreachable` (3), each with what to do about it.
+In: `TURNSTILE_API_URL` and the token (`common.api_token`), paths and JSON. Out: JSON as the API gave it, or
+the two ways to fail: `ApiRefused` (exit code 1) and `ApiUnreachable` (3), each with what to do about it.
 """
 
 import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from ipaddress import ip_address
-from typing import Any, Concatenate, Final, NoReturn, ParamSpec
+from typing import Annotated, Any, Concatenate, Final, NoReturn, ParamSpec
 from urllib.parse import urlsplit
 
 import httpx
 from pydantic import BaseModel, Field, SecretStr
 
-from common.command_line import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE, CommandFailed, with_options
+from common.api_token import TOKEN, TOKEN_FILE
+from common.api_token import api_token as token_in
+from common.command_line import (
+    ENVIRONMENT_ONLY,
+    EXIT_FAILED,
+    EXIT_UNREACHABLE,
+    EXIT_USAGE,
+    CommandFailed,
+    with_options,
+)
 
 Rest = ParamSpec("Rest")
 
@@ -28,7 +37,10 @@ class ApiSettings(BaseModel):
     """Where the HTTP API is, and the way in."""
 
     api_url: str = Field(default="http://127.0.0.1:8000", description="The HTTP API.")
-    api_token: SecretStr = Field(default=SecretStr(""), description="Bearer token, where the API wants one.")
+    api_token: Annotated[SecretStr, ENVIRONMENT_ONLY] = Field(
+        default=SecretStr(""), description="Bearer token, where the API wants one."
+    )
+    api_token_file: str = Field(default="", description="A file that holds the bearer token.")
 
 
 class ApiUnreachable(CommandFailed):
@@ -118,21 +130,20 @@ class Api:
                 )
 
 
-def connect(*, api_url: str | None = None, api_token: str | None = None) -> Api:
+def connect(
+    *, api_url: str | None = None, api_token: str | None = None, api_token_file: str | None = None
+) -> Api:
     """Return a connection, not opened yet; raises CommandFailed for a setting that cannot be one."""
-    settings = ApiSettings.model_validate(
-        {name: value for name, value in (("api_url", api_url), ("api_token", api_token)) if value is not None}
-    )
-    url, token = settings.api_url, settings.api_token.get_secret_value()
+    url = ApiSettings().api_url if api_url is None else api_url
+    try:
+        token = token_in({TOKEN: api_token or "", TOKEN_FILE: api_token_file or ""}) or ""
+    except ValueError as error:
+        raise CommandFailed(str(error), exit_code=EXIT_USAGE) from None
     if not _is_base_url(url):
         raise CommandFailed(
             "TURNSTILE_API_URL: not the address of an API; expected one like http://127.0.0.1:8000, "
             "without user and password",
             exit_code=EXIT_USAGE,
-        )
-    if not (token.isascii() and token.isprintable()) or " " in token:
-        raise CommandFailed(
-            "TURNSTILE_API_TOKEN: not a token; expected printable ASCII without spaces", exit_code=EXIT_USAGE
         )
     try:
         return Api(url, token)

@@ -181,7 +181,7 @@ def test_what_is_not_there_is_exit_code_1(system: CommandLines) -> None:
 
 
 def test_a_wrong_token_is_exit_code_1_and_says_what_is_wanted(system: CommandLines) -> None:
-    ended = system.executor("list", "--api-token", "another")
+    ended = system.executor("list", TURNSTILE_API_TOKEN="another")
     assert (ended.exit_code, ended.err.split(":")[0]) == (EXIT_FAILED, "unauthorized")
 
 

@@ -1,0 +1,31 @@
+"""The token that a caller of the HTTP API shows: from the environment or a file, never from an argument.
+
+Every user of a machine can read the arguments of its processes. In: `TURNSTILE_API_TOKEN`, or the file that
+`TURNSTILE_API_TOKEN_FILE` names, which is how secrets are mounted. Out: the token, checked.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+TOKEN: Final = "TURNSTILE_API_TOKEN"
+TOKEN_FILE: Final = "TURNSTILE_API_TOKEN_FILE"
+
+
+def api_token(environment: Mapping[str, str]) -> str | None:
+    """Return the token to show, or None where none is set; raises ValueError, which never shows it."""
+    token, name = environment.get(TOKEN, ""), TOKEN
+    path = environment.get(TOKEN_FILE, "")
+    if not token and path:
+        name = TOKEN_FILE
+        try:
+            token = Path(path).read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise ValueError(f"{name}: {path}: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise ValueError(f"{name}: {path}: not text in UTF-8") from None
+        if not token:
+            raise ValueError(f"{name}: {path}: there is no token in it")
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        raise ValueError(f"{name}: not a token; expected printable ASCII without spaces")
+    return token or None
