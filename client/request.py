@@ -13,6 +13,7 @@ from typing import TypedDict
 from pydantic_core import PydanticSerializationError, to_json
 
 from client.errors import Rejected, rejected
+from client.tracing import traceparent_here
 from common.broker.delivery import Outgoing
 from common.broker.topology import EXECUTION_CANCEL_REQUESTED, EXECUTION_REQUESTED, EXECUTIONS
 from common.domain.errors import Code, Refusal
@@ -56,7 +57,7 @@ class Request:
     metadata: Mapping[str, object] = field(default_factory=dict)
     """Kept beside the execution, never read."""
     traceparent: str | None = None
-    """The W3C trace context that the execution belongs to."""
+    """The W3C trace context that the execution belongs to; None: that of the code that asks, if any."""
 
 
 def request_message(request: Request, *, reply_to: str, parameters_bytes_max: int) -> Outgoing:
@@ -75,7 +76,7 @@ def request_message(request: Request, *, reply_to: str, parameters_bytes_max: in
         routing_key=EXECUTION_REQUESTED,
         app_id="client",
         reply_to=reply_to,
-        traceparent=request.traceparent,
+        traceparent=request.traceparent or traceparent_here(),
     )
     return replace(message, correlation_id=message.message_id)
 

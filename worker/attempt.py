@@ -9,6 +9,7 @@ all attempts of the process are gathered into batches. Next: `worker.runners` do
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from datetime import UTC, datetime
 from enum import Enum
@@ -21,9 +22,11 @@ from common.domain.errors import Code, Refusal
 from common.domain.outcomes import Outcome
 from common.domain.states import Status
 from common.envelopes import dead_letter, delayed_retry, slot_message, tries_of
-from worker.attempt_values import call_of, end_message, log_fields, offer_in, report_of, status_changed
+from worker import transitions
+from worker.attempt_values import call_of, end_message, offer_in, report_of, status_changed
 from worker.fence import Standing
 from worker.links import Links
+from worker.metrics import DEAD_LETTERED
 from worker.record import Claim, Finished, Offer, Verdict
 from worker.runners import Interrupted, RunReport, StopRequest
 from worker.runners.assembly import Runners
@@ -105,6 +108,7 @@ class Attempts:
         try:
             offer = offer_in(delivery)
         except Refusal as refusal:
+            DEAD_LETTERED.add(refusal.code)
             await self._links.tell([dead_letter(delivery, refusal.code, refusal.message, app_id="worker")])
             return Disposition.ACKNOWLEDGE
         if offer in self._under_way:
@@ -126,7 +130,7 @@ class Attempts:
     async def _run_offer(self, offer: Offer, delivery: Delivery, under_way: UnderWay) -> Disposition:
         if not await self._lease.certain():
             return Disposition.GIVE_BACK
-        under_way.step = Step.CLAIM
+        under_way.step, offered_at = Step.CLAIM, time.monotonic()
         claim = await self._links.claim(offer, give_up=lambda: self.draining)
         match claim:
             case None:
@@ -138,10 +142,11 @@ class Attempts:
                 await self._pass_on(delivery)
                 return Disposition.ACKNOWLEDGE
             case Verdict():
-                self._note_not_applied("claim_not_applied", offer, claim)
+                self._note_not_applied("claim", offer, claim)
                 return Disposition.ACKNOWLEDGE
             case Claim():
-                return await self._carry_out(claim, under_way)
+                with transitions.processing(claim, delivery, offered_at=offered_at) as traced:
+                    return await self._carry_out(traced, under_way)
         assert_never(claim)
 
     async def _carry_out(self, claim: Claim, under_way: UnderWay) -> Disposition:
@@ -150,7 +155,7 @@ class Attempts:
         if not await self._lease.certain():
             return self._drop(claim)
         self._links.announce(status_changed(claim, Status.RUNNING, Status.SCHEDULED, datetime.now(UTC)))
-        logger.info("execution_started", extra=log_fields(claim))
+        transitions.started(claim)
         under_way.step = Step.RUN
         report = await self._perform(claim, under_way.stop)
         under_way.step = Step.TELL
@@ -174,20 +179,21 @@ class Attempts:
             stop.ask("cancel", reason)
         if stop.stop is not None:
             return RunReport(outcome=ending(stop.stop), log="")
-        call = call_of(claim, stop, lambda log: self._links.logs.watch(offer, log))
-        try:
-            return await self._runners.runner_for(claim.action_ref, claim.runner).run(call)
-        finally:
-            self._links.logs.forget(offer)
+        with transitions.running(claim) as traced:
+            call = call_of(traced, stop, lambda log: self._links.logs.watch(offer, log))
+            try:
+                return await self._runners.runner_for(claim.action_ref, claim.runner).run(call)
+            finally:
+                self._links.logs.forget(offer)
 
     async def _give_back(self, claim: Claim) -> None:
         """Put what could not end in time back to the head of its line, if it is still ours."""
         offer = Offer(execution_id=claim.execution_id, attempt=claim.attempt)
         if not await self._links.hand_back(offer):
-            self._note_not_applied("hand_back_not_applied", claim, Verdict.STALE)
+            self._note_not_applied("hand_back", claim, Verdict.STALE)
             return
         reached(CrashPoint.ATTEMPT_HANDED_BACK)
-        logger.info("execution_handed_back", extra=log_fields(claim))
+        transitions.handed_back(claim)
         await self._links.tell(
             [slot_message(claim.execution_id, claim.attempt, claim.action_ref, Status.QUEUED)]
         )
@@ -195,19 +201,21 @@ class Attempts:
     async def _tell(self, claim: Claim, outcome: Outcome, finished: Finished) -> None:
         status, ended_at = finished.status, finished.ended_at
         if finished.verdict is not Verdict.APPLIED:
-            self._note_not_applied("finish_not_applied", claim, finished.verdict)
+            self._note_not_applied("finish", claim, finished.verdict)
         if finished.verdict not in (Verdict.APPLIED, Verdict.ALREADY) or status is None:
             return
-        logger.info("execution_ended", extra={**log_fields(claim), "status": str(status)})
+        transitions.ended(claim, status)
         self._links.announce(status_changed(claim, status, Status.RUNNING, ended_at))
         message = end_message(claim, outcome, status, ended_at, result_bytes_max=self._event_result_max_bytes)
-        await self._links.tell([message])
+        with transitions.telling(claim):
+            await self._links.tell([message])
 
     async def _postpone(self, delivery: Delivery) -> None:
         if tries_of(delivery) < TRIES_MAX:
             await self._links.tell([delayed_retry(delivery, retry_exchange=WORKER_RETRY, app_id="worker")])
         else:
             reason = f"no such execution after {TRIES_MAX} tries"
+            DEAD_LETTERED.add(Code.UNKNOWN_EXECUTION)
             await self._links.tell([dead_letter(delivery, Code.UNKNOWN_EXECUTION, reason, app_id="worker")])
 
     async def _pass_on(self, delivery: Delivery) -> None:
@@ -223,11 +231,11 @@ class Attempts:
         if tries < TRIES_MAX:
             await self._links.tell([delayed_retry(delivery, retry_exchange=WORKER_RETRY, app_id="worker")])
 
-    def _note_not_applied(self, event: str, attempt: Claim | Offer, verdict: Verdict) -> None:
+    def _note_not_applied(self, write: transitions.Write, attempt: Claim | Offer, verdict: Verdict) -> None:
         self.not_applied[str(verdict)] += 1
-        logger.info(event, extra={**log_fields(attempt), "verdict": str(verdict)})
+        transitions.not_applied(write, attempt, verdict)
 
     def _drop(self, attempt: Claim | Offer) -> Disposition:
         self.not_applied["dropped"] += 1
-        logger.info("attempt_dropped", extra=log_fields(attempt))
+        transitions.dropped(attempt)
         return Disposition.GIVE_BACK

@@ -22,6 +22,7 @@ from common.http_server import listen
 from common.lifecycle import run_service
 from common.settings import read_settings
 from common.telemetry import configure_logging
+from common.telemetry.tracing import configure_tracing
 from worker.actions import ActionsNotFound, RegisteredAction, load_actions
 from worker.health import serve_with_health
 from worker.parameters import ActionDeclarationError
@@ -48,6 +49,7 @@ Targets = Annotated[
 def serve(settings: WorkerSettings, actions: Targets) -> None:
     """Serve the actions of these modules. Stops in order on SIGTERM: what runs may end first."""
     configure_logging(level=settings.log_level, form=settings.log_format)
+    configure_tracing(service="turnstile-worker", endpoint=settings.otlp_endpoint)
     loaded = _load(actions)
     port = settings.worker_http_port
     listener = None

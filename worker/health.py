@@ -1,7 +1,8 @@
-"""`/livez` and `/readyz` of a worker, on a port of its own.
+"""`/livez`, `/readyz` and `/metrics` of a worker, on a port of its own.
 
-In: what the worker knows of its servers. Out: the same answers as the executor service gives, so that one
-health check fits both. Nothing here stops the worker: who is not ready still works off what it holds.
+In: what the worker knows of its servers and itself. Out: the same answers as the executor service gives, so
+that one health check and one scrape fit both. Nothing here stops the worker: who is not ready still works off
+what it holds.
 """
 
 import asyncio
@@ -13,10 +14,13 @@ from typing import Any, Final
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from common.http_server import HttpServer
+from common.telemetry.exposition import exposed
+from common.telemetry.loop_lag import LoopLag
+from worker.metrics import LINK_UP, LOOP_LAG, METER
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +31,7 @@ Readiness = Callable[[], dict[str, str | None]]
 
 
 def health_app(readiness: Readiness) -> Starlette:
-    """Return the two routes."""
+    """Return the three routes."""
 
     async def get_livez(_: Request) -> JSONResponse:
         return JSONResponse({"status": "alive"})
@@ -51,7 +55,19 @@ def health_app(readiness: Readiness) -> Starlette:
             media_type="application/problem+json",
         )
 
-    return Starlette(routes=[Route("/livez", get_livez), Route("/readyz", get_readyz)])
+    async def get_metrics(request: Request) -> Response:
+        for server, trouble in readiness().items():
+            LINK_UP.set(float(trouble is None), server)
+        content, content_type = exposed(METER, request.headers.get("accept", ""))
+        return Response(content, headers={"Content-Type": content_type})
+
+    return Starlette(
+        routes=[
+            Route("/livez", get_livez),
+            Route("/readyz", get_readyz),
+            Route("/metrics", get_metrics),
+        ]
+    )
 
 
 async def serve_with_health(
@@ -69,11 +85,15 @@ async def serve_with_health(
     server = HttpServer(config)
     host, port = listener.getsockname()[:2]
     logger.info("health_serving", extra={"host": host, "port": port})
+    loop_lag = LoopLag()
+    LOOP_LAG.read_from(loop_lag.worst_seconds)
     async with asyncio.TaskGroup() as tasks:
+        looking = tasks.create_task(loop_lag.run(), name="loop-lag")
         http = tasks.create_task(server.serve(sockets=[listener]), name="health")
         try:
             await work
         finally:
+            looking.cancel()
             server.should_exit = True
             await asyncio.wait({http}, timeout=_STOP_TIMEOUT_SECONDS)
             http.cancel()

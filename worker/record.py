@@ -66,6 +66,8 @@ class Claim:
     failures: int
     retry: RetryPolicy
     traceparent: str | None
+    waited_seconds: float
+    """From its place in line to this claim, on the database's clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,8 +206,7 @@ class Record:
 
 
 def _claim(row: asyncpg.Record) -> Claim | Verdict:
-    verdict = Verdict(row["verdict"])
-    if verdict is not Verdict.CLAIMED:
+    if (verdict := Verdict(row["verdict"])) is not Verdict.CLAIMED:
         return verdict
     return Claim(
         execution_id=row["execution_id"],
@@ -225,6 +226,7 @@ def _claim(row: asyncpg.Record) -> Claim | Verdict:
             jitter=row["retry_jitter"],
         ),
         traceparent=row["traceparent"],
+        waited_seconds=row["waited_seconds"],
     )
 
 

@@ -25,10 +25,12 @@ from worker.attempt import Attempts
 from worker.cancels import Cancels
 from worker.consumer import PoolConsumer
 from worker.fence import Terms
+from worker.gauges import show
 from worker.lease import Lease
 from worker.lease_thread import LeaseThread
 from worker.links import Links
 from worker.log_flusher import LogFlusher
+from worker.metrics import LEASES_LOST
 from worker.places import Places
 from worker.record import Record
 from worker.registration import Registration
@@ -89,6 +91,7 @@ class Session:
         self._attempts = Attempts(
             self._links, runners, event_result_max_bytes=settings.event_result_max_bytes
         )
+        show(settings, self._attempts, self._lease, self._publisher)
 
     @property
     def broker_error(self) -> str | None:
@@ -196,6 +199,7 @@ class Session:
 
     def _lose(self) -> None:
         """End everything at once: the lease is lost."""
+        LEASES_LOST.add()
         self._attempts.lose_all()
         self._ending.set()
 

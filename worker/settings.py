@@ -19,9 +19,9 @@ class WorkerSettings(CommonSettings):
     )
     worker_concurrency: int = Field(default=10, ge=1, le=10_000, description="Executions at once.")
     worker_http_port: int | None = Field(
-        default=None, ge=0, le=65535, description="Port of /livez and /readyz; off unless set."
+        default=None, ge=0, le=65535, description="Port of /livez, /readyz and /metrics; off unless set."
     )
-    worker_http_host: str = Field(default="127.0.0.1", description="Address of /livez and /readyz.")
+    worker_http_host: str = Field(default="127.0.0.1", description="Address of /livez, /readyz and /metrics.")
     drain_timeout: Duration = Field(default=30.0, ge=0, description="How long a stop waits for running work.")
     stop_grace: Duration = Field(
         default=5.0, ge=0, description="Between asking an execution to stop and a kill."

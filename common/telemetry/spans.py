@@ -128,6 +128,11 @@ class Spans:
         span.set_status(Status(StatusCode.ERROR))
 
     @staticmethod
+    def current_span() -> Span:
+        """Return the span that this code finds itself in."""
+        return trace.get_current_span()
+
+    @staticmethod
     def current(span: Span) -> AbstractContextManager[Span]:
         """Make it the span that user code finds itself in; its end stays the caller's business."""
         return trace.use_span(span, end_on_exit=False, record_exception=False, set_status_on_exception=False)
