@@ -31,6 +31,7 @@ _PREFIX: Final = "/api/v1"
 # The API answers within 30 s, or says that it cannot.
 _TIMEOUT: Final = httpx.Timeout(35.0, connect=5.0)
 _NOBODY_HOME: Final = (502, 503, 504)
+_JSON: Final = {"Content-Type": "application/json"}
 
 
 class ApiSettings(BaseModel):
@@ -66,6 +67,7 @@ class ApiRefused(CommandFailed):
 
     def __init__(self, problem: Mapping[str, Any]) -> None:
         self.code = str(problem["code"])
+        self.problem = problem
         super().__init__(f"{self.code}: {problem.get('detail', 'no detail')}", exit_code=EXIT_FAILED)
 
 
@@ -82,18 +84,34 @@ class Api:
             trust_env=not _is_loopback(url),
         )
 
-    def get(self, path: str, query: Mapping[str, str | int | Sequence[str] | None] | None = None) -> Json:
+    def get(
+        self,
+        path: str,
+        query: Mapping[str, str | int | Sequence[str] | None] | None = None,
+        *,
+        timeout_seconds: float | None = None,
+    ) -> Json:
         """Read; parts of the query that are None are left out."""
         given = {name: value for name, value in (query or {}).items() if value is not None}
-        return self._ask("GET", path, params=given)
+        timeout = _TIMEOUT if timeout_seconds is None else httpx.Timeout(timeout_seconds)
+        return self._ask("GET", path, params=given, timeout=timeout)
 
-    def post(self, path: str, body: bytes = b"{}") -> Json:
-        """Ask for something; `body` is JSON."""
-        return self._ask("POST", path, content=body, headers={"Content-Type": "application/json"})
+    def post(self, path: str, body: bytes = b"{}", *, key: str | None = None) -> Json:
+        """Ask for something; `body` is JSON, `key` an idempotency key."""
+        keyed = {} if key is None else {"Idempotency-Key": key}
+        return self._ask("POST", path, content=body, headers={**_JSON, **keyed})
 
     def put(self, path: str, body: bytes) -> Json:
         """Store; `body` is JSON."""
-        return self._ask("PUT", path, content=body, headers={"Content-Type": "application/json"})
+        return self._ask("PUT", path, content=body, headers=_JSON)
+
+    def patch(self, path: str, body: bytes) -> Json:
+        """Change; `body` is JSON."""
+        return self._ask("PATCH", path, content=body, headers=_JSON)
+
+    def delete(self, path: str, query: Mapping[str, str]) -> Json:
+        """Delete."""
+        return self._ask("DELETE", path, params=query)
 
     def close(self) -> None:
         """End the connection."""
