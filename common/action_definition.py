@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from common.callback_url import CallbackUrl
 from common.domain.durations import parse_duration
 
 _REF = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,199}")
@@ -102,6 +103,18 @@ class ActionDefinition(BaseModel):
         default=None, ge=0, le=1_000_000_000, description="Refuse new ones when so many wait."
     )
     paused: bool = Field(default=False, description="Admit but grant nothing.")
+    callback_url: CallbackUrl | None = Field(
+        default=None, description="Where ends are POSTed to, unless the request says where."
+    )
+    keep_for: Duration | None = Field(
+        default=None, description="Age at which ended executions are pruned; null: as the service is set."
+    )
+    keep_count: int | None = Field(
+        default=None,
+        ge=0,
+        le=1_000_000_000,
+        description="Ended executions kept; null: as the service is set.",
+    )
 
     @model_validator(mode="after")
     def _entrypoint_fits_runner(self) -> Self:
@@ -121,10 +134,11 @@ def action_columns(definition: ActionDefinition) -> dict[str, object]:
     retry = definition.retry
     pointer = definition.concurrency_key
     return {
-        **definition.model_dump(mode="json", exclude={"retry", "timeout", "ttl"}),
+        **definition.model_dump(mode="json", exclude={"retry", "timeout", "ttl", "keep_for"}),
         "concurrency_key_path": pointer_path(pointer) if pointer is not None else None,
         "timeout_seconds": definition.timeout,
         "ttl_seconds": definition.ttl,
+        "keep_for_seconds": definition.keep_for,
         "retry_max_attempts": retry.max_attempts,
         "retry_delay_seconds": retry.delay,
         "retry_factor": retry.factor,

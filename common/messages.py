@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, JsonValue, StringConstraints
 
 from common.action_definition import ActionRef, Duration
+from common.callback_url import CallbackUrl
 from common.domain.errors import Code
 from common.domain.states import Status
 
@@ -43,9 +44,7 @@ class ExecutionRequested(_FromOutside):
     run_at: AwareDatetime | None = Field(default=None, description="Not before this instant (RFC 3339).")
     timeout: Duration | None = Field(default=None, description="Longest run of one attempt, like '5m'.")
     ttl: Duration | None = Field(default=None, description="Longest wait for a start, like '1h'.")
-    callback_url: Annotated[str, StringConstraints(pattern=r"^https?://", max_length=2048)] | None = Field(
-        default=None, description="Where the end is POSTed to."
-    )
+    callback_url: CallbackUrl | None = Field(default=None, description="Where the end is POSTed to.")
     metadata: dict[str, JsonValue] = Field(
         default_factory=dict, description="Kept beside the execution, never read."
     )

@@ -8,7 +8,7 @@ queue a bounded number of times, then to the dead letters; the others flow on me
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -46,9 +46,13 @@ class Release:
 class CompletionListener:
     """Decides over batches of completions, and tells what was decided."""
 
-    def __init__(self, queue_manager: QueueManager, hand_over: HandOver) -> None:
+    def __init__(
+        self, queue_manager: QueueManager, hand_over: HandOver, *, on_callbacks: Callable[[], None]
+    ) -> None:
+        """`on_callbacks` is told when webhooks have become due."""
         self._queue_manager = queue_manager
         self._hand_over = hand_over
+        self._on_callbacks = on_callbacks
 
     async def decide(self, deliveries: Sequence[Delivery]) -> Release:
         """Settle a batch of completions and grant on."""
@@ -65,6 +69,8 @@ class CompletionListener:
                 settled = await self._queue_manager.settle([(c.execution_id, c.attempt) for c in completions])
             reached(CrashPoint.COMPLETIONS_SETTLED)
             release.grants = settled.grants
+            if settled.callbacks:
+                self._on_callbacks()
             _note(completions, settled)
             for completion in completions:
                 if completion.execution_id in settled.early or completion.execution_id in settled.unknown:

@@ -116,3 +116,5 @@ class Settled:
     grants: Grants
     ids: frozenset[ExecutionId]
     """Those that this very batch settled."""
+    callbacks: int
+    """Webhooks that became due with it."""

@@ -61,6 +61,7 @@ class QueueManager:
             unknown=frozenset(row["unknown_ids"] or ()),
             grants=grants_of(row),
             ids=frozenset(row["settled_ids"] or ()),
+            callbacks=row["callback_count"],
         )
 
     async def grant(self, queue_ids: Sequence[QueueId]) -> Grants:

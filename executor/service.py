@@ -38,6 +38,7 @@ from executor.queue_manager import QueueManager
 from executor.request_listener import RequestListener
 from executor.settings import ExecutorSettings
 from executor.watchdog import Watchdog
+from executor.webhooks.deliverer import Deliverer
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +75,10 @@ class ExecutorService:
             self._hand_over,
             parameters_bytes_max=settings.parameters_bytes_max,
         )
-        self._completions = CompletionListener(self._queue_manager, self._hand_over)
+        self._webhooks = Deliverer(settings, self._database)
+        self._completions = CompletionListener(
+            self._queue_manager, self._hand_over, on_callbacks=self._webhooks.due
+        )
         self._submissions: Batcher[Admission, Verdict] = Batcher(self._admit, items_max=settings.batch_max)
         self._untold: set[asyncio.Task[None]] = set()
         self._http_ended = asyncio.Event()
@@ -108,7 +112,7 @@ class ExecutorService:
 
     async def _work(self, stop: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as tasks:
-            background = [
+            background: list[asyncio.Task[Any]] = [
                 tasks.create_task(self._publisher.run(), name="publisher"),
                 tasks.create_task(self._consumers.run(), name="consumers"),
                 tasks.create_task(self._submissions.run(), name="submissions"),
@@ -117,9 +121,13 @@ class ExecutorService:
             if await done_before(self._database.open(), stop):
                 background.append(tasks.create_task(self._hand_over.run(), name="hand-over"))
                 background.append(tasks.create_task(self._watchdog().run(), name="watchdog"))
+                webhooks = tasks.create_task(self._webhooks.run(stop), name="webhooks")
+                background.append(webhooks)
                 host, port = self._listener.getsockname()[:2]
                 logger.info("serving", extra={"host": host, "port": port})
                 await self._listen(stop)
+                self._webhooks.due()
+                await asyncio.wait({webhooks}, timeout=self.settings.drain_timeout)
             # Requests that HTTP still answers need the submissions and the publisher.
             await self._http_ended.wait()
             await self._finish_telling()

@@ -10,9 +10,11 @@ from common.action_definition import Duration
 from common.command_line import ENVIRONMENT_ONLY
 from common.settings import CommonSettings
 from executor.bearers import Bearers, read_entries
+from executor.retention.settings import RetentionSettings
+from executor.webhooks.settings import WebhookSettings
 
 
-class ExecutorSettings(CommonSettings):
+class ExecutorSettings(CommonSettings, WebhookSettings, RetentionSettings):
     """What `executor serve` needs to know."""
 
     http_host: str = Field(default="127.0.0.1", description="Address of the HTTP API.")

@@ -39,6 +39,9 @@ class ActionFields(TypedDict, total=False):
     when_full: Literal["enqueue", "reject"]
     max_queued: int | None
     paused: bool
+    callback_url: str | None
+    keep_for: str | float | None
+    keep_count: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

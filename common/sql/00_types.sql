@@ -90,3 +90,12 @@ CREATE TYPE turnstile.repaired AS (
     depth_before bigint,
     depth bigint
 );
+
+-- A delivery that was claimed. Whoever notes what became of it names the end of its lease.
+CREATE TYPE turnstile.webhook AS (
+    execution_id bigint,
+    event_id uuid,
+    url text,
+    attempts integer,
+    claimed_until timestamptz
+);

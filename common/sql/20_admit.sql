@@ -152,8 +152,9 @@ BEGIN
         SELECT tickets[r.ord], r.action_id, r.queue_id,
                CASE WHEN r.run_at > admitted_at THEN 'delayed' ELSE 'queued' END::execution_status,
                r.parameters, r.metadata, nullif(r.key, ''), r.idempotency_key,
-               r.delivery_key, r.request_hash, coalesce(r.timeout_seconds, a.timeout_seconds), r.callback_url,
-               r.traceparent, admitted_at, CASE WHEN r.run_at > admitted_at THEN NULL ELSE admitted_at END,
+               r.delivery_key, r.request_hash, coalesce(r.timeout_seconds, a.timeout_seconds),
+               coalesce(r.callback_url, a.callback_url), r.traceparent, admitted_at,
+               CASE WHEN r.run_at > admitted_at THEN NULL ELSE admitted_at END,
                r.run_at, admitted_at + make_interval(secs => coalesce(r.ttl_seconds, a.ttl_seconds)),
                r.retry_of
         FROM unnest(action_ids, queue_ids, keys, codes, in_parameters, in_metadata, in_idempotency_keys,

@@ -10,7 +10,9 @@ CREATE FUNCTION turnstile.settle(
     OUT early_ids bigint[],
     OUT unknown_ids bigint[],
     OUT granted turnstile.granted[],
-    OUT more_queue_ids bigint[]
+    OUT more_queue_ids bigint[],
+    OUT settled_ids bigint[],
+    OUT callback_count integer
 )
 LANGUAGE plpgsql
 SET search_path = public, pg_temp
@@ -20,6 +22,7 @@ SET jit = off
 AS $$
 DECLARE
     queue_ids bigint[];
+    called_ids bigint[];
     settled_at timestamptz;
 BEGIN
     queue_ids := ARRAY(SELECT DISTINCT e.queue_id FROM execution e WHERE e.id = ANY (in_execution_ids));
@@ -37,11 +40,12 @@ BEGIN
         RETURNING u.execution_id, u.queue_id
     ),
     ended AS (
-        SELECT f.queue_id, f.execution_id FROM freed f
+        SELECT f.queue_id, f.execution_id, e.callback_url FROM freed f
         -- An attempt that waits for its retry frees its slot but is no end.
         JOIN execution e ON e.id = ANY (ARRAY[f.execution_id]) AND e.completed_at IS NOT NULL
         UNION ALL
-        SELECT t.queue_id, t.execution_id FROM told t
+        SELECT t.queue_id, t.execution_id, e.callback_url FROM told t
+        JOIN execution e ON e.id = ANY (ARRAY[t.execution_id])
     ),
     counted AS (
         UPDATE action_queue q
@@ -49,7 +53,17 @@ BEGIN
         FROM (SELECT d.queue_id, count(*) AS ends FROM ended d GROUP BY d.queue_id) n
         WHERE q.id = ANY (ARRAY[n.queue_id])
     )
-    SELECT (SELECT count(*) FROM freed) + (SELECT count(*) FROM told) INTO settled_count;
+    SELECT array_agg(s.execution_id),
+           (SELECT array_agg(d.execution_id) FROM ended d WHERE d.callback_url IS NOT NULL)
+    INTO settled_ids, called_ids
+    FROM (SELECT f.execution_id FROM freed f UNION ALL SELECT t.execution_id FROM told t) s;
+    settled_count := coalesce(cardinality(settled_ids), 0);
+
+    -- Mostly nobody is called back: a statement of its own costs only those who are.
+    callback_count := coalesce(cardinality(called_ids), 0);
+    IF callback_count > 0 THEN
+        PERFORM turnstile.call_back(called_ids, settled_at);
+    END IF;
 
     -- Each settled something: none was early or unknown.
     IF settled_count < cardinality(in_execution_ids) THEN

@@ -72,6 +72,7 @@ BEGIN
             retry_factor = d.retry_factor, retry_max_delay_seconds = d.retry_max_delay_seconds,
             retry_jitter = d.retry_jitter, on_worker_lost = d.on_worker_lost, max_reclaims = d.max_reclaims,
             pool = d.pool, when_full = d.when_full, max_queued = d.max_queued, paused = d.paused,
+            callback_url = d.callback_url, keep_for_seconds = d.keep_for_seconds, keep_count = d.keep_count,
             created_at = CASE WHEN b.deleted_at IS NULL THEN b.created_at ELSE clock_timestamp() END,
             updated_at = clock_timestamp(), deleted_at = NULL
         FROM jsonb_populate_recordset(NULL::action, in_definitions) d

@@ -78,6 +78,7 @@ class AuditBounds:
     stop_timeout_seconds: float
     lease_seconds: float
     tick_seconds: float
+    webhook_lease_seconds: float
 
     @classmethod
     def of(cls, settings: ExecutorSettings) -> Self:
@@ -88,6 +89,7 @@ class AuditBounds:
             stop_timeout_seconds=settings.stop_timeout,
             lease_seconds=settings.lease_duration,
             tick_seconds=settings.watchdog_interval,
+            webhook_lease_seconds=settings.webhook_lease_seconds(),
         )
 
     def arguments(self) -> tuple[float, ...]:
@@ -99,6 +101,7 @@ class AuditBounds:
             self.lease_seconds,
             self.tick_seconds * _TICKS_OF_GRACE + _GRACE_SECONDS,
             self.tick_seconds + _THOUSAND_ROWS_SECONDS,
+            self.webhook_lease_seconds,
         )
 
 

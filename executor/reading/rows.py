@@ -83,11 +83,12 @@ def action_shape(row: "Row") -> ActionShape:
         jitter=row["retry_jitter"],
     )
     return ActionShape(
-        **_same_names(row, ActionShape, besides={"entrypoint", "retry", "timeout", "ttl"}),
+        **_same_names(row, ActionShape, besides={"entrypoint", "retry", "timeout", "ttl", "keep_for"}),
         entrypoint=_document(row["entrypoint"]),
         retry=retry,
         timeout=row["timeout_seconds"],
         ttl=row["ttl_seconds"],
+        keep_for=row["keep_for_seconds"],
     )
 
 

@@ -3,12 +3,12 @@
 -- `bound` holds what is late, and the instant from which lateness counts: that of the snapshot, or a moment before.
 -- `record` is what the checks need of each execution: where several of them ask, it is read once.
 --
--- $1 dispatch timeout, $2 settle timeout, $3 stop timeout, $4 lease, $5 grace, $6 pace: all in seconds. Pace is
--- what the watchdog may take for a thousand rows.
+-- $1 dispatch timeout, $2 settle timeout, $3 stop timeout, $4 lease, $5 grace, $6 pace, $7 lease of a webhook: all in
+-- seconds. Pace is what the watchdog may take for a thousand rows.
 WITH bound AS (
     SELECT now() AS at, make_interval(secs => $1) AS dispatch, make_interval(secs => $2) AS settle,
            make_interval(secs => $3) AS stop, make_interval(secs => $4) AS lease, make_interval(secs => $5) AS grace,
-           make_interval(secs => $6 / 1000) AS pace
+           make_interval(secs => $6 / 1000) AS pace, make_interval(secs => $7) AS webhook
 ),
 record AS (
     SELECT e.id, e.action_id, e.queue_id, e.concurrency_key, e.status, e.attempt, e.run_at, e.expires_at,

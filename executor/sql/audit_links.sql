@@ -74,6 +74,19 @@ SELECT x.execution_id AS id, x.expires_at < b.at - b.grace - b.pace * count(*) O
        'no deadline any more' AS expected, format('expired at %s', x.expires_at) AS found
 FROM bound b CROSS JOIN expiring x WHERE x.expires_at < b.at;
 
+-- check webhook of execution: the webhook that was due first of all to its receiver is under way
+-- Behind it others may wait for long: a receiver gets so many at once. Each receiver's first may wait for a place.
+SELECT f.execution_id AS id,
+       greatest(f.due_at, f.claimed_until) < b.at - b.webhook * 2 - b.grace - b.webhook * count(*) OVER () / 32
+           AS wrong,
+       format('posted within %s', b.webhook) AS expected,
+       format('due at %s, %s', f.due_at, coalesce('claimed until ' || f.claimed_until, 'never claimed')) AS found
+FROM bound b
+CROSS JOIN (
+    SELECT DISTINCT ON (d.origin) d.execution_id, d.due_at, d.claimed_until
+    FROM webhook_delivery d WHERE d.state = 'pending' ORDER BY d.origin, d.due_at
+) f;
+
 -- check idle_slot of queue: no free slot stands beside a waiting execution
 -- Whatever makes a slot free or a line longer leaves its instant in the queue's row.
 SELECT q.id,

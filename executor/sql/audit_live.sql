@@ -44,6 +44,19 @@ SELECT x.execution_id AS id, (e.expires_at = x.expires_at AND e.queue_id = x.que
             ELSE format('expires_at %s in queue %s', coalesce(e.expires_at::text, 'none'), e.queue_id) END AS found
 FROM expiring x LEFT JOIN execution e ON e.id = ANY (ARRAY[x.execution_id]);
 
+-- check webhook_end of execution: what is to be told to a URL is an end, settled
+SELECT d.execution_id AS id,
+       (e.completed_at IS NOT NULL AND s.execution_id IS NULL AND u.execution_id IS NULL) IS NOT TRUE AS wrong,
+       'ended and settled' AS expected,
+       CASE WHEN e.id IS NULL THEN 'no execution'
+            WHEN s.execution_id IS NOT NULL OR u.execution_id IS NOT NULL THEN format('%s, not settled', e.status)
+            ELSE e.status::text END AS found
+FROM webhook_delivery d
+LEFT JOIN execution e ON e.id = ANY (ARRAY[d.execution_id])
+LEFT JOIN slot s ON s.execution_id = d.execution_id
+LEFT JOIN untold_end u ON u.execution_id = d.execution_id
+WHERE d.state = 'pending';
+
 -- check untold_end of execution: an end that is still to be told without a slot is one
 SELECT u.execution_id AS id,
        (e.completed_at IS NOT NULL AND e.queue_id = u.queue_id AND s.execution_id IS NULL) IS NOT TRUE AS wrong,

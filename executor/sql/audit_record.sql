@@ -2,10 +2,12 @@
 
 -- check queue_totals of queue: what was ever enqueued, and what has ended and been settled
 SELECT coalesce(q.id, r.queue_id) AS id,
-       (q.total_enqueued = coalesce(r.enqueued, 0)
-        AND q.total_completed = coalesce(r.ended, 0) - coalesce(n.unsettled, 0)) IS NOT TRUE AS wrong,
-       format('%s enqueued, %s completed', coalesce(r.enqueued, 0), coalesce(r.ended, 0) - coalesce(n.unsettled, 0))
-           AS expected,
+       (q.total_enqueued = coalesce(r.enqueued, 0) + coalesce(p.executions, 0)
+        AND q.total_completed = coalesce(r.ended, 0) - coalesce(n.unsettled, 0) + coalesce(p.executions, 0))
+           IS NOT TRUE AS wrong,
+       format('%s enqueued, %s completed, with %s pruned', coalesce(r.enqueued, 0) + coalesce(p.executions, 0),
+              coalesce(r.ended, 0) - coalesce(n.unsettled, 0) + coalesce(p.executions, 0),
+              coalesce(p.executions, 0)) AS expected,
        CASE WHEN q.id IS NULL THEN 'no queue'
             ELSE format('%s enqueued, %s completed', q.total_enqueued, q.total_completed) END AS found
 FROM action_queue q
@@ -13,6 +15,8 @@ FULL JOIN (
     SELECT r.queue_id, count(*) AS enqueued, count(*) FILTER (WHERE r.has_ended) AS ended
     FROM record r GROUP BY r.queue_id
 ) r ON r.queue_id = q.id
+-- What was pruned had ended and been settled.
+LEFT JOIN pruned_count p ON p.queue_id = coalesce(q.id, r.queue_id)
 LEFT JOIN (
     SELECT e.queue_id, count(*) AS unsettled
     FROM (SELECT s.execution_id FROM slot s UNION SELECT u.execution_id FROM untold_end u) live

@@ -18,6 +18,7 @@ from common.domain.errors import Unavailable
 from executor.hand_over import HandOver
 from executor.metrics import LAST_SWEEP, SWEEP_FAILURES
 from executor.queue_manager import QueueManager
+from executor.retention.pruner import Pruner
 from executor.settings import ExecutorSettings
 from executor.watchdog.counters import Counters
 from executor.watchdog.leases import Leases
@@ -28,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 SWEEP_ROWS_MAX: Final = 1000
 """Rows per sweep and tick: healing is paced, so that it does not become a load of its own."""
+_PRUNING_TICKS: Final = 10
+"""Nothing waits for what is pruned."""
 
 Sweep: TypeAlias = Callable[[], Awaitable[int]]
 
@@ -61,6 +64,7 @@ class Watchdog:
             rows_max=SWEEP_ROWS_MAX,
         )
         self.counters = Counters(database, hand_over)
+        self.pruner = Pruner(database, settings)
 
     async def run(self) -> NoReturn:
         """Sweep until cancelled."""
@@ -80,6 +84,14 @@ class Watchdog:
             for sweep in paced:
                 tasks.create_task(self._repeat(sweep), name=sweep.__name__)
             look_seconds = min(self._interval_seconds, self.leases.look_seconds)
+            for sweep in (
+                self.pruner.prune_executions,
+                self.pruner.prune_workers,
+                self.pruner.prune_changes,
+                self.pruner.clean_webhooks,
+            ):
+                pause_seconds = self._interval_seconds * _PRUNING_TICKS
+                tasks.create_task(self._repeat(sweep, every_seconds=pause_seconds), name=sweep.__name__)
             tasks.create_task(self._repeat(self.leases.look, every_seconds=look_seconds), name="look")
         raise AssertionError("sweeps end by cancellation only")
 

@@ -56,6 +56,9 @@ async def _set_up(database_url: str) -> None:
         await protocol.put("b")
         ids = await protocol.submit("a", count=8, ttl=86_400)
         done, failed, retried, runs = ids[:4]
+        await protocol.connection.execute(
+            "UPDATE execution SET callback_url = 'https://example.org/' WHERE id = $1", done
+        )
         await protocol.claim(done, failed, retried, runs)
         await protocol.finish(done)
         await protocol.settle((done, 1))
@@ -145,6 +148,9 @@ SPOILT: list[tuple[str, set[str]]] = [
      {"completion", "settling"}),
     ("UPDATE slot SET finished_at = <late> WHERE finished_at IS NOT NULL", {"settling"}),
     ("UPDATE untold_end SET told_at = <late>", {"completion"}),
+    ("UPDATE webhook_delivery SET due_at = <late>, claimed_until = <late>", {"webhook"}),
+    ("UPDATE webhook_delivery SET execution_id = <running>", {"webhook_end"}),
+    ("INSERT INTO pruned_count VALUES (<queue>, 1)", {"queue_totals"}),
     ("INSERT INTO untold_stop SELECT id, 1, 'gone', <late> FROM execution WHERE id = <running>", {"stop"}),
     ("UPDATE worker SET lost_at = <late>", {"orphan"}),
     ("UPDATE worker SET lease_expires_at = <late>", {"orphan"}),

@@ -57,6 +57,10 @@ async def test_the_migrations_lead_to_the_storage_settings_checks_and_partial_in
             assert found
 
 
+_DELIVERY = (
+    "INSERT INTO webhook_delivery (execution_id, url, origin, due_at, created_at, state, attempts,"
+    " claimed_until, settled_at) VALUES (1, 'u', 'o', now(), now(), {}, {}, {}, {})"
+)
 VIOLATIONS = {
     "ck_action_limit_not_negative": "UPDATE action SET max_concurrent = -1",
     "ck_action_max_queued_not_negative": "UPDATE action SET max_queued = -1",
@@ -87,6 +91,12 @@ VIOLATIONS = {
     "ck_slot_attempt_positive": "UPDATE slot SET attempt = 0",
     "ck_slot_claimed_by_a_worker": "UPDATE slot SET worker_id = 'w'",
     "uq_slot_number": "UPDATE slot SET slot_number = 1",
+    "ck_action_keeps_not_negative": "UPDATE action SET keep_count = -1",
+    "ck_webhook_delivery_state_known": _DELIVERY.format("'lost'", 1, "NULL", "now()"),
+    "ck_webhook_delivery_settled_iff_not_pending": _DELIVERY.format("'pending'", 1, "NULL", "now()"),
+    "ck_webhook_delivery_claimed_while_pending": _DELIVERY.format("'failed'", 1, "now()", "now()"),
+    "ck_webhook_delivery_attempts_not_negative": _DELIVERY.format("'pending'", -1, "NULL", "NULL"),
+    "ck_pruned_count_executions_not_negative": "INSERT INTO pruned_count VALUES (1, -1)",
     "ck_worker_concurrency_positive": "UPDATE worker SET concurrency = 0",
 }
 

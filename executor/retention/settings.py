@@ -1,0 +1,32 @@
+"""Settings of retention, a part of the executor's."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, Field
+
+from common.action_definition import Duration
+
+
+def _for_ever(value: object) -> object:
+    return None if isinstance(value, str) and value.strip().lower() == "forever" else value
+
+
+Age = Annotated[Duration | None, BeforeValidator(_for_ever)]
+"""A duration, or `forever`."""
+
+
+class RetentionSettings(BaseModel):
+    """What is kept, where an action does not say otherwise."""
+
+    retention_age: Age = Field(
+        default=30 * 86400.0, description="Age at which ended executions are pruned, or: forever."
+    )
+    retention_count: int | None = Field(
+        default=None, ge=0, le=1_000_000_000, description="Most ended executions of an action; unset: all."
+    )
+    retention_workers: Duration = Field(
+        default=7 * 86400.0, ge=3600, description="How long workers that are gone are listed."
+    )
+    retention_changes: Duration = Field(
+        default=365 * 86400.0, description="How long changes of actions are kept."
+    )

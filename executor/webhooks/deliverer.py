@@ -1,0 +1,175 @@
+"""Goes round: claims what is due, posts it, notes what became of it.
+
+In: the word of this executor's own settles (`due`), and time: every tick it looks for what others left, what
+is due again, and leases that are over. Out: deliveries settled. Every replica does so; a claim is one
+replica's. A delivery waits for its own receiver and holds up no other (P9). Next: `post`, `judgement`,
+`record`.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Mapping
+
+import asyncpg
+import httpx
+
+from common.batcher import Batcher
+from common.broker.delivery import Outgoing
+from common.crash_points import CrashPoint, reached
+from common.database import Database
+from common.domain.errors import Unavailable
+from common.domain.retries import RetryPolicy
+from executor.ends import read_ends
+from executor.settings import ExecutorSettings
+from executor.webhooks.addresses import GuardedTransport
+from executor.webhooks.judgement import Answer, judge
+from executor.webhooks.post import Poster
+from executor.webhooks.record import Claim, Note, WebhookRecord
+
+logger = logging.getLogger(__name__)
+
+
+class Deliverer:
+    """Delivers webhooks for one executor."""
+
+    def __init__(self, settings: ExecutorSettings, database: Database) -> None:
+        self._settings = settings
+        self._database = database
+        self._record = WebhookRecord(database)
+        self._notes: Batcher[Note, bool] = Batcher(self._record.note, items_max=settings.webhook_concurrency)
+        self._policy = RetryPolicy(
+            max_attempts=settings.webhook_attempts,
+            delay_seconds=settings.webhook_retry_delay,
+            max_delay_seconds=settings.webhook_retry_delay_max,
+            jitter=0.2,
+        )
+        self._due = asyncio.Event()
+        self._under_way = 0
+        self._after_origin = ""
+
+    def due(self) -> None:
+        """Say that a delivery was written: it need not wait for the next look."""
+        self._due.set()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Deliver until `stop` is set; then claim nothing more and end with what is under way."""
+        transport = GuardedTransport(allow_private=self._settings.webhook_allow_private)
+        async with httpx.AsyncClient(transport=transport, trust_env=False) as client:
+            poster = Poster(
+                client,
+                self._settings.webhook_secrets(),
+                timeout_seconds=self._settings.webhook_timeout,
+            )
+            async with asyncio.TaskGroup() as around:
+                notes = around.create_task(self._notes.run(), name="webhook notes")
+                async with asyncio.TaskGroup() as deliveries:
+                    await self._go_round(stop, poster, deliveries)
+                notes.cancel()
+
+    async def _go_round(self, stop: asyncio.Event, poster: Poster, deliveries: asyncio.TaskGroup) -> None:
+        while not stop.is_set():
+            self._due.clear()
+            try:
+                await self._start_due(poster, deliveries)
+            except Unavailable as error:
+                logger.debug("webhooks_postponed", extra={"reason": str(error)})
+            except asyncpg.PostgresError as error:
+                logger.error("webhooks_failed", extra={"reason": str(error)})
+            # Stopped at the latest after a tick; what was claimed then is delivered all the same.
+            try:
+                await asyncio.wait_for(self._due.wait(), self._settings.watchdog_interval)
+            except TimeoutError:
+                pass
+
+    async def _start_due(self, poster: Poster, deliveries: asyncio.TaskGroup) -> None:
+        places = self._settings.webhook_concurrency - self._under_way
+        if places <= 0:
+            return
+        claims, self._after_origin = await self._record.claim(
+            after_origin=self._after_origin,
+            lease_seconds=self._settings.webhook_lease_seconds(),
+            limit=places,
+        )
+        if self._after_origin:
+            self._due.set()
+        if not claims:
+            return
+        reached(CrashPoint.WEBHOOKS_CLAIMED)
+        ends = await self._ends_of(claims)
+        for claim in claims:
+            self._under_way += 1
+            deliveries.create_task(
+                self._deliver(poster, claim, ends.get(claim.execution_id)),
+                name=f"webhook of {claim.execution_id}",
+            )
+
+    async def _ends_of(self, claims: list[Claim]) -> Mapping[int, Outgoing]:
+        messages = await read_ends(
+            self._database,
+            [claim.execution_id for claim in claims],
+            result_bytes_max=self._settings.event_result_max_bytes,
+        )
+        return {int(message.correlation_id or 0): message for message in messages}
+
+    async def _deliver(self, poster: Poster, claim: Claim, end: Outgoing | None) -> None:
+        try:
+            answer = await self._answer(poster, claim, end)
+            reached(CrashPoint.WEBHOOK_POSTED)
+            judgement = judge(
+                answer, attempts=claim.attempts, policy=self._policy, spread=random.uniform(-1, 1)
+            )
+            note = Note(
+                claim=claim,
+                state=judgement.state,
+                status=answer.status,
+                error=answer.error,
+                delay_seconds=judgement.delay_seconds,
+            )
+            _log(note, applied=await self._notes.submit(note))
+        except (Unavailable, asyncpg.PostgresError) as error:
+            # The lease runs out, and then somebody delivers it again: the event's id tells that it is a copy.
+            logger.warning(
+                "webhook_not_noted", extra={"execution_id": claim.execution_id, "reason": str(error)}
+            )
+        finally:
+            self._under_way -= 1
+            self._due.set()
+
+    async def _answer(self, poster: Poster, claim: Claim, end: Outgoing | None) -> Answer:
+        if end is None:
+            return Answer(error="the execution is not in the record any more", is_final=True)
+        traceparent = (end.headers or {}).get("traceparent")
+        try:
+            async with asyncio.timeout(self._settings.webhook_timeout):
+                return await poster.post(
+                    claim.url,
+                    event_id=claim.event_id,
+                    body=end.body,
+                    traceparent=traceparent if isinstance(traceparent, str) else None,
+                )
+        except TimeoutError:
+            return Answer(error=f"no answer within {self._settings.webhook_timeout:g} s")
+        except Exception as error:
+            # No URL, however odd, may end more than its own delivery.
+            logger.exception("webhook_broken", extra={"execution_id": claim.execution_id})
+            return Answer(error=f"{type(error).__name__} inside the executor service; its log says more")
+
+
+def _log(note: Note, *, applied: bool) -> None:
+    fields = {
+        "execution_id": note.claim.execution_id,
+        "attempt": note.claim.attempts,
+        "status": note.status,
+        "reason": note.error,
+    }
+    if not applied:
+        logger.info("webhook_noted_too_late", extra=fields)
+        return
+    match note.state:
+        case "delivered":
+            logger.debug("webhook_delivered", extra=fields)
+        case "pending":
+            logger.info("webhook_postponed", extra={**fields, "delay_seconds": note.delay_seconds})
+        case "failed":
+            logger.warning("webhook_failed", extra=fields)
