@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import uvicorn
 
-from common.action_definition import ActionDefinition
 from common.batcher import Batcher
 from common.broker.connection import BrokerTimeouts
 from common.broker.consumer import ConsumerConnection
@@ -21,19 +20,18 @@ from common.broker.subscription import Subscription
 from common.broker.topology import EXECUTOR_COMPLETIONS, EXECUTOR_REQUESTS, declare_executor
 from common.crash_points import CrashPoint, reached
 from common.database import Database
-from common.domain.identifiers import ExecutionId
 from common.http_server import HttpServer
 from common.lifecycle import done_before
-from common.messages import CancelRequested
 from common.telemetry.loop_lag import LoopLag
 from executor.api import ApiServices, create_app
 from executor.cancelling import Canceller
 from executor.completion_listener import CompletionListener
 from executor.dead_letters import DeadLetters
-from executor.decisions import Accepted, Admission, Grants, Move, Verdict
+from executor.decisions import Accepted, Admission, Grants, Verdict
 from executor.hand_over import HandOver
 from executor.intake import take_in
 from executor.metrics import LOOP_LAG, PUBLISHER_BLOCKED
+from executor.operations import Operations
 from executor.queue_manager import QueueManager
 from executor.request_listener import RequestListener
 from executor.settings import ExecutorSettings
@@ -80,6 +78,7 @@ class ExecutorService:
             self._queue_manager, self._hand_over, on_callbacks=self._webhooks.due
         )
         self._submissions: Batcher[Admission, Verdict] = Batcher(self._admit, items_max=settings.batch_max)
+        self._operations = Operations(self._database, self._queue_manager, self._hand_over, soon=self._soon)
         self._untold: set[asyncio.Task[None]] = set()
         self._http_ended = asyncio.Event()
         self._loop_lag = LoopLag()
@@ -88,7 +87,7 @@ class ExecutorService:
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then end in order."""
-        server = self._http_server()
+        server = self._http_server(stop)
         async with asyncio.TaskGroup() as tasks:
             http = tasks.create_task(server.serve(sockets=[self._listener]), name="http")
             work = tasks.create_task(self._work(stop), name="work")
@@ -153,17 +152,21 @@ class ExecutorService:
     def _watchdog(self) -> Watchdog:
         return Watchdog(self.settings, self._database, self._queue_manager, self._hand_over)
 
-    def _http_server(self) -> uvicorn.Server:
+    def _http_server(self, stop: asyncio.Event) -> uvicorn.Server:
         app = create_app(
             ApiServices(
                 settings=self.settings,
                 database=self._database,
                 queue_manager=self._queue_manager,
                 submit=self._submissions.submit_all,
-                put_actions=self._put_actions,
-                cancel=self._cancel,
+                put_actions=self._operations.put_actions,
+                delete_action=self._operations.delete_action,
+                cancel=self._operations.cancel,
+                retry=self._operations.retry,
+                drain_worker=self._operations.drain_worker,
                 dead_letters=DeadLetters(self.settings.amqp_url.get_secret_value(), self._publisher),
                 readiness=self.readiness,
+                stopping=stop,
             )
         )
         config = uvicorn.Config(
@@ -188,18 +191,6 @@ class ExecutorService:
         )
         self._offer_soon(grants)
         return verdicts
-
-    async def _put_actions(self, definitions: Sequence[ActionDefinition]) -> None:
-        grants = await self._queue_manager.put_actions(definitions)
-        reached(CrashPoint.ACTIONS_PUT)
-        self._offer_soon(grants)
-
-    async def _cancel(self, execution_id: ExecutionId, reason: str | None) -> Move | None:
-        cancelled = await self._canceller.cancel([CancelRequested(execution_id=execution_id, reason=reason)])
-        reached(CrashPoint.CANCELLATION_DECIDED)
-        self._hand_over.announce_moves(cancelled.moves)
-        self._soon(self._hand_over.tell(cancelled.messages))
-        return cancelled.found[0] if cancelled.found else None
 
     def _offer_soon(self, grants: Grants) -> None:
         if grants.granted:

@@ -11,14 +11,17 @@ from executor.api.access import Gate
 from executor.api.actions import action_routes
 from executor.api.audit import audit_routes
 from executor.api.dead_letters import DeadLetterSelection, dead_letter_routes
+from executor.api.events import event_routes
 from executor.api.executions import CancelBody, execution_routes
 from executor.api.health import health_routes
 from executor.api.logs import log_routes
-from executor.api.problems import Problem
 from executor.api.metrics import metrics_routes
+from executor.api.problems import Problem
+from executor.api.queues import queue_routes
 from executor.api.requested import describe
 from executor.api.services import ApiServices
 from executor.api.workers import worker_routes
+from executor.dashboard import Live, page_routes
 from executor.reading import Reader
 from executor.reading.audit import AuditBounds, Auditor
 from executor.reading.logs import LogReader
@@ -33,21 +36,30 @@ def create_app(services: ApiServices) -> FastAPI:
         summary="Runs executions of actions in strict arrival order, never more at once than each allows.",
         version=_version(),
         redoc_url=None,
-    )
-    reader = Reader(services.database)
-    app.include_router(execution_routes(services, reader), prefix=PREFIX)
         # Left to itself it would send traces, logs and figures of its own once an OTEL_ variable is set.
         telemetry={"auto_configure": False, "tracing": False, "metrics": False, "logs": False},
+    )
+    reader = Reader(services.database, services.readiness)
+    app.include_router(execution_routes(services, reader), prefix=PREFIX)
     app.include_router(log_routes(LogReader(services.database)), prefix=PREFIX)
     actions = action_routes(services, reader)
     app.include_router(actions, prefix=PREFIX)
     app.include_router(actions, include_in_schema=False)
-    app.include_router(worker_routes(reader), prefix=PREFIX)
+    app.include_router(worker_routes(services, reader), prefix=PREFIX)
     auditor = Auditor(services.database, AuditBounds.of(services.settings))
     app.include_router(audit_routes(auditor), prefix=PREFIX)
     app.include_router(dead_letter_routes(services.dead_letters), prefix=PREFIX)
+    live = Live(services.database, services.readiness)
+    app.include_router(queue_routes(live), prefix=PREFIX)
+    events = event_routes(live, services.stopping)
+    app.include_router(events, prefix=PREFIX)
+    app.include_router(events, include_in_schema=False)
+    app.include_router(page_routes())
     health = health_routes(services)
     app.include_router(health)
+    metrics = metrics_routes(services)
+    app.include_router(metrics)
+    app.include_router(metrics, prefix=PREFIX, include_in_schema=False)
     app.include_router(health, prefix=PREFIX, include_in_schema=False)
     app.add_middleware(Gate, bearers=services.settings.bearers())
     problems.install(app)
@@ -57,9 +69,6 @@ def create_app(services: ApiServices) -> FastAPI:
 
 def _version() -> str:
     try:
-    metrics = metrics_routes(services)
-    app.include_router(metrics)
-    app.include_router(metrics, prefix=PREFIX, include_in_schema=False)
         return version("turnstile")
     except PackageNotFoundError:
         return "0"

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from common.action_definition import ActionDefinition
@@ -11,7 +11,7 @@ from common.database import Database
 from common.domain.errors import Unavailable
 from common.domain.identifiers import ExecutionId
 from executor.dead_letters import DeadLetters
-from executor.decisions import Admission, Move, Verdict
+from executor.decisions import Admission, Deletion, Move, Retried, Verdict
 from executor.queue_manager import QueueManager
 from executor.settings import ExecutorSettings
 
@@ -27,13 +27,21 @@ class ApiServices:
     queue_manager: QueueManager
     submit: Callable[[Sequence[Admission]], Awaitable[list[Verdict]]]
     """Admit in the order given, in one commit with others; one verdict each. Raises Unavailable."""
-    put_actions: Callable[[Sequence[ActionDefinition]], Awaitable[None]]
-    """Store definitions; what a raised limit granted is handed over."""
-    cancel: Callable[[ExecutionId, str | None], Awaitable[Move | None]]
-    """End what has not started, ask the worker of what runs; None: there is no such execution."""
+    put_actions: Callable[[Sequence[ActionDefinition], str], Awaitable[None]]
+    """Store definitions, and who changed them; what a raised limit granted is handed over."""
+    delete_action: Callable[[str, int, str], Awaitable[Deletion | None]]
+    """Delete this action with at most so many that wait, and note who did; None: there is no such action."""
+    cancel: Callable[[Sequence[ExecutionId], str | None], Awaitable[list[Move]]]
+    """End what has not started, ask the workers of what runs; what does not exist is left out."""
+    retry: Callable[[Sequence[tuple[ExecutionId, str | None]], str | None], Awaitable[list[Retried]]]
+    """Ask for ended executions again, each under a key or none, in a trace or none; one answer each."""
+    drain_worker: Callable[[str], Awaitable[bool]]
+    """Ask a worker to leave; False: there is none that could."""
     dead_letters: DeadLetters
     readiness: Callable[[], dict[str, str | None]]
     """Name each server we depend on, with None or why it cannot be reached."""
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the service is to stop: answers without an end of their own end then."""
 
 
 @asynccontextmanager

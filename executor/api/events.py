@@ -1,0 +1,128 @@
+"""`GET /events`: what changes, as server-sent events, for the dashboard and for anybody.
+
+In: a stream, perhaps with executions to watch and the last event that was seen. Out: batches of events as
+the dashboard's reading finds them, and comments in between so that proxies keep the line open. A reader that
+does not take them is dropped: it comes back with `Last-Event-ID`, or loads anew. Next: `executor.dashboard`.
+"""
+
+import asyncio
+import logging
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Header, Query
+from fastapi.responses import Response
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.types import Message, Receive, Scope, Send
+
+from common.domain.errors import Code
+from executor.api.problems import documented
+from executor.dashboard import Live
+from executor.dashboard.events import HEARTBEAT
+from executor.dashboard.live import Stream
+
+logger = logging.getLogger(__name__)
+
+_HEARTBEAT_SECONDS: Final = 15.0
+_SEND_TIMEOUT_SECONDS: Final = 10.0
+
+
+class EventsAsked(BaseModel):
+    """What a stream is about. No other parameters are taken."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    execution_id: list[Annotated[int, Field(ge=1, le=2**63 - 1)]] = Field(
+        default=[], max_length=20, description="Executions whose moves are told too; repeat it for several."
+    )
+
+
+class EventStream(Response):
+    """An answer that ends when the reader goes, does not keep up, or the service stops."""
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        live: Live,
+        asked: EventsAsked,
+        *,
+        last_event_id: str | None,
+        stopping: asyncio.Event,
+        heartbeat_seconds: float = _HEARTBEAT_SECONDS,
+    ) -> None:
+        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._live = live
+        self._asked = asked
+        self._last_event_id = last_event_id
+        self._stopping = stopping
+        self._heartbeat_seconds = heartbeat_seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send until one of the ends."""
+        with self._live.stream(self._asked.execution_id, last_event_id=self._last_event_id) as stream:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            ends = [
+                asyncio.create_task(_gone(receive), name="reader gone"),
+                asyncio.create_task(self._stopping.wait(), name="service stops"),
+                asyncio.create_task(stream.dropped.wait(), name="reader dropped"),
+                asyncio.create_task(self._send_all(stream, send), name="events"),
+            ]
+            try:
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in ends:
+                    task.cancel()
+                await asyncio.gather(*ends, return_exceptions=True)
+            if stream.dropped.is_set():
+                logger.info("event_stream_dropped")
+                return
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send_all(self, stream: Stream, send: Send) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(self._heartbeat_seconds):
+                    batch = await stream.batches.get()
+            except TimeoutError:
+                batch = HEARTBEAT
+            message: Message = {"type": "http.response.body", "body": batch, "more_body": True}
+            try:
+                async with asyncio.timeout(_SEND_TIMEOUT_SECONDS):
+                    await send(message)
+            except TimeoutError:
+                stream.dropped.set()
+                return
+
+
+def event_routes(live: Live, stopping: asyncio.Event) -> APIRouter:
+    """Return the route of events; streams end once `stopping` is set."""
+    routes = APIRouter(tags=["operation"])
+
+    @routes.get(
+        "/events",
+        summary="What changes, as server-sent events",
+        description="`overview`: totals; `queues`: those that moved since the last batch; `executions`: how "
+        "watched ones stand; `opening`: load what you show. At most one batch a second. Comments keep the "
+        "line open. Send `Last-Event-ID` to go on where a stream ended.",
+        response_class=Response,
+        responses={
+            200: {
+                "description": "A stream of events.",
+                "content": {"text/event-stream": {"schema": {"type": "string"}}},
+            },
+            **documented(Code.UNKNOWN_FIELD),
+        },
+    )
+    async def get_events(
+        asked: Annotated[EventsAsked, Query()],
+        last_event_id: Annotated[str | None, Header(max_length=100)] = None,
+    ) -> Response:
+        return EventStream(live, asked, last_event_id=last_event_id, stopping=stopping)
+
+    return routes
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

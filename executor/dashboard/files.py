@@ -1,0 +1,89 @@
+"""Serves the page and its files: read once, revalidated by hash, under a policy that runs our scripts only.
+
+In: a name. Out: a file of `static/`, open to everybody: it holds no data. Texts that come from outside can
+run nothing even if the page made a mistake: no script but the files, no inline style, no markup from text
+(trusted types).
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from importlib.resources.abc import Traversable
+from typing import Final
+
+from fastapi import APIRouter, Request, Response
+
+from common.domain.errors import Code, Refusal
+
+_PAGE: Final = "index.html"
+_TYPES: Final[Mapping[str, str]] = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+HEADERS: Final[Mapping[str, str]] = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    # A new version is there at once; what has not changed costs a 304.
+    "Cache-Control": "no-cache",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaticFile:
+    """One file of the page."""
+
+    content: bytes
+    media_type: str
+    etag: str
+
+
+@cache
+def static_files() -> Mapping[str, StaticFile]:
+    """Return the files of the page by their names under `/dashboard/`."""
+    folder = resources.files("executor.dashboard").joinpath("static")
+    return {entry.name: _file(entry) for entry in folder.iterdir() if _suffix(entry) in _TYPES}
+
+
+def page_routes() -> APIRouter:
+    """Return the routes that need no token."""
+    routes = APIRouter(include_in_schema=False)
+
+    @routes.get("/")
+    async def get_page(request: Request) -> Response:
+        return _answer(request, static_files()[_PAGE])
+
+    @routes.get("/dashboard/{file}")
+    async def get_file(request: Request, file: str) -> Response:
+        found = static_files().get(file)
+        if found is None:
+            raise Refusal(Code.NOT_FOUND, "file: the dashboard has no such file; it begins at /")
+        return _answer(request, found)
+
+    return routes
+
+
+def _answer(request: Request, found: StaticFile) -> Response:
+    headers = {**HEADERS, "ETag": found.etag}
+    if found.etag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    return Response(found.content, media_type=found.media_type, headers=headers)
+
+
+def _file(entry: Traversable) -> StaticFile:
+    content = entry.read_bytes()
+    etag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
+    return StaticFile(content=content, media_type=_TYPES[_suffix(entry)], etag=etag)
+
+
+def _suffix(entry: Traversable) -> str:
+    return entry.name.rpartition(".")[2]

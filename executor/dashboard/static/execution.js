@@ -1,0 +1,142 @@
+// One execution: how it came to where it stands, why it waits, what was tried and what that wrote.
+
+import { el, say } from "./dom.js";
+import { between, clock, count, duration } from "./format.js";
+import { ask } from "./api.js";
+import { badge, cell, instant, loader, plainRow, table, wrongPlace } from "./parts.js";
+import { cancel, retry } from "./changes.js";
+import { executionLink } from "./queue.js";
+import { queueLink } from "./queues.js";
+import { logPart } from "./logs.js";
+
+const ENDS = ["completed", "failed", "timeout", "cancelled", "expired", "abandoned"];
+const STEPS = [
+  ["created_at", "Admitted"], ["queued_at", "Took its place"], ["scheduled_at", "Got a slot"],
+  ["started_at", "Started"], ["completed_at", "Ended"],
+];
+
+export function show(main, { id }, { live, signal }) {
+  const wrong = wrongPlace();
+  const state = el("span", { class: "states" });
+  const why = el("div", { class: "why", role: "status" });
+  const facts = el("dl", { class: "figures" });
+  const steps = el("ol", { class: "timeline" });
+  const buttons = el("div", { class: "buttons" });
+  const documents = el("div", { class: "documents" });
+  const attempts = table("Attempts", [["Attempt", "number"], ["Outcome", ""], ["Worker", ""], ["Started", ""], ["Ran", "number"], ["Error", ""]],
+    { empty: "None yet." });
+  const logs = logPart(id, signal);
+  let known = null;
+  const loading = loader(async (mine) => {
+    const it = await ask("GET", `/executions/${id}`, { signal: mine });
+    state.replaceChildren(badge(it.status));
+    facts.replaceChildren(...factsOf(it));
+    steps.replaceChildren(...stepsOf(it));
+    why.replaceChildren(...whyOf(it));
+    attempts.update(it.attempts, (each) => each.attempt, plainRow(attemptCells));
+    documents.replaceChildren(...documentsOf(it));
+    if (known !== it.status) buttons.replaceChildren(...buttonsFor(it, loading.now));
+    known = it.status;
+    logs.update(ENDS.includes(it.status));
+  }, { every: 1000, signal, wrong });
+
+  live.on("executions", ({ items }) => {
+    for (const each of items) if (String(each.id) === id) say(`Execution ${id} is ${each.status}`);
+    loading.soon();
+  }, signal);
+  // Its place in the line moves with the queue; what has ended moves no more.
+  live.on("queues", () => !ENDS.includes(known) && loading.soon(), signal);
+  live.on("opening", loading.soon, signal);
+  main.append(
+    el("p", { class: "trail" }, el("a", { href: "#/executions" }, "Executions")),
+    el("div", { class: "head" }, el("h1", {}, `Execution #${id}`, state), buttons),
+    wrong, why, el("div", { class: "panel" }, facts, steps),
+    el("section", {}, el("h2", {}, "Attempts"), attempts.node),
+    logs.node, documents);
+  loading.now();
+}
+
+function buttonsFor(it, reload) {
+  const button = (name, kind, act) => el("button", { type: "button", class: kind, on: { click: act } }, name);
+  if (ENDS.includes(it.status)) return [button("Run again", "", () => retry(it.id))];
+  return [button("Cancel", "danger", async () => await cancel(it.id, it.status === "running") && reload())];
+}
+
+function factsOf(it) {
+  const facts = [
+    ["Action", el("a", { href: queueLink(it) }, it.action_ref)],
+    it.concurrency_key !== null && ["Key", it.concurrency_key],
+    ["Attempt", count(it.attempt)],
+    it.worker_id && ["Worker", it.worker_id],
+    it.idempotency_key && ["Idempotency key", it.idempotency_key],
+    it.run_at && ["Not before", clock(it.run_at)],
+    it.expires_at && !it.completed_at && ["Must start before", clock(it.expires_at)],
+    it.retry_of && ["Runs again", executionLink(it.retry_of)],
+  ];
+  return facts.filter(Boolean).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)));
+}
+
+/** Each step with how long it took from the one before. */
+function stepsOf(it) {
+  let before = null;
+  return STEPS.map(([field, name]) => {
+    const at = it[field];
+    const gap = between(before, at);
+    if (at) before = at;
+    const said = field === "completed_at" && at ? it.status : name;
+    return el("li", { class: at ? `done ${field === "completed_at" ? it.status : ""}` : "" },
+      el("span", { class: "step" }, said), at ? instant(at) : el("span", { class: "none" }, "not yet"),
+      gap !== null && gap >= 0 ? el("span", { class: "gap" }, `after ${duration(gap)}`) : null);
+  });
+}
+
+/** Why it waits, in a sentence, and when it may start. */
+function whyOf(it) {
+  const on = it.waiting_on;
+  if (!on) return it.error ? [el("p", { class: "wrong" }, el("strong", {}, it.error.type), ` ${it.error.message}`)] : [];
+  const place = it.position
+    ? `Place ${count(it.position)}${it.queue_length ? ` of ${count(it.queue_length)}` : ""} in its line. ` : "";
+  return [el("p", {}, place, ...reasonOf(on)), ...startOf(it)];
+}
+
+function reasonOf(on) {
+  switch (on.reason) {
+    case "limit":
+      return on.max_concurrent === 0 ? ["The limit is 0: nothing starts."]
+        : [`${count(on.active_count)} of ${count(on.max_concurrent)} slots are held`, ...holdersOf(on.holders ?? []), "."];
+    case "paused": return ["Its action is paused: nothing starts until it is resumed."];
+    case "no_worker": return [`No live worker serves the pool ${on.pool}: start one.`];
+    case "not_due": return on.run_at ? ["It is not due before ", instant(on.run_at), "."] : ["It is not due yet."];
+    case "handing_over": return [`A slot is there; it is being handed to a worker of the pool ${on.pool}.`];
+    case "unavailable": return [`The ${on.part} cannot be reached: ${on.message}`];
+    default: return [`It waits: ${on.reason}.`];
+  }
+}
+
+function holdersOf(ids) {
+  if (ids.length === 0) return [];
+  const links = ids.slice(0, 8).flatMap((id, place) => [place ? ", " : " by ", executionLink(id)]);
+  return ids.length > 8 ? [...links, ` and ${count(ids.length - 8)} more`] : links;
+}
+
+function startOf({ estimated_start: start }) {
+  if (!start) return [];
+  return [el("p", {}, "It starts, by the recent pace, between ", instant(start.earliest), " and ", instant(start.latest), ".")];
+}
+
+function attemptCells(each) {
+  return [
+    el("th", { scope: "row", class: "number" }, each.attempt),
+    cell("Outcome", {}, badge(each.outcome ?? "running")),
+    cell("Worker", { class: "id" }, each.worker_id),
+    cell("Started", {}, instant(each.started_at)),
+    cell("Ran", { class: "number" }, each.ended_at ? duration(between(each.started_at, each.ended_at)) : instant(each.started_at, { ago: true })),
+    cell("Error", {}, each.error ? [el("strong", {}, each.error.type), ` ${each.error.message}`] : "–"),
+  ];
+}
+
+function documentsOf(it) {
+  return [["Parameters", it.parameters], ["Result", it.result], ["Metadata", it.metadata]]
+    .filter(([, value]) => value !== null && JSON.stringify(value) !== "{}")
+    .map(([name, value]) => el("section", {}, el("h2", {}, name), el("pre", { tabindex: 0, "aria-label": name }, JSON.stringify(value, null, 2))));
+}

@@ -1,0 +1,68 @@
+// Numbers, durations and instants as people read them.
+
+const COUNT = new Intl.NumberFormat("en");
+const SHORT = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+const CLOCK = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+const SPANS = [["d", 86400], ["h", 3600], ["m", 60], ["s", 1]];
+
+/** How far the service's clock is before this machine's, in milliseconds. */
+let ahead = 0;
+
+/** Learn the service's time from the header of an answer. */
+export function setClock(date) {
+  const theirs = Date.parse(date ?? "");
+  if (!Number.isNaN(theirs) && Math.abs(theirs - Date.now()) > 2000) ahead = theirs - Date.now();
+}
+
+export function now() {
+  return Date.now() + ahead;
+}
+
+export function count(value) {
+  return value === null || value === undefined ? "–" : COUNT.format(value);
+}
+
+export function short(value) {
+  return value < 10000 ? COUNT.format(value) : SHORT.format(value);
+}
+
+export function rate(value) {
+  if (value === null || value === undefined) return "–";
+  if (value === 0) return "0";
+  return value < 0.1 ? "< 0.1" : value < 10 ? value.toFixed(1) : COUNT.format(Math.round(value));
+}
+
+/** The two largest units of a number of seconds: 1 h 20 m. */
+export function duration(seconds) {
+  if (seconds === null || seconds === undefined || Number.isNaN(seconds)) return "–";
+  if (seconds < 1) return `${Math.max(0, Math.round(seconds * 1000))} ms`;
+  if (seconds < 10) return `${seconds.toFixed(1)} s`;
+  let rest = Math.round(seconds);
+  const parts = [];
+  for (const [unit, size] of SPANS) {
+    if (rest >= size) parts.push(`${Math.floor(rest / size)} ${unit}`);
+    rest %= size;
+    if (parts.length === 2) break;
+  }
+  return parts.join(" ");
+}
+
+/** Seconds between two instants as the API writes them. */
+export function between(from, to) {
+  return from && to ? (Date.parse(to) - Date.parse(from)) / 1000 : null;
+}
+
+export function since(instant) {
+  if (!instant) return "–";
+  const seconds = Math.max(0, Math.floor((now() - Date.parse(instant)) / 1000));
+  return seconds < 10 ? `${seconds} s` : duration(seconds);
+}
+
+export function clock(instant) {
+  return instant ? CLOCK.format(new Date(instant)) : "–";
+}
+
+/** Plural by count: 1 execution, 2 executions. */
+export function counted(value, word) {
+  return `${count(value)} ${word}${value === 1 ? "" : "s"}`;
+}

@@ -1,0 +1,180 @@
+// What several screens are made of: badges, bars, sparklines, tables, pagers, and loading again in time.
+
+import { attribute, el, svg, sync, text } from "./dom.js";
+import { clock, count, since } from "./format.js";
+import { isAbort, Problem } from "./api.js";
+
+/** Elements that say how long ago something was; one clock moves them all. */
+setInterval(() => {
+  if (document.hidden) return;
+  for (const node of document.querySelectorAll("time[data-since]")) text(node, since(node.dateTime));
+}, 1000);
+
+/** An instant, as how long ago it was or as the time of day. */
+export function instant(at, { ago = false } = {}) {
+  if (!at) return el("span", { class: "none" }, "–");
+  const shown = ago ? since(at) : clock(at);
+  return el("time", { datetime: at, title: ago ? clock(at) : at, "data-since": ago }, shown);
+}
+
+export function badge(status) {
+  return el("span", { class: `badge ${status}` }, status.replace("_", " "));
+}
+
+/** A bar of held slots against the limit, with the same in words. */
+export function occupancyBar() {
+  const fill = svg("rect", { class: "fill", height: 8, rx: 4 });
+  const bar = svg("svg", { class: "bar", viewBox: "0 0 100 8", preserveAspectRatio: "none", "aria-hidden": "true" },
+    svg("rect", { class: "track", width: 100, height: 8, rx: 4 }), fill);
+  const words = el("span", { class: "of" });
+  const node = el("div", { class: "occupancy" }, words, bar);
+  return {
+    node,
+    update(held, limit) {
+      const share = limit === null ? (held ? 100 : 0) : limit ? Math.min(100, (100 * held) / limit) : 0;
+      attribute(fill, "width", share);
+      attribute(bar, "class", `bar${limit === null ? " open" : share >= 100 ? " full" : ""}`);
+      text(words, limit === null ? `${count(held)} of no limit` : `${count(held)} of ${count(limit)}`);
+    },
+  };
+}
+
+/** The depth over the last minutes. */
+export function sparkline({ width = 120, height = 28 } = {}) {
+  const line = svg("path", { class: "line" });
+  const area = svg("path", { class: "area" });
+  const node = svg("svg", {
+    class: "spark", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img",
+  }, area, line);
+  return {
+    node,
+    update(depths) {
+      const seen = depths.filter((depth) => depth !== null);
+      const top = Math.max(1, ...seen);
+      const step = width / Math.max(1, depths.length - 1);
+      const points = depths
+        .map((depth, place) => [place * step, height - 2 - ((depth ?? 0) / top) * (height - 4), depth])
+        .filter(([, , depth]) => depth !== null);
+      const drawn = points.map(([x, y], place) => `${place ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
+      attribute(line, "d", drawn || null);
+      attribute(area, "d", points.length > 1
+        ? `${drawn}L${width} ${height}L${points[0][0].toFixed(1)} ${height}Z` : null);
+      attribute(node, "aria-label", seen.length
+        ? `Waiting over the last minutes: from ${count(seen[0])} to ${count(seen.at(-1))}, at most ${count(Math.max(...seen))}`
+        : "Not seen yet");
+    },
+  };
+}
+
+/** A table with a caption for those who do not see it; `columns` are [heading, class] or a cell of one's own. */
+export function table(caption, columns, { empty = "Nothing here." } = {}) {
+  const head = columns.map((column) => (column instanceof Node ? column
+    : el("th", { scope: "col", class: column[1] }, column[0])));
+  const body = el("tbody");
+  const nothing = el("p", { class: "empty", hidden: true }, empty);
+  const whole = el("table", {}, el("caption", { class: "spoken" }, caption), el("thead", {}, el("tr", {}, head)), body);
+  return {
+    node: el("div", { class: "table" }, whole, nothing),
+    body,
+    update(items, keyOf, make) {
+      sync(body, items, keyOf, make);
+      whole.hidden = items.length === 0;
+      nothing.hidden = items.length > 0;
+    },
+  };
+}
+
+/** A cell that carries its heading, for screens where the table is a list of cards. */
+export function cell(label, attributes, ...content) {
+  return el("td", { "data-label": label, ...attributes }, ...content);
+}
+
+/** A row that is made anew when its item has changed. */
+export function plainRow(build) {
+  return (first) => {
+    const node = el("tr");
+    let known = null;
+    return {
+      node,
+      update(item) {
+        const now = JSON.stringify(item);
+        if (now === known) return;
+        known = now;
+        node.replaceChildren(...build(item));
+      },
+      first,
+    };
+  };
+}
+
+/** Buttons for the pages of a list with cursors. `go(cursor)` loads one. */
+export function pager(go) {
+  const before = [];
+  let following = null;
+  let here = "";
+  const words = el("span", { class: "pages" });
+  const back = el("button", { type: "button", on: { click: () => go((here = before.pop())) } }, "Previous");
+  const on = el("button", { type: "button", on: { click: () => { before.push(here); go((here = following)); } } }, "Next");
+  const node = el("nav", { class: "pager", "aria-label": "Pages" }, back, words, on);
+  return {
+    node,
+    isFirst: () => before.length === 0,
+    page: () => before.length,
+    reset() {
+      before.length = 0;
+      here = "";
+    },
+    update(next, said) {
+      following = next;
+      back.disabled = before.length === 0;
+      on.disabled = next === null;
+      node.hidden = back.disabled && on.disabled && !said;
+      text(words, said ?? `Page ${before.length + 1}`);
+    },
+  };
+}
+
+/**
+ * `now()` loads at once and gives up a load under way; `soon()` loads no sooner than `every` milliseconds after the
+ * last began, and not while the page is hidden. `load(signal)` does it. A failure stands where `wrong` is, until the
+ * next success.
+ */
+export function loader(load, { every, signal, wrong }) {
+  let loading = null;
+  let wanted = false;
+  let timer = null;
+  let asked = -Infinity;
+  async function now() {
+    clearTimeout(timer);
+    timer = null;
+    loading?.abort();
+    const mine = (loading = new AbortController());
+    wanted = false;
+    asked = performance.now();
+    try {
+      await load(AbortSignal.any([signal, mine.signal]));
+      text(wrong, "");
+    } catch (error) {
+      if (error instanceof Problem) text(wrong, error.message);
+      else if (!isAbort(error)) throw error;
+    } finally {
+      if (loading === mine) {
+        loading = null;
+        if (wanted) soon();
+      }
+    }
+  }
+  function soon() {
+    if (signal.aborted) return;
+    if (loading || document.hidden) wanted = true;
+    else timer ??= setTimeout(now, Math.max(0, asked + every - performance.now()));
+  }
+  document.addEventListener("visibilitychange", () => wanted && soon(), { signal });
+  signal.addEventListener("abort", () => clearTimeout(timer));
+  return { now, soon };
+}
+
+/** The place for what went wrong. */
+export function wrongPlace() {
+  return el("p", { class: "wrong", role: "alert" });
+}

@@ -1,0 +1,143 @@
+// All queues: sorted, searched and in pages by the service; a page is kept live from the stream of changes.
+
+import { attribute, el, say, text } from "./dom.js";
+import { count, counted, rate } from "./format.js";
+import { ask, queryOf } from "./api.js";
+import { cell, instant, loader, occupancyBar, pager, sparkline, table, wrongPlace } from "./parts.js";
+import { changeLimit, changePause } from "./changes.js";
+
+const PAGE = 50;
+const SORTS = [["name", "Queue"], ["occupancy", "Slots"], ["waiting", "Waiting"], ["oldest", "Oldest waits"], ["rate", "Ended /s"]];
+
+export function queueLink({ action_ref: ref, concurrency_key: key }) {
+  return `#/queue/${encodeURIComponent(ref)}${queryOf({ key })}`;
+}
+
+export function show(main, { parameters }, { live, signal }) {
+  const asked = { search: parameters.get("search") ?? "", sort: parameters.get("sort") ?? "waiting" };
+  const rows = new Map();
+  const wrong = wrongPlace();
+  const words = el("p", { class: "said", role: "status" });
+  const search = el("input", { type: "search", id: "search", value: asked.search, autocomplete: "off", spellcheck: "false" });
+  const pages = pager((cursor) => {
+    asked.cursor = cursor;
+    loading.now();
+  });
+  const headings = SORTS.map(([sort, name]) => [sort, heading(name, () => resort(sort))]);
+  const shown = table("Queues", [
+    ...headings.slice(0, 4).map(([, head]) => head.node),
+    ["Admitted /s", "number"], headings[4][1].node, ["Last 5 minutes", ""], ["Change", "does"],
+  ], { empty: "No queue is called so." });
+  const change = async (act, line, said) => {
+    if (await act(line)) {
+      say(said);
+      loading.now();
+    }
+  };
+  const loading = loader(async (mine) => {
+    const page = await ask("GET", "/queues", { query: { ...asked, limit: PAGE }, signal: mine });
+    shown.update(page.items, keyOf, (line) => rowOf(line, rows, change));
+    for (const key of [...rows.keys()]) if (!page.items.some((line) => keyOf(line) === key)) rows.delete(key);
+    pages.update(page.next_cursor, page.total > PAGE ? `Page ${pages.page() + 1} of ${count(Math.ceil(page.total / PAGE))}` : null);
+    text(words, counted(page.total, "queue") + (page.truncated ? ", the busiest of more" : ""));
+  }, { every: 5000, signal, wrong });
+
+  function keep() {
+    history.replaceState(null, "", `#/queues${queryOf({ search: asked.search, sort: asked.sort })}`);
+    asked.cursor = null;
+    pages.reset();
+    for (const [sort, head] of headings) head.update(sort === asked.sort);
+    loading.now();
+  }
+  function resort(sort) {
+    asked.sort = sort;
+    keep();
+  }
+  let typed = null;
+  search.addEventListener("input", () => {
+    clearTimeout(typed);
+    typed = setTimeout(() => {
+      asked.search = search.value.trim();
+      keep();
+    }, 250);
+  });
+  signal.addEventListener("abort", () => clearTimeout(typed));
+  live.on("queues", ({ items }) => {
+    for (const line of items) rows.get(keyOf(line))?.update(line);
+    loading.soon();
+  }, signal);
+  live.on("overview", loading.soon, signal);
+  live.on("opening", loading.soon, signal);
+
+  main.append(
+    el("div", { class: "head" }, el("h1", {}, "Queues"),
+      el("div", { class: "field search" }, el("label", { for: "search" }, "Search by action or key"), search)),
+    wrong, words, shown.node, pages.node);
+  for (const [sort, head] of headings) head.update(sort === asked.sort);
+  loading.now();
+}
+
+function keyOf({ action_ref: ref, concurrency_key: key }) {
+  return JSON.stringify([ref, key]);
+}
+
+function heading(name, sort) {
+  const node = el("th", { scope: "col" }, el("button", { type: "button", class: "sort", on: { click: sort } }, name));
+  return {
+    node,
+    update(is) {
+      attribute(node, "aria-sort", is ? (name === "Queue" || name === "Oldest waits" ? "ascending" : "descending") : null);
+    },
+  };
+}
+
+function rowOf(first, rows, change) {
+  let line = first;
+  const bar = occupancyBar();
+  const spark = sparkline();
+  const states = el("span", { class: "states" });
+  const [waiting, oldest, enqueued, completed] = [el("span"), el("span"), el("span"), el("span")];
+  const name = `${first.action_ref}${first.concurrency_key === null ? "" : ` ${first.concurrency_key}`}`;
+  const pause = el("button", {
+    type: "button",
+    on: { click: () => change(changePause, line, line.paused ? `${line.action_ref} resumed` : `${line.action_ref} paused`) },
+  });
+  const limit = el("button", {
+    type: "button", "aria-label": `Limit of ${first.action_ref}`,
+    on: { click: () => change(changeLimit, line, `The limit of ${line.action_ref} is changed`) },
+  }, "Limit");
+  const node = el("tr", {},
+    el("th", { scope: "row" }, el("a", { href: queueLink(first) }, first.action_ref),
+      first.concurrency_key === null ? null : el("span", { class: "key", title: "Concurrency key" }, first.concurrency_key), states),
+    cell("Slots", {}, bar.node),
+    cell("Waiting", { class: "number" }, waiting),
+    cell("Oldest waits", { class: "number" }, oldest),
+    cell("Admitted /s", { class: "number" }, enqueued),
+    cell("Ended /s", { class: "number" }, completed),
+    cell("Last 5 minutes", {}, spark.node),
+    cell("", { class: "does" }, pause, limit));
+  const row = {
+    node,
+    update(now) {
+      line = now;
+      bar.update(now.active_count, now.max_concurrent);
+      text(waiting, count(now.queue_length));
+      if (oldest.dataset.at !== String(now.oldest_enqueued_at)) {
+        oldest.dataset.at = now.oldest_enqueued_at;
+        oldest.replaceChildren(instant(now.oldest_enqueued_at, { ago: true }));
+      }
+      text(enqueued, rate(now.enqueued_per_second));
+      text(completed, rate(now.completed_per_second));
+      if (now.depths) spark.update(now.depths);
+      const said = [now.paused && "paused", !now.served && "no_worker"].filter(Boolean);
+      if (states.dataset.said !== String(said)) {
+        states.dataset.said = said;
+        states.replaceChildren(...said.map((state) => el("span", { class: `badge ${state}` }, state.replace("_", " "))));
+      }
+      text(pause, now.paused ? "Resume" : "Pause");
+      attribute(pause, "aria-label", `${now.paused ? "Resume" : "Pause"} ${name}`);
+    },
+  };
+  rows.set(keyOf(first), row);
+  return row;
+}

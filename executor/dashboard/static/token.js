@@ -1,0 +1,29 @@
+// The one question that the page asks by itself.
+
+import { el } from "./dom.js";
+
+/** Resolve to the token that the person gives; there is no way around it, since nothing is shown without. */
+export function askForToken(wasRefused) {
+  return new Promise((resolve) => {
+    const input = el("input", {
+      type: "password", id: "token", name: "token", autocomplete: "current-password", required: true,
+      "aria-describedby": "token-hint",
+    });
+    const form = el("form", { method: "dialog" },
+      el("h2", { id: "token-title" }, "Which token?"),
+      wasRefused ? el("p", { class: "wrong", role: "alert" }, "This token is not taken; try another.") : null,
+      el("div", { class: "field" },
+        el("label", { for: "token" }, "Token"), input,
+        el("small", { id: "token-hint" }, "One of TURNSTILE_API_TOKENS. It is kept until this tab is closed.")),
+      el("div", { class: "buttons" }, el("button", { type: "submit", class: "primary" }, "Continue")));
+    const dialog = el("dialog", { "aria-labelledby": "token-title" }, form);
+    dialog.addEventListener("cancel", (event) => event.preventDefault());
+    form.addEventListener("submit", () => {
+      dialog.remove();
+      // A token is ASCII; anything else could not be sent.
+      resolve(input.value.trim().replace(/[^\x21-\x7e]/g, ""));
+    });
+    document.body.append(dialog);
+    dialog.showModal();
+  });
+}
