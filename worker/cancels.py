@@ -12,14 +12,14 @@ from typing import Final, NoReturn
 from common.broker.consumer import ConsumerConnection
 from common.broker.delivery import Delivery
 from common.broker.subscription import Subscription
-from common.broker.topology import QueueType, declare_worker, worker_queue
 from common.domain.errors import Refusal
-from common.domain.identifiers import Attempt, ExecutionId, WorkerId
+from common.domain.identifiers import Attempt, ExecutionId
 from common.messages import ExecutionCancel
 from common.requests import read_json, read_model
 from worker.attempt import Attempts
 from worker.clock import clock
 from worker.lease import Lease
+from worker.own_queue import OwnQueue
 from worker.record import Offer
 
 logger = logging.getLogger(__name__)
@@ -34,16 +34,13 @@ _ASKS_PER_PROOF: Final = 3
 class Cancels:
     """Consumes one worker id's own queue."""
 
-    def __init__(
-        self, consumers: ConsumerConnection, worker_id: WorkerId, attempts: Attempts, *, queue_type: QueueType
-    ) -> None:
+    def __init__(self, consumers: ConsumerConnection, own_queue: OwnQueue, attempts: Attempts) -> None:
         self._consumers = consumers
         self._attempts = attempts
         self._subscription: Subscription = consumers.subscribe(
-            worker_queue(worker_id),
-            prefetch=_PREFETCH,
-            declare=lambda channel: declare_worker(channel, worker_id, queue_type=queue_type),
+            own_queue.name, prefetch=_PREFETCH, declare=own_queue.declare
         )
+        own_queue.tell_when_moved(self._move_to)
 
     async def obey(self) -> NoReturn:
         """Stop what is named, until cancelled."""
@@ -64,6 +61,9 @@ class Cancels:
             if await self._consumers.reaches(self._subscription):
                 lease.reached_broker(asked_at)
             await asyncio.sleep(max(0.0, asked_at + pause_seconds - clock()))
+
+    def _move_to(self, queue: str) -> None:
+        self._subscription.queue = queue
 
     def _obey(self, delivery: Delivery) -> None:
         try:

@@ -18,7 +18,7 @@ from common.action_definition import ActionDefinition
 from common.broker.connection import BrokerTimeouts
 from common.broker.consumer import ConsumerConnection
 from common.broker.publisher import Publisher
-from common.broker.topology import declare_pool, declare_worker, pool_queue
+from common.broker.topology import declare_pool, pool_queue
 from common.database import Database
 from common.domain.identifiers import WorkerId
 from worker.attempt import Attempts
@@ -31,6 +31,7 @@ from worker.lease_thread import LeaseThread
 from worker.links import Links
 from worker.log_flusher import LogFlusher
 from worker.metrics import LEASES_LOST
+from worker.own_queue import OwnQueue
 from worker.places import Places
 from worker.record import Record
 from worker.registration import Registration
@@ -60,11 +61,12 @@ class Session:
         self._settings = settings
         self._runners = runners
         self.worker_id = WorkerId(str(uuid4()))
+        self._own_queue = OwnQueue(self.worker_id, settings.queue_type)
         amqp_url = settings.amqp_url.get_secret_value()
         self._publisher = Publisher(
             amqp_url,
             name=f"worker {settings.worker_name} publisher",
-            declare=lambda c: declare_worker(c, self.worker_id, queue_type=settings.queue_type),
+            declare=self._own_queue.declare,
         )
         self._consumers = ConsumerConnection(
             amqp_url,
@@ -121,9 +123,7 @@ class Session:
             await stop.wait()
 
     async def _serve(self, stop: asyncio.Event) -> None:
-        cancels = Cancels(
-            self._consumers, self.worker_id, self._attempts, queue_type=self._settings.queue_type
-        )
+        cancels = Cancels(self._consumers, self._own_queue, self._attempts)
         pools = self._pool_consumers()
         async with asyncio.TaskGroup() as tasks:
             serving = [

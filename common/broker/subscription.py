@@ -71,7 +71,7 @@ class _Start:
 
 
 class Subscription:
-    """Deliveries of one queue. Made by `ConsumerConnection.subscribe`."""
+    """Deliveries of one queue, `queue`, which may be changed: the next start consumes that one."""
 
     def __init__(
         self,

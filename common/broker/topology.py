@@ -87,16 +87,20 @@ async def declare_worker(
     channel: AbstractChannel,
     worker_id: str,
     *,
+    queue: str | None = None,
     queue_type: QueueType = "quorum",
     expires_ms: int = WORKER_QUEUE_EXPIRES_MS,
 ) -> None:
-    """Create the workers' delay queue and one worker's own, gone `expires_ms` after the worker."""
+    """Create the workers' delay queue and one worker's own, gone `expires_ms` after the worker.
+
+    `queue` is the name of the latter, where it is not the routing key that reaches it.
+    """
     executions = await _declare_exchanges(channel, queue_type)
     # Classic whatever the setting: a Raft group per process start is a waste for cancels, and RabbitMQ 3.10
     # ends the connection of whoever publishes to a quorum queue while it expires.
     arguments = _arguments("classic") | {"x-expires": expires_ms}
-    queue = await channel.declare_queue(worker_queue(worker_id), durable=True, arguments=arguments)
-    await queue.bind(executions, worker_queue(worker_id))
+    own = await channel.declare_queue(queue or worker_queue(worker_id), durable=True, arguments=arguments)
+    await own.bind(executions, worker_queue(worker_id))
     await _declare_delay(channel, WORKER_RETRY, queue_type)
 
 

@@ -1,0 +1,47 @@
+"""A worker's own queue: where its node is down, another takes its place, and words to stop reach that one."""
+
+from typing import Any
+
+import pytest
+from aio_pika.abc import AbstractChannel
+from aio_pika.exceptions import ChannelNotFoundEntity
+
+import worker.own_queue
+from common.broker.consumer import ConsumerConnection
+from common.broker.delivery import Publication
+from common.broker.publisher import Publisher
+from common.broker.topology import EXECUTIONS, declare_worker, worker_queue
+from common.domain.identifiers import WorkerId
+from tests.contract.brokers import bodies, message, running, take, until
+from worker.own_queue import OwnQueue
+
+
+async def test_where_the_queues_node_is_down_another_queue_takes_its_place_for_all_who_declare_it(
+    amqp_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def declare_where_it_lives(
+        channel: AbstractChannel, *arguments: Any, queue: str, **named: Any
+    ) -> None:
+        if queue == "worker.w1":
+            raise ChannelNotFoundEntity("home node is down or inaccessible")
+        await declare_worker(channel, *arguments, queue=queue, **named)
+
+    monkeypatch.setattr(worker.own_queue, "declare_worker", declare_where_it_lives)
+    own = OwnQueue(WorkerId("w1"), "quorum")
+    moved: list[str] = []
+    consumer = ConsumerConnection(amqp_url, name="con")
+    publisher = Publisher(amqp_url, name="pub", declare=own.declare)
+    queue = consumer.subscribe(own.name, prefetch=10, declare=own.declare)
+
+    def move(name: str) -> None:
+        moved.append(name)
+        queue.queue = name
+
+    own.tell_when_moved(move)
+    async with running(publisher, consumer):
+        await until(lambda: queue.ready)
+        assert moved == ["worker.w1.2"]
+        assert await consumer.reaches(queue)
+        words = message(worker_queue("w1"), b"stop", exchange=EXECUTIONS)
+        assert await publisher.publish([words]) == [Publication.CONFIRMED]
+        assert bodies(await take(queue, 1)) == [b"stop"]
