@@ -7,6 +7,7 @@ text's hash: an installation that is up to date is left alone.
 
 import hashlib
 import re
+from collections.abc import Sequence
 from importlib import resources
 from typing import Final
 
@@ -15,6 +16,8 @@ from common.domain.states import sources_of
 SCHEMA: Final = "turnstile"
 WORKER_ROLE: Final = "turnstile_worker"
 """Where this role exists, it may call `WORKER_FUNCTIONS`, and nothing else."""
+EXECUTOR_ROLE: Final = "turnstile_executor"
+"""Where this role exists, it may call every function, and read and write rows."""
 WORKER_FUNCTIONS: Final = (
     "claim",
     "finish",
@@ -26,20 +29,21 @@ WORKER_FUNCTIONS: Final = (
     "register_actions",
 )
 
+_GRANTS = resources.files("common.sql") / "90_grants.sql"
 _SOURCES = re.compile(r":sources_of_(\w+)")
 
 
 def protocol_text() -> str:
-    """Return the statements of all files, source states filled in."""
+    """Return the statements of all files, with what they leave open filled in."""
     files = sorted(
         (f for f in resources.files("common.sql").iterdir() if f.name.endswith(".sql")), key=lambda f: f.name
     )
-    return "\n".join(_SOURCES.sub(_source_states, f.read_text(encoding="utf-8")) for f in files)
+    return "\n".join(_filled(f.read_text(encoding="utf-8")) for f in files)
 
 
 def protocol_hash() -> str:
     """Return the hash by which an installed protocol is recognised."""
-    return hashlib.sha256((protocol_text() + _grants_text()).encode()).hexdigest()
+    return hashlib.sha256(protocol_text().encode()).hexdigest()
 
 
 def installation_text() -> str:
@@ -49,28 +53,24 @@ def installation_text() -> str:
             f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE;",
             f"CREATE SCHEMA {SCHEMA};",
             protocol_text(),
-            _grants_text(),
             f"COMMENT ON SCHEMA {SCHEMA} IS '{protocol_hash()}';",
         ]
     )
 
 
+def grants_text() -> str:
+    """Return the statements that give the services' roles their rights, where there are such roles."""
+    return _filled(_GRANTS.read_text(encoding="utf-8"))
+
+
+def _filled(text: str) -> str:
+    return _SOURCES.sub(_source_states, text).replace(":worker_functions", _array(WORKER_FUNCTIONS))
+
+
 def _source_states(match: re.Match[str]) -> str:
-    labels = ", ".join(f"'{status}'" for status in sorted(sources_of(match.group(1))))
-    return f"ARRAY[{labels}]::execution_status[]"
+    return f"{_array(sorted(sources_of(match.group(1))))}::execution_status[]"
 
 
-def _grants_text() -> str:
-    grants = "\n".join(
-        f"EXECUTE (SELECT format('GRANT EXECUTE ON FUNCTION %s TO {WORKER_ROLE}', p.oid::regprocedure)"
-        f" FROM pg_proc p WHERE p.pronamespace = '{SCHEMA}'::regnamespace AND p.proname = '{name}');"
-        for name in WORKER_FUNCTIONS
-    )
-    return f"""
-    REVOKE ALL ON ALL FUNCTIONS IN SCHEMA {SCHEMA} FROM PUBLIC;
-    DO $$ BEGIN
-    IF EXISTS (SELECT FROM pg_roles WHERE rolname = '{WORKER_ROLE}') THEN
-        GRANT USAGE ON SCHEMA {SCHEMA} TO {WORKER_ROLE};
-        {grants}
-    END IF;
-    END $$;"""
+def _array(words: Sequence[str]) -> str:
+    listed = ", ".join(f"'{word}'" for word in words)
+    return f"ARRAY[{listed}]"
