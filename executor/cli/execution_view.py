@@ -1,4 +1,4 @@
-"""Says in words how an execution stands: rows for lists, fields for one, a sentence for why it waits (P10).
+"""Says in words how an execution stands: rows for lists, fields for one (P10).
 
 Pure: JSON of the API in, text out.
 """
@@ -10,10 +10,10 @@ from typing import Final
 from common.domain.durations import format_duration
 from executor.cli.connection import Json
 from executor.cli.output import compact, instant
+from executor.cli.waiting_sentence import waiting_sentence
 
 LIST_HEADINGS: Final = ("ID", "ACTION", "KEY", "STATUS", "ATTEMPT", "CREATED", "TOOK", "ERROR")
 ATTEMPT_HEADINGS: Final = ("ATTEMPT", "OUTCOME", "WORKER", "STARTED", "TOOK", "ERROR")
-_NAMED_HOLDERS_MAX: Final = 10
 
 
 def list_row(execution: Json) -> Sequence[object]:
@@ -68,27 +68,6 @@ def attempt_row(attempt: Json) -> Sequence[object]:
     )
 
 
-def waiting_sentence(execution: Json) -> str:
-    """Return why it has not started and where it stands; empty when it does not wait."""
-    waiting_on, position = execution.get("waiting_on"), execution.get("position")
-    if waiting_on is None:
-        return ""
-    place = "" if position is None else f"position {position}; "
-    match waiting_on:
-        case {"reason": "limit", "active_count": active, "max_concurrent": limit, "holders": holders}:
-            return f"{place}{active} of {limit} slots are held{_by(holders)}"
-        case {"reason": "paused"}:
-            return f"{place}the action is paused"
-        case {"reason": "no_worker", "pool": pool}:
-            return f"{place}no live worker serves pool {pool}"
-        case {"reason": "not_due", "run_at": run_at}:
-            return f"{place}not due before {instant(run_at)}" if run_at else f"{place}not due yet"
-        case {"reason": "handing_over"}:
-            return f"{place}only the hand-over to a worker"
-        case _:
-            return f"{place}{waiting_on.get('reason', 'unknown')}"
-
-
 def error_text(error: Json | None) -> str:
     """Return an error on one line."""
     return "" if error is None else f"{error['type']}: {error['message']}"
@@ -100,10 +79,3 @@ def took(started_at: str | None, ended_at: str | None) -> str:
         return ""
     run = datetime.fromisoformat(ended_at) - datetime.fromisoformat(started_at)
     return format_duration(max(run.total_seconds(), 0.0))
-
-
-def _by(holders: Sequence[int]) -> str:
-    if not holders:
-        return ""
-    more = "" if len(holders) <= _NAMED_HOLDERS_MAX else f" and {len(holders) - _NAMED_HOLDERS_MAX} more"
-    return f", by {', '.join(map(str, holders[:_NAMED_HOLDERS_MAX]))}{more}"

@@ -6,7 +6,7 @@ throwing dice, so that later positions never start earlier. Each play stretches 
 which is what the sample does not know about the rate: few runs, or irregular ones, make the interval wide.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from heapq import heapify, heappop, heapreplace
@@ -42,24 +42,27 @@ class Slots:
 def seconds_to_start(slots: Slots, lengths: RunLengths, position: int) -> tuple[float, float]:
     """Return the earliest and the latest start of the execution at this position, in seconds from now."""
     share = min(1.0, SLOTS_MAX / max(slots.limit, slots.active_count))
+    play = _play(slots, lengths, share)
     place = position * share
-    earliest = _seconds_to_each(slots, lengths, share, floor(place))[_LEFT_OUT] if place >= 1 else 0.0
-    return earliest, _seconds_to_each(slots, lengths, share, ceil(place))[-1 - _LEFT_OUT]
+    late = play.seconds_to(place, ceil)
+    if place < 1:
+        return 0.0, late[-1 - _LEFT_OUT]
+    early = late if place == position <= _STARTS_MAX else play.seconds_to(place, floor)
+    return early[_LEFT_OUT], late[-1 - _LEFT_OUT]
 
 
-def _seconds_to_each(slots: Slots, lengths: RunLengths, share: float, starts: int) -> list[float]:
+def _play(slots: Slots, lengths: RunLengths, share: float) -> "_Play":
     granted_on = max(1, round(slots.limit * share))
     # A limit that was lowered: the first slots that are freed are not granted on.
     excess = max(0, round((slots.active_count - slots.limit) * share))
     variation = lengths.deviation / lengths.mean if lengths.mean else 0.0
-    play = _Play(
+    return _Play(
         ages=tuple(slots.ages)[: granted_on + excess],
         granted_on=granted_on,
         excess=excess,
         lengths=lengths,
         uncertainty=sqrt((variation**2 + _PRIOR_VARIANCE) / lengths.ended + _DRIFT**2),
     )
-    return sorted(play.seconds_to(starts, chances) for chances in _all_chances())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +73,17 @@ class _Play:
     lengths: RunLengths
     uncertainty: float
 
-    def seconds_to(self, starts: int, chances: Sequence[float]) -> float:
+    def seconds_to(self, place: float, rounded: Callable[[float], int]) -> list[float]:
+        """Return, ascending, when the start at this place comes in each play.
+
+        Where slots began together they end together: behind what is played, whole rounds are counted.
+        """
+        starts = rounded(place)
+        played = min(starts, _STARTS_MAX)
+        behind = rounded((starts - played) / self.granted_on) * self.granted_on
+        return sorted(self._seconds_to(played, behind, chances) for chances in _all_chances())
+
+    def _seconds_to(self, played: int, behind: int, chances: Sequence[float]) -> float:
         about_rate, about_rest, *others = chances
         stretch = exp(self.uncertainty * about_rate)
         chance = iter(others)
@@ -81,12 +94,11 @@ class _Play:
         heapify(freed_at)
         for _ in range(self.excess):
             heappop(freed_at)
-        played = min(starts, _STARTS_MAX)
         for _ in range(played - 1):
             heapreplace(freed_at, freed_at[0] + stretch * length(next(chance)))
-        return freed_at[0] + stretch / self.granted_on * self._behind(starts - played, about_rest)
+        return freed_at[0] + stretch / self.granted_on * self._seconds_behind(behind, about_rest)
 
-    def _behind(self, starts: int, deviate: float) -> float:
+    def _seconds_behind(self, starts: int, deviate: float) -> float:
         return max(0.0, self.lengths.mean * starts + deviate * self.lengths.deviation * sqrt(starts))
 
 

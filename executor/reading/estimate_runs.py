@@ -58,7 +58,7 @@ class RunLengths:
             chance = min(chance, _LONGEST_TAIL)
             return age * chance / (1 - chance)
         before = self.cumulative[index - 1] if index else 0.0
-        return self.length(before + chance * (1 - before)) - age
+        return max(self.length(before + chance * (1 - before)), self.points[index]) - age
 
 
 def run_lengths(grants: Sequence[Grant], *, limit: int | None) -> RunLengths | None:
@@ -80,10 +80,13 @@ def run_lengths(grants: Sequence[Grant], *, limit: int | None) -> RunLengths | N
     ended = len(points)
     if not ended:
         return None
-    if left > 1e-9:
+    overhead = 0.0
+    if seen[-1][1]:
         points.append(seen[-1][0] * _OUTLAST)
         weights.append(left)
-    overhead = 0.0 if limit is None else _overhead(grants, limit, fmean(points, weights))
+    elif limit is not None:
+        # The longest has ended, so the mean is no guess.
+        overhead = _overhead(grants, limit, fmean(points, weights))
     return _distribution([point + overhead for point in points], weights, ended=ended)
 
 
