@@ -1,33 +1,35 @@
-"""The routes of actions: define, change, pause, and see how their lines stand."""
+"""The routes of actions: define, change, pause, delete, and see how their lines stand."""
 
-from typing import Annotated
+from http import HTTPStatus
+from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Depends, Path, Query, Request
-from pydantic import Field
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
 
 from common.domain.errors import Code
 from executor.api.bodies import read_value
-from executor.api.definitions import Definitions, can_name_an_action, unknown_action
+from executor.api.changes import add_changes_route
+from executor.api.definitions import (
+    DELETED_WITH_MAX,
+    AskingNow,
+    Definitions,
+    PossibleRef,
+    RefPath,
+    unknown_action,
+)
 from executor.api.executions import FilterText
 from executor.api.paging import Page, Paging, cursor_of, places_of, ticket_of
-from executor.api.problems import documented
+from executor.api.preconditions import ETAG_HEADER, IfNoneMatch, etag_of, is_unchanged
+from executor.api.problems import answer, documented, problem
 from executor.api.requested import requested_body
 from executor.api.services import ApiServices
+from executor.decisions import Deletion
 from executor.reading import ActionShape, LineShape, LineStart, QueueStats, Reader
 
 _CURSOR = "actions"
 _LINE_CURSOR = "line"
-RefPath = Annotated[str, Path(description="The action's name.", examples=["reports.render"])]
-
-
-async def _possible_ref(ref: RefPath) -> str:
-    if not can_name_an_action(ref):
-        raise unknown_action(ref)
-    return ref
-
-
-PossibleRef = Annotated[str, Depends(_possible_ref)]
-"""A name in the path that may be one; what cannot be is not found."""
+_USED: Final = documented(Code.NOT_FOUND, Code.PRECONDITION_FAILED)
+_SHOWN: Final[dict[int | str, dict[str, Any]]] = {200: {"headers": ETAG_HEADER}}
 
 
 class LineListing(Paging):
@@ -36,11 +38,32 @@ class LineListing(Paging):
     concurrency_key: FilterText | None = Field(default=None, description="Only the line of this key.")
 
 
+class DeletionAsked(BaseModel):
+    """What is to become of what waits. No other parameters are taken."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    waiting: Literal["refuse", "cancel"] = Field(
+        default="refuse",
+        description="refuse: an action that executions wait for stays; cancel: they end with it.",
+    )
+
+
+class ActionDeleted(BaseModel):
+    """It is gone; its executions stay in the record."""
+
+    action_ref: str = Field(examples=["reports.render"])
+    cancelled: int = Field(description="Executions that waited and were ended with it.")
+
+
 def action_routes(services: ApiServices, reader: Reader) -> APIRouter:
     """Return the routes of actions."""
     routes = APIRouter(prefix="/actions", tags=["actions"])
     definitions = Definitions(services, reader)
     _add_definition_routes(routes, definitions, reader)
+    _add_changing_routes(routes, definitions)
+    _add_deleting_route(routes, definitions)
+    add_changes_route(routes, reader)
     _add_line_routes(routes, definitions, reader)
     return routes
 
@@ -52,35 +75,101 @@ def _add_definition_routes(routes: APIRouter, definitions: Definitions, reader: 
         items, last = await reader.actions(after_ref=after, limit=asked.limit)
         return Page(items=items, next_cursor=None if last is None else cursor_of(_CURSOR, last))
 
-    @routes.get("/{ref}", summary="Read one action", responses=documented(Code.NOT_FOUND))
-    async def get_action(ref: PossibleRef) -> ActionShape:
-        return await definitions.read(ref)
+    @routes.get(
+        "/{ref}",
+        summary="Read one action",
+        responses={
+            **_SHOWN,
+            304: {"description": "It still is the one of `If-None-Match`"},
+            **documented(Code.NOT_FOUND),
+        },
+        response_model=ActionShape,
+    )
+    async def get_action(ref: PossibleRef, response: Response, if_none_match: IfNoneMatch = None) -> Any:
+        action = await definitions.read(ref)
+        if is_unchanged(if_none_match, action):
+            return Response(status_code=HTTPStatus.NOT_MODIFIED, headers={"ETag": etag_of(action)})
+        return _tagged(action, response)
 
+
+def _add_changing_routes(routes: APIRouter, definitions: Definitions) -> None:
     @routes.put(
         "/{ref}",
         summary="Store a whole definition; a changed limit acts at once",
-        responses=documented(Code.UNKNOWN_FIELD, Code.TOO_LARGE),
+        responses={
+            **_SHOWN,
+            **documented(Code.UNKNOWN_FIELD, Code.TOO_LARGE, Code.PRECONDITION_FAILED),
+        },
         openapi_extra=requested_body("ActionFields"),
     )
-    async def put_action(ref: RefPath, request: Request) -> ActionShape:
-        return await definitions.put(ref, await read_value(request))
+    async def put_action(
+        ref: RefPath, asking: AskingNow, request: Request, response: Response
+    ) -> ActionShape:
+        return _tagged(await definitions.put(ref, await read_value(request), asking), response)
 
     @routes.patch(
         "/{ref}",
         summary="Change some fields; a changed limit acts at once",
-        responses=documented(Code.NOT_FOUND, Code.UNKNOWN_FIELD, Code.TOO_LARGE),
+        responses={
+            **_SHOWN,
+            **documented(Code.NOT_FOUND, Code.UNKNOWN_FIELD, Code.TOO_LARGE, Code.PRECONDITION_FAILED),
+        },
         openapi_extra=requested_body("ActionFields"),
     )
-    async def patch_action(ref: PossibleRef, request: Request) -> ActionShape:
-        return await definitions.change(ref, await read_value(request))
+    async def patch_action(
+        ref: PossibleRef, asking: AskingNow, request: Request, response: Response
+    ) -> ActionShape:
+        return _tagged(await definitions.change(ref, await read_value(request), asking), response)
 
-    @routes.post("/{ref}/pause", summary="Admit, but grant nothing", responses=documented(Code.NOT_FOUND))
-    async def post_pause(ref: PossibleRef) -> ActionShape:
-        return await definitions.change(ref, {"paused": True})
+    @routes.post("/{ref}/pause", summary="Admit, but grant nothing", responses={**_SHOWN, **_USED})
+    async def post_pause(ref: PossibleRef, asking: AskingNow, response: Response) -> ActionShape:
+        return _tagged(await definitions.change(ref, {"paused": True}, asking), response)
 
-    @routes.post("/{ref}/resume", summary="Grant again", responses=documented(Code.NOT_FOUND))
-    async def post_resume(ref: PossibleRef) -> ActionShape:
-        return await definitions.change(ref, {"paused": False})
+    @routes.post("/{ref}/resume", summary="Grant again", responses={**_SHOWN, **_USED})
+    async def post_resume(ref: PossibleRef, asking: AskingNow, response: Response) -> ActionShape:
+        return _tagged(await definitions.change(ref, {"paused": False}, asking), response)
+
+
+def _add_deleting_route(routes: APIRouter, definitions: Definitions) -> None:
+    @routes.delete(
+        "/{ref}",
+        summary="Delete it; say what becomes of executions that wait",
+        description="Its executions stay in the record. While something of it runs it is never deleted.",
+        responses=documented(Code.NOT_FOUND, Code.IN_USE, Code.PRECONDITION_FAILED, Code.UNKNOWN_FIELD),
+        response_model=ActionDeleted,
+    )
+    async def delete_action(
+        ref: PossibleRef, asked: Annotated[DeletionAsked, Query()], asking: AskingNow
+    ) -> Any:
+        with_waiting = asked.waiting == "cancel"
+        deletion = await definitions.delete(ref, asking, with_waiting=with_waiting)
+        if deletion.deleted:
+            return ActionDeleted(action_ref=ref, cancelled=len(deletion.ended))
+        detail = _in_use(ref, deletion, with_waiting=with_waiting)
+        return answer(problem(Code.IN_USE, detail, waiting=deletion.waiting, running=deletion.running))
+
+
+def _in_use(ref: str, deletion: Deletion, *, with_waiting: bool) -> str:
+    bulk = f'POST /api/v1/executions/cancel with {{"filter": {{"action_ref": "{ref}"}}}}'
+    if deletion.running:
+        return (
+            f"ref: of {ref!r} {deletion.running} run and {deletion.waiting} wait; wait for the end of those "
+            f"that run, or end them: {bulk}"
+        )
+    if with_waiting:
+        return (
+            f"waiting: of {ref!r} {deletion.waiting} wait, at most {DELETED_WITH_MAX} end with their action; "
+            f"end them first: {bulk}"
+        )
+    return (
+        f"waiting: of {ref!r} {deletion.waiting} wait; send ?waiting=cancel to end them with it, or wait "
+        "until they have run"
+    )
+
+
+def _tagged(action: ActionShape, response: Response) -> ActionShape:
+    response.headers["ETag"] = etag_of(action)
+    return action
 
 
 def _add_line_routes(routes: APIRouter, definitions: Definitions, reader: Reader) -> None:

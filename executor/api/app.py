@@ -10,6 +10,7 @@ from executor.api import problems
 from executor.api.access import Gate
 from executor.api.actions import action_routes
 from executor.api.audit import audit_routes
+from executor.api.bulk_shapes import BulkCancelBody, BulkRetryBody
 from executor.api.dead_letters import DeadLetterSelection, dead_letter_routes
 from executor.api.events import event_routes
 from executor.api.executions import CancelBody, execution_routes
@@ -19,7 +20,9 @@ from executor.api.metrics import metrics_routes
 from executor.api.problems import Problem
 from executor.api.queues import queue_routes
 from executor.api.requested import describe
+from executor.api.retrying import RetryBody
 from executor.api.services import ApiServices
+from executor.api.webhooks import WebhookSelection, webhook_routes
 from executor.api.workers import worker_routes
 from executor.dashboard import Live, page_routes
 from executor.reading import Reader
@@ -49,6 +52,7 @@ def create_app(services: ApiServices) -> FastAPI:
     auditor = Auditor(services.database, AuditBounds.of(services.settings))
     app.include_router(audit_routes(auditor), prefix=PREFIX)
     app.include_router(dead_letter_routes(services.dead_letters), prefix=PREFIX)
+    app.include_router(webhook_routes(services.database), prefix=PREFIX)
     live = Live(services.database, services.readiness)
     app.include_router(queue_routes(live), prefix=PREFIX)
     events = event_routes(live, services.stopping)
@@ -63,7 +67,18 @@ def create_app(services: ApiServices) -> FastAPI:
     app.include_router(health, prefix=PREFIX, include_in_schema=False)
     app.add_middleware(Gate, bearers=services.settings.bearers())
     problems.install(app)
-    describe(app, ExecutionRequested, ActionDefinition, CancelBody, DeadLetterSelection, Problem)
+    describe(
+        app,
+        ExecutionRequested,
+        ActionDefinition,
+        CancelBody,
+        RetryBody,
+        BulkCancelBody,
+        BulkRetryBody,
+        DeadLetterSelection,
+        WebhookSelection,
+        Problem,
+    )
     return app
 
 

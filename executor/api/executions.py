@@ -1,25 +1,35 @@
-"""The routes of executions: submit, list, read, cancel."""
+"""The routes of executions: submit, list, read, cancel; `retrying` and `bulk` add theirs."""
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
 
-from common.domain.errors import Code, Refusal
+from common.domain.errors import Code
 from common.domain.identifiers import ExecutionId
 from common.domain.states import Status, is_terminal
 from common.requests import read_json, read_model
 from executor.api.bodies import SMALL_BYTES_MAX, read_body
+from executor.api.bulk import add_bulk_routes
 from executor.api.paging import Page, Paging, cursor_of, ticket_of
 from executor.api.problems import Problem, answer, documented, problem
 from executor.api.requested import requested_body
+from executor.api.retrying import add_retry_route
 from executor.api.services import ApiServices, answer_deadline
-from executor.api.submissions import Acceptance, AcceptanceList, read_asked, submit
+from executor.api.submissions import (
+    Acceptance,
+    AcceptanceList,
+    ExecutionPath,
+    read_asked,
+    submit,
+    unknown_execution,
+)
 from executor.reading import ExecutionFilter, ExecutionRecord, ExecutionShape, Reader
 
 _CURSOR = "executions"
-ExecutionPath = Annotated[int, Path(ge=1, le=2**63 - 1, description="The execution's id.", examples=[4711])]
 FilterText = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=r"^[^\x00]*$")]
+
+MetadataPair = Annotated[str, StringConstraints(max_length=1024, pattern=r"^[^\x00:]+:[^\x00]*$")]
 
 
 class ExecutionListing(Paging):
@@ -30,6 +40,12 @@ class ExecutionListing(Paging):
     concurrency_key: FilterText | None = None
     created_after: AwareDatetime | None = Field(default=None, description="This instant or later.")
     created_before: AwareDatetime | None = Field(default=None, description="Earlier than this instant.")
+    worker_id: FilterText | None = Field(default=None, description="The worker of its latest attempt.")
+    metadata: Annotated[list[MetadataPair], Field(max_length=20)] | None = Field(
+        default=None,
+        description="`key:value`: metadata with this key and value, as text. Repeat it: all must hold.",
+        examples=["tenant:acme"],
+    )
 
 
 class CancelBody(BaseModel):
@@ -45,8 +61,10 @@ class CancelBody(BaseModel):
 class Cancelled(BaseModel):
     """What a cancel did."""
 
-    id: int
-    status: Status = Field(description="cancelled; or running: its worker was asked to stop it.")
+    id: int = Field(examples=[4711])
+    status: Status = Field(
+        description="cancelled; or running: its worker was asked to stop it.", examples=["cancelled"]
+    )
 
 
 def execution_routes(services: ApiServices, reader: Reader) -> APIRouter:
@@ -55,6 +73,8 @@ def execution_routes(services: ApiServices, reader: Reader) -> APIRouter:
     _add_submit_route(routes, services)
     _add_reading_routes(routes, reader)
     _add_cancel_route(routes, services)
+    add_retry_route(routes, services)
+    add_bulk_routes(routes, services, reader)
     return routes
 
 
@@ -115,6 +135,8 @@ def _add_reading_routes(routes: APIRouter, reader: Reader) -> None:
             concurrency_key=asked.concurrency_key,
             created_after=asked.created_after,
             created_before=asked.created_before,
+            worker_id=asked.worker_id,
+            metadata=tuple(_pair(text) for text in asked.metadata or ()),
         )
         items, before_id = await reader.executions(
             wanted, before_id=ticket_of(_CURSOR, asked.cursor), limit=asked.limit
@@ -125,7 +147,7 @@ def _add_reading_routes(routes: APIRouter, reader: Reader) -> None:
     async def get_execution(execution_id: ExecutionPath) -> ExecutionShape:
         found = await reader.execution(ExecutionId(execution_id))
         if found is None:
-            raise _unknown(execution_id)
+            raise unknown_execution(execution_id)
         return found
 
 
@@ -142,9 +164,10 @@ def _add_cancel_route(routes: APIRouter, services: ApiServices) -> None:
         body = await read_body(request, bytes_max=SMALL_BYTES_MAX)
         asked = read_model(CancelBody, read_json(body or b"{}", bytes_max=SMALL_BYTES_MAX))
         async with answer_deadline():
-            move = await services.cancel(ExecutionId(execution_id), asked.reason)
-        if move is None:
-            raise _unknown(execution_id)
+            moves = await services.cancel([ExecutionId(execution_id)], asked.reason)
+        if not moves:
+            raise unknown_execution(execution_id)
+        move = moves[0]
         if is_terminal(move.previous_status):
             ended = f"execution {execution_id} is {move.status}; what has ended never changes"
             return answer(
@@ -153,5 +176,6 @@ def _add_cancel_route(routes: APIRouter, services: ApiServices) -> None:
         return Cancelled(id=execution_id, status=move.status)
 
 
-def _unknown(execution_id: int) -> Refusal:
-    return Refusal(Code.NOT_FOUND, f"execution_id: there is no execution {execution_id}")
+def _pair(text: str) -> tuple[str, str]:
+    key, _, value = text.partition(":")
+    return key, value

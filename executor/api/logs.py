@@ -8,9 +8,9 @@ from pydantic.config import JsonDict
 
 from common.domain.errors import Code, Refusal
 from common.domain.identifiers import ExecutionId
-from executor.api.executions import ExecutionPath
 from executor.api.paging import cursor_of, foreign_cursor, places_of
 from executor.api.problems import documented
+from executor.api.submissions import ExecutionPath
 from executor.reading.logs import PIECES_MAX, LogPlace, LogReader, LogShape
 
 _CURSOR: Final = "logs"

@@ -53,10 +53,15 @@ def ticket_of(kind: str, cursor: str | None) -> int | None:
     """Return the execution id in a cursor; raises Refusal."""
     if cursor is None:
         return None
-    (place,) = places_of(kind, cursor, count=1)
-    if not (place.isascii() and place.isdigit() and int(place) < 2**63):
+    return tickets_of(kind, cursor, count=1)[0]
+
+
+def tickets_of(kind: str, cursor: str, *, count: int) -> list[int]:
+    """Return the execution ids in a cursor; raises Refusal."""
+    places = places_of(kind, cursor, count=count)
+    if not all(place.isascii() and place.isdigit() and int(place) < 2**63 for place in places):
         raise foreign_cursor()
-    return int(place)
+    return [int(place) for place in places]
 
 
 def foreign_cursor() -> Refusal:

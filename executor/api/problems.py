@@ -30,6 +30,9 @@ _STATUS: Final[Mapping[Code, HTTPStatus]] = {
     Code.QUEUE_FULL: HTTPStatus.TOO_MANY_REQUESTS,
     Code.NOT_FOUND: HTTPStatus.NOT_FOUND,
     Code.ALREADY_TERMINAL: HTTPStatus.CONFLICT,
+    Code.NOT_TERMINAL: HTTPStatus.CONFLICT,
+    Code.IN_USE: HTTPStatus.CONFLICT,
+    Code.PRECONDITION_FAILED: HTTPStatus.PRECONDITION_FAILED,
     Code.UNKNOWN_EXECUTION: HTTPStatus.NOT_FOUND,
     Code.UNAUTHORIZED: HTTPStatus.UNAUTHORIZED,
     Code.FORBIDDEN: HTTPStatus.FORBIDDEN,
@@ -105,13 +108,13 @@ def install(app: FastAPI) -> None:
 def _answer_to(error: Exception) -> JSONResponse:
     match error:
         case Refusal():
+            REFUSED.add(error.code)
             return answer(problem(error.code, error.message))
         case Unavailable():
+            REFUSED.add(Code.UNAVAILABLE)
             return answer(problem(Code.UNAVAILABLE, str(error)))
-            REFUSED.add(error.code)
         case RequestValidationError():
             return answer(_of_validation(error.errors()))
-            REFUSED.add(Code.UNAVAILABLE)
         case HTTPException():
             return answer(_of_framework(error), error.headers)
         case Exception():

@@ -34,7 +34,9 @@ class Acceptance(BaseModel):
 
     id: int = Field(examples=[4711])
     status: Status = Field(examples=["queued"])
-    position: int | None = Field(description="Place in line, from 1; null when it does not wait in line.", examples=[3])
+    position: int | None = Field(
+        description="Place in line, from 1; null when it does not wait in line.", examples=[3]
+    )
     duplicate: bool = Field(description="The key was known: this is the execution that it names.")
 
 

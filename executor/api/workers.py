@@ -1,17 +1,22 @@
-"""The route of workers: who is there, who left, who was lost."""
+"""The routes of workers: who is there, who left, who was lost; and have one leave."""
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Path, Query
 from pydantic import Field
 
-from common.domain.errors import Code
+from common.domain.errors import Code, Refusal
 from executor.api.paging import Page, Paging, cursor_of, foreign_cursor, places_of
-from executor.api.problems import documented
+from executor.api.problems import answer, documented, problem
+from executor.api.services import ApiServices, answer_deadline
 from executor.reading import Reader, WorkerShape, WorkerStart, WorkerState
 
 _CURSOR = "workers"
+WorkerPath = Annotated[
+    str,
+    Path(max_length=255, description="The worker's id.", examples=["5f2b8c1e-7f0a-4a53-9d55-2f3f8f5f6a10"]),
+]
 
 
 class WorkerListing(Paging):
@@ -20,8 +25,8 @@ class WorkerListing(Paging):
     state: list[WorkerState] | None = Field(default=None, description="Any of these; repeat it for several.")
 
 
-def worker_routes(reader: Reader) -> APIRouter:
-    """Return the route of workers."""
+def worker_routes(services: ApiServices, reader: Reader) -> APIRouter:
+    """Return the routes of workers."""
     routes = APIRouter(prefix="/workers", tags=["workers"])
 
     @routes.get("", summary="List workers, the newest first", responses=documented(Code.UNKNOWN_FIELD))
@@ -30,6 +35,31 @@ def worker_routes(reader: Reader) -> APIRouter:
             states=asked.state or None, start=_start(asked.cursor), limit=asked.limit
         )
         return Page(items=items, next_cursor=None if rest is None else _cursor(rest))
+
+    @routes.post(
+        "/{worker_id}/drain",
+        summary="Have it take nothing new, end or give back what it runs, and leave",
+        description="It hears of it with its next heartbeat. What it cannot end in its `drain_timeout` goes "
+        "back to the head of its line. Its process idles then, until it is stopped.",
+        status_code=202,
+        responses=documented(Code.NOT_FOUND, Code.ALREADY_TERMINAL),
+        response_model=WorkerShape,
+    )
+    async def post_drain(worker_id: WorkerPath) -> Any:
+        async with answer_deadline():
+            # No id has this character, and the database takes it in no text.
+            possible = "\0" not in worker_id
+            drains = possible and await services.drain_worker(worker_id)
+            worker = await reader.worker(worker_id) if possible else None
+        if worker is None:
+            raise Refusal(
+                Code.NOT_FOUND,
+                f"worker_id: there is no worker {worker_id[:80]!r}; GET /api/v1/workers has them",
+            )
+        if not drains:
+            left = f"worker_id: {worker_id} is {worker.state}; only one that is there can drain"
+            return answer(problem(Code.ALREADY_TERMINAL, left, id=worker_id, worker_state=worker.state))
+        return worker
 
     return routes
 

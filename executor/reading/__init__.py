@@ -7,16 +7,27 @@ of `executor.sql`; `shapes` and `execution_shapes` say what comes out; `waiting_
 
 from executor.reading.execution_shapes import ExecutionRecord, ExecutionShape
 from executor.reading.filters import ExecutionFilter
+from executor.reading.matches import Match, Matches
 from executor.reading.reader import LineStart, Reader, WorkerStart
-from executor.reading.shapes import ActionShape, LineShape, QueueStats, WorkerShape, WorkerState
+from executor.reading.shapes import (
+    ActionChangeShape,
+    ActionShape,
+    LineShape,
+    QueueStats,
+    WorkerShape,
+    WorkerState,
+)
 
 __all__ = [
+    "ActionChangeShape",
     "ActionShape",
     "ExecutionFilter",
     "ExecutionRecord",
     "ExecutionShape",
     "LineShape",
     "LineStart",
+    "Match",
+    "Matches",
     "QueueStats",
     "Reader",
     "WorkerShape",

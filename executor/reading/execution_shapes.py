@@ -73,9 +73,25 @@ class HandingOver(Shape):
     pool: str
 
 
+class OutOfReach(Shape):
+    """The next hand-over, and that needs a server that the executor cannot reach."""
+
+    reason: Literal["unavailable"] = "unavailable"
+    part: str = Field(description="database or broker, as in /readyz.", examples=["broker"])
+    message: str = Field(examples=["not connected"])
+
+
 WaitingOn = Annotated[
-    WaitingOnLimit | WaitingOnPause | WaitingOnWorker | NotDue | HandingOver, Field(discriminator="reason")
+    WaitingOnLimit | WaitingOnPause | WaitingOnWorker | NotDue | HandingOver | OutOfReach,
+    Field(discriminator="reason"),
 ]
+
+
+class EstimatedStart(Shape):
+    """When it will be claimed by a worker, in at least eight of ten cases while the load stays what it is."""
+
+    earliest: AwareDatetime
+    latest: AwareDatetime
 
 
 class ExecutionRecord(Shape):
@@ -99,11 +115,17 @@ class ExecutionRecord(Shape):
     completed_at: AwareDatetime | None
     run_at: AwareDatetime | None
     expires_at: AwareDatetime | None
+    retry_of: int | None = Field(description="The ended execution that somebody asked to do again.")
 
 
 class ExecutionShape(ExecutionRecord):
     """An execution, where it stands, why it waits and what was tried."""
 
     position: int | None = Field(description="Place in its line, from 1; null when it is not in line.")
+    queue_length: int | None = Field(description="How many are in its line; null when it is not in line.")
     waiting_on: WaitingOn | None = Field(description="Why it has not started; null when it does not wait.")
+    estimated_start: EstimatedStart | None = Field(
+        description="From the recent pace of its queue; null where that says nothing: no run of the action "
+        "has ended yet, or it is paused, has no worker or a limit of 0, or a server is out of reach."
+    )
     attempts: list[AttemptShape] = Field(description="Claimed grants, oldest first.")

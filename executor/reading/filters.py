@@ -1,4 +1,4 @@
-"""Which executions a list is about."""
+"""Which executions a list, or an operation on many, is about."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,3 +17,20 @@ class ExecutionFilter:
     """This instant or later."""
     created_before: datetime | None = None
     """Earlier than this instant."""
+    worker_id: str | None = None
+    """The worker of its latest attempt."""
+    metadata: tuple[tuple[str, str], ...] = ()
+    """Each of these keys has this value, as text."""
+
+    def conditions(self, action_id: int | None) -> tuple[object, ...]:
+        """Return the parameters of the queries that filter, in their order."""
+        return (
+            action_id,
+            self.statuses,
+            self.concurrency_key,
+            self.created_after,
+            self.created_before,
+            self.worker_id,
+            [key for key, _ in self.metadata],
+            [value for _, value in self.metadata],
+        )

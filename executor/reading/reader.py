@@ -5,8 +5,9 @@ a time, so that however many people look, connections are left for the work itse
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -14,9 +15,20 @@ from common.database import Database
 from common.domain.errors import Unavailable
 from common.domain.identifiers import ExecutionId
 from executor.reading import rows
+from executor.reading.estimate import Pace, may_be_estimated
+from executor.reading.estimate_line import SLOTS_MAX
 from executor.reading.execution_shapes import HOLDERS_MAX, ExecutionRecord, ExecutionShape
 from executor.reading.filters import ExecutionFilter
-from executor.reading.shapes import ActionShape, LineShape, QueueStats, WorkerShape, WorkerState
+from executor.reading.matches import Matches
+from executor.reading.shapes import (
+    ActionChangeShape,
+    ActionShape,
+    LineShape,
+    QueueStats,
+    WorkerShape,
+    WorkerState,
+)
+from executor.reading.waiting_reason import Facts, first_trouble
 from executor.sql import query
 
 if TYPE_CHECKING:
@@ -26,6 +38,9 @@ KEYS_MAX: Final = 100
 """Most concurrency keys in the figures of one action."""
 _PAGE_BYTES_MAX: Final = 4_000_000
 _LOOKED_AT_MAX: Final = 50_000
+_GRANTS_LOOKED_AT_MAX: Final = 500
+_GRANTS_MIN: Final = 200
+_GRANTS_PER_SLOT: Final = 3
 _READINGS_MAX: Final = 2
 _TURN_TIMEOUT_SECONDS: Final = 10.0
 _ID_MAX: Final = 2**63 - 1
@@ -47,15 +62,21 @@ class WorkerStart(NamedTuple):
 class Reader:
     """Reads for people and programs. Safe to share between tasks."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, readiness: Callable[[], Mapping[str, str | None]] = dict) -> None:
+        """`readiness` names the servers, each with None or why it cannot be reached."""
         self._database = database
+        self._readiness = readiness
         self._turns = asyncio.Semaphore(_READINGS_MAX)
 
     async def execution(self, execution_id: ExecutionId) -> ExecutionShape | None:
         """Return one execution with its place, its reason to wait and its attempts."""
         async with self._turn():
             row = await self._database.fetchrow(query("execution"), execution_id)
-        return None if row is None else rows.execution_shape(row)
+        if row is None:
+            return None
+        facts = rows.waiting_facts(row, first_trouble(self._readiness()))
+        pace = await self._pace(execution_id, facts) if may_be_estimated(facts) else None
+        return rows.execution_shape(row, facts, pace)
 
     async def executions(
         self, wanted: ExecutionFilter, *, before_id: int | None, limit: int
@@ -66,26 +87,56 @@ class Reader:
         carried, within bounds.
         """
         async with self._snapshot() as connection:
-            action_id = None
-            if wanted.action_ref is not None:
-                action_id = await connection.fetchval(
-                    "SELECT id FROM action WHERE ref = $1", wanted.action_ref
-                )
-                if action_id is None:
-                    return [], None
+            action_id = await _action_id(connection, wanted)
+            if action_id is None and wanted.action_ref is not None:
+                return [], None
             found = await connection.fetch(
                 query("executions"),
                 _ID_MAX if before_id is None else before_id,
-                action_id,
-                wanted.statuses,
-                wanted.concurrency_key,
-                wanted.created_after,
-                wanted.created_before,
+                *wanted.conditions(action_id),
                 limit,
                 _PAGE_BYTES_MAX,
                 _LOOKED_AT_MAX,
             )
         return [rows.execution_record(row) for row in found if row["id"] is not None], found[0]["next_before"]
+
+    async def live_matches(self, wanted: ExecutionFilter, *, before_id: int | None, limit: int) -> Matches:
+        """Return what has not ended and passes the filter, newest first; `next_id` leads to earlier ones."""
+        async with self._snapshot() as connection:
+            action_id = await _action_id(connection, wanted)
+            if action_id is None and wanted.action_ref is not None:
+                return Matches(action_is_known=False)
+            found = await connection.fetch(
+                query("live_matches"),
+                _ID_MAX if before_id is None else before_id,
+                *wanted.conditions(action_id),
+                limit,
+                _LOOKED_AT_MAX,
+            )
+        return rows.matches(found)
+
+    async def ended_matches(
+        self, wanted: ExecutionFilter, *, after_id: int, up_to_id: int | None, limit: int
+    ) -> Matches:
+        """Return what has ended and passes the filter, oldest first; `next_id` leads to later ones.
+
+        Without `up_to_id` the newest execution of this moment is the last one looked at.
+        """
+        async with self._snapshot() as connection:
+            action_id = await _action_id(connection, wanted)
+            if action_id is None and wanted.action_ref is not None:
+                return Matches(action_is_known=False)
+            if up_to_id is None:
+                up_to_id = await connection.fetchval("SELECT coalesce(max(id), 0) FROM execution")
+            found = await connection.fetch(
+                query("ended_matches"),
+                after_id,
+                *wanted.conditions(action_id),
+                limit,
+                _LOOKED_AT_MAX,
+                up_to_id,
+            )
+        return replace(rows.matches(found), up_to_id=up_to_id)
 
     async def action(self, ref: str) -> ActionShape | None:
         """Return one action."""
@@ -96,6 +147,16 @@ class Reader:
         """Return actions in the order of their names, and the name after which the next page starts."""
         found = await self._actions(ref=None, after_ref=after_ref, limit=limit + 1)
         return found[:limit], found[limit - 1].ref if len(found) > limit else None
+
+    async def changes(
+        self, ref: str, *, before_id: int | None, limit: int
+    ) -> tuple[list[ActionChangeShape], int | None]:
+        """Return what was done to an action, newest first, and the id before which the next page starts."""
+        before = _ID_MAX if before_id is None else before_id
+        async with self._turn():
+            found = await self._database.fetch(query("action_changes"), ref, before, limit + 1)
+        shapes = [rows.action_change(row) for row in found[:limit]]
+        return shapes, shapes[-1].id if len(found) > limit else None
 
     async def queue_stats(self, ref: str) -> QueueStats | None:
         """Return how the queues of an action stand."""
@@ -121,15 +182,34 @@ class Reader:
         """Return workers, the newest first, and where the next page starts."""
         after = (None, None) if start is None else start
         async with self._turn():
-            found = await self._database.fetch(query("workers"), states, *after, limit + 1)
+            found = await self._database.fetch(query("workers"), states, *after, limit + 1, None)
         shapes = [rows.worker_shape(row) for row in found[:limit]]
         last = shapes[-1] if len(found) > limit else None
         return shapes, None if last is None else WorkerStart(last.started_at, last.id)
+
+    async def worker(self, worker_id: str) -> WorkerShape | None:
+        """Return one worker."""
+        async with self._turn():
+            row = await self._database.fetchrow(query("workers"), None, None, None, 1, worker_id)
+        return None if row is None else rows.worker_shape(row)
 
     async def _actions(self, *, ref: str | None, after_ref: str | None, limit: int) -> list[ActionShape]:
         async with self._turn():
             found = await self._database.fetch(query("actions"), ref, after_ref, limit)
         return [rows.action_shape(row) for row in found]
+
+    async def _pace(self, execution_id: ExecutionId, facts: Facts) -> Pace | None:
+        # Of a wide queue most of the latest runs have not ended.
+        wanted = max(_GRANTS_MIN, _GRANTS_PER_SLOT * (facts.max_concurrent or 0))
+        async with self._snapshot() as connection:
+            row = await connection.fetchrow(
+                query("queue_pace"),
+                execution_id,
+                _GRANTS_LOOKED_AT_MAX,
+                min(wanted, _GRANTS_LOOKED_AT_MAX),
+                SLOTS_MAX,
+            )
+        return None if row is None else rows.pace(row)
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
@@ -152,3 +232,10 @@ class Reader:
                 "SET LOCAL plan_cache_mode = force_custom_plan"
             )
             yield connection
+
+
+async def _action_id(connection: "Connection", wanted: ExecutionFilter) -> int | None:
+    if wanted.action_ref is None:
+        return None
+    found: int | None = await connection.fetchval("SELECT id FROM action WHERE ref = $1", wanted.action_ref)
+    return found

@@ -8,8 +8,12 @@ from pydantic_core import from_json
 
 from common.action_definition import RetryDefinition
 from common.domain.states import Status
+from executor.reading.estimate import Pace, estimated_start
+from executor.reading.estimate_runs import Grant
 from executor.reading.execution_shapes import AttemptShape, ErrorShape, ExecutionRecord, ExecutionShape
+from executor.reading.matches import Match, Matches
 from executor.reading.shapes import (
+    ActionChangeShape,
     ActionShape,
     HolderShape,
     KeyStats,
@@ -19,7 +23,7 @@ from executor.reading.shapes import (
     WaitingShape,
     WorkerShape,
 )
-from executor.reading.waiting_reason import Facts, waiting_on
+from executor.reading.waiting_reason import Facts, Trouble, waiting_on
 
 if TYPE_CHECKING:
     Row: TypeAlias = asyncpg.Record
@@ -30,11 +34,12 @@ def execution_record(row: "Row") -> ExecutionRecord:
     return ExecutionRecord(**_recorded(row))
 
 
-def execution_shape(row: "Row") -> ExecutionShape:
-    """Return a row of `execution`."""
-    facts = Facts(
+def waiting_facts(row: "Row", trouble: Trouble | None) -> Facts:
+    """Return what a row of `execution` says about why it waits."""
+    return Facts(
         status=Status(row["status"]),
         run_at=row["run_at"],
+        scheduled_at=row["scheduled_at"],
         position=row["position"],
         paused=row["paused"],
         max_concurrent=row["max_concurrent"],
@@ -42,11 +47,38 @@ def execution_shape(row: "Row") -> ExecutionShape:
         holders=row["holder_ids"] or (),
         pool=row["pool"],
         served=row["served"],
+        trouble=trouble,
     )
+
+
+def pace(row: "Row") -> Pace:
+    """Return a row of `queue_pace`."""
+    grants: dict[bool, list[Grant]] = {True: [], False: []}
+    for own, queued_ago, granted_ago, claimed_after, lasted in _document(row["grants"]) or ():
+        grant = Grant(
+            queued_ago=queued_ago,
+            granted_ago=max(granted_ago, 0.0),
+            claimed_after=claimed_after,
+            lasted=lasted,
+        )
+        grants[own].append(grant)
+    return Pace(
+        looked_at=row["looked_at"],
+        own=grants[True],
+        others=grants[False],
+        ages=row["ages"] or (),
+        ahead=row["ahead"],
+    )
+
+
+def execution_shape(row: "Row", facts: Facts, pace: Pace | None) -> ExecutionShape:
+    """Return a row of `execution`; without a pace no start is expected."""
     return ExecutionShape(
         **_recorded(row),
         position=row["position"],
+        queue_length=None if row["position"] is None else row["depth"],
         waiting_on=waiting_on(facts),
+        estimated_start=None if pace is None else estimated_start(facts, pace),
         attempts=[AttemptShape.model_validate(attempt) for attempt in _document(row["attempts"]) or ()],
     )
 
@@ -90,6 +122,17 @@ def action_shape(row: "Row") -> ActionShape:
         ttl=row["ttl_seconds"],
         keep_for=row["keep_for_seconds"],
     )
+
+
+def matches(found: "Sequence[Row]") -> Matches:
+    """Return rows of `live_matches` or `ended_matches`."""
+    items = [Match(row["id"], Status(row["status"])) for row in found if row["id"] is not None]
+    return Matches(items=items, next_id=found[0]["next_id"])
+
+
+def action_change(row: "Row") -> ActionChangeShape:
+    """Return a row of `action_changes`."""
+    return ActionChangeShape(**{**row, "old": _document(row["old"]), "new": _document(row["new"])})
 
 
 def worker_shape(row: "Row") -> WorkerShape:

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import AwareDatetime, Field
+from pydantic import AwareDatetime, Field, JsonValue
 
 from common.action_definition import ActionDefinition
 from executor.reading.execution_shapes import HOLDERS_MAX, Shape
@@ -82,6 +82,29 @@ class ActionShape(ActionDefinition):
     id: int
     created_at: AwareDatetime
     updated_at: AwareDatetime
+
+
+Change = Literal["created", "changed", "limit_changed", "paused", "resumed", "deleted"]
+
+
+class ActionChangeShape(Shape):
+    """What was done to an action, by whom and when."""
+
+    id: int
+    changed_at: AwareDatetime
+    changed_by: str | None = Field(
+        description="The name of the token that asked; local: none was asked for; worker: it was registered.",
+        examples=["alice"],
+    )
+    change: Change
+    old: dict[str, JsonValue] = Field(
+        description="The fields that differ, as they were; durations in seconds. Empty where it was created.",
+        examples=[{"max_concurrent": 2}],
+    )
+    new: dict[str, JsonValue] = Field(
+        description="The same fields as they are since. Empty where it was deleted.",
+        examples=[{"max_concurrent": 5}],
+    )
 
 
 WorkerState = Literal["live", "draining", "overdue", "lost", "stopped"]

@@ -2,8 +2,8 @@
 -- $1 id
 SELECT e.id, a.ref AS action_ref, e.concurrency_key, e.idempotency_key, e.status::text AS status, e.attempt,
        e.parameters, e.result, e.metadata, e.error_type, e.error_message, e.worker_id,
-       e.created_at, e.queued_at, e.scheduled_at, e.started_at, e.completed_at, e.run_at, e.expires_at,
-       a.pool, q.paused, q.max_concurrent,
+       e.created_at, e.queued_at, e.scheduled_at, e.started_at, e.completed_at, e.run_at, e.expires_at, e.retry_of,
+       a.pool, q.paused, q.max_concurrent, q.depth,
        EXISTS (
            SELECT FROM worker w
            WHERE a.pool = ANY (w.pools) AND w.lost_at IS NULL AND w.stopped_at IS NULL

@@ -1,6 +1,7 @@
 -- workers: processes, the newest first.
 --
--- $1 states, $2 started before, $3 with an id below this one where they started together, $4 rows
+-- $1 states, $2 started before, $3 with an id below this one where they started together, $4 rows, $5 only
+-- the one with this id
 SELECT w.id, w.name, w.host, w.pid, w.pools, w.concurrency, state.state, coalesce(held.running, 0) AS running,
        w.started_at, w.renewed_at, w.lease_expires_at, w.draining_at, w.stopped_at, w.lost_at
 FROM worker w
@@ -15,6 +16,7 @@ LEFT JOIN (
     SELECT s.worker_id, count(*) AS running FROM slot s
     WHERE s.worker_id IS NOT NULL AND s.finished_at IS NULL GROUP BY s.worker_id
 ) held ON held.worker_id = w.id
-WHERE ($1::text[] IS NULL OR state.state = ANY ($1))
+WHERE ($5::text IS NULL OR w.id = $5)
+  AND ($1::text[] IS NULL OR state.state = ANY ($1))
   AND ($2::timestamptz IS NULL OR (w.started_at, w.id) < ($2, $3::text))
 ORDER BY w.started_at DESC, w.id DESC LIMIT $4

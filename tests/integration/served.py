@@ -13,7 +13,7 @@ from common.database import Database
 from common.domain.identifiers import Attempt, ExecutionId
 from executor.api import ApiServices, create_app
 from executor.dead_letters import DeadLetters
-from executor.decisions import Admission, Grant, Move, Verdict
+from executor.decisions import Admission, Deletion, Grant, Move, Retried, Verdict
 from executor.queue_manager import QueueManager
 from executor.settings import ExecutorSettings
 
@@ -98,12 +98,27 @@ async def serve(database_url: str, settings: ExecutorSettings | None = None) -> 
         served.granted.extend(grants.granted)
         return verdicts
 
-    async def put_actions(definitions: Sequence[ActionDefinition]) -> None:
-        served.granted.extend((await queue_manager.put_actions(definitions)).granted)
+    async def put_actions(definitions: Sequence[ActionDefinition], changed_by: str) -> None:
+        grants = await queue_manager.put_actions(definitions, changed_by=changed_by)
+        served.granted.extend(grants.granted)
 
-    async def cancel(execution_id: ExecutionId, reason: str | None) -> Move | None:
-        moves = await queue_manager.cancel([(execution_id, reason)])
-        return moves[0] if moves else None
+    async def delete_action(ref: str, cancel_max: int, changed_by: str) -> Deletion | None:
+        return await queue_manager.delete_action(
+            ref, cancel_max=cancel_max, reason="deleted", changed_by=changed_by
+        )
+
+    async def cancel(execution_ids: Sequence[ExecutionId], reason: str | None) -> list[Move]:
+        return await queue_manager.cancel([(execution_id, reason) for execution_id in execution_ids])
+
+    async def retry(
+        requests: Sequence[tuple[ExecutionId, str | None]], traceparent: str | None
+    ) -> list[Retried]:
+        retried, grants = await queue_manager.retry(requests, traceparent=traceparent)
+        served.granted.extend(grants.granted)
+        return retried
+
+    async def drain_worker(worker_id: str) -> bool:
+        return bool(await database.fetchval("SELECT turnstile.drain_worker($1)", worker_id))
 
     app = create_app(
         ApiServices(
@@ -112,7 +127,10 @@ async def serve(database_url: str, settings: ExecutorSettings | None = None) -> 
             queue_manager=queue_manager,
             submit=submit,
             put_actions=put_actions,
+            delete_action=delete_action,
             cancel=cancel,
+            retry=retry,
+            drain_worker=drain_worker,
             dead_letters=DeadLetters(NO_BROKER, Publisher(NO_BROKER, name="test")),
             readiness=lambda: served.parts,
         )

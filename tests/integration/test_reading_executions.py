@@ -23,7 +23,7 @@ async def test_an_execution_is_shown_whole(api: Served) -> None:
     assert list(shown) == [
         "id", "action_ref", "concurrency_key", "idempotency_key", "status", "attempt", "parameters", "result",
         "error", "metadata", "worker_id", "created_at", "queued_at", "scheduled_at", "started_at",
-        "completed_at", "run_at", "expires_at", "position", "waiting_on", "attempts",
+        "completed_at", "run_at", "expires_at", "retry_of", "position", "waiting_on", "attempts",
     ]  # fmt: skip
     assert shown["parameters"] == {"x": [1, None]}
     assert shown["metadata"] == {"m": "ü"}

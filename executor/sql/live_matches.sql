@@ -1,0 +1,52 @@
+-- live_matches: executions that have not ended and pass the filters, newest first: who ends many begins at the tail
+-- of a line, so that its head is not started meanwhile.
+--
+-- They are found where they live, however long the record is. A page looks at no more than $11 of them. The first
+-- row carries in `next_id` before which id the next page starts (null: nothing is left), and may be otherwise empty.
+--
+-- To be planned for its values (`plan_cache_mode`).
+--
+-- $1 before id, $2 action id, $3 statuses, $4 concurrency key, $5 created from, $6 created before, $7 worker id,
+-- $8 metadata keys, $9 their values, $10 rows, $11 rows looked at
+WITH
+live AS NOT MATERIALIZED (
+    SELECT w.execution_id AS id, w.queue_id FROM waiting w
+    UNION ALL
+    SELECT s.execution_id, s.queue_id FROM slot s WHERE s.finished_at IS NULL
+    UNION ALL
+    SELECT d.execution_id, d.queue_id FROM delayed d
+),
+candidate AS MATERIALIZED (
+    SELECT l.id FROM live l
+    WHERE l.id < $1::bigint
+      AND ($2::bigint IS NULL
+           OR l.queue_id IN (SELECT q.id FROM action_queue q WHERE q.action_id = $2::bigint))
+    ORDER BY l.id DESC LIMIT $11::integer
+),
+page AS MATERIALIZED (
+    SELECT e.id, e.status::text AS status
+    FROM candidate c
+    JOIN execution e ON e.id = c.id
+    WHERE e.completed_at IS NULL
+      AND ($3::text[] IS NULL OR e.status::text = ANY ($3::text[]))
+      AND ($4::text IS NULL OR e.concurrency_key = $4::text)
+      AND ($5::timestamptz IS NULL OR e.created_at >= $5::timestamptz)
+      AND ($6::timestamptz IS NULL OR e.created_at < $6::timestamptz)
+      AND ($7::text IS NULL OR e.worker_id = $7::text)
+      AND (cardinality($8::text[]) = 0 OR NOT EXISTS (
+          SELECT FROM unnest($8::text[], $9::text[]) m(key, value)
+          WHERE e.metadata ->> m.key IS DISTINCT FROM m.value
+      ))
+    ORDER BY e.id DESC LIMIT $10::integer + 1
+),
+taken AS (
+    SELECT p.* FROM page p ORDER BY p.id DESC LIMIT $10::integer
+),
+-- Where the next page goes on: behind the last one taken, or where the look ended.
+rest AS (
+    SELECT CASE
+        WHEN (SELECT count(*) FROM page) > $10::integer THEN (SELECT min(t.id) FROM taken t)
+        ELSE (SELECT CASE WHEN count(*) >= $11::integer THEN min(c.id) END FROM candidate c)
+    END AS next_id
+)
+SELECT r.next_id, t.id, t.status FROM rest r LEFT JOIN taken t ON true ORDER BY t.id DESC
