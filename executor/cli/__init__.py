@@ -27,11 +27,15 @@ class _Commands(CommandsOnDemand):
         "submit": _place("submit", "submit", "Ask for an execution of an action, or for many."),
         "get": _place("executions", "get", "Show an execution: how it stands, why it waits, what was tried."),
         "list": _place("executions", "list_executions", "List executions, the newest first."),
-        "cancel": _place("executions", "cancel", "End executions; those that run are asked to stop."),
+        "watch": _place("watch", "watch", "Follow an execution to its end; the exit code tells how."),
+        "logs": _place("logs", "logs", "Print what an execution has logged."),
+        "cancel": _place("cancel_retry", "cancel", "End executions; those that run are asked to stop."),
+        "retry": _place("cancel_retry", "retry", "Do ended executions again, as new ones."),
         "audit": _place("audit", "audit", "Recount everything and compare."),
+        "top": _place("top", "top", "Show what goes on: queues, slots, workers; live on a terminal."),
         "actions": _place("actions", "app", "Define actions and look at their definitions."),
         "queue": _place("queue", "app", "Look at queues."),
-        "workers": _place("workers", "app", "Look at workers."),
+        "workers": _place("workers", "app", "Look at workers, and have one leave."),
         "dead-letters": _place("dead_letters", "app", "Look at the messages that nobody could use."),
     }
 
