@@ -1,6 +1,7 @@
 """Decides what applying a file of actions changes: each named action is new, changed or the same.
 
-Pure: definitions in, a plan out. The file says all about the actions in it and nothing about others.
+Pure: definitions in, a plan out. The file says all about the actions in it and nothing about others, unless
+these are to be pruned.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,14 +16,22 @@ class Step:
     """What becomes of one action."""
 
     definition: ActionDefinition
-    kind: Literal["create", "change", "keep"]
+    kind: Literal["create", "change", "keep", "delete"]
     changes: Mapping[str, tuple[Any, Any]]
     """What was and what will be, by field; for a new action what differs from the defaults."""
 
 
-def plan(wanted: Sequence[ActionDefinition], stored: Mapping[str, ActionDefinition]) -> list[Step]:
-    """Return a step for each wanted action, in order."""
-    return [_step(definition, stored.get(definition.ref)) for definition in wanted]
+def plan(
+    wanted: Sequence[ActionDefinition], stored: Mapping[str, ActionDefinition], *, prune: bool = False
+) -> list[Step]:
+    """Return a step for each wanted action, in order, and with `prune` one for each that is not wanted."""
+    steps = [_step(definition, stored.get(definition.ref)) for definition in wanted]
+    if prune:
+        named = {definition.ref for definition in wanted}
+        steps += [
+            Step(definition=stored[ref], kind="delete", changes={}) for ref in sorted(stored.keys() - named)
+        ]
+    return steps
 
 
 def _step(wanted: ActionDefinition, stored: ActionDefinition | None) -> Step:

@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from pydantic_core import from_json
@@ -69,6 +69,20 @@ def instant_text(text: str) -> str:
             f"not an instant: {text!r}; expected date, time and zone, like 2026-11-21T07:30:00Z"
         )
     return text
+
+
+def execution_id(text: str) -> int:
+    """Return the id of an execution that was typed."""
+    if text.isascii() and text.isdigit() and 0 < (number := int(text[:20])) < 2**63:
+        return number
+    raise typer.BadParameter(
+        f"{text[:40]!r} is not the id of an execution; expected a number like 4711, as 'executor list' shows"
+    )
+
+
+ExecutionIdArgument = Annotated[
+    int, typer.Argument(metavar="ID", parser=execution_id, help="Of an execution, like 4711.")
+]
 
 
 def _utf8(text: str) -> bytes:

@@ -68,12 +68,17 @@ def print_fields(fields: Iterable[tuple[str, object]]) -> None:
 
 def print_line(text: str, *, style: str = "") -> None:
     """Print one line on stdout."""
-    _print(Text(_plain(text), style=style))
+    _print(Text(plain(text), style=style))
+
+
+def print_text(text: str) -> None:
+    """Print text as it stands, its own line breaks and no others."""
+    typer.echo(plain(text), nl=False)
 
 
 def warn(text: str) -> None:
     """Print one line on stderr."""
-    typer.echo(_plain(text), err=True)
+    typer.echo(plain(text), err=True)
 
 
 def instant(text: str | None) -> str:
@@ -96,17 +101,21 @@ def progress(label: str, total: int | None) -> Iterator[Callable[[int], None]]:
         yield lambda steps: bar.advance(task, steps)
 
 
-def _print(what: Table | Text) -> None:
-    # By itself it takes 80 columns in a pipe, which would fold what a script is to read.
+def console_for_pipes() -> Console:
+    """Return stdout as wide as a script needs it: by itself it takes 80 columns in a pipe, and folds."""
     width = None if sys.stdout.isatty() else _PIPED_WIDTH
-    console = Console(highlight=False, markup=False, emoji=False, width=width)
-    console.print(what, soft_wrap=isinstance(what, Text))
+    return Console(highlight=False, markup=False, emoji=False, width=width)
+
+
+def _print(what: Table | Text) -> None:
+    console_for_pipes().print(what, soft_wrap=isinstance(what, Text))
 
 
 def _cell(value: object) -> Text:
-    text = "" if value is None else _plain(str(value))
+    text = "" if value is None else plain(str(value))
     return Text(text, style=_STYLES.get(text, ""))
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
+    """Return `text` without what would drive a terminal."""
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from common.command_line import command_line
-from executor.cli.actions import RefArgument
 from executor.cli.connection import Api, Json, with_api
 from executor.cli.output import JsonOption, instant, print_fields, print_json, print_line, print_table
+from executor.cli.refs import RefArgument
 
 app = command_line("Look at queues.")
 

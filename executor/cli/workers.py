@@ -1,17 +1,19 @@
-"""`executor workers list`: who is there, who left, who was lost, over the HTTP API."""
+"""`executor workers list | drain`: who is there, who left, who was lost; and have one leave."""
 
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Final
+from urllib.parse import quote
 
 import typer
 
-from common.command_line import command_line
-from executor.cli.connection import Api, Json, with_api
-from executor.cli.output import JsonOption, instant, print_json, print_table, warn
+from common.command_line import EXIT_FAILED, command_line
+from executor.cli.connection import Api, ApiRefused, Json, with_api
+from executor.cli.output import JsonOption, instant, print_json, print_line, print_table, warn
 from executor.cli.pages import read_pages
+from executor.cli.refs import complete_worker
 
-app = command_line("Look at workers.")
+app = command_line("Look at workers, and have one leave.")
 
 _HEADINGS: Final = ("WORKER", "NAME", "STATE", "RUNNING", "POOLS", "HOST", "PID", "STARTED", "RENEWED")
 
@@ -28,7 +30,7 @@ class WorkerState(StrEnum):
 
 @app.callback()
 def group() -> None:
-    """Look at workers."""
+    """Look at workers, and have one leave."""
 
 
 @app.command("list")
@@ -51,6 +53,35 @@ def list_workers(
     print_table(_HEADINGS, map(_row, items), empty="no workers")
     if next_cursor is not None:
         warn(f"there are more: --limit {limit * 2}")
+
+
+@app.command()
+@with_api
+def drain(
+    api: Api,
+    worker_ids: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="ID", autocompletion=complete_worker, help="As 'executor workers list' shows them."
+        ),
+    ],
+    as_json: JsonOption = False,
+) -> None:
+    """Have workers take nothing new, end or give back what they run, and leave."""
+    refused = 0
+    for worker_id in worker_ids:
+        try:
+            worker = api.post(f"/workers/{quote(worker_id, safe='')}/drain")
+        except ApiRefused as refusal:
+            refused += 1
+            warn(f"{worker_id}: {refusal.message}")
+            continue
+        if as_json:
+            print_json(worker, on_one_line=True)
+        else:
+            print_line(f"{worker_id}: {worker['state']}; {worker['running']} still run")
+    if refused:
+        raise typer.Exit(EXIT_FAILED)
 
 
 def _row(worker: Json) -> Sequence[object]:
