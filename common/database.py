@@ -95,7 +95,9 @@ class Database:
             except (*_CONNECTION_TROUBLE, *_NOT_LET_IN) as error:
                 if str(error) != reason:
                     reason = self.last_error = str(error) or type(error).__name__
-                    logger.warning("database_unreachable url=%s reason=%s", shown_url(self._url), reason)
+                    logger.warning(
+                        "database_unreachable", extra={"url": shown_url(self._url), "reason": reason}
+                    )
                 await asyncio.sleep(delay_seconds)
                 delay_seconds = min(delay_seconds * 2, 5.0)
             else:

@@ -6,6 +6,8 @@
 
 from typing import Final
 
+from common.domain.errors import Code
+from common.domain.states import Status, is_terminal
 from common.telemetry.instruments import Meter
 
 METER: Final = Meter()
@@ -14,12 +16,13 @@ ADMITTED: Final = METER.counter("turnstile_admitted_total", "Executions taken in
 DUPLICATES: Final = METER.counter(
     "turnstile_duplicates_total", "Requests whose execution was in the record already.", "action_ref"
 )
-REFUSED: Final = METER.counter("turnstile_refused_total", "Requests refused, by code.", "code")
+REFUSED: Final = METER.counter("turnstile_refused_total", "Requests refused, by code.", "code", known=Code)
 GRANTED: Final = METER.counter("turnstile_granted_total", "Slots given.", "action_ref")
 SETTLED: Final = METER.counter(
     "turnstile_settled_total",
     "Ended attempts whose slot was freed, and ends without a slot; delayed or queued: it will run again.",
     "status",
+    known=(status for status in Status if is_terminal(status)),
 )
 NOT_APPLIED: Final = METER.counter(
     "turnstile_not_applied_total",
@@ -28,13 +31,22 @@ NOT_APPLIED: Final = METER.counter(
     "reason",
 )
 REPAIRS: Final = METER.counter(
-    "turnstile_repairs_total", "What the watchdog did because a message was lost.", "repair"
+    "turnstile_repairs_total",
+    "What the watchdog did because a message was lost.",
+    "repair",
+    known=("offer_repeated", "completion_repeated", "stop_repeated", "slot_granted"),
 )
 RECLAIMS: Final = METER.counter(
-    "turnstile_reclaims_total", "Attempts taken back from lost workers, by what became of them.", "status"
+    "turnstile_reclaims_total",
+    "Attempts taken back from lost workers, by what became of them.",
+    "status",
+    known=(Status.QUEUED, Status.ABANDONED),
 )
 STOPS_ENFORCED: Final = METER.counter(
-    "turnstile_stops_enforced_total", "Overdue attempts ended without their worker.", "status"
+    "turnstile_stops_enforced_total",
+    "Overdue attempts ended without their worker.",
+    "status",
+    known=(Status.TIMEOUT, Status.CANCELLED),
 )
 DRIFT_FOUND: Final = METER.counter(
     "turnstile_drift_found_total", "Queues whose counters were not the count of their rows."
@@ -43,7 +55,10 @@ DRIFT_REPAIRED: Final = METER.counter(
     "turnstile_drift_repaired_total", "Queues whose counters were put right."
 )
 DEAD_LETTERED: Final = METER.counter(
-    "turnstile_dead_lettered_total", "Messages put to the dead letters by this process, by code.", "code"
+    "turnstile_dead_lettered_total",
+    "Messages put to the dead letters by this process, by code.",
+    "code",
+    known=Code,
 )
 SWEEP_FAILURES: Final = METER.counter(
     "turnstile_sweep_failures_total",

@@ -5,6 +5,7 @@
 
 from typing import Final
 
+from common.domain.errors import Code
 from common.telemetry.instruments import Meter
 
 METER: Final = Meter()
@@ -25,7 +26,10 @@ NOT_APPLIED: Final = METER.counter(
     "reason",
 )
 DEAD_LETTERED: Final = METER.counter(
-    "turnstile_dead_lettered_total", "Messages put to the dead letters by this process, by code.", "code"
+    "turnstile_dead_lettered_total",
+    "Messages put to the dead letters by this process, by code.",
+    "code",
+    known=Code,
 )
 LEASES_LOST: Final = METER.counter(
     "turnstile_leases_lost_total", "Leases lost: what ran was killed, and the worker registered anew."

@@ -113,9 +113,14 @@ class Meter:
         self.instruments: list[Instrument] = list(instruments)
         self.action_refs = Names(ACTION_REFS_MAX)
 
-    def counter(self, name: str, meaning: str, *labels: str) -> Counter:
-        """Declare a counter."""
+    def counter(self, name: str, meaning: str, *labels: str, known: Iterable[str] = ()) -> Counter:
+        """Declare a counter; those with a `known` label value stand at zero from the start.
+
+        Who looks for an increase would not see the first one of a value that was never there.
+        """
         counter = Counter(name, meaning, labels)
+        for value in known:
+            counter.add(value, count=0)
         self.instruments.append(counter)
         return counter
 

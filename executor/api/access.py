@@ -15,6 +15,7 @@ from common.domain.errors import Code
 from executor.api.problems import Problem, answer, problem
 from executor.api.roles import READING, role_of
 from executor.bearers import Bearer, Bearers, Role
+from executor.metrics import REFUSED
 
 _SHOW_A_TOKEN: Final = "header Authorization: send 'Bearer <token>' with a token of this service"
 
@@ -32,6 +33,7 @@ class Gate:
         if refused is None:
             await self._app(scope, receive, send)
         else:
+            REFUSED.add(refused.code)
             await answer(refused)(scope, receive, send)
 
     def _refused(self, scope: Scope) -> Problem | None:
