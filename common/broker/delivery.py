@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from common.broker.bulk_channel import BulkChannel
 
-HeaderValue = str | int | bool | None
+HeaderValue = str | int | bool | tuple[str, ...] | None
 """What our own headers hold: AMQP tables allow more, our messages need no more."""
 
 

@@ -130,7 +130,7 @@ _shared_short = lru_cache(maxsize=256)(_short)
 # typed: True and 1 are equal as keys and different on the wire.
 @lru_cache(maxsize=512, typed=True)
 def _typed_value(value: HeaderValue) -> bytes:
-    return encode.encode_table_value(value)
+    return encode.encode_table_value([*value] if isinstance(value, tuple) else value)
 
 
 def _header_table(items: tuple[tuple[str, HeaderValue], ...]) -> bytes:
