@@ -11,13 +11,21 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from common.callback_url import CallbackUrl
-from common.domain.durations import parse_duration
+from common.domain.durations import SECONDS_MAX, parse_duration
 
 _REF = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,199}")
 _POOL = re.compile(r"[A-Za-z0-9_\-]{1,64}")
 _POINTER = re.compile(r"(?:/(?:[^~/]|~0|~1)*)+")
 
-Duration = Annotated[float, BeforeValidator(parse_duration)]
+_Written = Annotated[str, Field(pattern=r"^([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+$|^[0-9]+(\.[0-9]+)?$")]
+_Seconds = Annotated[float, Field(ge=0, le=SECONDS_MAX)]
+
+Duration = Annotated[
+    float,
+    BeforeValidator(
+        parse_duration, json_schema_input_type=Annotated[_Seconds | _Written, Field(examples=["5m", 90])]
+    ),
+]
 """Seconds, read from `250ms`, `30s`, `1h30m` or a number."""
 
 

@@ -25,7 +25,16 @@ class Ready(BaseModel):
 
 _NOT_READY: dict[str, Any] = {
     "description": "unavailable; `parts` says which and why",
-    "content": {PROBLEM_JSON: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    "content": {
+        PROBLEM_JSON: {
+            "schema": {"$ref": "#/components/schemas/Problem"},
+            "example": problem(
+                Code.UNAVAILABLE,
+                "broker: connection refused",
+                parts={"database": None, "broker": "connection refused"},
+            ).model_dump(mode="json"),
+        }
+    },
 }
 
 
