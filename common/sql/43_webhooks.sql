@@ -167,11 +167,12 @@ SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 AS $$
 DECLARE
+    settled_before timestamptz := clock_timestamp() - make_interval(secs => in_keep_seconds);
     cleaned integer;
 BEGIN
     WITH old AS MATERIALIZED (
         SELECT d.execution_id FROM webhook_delivery d
-        WHERE d.settled_at < clock_timestamp() - make_interval(secs => in_keep_seconds)
+        WHERE d.settled_at < settled_before
         ORDER BY d.settled_at LIMIT in_limit FOR UPDATE SKIP LOCKED
     )
     DELETE FROM webhook_delivery d USING old o WHERE d.execution_id = ANY (ARRAY[o.execution_id]);

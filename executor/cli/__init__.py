@@ -36,6 +36,7 @@ class _Commands(CommandsOnDemand):
         "actions": _place("actions", "app", "Define actions and look at their definitions."),
         "queue": _place("queue", "app", "Look at queues."),
         "workers": _place("workers", "app", "Look at workers, and have one leave."),
+        "webhooks": _place("webhooks", "app", "Look at webhooks, and have them posted once more."),
         "dead-letters": _place("dead_letters", "app", "Look at the messages that nobody could use."),
     }
 

@@ -1,11 +1,12 @@
 -- webhooks: deliveries in any of the states $1, with execution ids below $2, the newest first. $3 rows
--- One look by the index for each state: however few there are of one, no other is read for it.
+-- One look by the index for each state: however few there are of one, no other is read for it. As bounds, the state
+-- stays a part of the order: as a constant it would let the planner go through all states by the primary key.
 SELECT d.execution_id, d.event_id, a.ref AS action_ref, e.status::text AS execution_status, d.url, d.state, d.attempts,
        d.due_at, d.claimed_until, d.last_status, d.last_error, d.created_at, d.settled_at
 FROM unnest($1::text[]) s(state)
 CROSS JOIN LATERAL (
-    SELECT * FROM webhook_delivery d WHERE d.state = s.state AND d.execution_id < $2
-    ORDER BY d.execution_id DESC LIMIT $3
+    SELECT * FROM webhook_delivery d WHERE d.state BETWEEN s.state AND s.state AND d.execution_id < $2
+    ORDER BY d.state DESC, d.execution_id DESC LIMIT $3
 ) d
 LEFT JOIN execution e ON e.id = ANY (ARRAY[d.execution_id])
 LEFT JOIN action a ON a.id = e.action_id

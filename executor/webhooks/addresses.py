@@ -10,7 +10,7 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final, TypeAlias
 
 import httpx
@@ -25,6 +25,18 @@ _TRIED_MAX: Final = 3
 _RESOLVERS_MAX: Final = 8
 _TRANSLATED: Final = IPv6Network("64:ff9b::/96")
 """Where a translator answers for IPv4 addresses (RFC 6052): the last 32 bits."""
+_SPECIAL: Final = tuple(
+    ip_network(network)
+    for network in (
+        "192.0.0.0/24",
+        "192.88.99.0/24",
+        "64:ff9b:1::/48",
+        "2001::/23",
+        "3fff::/20",
+        "5f00::/16",
+    )
+)
+"""Special purposes (RFC 6890 and its successors) that not every Python version knows."""
 
 
 class AddressRefused(TurnstileError):
@@ -37,6 +49,8 @@ def is_public(address: Address) -> bool:
         case IPv6Address() if (embedded := _embedded(address)) is not None:
             return is_public(embedded)
         case IPv6Address() if address.is_site_local:
+            return False
+        case _ if any(address in network for network in _SPECIAL):
             return False
         case _:
             return address.is_global and not (

@@ -13,6 +13,7 @@ from uuid import UUID
 
 import httpx
 
+from common.callback_url import check_callback_url
 from common.domain.durations import SECONDS_MAX
 from executor.webhooks.addresses import AddressRefused
 from executor.webhooks.judgement import Answer
@@ -48,11 +49,12 @@ class Poster:
             **({"traceparent": traceparent} if traceparent else {}),
         }
         try:
-            return await self._answered(url, headers, body, now)
+            # It may have been stored before URLs were checked.
+            return await self._answered(check_callback_url(url), headers, body, now)
         except AddressRefused as error:
             return Answer(error=str(error), is_final=True)
-        except (httpx.InvalidURL, httpx.UnsupportedProtocol, UnicodeError) as error:
-            return Answer(error=f"callback_url: {error}", is_final=True)
+        except (httpx.InvalidURL, ValueError) as error:
+            return Answer(error=f"callback_url: {error}"[:_ERROR_CHARS_MAX], is_final=True)
         except httpx.HTTPError as error:
             return Answer(error=f"{type(error).__name__}: {str(error) or 'no answer'}"[:_ERROR_CHARS_MAX])
 

@@ -1,0 +1,207 @@
+"""Deliverers over a real database and a real receiver: what is due is posted, once, until it is settled."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from pydantic_core import from_json
+
+from common.database import Database
+from executor.settings import ExecutorSettings
+from executor.webhooks.deliverer import Deliverer
+from executor.webhooks.record import WebhookRecord
+from tests.integration.protocol import Protocol
+from tests.webhooks.receiver import Receiver, receiving
+
+SETTINGS: dict[str, Any] = {
+    "webhook_allow_private": True,
+    "webhook_secret": "sixteen or more bytes",
+    "webhook_timeout": 2.0,
+    "webhook_retry_delay": 0.01,
+    "webhook_attempts": 3,
+    "watchdog_interval": 0.05,
+}
+
+
+@asynccontextmanager
+async def delivering(database_url: str, count: int = 1, **settings: Any) -> AsyncIterator[list[Deliverer]]:
+    """Let so many replicas deliver; at the end each has ended what it had under way."""
+    databases = [Database(database_url, application_name="test", connections_max=4) for _ in range(count)]
+    for database in databases:
+        await database.open()
+    chosen = ExecutorSettings(**{**SETTINGS, **settings})
+    deliverers = [Deliverer(chosen, database) for database in databases]
+    stop = asyncio.Event()
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for deliverer in deliverers:
+                tasks.create_task(deliverer.run(stop), name="deliverer")
+            try:
+                yield deliverers
+            finally:
+                stop.set()
+    finally:
+        for database in databases:
+            await database.close()
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(30):
+        while not await condition():
+            await asyncio.sleep(0.01)
+
+
+async def settled(protocol: Protocol, count: int = 1) -> dict[int, Any]:
+    """Wait until so many are delivered or given up; return them."""
+    found: list[Any] = []
+
+    async def are_settled() -> bool:
+        found[:] = await protocol.connection.fetch("SELECT * FROM webhook_delivery WHERE state <> 'pending'")
+        return len(found) >= count
+
+    await until(are_settled)
+    return {row["execution_id"]: row for row in found}
+
+
+async def ended(protocol: Protocol, url: str, count: int = 1) -> list[int]:
+    ids = await protocol.submit(count=count, callback_url=url)
+    await protocol.claim(*ids)
+    await protocol.finish(*ids, result_json='{"total": 7}')
+    await protocol.settle(*((i, 1) for i in ids))
+    return ids
+
+
+@pytest.fixture(autouse=True)
+async def action(protocol: Protocol) -> None:
+    await protocol.put("a")
+
+
+async def test_the_end_is_told_as_the_message_tells_it(
+    protocol: Protocol, database_url: str, receiver: Receiver
+) -> None:
+    (one,) = await ended(protocol, receiver.url)
+    async with delivering(database_url):
+        row = (await settled(protocol))[one]
+    (got,) = receiver.received
+    body = from_json(got.body)
+    assert (body["execution_id"], body["action_ref"], body["status"]) == (one, "a", "completed")
+    assert (body["result"], body["error"], body["attempt"]) == ({"total": 7}, None, 1)
+    assert got.headers["webhook-id"] == str(row["event_id"])
+    assert got.headers["webhook-signature"].startswith("v1,")
+    assert (row["state"], row["attempts"], row["last_status"]) == ("delivered", 1, 200)
+
+
+async def test_what_fails_is_posted_again_with_the_same_event_until_it_is_delivered(
+    protocol: Protocol, database_url: str, receiver: Receiver
+) -> None:
+    receiver.says("503 Down", b"later")
+    receiver.says("429 Slow down")
+    receiver.says("204 Done")
+    (one,) = await ended(protocol, receiver.url)
+    async with delivering(database_url):
+        row = (await settled(protocol))[one]
+    assert (row["state"], row["attempts"]) == ("delivered", 3)
+    assert {got.headers["webhook-id"] for got in receiver.received} == {str(row["event_id"])}
+    assert len({got.body for got in receiver.received}) == 1
+
+
+@pytest.mark.parametrize(("answer", "posts"), [("410 Gone", 1), ("500 Broken", 3)])
+async def test_a_refusal_is_final_at_once_and_a_failure_after_the_last_attempt(
+    protocol: Protocol, database_url: str, receiver: Receiver, answer: str, posts: int
+) -> None:
+    receiver.says(answer, b"nobody here")
+    (one,) = await ended(protocol, receiver.url)
+    async with delivering(database_url):
+        row = (await settled(protocol))[one]
+    assert (row["state"], row["attempts"], row["last_error"]) == (
+        "failed",
+        posts,
+        f"{answer}: nobody here",
+    )
+    assert len(receiver.received) == posts
+
+
+async def test_no_answer_in_time_is_a_failure(
+    protocol: Protocol, database_url: str, receiver: Receiver
+) -> None:
+    receiver.answers = [None]
+    (one,) = await ended(protocol, receiver.url)
+    async with delivering(database_url, webhook_timeout=0.1, webhook_attempts=1):
+        row = (await settled(protocol))[one]
+    assert (row["state"], row["last_status"]) == ("failed", None)
+
+
+async def test_two_replicas_post_each_end_once(
+    protocol: Protocol, database_url: str, receiver: Receiver
+) -> None:
+    ids = await ended(protocol, receiver.url, 60)
+    async with delivering(database_url, 2):
+        found = await settled(protocol, 60)
+    assert sorted(from_json(got.body)["execution_id"] for got in receiver.received) == ids
+    assert {row["attempts"] for row in found.values()} == {1}
+    assert receiver.most_at_once <= 8
+
+
+async def test_a_word_from_settle_is_enough(
+    protocol: Protocol, database_url: str, receiver: Receiver
+) -> None:
+    async with delivering(database_url, watchdog_interval=3600.0) as (deliverer,):
+        await ended(protocol, receiver.url, 20)
+        deliverer.due()
+        await settled(protocol, 20)
+        deliverer.due()
+
+
+async def test_a_receiver_that_hangs_holds_up_no_other(
+    protocol: Protocol, database_url: str, receiver: Receiver
+) -> None:
+    async with receiving() as gone:
+        gone.answers = [None]
+        await ended(protocol, gone.url, 40)
+        ids = await ended(protocol, receiver.url, 10)
+        async with delivering(database_url, webhook_timeout=30.0, webhook_concurrency=12):
+            found = await settled(protocol, 10)
+            # Nothing of the one that hangs has ended: what did end did not wait for it.
+            assert sorted(found) == ids
+            await protocol.connection.execute("UPDATE webhook_delivery SET due_at = now() + interval '1 d'")
+            gone.stop_hanging()
+
+
+async def test_an_execution_that_is_gone_ends_its_delivery(
+    protocol: Protocol, database_url: str, receiver: Receiver
+) -> None:
+    (one,) = await ended(protocol, receiver.url)
+    await protocol.connection.execute("DELETE FROM execution")
+    async with delivering(database_url):
+        row = (await settled(protocol))[one]
+    assert (row["state"], receiver.received) == ("failed", [])
+    assert "not in the record" in row["last_error"]
+
+
+async def test_a_private_address_is_refused_unless_it_is_allowed_and_can_be_replayed_then(
+    protocol: Protocol, database_url: str, receiver: Receiver
+) -> None:
+    (one,) = await ended(protocol, receiver.url)
+    async with delivering(database_url, webhook_allow_private=False):
+        row = (await settled(protocol))[one]
+        assert (row["state"], receiver.received) == ("failed", [])
+        assert "TURNSTILE_WEBHOOK_ALLOW_PRIVATE" in row["last_error"]
+    await WebhookRecord(protocol.database).replay(None, limit=10)
+    async with delivering(database_url):
+        assert (await settled(protocol))[one]["state"] == "delivered"
+
+
+async def test_what_is_under_way_at_the_stop_is_ended(
+    protocol: Protocol, database_url: str, receiver: Receiver
+) -> None:
+    receiver.delay_seconds = 0.2
+
+    async def is_received() -> bool:
+        return bool(receiver.received)
+
+    (one,) = await ended(protocol, receiver.url)
+    async with delivering(database_url):
+        await until(is_received)
+    assert (await settled(protocol))[one]["state"] == "delivered"
