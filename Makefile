@@ -61,6 +61,10 @@ chaos: $(READY) ## Break a loaded system at random for ten minutes (CHAOS_SEED=,
 crash: $(READY) ## Kill a process at every crash point, the 1st, 2nd and 7th time
 	@$(BIN)/python -m tests.crash
 
+.PHONY: cluster
+cluster: $(READY) ## Lose one of three brokers, and the primary of a database with a standby, under load
+	@CLUSTER=1 $(BIN)/python -m pytest tests/cluster $(ARGS)
+
 .PHONY: stress
 stress: $(READY) ## Load a private installation, check its whole history, write stress-report/ (ARGS=--preset ...)
 	@$(BIN)/stress run --local $(ARGS)
