@@ -1,23 +1,33 @@
 """Decides what an execution waits for, from facts of one snapshot (P10).
 
 Pure; `queue_stats.sql` sorts whole queues by the same order of reasons, and a test keeps the two equal.
-The nearest reason wins: paused, then the limit, then the lack of a worker. So one that waits for the limit
-names the holders of the slots, and a holder that no worker claims names that in turn.
+The nearest reason wins: paused, then the limit, then the lack of a worker, then a server out of reach. So
+one that waits for the limit names the holders of the slots, and a holder that no worker claims names that in
+turn. `queue_stats` counts what only a server out of reach holds up with what waits for its hand-over.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from common.domain.states import Status
 from executor.reading.execution_shapes import (
     HandingOver,
     NotDue,
+    OutOfReach,
     WaitingOn,
     WaitingOnLimit,
     WaitingOnPause,
     WaitingOnWorker,
 )
+
+
+class Trouble(NamedTuple):
+    """A server that the executor cannot reach, and why."""
+
+    part: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +36,8 @@ class Facts:
 
     status: Status
     run_at: datetime | None
+    scheduled_at: datetime | None
+    """When its latest slot was granted."""
     position: int | None
     """Place in line, from 1; None when it is not in line."""
     paused: bool
@@ -36,6 +48,13 @@ class Facts:
     pool: str
     served: bool
     """A live worker serves the pool."""
+    trouble: Trouble | None
+    """None while all servers can be reached."""
+
+
+def first_trouble(parts: Mapping[str, str | None]) -> Trouble | None:
+    """Return the first part that is not well; `parts` as /readyz shows them."""
+    return next((Trouble(part, message) for part, message in parts.items() if message is not None), None)
 
 
 def waiting_on(facts: Facts) -> WaitingOn | None:
@@ -65,4 +84,8 @@ def _in_line(facts: Facts) -> WaitingOn:
 
 
 def _startable(facts: Facts) -> WaitingOn:
-    return HandingOver(pool=facts.pool) if facts.served else WaitingOnWorker(pool=facts.pool)
+    if not facts.served:
+        return WaitingOnWorker(pool=facts.pool)
+    if facts.trouble is not None:
+        return OutOfReach(part=facts.trouble.part, message=facts.trouble.message)
+    return HandingOver(pool=facts.pool)

@@ -23,7 +23,8 @@ async def test_an_execution_is_shown_whole(api: Served) -> None:
     assert list(shown) == [
         "id", "action_ref", "concurrency_key", "idempotency_key", "status", "attempt", "parameters", "result",
         "error", "metadata", "worker_id", "created_at", "queued_at", "scheduled_at", "started_at",
-        "completed_at", "run_at", "expires_at", "retry_of", "position", "waiting_on", "attempts",
+        "completed_at", "run_at", "expires_at", "retry_of", "position", "queue_length", "waiting_on",
+        "estimated_start", "attempts",
     ]  # fmt: skip
     assert shown["parameters"] == {"x": [1, None]}
     assert shown["metadata"] == {"m": "ü"}
@@ -51,7 +52,7 @@ async def test_the_position_is_exact_and_the_limit_names_its_holders(api: Served
     await api.http.post(f"/api/v1/executions/{ids[3]}/cancel")
     for position, execution_id in enumerate([ids[2], ids[4], ids[5]], start=1):
         shown = await api.get(f"/executions/{execution_id}")
-        assert shown["position"] == position
+        assert (shown["position"], shown["queue_length"]) == (position, 3)
         assert shown["waiting_on"] == {
             "reason": "limit",
             "max_concurrent": 2,
