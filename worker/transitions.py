@@ -9,9 +9,9 @@ belong to that run. Next: `worker.metrics`, `common.telemetry.spans`.
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from typing import Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from common.broker.delivery import Delivery
 from common.domain.states import Status
@@ -19,6 +19,9 @@ from common.telemetry import tracing
 from worker.attempt_values import log_fields
 from worker.metrics import ENDED, HANDED_BACK, METER, NOT_APPLIED, RUN_SECONDS, WAIT_SECONDS
 from worker.record import Claim, Offer, Verdict
+
+if TYPE_CHECKING:
+    from common.telemetry.spans import Spans
 
 logger = logging.getLogger(__name__)
 
@@ -32,13 +35,14 @@ _NOT_APPLIED_EVENTS: Final[Mapping[Write, str]] = {
 _BAD_ENDS: Final = frozenset({Status.FAILED, Status.TIMEOUT})
 
 
-@contextmanager
-def processing(claim: Claim, delivery: Delivery, *, offered_at: float) -> Iterator[Claim]:
+def processing(claim: Claim, delivery: Delivery, *, offered_at: float) -> AbstractContextManager[Claim]:
     """Trace what is made of an offer; yields the claim, whose trace context is then this step's."""
     spans = tracing.active()
-    if spans is None:
-        yield claim
-        return
+    return nullcontext(claim) if spans is None else _processing(spans, claim, delivery, offered_at)
+
+
+@contextmanager
+def _processing(spans: "Spans", claim: Claim, delivery: Delivery, offered_at: float) -> Iterator[Claim]:
     span = spans.begin_message(
         "process",
         delivery.routing_key,
@@ -72,13 +76,14 @@ def running(claim: Claim) -> Iterator[Claim]:
         RUN_SECONDS.observe(time.monotonic() - started_at, METER.action_refs[claim.action_ref])
 
 
-@contextmanager
-def telling(claim: Claim) -> Iterator[None]:
+def telling(claim: Claim) -> AbstractContextManager[None]:
     """Trace that the end is told, until the broker has confirmed it."""
     spans = tracing.active()
-    if spans is None:
-        yield
-        return
+    return nullcontext() if spans is None else _telling(spans, claim)
+
+
+@contextmanager
+def _telling(spans: "Spans", claim: Claim) -> Iterator[None]:
     span = spans.begin_message("send", "execution.completed", parent=claim.traceparent)
     try:
         yield

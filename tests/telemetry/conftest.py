@@ -40,13 +40,21 @@ class Told:
     http: httpx.AsyncClient
     receiver: Receiver
 
-    async def executor(self) -> Scrape:
-        return await self._scrape(f"{self.system.http_url}/metrics")
+    async def executor(self, name: str, value: float, **labels: str) -> Scrape:
+        """Scrape the executor until this figure has this value."""
+        return await self._scrape(self.system.http_url, name, value, labels)
 
-    async def worker(self) -> Scrape:
-        return await self._scrape(f"{self.system.workers[0].http_url}/metrics")
+    async def worker(self, name: str, value: float, **labels: str) -> Scrape:
+        """Scrape the worker until this figure has this value."""
+        return await self._scrape(self.system.workers[0].http_url, name, value, labels)
 
-    async def _scrape(self, url: str) -> Scrape:
+    async def _scrape(self, url: str, name: str, value: float, labels: dict[str, str]) -> Scrape:
+        async with asyncio.timeout(_SEEN_SECONDS):
+            while (scrape := await self._scraped(f"{url}/metrics")).value(name, **labels) != value:
+                await asyncio.sleep(0.05)
+        return scrape
+
+    async def _scraped(self, url: str) -> Scrape:
         answer = await self.http.get(url)
         assert answer.status_code == 200, answer.text
         families = text_string_to_metric_families(answer.text)

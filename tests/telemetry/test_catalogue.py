@@ -156,6 +156,8 @@ def events() -> list[tuple[str, str, str]]:
                 case ast.Call(func=ast.Attribute(value=ast.Name(id="logger"), attr=level), args=[event, *_]):
                     if level in LEVELS:
                         found.append((f"{file.name}:{node.lineno}", level, ast.unparse(event)))
+                case _:
+                    pass
     return found
 
 

@@ -23,9 +23,7 @@ async def test_both_services_count_and_time_what_passed_through_them(told: Told)
     refused = await told.http.post(f"{told.system.http_url}/api/v1/executions", json={"action": "one"})
     assert refused.status_code == 422
 
-    executor = await told.executor()
-    while executor.value("turnstile_settled_total", status="completed") != RUNS + 1:
-        executor = await told.executor()
+    executor = await told.executor("turnstile_settled_total", RUNS + 1, status="completed")
     assert executor.value("turnstile_admitted_total", action_ref="one") == RUNS + 1
     assert executor.value("turnstile_duplicates_total", action_ref="one") == 1
     assert executor.value("turnstile_granted_total", action_ref="one") == RUNS + 1
@@ -37,8 +35,7 @@ async def test_both_services_count_and_time_what_passed_through_them(told: Told)
     assert (executor.value("turnstile_hand_over_seconds_count") or 0) >= 1
     assert executor.value("turnstile_drift_found_total") == 0
 
-    worker = await told.worker()
-    assert worker.value("turnstile_ended_total", action_ref="one", status="completed") == RUNS + 1
+    worker = await told.worker("turnstile_ended_total", RUNS + 1, action_ref="one", status="completed")
     assert worker.value("turnstile_ended_total", action_ref="scripted", status="failed") == 1
     for histogram in ("turnstile_wait_seconds", "turnstile_run_seconds"):
         assert worker.value(f"{histogram}_count", action_ref="one") == RUNS + 1
@@ -48,9 +45,7 @@ async def test_both_services_count_and_time_what_passed_through_them(told: Told)
 async def test_gauges_show_the_line_its_limit_and_who_serves_it(told: Told) -> None:
     await told.client.submit_many([Request(action_ref="hold") for _ in range(3)])
     held = {"action_ref": "hold"}
-    executor = await told.executor()
-    while executor.value("turnstile_queue_depth", **held) != 2:
-        executor = await told.executor()
+    executor = await told.executor("turnstile_queue_depth", 2, **held)
     assert executor.value("turnstile_slots_held", **held) == 1
     assert executor.value("turnstile_slot_limit", **held) == 1
     assert (executor.value("turnstile_queue_oldest_seconds", **held) or 0) > 0
@@ -59,9 +54,7 @@ async def test_gauges_show_the_line_its_limit_and_who_serves_it(told: Told) -> N
     assert executor.value("turnstile_publisher_blocked") == 0
     assert executor.value("turnstile_sweep_last_success_timestamp_seconds", sweep="reclaim_lost")
 
-    worker = await told.worker()
-    while worker.value("turnstile_worker_running") != 1:
-        worker = await told.worker()
+    worker = await told.worker("turnstile_worker_running", 1)
     assert worker.value("turnstile_worker_concurrency") == 10
     age_seconds = worker.value("turnstile_worker_lease_age_seconds")
     duration_seconds = worker.value("turnstile_worker_lease_duration_seconds")
@@ -72,9 +65,7 @@ async def test_gauges_show_the_line_its_limit_and_who_serves_it(told: Told) -> N
     for execution in page.items:
         await told.client.cancel(execution.id)
     await told.client.wait_many([execution.id for execution in page.items])
-    executor = await told.executor()
-    while executor.value("turnstile_slots_held", **held) != 0:
-        executor = await told.executor()
+    executor = await told.executor("turnstile_slots_held", 0, **held)
     assert executor.value("turnstile_queue_depth", **held) == 0
 
 
