@@ -64,4 +64,4 @@ SELECT a.id AS action_id, a.ref AS action_ref, a.max_concurrent, a.paused,
            ) k
        ) AS by_key
 FROM action a CROSS JOIN total t CROSS JOIN worked w
-WHERE a.ref = $1
+WHERE a.ref = $1 AND a.deleted_at IS NULL
