@@ -40,16 +40,19 @@ BEGIN
                    (SELECT p.executions FROM pruned_count p WHERE p.queue_id = q.id), 0)) - in_keep_count
         INTO excess FROM action_queue q WHERE q.action_id = in_action_id;
     END IF;
-    -- Ids and births are in one order: behind the first that is too young all are.
+    -- Ids and births are in one order: behind the first that is too young all are. The action by its bounds: as a
+    -- constant it would be no part of the order, and other actions' executions be passed by one by one.
     SELECT e.created_at INTO last_created_at FROM execution e
-    WHERE e.action_id = in_action_id AND e.id > in_after_id ORDER BY e.action_id, e.id LIMIT 1;
+    WHERE e.action_id BETWEEN in_action_id AND in_action_id AND e.id > in_after_id
+    ORDER BY e.action_id, e.id LIMIT 1;
     IF last_created_at IS NULL OR (coalesce(excess, 0) <= 0 AND (last_created_at < kept_since) IS NOT TRUE) THEN
         RETURN;
     END IF;
 
     WITH looked AS MATERIALIZED (
         SELECT e.id, e.created_at, e.completed_at FROM execution e
-        WHERE e.action_id = in_action_id AND e.id > in_after_id ORDER BY e.action_id, e.id LIMIT in_limit
+        WHERE e.action_id BETWEEN in_action_id AND in_action_id AND e.id > in_after_id
+        ORDER BY e.action_id, e.id LIMIT in_limit
     ),
     prunable AS (
         SELECT l.id, l.completed_at, row_number() OVER (ORDER BY l.id) AS rank
@@ -123,7 +126,7 @@ SET jit = off
 AS $$
 DECLARE
     kept record;
-    found record;
+    batch record;
     left_to_look integer := in_limit;
 BEGIN
     next_action_id := in_action_id;
@@ -144,12 +147,12 @@ BEGIN
         IF kept.id <> next_action_id THEN
             next_id := 0;
         END IF;
-        SELECT * INTO found FROM turnstile.prune_action(
+        SELECT * INTO batch FROM turnstile.prune_action(
             kept.id, next_id, kept.seconds, kept.executions, in_rest_seconds, left_to_look);
-        left_to_look := left_to_look - found.looked_at;
-        pruned := pruned + found.pruned;
-        next_id := found.next_id;
-        next_action_id := CASE WHEN found.next_id = 0 THEN kept.id + 1 ELSE kept.id END;
+        left_to_look := left_to_look - batch.looked_at;
+        pruned := pruned + batch.pruned;
+        next_id := batch.next_id;
+        next_action_id := CASE WHEN batch.next_id = 0 THEN kept.id + 1 ELSE kept.id END;
     END LOOP;
 END
 $$;

@@ -155,3 +155,35 @@ SELECT turnstile.drain_worker($1);
 -- gives action_ref text, code text, detail text, duplicate bool, execution_id int8, previous_status
 --   text, queue_position int8, retry_of int8, status text
 SELECT (NULL::turnstile.retried).*;
+
+-- takes float8, int4
+-- gives prune_workers int4
+SELECT turnstile.prune_workers($1, $2);
+
+-- takes float8, int4
+-- gives prune_changes int4
+SELECT turnstile.prune_changes($1, $2);
+
+-- takes float8, int4
+-- gives clean_webhooks int4
+SELECT turnstile.clean_webhooks($1, $2);
+
+-- takes int8, int8, float8, int8, float8, int4
+-- gives next_action_id int8, next_id int8, pruned int4
+SELECT * FROM turnstile.prune($1, $2, $3, $4, $5, $6);
+
+-- takes text, float8, int4, int4
+-- gives claimed turnstile.webhook[], next_origin text
+SELECT * FROM turnstile.claim_webhooks($1, $2, $3, $4);
+
+-- takes int8[], timestamptz[], text[], int4[], text[], float8[]
+-- gives note_webhooks int8
+SELECT * FROM turnstile.note_webhooks($1, $2, $3, $4, $5, $6);
+
+-- takes int8[], int4
+-- gives left_count int8, pending_ids int8[], replayed_ids int8[]
+SELECT * FROM turnstile.replay_webhooks($1, $2);
+
+-- takes
+-- gives attempts int4, claimed_until timestamptz, event_id uuid, execution_id int8, url text
+SELECT (NULL::turnstile.webhook).*;
