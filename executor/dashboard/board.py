@@ -5,7 +5,7 @@ all, and what differs from the reading before. Pure; `live` fills it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -57,6 +57,28 @@ class Workers:
     pools: frozenset[str] = frozenset()
 
 
+@dataclass(slots=True, kw_only=True)
+class Sums:
+    """Over all queues of the board."""
+
+    depth: int = 0
+    active_count: int = 0
+    total_enqueued: int = 0
+    total_completed: int = 0
+
+    def add(self, line: Line, times: int) -> None:
+        """Count a queue in (1) or out (-1)."""
+        self.depth += times * line.depth
+        self.active_count += times * line.active_count
+        self.total_enqueued += times * line.total_enqueued
+        self.total_completed += times * line.total_completed
+
+    @property
+    def totals(self) -> Totals:
+        """What the history remembers."""
+        return Totals(enqueued=self.total_enqueued, completed=self.total_completed, depth=self.depth)
+
+
 class QueueOrder(StrEnum):
     """How queues may be sorted."""
 
@@ -81,32 +103,40 @@ class Reading:
     workers: Workers
 
 
-@dataclass(slots=True)
 class Board:
-    """All queues. Not safe to share between threads."""
+    """All queues. What does not move costs nothing. Not safe to share between threads."""
 
-    read_at: datetime | None = None
-    revision: int = 0
-    truncated: bool = False
-    workers: Workers = field(default_factory=Workers)
-    lines: dict[QueueName, Line] = field(default_factory=dict)
-    _histories: dict[QueueName, History] = field(default_factory=dict)
-    _all: History | None = None
-    _sorted: dict[tuple[QueueOrder, str], list[Line]] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.truncated = False
+        self.workers = Workers()
+        self._sorted: dict[tuple[QueueOrder, str], list[Line]] = {}
+        self.forget()
 
     def forget(self) -> None:
         """Begin anew: nobody looked for a while, and what happened meanwhile is unknown."""
-        self.lines, self._histories, self._all, self.read_at = {}, {}, None, None
+        self.read_at: datetime | None = None
+        self.lines: dict[QueueName, Line] = {}
+        self._names: dict[int, QueueName] = {}
+        self._held: Mapping[int, int] = {}
+        self._histories: dict[QueueName, History] = {}
+        self._sums = Sums()
+        self._all: History | None = None
+        self._sorted.clear()
 
     def take(self, reading: Reading) -> list[Line]:
         """Take a reading in; return the queues that differ from the one before."""
         before = self.lines
-        self.lines = self._merged(reading)
+        if reading.whole:
+            self.lines, self._names, self._sums, self.truncated = {}, {}, Sums(), False
+        changed = []
+        for line in reading.lines:
+            differs = before.get(line.name) != line
+            if self._put(line) and differs:
+                changed.append(line)
+        changed += self._recounted(reading.held)
         self.read_at, self.workers = reading.read_at, reading.workers
-        self.truncated = reading.truncated if reading.whole else self.truncated or reading.truncated
-        self.revision += 1
+        self.truncated |= reading.truncated
         self._sorted.clear()
-        changed = [line for name, line in self.lines.items() if before.get(name) != line]
         self._remember(reading.read_at.timestamp(), changed)
         if reading.whole:
             self._histories = {name: kept for name, kept in self._histories.items() if name in self.lines}
@@ -122,13 +152,9 @@ class Board:
         history = self._histories.get(name)
         return [] if history is None else history.depths(self._now())
 
-    def total(self) -> tuple[Totals, int, Rates | None]:
-        """Return the totals, the held slots and the rates over all queues."""
-        return (
-            _total(self.lines.values()),
-            sum(line.active_count for line in self.lines.values()),
-            None if self._all is None else self._all.rates(self._now()),
-        )
+    def total(self) -> tuple[Sums, Rates | None]:
+        """Return the sums and the rates over all queues."""
+        return replace(self._sums), None if self._all is None else self._all.rates(self._now())
 
     def sorted(self, order: QueueOrder, search: str) -> list[Line]:
         """Return the queues whose action or key contains a text; sorted once for each reading."""
@@ -140,16 +166,30 @@ class Board:
             self._sorted[asked] = sorted(found, key=lambda line: (self._rank(line, order), _key(line.name)))
         return self._sorted[asked]
 
-    def _merged(self, reading: Reading) -> dict[QueueName, Line]:
-        lines = {} if reading.whole else dict(self.lines)
-        for line in reading.lines:
-            if line.name in lines or len(lines) < QUEUES_MAX:
-                lines[line.name] = line
-        for name, line in lines.items():
-            held = 0 if line.queue_id is None else reading.held.get(line.queue_id, 0)
-            if line.active_count != held:
-                lines[name] = replace(line, active_count=held)
-        return lines
+    def _put(self, line: Line) -> bool:
+        """Have a queue on the board; tell whether there was room."""
+        before = self.lines.get(line.name)
+        if before is None and len(self.lines) >= QUEUES_MAX:
+            return False
+        if before is not None:
+            self._sums.add(before, -1)
+        self._sums.add(line, 1)
+        self.lines[line.name] = line
+        if line.queue_id is not None:
+            self._names[line.queue_id] = line.name
+        return True
+
+    def _recounted(self, held: Mapping[int, int]) -> list[Line]:
+        """Put the slots right that were taken or freed without a move of the totals."""
+        moved, self._held = {queue_id for queue_id, _ in self._held.items() ^ held.items()}, held
+        found = []
+        for name in filter(None, map(self._names.get, moved)):
+            line = self.lines[name]
+            now = replace(line, active_count=held.get(line.queue_id or 0, 0))
+            if now != line:
+                self._put(now)
+                found.append(now)
+        return found
 
     def _remember(self, at: float, changed: Iterable[Line]) -> None:
         for line in changed:
@@ -158,11 +198,10 @@ class Board:
                 self._histories[line.name] = History(at, line.totals)
             else:
                 history.note(at, line.totals)
-        everything = _total(self.lines.values())
         if self._all is None:
-            self._all = History(at, everything)
+            self._all = History(at, self._sums.totals)
         else:
-            self._all.note(at, everything)
+            self._all.note(at, self._sums.totals)
 
     def _now(self) -> float:
         return 0.0 if self.read_at is None else self.read_at.timestamp()
@@ -195,12 +234,3 @@ def _occupancy(line: Line) -> float:
         return 0.0
     # Without a limit nothing is ever full: behind all that have one, by how much they run.
     return line.active_count / line.max_concurrent if line.max_concurrent else 1e-9 * line.active_count
-
-
-def _total(lines: Iterable[Line]) -> Totals:
-    enqueued = completed = depth = 0
-    for line in lines:
-        enqueued += line.total_enqueued
-        completed += line.total_completed
-        depth += line.depth
-    return Totals(enqueued=enqueued, completed=completed, depth=depth)

@@ -77,15 +77,15 @@ def line_shape(board: Board, line: Line) -> QueueShape:
 
 def overview(board: Board, trouble: Mapping[str, str | None]) -> dict[str, object]:
     """Return the totals over all queues; nothing in it moves while nothing happens."""
-    totals, active_count, rates = board.total()
+    sums, rates = board.total()
     workers = board.workers
     return {
         "queues": len(board.lines),
         "truncated": board.truncated,
-        "queue_length": totals.depth,
-        "active_count": active_count,
-        "total_enqueued": totals.enqueued,
-        "total_completed": totals.completed,
+        "queue_length": sums.depth,
+        "active_count": sums.active_count,
+        "total_enqueued": sums.total_enqueued,
+        "total_completed": sums.total_completed,
         **_rates(rates),
         "workers": {
             "live": workers.live,

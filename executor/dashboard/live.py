@@ -2,8 +2,8 @@
 
 In: looks (a page of queues asked for, a stream open) and the executions that streams watch. Out: a board
 that is at most an interval old, and one batch of events a reading, encoded once and handed to every stream.
-A stream that does not keep up is dropped, never buffered for; the intervals grow where a reading is dear, so
-that it takes a twentieth of the time at most. Next: `reading` asks, `board` keeps, `events` words.
+A stream that does not keep up is dropped, never buffered for; the intervals grow where a reading is dear,
+so that it takes a twentieth of the time. Next: `reading` asks, `board` keeps, `events` words.
 """
 
 import asyncio
@@ -32,6 +32,8 @@ _KEPT_MAX: Final = 30
 _WHOLE_EVERY: Final = timedelta(seconds=60)
 """How often everything is read: what was deleted moves nothing."""
 _SHARE: Final = 20.0
+_LONGEST: Final = 5.0
+"""Intervals: so far they grow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +89,11 @@ class Live:
         self.readings = 0
         """How often it has read."""
 
+    @property
+    def is_reading(self) -> bool:
+        """Somebody looks, or did just now."""
+        return self._task is not None and not self._task.done()
+
     async def board(self) -> Board:
         """Return the board, at most an interval old; raises Unavailable where nothing can be read."""
         self._look()
@@ -141,7 +148,8 @@ class Live:
                 began_at = loop.time()
                 await self._read()
                 took_seconds = loop.time() - began_at
-                await asyncio.sleep(max(self._times.interval - took_seconds, took_seconds * _SHARE))
+                rest_seconds = min(took_seconds * _SHARE, self._times.interval * _LONGEST)
+                await asyncio.sleep(max(self._times.interval - took_seconds, rest_seconds))
         finally:
             # Whoever looks next begins anew: what happens until then is not seen.
             self._fresh.clear()

@@ -4,7 +4,7 @@ In: since when. Out: a `Reading` for the board, and how the executions stand tha
 moved is found by `updated_at`, so a second's reading ships what a second changed. Next: `live`.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -50,7 +50,7 @@ async def read(
             moved = await connection.fetch(
                 query("dashboard_queues"), None if since is None else since - _OVERLAP, QUEUES_MAX + 1
             )
-            held = await connection.fetch(query("dashboard_slots"))
+            slots = await connection.fetchrow(query("dashboard_slots"))
             executions = (
                 await connection.fetch(query("dashboard_executions"), list(execution_ids))
                 if execution_ids
@@ -59,12 +59,14 @@ async def read(
     except asyncpg.QueryCanceledError:
         raise Unavailable("database: the reading of all queues took too long") from None
     assert workers is not None
+    assert slots is not None
+    held = dict(zip(slots["queue_ids"], slots["held"], strict=True))
     reading = Reading(
         read_at=workers["read_at"],
         whole=since is None,
         truncated=len(moved) > QUEUES_MAX,
-        lines=[_line(row) for row in moved[:QUEUES_MAX]],
-        held={row["queue_id"]: row["held"] for row in held},
+        lines=[_line(row, held) for row in moved[:QUEUES_MAX]],
+        held=held,
         workers=Workers(
             live=workers["live"],
             draining=workers["draining"],
@@ -76,7 +78,7 @@ async def read(
     return reading, [Standing(**row) for row in executions]
 
 
-def _line(row: asyncpg.Record) -> Line:
+def _line(row: asyncpg.Record, held: Mapping[int, int]) -> Line:
     return Line(
         name=QueueName(row["action_ref"], row["concurrency_key"]),
         queue_id=row["queue_id"],
@@ -87,4 +89,5 @@ def _line(row: asyncpg.Record) -> Line:
         oldest_enqueued_at=row["oldest_enqueued_at"],
         total_enqueued=row["total_enqueued"],
         total_completed=row["total_completed"],
+        active_count=held.get(row["queue_id"], 0),
     )

@@ -16,13 +16,14 @@ WITH moved AS MATERIALIZED (
     ORDER BY coalesce(q.depth, 0) > 0 DESC, q.updated_at DESC NULLS LAST, a.id LIMIT $2::integer
 )
 SELECT m.queue_id, m.action_ref, nullif(m.concurrency_key, '') AS concurrency_key, m.pool, m.depth,
-       m.total_enqueued, m.total_completed, m.max_concurrent, m.paused, head.queued_at AS oldest_enqueued_at
+       m.total_enqueued, m.total_completed, m.max_concurrent, m.paused,
+       -- Asked for one by one, so that no plan reads the history to answer it.
+       CASE WHEN m.depth > 0 THEN (
+           SELECT e.queued_at FROM execution e
+           WHERE e.id = (
+               SELECT w.execution_id FROM waiting w
+               WHERE w.queue_id = m.queue_id AND w.execution_id >= m.head_id
+               ORDER BY w.execution_id LIMIT 1
+           )
+       ) END AS oldest_enqueued_at
 FROM moved m
-LEFT JOIN LATERAL (
-    SELECT e.queued_at FROM execution e
-    WHERE e.id = (
-        SELECT w.execution_id FROM waiting w
-        WHERE w.queue_id = m.queue_id AND w.execution_id >= m.head_id
-        ORDER BY w.execution_id LIMIT 1
-    )
-) head ON m.depth > 0

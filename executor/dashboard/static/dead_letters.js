@@ -82,7 +82,7 @@ function cells(letter, chosen, changed, wrong) {
   return [
     cell("Chosen", {}, box),
     el("th", { scope: "row", class: "id" }, open),
-    cell("Reason", {}, badge(letter.code), " ", el("span", { class: "clipped" }, letter.error)),
+    cell("Reason", {}, el("div", {}, badge(letter.code), " ", letter.error)),
     cell("Message", {}, letter.type ?? letter.original_routing_key),
     cell("Died", {}, clock(letter.died_at)),
     cell("Size", { class: "number" }, `${count(letter.body_bytes)} B`),

@@ -3,7 +3,7 @@
 import { el, say } from "./dom.js";
 import { between, clock, count, duration } from "./format.js";
 import { ask } from "./api.js";
-import { badge, cell, instant, loader, plainRow, table, wrongPlace } from "./parts.js";
+import { badge, cell, instant, loader, plainRow, shortId, table, wrongPlace } from "./parts.js";
 import { cancel, retry } from "./changes.js";
 import { executionLink } from "./queue.js";
 import { queueLink } from "./queues.js";
@@ -23,7 +23,7 @@ export function show(main, { id }, { live, signal }) {
   const steps = el("ol", { class: "timeline" });
   const buttons = el("div", { class: "buttons" });
   const documents = el("div", { class: "documents" });
-  const attempts = table("Attempts", [["Attempt", "number"], ["Outcome", ""], ["Worker", ""], ["Started", ""], ["Ran", "number"], ["Error", ""]],
+  const attempts = table("Attempts", [["Attempt", ""], ["Outcome", ""], ["Worker", ""], ["Started", ""], ["Ran", "number"], ["Error", ""]],
     { empty: "None yet." });
   const logs = logPart(id, signal);
   let known = null;
@@ -126,9 +126,9 @@ function startOf({ estimated_start: start }) {
 
 function attemptCells(each) {
   return [
-    el("th", { scope: "row", class: "number" }, each.attempt),
+    el("th", { scope: "row" }, each.attempt),
     cell("Outcome", {}, badge(each.outcome ?? "running")),
-    cell("Worker", { class: "id" }, each.worker_id),
+    cell("Worker", {}, shortId(each.worker_id)),
     cell("Started", {}, instant(each.started_at)),
     cell("Ran", { class: "number" }, each.ended_at ? duration(between(each.started_at, each.ended_at)) : instant(each.started_at, { ago: true })),
     cell("Error", {}, each.error ? [el("strong", {}, each.error.type), ` ${each.error.message}`] : "–"),

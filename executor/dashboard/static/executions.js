@@ -3,7 +3,7 @@
 import { el, text } from "./dom.js";
 import { between, duration } from "./format.js";
 import { ask, queryOf } from "./api.js";
-import { badge, cell, instant, loader, pager, plainRow, table, wrongPlace } from "./parts.js";
+import { badge, cell, instant, loader, pager, plainRow, shortId, table, wrongPlace } from "./parts.js";
 import { executionLink } from "./queue.js";
 import { queueLink } from "./queues.js";
 
@@ -98,14 +98,14 @@ function asked(form) {
 function cells(each) {
   return [
     el("th", { scope: "row" }, executionLink(each.id)),
-    cell("Action", {}, el("a", { href: queueLink(each) }, each.action_ref),
-      each.concurrency_key === null ? null : el("span", { class: "key" }, each.concurrency_key)),
+    cell("Action", {}, el("div", {}, el("a", { href: queueLink(each) }, each.action_ref),
+      each.concurrency_key === null ? null : el("span", { class: "key" }, each.concurrency_key))),
     cell("State", {}, badge(each.status)),
     cell("Created", {}, instant(each.created_at, { ago: true })),
     cell("Waited", { class: "number" }, each.started_at ? duration(between(each.created_at, each.started_at)) : "–"),
     cell("Ran", { class: "number" }, ran(each)),
     cell("Attempt", { class: "number" }, each.attempt),
-    cell("Worker", { class: "id" }, each.worker_id ?? "–"),
+    cell("Worker", {}, shortId(each.worker_id)),
   ];
 }
 

@@ -23,18 +23,18 @@ export function badge(status) {
 
 /** A bar of held slots against the limit, with the same in words. */
 export function occupancyBar() {
-  const fill = svg("rect", { class: "fill", height: 8, rx: 4 });
+  const fill = svg("rect", { class: "fill", height: 8 });
   const bar = svg("svg", { class: "bar", viewBox: "0 0 100 8", preserveAspectRatio: "none", "aria-hidden": "true" },
-    svg("rect", { class: "track", width: 100, height: 8, rx: 4 }), fill);
+    svg("rect", { class: "track", width: 100, height: 8 }), fill);
   const words = el("span", { class: "of" });
   const node = el("div", { class: "occupancy" }, words, bar);
   return {
     node,
-    update(held, limit) {
+    update(held, limit, said) {
       const share = limit === null ? (held ? 100 : 0) : limit ? Math.min(100, (100 * held) / limit) : 0;
       attribute(fill, "width", share);
       attribute(bar, "class", `bar${limit === null ? " open" : share >= 100 ? " full" : ""}`);
-      text(words, limit === null ? `${count(held)} of no limit` : `${count(held)} of ${count(limit)}`);
+      text(words, said ? `${count(held)} ${said}` : limit === null ? `${count(held)} of no limit` : `${count(held)} of ${count(limit)}`);
     },
   };
 }
@@ -64,6 +64,11 @@ export function sparkline({ width = 120, height = 28 } = {}) {
         : "Not seen yet");
     },
   };
+}
+
+/** The id of a process, short; the whole of it on pointing at it, and when it is copied from the workers. */
+export function shortId(id) {
+  return id ? el("span", { class: "id", title: id }, id.slice(0, 8)) : el("span", { class: "none" }, "–");
 }
 
 /** A table with a caption for those who do not see it; `columns` are [heading, class] or a cell of one's own. */

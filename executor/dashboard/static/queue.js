@@ -3,7 +3,7 @@
 import { el, say, text } from "./dom.js";
 import { clock, count, rate } from "./format.js";
 import { ask, Problem } from "./api.js";
-import { badge, cell, instant, loader, occupancyBar, pager, plainRow, sparkline, table, wrongPlace } from "./parts.js";
+import { badge, cell, instant, loader, occupancyBar, pager, plainRow, shortId, sparkline, table, wrongPlace } from "./parts.js";
 import { actionPath, changeLimit, changePause } from "./changes.js";
 import { queueLink } from "./queues.js";
 
@@ -19,10 +19,10 @@ export function show(main, { ref, parameters }, { live, signal }) {
   const head = headOf(ref, key, screen, () => loading.now());
   const holders = table("Who holds the slots", [["Execution", ""], ["State", ""], ["Attempt", "number"], ["Worker", ""], ["Holds it for", "number"]],
     { empty: "All slots are free." });
-  const waiting = table("Who waits, in order", [["Place", "number"], ["Execution", ""], ["Key", ""], ["Waits for", "number"]],
+  const waiting = table("Who waits, in order", [["Place", ""], ["Execution", ""], ["Key", ""], ["Waits for", "number"]],
     { empty: "Nobody waits." });
   const keys = table("The longest queues by key", [["Key", ""], ["Waiting", "number"], ["Slots held", "number"]]);
-  const keysPart = el("section", { hidden: true }, el("h2", {}, "Longest queues by key"), keys.node);
+  const keysPart = el("section", { class: "tall", hidden: true }, el("h2", {}, "Longest queues by key"), keys.node);
   const changes = changesOf(ref, signal);
   const pages = pager((cursor) => {
     screen.cursor = cursor;
@@ -50,7 +50,7 @@ export function show(main, { ref, parameters }, { live, signal }) {
   }, signal);
   live.on("opening", loading.soon, signal);
   main.append(head.node, wrong,
-    el("section", {}, el("h2", {}, "Holds a slot"), holders.node),
+    el("section", { class: "tall" }, el("h2", {}, "Holds a slot"), holders.node),
     el("section", {}, el("h2", {}, "Waits"), waiting.node, pages.node),
     keysPart, changes);
   loading.now();
@@ -87,7 +87,7 @@ function headOf(ref, key, screen, changed) {
       const waiting = one?.queue_length ?? stats.queue_length;
       const held = one?.active_count ?? stats.active_count;
       const single = ofKey !== null || stats.by_key.length === 0;
-      bar.update(held, single ? stats.max_concurrent : null);
+      bar.update(held, single ? stats.max_concurrent : null, single ? null : "over all keys");
       const shown = [
         count(waiting), instant((one ?? stats).oldest_enqueued_at, { ago: true }),
         single ? `${rate(seen?.enqueued_per_second)} /s` : "–", single ? `${rate(seen?.completed_per_second)} /s` : "–",
@@ -118,14 +118,14 @@ function holderCells(each) {
     el("th", { scope: "row" }, executionLink(each.id), each.concurrency_key === null ? null : el("span", { class: "key" }, each.concurrency_key)),
     cell("State", {}, badge(each.status)),
     cell("Attempt", { class: "number" }, each.attempt),
-    cell("Worker", {}, each.worker_id ?? el("span", { class: "none" }, "not claimed yet")),
+    cell("Worker", {}, each.worker_id ? shortId(each.worker_id) : el("span", { class: "none" }, "not claimed yet")),
     cell("Holds it for", { class: "number" }, instant(each.granted_at, { ago: true })),
   ];
 }
 
 function placeCells(each) {
   return [
-    cell("Place", { class: "number" }, count(each.position)),
+    cell("Place", {}, count(each.position)),
     el("th", { scope: "row" }, executionLink(each.id)),
     cell("Key", {}, each.concurrency_key ?? el("span", { class: "none" }, "–")),
     cell("Waits for", { class: "number" }, instant(each.queued_at, { ago: true })),

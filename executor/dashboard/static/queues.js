@@ -7,7 +7,10 @@ import { cell, instant, loader, occupancyBar, pager, sparkline, table, wrongPlac
 import { changeLimit, changePause } from "./changes.js";
 
 const PAGE = 50;
-const SORTS = [["name", "Queue"], ["occupancy", "Slots"], ["waiting", "Waiting"], ["oldest", "Oldest waits"], ["rate", "Ended /s"]];
+const SORTS = [
+  ["name", "Queue", ""], ["occupancy", "Slots", ""], ["waiting", "Waiting", "number"], ["oldest", "Oldest waits", "number"],
+  ["rate", "Ended /s", "number"],
+];
 
 export function queueLink({ action_ref: ref, concurrency_key: key }) {
   return `#/queue/${encodeURIComponent(ref)}${queryOf({ key })}`;
@@ -23,7 +26,7 @@ export function show(main, { parameters }, { live, signal }) {
     asked.cursor = cursor;
     loading.now();
   });
-  const headings = SORTS.map(([sort, name]) => [sort, heading(name, () => resort(sort))]);
+  const headings = SORTS.map(([sort, name, kind]) => [sort, heading(name, kind, () => resort(sort))]);
   const shown = table("Queues", [
     ...headings.slice(0, 4).map(([, head]) => head.node),
     ["Admitted /s", "number"], headings[4][1].node, ["Last 5 minutes", ""], ["Change", "does"],
@@ -81,8 +84,8 @@ function keyOf({ action_ref: ref, concurrency_key: key }) {
   return JSON.stringify([ref, key]);
 }
 
-function heading(name, sort) {
-  const node = el("th", { scope: "col" }, el("button", { type: "button", class: "sort", on: { click: sort } }, name));
+function heading(name, kind, sort) {
+  const node = el("th", { scope: "col", class: kind }, el("button", { type: "button", class: "sort", on: { click: sort } }, name));
   return {
     node,
     update(is) {
