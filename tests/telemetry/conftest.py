@@ -30,6 +30,10 @@ class Scrape:
     def value(self, name: str, **labels: str) -> float | None:
         return self.samples.get((name, frozenset(labels.items())))
 
+    def since(self, before: "Scrape", name: str, **labels: str) -> float:
+        """How much this counter has grown."""
+        return (self.value(name, **labels) or 0) - (before.value(name, **labels) or 0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:

@@ -13,30 +13,32 @@ RUNS = 5
 
 
 async def test_both_services_count_and_time_what_passed_through_them(told: Told) -> None:
+    before = await told.executor("turnstile_link_up", 1, server="database")
     await told.client.submit_many([Request(action_ref="one") for _ in range(RUNS)])
     await told.client.run("one", idempotency_key="counted-once")
     assert (await told.client.submit("one", idempotency_key="counted-once")).duplicate
     with pytest.raises(ExecutionFailed):
-        await told.client.run("scripted", {"steps": ["PERMANENT"]})
+        await told.client.run("retried", {"steps": ["PERMANENT"]})
     with pytest.raises(Rejected):
         await told.client.submit("nobody.has.this")
     refused = await told.http.post(f"{told.system.http_url}/api/v1/executions", json={"action": "one"})
     assert refused.status_code == 422
 
-    executor = await told.executor("turnstile_settled_total", RUNS + 1, status="completed")
+    for status, count in (("completed", RUNS + 1), ("failed", 1)):
+        settled = (before.value("turnstile_settled_total", status=status) or 0) + count
+        executor = await told.executor("turnstile_settled_total", settled, status=status)
     assert executor.value("turnstile_admitted_total", action_ref="one") == RUNS + 1
     assert executor.value("turnstile_duplicates_total", action_ref="one") == 1
     assert executor.value("turnstile_granted_total", action_ref="one") == RUNS + 1
-    assert executor.value("turnstile_settled_total", status="failed") == 1
-    assert executor.value("turnstile_refused_total", code="unknown_action") == 1
-    assert executor.value("turnstile_dead_lettered_total", code="unknown_action") == 1
-    assert executor.value("turnstile_refused_total", code="unknown_field") == 1
     assert executor.value("turnstile_grant_seconds_count", action_ref="one") == RUNS + 1
-    assert (executor.value("turnstile_hand_over_seconds_count") or 0) >= 1
+    assert executor.since(before, "turnstile_refused_total", code="unknown_action") == 1
+    assert executor.since(before, "turnstile_dead_lettered_total", code="unknown_action") == 1
+    assert executor.since(before, "turnstile_refused_total", code="unknown_field") == 1
+    assert executor.since(before, "turnstile_hand_over_seconds_count") >= 1
     assert executor.value("turnstile_drift_found_total") == 0
 
     worker = await told.worker("turnstile_ended_total", RUNS + 1, action_ref="one", status="completed")
-    assert worker.value("turnstile_ended_total", action_ref="scripted", status="failed") == 1
+    assert worker.value("turnstile_ended_total", action_ref="retried", status="failed") == 1
     for histogram in ("turnstile_wait_seconds", "turnstile_run_seconds"):
         assert worker.value(f"{histogram}_count", action_ref="one") == RUNS + 1
         assert (worker.value(f"{histogram}_sum", action_ref="one") or 0) > 0
