@@ -1,6 +1,7 @@
-"""What commands that follow something share: short outages of the API are waited out, what follows goes on.
+"""What commands that follow something share: once the API has answered, its short outages are waited out.
 
-In: a question. Out: its answer, at the latest after half a minute without one: then `ApiUnreachable`.
+In: a question. Out: its answer, or `ApiUnreachable`: at once where there never was one, else after half a
+minute without any.
 """
 
 import time
@@ -15,16 +16,25 @@ _OUTAGE_MAX_SECONDS: Final = 30.0
 _PAUSE_SECONDS: Final = 0.5
 
 
-def patiently(ask: Callable[[], T]) -> T:
-    """Ask until there is an answer, for half a minute."""
-    give_up_at = time.monotonic() + _OUTAGE_MAX_SECONDS
-    while True:
-        try:
-            return ask()
-        except ApiUnreachable:
-            if time.monotonic() >= give_up_at:
-                raise
-            time.sleep(_PAUSE_SECONDS)
+class Patience:
+    """Asks again while the API is out."""
+
+    def __init__(self) -> None:
+        self._was_there = False
+
+    def ask(self, question: Callable[[], T]) -> T:
+        """Ask until there is an answer, for half a minute."""
+        give_up_at = time.monotonic() + _OUTAGE_MAX_SECONDS
+        while True:
+            try:
+                answer = question()
+            except ApiUnreachable:
+                if not self._was_there or time.monotonic() >= give_up_at:
+                    raise
+                time.sleep(_PAUSE_SECONDS)
+            else:
+                self._was_there = True
+                return answer
 
 
 class LogReading:
@@ -35,12 +45,13 @@ class LogReading:
         self._path = f"/executions/{execution_id}/logs"
         self._attempt = attempt
         self._cursor: str | None = None
+        self._patience = Patience()
         self.ended = False
 
     def fresh(self) -> Iterator[Json]:
         """Yield the pieces that were written since the last call."""
         while not self.ended:
-            page = patiently(self._page)
+            page = self._patience.ask(self._page)
             self.ended, self._cursor = page["ended"], page["next_cursor"]
             yield from page["items"]
             if not page["items"]:

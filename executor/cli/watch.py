@@ -14,7 +14,7 @@ from common.domain.states import TERMINAL, Status
 from executor.cli.arguments import ExecutionIdArgument, duration
 from executor.cli.connection import Api, Json, with_api
 from executor.cli.execution_view import fields
-from executor.cli.following import LogReading, patiently
+from executor.cli.following import LogReading, Patience
 from executor.cli.logs import LogPrinter
 from executor.cli.output import JsonOption, plain, print_fields, print_json, print_line
 from executor.cli.waiting_sentence import waiting_sentence
@@ -50,10 +50,11 @@ def watch(
     deadline = None if timeout is None else time.monotonic() + timeout
     reading = LogReading(api, execution_id) if logs and not as_json else None
     log = LogPrinter(as_json=False)
+    patience = Patience()
     seen: tuple[str, int] | None = None
     with _line_below(shown=not as_json) as say:
         while True:
-            execution = patiently(lambda: api.get(f"/executions/{execution_id}"))
+            execution = patience.ask(lambda: api.get(f"/executions/{execution_id}"))
             if seen != (seen := (execution["status"], execution["attempt"])):
                 _print_move(execution, as_json=as_json)
             for piece in reading.fresh() if reading else ():

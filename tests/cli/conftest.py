@@ -76,6 +76,7 @@ class Processes:
     executor_url: str
     worker_url: str
     amqp_url: str
+    environment: Mapping[str, str]
 
 
 @pytest.fixture(scope="session")
@@ -95,6 +96,7 @@ def processes(
         "TURNSTILE_HTTP_PORT": str(executor_port),
         "TURNSTILE_API_TOKENS": TOKEN,
         "TURNSTILE_WORKER_HTTP_PORT": str(worker_port),
+        "TURNSTILE_LOG_FLUSH_INTERVAL": "100ms",
     }
     started = [
         _start(["-m", "executor.cli", "serve"], environment, folder / "executor.log"),
@@ -108,7 +110,12 @@ def processes(
     try:
         for process, url in zip(started, urls, strict=True):
             _until_ready(process, url, folder)
-        yield Processes(executor_url=urls[0], worker_url=urls[1], amqp_url=environment["TURNSTILE_AMQP_URL"])
+        yield Processes(
+            executor_url=urls[0],
+            worker_url=urls[1],
+            amqp_url=environment["TURNSTILE_AMQP_URL"],
+            environment=environment,
+        )
     finally:
         for process in reversed(started):
             process.terminate()

@@ -1,6 +1,9 @@
 """Actions that the worker of these tests serves."""
 
-from worker import PermanentError, action
+import asyncio
+from pathlib import Path
+
+from worker import Context, PermanentError, action
 
 
 @action("cli.add")
@@ -13,3 +16,12 @@ async def add(a: int, b: int = 0) -> int:
 async def fail(message: str = "as it was told") -> None:
     """Fail."""
     raise PermanentError(message)
+
+
+@action("cli.talk")
+async def talk(context: Context, until: str) -> None:
+    """Say something, and go on once the file `until` is there."""
+    context.logger.info("first %s", "word")
+    while not await asyncio.to_thread(Path(until).exists):
+        await asyncio.sleep(0.05)
+    context.logger.info("last word")

@@ -71,7 +71,7 @@ def test_the_same_key_is_the_same_execution(system: CommandLines, ref: str) -> N
 def test_get_says_why_it_waits(system: CommandLines, ref: str) -> None:
     holder, waiting = submitted(system, ref), submitted(system, ref)
     shown = system.executor("get", str(waiting)).out
-    assert f"position 1; 1 of 1 slots are held, by {holder}" in shown
+    assert f"position 1 of 1 in {ref}; 1 of 1 slots is held by #{holder}" in shown
     assert "no live worker serves pool nobody" in system.executor("get", str(holder)).out
 
 

@@ -73,7 +73,7 @@ def test_a_port_that_is_taken_is_named_before_the_worker_starts(alone: CommandLi
 
 def test_the_worker_shows_what_a_module_declares(alone: CommandLines) -> None:
     ended = alone.worker("actions", "--actions", "tests.cli.served_actions", "--json")
-    assert [definition["ref"] for definition in ended.json] == ["cli.add", "cli.fail"]
+    assert [definition["ref"] for definition in ended.json] == ["cli.add", "cli.fail", "cli.talk"]
     table = alone.worker("actions", "--actions", "tests.cli.served_actions").out
     assert [line.split()[:3] for line in table.splitlines()[1:]] == [
         ["cli.add", "python", "none"],

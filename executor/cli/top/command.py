@@ -10,11 +10,11 @@ from rich.console import Console
 from rich.live import Live
 
 from executor.cli.arguments import duration, encode
-from executor.cli.connection import Api, ApiRefused, ApiUnreachable, with_api
+from executor.cli.connection import Api, ApiRefused, ApiUnreachable, Json, with_api
 from executor.cli.output import JsonOption, console_for_pipes, print_json
 from executor.cli.top.keyboard import Keyboard
 from executor.cli.top.picture import picture
-from executor.cli.top.view import Sort, View, Wish, after_key
+from executor.cli.top.view import Sort, View, Wish, after_change, after_key, stepped
 
 _QUEUES_MAX: Final = 500
 _WORKERS_MAX: Final = 200
@@ -47,9 +47,9 @@ def top(
     console = Console(highlight=False)
     view = View(sort=sort)
     if as_json:
-        print_json(_looked(api, view, search))
+        print_json(_looked(api, view, search, answer_seconds=None))
     elif once or not (sys.stdin.isatty() and console.is_terminal) or console.is_dumb_terminal:
-        console_for_pipes().print(picture(_seen(api, view, search), height=None))
+        console_for_pipes().print(picture(_seen(api, view, search, answer_seconds=None), height=None))
     else:
         _run(api, console, _seen(api, view, search), search, interval_seconds=max(interval, 0.1))
 
@@ -64,7 +64,7 @@ def _run(api: Api, console: Console, view: View, search: str | None, *, interval
             for key in keys:
                 view, wish = after_key(view, key)
                 if wish is not None:
-                    view = replace(view, message=_done(api, wish))
+                    view = _after_wish(api, view, wish)
             if not keys or view.sort != before.sort or view.message != before.message:
                 view = _seen_again(api, view, search)
                 look_at = time.monotonic() + interval_seconds
@@ -77,8 +77,10 @@ def _seen_again(api: Api, view: View, search: str | None) -> View:
         return replace(view, message=f"this is what was seen last: {error.message}")
 
 
-def _seen(api: Api, view: View, search: str | None) -> View:
-    found = _looked(api, view, search)
+def _seen(
+    api: Api, view: View, search: str | None, *, answer_seconds: float | None = _ANSWER_SECONDS
+) -> View:
+    found = _looked(api, view, search, answer_seconds=answer_seconds)
     return replace(
         view,
         queues=found["queues"],
@@ -89,11 +91,11 @@ def _seen(api: Api, view: View, search: str | None) -> View:
     )
 
 
-def _looked(api: Api, view: View, search: str | None) -> dict[str, Any]:
+def _looked(api: Api, view: View, search: str | None, *, answer_seconds: float | None) -> dict[str, Any]:
     wanted: dict[str, str | int | None] = {"sort": view.sort, "search": search, "limit": _QUEUES_MAX}
-    queues = api.get("/queues", wanted, timeout_seconds=_ANSWER_SECONDS)
+    queues = api.get("/queues", wanted, timeout_seconds=answer_seconds)
     states: dict[str, Any] = {"state": ["live", "draining", "overdue"], "limit": _WORKERS_MAX}
-    workers = api.get("/workers", states, timeout_seconds=_ANSWER_SECONDS)
+    workers = api.get("/workers", states, timeout_seconds=answer_seconds)
     return {
         "read_at": queues["read_at"],
         "queues": queues["items"],
@@ -102,14 +104,23 @@ def _looked(api: Api, view: View, search: str | None) -> dict[str, Any]:
     }
 
 
-def _done(api: Api, wish: Wish) -> str:
+def _after_wish(api: Api, view: View, wish: Wish) -> View:
     try:
-        match wish.verb:
-            case "limit":
-                answer = api.patch(f"/actions/{wish.ref}", encode({"max_concurrent": wish.limit}))
-                return f"{wish.ref}: limit {answer['max_concurrent']}"
-            case verb:
-                answer = api.post(f"/actions/{wish.ref}/{verb}")
-                return f"{wish.ref}: {'paused' if answer['paused'] else 'not paused'}"
+        action = _carried_out(api, wish)
     except (ApiRefused, ApiUnreachable) as error:
-        return error.message
+        return replace(view, message=error.message)
+    limit = action["max_concurrent"]
+    stands = (
+        f"{'no limit' if limit is None else f'limit {limit}'}, {'' if action['paused'] else 'not '}paused"
+    )
+    return replace(after_change(view, action), message=f"{wish.ref}: {stands}")
+
+
+def _carried_out(api: Api, wish: Wish) -> Json:
+    if wish.verb != "limit":
+        return api.post(f"/actions/{wish.ref}/{wish.verb}")
+    action = api.get(f"/actions/{wish.ref}", timeout_seconds=_ANSWER_SECONDS)
+    limit = stepped(action["max_concurrent"], wish.step)
+    if limit is None:
+        return action
+    return api.patch(f"/actions/{wish.ref}", encode({"max_concurrent": limit}))

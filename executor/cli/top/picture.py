@@ -16,28 +16,35 @@ from executor.cli.top.view import View
 _BAR_WIDTH: Final = 10
 _WORKERS_SHARE: Final = 3
 """Workers get at most a third of the screen."""
+_HEIGHT_WITH_WORKERS: Final = 14
+_FRAME_LINES: Final = 6
+"""What stands around the rows of queues."""
 _KEYS: Final = "↑ ↓ j k select   p pause   r resume   + - limit   s sort   q quit"
 _STATE_STYLES: Final = {"live": "green", "draining": "yellow", "overdue": "red"}
 
 
 def picture(view: View, *, height: int | None) -> RenderableType:
     """Return the screen; without a height everything there is, for a pipe."""
-    workers_max = len(view.workers) if height is None else max(height // _WORKERS_SHARE - 2, 1)
-    workers = view.workers[:workers_max]
-    parts: list[RenderableType] = [_head(view), Text()]
-    queues_max = len(view.queues) if height is None else max(height - len(workers) - 8, 1)
+    lines_left = len(view.queues) + len(view.workers) + _FRAME_LINES if height is None else height
+    lines_left -= _FRAME_LINES
+    workers = view.workers
+    below: list[RenderableType] = []
+    if height is None or height >= _HEIGHT_WITH_WORKERS:
+        workers = workers if height is None else workers[: height // _WORKERS_SHARE]
+        below = [Text(), _workers(workers), *_more(len(view.workers) - len(workers))]
+        lines_left -= 0 if height is None else max(len(workers), 1) + 3
+    queues_max = max(lines_left, 1)
     start = min(max(view.place - queues_max // 2, 0), max(len(view.queues) - queues_max, 0))
     shown = view.queues[start : start + queues_max]
-    parts.append(_queues(view, shown, interactive=height is not None))
-    hidden = view.queues_total - len(shown)
-    if hidden > 0:
-        parts.append(Text(f"  and {hidden} more", style="dim"))
-    parts += [Text(), _workers(workers)]
-    if len(view.workers) > len(workers):
-        parts.append(Text(f"  and {len(view.workers) - len(workers)} more", style="dim"))
+    table = _queues(view, shown, interactive=height is not None)
+    parts: list[RenderableType] = [_head(view), Text(), table, *_more(view.queues_total - len(shown)), *below]
     if height is not None:
         parts += [Text(plain(view.message), style="yellow", no_wrap=True), Text(_KEYS, style="reverse")]
     return Group(*parts)
+
+
+def _more(hidden: int) -> list[RenderableType]:
+    return [Text(f"  and {hidden} more", style="dim")] if hidden > 0 else []
 
 
 def _head(view: View) -> Text:
@@ -57,7 +64,7 @@ def _head(view: View) -> Text:
 def _queues(view: View, shown: Sequence[Json], *, interactive: bool) -> RenderableType:
     if not shown:
         return Text("no queues; apply actions, or start a worker with some")
-    table = Table(box=None, pad_edge=False, header_style="bold", expand=interactive)
+    table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("", "ACTION", "KEY", "SLOTS"):
         table.add_column(heading, no_wrap=True, overflow="ellipsis")
     for heading in ("WAITING", "IN/S", "OUT/S", "OLDEST"):

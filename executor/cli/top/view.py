@@ -47,7 +47,8 @@ class Wish:
     ref: str
     verb: str
     """`pause`, `resume` or `limit`."""
-    limit: int | None = None
+    step: int = 0
+    """By how much the limit is to change, from what it is by then: what is seen may be a second old."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,11 +94,25 @@ def after_key(view: View, key: str) -> tuple[View, Wish | None]:
     if key in _MOVES:
         row = min(max(view.place + _MOVES[key], 0), len(view.queues) - 1)
         return replace(view, selected=name_of(view.queues[row]), message=""), None
-    return _changed(view, view.chosen, key)
+    return _asked(view, view.chosen, key)
 
 
-def _changed(view: View, chosen: Json, key: str) -> tuple[View, Wish | None]:
-    ref, limit = chosen["action_ref"], chosen["max_concurrent"]
+def after_change(view: View, action: Json) -> View:
+    """Return what is seen once an action was changed; the next look may be from before that."""
+    changed = {"max_concurrent": action["max_concurrent"], "paused": action["paused"]}
+    queues = [
+        Json({**queue, **changed}) if queue["action_ref"] == action["ref"] else queue for queue in view.queues
+    ]
+    return replace(view, queues=queues)
+
+
+def stepped(limit: int | None, step: int) -> int | None:
+    """Return a limit one higher or lower; None where there is no such one."""
+    return None if limit is None or not 0 <= limit + step <= LIMIT_MAX else limit + step
+
+
+def _asked(view: View, chosen: Json, key: str) -> tuple[View, Wish | None]:
+    ref = chosen["action_ref"]
     # From now on it is meant, whatever row it moves to.
     view = replace(view, selected=name_of(chosen))
     match key:
@@ -105,15 +120,9 @@ def _changed(view: View, chosen: Json, key: str) -> tuple[View, Wish | None]:
             return view, Wish(ref=ref, verb="pause")
         case "r":
             return view, Wish(ref=ref, verb="resume")
-        case "+" | "=" | "-" if limit is None:
-            return replace(
-                view, message=f"{ref} has no limit; set one with 'executor actions limit {ref} 10'"
-            ), None
         case "+" | "=":
-            return view, Wish(ref=ref, verb="limit", limit=min(limit + 1, LIMIT_MAX))
-        case "-" if limit > 0:
-            return view, Wish(ref=ref, verb="limit", limit=limit - 1)
+            return view, Wish(ref=ref, verb="limit", step=1)
         case "-":
-            return replace(view, message=f"{ref}: the limit is 0 already: nothing starts"), None
+            return view, Wish(ref=ref, verb="limit", step=-1)
         case _:
             return view, None
