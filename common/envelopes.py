@@ -3,7 +3,7 @@
 In: the facts. Out: an `Outgoing` with its exchange, routing key and properties. Who sends it is `app_id`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from random import getrandbits
 from typing import Final
@@ -17,7 +17,7 @@ from common.broker.topology import (
     EXECUTIONS,
     EXECUTOR_COMPLETIONS,
     scheduled_key,
-    worker_queue,
+    worker_queues,
 )
 from common.domain.errors import Code
 from common.domain.states import Status
@@ -63,9 +63,12 @@ def envelope(
     traceparent: str | None = None,
     advisory: bool = False,
     mandatory: bool = True,
+    also_to: Sequence[str] = (),
 ) -> Outgoing:
-    """Wrap a body in the properties that every message of ours carries."""
+    """Wrap a body in the properties that every message of ours carries; `also_to`: more routing keys."""
     headers: dict[str, HeaderValue] = {"schema_version": SCHEMA_VERSION}
+    if also_to:
+        headers["CC"] = tuple(also_to)
     if traceparent is not None:
         headers["traceparent"] = traceparent
     return Outgoing(
@@ -146,7 +149,8 @@ def slot_message(execution_id: int, attempt: int, action_ref: str, status: Statu
     return envelope(
         changed,
         message_type=STATUS_CHANGED,
-        exchange="",
+        # Not by the default exchange: who may publish there reaches every queue.
+        exchange=EXECUTIONS,
         routing_key=EXECUTOR_COMPLETIONS,
         app_id="worker",
         correlation_id=str(execution_id),
@@ -155,11 +159,13 @@ def slot_message(execution_id: int, attempt: int, action_ref: str, status: Statu
 
 def cancel_message(cancel: ExecutionCancel, *, worker_id: str) -> Outgoing:
     """Ask one worker to stop an attempt. Not mandatory: the worker's queue goes with the worker."""
+    own, *others = worker_queues(worker_id)
     return envelope(
         cancel,
         message_type=CANCEL,
-        exchange=EXECUTIONS,
-        routing_key=worker_queue(worker_id),
+        exchange="",
+        routing_key=own,
+        also_to=others,
         app_id="executor",
         correlation_id=str(cancel.execution_id),
         mandatory=False,

@@ -65,6 +65,10 @@ class HandOver:
             else:
                 await self.offer(grants)
 
+    async def prepare(self, pools: Iterable[str]) -> None:
+        """Create the queues of these pools, as far as that was not done yet."""
+        await self._declare_pools(set(pools))
+
     async def offer(self, grants: Grants) -> None:
         """Offer granted executions to the workers of their pools; where a batch was full, `run` grants on."""
         if grants.more_queue_ids:

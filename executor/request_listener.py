@@ -43,6 +43,7 @@ logger = logging.getLogger(__name__)
 TRIES_MAX: Final = 30
 """How often a cancel for something not known yet comes back, about a second apart."""
 _CANCEL_BYTES_MAX: Final = 16 * 1024
+_KEYS: Final = frozenset({REQUESTED, CANCEL_REQUESTED, EXECUTOR_REQUESTS})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -125,6 +126,13 @@ class RequestListener:
 def read(delivery: Delivery, parameters_bytes_max: int) -> Admission | CancelRequested:
     """Return the checked content of a delivery; raises Refusal. Without a type, its routing key tells."""
     check_schema_version(delivery.headers)
+    if delivery.routing_key not in _KEYS:
+        # Who may not use these keys can put them into the header CC, beside one that it may use.
+        raise Refusal(
+            Code.FORBIDDEN,
+            f"routing key: {delivery.routing_key[:60]!r} is not taken here; publish with {REQUESTED} or "
+            f"{CANCEL_REQUESTED}",
+        )
     kind = delivery.type or delivery.routing_key
     if kind == CANCEL_REQUESTED:
         cancel = read_model(CancelRequested, read_json(delivery.body, bytes_max=_CANCEL_BYTES_MAX))

@@ -21,6 +21,7 @@ from localservers.processes import (
     wait_until_ready,
     write_for_server,
 )
+from localservers.tls import ServerTls, postgresql_tls
 
 StopMode = Literal["fast", "immediate"]
 
@@ -46,7 +47,7 @@ class PostgresServer(DatabaseServer):
         self._process = self._run()
 
     @classmethod
-    def start(cls, folder: Path, *, durable: bool = True) -> Self:
+    def start(cls, folder: Path, *, durable: bool = True, tls: ServerTls | None = None) -> Self:
         """Start a server whose data live in `folder`; return when it accepts connections."""
         programs = find_postgresql()
         user = server_user("postgres")
@@ -55,7 +56,12 @@ class PostgresServer(DatabaseServer):
         data = folder / "data"
         if not (data / "PG_VERSION").exists():
             _initialise(programs, data, user, durable=durable)
-        write_for_server(data / _SETTINGS_FILE, _settings(folder, port, durable=durable))
+        settings = _settings(folder, port, durable=durable)
+        if tls is not None:
+            settings |= postgresql_tls(folder, tls, user)
+        write_for_server(
+            data / _SETTINGS_FILE, "".join(f"{name} = '{value}'\n" for name, value in settings.items())
+        )
         return cls(folder=folder, programs=programs, port=port, account=user)
 
     @classmethod
@@ -148,10 +154,10 @@ def _initialise(programs: Path, data: Path, user: str | None, *, durable: bool) 
         settings.write(f"\ninclude '{_SETTINGS_FILE}'\n")
 
 
-def _settings(folder: Path, port: int, *, durable: bool) -> str:
+def _settings(folder: Path, port: int, *, durable: bool) -> dict[str, str]:
     sockets = str(folder) if len(os.fsencode(folder)) <= _SOCKET_FOLDER_BYTES_MAX else ""
     kept = "on" if durable else "off"
-    settings = {
+    return {
         "listen_addresses": LOOPBACK,
         "port": str(port),
         "unix_socket_directories": sockets,
@@ -166,7 +172,6 @@ def _settings(folder: Path, port: int, *, durable: bool) -> str:
         "log_timezone": "UTC",
         "log_line_prefix": "%m [%p] %u@%d ",
     }
-    return "".join(f"{name} = '{value}'\n" for name, value in settings.items())
 
 
 def _environment(folder: Path) -> dict[str, str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from localservers.binaries import find_epmd, find_rabbitmq
-from localservers.ports import LOOPBACK
+from localservers.ports import LOOPBACK, free_port
 from localservers.processes import ServerProcess, run_once, server_folder, server_user, wait_until_ready
 from localservers.rabbitmq_settings import (
     PASSWORD,
@@ -25,6 +25,7 @@ from localservers.rabbitmq_settings import (
     write_cookie,
     write_settings,
 )
+from localservers.tls import ServerTls, rabbitmq_tls
 from localservers.vhosts import BrokerServer
 
 _START_SECONDS = 90.0
@@ -35,6 +36,9 @@ CONSUMER_TIMEOUT_SECONDS = 1800.0
 
 class RabbitServer(BrokerServer):
     """A RabbitMQ server of our own."""
+
+    tls_port: int | None = None
+    """Where it speaks AMQP over TLS, if it does."""
 
     def __init__(
         self,
@@ -57,7 +61,13 @@ class RabbitServer(BrokerServer):
         self._epmd, self._node = self._run()
 
     @classmethod
-    def start(cls, folder: Path, *, consumer_timeout_seconds: float = CONSUMER_TIMEOUT_SECONDS) -> Self:
+    def start(
+        cls,
+        folder: Path,
+        *,
+        consumer_timeout_seconds: float = CONSUMER_TIMEOUT_SECONDS,
+        tls: ServerTls | None = None,
+    ) -> Self:
         """Start a broker whose data live in `folder`; return when it accepts connections.
 
         `consumer_timeout_seconds`: how long a delivery may stay unacknowledged before its channel is closed.
@@ -66,8 +76,12 @@ class RabbitServer(BrokerServer):
         user = server_user("rabbitmq")
         server_folder(folder, user)
         ports = Ports.free()
-        write_settings(folder, ports, consumer_timeout_seconds)
-        return cls(folder=folder, ports=ports, programs=programs, account=user)
+        tls_port = None if tls is None else free_port()
+        more = None if tls is None or tls_port is None else rabbitmq_tls(folder, tls, user, port=tls_port)
+        write_settings(folder, ports, consumer_timeout_seconds, tls=more)
+        server = cls(folder=folder, ports=ports, programs=programs, account=user)
+        server.tls_port = tls_port
+        return server
 
     @classmethod
     def join(cls, folder: Path, ports: Ports, membership: Membership) -> Self:

@@ -6,7 +6,7 @@ the environment of every program of this server. `rabbitmq.py` runs them. Valid 
 
 import os
 import pwd
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,7 +53,11 @@ class Membership:
 
 
 def write_settings(
-    folder: Path, ports: Ports, consumer_timeout_seconds: float, membership: Membership | None = None
+    folder: Path,
+    ports: Ports,
+    consumer_timeout_seconds: float,
+    membership: Membership | None = None,
+    tls: Mapping[str, str] | None = None,
 ) -> None:
     """Write the broker's configuration files into `folder`, where its user can read them."""
     consumer_timeout_ms = round(consumer_timeout_seconds * 1000)
@@ -74,6 +78,7 @@ def write_settings(
     }
     if membership is not None:
         settings |= _cluster_settings(membership)
+    settings |= tls or {}
     lines = "".join(f"{name} = {value}\n" for name, value in settings.items())
     write_for_server(folder / "rabbitmq.conf", lines)
     # The timeout is looked at once per tick; `rabbitmq.conf` has no name for the tick.

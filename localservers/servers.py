@@ -17,6 +17,7 @@ from localservers.postgresql import PostgresServer
 from localservers.rabbitmq import CONSUMER_TIMEOUT_SECONDS, RabbitServer
 from localservers.scratch import ScratchFolder
 from localservers.threads import to_the_end
+from localservers.tls import ServerTls
 
 
 class LocalServers:
@@ -42,6 +43,7 @@ class LocalServers:
         *,
         durable: bool = True,
         consumer_timeout_seconds: float = CONSUMER_TIMEOUT_SECONDS,
+        tls: ServerTls | None = None,
     ) -> Self:
         """Start both servers; return when both accept connections.
 
@@ -56,9 +58,9 @@ class LocalServers:
         place = folder.resolve()
         try:
             postgresql, rabbitmq = _start_both(
-                start_postgresql=lambda: PostgresServer.start(place / "postgresql", durable=durable),
+                start_postgresql=lambda: PostgresServer.start(place / "postgresql", durable=durable, tls=tls),
                 start_rabbitmq=lambda: RabbitServer.start(
-                    place / "rabbitmq", consumer_timeout_seconds=consumer_timeout_seconds
+                    place / "rabbitmq", consumer_timeout_seconds=consumer_timeout_seconds, tls=tls
                 ),
             )
         except BaseException:

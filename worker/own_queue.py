@@ -2,17 +2,18 @@
 
 In: channels on which to declare. Out: the name under which words to stop arrive. The queue is classic, so one
 node of the broker holds it, and while that node is down nobody may declare the name again. Then another queue
-takes its place, bound to the same key: the worker goes on with the nodes that are left (P7). Next:
-`worker.cancels` consumes it.
+takes its place, under one of the names that words to stop are addressed to: the worker goes on with the nodes
+that are left (P7). Next: `worker.cancels` consumes it.
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable
 
 from aio_pika.abc import AbstractChannel
 from aio_pika.exceptions import ChannelNotFoundEntity
 
-from common.broker.topology import QueueType, declare_worker, worker_queue
+from common.broker.topology import QueueType, declare_worker, worker_queues
 from common.domain.identifiers import WorkerId
 
 logger = logging.getLogger(__name__)
@@ -24,14 +25,13 @@ class OwnQueue:
     def __init__(self, worker_id: WorkerId, queue_type: QueueType) -> None:
         self._worker_id = worker_id
         self._queue_type: QueueType = queue_type
-        self._number = 1
+        self._names = deque(worker_queues(worker_id))
         self._on_moved: Callable[[str], None] = lambda _: None
 
     @property
     def name(self) -> str:
         """Its name now."""
-        first = worker_queue(self._worker_id)
-        return first if self._number == 1 else f"{first}.{self._number}"
+        return self._names[0]
 
     def tell_when_moved(self, on_moved: Callable[[str], None]) -> None:
         """Call `on_moved` with each new name."""
@@ -44,7 +44,7 @@ class OwnQueue:
             await declare_worker(channel, self._worker_id, queue=name, queue_type=self._queue_type)
         except ChannelNotFoundEntity:
             if name == self.name:
-                self._number += 1
+                self._names.rotate(-1)
                 logger.warning("own_queue_moved", extra={"queue": self.name})
                 self._on_moved(self.name)
             raise

@@ -18,7 +18,7 @@ from common.action_definition import ActionDefinition
 from common.broker.connection import BrokerTimeouts
 from common.broker.consumer import ConsumerConnection
 from common.broker.publisher import Publisher
-from common.broker.topology import declare_pool, pool_queue
+from common.broker.topology import ensure_pool, pool_queue
 from common.database import Database
 from common.domain.identifiers import WorkerId
 from worker.attempt import Attempts
@@ -162,7 +162,7 @@ class Session:
         ]
 
     def _declares_pool(self, pool: str) -> Callable[[AbstractChannel], Awaitable[Any]]:
-        return lambda channel: declare_pool(channel, pool, queue_type=self._settings.queue_type)
+        return lambda channel: ensure_pool(channel, pool, queue_type=self._settings.queue_type)
 
     async def _stand_back_in_doubt(self, pools: Sequence[PoolConsumer]) -> None:
         """Leave the offers to other workers while nothing may be started here."""

@@ -2,8 +2,9 @@
 
 In: an open channel. Out: what the service needs exists. All declarations are idempotent, so whichever
 service starts first creates what it needs; changing an argument of a queue that exists is refused by the
-broker (406). Keeps P2 (one consumer at a time takes requests, and what it gives back stands at the front
-again) and P5 (durable, quorum, dead letters kept however often they are looked at).
+broker (406). Where the rest is there, a worker creates nothing but its own queue, and binds none: its user of
+the broker need not be one who may. Keeps P2 (one consumer at a time takes requests, and what it gives back
+stands at the front again) and P5 (durable, quorum, dead letters kept however often they are looked at).
 
 Delay: a message published to the exchange `executor.retry` or `worker.retry` with an `expiration_ms` waits
 in the queue of that name, expires, and is dead-lettered to `executions` under the routing key it was
@@ -14,10 +15,12 @@ the same expiration. Next: `connection`.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Literal
 
 from aio_pika import ExchangeType
 from aio_pika.abc import AbstractChannel, AbstractExchange
+from aiormq.exceptions import ChannelNotFoundEntity
 from pamqp.common import FieldTable
 
 QueueType = Literal["quorum", "classic"]
@@ -38,6 +41,7 @@ _DELIVERY_LIMIT = 1000
 _NO_DELIVERY_LIMIT = 2**31 - 1
 """Never reached. To leave it out would be a limit of 20 on RabbitMQ 4.x, and would cost the order on 3.10."""
 WORKER_QUEUE_EXPIRES_MS = 30 * 60 * 1000
+_WORKER_QUEUES_MAX = 9
 
 
 def scheduled_key(pool: str) -> str:
@@ -53,8 +57,14 @@ def pool_queue(pool: str) -> str:
 
 
 def worker_queue(worker_id: str) -> str:
-    """Return one worker's own queue, which is also the routing key that reaches it."""
+    """Return one worker's own queue; the default exchange reaches it under this key."""
     return f"worker.{worker_id}"
+
+
+def worker_queues(worker_id: str) -> list[str]:
+    """Return every name that it may have: another one takes its place where its node is down."""
+    first = worker_queue(worker_id)
+    return [first, *(f"{first}.{number}" for number in range(2, _WORKER_QUEUES_MAX + 1))]
 
 
 async def declare_executor(channel: AbstractChannel, *, queue_type: QueueType = "quorum") -> None:
@@ -74,6 +84,7 @@ async def declare_executor(channel: AbstractChannel, *, queue_type: QueueType = 
     # What is addressed to the queue itself keeps that key round the delay queue and the dead letters.
     await completions.bind(executions, EXECUTOR_COMPLETIONS)
     await _declare_delay(channel, EXECUTOR_RETRY, queue_type)
+    await _declare_delay(channel, WORKER_RETRY, queue_type)
 
 
 async def declare_pool(channel: AbstractChannel, pool: str, *, queue_type: QueueType = "quorum") -> None:
@@ -81,6 +92,15 @@ async def declare_pool(channel: AbstractChannel, pool: str, *, queue_type: Queue
     executions = await _declare_exchanges(channel, queue_type)
     queue = await channel.declare_queue(pool_queue(pool), durable=True, arguments=_arguments(queue_type))
     await queue.bind(executions, scheduled_key(pool))
+
+
+async def ensure_pool(channel: AbstractChannel, pool: str, *, queue_type: QueueType = "quorum") -> None:
+    """Look for the queue of a pool, and create it only where it is missing."""
+
+    async def look() -> None:
+        await channel.declare_queue(pool_queue(pool), passive=True)
+
+    await _unless_there(channel, look, lambda: declare_pool(channel, pool, queue_type=queue_type))
 
 
 async def declare_worker(
@@ -91,17 +111,41 @@ async def declare_worker(
     queue_type: QueueType = "quorum",
     expires_ms: int = WORKER_QUEUE_EXPIRES_MS,
 ) -> None:
-    """Create the workers' delay queue and one worker's own, gone `expires_ms` after the worker.
+    """Create what the workers share where it is missing, and one worker's own queue.
 
-    `queue` is the name of the latter, where it is not the routing key that reaches it.
+    That one is gone `expires_ms` after the worker. `queue`: one of `worker_queues`. Bound nowhere, since a
+    name that one may create, bind and consume from is an exchange just as well, on which to publish anything.
     """
-    executions = await _declare_exchanges(channel, queue_type)
+    await _unless_there(
+        channel, lambda: _look_for_shared(channel), lambda: _declare_shared(channel, queue_type)
+    )
     # Classic whatever the setting: a Raft group per process start is a waste for cancels, and RabbitMQ 3.10
     # ends the connection of whoever publishes to a quorum queue while it expires.
     arguments = _arguments("classic") | {"x-expires": expires_ms}
-    own = await channel.declare_queue(queue or worker_queue(worker_id), durable=True, arguments=arguments)
-    await own.bind(executions, worker_queue(worker_id))
+    await channel.declare_queue(queue or worker_queue(worker_id), durable=True, arguments=arguments)
+
+
+async def _look_for_shared(channel: AbstractChannel) -> None:
+    for name in (EXECUTIONS, DEAD_LETTER_EXCHANGE, WORKER_RETRY):
+        await channel.declare_exchange(name, passive=True)
+    for name in (DEAD_LETTERS, WORKER_RETRY):
+        await channel.declare_queue(name, passive=True)
+
+
+async def _declare_shared(channel: AbstractChannel, queue_type: QueueType) -> None:
+    await _declare_exchanges(channel, queue_type)
     await _declare_delay(channel, WORKER_RETRY, queue_type)
+
+
+async def _unless_there(
+    channel: AbstractChannel, look: Callable[[], Awaitable[None]], create: Callable[[], Awaitable[None]]
+) -> None:
+    try:
+        await look()
+    except ChannelNotFoundEntity:
+        # The broker closes a channel that asked for what is not there.
+        await channel.reopen()
+        await create()
 
 
 async def _declare_exchanges(channel: AbstractChannel, queue_type: QueueType) -> AbstractExchange:

@@ -23,6 +23,9 @@ class _Commands(CommandsOnDemand):
     places: ClassVar[dict[str, Place]] = {
         "serve": _place("serve", "serve", "Serve requests, queues and the HTTP API."),
         "migrate": _place("serve", "migrate", "Bring the database to this version's schema."),
+        "setup-permissions": _place(
+            "setup_permissions", "setup_permissions", "Give each service accounts of its own."
+        ),
         "demo": _place("demo", "demo", "Watch 200 executions pass on private servers."),
         "submit": _place("submit", "submit", "Ask for an execution of an action, or for many."),
         "get": _place("executions", "get", "Show an execution: how it stands, why it waits, what was tried."),

@@ -24,6 +24,7 @@ from executor.watchdog.counters import Counters
 from executor.watchdog.leases import Leases
 from executor.watchdog.lines import Lines
 from executor.watchdog.links import Links
+from executor.watchdog.pools import Pools
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +65,7 @@ class Watchdog:
             rows_max=SWEEP_ROWS_MAX,
         )
         self.counters = Counters(database, hand_over)
+        self.pools = Pools(database, hand_over)
         self.pruner = Pruner(database, settings)
 
     async def run(self) -> NoReturn:
@@ -77,6 +79,7 @@ class Watchdog:
             self.leases.repeat_stops,
             self.leases.stop_overdue,
             self.counters.repair_counters,
+            self.pools.prepare_pools,
         )
         async with asyncio.TaskGroup() as tasks:
             for sweep in eager:

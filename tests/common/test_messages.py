@@ -55,8 +55,10 @@ def test_what_a_request_may_not_say(fields: dict[str, object]) -> None:
         ExecutionRequested.model_validate({"action_ref": "a", **fields})
 
 
-def assert_enveloped(message: Outgoing, message_type: str, routing_key: str) -> None:
-    assert (message.type, message.exchange, message.routing_key) == (message_type, "executions", routing_key)
+def assert_enveloped(
+    message: Outgoing, message_type: str, routing_key: str, *, exchange: str = "executions"
+) -> None:
+    assert (message.type, message.exchange, message.routing_key) == (message_type, exchange, routing_key)
     assert UUID(message.message_id).version == 4
     assert message.headers is not None
     assert message.headers["schema_version"] == 1
@@ -75,7 +77,10 @@ def test_an_offer_goes_to_the_pool_of_its_action_with_its_trace() -> None:
 
 def test_a_request_to_stop_goes_to_the_worker_that_runs_it() -> None:
     message = cancel_message(ExecutionCancel(execution_id=1, attempt=2), worker_id="w-1")
-    assert_enveloped(message, "execution.cancel", "worker.w-1")
+    assert_enveloped(message, "execution.cancel", "worker.w-1", exchange="")
+    assert message.headers is not None
+    # Where a node is down, the worker's own queue has another name.
+    assert message.headers["CC"] == tuple(f"worker.w-1.{number}" for number in range(2, 10))
 
 
 @pytest.mark.parametrize("app_id", ["worker", "executor"])

@@ -32,7 +32,6 @@ async def test_each_key_reaches_its_queue_however_often_and_in_which_order_all_i
         "execution.cancel_requested": "executor.requests",
         "execution.completed": "executor.completions",
         topology.scheduled_key("default"): topology.pool_queue("default"),
-        topology.worker_queue("w1"): topology.worker_queue("w1"),
     }
     async with running(publisher):
         await _declare_all(publisher, queue_type)
@@ -59,7 +58,6 @@ async def test_a_delayed_message_comes_back_under_its_key_as_often_as_it_is_dela
         for delay, key, queue in [
             (topology.EXECUTOR_RETRY, "execution.completed", topology.EXECUTOR_COMPLETIONS),
             (topology.WORKER_RETRY, topology.scheduled_key("default"), topology.pool_queue("default")),
-            (topology.WORKER_RETRY, topology.worker_queue("w1"), topology.worker_queue("w1")),
         ]:
             early = consumer.subscribe(queue, prefetch=10)
             for _ in range(3):
@@ -111,7 +109,7 @@ async def test_a_workers_queue_goes_some_time_after_the_worker(amqp_url: str) ->
         await publisher.declare(partial(topology.declare_worker, worker_id="w1", expires_ms=500))
         await until_ready(amqp_url, topology.worker_queue("w1"), 0)
         async with asyncio.timeout(DEADLINE_SECONDS):
-            while await publisher.publish([message("worker.w1", exchange="executions")]) == [CONFIRMED]:
+            while await publisher.publish([message("worker.w1")]) == [CONFIRMED]:
                 await asyncio.sleep(0.05)
 
 

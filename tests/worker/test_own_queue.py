@@ -10,9 +10,11 @@ import worker.own_queue
 from common.broker.consumer import ConsumerConnection
 from common.broker.delivery import Publication
 from common.broker.publisher import Publisher
-from common.broker.topology import EXECUTIONS, declare_worker, worker_queue
+from common.broker.topology import declare_worker
 from common.domain.identifiers import WorkerId
-from tests.contract.brokers import bodies, message, running, take, until
+from common.envelopes import cancel_message
+from common.messages import ExecutionCancel
+from tests.contract.brokers import bodies, running, take, until
 from worker.own_queue import OwnQueue
 
 
@@ -42,6 +44,6 @@ async def test_where_the_queues_node_is_down_another_queue_takes_its_place_for_a
         await until(lambda: queue.ready)
         assert moved == ["worker.w1.2"]
         assert await consumer.reaches(queue)
-        words = message(worker_queue("w1"), b"stop", exchange=EXECUTIONS)
+        words = cancel_message(ExecutionCancel(execution_id=1, attempt=1), worker_id="w1")
         assert await publisher.publish([words]) == [Publication.CONFIRMED]
-        assert bodies(await take(queue, 1)) == [b"stop"]
+        assert bodies(await take(queue, 1)) == [words.body]

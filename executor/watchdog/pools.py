@@ -1,0 +1,23 @@
+"""The pools: their queues are there before anybody waits for them (P7).
+
+A worker whose user of the broker may create nothing waits for the queue of its pool; the first offer would
+create it, and a worker that is not ready may hold up everything before that. In: the live workers' pools.
+"""
+
+from common.database import Database
+from executor.hand_over import HandOver
+from executor.sql import query
+
+
+class Pools:
+    """The sweep over the pools of live workers."""
+
+    def __init__(self, database: Database, hand_over: HandOver) -> None:
+        self._database = database
+        self._hand_over = hand_over
+
+    async def prepare_pools(self) -> int:
+        """Create the queues that this executor has not created yet; nothing is healed by that."""
+        rows = await self._database.fetch(query("pools"))
+        await self._hand_over.prepare(row["pool"] for row in rows)
+        return 0

@@ -1,0 +1,65 @@
+"""TLS for private servers: the certificates they show, and that they take nobody without TLS and a password.
+
+In: a certificate with its key and the authority that signs those of clients, in PEM. Out: settings, and
+the files that these name, readable by the servers' account alone.
+"""
+
+import os
+import pwd
+from dataclasses import dataclass
+from pathlib import Path
+
+from localservers.ports import LOOPBACK
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerTls:
+    """What both servers show."""
+
+    certificate: str
+    key: str
+    authority: str
+    """Who signs the certificates of clients, where one shows any."""
+
+
+def postgresql_tls(folder: Path, tls: ServerTls, user: str | None) -> dict[str, str]:
+    """Return PostgreSQL's settings: TLS is offered; over TCP it is asked for, and so is a password."""
+    files = _written(folder, tls, user)
+    hba = folder / "pg_hba.conf"
+    # `trust` for the superuser alone, which the tests administer with.
+    _write(hba, f"host all postgres {LOOPBACK}/32 trust\nhostssl all all {LOOPBACK}/32 scram-sha-256\n", user)
+    return {
+        "ssl": "on",
+        "ssl_cert_file": str(files["certificate"]),
+        "ssl_key_file": str(files["key"]),
+        "ssl_ca_file": str(files["authority"]),
+        "hba_file": str(hba),
+    }
+
+
+def rabbitmq_tls(folder: Path, tls: ServerTls, user: str | None, *, port: int) -> dict[str, str]:
+    """Return RabbitMQ's settings: AMQP over TLS on a port of its own; a client's certificate is checked."""
+    files = _written(folder, tls, user)
+    return {
+        "listeners.ssl.1": f"{LOOPBACK}:{port}",
+        "ssl_options.cacertfile": str(files["authority"]),
+        "ssl_options.certfile": str(files["certificate"]),
+        "ssl_options.keyfile": str(files["key"]),
+        "ssl_options.verify": "verify_peer",
+        "ssl_options.fail_if_no_peer_cert": "false",
+    }
+
+
+def _written(folder: Path, tls: ServerTls, user: str | None) -> dict[str, Path]:
+    files = {name: folder / f"tls-{name}.pem" for name in ("certificate", "key", "authority")}
+    for name, file in files.items():
+        _write(file, getattr(tls, name), user)
+    return files
+
+
+def _write(file: Path, text: str, user: str | None) -> None:
+    file.touch(mode=0o600)
+    file.write_text(text, encoding="ascii")
+    if user:
+        account = pwd.getpwnam(user)
+        os.chown(file, account.pw_uid, account.pw_gid)
