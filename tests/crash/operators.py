@@ -1,4 +1,6 @@
-"""What operators do over HTTP: stop an execution, let a paused action go on, send dead letters again.
+"""What operators do over HTTP, and what is done over HTTP for them.
+
+They stop an execution, let a paused action go on, send dead letters again, and are called back.
 
 In: a ground with an armed executor. Out: requests that it may not survive. Whatever it did not do is made up
 for afterwards: the keys are cancelled once more, a pause ends in any case, and letters that are left are sent
@@ -23,6 +25,11 @@ async def cancel_something(ground: Ground, url: str) -> None:
     if execution_id is not None:
         with suppress(httpx.HTTPError):
             await ground.client.http.post(f"{url}/api/v1/executions/{execution_id}/cancel")
+
+
+async def call_back_something(ground: Ground) -> None:
+    """Have the end of an execution told to a URL where nobody is."""
+    await ground.client.publish({"action_ref": "crash.free", "callback_url": "http://127.0.0.1:1/hook"})
 
 
 async def resume_something(ground: Ground, url: str) -> None:

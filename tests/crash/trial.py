@@ -15,7 +15,12 @@ from common.crash_points import CrashPoint
 from tests.crash.cases import Case
 from tests.crash.client import send_wave
 from tests.crash.ground import ACTIONS, Ground
-from tests.crash.operators import cancel_something, replay_something, resume_something
+from tests.crash.operators import (
+    call_back_something,
+    cancel_something,
+    replay_something,
+    resume_something,
+)
 from tests.crash.sweeps import SWEEPS, armed_for
 from tests.e2e.processes import Service
 from tests.e2e.traffic import until
@@ -61,6 +66,8 @@ async def _ask_executor(ground: Ground, case: Case, url: str) -> None:
         case CrashPoint.SWEPT:
             assert case.sweep is not None
             await SWEEPS[case.sweep](ground)
+        case CrashPoint.WEBHOOKS_CLAIMED | CrashPoint.WEBHOOK_POSTED:
+            await call_back_something(ground)
         case CrashPoint.CANCELLATION_DECIDED:
             await cancel_something(ground, url)
         case CrashPoint.ACTIONS_PUT:
