@@ -1,10 +1,17 @@
-"""The statements on a database of the test's own, as the tests of the statements have them."""
+"""What the tests of the dashboard stand on: statements on a database, a running system, a browser."""
 
 from collections.abc import AsyncIterator
 
 import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, Page
 
+from localservers import BrokerServer, DatabaseServer
+from tests.dashboard.browser import chromium, watched_page
+from tests.e2e.stage import Stage, staged
 from tests.integration.protocol import Protocol, connected
+
+TOKEN = "a-token-of-the-tests"
 
 
 @pytest.fixture
@@ -12,3 +19,33 @@ async def protocol(database_url: str) -> AsyncIterator[Protocol]:
     async with connected(database_url) as protocol:
         await protocol.register()
         yield protocol
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stage(
+    postgresql: DatabaseServer, rabbitmq: BrokerServer, template_database: str
+) -> AsyncIterator[Stage]:
+    """One system, with a token, for all tests of a module."""
+    name = f"{template_database}_dashboard"
+    database_url = postgresql.create_database(name, template_database)
+    amqp_url = rabbitmq.create_vhost(name)
+    try:
+        async with staged(database_url, amqp_url, settings={"TURNSTILE_API_TOKENS": TOKEN}) as stage:
+            stage.http.headers["Authorization"] = f"Bearer {TOKEN}"
+            yield stage
+    finally:
+        postgresql.drop_database(name)
+        rabbitmq.delete_vhost(name)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser() -> AsyncIterator[Browser]:
+    async with chromium() as browser:
+        yield browser
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def page(browser: Browser, stage: Stage) -> AsyncIterator[Page]:
+    """A page of somebody who has given the token."""
+    async with watched_page(browser, stage.system.http_url, token=TOKEN) as page:
+        yield page

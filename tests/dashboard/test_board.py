@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from executor.dashboard.board import QUEUES_MAX, Board, Line, QueueName, QueueOrder, Reading, Workers
+from executor.dashboard import board as board_module
+from executor.dashboard.board import Board, Line, QueueName, QueueOrder, Reading, Workers
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -120,9 +121,11 @@ def test_the_totals_are_the_sums_over_all_queues() -> None:
     assert (sums.depth, sums.active_count, sums.total_enqueued) == (5, 3, 7)
 
 
-def test_a_board_that_is_full_takes_no_new_queue_and_goes_on_with_those_it_has() -> None:
-    board = Board()
-    board.take(reading(*(line(f"a{n}") for n in range(QUEUES_MAX)), whole=True))
-    board.take(reading(line("one too many"), line("a0", depth=5), seconds=1))
-    assert len(board.lines) == QUEUES_MAX
-    assert board.lines[QueueName("a0", None)].depth == 5
+def test_a_board_that_is_full_takes_no_new_queue_and_goes_on_with_those_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(board_module, "QUEUES_MAX", 3)
+    board = three()
+    board.take(reading(line("one too many"), line("a", depth=5), seconds=1))
+    assert names(board, QueueOrder.NAME) == ["a", "b", "c"]
+    assert board.lines[QueueName("a", None)].depth == 5
