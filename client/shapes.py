@@ -13,6 +13,7 @@ from common.messages import Error
 __all__ = [
     "Attempt",
     "Error",
+    "EstimatedStart",
     "Execution",
     "ExecutionPage",
     "KeyStats",
@@ -45,7 +46,14 @@ class WaitingOn(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     reason: str
-    """`limit`, `paused`, `no_worker`, `not_due` or `handing_over`."""
+    """`limit`, `paused`, `no_worker`, `not_due`, `unavailable` or `handing_over`."""
+
+
+class EstimatedStart(_Shown):
+    """When a waiting execution will be claimed, in at least eight of ten cases while the load stays."""
+
+    earliest: datetime
+    latest: datetime
 
 
 class Execution(_Shown):
@@ -71,7 +79,9 @@ class Execution(_Shown):
     run_at: datetime | None = None
     expires_at: datetime | None = None
     position: int | None = None
+    queue_length: int | None = None
     waiting_on: WaitingOn | None = None
+    estimated_start: EstimatedStart | None = None
     attempts: tuple[Attempt, ...] = ()
 
 
