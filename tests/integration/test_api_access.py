@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
+import jsonschema_rs
 import pytest
 from pydantic import SecretStr
 
@@ -10,6 +11,8 @@ from executor.api import bodies
 from executor.decisions import Admission, Verdict
 from executor.settings import ExecutorSettings
 from tests.integration.served import Served, serve
+
+JSON_BODIES = ("application/json", "application/problem+json")
 
 
 @pytest.fixture
@@ -119,6 +122,29 @@ async def test_the_description_is_whole_and_has_examples(api: Served) -> None:
     assert set(submit["requestBody"]["content"]["application/json"]["examples"]) == {"one", "list"}
     assert {"200", "202", "409", "413", "422", "429", "503"} <= set(submit["responses"])
     assert not any(path.startswith("/actions") for path in described["paths"])
+
+
+async def test_every_json_body_has_examples_that_its_schema_takes(api: Served) -> None:
+    described = (await api.http.get("/openapi.json")).json()
+    tried = 0
+    for path, operations in described["paths"].items():
+        for method, operation in operations.items():
+            assert operation.get("summary"), f"{method} {path}"
+            for where, body in [
+                ("request", operation.get("requestBody", {})),
+                *operation["responses"].items(),
+            ]:
+                for media_type, content in body.get("content", {}).items():
+                    if media_type not in JSON_BODIES:
+                        continue
+                    values = [one["value"] for one in content.get("examples", {}).values()]
+                    values += [content["example"]] if "example" in content else []
+                    assert values, f"{method} {path} {where} has no example"
+                    schema = {**content["schema"], "components": described["components"]}
+                    for value in values:
+                        jsonschema_rs.validate(schema, value)
+                        tried += 1
+    assert tried > 100
 
 
 def references(value: object) -> list[str]:

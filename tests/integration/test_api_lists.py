@@ -76,6 +76,27 @@ async def test_each_filter_holds_and_all_hold_together(api: Served) -> None:
     assert await listed(created_after=middle) == [late, *c[::-1]]
 
 
+async def test_metadata_and_worker_are_filters_too(api: Served) -> None:
+    await api.register_worker()
+    (one,) = await api.submit_many("a.b", 1, metadata={"tenant": "acme", "n": 3, "ok": True, "url": "a:b"})
+    (two,) = await api.submit_many("a.b", 1, metadata={"tenant": "acme", "n": "3"})
+    await api.submit_many("a.b", 1, metadata={"tenant": "other"})
+    await api.claim(one)
+
+    async def listed(*pairs: str, **parameters: Any) -> list[int]:
+        return flat(await pages(api, "/executions", metadata=list(pairs), **parameters))
+
+    assert await listed("tenant:acme") == [two, one]
+    assert await listed("tenant:acme", "n:3") == [two, one]
+    assert await listed("tenant:acme", "ok:true") == [one]
+    assert await listed("url:a:b") == [one]
+    assert await listed("tenant:acme", "tenant:other") == []
+    assert await listed("none:") == []
+    assert await listed("tenant:acme", status="queued") == [two]
+    assert await listed(worker_id=WORKER) == [one]
+    assert await listed(worker_id="nobody") == []
+
+
 async def test_a_filter_looks_only_so_far_and_says_where_to_go_on(
     api: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,6 +127,9 @@ async def test_a_page_carries_only_so_many_bytes(api: Served, monkeypatch: pytes
         ("created_after=yesterday", "invalid_message", "created_after"),
         ("created_after=2030-01-01T00:00:00", "invalid_message", "created_after"),
         ("action_ref=%00", "invalid_message", "action_ref"),
+        ("metadata=tenant", "invalid_message", "metadata"),
+        ("metadata=:x", "invalid_message", "metadata"),
+        ("worker_id=", "invalid_message", "worker_id"),
         ("cursor=x", "invalid_message", "cursor"),
         ("cursor=%C3%A4", "invalid_message", "cursor"),
         ("cursor=%00", "invalid_message", "cursor"),

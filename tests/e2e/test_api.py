@@ -1,0 +1,117 @@
+"""The API of a real system: what it says of itself holds, and what it is told reaches real workers."""
+
+import asyncio
+from collections.abc import Iterator
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pytest
+import schemathesis
+from hypothesis import HealthCheck
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+    unsupported_method,
+)
+
+from tests.e2e.stage import Stage
+from tests.e2e.traffic import until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+STAGE = {
+    "settings": {
+        "TURNSTILE_WATCHDOG_INTERVAL": "500ms",
+        "TURNSTILE_LEASE_DURATION": "6s",
+        "TURNSTILE_HEARTBEAT_INTERVAL": "300ms",
+        "TURNSTILE_DRAIN_TIMEOUT": "2s",
+        "TURNSTILE_STOP_GRACE": "1s",
+    },
+}
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    unsupported_method,
+]
+CASES_OF_A_ROUTE = 15
+ENDLESS = "/api/v1/events"
+
+
+async def test_a_drained_worker_takes_nothing_new_ends_or_gives_back_and_leaves(
+    stage: Stage, tmp_path: Path
+) -> None:
+    (worker,) = (await stage.http.get("/workers")).json()["items"]
+    file = str(tmp_path / "runs")
+    short = await stage.submit("record", parameters={"file": file, "seconds": 0.8})
+    long = await stage.submit("scripted", parameters={"steps": ["HANG", "OK"]})
+    await stage.stands(short, "running")
+    await stage.stands(long, "running")
+
+    answer = await stage.http.post(f"/workers/{worker['id']}/drain")
+    assert (answer.status_code, answer.json()["state"]) == (202, "draining")
+    await stage.start_worker()
+    assert await stage.ended(short, long) == ["completed", "completed"]
+    assert [outcome for _, outcome in await stage.attempts(short)] == ["completed"]
+    assert await stage.attempts(long) == [(1, "handed_back"), (2, "completed")]
+
+    async def has_left() -> bool:
+        states = {w["id"]: w["state"] for w in (await stage.http.get("/workers")).json()["items"]}
+        return states[worker["id"]] == "stopped"
+
+    await until(has_left, "the drained worker's sign-off")
+    late = await stage.submit("noop")
+    assert await stage.ended(late) == ["completed"]
+    assert (await stage.get(late))["worker_id"] != worker["id"]
+    again = await stage.http.post(f"/workers/{worker['id']}/drain")
+    assert (again.status_code, again.json()["code"], again.json()["worker_state"]) == (
+        409, "already_terminal", "stopped"
+    )  # fmt: skip
+    unknown = await stage.http.post("/workers/nobody/drain")
+    assert (unknown.status_code, unknown.json()["code"]) == (404, "not_found")
+
+
+async def test_every_answer_is_one_that_the_description_promises(stage: Stage) -> None:
+    await stage.put("fuzzed", max_concurrent=1, pool="nobody")
+    ids = [await stage.submit("fuzzed") for _ in range(3)]
+    await stage.cancel(ids[0])
+    described = (await stage.http.get(f"{stage.system.http_url}/openapi.json")).json()
+    known = {"ref": cycle(["fuzzed", "noop"]), "execution_id": cycle(ids)}
+    await asyncio.to_thread(_ask_everything, described, stage.system.http_url, known)
+
+
+def _ask_everything(described: dict[str, Any], url: str, known: dict[str, Iterator[object]]) -> None:
+    schema = schemathesis.openapi.from_dict(described)
+    schema.config.update(base_url=url)
+    asked = 0
+    for found in schema.get_all_operations():
+        operation = found.ok()
+        if operation.path == ENDLESS:
+            continue
+        asked += 1
+        _ask(operation, known)
+    assert asked == sum(len(ways) for ways in described["paths"].values()) - 1
+
+
+def _ask(operation: Any, known: dict[str, Iterator[object]]) -> None:
+    @hypothesis.settings(
+        max_examples=CASES_OF_A_ROUTE,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @hypothesis.given(case=operation.as_strategy(), is_known=hypothesis.strategies.booleans())
+    def ask(case: Any, is_known: bool) -> None:
+        for name in case.path_parameters if is_known else ():
+            if name in known:
+                case.path_parameters[name] = next(known[name])
+        case.call_and_validate(checks=CHECKS, timeout=30)
+
+    ask()
