@@ -7,8 +7,8 @@ WORKDIR /source
 
 # The pinned libraries first: this layer changes only when the lock does.
 COPY requirements/runtime.txt requirements/build.txt requirements/
-RUN python -m venv /opt/turnstile \
-    && /opt/turnstile/bin/pip install --require-hashes --only-binary :all: -r requirements/runtime.txt \
+RUN python -m venv --without-pip /opt/turnstile \
+    && pip --python /opt/turnstile/bin/python install --require-hashes --only-binary :all: -r requirements/runtime.txt \
     && pip install --require-hashes --only-binary :all: -r requirements/build.txt
 
 COPY pyproject.toml LICENSE README.md ./
@@ -20,7 +20,7 @@ COPY stress stress
 COPY localservers localservers
 COPY migrations migrations
 RUN pip wheel --no-build-isolation --no-deps --wheel-dir /dist . \
-    && /opt/turnstile/bin/pip install --no-index --no-deps /dist/*.whl
+    && pip --python /opt/turnstile/bin/python install --no-index --no-deps /dist/*.whl
 
 
 FROM ${PYTHON_IMAGE}

@@ -3,16 +3,37 @@
 import re
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 import yaml
 from pydantic import BaseModel
-from typer.testing import CliRunner
+
+from common.domain.durations import parse_duration
+from tests.packaging.command_lines import help_of
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "compose.yaml").read_text()
+
+
+class Limits(BaseModel):
+    """What a container may take at most."""
+
+    cpus: float
+    memory: str
+
+
+class Resources(BaseModel):
+    """What bounds a container."""
+
+    limits: Limits
+
+
+class Deploy(BaseModel):
+    """How often a service runs, and within which bounds."""
+
+    replicas: int = 1
+    resources: Resources
 
 
 class Service(BaseModel):
@@ -23,6 +44,9 @@ class Service(BaseModel):
     depends_on: dict[str, dict[str, str]] = {}
     ports: list[str] = []
     volumes: list[str] = []
+    healthcheck: dict[str, object] = {}
+    stop_grace_period: str = "10s"
+    deploy: Deploy
 
 
 class Compose(BaseModel):
@@ -35,14 +59,6 @@ SERVICES = Compose.model_validate(yaml.safe_load(TEXT)).services
 OURS = [name for name, service in SERVICES.items() if service.command]
 
 every_service_of_ours = pytest.mark.parametrize("name", OURS)
-
-
-def help_of(command: list[str]) -> tuple[int, str]:
-    """Let the real command line parse the command up to its end, where --help stops it before it acts."""
-    program, *arguments = command
-    app = import_module(f"{program}.cli").app
-    result = CliRunner().invoke(app, [*arguments, "--help"], env={"COLUMNS": "400", "NO_COLOR": "1"})
-    return result.exit_code, result.output
 
 
 def test_the_file_is_valid_by_the_compose_specification() -> None:
@@ -58,11 +74,12 @@ def test_the_file_is_valid_by_the_compose_specification() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_two_services_and_the_migration_are_there() -> None:
-    assert {name: SERVICES[name].command[:2] for name in OURS} == {
-        "migrate": ["executor", "migrate"],
-        "executor": ["executor", "serve"],
-        "worker": ["worker", "serve"],
+def test_two_of_each_service_the_migration_and_the_accounts_are_there() -> None:
+    assert {name: (SERVICES[name].command[:2], SERVICES[name].deploy.replicas) for name in OURS} == {
+        "migrate": (["executor", "migrate"], 1),
+        "permissions": (["executor", "setup-permissions"], 1),
+        "executor": (["executor", "serve"], 2),
+        "worker": (["worker", "serve"], 2),
     }
 
 
@@ -72,10 +89,53 @@ def test_every_command_is_one_that_our_command_line_accepts(name: str) -> None:
     assert exit_code == 0, output
 
 
-@pytest.mark.parametrize("name", ["executor", "worker"])
+@every_service_of_ours
 def test_every_setting_is_one_that_the_service_knows(name: str) -> None:
     _, output = help_of(SERVICES[name].command)
     assert [setting for setting in SERVICES[name].environment if setting not in output] == []
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_service_has_a_bound_and_says_how_it_is_unless_it_ends(name: str) -> None:
+    service = SERVICES[name]
+    assert service.deploy.resources.limits.cpus > 0
+    assert re.fullmatch(r"\d+[MG]", service.deploy.resources.limits.memory)
+    ends = name in ("migrate", "permissions")
+    in_the_image = name in ("executor", "worker")
+    assert service.healthcheck == {"disable": True} if ends else in_the_image or "test" in service.healthcheck
+
+
+@pytest.mark.parametrize("name", ["executor", "worker"])
+def test_a_service_is_killed_only_after_its_drain_could_end(name: str) -> None:
+    _, output = help_of(SERVICES[name].command)
+    drain = re.search(r"TURNSTILE_DRAIN_TIMEOUT", output)
+    default = re.search(r"--drain-timeout\b.*?\[default: (\w+)\]", output, re.DOTALL)
+    assert drain
+    assert default
+    rounds = 2 if name == "executor" else 1
+    grace_seconds = parse_duration(SERVICES[name].stop_grace_period)
+    assert grace_seconds > rounds * parse_duration(default[1]) + 5
+
+
+def test_each_service_has_an_account_of_its_own_and_only_those_that_end_are_owners() -> None:
+    for name, account in (
+        ("migrate", "turnstile"),
+        ("permissions", "turnstile"),
+        ("executor", "turnstile-executor"),
+        ("worker", "turnstile-worker"),
+    ):
+        urls = [v for k, v in SERVICES[name].environment.items() if k.endswith("_URL")]
+        assert {re.match(r"\w+://([\w-]+):\$\{\w+PASSWORD:", url)[1] for url in urls} == {account}  # type: ignore[index]
+
+
+def test_there_is_a_port_of_this_machine_for_each_executor() -> None:
+    given = dict(re.findall(r"^(\w+)=(.+)$", (ROOT / ".env.example").read_text(), re.MULTILINE))
+    first, _, last = given["EXECUTOR_PORTS"].partition("-")
+    assert int(last) - int(first) + 1 == SERVICES["executor"].deploy.replicas
+    assert given["TURNSTILE_API_URL"].endswith(f":{first}")
+    assert f":{given['TURNSTILE_API_TOKEN']}" in given["TURNSTILE_API_TOKENS"]
+    (published,) = SERVICES["executor"].ports
+    assert published == f"127.0.0.1:${{EXECUTOR_PORTS:-{given['EXECUTOR_PORTS']}}}:8000"
 
 
 def test_the_actions_that_the_worker_serves_exist_in_the_mounted_folder() -> None:
@@ -91,8 +151,10 @@ def test_services_start_after_healthy_servers_and_a_finished_migration() -> None
         assert conditions == {
             "postgres": "service_healthy",
             "rabbitmq": "service_healthy",
-            "migrate": "service_completed_successfully",
+            "permissions": "service_completed_successfully",
         }
+    before = {other: rule["condition"] for other, rule in SERVICES["permissions"].depends_on.items()}
+    assert before["migrate"] == "service_completed_successfully"
 
 
 def test_every_published_port_is_bound_to_loopback() -> None:
@@ -109,14 +171,18 @@ def test_the_executor_listens_beyond_loopback_only_with_a_token() -> None:
 
 def test_no_secret_stands_in_the_file_or_has_a_default() -> None:
     secrets = re.findall(r"\$\{(\w*(?:PASSWORD|TOKENS))(:.)", TEXT)
-    assert {name for name, _ in secrets} == {"POSTGRES_PASSWORD", "RABBITMQ_PASSWORD", "TURNSTILE_API_TOKENS"}
+    assert {name for name, _ in secrets} == {
+        "POSTGRES_PASSWORD", "RABBITMQ_PASSWORD", "TURNSTILE_API_TOKENS",
+        "EXECUTOR_PASSWORD", "WORKER_PASSWORD", "CLIENT_PASSWORD",
+    }  # fmt: skip
     assert {operator for _, operator in secrets} == {":?"}
 
 
 def test_the_example_environment_gives_every_name_that_the_file_asks_for_and_no_other() -> None:
     given = dict(re.findall(r"^(\w+)=(.+)$", (ROOT / ".env.example").read_text(), re.MULTILINE))
     asked = set(re.findall(r"\$\{(\w+)", TEXT))
-    known = asked | {name for service in SERVICES.values() for name in service.environment}
+    by_hand = {"TURNSTILE_API_URL", "TURNSTILE_API_TOKEN"}
+    known = asked | by_hand | {name for service in SERVICES.values() for name in service.environment}
     assert asked <= given.keys() <= known
 
 
