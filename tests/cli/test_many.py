@@ -31,7 +31,8 @@ def test_a_filter_is_gone_through_to_its_end(system: CommandLines, ref: str) -> 
     kept = submit_many(system, ref, 1)
     ended = system.executor("cancel", "--action", ref, "--metadata", "team=green", "--json").json
     assert (ended["matched"], ended["changed"], ended["next_cursor"]) == (1002, 1002, None)
-    left = system.executor("list", "--action", ref, "--status", "scheduled", "--json").json["items"]
+    live = ("--status", "scheduled", "--status", "queued")
+    left = system.executor("list", "--action", ref, *live, "--json").json["items"]
     assert [item["id"] for item in left] == kept
     some = system.executor("retry", "--action", ref, "--status", "cancelled", "--limit", "2")
     assert some.out.startswith("2 of 2 asked for again")

@@ -78,6 +78,7 @@ def test_the_worker_shows_what_a_module_declares(alone: CommandLines) -> None:
     assert [line.split()[:3] for line in table.splitlines()[1:]] == [
         ["cli.add", "python", "none"],
         ["cli.fail", "python", "none"],
+        ["cli.talk", "python", "none"],
     ]
 
 

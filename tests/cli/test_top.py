@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.cli.conftest import CommandLines
 
-_DEADLINE_SECONDS = 30.0
+_DEADLINE_SECONDS = 60.0
 _COLOUR = re.compile(r"\x1b\[[0-9;]*(?:3[0-7]|4[0-7]|9[0-7])m")
 
 
