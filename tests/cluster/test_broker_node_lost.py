@@ -9,12 +9,14 @@ import pytest
 from common.broker.consumer import ConsumerConnection
 from common.broker.delivery import Publication
 from common.broker.publisher import Publisher
-from common.broker.topology import EXECUTIONS, declare_executor, declare_pool, worker_queue
+from common.broker.topology import declare_executor, declare_pool
 from common.domain.identifiers import WorkerId
+from common.envelopes import cancel_message
+from common.messages import ExecutionCancel
 from localservers.rabbitmq_cluster import RabbitCluster
 from localservers.scratch import ScratchFolder
 from tests.cluster.loaded import loaded
-from tests.contract.brokers import bodies, message, running, take, until
+from tests.contract.brokers import bodies, running, take, until
 from worker.own_queue import OwnQueue
 
 SECONDS = 8.0
@@ -46,9 +48,9 @@ async def test_a_worker_is_reached_though_the_node_of_its_own_queue_is_gone(clus
         own.tell_when_moved(lambda name: setattr(queue, "queue", name))
         async with running(publisher, consumer):
             await until(lambda: queue.ready)
-            words = message(worker_queue("w1"), b"stop", exchange=EXECUTIONS)
+            words = cancel_message(ExecutionCancel(execution_id=7, attempt=1), worker_id="w1")
             assert await publisher.publish([words]) == [Publication.CONFIRMED]
-            assert bodies(await take(queue, 1)) == [b"stop"]
+            assert bodies(await take(queue, 1)) == [words.body]
     finally:
         await asyncio.to_thread(home.restart)
 
