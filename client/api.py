@@ -5,6 +5,7 @@ anything that another try may change. Next: `shapes`.
 """
 
 import asyncio
+import ssl
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final, TypeVar
@@ -27,8 +28,9 @@ Shape = TypeVar("Shape", bound=BaseModel)
 class Api:
     """The HTTP API, for reading."""
 
-    def __init__(self, http_url: str, *, token: str | None) -> None:
+    def __init__(self, http_url: str, *, token: str | None, ca_file: str | None = None) -> None:
         self._http = httpx.AsyncClient(
+            verify=ssl.create_default_context(cafile=ca_file) if ca_file else True,
             base_url=f"{http_url.rstrip('/')}/api/v1",
             headers={} if token is None else {"Authorization": f"Bearer {token}"},
             timeout=_TIMEOUT_SECONDS,

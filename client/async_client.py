@@ -24,7 +24,7 @@ from client.outbox import Outbox
 from client.request import Options, Request, cancel_request_message
 from client.shapes import Execution, ExecutionPage, QueueStats
 from client.submissions import Submissions, Submitted
-from common.api_token import api_token
+from common.api_token import CA_FILE, api_token
 from common.broker.connection import BrokerTimeouts
 from common.broker.consumer import ConsumerConnection
 from common.broker.publisher import Publisher
@@ -47,6 +47,7 @@ class AsyncClient:
         amqp_url: str = "amqp://guest:guest@127.0.0.1:5672/",
         http_url: str = "http://127.0.0.1:8000",
         token: str | None = None,
+        ca_file: str | None = None,
         answer_timeout: str | float = 30.0,
         parameters_bytes_max: int = PARAMETERS_BYTES_MAX,
         name: str = "turnstile-client",
@@ -54,6 +55,7 @@ class AsyncClient:
         """`name` is what the broker calls the connections; `token` is sent over HTTP.
 
         Without one it is taken from TURNSTILE_API_TOKEN, or the file that TURNSTILE_API_TOKEN_FILE names.
+        `ca_file`, or TURNSTILE_API_CA_FILE, names the authority that signed the API's certificate.
 
         `answer_timeout` bounds each submit and cancel over all repeats, like `30s` or seconds;
         `parameters_bytes_max` is the executor's setting of that name.
@@ -68,7 +70,11 @@ class AsyncClient:
             timeouts=BrokerTimeouts(wait_seconds=0.5),
         )
         self._consumer = ConsumerConnection(amqp_url, name=f"{name}-consumer")
-        self._api = Api(http_url, token=api_token(os.environ) if token is None else token)
+        self._api = Api(
+            http_url,
+            token=api_token(os.environ) if token is None else token,
+            ca_file=os.environ.get(CA_FILE) if ca_file is None else ca_file,
+        )
         self._outbox = Outbox(self._publisher)
         self._answers = Answers(self._consumer, self._outbox, queue=f"{queues}.answers")
         self._ends = Ends(self._consumer, self._api, queue=f"{queues}.ends")

@@ -9,9 +9,12 @@ from typing import Final
 
 from yarl import URL
 
+from common.tls import check_authority, check_key_pair
+
 EXPECTED: Final = "amqp://user:password@host:port/vhost"
 SEVERAL: Final = "amqp://user:password@a:5672/vhost,amqp://user:password@b:5672/vhost"
 _SCHEMES: Final = ("amqp", "amqps")
+_TLS: Final = frozenset({"cafile", "certfile", "keyfile", "no_verify_ssl"})
 # A comma inside a URL, as in a password, belongs to the URL.
 _NEXT_URL: Final = re.compile(r"\s*,\s*(?=[a-z]+://)")
 
@@ -44,4 +47,16 @@ def _read(text: str) -> URL:
         raise ValueError(f"expected {EXPECTED}")
     if "," in url.host or "," in url.raw_path:
         raise ValueError(f"several nodes are several whole URLs: {SEVERAL}")
+    _check_tls(url)
     return url
+
+
+def _check_tls(url: URL) -> None:
+    if (found := _TLS & url.query.keys()) and url.scheme != "amqps":
+        raise ValueError(f"{min(found)}: is for TLS; say amqps:// too, and its port")
+    if url.query.get("no_verify_ssl", "0") != "0":
+        raise ValueError(
+            "no_verify_ssl: any server would do; name the authority of yours: ?cafile=/path/ca.pem"
+        )
+    check_authority(url.query, "cafile")
+    check_key_pair(url.query, "certfile", "keyfile")

@@ -10,6 +10,8 @@ from typing import Final
 
 TOKEN: Final = "TURNSTILE_API_TOKEN"
 TOKEN_FILE: Final = "TURNSTILE_API_TOKEN_FILE"
+CA_FILE: Final = "TURNSTILE_API_CA_FILE"
+"""The authority that signed the API's certificate, where it is none that the system trusts."""
 
 
 def api_token(environment: Mapping[str, str]) -> str | None:

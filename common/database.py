@@ -17,6 +17,7 @@ import asyncpg
 from common.database_hosts import DatabaseHosts
 from common.database_url import shown_url
 from common.domain.errors import Unavailable
+from common.tls import explained
 
 logger = logging.getLogger(__name__)
 
@@ -93,8 +94,8 @@ class Database:
             try:
                 self._pool = await self._create_pool()
             except (*_CONNECTION_TROUBLE, *_NOT_LET_IN) as error:
-                if str(error) != reason:
-                    reason = self.last_error = str(error) or type(error).__name__
+                if _said(error) != reason:
+                    reason = self.last_error = _said(error)
                     logger.warning(
                         "database_unreachable", extra={"url": shown_url(self._url), "reason": reason}
                     )
@@ -172,7 +173,7 @@ class Database:
             # with the connection, and saying it again would fail again.
             raise
         except _CONNECTION_TROUBLE as error:
-            self.last_error = str(error) or type(error).__name__
+            self.last_error = _said(error)
             raise Unavailable(f"database: {self.last_error}") from error
         else:
             self.last_error = None
@@ -191,6 +192,10 @@ class Database:
             # that would be a second round trip for each of them.
             reset=_leave_as_it_is,
         )
+
+
+def _said(error: BaseException) -> str:
+    return explained(str(error), authority="sslrootcert in TURNSTILE_DATABASE_URL") or type(error).__name__
 
 
 async def _leave_as_it_is(_: object) -> None:

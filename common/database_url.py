@@ -4,12 +4,16 @@ In: what somebody wrote. Out: a complaint in plain words, what the driver takes,
 driver itself reads the rest (`target_session_attrs`, `sslmode`, ...). Next: `database_hosts`.
 """
 
+from collections.abc import Mapping
 from typing import Final
 from urllib.parse import parse_qs, urlsplit, urlunsplit
+
+from common.tls import check_authority, check_key_pair
 
 EXPECTED: Final = "expected postgresql://user:password@host:port/database"
 _SECRETS: Final = ("password=", "sslpassword=")
 _SCHEMES: Final = frozenset({"postgresql", "postgres"})
+_SSL_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 
 
 def check_database_url(url: str) -> None:
@@ -24,6 +28,14 @@ def check_database_url(url: str) -> None:
         port = host.rpartition("]")[2].rpartition(":")[2] if ":" in host.rpartition("]")[2] else ""
         if port and not (port.isascii() and port.isdigit() and int(port) < 1 << 16):
             raise ValueError(f"port {port!r}: expected a number up to 65535, as in host:5432")
+    _check_tls({name: values[-1] for name, values in query.items()})
+
+
+def _check_tls(query: Mapping[str, str]) -> None:
+    if (mode := query.get("sslmode", "prefer")) not in _SSL_MODES:
+        raise ValueError(f"sslmode {mode[:40]!r}: expected one of {', '.join(_SSL_MODES)}")
+    check_authority(query, "sslrootcert")
+    check_key_pair(query, "sslcert", "sslkey")
 
 
 def driver_url(url: str) -> str:

@@ -178,6 +178,8 @@ class ExecutorService:
             # Longer than clients and proxies keep an idle connection: whoever closes it first must not be us,
             # or a request that is just on its way meets a closed door.
             timeout_keep_alive=75,
+            ssl_certfile=self.settings.http_tls_cert,
+            ssl_keyfile=self.settings.http_tls_key,
         )
         return HttpServer(config)
 

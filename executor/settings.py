@@ -2,13 +2,14 @@
 
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from common.action_definition import Duration
 from common.command_line import ENVIRONMENT_ONLY
 from common.settings import CommonSettings
+from common.tls import check_key_pair
 from executor.bearers import Bearers, read_entries
 from executor.retention.settings import RetentionSettings
 from executor.webhooks.settings import WebhookSettings
@@ -27,6 +28,10 @@ class ExecutorSettings(CommonSettings, WebhookSettings, RetentionSettings):
     api_tokens_file: Path | None = Field(
         default=None, description="A file with more of them, one on each line; read again when it changes."
     )
+    http_tls_cert: Path | None = Field(
+        default=None, description="Certificate of the HTTP API, in PEM; with it the API speaks TLS only."
+    )
+    http_tls_key: Path | None = Field(default=None, description="Its key, in PEM and without a password.")
     insecure: bool = Field(default=False, description="Serve other hosts without a token.")
     watchdog_interval: Duration = Field(default=1.0, gt=0, description="How often the watchdog looks.")
     dispatch_timeout: Duration = Field(default=30.0, gt=0, description="Unclaimed so long: offered again.")
@@ -49,6 +54,12 @@ class ExecutorSettings(CommonSettings, WebhookSettings, RetentionSettings):
     def _names_somebody(cls, value: Path | None) -> Path | None:
         Bearers([], value)
         return value
+
+    @model_validator(mode="after")
+    def _is_a_pair(self) -> Self:
+        given = {"TURNSTILE_HTTP_TLS_CERT": self.http_tls_cert, "TURNSTILE_HTTP_TLS_KEY": self.http_tls_key}
+        check_key_pair({name: str(path) for name, path in given.items() if path is not None}, *given)
+        return self
 
     def bearers(self) -> Bearers:
         """Return who is let in; raises ValueError for a file that is not fit any more."""

@@ -30,6 +30,7 @@ from yarl import URL
 from common.amqp_url import amqp_urls
 from common.broker.bulk_channel import BulkChannel, ChannelLost, DeliverySink, is_blocked, open_bulk_channel
 from common.broker.decoding import read_leniently
+from common.tls import explained
 
 log = logging.getLogger(__name__)
 
@@ -232,6 +233,7 @@ class BrokerConnection:
         return Link(connection, amqp, keeper.transport, self._timeouts)
 
     def _note(self, error: str) -> None:
+        error = explained(error, authority="cafile in TURNSTILE_AMQP_URL")
         if error != self.last_error:
             log.warning("broker.unavailable", extra={"connection": self._name, "error": error})
         self.last_error = error

@@ -6,6 +6,7 @@ the two ways to fail: `ApiRefused` (exit code 1) and `ApiUnreachable` (3), each 
 
 import contextlib
 import functools
+import ssl
 from collections.abc import Callable, Mapping, Sequence
 from ipaddress import ip_address
 from typing import Annotated, Any, Concatenate, Final, NoReturn, ParamSpec
@@ -14,7 +15,7 @@ from urllib.parse import urlsplit
 import httpx
 from pydantic import BaseModel, Field, SecretStr
 
-from common.api_token import TOKEN, TOKEN_FILE
+from common.api_token import CA_FILE, TOKEN, TOKEN_FILE
 from common.api_token import api_token as token_in
 from common.command_line import (
     ENVIRONMENT_ONLY,
@@ -24,6 +25,7 @@ from common.command_line import (
     CommandFailed,
     with_options,
 )
+from common.tls import check_authority, explained
 
 Rest = ParamSpec("Rest")
 
@@ -42,6 +44,9 @@ class ApiSettings(BaseModel):
         default=SecretStr(""), description="Bearer token, where the API wants one."
     )
     api_token_file: str = Field(default="", description="A file that holds the bearer token.")
+    api_ca_file: str = Field(
+        default="", description="The authority that signed the API's certificate, in PEM; none: the system's."
+    )
 
 
 class ApiUnreachable(CommandFailed):
@@ -74,12 +79,13 @@ class ApiRefused(CommandFailed):
 class Api:
     """One command's connection; kept open between its calls."""
 
-    def __init__(self, url: str, token: str) -> None:
+    def __init__(self, url: str, token: str, *, trust: ssl.SSLContext | None = None) -> None:
         self._url = url.rstrip("/")
         self._http = httpx.Client(
             base_url=self._url + _PREFIX,
             headers={"Authorization": f"Bearer {token}"} if token else {},
             timeout=_TIMEOUT,
+            verify=True if trust is None else trust,
             # Proxies of the environment are for other machines, not for this one.
             trust_env=not _is_loopback(url),
         )
@@ -123,8 +129,9 @@ class Api:
         except UnicodeEncodeError:
             raise CommandFailed("the arguments are not text in UTF-8", exit_code=EXIT_USAGE) from None
         except httpx.HTTPError as error:
+            reason = explained(str(error), authority=CA_FILE) or type(error).__name__
             raise ApiUnreachable(
-                f"{self._url}: the API cannot be reached: {str(error) or type(error).__name__}; start it "
+                f"{self._url}: the API cannot be reached: {reason}; start it "
                 "with 'executor serve', or say where it is: TURNSTILE_API_URL=http://host:port"
             ) from None
         return self._read(answer)
@@ -149,7 +156,11 @@ class Api:
 
 
 def connect(
-    *, api_url: str | None = None, api_token: str | None = None, api_token_file: str | None = None
+    *,
+    api_url: str | None = None,
+    api_token: str | None = None,
+    api_token_file: str | None = None,
+    api_ca_file: str | None = None,
 ) -> Api:
     """Return a connection, not opened yet; raises CommandFailed for a setting that cannot be one."""
     url = ApiSettings().api_url if api_url is None else api_url
@@ -164,7 +175,7 @@ def connect(
             exit_code=EXIT_USAGE,
         )
     try:
-        return Api(url, token)
+        return Api(url, token, trust=_trust(api_ca_file))
     except (ValueError, ImportError, httpx.InvalidURL) as error:
         raise CommandFailed(f"TURNSTILE_API_URL, or a proxy: {error}", exit_code=EXIT_USAGE) from None
 
@@ -178,6 +189,16 @@ def with_api(command: Callable[Concatenate[Api, Rest], None]) -> Callable[..., N
             command(api, *args, **given)
 
     return with_options(ApiSettings, connect)(connected)
+
+
+def _trust(ca_file: str | None) -> ssl.SSLContext | None:
+    if not ca_file:
+        return None
+    try:
+        check_authority({CA_FILE: ca_file}, CA_FILE)
+    except ValueError as error:
+        raise CommandFailed(str(error), exit_code=EXIT_USAGE) from None
+    return ssl.create_default_context(cafile=ca_file)
 
 
 def _is_base_url(url: str) -> bool:
