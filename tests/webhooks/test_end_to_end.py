@@ -45,7 +45,8 @@ async def test_one_that_dies_between_post_and_note_is_made_up_for_and_no_other_i
         running(database_url, amqp_url, executors=0, workers=0, settings=SETTINGS) as system,
         history_of(database_url) as history,
     ):
-        armed = await system.start_executor(**{VARIABLE: f"{CrashPoint.WEBHOOK_POSTED}:1"})
+        dies = {VARIABLE: f"{CrashPoint.WEBHOOK_POSTED}:1"}
+        armed = await system.start_executor(wait=True, **dies)
         await system.start_worker("tests.e2e.actions")
         (first,) = await submit(armed.http_url, 1, callback_url=receiver.url)
         await asyncio.wait_for(armed.process.wait(), 30)

@@ -51,7 +51,7 @@ def test_every_field_of_a_definition_can_be_given(make_module: MakeModule) -> No
     [
         (
             "@action('a', max_concurent=3)",
-            "max_concurent: no such field; known are: concurrency_key, max_conc",
+            "max_concurent: no such field; known are: callback_url, concurrency_key, ",
         ),
         ("@action('a', max_concurrent=-1)", "max_concurrent: Input should be greater than or equal to 0"),
         (
