@@ -15,7 +15,7 @@ from executor.retention.settings import RetentionSettings
 from executor.webhooks.settings import WebhookSettings
 
 
-class ExecutorSettings(CommonSettings, WebhookSettings, RetentionSettings):
+class ExecutorSettings(RetentionSettings, WebhookSettings, CommonSettings):
     """What `executor serve` needs to know."""
 
     http_host: str = Field(default="127.0.0.1", description="Address of the HTTP API.")
