@@ -15,6 +15,7 @@ from localservers.packages import install, may_install
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 DEADLINE_MILLISECONDS = 20_000
+_REFUSED = re.compile(r"Failed to load resource: .* status of 4")
 
 
 def find_chromium() -> str:
@@ -61,9 +62,8 @@ async def watched_page(
     try:
         yield page
         # What was refused shows in the page; that the browser notes it too is no mistake of the page.
-        assert [
-            words for words in said if not re.match(r"Failed to load resource: .* status of 4", words)
-        ] == []
+        complaints = [words for words in said if not _REFUSED.match(words)]
+        assert complaints == [], f"the browser complains: {complaints}"
     finally:
         await context.close()
 

@@ -21,11 +21,11 @@ async def protocol(database_url: str) -> AsyncIterator[Protocol]:
         yield protocol
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="package", loop_scope="package")
 async def stage(
     postgresql: DatabaseServer, rabbitmq: BrokerServer, template_database: str
 ) -> AsyncIterator[Stage]:
-    """One system, with a token, for all tests of a module."""
+    """One system, with a token, for all tests of this folder that ask for it."""
     name = f"{template_database}_dashboard"
     database_url = postgresql.create_database(name, template_database)
     amqp_url = rabbitmq.create_vhost(name)
@@ -38,13 +38,13 @@ async def stage(
         rabbitmq.delete_vhost(name)
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="package", loop_scope="package")
 async def browser() -> AsyncIterator[Browser]:
     async with chromium() as browser:
         yield browser
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="package")
 async def page(browser: Browser, stage: Stage) -> AsyncIterator[Page]:
     """A page of somebody who has given the token."""
     async with watched_page(browser, stage.system.http_url, token=TOKEN) as page:

@@ -1,6 +1,5 @@
 """Every screen, clicked through in a real browser, over a real executor and worker."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -9,9 +8,9 @@ from playwright.async_api import Browser, Page, expect
 from tests.dashboard.browser import DEADLINE_MILLISECONDS, watched_page
 from tests.dashboard.conftest import TOKEN
 from tests.e2e.stage import Stage
-from tests.e2e.traffic import submit
+from tests.e2e.traffic import submit, until
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 expect.set_options(timeout=DEADLINE_MILLISECONDS)
 
 HOSTILE = "<img src=x onerror=document.title='taken'> & <b>bold</b>"
@@ -176,13 +175,13 @@ async def test_the_list_of_executions_is_filtered_and_the_filters_stand_in_the_a
 
 async def test_dead_letters_are_read_sent_again_and_thrown_away(page: Page, stage: Stage) -> None:
     await submit(stage.amqp_url, [{"action_ref": "not.yet"}, b"{ broken"])
+
+    async def both_are_there() -> bool:
+        return bool((await stage.http.get("/dead-letters")).json()["total"] == 2)
+
+    await until(both_are_there, "both letters")
     await page.goto("/#/dead-letters")
     rows = page.locator("tbody tr")
-    look = page.get_by_role("button", name="Look again")
-    async with asyncio.timeout(20):
-        while await rows.count() < 2:
-            await look.click()
-            await asyncio.sleep(0.1)
     letter = rows.filter(has_text="unknown action")
     await letter.locator("th button").click()
     await expect(page.get_by_role("dialog")).to_contain_text("not.yet")

@@ -60,9 +60,12 @@ export async function exchange(method, path, { query = {}, body, headers = {}, s
     if (signal?.aborted) throw error;
     throw new Problem(0, "unreachable", "The service does not answer. Is it running?");
   }
-  const value = await answer.json().catch(() => ({}));
-  if (!answer.ok) throw new Problem(answer.status, value.code, value.detail ?? `The service answered ${answer.status}.`);
-  return { value, etag: answer.headers.get("etag") };
+  const value = await answer.json().catch((error) => {
+    if (signal?.aborted) throw error;
+    return null;
+  });
+  if (answer.ok && value !== null) return { value, etag: answer.headers.get("etag") };
+  throw new Problem(answer.status, value?.code, value?.detail ?? `The service broke off its answer (${answer.status}).`);
 }
 
 /** Return a query string, or nothing. */

@@ -64,13 +64,14 @@ function headOf(ref, key, screen, changed) {
     .map((name) => [el("dt", {}, name), el("dd", {}, "–")]);
   const why = el("p", { class: "why" });
   const act = async (what, said) => {
-    if (screen.line && await what(screen.line)) {
+    if (await what(screen.line)) {
       say(said);
       changed();
     }
   };
-  const pause = el("button", { type: "button", on: { click: () => act(changePause, "Changed") } }, "Pause");
-  const limit = el("button", { type: "button", on: { click: () => act(changeLimit, "The limit is changed") } }, "Limit");
+  // What is not known yet cannot be changed.
+  const pause = el("button", { type: "button", disabled: true, on: { click: () => act(changePause, "Changed") } }, "Pause");
+  const limit = el("button", { type: "button", disabled: true, on: { click: () => act(changeLimit, "The limit is changed") } }, "Limit");
   const node = el("div", {},
     el("p", { class: "trail" }, el("a", { href: "#/queues" }, "Queues")),
     el("div", { class: "head" },
@@ -99,6 +100,7 @@ function headOf(ref, key, screen, changed) {
       if (seen) spark.update(seen.depths);
       states.replaceChildren(...(stats.paused ? [badge("paused")] : []), ...(seen && !seen.served ? [badge("no_worker")] : []));
       text(pause, stats.paused ? "Resume" : "Pause");
+      pause.disabled = limit.disabled = false;
     },
   };
 }

@@ -18,7 +18,8 @@ export function askForToken(wasRefused) {
       el("div", { class: "buttons" }, el("button", { type: "submit", class: "primary" }, "Continue")));
     const dialog = el("dialog", { "aria-labelledby": "token-title" }, form);
     dialog.addEventListener("cancel", (event) => event.preventDefault());
-    form.addEventListener("submit", () => {
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
       dialog.remove();
       // A token is ASCII; anything else could not be sent.
       resolve(input.value.trim().replace(/[^\x21-\x7e]/g, ""));
