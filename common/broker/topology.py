@@ -20,8 +20,10 @@ from typing import Literal
 
 from aio_pika import ExchangeType
 from aio_pika.abc import AbstractChannel, AbstractExchange
-from aiormq.exceptions import ChannelNotFoundEntity
+from aiormq.exceptions import ChannelAccessRefused, ChannelNotFoundEntity
 from pamqp.common import FieldTable
+
+from common.broker.connection import BrokerUnavailable
 
 QueueType = Literal["quorum", "classic"]
 
@@ -142,10 +144,13 @@ async def _unless_there(
 ) -> None:
     try:
         await look()
-    except ChannelNotFoundEntity:
+    except ChannelNotFoundEntity as missing:
         # The broker closes a channel that asked for what is not there.
         await channel.reopen()
-        await create()
+        try:
+            await create()
+        except ChannelAccessRefused:
+            raise BrokerUnavailable(f"{missing}: this account may not create it; an executor does") from None
 
 
 async def _declare_exchanges(channel: AbstractChannel, queue_type: QueueType) -> AbstractExchange:

@@ -20,7 +20,7 @@ ROLES: Final[Mapping[tuple[str, str], Role | None]] = {
     ("GET", "/livez"): None,
     ("GET", "/readyz"): None,
     ("GET", "/"): None,
-    ("GET", "/dashboard/{path:path}"): None,
+    ("GET", "/dashboard/{file}"): None,
     ("GET", "/docs"): Role.READ,
     ("GET", "/docs/oauth2-redirect"): Role.READ,
     ("GET", "/openapi.json"): Role.READ,
