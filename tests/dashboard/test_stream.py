@@ -71,8 +71,8 @@ async def test_the_pages_of_queues_hold_every_queue_once(stage: Stage) -> None:
 
     await until(all_are_seen, "a reading with all of them")
     found: list[str] = []
-    query = {"search": "paged.", "limit": "3"}
-    while "cursor" not in query or query["cursor"] is not None:
+    query: dict[str, str | None] = {"search": "paged.", "limit": "3"}
+    while query.get("cursor", "") is not None:
         page = (await stage.http.get("/queues", params=query)).json()
         found += [item["action_ref"] for item in page["items"]]
         query["cursor"] = page["next_cursor"]
