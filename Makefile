@@ -38,6 +38,7 @@ check: $(READY) ## Format, lint, types and layers: everything that runs no test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy --strict $(CODE)
+	MYPYPATH=docs $(BIN)/mypy --strict docs/generate
 	$(BIN)/lint-imports --no-cache
 
 .PHONY: test
@@ -84,6 +85,10 @@ bench-peers: $(PEERS_READY) ## Run the same load on this project and on others, 
 $(PEERS_READY): pyproject.toml requirements/peers.txt scripts/setup
 	@scripts/setup "$(PYTHON)" "$(PEERS_VENV)" requirements/peers.txt
 	@touch $@
+
+.PHONY: docs
+docs: $(READY) ## Build the documentation as a site in build/docs; a warning is an error
+	@$(BIN)/sphinx-build -q -W --keep-going docs build/docs && echo build/docs/index.html
 
 .PHONY: format
 format: $(READY) ## Rewrite the code in the house format

@@ -11,6 +11,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
 import uvicorn
+from fastapi import FastAPI
 
 from common.batcher import Batcher
 from common.broker.connection import BrokerTimeouts
@@ -152,8 +153,9 @@ class ExecutorService:
     def _watchdog(self) -> Watchdog:
         return Watchdog(self.settings, self._database, self._queue_manager, self._hand_over)
 
-    def _http_server(self, stop: asyncio.Event) -> uvicorn.Server:
-        app = create_app(
+    def application(self, stop: asyncio.Event) -> FastAPI:
+        """Return the HTTP API over this service's parts; streams that it answers with end at `stop`."""
+        return create_app(
             ApiServices(
                 settings=self.settings,
                 database=self._database,
@@ -169,8 +171,10 @@ class ExecutorService:
                 stopping=stop,
             )
         )
+
+    def _http_server(self, stop: asyncio.Event) -> uvicorn.Server:
         config = uvicorn.Config(
-            app,
+            self.application(stop),
             log_config=None,
             log_level="warning",
             access_log=False,
