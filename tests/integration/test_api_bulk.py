@@ -145,7 +145,7 @@ async def test_all_of_a_filter_must_hold(api: Served) -> None:
     (three,) = await api.submit_many("a.b", 1, metadata={"tenant": "acme"}, run_at="2100-01-01T00:00:00Z")
     await api.claim(one)
     created_at = (await api.get(f"/executions/{two}"))["created_at"]
-    for wanted, expected in [
+    cases: list[tuple[dict[str, Any], list[int]]] = [
         ({"metadata": {"tenant": "acme"}}, [three, one]),
         ({"metadata": {"tenant": "acme", "n": 3}}, [one]),
         ({"metadata": {"tenant": "acme", "none": "1"}}, []),
@@ -155,7 +155,8 @@ async def test_all_of_a_filter_must_hold(api: Served) -> None:
         ({"created_after": created_at}, [three, two]),
         ({"created_before": created_at}, [one]),
         ({"worker_id": "worker-1"}, [one]),
-    ]:
+    ]
+    for wanted, expected in cases:
         assert ids(await ask(api, "cancel", wanted, dry_run=True)) == expected, wanted
 
 
