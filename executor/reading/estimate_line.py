@@ -25,7 +25,7 @@ _STARTS_MAX: Final = 64
 _LEFT_OUT: Final = 2
 """Plays at either end that the interval leaves out."""
 _PRIOR_VARIANCE: Final = 0.5
-_DRIFT: Final = 0.05
+_DRIFT: Final = 0.12
 """No rate stays what it was by less than this."""
 
 
@@ -61,7 +61,7 @@ def _play(slots: Slots, lengths: RunLengths, share: float) -> "_Play":
         granted_on=granted_on,
         excess=excess,
         lengths=lengths,
-        uncertainty=sqrt((variation**2 + _PRIOR_VARIANCE) / lengths.ended + _DRIFT**2),
+        uncertainty=sqrt((variation**2 + _PRIOR_VARIANCE) / lengths.ended + _DRIFT**2 + lengths.unrest**2),
     )
 
 
@@ -88,7 +88,7 @@ class _Play:
         stretch = exp(self.uncertainty * about_rate)
         chance = iter(others)
         rest, length = self.lengths.rest, self.lengths.length
-        freed_at = [0.0 if age is None else stretch * rest(age / stretch, next(chance)) for age in self.ages]
+        freed_at = [0.0 if age is None else stretch * rest(age, next(chance)) for age in self.ages]
         # A slot that nobody holds is free at once.
         freed_at.extend([0.0] * (self.granted_on + self.excess - len(freed_at)))
         heapify(freed_at)

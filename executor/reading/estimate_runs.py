@@ -8,10 +8,10 @@ line with it.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import sqrt
-from statistics import fmean
+from math import ceil, fsum, sqrt
+from statistics import fmean, median
 from typing import Final
 
 _OVERHEAD_MAX_SECONDS: Final = 1.0
@@ -20,6 +20,12 @@ _OUTLAST: Final = 2.0
 """What outlasts all that ended is taken to need as long again (Lindy's law)."""
 _LONGEST_TAIL: Final = 0.95
 """Bounds the draw for a run that is older than any in the sample: twenty times its age."""
+_STRETCH_MIN: Final = 8
+_STRETCHES_MIN: Final = 5
+_DEVIATION: Final = 1.4826
+"""From the median of absolute differences to a standard deviation, for normal ones."""
+_CHANCE: Final = 2.0
+"""Stretches of a steady load differ by so much more than expected, by chance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +52,8 @@ class RunLengths:
     """How many ended runs it stands on."""
     mean: float
     deviation: float
+    unrest: float = 0.0
+    """By how much the pace has wandered beyond what the runs explain, as a share of it."""
 
     def length(self, chance: float) -> float:
         """Return the length that a share `chance` (0 to 1) of runs does not exceed."""
@@ -80,14 +88,17 @@ def run_lengths(grants: Sequence[Grant], *, limit: int | None) -> RunLengths | N
     ended = len(points)
     if not ended:
         return None
-    overhead = 0.0
+    overhead, stretches = 0.0, list[float]()
+    size = limit * ceil(_STRETCH_MIN / limit) if limit else _STRETCH_MIN
     if seen[-1][1]:
         points.append(seen[-1][0] * _OUTLAST)
         weights.append(left)
-    elif limit is not None:
+    elif limit:
         # The longest has ended, so the mean is no guess.
-        overhead = _overhead(grants, limit, fmean(points, weights))
-    return _distribution([point + overhead for point in points], weights, ended=ended)
+        stretches = _stretches(grants, size)
+        overhead = _overhead(stretches, size, limit, fmean(points, weights))
+    lengths = _distribution([point + overhead for point in points], weights, ended=ended)
+    return replace(lengths, unrest=_unrest(stretches, size, lengths))
 
 
 def claim_waits(grants: Iterable[Grant]) -> RunLengths | None:
@@ -111,13 +122,30 @@ def _distribution(points: Sequence[float], weights: Sequence[float], *, ended: i
     )
 
 
-def _overhead(grants: Sequence[Grant], limit: int, run_mean: float) -> float:
+def _overhead(stretches: Sequence[float], size: int, limit: int, run_mean: float) -> float:
     """Return what a slot takes beyond its run: telling, settling, granting on.
 
-    In a full queue a slot is granted on every `limit` gaps between grants.
+    In a full queue a slot is granted on every `limit` gaps between grants. A moment's stall is no pace.
     """
+    if not stretches:
+        return 0.0
+    return min(max(limit * median(stretches) / size - run_mean, 0.0), _OVERHEAD_MAX_SECONDS)
+
+
+def _unrest(stretches: Sequence[float], size: int, lengths: RunLengths) -> float:
+    """Compare the pace of one stretch with that of the next: on a steady load only the runs differ."""
+    middle = median(stretches) if len(stretches) >= _STRETCHES_MIN else 0.0
+    if not middle or not lengths.mean:
+        return 0.0
+    wandered = _DEVIATION * median(abs(each - middle) for each in stretches) / middle
+    explained = _CHANCE * (lengths.deviation / lengths.mean) ** 2 / size
+    return sqrt(max(wandered**2 - explained, 0.0))
+
+
+def _stretches(grants: Sequence[Grant], size: int) -> list[float]:
+    """Return how long each `size` hand-overs in a row took."""
     gaps = _hand_over_gaps(grants)
-    return min(max(limit * fmean(gaps) - run_mean, 0.0), _OVERHEAD_MAX_SECONDS) if gaps else 0.0
+    return [fsum(gaps[at : at + size]) for at in range(0, len(gaps) - size + 1, size)]
 
 
 def _hand_over_gaps(grants: Sequence[Grant]) -> list[float]:

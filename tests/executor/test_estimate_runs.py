@@ -79,6 +79,18 @@ def test_in_a_full_queue_the_hand_over_counts_with_the_run() -> None:
     assert learned(*seen, limit=2).mean == pytest.approx(1.0 + 1.0)
 
 
+def test_a_pace_that_wandered_is_less_certain() -> None:
+    def paced(gap_seconds: list[float]) -> RunLengths:
+        ago, seen = sum(gap_seconds), []
+        for gap in gap_seconds:
+            seen.append(grant(granted_ago=ago, lasted=0.9, queued_ago=500.0))
+            ago -= gap
+        return learned(*seen, limit=1)
+
+    assert paced([1.0] * 80).unrest < 0.01
+    assert paced(([1.0] * 10 + [2.0] * 10) * 4).unrest > 0.2
+
+
 def test_waiting_for_arrivals_does_not_count_as_hand_over() -> None:
     seen = [grant(granted_ago=60.0 * n, lasted=1.0, queued_ago=60.0 * n) for n in range(1, 40)]
     assert learned(*seen, limit=1).mean == pytest.approx(1.0)
