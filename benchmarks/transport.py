@@ -9,10 +9,10 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Final
+from typing import Final, cast
 
 import aio_pika
-from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
+from aio_pika.abc import AbstractChannel, AbstractIncomingMessage, HeadersType
 
 from benchmarks.client import publishing, requests
 from benchmarks.ground import RABBITMQ, Ground
@@ -107,7 +107,7 @@ async def _publish_library(channel: AbstractChannel, messages: Sequence[Outgoing
 def _library_message(message: Outgoing) -> aio_pika.Message:
     return aio_pika.Message(
         message.body,
-        headers=dict(message.headers or {}),
+        headers=cast(HeadersType, dict(message.headers or {})),
         content_type=message.content_type,
         delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
         message_id=message.message_id,

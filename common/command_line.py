@@ -74,7 +74,7 @@ class CommandGroup(TyperGroup):
 def command_line(
     summary: str, *, group: type[CommandGroup] = CommandGroup, completes: bool = False
 ) -> typer.Typer:
-    """Return an empty command line, or a group of commands inside one; with `completes` shells can learn it."""
+    """Return an empty command line, or a group inside one; with `completes` shells can learn it."""
     return typer.Typer(
         cls=group,
         help=summary,

@@ -56,7 +56,7 @@ class CommonSettings(BaseSettings):
     otlp_endpoint: str | None = Field(
         default=None,
         pattern=r"^https?://[^/]+",
-        description="Where traces are sent, like http://127.0.0.1:4318; off unless set. Needs turnstile[otel].",
+        description="Where traces go, like http://127.0.0.1:4318; off unless set. Needs turnstile[otel].",
     )
     log_format: Literal["console", "json"] = Field(default="console")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO")

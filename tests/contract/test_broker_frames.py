@@ -1,6 +1,7 @@
 """Our packed frames are, byte for byte, what the library's own packing makes of the same message."""
 
 from datetime import UTC, datetime
+from typing import cast
 
 import pytest
 from pamqp import body, commands, frame, header
@@ -34,7 +35,7 @@ def _outgoing(
 
 
 def _reference(message: Outgoing, channel: int, piece_bytes_max: int) -> bytes:
-    table: FieldTable | None = dict(message.headers) if message.headers else None
+    table = cast(FieldTable, dict(message.headers)) if message.headers else None
     properties = commands.Basic.Properties(
         content_type=message.content_type,
         headers=table,
