@@ -15,6 +15,7 @@ from executor.dashboard.live import STREAMS_MAX, Stream
 from tests.e2e.traffic import until
 from tests.integration.protocol import Protocol
 
+DEADLINE_SECONDS = 30
 TIMES = LiveTimes(interval=0.02, linger=0.1)
 
 
@@ -46,7 +47,7 @@ async def truth(holds: Callable[[], bool], what: str) -> None:
     async def does() -> bool:
         return holds()
 
-    await until(does, what, deadline_seconds=10)
+    await until(does, what, deadline_seconds=DEADLINE_SECONDS)
 
 
 def events_in(batch: bytes) -> list[tuple[str, Any]]:
@@ -62,7 +63,7 @@ def id_in(batch: bytes) -> str:
 
 async def heard(stream: Stream, name: str, holds: Callable[[Any], bool] = lambda _: True) -> Any:
     """Wait for an event of this name that is as wanted."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         while True:
             for event, body in events_in(await stream.batches.get()):
                 if event == name and holds(body):
@@ -85,8 +86,7 @@ async def test_streams_alone_keep_the_readings_going_and_share_each_batch(
     live: Live, protocol: Protocol
 ) -> None:
     with live.stream([], last_event_id=None) as one, live.stream([], last_event_id=None) as other:
-        await heard(one, "overview")
-        await heard(other, "overview")
+        await live.board()
         await protocol.put("a", max_concurrent=1)
         await protocol.submit("a", 3)
         bodies = [await heard(each, "queues", lambda body: bool(body["items"])) for each in (one, other)]
@@ -148,7 +148,9 @@ async def test_a_reader_that_does_not_keep_up_is_dropped_and_the_others_go_on(
 ) -> None:
     await protocol.put("a", max_concurrent=1)
     with live.stream([], last_event_id=None) as slow, live.stream([], last_event_id=None) as quick:
-        async with asyncio.timeout(10):
+        # What the first reading finds has not moved.
+        await live.board()
+        async with asyncio.timeout(DEADLINE_SECONDS):
             while not slow.dropped.is_set():
                 await protocol.submit("a")
                 await heard(quick, "queues")
@@ -172,7 +174,7 @@ async def test_a_stream_that_comes_back_goes_on_behind_the_last_event_it_had(
     await protocol.put("a", max_concurrent=1)
     with live.stream([], last_event_id=None) as one:
         await live.board()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             batch = await one.batches.get()
             await protocol.submit("a", 3)
             missed = await one.batches.get()
