@@ -47,6 +47,8 @@ class RabbitCluster:
                 ports = replace(Ports.free(), epmd=epmd_port)
                 membership = Membership(node=name, meets=names[: len(nodes)][:1], cookie=cookie)
                 nodes.append(RabbitServer.join(place / name.partition("@")[0], ports, membership))
+                # It listens before it has started whole, and a vhost made in between is never started there.
+                nodes[-1].ctl("await_startup")
         except BaseException:
             _end(nodes, epmd)
             raise
