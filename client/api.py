@@ -37,9 +37,13 @@ class Api:
         )
         # Turns are taken here: the library's own line costs more with each one who stands in it.
         self._turns = asyncio.Semaphore(_READINGS_MAX)
+        self._under_way: set[asyncio.Task[httpx.Response]] = set()
 
     async def close(self) -> None:
         """Close the connections."""
+        for task in self._under_way:
+            task.cancel()
+        await asyncio.gather(*self._under_way, return_exceptions=True)
         await self._http.aclose()
 
     async def execution(self, execution_id: int) -> Execution:
@@ -82,8 +86,7 @@ class Api:
         asked: Mapping[str, str | int | list[str]] | None = None,
     ) -> Shape:
         try:
-            async with self._turns:
-                response = await self._http.get(path, params=asked)
+            response = await self._answered(path, asked)
         except httpx.HTTPError as error:
             raise Unavailable(f"{self._http.base_url}: {str(error) or type(error).__name__}") from error
         if not response.is_success:
@@ -92,6 +95,24 @@ class Api:
             return shape.model_validate_json(response.content)
         except ValidationError as error:
             raise Unavailable(f"{response.url}: not an answer of Turnstile: {error}") from error
+
+    async def _answered(self, path: str, asked: Mapping[str, str | int | list[str]] | None) -> httpx.Response:
+        """Ask in a task that outlives whoever gives up.
+
+        A request cancelled while it connects keeps its place in the library's pool for good, and after
+        a hundred of those nobody gets one (httpcore 1.0).
+        """
+        await self._turns.acquire()
+        task = asyncio.create_task(self._http.get(path, params=asked), name="read")
+        self._under_way.add(task)
+        task.add_done_callback(self._end_turn)
+        return await asyncio.shield(task)
+
+    def _end_turn(self, task: asyncio.Task[httpx.Response]) -> None:
+        self._under_way.discard(task)
+        self._turns.release()
+        if not task.cancelled():
+            task.exception()  # seen, though nobody may be waiting for it
 
 
 def _refusal(response: httpx.Response) -> Rejected | Unavailable:
