@@ -40,7 +40,7 @@ AS $$
 $$;
 
 -- store_actions: let actions be as these definitions say, all of them or only those that are not there yet.
--- Returns those that were changed.
+-- Returns those that are as given now, their queues locked.
 --
 -- Order: the action's row, then its queues' rows. A queue that is being born waits for the action's row (see
 -- admit), so none keeps an old limit. A new name begins as a deleted action: so there is always a row to lock,
@@ -53,6 +53,7 @@ AS $$
 DECLARE
     changed record;
     changed_ids bigint[] := '{}';
+    stored_ids bigint[];
 BEGIN
     INSERT INTO action (ref, deleted_at)
     SELECT d.ref, clock_timestamp() FROM jsonb_populate_recordset(NULL::action, in_definitions) d
@@ -88,13 +89,18 @@ BEGIN
         changed_ids := changed_ids || changed.id;
     END LOOP;
 
-    PERFORM 1 FROM action_queue q WHERE q.action_id = ANY (changed_ids) ORDER BY q.id FOR NO KEY UPDATE;
+    -- Whoever puts a definition again has its lines looked at again, changed or not.
+    stored_ids := CASE WHEN in_lacking_only THEN changed_ids ELSE ARRAY(
+        SELECT a.id FROM action a
+        WHERE a.ref IN (SELECT d.ref FROM jsonb_populate_recordset(NULL::action, in_definitions) d)
+    ) END;
+    PERFORM 1 FROM action_queue q WHERE q.action_id = ANY (stored_ids) ORDER BY q.id FOR NO KEY UPDATE;
     UPDATE action_queue q
     SET max_concurrent = a.max_concurrent, paused = a.paused, updated_at = clock_timestamp()
     FROM action a
-    WHERE q.action_id = ANY (changed_ids) AND a.id = q.action_id
+    WHERE q.action_id = ANY (stored_ids) AND a.id = q.action_id
       AND (q.max_concurrent IS DISTINCT FROM a.max_concurrent OR q.paused <> a.paused);
-    RETURN changed_ids;
+    RETURN stored_ids;
 END
 $$;
 
@@ -125,11 +131,11 @@ LANGUAGE plpgsql
 SET search_path = public, pg_temp
 AS $$
 DECLARE
-    changed_ids bigint[] := turnstile.store_actions(in_definitions, false, in_changed_by);
+    stored_ids bigint[] := turnstile.store_actions(in_definitions, false, in_changed_by);
 BEGIN
     SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids
     FROM turnstile.grant_locked(
-        ARRAY(SELECT q.id FROM action_queue q WHERE q.action_id = ANY (changed_ids))
+        ARRAY(SELECT q.id FROM action_queue q WHERE q.action_id = ANY (stored_ids))
     ) g;
 END
 $$;
