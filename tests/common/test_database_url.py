@@ -42,9 +42,9 @@ def test_the_name_of_a_driver_is_left_out_for_the_driver() -> None:
 
 def test_each_host_has_a_url_of_its_own_and_of_several_only_the_primary_will_do() -> None:
     assert host_urls("postgresql+asyncpg://me:se@a/db") == ["postgresql://me:se@a/db"]
-    assert host_urls("postgresql://me:s,e@a:1,[::1]:2/db?sslmode=require") == [
+    assert host_urls("postgresql://me:s,e@a:1,b:2/db?sslmode=require") == [
         "postgresql://me:s,e@a:1/db?sslmode=require&target_session_attrs=primary",
-        "postgresql://me:s,e@[::1]:2/db?sslmode=require&target_session_attrs=primary",
+        "postgresql://me:s,e@b:2/db?sslmode=require&target_session_attrs=primary",
     ]
     assert host_urls("postgresql://a,b/db?target_session_attrs=any") == [
         "postgresql://a/db?target_session_attrs=any",

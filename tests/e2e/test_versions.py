@@ -109,11 +109,11 @@ def _grown(text: str) -> str:
     """Return a later protocol: a row with a field more, a function with a parameter more."""
     for old, new in (
         (
-            "    pool text,\n    traceparent text\n",
-            "    pool text,\n    traceparent text,\n    priority integer\n",
+            "where the same grant is offered again.\n    waited_seconds double precision\n",
+            "where the same grant is offered again.\n    waited_seconds double precision,\n    priority integer\n",
         ),
-        ("m.traceparent)::turnstile.granted", "m.traceparent, 7)::turnstile.granted"),
-        ("a.ref, a.pool, e.traceparent\n", "a.ref, a.pool, e.traceparent, 7\n"),
+        ("m.waited_seconds)::turnstile.granted", "m.waited_seconds, 7)::turnstile.granted"),
+        ("e.traceparent, NULL::double precision\n", "e.traceparent, NULL::double precision, 7\n"),
         (
             "in_lease_seconds double precision, OUT",
             "in_lease_seconds double precision, in_x int DEFAULT 7, OUT",

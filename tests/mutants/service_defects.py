@@ -55,8 +55,8 @@ SERVICE_DEFECTS: Final = (
     Defect(
         name="an early completion is acknowledged away",
         file="executor/completion_listener.py",
-        before="                if execution_id in settled.early or execution_id in settled.unknown:\n",
-        after="                if execution_id in settled.unknown:\n",
+        before="if completion.execution_id in settled.early or completion.execution_id in settled.unknown:\n",
+        after="if completion.execution_id in settled.unknown:\n",
         caught_by=(
             f"{_E2E}/test_early_messages.py::test_a_completion_before_its_row_and_before_its_end_is_tried_again_and_frees_one_slot",
         ),
@@ -129,8 +129,8 @@ SERVICE_DEFECTS: Final = (
     Defect(
         name="a refusal of the claim is not obeyed",
         file="worker/record.py",
-        before="    if verdict is not Verdict.CLAIMED:\n        return verdict\n",
-        after="    if verdict is Verdict.UNKNOWN:\n        return verdict\n",
+        before='    if (verdict := Verdict(row["verdict"])) is not Verdict.CLAIMED:\n',
+        after='    if (verdict := Verdict(row["verdict"])) is Verdict.UNKNOWN:\n',
         caught_by=("tests/integration/test_statements_claim.py",),
     ),
     Defect(
