@@ -109,8 +109,8 @@ def _grown(text: str) -> str:
     """Return a later protocol: a row with a field more, a function with a parameter more."""
     for old, new in (
         (
-            "where the same grant is offered again.\n    waited_seconds double precision\n",
-            "where the same grant is offered again.\n    waited_seconds double precision,\n    priority integer\n",
+            "is offered again.\n    waited_seconds double precision\n",
+            "is offered again.\n    waited_seconds double precision,\n    priority integer\n",
         ),
         ("m.waited_seconds)::turnstile.granted", "m.waited_seconds, 7)::turnstile.granted"),
         ("e.traceparent, NULL::double precision\n", "e.traceparent, NULL::double precision, 7\n"),
