@@ -10,8 +10,9 @@ from executor.api.executions import FilterText
 from executor.api.paging import Page, Paging, cursor_of, ticket_of
 from executor.api.problems import documented
 from executor.dashboard import Live, QueueOrder
-from executor.dashboard.board import Board, Line
+from executor.dashboard.board import Board
 from executor.dashboard.events import QueueShape, line_shape
+from executor.dashboard.lines import Line
 
 _CURSOR = "queues"
 

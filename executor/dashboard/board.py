@@ -4,79 +4,17 @@ In: readings of the queues that moved, and of all held slots. Out: pages of queu
 all, and what differs from the reading before. Pure; `live` fills it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final
 
-from executor.dashboard.history import History, Rates, Totals
+from executor.dashboard.history import History, Rates
+from executor.dashboard.lines import Line, QueueName, Reading, Sums, Workers
 
 QUEUES_MAX: Final = 20_000
 """Most queues on the board; the busiest, where there are more."""
-
-
-class QueueName(NamedTuple):
-    """An action and a concurrency key: one line."""
-
-    action_ref: str
-    concurrency_key: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """One queue as it was last read."""
-
-    name: QueueName
-    queue_id: int | None
-    """None: never used."""
-    pool: str
-    max_concurrent: int | None
-    paused: bool
-    depth: int
-    oldest_enqueued_at: datetime | None
-    total_enqueued: int
-    total_completed: int
-    active_count: int = 0
-
-    @property
-    def totals(self) -> Totals:
-        """What its history remembers."""
-        return Totals(enqueued=self.total_enqueued, completed=self.total_completed, depth=self.depth)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workers:
-    """The workers that are there."""
-
-    live: int = 0
-    draining: int = 0
-    overdue: int = 0
-    places: int = 0
-    """Attempts that the live ones can run at once."""
-    pools: frozenset[str] = frozenset()
-
-
-@dataclass(slots=True, kw_only=True)
-class Sums:
-    """Over all queues of the board."""
-
-    depth: int = 0
-    active_count: int = 0
-    total_enqueued: int = 0
-    total_completed: int = 0
-
-    def add(self, line: Line, times: int) -> None:
-        """Count a queue in (1) or out (-1)."""
-        self.depth += times * line.depth
-        self.active_count += times * line.active_count
-        self.total_enqueued += times * line.total_enqueued
-        self.total_completed += times * line.total_completed
-
-    @property
-    def totals(self) -> Totals:
-        """What the history remembers."""
-        return Totals(enqueued=self.total_enqueued, completed=self.total_completed, depth=self.depth)
 
 
 class QueueOrder(StrEnum):
@@ -87,20 +25,6 @@ class QueueOrder(StrEnum):
     OLDEST = "oldest"
     OCCUPANCY = "occupancy"
     RATE = "rate"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """What one reading found."""
-
-    read_at: datetime
-    whole: bool
-    """All queues, not only those that moved."""
-    truncated: bool
-    lines: Sequence[Line]
-    held: Mapping[int, int]
-    """Slots by queue."""
-    workers: Workers
 
 
 class Board:
@@ -121,35 +45,44 @@ class Board:
         self._histories: dict[QueueName, History] = {}
         self._sums = Sums()
         self._all: History | None = None
+        self._began_at = 0.0
         self._sorted.clear()
 
     def take(self, reading: Reading) -> list[Line]:
         """Take a reading in; return the queues that differ from the one before."""
-        before = self.lines
+        before, at = self.lines, reading.read_at.timestamp()
         if reading.whole:
             self.lines, self._names, self._sums, self.truncated = {}, {}, Sums(), False
+        if self.read_at is None:
+            self._began_at = at
         changed = []
         for line in reading.lines:
-            differs = before.get(line.name) != line
-            if self._put(line) and differs:
+            known = before.get(line.name)
+            if known != line and self._put(line):
                 changed.append(line)
+                self._remember(at, line, known)
+            elif known is not None and reading.whole:
+                self._put(line)
         changed += self._recounted(reading.held)
         self.read_at, self.workers = reading.read_at, reading.workers
         self.truncated |= reading.truncated
         self._sorted.clear()
-        self._remember(reading.read_at.timestamp(), changed)
+        if self._all is None:
+            self._all = History(at, self._sums.totals)
+        else:
+            self._all.note(at, self._sums.totals)
         if reading.whole:
             self._histories = {name: kept for name, kept in self._histories.items() if name in self.lines}
         return changed
 
     def rates(self, name: QueueName) -> Rates | None:
         """Return the rates of a queue."""
-        history = self._histories.get(name)
+        history = self._history(name)
         return None if history is None else history.rates(self._now())
 
     def depths(self, name: QueueName) -> list[int | None]:
         """Return the depths of a queue over the last minutes, oldest first."""
-        history = self._histories.get(name)
+        history = self._history(name)
         return [] if history is None else history.depths(self._now())
 
     def total(self) -> tuple[Sums, Rates | None]:
@@ -191,17 +124,20 @@ class Board:
                 found.append(now)
         return found
 
-    def _remember(self, at: float, changed: Iterable[Line]) -> None:
-        for line in changed:
-            history = self._histories.get(line.name)
-            if history is None:
-                self._histories[line.name] = History(at, line.totals)
-            else:
-                history.note(at, line.totals)
-        if self._all is None:
-            self._all = History(at, self._sums.totals)
-        else:
-            self._all.note(at, self._sums.totals)
+    def _remember(self, at: float, line: Line, known: Line | None) -> None:
+        history = self._histories.get(line.name)
+        if history is not None:
+            history.note(at, line.totals)
+        elif known is not None:
+            history = self._histories[line.name] = History(self._began_at, known.totals)
+            history.note(at, line.totals)
+        elif at > self._began_at:
+            self._histories[line.name] = History(at, line.totals)
+
+    def _history(self, name: QueueName) -> History | None:
+        """Return what is remembered of a queue; one that never moved has stood so all along."""
+        kept, line = self._histories.get(name), self.lines.get(name)
+        return kept if kept or line is None else History(self._began_at, line.totals)
 
     def _now(self) -> float:
         return 0.0 if self.read_at is None else self.read_at.timestamp()

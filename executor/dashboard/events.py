@@ -12,8 +12,9 @@ from typing import Final
 from pydantic import AwareDatetime, Field
 from pydantic_core import to_json
 
-from executor.dashboard.board import Board, Line
+from executor.dashboard.board import Board
 from executor.dashboard.history import Rates
+from executor.dashboard.lines import Line
 from executor.dashboard.reading import Standing
 from executor.reading.execution_shapes import Shape
 

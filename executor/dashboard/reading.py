@@ -13,7 +13,8 @@ import asyncpg
 
 from common.database import Database
 from common.domain.errors import Unavailable
-from executor.dashboard.board import QUEUES_MAX, Line, QueueName, Reading, Workers
+from executor.dashboard.board import QUEUES_MAX
+from executor.dashboard.lines import Line, QueueName, Reading, Workers
 from executor.sql import query
 
 _OVERLAP: Final = timedelta(seconds=5)

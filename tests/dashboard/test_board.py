@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from executor.dashboard import board as board_module
-from executor.dashboard.board import Board, Line, QueueName, QueueOrder, Reading, Workers
+from executor.dashboard.board import Board, QueueOrder
+from executor.dashboard.lines import Line, QueueName, Reading, Workers
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -112,6 +113,16 @@ def test_what_happened_while_nobody_looked_is_in_no_rate() -> None:
     rates = board.rates(QueueName("a", None))
     assert rates is not None
     assert rates.completed == pytest.approx(2.0)
+
+
+def test_a_queue_that_never_moved_has_stood_as_it_does_since_the_look_began() -> None:
+    board = three()
+    board.take(reading(seconds=30, a=1, c=1))
+    rates = board.rates(QueueName("b", None))
+    assert rates is not None
+    assert rates.enqueued == 0
+    assert board.depths(QueueName("b", None))[-7:] == [9] * 7
+    assert board.depths(QueueName("b", None))[-8] is None
 
 
 def test_the_totals_are_the_sums_over_all_queues() -> None:

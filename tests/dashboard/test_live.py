@@ -10,7 +10,7 @@ import pytest
 from common.database import Database
 from common.domain.errors import Unavailable
 from executor.dashboard import Live, LiveTimes
-from executor.dashboard.board import QueueName
+from executor.dashboard.lines import QueueName
 from executor.dashboard.live import STREAMS_MAX, Stream
 from tests.e2e.traffic import until
 from tests.integration.protocol import Protocol

@@ -43,7 +43,7 @@ export function show(main, { parameters }, { live, signal }) {
     for (const key of [...rows.keys()]) if (!page.items.some((line) => keyOf(line) === key)) rows.delete(key);
     pages.update(page.next_cursor, page.total > PAGE ? `Page ${pages.page() + 1} of ${count(Math.ceil(page.total / PAGE))}` : null);
     text(words, counted(page.total, "queue") + (page.truncated ? ", the busiest of more" : ""));
-  }, { every: 5000, signal, wrong });
+  }, { every: 2000, signal, wrong });
 
   function keep() {
     history.replaceState(null, "", `#/queues${queryOf({ search: asked.search, sort: asked.sort })}`);
