@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -58,18 +59,29 @@ class Terminal:
 
 
 @contextmanager
+def _heeded_ctrl_c() -> Iterator[None]:
+    """Who started the tests in the background has it ignored, and what they start would inherit that."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
 def on_a_terminal(system: CommandLines, *arguments: str, **settings: str) -> Iterator[Terminal]:
     controller, end = pty.openpty()
     fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
     environment = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "TERM": "xterm-256color"}
-    command = subprocess.Popen(
-        [sys.executable, "-m", "executor.cli", *arguments],
-        env={**environment, **system.environment, **settings},
-        stdin=end,
-        stdout=end,
-        stderr=end,
-        start_new_session=True,
-    )
+    with _heeded_ctrl_c():
+        command = subprocess.Popen(
+            [sys.executable, "-m", "executor.cli", *arguments],
+            env={**environment, **system.environment, **settings},
+            stdin=end,
+            stdout=end,
+            stderr=end,
+            start_new_session=True,
+        )
     os.close(end)
     try:
         yield Terminal(controller, command)
@@ -115,7 +127,7 @@ def test_ctrl_c_leaves_the_terminal_as_it_was_and_no_color_is_honoured(
         before = termios.tcgetattr(terminal.controller)[3]
         terminal.shows(ref)
         assert not termios.tcgetattr(terminal.controller)[3] & termios.ICANON
-        terminal.command.send_signal(2)
+        terminal.command.send_signal(signal.SIGINT)
         assert terminal.ends() == 130
         assert termios.tcgetattr(terminal.controller)[3] == before
     assert not _COLOUR.search(terminal.written)
