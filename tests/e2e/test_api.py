@@ -46,7 +46,7 @@ CHECKS = [
 ]
 CASES = 6
 """For each route, and as many against its description."""
-ASKING_SECONDS = 12.0
+ASKING_SECONDS = 8.0
 ENDLESS = "/api/v1/events"
 
 

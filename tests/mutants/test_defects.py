@@ -24,6 +24,7 @@ def test_no_two_defects_share_a_name() -> None:
     assert len({defect.name for defect in DEFECTS}) == len(DEFECTS)
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(300)
 def test_a_trial_catches_what_a_test_notices_and_reports_what_none_does(tmp_path: Path) -> None:
     file, test = "common/domain/states.py", "tests/domain/test_states.py"
