@@ -51,6 +51,7 @@ scenarios: $(READY) ## Run every scenario of docs/scenarios.md at its whole size
 
 .PHONY: mutants
 mutants: $(READY) ## Plant known bugs one at a time and print how many the tests catch
+	@$(BIN)/python -m pytest -q -m "" tests/mutants
 	@$(BIN)/python -m tests.mutants $(ARGS)
 
 .PHONY: chaos
@@ -96,7 +97,7 @@ format: $(READY) ## Rewrite the code in the house format
 	$(BIN)/ruff format .
 
 .PHONY: lock
-lock: $(READY) ## Resolve requirements/*.txt (newer versions: make lock LOCK_OPTIONS=--upgrade)
+lock: | $(READY) ## Resolve requirements/*.txt (newer versions: make lock LOCK_OPTIONS=--upgrade)
 	$(LOCK) $(LOCK_OPTIONS) pyproject.toml -o requirements/runtime.txt
 	$(LOCK) $(LOCK_OPTIONS) --group build -o requirements/build.txt
 	$(LOCK) $(LOCK_OPTIONS) pyproject.toml --extra stress --extra otel --group dev -c requirements/runtime.txt -c requirements/build.txt \

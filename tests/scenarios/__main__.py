@@ -12,6 +12,8 @@ import time
 from tests.scenarios.page import ROOT, SCENARIOS, tests_named_in
 
 _PASS_SECONDS_MAX = 3600.0
+_MODEL = "tests/stateful/test_queues.py"
+"""No scenario, and all of them: whatever is asked in whatever order."""
 
 
 def main() -> int:
@@ -20,7 +22,7 @@ def main() -> int:
     parser.add_argument("--times", type=int, default=1, help="how often, one after the other (default: 1)")
     parser.add_argument("--processes", default="2", help="pytest processes side by side (default: 2)")
     options = parser.parse_args()
-    tests = list(dict.fromkeys(tests_named_in(SCENARIOS.read_text(encoding="utf-8"))))
+    tests = list(dict.fromkeys([*tests_named_in(SCENARIOS.read_text(encoding="utf-8")), _MODEL]))
     for turn in range(1, options.times + 1):
         began = time.monotonic()
         code = _run(tests, options.processes)
