@@ -97,13 +97,17 @@ format: $(READY) ## Rewrite the code in the house format
 	$(BIN)/ruff format .
 
 .PHONY: lock
-lock: | $(READY) ## Resolve requirements/*.txt (newer versions: make lock LOCK_OPTIONS=--upgrade)
+lock: | $(BIN)/uv ## Resolve requirements/*.txt (newer versions: make lock LOCK_OPTIONS=--upgrade)
 	$(LOCK) $(LOCK_OPTIONS) pyproject.toml -o requirements/runtime.txt
 	$(LOCK) $(LOCK_OPTIONS) --group build -o requirements/build.txt
 	$(LOCK) $(LOCK_OPTIONS) pyproject.toml --extra stress --extra otel --group dev -c requirements/runtime.txt -c requirements/build.txt \
 	    -o requirements/dev.txt
 	$(LOCK) $(LOCK_OPTIONS) pyproject.toml --extra stress --group peers -c requirements/runtime.txt \
 	    -c requirements/build.txt -o requirements/peers.txt
+
+# Older than pyproject.toml it will do: what it resolves is what the next set-up installs.
+$(BIN)/uv:
+	@scripts/setup "$(PYTHON)" "$(VENV)"
 
 .PHONY: clean
 clean: ## Remove .venv, caches and build products
