@@ -95,10 +95,11 @@ async def loaded(
         await _has_drained(database_url)
         recording = await read(database_url, amqp_url_that_stays, system.folder, log)
     bounds = replace(_BOUNDS, windows=under_load.windows)
-    assert [str(violation) for violation in violations(recording, tolerances=bounds)] == []
-    assert log.refused == []
+    broken = [str(violation) for violation in violations(recording, tolerances=bounds)]
     async with history_of(database_url) as history:
-        assert await history.faults() == []
+        broken += [*log.refused, *await history.faults()]
+    lost = [f"{w.what}: {w.began_at:%H:%M:%S.%f} to {w.ended_at:%H:%M:%S.%f}" for w in under_load.windows]
+    assert not broken, "\n".join([*broken, *lost])
 
 
 async def _send_all(system: System, http: httpx.AsyncClient, amqp_url: str, log: Log, seconds: float) -> None:
