@@ -65,6 +65,17 @@ SWEEP_FAILURES: Final = METER.counter(
     "Sweeps of the watchdog that the database refused or did not answer.",
     "sweep",
 )
+SWEEP_ROWS: Final = METER.counter(
+    "turnstile_sweep_rows_total",
+    "What the sweeps of the watchdog repaired, took back, woke, ended or pruned.",
+    "sweep",
+)
+WEBHOOK_ATTEMPTS: Final = METER.counter(
+    "turnstile_webhook_attempts_total",
+    "Webhooks posted, by what became of the delivery; pending: it is tried again.",
+    "state",
+    known=("delivered", "pending", "failed"),
+)
 SCRAPE_FAILURES: Final = METER.counter(
     "turnstile_scrape_failures_total", "Scrapes without the gauges of the lines: the database did not answer."
 )

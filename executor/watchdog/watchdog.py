@@ -16,7 +16,7 @@ import asyncpg
 from common.database import Database
 from common.domain.errors import Unavailable
 from executor.hand_over import HandOver
-from executor.metrics import LAST_SWEEP, SWEEP_FAILURES
+from executor.metrics import LAST_SWEEP, SWEEP_FAILURES, SWEEP_ROWS
 from executor.queue_manager import QueueManager
 from executor.retention.pruner import Pruner
 from executor.settings import ExecutorSettings
@@ -119,6 +119,7 @@ class Watchdog:
         else:
             LAST_SWEEP.set(time.time(), name)
             if healed:
+                SWEEP_ROWS.add(name, count=healed)
                 logger.info("sweep_healed", extra={"sweep": name, "rows": healed})
             return healed
         return 0

@@ -21,6 +21,7 @@ from common.database import Database
 from common.domain.errors import Unavailable
 from common.domain.retries import RetryPolicy
 from executor.ends import read_ends
+from executor.metrics import NOT_APPLIED, WEBHOOK_ATTEMPTS
 from executor.settings import ExecutorSettings
 from executor.webhooks.addresses import GuardedTransport
 from executor.webhooks.judgement import Answer, judge
@@ -126,7 +127,7 @@ class Deliverer:
                 error=answer.error,
                 delay_seconds=judgement.delay_seconds,
             )
-            _log(note, applied=await self._notes.submit(note))
+            _tell(note, applied=await self._notes.submit(note))
         except (Unavailable, asyncpg.PostgresError) as error:
             # The lease runs out, and then somebody delivers it again: the event's id tells that it is a copy.
             logger.warning(
@@ -156,7 +157,7 @@ class Deliverer:
             return Answer(error=f"{type(error).__name__} inside the executor service; its log says more")
 
 
-def _log(note: Note, *, applied: bool) -> None:
+def _tell(note: Note, *, applied: bool) -> None:
     fields = {
         "execution_id": note.claim.execution_id,
         "attempt": note.claim.attempts,
@@ -164,8 +165,10 @@ def _log(note: Note, *, applied: bool) -> None:
         "reason": note.error,
     }
     if not applied:
+        NOT_APPLIED.add("webhook", "late")
         logger.info("webhook_noted_too_late", extra=fields)
         return
+    WEBHOOK_ATTEMPTS.add(note.state)
     match note.state:
         case "delivered":
             logger.debug("webhook_delivered", extra=fields)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -19,6 +20,7 @@ from executor.metrics import (
     REPAIRS,
     STOPS_ENFORCED,
     SWEEP_FAILURES,
+    SWEEP_ROWS,
 )
 from executor.queue_manager import QueueManager
 from executor.settings import ExecutorSettings
@@ -121,6 +123,16 @@ async def test_a_completion_that_comes_again_settles_and_counts_nothing(protocol
     completion = [(ExecutionId(one), Attempt(1))]
     assert (await protocol.queue_manager.settle(completion)).ids == {one}
     assert (await protocol.queue_manager.settle(completion)).ids == set()
+
+
+async def test_what_a_sweep_did_is_counted_by_sweep(protocol: Protocol) -> None:
+    before = SWEEP_ROWS.values.get(("wake_due",), 0)
+    await protocol.put("a")
+    await protocol.submit("a", 3, run_at=datetime.now(UTC) + timedelta(hours=1))
+    await protocol.connection.execute("UPDATE delayed SET due_at = now()")
+    watchdog = watchdog_over(protocol)
+    assert await watchdog._attempt(watchdog.lines.wake_due) == 3
+    assert SWEEP_ROWS.values[("wake_due",)] - before == 3
 
 
 async def test_a_sweep_that_the_database_refuses_is_counted_and_its_last_success_stays(

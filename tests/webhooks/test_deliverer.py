@@ -9,6 +9,7 @@ import pytest
 from pydantic_core import from_json
 
 from common.database import Database
+from executor.metrics import WEBHOOK_ATTEMPTS
 from executor.settings import ExecutorSettings
 from executor.webhooks.deliverer import Deliverer
 from executor.webhooks.record import WebhookRecord
@@ -105,6 +106,22 @@ async def test_what_fails_is_posted_again_with_the_same_event_until_it_is_delive
     assert (row["state"], row["attempts"]) == ("delivered", 3)
     assert {got.headers["webhook-id"] for got in receiver.received} == {str(row["event_id"])}
     assert len({got.body for got in receiver.received}) == 1
+
+
+async def test_each_post_is_counted_by_what_became_of_the_delivery(
+    protocol: Protocol, database_url: str, receiver: Receiver
+) -> None:
+    before = dict(WEBHOOK_ATTEMPTS.values)
+    receiver.says("503 Down")
+    receiver.says("200 Done")
+    receiver.says("410 Gone")
+    await ended(protocol, receiver.url)
+    async with delivering(database_url):
+        await settled(protocol)
+        await ended(protocol, receiver.url)
+        await settled(protocol, 2)
+    grown = {state: count - before[state] for state, count in WEBHOOK_ATTEMPTS.values.items()}
+    assert grown == {("pending",): 1, ("delivered",): 1, ("failed",): 1}
 
 
 @pytest.mark.parametrize(("answer", "posts"), [("410 Gone", 1), ("500 Broken", 3)])
