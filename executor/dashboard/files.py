@@ -58,11 +58,11 @@ def page_routes() -> APIRouter:
     """Return the routes that need no token."""
     routes = APIRouter(include_in_schema=False)
 
-    @routes.get("/")
+    @routes.api_route("/", methods=["GET", "HEAD"])
     async def get_page(request: Request) -> Response:
         return _answer(request, static_files()[_PAGE])
 
-    @routes.get("/dashboard/{file}")
+    @routes.api_route("/dashboard/{file}", methods=["GET", "HEAD"])
     async def get_file(request: Request, file: str) -> Response:
         found = static_files().get(file)
         if found is None:

@@ -45,6 +45,11 @@ def test_the_policy_allows_nothing_inline_and_nobody_else() -> None:
     assert "unsafe" not in HEADERS["Content-Security-Policy"]
 
 
+async def test_whoever_only_asks_whether_the_page_is_there_gets_its_headers(page: httpx.AsyncClient) -> None:
+    asked, got = await page.head("/"), await page.get("/")
+    assert (asked.status_code, asked.headers) == (200, got.headers)
+
+
 async def test_a_file_that_has_not_changed_is_not_sent_again(page: httpx.AsyncClient) -> None:
     first = await page.get("/dashboard/page.css")
     again = await page.get("/dashboard/page.css", headers={"If-None-Match": first.headers["etag"]})
