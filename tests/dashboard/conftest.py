@@ -30,7 +30,8 @@ async def stage(
     database_url = postgresql.create_database(name, template_database)
     amqp_url = rabbitmq.create_vhost(name)
     try:
-        async with staged(database_url, amqp_url, settings={"TURNSTILE_API_TOKENS": TOKEN}) as stage:
+        settings = {"TURNSTILE_API_TOKENS": TOKEN, "TURNSTILE_WEBHOOK_ALLOW_PRIVATE": "true"}
+        async with staged(database_url, amqp_url, settings=settings) as stage:
             stage.http.headers["Authorization"] = f"Bearer {TOKEN}"
             yield stage
     finally:

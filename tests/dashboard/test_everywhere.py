@@ -20,6 +20,7 @@ SCREENS = [
     "/executions",
     "/executions/1",
     "/workers",
+    "/webhooks",
     "/dead-letters",
 ]
 # What a screen reader would call each thing that can be operated; the ones without a name are returned.

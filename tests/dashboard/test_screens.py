@@ -9,6 +9,7 @@ from tests.dashboard.browser import DEADLINE_MILLISECONDS, watched_page
 from tests.dashboard.conftest import TOKEN
 from tests.e2e.stage import Stage
 from tests.e2e.traffic import submit, until
+from tests.webhooks.receiver import receiving
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 expect.set_options(timeout=DEADLINE_MILLISECONDS)
@@ -196,6 +197,26 @@ async def test_dead_letters_are_read_sent_again_and_thrown_away(page: Page, stag
     await page.get_by_role("dialog").get_by_role("button", name="Throw away").click()
     await expect(page.get_by_text("None: every message could be used.")).to_be_visible()
     assert (await stage.stats("not.yet"))["total_enqueued"] == 1
+
+
+async def test_a_webhook_that_failed_says_why_and_is_posted_again(page: Page, stage: Stage) -> None:
+    async with receiving() as receiver:
+        receiver.says("410 Gone", b"nobody is here")
+        receiver.says("200 OK")
+        execution_id = await stage.submit("noop", callback_url=receiver.url)
+        await page.goto("/#/webhooks")
+        row = page.locator("tbody tr").filter(has_text=f"#{execution_id}")
+        await expect(row).to_contain_text("failed")
+        await expect(row).to_contain_text("nobody is here")
+        await expect(row).to_contain_text(receiver.url)
+        await row.get_by_role("button", name="Post again").click()
+        await page.get_by_role("dialog").get_by_role("button", name="Post again").click()
+        await expect(row).to_contain_text("delivered")
+        assert len(receiver.received) == 2
+    await page.get_by_role("checkbox", name="failed").check()
+    await expect(page.get_by_text("None: no execution with a callback_url")).to_be_visible()
+    await page.reload()
+    await expect(page.get_by_role("checkbox", name="failed")).to_be_checked()
 
 
 async def test_a_worker_is_drained_and_seen_to_leave(page: Page, stage: Stage) -> None:

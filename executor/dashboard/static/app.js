@@ -8,6 +8,7 @@ import { show as queue } from "./queue.js";
 import { show as executions } from "./executions.js";
 import { show as execution } from "./execution.js";
 import { show as workers } from "./workers.js";
+import { show as webhooks } from "./webhooks.js";
 import { show as deadLetters } from "./dead_letters.js";
 
 const SCREENS = [
@@ -16,6 +17,7 @@ const SCREENS = [
   [/^\/executions$/, executions, "Executions", "#/executions"],
   [/^\/executions\/(?<id>[1-9]\d{0,18})$/, execution, "Execution", "#/executions"],
   [/^\/workers$/, workers, "Workers", "#/workers"],
+  [/^\/webhooks$/, webhooks, "Webhooks", "#/webhooks"],
   [/^\/dead-letters$/, deadLetters, "Dead letters", "#/dead-letters"],
 ];
 const STATES = { live: "Live", lost: "Connection lost, trying again", paused: "Paused" };

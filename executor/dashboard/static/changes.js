@@ -78,6 +78,15 @@ export function drain(worker) {
   });
 }
 
+/** Have webhooks posted once more. `selection` is what the API takes. */
+export function postAgain(selection, said) {
+  return confirm({
+    title: `Post ${said} again?`, verb: "Post again",
+    words: "At once, and with all attempts before it. The event keeps its id: a receiver that has it knows the copy.",
+    act: () => ask("POST", "/webhooks/replay", { body: selection }),
+  });
+}
+
 /** Send dead letters again, or throw them away. `selection` is what the API takes. */
 export function deal(verb, selection, said) {
   const replays = verb === "replay";
