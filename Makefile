@@ -43,7 +43,7 @@ check: $(READY) ## Format, lint, types and layers: everything that runs no test
 
 .PHONY: test
 test: $(READY) ## Run every test, against real servers
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: scenarios
 scenarios: $(READY) ## Run every scenario of docs/scenarios.md at its whole size, several times over (TIMES=)

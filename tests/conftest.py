@@ -8,6 +8,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,16 @@ from tests.sources import NoServers, Servers, servers_of_the_session
 
 # Set by run: the servers may be somebody's, used by several sessions at once.
 _SESSION = secrets.token_hex(4)
+
+_LONG = ("e2e", "chaos", "crash", "cluster", "localservers", "contract", "security", "dashboard", "stress")
+"""Folders of tests that start processes and wait for them."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the long ones: then no process waits at the end for another one's last file."""
+    folders = {name: place for place, name in enumerate(_LONG)}
+    here = Path(__file__).parent
+    items.sort(key=lambda item: folders.get(item.path.relative_to(here).parts[0], len(folders)))
 
 
 def _unique(kind: str) -> str:

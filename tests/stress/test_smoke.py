@@ -12,7 +12,7 @@ import pytest
 async def test_a_smoke_run_keeps_every_promise_and_leaves_a_report(tmp_path: Path) -> None:
     folder = tmp_path / "report"
     code, output = await _stress(
-        "run", "--local", "--preset", "smoke", "--seed", "11", "--report", str(folder)
+        "run", "--local", "--preset", "smoke", "--lease", "6s", "--seed", "11", "--report", str(folder)
     )
     assert code == 0, output
     assert output.rstrip().splitlines()[-2].startswith("KEPT"), output
