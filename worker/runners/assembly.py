@@ -18,8 +18,6 @@ from worker.runners.http import HttpRunner
 from worker.runners.in_loop import InLoopRunner
 from worker.runners.report import RunLimits, Runner
 
-_RUNS_AT_ONCE_MAX = 10_000
-
 
 class Runners:
     """All runners of a worker; close them, or use them as a context."""
@@ -34,8 +32,9 @@ class Runners:
     ) -> None:
         """`targets` are the modules that `actions` were loaded from: child processes load them again."""
         self._guardian = Guardian()
-        # The worker's concurrency is the bound; the client's own pool must not be a smaller one.
-        pool = httpx.Limits(max_connections=_RUNS_AT_ONCE_MAX, max_keepalive_connections=concurrency)
+        # The worker's concurrency is the bound. The pool has none: a request that is stopped while it connects
+        # keeps its place there for good (httpcore 1.0), so any bound would be used up one day.
+        pool = httpx.Limits(max_connections=None, max_keepalive_connections=concurrency)
         self._client = httpx.AsyncClient(limits=pool, follow_redirects=False)
         async_actions = {found.definition.ref: found for found in actions if found.runs_in_loop}
         self._async_refs = frozenset(async_actions)
