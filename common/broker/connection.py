@@ -32,7 +32,7 @@ from common.broker.bulk_channel import BulkChannel, ChannelLost, DeliverySink, i
 from common.broker.decoding import read_leniently
 from common.tls import explained
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Declare = Callable[[AbstractChannel], Awaitable[None]]
@@ -229,13 +229,13 @@ class BrokerConnection:
         amqp = connection.transport.connection
         assert isinstance(amqp, aiormq.Connection)
         self.last_error = None
-        log.info("broker.connected", extra={"connection": self._name, "host": url.host, "port": url.port})
+        logger.info("broker_connected", extra={"connection": self._name, "host": url.host, "port": url.port})
         return Link(connection, amqp, keeper.transport, self._timeouts)
 
     def _note(self, error: str) -> None:
         error = explained(error, authority="cafile in TURNSTILE_AMQP_URL")
         if error != self.last_error:
-            log.warning("broker.unavailable", extra={"connection": self._name, "error": error})
+            logger.warning("broker_unavailable", extra={"connection": self._name, "error": error})
         self.last_error = error
 
 

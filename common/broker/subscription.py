@@ -25,7 +25,7 @@ from common.broker.credits import Credits
 from common.broker.delivery import Delivery
 from common.broker.outstanding import Outstanding
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _GATHER_SECONDS = 0.05
 """How long changes of the bound are gathered: each costs a few exchanges with the broker."""
@@ -239,7 +239,7 @@ class Subscription:
     def _note(self, error: str) -> None:
         self._renewing = False
         if error != self.last_error:
-            log.warning("broker.subscription_lost", extra={"queue": self.queue, "error": error})
+            logger.warning("broker_subscription_lost", extra={"queue": self.queue, "error": error})
         self.last_error = error
 
 

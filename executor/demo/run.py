@@ -77,6 +77,7 @@ def _print_places(console: Console, system: System) -> None:
     program = Path(sys.executable).with_name("executor")
     console.print(
         f"""
+Dashboard     {system.http_url}/
 HTTP API      {system.http_url}/api/v1   (described at {system.http_url}/docs)
 RabbitMQ      {rabbitmq.management_url}   (management; user and password as below)
 Logs          {system.folder}

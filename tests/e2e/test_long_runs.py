@@ -284,4 +284,4 @@ async def cut_off(cable: Cable, worker: Service) -> None:
 
 def _times_connected(worker: Service) -> int:
     lines = worker.log.read_text().splitlines()
-    return sum("broker.connected" in line and f"{worker.name} consumer" in line for line in lines)
+    return sum("broker_connected" in line and f"{worker.name} consumer" in line for line in lines)

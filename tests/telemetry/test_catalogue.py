@@ -161,6 +161,15 @@ def events() -> list[tuple[str, str, str]]:
     return found
 
 
+def test_every_module_that_logs_names_its_logger_alike() -> None:
+    for part in ("common", "executor", "worker"):
+        for file in (ROOT / part).rglob("*.py"):
+            named = re.findall(
+                r"^(\w+) = logging\.getLogger\(__name__\)", file.read_text(), flags=re.MULTILINE
+            )
+            assert set(named) <= {"logger"}, file
+
+
 def test_every_line_of_the_log_has_a_stable_event_name() -> None:
     assert len(events()) > 40
     for place, _, event in events():

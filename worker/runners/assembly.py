@@ -32,8 +32,8 @@ class Runners:
     ) -> None:
         """`targets` are the modules that `actions` were loaded from: child processes load them again."""
         self._guardian = Guardian()
-        # The worker's concurrency is the bound. The pool has none: a request that is stopped while it connects
-        # keeps its place there for good (httpcore 1.0), so any bound would be used up one day.
+        # The worker's concurrency is the bound. The pool has none: a request that is stopped while it
+        # connects keeps its place there for good (httpcore 1.0), so any bound would be used up one day.
         pool = httpx.Limits(max_connections=None, max_keepalive_connections=concurrency)
         self._client = httpx.AsyncClient(limits=pool, follow_redirects=False)
         async_actions = {found.definition.ref: found for found in actions if found.runs_in_loop}

@@ -24,7 +24,7 @@ _CHUNK_BYTES: Final = 64 * 1024
 _END_SECONDS: Final = 5.0
 _RESTART_SECONDS: Final = 1.0
 """Between two starts at the least, should something kill every one."""
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Guardian:
@@ -179,7 +179,7 @@ class Guardian:
             process.kill()
             process.wait()
         self._heard = b""
-        _log.warning("guardian_replaced")
+        logger.warning("guardian_replaced")
         for mark_text in list(self._on_ended):
             self._answered(mark_text)
         self._loop.call_at(max(self._loop.time(), self._started_at + _RESTART_SECONDS), self._start)

@@ -17,7 +17,7 @@ StopKind = Literal["drain", "cancel", "lease_lost", "timeout"]
 
 _STRENGTH: Final[dict[StopKind, int]] = {"drain": 0, "cancel": 1, "timeout": 1, "lease_lost": 2}
 _AFTER_KILL_SECONDS: Final = 1.0
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -123,9 +123,7 @@ async def run_until_stopped(
             running.kill()
             await asyncio.wait({work}, timeout=_AFTER_KILL_SECONDS)
         if not work.done():
-            _log.warning(
-                "%s ignores that it was stopped (%s); left behind", work.get_name(), stop.stop.reason
-            )
+            logger.warning("run_left_behind", extra={"run": work.get_name(), "reason": stop.stop.reason})
         return stop.stop
     finally:
         asked.cancel()
