@@ -192,13 +192,13 @@ BEGIN
     SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids
     FROM turnstile.grant_locked(ARRAY(SELECT DISTINCT q FROM unnest(queue_ids) q WHERE q IS NOT NULL)) g;
 
-    -- 7. Say what became of each. Newcomers stand at the tail, so a place is the depth less those behind.
+    -- 7. Say what became of each. Newcomers stand at the tail, so a place is the depth less those behind. What is
+    --    in the record already stays accepted, though a newcomer would be refused: its action may be gone since.
     SELECT array_agg(
         ROW(
             CASE WHEN e.id IS NULL THEN coalesce(r.code, 'queue_full')
-                 WHEN e.id <> tickets[r.ord] AND e.request_hash <> r.request_hash THEN 'idempotency_conflict'
-                 ELSE r.code END,
-            r.detail, e.id, e.status, e.queue_position, e.id <> tickets[r.ord]
+                 WHEN e.id <> tickets[r.ord] AND e.request_hash <> r.request_hash THEN 'idempotency_conflict' END,
+            CASE WHEN e.id IS NULL THEN r.detail END, e.id, e.status, e.queue_position, e.id <> tickets[r.ord]
         )::turnstile.admitted ORDER BY r.ord)
     INTO admitted
     FROM unnest(codes, details, in_idempotency_keys, in_delivery_keys, in_request_hashes)
@@ -212,8 +212,8 @@ BEGIN
                END AS queue_position
         FROM (
             SELECT t.ord, e.id, e.status, e.request_hash, e.queue_id, e.id = tickets[t.ord] AS is_new
-            FROM unnest(in_idempotency_keys, in_delivery_keys, codes)
-                 WITH ORDINALITY t(idempotency_key, delivery_key, code, ord)
+            FROM unnest(in_idempotency_keys, in_delivery_keys, in_request_hashes, codes)
+                 WITH ORDINALITY t(idempotency_key, delivery_key, request_hash, code, ord)
             CROSS JOIN LATERAL (
                 SELECT n.id, n.status, n.request_hash, n.queue_id FROM execution n WHERE n.id = tickets[t.ord]
                 UNION ALL
@@ -224,7 +224,7 @@ BEGIN
                 FROM execution d WHERE d.delivery_key = t.delivery_key
                 LIMIT 1
             ) e
-            WHERE t.code IS NULL
+            WHERE t.code IS NULL OR e.request_hash = t.request_hash
         ) f
         JOIN action_queue q ON q.id = ANY (ARRAY[f.queue_id])
     ) e ON e.ord = r.ord;

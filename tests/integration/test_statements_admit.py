@@ -1,6 +1,7 @@
 """admit: requests become executions, in the order given, each one once (P2, P5)."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -115,6 +116,35 @@ async def test_the_same_delivery_is_the_same_execution(protocol: Protocol, toget
     assert accepted(first).execution_id == accepted(second).execution_id
     assert accepted(second).duplicate
     assert len(await protocol.line()) == 1
+
+
+@pytest.mark.parametrize(
+    "known", [{"idempotency_key": "k"}, {"delivery_key": uuid4()}], ids=["key", "delivery"]
+)
+async def test_what_is_known_stays_so_when_its_action_is_deleted(
+    protocol: Protocol, known: dict[str, Any]
+) -> None:
+    await protocol.put()
+    ((first,), _) = await protocol.admit(request(**known))
+    known_id = accepted(first).execution_id
+    await protocol.run(known_id)
+    await protocol.settle((known_id, 1))
+    await protocol.queue_manager.delete_action("a", cancel_max=0, reason="", changed_by=None)
+    (again, new, other), _ = await protocol.admit(
+        request(**known), request(), request(**known, parameters={"x": 1})
+    )
+    assert (accepted(again).execution_id, accepted(again).status) == (known_id, "completed")
+    assert accepted(again).duplicate
+    assert [rejected(v).code for v in (new, other)] == [Code.UNKNOWN_ACTION] * 2
+
+
+async def test_what_is_known_stays_so_when_its_line_could_not_be_named_any_more(protocol: Protocol) -> None:
+    await protocol.put()
+    (first,) = await protocol.submit(idempotency_key="k")
+    await protocol.put(concurrency_key="/who")
+    (again, new), _ = await protocol.admit(request(idempotency_key="k"), request())
+    assert accepted(again).execution_id == first
+    assert rejected(new).code is Code.INVALID_PARAMETERS
 
 
 # --- which line ---------------------------------------------------------------------------------------
