@@ -24,20 +24,22 @@ DECLARE
     ended record;
     answers turnstile.admitted[];
 BEGIN
-    SELECT array_agg(r.ord) AS ords, array_agg(r.id) AS ids, array_agg(r.ref) AS refs,
+    -- Looked at once: while admit waits for a line, what has ended may be pruned, and what has not may end.
+    WITH asked AS MATERIALIZED (
+        SELECT c.ord, c.key, e.*, a.ref
+        FROM unnest(in_execution_ids, in_idempotency_keys) WITH ORDINALITY c(id, key, ord)
+        LEFT JOIN execution e ON e.id = ANY (ARRAY[c.id])
+        LEFT JOIN action a ON a.id = ANY (ARRAY[e.action_id])
+    )
+    SELECT (SELECT array_agg(s.status::text ORDER BY s.ord) FROM asked s) AS found_statuses,
+           (SELECT array_agg(s.ref ORDER BY s.ord) FROM asked s) AS found_refs,
+           array_agg(r.ord) AS ords, array_agg(r.id) AS ids, array_agg(r.ref) AS refs,
            array_agg(r.parameters) AS parameters, array_agg(r.concurrency_key) AS concurrency_keys,
            array_agg(r.key) AS idempotency_keys, array_agg(md5('retry of ' || r.id)::uuid) AS request_hashes,
            array_agg(r.timeout_seconds) AS timeouts, array_agg(r.callback_url) AS callback_urls,
            array_agg(r.metadata) AS metadata, array_agg(in_traceparent) AS traceparents
     INTO ended
-    FROM (
-        SELECT c.ord, c.key, e.*, a.ref
-        FROM unnest(in_execution_ids, in_idempotency_keys) WITH ORDINALITY c(id, key, ord)
-        JOIN execution e ON e.id = ANY (ARRAY[c.id])
-        JOIN action a ON a.id = ANY (ARRAY[e.action_id])
-        WHERE e.completed_at IS NOT NULL
-        ORDER BY c.ord
-    ) r;
+    FROM (SELECT s.* FROM asked s WHERE s.completed_at IS NOT NULL ORDER BY s.ord) r;
 
     IF ended.ids IS NOT NULL THEN
         SELECT m.admitted, m.granted, m.more_queue_ids INTO answers, granted, more_queue_ids
@@ -51,12 +53,10 @@ BEGIN
     END IF;
 
     SELECT array_agg(
-        ROW(r.id, e.status::text, a.ref, n.code, n.detail, n.execution_id, n.status, n.queue_position,
+        ROW(r.id, r.status, r.ref, n.code, n.detail, n.execution_id, n.status, n.queue_position,
             n.duplicate)::turnstile.retried ORDER BY r.ord)
     INTO retried
-    FROM unnest(in_execution_ids) WITH ORDINALITY r(id, ord)
-    LEFT JOIN execution e ON e.id = ANY (ARRAY[r.id])
-    LEFT JOIN action a ON a.id = ANY (ARRAY[e.action_id])
+    FROM unnest(in_execution_ids, ended.found_statuses, ended.found_refs) WITH ORDINALITY r(id, status, ref, ord)
     LEFT JOIN unnest(ended.ords) WITH ORDINALITY o(ord, place) ON o.ord = r.ord
     LEFT JOIN unnest(answers) WITH ORDINALITY n(code, detail, execution_id, status, queue_position, duplicate, place)
         ON n.place = o.place;

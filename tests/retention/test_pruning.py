@@ -4,10 +4,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from common.database import Database
+from common.domain.identifiers import ExecutionId
 from executor.reading.audit import AuditBounds, Auditor
 from executor.retention.pruner import Pruner
 from executor.settings import ExecutorSettings
-from tests.integration.protocol import Protocol, connected
+from tests.integration.protocol import Protocol, accepted, connected
+from tests.integration.stepping import blocked
 
 HOUR = 3600.0
 _AGE = """
@@ -246,3 +248,36 @@ async def test_old_changes_of_actions_go(protocol: Protocol) -> None:
     )
     assert await pruner(protocol).prune_changes() == 2
     assert await protocol.column("SELECT new ->> 'max_concurrent' FROM action_change") == ["3"]
+
+
+async def test_what_is_pruned_while_its_retry_waits_for_the_line_was_retried(
+    protocol: Protocol, database_url: str
+) -> None:
+    await protocol.put("a")
+    (one,) = await ended(protocol, hours_ago=2)
+    async with connected(database_url) as other:
+        async with protocol.transaction():
+            await protocol.put("a", max_concurrent=5)
+            waiting = await blocked(other, protocol, other.queue_manager.retry([(ExecutionId(one), None)]))
+            assert await pruner(protocol, retention_age=HOUR).prune_executions() == 1
+        ((retried,), _) = await waiting
+    assert (retried.previous_status, retried.action_ref) == ("completed", "a")
+    assert retried.verdict is not None
+    assert await left(protocol) == [accepted(retried.verdict).execution_id]
+
+
+async def test_what_ends_while_its_retry_waits_for_the_line_had_not_ended(
+    protocol: Protocol, database_url: str
+) -> None:
+    await protocol.put("a", max_concurrent=1)
+    (done,) = await ended(protocol)
+    runs, queued = await protocol.submit(count=2)
+    async with connected(database_url) as other:
+        async with protocol.transaction():
+            await protocol.cancel(queued)
+            asked = [(ExecutionId(i), None) for i in (done, queued)]
+            waiting = await blocked(other, protocol, other.queue_manager.retry(asked))
+        (retried, refused), _ = await waiting
+    assert retried.previous_status == "completed"
+    assert (refused.previous_status, refused.verdict) == ("queued", None)
+    assert await protocol.held() == [runs]
