@@ -9,12 +9,13 @@ requests; `common.envelopes` addresses messages; `common.broker` carries them.
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, JsonValue, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints
 
 from common.action_definition import ActionRef, Duration
 from common.callback_url import CallbackUrl
 from common.domain.errors import Code
 from common.domain.states import Status
+from common.instant import Instant
 
 SCHEMA_VERSION: Final = 1
 
@@ -41,7 +42,7 @@ class ExecutionRequested(_FromOutside):
     concurrency_key: Key | None = Field(
         default=None, description="Names the queue; else the action's pointer does."
     )
-    run_at: AwareDatetime | None = Field(default=None, description="Not before this instant (RFC 3339).")
+    run_at: Instant | None = Field(default=None, description="Not before this instant (RFC 3339).")
     timeout: Duration | None = Field(default=None, description="Longest run of one attempt, like '5m'.")
     ttl: Duration | None = Field(default=None, description="Longest wait for a start, like '1h'.")
     callback_url: CallbackUrl | None = Field(default=None, description="Where the end is POSTed to.")

@@ -7,6 +7,7 @@ Used by the request listener, the HTTP API and the client, so that all of them r
 import hashlib
 import re
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
@@ -18,7 +19,10 @@ from common.messages import SCHEMA_VERSION, ExecutionRequested
 
 PARAMETERS_BYTES_MAX: Final = 256 * 1024
 _ENVELOPE_BYTES_MAX: Final = 64 * 1024
-_NUL: Final = re.compile(rb"\\u0000|\x00")
+_NAMED_MAX: Final = 5
+"""Most wrong fields that one refusal names."""
+_UNUSUAL: Final = re.compile(rb"\\u0000|\x00|[0-9][eE]\+?[0-9]{3}|[0-9]{300}")
+"""What a character that cannot be stored, or a number beyond every range, looks like before it is read."""
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -37,10 +41,8 @@ def read_json(body: bytes, *, bytes_max: int) -> Any:
         raise Refusal(
             Code.INVALID_MESSAGE, f"body: not JSON: {error}; expected an object like {_EXAMPLE}"
         ) from None
-    if _NUL.search(body) and _has_nul(value):
-        raise Refusal(
-            Code.INVALID_PARAMETERS, "body: contains the character U+0000, which cannot be stored; remove it"
-        )
+    if _UNUSUAL.search(body):
+        _check_storable(value)
     return value
 
 
@@ -129,12 +131,27 @@ def _sorted(value: object) -> object:
     return value
 
 
-def _has_nul(value: object) -> bool:
-    if isinstance(value, str):
-        return "\0" in value
-    if isinstance(value, dict):
-        return any("\0" in key or _has_nul(item) for key, item in value.items())
-    return isinstance(value, list) and any(_has_nul(item) for item in value)
+def _check_storable(value: object) -> None:
+    match value:
+        case str() if "\0" in value:
+            raise Refusal(
+                Code.INVALID_PARAMETERS,
+                "body: contains the character U+0000, which cannot be stored; remove it",
+            )
+        case float() if not isfinite(value):
+            raise Refusal(
+                Code.INVALID_MESSAGE,
+                "body: contains a number that is too large; numbers go up to 1.7e308, send it as a string",
+            )
+        case dict():
+            for key, item in value.items():
+                _check_storable(key)
+                _check_storable(item)
+        case list():
+            for item in value:
+                _check_storable(item)
+        case _:
+            pass
 
 
 def _kind(value: object) -> str:
@@ -147,10 +164,12 @@ def _refusal(errors: list[ErrorDetails], model: type[BaseModel]) -> Refusal:
     unknown = [_path(e) for e in errors if e["type"] == "extra_forbidden"]
     if unknown:
         known = ", ".join(model.model_fields)
-        return Refusal(Code.UNKNOWN_FIELD, f"{', '.join(unknown)}: no such field; known are {known}")
+        more = f" and {len(unknown) - _NAMED_MAX} more" if len(unknown) > _NAMED_MAX else ""
+        named = ", ".join(unknown[:_NAMED_MAX])
+        return Refusal(Code.UNKNOWN_FIELD, f"{named}{more}: no such field; known are {known}")
     code = Code.INVALID_PARAMETERS if errors[0]["loc"][:1] == ("parameters",) else Code.INVALID_MESSAGE
     return Refusal(
-        code, "; ".join(f"{_path(e)}: {e['msg'].removeprefix('Value error, ')}" for e in errors[:5])
+        code, "; ".join(f"{_path(e)}: {e['msg'].removeprefix('Value error, ')}" for e in errors[:_NAMED_MAX])
     )
 
 

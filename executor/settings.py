@@ -65,6 +65,12 @@ class ExecutorSettings(RetentionSettings, WebhookSettings, CommonSettings):
         """Return who is let in; raises ValueError for a file that is not fit any more."""
         return Bearers(read_entries(self.api_tokens.get_secret_value()), self.api_tokens_file)
 
+    def own_hosts(self) -> frozenset[str] | None:
+        """Return the names under which programs of this host alone may ask; None: where tokens decide."""
+        if self.bearers().required or self.insecure:
+            return None
+        return frozenset({"localhost", self.http_host.lower()})
+
     def is_exposed(self) -> bool:
         """Tell whether the API would serve other hosts without a token."""
         return not (self.bearers().required or self.insecure or _is_loopback(self.http_host))

@@ -5,6 +5,8 @@ for the record of changes; None where no token is asked for), or 401 or 403. `ro
 what, `executor.bearers` whose token it is.
 """
 
+from collections.abc import Collection
+from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -19,13 +21,20 @@ from executor.metrics import REFUSED
 
 _SHOW_A_TOKEN: Final = "header Authorization: send 'Bearer <token>' with a token of this service"
 
+_ASK_BY_ADDRESS: Final = (
+    "header Host: without tokens this service is for programs of its own host, which ask for localhost or an "
+    "address; set TURNSTILE_API_TOKENS to be asked by another name"
+)
+
 
 class Gate:
     """ASGI middleware."""
 
-    def __init__(self, app: ASGIApp, *, bearers: Bearers) -> None:
+    def __init__(self, app: ASGIApp, *, bearers: Bearers, own_hosts: Collection[str] | None) -> None:
+        """`own_hosts`: names by which this host is asked; None where any name will do."""
         self._app = app
         self._bearers = bearers
+        self._own_hosts = own_hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the request through, or answer it."""
@@ -48,6 +57,8 @@ class Gate:
             if bearer.role < role:
                 return _beyond(bearer, role)
         scope["state"] = {**scope.get("state", {}), "bearer_name": None if bearer is None else bearer.name}
+        if self._own_hosts is not None and not _names_one(headers.get("host", ""), self._own_hosts):
+            return problem(Code.FORBIDDEN, _ASK_BY_ADDRESS)
         # A browser sends its user's requests to a loopback address for any page, and names the page.
         origin = headers.get("origin")
         if origin is not None and scope["method"] not in READING and _host(origin) != headers.get("host"):
@@ -68,6 +79,18 @@ def _beyond(bearer: Bearer, role: Role) -> Problem:
         f"header Authorization: this takes a token with the role {role.word!r}; that of {bearer.name!r} has "
         f"{bearer.role.word!r}",
     )
+
+
+def _names_one(host: str, own_hosts: Collection[str]) -> bool:
+    """Tell whether `Host` is one of ours or an address: a stranger's name may lead here too (rebinding)."""
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    if not name or name.lower() in own_hosts:
+        return True
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _host(origin: str) -> str:

@@ -103,9 +103,15 @@ def _add_changing_routes(routes: APIRouter, definitions: Definitions) -> None:
         openapi_extra=requested_body("ActionFields"),
     )
     async def put_action(
-        ref: RefPath, asking: AskingNow, request: Request, response: Response
+        ref: RefPath,
+        asking: AskingNow,
+        request: Request,
+        response: Response,
+        if_none_match: IfNoneMatch = None,
     ) -> ActionShape:
-        return _tagged(await definitions.put(ref, await read_value(request), asking), response)
+        value = await read_value(request)
+        stored = await definitions.put(ref, value, asking, if_none_match=if_none_match)
+        return _tagged(stored, response)
 
     @routes.patch(
         "/{ref}",

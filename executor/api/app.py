@@ -28,6 +28,7 @@ from executor.dashboard import Live, page_routes
 from executor.reading import Reader
 from executor.reading.audit import AuditBounds, Auditor
 from executor.reading.logs import LogReader
+from executor.reading.turns import ReadingTurns
 
 PREFIX = "/api/v1"
 
@@ -42,9 +43,10 @@ def create_app(services: ApiServices) -> FastAPI:
         # Left to itself it would send traces, logs and figures of its own once an OTEL_ variable is set.
         telemetry={"auto_configure": False, "tracing": False, "metrics": False, "logs": False},
     )
-    reader = Reader(services.database, services.readiness)
+    turns = ReadingTurns()
+    reader = Reader(services.database, turns, services.readiness)
     app.include_router(execution_routes(services, reader), prefix=PREFIX)
-    app.include_router(log_routes(LogReader(services.database)), prefix=PREFIX)
+    app.include_router(log_routes(LogReader(services.database, turns)), prefix=PREFIX)
     actions = action_routes(services, reader)
     app.include_router(actions, prefix=PREFIX)
     app.include_router(actions, include_in_schema=False)
@@ -52,7 +54,7 @@ def create_app(services: ApiServices) -> FastAPI:
     auditor = Auditor(services.database, AuditBounds.of(services.settings))
     app.include_router(audit_routes(auditor), prefix=PREFIX)
     app.include_router(dead_letter_routes(services.dead_letters), prefix=PREFIX)
-    app.include_router(webhook_routes(services.database), prefix=PREFIX)
+    app.include_router(webhook_routes(services.database, turns), prefix=PREFIX)
     live = Live(services.database, services.readiness)
     app.include_router(queue_routes(live), prefix=PREFIX)
     events = event_routes(live, services.stopping)
@@ -65,7 +67,7 @@ def create_app(services: ApiServices) -> FastAPI:
     app.include_router(metrics)
     app.include_router(metrics, prefix=PREFIX, include_in_schema=False)
     app.include_router(health, prefix=PREFIX, include_in_schema=False)
-    app.add_middleware(Gate, bearers=services.settings.bearers())
+    app.add_middleware(Gate, bearers=services.settings.bearers(), own_hosts=services.settings.own_hosts())
     problems.install(app)
     describe(
         app,

@@ -2,9 +2,10 @@
 
 from typing import Annotated, Final
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from common.domain.states import Status
+from common.instant import Instant
 from executor.api.problems import Problem
 
 BULK_MAX: Final = 1000
@@ -24,8 +25,8 @@ class BulkFilter(BaseModel):
         "out, expired or was abandoned.",
     )
     concurrency_key: _Text | None = None
-    created_after: AwareDatetime | None = Field(default=None, description="This instant or later.")
-    created_before: AwareDatetime | None = Field(default=None, description="Earlier than this instant.")
+    created_after: Instant | None = Field(default=None, description="This instant or later.")
+    created_before: Instant | None = Field(default=None, description="Earlier than this instant.")
     worker_id: _Text | None = Field(default=None, description="The worker of its latest attempt.")
     metadata: dict[str, str | bool | int | float] = Field(
         default_factory=dict, description="Each of these keys has this value.", examples=[{"tenant": "acme"}]

@@ -17,7 +17,7 @@ from common.action_definition import ActionDefinition, check_ref
 from common.database import REFUSED_BY_DATABASE
 from common.domain.errors import Code, Refusal
 from common.requests import read_model
-from executor.api.preconditions import IfMatch, check_match
+from executor.api.preconditions import IfMatch, check_match, check_none_match
 from executor.api.services import ApiServices, answer_deadline
 from executor.decisions import Deletion
 from executor.reading import ActionShape, Reader
@@ -57,7 +57,9 @@ class Definitions:
             raise unknown_action(ref)
         return found
 
-    async def put(self, ref: str, value: Any, asking: Asking) -> ActionShape:
+    async def put(
+        self, ref: str, value: Any, asking: Asking, *, if_none_match: str | None = None
+    ) -> ActionShape:
         """Store a whole definition: fields that are left out get their defaults."""
         if isinstance(value, Mapping) and value.get("ref", ref) != ref:
             raise Refusal(Code.INVALID_MESSAGE, f"ref: differs from the path; leave it out, or send {ref!r}")
@@ -65,8 +67,10 @@ class Definitions:
             ActionDefinition, {**value, "ref": ref} if isinstance(value, Mapping) else value
         )
         async with answer_deadline(), self._one_at_a_time(ref):
-            if asking.if_match is not None:
-                check_match(asking.if_match, await self._reader.action(ref))
+            if asking.if_match is not None or if_none_match is not None:
+                stored = await self._reader.action(ref)
+                check_match(asking.if_match, stored)
+                check_none_match(if_none_match, stored)
             await self._store(definition, asking)
             return await self.read(ref)
 

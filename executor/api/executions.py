@@ -3,11 +3,12 @@
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from common.domain.errors import Code
 from common.domain.identifiers import ExecutionId
 from common.domain.states import Status, is_terminal
+from common.instant import Instant
 from common.requests import read_json, read_model
 from executor.api.bodies import SMALL_BYTES_MAX, read_body
 from executor.api.bulk import add_bulk_routes
@@ -38,8 +39,8 @@ class ExecutionListing(Paging):
     action_ref: FilterText | None = Field(default=None, examples=["reports.render"])
     status: list[Status] | None = Field(default=None, description="Any of these; repeat it for several.")
     concurrency_key: FilterText | None = None
-    created_after: AwareDatetime | None = Field(default=None, description="This instant or later.")
-    created_before: AwareDatetime | None = Field(default=None, description="Earlier than this instant.")
+    created_after: Instant | None = Field(default=None, description="This instant or later.")
+    created_before: Instant | None = Field(default=None, description="Earlier than this instant.")
     worker_id: FilterText | None = Field(default=None, description="The worker of its latest attempt.")
     metadata: Annotated[list[MetadataPair], Field(max_length=20)] | None = Field(
         default=None,

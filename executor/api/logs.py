@@ -33,9 +33,10 @@ class LogListing(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     attempt: int | None = Field(default=None, ge=1, lt=2**31, description="Only this attempt.")
-    after: Annotated[str, Field(max_length=1000)] | None = Field(
+    cursor: Annotated[str, Field(max_length=1000)] | None = Field(
         default=None, description="`next_cursor` of what was read before; absent: from the beginning."
     )
+    after: Annotated[str, Field(max_length=1000)] | None = Field(default=None, description="The same.")
     limit: int = Field(default=200, ge=1, le=PIECES_MAX, description="Most pieces in the answer.")
 
 
@@ -46,7 +47,7 @@ class Logs(BaseModel):
 
     items: list[LogShape]
     next_cursor: str | None = Field(
-        description="Send it as `after` for what follows, at once or a second later; null once `ended`."
+        description="Send it as `cursor` for what follows, at once or a second later; null once `ended`."
     )
     ended: bool = Field(description="Nothing follows: the execution, or the attempt asked for, is over.")
 
@@ -63,7 +64,10 @@ def log_routes(reader: LogReader) -> APIRouter:
     )
     async def get_logs(execution_id: ExecutionPath, asked: Annotated[LogListing, Query()]) -> Logs:
         page = await reader.logs(
-            ExecutionId(execution_id), attempt=asked.attempt, after=_place(asked.after), limit=asked.limit
+            ExecutionId(execution_id),
+            attempt=asked.attempt,
+            after=_place(asked.cursor or asked.after),
+            limit=asked.limit,
         )
         if page is None:
             raise Refusal(Code.NOT_FOUND, f"execution_id: there is no execution {execution_id}")

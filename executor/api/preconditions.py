@@ -56,6 +56,15 @@ def check_match(if_match: str | None, action: ActionShape | None) -> None:
         )
 
 
+def check_none_match(if_none_match: str | None, action: ActionShape | None) -> None:
+    """Raise Refusal where `If-None-Match` names the action that is there; `*`: where there is one at all."""
+    if action is not None and is_unchanged(if_none_match, action):
+        raise Refusal(
+            Code.PRECONDITION_FAILED,
+            f"header If-None-Match: there is an action {action.ref!r}; leave the header out to replace it",
+        )
+
+
 def is_unchanged(if_none_match: str | None, action: ActionShape) -> bool:
     """Tell whether `If-None-Match` names this state of the action."""
     if if_none_match is None:

@@ -12,6 +12,7 @@ from common.domain.errors import Code, Refusal
 from common.domain.identifiers import ExecutionId
 from common.requests import read_json, read_model, read_traceparent
 from executor.api.bodies import SMALL_BYTES_MAX, read_body
+from executor.api.header_text import InUtf8
 from executor.api.problems import answer, documented, problem
 from executor.api.requested import requested_body
 from executor.api.services import ApiServices, answer_deadline
@@ -63,7 +64,7 @@ def add_retry_route(routes: APIRouter, services: ApiServices) -> None:
         request: Request,
         response: Response,
         idempotency_key: Annotated[
-            str | None,
+            InUtf8 | None,
             Header(min_length=1, max_length=512, description="The same key is the same new execution."),
         ] = None,
     ) -> Any:

@@ -16,6 +16,7 @@ from executor.queue_manager import QueueManager
 from executor.settings import ExecutorSettings
 
 _ANSWER_TIMEOUT_SECONDS: Final = 30.0
+_MAYBE: Final = "it may have been done, or in part: look, or repeat it under the same idempotency key"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +27,7 @@ class ApiServices:
     database: Database
     queue_manager: QueueManager
     submit: Callable[[Sequence[Admission]], Awaitable[list[Verdict]]]
-    """Admit in the order given, in one commit with others; one verdict each. Raises Unavailable."""
+    """Admit in the order given, up to `batch_max` in one commit; one verdict each. Raises Unavailable."""
     put_actions: Callable[[Sequence[ActionDefinition], str], Awaitable[None]]
     """Store definitions, and who changed them; what a raised limit granted is handed over."""
     delete_action: Callable[[str, int, str], Awaitable[Deletion | None]]
@@ -46,9 +47,11 @@ class ApiServices:
 
 @asynccontextmanager
 async def answer_deadline() -> AsyncIterator[None]:
-    """Bound the wait for a part of the service; raises Unavailable when it does not answer in time."""
+    """Bound a change; raises Unavailable, which says that nobody knows what became of it."""
     try:
         async with asyncio.timeout(_ANSWER_TIMEOUT_SECONDS):
             yield
     except TimeoutError:
-        raise Unavailable("no answer in time; it may still happen: look before you repeat it") from None
+        raise Unavailable(f"no answer in time; {_MAYBE}") from None
+    except Unavailable as error:
+        raise Unavailable(f"{error}; {_MAYBE}") from error

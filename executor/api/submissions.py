@@ -15,6 +15,7 @@ from common.domain.errors import Code, Refusal
 from common.domain.states import Status
 from common.requests import read_json, read_request, read_traceparent, request_hash
 from executor.api.bodies import LIST_BYTES_MAX, read_body
+from executor.api.header_text import in_utf8
 from executor.api.problems import Problem, problem
 from executor.api.services import ApiServices, answer_deadline
 from executor.decisions import Accepted, Admission, Rejected, Verdict
@@ -61,7 +62,7 @@ async def read_asked(request: Request, *, parameters_bytes_max: int) -> Asked:
     body = await read_body(request, bytes_max=list_bytes_max)
     is_list = body[:100].lstrip().startswith(b"[")
     value = read_json(body, bytes_max=list_bytes_max if is_list else one_bytes_max)
-    key = request.headers.get("idempotency-key")
+    key = _key_in(request)
     traceparent = read_traceparent(request.headers)
     if not isinstance(value, list):
         keyed = _with_key(value, key)
@@ -77,6 +78,14 @@ async def read_asked(request: Request, *, parameters_bytes_max: int) -> Asked:
     return Asked(
         is_list=True, requests=[_read_item(item, traceparent, parameters_bytes_max) for item in value]
     )
+
+
+def _key_in(request: Request) -> str | None:
+    key = request.headers.get("idempotency-key")
+    try:
+        return None if key is None else in_utf8(key)
+    except ValueError as error:
+        raise Refusal(Code.INVALID_MESSAGE, f"header Idempotency-Key: {error}") from None
 
 
 async def submit(

@@ -15,6 +15,7 @@ from executor.api.paging import Page, Paging, cursor_of, ticket_of
 from executor.api.problems import documented
 from executor.api.requested import requested_body
 from executor.api.services import answer_deadline
+from executor.reading.turns import ReadingTurns
 from executor.webhooks.judgement import State
 from executor.webhooks.record import WebhookRecord
 
@@ -85,7 +86,7 @@ class ReplayedShape(BaseModel):
     left: int = Field(description="Failed ones that are left: ask again.")
 
 
-def webhook_routes(database: Database) -> APIRouter:
+def webhook_routes(database: Database, turns: ReadingTurns) -> APIRouter:
     """Return the routes of webhooks."""
     routes = APIRouter(prefix="/webhooks", tags=["operation"])
     record = WebhookRecord(database)
@@ -93,7 +94,7 @@ def webhook_routes(database: Database) -> APIRouter:
     @routes.get("", summary="List webhooks, the newest first", responses=documented(Code.UNKNOWN_FIELD))
     async def get_webhooks(asked: Annotated[WebhookListing, Query()]) -> Page[WebhookShape]:
         before_id = ticket_of(_CURSOR, asked.cursor) or _ID_MAX
-        async with answer_deadline():
+        async with turns.one():
             found = await record.page(asked.state or _STATES, before_id=before_id, limit=asked.limit + 1)
         items = [WebhookShape.model_validate(row) for row in found[: asked.limit]]
         has_more = len(found) > asked.limit

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Path, Query
 from pydantic import Field
 
 from common.domain.errors import Code, Refusal
+from common.instant import check_instant
 from executor.api.paging import Page, Paging, cursor_of, foreign_cursor, places_of
 from executor.api.problems import answer, documented, problem
 from executor.api.services import ApiServices, answer_deadline
@@ -73,7 +74,7 @@ def _start(cursor: str | None) -> WorkerStart | None:
         return None
     started_at, worker_id = places_of(_CURSOR, cursor, count=2)
     try:
-        instant = datetime.fromisoformat(started_at)
+        instant = check_instant(datetime.fromisoformat(started_at))
     except ValueError:
         raise foreign_cursor() from None
     if instant.tzinfo is None:

@@ -33,7 +33,7 @@ _PREFIX: Final = "/api/v1"
 # The API answers within 30 s, or says that it cannot.
 _TIMEOUT: Final = httpx.Timeout(35.0, connect=5.0)
 _NOBODY_HOME: Final = (502, 503, 504)
-_JSON: Final = {"Content-Type": "application/json"}
+_JSON: Final = {b"Content-Type": b"application/json"}
 
 
 class ApiSettings(BaseModel):
@@ -104,7 +104,7 @@ class Api:
 
     def post(self, path: str, body: bytes = b"{}", *, key: str | None = None) -> Json:
         """Ask for something; `body` is JSON, `key` an idempotency key."""
-        keyed = {} if key is None else {"Idempotency-Key": key}
+        keyed = {} if key is None else {b"Idempotency-Key": key.encode(errors="surrogateescape")}
         return self._ask("POST", path, content=body, headers={**_JSON, **keyed})
 
     def put(self, path: str, body: bytes) -> Json:

@@ -170,6 +170,8 @@ class Live:
                 self._database, since=None if whole else board.read_at, execution_ids=watched
             )
         except Unavailable:
+            # Whoever asks for the board waits for the next reading: what is old must not pass for new.
+            self._fresh.clear()
             self._tell(events.Changes(overview=self._described()))
             return
         first = board.read_at is None

@@ -3,7 +3,6 @@
 In: an execution, and how far it was read before. Out: pieces in order, and whether more may come.
 """
 
-import asyncio
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,15 +10,13 @@ import asyncpg
 from pydantic import AwareDatetime, Field
 
 from common.database import Database
-from common.domain.errors import Unavailable
 from common.domain.identifiers import ExecutionId
 from executor.reading.execution_shapes import Shape
+from executor.reading.turns import ReadingTurns
 from executor.sql import query
 
 PIECES_MAX: Final = 1000
 _CHARS_MAX: Final = 1024 * 1024
-_READINGS_MAX: Final = 2
-_TURN_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,25 +47,18 @@ class LogPage:
 class LogReader:
     """Asks for logs, a few at a time: they are the widest thing in the record."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, turns: ReadingTurns) -> None:
         self._database = database
-        self._turns = asyncio.Semaphore(_READINGS_MAX)
+        self._turns = turns
 
     async def logs(
         self, execution_id: ExecutionId, *, attempt: int | None, after: LogPlace, limit: int
     ) -> LogPage | None:
         """Return what follows `after`, of one attempt or of all; None: there is no such execution."""
-        try:
-            async with asyncio.timeout(_TURN_SECONDS):
-                await self._turns.acquire()
-        except TimeoutError:
-            raise Unavailable("too many readings at once") from None
-        try:
+        async with self._turns.one():
             rows = await self._database.fetch(
                 query("logs"), execution_id, attempt, after.attempt, after.chars, limit, _CHARS_MAX
             )
-        finally:
-            self._turns.release()
         if not rows:
             return None
         last = rows[-1]

@@ -1,10 +1,9 @@
 """Asks the reading queries and turns rows into shapes.
 
-In: ids, filters, where a page starts. Out: shapes, and where the next page starts. A handful of readings at
-a time, so that however many people look, connections are left for the work itself (P9).
+In: ids, filters, where a page starts. Out: shapes, and where the next page starts; a handful of readings at
+a time.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -12,7 +11,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from common.database import Database
-from common.domain.errors import Unavailable
 from common.domain.identifiers import ExecutionId
 from executor.reading import rows
 from executor.reading.estimate import Pace, may_be_estimated
@@ -28,6 +26,7 @@ from executor.reading.shapes import (
     WorkerShape,
     WorkerState,
 )
+from executor.reading.turns import ReadingTurns
 from executor.reading.waiting_reason import Facts, first_trouble
 from executor.sql import query
 
@@ -41,8 +40,6 @@ _LOOKED_AT_MAX: Final = 50_000
 _GRANTS_LOOKED_AT_MAX: Final = 500
 _GRANTS_MIN: Final = 200
 _GRANTS_PER_SLOT: Final = 3
-_READINGS_MAX: Final = 2
-_TURN_TIMEOUT_SECONDS: Final = 10.0
 _ID_MAX: Final = 2**63 - 1
 
 
@@ -62,15 +59,20 @@ class WorkerStart(NamedTuple):
 class Reader:
     """Reads for people and programs. Safe to share between tasks."""
 
-    def __init__(self, database: Database, readiness: Callable[[], Mapping[str, str | None]] = dict) -> None:
+    def __init__(
+        self,
+        database: Database,
+        turns: ReadingTurns,
+        readiness: Callable[[], Mapping[str, str | None]] = dict,
+    ) -> None:
         """`readiness` names the servers, each with None or why it cannot be reached."""
         self._database = database
         self._readiness = readiness
-        self._turns = asyncio.Semaphore(_READINGS_MAX)
+        self._turns = turns
 
     async def execution(self, execution_id: ExecutionId) -> ExecutionShape | None:
         """Return one execution with its place, its reason to wait and its attempts."""
-        async with self._turn():
+        async with self._turns.one():
             row = await self._database.fetchrow(query("execution"), execution_id)
         if row is None:
             return None
@@ -153,14 +155,14 @@ class Reader:
     ) -> tuple[list[ActionChangeShape], int | None]:
         """Return what was done to an action, newest first, and the id before which the next page starts."""
         before = _ID_MAX if before_id is None else before_id
-        async with self._turn():
+        async with self._turns.one():
             found = await self._database.fetch(query("action_changes"), ref, before, limit + 1)
         shapes = [rows.action_change(row) for row in found[:limit]]
         return shapes, shapes[-1].id if len(found) > limit else None
 
     async def queue_stats(self, ref: str) -> QueueStats | None:
         """Return how the queues of an action stand."""
-        async with self._turn():
+        async with self._turns.one():
             row = await self._database.fetchrow(query("queue_stats"), ref, KEYS_MAX)
         return None if row is None else rows.queue_stats(row)
 
@@ -181,7 +183,7 @@ class Reader:
     ) -> tuple[list[WorkerShape], WorkerStart | None]:
         """Return workers, the newest first, and where the next page starts."""
         after = (None, None) if start is None else start
-        async with self._turn():
+        async with self._turns.one():
             found = await self._database.fetch(query("workers"), states, *after, limit + 1, None)
         shapes = [rows.worker_shape(row) for row in found[:limit]]
         last = shapes[-1] if len(found) > limit else None
@@ -189,12 +191,12 @@ class Reader:
 
     async def worker(self, worker_id: str) -> WorkerShape | None:
         """Return one worker."""
-        async with self._turn():
+        async with self._turns.one():
             row = await self._database.fetchrow(query("workers"), None, None, None, 1, worker_id)
         return None if row is None else rows.worker_shape(row)
 
     async def _actions(self, *, ref: str | None, after_ref: str | None, limit: int) -> list[ActionShape]:
-        async with self._turn():
+        async with self._turns.one():
             found = await self._database.fetch(query("actions"), ref, after_ref, limit)
         return [rows.action_shape(row) for row in found]
 
@@ -212,21 +214,9 @@ class Reader:
         return None if row is None else rows.pace(row)
 
     @asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
-        try:
-            async with asyncio.timeout(_TURN_TIMEOUT_SECONDS):
-                await self._turns.acquire()
-        except TimeoutError:
-            raise Unavailable("too many readings at once") from None
-        try:
-            yield
-        finally:
-            self._turns.release()
-
-    @asynccontextmanager
     async def _snapshot(self) -> "AsyncIterator[Connection]":
         """Lend a connection on which all statements see the same rows, each planned for its values."""
-        async with self._turn(), self._database.transaction() as connection:
+        async with self._turns.one(), self._database.transaction() as connection:
             await connection.execute(
                 "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY;"
                 "SET LOCAL plan_cache_mode = force_custom_plan"

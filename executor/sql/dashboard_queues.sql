@@ -12,7 +12,8 @@ WITH moved AS MATERIALIZED (
            coalesce(q.total_completed, 0) AS total_completed, a.max_concurrent, a.paused
     FROM action a
     LEFT JOIN action_queue q ON q.action_id = a.id
-    WHERE $1::timestamptz IS NULL OR greatest(q.updated_at, a.updated_at) > $1::timestamptz
+    WHERE a.deleted_at IS NULL
+      AND ($1::timestamptz IS NULL OR greatest(q.updated_at, a.updated_at) > $1::timestamptz)
     ORDER BY coalesce(q.depth, 0) > 0 DESC, q.updated_at DESC NULLS LAST, a.id LIMIT $2::integer
 )
 SELECT m.queue_id, m.action_ref, nullif(m.concurrency_key, '') AS concurrency_key, m.pool, m.depth,

@@ -96,7 +96,7 @@ def _retry_after_seconds(value: str | None, now: datetime) -> float | None:
         return min(float(value[:20]), SECONDS_MAX)
     try:
         at = parsedate_to_datetime(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     due_at = at if at.tzinfo else at.replace(tzinfo=UTC)
     return min(max(0.0, (due_at - now).total_seconds()), SECONDS_MAX)

@@ -22,7 +22,7 @@ async def page() -> AsyncIterator[httpx.AsyncClient]:
     app.include_router(page_routes())
     problems.install(app)
     async with httpx.AsyncClient(
-        transport=httpx.ASGITransport(app=app, raise_app_exceptions=False), base_url="http://executor"
+        transport=httpx.ASGITransport(app=app, raise_app_exceptions=False), base_url="http://127.0.0.1"
     ) as http:
         yield http
 

@@ -137,7 +137,7 @@ async def serve(database_url: str, settings: ExecutorSettings | None = None) -> 
     )
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
     try:
-        async with httpx.AsyncClient(transport=transport, base_url="http://executor") as http:
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
             served = Served(http=http, database=database, queue_manager=queue_manager)
             yield served
     finally:

@@ -53,8 +53,32 @@ async def test_a_page_of_another_site_changes_nothing(api: Served) -> None:
     foreign = await api.http.post("/api/v1/executions", json=body, headers={"Origin": "https://evil.example"})
     assert (foreign.status_code, foreign.json()["code"]) == (403, "forbidden")
     assert (await api.get("/executions"))["items"] == []
-    own = await api.http.post("/api/v1/executions", json=body, headers={"Origin": "http://executor"})
+    own = await api.http.post("/api/v1/executions", json=body, headers={"Origin": "http://127.0.0.1"})
     assert own.status_code == 202
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8000", "localhost.evil.example", "[evil]"])
+async def test_a_name_that_leads_here_by_a_stranger_s_word_reads_and_changes_nothing(
+    api: Served, host: str
+) -> None:
+    foreign = {"Host": host, "Origin": f"http://{host}"}
+    for method, path in (("GET", "/api/v1/executions"), ("POST", "/api/v1/executions"), ("GET", "/events")):
+        answer = await api.http.request(method, path, headers=foreign, content=b'{"action_ref": "a.b"}')
+        assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+        assert "TURNSTILE_API_TOKENS" in answer.json()["detail"]
+    assert (await api.get("/executions"))["items"] == []
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8000", "127.0.0.1:9", "[::1]:8000", "10.0.0.7"])
+async def test_programs_of_this_host_ask_by_its_name_or_an_address(api: Served, host: str) -> None:
+    assert (await api.http.get("/api/v1/executions", headers={"Host": host})).status_code == 200
+
+
+async def test_with_a_token_any_name_will_do(guarded: Served) -> None:
+    answer = await guarded.http.get(
+        "/api/v1/executions", headers={"Host": "turnstile.example", "Authorization": "Bearer one"}
+    )
+    assert answer.status_code == 200
 
 
 async def test_readiness_says_which_part_is_ill_and_why(api: Served) -> None:

@@ -132,3 +132,12 @@ async def test_a_condition_on_an_action_that_is_not_there_fails(api: Served) -> 
     answer = await api.http.put(URL, json={}, headers={"If-Match": "*"})
     assert (answer.status_code, answer.json()["code"]) == (412, "precondition_failed")
     assert (await api.http.get(URL)).status_code == 404
+
+
+async def test_if_none_match_star_creates_and_never_replaces(api: Served) -> None:
+    created = await api.http.put(URL, json={}, headers={"If-None-Match": "*"})
+    assert created.status_code == 200
+    there = await api.http.put(URL, json={"max_concurrent": 2}, headers={"If-None-Match": "*"})
+    assert (there.status_code, there.json()["code"]) == (412, "precondition_failed")
+    assert "If-None-Match" in there.json()["detail"]
+    assert (await api.get("/actions/a.b"))["max_concurrent"] is None

@@ -126,6 +126,8 @@ async def test_a_page_carries_only_so_many_bytes(api: Served, monkeypatch: pytes
         ("stauts=queued", "unknown_field", "stauts"),
         ("created_after=yesterday", "invalid_message", "created_after"),
         ("created_after=2030-01-01T00:00:00", "invalid_message", "created_after"),
+        ("created_after=0001-01-01T00:00:00%2B14:00", "invalid_message", "created_after"),
+        ("created_before=9999-12-31T23:59:59-14:00", "invalid_message", "created_before"),
         ("action_ref=%00", "invalid_message", "action_ref"),
         ("metadata=tenant", "invalid_message", "metadata"),
         ("metadata=:x", "invalid_message", "metadata"),

@@ -48,7 +48,7 @@ async def test_a_reader_that_follows_gets_everything_once_and_is_told_of_the_end
     first = await api.get(path)
     assert (first["items"], first["ended"]) == ([], False)
     await append(api, one, 0, "one\n")
-    second = await api.get(path, after=first["next_cursor"])
+    second = await api.get(path, cursor=first["next_cursor"])
     assert [(item["attempt"], item["text"]) for item in second["items"]] == [(1, "one\n")]
     # A flush whose answer was lost: it is in the record, and comes again with the end.
     await append(api, one, 4, "two\n")
@@ -69,7 +69,7 @@ async def test_a_page_is_bounded_and_the_next_one_goes_on_behind_it(api: Served)
     await end(api, one, start=10, text="5\n")
     texts, cursor = [], None
     while True:
-        page = await api.get(f"/executions/{one}/logs", limit=2, **({"after": cursor} if cursor else {}))
+        page = await api.get(f"/executions/{one}/logs", limit=2, **({"cursor": cursor} if cursor else {}))
         assert len(page["items"]) <= 2
         texts += [item["text"] for item in page["items"]]
         cursor = page["next_cursor"]
@@ -108,6 +108,7 @@ async def test_what_cannot_be_asked_for_is_refused_with_the_reason(api: Served) 
         ("/executions/999/logs", 404, "execution_id"),
         (f"/executions/{one}/logs?attempt=0", 422, "attempt"),
         (f"/executions/{one}/logs?after=nonsense", 422, "cursor"),
+        (f"/executions/{one}/logs?cursor=nonsense", 422, "cursor"),
         (f"/executions/{one}/logs?colour=1", 422, "colour"),
     ):
         answer = await api.http.get(f"/api/v1{path}")

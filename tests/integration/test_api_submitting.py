@@ -93,6 +93,50 @@ async def test_a_key_in_the_header_must_equal_the_one_in_the_body(api: Served) -
     assert "idempotency_key" in answer.json()["detail"]
 
 
+async def test_a_key_in_the_header_is_text_as_in_the_body(api: Served) -> None:
+    in_header = await api.http.post(
+        URL, json={"action_ref": "a.b"}, headers={b"Idempotency-Key": "schlüssel".encode()}
+    )
+    in_body = await api.http.post(URL, json={"action_ref": "a.b", "idempotency_key": "schlüssel"})
+    assert (in_body.status_code, in_body.json()["id"]) == (200, in_header.json()["id"])
+    broken = await api.http.post(URL, json={"action_ref": "a.b"}, headers={b"Idempotency-Key": b"\xe4"})
+    assert broken.status_code == 422
+    assert "Idempotency-Key" in broken.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    "run_at",
+    [
+        "0001-01-01T00:00:00Z",
+        "9999-12-31T23:59:59.999999Z",
+        "0001-01-01T00:00:00+14:00",
+        "1969-12-31T23:59:59Z",
+    ],
+)
+async def test_an_instant_that_no_clock_holds_is_refused(api: Served, run_at: str) -> None:
+    answer = await api.http.post(URL, json={"action_ref": "a.b", "run_at": run_at})
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_message")
+    assert "run_at" in answer.json()["detail"]
+    assert "leave it out" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("number", ["1e400", "-1e999", "1" + "0" * 400 + ".0"])
+async def test_a_number_beyond_all_is_refused(api: Served, number: str) -> None:
+    body = f'{{"action_ref": "a.b", "parameters": {{"x": [{number}]}}}}'
+    answer = await api.http.post(URL, content=body.encode())
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_message")
+    assert "too large" in answer.json()["detail"]
+
+
+async def test_of_many_unknown_fields_some_are_named(api: Served) -> None:
+    body = {"action_ref": "a.b"} | {f"field{n}": n for n in range(1000)}
+    answer = await api.http.post(URL, json=body)
+    assert (answer.status_code, answer.json()["code"]) == (422, "unknown_field")
+    assert "field0" in answer.json()["detail"]
+    assert "995 more" in answer.json()["detail"]
+    assert len(answer.json()["detail"]) < 1000
+
+
 async def test_a_key_in_the_header_names_no_list(api: Served) -> None:
     answer = await api.http.post(URL, json=[{"action_ref": "a.b"}], headers={"Idempotency-Key": "k"})
     assert answer.status_code == 422

@@ -137,9 +137,9 @@ async def test_the_bearer_s_name_is_there_for_the_record(tokens: str, name: str 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
         await PlainTextResponse(repr(Request(scope).state.bearer_name))(scope, receive, send)
 
-    gate = Gate(application, bearers=Bearers(read_entries(tokens)))
+    gate = Gate(application, bearers=Bearers(read_entries(tokens)), own_hosts=None)
     transport = httpx.ASGITransport(app=gate)
-    async with httpx.AsyncClient(transport=transport, base_url="http://executor") as http:
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
         answer = await http.get("/executions", headers={"Authorization": "Bearer one"})
     assert answer.text == repr(name)
 
