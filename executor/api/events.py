@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 _HEARTBEAT_SECONDS: Final = 15.0
 _SEND_TIMEOUT_SECONDS: Final = 10.0
+_LASTING_SECONDS: Final = 600.0
+"""Then a reader comes again, and shows a token that is still good."""
 
 
 class EventsAsked(BaseModel):
@@ -37,7 +39,7 @@ class EventsAsked(BaseModel):
 
 
 class EventStream(Response):
-    """An answer that ends when the reader goes, does not keep up, or the service stops."""
+    """An answer that ends when the reader goes or does not keep up, the service stops, or time is over."""
 
     media_type = "text/event-stream"
 
@@ -49,6 +51,7 @@ class EventStream(Response):
         last_event_id: str | None,
         stopping: asyncio.Event,
         heartbeat_seconds: float = _HEARTBEAT_SECONDS,
+        lasting_seconds: float = _LASTING_SECONDS,
     ) -> None:
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
@@ -57,6 +60,7 @@ class EventStream(Response):
         self._last_event_id = last_event_id
         self._stopping = stopping
         self._heartbeat_seconds = heartbeat_seconds
+        self._lasting_seconds = lasting_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send until one of the ends."""
@@ -69,7 +73,7 @@ class EventStream(Response):
                 asyncio.create_task(self._send_all(stream, send), name="events"),
             ]
             try:
-                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(ends, timeout=self._lasting_seconds, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 for task in ends:
                     task.cancel()

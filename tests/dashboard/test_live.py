@@ -6,9 +6,11 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from starlette.types import Message
 
 from common.database import Database
 from common.domain.errors import Unavailable
+from executor.api.events import EventsAsked, EventStream
 from executor.dashboard import Live, LiveTimes
 from executor.dashboard.lines import QueueName
 from executor.dashboard.live import STREAMS_MAX, Stream
@@ -206,3 +208,46 @@ async def test_a_database_out_of_reach_is_told_and_does_not_end_the_streams(cut_
         with pytest.raises(Unavailable, match="readyz"):
             await cut_off.board()
         assert not stream.dropped.is_set()
+
+
+async def test_what_was_read_before_an_outage_does_not_pass_for_new(
+    live: Live, protocol: Protocol, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def cannot(*_: object, **__: object) -> None:
+        raise Unavailable("gone")
+
+    with live.stream([], last_event_id=None):
+        await live.board()
+        monkeypatch.setattr("executor.dashboard.live.read", cannot)
+        readings = live.readings
+        await truth(lambda: live.readings > readings + 1, "a reading after the outage began")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await live.board()
+
+
+async def test_a_deleted_action_leaves_the_board(live: Live, protocol: Protocol) -> None:
+    await protocol.put("there")
+    await protocol.put("gone")
+    await protocol.connection.execute("UPDATE action SET deleted_at = now() WHERE ref = 'gone'")
+    board = await live.board()
+    assert [line.name.action_ref for line in board.sorted("name", "")] == ["there"]
+
+
+async def test_a_stream_ends_after_its_time_and_the_reader_comes_again(live: Live) -> None:
+    stream = EventStream(
+        live, EventsAsked(), last_event_id=None, stopping=asyncio.Event(), lasting_seconds=0.1
+    )
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        await stream({"type": "http"}, receive, send)
+    assert sent[0]["type"] == "http.response.start"
+    assert sent[-1] == {"type": "http.response.body", "body": b"", "more_body": False}

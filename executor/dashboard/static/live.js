@@ -4,6 +4,7 @@ import { authorized, queryOf } from "./api.js";
 
 const SILENCE_MILLISECONDS = 40000; // the service comments every 15 s
 const AWAY_MILLISECONDS = 20000;
+const SHORT_MILLISECONDS = 5000;
 const LONGEST_WAIT_MILLISECONDS = 15000;
 
 export class Live extends EventTarget {
@@ -11,6 +12,7 @@ export class Live extends EventTarget {
   #controller = null;
   #lastId = null;
   #wait = 1000;
+  #openedAt = 0;
   #running = false;
 
   /** Start, and stop while the page is hidden. */
@@ -50,6 +52,8 @@ export class Live extends EventTarget {
       const why = await this.#listen().catch((error) => error);
       if (why === "watch" || this.#controller.signal.reason === "watch") continue;
       if (!this.#running) break;
+      // The service ends each stream after some minutes: the next one goes on where it ended.
+      if (why === "ended" && performance.now() - this.#openedAt > SHORT_MILLISECONDS) continue;
       this.#tell("state", "lost");
       await new Promise((resolve) => setTimeout(resolve, this.#wait * (0.5 + Math.random() / 2)));
       this.#wait = Math.min(this.#wait * 2, LONGEST_WAIT_MILLISECONDS);
@@ -67,6 +71,7 @@ export class Live extends EventTarget {
     if (!answer.ok) throw new Error(`events: ${answer.status}`);
     this.#tell("state", "live");
     this.#wait = 1000;
+    this.#openedAt = performance.now();
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = "";
     for (;;) {
