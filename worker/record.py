@@ -104,9 +104,10 @@ class Difference:
 
 
 _EXCHANGE: Final = """
-SELECT ARRAY(SELECT c FROM turnstile.claim($1, $2, $3, $4) c) AS claimed,
-       ARRAY(SELECT f FROM turnstile.finish($1, $5, $6, $7, $8, $9, $10, $11, $12, $13) f) AS finished
+SELECT ARRAY(SELECT f FROM turnstile.finish($1, $5, $6, $7, $8, $9, $10, $11, $12, $13) f) AS finished,
+       ARRAY(SELECT c FROM turnstile.claim($1, $2, $3, $4) c) AS claimed
 """
+"""In this order: what ran has mostly lower ids than what starts, and others lock executions ascending."""
 _REFUSED: Final = "ReportRefused"
 
 

@@ -4,10 +4,12 @@ import asyncio
 
 import pytest
 
+from common.domain.identifiers import Attempt, ExecutionId
 from common.domain.states import Status
-from tests.integration.protocol import OTHER_WORKER, Protocol, connected, ids_in
+from tests.integration.protocol import OTHER_WORKER, Protocol, connected, ids_in, offer
 from tests.integration.stepping import blocked
-from worker.record import Claim
+from worker.record import Claim, Finished, Report
+from worker.record import Verdict as Said
 
 
 async def test_a_lower_limit_waits_for_the_grant_before_it_and_binds_the_one_after_it(
@@ -220,3 +222,27 @@ async def test_a_line_born_behind_an_uncommitted_limit_change_has_the_new_limit(
     await transaction.commit()
     await admitting
     assert ((await protocol.queue())["max_concurrent"], len(await protocol.held())) == (1, 1)
+
+
+async def test_a_worker_s_batch_ends_what_ran_before_it_claims_anything(
+    protocol: Protocol, other: Protocol
+) -> None:
+    await protocol.put(max_concurrent=None)
+    older, younger = await protocol.submit(count=2)
+    await protocol.claim(older)
+    transaction = protocol.transaction()
+    await transaction.start()
+    await protocol.cancel(older)
+    report = Report(
+        execution_id=ExecutionId(older),
+        attempt=Attempt(1),
+        status=Status.COMPLETED,
+        result_json="1",
+    )
+    late = await blocked(other, protocol, other.record().exchange([offer(younger, 1), report]))
+    # A cancel of both, which takes them in ascending order, would wait for ever otherwise.
+    await protocol.cancel(younger)
+    await transaction.commit()
+    claimed, finished = await late
+    assert isinstance(finished, Finished)
+    assert (claimed, finished.verdict) == (Said.STALE, Said.APPLIED)
