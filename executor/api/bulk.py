@@ -59,7 +59,7 @@ def add_bulk_routes(routes: APIRouter, services: ApiServices, reader: Reader) ->
         "/retry",
         summary="Do all again that a filter names, at most 1000 in a call",
         description="Oldest first, so that they stand in line in their old order. With an `Idempotency-Key`, "
-        "a call that is repeated after a lost answer asks for none of them twice.",
+        "a call that is repeated after a lost answer asks for none of them twice, nor for what it made.",
         status_code=202,
         responses=refusals,
         openapi_extra=requested_body("BulkRetryBody"),
@@ -83,7 +83,11 @@ def add_bulk_routes(routes: APIRouter, services: ApiServices, reader: Reader) ->
             after_id, up_to_id = tickets_of(_RETRY_CURSOR, asked.cursor, count=2)
         async with answer_deadline():
             found = await reader.ended_matches(
-                wanted, after_id=after_id, up_to_id=up_to_id, limit=asked.limit
+                wanted,
+                after_id=after_id,
+                up_to_id=up_to_id,
+                limit=asked.limit,
+                not_made_under=idempotency_key,
             )
             _check_action(found, wanted)
             items = () if asked.dry_run else found.items

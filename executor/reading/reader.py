@@ -37,6 +37,7 @@ KEYS_MAX: Final = 100
 """Most concurrency keys in the figures of one action."""
 _PAGE_BYTES_MAX: Final = 4_000_000
 _LOOKED_AT_MAX: Final = 50_000
+_GENERATIONS_MAX: Final = 100
 _GRANTS_LOOKED_AT_MAX: Final = 500
 _GRANTS_MIN: Final = 200
 _GRANTS_PER_SLOT: Final = 3
@@ -118,11 +119,18 @@ class Reader:
         return rows.matches(found)
 
     async def ended_matches(
-        self, wanted: ExecutionFilter, *, after_id: int, up_to_id: int | None, limit: int
+        self,
+        wanted: ExecutionFilter,
+        *,
+        after_id: int,
+        up_to_id: int | None,
+        limit: int,
+        not_made_under: str | None = None,
     ) -> Matches:
         """Return what has ended and passes the filter, oldest first; `next_id` leads to later ones.
 
-        Without `up_to_id` the newest execution of this moment is the last one looked at.
+        Without `up_to_id` the newest execution of this moment is the last one looked at. What a retry of many
+        under the idempotency key `not_made_under` made is left out, and what was made of that.
         """
         async with self._snapshot() as connection:
             action_id = await _action_id(connection, wanted)
@@ -137,6 +145,8 @@ class Reader:
                 limit,
                 _LOOKED_AT_MAX,
                 up_to_id,
+                not_made_under,
+                _GENERATIONS_MAX,
             )
         return replace(rows.matches(found), up_to_id=up_to_id)
 

@@ -4,10 +4,14 @@
 -- A page looks at no more than $11 executions. The first row carries in `next_id` behind which id the next page
 -- starts (null: nothing is left), and may be otherwise empty.
 --
+-- What was made under the key $13, or is a retry of that, is passed over: a call that is repeated must not ask again
+-- for what its first time asked for. So many generations are looked at; without a key, none.
+--
 -- To be planned for its values (`plan_cache_mode`).
 --
 -- $1 after id, $2 action id, $3 statuses, $4 concurrency key, $5 created from, $6 created before, $7 worker id,
--- $8 metadata keys, $9 their values, $10 rows, $11 rows looked at, $12 up to id
+-- $8 metadata keys, $9 their values, $10 rows, $11 rows looked at, $12 up to id,
+-- $13 idempotency key, $14 generations
 WITH
 candidate AS MATERIALIZED (
     (
@@ -35,6 +39,16 @@ page AS MATERIALIZED (
       AND (cardinality($8::text[]) = 0 OR NOT EXISTS (
           SELECT FROM unnest($8::text[], $9::text[]) m(key, value)
           WHERE e.metadata ->> m.key IS DISTINCT FROM m.value
+      ))
+      AND ($13::text IS NULL OR e.retry_of IS NULL OR NOT EXISTS (
+          WITH RECURSIVE line(retry_of, idempotency_key, generation) AS (
+              SELECT e.retry_of, e.idempotency_key, 1
+              UNION ALL
+              SELECT o.retry_of, o.idempotency_key, l.generation + 1
+              FROM line l JOIN execution o ON o.id = l.retry_of
+              WHERE l.generation < $14::integer
+          )
+          SELECT FROM line l WHERE l.idempotency_key = $13::text || '/' || l.retry_of
       ))
     ORDER BY e.id LIMIT $10::integer + 1
 ),

@@ -126,6 +126,30 @@ async def test_a_call_repeated_under_its_key_asks_for_nothing_twice(api: Served)
     assert await api.database.fetchval("SELECT count(*) FROM execution") == 4
 
 
+async def test_a_call_repeated_under_its_key_retries_none_of_its_own_copies(api: Served) -> None:
+    mine = await api.submit_many("a.b", 3)
+    await end(api, mine)
+    first = await _keyed(api, limit=2)
+    copies = [item["retry_id"] for item in first["items"]]
+    await end(api, copies)
+    # What was made under another key, or by hand, comes from that call all the same.
+    by_hand = (await api.http.post(f"/api/v1/executions/{copies[0]}/retry")).json()["id"]
+    await end(api, [by_hand])
+    (unrelated,) = await api.submit_many("a.b", 1)
+    await end(api, [unrelated])
+    again = await _keyed(api, limit=10)
+    assert (ids(again), again["changed"]) == ([*mine, unrelated], 2)
+    assert [item["retry_id"] for item in again["items"][:2]] == copies
+    other = await ask(api, "retry", {"action_ref": "a.b"}, dry_run=True)
+    assert ids(other) == sorted([*mine, *copies, by_hand, unrelated])
+
+
+async def _keyed(api: Served, **fields: Any) -> dict[str, Any]:
+    body = {"filter": {"action_ref": "a.b"}, **fields}
+    answer = await _post(api, "retry", body, **{"Idempotency-Key": "k"})
+    return dict(answer.json())
+
+
 async def test_what_cannot_be_retried_says_why_and_the_rest_is(api: Served) -> None:
     await api.define("a.b", max_concurrent=1, max_queued=1)
     mine = []
