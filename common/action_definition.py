@@ -39,9 +39,14 @@ def check_ref(ref: str) -> str:
     return ref
 
 
-def _check_pool(pool: str) -> str:
+def is_pool(name: str) -> bool:
+    """Tell whether a pool can be called so."""
     # `worker.retry` is the workers' delay queue.
-    if not _POOL.fullmatch(pool) or pool == "retry":
+    return bool(_POOL.fullmatch(name)) and name != "retry"
+
+
+def _check_pool(pool: str) -> str:
+    if not is_pool(pool):
         raise ValueError(
             f"{pool[:60]!r} cannot name a pool: letters, digits, '_' and '-', at most 64, like 'gpu'"
         )

@@ -18,7 +18,8 @@ def _split(value: object) -> object:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
-CommaSeparated = Annotated[list[str], NoDecode, BeforeValidator(_split)]
+Text = TypeVar("Text", bound=str)
+CommaSeparated = Annotated[list[Text], NoDecode, BeforeValidator(_split)]
 
 
 class CommonSettings(BaseSettings):

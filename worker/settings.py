@@ -4,7 +4,7 @@ import socket
 
 from pydantic import Field
 
-from common.action_definition import Duration
+from common.action_definition import Duration, Pool
 from common.settings import CommaSeparated, CommonSettings
 
 
@@ -14,7 +14,7 @@ class WorkerSettings(CommonSettings):
     worker_name: str = Field(
         default_factory=socket.gethostname, description="Name of this worker, for people."
     )
-    worker_pools: CommaSeparated = Field(
+    worker_pools: CommaSeparated[Pool] = Field(
         default=[], description="Pools served, by commas; none: those of the actions that it serves."
     )
     worker_concurrency: int = Field(default=10, ge=1, le=10_000, description="Executions at once.")

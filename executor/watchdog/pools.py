@@ -4,6 +4,7 @@ A worker whose user of the broker may create nothing waits for the queue of its 
 create it, and a worker that is not ready may hold up everything before that. In: the live workers' pools.
 """
 
+from common.action_definition import is_pool
 from common.database import Database
 from executor.hand_over import HandOver
 from executor.sql import query
@@ -19,5 +20,6 @@ class Pools:
     async def prepare_pools(self) -> int:
         """Create the queues that this executor has not created yet; nothing is healed by that."""
         rows = await self._database.fetch(query("pools"))
-        await self._hand_over.prepare(row["pool"] for row in rows)
+        # A worker's account writes its pools itself: whatever it wrote, the others get theirs.
+        await self._hand_over.prepare(row["pool"] for row in rows if is_pool(row["pool"]))
         return 0

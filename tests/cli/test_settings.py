@@ -43,6 +43,14 @@ def test_a_wrong_setting_is_named_and_ends_the_command_with_code_2(
     assert name in ended.err
 
 
+@pytest.mark.parametrize("pools", ["retry", "gpu;x", "gpu," + "x" * 65])
+def test_a_pool_that_cannot_be_called_so_ends_the_worker_with_code_2(alone: CommandLines, pools: str) -> None:
+    ended = alone.worker("serve", "--actions", "tests.cli.served_actions", TURNSTILE_WORKER_POOLS=pools)
+    assert ended.exit_code == EXIT_USAGE
+    assert "TURNSTILE_WORKER_POOLS" in ended.err
+    assert "cannot name a pool" in ended.err
+
+
 def test_an_option_is_stronger_than_the_environment(alone: CommandLines) -> None:
     ended = alone.executor("serve", "--http-port", "banana", TURNSTILE_HTTP_PORT="8000")
     assert "TURNSTILE_HTTP_PORT: " in ended.err

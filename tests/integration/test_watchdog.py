@@ -1,5 +1,10 @@
 """A sweep hands over whatever its statement granted, and survives what it cannot do."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aio_pika
+
 from common.broker.topology import pool_queue
 from common.database import Database
 from executor.hand_over import HandOver
@@ -10,18 +15,33 @@ from tests.e2e.traffic import drain_queue, publishing
 from tests.integration.protocol import Protocol
 
 
-async def test_what_a_sweep_grants_is_offered(protocol: Protocol, database_url: str, amqp_url: str) -> None:
-    await protocol.put("a", max_concurrent=1)
-    _, second = await protocol.submit("a", 2)
-    await protocol.connection.execute("UPDATE action_queue SET max_concurrent = 2")
+@asynccontextmanager
+async def watching(database_url: str, amqp_url: str) -> AsyncIterator[Watchdog]:
     database = Database(database_url, application_name="test")
     await database.open()
     async with publishing(amqp_url) as publisher:
         queue_manager = QueueManager(database)
-        watchdog = Watchdog(
+        yield Watchdog(
             ExecutorSettings(), database, queue_manager, HandOver(publisher, queue_manager, "quorum")
         )
-        assert await watchdog.lines.grant_idle_slots() == 1
     await database.close()
+
+
+async def test_what_a_sweep_grants_is_offered(protocol: Protocol, database_url: str, amqp_url: str) -> None:
+    await protocol.put("a", max_concurrent=1)
+    _, second = await protocol.submit("a", 2)
+    await protocol.connection.execute("UPDATE action_queue SET max_concurrent = 2")
+    async with watching(database_url, amqp_url) as watchdog:
+        assert await watchdog.lines.grant_idle_slots() == 1
     (offered,) = await drain_queue(amqp_url, pool_queue("default"), 1)
     assert offered.correlation_id == str(second)
+
+
+async def test_a_pool_that_nobody_can_have_keeps_no_other_from_its_queue(
+    protocol: Protocol, database_url: str, amqp_url: str
+) -> None:
+    await protocol.register(pools=["retry", "gpu;x", "x" * 300, "", "gpu"])
+    async with watching(database_url, amqp_url) as watchdog:
+        assert await watchdog.pools.prepare_pools() == 0
+    async with await aio_pika.connect(amqp_url) as connection:
+        assert await (await connection.channel()).get_queue(pool_queue("gpu"), ensure=True)
