@@ -105,7 +105,7 @@ def with_options(
         @functools.wraps(command)
         def with_subject(**given: Any) -> None:
             settings = {option.name: given.pop(option.name) for option in options}
-            _refuse_passwords({n: v for n, v in settings.items() if fields[n].annotation is SecretStr})
+            refuse_passwords({n: v for n, v in settings.items() if fields[n].annotation is SecretStr})
             settings |= {name: os.environ.get(environment_name(name)) or None for name in secrets}
             command(read(**settings), **given)  # type: ignore[call-arg]
 
@@ -124,7 +124,8 @@ def environment_name(field_name: str) -> str:
     return f"TURNSTILE_{field_name.upper()}"
 
 
-def _refuse_passwords(given: Mapping[str, object]) -> None:
+def refuse_passwords(given: Mapping[str, object]) -> None:
+    """Raise CommandFailed for a URL with a password that is an argument, not from the environment."""
     for name, value in given.items():
         variable = environment_name(name)
         argued = isinstance(value, str) and value != os.environ.get(variable)

@@ -14,7 +14,7 @@ from typing import Annotated, Final
 import typer
 
 from common.api_token import api_token
-from common.command_line import EXIT_FAILED, EXIT_USAGE, CommandFailed, command_line
+from common.command_line import EXIT_FAILED, EXIT_USAGE, CommandFailed, command_line, refuse_passwords
 
 _LIBRARIES: Final = ("numpy", "matplotlib", "jinja2")
 
@@ -92,6 +92,7 @@ def run_command(
     'worker serve --actions stress.actions', with TURNSTILE_STRESS_ACTIONS=<--actions>; and the token of
     its API, where it wants one, in TURNSTILE_API_TOKEN or the file that TURNSTILE_API_TOKEN_FILE names.
     """
+    refuse_passwords({"amqp_url": amqp_url, "api_url": api_url})
     _require_libraries()
     from stress import options, running  # noqa: PLC0415
 

@@ -83,6 +83,8 @@ def installation(amqp_url: str | None, api_urls: str | None, token: str | None) 
         raise ValueError("--amqp-url: expected amqp://user:password@host:port/vhost")
     urls = tuple(url.strip().rstrip("/") for url in api_urls.split(",") if url.strip())
     for url in urls:
+        if "@" in url:
+            raise ValueError("--api-url: expected one like http://127.0.0.1:8000, without user and password")
         if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
             raise ValueError(f"--api-url: {url[:100]!r} is not one like http://127.0.0.1:8000")
     return Installation(

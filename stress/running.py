@@ -6,6 +6,7 @@ every promise was kept in every stage. A run that is broken off reports the stag
 """
 
 import asyncio
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -32,6 +33,7 @@ from stress.stage import Stage
 
 EXIT_BROKEN: Final = 1
 _LINE_WIDTH_ELSEWHERE: Final = 110
+_PASSWORD: Final = re.compile(r"(://[^/@:\s]*):[^/@\s]*@")
 _WORKER_CONCURRENCY: Final = 50
 """Of each private worker: more than all slots of the default load."""
 
@@ -43,7 +45,7 @@ def run_to_the_end(asked: Asked, place: Installation | None, folder: Path, *, co
     configure_logging(level="ERROR", form="console")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        work = _run(asked, place, folder, " ".join(["stress", *command]), console)
+        work = _run(asked, place, folder, shown_command(command), console)
         return asyncio.run(until_signal(work, say=console.print))
     except LocalServersError as error:
         raise CommandFailed(str(error), exit_code=error.exit_code) from None
@@ -51,6 +53,11 @@ def run_to_the_end(asked: Asked, place: Installation | None, folder: Path, *, co
         raise CommandFailed(str(error), exit_code=EXIT_UNREACHABLE) from None
     except OSError as error:
         raise CommandFailed(f"the run failed: {error}", exit_code=EXIT_FAILED) from None
+
+
+def shown_command(words: Sequence[str]) -> str:
+    """Return a command line as a report may keep it: without passwords in URLs."""
+    return _PASSWORD.sub(r"\1:***@", " ".join(["stress", *words]))
 
 
 def console_for_lines() -> Console:

@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 from typer.testing import CliRunner
 
-from stress import options
+from stress import options, running
 from stress.asked import Preset
 from stress.cli import app
 from stress.mix import DurationMix
@@ -152,3 +152,32 @@ def test_without_its_libraries_it_says_how_to_install_them(monkeypatch: pytest.M
     assert answer.exit_code == 1
     assert "numpy missing" in answer.output
     assert "pip install 'turnstile[stress]'" in answer.output
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "variable"),
+    [
+        ("--amqp-url", "amqp://u:hush@host/v", "TURNSTILE_AMQP_URL"),
+        ("--api-url", "http://a:1,http://u:hush@host", "TURNSTILE_API_URL"),
+    ],
+)
+def test_a_password_among_the_arguments_is_refused_with_its_variable(
+    option: str, value: str, variable: str
+) -> None:
+    answer = CliRunner().invoke(app, ["run", "--local", option, value])
+    assert answer.exit_code == 2
+    assert f"{option}: every user of this machine can read a password" in answer.output
+    assert f"set {variable} in the environment" in answer.output
+    assert "hush" not in answer.output
+
+
+def test_an_api_url_with_an_account_is_refused_and_not_shown() -> None:
+    for url in ("http://u:hush@host", "http://hush@host", "ftp://u:hush@host"):
+        with pytest.raises(ValueError, match="--api-url: ") as refused:
+            options.installation("amqp://host/", url, None)
+        assert "hush" not in str(refused.value)
+
+
+def test_a_command_line_is_kept_without_passwords() -> None:
+    kept = running.shown_command(["run", "--report", "amqp://u:hush@h/v,amqp://u:hu:sh@i/v", "--seed", "7"])
+    assert kept == "stress run --report amqp://u:***@h/v,amqp://u:***@i/v --seed 7"
