@@ -40,7 +40,7 @@ async def test_what_a_sweep_grants_is_offered(protocol: Protocol, database_url: 
 async def test_a_pool_that_nobody_can_have_keeps_no_other_from_its_queue(
     protocol: Protocol, database_url: str, amqp_url: str
 ) -> None:
-    await protocol.register(pools=["retry", "gpu;x", "x" * 300, "", "gpu"])
+    await protocol.register("another", pools=["retry", "gpu;x", "x" * 300, "", "gpu"])
     async with watching(database_url, amqp_url) as watchdog:
         assert await watchdog.pools.prepare_pools() == 0
     async with await aio_pika.connect(amqp_url) as connection:
