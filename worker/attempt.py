@@ -60,6 +60,8 @@ class Attempts:
         self.not_applied: Counter[str] = Counter()
         """What the record did not do, by its verdict, and what was dropped without asking it."""
         self.draining = False
+        self.kept: list[Claim] = []
+        """What the drain interrupted and what runs on all the same: not to be handed back while it does."""
 
     @property
     def count(self) -> int:
@@ -189,6 +191,10 @@ class Attempts:
     async def _give_back(self, claim: Claim) -> None:
         """Put what could not end in time back to the head of its line, if it is still ours."""
         offer = Offer(execution_id=claim.execution_id, attempt=claim.attempt)
+        if (claim.execution_id, claim.attempt) in self._runners.left_behind:
+            # It would run twice at once. The lease protects it until the session has ended the process.
+            self.kept.append(claim)
+            return
         if not await self._links.hand_back(offer):
             self._note_not_applied("hand_back", claim, Verdict.STALE)
             return

@@ -19,19 +19,17 @@ import asyncpg
 from common.database import Database, DatabaseTimeouts
 from common.domain.errors import Unavailable
 from common.domain.identifiers import WorkerId
+from common.lifecycle import EXIT_NOT_STOPPED, end_process
 from worker.clock import clock
 from worker.fence import Standing
 from worker.lease import Lease
 
 logger = logging.getLogger(__name__)
 
-EXIT_NOT_STOPPED: Final = 70
-"""The exit code of a process that could not stop what it ran: EX_SOFTWARE of sysexits.h."""
 _RETRY_SECONDS: Final = 0.5
 _LOOK_SECONDS: Final = 0.25
 """Longest wait between two looks at the clock: waiting is counted on one that stands still in a sleep."""
 _ENFORCE_LOOK_SECONDS: Final = 0.02
-_LAST_WORDS_SECONDS: Final = 0.2
 _JOIN_SECONDS: Final = 10.0
 
 
@@ -145,11 +143,5 @@ class LeaseThread:
         return row["alive"], row["draining"]
 
     def _end_process(self) -> None:
-        # Said by a thread of its own: whatever blocks the event loop may hold the log's lock.
         fields = {"worker_id": self._worker_id, "exit_code": EXIT_NOT_STOPPED}
-        words = threading.Thread(
-            target=logger.critical, args=("not_stopped_in_time",), kwargs={"extra": fields}, daemon=True
-        )
-        words.start()
-        words.join(_LAST_WORDS_SECONDS)
-        os._exit(EXIT_NOT_STOPPED)
+        end_process(lambda: logger.critical("not_stopped_in_time", extra=fields))

@@ -54,6 +54,7 @@ class WorkerService:
         async with Runners(
             self._actions, self._targets, concurrency=settings.worker_concurrency, limits=limits
         ) as runners:
+            asyncio.get_running_loop().set_default_executor(runners.threads)
             try:
                 await done_before(self._database.open(), stop)
                 while not stop.is_set():

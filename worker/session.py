@@ -2,8 +2,9 @@
 
 Registers, holds the lease, consumes the pools' queues and its own, drains. Order at the end: take nothing
 new, wait for what runs, give back what does not end in time, tell all that, sign off (SIGTERM loses
-nothing). When the lease is lost: kill all, write and tell nothing, sign off once the database answers, so
-that what ran is taken back at once (P6). Next: `worker.consumer`, `worker.attempt`, `worker.cancels`.
+nothing). What could not be stopped is given back last, and the process ends with it (`worker.leaving`). When
+the lease is lost: kill all, write and tell nothing, sign off once the database answers, so that what ran is
+taken back at once (P6). Next: `worker.consumer`, `worker.attempt`, `worker.cancels`.
 """
 
 import asyncio
@@ -28,6 +29,7 @@ from worker.fence import Terms
 from worker.gauges import show
 from worker.lease import Lease
 from worker.lease_thread import LeaseThread
+from worker.leaving import leave_with_process
 from worker.links import Links
 from worker.log_flusher import LogFlusher
 from worker.metrics import LEASES_LOST
@@ -140,6 +142,9 @@ class Session:
             standing_back.cancel()
             if not self._lease.lost:
                 await self._drain(pools)
+            left_behind = self._runners.left_behind
+            if (left_behind or self._attempts.kept) and not self._lease.lost:
+                leave_with_process(self._settings, self.worker_id, self._attempts.kept, left_behind)
             for task in serving:
                 task.cancel()
             if self._lease.lost:

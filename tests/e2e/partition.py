@@ -1,10 +1,11 @@
 """A system with a worker whose links to the two servers can be frozen, and runs that leave a trace."""
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import httpx
 
@@ -103,7 +104,13 @@ class Scene:
 
 @asynccontextmanager
 async def scene(
-    database_url: str, amqp_url: str, folder: Path, *, executor_too: bool = False, places: int = 10
+    database_url: str,
+    amqp_url: str,
+    folder: Path,
+    *,
+    executor_too: bool = False,
+    places: int = 10,
+    worker_settings: Mapping[str, str] = MappingProxyType({}),
 ) -> AsyncIterator[Scene]:
     """Run it, with so many places in the worker; `executor_too` puts the executor on the same two links."""
     async with (
@@ -125,6 +132,7 @@ async def scene(
             TURNSTILE_DATABASE_URL=to_database.url,
             TURNSTILE_AMQP_URL=to_broker.url,
             TURNSTILE_WORKER_CONCURRENCY=str(places),
+            **worker_settings,
         )
         yield Scene(
             system=system,

@@ -6,9 +6,13 @@ from pathlib import Path
 
 import httpx
 
+from common.lifecycle import EXIT_NOT_STOPPED
 from tests.e2e.history import history_of, physical
+from tests.e2e.partition import ACTIONS, scene
 from tests.e2e.processes import running
 from tests.e2e.traffic import submit, until
+
+HASTE = {"TURNSTILE_DRAIN_TIMEOUT": "0s", "TURNSTILE_STOP_GRACE": "250ms"}
 
 
 async def test_a_restarted_executor_loses_and_doubles_nothing(
@@ -57,3 +61,50 @@ async def test_a_drained_worker_finishes_what_runs_and_gives_back_what_does_not_
             "SELECT attempt, outcome FROM attempt WHERE execution_id = $1 ORDER BY 1", hanging
         )
     assert [(row["attempt"], row["outcome"]) for row in attempts] == [(1, "handed_back"), (2, "completed")]
+
+
+async def test_a_drained_worker_ends_with_what_it_cannot_stop_and_only_then_that_runs_again(
+    database_url: str, amqp_url: str, tmp_path: Path
+) -> None:
+    async with scene(database_url, amqp_url, tmp_path, worker_settings=HASTE) as here:
+        ids = await here.start(["stubborn", "thread", "command"], seconds=[60.0, 0.1])
+        await here.system.start_worker(ACTIONS)
+        here.worker.signal(signal.SIGTERM)
+        assert await asyncio.wait_for(here.worker.process.wait(), 20) == EXIT_NOT_STOPPED
+        await here.history.ended(len(ids))
+        for execution_id in ids:
+            last = max(tick.at for tick in here.ticks([execution_id], attempt=1))
+            assert last < min(tick.at for tick in here.ticks([execution_id], attempt=2))
+        # A drain, not a loss: it counts against nobody's reclaims.
+        assert await here.attempts(ids) == [(1, "handed_back"), (2, "completed")] * 3
+        assert await here.history.value("SELECT count(*) FROM worker WHERE stopped_at IS NOT NULL") == 1
+        log = here.worker.log.read_text()
+    assert "not_stopped_in_time" in log
+    assert f"executions={ids[0]},{ids[1]}" in log
+
+
+async def test_a_worker_that_an_operator_drains_ends_with_what_it_cannot_stop(
+    database_url: str, amqp_url: str, tmp_path: Path
+) -> None:
+    async with scene(database_url, amqp_url, tmp_path, worker_settings=HASTE) as here:
+        ids = await here.start(["stubborn"], seconds=[60.0, 0.1])
+        worker_id = await here.history.value("SELECT id FROM worker")
+        assert (await here.http.post(f"/workers/{worker_id}/drain")).is_success
+        assert await asyncio.wait_for(here.worker.process.wait(), 20) == EXIT_NOT_STOPPED
+        assert await here.attempts(ids) == [(1, "handed_back")]
+
+
+async def test_a_second_signal_ends_a_worker_at_once_whatever_it_runs(
+    database_url: str, amqp_url: str, tmp_path: Path
+) -> None:
+    async with scene(database_url, amqp_url, tmp_path) as here:
+        await here.start(["stubborn", "thread"], seconds=[60.0])
+        here.worker.signal(signal.SIGTERM)
+
+        async def drains() -> bool:
+            return "draining" in here.worker.log.read_text()
+
+        await until(drains, "the worker drains")
+        here.worker.signal(signal.SIGTERM)
+        # It would wait for 30 s, and then for ever.
+        assert await asyncio.wait_for(here.worker.process.wait(), 10) == EXIT_NOT_STOPPED

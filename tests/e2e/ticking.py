@@ -66,6 +66,18 @@ async def tick_stubborn(context: Context, file: str, seconds: list[float]) -> in
     return context.attempt
 
 
+@action("tick.thread")
+async def tick_thread(context: Context, file: str, seconds: list[float]) -> int:
+    """Tick in a thread, which runs on when whoever waits for it is cancelled."""
+
+    def tick() -> None:
+        for _ in _ticking("thread", context.execution_id, context.attempt, file, seconds):
+            time.sleep(_TICK_SECONDS)
+
+    await asyncio.to_thread(tick)
+    return context.attempt
+
+
 @action("tick.blocking")
 async def tick_blocking(context: Context, file: str, seconds: list[float]) -> int:
     """Tick in the event loop without ever letting go of it."""

@@ -7,7 +7,7 @@ import asyncio
 import sys
 import time
 
-from worker.lease_thread import EXIT_NOT_STOPPED
+from common.lifecycle import EXIT_NOT_STOPPED
 
 _PROCESS = """
 import asyncio, sys, time

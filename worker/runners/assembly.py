@@ -17,6 +17,7 @@ from worker.runners.guardian import Guardian
 from worker.runners.http import HttpRunner
 from worker.runners.in_loop import InLoopRunner
 from worker.runners.report import RunLimits, Runner
+from worker.runners.threads import ActionThreads, Run
 
 
 class Runners:
@@ -62,9 +63,14 @@ class Runners:
         self._guardian.hold_until(deadline_seconds)
 
     @property
-    def left_behind(self) -> int:
-        """How many async actions still run although they were stopped: only the process's end ends them."""
+    def left_behind(self) -> set[Run]:
+        """What async actions still run although they have ended: only the process's end ends it."""
         return self._in_loop.left_behind
+
+    @property
+    def threads(self) -> ActionThreads:
+        """To be the default executor of the loop that runs the actions."""
+        return self._in_loop.threads
 
     async def close(self) -> None:
         """End the idle children and the guardian."""
