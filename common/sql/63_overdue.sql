@@ -18,18 +18,30 @@ SET enable_seqscan = off
 SET jit = off
 AS $$
 DECLARE
+    due_ids bigint[];
     over_ids bigint[];
+    overdue_since timestamptz := clock_timestamp() - make_interval(secs => in_grace_seconds);
     ended_at timestamptz;
 BEGIN
-    WITH due AS (
+    due_ids := ARRAY(
         SELECT s.execution_id FROM slot s
-        WHERE s.overdue_at < clock_timestamp() - make_interval(secs => in_grace_seconds)
-          AND s.finished_at IS NULL AND s.stops_asked < in_asks_max
-        ORDER BY s.execution_id LIMIT in_limit FOR NO KEY UPDATE SKIP LOCKED
-    ),
-    told AS (
+        WHERE s.overdue_at < overdue_since AND s.finished_at IS NULL AND s.stops_asked < in_asks_max
+        ORDER BY s.execution_id LIMIT in_limit);
+    over_ids := ARRAY(
+        SELECT s.execution_id FROM slot s
+        WHERE s.overdue_at < overdue_since AND s.finished_at IS NULL AND s.stops_asked >= in_asks_max
+        ORDER BY s.execution_id LIMIT in_limit);
+    IF cardinality(due_ids || over_ids) = 0 THEN
+        RETURN;
+    END IF;
+    -- Executions before slots, as in finish and cancel. All is judged again under the locks: a report may have
+    -- come first, or another replica.
+    PERFORM 1 FROM execution e WHERE e.id = ANY (due_ids || over_ids) ORDER BY e.id FOR NO KEY UPDATE;
+
+    WITH told AS (
         UPDATE slot s SET overdue_at = clock_timestamp(), stops_asked = s.stops_asked + 1
-        FROM due d WHERE s.execution_id = ANY (ARRAY[d.execution_id])
+        WHERE s.execution_id = ANY (due_ids) AND s.overdue_at < overdue_since
+          AND s.finished_at IS NULL AND s.stops_asked < in_asks_max
         RETURNING s.execution_id, s.attempt, s.worker_id
     )
     SELECT array_agg(ROW(t.execution_id, t.attempt, e.action_id, a.ref, 'running', 'running', t.worker_id,
@@ -39,18 +51,6 @@ BEGIN
     JOIN execution e ON e.id = ANY (ARRAY[t.execution_id])
     JOIN action a ON a.id = ANY (ARRAY[e.action_id]);
 
-    SELECT array_agg(o.execution_id) INTO over_ids
-    FROM (
-        SELECT s.execution_id FROM slot s
-        WHERE s.overdue_at < clock_timestamp() - make_interval(secs => in_grace_seconds)
-          AND s.finished_at IS NULL AND s.stops_asked >= in_asks_max
-        ORDER BY s.execution_id LIMIT in_limit
-    ) o;
-    IF over_ids IS NULL THEN
-        RETURN;
-    END IF;
-    -- Executions before slots, as in finish: a report that comes first has ended the slot.
-    PERFORM 1 FROM execution e WHERE e.id = ANY (over_ids) ORDER BY e.id FOR NO KEY UPDATE;
     ended_at := clock_timestamp();
     WITH moved AS (
         UPDATE execution e
@@ -62,7 +62,8 @@ BEGIN
                             e.timeout_seconds, e.worker_id)
                 ELSE coalesce(e.cancel_reason || '; ', '') || format('worker %s did not stop it', e.worker_id) END
         FROM slot s
-        WHERE s.execution_id = ANY (over_ids) AND s.finished_at IS NULL AND s.stops_asked >= in_asks_max
+        WHERE s.execution_id = ANY (over_ids) AND s.overdue_at < overdue_since
+          AND s.finished_at IS NULL AND s.stops_asked >= in_asks_max
           AND e.id = ANY (ARRAY[s.execution_id]) AND e.attempt = s.attempt AND e.status = ANY (:sources_of_time_out)
         RETURNING e.id, e.attempt, e.action_id, e.status, e.worker_id, e.error_type, e.error_message
     ),

@@ -4,6 +4,7 @@ import pytest
 
 from common.domain.states import Status
 from tests.integration.protocol import Protocol
+from tests.integration.stepping import blocked
 
 
 async def let_time_pass(protocol: Protocol, seconds: float) -> None:
@@ -106,3 +107,37 @@ async def test_the_next_attempt_has_its_whole_timeout(protocol: Protocol) -> Non
     await protocol.grant((await protocol.queue())["id"])
     await protocol.claim(one, attempt=2)
     assert await protocol.stop_overdue() == ([], [])
+
+
+async def test_while_it_waits_for_an_execution_no_slot_is_held(protocol: Protocol, other: Protocol) -> None:
+    await protocol.put(max_concurrent=None)
+    told, ended = await protocol.submit(count=2)
+    await protocol.claim(told, ended)
+    await protocol.cancel(told, ended)
+    await protocol.connection.execute(
+        "UPDATE slot SET overdue_at = now() - interval '1 h', stops_asked = 2 * (execution_id = $1)::integer",
+        ended,
+    )
+    transaction = protocol.transaction()
+    await transaction.start()
+    await protocol.connection.execute("SELECT FROM execution WHERE id = $1 FOR NO KEY UPDATE", ended)
+    late = await blocked(other, protocol, other.stop_overdue(10))
+    # A report of both has the executions first, too, and wants the slots then.
+    await protocol.connection.execute("SELECT FROM slot FOR NO KEY UPDATE NOWAIT")
+    await transaction.commit()
+    asked, over = await late
+    assert ([m.execution_id for m in asked], [m.execution_id for m in over]) == ([told], [ended])
+
+
+async def test_of_two_sweeps_at_once_one_tells_the_worker(protocol: Protocol, other: Protocol) -> None:
+    await protocol.put(timeout=1)
+    (one,) = await protocol.submit()
+    await protocol.claim(one)
+    await let_time_pass(protocol, 60)
+    transaction = protocol.transaction()
+    await transaction.start()
+    assert [m.execution_id for m in (await protocol.stop_overdue(10))[0]] == [one]
+    late = await blocked(other, protocol, other.stop_overdue(10))
+    await transaction.commit()
+    assert await late == ([], [])
+    assert await protocol.column("SELECT stops_asked FROM slot") == [1]
