@@ -149,12 +149,62 @@ BEGIN
     ),
     again AS (
         UPDATE webhook_delivery d
-        SET state = 'pending', attempts = 0, due_at = clock_timestamp(), settled_at = NULL
+        SET state = 'pending', attempts = 0, due_at = clock_timestamp(), created_at = clock_timestamp(),
+            settled_at = NULL
         FROM settled s WHERE d.execution_id = ANY (ARRAY[s.execution_id])
         RETURNING d.execution_id
     )
     SELECT coalesce(array_agg(a.execution_id ORDER BY a.execution_id), '{}') INTO replayed_ids FROM again a;
     left_count := (SELECT count(*) FROM webhook_delivery d WHERE d.state = 'failed');
+END
+$$;
+
+-- give_up_webhooks: of the next `in_limit` pending deliveries after `in_after_id`, let those fail whose end, or last
+-- replay, is longer than `in_age_seconds` ago: the line of a receiver that swallows what it gets must not grow for
+-- ever. `next_id`: where to go on; 0: nothing is left to look at.
+--
+-- Not one that is being posted, nor one whose wait was over less than a minute ago: who was asked to come back
+-- later does so once more.
+CREATE FUNCTION turnstile.give_up_webhooks(
+    in_after_id bigint, in_age_seconds double precision, in_limit integer, OUT given_up integer, OUT next_id bigint
+)
+LANGUAGE plpgsql
+SET search_path = public, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET jit = off
+AS $$
+DECLARE
+    looked_at timestamptz := clock_timestamp();
+    created_before timestamptz := looked_at - make_interval(secs => in_age_seconds);
+BEGIN
+    -- The state by its bounds: as a constant it would be no part of the order.
+    WITH looked AS MATERIALIZED (
+        SELECT d.execution_id, d.created_at FROM webhook_delivery d
+        WHERE d.state BETWEEN 'pending' AND 'pending' AND d.execution_id > in_after_id
+        ORDER BY d.state, d.execution_id LIMIT in_limit
+    ),
+    old AS MATERIALIZED (
+        -- Judged again on the row as it is when it is locked: it may have been claimed meanwhile.
+        SELECT d.execution_id
+        FROM looked l JOIN webhook_delivery d ON d.execution_id = ANY (ARRAY[l.execution_id])
+        WHERE l.created_at < created_before AND d.state = 'pending' AND d.created_at < created_before
+          AND d.due_at < looked_at - interval '1 min'
+          AND (d.claimed_until IS NULL OR d.claimed_until < looked_at)
+        FOR NO KEY UPDATE OF d SKIP LOCKED
+    ),
+    gone AS (
+        UPDATE webhook_delivery d
+        SET state = 'failed', claimed_until = NULL, settled_at = looked_at,
+            last_error = format('given up after %s s (TURNSTILE_WEBHOOK_AGE_MAX); %s', in_age_seconds,
+                CASE WHEN d.attempts > 0 THEN 'the last try: ' || coalesce(d.last_error, 'nothing was noted')
+                     ELSE 'it was never tried' END)
+        FROM old o WHERE d.execution_id = ANY (ARRAY[o.execution_id])
+        RETURNING d.execution_id
+    )
+    SELECT (SELECT count(*) FROM gone),
+           (SELECT CASE WHEN count(*) >= in_limit THEN max(l.execution_id) ELSE 0 END FROM looked l)
+    INTO given_up, next_id;
 END
 $$;
 

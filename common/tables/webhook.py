@@ -55,5 +55,6 @@ class WebhookDelivery(SQLModel, table=True):
     """The HTTP status of the last answer; None where there was none."""
     last_error: str | None = Field(default=None, sa_column=Column(Text))
     created_at: datetime = instant(nullable=False)
+    """Its end, or its last replay: from then on its age counts."""
     settled_at: datetime | None = instant()
     """When it was delivered, or given up."""

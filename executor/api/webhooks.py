@@ -39,7 +39,7 @@ class WebhookShape(BaseModel):
     claimed_until: datetime | None = Field(description="Until then a replica has it in hand.")
     last_status: int | None = Field(description="HTTP status of the last answer; null: there was none.")
     last_error: str | None = Field(examples=["503 Service Unavailable: later"])
-    created_at: datetime
+    created_at: datetime = Field(description="Its end, or its last replay.")
     settled_at: datetime | None = Field(description="When it was delivered, or given up.")
 
 

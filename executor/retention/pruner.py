@@ -1,23 +1,28 @@
-"""Prunes ended executions, workers that are gone, old changes of actions and settled webhooks.
+"""Prunes ended executions, workers that are gone, old changes of actions and webhooks.
 
 In: a tick of the watchdog. Out: how many rows are gone. In small batches, each a transaction of its own, with
 a rest between them that is longer than the batch: pruning never takes more than a share of one connection.
 All replicas try and one prunes at a time; each remembers where it was, so nothing is read twice in a round.
 """
 
+import logging
 import time
 from asyncio import sleep
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from common.database import Database
+from executor.metrics import WEBHOOK_ATTEMPTS
 from executor.settings import ExecutorSettings
+
+logger = logging.getLogger(__name__)
 
 _ROWS_MAX: Final = 500
 """Rows looked at in one transaction."""
 _REST_TIMES: Final = 4
 """The rest after a batch, in times of what the batch took."""
 _BATCHES_MAX: Final = 200
-"""Batches in one sweep: then the next one is due at once."""
+"""Batches in one sweep; what they leave waits for the next one."""
 _LATE_COPY_SECONDS: Final = 600.0
 """Whatever is to be kept: so long after its end an execution can still be named by a copy of its messages."""
 
@@ -33,42 +38,50 @@ class Pruner:
         self._late_copy_seconds = late_copy_seconds
         self._action_id = 0
         self._after_id = 0
+        self._after_webhook_id = 0
 
     async def prune_executions(self) -> int:
         """Go on through the record until a round is done, or for a while."""
-        pruned = 0
-        for _ in range(_BATCHES_MAX):
-            began_at = time.monotonic()
-            batch = await self._prune_batch()
-            pruned += batch or 0
-            if batch is None or not self._action_id:
-                break
-            await sleep((time.monotonic() - began_at) * _REST_TIMES)
-        return pruned
+        return await _in_batches(self._prune_batch)
 
     async def prune_workers(self) -> int:
         """Forget workers that have been gone for long."""
-        count: int = await self._database.fetchval(
-            "SELECT turnstile.prune_workers($1, $2)", self._settings.retention_workers, _ROWS_MAX
-        )
-        return count
+        statement = "SELECT turnstile.prune_workers($1, $2)"
+        return await self._forget(statement, self._settings.retention_workers)
 
     async def prune_changes(self) -> int:
         """Forget old changes of actions."""
-        count: int = await self._database.fetchval(
-            "SELECT turnstile.prune_changes($1, $2)", self._settings.retention_changes, _ROWS_MAX
-        )
-        return count
+        statement = "SELECT turnstile.prune_changes($1, $2)"
+        return await self._forget(statement, self._settings.retention_changes)
 
     async def clean_webhooks(self) -> int:
-        """Forget webhooks that were delivered or given up long ago."""
-        count: int = await self._database.fetchval(
-            "SELECT turnstile.clean_webhooks($1, $2)", self._settings.webhook_keep, _ROWS_MAX
-        )
-        return count
+        """Give up webhooks that are pending for too long; forget those that were settled long ago."""
+        given_up = await _in_batches(self._give_up_batch)
+        if given_up:
+            WEBHOOK_ATTEMPTS.add("failed", count=given_up)
+            logger.warning("webhooks_given_up", extra={"rows": given_up})
+        statement = "SELECT turnstile.clean_webhooks($1, $2)"
+        return given_up + await self._forget(statement, self._settings.webhook_keep)
 
-    async def _prune_batch(self) -> int | None:
-        """Return how many are gone, or None while another replica prunes."""
+    async def _forget(self, statement: str, keep_seconds: float) -> int:
+        async def batch() -> tuple[int, bool]:
+            count: int = await self._database.fetchval(statement, keep_seconds, _ROWS_MAX)
+            return count, count == _ROWS_MAX
+
+        return await _in_batches(batch)
+
+    async def _give_up_batch(self) -> tuple[int, bool]:
+        row = await self._database.fetchrow(
+            "SELECT * FROM turnstile.give_up_webhooks($1, $2, $3)",
+            self._after_webhook_id,
+            self._settings.webhook_age_max,
+            _ROWS_MAX,
+        )
+        assert row is not None
+        self._after_webhook_id = row["next_id"]
+        return row["given_up"], self._after_webhook_id != 0
+
+    async def _prune_batch(self) -> tuple[int, bool]:
         row = await self._database.fetchrow(
             "SELECT * FROM turnstile.prune($1, $2, $3, $4, $5, $6)",
             self._action_id,
@@ -80,5 +93,18 @@ class Pruner:
         )
         assert row is not None
         self._action_id, self._after_id = row["next_action_id"], row["next_id"]
-        pruned: int | None = row["pruned"]
-        return pruned
+        # Null: another replica prunes.
+        return row["pruned"] or 0, row["pruned"] is not None and self._action_id != 0
+
+
+async def _in_batches(batch: Callable[[], Awaitable[tuple[int, bool]]]) -> int:
+    """Go on while there is more, or for a while; return how many rows it was."""
+    total = 0
+    for _ in range(_BATCHES_MAX):
+        began_at = time.monotonic()
+        count, has_more = await batch()
+        total += count
+        if not has_more:
+            break
+        await sleep((time.monotonic() - began_at) * _REST_TIMES)
+    return total

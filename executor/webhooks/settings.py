@@ -24,6 +24,11 @@ class WebhookSettings(BaseModel):
         default=5.0, gt=0, description="Wait before the second POST; each further one is twice as long."
     )
     webhook_retry_delay_max: Duration = Field(default=3600.0, gt=0, description="No wait is longer.")
+    webhook_age_max: Duration = Field(
+        default=86400.0,
+        gt=0,
+        description="A webhook that is due and pending for longer has failed, whatever was tried.",
+    )
     webhook_concurrency: int = Field(default=32, ge=1, le=1000, description="Webhooks under way at once.")
     webhook_allow_private: bool = Field(
         default=False, description="POST to private, loopback and link-local addresses too."

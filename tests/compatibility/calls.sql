@@ -168,6 +168,10 @@ SELECT turnstile.prune_changes($1, $2);
 -- gives clean_webhooks int4
 SELECT turnstile.clean_webhooks($1, $2);
 
+-- takes int8, float8, int4
+-- gives given_up int4, next_id int8
+SELECT * FROM turnstile.give_up_webhooks($1, $2, $3);
+
 -- takes int8, int8, float8, int8, float8, int4
 -- gives next_action_id int8, next_id int8, pruned int4
 SELECT * FROM turnstile.prune($1, $2, $3, $4, $5, $6);

@@ -3,6 +3,8 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
+
 from common.database import Database
 from common.domain.identifiers import ExecutionId
 from executor.reading.audit import AuditBounds, Auditor
@@ -281,3 +283,28 @@ async def test_what_ends_while_its_retry_waits_for_the_line_had_not_ended(
     assert retried.previous_status == "completed"
     assert (refused.previous_status, refused.verdict) == ("queued", None)
     assert await protocol.held() == [runs]
+
+
+async def test_webhooks_are_given_up_and_forgotten_however_many_they_are(
+    protocol: Protocol, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("executor.retention.pruner._ROWS_MAX", 2)
+    await protocol.connection.execute(
+        "INSERT INTO webhook_delivery (execution_id, url, origin, due_at, created_at, state, settled_at)"
+        " SELECT n, 'u', 'o', now() - interval '9 d', now() - interval '9 d',"
+        " CASE WHEN n % 2 = 0 THEN 'pending' ELSE 'delivered' END,"
+        " CASE WHEN n % 2 = 1 THEN now() - interval '8 d' END FROM generate_series(1, 10) n"
+    )
+    assert await pruner(protocol).clean_webhooks() == 10
+    assert await protocol.column("SELECT DISTINCT state FROM webhook_delivery") == ["failed"]
+    assert await protocol.column("SELECT count(*) FROM webhook_delivery") == [5]
+
+
+async def test_changes_are_forgotten_however_many_they_are(
+    protocol: Protocol, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("executor.retention.pruner._ROWS_MAX", 2)
+    for limit in range(1, 6):
+        await protocol.put("a", max_concurrent=limit)
+    await protocol.connection.execute("UPDATE action_change SET changed_at = changed_at - interval '2 y'")
+    assert await pruner(protocol).prune_changes() == 5

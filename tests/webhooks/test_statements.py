@@ -213,10 +213,69 @@ async def test_old_settled_ones_are_cleaned_up_and_pending_ones_are_not(protocol
     assert await states(protocol) == {young: "failed", pending: "pending"}
 
 
+async def give_up(protocol: Protocol, *, limit: int = 100, after_id: int = 0) -> tuple[int, int]:
+    row = await protocol.connection.fetchrow(
+        "SELECT * FROM turnstile.give_up_webhooks($1, 3600, $2)", after_id, limit
+    )
+    assert row is not None
+    return row["given_up"], row["next_id"]
+
+
+async def age(protocol: Protocol, *ids: int, column: str = "created_at, due_at") -> None:
+    earlier = ", ".join(f"{name} = {name} - interval '2 h'" for name in column.split(", "))
+    await protocol.connection.execute(
+        f"UPDATE webhook_delivery SET {earlier} WHERE execution_id = ANY ($1)", list(ids)
+    )
+
+
+async def test_what_is_pending_for_too_long_has_failed_and_says_so(protocol: Protocol) -> None:
+    tried, untried, young, waits, under_way = ids = await ended(protocol, 5)
+    claims = {c.execution_id: c for c in await claim(protocol)}
+    await record(protocol).note([note(claims[tried], "pending"), note(claims[waits], "pending")])
+    await protocol.connection.execute(
+        "UPDATE webhook_delivery SET attempts = 0, claimed_until = NULL WHERE execution_id = ANY ($1)",
+        [untried, young],
+    )
+    await age(protocol, tried, untried, under_way)
+    # Who was asked to wait is tried once more first.
+    await age(protocol, waits, column="created_at")
+    assert await give_up(protocol) == (2, 0)
+    assert await states(protocol) == dict(zip(ids, ["failed", "failed", *["pending"] * 3], strict=True))
+    rows = await protocol.connection.fetch(
+        "SELECT last_error, last_status, settled_at > created_at AS settled FROM webhook_delivery"
+        " WHERE state = 'failed' ORDER BY execution_id"
+    )
+    assert [tuple(row) for row in rows] == [
+        ("given up after 3600 s (TURNSTILE_WEBHOOK_AGE_MAX); the last try: down", 503, True),
+        ("given up after 3600 s (TURNSTILE_WEBHOOK_AGE_MAX); it was never tried", None, True),
+    ]
+    assert await record(protocol).note([note(claims[under_way], "delivered")]) == [True]
+
+
+async def test_the_age_of_a_replayed_one_counts_from_its_replay(protocol: Protocol) -> None:
+    (one,) = await ended(protocol)
+    await age(protocol, one)
+    assert await give_up(protocol) == (1, 0)
+    assert await replay(protocol, one) == ([one], [], 0)
+    await age(protocol, one, column="due_at")
+    assert await give_up(protocol) == (0, 0)
+    await age(protocol, one, column="created_at")
+    assert await give_up(protocol) == (1, 0)
+
+
+async def test_old_ones_are_given_up_a_bounded_number_at_a_time(protocol: Protocol) -> None:
+    ids = await ended(protocol, 5)
+    await age(protocol, *ids[1:])
+    assert await give_up(protocol, limit=2) == (1, ids[1])
+    assert await give_up(protocol, limit=2, after_id=ids[1]) == (2, ids[3])
+    assert await give_up(protocol, limit=2, after_id=ids[3]) == (1, 0)
+
+
 async def test_beside_many_deliveries_each_statement_costs_what_it_moves(protocol: Protocol) -> None:
     """Planned while the tables are empty, said beside 20,000 that are not due and as many settled ones."""
     for _ in range(6):
         await claim(protocol)
+        await give_up(protocol)
         await protocol.connection.fetchval("SELECT turnstile.clean_webhooks(3600, 10)")
     await protocol.connection.execute(
         "INSERT INTO webhook_delivery (execution_id, url, origin, due_at, created_at, state, settled_at)"
@@ -234,5 +293,6 @@ async def test_beside_many_deliveries_each_statement_costs_what_it_moves(protoco
     async with protocol.transaction():
         await see(claim(protocol), 1)
         await see(protocol.connection.fetchval("SELECT turnstile.clean_webhooks(3600, 10)"), 1)
+        await see(give_up(protocol), 100)
         await see(replay(protocol, one), 1)
         await see(record(protocol).page(["failed"], before_id=2**62, limit=10), 1)
