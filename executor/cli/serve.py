@@ -23,6 +23,7 @@ from executor.settings import ExecutorSettings
 logger = logging.getLogger(__name__)
 
 _RETRY_SECONDS: Final = 1.0
+_INSUFFICIENT_PRIVILEGE: Final = "42501"
 
 
 @with_options(ExecutorSettings, functools.partial(read_settings, ExecutorSettings))
@@ -69,11 +70,8 @@ def migrate(
 
 
 async def _migrate(url: str, *, wait_seconds: float) -> None:
-    from sqlalchemy.exc import DBAPIError  # noqa: PLC0415
-
     from common.database import Database  # noqa: PLC0415
     from common.database_url import shown_url  # noqa: PLC0415
-    from migrations import migrate as bring_up_to_date  # noqa: PLC0415
 
     deadline = asyncio.get_running_loop().time() + wait_seconds
     database = Database(url, application_name="turnstile migrate", connections_max=1)
@@ -89,15 +87,51 @@ async def _migrate(url: str, *, wait_seconds: float) -> None:
             ) from None
         finally:
             await database.close()
-        try:
-            await bring_up_to_date(url)
-        except OSError as error:
-            logger.warning("migration_interrupted", extra={"reason": str(error)})
-        except DBAPIError as error:
-            if not error.connection_invalidated:
-                raise CommandFailed(f"the migration failed: {error.orig}", exit_code=EXIT_FAILED) from error
-            logger.warning("migration_interrupted", extra={"reason": str(error.orig)})
-        else:
+        interruption = await _bring_up_to_date(url)
+        if interruption is None:
             logger.info("migrated", extra={"url": shown_url(url)})
             return
+        logger.warning("migration_interrupted", extra={"reason": str(interruption)})
         await asyncio.sleep(_RETRY_SECONDS)
+
+
+async def _bring_up_to_date(url: str) -> BaseException | None:
+    """Return what broke the connection, if anything; raises CommandFailed where a repetition is of no use."""
+    import asyncpg  # noqa: PLC0415
+    from alembic.util import CommandError  # noqa: PLC0415
+    from sqlalchemy.exc import DBAPIError  # noqa: PLC0415
+
+    from migrations import migrate as bring_up_to_date  # noqa: PLC0415
+
+    try:
+        await bring_up_to_date(url)
+    except (
+        OSError,
+        asyncpg.InterfaceError,
+        asyncpg.InternalClientError,
+        asyncpg.PostgresConnectionError,
+        asyncpg.AdminShutdownError,
+        asyncpg.CrashShutdownError,
+        asyncpg.CannotConnectNowError,
+    ) as error:
+        return error
+    except DBAPIError as error:
+        if error.connection_invalidated:
+            return error.orig
+        raise _migration_failed(error.orig) from error
+    except asyncpg.PostgresError as error:
+        raise _migration_failed(error) from error
+    except CommandError as error:
+        raise CommandFailed(
+            f"the migration failed: {error}: the database is newer than this version; "
+            "start the version that migrated it, or a later one",
+            exit_code=EXIT_FAILED,
+        ) from error
+    return None
+
+
+def _migration_failed(error: BaseException | None) -> CommandFailed:
+    # What the driver and SQLAlchemy's face of it have in common.
+    is_refused = getattr(error, "sqlstate", None) == _INSUFFICIENT_PRIVILEGE
+    remedy = "; run it as the role that owns the tables and functions" if is_refused else ""
+    return CommandFailed(f"the migration failed: {error}{remedy}", exit_code=EXIT_FAILED)
