@@ -12,6 +12,7 @@ from typing import Final
 from pydantic_core import from_json
 
 from common.broker.delivery import Delivery, Outgoing
+from common.documents import readable
 from common.domain.errors import Code, Refusal
 from common.domain.identifiers import Attempt, ExecutionId
 from common.domain.outcomes import Completed, Failed, Outcome, failure_of, status_of
@@ -107,7 +108,7 @@ def log_fields(attempt: Claim | Offer) -> dict[str, object]:
 
 def _event_result(outcome: Outcome, bytes_max: int) -> object:
     if isinstance(outcome, Completed) and len(outcome.result_json) <= bytes_max:
-        return from_json(outcome.result_json)
+        return readable(outcome.result_json)
     return None
 
 

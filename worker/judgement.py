@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 
 from pydantic_core import from_json, to_json
 
+from common.documents import read_document, reason_unread
 from common.domain.durations import parse_duration
 from common.domain.errors import PermanentError, TemporaryError
 from common.domain.outcomes import Completed, Failed, Failure
@@ -45,8 +46,8 @@ def result_too_large(size_bytes: int, bytes_max: int) -> Failed:
 
 
 def invalid_result(reason: str) -> Failed:
-    """Return the failure of a result that is not plain JSON."""
-    return failed("InvalidResult", f"the result is not JSON: {reason}", retryable=False)
+    """Return the failure of a result that is not plain JSON, or not for everybody to read."""
+    return failed("InvalidResult", f"the result cannot be kept as JSON: {reason}", retryable=False)
 
 
 def judge_value(value: object, result_bytes_max: int) -> Completed | Failed:
@@ -65,8 +66,9 @@ def judge_text(text: bytes, result_bytes_max: int) -> Completed | Failed:
     try:
         # Read and written again, so that what is stored is JSON as everybody reads it.
         result = to_json(from_json(text, allow_inf_nan=False), inf_nan_mode="constants")
-    except (ValueError, RecursionError) as error:
-        return invalid_result(f"{error}; it begins with {text[:60].decode(errors='replace')!r}")
+    except ValueError as error:
+        reason = reason_unread(error)
+        return invalid_result(f"{reason}; it begins with {text[:60].decode(errors='replace')!r}")
     return _judge_json(result, result_bytes_max)
 
 
@@ -120,6 +122,10 @@ def _judge_json(result: bytes, result_bytes_max: int) -> Completed | Failed:
         return result_too_large(len(result), result_bytes_max)
     if _NUL.search(result):
         return invalid_result("it contains the character U+0000, which cannot be stored")
+    try:
+        read_document(result)
+    except ValueError as error:
+        return invalid_result(str(error))
     if _NOT_FINITE.search(result):
         try:
             from_json(result, allow_inf_nan=False)

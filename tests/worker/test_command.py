@@ -55,6 +55,22 @@ async def test_what_is_not_json_is_refused_and_not_retried(
         assert (outcome.failure.type, outcome.retryable) == ("InvalidResult", False), printed
 
 
+@pytest.mark.parametrize(
+    ("printed", "says"),
+    [
+        ("[" * 197 + "1" + "]" * 197, "196 levels"),
+        ("[" * 300 + "]" * 300, "196 levels"),
+        ("9" * 4301, "digits"),
+    ],
+)
+async def test_json_that_could_not_be_read_again_is_refused_and_not_retried(
+    runner: CommandRunner, make_command_call: MakeCall, printed: str, says: str
+) -> None:
+    outcome = failed_in(await runner.run(make_command_call("printf", "%s", printed)))
+    assert (outcome.failure.type, outcome.retryable) == ("InvalidResult", False)
+    assert says in outcome.failure.message
+
+
 async def test_stderr_is_the_log_and_a_failure_carries_its_end(
     runner: CommandRunner, make_command_call: MakeCall
 ) -> None:
