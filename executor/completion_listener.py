@@ -6,19 +6,23 @@ queue a bounded number of times, then to the dead letters; the others flow on me
 `queue_manager` settles and grants in one statement, `hand_over` offers.
 """
 
+import json
 import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict
 
 from common.broker.delivery import Delivery, Outgoing
 from common.broker.topology import EXECUTOR_COMPLETIONS, EXECUTOR_RETRY
 from common.crash_points import CrashPoint, reached
 from common.domain.errors import Code, Refusal
 from common.domain.identifiers import Attempt, ExecutionId
+from common.domain.states import Status
 from common.envelopes import dead_letter, delayed_retry, tries_of
-from common.messages import COMPLETED, STATUS_CHANGED, ExecutionCompleted, StatusChanged
+from common.messages import COMPLETED, STATUS_CHANGED
 from common.requests import check_schema_version, read_json, read_model
 from executor import transitions
 from executor.decisions import Grants, Settled
@@ -32,6 +36,18 @@ logger = logging.getLogger(__name__)
 TRIES_MAX: Final = 30
 """How often an early or unknown completion comes back, about a second apart."""
 _COMPLETION_BYTES_MAX: Final = 16 * 1024 * 1024
+_INTEGER_CHARS_MAX: Final = 20
+
+
+class _End(BaseModel):
+    """What frees a slot, of `execution.completed` and of a status event alike."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    execution_id: int
+    attempt: int
+    action_ref: str
+    status: Status
 
 
 @dataclass(slots=True, kw_only=True)
@@ -93,20 +109,36 @@ def read(delivery: Delivery) -> Ended:
     kind = delivery.type or delivery.routing_key
     if kind not in (COMPLETED, STATUS_CHANGED):
         raise Refusal(Code.INVALID_MESSAGE, f"type: {kind[:60]!r} is not taken here; expected {COMPLETED}")
-    content = read_json(delivery.body, bytes_max=_COMPLETION_BYTES_MAX)
-    body: ExecutionCompleted | StatusChanged
-    body = (
-        read_model(ExecutionCompleted, content) if kind == COMPLETED else read_model(StatusChanged, content)
-    )
-    if not (0 < body.execution_id < 2**63 and 0 <= body.attempt < 2**31):
+    end = read_model(_End, _content(delivery.body))
+    if not (0 < end.execution_id < 2**63 and 0 <= end.attempt < 2**31):
         raise Refusal(Code.INVALID_MESSAGE, "execution_id, attempt: out of range")
     return Ended(
-        execution_id=ExecutionId(body.execution_id),
-        attempt=Attempt(body.attempt),
-        action_ref=body.action_ref,
-        status=body.status,
+        execution_id=ExecutionId(end.execution_id),
+        attempt=Attempt(end.attempt),
+        action_ref=end.action_ref,
+        status=end.status,
         delivery=delivery,
     )
+
+
+def _content(body: bytes) -> Any:
+    """Return the JSON value in `body`, also where its result is deeper or holds more than is taken elsewhere.
+
+    Whoever ended the attempt chose that result, and only this message frees the slot.
+    """
+    try:
+        return read_json(body, bytes_max=_COMPLETION_BYTES_MAX)
+    except Refusal as refusal:
+        if refusal.code is Code.TOO_LARGE:
+            raise
+        try:
+            return json.loads(body, parse_int=_short_integer)
+        except (ValueError, RecursionError):
+            raise refusal from None
+
+
+def _short_integer(digits: str) -> int | None:
+    return int(digits) if len(digits) <= _INTEGER_CHARS_MAX else None
 
 
 def _note(completions: Sequence[Ended], settled: Settled) -> None:

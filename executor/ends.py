@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 
-from pydantic_core import from_json
-
 from common.broker.delivery import Outgoing
 from common.database import Database
+from common.documents import readable
 from common.domain.states import Status, is_terminal
 from common.envelopes import completed_message, slot_message
 from common.messages import Error, ExecutionCompleted
@@ -15,7 +14,10 @@ from executor.sql import query
 async def read_ends(
     database: Database, execution_ids: Sequence[int], *, result_bytes_max: int
 ) -> list[Outgoing]:
-    """Return one message per execution; a result above `result_bytes_max` is left out."""
+    """Return one message per execution.
+
+    A result above `result_bytes_max`, or one that nobody could read, is left out: a slot waits for this.
+    """
     messages = []
     for row in await database.fetch(query("ends"), list(execution_ids), result_bytes_max):
         status = Status(row["status"])
@@ -30,7 +32,7 @@ async def read_ends(
             action_id=row["action_id"],
             action_ref=row["ref"],
             status=status,
-            result=None if row["result"] is None else from_json(row["result"]),
+            result=readable(row["result"]),
             error=error,
             attempt=row["attempt"],
             completed_at=row["completed_at"],

@@ -1,12 +1,15 @@
-"""Turns rows of the reading queries into shapes; documents come from the database as JSON text."""
+"""Turns rows of the reading queries into shapes; documents come from the database as JSON text.
+
+One that nobody could read is left out: it must not take the page with it.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import asyncpg
-from pydantic_core import from_json
 
 from common.action_definition import RetryDefinition
+from common.documents import readable
 from common.domain.states import Status
 from executor.reading.estimate import Pace, estimated_start
 from executor.reading.estimate_runs import Grant
@@ -54,7 +57,7 @@ def waiting_facts(row: "Row", trouble: Trouble | None) -> Facts:
 def pace(row: "Row") -> Pace:
     """Return a row of `queue_pace`."""
     grants: dict[bool, list[Grant]] = {True: [], False: []}
-    for own, queued_ago, granted_ago, claimed_after, lasted in _document(row["grants"]) or ():
+    for own, queued_ago, granted_ago, claimed_after, lasted in readable(row["grants"]) or ():
         grant = Grant(
             queued_ago=queued_ago,
             granted_ago=max(granted_ago, 0.0),
@@ -79,7 +82,7 @@ def execution_shape(row: "Row", facts: Facts, pace: Pace | None) -> ExecutionSha
         queue_length=None if row["position"] is None else row["depth"],
         waiting_on=waiting_on(facts),
         estimated_start=None if pace is None else estimated_start(facts, pace),
-        attempts=[AttemptShape.model_validate(attempt) for attempt in _document(row["attempts"]) or ()],
+        attempts=[AttemptShape.model_validate(attempt) for attempt in readable(row["attempts"]) or ()],
     )
 
 
@@ -91,7 +94,7 @@ def queue_stats(row: "Row") -> QueueStats:
     return QueueStats(
         **_same_names(row, QueueStats, besides={"waiting", "by_key"}),
         waiting=waiting,
-        by_key=[KeyStats.model_validate(key) for key in _document(row["by_key"]) or ()],
+        by_key=[KeyStats.model_validate(key) for key in readable(row["by_key"]) or ()],
     )
 
 
@@ -116,7 +119,7 @@ def action_shape(row: "Row") -> ActionShape:
     )
     return ActionShape(
         **_same_names(row, ActionShape, besides={"entrypoint", "retry", "timeout", "ttl", "keep_for"}),
-        entrypoint=_document(row["entrypoint"]),
+        entrypoint=readable(row["entrypoint"]),
         retry=retry,
         timeout=row["timeout_seconds"],
         ttl=row["ttl_seconds"],
@@ -132,7 +135,7 @@ def matches(found: "Sequence[Row]") -> Matches:
 
 def action_change(row: "Row") -> ActionChangeShape:
     """Return a row of `action_changes`."""
-    return ActionChangeShape(**{**row, "old": _document(row["old"]), "new": _document(row["new"])})
+    return ActionChangeShape(**{**row, "old": readable(row["old"]), "new": readable(row["new"])})
 
 
 def worker_shape(row: "Row") -> WorkerShape:
@@ -144,10 +147,10 @@ def _recorded(row: "Row") -> dict[str, Any]:
     error = None
     if row["error_type"] is not None:
         error = ErrorShape(type=row["error_type"], message=row["error_message"] or "")
-    documents = {"parameters", "result", "metadata"}
+    documents: dict[str, Any] = {"parameters": {}, "result": None, "metadata": {}}
     return {
         **_same_names(row, ExecutionRecord, besides={*documents, "error"}),
-        **{name: _document(row[name]) for name in documents},
+        **{name: readable(row[name], otherwise=left_out) for name, left_out in documents.items()},
         "error": error,
     }
 
@@ -156,7 +159,3 @@ def _same_names(
     row: "Row", shape: type[ExecutionRecord | QueueStats | ActionShape], *, besides: set[str]
 ) -> dict[str, Any]:
     return {name: row[name] for name in shape.model_fields if name not in besides}
-
-
-def _document(text: str | None) -> Any:
-    return None if text is None else from_json(text)
