@@ -62,7 +62,7 @@ DEAD_LETTERED: Final = METER.counter(
 )
 SWEEP_FAILURES: Final = METER.counter(
     "turnstile_sweep_failures_total",
-    "Sweeps of the watchdog that the database refused or did not answer.",
+    "Sweeps of the watchdog, and rounds of `deliver_webhooks`, that ended with an error.",
     "sweep",
 )
 SWEEP_ROWS: Final = METER.counter(

@@ -116,6 +116,10 @@ class Watchdog:
         except asyncpg.PostgresError as error:
             SWEEP_FAILURES.add(name)
             logger.error("sweep_failed", extra={"sweep": name, "reason": str(error)})
+        except Exception:
+            # Whatever one row holds, the other sweeps and the service go on (P7).
+            SWEEP_FAILURES.add(name)
+            logger.exception("sweep_broken", extra={"sweep": name})
         else:
             LAST_SWEEP.set(time.time(), name)
             if healed:

@@ -21,7 +21,7 @@ from common.database import Database
 from common.domain.errors import Unavailable
 from common.domain.retries import RetryPolicy
 from executor.ends import read_ends
-from executor.metrics import NOT_APPLIED, WEBHOOK_ATTEMPTS
+from executor.metrics import NOT_APPLIED, SWEEP_FAILURES, WEBHOOK_ATTEMPTS
 from executor.settings import ExecutorSettings
 from executor.webhooks.addresses import GuardedTransport
 from executor.webhooks.judgement import Answer, judge
@@ -77,6 +77,10 @@ class Deliverer:
                 logger.debug("webhooks_postponed", extra={"reason": str(error)})
             except asyncpg.PostgresError as error:
                 logger.error("webhooks_failed", extra={"reason": str(error)})
+            except Exception:
+                # Whatever one end holds, the service goes on; what was claimed comes again after its lease.
+                SWEEP_FAILURES.add("deliver_webhooks")
+                logger.exception("webhooks_broken")
             # Stopped at the latest after a tick; what was claimed then is delivered all the same.
             try:
                 await asyncio.wait_for(self._due.wait(), self._settings.watchdog_interval)
@@ -133,6 +137,8 @@ class Deliverer:
             logger.warning(
                 "webhook_not_noted", extra={"execution_id": claim.execution_id, "reason": str(error)}
             )
+        except Exception:
+            logger.exception("webhook_broken", extra={"execution_id": claim.execution_id})
         finally:
             self._under_way -= 1
             self._due.set()

@@ -146,3 +146,16 @@ async def test_a_sweep_that_the_database_refuses_is_counted_and_its_last_success
     await watchdog._attempt(watchdog.links.repeat_offers)
     assert SWEEP_FAILURES.values[("repeat_offers",)] == before + 1
     assert LAST_SWEEP.values[("repeat_offers",)] == ended_well_at
+
+
+async def test_a_sweep_that_breaks_is_counted_and_ends_nothing(
+    protocol: Protocol, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def break_down() -> int:
+        raise RuntimeError("nobody thought of this")
+
+    watchdog = watchdog_over(protocol)
+    assert await watchdog._attempt(break_down) == 0
+    assert SWEEP_FAILURES.values[("break_down",)] == 1
+    (line,) = [record for record in caplog.records if record.getMessage() == "sweep_broken"]
+    assert line.exc_info is not None

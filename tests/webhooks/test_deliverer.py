@@ -9,7 +9,7 @@ import pytest
 from pydantic_core import from_json
 
 from common.database import Database
-from executor.metrics import WEBHOOK_ATTEMPTS
+from executor.metrics import SWEEP_FAILURES, WEBHOOK_ATTEMPTS
 from executor.settings import ExecutorSettings
 from executor.webhooks.deliverer import Deliverer
 from executor.webhooks.record import WebhookRecord
@@ -92,6 +92,40 @@ async def test_the_end_is_told_as_the_message_tells_it(
     assert got.headers["webhook-id"] == str(row["event_id"])
     assert got.headers["webhook-signature"].startswith("v1,")
     assert (row["state"], row["attempts"], row["last_status"]) == ("delivered", 1, 200)
+
+
+async def test_an_end_whose_result_nobody_could_read_is_told_without_it(
+    protocol: Protocol, database_url: str, receiver: Receiver
+) -> None:
+    (one,) = await protocol.submit(callback_url=receiver.url)
+    await protocol.claim(one)
+    await protocol.finish(one, result_json="[" * 230 + "]" * 230)
+    await protocol.settle((one, 1))
+    async with delivering(database_url):
+        row = (await settled(protocol))[one]
+    assert row["state"] == "delivered"
+    assert from_json(receiver.received[0].body)["result"] is None
+
+
+async def test_a_round_that_breaks_is_counted_and_the_next_delivers(
+    protocol: Protocol,
+    database_url: str,
+    receiver: Receiver,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    claim, before = WebhookRecord.claim, SWEEP_FAILURES.values.get(("deliver_webhooks",), 0)
+
+    async def break_down_once(record: WebhookRecord, **arguments: Any) -> Any:
+        monkeypatch.setattr(WebhookRecord, "claim", claim)
+        raise RuntimeError("nobody thought of this")
+
+    monkeypatch.setattr(WebhookRecord, "claim", break_down_once)
+    await ended(protocol, receiver.url)
+    async with delivering(database_url):
+        await settled(protocol)
+    assert SWEEP_FAILURES.values[("deliver_webhooks",)] == before + 1
+    assert "webhooks_broken" in [record.getMessage() for record in caplog.records]
 
 
 async def test_what_fails_is_posted_again_with_the_same_event_until_it_is_delivered(
