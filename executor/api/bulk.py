@@ -15,6 +15,7 @@ from common.domain.states import TERMINAL, Status, is_terminal
 from common.requests import json_text, read_model, read_traceparent
 from executor.api.bodies import read_value
 from executor.api.bulk_shapes import BulkCancelBody, BulkFilter, BulkItem, BulkOutcome, BulkRetryBody
+from executor.api.header_text import InUtf8
 from executor.api.paging import cursor_of, ticket_of, tickets_of
 from executor.api.problems import documented, problem
 from executor.api.requested import requested_body
@@ -68,7 +69,7 @@ def add_bulk_routes(routes: APIRouter, services: ApiServices, reader: Reader) ->
     async def post_bulk_retry(
         request: Request,
         idempotency_key: Annotated[
-            str | None,
+            InUtf8 | None,
             Header(
                 min_length=1,
                 max_length=480,
