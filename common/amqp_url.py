@@ -38,14 +38,16 @@ def _read(text: str) -> URL:
         raise ValueError(f"not a URL; expected {EXPECTED}")
     try:
         url = URL(text)
-        port = url.port
+        host, port = url.host or "", url.port
+        # As the driver will have it, which stumbles over an empty label.
+        host.encode("idna")
     except ValueError:
         raise ValueError(
             f"host or port is wrong; expected {EXPECTED}, or for several nodes {SEVERAL}"
         ) from None
-    if url.scheme not in _SCHEMES or not url.host or port == 0:
+    if url.scheme not in _SCHEMES or not host or port == 0:
         raise ValueError(f"expected {EXPECTED}")
-    if "," in url.host or "," in url.raw_path:
+    if "," in host or "," in url.raw_path:
         raise ValueError(f"several nodes are several whole URLs: {SEVERAL}")
     _check_tls(url)
     return url

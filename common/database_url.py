@@ -24,11 +24,22 @@ def check_database_url(url: str) -> None:
     query = parse_qs(parts.query)
     if _scheme(url) not in _SCHEMES or not (parts.path.strip("/") or {"dbname", "database"} & query.keys()):
         raise ValueError(EXPECTED)
+    _check_names(parts.netloc)
     for host in parts.netloc.rpartition("@")[2].split(","):
         port = host.rpartition("]")[2].rpartition(":")[2] if ":" in host.rpartition("]")[2] else ""
         if port and not (port.isascii() and port.isdigit() and int(port) < 1 << 16):
             raise ValueError(f"port {port!r}: expected a number up to 65535, as in host:5432")
     _check_tls({name: values[-1] for name, values in query.items()})
+
+
+def _check_names(netloc: str) -> None:
+    for host in netloc.rpartition("@")[2].split(","):
+        name = host.partition(":")[0]
+        try:
+            # As the driver will have it, which stumbles over an empty label. A folder of sockets is no name.
+            _ = "%" in name or name.encode("idna")
+        except UnicodeError:
+            raise ValueError(f"{name[:60]!r} is no name of a host; {EXPECTED}") from None
 
 
 def _check_tls(query: Mapping[str, str]) -> None:

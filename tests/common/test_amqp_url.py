@@ -26,6 +26,8 @@ def test_each_node_has_a_whole_url_and_a_comma_stands_between_two(text: str, nod
         ("amqp:///no-host", "expected amqp://"),
         ("amqp://there:port/", "host or port is wrong"),
         ("amqp://there:99999/", "host or port is wrong"),
+        ("amqp://a..b/", "host or port is wrong"),
+        ("amqp://xn--a/", "host or port is wrong"),
         ("amqp://a:5672,b:5672/v", "amqp://user:password@a:5672/vhost,amqp://"),
         ("amqp://a,b/v", "several whole URLs"),
         ("amqp://a/v,b:5672/v", "several whole URLs"),

@@ -14,6 +14,7 @@ from common.database_url import check_database_url, driver_url, host_urls, shown
         "postgresql://user:secret@a:5432,b:5433/db?target_session_attrs=read-write",
         "postgresql://user@[::1]:5434/db",
         "postgresql://user@/db?host=/run/postgresql",
+        "postgresql://user@%2Frun%2Fa..b/db",
         "postgresql://host?dbname=db",
         "postgresql://user:a:b,c@host/db",
     ],
@@ -50,3 +51,9 @@ def test_each_host_has_a_url_of_its_own_and_of_several_only_the_primary_will_do(
         "postgresql://a/db?target_session_attrs=any",
         "postgresql://b/db?target_session_attrs=any",
     ]
+
+
+@pytest.mark.parametrize("host", ["a..b", "a:1,.b:2"])
+def test_a_host_with_an_empty_label_is_refused(host: str) -> None:
+    with pytest.raises(ValueError, match="is no name of a host"):
+        check_database_url(f"postgresql://x@{host}/db")
