@@ -6,6 +6,7 @@ Next: `presets` makes stages of it.
 
 from dataclasses import dataclass
 from enum import StrEnum
+from math import isfinite
 from typing import Final, Self
 
 from common.domain.durations import format_duration
@@ -74,9 +75,9 @@ class Asked:
         for option, (value, least, most) in bounds.items():
             if not least <= value <= most:
                 raise ValueError(f"{option}: {value:g} is not between {least:g} and {most:g}")
-        if self.rate is not None and self.rate <= 0:
+        if self.rate is not None and not (isfinite(self.rate) and self.rate > 0):
             raise ValueError(
-                f"--rate: {self.rate:g} requests per second; expected more than 0, or leave it out"
+                f"--rate: {self.rate:g} requests per second; expected a number above 0, or leave it out"
             )
         for option, counts in (("--depths", self.depths), ("--key-counts", self.key_counts)):
             if counts is not None and not (counts and all(1 <= count <= EXECUTIONS_MAX for count in counts)):

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
+from common.amqp_url import amqp_urls
 from common.domain.durations import parse_duration
 from stress.asked import Asked, Preset
 from stress.installation import Installation
@@ -74,22 +75,39 @@ def read(given: Given) -> Asked:
 
 def installation(amqp_url: str | None, api_urls: str | None, token: str | None) -> Installation:
     """Return the installation that these address; raises ValueError."""
-    if not amqp_url or not api_urls:
+    urls = tuple(url.strip().rstrip("/") for url in (api_urls or "").split(",") if url.strip())
+    if not amqp_url or not urls:
         raise ValueError(
             "give --local for a private installation, or --amqp-url and --api-url of yours "
             "(TURNSTILE_AMQP_URL, TURNSTILE_API_URL)"
         )
-    if urlsplit(amqp_url).scheme not in ("amqp", "amqps") or not urlsplit(amqp_url).hostname:
-        raise ValueError("--amqp-url: expected amqp://user:password@host:port/vhost")
-    urls = tuple(url.strip().rstrip("/") for url in api_urls.split(",") if url.strip())
+    _check_broker(amqp_url)
     for url in urls:
         if "@" in url:
             raise ValueError("--api-url: expected one like http://127.0.0.1:8000, without user and password")
-        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+        if not _is_http(url):
             raise ValueError(f"--api-url: {url[:100]!r} is not one like http://127.0.0.1:8000")
     return Installation(
         amqp_url=SecretStr(amqp_url), http_urls=urls, api_token=SecretStr(token) if token else None
     )
+
+
+def _check_broker(url: str) -> None:
+    try:
+        nodes = amqp_urls(url)
+    except ValueError as error:
+        raise ValueError(f"--amqp-url: {error}") from None
+    if len(nodes) > 1:
+        raise ValueError("--amqp-url: one node of the cluster will do; expected one URL")
+
+
+def _is_http(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        host = (parts.hostname or "").encode("idna")
+        return parts.scheme in ("http", "https") and bool(host) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _preset(name: str | None) -> Preset | None:

@@ -15,7 +15,7 @@ from typing import Final
 
 from rich.console import Console
 
-from common.command_line import EXIT_FAILED, EXIT_UNREACHABLE, CommandFailed
+from common.command_line import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE, CommandFailed
 from common.domain.errors import TurnstileError
 from common.telemetry import configure_logging
 from localservers import LocalServersError
@@ -40,11 +40,17 @@ _WORKER_CONCURRENCY: Final = 50
 
 def run_to_the_end(asked: Asked, place: Installation | None, folder: Path, *, command: Sequence[str]) -> int:
     """Carry out a run; return its exit code. Raises CommandFailed where it could not even begin."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CommandFailed(
+            f"--report: {folder}: {error.strerror}; expected a folder that can be made, or written to",
+            exit_code=EXIT_USAGE,
+        ) from None
     console = console_for_lines()
     # What is lost and found again meanwhile is in the report; only what nobody expected is told here.
     configure_logging(level="ERROR", form="console")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         work = _run(asked, place, folder, shown_command(command), console)
         return asyncio.run(until_signal(work, say=console.print))
     except LocalServersError as error:

@@ -1,6 +1,7 @@
 """What people type after `stress run`: read, or refused with the option, what was expected and an example."""
 
 import importlib.util
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -105,6 +106,8 @@ def test_faults_are_named_as_they_are_typed() -> None:
         ({"executions": 0}, "--executions: 0 is not between 1"),
         ({"submitters": 65}, "--submitters: 65 is not between 1 and 64"),
         ({"rate": 0.0}, "--rate: 0 requests per second"),
+        ({"rate": float("nan")}, "--rate: nan requests per second"),
+        ({"rate": float("inf")}, "--rate: inf requests per second"),
         ({"faults": "earthquake"}, "--faults: 'earthquake' is none; expected all, or some of kill-worker"),
         ({"faults": " "}, "--faults: empty"),
         ({"local": False, "faults": "all"}, "--faults: only with --local"),
@@ -131,6 +134,33 @@ def test_an_installation_needs_both_addresses() -> None:
         options.installation("http://host/", "http://host", None)
     with pytest.raises(ValueError, match="'nonsense' is not one like"):
         options.installation("amqp://host/", "nonsense", None)
+
+
+@pytest.mark.parametrize(
+    ("amqp_url", "api_url", "says"),
+    [
+        ("amqp://127.0.0.1:999999/", "http://host", "--amqp-url: host or port is wrong"),
+        ("amqp://a..b/", "http://host", "--amqp-url: host or port is wrong"),
+        ("amqp://a/v,amqp://b/v", "http://host", "--amqp-url: one node"),
+        ("amqp://host/", "http://host:999999", "'http://host:999999' is not one like"),
+        ("amqp://host/", "http://[x", "'http://[x' is not one like"),
+        ("amqp://host/", "http://a..b", "'http://a..b' is not one like"),
+        ("amqp://host/", ",", "TURNSTILE_API_URL"),
+    ],
+)
+def test_an_address_that_cannot_be_one_is_refused_with_its_option(
+    amqp_url: str, api_url: str, says: str
+) -> None:
+    with pytest.raises(ValueError, match="--") as refused:
+        options.installation(amqp_url, api_url, None)
+    assert says in str(refused.value)
+
+
+def test_a_folder_that_cannot_be_made_is_wrong_usage(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    answer = CliRunner().invoke(app, ["run", "--local", "--report", str(tmp_path / "file" / "report")])
+    assert answer.exit_code == 2
+    assert answer.output.startswith(f"--report: {tmp_path}/file/report: Not a directory")
 
 
 def test_no_password_is_shown() -> None:
