@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -129,9 +130,13 @@ class Stage:
         return self._completions(execution_id)
 
     def changes(self, execution_id: int) -> list[str]:
-        """Return the statuses that were announced, in the order in which they were heard."""
-        heard = self.tap.about(STATUS_CHANGED, execution_id)
-        return [str(message.body["status"]) for message in heard]
+        """Return the statuses that were announced, in the order in which they were.
+
+        Several processes announce them, so what was heard first need not have been first.
+        """
+        heard = [message.body for message in self.tap.about(STATUS_CHANGED, execution_id)]
+        heard.sort(key=lambda body: datetime.fromisoformat(str(body["changed_at"])))
+        return [str(body["status"]) for body in heard]
 
     def _completions(self, execution_id: int) -> list[Heard]:
         return self.tap.about(COMPLETED, execution_id)
