@@ -191,3 +191,9 @@ SELECT * FROM turnstile.replay_webhooks($1, $2);
 -- takes
 -- gives attempts int4, claimed_until timestamptz, event_id uuid, execution_id int8, url text
 SELECT (NULL::turnstile.webhook).*;
+
+-- takes text, int8[], int4[], text[], int8[], int4[], text[], jsonb[], text[], text[], text[],
+--   float8[], int8[]
+-- gives claimed turnstile.claimed[], finished turnstile.finished[]
+SELECT ARRAY(SELECT f FROM turnstile.finish($1, $5, $6, $7, $8, $9, $10, $11, $12, $13) f) AS finished,
+       ARRAY(SELECT c FROM turnstile.claim($1, $2, $3, $4) c) AS claimed;
