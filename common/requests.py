@@ -6,7 +6,7 @@ Used by the request listener, the HTTP API and the client, so that all of them r
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -80,6 +80,15 @@ def read_requested_body(
     """Return the checked request in the body of `execution.requested` or of one `POST /executions`."""
     value = read_json(body, bytes_max=2 * parameters_bytes_max + _ENVELOPE_BYTES_MAX)
     return read_request(value, parameters_bytes_max=parameters_bytes_max)
+
+
+def known_fields(model: type[BaseModel], place: Sequence[int | str]) -> str:
+    """Return the names of the fields that could stand at `place`, where one that is unknown was found."""
+    for step in place[:-1]:
+        kind = model.model_fields[step].annotation if step in model.model_fields else None
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            model = kind
+    return ", ".join(model.model_fields)
 
 
 def check_schema_version(headers: Mapping[str, object]) -> None:
@@ -161,9 +170,10 @@ def _kind(value: object) -> str:
 
 
 def _refusal(errors: list[ErrorDetails], model: type[BaseModel]) -> Refusal:
-    unknown = [_path(e) for e in errors if e["type"] == "extra_forbidden"]
-    if unknown:
-        known = ", ".join(model.model_fields)
+    unknown_errors = [e for e in errors if e["type"] == "extra_forbidden"]
+    if unknown_errors:
+        unknown = [_path(e) for e in unknown_errors]
+        known = known_fields(model, unknown_errors[0]["loc"])
         more = f" and {len(unknown) - _NAMED_MAX} more" if len(unknown) > _NAMED_MAX else ""
         named = ", ".join(unknown[:_NAMED_MAX])
         return Refusal(Code.UNKNOWN_FIELD, f"{named}{more}: no such field; known are {known}")

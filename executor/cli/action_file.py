@@ -13,6 +13,7 @@ import yaml
 from pydantic import ValidationError
 
 from common.action_definition import ActionDefinition
+from common.requests import known_fields
 from executor.cli.arguments import bad_input
 
 _EXAMPLE: Final = "- {ref: reports.render, max_concurrent: 3}"
@@ -83,7 +84,7 @@ def _sentences(error: ValidationError) -> list[str]:
     for problem in error.errors(include_url=False, include_input=False):
         field = ".".join(map(str, problem["loc"])) or "definition"
         if problem["type"] == "extra_forbidden":
-            known = ", ".join(ActionDefinition.model_fields)
+            known = known_fields(ActionDefinition, problem["loc"])
             sentences.append(f"{field}: no such field; known are {known}")
         else:
             sentences.append(f"{field}: {problem['msg'].removeprefix('Value error, ')}")

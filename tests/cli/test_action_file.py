@@ -40,6 +40,12 @@ def test_every_wrong_entry_is_told_with_file_entry_and_field(tmp_path: Path) -> 
     assert "'30s'" in told[1]
 
 
+def test_a_field_that_retry_does_not_have_is_answered_with_those_it_has(tmp_path: Path) -> None:
+    told = refusal(tmp_path, "- {ref: a, retry: {attempts: 3}}")
+    assert "retry.attempts: no such field; known are max_attempts, delay, " in told
+    assert "ref, runner" not in told
+
+
 def test_an_action_that_is_defined_twice_is_refused(tmp_path: Path) -> None:
     assert refusal(tmp_path, "- {ref: a}\n- {ref: a}") == (
         "actions.yaml: entry 2 (a): ref: this action is defined twice; keep one of them"

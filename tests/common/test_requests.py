@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.action_definition import ActionDefinition
 from common.domain.errors import Refusal
 from common.messages import CancelRequested, ExecutionCompleted, ExecutionRequested
 from common.requests import delivery_key, read_json, read_model, read_requested_body, request_hash
@@ -41,6 +42,11 @@ def test_any_json_is_a_message_or_a_refusal(
 ) -> None:
     with suppress(Refusal):
         read_model(model, read_json(json.dumps(value).encode(), bytes_max=10_000))
+
+
+def test_an_unknown_field_is_answered_with_those_of_its_own_place() -> None:
+    with pytest.raises(Refusal, match="retry.attempts: no such field; known are max_attempts, delay, "):
+        read_model(ActionDefinition, {"ref": "a", "retry": {"attempts": 3}})
 
 
 @pytest.mark.parametrize("timeout", [[1], {}, True, 10**400, -1, "soon", "", "1h30"])
