@@ -14,6 +14,7 @@ from uuid import UUID
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, from_json, to_json
 
+from common.documents import LEVELS_MAX, read_document
 from common.domain.errors import Code, Refusal
 from common.messages import SCHEMA_VERSION, ExecutionRequested
 
@@ -65,12 +66,18 @@ def read_request(value: Any, *, parameters_bytes_max: int = PARAMETERS_BYTES_MAX
     """Return a checked request from a JSON value."""
     request = read_model(ExecutionRequested, value)
     for field in ("parameters", "metadata"):
-        size_bytes = len(json_text(getattr(request, field)))
+        text = json_text(getattr(request, field))
+        size_bytes = len(text)
         if size_bytes > parameters_bytes_max:
             raise Refusal(
                 Code.TOO_LARGE,
                 f"{field}: {size_bytes} bytes, at most {parameters_bytes_max} are taken; send a reference",
             )
+        try:
+            if text.count("[") + text.count("{") > LEVELS_MAX:
+                read_document(text)
+        except ValueError as error:
+            raise Refusal(Code.INVALID_PARAMETERS, f"{field}: {error}") from None
     return request
 
 

@@ -197,6 +197,16 @@ async def test_a_bad_body_is_refused_with_code_and_field(api: Served, kind: str)
     assert (await api.submit("a.b"))["status"] == "scheduled"
 
 
+@pytest.mark.parametrize("field", ["parameters", "metadata"])
+async def test_what_is_nested_deeper_than_it_could_be_shown_is_refused(api: Served, field: str) -> None:
+    deep: Any = 1
+    for _ in range(196):
+        deep = [deep]
+    answer = await api.http.post(URL, json={"action_ref": "a.b", field: {"deep": deep}})
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_parameters")
+    assert answer.json()["detail"].startswith(f"{field}: it is nested deeper than 196 levels")
+
+
 async def test_what_is_nested_as_deep_as_a_request_may_be_comes_back(api: Served) -> None:
     deep: Any = 1
     for _ in range(190):
