@@ -6,11 +6,15 @@ can read the arguments of its processes. A command that cannot go on raises `Com
 message and the exit code, never a traceback.
 """
 
+import errno
 import functools
 import inspect
 import os
 import re
+import sys
 from collections.abc import Callable, Collection, Mapping
+from io import TextIOWrapper
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
     Annotated,
@@ -45,6 +49,8 @@ EXIT_TIMED_OUT: Final = 4
 ENVIRONMENT_ONLY: Final = "environment only"
 """Metadata of a field that holds a secret: `Annotated[SecretStr, ENVIRONMENT_ONLY]`."""
 _WITH_PASSWORD: Final = re.compile(r"//[^/@]*:[^/@]+@|password=")
+
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 Subject = TypeVar("Subject")
 Rest = ParamSpec("Rest")
@@ -84,6 +90,26 @@ def command_line(
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     )
+
+
+def run_command_line(app: typer.Typer, *, name: str) -> None:
+    """Run a whole program, and exit; where its output goes may be closed, full, or poor in characters."""
+    # Whoever closed a stream wants nothing of what goes there.
+    sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115
+    sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            # A terminal that cannot show a character gets its escape instead.
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        app(prog_name=name)
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        typer.echo(f"{error.filename or 'stdout'}: {error.strerror}", err=True)
+        # What is left in the buffer would be tried again at the end, with an error of its own.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(EXIT_FAILED)
 
 
 def with_options(

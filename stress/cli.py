@@ -7,14 +7,20 @@ code: 0 every promise was kept, 1 one was broken, 2 wrong usage, 3 the installat
 import importlib.util
 import os
 import sys
-from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from common.api_token import api_token
-from common.command_line import EXIT_FAILED, EXIT_USAGE, CommandFailed, command_line, refuse_passwords
+from common.command_line import (
+    EXIT_FAILED,
+    EXIT_USAGE,
+    CommandFailed,
+    command_line,
+    refuse_passwords,
+    run_command_line,
+)
 
 _LIBRARIES: Final = ("numpy", "matplotlib", "jinja2")
 
@@ -155,11 +161,7 @@ def _require_libraries() -> None:
 
 def main() -> None:
     """Run the command line."""
-    # A terminal that cannot show a character gets its escape instead.
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-    app(prog_name="stress")
+    run_command_line(app, name="stress")
 
 
 if __name__ == "__main__":

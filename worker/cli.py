@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from common.command_line import EXIT_USAGE, CommandFailed, command_line, with_options
+from common.command_line import EXIT_USAGE, CommandFailed, command_line, run_command_line, with_options
 from common.domain.durations import format_duration
 from common.http_server import listen
 from common.lifecycle import run_service
@@ -81,7 +81,7 @@ def show_actions(
 
 def main() -> None:
     """Run the command line."""
-    app()
+    run_command_line(app, name="worker")
 
 
 def _load(targets: Sequence[str]) -> list[RegisteredAction]:
@@ -107,4 +107,4 @@ def _print_table(loaded: Sequence[RegisteredAction]) -> None:
 
 
 if __name__ == "__main__":
-    app(prog_name="worker")
+    main()

@@ -5,11 +5,9 @@ answer of the HTTP API, for people or with `--json` for scripts. Exit codes: 0 d
 or failed, 2 wrong usage or setting, 3 a server cannot be reached, 4 waited too long.
 """
 
-import sys
-from io import TextIOWrapper
 from typing import ClassVar
 
-from common.command_line import command_line
+from common.command_line import command_line, run_command_line
 from executor.cli.on_demand import CommandsOnDemand, Place
 
 
@@ -58,8 +56,4 @@ def group() -> None:
 
 def main() -> None:
     """Run the command line."""
-    # A terminal that cannot show a character gets its escape instead.
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-    app(prog_name="executor")
+    run_command_line(app, name="executor")

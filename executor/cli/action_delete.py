@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from common.command_line import EXIT_FAILED
+from executor.cli.arguments import can_be_asked
 from executor.cli.connection import Api, ApiRefused, Json, with_api
 from executor.cli.output import JsonOption, print_json, print_line, warn
 from executor.cli.refs import RefsArgument
@@ -69,7 +70,7 @@ def delete(api: Api, ref: str, waiting: Waiting) -> Json:
         count, running = refusal.problem.get("waiting"), refusal.problem.get("running")
         if waiting is Waiting.REFUSE or running or not count:
             raise
-        if waiting is Waiting.ASK and sys.stdin.isatty() and sys.stderr.isatty():
+        if waiting is Waiting.ASK and can_be_asked() and sys.stderr.isatty():
             if not typer.confirm(f"{count} executions wait for {ref}; end them with it?", err=True):
                 raise
             return api.delete(f"/actions/{ref}", {"waiting": Waiting.CANCEL})

@@ -4,7 +4,6 @@ In: a file. Out: definitions. All that is wrong with it is told at once, each wi
 then nothing of it is applied.
 """
 
-import sys
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +13,7 @@ from pydantic import ValidationError
 
 from common.action_definition import ActionDefinition
 from common.requests import known_fields
-from executor.cli.arguments import bad_input
+from executor.cli.arguments import bad_input, piped_in
 
 _EXAMPLE: Final = "- {ref: reports.render, max_concurrent: 3}"
 
@@ -58,7 +57,7 @@ def read_action_file(path: str) -> list[ActionDefinition]:
 
 def _content(path: str) -> bytes:
     try:
-        return sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+        return piped_in().read() if path == "-" else Path(path).read_bytes()
     except OSError as error:
         raise bad_input(f"{path}: {error.strerror}; expected a YAML file like: {_EXAMPLE}") from None
 
@@ -72,6 +71,11 @@ def _entries(name: str, content: bytes) -> list[Any]:
         raise bad_input(f"{name}: {place}{error.problem}; expected YAML like: {_EXAMPLE}") from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise bad_input(f"{name}: not YAML: {error}; expected YAML like: {_EXAMPLE}") from None
+    except (TypeError, LookupError, AttributeError):
+        # So the library says it.
+        raise bad_input(
+            f"{name}: a tag does not fit its value, as in '!!bool maybe'; expected YAML like: {_EXAMPLE}"
+        ) from None
     if isinstance(value, dict) and value.keys() == {"actions"}:
         value = value["actions"]
     if not isinstance(value, list):

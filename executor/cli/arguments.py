@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Any
+from typing import IO, Annotated, Any
 
 import typer
 from pydantic_core import from_json
@@ -31,9 +31,21 @@ def read_assignments(words: Sequence[str], *, where: str) -> dict[str, Any]:
     return found
 
 
+def piped_in() -> IO[bytes]:
+    """Return stdin; raises CommandFailed where there is none."""
+    if sys.stdin is None:
+        raise bad_input("stdin is closed; pipe something in, or name a file or text in the place of '-'")
+    return sys.stdin.buffer
+
+
+def can_be_asked() -> bool:
+    """Tell whether somebody sits at a keyboard."""
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
 def read_object(text: str, *, where: str) -> dict[str, Any]:
     """Return the JSON object in `text`, or on stdin where that is '-'."""
-    source = sys.stdin.buffer.read() if text == "-" else _utf8(text)
+    source = piped_in().read() if text == "-" else _utf8(text)
     try:
         value = from_json(source, allow_inf_nan=False)
     except ValueError as error:

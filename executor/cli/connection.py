@@ -128,6 +128,11 @@ class Api:
             answer = self._http.request(method, path, **request)
         except UnicodeEncodeError:
             raise CommandFailed("the arguments are not text in UTF-8", exit_code=EXIT_USAGE) from None
+        except UnicodeError:
+            raise CommandFailed(
+                "TURNSTILE_API_URL: its host is no name of a host; expected one like http://127.0.0.1:8000",
+                exit_code=EXIT_USAGE,
+            ) from None
         except httpx.HTTPError as error:
             reason = explained(str(error), authority=CA_FILE) or type(error).__name__
             raise ApiUnreachable(

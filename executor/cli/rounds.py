@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from common.command_line import EXIT_FAILED
-from executor.cli.arguments import bad_input, encode
+from executor.cli.arguments import bad_input, can_be_asked, encode
 from executor.cli.connection import Api, ApiUnreachable, Json
 from executor.cli.output import print_json, print_line, progress, warn
 
@@ -42,7 +42,7 @@ def for_all(
 ) -> None:
     """Do it, or show what would be done."""
     body = {"filter": wanted, **(said or {})}
-    if not (dry_run or yes) and sys.stdin.isatty() and sys.stdout.isatty():
+    if not (dry_run or yes) and can_be_asked() and sys.stdout.isatty():
         _ask_first(verb, _summed(_rounds(api, verb, {**body, "dry_run": True}, key=None, limit=limit)))
     total = _summed(_rounds(api, verb, {**body, "dry_run": dry_run}, key=key, limit=limit))
     if as_json:

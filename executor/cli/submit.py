@@ -4,7 +4,6 @@ In: arguments and lines. Out: acceptances, or the executions as they ended. Next
 `waiting` waits.
 """
 
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from executor.cli.arguments import (
     duration,
     encode,
     instant_text,
+    piped_in,
     read_assignments,
     read_object,
 )
@@ -205,7 +205,7 @@ def _wait_for_many(api: Api, line_of: dict[int, int], *, timeout_seconds: float,
 @contextmanager
 def _opened(path: str) -> Iterator[IO[bytes]]:
     if path == _STDIN:
-        yield sys.stdin.buffer
+        yield piped_in()
         return
     try:
         stream = Path(path).open("rb")  # noqa: SIM115  (closed below; its errors are ours only here)

@@ -1,6 +1,5 @@
 """Runs `executor top`: looks once a second, draws, and asks for what a key means."""
 
-import sys
 import time
 from dataclasses import replace
 from typing import Annotated, Any, Final
@@ -9,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from executor.cli.arguments import duration, encode
+from executor.cli.arguments import can_be_asked, duration, encode
 from executor.cli.connection import Api, ApiRefused, ApiUnreachable, Json, with_api
 from executor.cli.output import JsonOption, console_for_pipes, print_json
 from executor.cli.top.keyboard import Keyboard
@@ -48,7 +47,7 @@ def top(
     view = View(sort=sort)
     if as_json:
         print_json(_looked(api, view, search, answer_seconds=None))
-    elif once or not (sys.stdin.isatty() and console.is_terminal) or console.is_dumb_terminal:
+    elif once or not (can_be_asked() and console.is_terminal) or console.is_dumb_terminal:
         console_for_pipes().print(picture(_seen(api, view, search, answer_seconds=None), height=None))
     else:
         _run(api, console, _seen(api, view, search), search, interval_seconds=max(interval, 0.1))
