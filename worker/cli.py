@@ -5,6 +5,7 @@ In: the modules that declare actions, and settings from the environment. Out: a 
 """
 
 import asyncio
+import contextlib
 import functools
 import json
 import sys
@@ -72,7 +73,9 @@ def show_actions(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: a list of definitions.")] = False,
 ) -> None:
     """Show the actions that these modules declare."""
-    loaded = _load(actions)
+    # Their modules may print; what is shown here may be read by a program.
+    with contextlib.redirect_stdout(sys.stderr):
+        loaded = _load(actions)
     if as_json:
         typer.echo(json.dumps([action.definition.model_dump(mode="json") for action in loaded], indent=2))
     else:

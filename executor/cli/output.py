@@ -21,6 +21,8 @@ from rich.text import Text
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_HIGH_CONTROL: Final = re.compile(r"[\x7f-\x9f]")
+"""Control characters that JSON leaves as they are."""
 _PIPED_WIDTH: Final = 10_000
 """A table in a pipe is never cut."""
 _STYLES: Final = {
@@ -42,7 +44,9 @@ _STYLES: Final = {
 def print_json(value: object, *, on_one_line: bool = False) -> None:
     """Print `value`; spread over lines only for people."""
     indent = 2 if sys.stdout.isatty() and not on_one_line else None
-    typer.echo(json.dumps(value, ensure_ascii=False, indent=indent))
+    # What stdout cannot show would get an escape that is none of JSON's.
+    text = json.dumps(value, ensure_ascii=not _shows_all(), indent=indent)
+    typer.echo(_HIGH_CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
@@ -105,6 +109,10 @@ def console_for_pipes() -> Console:
     """Return stdout as wide as a script needs it: by itself it takes 80 columns in a pipe, and folds."""
     width = None if sys.stdout.isatty() else _PIPED_WIDTH
     return Console(highlight=False, markup=False, emoji=False, width=width)
+
+
+def _shows_all() -> bool:
+    return (sys.stdout.encoding or "").lower().replace("_", "-") in ("utf-8", "utf8")
 
 
 def _print(what: Table | Text) -> None:

@@ -1,0 +1,38 @@
+"""What is printed with `--json` is JSON, whatever stdout can show and whatever a user's module prints."""
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from executor.cli.output import print_json
+from tests.cli.conftest import CommandLines
+
+_TEXT = "é \U0001f600 \x7f\x85\x9f"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "ascii"])
+def test_json_is_json_whatever_stdout_can_show(monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
+    out = io.BytesIO()
+    stream = io.TextIOWrapper(out, encoding=encoding, errors="backslashreplace")
+    monkeypatch.setattr(sys, "stdout", stream)
+    print_json({"text": _TEXT})
+    stream.flush()
+    printed = out.getvalue().decode(encoding)
+    assert json.loads(printed) == {"text": _TEXT}
+    assert not set(printed) & {chr(code) for code in range(0x7F, 0xA0)}
+    assert ("\U0001f600" in printed) == (encoding == "utf-8")
+
+
+def test_what_a_module_prints_does_not_come_among_the_json(
+    alone: CommandLines, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "talking_actions.py").write_text(
+        "from worker import action\nprint('hello')\n\n@action('talk.once')\ndef once() -> None: ...\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    ended = alone.worker("actions", "--actions", "talking_actions", "--json")
+    assert [definition["ref"] for definition in ended.json] == ["talk.once"]
+    assert "hello" in ended.err
