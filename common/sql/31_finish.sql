@@ -38,7 +38,9 @@ BEGIN
     lease_live := FOUND;
 
     WITH report AS (
-        SELECT r.*, finished_now + make_interval(secs => r.retry_delay_seconds) AS due_at FROM unnest(
+        -- Within ten years, whoever asks for the wait: beyond the calendar of its readers nothing could be shown.
+        SELECT r.*, finished_now + make_interval(secs => CASE WHEN r.retry_delay_seconds IS NOT NULL
+                   THEN least(greatest(r.retry_delay_seconds, 0), 316224000) END) AS due_at FROM unnest(
             in_execution_ids, in_attempts, in_statuses, in_results, in_error_types, in_error_messages, in_logs,
             in_retry_delay_seconds, in_log_starts
         ) r(id, attempt, status, result, error_type, error_message, log, retry_delay_seconds, log_start)

@@ -1,5 +1,7 @@
 """finish: an attempt ends once, by the worker that holds it, and its slot stays held (P1, P3, P6)."""
 
+from datetime import UTC, datetime, timedelta
+
 import asyncpg
 import pytest
 
@@ -184,3 +186,14 @@ async def test_a_stopped_attempt_ends_with_the_reason_of_whoever_asked(
     await protocol.finish(asked, unasked, status=Status.CANCELLED)
     assert (await protocol.execution(asked))["error_message"] == "enough"
     assert (await protocol.execution(unasked))["error_message"] == "it broke"
+
+
+@pytest.mark.parametrize("asked_seconds", [1e12, 1e300, float("inf"), float("nan")])
+async def test_no_wait_for_a_retry_is_beyond_what_can_be_shown(
+    protocol: Protocol, running: list[int], asked_seconds: float
+) -> None:
+    one = running[0]
+    (finished,) = await protocol.finish(one, status=Status.FAILED, retry_delay_seconds=asked_seconds)
+    assert (finished.verdict, finished.status) == ("applied", "delayed")
+    run_at = await protocol.connection.fetchval("SELECT run_at FROM execution WHERE id = $1", one)
+    assert run_at < datetime.now(UTC) + timedelta(days=3661)
