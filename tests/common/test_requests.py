@@ -45,7 +45,7 @@ def test_any_json_is_a_message_or_a_refusal(
 
 
 def test_an_unknown_field_is_answered_with_those_of_its_own_place() -> None:
-    with pytest.raises(Refusal, match="retry.attempts: no such field; known are max_attempts, delay, "):
+    with pytest.raises(Refusal, match=r"retry\.attempts: no such field; known are max_attempts, delay, "):
         read_model(ActionDefinition, {"ref": "a", "retry": {"attempts": 3}})
 
 
