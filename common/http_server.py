@@ -1,5 +1,6 @@
 """How either service answers HTTP: on a port bound before anything starts, with the signals left alone."""
 
+import errno
 import socket
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import uvicorn
 from common.command_line import EXIT_USAGE, CommandFailed
 
 _PATIENCE_SECONDS: Final = 30.0
+_OF_THE_PORT: Final = (errno.EADDRINUSE, errno.EACCES)
 _TICKS_PER_LOOK: Final = 10
 """uvicorn ticks ten times a second."""
 
@@ -57,14 +59,29 @@ class HttpServer(uvicorn.Server):
                 connection.transport.abort()
 
 
-def listen(host: str, port: int, *, setting: str) -> socket.socket:
-    """Bind now: a port that is taken is a wrong setting, and the error names it."""
+def listen(host: str, port: int, *, settings: str) -> socket.socket:
+    """Bind now: an address that cannot be had is a wrong setting, and the error names it.
+
+    `settings` is what the names of both begin with, like `TURNSTILE_HTTP` of `TURNSTILE_HTTP_PORT`.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
-        raise CommandFailed(
-            f"{setting}: cannot listen on {host}:{port}: {error.strerror}; "
-            "choose another port, or 0 for any free one",
-            exit_code=EXIT_USAGE,
-        ) from None
+        if error.errno in _OF_THE_PORT:
+            raise CommandFailed(
+                f"{settings}_PORT: cannot listen on {host}:{port}: {error.strerror}; "
+                "choose another port, or 0 for any free one",
+                exit_code=EXIT_USAGE,
+            ) from None
+        raise _wrong_host(settings, host, error.strerror) from None
+    except UnicodeError:
+        raise _wrong_host(settings, host, "no name of a host") from None
+
+
+def _wrong_host(settings: str, host: str, reason: str | None) -> CommandFailed:
+    return CommandFailed(
+        f"{settings}_HOST: cannot listen on {host}: {reason}; expected an address of this machine, like "
+        "127.0.0.1, or 0.0.0.0 for all of them",
+        exit_code=EXIT_USAGE,
+    )

@@ -55,7 +55,7 @@ def serve(settings: WorkerSettings, actions: Targets) -> None:
     port = settings.worker_http_port
     listener = None
     if port is not None:
-        listener = listen(settings.worker_http_host, port, setting="TURNSTILE_WORKER_HTTP_PORT")
+        listener = listen(settings.worker_http_host, port, settings="TURNSTILE_WORKER_HTTP")
 
     async def run(stop: asyncio.Event) -> None:
         service = WorkerService(settings, actions, loaded)

@@ -43,7 +43,7 @@ def serve(settings: ExecutorSettings) -> None:
         )
     configure_logging(level=settings.log_level, form=settings.log_format)
     configure_tracing(service="turnstile-executor", endpoint=settings.otlp_endpoint)
-    listener = listen(settings.http_host, settings.http_port, setting="TURNSTILE_HTTP_PORT")
+    listener = listen(settings.http_host, settings.http_port, settings="TURNSTILE_HTTP")
     run_service(ExecutorService(settings, listener).serve)
 
 

@@ -38,7 +38,7 @@ def application() -> Application:
 
 @pytest.fixture
 async def server(application: Application) -> AsyncIterator[HttpServer]:
-    listener = listen("127.0.0.1", 0, setting="TURNSTILE_HTTP_PORT")
+    listener = listen("127.0.0.1", 0, settings="TURNSTILE_HTTP")
     config = uvicorn.Config(application, log_config=None, access_log=False, lifespan="off")
     server = HttpServer(config, patience_seconds=PATIENCE_SECONDS)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
