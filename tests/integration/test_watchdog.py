@@ -44,4 +44,5 @@ async def test_a_pool_that_nobody_can_have_keeps_no_other_from_its_queue(
     async with watching(database_url, amqp_url) as watchdog:
         assert await watchdog.pools.prepare_pools() == 0
     async with await aio_pika.connect(amqp_url) as connection:
-        assert await (await connection.channel()).get_queue(pool_queue("gpu"), ensure=True)
+        channel = await connection.channel()
+        assert (await channel.get_queue(pool_queue("gpu"), ensure=True)).name == "worker.gpu"
