@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from common.action_definition import check_ref
-from common.command_line import CommandFailed
+from common.command_line import CommandFailed, environment_name
 
 _COMPLETION_SECONDS: Final = 1.0
 _COMPLETED_MAX: Final = 1000
@@ -35,9 +35,9 @@ def complete_worker(incomplete: str) -> list[str]:
 
 
 def _names(path: str, query: dict[str, str], field: str) -> list[str]:
-    from executor.cli.connection import connect  # noqa: PLC0415
+    from executor.cli.connection import ApiSettings, connect  # noqa: PLC0415
 
-    settings = {name: os.environ.get(f"TURNSTILE_{name.upper()}") for name in ("api_url", "api_token")}
+    settings = {name: os.environ.get(environment_name(name)) for name in ApiSettings.model_fields}
     try:
         with contextlib.closing(connect(**settings)) as api:
             page = api.get(path, {**query, "limit": _COMPLETED_MAX}, timeout_seconds=_COMPLETION_SECONDS)
