@@ -53,18 +53,21 @@ def apply_actions(
     items, _ = read_pages(api, "/actions", {}, limit=_ALL)
     refused: dict[str, str] = {}
     steps = plan(wanted, {item["ref"]: _definition(item) for item in items}, prune=prune)
-    for step in steps:
+    for number, step in enumerate(steps):
         if not (dry_run or step.kind == "keep"):
             try:
                 _carry_out(api, step, waiting)
             except ApiRefused as refusal:
                 refused[step.definition.ref] = refusal.message
+            except ApiUnreachable as error:
+                _print_end(steps[:number], refused, dry_run=dry_run, as_json=as_json)
+                raise ApiUnreachable(
+                    f"{error.message}\n{step.definition.ref}: unknown whether it was changed; what comes "
+                    "before it was done, what comes behind it was not begun; the file can be applied again"
+                ) from None
         if not as_json:
             _print_step(step)
-    for ref, message in refused.items():
-        warn(f"{ref}: {message}")
-    if as_json:
-        print_json(_report(steps, refused, dry_run=dry_run))
+    _print_end(steps, refused, dry_run=dry_run, as_json=as_json)
     if refused:
         raise typer.Exit(EXIT_FAILED)
 
@@ -96,6 +99,13 @@ def _print_step(step: Step) -> None:
         for field, (old, new) in step.changes.items()
     )
     print_line(f"{sign} {step.definition.ref}" + (f"  {changes}" if changes else ""), style=style)
+
+
+def _print_end(steps: Sequence[Step], refused: dict[str, str], *, dry_run: bool, as_json: bool) -> None:
+    for ref, message in refused.items():
+        warn(f"{ref}: {message}")
+    if as_json:
+        print_json(_report(steps, refused, dry_run=dry_run))
 
 
 def _report(steps: Sequence[Step], refused: dict[str, str], *, dry_run: bool) -> dict[str, Any]:

@@ -21,8 +21,9 @@ def _limit(text: str) -> int:
     """Return a limit; -1 stands for none, since a parser's None would mean that nothing was given."""
     if text == "none":
         return -1
-    if text.isascii() and text.isdigit() and int(text[:9]) <= _LIMIT_MAX:
-        return int(text[:9])
+    # Of a number beyond all only so much is read that it is too large.
+    if text.isascii() and text.isdigit() and (limit := int(text.lstrip("0")[:9] or "0")) <= _LIMIT_MAX:
+        return limit
     raise typer.BadParameter(
         f"{text[:40]!r} is not a limit; expected a number from 0 to {_LIMIT_MAX}, like 4, or 'none'"
     )

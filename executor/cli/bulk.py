@@ -12,7 +12,7 @@ from pydantic_core import from_json
 
 from common.domain.errors import Code
 from executor.cli.arguments import encode
-from executor.cli.connection import Api, ApiUnreachable, Json
+from executor.cli.connection import Api, ApiRefused, ApiUnreachable, Json
 
 LIST_MAX: Final = 500
 LIST_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -59,7 +59,7 @@ def read_lines(stream: IO[bytes], *, defaults: Mapping[str, Any], key: str | Non
 
 
 def send(api: Api, lines: Iterable[Line]) -> Iterator[list[Answered]]:
-    """Send the lines and yield the answers, list by list; raises when the API cannot be reached."""
+    """Send the lines and yield the answers, list by list; raises when the API is away or refuses a list."""
     for chunk in _lists(lines):
         good = [line.body for line in chunk if line.refusal is None]
         try:
@@ -71,6 +71,13 @@ def send(api: Api, lines: Iterable[Line]) -> Iterator[list[Answered]]:
                 "them were answered, lines behind them were not sent; with --idempotency-key all can be sent "
                 "again"
             ) from None
+        except ApiRefused as refusal:
+            first, last = chunk[0].number, chunk[-1].number
+            detail = (
+                f"{refusal.problem.get('detail', 'no detail')}\nlines {first} to {last}: refused as a whole; "
+                "lines before them were answered, lines behind them were not sent"
+            )
+            raise ApiRefused({**refusal.problem, "detail": detail}) from None
         yield [
             Answered(line=line.number, answer=line.refusal if line.refusal is not None else next(answers))
             for line in chunk

@@ -3,7 +3,10 @@
 import io
 import json
 
-from executor.cli.bulk import LIST_BYTES_MAX, LIST_MAX, Line, _lists, read_lines
+import pytest
+
+from executor.cli.bulk import LIST_BYTES_MAX, LIST_MAX, Line, _lists, read_lines, send
+from executor.cli.connection import Api, ApiRefused, Json
 
 
 def lines_of(text: str | bytes, *, key: str | None = None, **defaults: object) -> list[Line]:
@@ -45,3 +48,20 @@ def test_lists_keep_the_order_and_are_bounded_in_items_and_bytes() -> None:
     assert [line.number for chunk in _lists(many) for line in chunk] == list(range(2 * LIST_MAX + 1))
     large = [Line(number=number, body=b"x" * (LIST_BYTES_MAX // 2)) for number in range(5)]
     assert [len(chunk) for chunk in _lists(large)] == [2, 2, 1]
+
+
+def test_a_list_that_is_refused_as_a_whole_names_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([Json(items=[Json(id=number) for number in range(LIST_MAX)])])
+
+    def post(*_: object) -> Json:
+        for answer in answers:
+            return answer
+        raise ApiRefused({"code": "unauthorized", "detail": "the token is not known"})
+
+    monkeypatch.setattr(Api, "post", post)
+    sent = send(Api("http://127.0.0.1:1", ""), lines_of("{}\n" * (LIST_MAX + 2)))
+    assert len(next(sent)) == LIST_MAX
+    with pytest.raises(
+        ApiRefused, match="unauthorized: the token is not known\nlines 501 to 502: refused as a whole"
+    ):
+        next(sent)
