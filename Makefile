@@ -8,8 +8,8 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 PEERS_VENV := .venv-peers
 PEERS_READY := $(PEERS_VENV)/.ready
-# Most tests wait for real processes: two at a time halve the wait, each with servers of its own.
-TEST_WORKERS ?= 2
+# Most tests wait for real processes: each of three has servers of its own, and two processors are busy.
+TEST_WORKERS ?= 3
 LOCK   := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
           --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 CODE   := $(wildcard common executor worker client stress localservers migrations benchmarks examples tests)
@@ -48,6 +48,10 @@ test: $(READY) ## Run every test, against real servers
 .PHONY: scenarios
 scenarios: $(READY) ## Run every scenario of docs/scenarios.md at its whole size, several times over (TIMES=)
 	@$(BIN)/python -m tests.scenarios --times $(or $(TIMES),1) --processes $(TEST_WORKERS)
+
+.PHONY: whole
+whole: $(READY) ## Run what `make test` leaves out: whole sizes, and each way in which servers start and stop
+	$(BIN)/python -m pytest -m whole -n $(TEST_WORKERS) --dist loadfile
 
 .PHONY: mutants
 mutants: $(READY) ## Plant known bugs one at a time and print how many the tests catch

@@ -46,6 +46,7 @@ async def test_an_alarm_blocks_publishers_only_and_only_while_it_lasts(
         assert bodies(before + await take(queue, 2)) == [b"before", b"in flight", b"after"]
 
 
+@pytest.mark.whole
 async def test_a_silent_broker_is_given_up_and_a_killed_one_loses_nothing_confirmed(
     own_servers: Callable[[], LocalServers],
 ) -> None:

@@ -119,6 +119,7 @@ async def test_the_demonstration_keeps_every_promise_and_leaves_nothing(place: P
     assert left_in(place) == []
 
 
+@pytest.mark.whole
 async def test_ctrl_c_while_the_servers_start_leaves_nothing(place: Path) -> None:
     async with started(place) as demo:
         await demo.wait_for("Starting PostgreSQL")
@@ -130,6 +131,7 @@ async def test_ctrl_c_while_the_servers_start_leaves_nothing(place: Path) -> Non
     assert left_in(place) == []
 
 
+@pytest.mark.whole
 async def test_an_impatient_ctrl_c_in_the_middle_leaves_nothing(place: Path) -> None:
     async with started(place) as demo:
         await demo.wait_for("running")
@@ -142,6 +144,7 @@ async def test_an_impatient_ctrl_c_in_the_middle_leaves_nothing(place: Path) -> 
     assert left_in(place) == []
 
 
+@pytest.mark.whole
 def test_a_reader_that_goes_away_ends_it_and_leaves_nothing(place: Path) -> None:
     with subprocess.Popen(
         COMMAND, cwd=ROOT, env={**os.environ, "TMPDIR": str(place)}, stdout=subprocess.PIPE

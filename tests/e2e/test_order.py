@@ -122,8 +122,9 @@ async def test_a_delayed_execution_blocks_nobody_and_stands_by_its_ticket_when_d
     assert [line.number for line in physical(file) if line.event == "start"] == [1, 2, 0, 3, 4]
 
 
-async def test_over_ten_leases_a_run_keeps_its_slot_and_who_waits_is_never_timed_anew(
-    database_url: str, amqp_url: str, tmp_path: Path
+@sizes("leases", short=4, whole=10)
+async def test_over_many_leases_a_run_keeps_its_slot_and_who_waits_is_never_timed_anew(
+    database_url: str, amqp_url: str, tmp_path: Path, leases: int
 ) -> None:
     lease_seconds = 1.5
     settings = {
@@ -134,7 +135,7 @@ async def test_over_ten_leases_a_run_keeps_its_slot_and_who_waits_is_never_timed
         "TURNSTILE_SETTLE_TIMEOUT": "500ms",
     }
     file = tmp_path / "record.jsonl"
-    body = {"action_ref": "record", "parameters": {"file": str(file), "seconds": 10 * lease_seconds}}
+    body = {"action_ref": "record", "parameters": {"file": str(file), "seconds": leases * lease_seconds}}
     async with (
         running(database_url, amqp_url, settings=settings) as system,
         history_of(database_url) as history,

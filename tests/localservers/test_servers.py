@@ -138,6 +138,7 @@ async def test_vhosts_come_and_go_and_their_connections_can_be_closed(own: Local
     own.rabbitmq.delete_vhost("a/b c")
 
 
+@pytest.mark.whole
 def test_two_instances_stand_side_by_side_and_leave_nothing(own: LocalServers) -> None:
     with LocalServers.start(durable=False) as other:
         assert other.postgresql.port != own.postgresql.port
@@ -149,6 +150,7 @@ def test_two_instances_stand_side_by_side_and_leave_nothing(own: LocalServers) -
     assert own.rabbitmq.is_ready()
 
 
+@pytest.mark.whole
 def test_a_given_folder_is_kept_and_taken_up_again(folder: Path) -> None:
     with LocalServers.start(folder) as servers:
         servers.postgresql.create_database("kept")
