@@ -54,6 +54,7 @@ DECLARE
     changed record;
     changed_ids bigint[] := '{}';
     stored_ids bigint[];
+    stored_at timestamptz;
 BEGIN
     INSERT INTO action (ref, deleted_at)
     SELECT d.ref, clock_timestamp() FROM jsonb_populate_recordset(NULL::action, in_definitions) d
@@ -64,6 +65,8 @@ BEGIN
       AND (a.deleted_at IS NOT NULL OR NOT in_lacking_only)
     ORDER BY a.id FOR NO KEY UPDATE;
 
+    -- One instant: an action whose two are the same was never changed, and the audit judges it from its first grant.
+    stored_at := clock_timestamp();
     FOR changed IN
         UPDATE action a SET
             runner = d.runner, entrypoint = d.entrypoint, max_concurrent = d.max_concurrent,
@@ -74,8 +77,8 @@ BEGIN
             retry_jitter = d.retry_jitter, on_worker_lost = d.on_worker_lost, max_reclaims = d.max_reclaims,
             pool = d.pool, when_full = d.when_full, max_queued = d.max_queued, paused = d.paused,
             callback_url = d.callback_url, keep_for_seconds = d.keep_for_seconds, keep_count = d.keep_count,
-            created_at = CASE WHEN b.deleted_at IS NULL THEN b.created_at ELSE clock_timestamp() END,
-            updated_at = clock_timestamp(), deleted_at = NULL
+            created_at = CASE WHEN b.deleted_at IS NULL THEN b.created_at ELSE stored_at END,
+            updated_at = stored_at, deleted_at = NULL
         FROM jsonb_populate_recordset(NULL::action, in_definitions) d
         JOIN action b ON b.ref = d.ref
         WHERE a.id = b.id AND (

@@ -94,3 +94,9 @@ async def test_declaring_what_is_there_is_no_difference(protocol: Protocol) -> N
     assert await protocol.register_actions(definition) == []
     assert await protocol.register_actions(definition) == []
     assert await protocol.register_actions() == []
+
+
+async def test_an_action_that_was_never_changed_was_stored_when_it_was_created(protocol: Protocol) -> None:
+    await protocol.queue_manager.put_actions([ActionDefinition(ref=f"new.{number}") for number in range(500)])
+    changed = "SELECT count(*) FROM action WHERE created_at <> updated_at"
+    assert await protocol.connection.fetchval(changed) == 0
