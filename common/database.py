@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Connection: TypeAlias = asyncpg.pool.PoolConnectionProxy[asyncpg.Record]
     Pool: TypeAlias = asyncpg.Pool[asyncpg.Record]
 
-_CONNECTION_TROUBLE: Final = (
+CONNECTION_TROUBLE: Final = (
     OSError,
     TimeoutError,
     asyncpg.InterfaceError,
@@ -41,6 +41,7 @@ _CONNECTION_TROUBLE: Final = (
     asyncpg.IdleSessionTimeoutError,
     asyncpg.ReadOnlySQLTransactionError,
 )
+"""The connection or its server failed, not what was asked: the same call may work later."""
 REFUSED_BY_DATABASE: Final = (
     asyncpg.exceptions.DataError,
     asyncpg.exceptions.IntegrityConstraintViolationError,
@@ -93,7 +94,7 @@ class Database:
         while True:
             try:
                 self._pool = await self._create_pool()
-            except (*_CONNECTION_TROUBLE, *_NOT_LET_IN) as error:
+            except (*CONNECTION_TROUBLE, *_NOT_LET_IN) as error:
                 if _said(error) != reason:
                     reason = self.last_error = _said(error)
                     logger.warning(
@@ -161,7 +162,7 @@ class Database:
             # After a timeout the driver has asked the server to give the statement up. Where that is not
             # confirmed soon the driver drops the connection, and the next call gets a new one. That must hide
             # neither an answer nor a cancellation.
-            with suppress(*_CONNECTION_TROUBLE):
+            with suppress(*CONNECTION_TROUBLE):
                 await pool.release(connection, timeout=self._timeouts.give_up_seconds)
 
     @asynccontextmanager
@@ -172,7 +173,7 @@ class Database:
             # The driver files a value that it cannot encode under InterfaceError: that is no trouble
             # with the connection, and saying it again would fail again.
             raise
-        except _CONNECTION_TROUBLE as error:
+        except CONNECTION_TROUBLE as error:
             self.last_error = _said(error)
             raise Unavailable(f"database: {self.last_error}") from error
         else:

@@ -6,7 +6,6 @@ every promise was kept in every stage. A run that is broken off reports the stag
 """
 
 import asyncio
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -17,6 +16,7 @@ from rich.console import Console
 
 from common.command_line import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE, CommandFailed
 from common.domain.errors import TurnstileError
+from common.passwords import without_passwords
 from common.telemetry import configure_logging
 from localservers import LocalServersError
 from localservers.signals import until_signal
@@ -33,7 +33,6 @@ from stress.stage import Stage
 
 EXIT_BROKEN: Final = 1
 _LINE_WIDTH_ELSEWHERE: Final = 110
-_PASSWORD: Final = re.compile(r"(://[^/@:\s]*):[^/@\s]*@")
 _WORKER_CONCURRENCY: Final = 50
 """Of each private worker: more than all slots of the default load."""
 
@@ -63,7 +62,7 @@ def run_to_the_end(asked: Asked, place: Installation | None, folder: Path, *, co
 
 def shown_command(words: Sequence[str]) -> str:
     """Return a command line as a report may keep it: without passwords in URLs."""
-    return _PASSWORD.sub(r"\1:***@", " ".join(["stress", *words]))
+    return without_passwords(" ".join(["stress", *words]))
 
 
 def console_for_lines() -> Console:

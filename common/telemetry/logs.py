@@ -6,10 +6,11 @@ JSON object per line.
 
 import json
 import logging
-import re
 import sys
 from datetime import UTC, datetime
 from typing import Final, Literal
+
+from common.passwords import without_passwords
 
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {
     "message",
@@ -17,8 +18,6 @@ _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {
     "taskName",
     "color_message",
 }
-
-_PASSWORD: Final = re.compile(r"""(://[^\s/:@"']*:)[^\s/"']*@""")
 
 
 def configure_logging(*, level: str, form: Literal["console", "json"]) -> None:
@@ -35,18 +34,13 @@ def configure_logging(*, level: str, form: Literal["console", "json"]) -> None:
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
-def _without_passwords(line: str) -> str:
-    """Blank the password of every URL: a server's error, or a library's, may repeat what it was given."""
-    return _PASSWORD.sub(r"\1***@", line) if "://" in line else line
-
-
 def _fields(record: logging.LogRecord) -> dict[str, object]:
     return {key: value for key, value in vars(record).items() if key not in _STANDARD}
 
 
 class _ConsoleFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        return _without_passwords(self._line(record))
+        return without_passwords(self._line(record))
 
     def _line(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%S.%f")[:-3]
@@ -67,4 +61,4 @@ class _JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             content["exception"] = self.formatException(record.exc_info)
-        return _without_passwords(json.dumps(content, default=str))
+        return without_passwords(json.dumps(content, default=str))

@@ -36,7 +36,9 @@ class LogListing(BaseModel):
     cursor: Annotated[str, Field(max_length=1000)] | None = Field(
         default=None, description="`next_cursor` of what was read before; absent: from the beginning."
     )
-    after: Annotated[str, Field(max_length=1000)] | None = Field(default=None, description="The same.")
+    after: Annotated[str, Field(max_length=1000)] | None = Field(
+        default=None, description="An older name of `cursor`.", json_schema_extra={"deprecated": True}
+    )
     limit: int = Field(default=200, ge=1, le=PIECES_MAX, description="Most pieces in the answer.")
 
 

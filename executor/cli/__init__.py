@@ -20,7 +20,7 @@ class _Commands(CommandsOnDemand):
 
     places: ClassVar[dict[str, Place]] = {
         "serve": _place("serve", "serve", "Serve requests, queues and the HTTP API."),
-        "migrate": _place("serve", "migrate", "Bring the database to this version's schema."),
+        "migrate": _place("migrate", "migrate", "Bring the database to this version's schema."),
         "setup-permissions": _place(
             "setup_permissions", "setup_permissions", "Give each service accounts of its own."
         ),

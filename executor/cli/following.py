@@ -58,4 +58,4 @@ class LogReading:
                 return
 
     def _page(self) -> Json:
-        return self._api.get(self._path, {"attempt": self._attempt, "after": self._cursor})
+        return self._api.get(self._path, {"attempt": self._attempt, "cursor": self._cursor})

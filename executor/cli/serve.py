@@ -1,29 +1,17 @@
-"""`executor serve` and `executor migrate`: the commands that need the servers themselves, not the API.
+"""`executor serve`: runs the service until it is told to stop.
 
-In: settings. Out: a running service (next: `executor.service`), or a database at the newest schema.
-What they load is imported when they run: the client commands start without it.
+In: settings. Out: a running service, which is loaded only then; next: `executor.service`.
 """
 
-import asyncio
 import functools
-import logging
-from typing import Annotated, Final
 
-import typer
-
-from common.command_line import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE, CommandFailed, with_options
+from common.command_line import EXIT_USAGE, CommandFailed, with_options
 from common.http_server import listen
 from common.lifecycle import run_service
-from common.settings import CommonSettings, read_settings
+from common.settings import read_settings
 from common.telemetry import configure_logging
 from common.telemetry.tracing import configure_tracing
-from executor.cli.arguments import duration
 from executor.settings import ExecutorSettings
-
-logger = logging.getLogger(__name__)
-
-_RETRY_SECONDS: Final = 1.0
-_INSUFFICIENT_PRIVILEGE: Final = "42501"
 
 
 @with_options(ExecutorSettings, functools.partial(read_settings, ExecutorSettings))
@@ -45,93 +33,3 @@ def serve(settings: ExecutorSettings) -> None:
     configure_tracing(service="turnstile-executor", endpoint=settings.otlp_endpoint)
     listener = listen(settings.http_host, settings.http_port, settings="TURNSTILE_HTTP")
     run_service(ExecutorService(settings, listener).serve)
-
-
-@with_options(
-    CommonSettings,
-    functools.partial(read_settings, CommonSettings),
-    only=("database_url", "log_format", "log_level"),
-)
-def migrate(
-    settings: CommonSettings,
-    wait: Annotated[
-        float,
-        typer.Option(
-            parser=duration,
-            metavar="DURATION",
-            show_default=False,
-            help="How long to try to reach the database. [default: 60s]",
-        ),
-    ] = 60.0,
-) -> None:
-    """Bring the database to this version's schema. Safe to run from many processes at once."""
-    configure_logging(level=settings.log_level, form=settings.log_format)
-    asyncio.run(_migrate(settings.database_url.get_secret_value(), wait_seconds=wait))
-
-
-async def _migrate(url: str, *, wait_seconds: float) -> None:
-    from common.database import Database  # noqa: PLC0415
-    from common.database_url import shown_url  # noqa: PLC0415
-
-    deadline = asyncio.get_running_loop().time() + wait_seconds
-    database = Database(url, application_name="turnstile migrate", connections_max=1)
-    while True:
-        try:
-            async with asyncio.timeout_at(deadline):
-                await database.open()
-        except TimeoutError:
-            reason = database.last_error
-            raise CommandFailed(
-                f"TURNSTILE_DATABASE_URL: {shown_url(url)} cannot be reached: {reason}",
-                exit_code=EXIT_UNREACHABLE,
-            ) from None
-        finally:
-            await database.close()
-        interruption = await _bring_up_to_date(url)
-        if interruption is None:
-            logger.info("migrated", extra={"url": shown_url(url)})
-            return
-        logger.warning("migration_interrupted", extra={"reason": str(interruption)})
-        await asyncio.sleep(_RETRY_SECONDS)
-
-
-async def _bring_up_to_date(url: str) -> BaseException | None:
-    """Return what broke the connection, if anything; raises CommandFailed where a repetition is of no use."""
-    import asyncpg  # noqa: PLC0415
-    from alembic.util import CommandError  # noqa: PLC0415
-    from sqlalchemy.exc import DBAPIError  # noqa: PLC0415
-
-    from migrations import migrate as bring_up_to_date  # noqa: PLC0415
-
-    try:
-        await bring_up_to_date(url)
-    except (
-        OSError,
-        asyncpg.InterfaceError,
-        asyncpg.InternalClientError,
-        asyncpg.PostgresConnectionError,
-        asyncpg.AdminShutdownError,
-        asyncpg.CrashShutdownError,
-        asyncpg.CannotConnectNowError,
-    ) as error:
-        return error
-    except DBAPIError as error:
-        if error.connection_invalidated:
-            return error.orig
-        raise _migration_failed(error.orig) from error
-    except asyncpg.PostgresError as error:
-        raise _migration_failed(error) from error
-    except CommandError as error:
-        raise CommandFailed(
-            f"the migration failed: {error}: the database is newer than this version; "
-            "start the version that migrated it, or a later one",
-            exit_code=EXIT_FAILED,
-        ) from error
-    return None
-
-
-def _migration_failed(error: BaseException | None) -> CommandFailed:
-    # What the driver and SQLAlchemy's face of it have in common.
-    is_refused = getattr(error, "sqlstate", None) == _INSUFFICIENT_PRIVILEGE
-    remedy = "; run it as the role that owns the tables and functions" if is_refused else ""
-    return CommandFailed(f"the migration failed: {error}{remedy}", exit_code=EXIT_FAILED)

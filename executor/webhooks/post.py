@@ -7,14 +7,13 @@ of the environment are not used, and of an answer that is no success only a begi
 import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Final
 from uuid import UUID
 
 import httpx
 
 from common.callback_url import check_callback_url
-from common.domain.durations import SECONDS_MAX
+from common.retry_after import retry_after_seconds
 from executor.webhooks.addresses import AddressRefused
 from executor.webhooks.judgement import Answer
 from executor.webhooks.signature import signed_headers
@@ -77,7 +76,7 @@ class Poster:
         return Answer(
             status=response.status_code,
             error=_refusal(response, beginning),
-            retry_after_seconds=_retry_after_seconds(response.headers.get("retry-after"), now),
+            retry_after_seconds=retry_after_seconds(response.headers.get("retry-after"), now),
         )
 
 
@@ -86,17 +85,3 @@ def _refusal(response: httpx.Response, beginning: bytes) -> str:
     if response.is_redirect:
         said = "redirects are not followed; let callback_url name the place itself"
     return f"{response.status_code} {response.reason_phrase}: {said}".rstrip(": ")[:_ERROR_CHARS_MAX]
-
-
-def _retry_after_seconds(value: str | None, now: datetime) -> float | None:
-    """Return the wait that `Retry-After` asks for (RFC 9110, section 10.2.3): seconds or a date."""
-    if value is None:
-        return None
-    if value.isascii() and value.isdigit():
-        return min(float(value[:20]), SECONDS_MAX)
-    try:
-        at = parsedate_to_datetime(value)
-    except (ValueError, OverflowError):
-        return None
-    due_at = at if at.tzinfo else at.replace(tzinfo=UTC)
-    return min(max(0.0, (due_at - now).total_seconds()), SECONDS_MAX)

@@ -52,7 +52,7 @@ async def test_a_reader_that_follows_gets_everything_once_and_is_told_of_the_end
     assert [(item["attempt"], item["text"]) for item in second["items"]] == [(1, "one\n")]
     # A flush whose answer was lost: it is in the record, and comes again with the end.
     await append(api, one, 4, "two\n")
-    third = await api.get(path, after=second["next_cursor"])
+    third = await api.get(path, cursor=second["next_cursor"])
     await end(api, one, start=4, text="two\nthree\n")
     last = await api.get(path, after=third["next_cursor"])
     assert [item["text"] for page in (third, last) for item in page["items"]] == ["two\n", "three\n"]

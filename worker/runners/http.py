@@ -8,14 +8,13 @@ not followed. Next: `worker.judgement`.
 import asyncio
 import time
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Final
 
 import httpx
 from pydantic_core import to_json
 
-from common.domain.durations import SECONDS_MAX
 from common.domain.outcomes import Completed, Failed
+from common.retry_after import retry_after_seconds
 from worker.attempt_log import LogTail
 from worker.judgement import Judge, failed, invalid_result, judge_text, result_too_large
 from worker.runners.capture import ResultBuffer
@@ -112,19 +111,5 @@ def _refused(response: httpx.Response, body: bytes) -> Failed:
         "HttpStatus",
         f"{status} {response.reason_phrase}: {text}".rstrip(": "),
         retryable=status >= 500 or status in _RETRYABLE_4XX,
-        delay_seconds=_retry_after_seconds(response.headers.get("retry-after")),
+        delay_seconds=retry_after_seconds(response.headers.get("retry-after"), datetime.now(UTC)),
     )
-
-
-def _retry_after_seconds(value: str | None) -> float | None:
-    """Return the wait that `Retry-After` asks for (RFC 9110, section 10.2.3): seconds or a date."""
-    if value is None:
-        return None
-    if value.isascii() and value.isdigit():
-        return min(float(value), SECONDS_MAX)
-    try:
-        at = parsedate_to_datetime(value)
-    except (ValueError, OverflowError):
-        return None
-    due_at = at if at.tzinfo else at.replace(tzinfo=UTC)
-    return min(max(0.0, (due_at - datetime.now(UTC)).total_seconds()), SECONDS_MAX)

@@ -13,7 +13,7 @@ export function logPart(id, signal) {
   const empty = el("p", { class: "empty" }, "Nothing was written.");
   const node = el("section", {}, el("h2", {}, "Log"), wrong, empty, shown);
   shown.hidden = true;
-  let after = null;
+  let cursor = null;
   let attempt = 0;
   let ended = false;
   let reading = false;
@@ -23,10 +23,10 @@ export function logPart(id, signal) {
     reading = true;
     try {
       for (let more = true; more && !ended;) {
-        const page = await ask("GET", `/executions/${id}/logs`, { query: { after }, signal });
+        const page = await ask("GET", `/executions/${id}/logs`, { query: { cursor }, signal });
         page.items.forEach(add);
         more = page.items.length > 0 && page.next_cursor !== null;
-        after = page.next_cursor ?? after;
+        cursor = page.next_cursor ?? cursor;
         ended = page.ended;
       }
       text(wrong, "");
