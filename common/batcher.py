@@ -2,7 +2,7 @@
 
 In: items from any number of tasks. Out: each caller's own results. While one batch is with the server the
 next gathers; a lone item is a batch of one and never waits for company. Items keep the order in which they
-came (P2). What waits is bounded: beyond that a caller is refused with `Unavailable`, at once. Used for HTTP
+came (P2). What waits is bounded: beyond that a caller is refused with `Overloaded`, at once. Used for HTTP
 admissions in the executor and for claims and finishes in the worker.
 """
 
@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Generic, NoReturn, TypeVar
 
-from common.domain.errors import Unavailable
+from common.domain.errors import Overloaded
 
 WAITING_MAX: Final = 10_000
 """As many as one worker may run at once; whoever meets it meets a server that is out."""
@@ -43,10 +43,10 @@ class Batcher(Generic[Item, Result]):
     async def submit_all(self, items: Sequence[Item]) -> list[Result]:
         """Have items handled in order, not necessarily in one batch; raises what a batch of theirs raised.
 
-        Raises Unavailable, and has none of them handled, while too many wait.
+        Raises Overloaded, and has none of them handled, while too many wait.
         """
         if len(self._pending) + len(items) > self._waiting_max:
-            raise Unavailable(f"{len(self._pending)} wait already, at most {self._waiting_max} may")
+            raise Overloaded(f"{len(self._pending)} wait already, at most {self._waiting_max} may")
         loop = asyncio.get_running_loop()
         futures: list[asyncio.Future[Result]] = [loop.create_future() for _ in items]
         self._pending.extend(zip(items, futures, strict=True))

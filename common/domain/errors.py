@@ -3,6 +3,7 @@
     TurnstileError
     ├── Refusal            a request that will never be accepted as it is; `code` says why
     ├── Unavailable        a server cannot be reached just now; the same call may work later
+    │   └── Overloaded         it was not even begun
     └── ActionError        what an action raises on purpose
         ├── PermanentError     trying again is useless
         └── TemporaryError     try again, after `delay` where it is given
@@ -51,6 +52,10 @@ class Refusal(TurnstileError):
 
 class Unavailable(TurnstileError):
     """A server cannot be reached, or did not answer in time: the outcome is unknown, repeat."""
+
+
+class Overloaded(Unavailable):
+    """Too many wait already: nothing was begun, repeat later."""
 
 
 class ActionError(TurnstileError):

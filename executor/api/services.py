@@ -8,7 +8,7 @@ from typing import Final
 
 from common.action_definition import ActionDefinition
 from common.database import Database
-from common.domain.errors import Unavailable
+from common.domain.errors import Overloaded, Unavailable
 from common.domain.identifiers import ExecutionId
 from executor.dead_letters import DeadLetters
 from executor.decisions import Admission, Deletion, Move, Retried, Verdict
@@ -47,11 +47,13 @@ class ApiServices:
 
 @asynccontextmanager
 async def answer_deadline() -> AsyncIterator[None]:
-    """Bound a change; raises Unavailable, which says that nobody knows what became of it."""
+    """Bound a change; raises Unavailable, which says whether anybody knows what became of it."""
     try:
         async with asyncio.timeout(_ANSWER_TIMEOUT_SECONDS):
             yield
     except TimeoutError:
         raise Unavailable(f"no answer in time; {_MAYBE}") from None
+    except Overloaded as error:
+        raise Overloaded(f"{error}; nothing was done, repeat it later") from error
     except Unavailable as error:
         raise Unavailable(f"{error}; {_MAYBE}") from error

@@ -43,7 +43,7 @@ def for_all(
     """Do it, or show what would be done."""
     body = {"filter": wanted, **(said or {})}
     if not (dry_run or yes) and can_be_asked() and sys.stdout.isatty():
-        _ask_first(verb, _summed(_rounds(api, verb, {**body, "dry_run": True}, key=None, limit=limit)))
+        _ask_first(verb, _summed(_rounds(api, verb, {**body, "dry_run": True}, key=key, limit=limit)))
     total = _summed(_rounds(api, verb, {**body, "dry_run": dry_run}, key=key, limit=limit))
     if as_json:
         print_json(total)

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from common.domain.errors import Unavailable
+from common.domain.errors import Overloaded
 
 _READINGS_MAX: Final = 2
 _WAIT_SECONDS: Final = 10.0
@@ -19,12 +19,12 @@ class ReadingTurns:
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[None]:
-        """Wait for a turn and hold it; raises Unavailable when none comes in time."""
+        """Wait for a turn and hold it; raises Overloaded when none comes in time."""
         try:
             async with asyncio.timeout(_WAIT_SECONDS):
                 await self._free.acquire()
         except TimeoutError:
-            raise Unavailable("too many readings at once") from None
+            raise Overloaded("too many readings at once") from None
         try:
             yield
         finally:

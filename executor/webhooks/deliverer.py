@@ -10,6 +10,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Mapping
+from typing import Final
 
 import asyncpg
 import httpx
@@ -29,6 +30,9 @@ from executor.webhooks.post import Poster
 from executor.webhooks.record import Claim, Note, WebhookRecord
 
 logger = logging.getLogger(__name__)
+
+_ROUND: Final = "deliver_webhooks"
+"""As the metric of failed sweeps calls it."""
 
 
 class Deliverer:
@@ -74,12 +78,14 @@ class Deliverer:
             try:
                 await self._start_due(poster, deliveries)
             except Unavailable as error:
+                SWEEP_FAILURES.add(_ROUND)
                 logger.debug("webhooks_postponed", extra={"reason": str(error)})
             except asyncpg.PostgresError as error:
+                SWEEP_FAILURES.add(_ROUND)
                 logger.error("webhooks_failed", extra={"reason": str(error)})
             except Exception:
                 # Whatever one end holds, the service goes on; what was claimed comes again after its lease.
-                SWEEP_FAILURES.add("deliver_webhooks")
+                SWEEP_FAILURES.add(_ROUND)
                 logger.exception("webhooks_broken")
             # Stopped at the latest after a tick; what was claimed then is delivered all the same.
             try:

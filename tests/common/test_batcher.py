@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from common.batcher import Batcher, Gatherer
-from common.domain.errors import Unavailable
+from common.domain.errors import Overloaded
 
 
 class Server:
@@ -116,7 +116,7 @@ async def test_what_is_too_much_is_refused_at_once_and_as_a_whole_until_there_is
         await server.asked.wait()
         second = asyncio.create_task(batcher.submit_all([2, 3, 4]))
         await asyncio.sleep(0)
-        with pytest.raises(Unavailable, match="3 wait already, at most 4"):
+        with pytest.raises(Overloaded, match="3 wait already, at most 4"):
             await batcher.submit_all([5, 6])
         last = asyncio.create_task(batcher.submit(7))
         await asyncio.sleep(0)

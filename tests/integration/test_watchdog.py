@@ -46,3 +46,15 @@ async def test_a_pool_that_nobody_can_have_keeps_no_other_from_its_queue(
     async with await aio_pika.connect(amqp_url) as connection:
         channel = await connection.channel()
         assert (await channel.get_queue(pool_queue("gpu"), ensure=True)).name == "worker.gpu"
+
+
+async def test_no_worker_crowds_out_the_pools_of_the_others(
+    protocol: Protocol, database_url: str, amqp_url: str
+) -> None:
+    await protocol.register("another", pools=[f"junk-{number:04}" for number in range(3000)])
+    await protocol.register("later", pools=["zinc"])
+    async with watching(database_url, amqp_url) as watchdog:
+        await watchdog.pools.prepare_pools()
+    async with await aio_pika.connect(amqp_url) as connection:
+        channel = await connection.channel()
+        assert (await channel.get_queue(pool_queue("zinc"), ensure=True)).name == "worker.zinc"

@@ -4,8 +4,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 
 import httpx
 import pytest
@@ -113,21 +111,9 @@ async def test_only_what_may_pass_another_time_is_retried(
     assert outcome.retryable == retryable
 
 
-async def test_retry_after_is_honoured_as_seconds_and_as_a_date(
-    runner: HttpRunner, server: Server, call: Call
-) -> None:
-    async def delay_after(value: str) -> float | None:
-        server.says("503 Service Unavailable", b"", f"Retry-After: {value}")
-        return failed_in(await runner.run(call)).delay_seconds
-
-    assert await delay_after("120") == 120
-    assert await delay_after("soon") is None
-    assert await delay_after("-5") is None
-    in_a_minute = await delay_after(format_datetime(datetime.now(UTC) + timedelta(minutes=1), usegmt=True))
-    assert in_a_minute is not None
-    assert 50 < in_a_minute <= 60
-    assert await delay_after("Thu, 01 Jan 1970 00:00:00 GMT") == 0
-    assert await delay_after("9" * 400) is not None
+async def test_retry_after_is_honoured(runner: HttpRunner, server: Server, call: Call) -> None:
+    server.says("503 Service Unavailable", b"", "Retry-After: 120")
+    assert failed_in(await runner.run(call)).delay_seconds == 120
 
 
 async def test_what_is_not_json_fails_for_good(runner: HttpRunner, server: Server, call: Call) -> None:
