@@ -17,7 +17,13 @@ from tests.worker.waiting import unreaped, until
 from worker.runners import Call, RunLimits, StopRequest
 from worker.runners.guardian import Guardian
 
-_ON_BOTH_LOOPS = {"test_child", "test_command"}
+_ON_BOTH_LOOPS = {
+    "test_child_calls",
+    "test_child_lives",
+    "test_child_output",
+    "test_child_stops",
+    "test_command",
+}
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:

@@ -1,0 +1,190 @@
+"""The children themselves: they are used again, as many as there are places, and replaced when they die."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.worker.children import pid_of
+from tests.worker.conftest import MakeCall, MakeModule
+from tests.worker.waiting import failed_in, failure_in, gone, has_text, pids_in, result_of, until
+from worker.runners import RunLimits
+from worker.runners.child_pool import ChildRunner
+from worker.runners.guardian import Guardian
+
+ACTIONS = """
+import os, signal, struct, sys, time
+from worker import Context, PermanentError, action
+
+@action("pid")
+def pid() -> int:
+    return os.getpid()
+
+@action("add")
+def add(a: int, b: int) -> int:
+    return a + b
+
+@action("raise")
+def raise_():
+    raise PermanentError("never")
+
+@action("exit")
+def exit_(code: int, how: str):
+    print("last words")
+    if how == "signal":
+        os.kill(os.getpid(), code)
+    if how == "sys":
+        sys.exit(code)
+    os._exit(code)
+
+@action("close")
+def close():
+    for fd in range(3, 64):
+        try:
+            os.close(fd)
+        except OSError:
+            pass
+    time.sleep(1000)
+
+@action("babble")
+def babble(length: int):
+    # The socket to the worker is the first descriptor after the usual three that is a socket.
+    fd = next(fd for fd in range(3, 64) if os.path.exists(f"/proc/self/fd/{fd}")
+              and os.readlink(f"/proc/self/fd/{fd}").startswith("socket:"))
+    os.write(fd, struct.pack("!I", length) + b"x" * 1000)
+    time.sleep(1000)
+
+@action("until")
+def until(context: Context, path: str):
+    with open(path, "a") as file:
+        file.write(f"{os.getpid()}\\n")
+    while not os.path.exists(path + ".go"):
+        context.check_cancelled()
+        time.sleep(0.01)
+    return "whole"
+
+@action("environment")
+def environment():
+    return os.environ.get("PYTHONPATH")
+"""
+
+
+@pytest.fixture
+def module(make_module: MakeModule) -> str:
+    return make_module(ACTIONS)
+
+
+@pytest.fixture
+async def runner(module: str, limits: RunLimits, guardian: Guardian) -> AsyncIterator[ChildRunner]:
+    runner = ChildRunner([module], size=2, limits=limits, guardian=guardian)
+    yield runner
+    await runner.close()
+
+
+def let_go(path: Path) -> None:
+    Path(f"{path}.go").touch()
+
+
+async def test_a_child_is_used_again_and_ends_with_the_runner(
+    runner: ChildRunner, make_call: MakeCall
+) -> None:
+    pid = await pid_of(runner, make_call)
+    failed_in(await runner.run(make_call("raise")))
+    assert await pid_of(runner, make_call) == pid
+    assert pid != os.getpid()
+    await runner.close()
+    await gone([pid])
+
+
+async def test_two_calls_at_once_run_in_two_children_and_a_third_waits(
+    runner: ChildRunner, make_call: MakeCall, tmp_path: Path
+) -> None:
+    path = tmp_path / "pids"
+    running = [asyncio.create_task(runner.run(make_call("until", path=str(path)))) for _ in range(3)]
+    await until(lambda: len(pids_in(path, 2)) == 2)
+    assert len(set(pids_in(path, 2))) == 2
+    let_go(path)
+    assert [result_of(await each) for each in running] == ['"whole"'] * 3
+    assert len(set(pids_in(path, 3))) == 2
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "words"),
+    [("os", 3, "exit code 3"), ("signal", signal.SIGSEGV, "SIGSEGV"), ("signal", signal.SIGKILL, "SIGKILL")],
+)
+async def test_a_child_that_dies_is_a_failure_that_may_be_retried_and_is_replaced(
+    runner: ChildRunner, make_call: MakeCall, how: str, code: int, words: str
+) -> None:
+    pid = await pid_of(runner, make_call)
+    report = await runner.run(make_call("exit", how=how, code=int(code)))
+    outcome = failed_in(report)
+    assert outcome.failure.type == "ProcessDied"
+    assert words in outcome.failure.message
+    assert (words == "SIGKILL") == ("memory ran out" in outcome.failure.message)
+    assert outcome.retryable
+    assert report.log == "last words\n"
+    assert await pid_of(runner, make_call) != pid
+
+
+async def test_sys_exit_is_a_failure_and_the_child_lives(runner: ChildRunner, make_call: MakeCall) -> None:
+    pid = await pid_of(runner, make_call)
+    assert failure_in(await runner.run(make_call("exit", how="sys", code=3))).type == "SystemExit"
+    assert await pid_of(runner, make_call) == pid
+
+
+async def test_a_child_killed_while_idle_is_replaced_unseen(runner: ChildRunner, make_call: MakeCall) -> None:
+    pid = await pid_of(runner, make_call)
+    os.kill(pid, signal.SIGKILL)
+    await gone([pid])
+    await asyncio.sleep(0)
+    assert await pid_of(runner, make_call) != pid
+
+
+async def test_a_child_that_cuts_its_line_is_killed(runner: ChildRunner, make_call: MakeCall) -> None:
+    async with asyncio.timeout(10):
+        outcome = failed_in(await runner.run(make_call("close")))
+    assert outcome.failure.type == "ProcessDied"
+    assert "closed its connection" in outcome.failure.message
+
+
+@pytest.mark.parametrize("length", [1000, 4_000_000_000])
+async def test_a_child_that_sends_what_is_no_message_is_killed_and_its_words_are_not_kept(
+    runner: ChildRunner, make_call: MakeCall, length: int
+) -> None:
+    async with asyncio.timeout(10):
+        outcome = failed_in(await runner.run(make_call("babble", length=length)))
+    assert outcome.failure.type == "ProcessDied"
+    assert "wrote to the worker's socket" in outcome.failure.message
+
+
+async def test_the_start_of_a_child_does_not_count_as_running_time(
+    make_module: MakeModule, make_call: MakeCall, limits: RunLimits, guardian: Guardian
+) -> None:
+    module = make_module("import time\ntime.sleep(0.4)\n" + ACTIONS)
+    runner = ChildRunner([module], size=1, limits=limits, guardian=guardian)
+    try:
+        assert result_of(await runner.run(make_call("add", a=1, b=1, timeout_seconds=0.4))) == "2"
+    finally:
+        await runner.close()
+
+
+async def test_a_signal_that_the_worker_did_not_send_stops_nothing(
+    runner: ChildRunner, make_call: MakeCall, tmp_path: Path
+) -> None:
+    # A service manager signals every process of a service: running work may end by itself then.
+    path = tmp_path / "pids"
+    running = asyncio.create_task(runner.run(make_call("until", path=str(path))))
+    await until(lambda: has_text(path))
+    os.kill(pids_in(path, 1)[0], signal.SIGTERM)
+    let_go(path)
+    assert result_of(await running) == '"whole"'
+
+
+async def test_a_child_inherits_no_pythonpath_of_ours(
+    runner: ChildRunner, make_call: MakeCall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    assert result_of(await runner.run(make_call("environment"))) == "null"
