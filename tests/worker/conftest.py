@@ -22,7 +22,8 @@ _ON_BOTH_LOOPS = {
     "test_child_lives",
     "test_child_output",
     "test_child_stops",
-    "test_command",
+    "test_command_ends",
+    "test_command_results",
 }
 
 
