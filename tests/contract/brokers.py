@@ -48,6 +48,10 @@ def numbered(routing_key: str, count: int, *, exchange: str = "") -> list[Outgoi
     return [message(routing_key, str(number).encode(), exchange=exchange) for number in range(count)]
 
 
+def numbered_bodies(*numbers: int) -> list[bytes]:
+    return [str(number).encode() for number in numbers]
+
+
 def bodies(deliveries: Sequence[Delivery]) -> list[bytes]:
     return [delivery.body for delivery in deliveries]
 

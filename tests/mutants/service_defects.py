@@ -40,7 +40,7 @@ SERVICE_DEFECTS: Final = (
         before='"x-single-active-consumer": True',
         after='"x-single-active-consumer": False',
         caught_by=(
-            "tests/contract/test_broker_consumer.py::test_one_consumer_at_a_time_takes_requests_and_the_next_begins_with_what_was_left",
+            "tests/contract/test_broker_deliveries.py::test_one_consumer_at_a_time_takes_requests_and_the_next_begins_with_what_was_left",
         ),
     ),
     Defect(
