@@ -139,7 +139,7 @@ SERVICE_DEFECTS: Final = (
         before="            self._acknowledge_long_runs()\n",
         after="",
         caught_by=(
-            f"{_E2E}/test_long_runs.py::test_a_run_of_several_acknowledgement_timeouts_runs_once_and_so_do_its_neighbours",
+            f"{_E2E}/test_long_run_acknowledgements.py::test_a_run_of_several_acknowledgement_timeouts_runs_once_and_so_do_its_neighbours",
         ),
     ),
 )
