@@ -107,6 +107,50 @@ BEGIN
 END
 $$;
 
+-- misfits: the fields that no definition can have, of those that a worker declares. Its account calls the
+-- statements itself: what services and people could not read again must not get in here. The rules are those of
+-- `common.action_definition`.
+CREATE FUNCTION turnstile.misfits(in_definitions jsonb)
+RETURNS TABLE (ref text, field text)
+LANGUAGE sql
+IMMUTABLE
+SET search_path = public, pg_temp
+AS $$
+    SELECT d.ref, c.field
+    FROM jsonb_populate_recordset(NULL::action, in_definitions) d
+    CROSS JOIN LATERAL (VALUES
+        ('ref', d.ref ~ '^[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}$'),
+        ('entrypoint', CASE
+            WHEN jsonb_typeof(d.entrypoint) = 'array' THEN
+                d.runner = 'command' AND d.entrypoint <> '[]'
+                AND NOT EXISTS (SELECT FROM jsonb_array_elements(d.entrypoint) w WHERE jsonb_typeof(w.value) <> 'string')
+            WHEN d.entrypoint IS NULL THEN d.runner = 'python'
+            WHEN d.runner = 'http' THEN jsonb_typeof(d.entrypoint) = 'string' AND d.entrypoint #>> '{}' ~ '^https?://'
+            ELSE d.runner = 'python' AND jsonb_typeof(d.entrypoint) = 'string' END),
+        ('max_concurrent', d.max_concurrent <= 1000000),
+        ('concurrency_key', (d.concurrency_key IS NULL) = (d.concurrency_key_path IS NULL)),
+        ('concurrency_key', d.concurrency_key ~ '^(/([^~/]|~0|~1)*)+$'),
+        ('concurrency_key', d.concurrency_key_path = ARRAY(
+            SELECT replace(replace(s.step, '~1', '/'), '~0', '~')
+            FROM regexp_split_to_table(substr(d.concurrency_key, 2), '/') WITH ORDINALITY s(step, place)
+            ORDER BY s.place)),
+        ('timeout', d.timeout_seconds BETWEEN 0 AND 316224000),
+        ('ttl', d.ttl_seconds BETWEEN 0 AND 316224000),
+        ('keep_for', d.keep_for_seconds BETWEEN 0 AND 316224000),
+        ('keep_count', d.keep_count <= 1000000000),
+        ('retry.max_attempts', d.retry_max_attempts <= 1000),
+        ('retry.delay', d.retry_delay_seconds BETWEEN 0 AND 316224000),
+        ('retry.factor', d.retry_factor BETWEEN 1 AND 100),
+        ('retry.max_delay', d.retry_max_delay_seconds BETWEEN 0 AND 316224000),
+        ('retry.jitter', d.retry_jitter BETWEEN 0 AND 1),
+        ('max_reclaims', d.max_reclaims <= 1000),
+        ('pool', d.pool ~ '^[A-Za-z0-9_-]{1,64}$' AND d.pool <> 'retry'),
+        ('max_queued', d.max_queued <= 1000000000),
+        ('callback_url', d.callback_url ~* '^https?://[^[:space:]]+$' AND length(d.callback_url) <= 2048)
+    ) c(field, fits)
+    WHERE NOT c.fits
+$$;
+
 -- register_actions: store what is lacking, change nothing that is there: the limit in the database wins
 -- over what a worker declares. Returns the definitions now in force.
 CREATE FUNCTION turnstile.register_actions(in_definitions jsonb)
@@ -115,7 +159,14 @@ LANGUAGE plpgsql
 SECURITY DEFINER
 SET search_path = public, pg_temp
 AS $$
+DECLARE
+    misfit record;
 BEGIN
+    SELECT * INTO misfit FROM turnstile.misfits(in_definitions) LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'action %: no definition has such a value in %', left(misfit.ref, 200), misfit.field
+            USING ERRCODE = 'check_violation';
+    END IF;
     PERFORM turnstile.store_actions(in_definitions, true, 'worker');
     RETURN QUERY
     SELECT a.* FROM action a

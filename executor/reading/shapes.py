@@ -80,6 +80,10 @@ class ActionShape(ActionDefinition):
     """An action as it is stored. Durations are seconds."""
 
     id: int
+    callback_url: str | None = Field(
+        default=None, description="Where ends are POSTed to, unless the request says where."
+    )
+    """As it stands: it is checked when something is POSTed to it."""
     created_at: AwareDatetime
     updated_at: AwareDatetime
 
