@@ -107,7 +107,7 @@ class System:
             await service.ready()
         return service
 
-    async def start_worker(self, actions: str, **settings: str) -> Service:
+    async def start_worker(self, actions: str, *, wait: bool = True, **settings: str) -> Service:
         """Start one more worker for the actions of a module and wait until it serves."""
         port = free_port()
         name = f"worker-{len(self.workers)}"
@@ -118,7 +118,8 @@ class System:
             {"TURNSTILE_WORKER_HTTP_PORT": str(port), "TURNSTILE_WORKER_NAME": name, **settings},
         )
         self.workers.append(service)
-        await service.ready()
+        if wait:
+            await service.ready()
         return service
 
     async def _start(
