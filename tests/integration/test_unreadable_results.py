@@ -21,6 +21,7 @@ def nested(levels: int) -> str:
 
 KEPT = {"deepest": nested(196), "longest": "9" * 4300}
 TOO_DEEP_FOR_ANY_WRITER = nested(1500)
+TOO_DEEP_FOR_ANY_READER = nested(100_000)
 LEFT_OUT = {
     "too deep in a page": nested(197),
     "too deep in a message": nested(200),
@@ -91,7 +92,7 @@ async def test_an_end_frees_its_slot_whatever_its_result_is(protocol: Protocol) 
         ended = read(delivered(message, with_result(message, text)))
         assert (ended.execution_id, ended.attempt) == (execution_id, 1)
     with pytest.raises(Refusal, match="not JSON"):
-        read(delivered(message, with_result(message, TOO_DEEP_FOR_ANY_WRITER)))
+        read(delivered(message, with_result(message, TOO_DEEP_FOR_ANY_READER)))
 
 
 async def test_an_error_of_any_length_is_told_shortened(protocol: Protocol) -> None:
