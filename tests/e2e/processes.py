@@ -107,8 +107,14 @@ class System:
             await service.ready()
         return service
 
-    async def start_worker(self, actions: str, *, wait: bool = True, **settings: str) -> Service:
+    async def start_worker(self, actions: str, **settings: str) -> Service:
         """Start one more worker for the actions of a module and wait until it serves."""
+        service = await self.launch_worker(actions, **settings)
+        await service.ready()
+        return service
+
+    async def launch_worker(self, actions: str, **settings: str) -> Service:
+        """Start one more worker, which may end before it serves."""
         port = free_port()
         name = f"worker-{len(self.workers)}"
         service = await self._start(
@@ -118,8 +124,6 @@ class System:
             {"TURNSTILE_WORKER_HTTP_PORT": str(port), "TURNSTILE_WORKER_NAME": name, **settings},
         )
         self.workers.append(service)
-        if wait:
-            await service.ready()
         return service
 
     async def _start(

@@ -61,8 +61,8 @@ async def test_an_execution_that_kills_its_workers_ends_abandoned_and_frees_its_
         ids = [item["id"] for item in (await http.post("/executions", json=steps)).json()["items"]]
         for _ in range(2):
             await asyncio.wait_for(worker.process.wait(), 30)
-            # It may have died of it again before anybody saw it ready.
-            worker = await system.start_worker("tests.e2e.actions", wait=False)
+            # It may die of it again before anybody sees it ready.
+            worker = await system.launch_worker("tests.e2e.actions")
         await history.ended(2)
         first, second = [(await http.get(f"/executions/{i}")).json() for i in ids]
     assert first["status"] == "abandoned"
