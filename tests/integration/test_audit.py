@@ -23,7 +23,9 @@ from tests.integration.protocol import OneConnection, Protocol, connected
 from tests.integration.served import serve
 from worker.record import Claim
 
-BOUNDS = AuditBounds.of(ExecutorSettings())
+# However long the tests take: the scene grows older from the first to the last.
+PATIENT = ExecutorSettings(dispatch_timeout=3600, settle_timeout=3600, stop_timeout=3600)
+BOUNDS = AuditBounds.of(PATIENT)
 
 
 @asynccontextmanager
@@ -247,7 +249,7 @@ async def test_the_route_says_what_was_found_and_bounds_its_examples(scene_url: 
     connection = await asyncpg.connect(scene_url)
     await connection.execute("UPDATE action_queue SET depth = depth + 5, updated_at = now()")
     await connection.close()
-    async with serve(scene_url) as api:
+    async with serve(scene_url, PATIENT) as api:
         found = await api.get("/audit", examples=1)
         (depth,) = [check for check in found["checks"] if check["faults"]]
         assert (found["clean"], depth["name"], depth["rows"], depth["faults"]) == (False, "queue_depth", 2, 2)
