@@ -13,7 +13,7 @@ from collections.abc import Callable
 from aio_pika.abc import AbstractChannel
 from aio_pika.exceptions import ChannelNotFoundEntity
 
-from common.broker.topology import QueueType, declare_worker, worker_queues
+from common.broker.topology import QueueType, declare_own_queue, declare_workers, worker_queues
 from common.domain.identifiers import WorkerId
 
 logger = logging.getLogger(__name__)
@@ -23,7 +23,6 @@ class OwnQueue:
     """The queue of one worker id; several connections declare it."""
 
     def __init__(self, worker_id: WorkerId, queue_type: QueueType) -> None:
-        self._worker_id = worker_id
         self._queue_type: QueueType = queue_type
         self._names = deque(worker_queues(worker_id))
         self._on_moved: Callable[[str], None] = lambda _: None
@@ -39,9 +38,11 @@ class OwnQueue:
 
     async def declare(self, channel: AbstractChannel) -> None:
         """Create it; where its node is down, raise what the broker said, and be another queue from now on."""
+        # What the workers share may go in the middle of this, which says nothing about this queue's node.
+        await declare_workers(channel, queue_type=self._queue_type)
         name = self.name
         try:
-            await declare_worker(channel, self._worker_id, queue=name, queue_type=self._queue_type)
+            await declare_own_queue(channel, name)
         except ChannelNotFoundEntity:
             if name == self.name:
                 self._names.rotate(-1)

@@ -105,26 +105,25 @@ async def ensure_pool(channel: AbstractChannel, pool: str, *, queue_type: QueueT
     await _unless_there(channel, look, lambda: declare_pool(channel, pool, queue_type=queue_type))
 
 
-async def declare_worker(
-    channel: AbstractChannel,
-    worker_id: str,
-    *,
-    queue: str | None = None,
-    queue_type: QueueType = "quorum",
-    expires_ms: int = WORKER_QUEUE_EXPIRES_MS,
-) -> None:
-    """Create what the workers share where it is missing, and one worker's own queue.
-
-    That one is gone `expires_ms` after the worker. `queue`: one of `worker_queues`. Bound nowhere, since a
-    name that one may create, bind and consume from is an exchange just as well, on which to publish anything.
-    """
+async def declare_workers(channel: AbstractChannel, *, queue_type: QueueType = "quorum") -> None:
+    """Create what the workers share where it is missing."""
     await _unless_there(
         channel, lambda: _look_for_shared(channel), lambda: _declare_shared(channel, queue_type)
     )
+
+
+async def declare_own_queue(
+    channel: AbstractChannel, queue: str, *, expires_ms: int = WORKER_QUEUE_EXPIRES_MS
+) -> None:
+    """Create one worker's own queue, one of `worker_queues`; it is gone `expires_ms` after the worker.
+
+    Bound nowhere, since a name that one may create, bind and consume from is an exchange just as well, on
+    which to publish anything.
+    """
     # Classic whatever the setting: a Raft group per process start is a waste for cancels, and RabbitMQ 3.10
     # ends the connection of whoever publishes to a quorum queue while it expires.
     arguments = _arguments("classic") | {"x-expires": expires_ms}
-    await channel.declare_queue(queue or worker_queue(worker_id), durable=True, arguments=arguments)
+    await channel.declare_queue(queue, durable=True, arguments=arguments)
 
 
 async def _look_for_shared(channel: AbstractChannel) -> None:

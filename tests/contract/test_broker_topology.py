@@ -17,7 +17,8 @@ QUEUE_TYPES: list[QueueType] = ["quorum", "classic"]
 
 
 async def _declare_all(publisher: Publisher, queue_type: QueueType) -> None:
-    await publisher.declare(partial(topology.declare_worker, worker_id="w1", queue_type=queue_type))
+    await publisher.declare(partial(topology.declare_workers, queue_type=queue_type))
+    await publisher.declare(partial(topology.declare_own_queue, queue="worker.w1"))
     await publisher.declare(partial(topology.declare_pool, pool="default", queue_type=queue_type))
     await publisher.declare(partial(topology.declare_executor, queue_type=queue_type))
 
@@ -106,7 +107,7 @@ async def test_requests_given_back_are_handed_out_again_in_order_and_before_late
 async def test_a_workers_queue_goes_some_time_after_the_worker(amqp_url: str) -> None:
     publisher = Publisher(amqp_url, name="pub")
     async with running(publisher):
-        await publisher.declare(partial(topology.declare_worker, worker_id="w1", expires_ms=500))
+        await publisher.declare(partial(topology.declare_own_queue, queue="worker.w1", expires_ms=500))
         await until_ready(amqp_url, topology.worker_queue("w1"), 0)
         async with asyncio.timeout(DEADLINE_SECONDS):
             while await publisher.publish([message("worker.w1")]) == [CONFIRMED]:

@@ -10,7 +10,7 @@ import worker.own_queue
 from common.broker.consumer import ConsumerConnection
 from common.broker.delivery import Publication
 from common.broker.publisher import Publisher
-from common.broker.topology import declare_worker
+from common.broker.topology import declare_own_queue, declare_workers
 from common.domain.identifiers import WorkerId
 from common.envelopes import cancel_message
 from common.messages import ExecutionCancel
@@ -21,14 +21,12 @@ from worker.own_queue import OwnQueue
 async def test_where_the_queues_node_is_down_another_queue_takes_its_place_for_all_who_declare_it(
     amqp_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def declare_where_it_lives(
-        channel: AbstractChannel, *arguments: Any, queue: str, **named: Any
-    ) -> None:
+    async def declare_where_it_lives(channel: AbstractChannel, queue: str) -> None:
         if queue == "worker.w1":
             raise ChannelNotFoundEntity("home node is down or inaccessible")
-        await declare_worker(channel, *arguments, queue=queue, **named)
+        await declare_own_queue(channel, queue)
 
-    monkeypatch.setattr(worker.own_queue, "declare_worker", declare_where_it_lives)
+    monkeypatch.setattr(worker.own_queue, "declare_own_queue", declare_where_it_lives)
     own = OwnQueue(WorkerId("w1"), "quorum")
     moved: list[str] = []
     consumer = ConsumerConnection(amqp_url, name="con")
@@ -47,3 +45,24 @@ async def test_where_the_queues_node_is_down_another_queue_takes_its_place_for_a
         words = cancel_message(ExecutionCancel(execution_id=1, attempt=1), worker_id="w1")
         assert await publisher.publish([words]) == [Publication.CONFIRMED]
         assert bodies(await take(queue, 1)) == [words.body]
+
+
+async def test_a_shared_queue_that_goes_while_it_is_declared_moves_no_worker_s_own(
+    amqp_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = 0
+
+    async def lose_one_first(channel: AbstractChannel, **named: Any) -> None:
+        nonlocal losses
+        if not losses:
+            losses += 1
+            raise ChannelNotFoundEntity("no queue 'executions.dead_letters'")
+        await declare_workers(channel, **named)
+
+    monkeypatch.setattr(worker.own_queue, "declare_workers", lose_one_first)
+    own = OwnQueue(WorkerId("w1"), "quorum")
+    consumer = ConsumerConnection(amqp_url, name="con")
+    queue = consumer.subscribe(own.name, prefetch=10, declare=own.declare)
+    async with running(consumer):
+        await until(lambda: queue.ready)
+    assert (losses, own.name) == (1, "worker.w1")
