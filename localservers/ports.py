@@ -22,7 +22,7 @@ _LOWEST = 10_240
 _TRIES = 1_000
 _EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _EPHEMERAL_START_BY_DEFAULT = 32_768
-_RESERVED_MAX = 100
+_RESERVED_MAX = 32
 _reservations: Final[deque[int]] = deque()
 """File descriptors, of the latest picks; each reservation ends with this process, however it ends."""
 
