@@ -146,7 +146,7 @@ AS $$
         ('max_reclaims', d.max_reclaims <= 1000),
         ('pool', d.pool ~ '^[A-Za-z0-9_-]{1,64}$' AND d.pool <> 'retry'),
         ('max_queued', d.max_queued <= 1000000000),
-        ('callback_url', d.callback_url ~* '^https?://[^[:space:]]+$' AND length(d.callback_url) <= 2048)
+        ('callback_url', d.callback_url ~* '^https?://[^[:space:]/?#@]+([/?#][^[:space:]]*)?$' AND length(d.callback_url) <= 2048)
     ) c(field, fits)
     WHERE NOT c.fits
 $$;

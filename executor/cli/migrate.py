@@ -50,12 +50,13 @@ async def _migrate(url: str, *, wait_seconds: float) -> None:
 
     deadline = asyncio.get_running_loop().time() + wait_seconds
     database = Database(url, application_name="turnstile migrate", connections_max=1)
+    interruption: BaseException | None = None
     while True:
         try:
             async with asyncio.timeout_at(deadline):
                 await database.open()
         except TimeoutError:
-            reason = database.last_error
+            reason = database.last_error or interruption
             raise CommandFailed(
                 f"TURNSTILE_DATABASE_URL: {shown_url(url)} cannot be reached: {reason}",
                 exit_code=EXIT_UNREACHABLE,
@@ -81,6 +82,9 @@ async def _bring_up_to_date(url: str) -> BaseException | None:
 
     try:
         await bring_up_to_date(url)
+    except asyncpg.ReadOnlySQLTransactionError as error:
+        # A service waits for a standby to be promoted; who migrates has named the wrong database.
+        raise _migration_failed(error) from error
     except CONNECTION_TROUBLE as error:
         return error
     except DBAPIError as error:

@@ -39,3 +39,14 @@ def test_a_role_that_does_not_own_the_protocol_is_told_what_it_lacks(
     assert ended.exit_code == EXIT_FAILED
     assert "the migration failed: must be owner of schema turnstile" in ended.err
     assert "run it as the role that owns" in ended.err
+
+
+def test_a_database_that_takes_no_changes_is_said_at_once(
+    alone: CommandLines, postgresql: DatabaseServer, database_url: str
+) -> None:
+    name = urlsplit(database_url).path[1:]
+    postgresql.execute("COMMENT ON SCHEMA turnstile IS 'an older hash'", name)
+    postgresql.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+    ended = alone.executor("migrate", TURNSTILE_DATABASE_URL=database_url)
+    assert ended.exit_code == EXIT_FAILED
+    assert "in a read-only transaction" in ended.err

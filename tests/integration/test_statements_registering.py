@@ -7,10 +7,8 @@ import asyncpg
 import pytest
 
 from common.action_definition import ActionDefinition, RetryDefinition, action_columns
+from common.domain.durations import SECONDS_MAX
 from tests.integration.protocol import Protocol
-
-SECONDS_MAX = 316_224_000.0
-
 
 MISFITS: list[tuple[str, dict[str, Any]]] = [
     ("ref", {"ref": "a\nb"}),
@@ -31,20 +29,21 @@ MISFITS: list[tuple[str, dict[str, Any]]] = [
     ("concurrency_key", {"concurrency_key_path": ["a"]}),
     ("concurrency_key", {"concurrency_key": "a", "concurrency_key_path": ["a"]}),
     ("concurrency_key", {"concurrency_key": "/a", "concurrency_key_path": ["b"]}),
-    ("timeout", {"timeout_seconds": "Infinity"}),
+    ("timeout", {"timeout_seconds": SECONDS_MAX + 1}),
     ("ttl", {"ttl_seconds": "NaN"}),
     ("keep_for", {"keep_for_seconds": "Infinity"}),
     ("keep_count", {"keep_count": 2_000_000_000}),
     ("retry.max_attempts", {"retry_max_attempts": 1001}),
     ("retry.delay", {"retry_delay_seconds": "-Infinity"}),
     ("retry.factor", {"retry_factor": "NaN"}),
-    ("retry.max_delay", {"retry_max_delay_seconds": "Infinity"}),
+    ("retry.max_delay", {"retry_max_delay_seconds": SECONDS_MAX + 1}),
     ("retry.jitter", {"retry_jitter": 2}),
     ("max_reclaims", {"max_reclaims": 1001}),
     ("pool", {"pool": "gpu\n"}),
     ("pool", {"pool": "retry"}),
     ("max_queued", {"max_queued": 2_000_000_000}),
     ("callback_url", {"callback_url": "file:///etc/passwd"}),
+    ("callback_url", {"callback_url": "https://name:word@example.org/"}),
 ]
 
 
