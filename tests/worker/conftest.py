@@ -15,6 +15,7 @@ import uvloop
 from common.domain.identifiers import Attempt, ExecutionId
 from tests.worker.waiting import unreaped, until
 from worker.runners import Call, RunLimits, StopRequest
+from worker.runners.child_pool import ChildRunner
 from worker.runners.guardian import Guardian
 
 _ON_BOTH_LOOPS = {
@@ -41,6 +42,19 @@ MakeCall = Callable[..., Call]
 @pytest.fixture
 def limits() -> RunLimits:
     return RunLimits(grace_seconds=0.3, result_bytes_max=100_000, log_bytes_max=10_000)
+
+
+@pytest.fixture
+def module(request: pytest.FixtureRequest, make_module: MakeModule) -> str:
+    """The name of a module that holds the `ACTIONS` of whoever asks."""
+    return make_module(request.module.ACTIONS)
+
+
+@pytest.fixture
+async def child_runner(module: str, limits: RunLimits, guardian: Guardian) -> AsyncIterator[ChildRunner]:
+    runner = ChildRunner([module], size=2, limits=limits, guardian=guardian)
+    yield runner
+    await runner.close()
 
 
 @pytest.fixture

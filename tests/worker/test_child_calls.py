@@ -1,10 +1,7 @@
 """Plain functions in child processes: what a call is given, and what it brings back."""
 
 import json
-from collections.abc import AsyncIterator
 from dataclasses import replace
-
-import pytest
 
 from tests.worker.conftest import MakeCall, MakeModule
 from tests.worker.waiting import failed_in, failure_in, result_of
@@ -36,45 +33,33 @@ def also_undecorated(a: int) -> int:
 """
 
 
-@pytest.fixture
-def module(make_module: MakeModule) -> str:
-    return make_module(ACTIONS)
-
-
-@pytest.fixture
-async def runner(module: str, limits: RunLimits, guardian: Guardian) -> AsyncIterator[ChildRunner]:
-    runner = ChildRunner([module], size=2, limits=limits, guardian=guardian)
-    yield runner
-    await runner.close()
-
-
-async def test_the_return_value_is_the_result(runner: ChildRunner, make_call: MakeCall) -> None:
-    assert result_of(await runner.run(make_call("add", a=2, b=3))) == "5"
+async def test_the_return_value_is_the_result(child_runner: ChildRunner, make_call: MakeCall) -> None:
+    assert result_of(await child_runner.run(make_call("add", a=2, b=3))) == "5"
 
 
 async def test_wrong_parameters_fail_for_good_before_the_function_runs(
-    runner: ChildRunner, make_call: MakeCall
+    child_runner: ChildRunner, make_call: MakeCall
 ) -> None:
-    outcome = failed_in(await runner.run(make_call("add", a="many", b=1)))
+    outcome = failed_in(await child_runner.run(make_call("add", a="many", b=1)))
     assert (outcome.failure.type, outcome.retryable) == ("InvalidParameters", False)
     assert outcome.failure.message.startswith("a: Input should be a valid integer")
 
 
 async def test_an_exception_comes_back_with_its_traceback_in_the_log(
-    runner: ChildRunner, make_call: MakeCall
+    child_runner: ChildRunner, make_call: MakeCall
 ) -> None:
-    report = await runner.run(make_call("raise"))
+    report = await child_runner.run(make_call("raise"))
     outcome = failed_in(report)
     assert (outcome.failure.type, outcome.failure.message) == ("PermanentError", "never")
     assert not outcome.retryable
     assert "in raise_" in report.log
 
 
-async def test_a_large_result_and_a_large_output_pass(runner: ChildRunner, make_call: MakeCall) -> None:
-    report = await runner.run(make_call("large", size=99_000))
+async def test_a_large_result_and_a_large_output_pass(child_runner: ChildRunner, make_call: MakeCall) -> None:
+    report = await child_runner.run(make_call("large", size=99_000))
     assert json.loads(result_of(report)) == "x" * 99_000
     assert report.log.endswith("yyy\n")
-    assert failure_in(await runner.run(make_call("large", size=200_000))).type == "ResultTooLarge"
+    assert failure_in(await child_runner.run(make_call("large", size=200_000))).type == "ResultTooLarge"
 
 
 async def test_a_module_that_cannot_be_loaded_is_a_failure_that_says_why(
@@ -90,13 +75,13 @@ async def test_a_module_that_cannot_be_loaded_is_a_failure_that_says_why(
 
 
 async def test_an_entrypoint_needs_no_decorator(
-    runner: ChildRunner, make_call: MakeCall, module: str
+    child_runner: ChildRunner, make_call: MakeCall, module: str
 ) -> None:
     def call(entrypoint: str) -> Call:
         return replace(make_call("elsewhere", a=7), entrypoint=entrypoint)
 
-    assert result_of(await runner.run(call(f"{module}:undecorated"))) == "14"
+    assert result_of(await child_runner.run(call(f"{module}:undecorated"))) == "14"
     # The same action under another entrypoint: the definition was changed meanwhile.
-    assert result_of(await runner.run(call(f"{module}:also_undecorated"))) == "21"
-    assert failure_in(await runner.run(call(f"{module}:nothing"))).type == "ActionsNotFound"
-    assert failure_in(await runner.run(make_call("nowhere"))).type == "ActionsNotFound"
+    assert result_of(await child_runner.run(call(f"{module}:also_undecorated"))) == "21"
+    assert failure_in(await child_runner.run(call(f"{module}:nothing"))).type == "ActionsNotFound"
+    assert failure_in(await child_runner.run(make_call("nowhere"))).type == "ActionsNotFound"

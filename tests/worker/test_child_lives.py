@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -68,38 +67,26 @@ def environment():
 """
 
 
-@pytest.fixture
-def module(make_module: MakeModule) -> str:
-    return make_module(ACTIONS)
-
-
-@pytest.fixture
-async def runner(module: str, limits: RunLimits, guardian: Guardian) -> AsyncIterator[ChildRunner]:
-    runner = ChildRunner([module], size=2, limits=limits, guardian=guardian)
-    yield runner
-    await runner.close()
-
-
 def let_go(path: Path) -> None:
     Path(f"{path}.go").touch()
 
 
 async def test_a_child_is_used_again_and_ends_with_the_runner(
-    runner: ChildRunner, make_call: MakeCall
+    child_runner: ChildRunner, make_call: MakeCall
 ) -> None:
-    pid = await pid_of(runner, make_call)
-    failed_in(await runner.run(make_call("raise")))
-    assert await pid_of(runner, make_call) == pid
+    pid = await pid_of(child_runner, make_call)
+    failed_in(await child_runner.run(make_call("raise")))
+    assert await pid_of(child_runner, make_call) == pid
     assert pid != os.getpid()
-    await runner.close()
+    await child_runner.close()
     await gone([pid])
 
 
 async def test_two_calls_at_once_run_in_two_children_and_a_third_waits(
-    runner: ChildRunner, make_call: MakeCall, tmp_path: Path
+    child_runner: ChildRunner, make_call: MakeCall, tmp_path: Path
 ) -> None:
     path = tmp_path / "pids"
-    running = [asyncio.create_task(runner.run(make_call("until", path=str(path)))) for _ in range(3)]
+    running = [asyncio.create_task(child_runner.run(make_call("until", path=str(path)))) for _ in range(3)]
     await until(lambda: len(pids_in(path, 2)) == 2)
     assert len(set(pids_in(path, 2))) == 2
     let_go(path)
@@ -112,46 +99,50 @@ async def test_two_calls_at_once_run_in_two_children_and_a_third_waits(
     [("os", 3, "exit code 3"), ("signal", signal.SIGSEGV, "SIGSEGV"), ("signal", signal.SIGKILL, "SIGKILL")],
 )
 async def test_a_child_that_dies_is_a_failure_that_may_be_retried_and_is_replaced(
-    runner: ChildRunner, make_call: MakeCall, how: str, code: int, words: str
+    child_runner: ChildRunner, make_call: MakeCall, how: str, code: int, words: str
 ) -> None:
-    pid = await pid_of(runner, make_call)
-    report = await runner.run(make_call("exit", how=how, code=int(code)))
+    pid = await pid_of(child_runner, make_call)
+    report = await child_runner.run(make_call("exit", how=how, code=int(code)))
     outcome = failed_in(report)
     assert outcome.failure.type == "ProcessDied"
     assert words in outcome.failure.message
     assert (words == "SIGKILL") == ("memory ran out" in outcome.failure.message)
     assert outcome.retryable
     assert report.log == "last words\n"
-    assert await pid_of(runner, make_call) != pid
+    assert await pid_of(child_runner, make_call) != pid
 
 
-async def test_sys_exit_is_a_failure_and_the_child_lives(runner: ChildRunner, make_call: MakeCall) -> None:
-    pid = await pid_of(runner, make_call)
-    assert failure_in(await runner.run(make_call("exit", how="sys", code=3))).type == "SystemExit"
-    assert await pid_of(runner, make_call) == pid
+async def test_sys_exit_is_a_failure_and_the_child_lives(
+    child_runner: ChildRunner, make_call: MakeCall
+) -> None:
+    pid = await pid_of(child_runner, make_call)
+    assert failure_in(await child_runner.run(make_call("exit", how="sys", code=3))).type == "SystemExit"
+    assert await pid_of(child_runner, make_call) == pid
 
 
-async def test_a_child_killed_while_idle_is_replaced_unseen(runner: ChildRunner, make_call: MakeCall) -> None:
-    pid = await pid_of(runner, make_call)
+async def test_a_child_killed_while_idle_is_replaced_unseen(
+    child_runner: ChildRunner, make_call: MakeCall
+) -> None:
+    pid = await pid_of(child_runner, make_call)
     os.kill(pid, signal.SIGKILL)
     await gone([pid])
     await asyncio.sleep(0)
-    assert await pid_of(runner, make_call) != pid
+    assert await pid_of(child_runner, make_call) != pid
 
 
-async def test_a_child_that_cuts_its_line_is_killed(runner: ChildRunner, make_call: MakeCall) -> None:
+async def test_a_child_that_cuts_its_line_is_killed(child_runner: ChildRunner, make_call: MakeCall) -> None:
     async with asyncio.timeout(10):
-        outcome = failed_in(await runner.run(make_call("close")))
+        outcome = failed_in(await child_runner.run(make_call("close")))
     assert outcome.failure.type == "ProcessDied"
     assert "closed its connection" in outcome.failure.message
 
 
 @pytest.mark.parametrize("length", [1000, 4_000_000_000])
 async def test_a_child_that_sends_what_is_no_message_is_killed_and_its_words_are_not_kept(
-    runner: ChildRunner, make_call: MakeCall, length: int
+    child_runner: ChildRunner, make_call: MakeCall, length: int
 ) -> None:
     async with asyncio.timeout(10):
-        outcome = failed_in(await runner.run(make_call("babble", length=length)))
+        outcome = failed_in(await child_runner.run(make_call("babble", length=length)))
     assert outcome.failure.type == "ProcessDied"
     assert "wrote to the worker's socket" in outcome.failure.message
 
@@ -168,11 +159,11 @@ async def test_the_start_of_a_child_does_not_count_as_running_time(
 
 
 async def test_a_signal_that_the_worker_did_not_send_stops_nothing(
-    runner: ChildRunner, make_call: MakeCall, tmp_path: Path
+    child_runner: ChildRunner, make_call: MakeCall, tmp_path: Path
 ) -> None:
     # A service manager signals every process of a service: running work may end by itself then.
     path = tmp_path / "pids"
-    running = asyncio.create_task(runner.run(make_call("until", path=str(path))))
+    running = asyncio.create_task(child_runner.run(make_call("until", path=str(path))))
     await until(lambda: has_text(path))
     os.kill(pids_in(path, 1)[0], signal.SIGTERM)
     let_go(path)
@@ -180,7 +171,7 @@ async def test_a_signal_that_the_worker_did_not_send_stops_nothing(
 
 
 async def test_a_child_inherits_no_pythonpath_of_ours(
-    runner: ChildRunner, make_call: MakeCall, monkeypatch: pytest.MonkeyPatch
+    child_runner: ChildRunner, make_call: MakeCall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    assert result_of(await runner.run(make_call("environment"))) == "null"
+    assert result_of(await child_runner.run(make_call("environment"))) == "null"

@@ -2,15 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.worker.conftest import MakeCall, MakeModule
+from tests.worker.conftest import MakeCall
 from tests.worker.waiting import peak_bytes, result_of
 from worker.runners import RunLimits
 from worker.runners.child_pool import ChildRunner
-from worker.runners.guardian import Guardian
 
 ACTIONS = """
 import logging, os, subprocess, sys, threading
@@ -41,24 +39,12 @@ def late():
 """
 
 
-@pytest.fixture
-def module(make_module: MakeModule) -> str:
-    return make_module(ACTIONS)
-
-
-@pytest.fixture
-async def runner(module: str, limits: RunLimits, guardian: Guardian) -> AsyncIterator[ChildRunner]:
-    runner = ChildRunner([module], size=2, limits=limits, guardian=guardian)
-    yield runner
-    await runner.close()
-
-
 async def test_all_that_is_printed_and_logged_is_in_the_log_of_that_run(
-    runner: ChildRunner, make_call: MakeCall, caplog: pytest.LogCaptureFixture
+    child_runner: ChildRunner, make_call: MakeCall, caplog: pytest.LogCaptureFixture
 ) -> None:
     call = make_call("print", text="hello")
     with caplog.at_level(logging.INFO, logger="worker.action"):
-        report = await runner.run(call)
+        report = await child_runner.run(call)
     lines = report.log.splitlines()
     assert lines[:2] == ["hello", "to stderr"]
     assert lines[2].endswith(f"WARNING logged {call.execution_id}")
@@ -66,15 +52,15 @@ async def test_all_that_is_printed_and_logged_is_in_the_log_of_that_run(
     assert lines[4] == "from a command"
     (record,) = [record for record in caplog.records if record.name == "worker.action"]
     assert record.__dict__["execution_id"] == call.execution_id
-    assert (await runner.run(make_call("pid"))).log == ""
+    assert (await child_runner.run(make_call("pid"))).log == ""
 
 
 async def test_a_flood_of_output_takes_no_memory_and_its_end_is_kept(
-    runner: ChildRunner, make_call: MakeCall, limits: RunLimits, caplog: pytest.LogCaptureFixture
+    child_runner: ChildRunner, make_call: MakeCall, limits: RunLimits, caplog: pytest.LogCaptureFixture
 ) -> None:
     before_bytes = peak_bytes()
     with caplog.at_level(logging.INFO, logger="worker.action"):
-        report = await runner.run(make_call("flood", size=100_000_000))
+        report = await child_runner.run(make_call("flood", size=100_000_000))
     assert result_of(report) == "null"
     assert report.log.endswith("ythe end\n")
     assert len(report.log) < limits.log_bytes_max + 100
@@ -83,7 +69,9 @@ async def test_a_flood_of_output_takes_no_memory_and_its_end_is_kept(
     assert len(line) < 20_000
 
 
-async def test_output_after_the_return_is_in_nobodys_log(runner: ChildRunner, make_call: MakeCall) -> None:
-    await runner.run(make_call("late"))
+async def test_output_after_the_return_is_in_nobodys_log(
+    child_runner: ChildRunner, make_call: MakeCall
+) -> None:
+    await child_runner.run(make_call("late"))
     await asyncio.sleep(0.2)
-    assert (await runner.run(make_call("pid"))).log == ""
+    assert (await child_runner.run(make_call("pid"))).log == ""

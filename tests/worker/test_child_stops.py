@@ -7,10 +7,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
-
-import pytest
 
 from common.domain.outcomes import Cancelled, TimedOut
 from tests.worker.children import pid_of
@@ -57,36 +54,24 @@ def poll(context: Context, path: str):
 """
 
 
-@pytest.fixture
-def module(make_module: MakeModule) -> str:
-    return make_module(ACTIONS)
-
-
-@pytest.fixture
-async def runner(module: str, limits: RunLimits, guardian: Guardian) -> AsyncIterator[ChildRunner]:
-    runner = ChildRunner([module], size=2, limits=limits, guardian=guardian)
-    yield runner
-    await runner.close()
-
-
 async def test_a_timeout_ends_a_blocking_function_and_its_commands(
-    runner: ChildRunner, make_call: MakeCall, tmp_path: Path
+    child_runner: ChildRunner, make_call: MakeCall, tmp_path: Path
 ) -> None:
     path = tmp_path / "pids"
-    report = await runner.run(make_call("sleep", path=str(path), timeout_seconds=0.5))
+    report = await child_runner.run(make_call("sleep", path=str(path), timeout_seconds=0.5))
     assert isinstance(report.outcome, TimedOut)
     pids = pids_in(path, 3)
     assert len(pids) == 3
     await gone(pids)
-    assert await pid_of(runner, make_call) not in pids
+    assert await pid_of(child_runner, make_call) not in pids
 
 
 async def test_a_function_that_ignores_the_signal_is_killed_after_the_grace(
-    runner: ChildRunner, make_call: MakeCall, tmp_path: Path, limits: RunLimits
+    child_runner: ChildRunner, make_call: MakeCall, tmp_path: Path, limits: RunLimits
 ) -> None:
     path = tmp_path / "pids"
     call = make_call("deaf", path=str(path))
-    running = asyncio.create_task(runner.run(call))
+    running = asyncio.create_task(child_runner.run(call))
     await until(lambda: has_text(path))
     asked_at = time.monotonic()
     call.stop.ask("cancel", "enough")
@@ -96,11 +81,11 @@ async def test_a_function_that_ignores_the_signal_is_killed_after_the_grace(
 
 
 async def test_a_cancel_is_seen_inside_the_child(
-    runner: ChildRunner, make_call: MakeCall, tmp_path: Path
+    child_runner: ChildRunner, make_call: MakeCall, tmp_path: Path
 ) -> None:
     path = tmp_path / "pids"
     call = make_call("poll", path=str(path))
-    running = asyncio.create_task(runner.run(call))
+    running = asyncio.create_task(child_runner.run(call))
     await until(lambda: has_text(path))
     call.stop.ask("cancel", "no longer needed")
     report = await running
@@ -110,10 +95,10 @@ async def test_a_cancel_is_seen_inside_the_child(
     await gone(pids_in(path, 1))
 
 
-async def test_a_drain_interrupts(runner: ChildRunner, make_call: MakeCall, tmp_path: Path) -> None:
+async def test_a_drain_interrupts(child_runner: ChildRunner, make_call: MakeCall, tmp_path: Path) -> None:
     path = tmp_path / "pids"
     call = make_call("poll", path=str(path))
-    running = asyncio.create_task(runner.run(call))
+    running = asyncio.create_task(child_runner.run(call))
     await until(lambda: has_text(path))
     call.stop.ask("drain", "leaving")
     assert (await running).outcome == Interrupted(kind="drain", reason="leaving")
@@ -134,10 +119,10 @@ async def test_a_cancel_is_obeyed_while_the_child_still_starts(
 
 
 async def test_a_child_killed_while_it_runs_takes_its_group_along(
-    runner: ChildRunner, make_call: MakeCall, tmp_path: Path
+    child_runner: ChildRunner, make_call: MakeCall, tmp_path: Path
 ) -> None:
     path = tmp_path / "pids"
-    running = asyncio.create_task(runner.run(make_call("sleep", path=str(path))))
+    running = asyncio.create_task(child_runner.run(make_call("sleep", path=str(path))))
     await until(lambda: len(pids_in(path, 3)) == 3)
     children = pids_in(path, 3)
     os.kill(child_among(children), signal.SIGKILL)

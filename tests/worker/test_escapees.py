@@ -13,7 +13,7 @@ from typing import Literal
 import pytest
 
 from common.domain.outcomes import Cancelled, TimedOut
-from tests.worker.conftest import MakeCall, MakeModule
+from tests.worker.conftest import MakeCall
 from tests.worker.waiting import failed_in, gone, is_alive, pids_in, result_of, stopped_in, until
 from worker.runners import Call, Interrupted, RunLimits, RunReport
 from worker.runners.assembly import Runners
@@ -30,11 +30,6 @@ def escaping(path: str, mode: str):
 """
 
 Kind = Literal["command", "python"]
-
-
-@pytest.fixture
-def module(make_module: MakeModule) -> str:
-    return make_module(ACTIONS)
 
 
 @pytest.fixture

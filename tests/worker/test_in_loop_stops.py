@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from common.domain.outcomes import Cancelled, TimedOut
-from tests.worker.conftest import MakeCall, MakeModule
+from tests.worker.conftest import MakeCall
 from tests.worker.waiting import until
 from worker.actions import load_actions
 from worker.runners import Interrupted, RunLimits
@@ -48,11 +48,6 @@ async def ignore(release: str = ""):
             pass
     seen.append("released")
 """
-
-
-@pytest.fixture
-def module(make_module: MakeModule) -> str:
-    return make_module(ACTIONS)
 
 
 @pytest.fixture
