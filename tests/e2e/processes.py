@@ -1,7 +1,13 @@
-"""Real executor and worker processes for the tests: started with an environment, awaited, stopped by pid."""
+"""Real executor and worker processes for the tests: started with an environment, awaited, stopped by pid.
+
+They stand alone, as in production: the keeper beside the services of `localservers` would end what a worker
+leaves behind, and no test would see that it was left. The kernel ends them when we die. Where a test has
+failed, their logs stay.
+"""
 
 import asyncio
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -16,6 +22,7 @@ from localservers.ports import free_port
 
 _READY_SECONDS = 30.0
 _STOP_SECONDS = 45.0
+_DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--") if sys.platform == "linux" else ()
 
 FAST = {
     "TURNSTILE_WATCHDOG_INTERVAL": "500ms",
@@ -87,6 +94,8 @@ class System:
     settings: Mapping[str, str]
     executors: list[Service] = field(default_factory=list)
     workers: list[Service] = field(default_factory=list)
+    keeps_logs: bool = False
+    """Set by who knows that a test of it has failed: the folder stays."""
 
     @property
     def http_url(self) -> str:
@@ -139,7 +148,7 @@ class System:
         }
         with log.open("wb") as output:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, *arguments, stdout=output, stderr=output, env=environment
+                *_DIES_WITH_US, sys.executable, *arguments, stdout=output, stderr=output, env=environment
             )
         return Service(name=name, process=process, log=log, http_url=f"http://127.0.0.1:{port}")
 
@@ -154,20 +163,23 @@ async def running(
     actions: str = "tests.e2e.actions",
     settings: Mapping[str, str] | None = None,
 ) -> AsyncIterator[System]:
-    """Run a system for the length of a test; at its end every process is gone."""
-    with tempfile.TemporaryDirectory(prefix="turnstile-e2e-") as folder:
-        system = System(
-            database_url=database_url,
-            amqp_url=amqp_url,
-            folder=Path(folder),
-            settings={**FAST, **(settings or {})},
-        )
-        try:
-            for _ in range(executors):
-                await system.start_executor()
-            for _ in range(workers):
-                await system.start_worker(actions)
-            yield system
-        finally:
-            services = [*system.workers, *system.executors]
-            await asyncio.gather(*(service.stop() for service in services))
+    """Run a system for the length of a test; at its end every process is gone, after success the logs too."""
+    folder = Path(tempfile.mkdtemp(prefix="turnstile-e2e-"))
+    system = System(
+        database_url=database_url, amqp_url=amqp_url, folder=folder, settings={**FAST, **(settings or {})}
+    )
+    try:
+        for _ in range(executors):
+            await system.start_executor()
+        for _ in range(workers):
+            await system.start_worker(actions)
+        yield system
+    except BaseException as failure:
+        system.keeps_logs = True
+        failure.add_note(f"The logs of the services: {folder}")
+        raise
+    finally:
+        services = [*system.workers, *system.executors]
+        await asyncio.gather(*(service.stop() for service in services))
+        if not system.keeps_logs:
+            shutil.rmtree(folder)
