@@ -1,6 +1,4 @@
-"""The worker's statements on the record: claim, finish, hand back, log, register.
-
-Its database role may do nothing else.
+"""The worker's statements on the record: claim, finish, hand back, log, register: all that its role may do.
 
 In: attempts, in batches. Out: a verdict for each. P6 is kept by the statements: each names worker and
 attempt, and requires a live lease. All may be said again after an unknown outcome.

@@ -54,8 +54,8 @@ async def truth(holds: Callable[[], bool], what: str) -> None:
 
 def events_in(batch: bytes) -> list[tuple[str, Any]]:
     """The events of a batch, as a browser would take them apart."""
-    blocks = [block.split("\n") for block in batch.decode().split("\n\n")]
-    fields = [dict(line.split(": ", 1) for line in lines if line) for lines in blocks]
+    blocks = batch.decode().split("\n\n")
+    fields = [dict(line.split(": ", 1) for line in block.split("\n") if line) for block in blocks]
     return [(each["event"], json.loads(each["data"])) for each in fields if "event" in each]
 
 

@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import asyncpg
 
+from executor.decisions import Grants
+
 if TYPE_CHECKING:
     Connection: TypeAlias = asyncpg.Connection[asyncpg.Record]
 else:
@@ -55,3 +57,7 @@ class Reading:
 
     async def column(self, query: str, *arguments: object) -> list[Any]:
         return [row[0] for row in await self.connection.fetch(query, *arguments)]
+
+
+def ids_in(grants: Grants) -> list[int]:
+    return [grant.execution_id for grant in grants.granted]

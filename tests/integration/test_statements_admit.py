@@ -7,7 +7,8 @@ from uuid import uuid4
 import pytest
 
 from common.domain.errors import Code
-from tests.integration.protocol import Protocol, accepted, ids_in, rejected, request
+from tests.integration.protocol import Protocol, accepted, rejected, request
+from tests.integration.reading import ids_in
 
 
 async def test_the_order_given_is_the_order_of_ids_over_all_lines(protocol: Protocol) -> None:

@@ -6,7 +6,8 @@ from contextlib import AsyncExitStack
 import asyncpg
 import pytest
 
-from tests.integration.protocol import Protocol, accepted, connected, ids_in, new_worker, request
+from tests.integration.protocol import Protocol, accepted, connected, new_worker, request
+from tests.integration.reading import ids_in
 from tests.integration.stepping import blocked
 from worker.record import Claim
 

@@ -12,7 +12,8 @@ import pytest_asyncio
 
 from localservers import DatabaseServer
 from tests.integration.page_counts import Cost, cost_of
-from tests.integration.protocol import Protocol, connected, ids_in, request
+from tests.integration.protocol import Protocol, connected, request
+from tests.integration.reading import ids_in
 
 WAITING = 1_000_000
 DEAD = 100_000

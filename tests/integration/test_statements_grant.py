@@ -3,7 +3,8 @@
 import asyncpg
 import pytest
 
-from tests.integration.protocol import Protocol, ids_in
+from tests.integration.protocol import Protocol
+from tests.integration.reading import ids_in
 
 
 async def drained(protocol: Protocol, limit: int | None, count: int) -> list[list[int]]:

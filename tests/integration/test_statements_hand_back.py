@@ -1,6 +1,7 @@
 """hand_back: what a worker gives back stands at the head of its line again, under a new attempt (P2, P6)."""
 
-from tests.integration.protocol import OTHER_WORKER, Protocol, ids_in
+from tests.integration.protocol import OTHER_WORKER, Protocol
+from tests.integration.reading import ids_in
 
 
 async def test_what_is_handed_back_starts_before_those_behind_it(protocol: Protocol) -> None:

@@ -6,7 +6,8 @@ import pytest
 
 from common.domain.identifiers import Attempt, ExecutionId
 from common.domain.states import Status
-from tests.integration.protocol import OTHER_WORKER, Protocol, connected, ids_in, offer
+from tests.integration.protocol import OTHER_WORKER, Protocol, connected, offer
+from tests.integration.reading import ids_in
 from tests.integration.stepping import blocked
 from worker.record import Claim, Finished, Report
 from worker.record import Verdict as Said

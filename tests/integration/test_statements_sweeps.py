@@ -5,7 +5,8 @@ from datetime import UTC, datetime
 import pytest
 
 from common.domain.states import Status
-from tests.integration.protocol import Protocol, connected, ids_in
+from tests.integration.protocol import Protocol, connected
+from tests.integration.reading import ids_in
 
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
 

@@ -12,7 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize
 
 from common.action_definition import ActionDefinition
 from executor.decisions import Accepted, Verdict
-from tests.integration.protocol import Protocol, ids_in, offer
+from tests.integration.protocol import Protocol, offer
+from tests.integration.reading import ids_in
 from tests.stateful.lines import Asked
 from tests.stateful.model import Model
 from tests.stateful.observation import expected, observe

@@ -2,7 +2,7 @@
 
 from hypothesis.stateful import precondition, rule
 
-from tests.integration.protocol import ids_in
+from tests.integration.reading import ids_in
 from tests.stateful.agreement import Agreement
 from tests.stateful.lines import UNSTARTED
 from tests.stateful.requests import some
