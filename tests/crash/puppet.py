@@ -32,7 +32,7 @@ class Puppet:
         )
 
     async def claim(self, mark: str) -> tuple[int, int] | None:
-        """Claim what bears this mark once it was granted; return its id and attempt, None if it was not."""
+        """Claim what bears this mark once it was granted; return id and attempt, None if it is too late."""
         connection = self.ground.connection
 
         async def is_granted() -> bool:
@@ -46,8 +46,8 @@ class Puppet:
         verdict = await connection.fetchval(
             "SELECT verdict FROM turnstile.claim($1, $2, $3)", self.worker_id, [execution_id], [attempt]
         )
-        assert verdict == "claimed"
-        return execution_id, attempt
+        assert verdict in ("claimed", "lease_over")
+        return (execution_id, attempt) if verdict == "claimed" else None
 
     async def finish(self, execution_id: int, attempt: int) -> None:
         """Report the end, and tell nobody."""

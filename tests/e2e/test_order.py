@@ -63,7 +63,7 @@ async def test_a_cancelled_head_middle_and_tail_leave_the_order_of_the_rest(
     body = [
         {
             "action_ref": "record",
-            "parameters": {"file": str(file), "number": n, "seconds": 1.0 if n == 0 else 0},
+            "parameters": {"file": str(file), "number": n, "seconds": 2.0 if n == 0 else 0},
         }
         for n in range(30)
     ]
@@ -98,7 +98,7 @@ async def test_a_delayed_execution_blocks_nobody_and_stands_by_its_ticket_when_d
         history_of(database_url) as history,
         httpx.AsyncClient(base_url=f"{system.http_url}/api/v1") as http,
     ):
-        due_at = datetime.now(UTC) + timedelta(seconds=2)
+        due_at = datetime.now(UTC) + timedelta(seconds=4)
         delayed = body(0, run_at=due_at.isoformat())
         answer = await http.post("/executions", json=[delayed, body(1), body(2)])
         ids = [item["id"] for item in answer.json()["items"]]

@@ -17,7 +17,7 @@ async def test_a_worker_stopped_beyond_its_lease_changes_nothing_when_it_goes_on
     async with scene(database_url, amqp_url, tmp_path, places=4) as here:
         ids = await here.start(seconds=[60.0, 6.0])
         # Its end comes while the process is stopped: its report is the first thing that it would write.
-        ids_ended = await here.start(["async"], seconds=[1.0, 6.0])
+        ids_ended = await here.start(["async"], seconds=[2.0, 6.0])
         here.worker.signal(signal.SIGSTOP)
         lease_ends_at = await here.lease_ends_at()
         await here.system.start_worker(ACTIONS)

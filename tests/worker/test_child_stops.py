@@ -58,7 +58,7 @@ async def test_a_timeout_ends_a_blocking_function_and_its_commands(
     child_runner: ChildRunner, make_call: MakeCall, tmp_path: Path
 ) -> None:
     path = tmp_path / "pids"
-    report = await child_runner.run(make_call("sleep", path=str(path), timeout_seconds=0.5))
+    report = await child_runner.run(make_call("sleep", path=str(path), timeout_seconds=1.5))
     assert isinstance(report.outcome, TimedOut)
     pids = pids_in(path, 3)
     assert len(pids) == 3
