@@ -157,6 +157,7 @@ def test_a_reader_that_goes_away_ends_it_and_leaves_nothing(place: Path) -> None
     assert left_in(place) == []
 
 
+@pytest.mark.whole
 async def test_a_worker_that_ends_by_itself_ends_the_demonstration_with_a_reason(place: Path) -> None:
     async with started(place) as demo:
         await demo.wait_for("running")

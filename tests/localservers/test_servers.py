@@ -74,6 +74,7 @@ async def test_committed_rows_outlive_a_restart_of_postgresql(own: LocalServers,
     assert await query(url, "SELECT answer FROM kept") == 42
 
 
+@pytest.mark.whole
 async def test_what_was_committed_last_outlives_a_crash_of_a_server_that_is_not_durable() -> None:
     with LocalServers.start(durable=False) as quick:
         url = quick.postgresql.url()
@@ -118,6 +119,7 @@ async def test_a_frozen_postgresql_answers_again_after_resume(own: LocalServers)
     await connection.close()
 
 
+@pytest.mark.whole
 async def test_confirmed_messages_outlive_a_kill_of_rabbitmq(own: LocalServers) -> None:
     url = own.rabbitmq.create_vhost("kept")
     await publish(url, b"42")
