@@ -14,6 +14,7 @@ import pytest
 
 from localservers import BrokerServer, DatabaseServer, LocalServers
 from tests import template
+from tests.e2e.processes import failed_tests
 from tests.sources import NoServers, Servers, servers_of_the_session
 
 # Set by run: the servers may be somebody's, used by several sessions at once.
@@ -28,6 +29,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     folders = {name: place for place, name in enumerate(_LONG)}
     here = Path(__file__).parent
     items.sort(key=lambda item: folders.get(item.path.relative_to(here).parts[0], len(folders)))
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Note who has failed: the services that it ran on keep their logs."""
+    if report.failed:
+        failed_tests.append(report.nodeid)
 
 
 def _unique(kind: str) -> str:

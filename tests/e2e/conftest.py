@@ -23,11 +23,9 @@ async def shared_stage(
     name = f"{template_database}_{request.module.__name__.rpartition('.')[2]}"
     database_url = postgresql.create_database(name, template_database)
     amqp_url = rabbitmq.create_vhost(name)
-    failed_before = request.session.testsfailed
     try:
         async with staged(database_url, amqp_url, **request.module.STAGE) as stage:
             yield stage
-            stage.system.keeps_logs = request.session.testsfailed > failed_before
     finally:
         postgresql.drop_database(name)
         rabbitmq.delete_vhost(name)

@@ -24,6 +24,9 @@ _READY_SECONDS = 30.0
 _STOP_SECONDS = 45.0
 _DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--") if sys.platform == "linux" else ()
 
+failed_tests: list[str] = []
+"""Those of this process, so far: whoever shares one system among tests is not told of their failures."""
+
 FAST = {
     "TURNSTILE_WATCHDOG_INTERVAL": "500ms",
     "TURNSTILE_DISPATCH_TIMEOUT": "5s",
@@ -94,8 +97,6 @@ class System:
     settings: Mapping[str, str]
     executors: list[Service] = field(default_factory=list)
     workers: list[Service] = field(default_factory=list)
-    keeps_logs: bool = False
-    """Set by who knows that a test of it has failed: the folder stays."""
 
     @property
     def http_url(self) -> str:
@@ -165,6 +166,8 @@ async def running(
 ) -> AsyncIterator[System]:
     """Run a system for the length of a test; at its end every process is gone, after success the logs too."""
     folder = Path(tempfile.mkdtemp(prefix="turnstile-e2e-"))
+    failed_before = len(failed_tests)
+    has_failed = True
     system = System(
         database_url=database_url, amqp_url=amqp_url, folder=folder, settings={**FAST, **(settings or {})}
     )
@@ -174,12 +177,12 @@ async def running(
         for _ in range(workers):
             await system.start_worker(actions)
         yield system
+        has_failed = len(failed_tests) > failed_before
     except BaseException as failure:
-        system.keeps_logs = True
         failure.add_note(f"The logs of the services: {folder}")
         raise
     finally:
         services = [*system.workers, *system.executors]
         await asyncio.gather(*(service.stop() for service in services))
-        if not system.keeps_logs:
+        if not has_failed:
             shutil.rmtree(folder)

@@ -1,37 +1,31 @@
 """The services that tests start: none outlives the tests, and a failure leaves their logs."""
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.processes import running
-from tests.localservers.watching import processes_of, wait_until
+from tests.localservers.watching import kill_owner, processes_of, wait_until
 
 _NOWHERE = ("postgresql://127.0.0.1:1/none", "amqp://127.0.0.1:1/none")
 
 
 def test_services_end_when_their_owner_is_killed(tmp_path: Path) -> None:
     code = f"""
-import asyncio
+import asyncio, os
 from tests.e2e.processes import running
+os.environ["TMPDIR"] = {str(tmp_path)!r}
 async def own():
-    settings = {{"HERE": {str(tmp_path)!r}}}
-    async with running(*{_NOWHERE!r}, executors=0, workers=0, settings=settings) as system:
+    async with running(*{_NOWHERE!r}, executors=0, workers=0) as system:
         await system.start_executor(wait=False)
         await system.launch_worker("tests.e2e.actions")
         print("started", flush=True)
         await asyncio.sleep(1000)
 asyncio.run(own())
 """
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as owner:
-        assert owner.stdout is not None
-        assert owner.stdout.readline()
-        # The owner, the executor, the worker and its guardian.
-        wait_until(lambda: len(processes_of(tmp_path)) == 4)
-        owner.kill()
+    # The owner, the executor, the worker and its guardian.
+    kill_owner(code, when=lambda: len(processes_of(tmp_path)) == 4)
     wait_until(lambda: processes_of(tmp_path) == {})
 
 
@@ -44,6 +38,16 @@ async def test_a_failure_leaves_the_logs_and_says_where() -> None:
         assert any(str(system.folder) in note for note in failure.value.__notes__)
     finally:
         shutil.rmtree(system.folder)
+
+
+async def test_a_failure_of_one_test_of_several_on_one_system_leaves_the_logs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tests.e2e.processes.failed_tests", failed := ["an earlier one"])
+    async with running(*_NOWHERE, executors=0, workers=0) as system:
+        failed.append("one of them")
+    assert system.folder.is_dir()
+    shutil.rmtree(system.folder)
 
 
 async def test_success_leaves_nothing() -> None:

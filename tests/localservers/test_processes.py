@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +10,7 @@ import pytest
 
 from localservers.errors import ServerFailed
 from localservers.processes import ServerProcess, wait_until_ready
-from tests.localservers.watching import processes_of, wait_until
+from tests.localservers.watching import kill_owner, processes_of, wait_until
 
 # A server with a child in a session of its own, which only the keeper can find once the server is gone.
 FAMILY = ["sh", "-c", "setsid sleep 1000 & exec sleep 1000"]
@@ -87,11 +85,7 @@ process = ServerProcess.start("server", {FAMILY!r}, folder=Path({str(tmp_path)!r
 print(process.pid, flush=True)
 signal.pause()
 """
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as owner:
-        assert owner.stdout is not None
-        assert owner.stdout.readline()
-        wait_until(lambda: len(sleeping(tmp_path)) == 2)
-        owner.kill()
+    kill_owner(code, when=lambda: len(sleeping(tmp_path)) == 2)
     wait_until(lambda: processes_of(tmp_path) == {})
 
 

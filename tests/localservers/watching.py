@@ -1,6 +1,8 @@
 """Looking for processes that belong to a folder, and waiting for a condition."""
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,3 +28,12 @@ def wait_until(condition: Callable[[], bool], timeout_seconds: float = 20.0) -> 
     while not condition():
         assert time.monotonic() < deadline, f"did not come true within {timeout_seconds} s"
         time.sleep(0.02)
+
+
+def kill_owner(code: str, *, when: Callable[[], bool]) -> None:
+    """Run a program that starts processes and then prints a line; kill it once they are as wanted."""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline()
+        wait_until(when)
+        owner.kill()

@@ -1,13 +1,14 @@
 """Deliverers that run for the length of a test, ends for them to tell, and what became of each."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 from common.database import Database
 from executor.settings import ExecutorSettings
 from executor.webhooks.deliverer import Deliverer
+from tests.e2e.traffic import until
 from tests.integration.protocol import Protocol
 
 SETTINGS: dict[str, Any] = {
@@ -42,12 +43,6 @@ async def delivering(database_url: str, count: int = 1, **settings: Any) -> Asyn
             await database.close()
 
 
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(30):
-        while not await condition():
-            await asyncio.sleep(0.01)
-
-
 async def settled(protocol: Protocol, count: int = 1) -> dict[int, Any]:
     """Wait until so many are delivered or given up; return them."""
     found: list[Any] = []
@@ -56,7 +51,7 @@ async def settled(protocol: Protocol, count: int = 1) -> dict[int, Any]:
         found[:] = await protocol.connection.fetch("SELECT * FROM webhook_delivery WHERE state <> 'pending'")
         return len(found) >= count
 
-    await until(are_settled)
+    await until(are_settled, f"{count} are delivered or given up")
     return {row["execution_id"]: row for row in found}
 
 

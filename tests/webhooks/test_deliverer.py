@@ -7,8 +7,9 @@ from pydantic_core import from_json
 
 from executor.metrics import SWEEP_FAILURES, WEBHOOK_ATTEMPTS
 from executor.webhooks.record import WebhookRecord
+from tests.e2e.traffic import until
 from tests.integration.protocol import Protocol
-from tests.webhooks.delivering import delivering, ended, settled, until
+from tests.webhooks.delivering import delivering, ended, settled
 from tests.webhooks.receiver import Receiver, receiving
 
 
@@ -192,5 +193,5 @@ async def test_what_is_under_way_at_the_stop_is_ended(
 
     (one,) = await ended(protocol, receiver.url)
     async with delivering(database_url):
-        await until(is_received)
+        await until(is_received, "it is received")
     assert (await settled(protocol))[one]["state"] == "delivered"
