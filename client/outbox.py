@@ -24,11 +24,15 @@ _NOT_CONFIRMED: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Parcel:
     message: Outgoing
     give_up_at: float
     """In the loop's own time. Nothing is sent later for a sender who was told that it failed."""
+    by_door: bool = False
+
+    def addressed(self) -> Outgoing:
+        return self.message.by_door() if self.by_door else self.message
 
 
 class Outbox:
@@ -61,15 +65,20 @@ class Outbox:
         pause_seconds, reason = _PAUSE_FIRST_SECONDS, "it waited behind others"
         while pending := self._still_wanted(pending, given_up, reason):
             try:
-                outcomes = await self._publisher.publish([parcel.message for parcel in pending.values()])
+                outcomes = await self._publisher.publish([each.addressed() for each in pending.values()])
             except BrokerUnavailable as error:
                 reason = str(error)
+                for parcel in pending.values():
+                    parcel.by_door = False  # the door may be missing, or forbidden to this account
             else:
                 refused = [(i, o) for i, o in zip(pending, outcomes, strict=True) if o in _NOT_CONFIRMED]
                 pending = {i: pending[i] for i, _ in refused}
                 if not refused:
                     break
                 reason = _NOT_CONFIRMED[refused[0][1]]
+                for index, outcome in refused:
+                    # A queue of others may be bound beside the request queue, and refuse what that one took.
+                    pending[index].by_door = outcome is Publication.REFUSED
             await asyncio.sleep(pause_seconds)
             pause_seconds = min(pause_seconds * 2, _PAUSE_MAX_SECONDS)
         return [given_up.get(index) for index in range(len(parcels))]

@@ -15,7 +15,12 @@ from pydantic_core import PydanticSerializationError, to_json
 from client.errors import Rejected, rejected
 from client.tracing import traceparent_here
 from common.broker.delivery import Outgoing
-from common.broker.topology import EXECUTION_CANCEL_REQUESTED, EXECUTION_REQUESTED, EXECUTIONS
+from common.broker.topology import (
+    EXECUTION_CANCEL_REQUESTED,
+    EXECUTION_REQUESTED,
+    EXECUTIONS,
+    EXECUTOR_REQUESTS,
+)
 from common.domain.errors import Code, Refusal
 from common.envelopes import envelope
 from common.messages import CANCEL_REQUESTED, REQUESTED, CancelRequested
@@ -74,6 +79,7 @@ def request_message(request: Request, *, reply_to: str, parameters_bytes_max: in
         message_type=REQUESTED,
         exchange=EXECUTIONS,
         routing_key=EXECUTION_REQUESTED,
+        door=(EXECUTOR_REQUESTS, EXECUTION_REQUESTED),
         app_id="client",
         reply_to=reply_to,
         traceparent=request.traceparent or traceparent_here(),
@@ -99,6 +105,7 @@ def cancel_request_message(
         message_type=CANCEL_REQUESTED,
         exchange=EXECUTIONS,
         routing_key=EXECUTION_CANCEL_REQUESTED,
+        door=(EXECUTOR_REQUESTS, EXECUTION_CANCEL_REQUESTED),
         app_id="client",
         correlation_id=None if execution_id is None else str(execution_id),
     )

@@ -16,6 +16,8 @@ from common.broker.topology import (
     DEAD_LETTER_EXCHANGE,
     EXECUTIONS,
     EXECUTOR_COMPLETIONS,
+    pool_queue,
+    published_key,
     scheduled_key,
     worker_queues,
 )
@@ -49,6 +51,10 @@ ERROR_HEADER: Final = "x-error"
 ORIGINAL_KEY_HEADER: Final = "x-original-routing-key"
 DIED_AT_HEADER: Final = "x-died-at"
 """What a dead letter says of its death: why, in a word and in a sentence, under which key, and when."""
+CUT_HEADERS_HEADER: Final = "x-headers-cut"
+"""How many headers a forwarded message had, where not all of them were kept."""
+_FORWARDED_HEADER_CHARS_MAX: Final = 4096
+_FORWARDED_HEADERS_BYTES_MAX: Final = 48 * 1024
 
 
 def envelope(
@@ -64,6 +70,7 @@ def envelope(
     advisory: bool = False,
     mandatory: bool = True,
     also_to: Sequence[str] = (),
+    door: tuple[str, str] | None = None,
 ) -> Outgoing:
     """Wrap a body in the properties that every message of ours carries; `also_to`: more routing keys."""
     headers: dict[str, HeaderValue] = {"schema_version": SCHEMA_VERSION}
@@ -84,6 +91,7 @@ def envelope(
         headers=headers,
         persistent=not advisory,
         mandatory=mandatory and not advisory,
+        door=door,
     )
 
 
@@ -99,6 +107,7 @@ def scheduled_message(scheduled: ExecutionScheduled, *, pool: str, traceparent: 
         message_type=SCHEDULED,
         exchange=EXECUTIONS,
         routing_key=scheduled_key(pool),
+        door=("", pool_queue(pool)),
         app_id="executor",
         correlation_id=str(scheduled.execution_id),
         traceparent=traceparent,
@@ -127,6 +136,7 @@ def completed_message(
         message_type=COMPLETED,
         exchange=EXECUTIONS,
         routing_key=COMPLETED,
+        door=(EXECUTOR_COMPLETIONS, COMPLETED),
         app_id=app_id,
         correlation_id=str(completed.execution_id),
         traceparent=traceparent,
@@ -152,6 +162,7 @@ def slot_message(execution_id: int, attempt: int, action_ref: str, status: Statu
         # Not by the default exchange: who may publish there reaches every queue.
         exchange=EXECUTIONS,
         routing_key=EXECUTOR_COMPLETIONS,
+        door=(EXECUTOR_COMPLETIONS, EXECUTOR_COMPLETIONS),
         app_id="worker",
         correlation_id=str(execution_id),
     )
@@ -200,14 +211,25 @@ def dead_letter(delivery: Delivery, code: Code, message: str, *, app_id: AppId) 
         ORIGINAL_KEY_HEADER: delivery.routing_key,
         DIED_AT_HEADER: datetime.now(UTC).isoformat(),
     }
-    return _forwarded(delivery, exchange=DEAD_LETTER_EXCHANGE, headers=reason, app_id=app_id)
+    return _forwarded(
+        delivery,
+        exchange=DEAD_LETTER_EXCHANGE,
+        routing_key=delivery.routing_key,
+        headers=reason,
+        app_id=app_id,
+    )
 
 
 def delayed_retry(delivery: Delivery, *, retry_exchange: str, app_id: AppId) -> Outgoing:
     """Send an early message round the delay queue, one try older."""
     tries: Mapping[str, HeaderValue] = {TRIES_HEADER: tries_of(delivery) + 1}
     return _forwarded(
-        delivery, exchange=retry_exchange, headers=tries, app_id=app_id, expiration_ms=RETRY_DELAY_MS
+        delivery,
+        exchange=retry_exchange,
+        routing_key=published_key(delivery.routing_key),
+        headers=tries,
+        app_id=app_id,
+        expiration_ms=RETRY_DELAY_MS,
     )
 
 
@@ -222,27 +244,41 @@ def _forwarded(
     delivery: Delivery,
     *,
     exchange: str,
+    routing_key: str,
     headers: Mapping[str, HeaderValue],
     app_id: AppId,
     expiration_ms: int | None = None,
 ) -> Outgoing:
-    # Tables that the broker added (x-death) stay behind: it would read its own history in them.
-    plain = {
-        k: v
-        for k, v in delivery.headers.items()
-        if isinstance(v, str | int | bool) and k != "x-delivery-count"
-    }
     return Outgoing(
         exchange=exchange,
-        routing_key=delivery.routing_key,
+        routing_key=routing_key,
         body=delivery.body,
         type=delivery.type or "",
         message_id=delivery.message_id or message_id(),
         correlation_id=delivery.correlation_id,
         reply_to=delivery.reply_to,
         app_id=delivery.app_id or app_id,
-        headers={**plain, **headers},
+        headers={**_bounded_headers(delivery.headers), **headers},
         timestamp=delivery.timestamp,
         expiration_ms=expiration_ms,
         content_type=delivery.content_type or "application/octet-stream",
     )
+
+
+def _bounded_headers(headers: Mapping[str, object]) -> dict[str, HeaderValue]:
+    """Return the plain headers of a stranger's message, cut so that ours fit into the same frame."""
+    bounded: dict[str, HeaderValue] = {}
+    room_bytes = _FORWARDED_HEADERS_BYTES_MAX
+    for name, given in headers.items():
+        # Tables that the broker added (x-death) stay behind: it would read its own history in them.
+        if not isinstance(given, str | int | bool) or name == "x-delivery-count":
+            continue
+        value = given
+        if isinstance(given, str) and len(given) > _FORWARDED_HEADER_CHARS_MAX:
+            value = f"{given[:_FORWARDED_HEADER_CHARS_MAX]}... ({len(given)} characters)"
+        room_bytes -= len(name.encode()) + len(str(value).encode()) + 8
+        if room_bytes < 0:
+            bounded[CUT_HEADERS_HEADER] = len(headers)
+            return bounded
+        bounded[name] = value
+    return bounded

@@ -27,6 +27,7 @@ from common.requests import check_schema_version, read_json, read_model
 from executor import transitions
 from executor.decisions import Grants, Settled
 from executor.hand_over import HandOver
+from executor.intake import Letter
 from executor.metrics import DEAD_LETTERED, HAND_OVER_SECONDS, NOT_APPLIED
 from executor.queue_manager import QueueManager
 from executor.transitions import Ended
@@ -55,6 +56,7 @@ class Release:
     """What one batch of completions led to, to be told after the commit."""
 
     messages: list[Outgoing] = field(default_factory=list)
+    letters: list[Letter] = field(default_factory=list)
     grants: Grants = field(default_factory=lambda: Grants(granted=[]))
     taken_in_at: float = field(default_factory=time.monotonic)
 
@@ -161,4 +163,5 @@ def _postpone(release: Release, delivery: Delivery) -> None:
 def _bury(release: Release, delivery: Delivery, code: Code, message: str) -> None:
     logger.warning("completion_refused", extra={"code": str(code), "reason": message})
     DEAD_LETTERED.add(code)
-    release.messages.append(dead_letter(delivery, code, message, app_id="executor"))
+    letter = dead_letter(delivery, code, message, app_id="executor")
+    release.letters.append(Letter(delivery=delivery, message=letter))

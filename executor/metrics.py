@@ -9,6 +9,7 @@ from typing import Final
 from common.domain.errors import Code
 from common.domain.states import Status, is_terminal
 from common.telemetry.instruments import Meter
+from common.undelivered import KINDS
 
 METER: Final = Meter()
 
@@ -76,6 +77,12 @@ WEBHOOK_ATTEMPTS: Final = METER.counter(
     "state",
     known=("delivered", "pending", "failed"),
 )
+UNDELIVERED: Final = METER.counter(
+    "turnstile_undelivered_total",
+    "Messages given up because an address would not take them; the log names it.",
+    "kind",
+    known=KINDS,
+)
 SCRAPE_FAILURES: Final = METER.counter(
     "turnstile_scrape_failures_total", "Scrapes without the gauges of the lines: the database did not answer."
 )
@@ -108,6 +115,9 @@ LAST_SWEEP: Final = METER.gauge(
 LINK_UP: Final = METER.gauge("turnstile_link_up", "1: this server is in reach; 0: it is not.", "server")
 PUBLISHER_BLOCKED: Final = METER.gauge(
     "turnstile_publisher_blocked", "1: the broker takes no messages for now (memory or disk alarm)."
+)
+POOL_UNUSABLE: Final = METER.gauge(
+    "turnstile_pool_unusable", "1: the queue of this pool cannot be declared; its offers wait.", "pool"
 )
 LOOP_LAG: Final = METER.gauge(
     "turnstile_event_loop_lag_seconds", "The latest that the event loop came, over the last half minute."

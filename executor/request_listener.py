@@ -35,6 +35,7 @@ from executor import transitions
 from executor.cancelling import Canceller
 from executor.decisions import Accepted, Admission, Grants, Move, Rejected, Verdict
 from executor.hand_over import HandOver
+from executor.intake import Letter
 from executor.metrics import DEAD_LETTERED, REFUSED
 from executor.queue_manager import QueueManager
 
@@ -51,6 +52,7 @@ class Intake:
     """What one batch of deliveries led to, to be told after the commit."""
 
     messages: list[Outgoing] = field(default_factory=list)
+    letters: list[Letter] = field(default_factory=list)
     admitted: list[tuple[str, Accepted]] = field(default_factory=list)
     moves: list[Move] = field(default_factory=list)
     grants: Grants = field(default_factory=lambda: Grants(granted=[]))
@@ -168,7 +170,7 @@ def _answer(intake: Intake, delivery: Delivery, admission: Admission, verdict: V
                 position=verdict.position,
                 duplicate=verdict.duplicate,
             )
-            _append(intake, reply(delivery, accepted))
+            _reply(intake, delivery, accepted)
             if not verdict.duplicate:
                 intake.admitted.append((admission.request.action_ref, verdict))
 
@@ -179,10 +181,12 @@ def _refuse(intake: Intake, delivery: Delivery, code: Code, message: str) -> Non
     )
     REFUSED.add(code)
     DEAD_LETTERED.add(code)
-    _append(intake, reply(delivery, ExecutionRejected(code=code, message=message)))
-    intake.messages.append(dead_letter(delivery, code, message, app_id="executor"))
+    _reply(intake, delivery, ExecutionRejected(code=code, message=message))
+    letter = dead_letter(delivery, code, message, app_id="executor")
+    intake.letters.append(Letter(delivery=delivery, message=letter))
 
 
-def _append(intake: Intake, message: Outgoing | None) -> None:
+def _reply(intake: Intake, delivery: Delivery, answer: ExecutionAccepted | ExecutionRejected) -> None:
+    message = reply(delivery, answer)
     if message is not None:
-        intake.messages.append(message)
+        intake.letters.append(Letter(delivery=delivery, message=message))

@@ -47,6 +47,9 @@ _UNTOLD_MAX: Final = 1000
 _CONSUMER_TIMEOUTS: Final = BrokerTimeouts(heartbeat_seconds=2)
 """One executor admits: the broker gives up one that hangs after two or three of these heartbeats."""
 
+_COURIER_TIMEOUTS: Final = BrokerTimeouts(confirm_seconds=2.0)
+"""A stranger's queue that never confirms costs the other replies so long, once."""
+
 
 class ExecutorService:
     """One executor process."""
@@ -66,7 +69,10 @@ class ExecutorService:
         self._publisher = Publisher(amqp_url, name="executor publisher", declare=self._declare)
         self._consumers = ConsumerConnection(amqp_url, name="executor consumer", timeouts=_CONSUMER_TIMEOUTS)
         self._queue_manager = QueueManager(self._database)
-        self._hand_over = HandOver(self._publisher, self._queue_manager, queue_type)
+        strangers = Publisher(
+            amqp_url, name="executor courier", declare=self._declare, timeouts=_COURIER_TIMEOUTS
+        )
+        self._hand_over = HandOver(self._publisher, self._queue_manager, queue_type, strangers)
         self._canceller = Canceller(self._queue_manager)
         self._requests = RequestListener(
             self._queue_manager,
@@ -110,6 +116,10 @@ class ExecutorService:
             "broker": broker or (None if connected else "not connected"),
         }
 
+    def degraded(self) -> dict[str, str]:
+        """Return what does not work though the servers can be reached, and why."""
+        return {f"pool {pool}": reason for pool, reason in self._hand_over.pools.unusable.items()}
+
     async def _work(self, stop: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as tasks:
             background: list[asyncio.Task[Any]] = [
@@ -135,15 +145,16 @@ class ExecutorService:
                 task.cancel()
 
     async def _listen(self, stop: asyncio.Event) -> None:
-        batch_max = self.settings.batch_max
+        batch_max, courier = self.settings.batch_max, self._hand_over.courier
         async with asyncio.TaskGroup() as tasks:
             requests = self._subscribe(EXECUTOR_REQUESTS)
             tasks.create_task(
-                take_in(requests, self._requests, batch_max=batch_max, stop=stop), name="requests"
+                take_in(requests, self._requests, courier, batch_max=batch_max, stop=stop), name="requests"
             )
             completions = self._subscribe(EXECUTOR_COMPLETIONS)
             tasks.create_task(
-                take_in(completions, self._completions, batch_max=batch_max, stop=stop), name="completions"
+                take_in(completions, self._completions, courier, batch_max=batch_max, stop=stop),
+                name="completions",
             )
 
     def _subscribe(self, queue: str) -> Subscription:
@@ -168,6 +179,7 @@ class ExecutorService:
                 drain_worker=self._operations.drain_worker,
                 dead_letters=DeadLetters(self.settings.amqp_url.get_secret_value(), self._publisher),
                 readiness=self.readiness,
+                degraded=self.degraded,
                 stopping=stop,
             )
         )

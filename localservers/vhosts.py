@@ -6,6 +6,7 @@ itself.
 """
 
 import time
+from collections.abc import Mapping
 from typing import Self
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
@@ -59,6 +60,11 @@ class BrokerServer:
             self._call("DELETE", f"/api/connections/{_segment(connection['name'])}", missing_ok=True)
         return len(found)
 
+    def set_policy(self, vhost: str, name: str, queues: str, definition: Mapping[str, object]) -> None:
+        """Set a policy on the queues of a vhost whose names match `queues`."""
+        path = f"/api/policies/{_segment(vhost)}/{_segment(name)}"
+        self._call("PUT", path, {"pattern": queues, "apply-to": "queues", "definition": definition})
+
     def wait_until_ready(self, timeout_seconds: float = 90.0) -> None:
         """Wait until the server takes requests; raise `ServerFailed` when the time is over first."""
         deadline = time.monotonic() + timeout_seconds
@@ -90,7 +96,7 @@ class BrokerServer:
         self.close()
 
     def _call(
-        self, method: str, path: str, body: dict[str, str] | None = None, *, missing_ok: bool = False
+        self, method: str, path: str, body: Mapping[str, object] | None = None, *, missing_ok: bool = False
     ) -> httpx.Response:
         answer = self._http.request(method, path, json=body)
         if not (missing_ok and answer.status_code == httpx.codes.NOT_FOUND):

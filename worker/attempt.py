@@ -111,7 +111,7 @@ class Attempts:
             offer = offer_in(delivery)
         except Refusal as refusal:
             DEAD_LETTERED.add(refusal.code)
-            await self._links.tell([dead_letter(delivery, refusal.code, refusal.message, app_id="worker")])
+            await self._links.bury(dead_letter(delivery, refusal.code, refusal.message, app_id="worker"))
             return Disposition.ACKNOWLEDGE
         if offer in self._under_way:
             return Disposition.ACKNOWLEDGE  # a copy of what we are doing
@@ -222,7 +222,7 @@ class Attempts:
         else:
             reason = f"no such execution after {TRIES_MAX} tries"
             DEAD_LETTERED.add(Code.UNKNOWN_EXECUTION)
-            await self._links.tell([dead_letter(delivery, Code.UNKNOWN_EXECUTION, reason, app_id="worker")])
+            await self._links.bury(dead_letter(delivery, Code.UNKNOWN_EXECUTION, reason, app_id="worker"))
 
     async def _pass_on(self, delivery: Delivery) -> None:
         """Let another worker of the pool have it; after many tries the watchdog's offers have to do."""

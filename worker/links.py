@@ -16,13 +16,17 @@ import asyncpg
 
 from common.batcher import Batcher, Gatherer
 from common.broker.connection import BrokerUnavailable
-from common.broker.delivery import Outgoing, Publication
+from common.broker.courier import Courier
+from common.broker.delivery import Outgoing
 from common.broker.publisher import Publisher
+from common.broker.reliable import ReliablePublisher
 from common.domain.errors import Unavailable
 from common.envelopes import ANNOUNCE_DELAY_SECONDS, status_message
 from common.messages import StatusChanged
+from common.undelivered import Undelivered
 from worker.lease import Lease
 from worker.log_flusher import LogFlusher
+from worker.metrics import UNDELIVERED
 from worker.record import Claim, Finished, Offer, Record, Report, Verdict
 
 logger = logging.getLogger(__name__)
@@ -36,11 +40,19 @@ _PAUSE_MAX_SECONDS: Final = 2.0
 class Links:
     """What all attempts of one worker id share."""
 
-    def __init__(self, record: Record, publisher: Publisher, lease: Lease, logs: LogFlusher) -> None:
+    def __init__(
+        self, record: Record, publisher: Publisher, strangers: Publisher, lease: Lease, logs: LogFlusher
+    ) -> None:
+        """`strangers` is a second connection, for dead letters and what listeners refused."""
         self.lease = lease
         self.logs = logs
         self._record = record
         self._publisher = publisher
+        undelivered = Undelivered(UNDELIVERED.add)
+        self._courier = Courier(strangers, on_dropped=undelivered)
+        self._reliable = ReliablePublisher(
+            publisher, self._courier, restore=self._restore, on_abandoned=undelivered
+        )
         self._wishes: Batcher[Offer | Report, Claim | Verdict | Finished] = Batcher(record.exchange)
         self._messages: Batcher[Outgoing, None] = Batcher(self._publish)
         self._announcements: Gatherer[StatusChanged] = Gatherer(
@@ -53,6 +65,7 @@ class Links:
             tasks.create_task(self._wishes.run(), name="claims-and-finishes")
             tasks.create_task(self._messages.run(), name="messages")
             tasks.create_task(self.logs.run(), name="logs")
+            tasks.create_task(self._courier.run(), name="courier")
 
     async def claim(self, offer: Offer, *, give_up: Callable[[], bool]) -> Claim | Verdict | None:
         """Claim one attempt; None once `give_up` says so, or the lease is lost, before it was claimed."""
@@ -86,8 +99,12 @@ class Links:
         return offer.execution_id in given
 
     async def tell(self, messages: Sequence[Outgoing]) -> None:
-        """Publish, and return once all are confirmed."""
+        """Publish, and return once each is confirmed, or abandoned where its own queue refuses it."""
         await _until_available(lambda: self._messages.submit_all(messages), "tell")
+
+    async def bury(self, letter: Outgoing) -> None:
+        """Publish a dead letter; return once it is confirmed, or given up and in the log."""
+        await asyncio.wait(self._courier.post([letter]))
 
     def announce(self, change: StatusChanged) -> None:
         """Announce a move, if that is possible at once."""
@@ -97,27 +114,14 @@ class Links:
         self._publisher.announce([status_message(change, app_id="worker") for change in changes])
 
     async def _publish(self, messages: Sequence[Outgoing]) -> list[None]:
-        pending, pause_seconds = list(messages), _PAUSE_FIRST_SECONDS
-        while pending:
-            try:
-                outcomes = await self._publisher.publish(pending)
-            except BrokerUnavailable as error:
-                logger.debug("tell_repeated", extra={"messages": len(pending), "reason": str(error)})
-            else:
-                pending = [
-                    m for m, o in zip(pending, outcomes, strict=True) if o is not Publication.CONFIRMED
-                ]
-                if pending:
-                    await self._restore_topology()
-            if pending:
-                await asyncio.sleep(pause_seconds)
-                pause_seconds = min(pause_seconds * 2, _PAUSE_MAX_SECONDS)
+        await self._reliable.publish(messages)
         return [None] * len(messages)
 
-    async def _restore_topology(self) -> None:
+    async def _restore(self, returned: Sequence[Outgoing]) -> Sequence[Outgoing]:
         """Create the deleted delay queue or dead letters anew; the executor sees to its own queues."""
         with suppress(BrokerUnavailable):
             await self._publisher.restore()
+        return returned
 
 
 async def _until_available(ask: Callable[[], Awaitable[T]], name: str) -> T:

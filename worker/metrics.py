@@ -7,6 +7,7 @@ from typing import Final
 
 from common.domain.errors import Code
 from common.telemetry.instruments import Meter
+from common.undelivered import KINDS
 
 METER: Final = Meter()
 
@@ -30,6 +31,12 @@ DEAD_LETTERED: Final = METER.counter(
     "Messages put to the dead letters by this process, by code.",
     "code",
     known=Code,
+)
+UNDELIVERED: Final = METER.counter(
+    "turnstile_undelivered_total",
+    "Messages given up because an address would not take them; the log names it.",
+    "kind",
+    known=KINDS,
 )
 LEASES_LOST: Final = METER.counter(
     "turnstile_leases_lost_total", "Leases lost: what ran was killed, and the worker registered anew."

@@ -45,6 +45,7 @@ logger = logging.getLogger(__name__)
 _GIVING_BACK_SECONDS: Final = 10.0
 """For stopping, handing back and telling, after the drain's time is over."""
 _STOPPED_LOOK_SECONDS: Final = 0.02
+_COURIER_TIMEOUTS: Final = BrokerTimeouts(confirm_seconds=2.0)
 _BROKER_HEARTBEATS_IN_A_LEASE: Final = 5
 _BROKER_HEARTBEAT_SECONDS_MAX: Final = 10
 
@@ -91,7 +92,10 @@ class Session:
             on_drain=self._asked_to_drain.set,
         )
         logs = LogFlusher(record, interval_seconds=settings.log_flush_interval)
-        self._links = Links(record, self._publisher, self._lease, logs)
+        strangers = Publisher(
+            amqp_url, name=f"worker {settings.worker_name} courier", timeouts=_COURIER_TIMEOUTS
+        )
+        self._links = Links(record, self._publisher, strangers, self._lease, logs)
         self._attempts = Attempts(
             self._links, runners, event_result_max_bytes=settings.event_result_max_bytes
         )

@@ -25,6 +25,7 @@ import aiormq
 from aio_pika.abc import AbstractChannel
 from aio_pika.exceptions import CONNECTION_EXCEPTIONS
 from aiormq.connection import TCPTransportFactory, TLSTransportFactory, TransportFactory
+from aiormq.exceptions import ChannelAccessRefused, ChannelLockedResource, ChannelPreconditionFailed
 from yarl import URL
 
 from common.amqp_url import amqp_urls
@@ -34,12 +35,26 @@ from common.tls import explained
 
 logger = logging.getLogger(__name__)
 
+_REFUSED_DECLARATIONS = (ChannelPreconditionFailed, ChannelAccessRefused, ChannelLockedResource)
+
 T = TypeVar("T")
 Declare = Callable[[AbstractChannel], Awaitable[None]]
 
 
 class BrokerUnavailable(Exception):
     """The broker did not answer in time or the connection broke: the outcome is unknown, so repeat it."""
+
+
+class NotSent(BrokerUnavailable):
+    """There was no usable connection: nothing of it reached the broker."""
+
+
+class NotConfirmed(BrokerUnavailable):
+    """The connection stands and the broker fell silent: one of the queues concerned may never answer."""
+
+
+class DeclarationRefused(BrokerUnavailable):
+    """The broker answered, and does not declare it: it exists with other properties, or belongs to others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,14 +150,22 @@ class Link:
         self.served = True
 
     async def declare(self, declare: Declare) -> None:
-        """Run declarations on a channel of their own, so that a refused one ends nothing else."""
+        """Run declarations on a channel of their own, so that a refused one ends nothing else.
+
+        Raises DeclarationRefused, BrokerUnavailable.
+        """
         channel = self._connection.channel(publisher_confirms=False)
 
         async def on_own_channel() -> None:
             async with channel:
                 await declare(channel)
 
-        await answered(on_own_channel(), self._timeouts.rpc_seconds)
+        try:
+            await answered(on_own_channel(), self._timeouts.rpc_seconds)
+        except BrokerUnavailable as error:
+            if isinstance(error.__cause__, _REFUSED_DECLARATIONS):
+                raise DeclarationRefused(str(error)) from error
+            raise
 
     async def open_channel(
         self, *, confirms: bool = False, on_delivery: DeliverySink | None = None

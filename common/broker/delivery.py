@@ -8,10 +8,10 @@ it. Neither knows JSON or the scheduler. Next: `frames` packs an `Outgoing`, `bu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from pamqp.commands import Basic
@@ -55,6 +55,15 @@ class Outgoing:
     expiration_ms: int | None = None
     """How long a queue keeps it before it expires (and is dead-lettered, in a delay queue)."""
     content_type: str = "application/json"
+    door: tuple[str, str] | None = None
+    """Exchange and routing key that reach the queue it is meant for and no other: the way for a message whose
+    own address also reaches queues of others, one of which refuses it."""
+
+    def by_door(self) -> Self:
+        """Return the same message addressed to its own queue alone."""
+        assert self.door is not None
+        exchange, routing_key = self.door
+        return replace(self, exchange=exchange, routing_key=routing_key, mandatory=True, door=None)
 
 
 class Delivery:

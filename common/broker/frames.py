@@ -41,13 +41,17 @@ _EXPIRATION, _MESSAGE_ID, _TIMESTAMP, _TYPE, _APP_ID = 1 << 8, 1 << 7, 1 << 6, 1
 def pack_publishes(channel: int, messages: Iterable[Outgoing], *, frame_bytes_max: int) -> bytes:
     """Pack publish, header and body frames of all messages, in order, bodies split to the agreed frame size.
 
-    Raises ValueError for a short field (routing key, message id, ...) above 255 bytes.
+    Raises ValueError for a short field (routing key, message id, ...) above 255 bytes, and for properties
+    that do not fit into one frame (they are never split): the broker would end the connection.
     """
     body_bytes_max = frame_bytes_max - _FRAME_OVERHEAD_BYTES if frame_bytes_max else 1 << 31
     parts: list[bytes] = []
     for message in messages:
         parts.append(_publish_frame(channel, message.exchange, message.routing_key, message.mandatory))
-        parts.append(_header_frame(channel, message))
+        header = _header_frame(channel, message)
+        if frame_bytes_max and len(header) > frame_bytes_max:
+            raise ValueError(f"properties of {len(header)} bytes; a frame holds {frame_bytes_max}")
+        parts.append(header)
         body = message.body
         for start in range(0, len(body), body_bytes_max):
             piece = body if len(body) <= body_bytes_max else body[start : start + body_bytes_max]

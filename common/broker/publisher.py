@@ -21,6 +21,8 @@ from common.broker.connection import (
     BrokerUnavailable,
     Declare,
     Link,
+    NotConfirmed,
+    NotSent,
     answered,
 )
 from common.broker.delivery import Outgoing, Publication
@@ -79,19 +81,21 @@ class Publisher:
     async def publish(self, messages: Sequence[Outgoing]) -> list[Publication]:
         """Publish all and wait until the broker answered for each.
 
-        A batch of any size may take as long as it needs while answers come. Raises BrokerUnavailable when
-        there is no usable connection in time (nothing was sent), or when it broke or fell silent before the
-        last answer (any of them may have arrived): repeat the batch.
+        A batch of any size may take as long as it needs while answers come. Raises NotSent when there is no
+        usable connection in time, BrokerUnavailable when it broke before the last answer, NotConfirmed when
+        the broker fell silent (any of them may have arrived): repeat the batch. Raises ValueError for a
+        message that AMQP cannot carry.
         """
         if not messages:
             return []
         session = await self._usable_session()
         try:
             return await _send(session.confirmed, messages, self._timeouts.confirm_seconds)
-        except BrokerUnavailable:
+        except BrokerUnavailable as error:
             # Silence without an alarm: this connection is not worth another try.
-            if session.link.is_open and not session.link.blocked:
+            if session.link.is_open and not session.link.blocked and session.confirmed.usable:
                 session.link.abort()
+                raise NotConfirmed(str(error)) from error
             raise
 
     def announce(self, messages: Sequence[Outgoing]) -> None:
@@ -111,7 +115,10 @@ class Publisher:
             self.announcements_dropped += len(messages)
 
     async def declare(self, declare: Declare) -> None:
-        """Run further declarations now, on a channel of their own; raises BrokerUnavailable."""
+        """Run further declarations now, on a channel of their own.
+
+        Raises DeclarationRefused, BrokerUnavailable.
+        """
         session = await self._usable_session()
         await session.link.declare(declare)
 
@@ -154,7 +161,7 @@ class Publisher:
                         return session
         except TimeoutError as error:
             reason = "publishing is blocked" if self.blocked else self.last_error or "not connected"
-            raise BrokerUnavailable(f"no usable connection to the broker: {reason}") from error
+            raise NotSent(f"no usable connection to the broker: {reason}") from error
 
 
 async def _send(

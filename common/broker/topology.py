@@ -2,15 +2,18 @@
 
 In: an open channel. Out: what the service needs exists. All declarations are idempotent, so whichever
 service starts first creates what it needs; changing an argument of a queue that exists is refused by the
-broker (406). Where the rest is there, a worker creates nothing but its own queue, and binds none: its user of
-the broker need not be one who may. Keeps P2 (one consumer at a time takes requests, and what it gives back
-stands at the front again) and P5 (durable, quorum, dead letters kept however often they are looked at).
+broker (406). Where the rest is there, a worker creates nothing but its own queue, and binds none: its user
+of the broker need not be one who may. Keeps P2 (one consumer at a time takes requests, and what it gives
+back stands at the front again) and P5 (durable, quorum, dead letters kept however often they are looked at).
 
 Delay: a message published to the exchange `executor.retry` or `worker.retry` with an `expiration_ms` waits
 in the queue of that name, expires, and is dead-lettered to `executions` under the routing key it was
 published with, so it comes back to the queue it was taken from. Each time it is published as a fresh
 message, so the broker sees no cycle. Only the head of a queue expires: give all messages of one delay queue
-the same expiration. Next: `connection`.
+the same expiration.
+
+Door: an exchange named like the queue behind it; no account but the executor's may bind to it. A message
+that a queue of others refuses on `executions` is published there. Next: `connection`.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from collections.abc import Awaitable, Callable
 from typing import Literal
 
 from aio_pika import ExchangeType
-from aio_pika.abc import AbstractChannel, AbstractExchange
+from aio_pika.abc import AbstractChannel, AbstractExchange, AbstractQueue
 from aiormq.exceptions import ChannelAccessRefused, ChannelNotFoundEntity
 from pamqp.common import FieldTable
 
@@ -58,6 +61,16 @@ def pool_queue(pool: str) -> str:
     return f"worker.{pool}"
 
 
+def published_key(routing_key: str) -> str:
+    """Return the key under which a message comes back to its queue over `executions`.
+
+    An offer that went to its pool's queue by the default exchange has the queue's name for a key.
+    """
+    if routing_key.startswith("worker."):
+        return scheduled_key(routing_key.removeprefix("worker."))
+    return routing_key
+
+
 def worker_queue(worker_id: str) -> str:
     """Return one worker's own queue; the default exchange reaches it under this key."""
     return f"worker.{worker_id}"
@@ -79,12 +92,14 @@ async def declare_executor(channel: AbstractChannel, *, queue_type: QueueType = 
     )
     await requests.bind(executions, EXECUTION_REQUESTED)
     await requests.bind(executions, EXECUTION_CANCEL_REQUESTED)
+    await _declare_door(channel, requests)
     completions = await channel.declare_queue(
         EXECUTOR_COMPLETIONS, durable=True, arguments=_arguments(queue_type)
     )
     await completions.bind(executions, EXECUTION_COMPLETED)
     # What is addressed to the queue itself keeps that key round the delay queue and the dead letters.
     await completions.bind(executions, EXECUTOR_COMPLETIONS)
+    await _declare_door(channel, completions)
     await _declare_delay(channel, EXECUTOR_RETRY, queue_type)
     await _declare_delay(channel, WORKER_RETRY, queue_type)
 
@@ -160,6 +175,11 @@ async def _declare_exchanges(channel: AbstractChannel, queue_type: QueueType) ->
     queue = await channel.declare_queue(DEAD_LETTERS, durable=True, arguments=arguments)
     await queue.bind(dead_letters)
     return executions
+
+
+async def _declare_door(channel: AbstractChannel, queue: AbstractQueue) -> None:
+    door = await channel.declare_exchange(queue.name, ExchangeType.TOPIC, durable=True)
+    await queue.bind(door, "#")
 
 
 async def _declare_delay(channel: AbstractChannel, name: str, queue_type: QueueType) -> None:

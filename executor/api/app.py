@@ -44,7 +44,7 @@ def create_app(services: ApiServices) -> FastAPI:
         telemetry={"auto_configure": False, "tracing": False, "metrics": False, "logs": False},
     )
     turns = ReadingTurns()
-    reader = Reader(services.database, turns, services.readiness)
+    reader = Reader(services.database, turns, services.readiness, services.degraded)
     app.include_router(execution_routes(services, reader), prefix=PREFIX)
     app.include_router(log_routes(LogReader(services.database, turns)), prefix=PREFIX)
     actions = action_routes(services, reader)

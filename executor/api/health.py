@@ -21,6 +21,8 @@ class Ready(BaseModel):
 
     status: Literal["ready"] = "ready"
     parts: dict[str, str | None]
+    degraded: dict[str, str] = {}
+    """What does not work, like `pool gpu`, and why; the rest is served."""
 
 
 _NOT_READY: dict[str, Any] = {
@@ -52,6 +54,6 @@ def health_routes(services: ApiServices) -> APIRouter:
         ill = "; ".join(f"{name}: {reason}" for name, reason in parts.items() if reason is not None)
         if ill:
             return answer(problem(Code.UNAVAILABLE, ill, parts=parts))
-        return Ready(parts=parts)
+        return Ready(parts=parts, degraded=services.degraded())
 
     return routes

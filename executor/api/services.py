@@ -41,6 +41,8 @@ class ApiServices:
     dead_letters: DeadLetters
     readiness: Callable[[], dict[str, str | None]]
     """Name each server we depend on, with None or why it cannot be reached."""
+    degraded: Callable[[], dict[str, str]] = dict
+    """Name what does not work though the servers can be reached, like `pool gpu`, and why."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the service is to stop: answers without an end of their own end then."""
 

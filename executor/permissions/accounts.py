@@ -10,7 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from common.broker.topology import DEAD_LETTER_EXCHANGE, EXECUTIONS, WORKER_RETRY
+from common.broker.topology import (
+    DEAD_LETTER_EXCHANGE,
+    EXECUTIONS,
+    EXECUTOR_COMPLETIONS,
+    EXECUTOR_REQUESTS,
+    WORKER_RETRY,
+)
 
 NOTHING: Final = "^$"
 _ID: Final = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
@@ -54,24 +60,26 @@ EXECUTOR: Final = Account(
 WORKER: Final = Account(
     service="worker",
     configure=_OWN_QUEUE,
-    write=_only(EXECUTIONS, DEAD_LETTER_EXCHANGE, WORKER_RETRY),
+    write=_only(EXECUTIONS, EXECUTOR_COMPLETIONS, DEAD_LETTER_EXCHANGE, WORKER_RETRY),
     # Of the exchange `worker.retry` it must not read: who reads an exchange may bind a queue to it.
     read=r"^worker\.(?!retry$).+$",
     topics={
         EXECUTIONS: Topics(write=r"^(execution\.(completed|status_changed)|executor\.completions)$"),
+        EXECUTOR_COMPLETIONS: Topics(write=r"^(execution\.completed|executor\.completions)$"),
         WORKER_RETRY: Topics(write=r"^execution\.scheduled\..+$"),
     },
 )
 CLIENT: Final = Account(
     service="client",
     configure=_CLIENT_QUEUES,
-    write=rf"^{EXECUTIONS}$|{_CLIENT_QUEUES}",
+    write=rf"^{EXECUTIONS}$|^executor\.requests$|{_CLIENT_QUEUES}",
     read=rf"^{EXECUTIONS}$|{_CLIENT_QUEUES}",
     topics={
         EXECUTIONS: Topics(
             write=r"^execution\.(requested|cancel_requested)$",
             read=r"^execution\.(completed|status_changed)$",
-        )
+        ),
+        EXECUTOR_REQUESTS: Topics(write=r"^execution\.(requested|cancel_requested)$"),
     },
 )
 ACCOUNTS: Final = (EXECUTOR, WORKER, CLIENT)

@@ -74,10 +74,10 @@ class HandingOver(Shape):
 
 
 class OutOfReach(Shape):
-    """The next hand-over, and that needs a server that the executor cannot reach."""
+    """The next hand-over, and that needs a server, or a pool's queue, that the executor cannot use."""
 
     reason: Literal["unavailable"] = "unavailable"
-    part: str = Field(description="database or broker, as in /readyz.", examples=["broker"])
+    part: str = Field(description="database, broker or pool NAME, as in /readyz.", examples=["broker"])
     message: str = Field(examples=["not connected"])
 
 

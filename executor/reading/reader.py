@@ -65,10 +65,12 @@ class Reader:
         database: Database,
         turns: ReadingTurns,
         readiness: Callable[[], Mapping[str, str | None]] = dict,
+        degraded: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        """`readiness` names the servers, each with None or why it cannot be reached."""
+        """`readiness` names the servers, each with None or why it cannot be reached; `degraded` the rest."""
         self._database = database
         self._readiness = readiness
+        self._degraded = degraded
         self._turns = turns
 
     async def execution(self, execution_id: ExecutionId) -> ExecutionShape | None:
@@ -77,7 +79,7 @@ class Reader:
             row = await self._database.fetchrow(query("execution"), execution_id)
         if row is None:
             return None
-        facts = rows.waiting_facts(row, first_trouble(self._readiness()))
+        facts = rows.waiting_facts(row, first_trouble(self._readiness(), self._degraded(), row["pool"]))
         pace = await self._pace(execution_id, facts) if may_be_estimated(facts) else None
         return rows.execution_shape(row, facts, pace)
 

@@ -1,7 +1,8 @@
 """Decides what an execution waits for, from facts of one snapshot (P10).
 
 Pure; `queue_stats.sql` sorts whole queues by the same order of reasons, and a test keeps the two equal.
-The nearest reason wins: paused, then the limit, then the lack of a worker, then a server out of reach. So
+The nearest reason wins: paused, then the limit, then a pool's queue that cannot be used, then the lack of a
+worker, then a server out of reach. So
 one that waits for the limit names the holders of the slots, and a holder that no worker claims names that in
 turn. `queue_stats` counts what only a server out of reach holds up with what waits for its hand-over.
 """
@@ -24,7 +25,7 @@ from executor.reading.execution_shapes import (
 
 
 class Trouble(NamedTuple):
-    """A server that the executor cannot reach, and why."""
+    """A server that the executor cannot reach, or a pool that it cannot offer to, and why."""
 
     part: str
     message: str
@@ -49,11 +50,13 @@ class Facts:
     served: bool
     """A live worker serves the pool."""
     trouble: Trouble | None
-    """None while all servers can be reached."""
+    """None while all servers can be reached and the pool's queue can be used."""
 
 
-def first_trouble(parts: Mapping[str, str | None]) -> Trouble | None:
-    """Return the first part that is not well; `parts` as /readyz shows them."""
+def first_trouble(parts: Mapping[str, str | None], degraded: Mapping[str, str], pool: str) -> Trouble | None:
+    """Return why nothing can be offered to this pool; `parts` and `degraded` as /readyz shows them."""
+    if (reason := degraded.get(f"pool {pool}")) is not None:
+        return Trouble(f"pool {pool}", reason)
     return next((Trouble(part, message) for part, message in parts.items() if message is not None), None)
 
 
@@ -84,8 +87,12 @@ def _in_line(facts: Facts) -> WaitingOn:
 
 
 def _startable(facts: Facts) -> WaitingOn:
+    trouble = facts.trouble
+    # Of a pool whose queue cannot be used, workers would not help.
+    if trouble is not None and trouble.part == f"pool {facts.pool}":
+        return OutOfReach(part=trouble.part, message=trouble.message)
     if not facts.served:
         return WaitingOnWorker(pool=facts.pool)
-    if facts.trouble is not None:
-        return OutOfReach(part=facts.trouble.part, message=facts.trouble.message)
+    if trouble is not None:
+        return OutOfReach(part=trouble.part, message=trouble.message)
     return HandingOver(pool=facts.pool)

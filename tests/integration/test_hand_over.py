@@ -16,7 +16,7 @@ async def test_an_offer_is_made_though_the_database_leaves_before_the_next_grant
     never_opened = Database("postgresql://nobody@127.0.0.1:1/none", application_name="test")
     grant = Grant(execution_id=ExecutionId(7), attempt=Attempt(1), action_ref="a", pool="default")
     async with publishing(amqp_url) as publisher:
-        hand_over = HandOver(publisher, QueueManager(never_opened), "quorum")
+        hand_over = HandOver(publisher, QueueManager(never_opened), "quorum", publisher)
         await hand_over.offer(Grants(granted=[grant], more_queue_ids=[QueueId(1)]))
     (offered,) = await drain_queue(amqp_url, pool_queue("default"), 1)
     assert offered.correlation_id == "7"
@@ -32,7 +32,7 @@ async def test_whoever_grants_the_first_of_a_long_line_does_not_wait_for_its_end
     database = Database(database_url, application_name="test")
     await database.open()
     async with publishing(amqp_url) as publisher:
-        hand_over = HandOver(publisher, QueueManager(database), "quorum")
+        hand_over = HandOver(publisher, QueueManager(database), "quorum", publisher)
         await hand_over.offer(Grants(granted=[], more_queue_ids=[queue_id]))
         assert await protocol.connection.fetchval("SELECT depth FROM action_queue") == 2500
 

@@ -22,7 +22,10 @@ async def watching(database_url: str, amqp_url: str) -> AsyncIterator[Watchdog]:
     async with publishing(amqp_url) as publisher:
         queue_manager = QueueManager(database)
         yield Watchdog(
-            ExecutorSettings(), database, queue_manager, HandOver(publisher, queue_manager, "quorum")
+            ExecutorSettings(),
+            database,
+            queue_manager,
+            HandOver(publisher, queue_manager, "quorum", publisher),
         )
     await database.close()
 

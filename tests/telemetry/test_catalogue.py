@@ -23,7 +23,9 @@ RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
 RULES = ROOT / "deploy" / "alerts" / "turnstile.rules.yml"
 DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "turnstile.json").read_text())
 METERS: dict[str, Meter] = {"executor": executor.metrics.METER, "worker": worker.metrics.METER}
-LABELS_KNOWN = {"action_ref", "code", "reason", "repair", "server", "state", "status", "sweep", "write"}
+LABELS_KNOWN = {
+    "action_ref", "code", "kind", "pool", "reason", "repair", "server", "state", "status", "sweep", "write",
+}  # fmt: skip
 LEVELS = {"debug", "info", "warning", "error"}
 
 

@@ -50,7 +50,8 @@ async def protocol(database_url: str) -> AsyncIterator[Protocol]:
 
 def watchdog_over(protocol: Protocol) -> Watchdog:
     queue_manager = QueueManager(protocol.database)
-    hand_over = Silent(Publisher("amqp://127.0.0.1:1/", name="test"), queue_manager, "quorum")
+    publisher = Publisher("amqp://127.0.0.1:1/", name="test")
+    hand_over = Silent(publisher, queue_manager, "quorum", publisher)
     settings = ExecutorSettings(lease_duration=0.3, heartbeat_interval=0.1)
     return Watchdog(settings, protocol.database, queue_manager, hand_over)
 
