@@ -19,7 +19,7 @@ from common.action_definition import ActionDefinition
 from common.broker.connection import BrokerTimeouts
 from common.broker.consumer import ConsumerConnection
 from common.broker.publisher import Publisher
-from common.broker.topology import ensure_pool, pool_queue
+from common.broker.topology import declare_workers, ensure_pool, pool_queue
 from common.database import Database
 from common.domain.identifiers import WorkerId
 from worker.attempt import Attempts
@@ -93,7 +93,10 @@ class Session:
         )
         logs = LogFlusher(record, interval_seconds=settings.log_flush_interval)
         strangers = Publisher(
-            amqp_url, name=f"worker {settings.worker_name} courier", timeouts=_COURIER_TIMEOUTS
+            amqp_url,
+            name=f"worker {settings.worker_name} courier",
+            declare=lambda channel: declare_workers(channel, queue_type=settings.queue_type),
+            timeouts=_COURIER_TIMEOUTS,
         )
         self._links = Links(record, self._publisher, strangers, self._lease, logs)
         self._attempts = Attempts(

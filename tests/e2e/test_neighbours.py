@@ -23,7 +23,7 @@ from tests.e2e.stage import Stage, staged
 from tests.e2e.traffic import publishing, request, until
 
 EXECUTIONS_EACH = 100
-PROMPT_SECONDS = 20.0
+PROMPT_SECONDS = 60.0
 """Generous: without the neighbour it takes less than one."""
 REFUSING: FieldTable = {"x-max-length": 5, "x-overflow": "reject-publish"}
 POISON = (
