@@ -1,7 +1,8 @@
 """Takes `execution.requested` and `execution.cancel_requested` in arrival order (P2).
 
 `executor.requests` has a single active consumer: of all replicas one admits, and the batch keeps the order
-of the queue. What cannot be taken is answered and put to the dead letters with the reason, never requeued.
+of the queue. What cannot be taken is answered and put to the dead letters with the reason, never requeued;
+a refusal by a full queue that was answered is no dead letter.
 Next: `queue_manager` admits, `hand_over` offers what was granted.
 """
 
@@ -178,9 +179,12 @@ def _refuse(intake: Intake, delivery: Delivery, code: Code, message: str) -> Non
         "request_refused", extra={"code": str(code), "reason": message, "message_id": delivery.message_id}
     )
     REFUSED.add(code)
-    DEAD_LETTERED.add(code)
-    _append(intake, reply(delivery, ExecutionRejected(code=code, message=message)))
-    intake.messages.append(dead_letter(delivery, code, message, app_id="executor"))
+    answer = reply(delivery, ExecutionRejected(code=code, message=message))
+    _append(intake, answer)
+    # A full queue is no fault of the message: a submitter that was answered may send it again.
+    if answer is None or code is not Code.QUEUE_FULL:
+        DEAD_LETTERED.add(code)
+        intake.messages.append(dead_letter(delivery, code, message, app_id="executor"))
 
 
 def _append(intake: Intake, message: Outgoing | None) -> None:

@@ -10,7 +10,7 @@ from common.messages import CANCEL_REQUESTED, COMPLETED
 from tests.e2e.stage import Stage
 from tests.e2e.test_early_messages import completion
 from tests.e2e.test_messages import BAD
-from tests.e2e.traffic import publishing, request, until
+from tests.e2e.traffic import ask, publishing, request, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 STAGE: dict[str, Any] = {}
@@ -142,3 +142,23 @@ async def test_every_page_of_letters_comes_once(stage: Stage) -> None:
     gone = await stage.http.get("/dead-letters", params={"cursor": first["next_cursor"]})
     assert (gone.status_code, gone.json()["code"]) == (422, "invalid_message")
     assert "start again" in gone.json()["detail"]
+
+
+async def test_a_refusal_by_a_full_queue_is_an_answer_and_a_dead_letter_only_where_no_answer_was_asked_for(
+    stage: Stage,
+) -> None:
+    await stage.put("full", max_concurrent=0, when_full="reject", max_queued=1)
+    waiting = await stage.submit("full")
+    body = {"action_ref": "full"}
+    replies = await ask(stage.amqp_url, lambda to: [request(body, reply_to=to) for _ in range(300)])
+    assert {(kind, reply["code"]) for kind, reply in replies} == {("execution.rejected", "queue_full")}
+    silent = [request(body, message_id=f"silent-{n}") for n in range(3)]
+    # What is wrong with a request is wrong whoever hears of it.
+    unknown = await ask(stage.amqp_url, lambda to: [request({"action_ref": "nobody"}, reply_to=to)])
+    assert unknown[0][1]["code"] == "unknown_action"
+    async with publishing(stage.amqp_url) as publisher:
+        await publisher.publish(silent)
+    found = await letters(stage, 4)
+    assert [letter["code"] for letter in found] == ["unknown_action", *["queue_full"] * 3]
+    assert [letter["message_id"] for letter in found[1:]] == [message.message_id for message in silent]
+    await stage.cancel(waiting)
