@@ -27,7 +27,7 @@ async def stored(history: History) -> list[str]:
 async def test_an_executor_killed_between_commit_and_acknowledgement_leaves_one_row_for_each_letter(
     database_url: str, amqp_url: str
 ) -> None:
-    armed = {VARIABLE: f"{CrashPoint.DEAD_LETTERS_STORED}:1"}
+    armed: Any = {VARIABLE: f"{CrashPoint.DEAD_LETTERS_STORED}:1"}
     async with (
         running(database_url, amqp_url, executors=0, workers=0) as system,
         history_of(database_url) as history,
