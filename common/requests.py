@@ -81,11 +81,16 @@ def read_request(value: Any, *, parameters_bytes_max: int = PARAMETERS_BYTES_MAX
     return request
 
 
+def request_bytes_max(parameters_bytes_max: int) -> int:
+    """Return the size of the largest request that can be taken; JSON may be written in twice the bytes."""
+    return 2 * parameters_bytes_max + _ENVELOPE_BYTES_MAX
+
+
 def read_requested_body(
     body: bytes, *, parameters_bytes_max: int = PARAMETERS_BYTES_MAX
 ) -> ExecutionRequested:
     """Return the checked request in the body of `execution.requested` or of one `POST /executions`."""
-    value = read_json(body, bytes_max=2 * parameters_bytes_max + _ENVELOPE_BYTES_MAX)
+    value = read_json(body, bytes_max=request_bytes_max(parameters_bytes_max))
     return read_request(value, parameters_bytes_max=parameters_bytes_max)
 
 

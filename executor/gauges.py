@@ -17,6 +17,8 @@ from common.database import Database
 from common.domain.errors import Unavailable
 from common.telemetry.instruments import Gauge, Labels
 from executor.metrics import (
+    DEAD_LETTER_CODES,
+    DEAD_LETTERS,
     METER,
     OLDEST_SECONDS,
     QUEUE_DEPTH,
@@ -50,7 +52,8 @@ class LineGauges:
                 return
             try:
                 async with asyncio.timeout(_TIMEOUT_SECONDS):
-                    row = await self._database.fetchrow(query("gauges"), _LINES_MAX)
+                    codes = [*map(str, DEAD_LETTER_CODES)]
+                    row = await self._database.fetchrow(query("gauges"), _LINES_MAX, codes)
             except (Unavailable, asyncpg.PostgresError, TimeoutError) as error:
                 logger.warning("gauges_not_read", extra={"reason": str(error) or "no answer in time"})
                 SCRAPE_FAILURES.add()
@@ -59,6 +62,7 @@ class LineGauges:
                 assert row is not None
                 _show_actions(from_json(row["actions"] or "[]"))
                 _show_workers(from_json(row["workers"] or "{}"))
+                _show_dead_letters(from_json(row["dead_letters"] or "{}"))
             self._read_at = time.monotonic()
 
 
@@ -88,6 +92,11 @@ def _show_workers(workers: Mapping[str, int]) -> None:
     WORKERS.values = {(state,): float(workers.get(state, 0)) for state in _STATES}
 
 
+def _show_dead_letters(letters: Mapping[str, int]) -> None:
+    # A code without letters stands at zero: to be told from one that could not be read.
+    DEAD_LETTERS.values = {(code,): float(letters.get(code, 0)) for code in (*DEAD_LETTER_CODES, "other")}
+
+
 def _forget() -> None:
-    for gauge in (QUEUE_DEPTH, SLOTS_HELD, OLDEST_SECONDS, SLOT_LIMIT, WORKERS):
+    for gauge in (QUEUE_DEPTH, SLOTS_HELD, OLDEST_SECONDS, SLOT_LIMIT, WORKERS, DEAD_LETTERS):
         gauge.values = {}

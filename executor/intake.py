@@ -40,6 +40,13 @@ class Decided(Protocol):
         """Replies and dead letters; a delivery is acknowledged after its own, or when they take too long."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """A decision from which nothing follows."""
+
+    letters: Sequence[Letter] = ()
+
+
 Decision = TypeVar("Decision", bound=Decided)
 
 _UNTOLD_BATCHES_MAX: Final = 2
@@ -64,10 +71,10 @@ class Listener(Protocol[Decision]):
 async def take_in(
     subscription: Subscription,
     listener: Listener[Decision],
-    courier: Courier,
     *,
     batch_max: int,
     stop: asyncio.Event,
+    courier: Courier | None = None,
 ) -> None:
     """Decide and tell batch after batch until `stop`, then tell what is decided and return.
 
@@ -98,7 +105,7 @@ async def take_in(
 class _Letters:
     """What waits for the courier before it is acknowledged."""
 
-    def __init__(self, subscription: Subscription, courier: Courier) -> None:
+    def __init__(self, subscription: Subscription, courier: Courier | None) -> None:
         self._subscription = subscription
         self._courier = courier
         self._held = 0
@@ -108,6 +115,7 @@ class _Letters:
         """Hand letters to the courier; return the ids of the deliveries that are acknowledged after them."""
         if not letters:
             return set()
+        assert self._courier is not None, "a listener with letters has a courier"
         posted = self._courier.post([letter.message for letter in letters])
         deliveries = {id(letter.delivery): letter.delivery for letter in letters}
         if self._held + len(deliveries) > _HELD_MAX:

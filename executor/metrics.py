@@ -61,6 +61,20 @@ DEAD_LETTERED: Final = METER.counter(
     "code",
     known=Code,
 )
+DEAD_LETTER_CODES: Final = (*Code, "rejected", "expired", "maxlen", "delivery_limit", "unexplained")
+"""Our codes, RabbitMQ's reasons, and none; whatever else a sender wrote is counted as `other`."""
+DEAD_LETTERS_STORED: Final = METER.counter(
+    "turnstile_dead_letters_stored_total",
+    "Dead letters drained from the broker into the database by this process, by code.",
+    "code",
+    known=DEAD_LETTER_CODES,
+)
+DEAD_LETTERS_PRUNED: Final = METER.counter(
+    "turnstile_dead_letters_pruned_total",
+    "Dead letters deleted by retention; count and bytes: before their age, because there were too many.",
+    "reason",
+    known=("age", "count", "bytes"),
+)
 SWEEP_FAILURES: Final = METER.counter(
     "turnstile_sweep_failures_total",
     "Sweeps of the watchdog, and rounds of `deliver_webhooks`, that ended with an error.",
@@ -108,6 +122,11 @@ SLOT_LIMIT: Final = METER.gauge(
     "Slots that one queue of the action may hold; absent without a limit.",
     "action_ref",
 )
+DEAD_LETTERS: Final = METER.gauge(
+    "turnstile_dead_letters",
+    "Dead letters in the database, by code, without those still on the broker.",
+    "code",
+)
 WORKERS: Final = METER.gauge("turnstile_workers", "Worker processes on the record, by state.", "state")
 LAST_SWEEP: Final = METER.gauge(
     "turnstile_sweep_last_success_timestamp_seconds", "When a sweep of the watchdog last ended well.", "sweep"
@@ -122,3 +141,8 @@ POOL_UNUSABLE: Final = METER.gauge(
 LOOP_LAG: Final = METER.gauge(
     "turnstile_event_loop_lag_seconds", "The latest that the event loop came, over the last half minute."
 )
+
+
+def dead_letter_label(code: str) -> str:
+    """Return the label under which a dead letter of this code is counted."""
+    return code if code in DEAD_LETTER_CODES else "other"

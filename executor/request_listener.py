@@ -1,7 +1,8 @@
 """Takes `execution.requested` and `execution.cancel_requested` in arrival order (P2).
 
 `executor.requests` has a single active consumer: of all replicas one admits, and the batch keeps the order
-of the queue. What cannot be taken is answered and put to the dead letters with the reason, never requeued.
+of the queue. What cannot be taken is answered and put to the dead letters with the reason, never requeued;
+a refusal by a full queue that was answered is no dead letter.
 Next: `queue_manager` admits, `hand_over` offers what was granted.
 """
 
@@ -170,7 +171,9 @@ def _answer(intake: Intake, delivery: Delivery, admission: Admission, verdict: V
                 position=verdict.position,
                 duplicate=verdict.duplicate,
             )
-            _reply(intake, delivery, accepted)
+            answer = reply(delivery, accepted)
+            if answer is not None:
+                intake.letters.append(Letter(delivery=delivery, message=answer))
             if not verdict.duplicate:
                 intake.admitted.append((admission.request.action_ref, verdict))
 
@@ -180,13 +183,11 @@ def _refuse(intake: Intake, delivery: Delivery, code: Code, message: str) -> Non
         "request_refused", extra={"code": str(code), "reason": message, "message_id": delivery.message_id}
     )
     REFUSED.add(code)
-    DEAD_LETTERED.add(code)
-    _reply(intake, delivery, ExecutionRejected(code=code, message=message))
-    letter = dead_letter(delivery, code, message, app_id="executor")
-    intake.letters.append(Letter(delivery=delivery, message=letter))
-
-
-def _reply(intake: Intake, delivery: Delivery, answer: ExecutionAccepted | ExecutionRejected) -> None:
-    message = reply(delivery, answer)
-    if message is not None:
-        intake.letters.append(Letter(delivery=delivery, message=message))
+    answer = reply(delivery, ExecutionRejected(code=code, message=message))
+    if answer is not None:
+        intake.letters.append(Letter(delivery=delivery, message=answer))
+    # A full queue is no fault of the message: a submitter that was answered may send it again.
+    if answer is None or code is not Code.QUEUE_FULL:
+        DEAD_LETTERED.add(code)
+        letter = dead_letter(delivery, code, message, app_id="executor")
+        intake.letters.append(Letter(delivery=delivery, message=letter))

@@ -27,7 +27,7 @@ from common.telemetry.loop_lag import LoopLag
 from executor.api import ApiServices, create_app
 from executor.cancelling import Canceller
 from executor.completion_listener import CompletionListener
-from executor.dead_letters import DeadLetters
+from executor.dead_letters import DeadLetters, Drain
 from executor.decisions import Accepted, Admission, Grants, Verdict
 from executor.hand_over import HandOver
 from executor.intake import take_in
@@ -35,6 +35,7 @@ from executor.metrics import LOOP_LAG, PUBLISHER_BLOCKED
 from executor.operations import Operations
 from executor.queue_manager import QueueManager
 from executor.request_listener import RequestListener
+from executor.retention.pruner import Pruner
 from executor.settings import ExecutorSettings
 from executor.watchdog import Watchdog
 from executor.webhooks.deliverer import Deliverer
@@ -83,6 +84,9 @@ class ExecutorService:
         self._webhooks = Deliverer(settings, self._database)
         self._completions = CompletionListener(
             self._queue_manager, self._hand_over, on_callbacks=self._webhooks.due
+        )
+        self._drain = Drain(
+            settings, self._database, make_room=Pruner(self._database, settings).prune_dead_letters
         )
         self._submissions: Batcher[Admission, Verdict] = Batcher(self._admit, items_max=settings.batch_max)
         self._operations = Operations(self._database, self._queue_manager, self._hand_over, soon=self._soon)
@@ -149,13 +153,15 @@ class ExecutorService:
         async with asyncio.TaskGroup() as tasks:
             requests = self._subscribe(EXECUTOR_REQUESTS)
             tasks.create_task(
-                take_in(requests, self._requests, courier, batch_max=batch_max, stop=stop), name="requests"
+                take_in(requests, self._requests, courier=courier, batch_max=batch_max, stop=stop),
+                name="requests",
             )
             completions = self._subscribe(EXECUTOR_COMPLETIONS)
             tasks.create_task(
-                take_in(completions, self._completions, courier, batch_max=batch_max, stop=stop),
+                take_in(completions, self._completions, courier=courier, batch_max=batch_max, stop=stop),
                 name="completions",
             )
+            tasks.create_task(self._drain.run(stop, declare=self._declare), name="dead-letters")
 
     def _subscribe(self, queue: str) -> Subscription:
         prefetch = self.settings.batch_max * 4  # the batch being told, the one being decided, the next
@@ -177,7 +183,7 @@ class ExecutorService:
                 cancel=self._operations.cancel,
                 retry=self._operations.retry,
                 drain_worker=self._operations.drain_worker,
-                dead_letters=DeadLetters(self.settings.amqp_url.get_secret_value(), self._publisher),
+                dead_letters=DeadLetters(self._database, self._publisher),
                 readiness=self.readiness,
                 degraded=self.degraded,
                 stopping=stop,

@@ -2,9 +2,9 @@
 
 In: an open channel. Out: what the service needs exists. All declarations are idempotent, so whichever
 service starts first creates what it needs; changing an argument of a queue that exists is refused by the
-broker (406). Where the rest is there, a worker creates nothing but its own queue, and binds none: its user
-of the broker need not be one who may. Keeps P2 (one consumer at a time takes requests, and what it gives
-back stands at the front again) and P5 (durable, quorum, dead letters kept however often they are looked at).
+broker (406). Where the rest is there, a worker creates nothing but its own queue, and binds none: its user of
+the broker need not be one who may. Keeps P2 (one consumer at a time takes requests, and what it gives back
+stands at the front again) and P5 (durable, quorum, dead letters kept however often they are delivered).
 
 Delay: a message published to the exchange `executor.retry` or `worker.retry` with an `expiration_ms` waits
 in the queue of that name, expires, and is dead-lettered to `executions` under the routing key it was
@@ -170,7 +170,7 @@ async def _unless_there(
 async def _declare_exchanges(channel: AbstractChannel, queue_type: QueueType) -> AbstractExchange:
     executions = await channel.declare_exchange(EXECUTIONS, ExchangeType.TOPIC, durable=True)
     dead_letters = await channel.declare_exchange(DEAD_LETTER_EXCHANGE, ExchangeType.FANOUT, durable=True)
-    # Each look gives all letters back, which counts as a delivery; at the limit the broker would drop them.
+    # However often an executor dies before it has stored a letter: at a limit the broker would drop it.
     arguments = _arguments(queue_type, dead_letter_exchange=None, delivery_limit=_NO_DELIVERY_LIMIT)
     queue = await channel.declare_queue(DEAD_LETTERS, durable=True, arguments=arguments)
     await queue.bind(dead_letters)

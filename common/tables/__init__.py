@@ -2,7 +2,7 @@
 
 `definition`: actions, their changes and their queues. `record`: executions and their attempts, wide, kept.
 `log`: what running attempts wrote. `live`: the line, the slots and the ends not yet told, slim, only what is
-live. `webhook`: calls back. `retention`: what was pruned. `worker`: leases.
+live. `webhook`: calls back. `retention`: what was pruned. `worker`: leases. `dead_letter`: unusable messages.
 
 There are no foreign keys on the live tables: each would lock its parent row at every insert, and the
 statements in `common.sql` are the only writers. Every invariant that a row can state is a CHECK or a
@@ -11,6 +11,7 @@ UNIQUE constraint here, by name.
 
 from sqlmodel import SQLModel
 
+from common.tables.dead_letter import DeadLetter
 from common.tables.definition import Action, ActionChange, ActionQueue
 from common.tables.live import Delayed, Expiring, Slot, UntoldEnd, UntoldStop, Waiting
 from common.tables.log import AttemptLogPiece
@@ -27,6 +28,7 @@ __all__ = [
     "ActionQueue",
     "AttemptLogPiece",
     "AttemptRecord",
+    "DeadLetter",
     "Delayed",
     "Execution",
     "Expiring",

@@ -11,7 +11,7 @@ from executor.api.access import Gate
 from executor.api.actions import action_routes
 from executor.api.audit import audit_routes
 from executor.api.bulk_shapes import BulkCancelBody, BulkRetryBody
-from executor.api.dead_letters import DeadLetterSelection, dead_letter_routes
+from executor.api.dead_letters import DeadLetterReplay, DeadLetterSelection, dead_letter_routes
 from executor.api.events import event_routes
 from executor.api.executions import CancelBody, execution_routes
 from executor.api.health import health_routes
@@ -77,6 +77,7 @@ def create_app(services: ApiServices) -> FastAPI:
         RetryBody,
         BulkCancelBody,
         BulkRetryBody,
+        DeadLetterReplay,
         DeadLetterSelection,
         WebhookSelection,
         Problem,

@@ -1,13 +1,15 @@
-"""`executor dead-letters list | show | replay | purge`, over the HTTP API: messages that nobody could use."""
+"""`executor dead-letters list | show | replay | purge`, over the HTTP API."""
 
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
 import typer
 
 from common.command_line import EXIT_FAILED, command_line
-from executor.cli.arguments import bad_input, encode
+from executor.cli.arguments import bad_input, encode, piped_in
 from executor.cli.connection import Api, Json, with_api
 from executor.cli.output import (
     JsonOption,
@@ -21,18 +23,20 @@ from executor.cli.output import (
 )
 from executor.cli.pages import read_pages
 
-app = command_line("Look at the messages that nobody could use; send them again, or throw them away.")
+app = command_line("Manage dead-lettered messages: list, show, replay and purge them.")
 
 _HEADINGS: Final = ("ID", "DIED", "CODE", "MESSAGE", "BYTES", "ERROR")
 
-NamesArgument = Annotated[list[str] | None, typer.Argument(metavar="[ID...]", help="Ids or fingerprints.")]
-CodeOption = Annotated[str | None, typer.Option(metavar="CODE", help="Those that died of this.")]
-AllOption = Annotated[bool, typer.Option("--all", help="All there are.")]
+NamesArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="[ID...]", help="Ids, fingerprints or message ids.")
+]
+CodeOption = Annotated[str | None, typer.Option(metavar="CODE", help="All with this error code.")]
+AllOption = Annotated[bool, typer.Option("--all", help="All dead letters.")]
 
 
 @app.callback()
 def group() -> None:
-    """Look at the messages that nobody could use; send them again, or throw them away."""
+    """Manage dead-lettered messages: list, show, replay and purge them."""
 
 
 @app.command("list")
@@ -71,16 +75,26 @@ def show(api: Api, name: Annotated[str, typer.Argument(metavar="ID")], as_json: 
 @with_api
 def replay(
     api: Api,
+    *,
     names: NamesArgument = None,
     code: CodeOption = None,
     every: AllOption = False,
+    body: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Publish one message with this body; '-': stdin.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Send letters again: what was wrong with them is put right, and now they may run.
+    """Publish dead letters again, once their cause is fixed.
 
-    A letter is gone once the broker has confirmed its message. What dies again comes back with a new reason.
+    A dead letter is deleted once the broker has confirmed its message. A message that fails again becomes a
+    new dead letter. Example: executor dead-letters replay 42 --body corrected.json
     """
-    _deal(api, "replay", _selection(names, code, every=every), "sent again", as_json=as_json)
+    selection = _selection(names, code, every=every)
+    if body is not None:
+        if len(names or ()) != 1:
+            raise bad_input("--body is for one dead letter: give one id")
+        selection |= {"body": b64encode(_content(body)).decode(), "body_encoding": "base64"}
+    _deal(api, "replay", selection, "Replayed", as_json=as_json)
 
 
 @app.command()
@@ -92,15 +106,22 @@ def purge(
     every: AllOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Throw letters away, for good."""
-    _deal(api, "purge", _selection(names, code, every=every), "thrown away", as_json=as_json)
+    """Delete dead letters."""
+    _deal(api, "purge", _selection(names, code, every=every), "Purged", as_json=as_json)
+
+
+def _content(file: str) -> bytes:
+    try:
+        return piped_in().read() if file == "-" else Path(file).read_bytes()
+    except OSError as error:
+        raise bad_input(f"{file}: {error.strerror}") from None
 
 
 def _selection(names: list[str] | None, code: str | None, *, every: bool) -> dict[str, Any]:
     given: dict[str, Any] = {"ids": names or None, "code": code, "all": every or None}
     chosen = {name: value for name, value in given.items() if value is not None}
     if len(chosen) != 1:
-        raise bad_input("say which: ids, or --code CODE, or --all")
+        raise bad_input("give ids, or --code CODE, or --all")
     return chosen
 
 
@@ -109,19 +130,19 @@ def _deal(api: Api, verb: str, selection: dict[str, Any], done: str, *, as_json:
     if as_json:
         print_json(total)
     else:
-        print_line(f"{total['done']} {done}")
+        print_line(f"{done} {total['done']} {'message' if total['done'] == 1 else 'messages'}")
         for letter in total["refused"]:
-            warn(f"{letter['id']}: {letter['reason']}; it stays")
+            warn(f"{letter['id']}: not replayed: {letter['reason']}")
         for name in total["missing"]:
-            warn(f"{name}: not_found: no dead letter of this name")
+            warn(f"{name}: not_found: no dead letter with this id")
         if total["left"]:
-            warn(f"{total['left']} left; say it again")
+            warn(f"{total['left']} left; repeat the command")
     if total["refused"] or total["missing"] or total["left"]:
         raise typer.Exit(EXIT_FAILED)
 
 
 def _in_rounds(api: Api, verb: str, selection: dict[str, Any]) -> dict[str, Any]:
-    """Ask until nothing is left of what was there at first; what dies again meanwhile is not asked for."""
+    """Repeat until nothing is left of what was there at first; what fails again meanwhile is left alone."""
     answer = api.post(f"/dead-letters/{verb}", encode(selection))
     done, at_first = answer["done"], answer["done"] + answer["left"]
     while answer["left"] and answer["done"] and done < at_first:
@@ -152,16 +173,18 @@ def _fields(letter: Json) -> Iterator[tuple[str, object]]:
     for name in ("id", "fingerprint", "code", "error"):
         yield name, letter[name]
     yield "died", instant(letter["died_at"])
+    yield "stored", instant(letter["stored_at"])
     yield "tries", letter["tries"] or None
     yield "message", letter["type"]
     yield "routing key", letter["original_routing_key"]
     yield "message id", letter["message_id"]
     yield "correlation id", letter["correlation_id"]
     yield "published", instant(letter["published_at"])
-    yield "by", letter["app_id"]
+    yield "sender", letter["app_id"]
+    yield "reply to", letter["reply_to"]
     yield "headers", compact(letter["headers"])
     is_cut = letter["body_encoding"] == "text" and len(letter["body"].encode()) < letter["body_bytes"]
-    yield (
-        "body",
-        f"{letter['body_bytes']} bytes as {letter['body_encoding']}{', its beginning' if is_cut else ''}",
+    cut = (
+        ", only the beginning is stored" if letter["body_truncated"] else ", the beginning" if is_cut else ""
     )
+    yield "body", f"{letter['body_bytes']} bytes as {letter['body_encoding']}{cut}"

@@ -1,13 +1,12 @@
-"""The messages that nobody could use: looked at, sent again or thrown away when an operator says so.
+"""Dead letters: messages that no service could use, kept as rows until an operator replays or purges them.
 
-In: the queue `executions.dead_letters`. Out: `Letter`s, with the reason and the time of death. Nothing is
-lost by looking (P5): a look holds the letters unacknowledged and gives them back; only what was sent again
-and confirmed, or thrown away on purpose, is acknowledged. Next: `letter` reads one, `look` holds them all,
-`desk` is what the API calls.
+In: the broker's queue `executions.dead_letters`. Out: rows of `dead_letter`, each with the reason and the
+instant of its death. Next: `letter` reads and bounds one, `drain` stores them, `desk` is what the API calls;
+`executor.retention` prunes them.
 """
 
-from executor.dead_letters.desk import DeadLetters, Dealt, Page, Selection
-from executor.dead_letters.letter import Letter
-from executor.dead_letters.look import LETTERS_MAX
+from executor.dead_letters.desk import DeadLetters, Dealt, Page, Place, Selection
+from executor.dead_letters.drain import Drain
+from executor.dead_letters.letter import Letter, StoredLetter
 
-__all__ = ["LETTERS_MAX", "DeadLetters", "Dealt", "Letter", "Page", "Selection"]
+__all__ = ["DeadLetters", "Dealt", "Drain", "Letter", "Page", "Place", "Selection", "StoredLetter"]

@@ -1,41 +1,55 @@
-"""One dead letter: what it was, why and when it died, and the message it becomes when it is sent again.
+"""Read a delivery of the dead letters' queue into what can be stored, and turn it back into its message.
 
-In: a delivery of the dead letters' queue. Out: a `Letter`, pure. Our own services put the reason into headers
-(`common.envelopes.dead_letter`); what the broker itself put there says so in its header `x-death`. Next:
-`look` makes them.
+Pure. Our own services put the reason into headers (`common.envelopes.dead_letter`); a message that the
+broker itself dead-lettered says so in its header `x-death`. Senders choose the rest, so everything is bounded
+here and made fit for PostgreSQL, which stores neither NUL in text nor NaN in JSON. Next: `drain` stores it.
 """
 
 import hashlib
+import json
+import math
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from base64 import b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
+
+from pydantic import JsonValue
 
 from common.broker.delivery import Delivery, HeaderValue, Outgoing
 from common.broker.topology import EXECUTIONS
 from common.envelopes import DIED_AT_HEADER, ERROR_CODE_HEADER, ERROR_HEADER, ORIGINAL_KEY_HEADER, tries_of
 
 UNEXPLAINED: Final = "unexplained"
-"""The code of a letter that says nothing about its death: somebody published it here."""
-_PLAIN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+=-]{0,199}")
-"""A message id that can stand in a path and in a shell as it is."""
+"""The code of a letter without a reason: somebody published it to the dead letters."""
+CUT_BODY_BYTES: Final = 64 * 1024
+"""How much is stored of a body that is larger than any message that can be taken."""
+HEADERS_BYTES_MAX: Final = 64 * 1024
+"""Largest headers, as JSON."""
+HEADER_BYTES_MAX: Final = 8 * 1024
+"""Largest value of one header, as JSON; larger ones are cut."""
+_CODE_CHARS_MAX: Final = 100
+_ERROR_CHARS_MAX: Final = 1000
+_CUT_HEADER_CHARS: Final = 1000
+_HEADER_DEPTH_MAX: Final = 6
+_ROW_BYTES: Final = 512
+"""What a row takes beside headers, error and body, about."""
 _OF_DEATH: Final = re.compile(
-    r"x-(error.*|tries|died-at|original-routing-key|death|delivery-count|(first|last)-death-.*)"
+    r"x-(error.*|tries|died-at|original-routing-key|death|delivery-count|acquired-count|(first|last)-death-.*)"
 )
-"""Headers that tell of the death, not of the message."""
-_LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
+"""Headers that describe the death, not the message."""
+_CUT: Final = "cut"
+_OMITTED: Final = "omitted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Letter:
-    """A message that nobody could use."""
+    """A message that no service could use, as it is stored."""
 
-    id: str
-    """Its message id, or its fingerprint where it has none that will do."""
     fingerprint: str
-    """What it is: a hash of its content and its death. Names it too, whatever becomes of other letters."""
+    """A hash of the message and of its death: the same for each delivery and each copy of one letter."""
     code: str
     """A `Code` of ours, a word of the broker's (`rejected`, `expired`, ...), or `unexplained`."""
     error: str
@@ -43,86 +57,127 @@ class Letter:
     message_id: str | None
     correlation_id: str | None
     app_id: str | None
+    reply_to: str | None
     content_type: str | None
+    exchange: str
     routing_key: str
     original_routing_key: str
-    """The key under which it is sent again."""
+    """The key that a replay publishes it with."""
     published_at: datetime | None
     died_at: datetime | None
+    """None where the message does not say."""
     tries: int
     """How often it had come back from a delay queue."""
-    headers: Mapping[str, object]
+    headers: Mapping[str, JsonValue]
+    """A value that was changed to be stored is an object: {"cut": its beginning, "bytes": its size}."""
     body: bytes
-    """Its beginning."""
     body_bytes: int
+    """Size of the whole body."""
+    stored_bytes: int
 
-    def is_named(self, name: str) -> bool:
-        """Tell whether `name` means this letter."""
-        return name in (self.id, self.fingerprint)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredLetter(Letter):
+    """A row: `body` is what was read of it."""
+
+    id: int
+    died_at: datetime
+    stored_at: datetime
+    body_truncated: bool
+    """Only the beginning of the body was stored."""
 
 
 def read_letter(delivery: Delivery, *, body_bytes_max: int) -> Letter:
-    """Read a delivery, and keep at most so much of its body."""
+    """Read a delivery; a body above `body_bytes_max` is cut to its first `CUT_BODY_BYTES`."""
     code, error, died_at, died_under = _death(delivery)
+    body_bytes = len(delivery.body)
+    body = delivery.body if body_bytes <= body_bytes_max else delivery.body[:CUT_BODY_BYTES]
     original_key = delivery.headers.get(ORIGINAL_KEY_HEADER, died_under)
-    fingerprint = _fingerprint(delivery, code, error, died_at)
-    message_id = delivery.message_id or None
+    headers = storable_headers(delivery.headers)
     return Letter(
-        id=message_id if message_id and _PLAIN_ID.fullmatch(message_id) else fingerprint,
-        fingerprint=fingerprint,
-        code=code,
-        error=error,
-        type=delivery.type or None,
-        message_id=message_id,
-        correlation_id=delivery.correlation_id,
-        app_id=delivery.app_id,
-        content_type=delivery.content_type,
-        routing_key=delivery.routing_key,
-        original_routing_key=original_key if isinstance(original_key, str) else delivery.routing_key,
-        published_at=delivery.timestamp,
+        fingerprint=_fingerprint(delivery, code, error, died_at),
+        code=_text(code)[:_CODE_CHARS_MAX],
+        error=_text(error)[:_ERROR_CHARS_MAX],
+        type=_text_or_none(delivery.type),
+        message_id=_text_or_none(delivery.message_id),
+        correlation_id=_text_or_none(delivery.correlation_id),
+        app_id=_text_or_none(delivery.app_id),
+        reply_to=_text_or_none(delivery.reply_to),
+        content_type=_text_or_none(delivery.content_type),
+        exchange=_text(delivery.exchange),
+        routing_key=_text(delivery.routing_key),
+        original_routing_key=_text(_routing_key(original_key) or delivery.routing_key),
+        published_at=_instant(delivery.timestamp),
         died_at=died_at,
-        tries=tries_of(delivery),
-        headers={name: value for name, value in delivery.headers.items() if name != "x-delivery-count"},
-        body=delivery.body[:body_bytes_max],
-        body_bytes=len(delivery.body),
+        tries=min(tries_of(delivery), 2**31 - 1),
+        headers=headers,
+        body=body,
+        body_bytes=body_bytes,
+        stored_bytes=_ROW_BYTES + len(_json(headers)) + len(body),
     )
 
 
-def in_order(letters: Iterable[Letter]) -> list[Letter]:
-    """Return letters in the order of their deaths, each under an id of its own.
+def bare_letter(delivery: Delivery, reason: str) -> Letter:
+    """Return what is stored where a message cannot be read or the database refuses it: its body and why."""
+    body = delivery.body[:CUT_BODY_BYTES]
+    return Letter(
+        fingerprint=hashlib.sha256(delivery.body).hexdigest()[:32],
+        code=UNEXPLAINED,
+        error=_text(f"the properties of the message cannot be stored: {reason}")[:_ERROR_CHARS_MAX],
+        type=None,
+        message_id=None,
+        correlation_id=None,
+        app_id=None,
+        reply_to=None,
+        content_type=None,
+        exchange="",
+        routing_key="",
+        original_routing_key="",
+        published_at=None,
+        died_at=None,
+        tries=0,
+        headers={},
+        body=body,
+        body_bytes=len(delivery.body),
+        stored_bytes=_ROW_BYTES + len(body),
+    )
 
-    Of several with one message id the first keeps it: the others go by their fingerprints.
-    """
-    taken: dict[str, str] = {}
-    ordered = sorted(letters, key=lambda letter: letter.died_at or _LONG_AGO)
-    return [
-        letter
-        if taken.setdefault(letter.id, letter.fingerprint) == letter.fingerprint
-        else replace(letter, id=letter.fingerprint)
-        for letter in ordered
-    ]
+
+def storable_headers(headers: Mapping[str, object]) -> dict[str, JsonValue]:
+    """Return headers as bounded JSON; what is cut, replaced or left out says so in its place."""
+    stored: dict[str, JsonValue] = {}
+    size_bytes = 0
+    for place, (name, value) in enumerate(headers.items()):
+        fit = _storable(value)
+        size_bytes += len(_json({name: fit}))
+        if size_bytes > HEADERS_BYTES_MAX:
+            stored["..."] = {_OMITTED: len(headers) - place}
+            break
+        if name not in ("x-delivery-count", "x-acquired-count"):
+            stored[_text(name)] = fit
+    return stored
 
 
-def sent_again(delivery: Delivery, letter: Letter) -> Outgoing:
-    """Return the message as it first came, for the way that it was on."""
+def replayed(letter: StoredLetter, *, body: bytes | None) -> Outgoing:
+    """Return the message as it first came, or with another body, for its original routing key."""
     headers: dict[str, HeaderValue] = {
         name: value
-        for name, value in delivery.headers.items()
-        if isinstance(value, str | int | bool) and not _OF_DEATH.fullmatch(name)
+        for name, value in letter.headers.items()
+        if isinstance(value, str | int) and not _OF_DEATH.fullmatch(name) and _is_encodable(value)
     }
     return Outgoing(
         exchange=EXECUTIONS,
         routing_key=letter.original_routing_key,
-        body=delivery.body,
-        type=delivery.type or "",
-        # The same each time, so that a letter sent again twice is recognised as one message.
-        message_id=delivery.message_id or str(UUID(hex=letter.fingerprint)),
-        correlation_id=delivery.correlation_id,
-        reply_to=delivery.reply_to,
-        app_id=delivery.app_id,
+        body=letter.body if body is None else body,
+        type=letter.type or "",
+        # The same each time, so that a letter replayed twice is recognised as one message.
+        message_id=letter.message_id or str(UUID(hex=letter.fingerprint)),
+        correlation_id=letter.correlation_id,
+        reply_to=letter.reply_to,
+        app_id=letter.app_id,
         headers=headers,
-        timestamp=delivery.timestamp,
-        content_type=delivery.content_type or "application/octet-stream",
+        timestamp=letter.published_at,
+        content_type=letter.content_type or "application/octet-stream",
     )
 
 
@@ -136,21 +191,81 @@ def _death(delivery: Delivery) -> tuple[str, str, datetime | None, str | None]:
         death: dict[str, Any] = deaths[0]
         reason, queue, keys = death.get("reason"), death.get("queue"), death.get("routing-keys")
         error = f"the broker took it out of queue {queue}: {reason}"
-        key = keys[0] if isinstance(keys, list) and keys and isinstance(keys[0], str) else None
-        return str(reason), error, _instant(death.get("time")), key
+        return str(reason), error, _instant(death.get("time")), keys[0] if isinstance(keys, list) else None
     return UNEXPLAINED, "nothing in the message says why it is here", None, None
 
 
 def _instant(value: object) -> datetime | None:
     try:
         found = datetime.fromisoformat(value) if isinstance(value, str) else value
-    except ValueError:
+        aware = isinstance(found, datetime) and found.tzinfo is not None
+        return found.astimezone(UTC) if isinstance(found, datetime) and aware else None
+    except (ValueError, OverflowError):
         return None
-    return found if isinstance(found, datetime) and found.tzinfo is not None else None
 
 
 def _fingerprint(delivery: Delivery, code: str, error: str, died_at: datetime | None) -> str:
+    # The broker's own headers stay out: it counts deliveries in them.
+    own = {name: value for name, value in delivery.headers.items() if not name.startswith("x-")}
     told = (delivery.message_id, delivery.type, delivery.routing_key, code, error, died_at)
     digest = hashlib.sha256(repr(told).encode("utf-8", "backslashreplace"))
+    digest.update(_json(storable_headers(own)))
     digest.update(delivery.body)
     return digest.hexdigest()[:32]
+
+
+def _storable(value: object) -> JsonValue:
+    """Return a header's value as it is, or as an object where JSON or the database cannot hold it."""
+    if isinstance(value, str):
+        text = _text(value)
+        if text == value and len(_json(text)) <= HEADER_BYTES_MAX:
+            return text
+        return {_CUT: text[:_CUT_HEADER_CHARS], "bytes": len(value.encode("utf-8", "replace"))}
+    shown = _shown(value, _HEADER_DEPTH_MAX)
+    as_json = _json(shown)
+    if len(as_json) <= HEADER_BYTES_MAX:
+        return shown
+    return {_CUT: as_json.decode()[:_CUT_HEADER_CHARS], "bytes": len(as_json)}
+
+
+def _shown(value: object, depth: int) -> JsonValue:
+    """Return any value that AMQP knows as JSON, to be looked at."""
+    match value:
+        case None | bool() | int():
+            return value
+        case float() if math.isfinite(value):
+            return value
+        case bytes() | bytearray():
+            return b64encode(value).decode()
+        case datetime():
+            return value.isoformat()
+        case dict() | list() if not depth:
+            return "..."
+        case dict():
+            return {_text(str(name)): _shown(each, depth - 1) for name, each in value.items()}
+        case list():
+            return [_shown(each, depth - 1) for each in value]
+        case _:
+            return _text(str(value))
+
+
+def _is_encodable(value: str | int) -> bool:
+    return isinstance(value, str) or -(2**63) <= value < 2**63
+
+
+def _routing_key(value: object) -> str | None:
+    """Return a routing key that can be published with."""
+    return value if isinstance(value, str) and len(value.encode("utf-8", "replace")) <= 255 else None
+
+
+def _text(value: str) -> str:
+    """Return text that PostgreSQL stores, as long as it was: a name may have to be sent again."""
+    return value.replace("\0", "?").encode("utf-8", "replace").decode()
+
+
+def _text_or_none(value: str | None) -> str | None:
+    return _text(value) if value else None
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")

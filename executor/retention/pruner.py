@@ -1,4 +1,4 @@
-"""Prunes ended executions, workers that are gone, old changes of actions and webhooks.
+"""Prunes ended executions, workers that are gone, old changes of actions, webhooks and dead letters.
 
 In: a tick of the watchdog. Out: how many rows are gone. In small batches, each a transaction of its own, with
 a rest between them that is longer than the batch: pruning never takes more than a share of one connection.
@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from common.database import Database
-from executor.metrics import WEBHOOK_ATTEMPTS
+from executor.metrics import DEAD_LETTERS_PRUNED, WEBHOOK_ATTEMPTS
 from executor.settings import ExecutorSettings
 
 logger = logging.getLogger(__name__)
@@ -63,12 +63,43 @@ class Pruner:
         statement = "SELECT turnstile.clean_webhooks($1, $2)"
         return given_up + await self._forget(statement, self._settings.webhook_keep)
 
+    async def prune_dead_letters(self) -> int:
+        """Delete dead letters that are too old, or too many; the oldest go first."""
+        dropped = 0
+
+        async def batch() -> tuple[int, bool]:
+            nonlocal dropped
+            counts = await self._prune_dead_letters()
+            dropped += counts["count"] + counts["bytes"]
+            pruned = sum(counts.values())
+            return pruned, pruned == _ROWS_MAX
+
+        pruned = await _in_batches(batch)
+        if dropped:
+            logger.warning("dead_letters_dropped", extra={"letters": dropped})
+        return pruned
+
     async def _forget(self, statement: str, keep_seconds: float) -> int:
         async def batch() -> tuple[int, bool]:
             count: int = await self._database.fetchval(statement, keep_seconds, _ROWS_MAX)
             return count, count == _ROWS_MAX
 
         return await _in_batches(batch)
+
+    async def _prune_dead_letters(self) -> dict[str, int]:
+        """Delete a batch; return how many went for which reason. None where another replica prunes."""
+        row = await self._database.fetchrow(
+            "SELECT * FROM turnstile.prune_dead_letters($1, $2, $3, $4)",
+            self._settings.retention_dead_letters,
+            self._settings.retention_dead_letters_count,
+            self._settings.retention_dead_letters_bytes,
+            _ROWS_MAX,
+        )
+        assert row is not None
+        counts = {reason: row[f"by_{reason}"] or 0 for reason in ("age", "count", "bytes")}
+        for reason, count in counts.items():
+            DEAD_LETTERS_PRUNED.add(reason, count=count)
+        return counts
 
     async def _give_up_batch(self) -> tuple[int, bool]:
         row = await self._database.fetchrow(

@@ -30,3 +30,15 @@ class RetentionSettings(BaseModel):
     retention_changes: Duration = Field(
         default=365 * 86400.0, description="How long changes of actions are kept."
     )
+    retention_dead_letters: Age = Field(
+        default=30 * 86400.0, description="How long dead letters are kept, or: forever."
+    )
+    retention_dead_letters_count: int = Field(
+        default=100_000, ge=0, le=10_000_000, description="Most dead letters kept; the oldest go first."
+    )
+    retention_dead_letters_bytes: int = Field(
+        default=512 * 1024 * 1024,
+        ge=0,
+        le=2**50,
+        description="Most bytes of dead letters kept; the oldest go first.",
+    )

@@ -3,7 +3,9 @@
 -- Steps from line to line by the index, past all that wait in each: it costs what there are lines with somebody in
 -- them, at most $1 of them, and the slots that are held. Actions with nobody in line and no slot are left out.
 --
--- $1 lines looked at
+-- Dead letters are counted by the index on their codes; as many are kept as the retention allows.
+--
+-- $1 lines looked at, $2 codes of dead letters; those of any other code are counted together
 WITH RECURSIVE line(queue_id, head_id, rank) AS (
     (SELECT w.queue_id, w.execution_id, 1 FROM waiting w ORDER BY w.queue_id, w.execution_id LIMIT 1)
     UNION ALL
@@ -45,4 +47,11 @@ SELECT (
                       count(*) AS processes
                FROM worker w WHERE w.lost_at IS NULL AND w.stopped_at IS NULL GROUP BY 1
            ) state
-       ) AS workers
+       ) AS workers,
+       (
+           SELECT json_object_agg(counted.code, counted.letters)
+           FROM (
+               SELECT CASE WHEN d.code = ANY ($2) THEN d.code ELSE 'other' END AS code, sum(d.letters) AS letters
+               FROM (SELECT d.code, count(*) AS letters FROM dead_letter d GROUP BY d.code) d GROUP BY 1
+           ) counted
+       ) AS dead_letters

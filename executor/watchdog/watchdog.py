@@ -92,6 +92,7 @@ class Watchdog:
                 self.pruner.prune_workers,
                 self.pruner.prune_changes,
                 self.pruner.clean_webhooks,
+                self.pruner.prune_dead_letters,
             ):
                 pause_seconds = self._interval_seconds * _PRUNING_TICKS
                 tasks.create_task(self._repeat(sweep, every_seconds=pause_seconds), name=sweep.__name__)

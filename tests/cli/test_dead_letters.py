@@ -24,7 +24,7 @@ def send(processes: Processes, **messages: bytes) -> None:
 def names_in(system: CommandLines, *arguments: str) -> list[str]:
     ended = system.executor("dead-letters", "list", "--json", *arguments)
     assert ended.exit_code == 0, ended.err
-    return [letter["id"] for letter in ended.json["items"]]
+    return [letter["message_id"] for letter in ended.json["items"]]
 
 
 def statuses_of(system: CommandLines, ref: str) -> list[str]:
@@ -38,15 +38,15 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def test_a_letter_is_seen_put_right_and_sent_again_and_then_runs(
+def test_a_letter_is_shown_replayed_as_it_came_or_corrected_and_then_runs(
     system: CommandLines, processes: Processes
 ) -> None:
     ref = f"late.{secrets.token_hex(4)}"
     send(processes, first=json.dumps({"action_ref": ref}).encode(), second=b"{nope", third=b"\xff")
     until(lambda: len(names_in(system)) == 3)
     listed = system.executor("dead-letters", "list", "--code", "unknown_action").out
-    assert "first" in listed
-    assert "second" not in listed
+    assert ref in listed
+    assert "JSON" not in listed
     shown = system.executor("dead-letters", "show", "first").out
     assert "unknown_action" in shown
     assert f'{{"action_ref": "{ref}"}}' in shown
@@ -55,14 +55,22 @@ def test_a_letter_is_seen_put_right_and_sent_again_and_then_runs(
     definition = json.dumps([{"ref": ref, "runner": "command", "entrypoint": ["true"]}])
     assert system.executor("actions", "apply", "-", stdin=definition).exit_code == 0
     replayed = system.executor("dead-letters", "replay", "first")
-    assert (replayed.exit_code, replayed.out.strip()) == (0, "1 sent again")
+    assert (replayed.exit_code, replayed.out.strip()) == (0, "Replayed 1 message")
     until(lambda: statuses_of(system, ref) == ["completed"])
 
     assert names_in(system) == ["second", "third"]
+    third = system.executor("dead-letters", "show", "third", "--json").json["id"]
+    corrected = json.dumps({"action_ref": ref})
+    edited = system.executor("dead-letters", "replay", third, "--body", "-", stdin=corrected)
+    assert (edited.exit_code, edited.out.strip()) == (0, "Replayed 1 message")
+    until(lambda: statuses_of(system, ref) == ["completed"] * 2)
+    absent = system.executor("dead-letters", "replay", "second", "--body", "/no such file")
+    assert (absent.exit_code, "/no such file" in absent.err) == (EXIT_USAGE, True)
+    assert names_in(system) == ["second"]
     purged = system.executor("dead-letters", "purge", "second", "fourth", "--json")
     assert purged.exit_code == EXIT_FAILED
     assert purged.json == {"done": 1, "refused": [], "missing": ["fourth"], "left": 0}
-    assert "1 thrown away" in system.executor("dead-letters", "purge", "--all").out
+    assert system.executor("dead-letters", "purge", "--all").out.strip() == "Purged 0 messages"
     assert "no dead letters" in system.executor("dead-letters", "list").out
 
 

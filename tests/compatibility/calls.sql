@@ -197,3 +197,15 @@ SELECT (NULL::turnstile.webhook).*;
 -- gives claimed turnstile.claimed[], finished turnstile.finished[]
 SELECT ARRAY(SELECT f FROM turnstile.finish($1, $5, $6, $7, $8, $9, $10, $11, $12, $13) f) AS finished,
        ARRAY(SELECT c FROM turnstile.claim($1, $2, $3, $4) c) AS claimed;
+
+-- takes int8[]
+-- gives delete_dead_letters int4
+SELECT turnstile.delete_dead_letters($1);
+
+-- takes jsonb, bytea[]
+-- gives store_dead_letters text
+SELECT turnstile.store_dead_letters($1, $2);
+
+-- takes float8, int8, int8, int4
+-- gives by_age int4, by_bytes int4, by_count int4
+SELECT * FROM turnstile.prune_dead_letters($1, $2, $3, $4);

@@ -111,6 +111,9 @@ class Ground:
         await self.client.cancel_what_is_left()
 
         async def nothing_is_left() -> bool:
+            if self.executor is not None and not await self.has_taken_all():
+                # A letter may have come to its row only after the last replay.
+                await self.client.replay_dead_letters(self.executor.http_url)
             return bool(await self.connection.fetchval(_LEFT, len(self.client.submitted)))
 
         try:
@@ -153,7 +156,8 @@ class Ground:
         async with await aio_pika.connect(self.system.amqp_url) as connection:
             channel = await connection.channel()
             queue = await channel.declare_queue(DEAD_LETTERS, passive=True)
-            count = queue.declaration_result.message_count
+            count = queue.declaration_result.message_count or 0
+        count += await self.connection.fetchval("SELECT count(*) FROM dead_letter")
         return [f"{count} dead letters"] if count else []
 
 

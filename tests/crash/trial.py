@@ -72,7 +72,7 @@ async def _ask_executor(ground: Ground, case: Case, url: str) -> None:
             await cancel_something(ground, url)
         case CrashPoint.ACTIONS_PUT:
             await resume_something(ground, url)
-        case CrashPoint.DEAD_LETTERS_SENT:
+        case CrashPoint.DEAD_LETTERS_SENT | CrashPoint.DEAD_LETTERS_STORED:
             await replay_something(ground, url)
         case _:
             await send_wave(ground.client, url)

@@ -174,13 +174,13 @@ async def test_the_list_of_executions_is_filtered_and_the_filters_stand_in_the_a
     await expect(page.locator("h1")).to_contain_text(f"#{held}")
 
 
-async def test_dead_letters_are_read_sent_again_and_thrown_away(page: Page, stage: Stage) -> None:
-    await submit(stage.amqp_url, [{"action_ref": "not.yet"}, b"{ broken"])
+async def test_dead_letters_are_read_replayed_edited_and_purged(page: Page, stage: Stage) -> None:
+    await submit(stage.amqp_url, [{"action_ref": "not.yet"}, b'{"action_ref": "not.yet"', b"{ broken"])
 
-    async def both_are_there() -> bool:
-        return bool((await stage.http.get("/dead-letters")).json()["total"] == 2)
+    async def all_are_there() -> bool:
+        return bool((await stage.http.get("/dead-letters")).json()["total"] == 3)
 
-    await until(both_are_there, "both letters")
+    await until(all_are_there, "all letters")
     await page.goto("/#/dead-letters")
     rows = page.locator("tbody tr")
     letter = rows.filter(has_text="unknown action")
@@ -190,13 +190,22 @@ async def test_dead_letters_are_read_sent_again_and_thrown_away(page: Page, stag
 
     await stage.put("not.yet", max_concurrent=1)
     await letter.get_by_role("checkbox").check()
-    await page.get_by_role("button", name="Send again: 1 chosen").click()
-    await page.get_by_role("dialog").get_by_role("button", name="Send again").click()
+    await page.get_by_role("button", name="Replay 1 selected").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Replay").click()
+    await expect(rows).to_have_count(2)
+    await rows.first.locator("th button").click()
+    await page.get_by_role("button", name="Edit and replay").click()
+    await page.get_by_label("Body").fill('{"action_ref": "not.yet"}')
+    await page.get_by_role("dialog").get_by_role("button", name="Replay").click()
     await expect(rows).to_have_count(1)
-    await page.get_by_role("button", name="Throw away: all").click()
-    await page.get_by_role("dialog").get_by_role("button", name="Throw away").click()
-    await expect(page.get_by_text("None: every message could be used.")).to_be_visible()
-    assert (await stage.stats("not.yet"))["total_enqueued"] == 1
+    await page.get_by_role("button", name="Purge all").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Purge").click()
+    await expect(page.get_by_text("No dead letters.")).to_be_visible()
+
+    async def both_are_admitted() -> bool:
+        return bool((await stage.stats("not.yet"))["total_enqueued"] == 2)
+
+    await until(both_are_admitted, "both that were replayed")
 
 
 async def test_a_webhook_that_failed_says_why_and_is_posted_again(page: Page, stage: Stage) -> None:

@@ -56,6 +56,17 @@ class History:
 
         await until(all_ended, f"{count} ended executions", deadline_seconds=deadline_seconds)
 
+    async def dead_letters(self, count: int) -> list[asyncpg.Record]:
+        """Wait until so many dead letters are stored; delete them and return them, the oldest first."""
+
+        async def are_stored() -> bool:
+            return bool(await self.value("SELECT count(*) >= $1 FROM dead_letter", count))
+
+        await until(are_stored, f"{count} dead letters")
+        letters = await self.rows("DELETE FROM dead_letter RETURNING *")
+        assert len(letters) == count
+        return sorted(letters, key=lambda letter: (letter["died_at"], letter["id"]))
+
     async def faults(self) -> list[str]:
         """Recount everything, as `executor audit` does; an empty list is a clean audit."""
         found = await self._auditor.audit()

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from client import AsyncClient
-from common.broker.topology import DEAD_LETTERS, EXECUTOR_RETRY
+from common.broker.topology import EXECUTOR_RETRY
 from tests.e2e.stage import Stage, numbers_in, still_there
 from tests.e2e.tap import tapped
-from tests.e2e.traffic import ask, cancel_request, drain_queue, publishing, request, until
+from tests.e2e.traffic import ask, cancel_request, publishing, request, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 GRACE_SECONDS = 1.0
@@ -194,18 +194,18 @@ async def test_a_cancel_of_nothing_is_tried_a_bounded_number_of_times_and_ends_i
         # Others flow on meanwhile.
         execution_id = await stage.submit("noop")
         assert await stage.ended(execution_id, deadline_seconds=10) == ["completed"]
-        (letter,) = await drain_queue(stage.amqp_url, DEAD_LETTERS, 1)
+        (letter,) = await stage.history.dead_letters(1)
         assert [message.headers["x-tries"] for message in late.heard] == [29, 30]
-    assert letter.headers["x-error-code"] == "unknown_execution"
-    assert (letter.body, letter.message_id) == (nothing.body, nothing.message_id)
+    assert letter["code"] == "unknown_execution"
+    assert (letter["body"], letter["message_id"]) == (nothing.body, nothing.message_id)
 
 
 async def test_a_cancel_that_no_record_could_hold_is_refused_and_stops_nobody_else(stage: Stage) -> None:
     async with publishing(stage.amqp_url) as publisher:
         await publisher.publish([cancel_request({"execution_id": 2**63})])
         await publisher.publish([request({"action_ref": "noop", "idempotency_key": "behind"})])
-        (letter,) = await drain_queue(stage.amqp_url, DEAD_LETTERS, 1)
-    assert letter.headers["x-error-code"] == "invalid_message"
+        (letter,) = await stage.history.dead_letters(1)
+    assert letter["code"] == "invalid_message"
     query = "SELECT count(*) = 1 FROM execution WHERE idempotency_key = 'behind' AND completed_at IS NOT NULL"
 
     async def is_done() -> bool:

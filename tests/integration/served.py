@@ -131,7 +131,7 @@ async def serve(database_url: str, settings: ExecutorSettings | None = None) -> 
             cancel=cancel,
             retry=retry,
             drain_worker=drain_worker,
-            dead_letters=DeadLetters(NO_BROKER, Publisher(NO_BROKER, name="test")),
+            dead_letters=DeadLetters(database, Publisher(NO_BROKER, name="test")),
             readiness=lambda: served.parts,
         )
     )

@@ -61,6 +61,11 @@ _DELIVERY = (
     "INSERT INTO webhook_delivery (execution_id, url, origin, due_at, created_at, state, attempts,"
     " claimed_until, settled_at) VALUES (1, 'u', 'o', now(), now(), {}, {}, {}, {})"
 )
+_LETTER = (
+    "INSERT INTO dead_letter (fingerprint, code, error, exchange, routing_key, original_routing_key, tries,"
+    " died_at, stored_at, headers, body, body_bytes, stored_bytes)"
+    " SELECT 'f', 'c', 'e', '', '', '', {}, now(), now(), '{{}}', 'abc', {}, {} FROM generate_series(1, {})"
+)
 VIOLATIONS = {
     "ck_action_limit_not_negative": "UPDATE action SET max_concurrent = -1",
     "ck_action_max_queued_not_negative": "UPDATE action SET max_queued = -1",
@@ -96,6 +101,10 @@ VIOLATIONS = {
     "ck_webhook_delivery_settled_iff_not_pending": _DELIVERY.format("'pending'", 1, "NULL", "now()"),
     "ck_webhook_delivery_claimed_while_pending": _DELIVERY.format("'failed'", 1, "now()", "now()"),
     "ck_webhook_delivery_attempts_not_negative": _DELIVERY.format("'pending'", -1, "NULL", "NULL"),
+    "uq_dead_letter_fingerprint": _LETTER.format(0, 3, 3, 2),
+    "ck_dead_letter_tries_not_negative": _LETTER.format(-1, 3, 3, 1),
+    "ck_dead_letter_body_within_its_size": _LETTER.format(0, 2, 3, 1),
+    "ck_dead_letter_body_within_what_is_stored": _LETTER.format(0, 3, 2, 1),
     "ck_pruned_count_executions_not_negative": "INSERT INTO pruned_count VALUES (1, -1)",
     "ck_worker_concurrency_positive": "UPDATE worker SET concurrency = 0",
 }

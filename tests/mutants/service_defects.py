@@ -46,7 +46,7 @@ SERVICE_DEFECTS: Final = (
     Defect(
         name="what nobody can use is thrown away",
         file="executor/request_listener.py",
-        before='    intake.messages.append(dead_letter(delivery, code, message, app_id="executor"))\n',
+        before='        intake.messages.append(dead_letter(delivery, code, message, app_id="executor"))\n',
         after="",
         caught_by=(
             f"{_E2E}/test_messages.py::test_bad_requests_are_answered_and_kept_and_a_thousand_good_ones_around_them_run",

@@ -1,7 +1,7 @@
 // What an operator may change from here; each asks first.
 
 import { el } from "./dom.js";
-import { ask, exchange } from "./api.js";
+import { ask, exchange, Problem } from "./api.js";
 import { confirm, field } from "./dialog.js";
 
 export function actionPath(ref) {
@@ -87,15 +87,30 @@ export function postAgain(selection, said) {
   });
 }
 
-/** Send dead letters again, or throw them away. `selection` is what the API takes. */
+/** Replay or purge dead letters. `selection` is what the API takes. */
 export function deal(verb, selection, said) {
   const replays = verb === "replay";
   return confirm({
-    title: replays ? `Send ${said} again?` : `Throw ${said} away?`,
-    verb: replays ? "Send again" : "Throw away", dangerous: !replays,
+    title: replays ? `Replay ${said}?` : `Purge ${said}?`,
+    verb: replays ? "Replay" : "Purge", dangerous: !replays,
     words: replays
-      ? "As they first came. A letter is gone once the broker has taken it; what is still wrong comes back here."
-      : "They are gone for good.",
+      ? "They are published as they first came. A message that fails again becomes a new dead letter."
+      : "They are deleted permanently.",
     act: () => ask("POST", `/dead-letters/${verb}`, { body: selection }),
+  });
+}
+
+/** Replay one dead letter with another body. */
+export function replayEdited({ id, body }) {
+  const input = el("textarea", { name: "body", rows: 12, spellcheck: "false" });
+  input.value = body;
+  return confirm({
+    title: `Edit and replay dead letter ${id}`, verb: "Replay",
+    words: "The message is published with this body; its message ID and its other properties stay the same.",
+    fields: [field("Body", input)],
+    act: async () => {
+      const dealt = await ask("POST", "/dead-letters/replay", { body: { ids: [id], body: input.value } });
+      if (!dealt.done) throw new Problem(409, "not_found", dealt.refused[0]?.reason ?? "This dead letter is gone.");
+    },
   });
 }

@@ -1,11 +1,11 @@
-// Dead letters: read, send again, throw away. A look holds the letters for a moment, so none is taken by itself.
+// Dead letters: read, replay (with another body, if wanted), purge.
 
 import { el, say, text } from "./dom.js";
 import { clock, count, counted } from "./format.js";
 import { ask } from "./api.js";
 import { badge, cell, loader, pager, plainRow, table, wrongPlace } from "./parts.js";
 import { show as showDialog } from "./dialog.js";
-import { deal } from "./changes.js";
+import { deal, replayEdited } from "./changes.js";
 
 const PAGE = 50;
 
@@ -22,34 +22,36 @@ export function show(main, { parameters }, { signal }) {
     loading.now();
   });
   const shown = table("Dead letters, the oldest first", [
-    ["Chosen", ""], ["Letter", ""], ["Reason", ""], ["Message", ""], ["Died", ""], ["Size", "number"],
-  ], { empty: "None: every message could be used." });
+    ["Selected", ""], ["ID", ""], ["Reason", ""], ["Message", ""], ["Died", ""], ["Size", "number"],
+  ], { empty: "No dead letters." });
   const replay = el("button", { type: "button", on: { click: () => act("replay") } });
   const purge = el("button", { type: "button", class: "danger", on: { click: () => act("purge") } });
   const loading = loader(async (mine) => {
     const page = await ask("GET", "/dead-letters", { query: { code: code.value.trim(), limit: PAGE, cursor }, signal: mine });
     total = page.total;
-    shown.update(page.items, (each) => each.fingerprint, plainRow((each) => cells(each, chosen, () => name(), wrong)));
+    shown.update(page.items, (each) => each.id, plainRow((each) => cells(each, chosen, () => name(), (letter) => read(letter, wrong, changed))));
     pages.update(page.next_cursor, null);
-    text(words, total ? `${counted(total, "letter")} in all` : "");
+    text(words, total ? `${counted(total, "dead letter")} in total` : "");
     for (const button of [replay, purge]) button.disabled = total === 0;
     name();
   }, { every: 1000, signal, wrong });
 
-  /** What the buttons would do: to those that are chosen, or that died of the reason, or to all. */
+  /** What the buttons act on: the selected letters, those with the error code, or all. */
   function meant() {
-    if (chosen.size) return [{ ids: [...chosen] }, chosen.size === 1 ? "this letter" : `these ${chosen.size} letters`];
+    if (chosen.size) return [{ ids: [...chosen] }, counted(chosen.size, "selected message")];
     const reason = code.value.trim();
-    return reason ? [{ code: reason }, `all that died of ${reason}`] : [{ all: true }, total === 1 ? "the letter" : `all ${count(total)} letters`];
+    return reason ? [{ code: reason }, `all messages with the code ${reason}`] : [{ all: true }, `all ${counted(total, "message")}`];
   }
   function name() {
-    const said = chosen.size ? `${chosen.size} chosen` : code.value.trim() ? "all of this reason" : "all";
-    text(replay, `Send again: ${said}`);
-    text(purge, `Throw away: ${said}`);
+    const said = chosen.size ? `${chosen.size} selected` : code.value.trim() ? "all with this code" : "all";
+    text(replay, `Replay ${said}`);
+    text(purge, `Purge ${said}`);
   }
   async function act(verb) {
     const [selection, said] = meant();
-    if (!await deal(verb, selection, said)) return;
+    if (await deal(verb, selection, said)) await changed();
+  }
+  async function changed() {
     chosen.clear();
     cursor = null;
     pages.reset();
@@ -65,23 +67,23 @@ export function show(main, { parameters }, { signal }) {
   name();
   main.append(
     el("div", { class: "head" }, el("h1", {}, "Dead letters"),
-      el("div", { class: "field search" }, el("label", { for: "code" }, "Only this reason"), code),
-      el("div", { class: "buttons" }, el("button", { type: "button", on: { click: () => loading.now() } }, "Look again"), replay, purge)),
+      el("div", { class: "field search" }, el("label", { for: "code" }, "Error code"), code),
+      el("div", { class: "buttons" }, el("button", { type: "button", on: { click: () => loading.now() } }, "Refresh"), replay, purge)),
     wrong, words, shown.node, pages.node);
   loading.now();
 }
 
-function cells(letter, chosen, changed, wrong) {
-  const box = el("input", { type: "checkbox", "aria-label": `Choose ${letter.id}`, checked: chosen.has(letter.fingerprint) });
+function cells(letter, chosen, selected, open) {
+  const box = el("input", { type: "checkbox", "aria-label": `Select ${letter.id}`, checked: chosen.has(letter.id) });
   box.addEventListener("change", () => {
-    if (box.checked) chosen.add(letter.fingerprint);
-    else chosen.delete(letter.fingerprint);
-    changed();
+    if (box.checked) chosen.add(letter.id);
+    else chosen.delete(letter.id);
+    selected();
   });
-  const open = el("button", { type: "button", class: "link", on: { click: () => read(letter, wrong) } }, letter.id);
+  const link = el("button", { type: "button", class: "link", on: { click: () => open(letter) } }, letter.id);
   return [
-    cell("Chosen", {}, box),
-    el("th", { scope: "row", class: "id" }, open),
+    cell("Selected", {}, box),
+    el("th", { scope: "row", class: "id" }, link),
     cell("Reason", {}, el("div", {}, badge(letter.code), " ", letter.error)),
     cell("Message", {}, letter.type ?? letter.original_routing_key),
     cell("Died", {}, clock(letter.died_at)),
@@ -89,20 +91,35 @@ function cells(letter, chosen, changed, wrong) {
   ];
 }
 
-async function read({ fingerprint, id }, wrong) {
+async function read({ id }, wrong, changed) {
   let letter;
   try {
-    letter = await ask("GET", `/dead-letters/${encodeURIComponent(fingerprint)}`);
+    letter = await ask("GET", `/dead-letters/${encodeURIComponent(id)}`);
   } catch (error) {
     text(wrong, error.message);
     return;
   }
   const facts = [
-    ["Reason", `${letter.code}: ${letter.error}`], ["Goes to", letter.original_routing_key],
-    ["Published", clock(letter.published_at)], ["Died", clock(letter.died_at)], ["From", letter.app_id ?? "unknown"],
+    ["Error", `${letter.code}: ${letter.error}`], ["Routing key", letter.original_routing_key],
+    ["Message ID", letter.message_id ?? "none"], ["Published", clock(letter.published_at)],
+    ["Died", clock(letter.died_at)], ["Sender", letter.app_id ?? "unknown"],
   ];
-  showDialog(`Letter ${id}`,
+  const edit = el("button", { type: "button", on: { click: async (event) => {
+    event.target.closest("dialog").close();
+    if (await replayEdited(letter)) await changed();
+  } } }, "Edit and replay");
+  showDialog(`Dead letter ${id}`,
     el("dl", { class: "figures" }, facts.map(([term, said]) => el("div", {}, el("dt", {}, term), el("dd", {}, said)))),
-    el("h3", {}, letter.body_encoding === "text" ? "Body" : "Body, in base64"), el("pre", { tabindex: 0, "aria-label": "Body" }, letter.body),
+    el("h3", {}, bodyTitle(letter)), canBeEdited(letter) ? edit : null, el("pre", { tabindex: 0, "aria-label": "Body" }, letter.body),
     el("h3", {}, "Headers"), el("pre", { tabindex: 0, "aria-label": "Headers" }, JSON.stringify(letter.headers, null, 2)));
+}
+
+/** Whether the body is text and all of it is shown. */
+function canBeEdited({ body, body_encoding: encoding, body_bytes: bytes }) {
+  return encoding === "text" && new TextEncoder().encode(body).length === bytes;
+}
+
+function bodyTitle({ body_encoding: encoding, body_truncated: truncated }) {
+  const title = encoding === "text" ? "Body" : "Body, in base64";
+  return truncated ? `${title} (only the beginning is stored)` : title;
 }

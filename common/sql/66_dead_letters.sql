@@ -1,0 +1,104 @@
+-- Dead letters: stored as they are drained from the broker, deleted when they were replayed or purged, pruned when
+-- they are older, or more, than is kept.
+
+-- store_dead_letters: store a batch, in order; returns the codes of those that are new. A letter that is stored
+-- already, by this executor before a crash or by another one, is passed over.
+--
+-- `in_letters`: an array of objects with the columns' names; `in_bodies`: their bodies, in the same order.
+CREATE FUNCTION turnstile.store_dead_letters(in_letters jsonb, in_bodies bytea[])
+RETURNS SETOF text
+LANGUAGE sql
+SET search_path = public, pg_temp
+AS $$
+    INSERT INTO dead_letter (
+        fingerprint, code, error, type, message_id, correlation_id, app_id, reply_to, content_type, exchange,
+        routing_key, original_routing_key, tries, published_at, died_at, stored_at, headers, body, body_bytes,
+        stored_bytes
+    )
+    SELECT l.fingerprint, l.code, l.error, l.type, l.message_id, l.correlation_id, l.app_id, l.reply_to, l.content_type,
+           l.exchange, l.routing_key, l.original_routing_key, l.tries, l.published_at,
+           coalesce(l.died_at, clock_timestamp()), clock_timestamp(), l.headers, l.body, l.body_bytes, l.stored_bytes
+    FROM ROWS FROM (
+        jsonb_to_recordset(in_letters) AS (
+            fingerprint text, code text, error text, type text, message_id text, correlation_id text, app_id text,
+            reply_to text, content_type text, exchange text, routing_key text, original_routing_key text,
+            tries integer, published_at timestamptz, died_at timestamptz, headers jsonb, body_bytes bigint,
+            stored_bytes integer
+        ),
+        unnest(in_bodies)
+    ) WITH ORDINALITY AS l (
+        fingerprint, code, error, type, message_id, correlation_id, app_id, reply_to, content_type, exchange,
+        routing_key, original_routing_key, tries, published_at, died_at, headers, body_bytes, stored_bytes, body, place
+    )
+    ORDER BY l.place
+    ON CONFLICT (fingerprint) DO NOTHING
+    RETURNING code
+$$;
+
+-- delete_dead_letters: delete these; returns how many there were. In ascending order, as every other writer.
+CREATE FUNCTION turnstile.delete_dead_letters(in_ids bigint[])
+RETURNS integer
+LANGUAGE plpgsql
+SET search_path = public, pg_temp
+AS $$
+DECLARE
+    deleted integer;
+BEGIN
+    WITH chosen AS MATERIALIZED (
+        SELECT d.id FROM dead_letter d WHERE d.id = ANY (in_ids) ORDER BY d.id FOR UPDATE
+    )
+    DELETE FROM dead_letter d USING chosen c WHERE d.id = c.id;
+    GET DIAGNOSTICS deleted = ROW_COUNT;
+    RETURN deleted;
+END
+$$;
+
+-- prune_dead_letters: delete among the oldest `in_limit` those that were stored longer than `in_keep_seconds` ago
+-- (null: none), and those above `in_keep_count` rows or `in_keep_bytes` in all. All three are null while another
+-- replica prunes: two that count the same excess would both delete it.
+--
+-- The oldest by id, which is the order of storing: the instant of a death is the sender's word.
+CREATE FUNCTION turnstile.prune_dead_letters(
+    in_keep_seconds double precision,
+    in_keep_count bigint,
+    in_keep_bytes bigint,
+    in_limit integer,
+    OUT by_age integer,
+    OUT by_count integer,
+    OUT by_bytes integer
+)
+LANGUAGE plpgsql
+SET search_path = public, pg_temp
+SET enable_seqscan = off
+SET jit = off
+AS $$
+DECLARE
+    kept_since timestamptz := clock_timestamp() - make_interval(secs => in_keep_seconds);
+    excess_rows bigint;
+    excess_bytes bigint;
+BEGIN
+    IF NOT pg_try_advisory_xact_lock(hashtextextended('turnstile.prune_dead_letters', 0)) THEN
+        RETURN;
+    END IF;
+    SELECT count(*) - in_keep_count, coalesce(sum(d.stored_bytes), 0) - in_keep_bytes
+    INTO excess_rows, excess_bytes FROM dead_letter d;
+
+    WITH oldest AS MATERIALIZED (
+        SELECT d.id, d.stored_at, d.stored_bytes FROM dead_letter d ORDER BY d.id LIMIT in_limit
+    ),
+    judged AS (
+        SELECT o.id,
+               CASE WHEN o.stored_at < kept_since THEN 'age'
+                    WHEN row_number() OVER older <= excess_rows THEN 'count'
+                    WHEN sum(o.stored_bytes) OVER older - o.stored_bytes < excess_bytes THEN 'bytes' END AS reason
+        FROM oldest o WINDOW older AS (ORDER BY o.id)
+    ),
+    gone AS (
+        DELETE FROM dead_letter d USING judged j
+        WHERE d.id = ANY (ARRAY[j.id]) AND j.reason IS NOT NULL RETURNING j.reason
+    )
+    SELECT count(*) FILTER (WHERE g.reason = 'age'), count(*) FILTER (WHERE g.reason = 'count'),
+           count(*) FILTER (WHERE g.reason = 'bytes')
+    INTO by_age, by_count, by_bytes FROM gone g;
+END
+$$;
