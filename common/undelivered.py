@@ -61,7 +61,7 @@ def _kind_of(message: Outgoing) -> Kind:
 def _log_whole(message: Outgoing, reason: str) -> None:
     body = message.body[:_LOGGED_BYTES_MAX]
     logger.error(
-        "dead_letter_not_kept",
+        "dead_letter_undelivered",
         extra={
             "reason": reason,
             "message_id": message.message_id,
