@@ -12,7 +12,7 @@ UNIQUE constraint here, by name.
 from sqlmodel import SQLModel
 
 from common.tables.definition import Action, ActionChange, ActionQueue
-from common.tables.live import Delayed, Expiring, Slot, UntoldEnd, UntoldStop, Waiting
+from common.tables.live import Delayed, EarlyCancel, Expiring, Slot, UntoldEnd, UntoldStop, Waiting
 from common.tables.log import AttemptLogPiece
 from common.tables.record import AttemptRecord, Execution
 from common.tables.retention import PrunedCount
@@ -28,6 +28,7 @@ __all__ = [
     "AttemptLogPiece",
     "AttemptRecord",
     "Delayed",
+    "EarlyCancel",
     "Execution",
     "Expiring",
     "PrunedCount",

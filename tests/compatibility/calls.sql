@@ -197,3 +197,19 @@ SELECT (NULL::turnstile.webhook).*;
 -- gives claimed turnstile.claimed[], finished turnstile.finished[]
 SELECT ARRAY(SELECT f FROM turnstile.finish($1, $5, $6, $7, $8, $9, $10, $11, $12, $13) f) AS finished,
        ARRAY(SELECT c FROM turnstile.claim($1, $2, $3, $4) c) AS claimed;
+
+-- takes int8[], text[], text[], uuid[], bytea[], float8[], int4
+-- gives keep_early_cancels int4
+SELECT turnstile.keep_early_cancels($1, $2, $3, $4, $5, $6, $7);
+
+-- takes int4
+-- gives execution_id int8, id int8, reason text
+SELECT * FROM turnstile.known_early_cancels($1);
+
+-- takes float8, int4
+-- gives id int8, messages bytea
+SELECT * FROM turnstile.overdue_early_cancels($1, $2);
+
+-- takes int8[]
+-- gives forget_early_cancels void
+SELECT turnstile.forget_early_cancels($1);

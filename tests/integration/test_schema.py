@@ -61,6 +61,10 @@ _DELIVERY = (
     "INSERT INTO webhook_delivery (execution_id, url, origin, due_at, created_at, state, attempts,"
     " claimed_until, settled_at) VALUES (1, 'u', 'o', now(), now(), {}, {}, {}, {})"
 )
+_EARLY = (
+    "INSERT INTO early_cancel (messages, message_key, execution_id, idempotency_key, kept_until)"
+    " SELECT '', md5('same')::uuid, {}, {}"
+)
 VIOLATIONS = {
     "ck_action_limit_not_negative": "UPDATE action SET max_concurrent = -1",
     "ck_action_max_queued_not_negative": "UPDATE action SET max_queued = -1",
@@ -97,6 +101,8 @@ VIOLATIONS = {
     "ck_webhook_delivery_claimed_while_pending": _DELIVERY.format("'failed'", 1, "now()", "now()"),
     "ck_webhook_delivery_attempts_not_negative": _DELIVERY.format("'pending'", -1, "NULL", "NULL"),
     "ck_pruned_count_executions_not_negative": "INSERT INTO pruned_count VALUES (1, -1)",
+    "ck_early_cancel_names_one_execution": _EARLY.format("1, 'k'", "now()"),
+    "uq_early_cancel_message_key": _EARLY.format("1, NULL", "now() FROM generate_series(1, 2)"),
     "ck_worker_concurrency_positive": "UPDATE worker SET concurrency = 0",
 }
 
