@@ -213,3 +213,11 @@ SELECT * FROM turnstile.overdue_early_cancels($1, $2);
 -- takes int8[]
 -- gives forget_early_cancels void
 SELECT turnstile.forget_early_cancels($1);
+
+-- takes text, int4
+-- gives counts int4[], due_ats timestamptz[], next_origin text, origins text[]
+SELECT * FROM turnstile.due_webhooks($1, $2);
+
+-- takes text, float8, int4, int4, text[], int4[]
+-- gives claimed turnstile.webhook[], claimed_origins text[], next_origin text
+SELECT * FROM turnstile.claim_webhooks($1, $2, $3, $4, $5, $6);
