@@ -36,6 +36,7 @@ from typer.core import TyperGroup
 
 from common.domain.durations import format_duration
 from common.domain.errors import TurnstileError
+from common.terminal_text import escaped
 
 EXIT_FAILED: Final = 1
 """Something was refused, or did not end well."""
@@ -73,7 +74,8 @@ class CommandGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except CommandFailed as failed:
-            typer.echo(failed.message, err=True)
+            # It may repeat what a stranger wrote.
+            typer.echo(escaped(failed.message, keep="\n\t"), err=True)
             raise typer.Exit(failed.exit_code) from None
 
 

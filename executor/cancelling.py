@@ -27,8 +27,8 @@ class Cancelled:
     """One for each execution that exists, ended before, now, or asked to end."""
     messages: list[Outgoing]
     """To be told before the requests are acknowledged."""
-    unknown: list[CancelRequested]
-    """Those that name no execution."""
+    unknown: frozenset[int]
+    """Places, in the batch, of those that name no execution."""
 
 
 class Canceller:
@@ -55,7 +55,7 @@ class Canceller:
                 end_message(m, Error(type="Cancelled", message=reasons[m.execution_id] or "")) for m in ended
             ]
             + [stop_message(m) for m in running],
-            unknown=[r for i, r in zip(ids, requests, strict=True) if i not in known],
+            unknown=frozenset(place for place, i in enumerate(ids) if i not in known),
         )
 
 

@@ -2,8 +2,8 @@
 
 Any replica, any order, any number of copies: settling deletes the slot row of that very attempt, or nothing.
 A completion that comes before its finish is committed, or that names nothing we know, goes round the delay
-queue a bounded number of times, then to the dead letters; the others flow on meanwhile. Next:
-`queue_manager` settles and grants in one statement, `hand_over` offers.
+queue a bounded number of times, and so many a second at most, then to the dead letters; the others flow on
+meanwhile (P9). Next: `queue_manager` settles and grants in one statement, `hand_over` offers.
 """
 
 import json
@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 
 TRIES_MAX: Final = 30
 """How often an early or unknown completion comes back, about a second apart."""
+_ROUNDS_PER_SECOND: Final = 200
+"""How many of them go round, in all: a flood must not hold up the others again every second."""
 _COMPLETION_BYTES_MAX: Final = 16 * 1024 * 1024
 _INTEGER_CHARS_MAX: Final = 20
 
@@ -61,6 +63,24 @@ class Release:
     taken_in_at: float = field(default_factory=time.monotonic)
 
 
+class _Rounds:
+    """Counts what may still go round: so many each second, and as many at once."""
+
+    def __init__(self) -> None:
+        self._left = float(_ROUNDS_PER_SECOND)
+        self._counted_at = time.monotonic()
+
+    def take(self) -> bool:
+        """Tell whether one more may go round, and count it."""
+        now = time.monotonic()
+        earned = (now - self._counted_at) * _ROUNDS_PER_SECOND
+        self._left, self._counted_at = min(self._left + earned, float(_ROUNDS_PER_SECOND)), now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
 class CompletionListener:
     """Decides over batches of completions, and tells what was decided."""
 
@@ -71,6 +91,7 @@ class CompletionListener:
         self._queue_manager = queue_manager
         self._hand_over = hand_over
         self._on_callbacks = on_callbacks
+        self._rounds = _Rounds()
 
     async def decide(self, deliveries: Sequence[Delivery]) -> Release:
         """Settle a batch of completions and grant on."""
@@ -92,7 +113,7 @@ class CompletionListener:
             _note(completions, settled)
             for completion in completions:
                 if completion.execution_id in settled.early or completion.execution_id in settled.unknown:
-                    _postpone(release, completion.delivery)
+                    self._postpone(release, completion, settled)
         return release
 
     async def tell(self, release: Release) -> None:
@@ -103,6 +124,23 @@ class CompletionListener:
             HAND_OVER_SECONDS.observe(taken_seconds, count=len(release.grants.granted))
         await self._hand_over.tell(release.messages)
         reached(CrashPoint.COMPLETIONS_TOLD)
+
+    def _postpone(self, release: Release, completion: Ended, settled: Settled) -> None:
+        delivery = completion.delivery
+        if tries_of(delivery) >= TRIES_MAX:
+            _bury(
+                release, delivery, Code.UNKNOWN_EXECUTION, f"no such ended execution after {TRIES_MAX} tries"
+            )
+        elif self._rounds.take():
+            release.messages.append(delayed_retry(delivery, retry_exchange=EXECUTOR_RETRY, app_id="executor"))
+        elif completion.execution_id in settled.unknown:
+            _bury(
+                release,
+                delivery,
+                Code.UNKNOWN_EXECUTION,
+                f"no such execution; not tried again, since more than {_ROUNDS_PER_SECOND} a second are",
+            )
+        # Else it is dropped: when its attempt ends that is told, by its worker or by the watchdog.
 
 
 def read(delivery: Delivery) -> Ended:
@@ -151,13 +189,6 @@ def _note(completions: Sequence[Ended], settled: Settled) -> None:
         for reason, count in (("early", early), ("unknown", unknown), ("repeated", repeated)):
             if count > 0:
                 NOT_APPLIED.add("settle", reason, count=count)
-
-
-def _postpone(release: Release, delivery: Delivery) -> None:
-    if tries_of(delivery) < TRIES_MAX:
-        release.messages.append(delayed_retry(delivery, retry_exchange=EXECUTOR_RETRY, app_id="executor"))
-    else:
-        _bury(release, delivery, Code.UNKNOWN_EXECUTION, f"no such ended execution after {TRIES_MAX} tries")
 
 
 def _bury(release: Release, delivery: Delivery, code: Code, message: str) -> None:

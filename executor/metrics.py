@@ -87,9 +87,9 @@ SWEEP_ROWS: Final = METER.counter(
 )
 WEBHOOK_ATTEMPTS: Final = METER.counter(
     "turnstile_webhook_attempts_total",
-    "Webhooks posted, by what became of the delivery; pending: it is tried again.",
+    "Webhooks posted, by what became of the delivery; pending, released: it is tried again.",
     "state",
-    known=("delivered", "pending", "failed"),
+    known=("delivered", "pending", "released", "failed"),
 )
 UNDELIVERED: Final = METER.counter(
     "turnstile_undelivered_total",

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from common.broker.delivery import Delivery, Outgoing
-from common.broker.topology import EXECUTOR_REQUESTS, EXECUTOR_RETRY
+from common.broker.topology import EXECUTOR_REQUESTS
 from common.crash_points import CrashPoint, reached
 from common.domain.errors import Code, Refusal
-from common.envelopes import dead_letter, delayed_retry, reply, tries_of
+from common.envelopes import dead_letter, reply
 from common.messages import (
     CANCEL_REQUESTED,
     REQUESTED,
@@ -35,6 +35,7 @@ from common.requests import (
 from executor import transitions
 from executor.cancelling import Canceller
 from executor.decisions import Accepted, Admission, Grants, Move, Rejected, Verdict
+from executor.early_cancels import UNKNOWN, EarlyCancels
 from executor.hand_over import HandOver
 from executor.intake import Letter
 from executor.metrics import DEAD_LETTERED, REFUSED
@@ -42,8 +43,6 @@ from executor.queue_manager import QueueManager
 
 logger = logging.getLogger(__name__)
 
-TRIES_MAX: Final = 30
-"""How often a cancel for something not known yet comes back, about a second apart."""
 _CANCEL_BYTES_MAX: Final = 16 * 1024
 _KEYS: Final = frozenset({REQUESTED, CANCEL_REQUESTED, EXECUTOR_REQUESTS})
 
@@ -66,12 +65,14 @@ class RequestListener:
         self,
         queue_manager: QueueManager,
         canceller: Canceller,
+        early_cancels: EarlyCancels,
         hand_over: HandOver,
         *,
         parameters_bytes_max: int,
     ) -> None:
         self._queue_manager = queue_manager
         self._canceller = canceller
+        self._early_cancels = early_cancels
         self._hand_over = hand_over
         self._parameters_bytes_max = parameters_bytes_max
 
@@ -113,17 +114,12 @@ class RequestListener:
         cancelled = await self._canceller.cancel([cancel for _, cancel in cancels])
         intake.messages += cancelled.messages
         intake.moves += cancelled.moves
-        for delivery, cancel in cancels:
-            if cancel not in cancelled.unknown:
-                continue
-            if tries_of(delivery) < TRIES_MAX:
-                intake.messages.append(
-                    delayed_retry(delivery, retry_exchange=EXECUTOR_RETRY, app_id="executor")
-                )
-            else:
-                _refuse(
-                    intake, delivery, Code.UNKNOWN_EXECUTION, "no such execution; check the id or the key"
-                )
+        early = [cancels[place] for place in sorted(cancelled.unknown)]
+        if early:
+            kept = await self._early_cancels.keep(early)
+            for (delivery, _), is_kept in zip(early, kept, strict=True):
+                if not is_kept:
+                    _refuse(intake, delivery, Code.UNKNOWN_EXECUTION, UNKNOWN)
 
 
 def read(delivery: Delivery, parameters_bytes_max: int) -> Admission | CancelRequested:

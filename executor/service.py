@@ -29,6 +29,7 @@ from executor.cancelling import Canceller
 from executor.completion_listener import CompletionListener
 from executor.dead_letters import DeadLetters, Drain
 from executor.decisions import Accepted, Admission, Grants, Verdict
+from executor.early_cancels import EarlyCancels
 from executor.hand_over import HandOver
 from executor.intake import take_in
 from executor.metrics import LOOP_LAG, PUBLISHER_BLOCKED
@@ -75,9 +76,11 @@ class ExecutorService:
         )
         self._hand_over = HandOver(self._publisher, self._queue_manager, queue_type, strangers)
         self._canceller = Canceller(self._queue_manager)
+        self._early_cancels = EarlyCancels(self._database, self._canceller, self._hand_over)
         self._requests = RequestListener(
             self._queue_manager,
             self._canceller,
+            self._early_cancels,
             self._hand_over,
             parameters_bytes_max=settings.parameters_bytes_max,
         )

@@ -50,7 +50,11 @@ class WorkerService:
     async def serve(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then drain."""
         settings = self._settings
-        limits = RunLimits(grace_seconds=settings.stop_grace, result_bytes_max=settings.result_bytes_max)
+        limits = RunLimits(
+            grace_seconds=settings.stop_grace,
+            result_bytes_max=settings.result_bytes_max,
+            variables_passed=frozenset(settings.child_environment),
+        )
         async with Runners(
             self._actions, self._targets, concurrency=settings.worker_concurrency, limits=limits
         ) as runners:

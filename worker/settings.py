@@ -1,11 +1,14 @@
 """Settings of the worker service."""
 
 import socket
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from common.action_definition import Duration, Pool
 from common.settings import CommaSeparated, CommonSettings
+
+SettingName = Annotated[str, StringConstraints(pattern=r"^TURNSTILE_[A-Z0-9_]+$")]
 
 
 class WorkerSettings(CommonSettings):
@@ -34,5 +37,9 @@ class WorkerSettings(CommonSettings):
         gt=0,
         description="A run longer than this is acknowledged early, so that the broker's acknowledgement"
         " timeout never meets it.",
+    )
+    child_environment: CommaSeparated[SettingName] = Field(
+        default=[],
+        description="TURNSTILE_* variables that plain functions and commands may see, by commas; no others.",
     )
     database_connections: int = Field(default=3, ge=1, le=100, description="Size of the connection pool.")

@@ -93,11 +93,12 @@ async def declare_executor(channel: AbstractChannel, *, queue_type: QueueType = 
     await requests.bind(executions, EXECUTION_REQUESTED)
     await requests.bind(executions, EXECUTION_CANCEL_REQUESTED)
     await _declare_door(channel, requests)
+    # What is addressed to the queue itself keeps that key round the delay queue and the dead letters.
+    await requests.bind(executions, EXECUTOR_REQUESTS)
     completions = await channel.declare_queue(
         EXECUTOR_COMPLETIONS, durable=True, arguments=_arguments(queue_type)
     )
     await completions.bind(executions, EXECUTION_COMPLETED)
-    # What is addressed to the queue itself keeps that key round the delay queue and the dead letters.
     await completions.bind(executions, EXECUTOR_COMPLETIONS)
     await _declare_door(channel, completions)
     await _declare_delay(channel, EXECUTOR_RETRY, queue_type)

@@ -18,19 +18,17 @@ AS $$
     ON CONFLICT DO NOTHING;
 $$;
 
--- claim_webhooks: take the next due deliveries for `in_lease_seconds`, at most `in_limit`. An end of the lease is
--- also the claim's name: `note_webhooks` must say it.
+-- due_webhooks: the receivers behind `in_after_origin` with something to deliver: since when the first of it is due, and
+-- how many may be claimed now. `next_origin`: behind which receiver to go on; empty: those were all.
 --
--- It steps from receiver to receiver by the index, past all that waits for each. The first of every receiver's
--- line go before the second ones of any, and of each line only the first `in_per_origin` are looked at, those
--- under way among them: so many a receiver gets at once, over all replicas, and one that is slow or gone holds
--- up no other (P9). `next_origin`: behind which receiver to go on; empty: from the start.
-CREATE FUNCTION turnstile.claim_webhooks(
+-- It steps from receiver to receiver by the index, past all that waits for each. Of each line only the first
+-- `in_per_origin` are looked at, those under way among them: so many a receiver gets at once, over all replicas.
+CREATE FUNCTION turnstile.due_webhooks(
     in_after_origin text,
-    in_lease_seconds double precision,
-    in_limit integer,
     in_per_origin integer,
-    OUT claimed turnstile.webhook[],
+    OUT origins text[],
+    OUT due_ats timestamptz[],
+    OUT counts integer[],
     OUT next_origin text
 )
 LANGUAGE plpgsql
@@ -41,8 +39,7 @@ SET enable_bitmapscan = off
 SET jit = off
 AS $$
 DECLARE
-    claimed_now timestamptz := clock_timestamp();
-    front_ids bigint[];
+    looked_at timestamptz := clock_timestamp();
 BEGIN
     WITH RECURSIVE receiver(origin, due_at, place) AS (
         (SELECT d.origin, d.due_at, 1 FROM webhook_delivery d
@@ -57,17 +54,86 @@ BEGIN
         WHERE r.place < 1000
     ),
     front AS (
-        SELECT f.execution_id
+        SELECT r.origin, min(f.due_at) AS due_at, count(*)::integer AS free
         FROM receiver r
         CROSS JOIN LATERAL (
-            SELECT d.execution_id, d.due_at, d.claimed_until, row_number() OVER (ORDER BY d.due_at) AS rank
+            SELECT l.due_at, l.claimed_until FROM webhook_delivery l
+            WHERE l.state = 'pending' AND l.origin = r.origin AND l.due_at <= looked_at
+            ORDER BY l.due_at LIMIT in_per_origin
+        ) f
+        WHERE r.due_at <= looked_at AND (f.claimed_until IS NULL OR f.claimed_until < looked_at)
+        GROUP BY r.origin
+    )
+    SELECT (SELECT array_agg(f.origin ORDER BY f.origin) FROM front f),
+           (SELECT array_agg(f.due_at ORDER BY f.origin) FROM front f),
+           (SELECT array_agg(f.free ORDER BY f.origin) FROM front f),
+           (SELECT CASE WHEN count(*) = 1000 THEN max(r.origin) ELSE '' END FROM receiver r)
+    INTO origins, due_ats, counts, next_origin;
+END
+$$;
+
+-- claim_webhooks: take the next due deliveries for `in_lease_seconds`, at most `in_limit`. An end of the lease is
+-- also the claim's name: `note_webhooks` must say it.
+--
+-- With `in_origins`: of each of these receivers at most as many as `in_counts` says, the first of its line. Without,
+-- as executors of the previous version call it: it steps from receiver to receiver behind `in_after_origin`, and the
+-- first of every line go before the second ones of any. In both cases only the first `in_per_origin` of a line are
+-- looked at, those under way among them.
+CREATE FUNCTION turnstile.claim_webhooks(
+    in_after_origin text,
+    in_lease_seconds double precision,
+    in_limit integer,
+    in_per_origin integer,
+    in_origins text[] DEFAULT NULL,
+    in_counts integer[] DEFAULT NULL,
+    OUT claimed turnstile.webhook[],
+    OUT next_origin text,
+    OUT claimed_origins text[]
+)
+LANGUAGE plpgsql
+SET search_path = public, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+AS $$
+DECLARE
+    claimed_now timestamptz := clock_timestamp();
+    front_ids bigint[];
+BEGIN
+    WITH RECURSIVE receiver(origin, due_at, place) AS (
+        (SELECT d.origin, d.due_at, 1 FROM webhook_delivery d
+         WHERE in_origins IS NULL
+           AND d.state = 'pending' AND d.origin > in_after_origin ORDER BY d.origin, d.due_at LIMIT 1)
+        UNION ALL
+        SELECT n.origin, n.due_at, r.place + 1
+        FROM receiver r
+        CROSS JOIN LATERAL (
+            SELECT d.origin, d.due_at FROM webhook_delivery d
+            WHERE d.state = 'pending' AND d.origin > r.origin ORDER BY d.origin, d.due_at LIMIT 1
+        ) n
+        WHERE r.place < 1000
+    ),
+    chosen(origin, most) AS (
+        SELECT r.origin, in_per_origin FROM receiver r WHERE r.due_at <= claimed_now
+        UNION ALL
+        SELECT o.origin, o.most FROM unnest(in_origins, in_counts) o(origin, most)
+    ),
+    front AS (
+        SELECT f.execution_id
+        FROM chosen r
+        CROSS JOIN LATERAL (
+            SELECT d.execution_id, d.due_at, d.is_free, row_number() OVER (ORDER BY d.due_at) AS rank,
+                   count(*) FILTER (WHERE d.is_free) OVER (ORDER BY d.due_at, d.execution_id) AS free_rank
             FROM (
-                SELECT l.execution_id, l.due_at, l.claimed_until FROM webhook_delivery l
+                SELECT l.execution_id, l.due_at,
+                       (l.claimed_until IS NULL OR l.claimed_until < claimed_now) AS is_free
+                FROM webhook_delivery l
                 WHERE l.state = 'pending' AND l.origin = r.origin AND l.due_at <= claimed_now
                 ORDER BY l.due_at LIMIT in_per_origin
             ) d
         ) f
-        WHERE r.due_at <= claimed_now AND (f.claimed_until IS NULL OR f.claimed_until < claimed_now)
+        WHERE f.is_free AND f.free_rank <= r.most
         ORDER BY f.rank, f.due_at LIMIT in_limit
     )
     SELECT (SELECT array_agg(f.execution_id) FROM front f),
@@ -88,17 +154,18 @@ BEGIN
         UPDATE webhook_delivery d
         SET claimed_until = claimed_now + make_interval(secs => in_lease_seconds), attempts = d.attempts + 1
         FROM free f WHERE d.execution_id = ANY (ARRAY[f.execution_id])
-        RETURNING d.execution_id, d.event_id, d.url, d.attempts, d.claimed_until
+        RETURNING d.execution_id, d.event_id, d.url, d.attempts, d.claimed_until, d.origin
     )
     SELECT array_agg(ROW(t.execution_id, t.event_id, t.url, t.attempts, t.claimed_until)::turnstile.webhook
-                     ORDER BY t.execution_id)
-    INTO claimed FROM taken t;
+                     ORDER BY t.execution_id),
+           array_agg(t.origin ORDER BY t.execution_id)
+    INTO claimed, claimed_origins FROM taken t;
 END
 $$;
 
 -- note_webhooks: what became of deliveries: 'delivered', 'failed', or 'pending' until `in_delay_seconds` from
--- now. Guarded by the claim: whoever comes after its lease, and after the next claim, changes nothing. Returns
--- what was applied.
+-- now; 'released': pending too, and the attempt does not count, since it was cut short. Guarded by the claim: whoever
+-- comes after its lease, and after the next claim, changes nothing. Returns what was applied.
 CREATE FUNCTION turnstile.note_webhooks(
     in_execution_ids bigint[],
     in_claimed_untils timestamptz[],
@@ -113,10 +180,12 @@ SET search_path = public, pg_temp
 SET enable_seqscan = off
 AS $$
     UPDATE webhook_delivery d
-    SET state = n.state, claimed_until = NULL, last_status = n.status, last_error = n.error,
-        due_at = CASE WHEN n.state = 'pending'
+    SET state = CASE WHEN n.state = 'released' THEN 'pending' ELSE n.state END,
+        attempts = CASE WHEN n.state = 'released' THEN greatest(d.attempts - 1, 0) ELSE d.attempts END,
+        claimed_until = NULL, last_status = n.status, last_error = n.error,
+        due_at = CASE WHEN n.state IN ('pending', 'released')
             THEN clock_timestamp() + make_interval(secs => n.delay_seconds) ELSE d.due_at END,
-        settled_at = CASE WHEN n.state <> 'pending' THEN clock_timestamp() END
+        settled_at = CASE WHEN n.state NOT IN ('pending', 'released') THEN clock_timestamp() END
     FROM unnest(in_execution_ids, in_claimed_untils, in_states, in_statuses, in_errors, in_delay_seconds)
          n(id, claimed_until, state, status, error, delay_seconds)
     WHERE d.execution_id = ANY (ARRAY[n.id]) AND d.state = 'pending' AND d.claimed_until = n.claimed_until

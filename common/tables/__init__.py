@@ -13,7 +13,7 @@ from sqlmodel import SQLModel
 
 from common.tables.dead_letter import DeadLetter
 from common.tables.definition import Action, ActionChange, ActionQueue
-from common.tables.live import Delayed, Expiring, Slot, UntoldEnd, UntoldStop, Waiting
+from common.tables.live import Delayed, EarlyCancel, Expiring, Slot, UntoldEnd, UntoldStop, Waiting
 from common.tables.log import AttemptLogPiece
 from common.tables.record import AttemptRecord, Execution
 from common.tables.retention import PrunedCount
@@ -30,6 +30,7 @@ __all__ = [
     "AttemptRecord",
     "DeadLetter",
     "Delayed",
+    "EarlyCancel",
     "Execution",
     "Expiring",
     "PrunedCount",

@@ -4,11 +4,12 @@ Slim tables, whose size follows the load and not the history.
 """
 
 from datetime import datetime
+from uuid import UUID
 
-from sqlalchemy import BigInteger, CheckConstraint, Column, Index, Integer, Text
+from sqlalchemy import BigInteger, CheckConstraint, Column, Index, Integer, LargeBinary, Text, Uuid
 from sqlmodel import Field, SQLModel
 
-from common.tables.columns import instant
+from common.tables.columns import identity, instant
 
 # These tables turn over completely all the time: vacuum by count of dead rows, not by share.
 _BRISK_VACUUM = {
@@ -105,3 +106,26 @@ class Expiring(SQLModel, table=True):
     execution_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
     queue_id: int = Field(sa_column=Column(BigInteger, nullable=False))
     expires_at: datetime = instant(nullable=False)
+
+
+class EarlyCancel(SQLModel, table=True):
+    """A request to stop an execution that is not in the record, kept until it is or for about 30 s."""
+
+    __tablename__ = "early_cancel"
+    __table_args__ = (
+        CheckConstraint("(execution_id IS NULL) <> (idempotency_key IS NULL)", name="names_one_execution"),
+        Index("ix_early_cancel_kept_until", "kept_until"),
+        # A message delivered twice is kept once.
+        Index("uq_early_cancel_message_key", "message_key", unique=True),
+        {"postgresql_with": _BRISK_VACUUM},
+    )
+
+    id: int = identity()
+    execution_id: int | None = Field(default=None, sa_column=Column(BigInteger))
+    idempotency_key: str | None = Field(default=None, sa_column=Column(Text))
+    reason: str | None = Field(default=None, sa_column=Column(Text))
+    message_key: UUID | None = Field(default=None, sa_column=Column(Uuid))
+    """Hash of the message's id and content; None where it has no id."""
+    messages: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+    """What is published if the execution stays unknown: the answer, and the dead letter."""
+    kept_until: datetime = instant(nullable=False)

@@ -1,16 +1,19 @@
 """The one place where log lines get their form: a stable event name, then its fields.
 
 Code logs `logger.info("event_name", extra={...})`; here it becomes one readable line on a console, or one
-JSON object per line.
+JSON object per line. Values may come from strangers: whatever they hold, a record is one line, and a
+traceback is told from lines of ours by the bar in front.
 """
 
 import json
 import logging
+import re
 import sys
 from datetime import UTC, datetime
 from typing import Final, Literal
 
 from common.passwords import without_passwords
+from common.terminal_text import escaped
 
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {
     "message",
@@ -18,6 +21,9 @@ _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {
     "taskName",
     "color_message",
 }
+_LIKE_FIELDS: Final = re.compile(r"\s.*=|^\"", re.DOTALL)
+"""A value that could be read as several fields, or as quoted."""
+_TRACEBACK_BAR: Final = "  | "
 
 
 def configure_logging(*, level: str, form: Literal["console", "json"]) -> None:
@@ -40,14 +46,23 @@ def _fields(record: logging.LogRecord) -> dict[str, object]:
 
 class _ConsoleFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        return without_passwords(self._line(record))
+        return without_passwords(self._lines(record))
 
-    def _line(self, record: logging.LogRecord) -> str:
+    def _lines(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%S.%f")[:-3]
-        fields = " ".join(f"{key}={value}" for key, value in _fields(record).items())
+        fields = " ".join(f"{key}={_value(value)}" for key, value in _fields(record).items())
         source = record.name.split(".")[0]
-        line = f"{at} {record.levelname:<7} {source:<8} {record.getMessage()} {fields}".rstrip()
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        line = escaped(f"{at} {record.levelname:<7} {source:<8} {record.getMessage()} {fields}".rstrip())
+        if not record.exc_info:
+            return line
+        # The message of an exception may be a stranger's, of any number of lines.
+        traceback = escaped(self.formatException(record.exc_info), keep="\n").split("\n")
+        return "\n".join([line, *(_TRACEBACK_BAR + each for each in traceback)])
+
+
+def _value(value: object) -> str:
+    text = str(value)
+    return json.dumps(text, ensure_ascii=False) if _LIKE_FIELDS.search(text) else text
 
 
 class _JsonFormatter(logging.Formatter):
@@ -61,4 +76,5 @@ class _JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             content["exception"] = self.formatException(record.exc_info)
-        return without_passwords(json.dumps(content, default=str))
+        # Escapes all but ASCII, and of that the control characters, but for the last one.
+        return without_passwords(json.dumps(content, default=str)).replace("\x7f", "\\u007f")

@@ -1,11 +1,10 @@
 """How commands show what they found: tables for people, JSON for scripts, progress on stderr.
 
-Whatever comes from outside is shown as plain text: no markup, no control characters, so that parameters of
-a stranger cannot drive a terminal.
+Whatever comes from outside is shown as plain text: no markup, no control characters, nothing invisible, so
+that parameters of a stranger cannot drive a terminal, or look like something else.
 """
 
 import json
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,11 +17,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from common.terminal_text import escaped, escaped_json
+
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
-_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_HIGH_CONTROL: Final = re.compile(r"[\x7f-\x9f]")
-"""Control characters that JSON leaves as they are."""
 _PIPED_WIDTH: Final = 10_000
 """A table in a pipe is never cut."""
 _STYLES: Final = {
@@ -46,7 +44,8 @@ def print_json(value: object, *, on_one_line: bool = False) -> None:
     indent = 2 if sys.stdout.isatty() and not on_one_line else None
     # What stdout cannot show would get an escape that is none of JSON's.
     text = json.dumps(value, ensure_ascii=not _shows_all(), indent=indent)
-    typer.echo(_HIGH_CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+    # Its own line breaks are those between values: in strings JSON escapes them.
+    typer.echo(escaped_json(text))
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
@@ -55,7 +54,8 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, em
     for heading in headings:
         table.add_column(heading, overflow="fold")
     for row in rows:
-        table.add_row(*map(_cell, row))
+        # A line of the list is a line of the screen, whatever strangers put into their keys and errors.
+        table.add_row(*(_cell(value, keep="") for value in row))
     _print(table if table.rows else Text(empty))
 
 
@@ -119,11 +119,11 @@ def _print(what: Table | Text) -> None:
     console_for_pipes().print(what, soft_wrap=isinstance(what, Text))
 
 
-def _cell(value: object) -> Text:
-    text = "" if value is None else plain(str(value))
+def _cell(value: object, *, keep: str = "\n\t") -> Text:
+    text = "" if value is None else escaped(str(value), keep=keep)
     return Text(text, style=_STYLES.get(text, ""))
 
 
 def plain(text: str) -> str:
     """Return `text` without what would drive a terminal."""
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return escaped(text, keep="\n\t")

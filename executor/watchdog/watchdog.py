@@ -15,6 +15,8 @@ import asyncpg
 
 from common.database import Database
 from common.domain.errors import Unavailable
+from executor.cancelling import Canceller
+from executor.early_cancels import EarlyCancels
 from executor.hand_over import HandOver
 from executor.metrics import LAST_SWEEP, SWEEP_FAILURES, SWEEP_ROWS
 from executor.queue_manager import QueueManager
@@ -64,6 +66,9 @@ class Watchdog:
             event_result_max_bytes=settings.event_result_max_bytes,
             rows_max=SWEEP_ROWS_MAX,
         )
+        self.early_cancels = EarlyCancels(
+            database, Canceller(queue_manager), hand_over, rows_max=SWEEP_ROWS_MAX
+        )
         self.counters = Counters(database, hand_over)
         self.pools = Pools(database, hand_over)
         self.pruner = Pruner(database, settings)
@@ -78,6 +83,7 @@ class Watchdog:
             self.leases.reclaim_lost,
             self.leases.repeat_stops,
             self.leases.stop_overdue,
+            self.early_cancels.cancel_early,
             self.counters.repair_counters,
             self.pools.prepare_pools,
         )

@@ -6,23 +6,20 @@ something else a moment later (DNS rebinding) changes nothing. The certificate i
 name.
 """
 
-import asyncio
-import socket
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final, TypeAlias
 
 import httpx
 
 from common.domain.errors import TurnstileError
+from executor.webhooks.look_up import LookUps
 
 Address: TypeAlias = IPv4Address | IPv6Address
-Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
+Resolve: TypeAlias = Callable[[str], Awaitable[Sequence[str]]]
 
 _TRIED_MAX: Final = 3
 """Addresses of one name that are tried, one after the other."""
-_RESOLVERS_MAX: Final = 8
 _TRANSLATED: Final = IPv6Network("64:ff9b::/96")
 """Where a translator answers for IPv4 addresses (RFC 6052): the last 32 bits."""
 _SPECIAL: Final = tuple(
@@ -63,8 +60,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
 
     def __init__(self, *, allow_private: bool, resolve: Resolve | None = None) -> None:
         self._allow_private = allow_private
-        self._threads = ThreadPoolExecutor(_RESOLVERS_MAX, thread_name_prefix="webhook resolver")
-        self._resolve = resolve or self._look_up
+        self._resolve = resolve or LookUps().addresses
         self._connections = httpx.AsyncHTTPTransport(
             trust_env=False, limits=httpx.Limits(max_connections=None, max_keepalive_connections=0)
         )
@@ -72,9 +68,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Send; raises AddressRefused, and what httpx raises."""
         host = request.url.raw_host.decode("ascii").strip("[]")
-        addresses = await self._allowed(
-            host, request.url.port or (443 if request.url.scheme == "https" else 80)
-        )
+        addresses = await self._allowed(host)
         *others, last = addresses[:_TRIED_MAX]
         for address in others:
             try:
@@ -86,11 +80,10 @@ class GuardedTransport(httpx.AsyncBaseTransport):
     async def aclose(self) -> None:
         """Close what is open."""
         await self._connections.aclose()
-        self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _allowed(self, host: str, port: int) -> Sequence[str]:
+    async def _allowed(self, host: str) -> Sequence[str]:
         try:
-            found = await self._resolve(host, port)
+            found = await self._resolve(host)
         except (OSError, UnicodeError) as error:
             raise httpx.ConnectError(f"{host}: no address: {error}") from None
         allowed = [one for one in found if self._allow_private or is_public(ip_address(one))]
@@ -100,14 +93,6 @@ class GuardedTransport(httpx.AsyncBaseTransport):
                 "use a public URL, or set TURNSTILE_WEBHOOK_ALLOW_PRIVATE=true and replay it"
             )
         return allowed
-
-    async def _look_up(self, host: str, port: int) -> Sequence[str]:
-        loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(
-            self._threads, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        )
-        # A scoped address, like fe80::1%eth0, is link-local: its scope plays no part.
-        return list(dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in found))
 
 
 def _pinned(request: httpx.Request, host: str, address: str) -> httpx.Request:

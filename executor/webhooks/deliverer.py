@@ -2,8 +2,8 @@
 
 In: the word of this executor's own settles (`due`), and time: every tick it looks for what others left, what
 is due again, and leases that are over. Out: deliveries settled. Every replica does so; a claim is one
-replica's. A delivery waits for its own receiver and holds up no other (P9). Next: `post`, `judgement`,
-`record`.
+replica's. A delivery waits for its own receiver and holds up no other (P9): `places` says which receivers are
+served. Next: `post`, `judgement`, `record`.
 """
 
 import asyncio
@@ -26,6 +26,7 @@ from executor.metrics import NOT_APPLIED, SWEEP_FAILURES, WEBHOOK_ATTEMPTS
 from executor.settings import ExecutorSettings
 from executor.webhooks.addresses import GuardedTransport
 from executor.webhooks.judgement import Answer, judge
+from executor.webhooks.places import PROMPT_SECONDS, Place, Places
 from executor.webhooks.post import Poster
 from executor.webhooks.record import Claim, Note, WebhookRecord
 
@@ -33,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 _ROUND: Final = "deliver_webhooks"
 """As the metric of failed sweeps calls it."""
+_LATE_SECONDS: Final = 0.25
+"""A look that comes later than this after it was meant to says nothing about the receiver."""
 
 
 class Deliverer:
@@ -50,7 +53,7 @@ class Deliverer:
             jitter=0.2,
         )
         self._due = asyncio.Event()
-        self._under_way = 0
+        self._places = Places(settings.webhook_concurrency)
         self._after_origin = ""
 
     def due(self) -> None:
@@ -94,24 +97,23 @@ class Deliverer:
                 pass
 
     async def _start_due(self, poster: Poster, deliveries: asyncio.TaskGroup) -> None:
-        places = self._settings.webhook_concurrency - self._under_way
-        if places <= 0:
+        if self._places.are_full:
             return
-        claims, self._after_origin = await self._record.claim(
-            after_origin=self._after_origin,
-            lease_seconds=self._settings.webhook_lease_seconds(),
-            limit=places,
-        )
+        due, self._after_origin = await self._record.due(after_origin=self._after_origin)
         if self._after_origin:
             self._due.set()
+        chosen = self._places.choose(due)
+        if not chosen:
+            return
+        claims = await self._record.claim(chosen, lease_seconds=self._settings.webhook_lease_seconds())
         if not claims:
             return
         reached(CrashPoint.WEBHOOKS_CLAIMED)
         ends = await self._ends_of(claims)
         for claim in claims:
-            self._under_way += 1
+            delivery = _Delivery(self._places.take(claim.origin), self._places)
             deliveries.create_task(
-                self._deliver(poster, claim, ends.get(claim.execution_id)),
+                self._deliver(poster, claim, ends.get(claim.execution_id), delivery),
                 name=f"webhook of {claim.execution_id}",
             )
 
@@ -123,20 +125,13 @@ class Deliverer:
         )
         return {int(message.correlation_id or 0): message for message in messages}
 
-    async def _deliver(self, poster: Poster, claim: Claim, end: Outgoing | None) -> None:
+    async def _deliver(
+        self, poster: Poster, claim: Claim, end: Outgoing | None, delivery: "_Delivery"
+    ) -> None:
         try:
-            answer = await self._answer(poster, claim, end)
+            answer = await self._answer(poster, claim, end, delivery)
             reached(CrashPoint.WEBHOOK_POSTED)
-            judgement = judge(
-                answer, attempts=claim.attempts, policy=self._policy, spread=random.uniform(-1, 1)
-            )
-            note = Note(
-                claim=claim,
-                state=judgement.state,
-                status=answer.status,
-                error=answer.error,
-                delay_seconds=judgement.delay_seconds,
-            )
+            note = self._note(claim, answer)
             _tell(note, applied=await self._notes.submit(note))
         except (Unavailable, asyncpg.PostgresError) as error:
             # The lease runs out, and then somebody delivers it again: the event's id tells that it is a copy.
@@ -146,27 +141,86 @@ class Deliverer:
         except Exception:
             logger.exception("webhook_broken", extra={"execution_id": claim.execution_id})
         finally:
-            self._under_way -= 1
+            delivery.end()
             self._due.set()
 
-    async def _answer(self, poster: Poster, claim: Claim, end: Outgoing | None) -> Answer:
+    def _note(self, claim: Claim, answer: Answer | None) -> Note:
+        if answer is None:
+            error = (
+                f"no answer within {PROMPT_SECONDS:g} s, and many others do not answer either: it has to wait"
+            )
+            return Note(claim=claim, state="released", status=None, error=error, delay_seconds=0.0)
+        judgement = judge(answer, attempts=claim.attempts, policy=self._policy, spread=random.uniform(-1, 1))
+        return Note(
+            claim=claim,
+            state=judgement.state,
+            status=answer.status,
+            error=answer.error,
+            delay_seconds=judgement.delay_seconds,
+        )
+
+    async def _answer(
+        self, poster: Poster, claim: Claim, end: Outgoing | None, delivery: "_Delivery"
+    ) -> Answer | None:
+        """Post; None where the delivery had to give up its place before its time was over."""
         if end is None:
             return Answer(error="the execution is not in the record any more", is_final=True)
         traceparent = (end.headers or {}).get("traceparent")
         try:
-            async with asyncio.timeout(self._settings.webhook_timeout):
-                return await poster.post(
+            async with asyncio.timeout(self._settings.webhook_timeout) as deadline:
+                delivery.begin(deadline)
+                answer = await poster.post(
                     claim.url,
                     event_id=claim.event_id,
                     body=end.body,
                     traceparent=traceparent if isinstance(traceparent, str) else None,
                 )
+                delivery.answered = answer.status is not None
+                return answer
         except TimeoutError:
+            if delivery.is_cut_short:
+                return None
             return Answer(error=f"no answer within {self._settings.webhook_timeout:g} s")
         except Exception as error:
             # No URL, however odd, may end more than its own delivery.
             logger.exception("webhook_broken", extra={"execution_id": claim.execution_id})
             return Answer(error=f"{type(error).__name__} inside the executor service; its log says more")
+
+
+class _Delivery:
+    """One delivery and its place: looks after a while whether it hangs."""
+
+    def __init__(self, place: Place, places: Places) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._place = place
+        self._places = places
+        self._began_at: float | None = None
+        self._look: asyncio.TimerHandle | None = None
+        self.answered = False
+        self.is_cut_short = False
+
+    def begin(self, deadline: asyncio.Timeout) -> None:
+        """Note that its POST begins; `deadline` comes sooner if it hangs and there is no place for that."""
+        self._began_at = self._loop.time()
+        self._look_after(PROMPT_SECONDS, deadline)
+
+    def end(self) -> None:
+        """Give the place back."""
+        if self._look is not None:
+            self._look.cancel()
+        seconds = None if self._began_at is None else self._loop.time() - self._began_at
+        self._places.leave(self._place, seconds=seconds, answered=self.answered)
+
+    def _look_after(self, seconds: float, deadline: asyncio.Timeout) -> None:
+        self._look = self._loop.call_later(seconds, self._looked, self._loop.time() + seconds, deadline)
+
+    def _looked(self, meant_at: float, deadline: asyncio.Timeout) -> None:
+        if self._loop.time() - meant_at > _LATE_SECONDS:
+            # This process was held up: the answer may be there already.
+            self._look_after(_LATE_SECONDS, deadline)
+        elif not self._places.hangs(self._place):
+            self.is_cut_short = True
+            deadline.reschedule(self._loop.time())
 
 
 def _tell(note: Note, *, applied: bool) -> None:
@@ -186,5 +240,7 @@ def _tell(note: Note, *, applied: bool) -> None:
             logger.debug("webhook_delivered", extra=fields)
         case "pending":
             logger.info("webhook_postponed", extra={**fields, "delay_seconds": note.delay_seconds})
+        case "released":
+            logger.info("webhook_released", extra=fields)
         case "failed":
             logger.warning("webhook_failed", extra=fields)

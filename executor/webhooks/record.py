@@ -4,18 +4,16 @@ In: what a deliverer or a person wants. Out: values. All may be said again after
 that was lost runs out, a note is guarded by its claim. Next: `common/sql/43_webhooks.sql`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Literal
 from uuid import UUID
 
 from common.database import Database
 from executor.sql import query
 from executor.webhooks.judgement import State
-
-_PER_ORIGIN_MAX: Final = 8
-"""Webhooks under way to one receiver, over all executors."""
+from executor.webhooks.places import PER_ORIGIN_MAX, Due
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +25,7 @@ class Claim:
     url: str
     attempts: int
     """This one included."""
+    origin: str
     claimed_until: datetime
     """Also the claim's name: two claims of one delivery never end at the same instant."""
 
@@ -36,7 +35,8 @@ class Note:
     """What became of a claimed delivery."""
 
     claim: Claim
-    state: State
+    state: State | Literal["released"]
+    """Released: its attempt was cut short and does not count."""
     status: int | None
     error: str | None
     delay_seconds: float
@@ -59,17 +59,29 @@ class WebhookRecord:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def claim(self, *, after_origin: str, lease_seconds: float, limit: int) -> tuple[list[Claim], str]:
-        """Take the next due deliveries; also return behind which receiver to go on, "" for from the start."""
+    async def due(self, *, after_origin: str) -> tuple[list[Due], str]:
+        """Return the next receivers with something due; also behind which to go on, "" for from the start."""
         row = await self._database.fetchrow(
-            "SELECT * FROM turnstile.claim_webhooks($1, $2, $3, $4)",
-            after_origin,
-            lease_seconds,
-            limit,
-            _PER_ORIGIN_MAX,
+            "SELECT * FROM turnstile.due_webhooks($1, $2)", after_origin, PER_ORIGIN_MAX
         )
         assert row is not None
-        return [Claim(**dict(item.items())) for item in row["claimed"] or ()], row["next_origin"]
+        found = zip(row["origins"] or (), row["due_ats"] or (), row["counts"] or (), strict=True)
+        return [Due(origin=o, due_at=at, count=count) for o, at, count in found], row["next_origin"]
+
+    async def claim(self, counts: Mapping[str, int], *, lease_seconds: float) -> list[Claim]:
+        """Take so many due deliveries of each receiver, or as many as others have left."""
+        row = await self._database.fetchrow(
+            "SELECT * FROM turnstile.claim_webhooks($1, $2, $3, $4, $5, $6)",
+            "",
+            lease_seconds,
+            sum(counts.values()),
+            PER_ORIGIN_MAX,
+            list(counts),
+            list(counts.values()),
+        )
+        assert row is not None
+        claimed = zip(row["claimed"] or (), row["claimed_origins"] or (), strict=True)
+        return [Claim(**dict(item.items()), origin=origin) for item, origin in claimed]
 
     async def note(self, notes: Sequence[Note]) -> list[bool]:
         """Record what became of each, and tell which of them came in time to count."""

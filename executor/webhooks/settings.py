@@ -29,7 +29,13 @@ class WebhookSettings(BaseModel):
         gt=0,
         description="A webhook that is due and pending for longer has failed, whatever was tried.",
     )
-    webhook_concurrency: int = Field(default=32, ge=1, le=1000, description="Webhooks under way at once.")
+    webhook_concurrency: int = Field(
+        default=256,
+        ge=1,
+        le=10_000,
+        description="Webhooks under way at once: half of them to new receivers, a quarter to prompt ones, the"
+        " rest to slow and to silent ones.",
+    )
     webhook_allow_private: bool = Field(
         default=False, description="POST to private, loopback and link-local addresses too."
     )

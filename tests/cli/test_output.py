@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from executor.cli.output import print_json
+from executor.cli.output import plain, print_fields, print_json, print_line, print_table, warn
 from tests.cli.conftest import CommandLines
 
 _TEXT = "é \U0001f600 \x7f\x85\x9f"
@@ -36,3 +36,30 @@ def test_what_a_module_prints_does_not_come_among_the_json(
     ended = alone.worker("actions", "--actions", "talking_actions", "--json")
     assert [definition["ref"] for definition in ended.json] == ["talk.once"]
     assert "hello" in ended.err
+
+
+_HOSTILE = "a\r\x1b[2J\x9bm\u202etxt\u2066\u2028\u200b"
+
+
+def test_nothing_that_a_stranger_wrote_drives_the_terminal_or_hides(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_table(["ID", "KEY"], [[_HOSTILE, _HOSTILE]], empty="none")
+    print_fields([("key", _HOSTILE)])
+    print_line(_HOSTILE)
+    warn(_HOSTILE)
+    print_json({"key": _HOSTILE})
+    shown = capsys.readouterr()
+    for line in (shown.out + shown.err).removesuffix("\n").split("\n"):
+        assert line.isprintable(), ascii(line)
+    assert json.loads(shown.out.splitlines()[-1]) == {"key": _HOSTILE}
+
+
+def test_a_row_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(["KEY", "STATUS"], [["k\n7  completed", "failed"]], empty="none")
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_text_in_any_script_is_shown_as_it_is() -> None:
+    text = "señor مرحبا 👩\u200d💻 数\n\tnext"
+    assert plain(text) == text

@@ -209,3 +209,26 @@ SELECT turnstile.store_dead_letters($1, $2);
 -- takes float8, int8, int8, int4
 -- gives by_age int4, by_bytes int4, by_count int4
 SELECT * FROM turnstile.prune_dead_letters($1, $2, $3, $4);
+-- takes int8[], text[], text[], uuid[], bytea[], float8[], int4
+-- gives keep_early_cancels int4
+SELECT turnstile.keep_early_cancels($1, $2, $3, $4, $5, $6, $7);
+
+-- takes int4
+-- gives execution_id int8, id int8, reason text
+SELECT * FROM turnstile.known_early_cancels($1);
+
+-- takes float8, int4
+-- gives id int8, messages bytea
+SELECT * FROM turnstile.overdue_early_cancels($1, $2);
+
+-- takes int8[]
+-- gives forget_early_cancels void
+SELECT turnstile.forget_early_cancels($1);
+
+-- takes text, int4
+-- gives counts int4[], due_ats timestamptz[], next_origin text, origins text[]
+SELECT * FROM turnstile.due_webhooks($1, $2);
+
+-- takes text, float8, int4, int4, text[], int4[]
+-- gives claimed turnstile.webhook[], claimed_origins text[], next_origin text
+SELECT * FROM turnstile.claim_webhooks($1, $2, $3, $4, $5, $6);

@@ -31,6 +31,7 @@ async def test_each_key_reaches_its_queue_however_often_and_in_which_order_all_i
     routes = {
         "execution.requested": "executor.requests",
         "execution.cancel_requested": "executor.requests",
+        "executor.requests": "executor.requests",
         "execution.completed": "executor.completions",
         topology.scheduled_key("default"): topology.pool_queue("default"),
     }

@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from client import AsyncClient
-from common.broker.topology import EXECUTOR_RETRY
 from tests.e2e.stage import Stage, numbers_in, still_there
-from tests.e2e.tap import tapped
 from tests.e2e.traffic import ask, cancel_request, publishing, request, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -160,44 +158,6 @@ async def test_what_is_offered_to_workers_that_are_full_ends_at_once_and_is_neve
     assert await stage.ended(*busy) == ["cancelled"] * concurrency
     assert await stage.attempts(offered) == []
     assert await stage.status(offered) == "cancelled"
-
-
-async def test_a_cancel_that_comes_before_its_request_is_kept_until_it_comes(stage: Stage) -> None:
-    key = "early cancel"
-    async with (
-        publishing(stage.amqp_url) as publisher,
-        tapped(stage.amqp_url, "#", exchange=EXECUTOR_RETRY) as late,
-    ):
-        await publisher.publish([cancel_request({"idempotency_key": key})])
-        await late.until(lambda: len(late.heard) == 2, "two tries")
-        await publisher.publish([request({"action_ref": "hold", "idempotency_key": key})])
-    query = "SELECT id FROM execution WHERE idempotency_key = $1"
-
-    async def is_known() -> bool:
-        return await stage.history.value(query, key) is not None
-
-    await until(is_known, "the request")
-    execution_id = await stage.history.value(query, key)
-    assert await stage.ended(execution_id) == ["cancelled"]
-    assert [message.headers["x-tries"] for message in late.heard[:2]] == [1, 2]
-
-
-async def test_a_cancel_of_nothing_is_tried_a_bounded_number_of_times_and_ends_in_the_dead_letters(
-    stage: Stage,
-) -> None:
-    nothing = cancel_request({"idempotency_key": "nothing"}, headers={"x-tries": 28})
-    async with (
-        publishing(stage.amqp_url) as publisher,
-        tapped(stage.amqp_url, "#", exchange=EXECUTOR_RETRY) as late,
-    ):
-        await publisher.publish([nothing])
-        # Others flow on meanwhile.
-        execution_id = await stage.submit("noop")
-        assert await stage.ended(execution_id, deadline_seconds=10) == ["completed"]
-        (letter,) = await stage.history.dead_letters(1)
-        assert [message.headers["x-tries"] for message in late.heard] == [29, 30]
-    assert letter["code"] == "unknown_execution"
-    assert (letter["body"], letter["message_id"]) == (nothing.body, nothing.message_id)
 
 
 async def test_a_cancel_that_no_record_could_hold_is_refused_and_stops_nobody_else(stage: Stage) -> None:

@@ -155,3 +155,35 @@ async def test_a_completion_of_an_attempt_that_is_over_changes_nothing(stage: St
     assert (await stage.stats("twice"))["active_count"] == 1
     await stage.cancel(execution_id)
     assert await stage.ended(execution_id) == ["cancelled"]
+
+
+async def test_a_flood_of_completions_of_nothing_goes_round_in_bounded_number_and_is_kept_with_the_reason(
+    stage: Stage,
+) -> None:
+    count = 3000
+    flood = [completion(NOTHING + n, headers={"x-tries": 27}) for n in range(count)]
+    async with (
+        publishing(stage.amqp_url) as publisher,
+        tapped(stage.amqp_url, "#", exchange=EXECUTOR_RETRY) as again,
+    ):
+        await publisher.publish(flood)
+        assert await stage.ended(await stage.submit("noop")) == ["completed"]
+        letters = await stage.history.dead_letters(count)
+        assert {letter["message_id"] for letter in letters} == {message.message_id for message in flood}
+        assert {letter["code"] for letter in letters} == {"unknown_execution"}
+        assert len(again.heard) < count
+
+
+async def test_an_early_completion_that_does_not_go_round_in_a_flood_is_told_when_its_attempt_ends(
+    stage: Stage,
+) -> None:
+    execution_id = await stage.submit("hold")
+    await stage.stands(execution_id, "running")
+    early = [completion(execution_id, headers={"x-tries": 29}) for _ in range(1000)]
+    async with publishing(stage.amqp_url) as publisher:
+        await publisher.publish(early)
+    behind = await stage.submit("noop")
+    assert await stage.ended(behind) == ["completed"]
+    await stage.cancel(execution_id)
+    assert await stage.ended(execution_id) == ["cancelled"]
+    assert (await stage.stats("hold"))["active_count"] == 0

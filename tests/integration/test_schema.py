@@ -66,6 +66,10 @@ _LETTER = (
     " died_at, stored_at, headers, body, body_bytes, stored_bytes)"
     " SELECT 'f', 'c', 'e', '', '', '', {}, now(), now(), '{{}}', 'abc', {}, {} FROM generate_series(1, {})"
 )
+_EARLY = (
+    "INSERT INTO early_cancel (messages, message_key, execution_id, idempotency_key, kept_until)"
+    " SELECT '', md5('same')::uuid, {}, {}"
+)
 VIOLATIONS = {
     "ck_action_limit_not_negative": "UPDATE action SET max_concurrent = -1",
     "ck_action_max_queued_not_negative": "UPDATE action SET max_queued = -1",
@@ -106,6 +110,8 @@ VIOLATIONS = {
     "ck_dead_letter_body_within_its_size": _LETTER.format(0, 2, 3, 1),
     "ck_dead_letter_body_within_what_is_stored": _LETTER.format(0, 3, 2, 1),
     "ck_pruned_count_executions_not_negative": "INSERT INTO pruned_count VALUES (1, -1)",
+    "ck_early_cancel_names_one_execution": _EARLY.format("1, 'k'", "now()"),
+    "uq_early_cancel_message_key": _EARLY.format("1, NULL", "now() FROM generate_series(1, 2)"),
     "ck_worker_concurrency_positive": "UPDATE worker SET concurrency = 0",
 }
 

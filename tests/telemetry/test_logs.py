@@ -1,11 +1,13 @@
-"""A line of the log says what happened, and never a password."""
+"""A record is one line that says what happened, never a password, and nothing that a stranger made it say."""
 
 import json
 import logging
 
 import pytest
 
+from common.domain.identifiers import Attempt, ExecutionId
 from common.telemetry import configure_logging
+from worker.attempt_log import log_in_worker
 
 
 @pytest.fixture(autouse=True)
@@ -38,3 +40,66 @@ def test_a_json_line_is_one_object_with_its_event_and_fields(capsys: pytest.Capt
     line = json.loads(capsys.readouterr().err)
     assert (line["event"], line["execution_id"], line["status"]) == ("execution_ended", 7, "completed")
     assert (line["level"], line["logger"]) == ("info", "worker.any")
+
+
+HOSTILE = [
+    "m\n12:00:00.000 INFO    executor request_accepted",
+    "m\r12:00:00.000 INFO    executor request_accepted",
+    "\x1b[2J\x1b[1;31mred\x1b]0;title\x07",
+    "\x9b2J \x7f \x00 \x08\x08",
+    "m\u2028next\u2029next\x85next\x0bnext\x0cnext",
+    "\u202etxt.exe\u2066 \u200f \u061c",
+    "\ufeff\u200b\U000e0041\ud800",
+]
+
+
+def said_by(form: str, text: str, capsys: pytest.CaptureFixture[str]) -> str:
+    configure_logging(level="INFO", form="json" if form == "json" else "console")
+    logging.getLogger("executor.any").info("request_refused", extra={"message_id": text, "code": "not_found"})
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.parametrize("form", ["console", "json"])
+def test_whatever_a_value_holds_a_record_is_one_line_of_characters_that_can_be_seen(
+    form: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written = said_by(form, text, capsys)
+    assert written.endswith("\n")
+    assert written[:-1].isprintable(), ascii(written)
+    assert "code" in written.partition("message_id")[2]
+    if form == "json":
+        assert json.loads(written)["message_id"] == text
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.parametrize("form", ["console", "json"])
+def test_whatever_an_action_logs_it_is_one_line(
+    form: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configure_logging(level="INFO", form="json" if form == "json" else "console")
+    log_in_worker(logging.INFO, text, execution_id=ExecutionId(1), attempt=Attempt(1), action_ref="a")
+    assert capsys.readouterr().err[:-1].isprintable()
+
+
+def test_a_value_on_the_console_cannot_look_like_several_fields(capsys: pytest.CaptureFixture[str]) -> None:
+    written = said_by("console", 'm code=accepted execution_id=7 "', capsys)
+    assert 'message_id="m code=accepted execution_id=7 \\"" code=not_found' in written
+
+
+def test_names_in_any_script_are_written_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "message_id=señor-مرحبا-👩\u200d💻-数" in said_by("console", "señor-مرحبا-👩\u200d💻-数", capsys)
+
+
+def test_the_lines_of_a_traceback_cannot_be_taken_for_lines_of_the_log(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    configure_logging(level="INFO", form="console")
+    try:
+        raise ValueError("\n12:00:00.000 INFO    executor all_is_well\r\x1b[1A")
+    except ValueError:
+        logging.getLogger("executor.any").exception("sweep_broken")
+    first, *rest = capsys.readouterr().err.splitlines()
+    assert "sweep_broken" in first
+    assert all(line.startswith("  | ") and line.isprintable() for line in rest)
+    assert rest[0] == "  | Traceback (most recent call last):"

@@ -1,5 +1,7 @@
 """Deliveries in the database: made by executions that end, claimed, noted, replayed and given up."""
 
+from typing import Literal
+
 from executor.webhooks.judgement import State
 from executor.webhooks.record import Claim, Note, WebhookRecord
 from tests.integration.protocol import Protocol
@@ -25,11 +27,23 @@ async def ended(protocol: Protocol, count: int = 1, *, url: str | None = URL) ->
 
 
 async def claim(protocol: Protocol, limit: int = 100, *, lease_seconds: float = 60.0) -> list[Claim]:
-    claims, _ = await record(protocol).claim(after_origin="", lease_seconds=lease_seconds, limit=limit)
+    claims, _ = await claim_behind(protocol, "", limit, lease_seconds=lease_seconds)
     return claims
 
 
-def note(claim: Claim, state: State, *, delay_seconds: float = 0.0) -> Note:
+async def claim_behind(
+    protocol: Protocol, after_origin: str, limit: int, *, lease_seconds: float = 60.0
+) -> tuple[list[Claim], str]:
+    """Claim as executors of the previous version do: the next of all receivers."""
+    row = await protocol.connection.fetchrow(
+        "SELECT * FROM turnstile.claim_webhooks($1, $2, $3, $4)", after_origin, lease_seconds, limit, 8
+    )
+    assert row is not None
+    claimed = zip(row["claimed"] or (), row["claimed_origins"] or (), strict=True)
+    return [Claim(**dict(item.items()), origin=origin) for item, origin in claimed], row["next_origin"]
+
+
+def note(claim: Claim, state: State | Literal["released"], *, delay_seconds: float = 0.0) -> Note:
     return Note(claim=claim, state=state, status=503, error="down", delay_seconds=delay_seconds)
 
 

@@ -44,7 +44,7 @@ async def post(
 ) -> httpx.Response:
     """Post through the guard; `names` says what each name resolves to, the first, the second time."""
 
-    async def resolve(host: str, port: int) -> Sequence[str]:
+    async def resolve(host: str) -> Sequence[str]:
         assert names is not None
         return names[host].pop(0)
 
@@ -92,7 +92,7 @@ async def test_an_address_that_does_not_answer_is_passed_over(receiver: Receiver
 
 
 async def test_a_name_that_nobody_knows_is_no_answer() -> None:
-    async def nothing(host: str, port: int) -> Sequence[str]:
+    async def nothing(host: str) -> Sequence[str]:
         raise OSError("no such name")
 
     async with httpx.AsyncClient(transport=GuardedTransport(allow_private=False, resolve=nothing)) as client:

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.integration.protocol import Protocol, connected
-from tests.webhooks.deliveries import claim, ended, note, record, states
+from tests.webhooks.deliveries import claim, claim_behind, ended, note, record, states
 
 
 async def expire_lease(protocol: Protocol) -> None:
@@ -73,7 +73,60 @@ async def test_more_receivers_than_one_look_takes_are_gone_through(protocol: Pro
         "INSERT INTO webhook_delivery (execution_id, url, origin, due_at, created_at)"
         " SELECT n, 'u', 'https://' || lpad(n::text, 5, '0'), now(), now() FROM generate_series(1, 1500) n"
     )
-    claims, rest = await record(protocol).claim(after_origin="", lease_seconds=60, limit=2000)
+    claims, rest = await claim_behind(protocol, "", 2000)
     assert (len(claims), rest) == (1000, "https://01000")
-    claims, rest = await record(protocol).claim(after_origin=rest, lease_seconds=60, limit=2000)
+    claims, rest = await claim_behind(protocol, rest, 2000)
     assert (len(claims), rest) == (500, "")
+
+
+async def test_who_has_something_due_is_said_with_how_much_may_be_claimed(protocol: Protocol) -> None:
+    await ended(protocol, 12, url="https://a.example/x")
+    await ended(protocol, 2, url="https://b.example/y")
+    await ended(protocol, 1, url="https://later.example/z")
+    await protocol.connection.execute(
+        "UPDATE webhook_delivery SET due_at = now() + interval '1 h' WHERE url LIKE '%later%'"
+    )
+    due, rest = await record(protocol).due(after_origin="")
+    assert ([(d.origin, d.count) for d in due], rest) == (
+        [("https://a.example", 8), ("https://b.example", 2)],
+        "",
+    )
+    claims = await record(protocol).claim({"https://a.example": 3, "https://b.example": 1}, lease_seconds=60)
+    assert sorted(c.origin for c in claims) == ["https://a.example"] * 3 + ["https://b.example"]
+    due, _ = await record(protocol).due(after_origin="")
+    assert [(d.origin, d.count) for d in due] == [("https://a.example", 5), ("https://b.example", 1)]
+    # Of each line the first eight count, those under way among them.
+    assert len(await record(protocol).claim({"https://a.example": 8}, lease_seconds=60)) == 5
+    due, _ = await record(protocol).due(after_origin="https://a.example")
+    assert [d.origin for d in due] == ["https://b.example"]
+
+
+async def test_of_two_replicas_that_choose_the_same_receiver_each_gets_others(
+    protocol: Protocol, database_url: str
+) -> None:
+    ids = await ended(protocol, 4)
+    async with connected(database_url) as other, protocol.transaction():
+        first = await record(protocol).claim({"https://example.org": 4}, lease_seconds=60)
+        assert await record(other).claim({"https://example.org": 4}, lease_seconds=60) == []
+    assert [c.execution_id for c in first] == ids
+
+
+async def test_a_released_one_is_due_at_once_and_its_attempt_does_not_count(protocol: Protocol) -> None:
+    await ended(protocol)
+    (claimed,) = await claim(protocol)
+    assert await record(protocol).note([note(claimed, "released")]) == [True]
+    (again,) = await claim(protocol)
+    assert (again.event_id, again.attempts) == (claimed.event_id, 1)
+
+
+async def test_more_receivers_with_something_due_than_one_look_takes_are_gone_through(
+    protocol: Protocol,
+) -> None:
+    await protocol.connection.execute(
+        "INSERT INTO webhook_delivery (execution_id, url, origin, due_at, created_at)"
+        " SELECT n, 'u', 'https://' || lpad(n::text, 5, '0'), now(), now() FROM generate_series(1, 1500) n"
+    )
+    due, rest = await record(protocol).due(after_origin="")
+    assert (len(due), rest) == (1000, "https://01000")
+    due, rest = await record(protocol).due(after_origin=rest)
+    assert (len(due), rest) == (500, "")

@@ -18,6 +18,8 @@ async def test_beside_many_deliveries_each_statement_costs_what_it_moves(protoco
     """Planned while the tables are empty, said beside 20,000 that are not due and as many settled ones."""
     for _ in range(6):
         await claim(protocol)
+        await record(protocol).due(after_origin="")
+        await record(protocol).claim({"https://example.org": 1}, lease_seconds=60)
         await give_up(protocol)
         await protocol.connection.fetchval("SELECT turnstile.clean_webhooks(3600, 10)")
     await protocol.connection.execute(
@@ -34,8 +36,11 @@ async def test_beside_many_deliveries_each_statement_costs_what_it_moves(protoco
         assert "webhook_delivery" not in cost.full_scans, cost
 
     async with protocol.transaction():
+        await see(record(protocol).due(after_origin=""), 11)
         await see(claim(protocol), 1)
         await see(protocol.connection.fetchval("SELECT turnstile.clean_webhooks(3600, 10)"), 1)
         await see(give_up(protocol), 100)
         await see(replay(protocol, one), 1)
+        await protocol.connection.execute("UPDATE webhook_delivery SET claimed_until = NULL")
+        await see(record(protocol).claim({"https://example.org": 1}, lease_seconds=60), 1)
         await see(record(protocol).page(["failed"], before_id=2**62, limit=10), 1)

@@ -64,6 +64,13 @@ def until(context: Context, path: str):
 @action("environment")
 def environment():
     return os.environ.get("PYTHONPATH")
+
+@action("settings")
+def settings():
+    with open("/proc/self/environ", "rb") as file:
+        at_exec = [entry.decode() for entry in file.read().split(b"\\0")]
+    now = [f"{name}={value}" for name, value in os.environ.items()]
+    return sorted({entry for entry in at_exec + now if "secret" in entry or "TURNSTILE_API_URL" in entry})
 """
 
 
@@ -175,3 +182,26 @@ async def test_a_child_inherits_no_pythonpath_of_ours(
 ) -> None:
     monkeypatch.delenv("PYTHONPATH", raising=False)
     assert result_of(await child_runner.run(make_call("environment"))) == "null"
+
+
+async def test_a_child_sees_no_setting_of_the_worker_neither_now_nor_as_it_was_started(
+    child_runner: ChildRunner, make_call: MakeCall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("DATABASE_URL", "AMQP_URL", "API_TOKEN", "WEBHOOK_SECRET"):
+        monkeypatch.setenv(f"TURNSTILE_{name}", "secret")
+    monkeypatch.setenv("OF_THE_USER", "no secret of ours")
+    assert result_of(await child_runner.run(make_call("settings"))) == '["OF_THE_USER=no secret of ours"]'
+
+
+async def test_a_child_sees_the_settings_that_are_to_be_passed(
+    module: str, guardian: Guardian, make_call: MakeCall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TURNSTILE_API_URL", "http://api.example")
+    monkeypatch.setenv("TURNSTILE_API_TOKEN", "secret")
+    passed = RunLimits(variables_passed=frozenset({"TURNSTILE_API_URL"}))
+    runner = ChildRunner([module], size=1, limits=passed, guardian=guardian)
+    try:
+        report = await runner.run(make_call("settings"))
+    finally:
+        await runner.close()
+    assert result_of(report) == '["TURNSTILE_API_URL=http://api.example"]'

@@ -81,6 +81,16 @@ async def test_a_command_is_told_who_it_is_and_none_of_our_settings(
     assert mark.startswith("TURNSTILE_RUN=")
 
 
+async def test_a_command_sees_the_settings_that_are_to_be_passed_and_no_others(
+    guardian: Guardian, make_command_call: MakeCall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TURNSTILE_API_URL", "http://api.example")
+    monkeypatch.setenv("TURNSTILE_API_TOKEN", "secret")
+    runner = CommandRunner(RunLimits(variables_passed=frozenset({"TURNSTILE_API_URL"})), guardian)
+    report = await runner.run(make_command_call("sh", "-c", "env | grep TURNSTILE_API >&2"))
+    assert report.log == "TURNSTILE_API_URL=http://api.example\n"
+
+
 async def test_a_command_that_does_not_read_its_stdin_is_no_problem(
     runner: CommandRunner, make_command_call: MakeCall
 ) -> None:

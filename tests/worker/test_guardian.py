@@ -106,6 +106,10 @@ async def test_a_run_that_was_only_announced_is_found_by_its_mark(guardian: Guar
     assert await process.wait() == -signal.SIGKILL
 
 
+def environment_of(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/environ").read_bytes()
+
+
 def guardian_pids() -> set[int]:
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     return {int(pid) for pid in children if b"guardian_main" in Path(f"/proc/{pid}/cmdline").read_bytes()}
@@ -193,3 +197,11 @@ def test_a_stopped_worker_has_nothing_running_past_its_deadline_and_calls_it_a_l
         finally:
             worker.kill()
     assert said.decode().split() == ["lease_lost", "lease_lost"]
+
+
+async def test_it_is_started_without_the_settings_of_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURNSTILE_DATABASE_URL", "secret")
+    before = guardian_pids()
+    with Guardian():
+        (pid,) = guardian_pids() - before
+        assert b"TURNSTILE_" not in environment_of(pid)

@@ -10,7 +10,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -32,8 +32,10 @@ from worker.runners.child_protocol import (
     read_from_child,
     to_child,
 )
+from worker.runners.environment import inherited_environment
 from worker.runners.guardian import Guardian
 from worker.runners.process_group import ProcessGroup, exit_sentence
+from worker.runners.report import RunLimits
 from worker.runners.stopping import Stop
 
 _LAST_WORDS_SECONDS: Final = 1.0
@@ -66,7 +68,7 @@ class Child:
         self._is_fresh = True
 
     @classmethod
-    async def start(cls, targets: Sequence[str], *, result_bytes_max: int, guardian: Guardian) -> Self:
+    async def start(cls, targets: Sequence[str], *, limits: RunLimits, guardian: Guardian) -> Self:
         """Start a process; it is not ready before `ready` returns."""
         ours, theirs = socket.socketpair()
         output_read, output_write = os.pipe()
@@ -84,7 +86,7 @@ class Child:
                     *targets,
                 ],
                 guardian=guardian,
-                environment=_environment(),
+                environment=_environment(limits.variables_passed),
                 stdin=subprocess.DEVNULL,
                 stdout=output_write,
                 stderr=output_write,
@@ -105,14 +107,14 @@ class Child:
             output.close()
             ours.close()
             raise
-        child = cls(group, output, reader, writer, result_bytes_max)
+        child = cls(group, output, reader, writer, limits.result_bytes_max)
         level = min(logging.INFO, WORKER_LOG.getEffectiveLevel())
         child._send(
             Setup(
                 parent_pid=os.getpid(),
                 pythonpath=os.environ.get("PYTHONPATH"),
                 log_level=level,
-                result_bytes_max=result_bytes_max,
+                result_bytes_max=limits.result_bytes_max,
             )
         )
         return child
@@ -235,7 +237,7 @@ def _discard(data: bytes) -> None:
     pass
 
 
-def _environment() -> dict[str, str]:
-    """Return ours, with the import path that we have now, so that the child finds the same modules."""
+def _environment(passed: Collection[str]) -> dict[str, str]:
+    """Return what it inherits, with our import path of now, so that the child finds the same modules."""
     path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
-    return {**os.environ, "PYTHONPATH": path}
+    return {**inherited_environment(passed), "PYTHONPATH": path}

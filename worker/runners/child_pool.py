@@ -89,9 +89,7 @@ class ChildRunner:
 
     async def _started(self, log: LogTail) -> Child | Failed | Stop:
         try:
-            child = await Child.start(
-                self._targets, result_bytes_max=self._limits.result_bytes_max, guardian=self._guardian
-            )
+            child = await Child.start(self._targets, limits=self._limits, guardian=self._guardian)
         except OSError as error:
             return failed("ProcessNotStarted", str(error))
         self._all.add(child)

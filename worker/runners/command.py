@@ -2,12 +2,14 @@
 
 In: a `Call`; the parameters are JSON on stdin. Out: the JSON on stdout (nothing stands for null), stderr as
 the log. The command inherits the worker's environment without the worker's own settings (`TURNSTILE_*`, which
-hold passwords), and is told who it is. Next: `worker.runners.process_group`.
+hold passwords) but for those that are to be passed, and is told who it is. Next:
+`worker.runners.process_group`.
 """
 
 import asyncio
 import errno
 import os
+from collections.abc import Collection
 from contextlib import ExitStack
 from typing import Any, Final
 
@@ -15,6 +17,7 @@ from common.domain.outcomes import Completed, Failed
 from worker.attempt_log import LogTail
 from worker.judgement import failed, judge_text, result_too_large
 from worker.runners.capture import PipeReader, ResultBuffer
+from worker.runners.environment import inherited_environment
 from worker.runners.guardian import Guardian
 from worker.runners.process_group import ProcessGroup, exit_sentence
 from worker.runners.report import Call, RunLimits, RunReport
@@ -40,7 +43,7 @@ class CommandRunner:
             )
         log = call.open_log(self._limits.log_bytes_max)
         try:
-            running = _Running(call, call.entrypoint, log, self._limits.result_bytes_max, self._guardian)
+            running = _Running(call, call.entrypoint, log, self._limits, self._guardian)
         except (OSError, ValueError) as error:
             return RunReport(outcome=_not_started(call.entrypoint[0], error), log="")
         work = asyncio.create_task(
@@ -64,12 +67,12 @@ class _Running:
     """A started command with its two pipes."""
 
     def __init__(
-        self, call: Call, argv: list[str], log: LogTail, result_bytes_max: int, guardian: Guardian
+        self, call: Call, argv: list[str], log: LogTail, limits: RunLimits, guardian: Guardian
     ) -> None:
         self._log = log
-        self._result_bytes_max = result_bytes_max
+        self._result_bytes_max = limits.result_bytes_max
         self._overflowed = asyncio.Event()
-        self._result = ResultBuffer(result_bytes_max, self._overflowed)
+        self._result = ResultBuffer(limits.result_bytes_max, self._overflowed)
         with ExitStack() as here, ExitStack() as on_failure:
             out_read, out_write = os.pipe()
             here.callback(os.close, out_write)
@@ -85,7 +88,7 @@ class _Running:
             self.group = ProcessGroup.start(
                 argv,
                 guardian=guardian,
-                environment=_environment(call),
+                environment=_environment(call, limits.variables_passed),
                 stdin=parameters,
                 stdout=out_write,
                 stderr=error_write,
@@ -126,15 +129,14 @@ class _Running:
         self.group.kill()
 
 
-def _environment(call: Call) -> dict[str, str]:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("TURNSTILE_")}
+def _environment(call: Call, passed: Collection[str]) -> dict[str, str]:
     told = {
         "TURNSTILE_EXECUTION_ID": str(call.execution_id),
         "TURNSTILE_ATTEMPT": str(call.attempt),
         "TURNSTILE_ACTION_REF": call.action_ref,
     }
     trace = {"TRACEPARENT": call.traceparent} if call.traceparent else {}
-    return inherited | told | trace
+    return inherited_environment(passed) | told | trace
 
 
 def _not_started(program: str, error: OSError | ValueError) -> Failed:

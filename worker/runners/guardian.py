@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from worker.runners.environment import inherited_environment
 from worker.runners.mark import RunMark
 
 _MAIN: Final = Path(__file__).with_name("guardian_main.py")
@@ -108,6 +109,7 @@ class Guardian:
         process = subprocess.Popen(
             # -I -S: nothing but the standard library, so that it is small and up in 20 ms.
             [sys.executable, "-I", "-S", str(_MAIN)],
+            env=inherited_environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,

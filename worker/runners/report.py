@@ -80,6 +80,8 @@ class RunLimits:
     """Between asking and killing."""
     result_bytes_max: int = 1024 * 1024
     log_bytes_max: int = LOG_BYTES_MAX
+    variables_passed: frozenset[str] = frozenset()
+    """Settings of the worker that the processes of runs may see in their environment; others they may not."""
 
 
 def ending(ended: Outcome | Stop) -> Outcome | Interrupted:
