@@ -2,7 +2,7 @@
 
 `definition`: actions, their changes and their queues. `record`: executions and their attempts, wide, kept.
 `log`: what running attempts wrote. `live`: the line, the slots and the ends not yet told, slim, only what is
-live. `webhook`: calls back. `retention`: what was pruned. `worker`: leases.
+live. `webhook`: calls back. `retention`: what was pruned or deleted. `worker`: leases.
 
 There are no foreign keys on the live tables: each would lock its parent row at every insert, and the
 statements in `common.sql` are the only writers. Every invariant that a row can state is a CHECK or a
@@ -15,7 +15,7 @@ from common.tables.definition import Action, ActionChange, ActionQueue
 from common.tables.live import Delayed, Expiring, Slot, UntoldEnd, UntoldStop, Waiting
 from common.tables.log import AttemptLogPiece
 from common.tables.record import AttemptRecord, Execution
-from common.tables.retention import PrunedCount
+from common.tables.retention import DeletedQueueTotal, PrunedCount
 from common.tables.webhook import WebhookDelivery
 from common.tables.worker import Worker
 
@@ -28,6 +28,7 @@ __all__ = [
     "AttemptLogPiece",
     "AttemptRecord",
     "Delayed",
+    "DeletedQueueTotal",
     "Execution",
     "Expiring",
     "PrunedCount",

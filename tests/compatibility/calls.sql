@@ -197,3 +197,7 @@ SELECT (NULL::turnstile.webhook).*;
 -- gives claimed turnstile.claimed[], finished turnstile.finished[]
 SELECT ARRAY(SELECT f FROM turnstile.finish($1, $5, $6, $7, $8, $9, $10, $11, $12, $13) f) AS finished,
        ARRAY(SELECT c FROM turnstile.claim($1, $2, $3, $4) c) AS claimed;
+
+-- takes int8, float8, int4
+-- gives deleted int4, next_id int8
+SELECT * FROM turnstile.delete_idle_queues($1, $2, $3);

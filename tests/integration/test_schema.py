@@ -97,6 +97,7 @@ VIOLATIONS = {
     "ck_webhook_delivery_claimed_while_pending": _DELIVERY.format("'failed'", 1, "now()", "now()"),
     "ck_webhook_delivery_attempts_not_negative": _DELIVERY.format("'pending'", -1, "NULL", "NULL"),
     "ck_pruned_count_executions_not_negative": "INSERT INTO pruned_count VALUES (1, -1)",
+    "ck_deleted_queue_total_pruned_were_counted": "INSERT INTO deleted_queue_total VALUES (1, 1, 2, now())",
     "ck_worker_concurrency_positive": "UPDATE worker SET concurrency = 0",
 }
 
