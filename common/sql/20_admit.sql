@@ -33,6 +33,7 @@ DECLARE
     codes text[];
     details text[];
     queue_ids bigint[];
+    locked_count bigint;
     tickets bigint[];
     admitted_at timestamptz;
 BEGIN
@@ -77,8 +78,19 @@ BEGIN
            ) END ORDER BY r.ord) INTO queue_ids
     FROM unnest(action_ids, keys, codes) WITH ORDINALITY r(action_id, key, code, ord);
     PERFORM 1 FROM action_queue q WHERE q.id = ANY (queue_ids) ORDER BY q.id FOR NO KEY UPDATE;
+    GET DIAGNOSTICS locked_count = ROW_COUNT;
     tickets := ARRAY(SELECT nextval('execution_id_seq') FROM generate_series(1, cardinality(in_action_refs)));
     admitted_at := clock_timestamp();
+
+    -- A queue that was deleted as idle since step 2 (see delete_idle_queues) is created when all this is said again:
+    -- whoever calls does so, as after a deadlock. To create it here could become one, with these locks held.
+    IF locked_count < (
+        SELECT count(DISTINCT coalesce(r.queue_id, 0)) FILTER (WHERE r.code IS NULL)
+        FROM unnest(queue_ids, codes) r(queue_id, code)
+    ) THEN
+        RAISE EXCEPTION 'a queue was deleted as idle before it was locked'
+            USING ERRCODE = 'serialization_failure', HINT = 'Say it again.';
+    END IF;
 
     -- An action that was deleted while we waited for its lines takes nothing any more.
     IF EXISTS (SELECT FROM action a WHERE a.id = ANY (action_ids) AND a.deleted_at IS NOT NULL) THEN
@@ -226,7 +238,8 @@ BEGIN
             ) e
             WHERE t.code IS NULL OR e.request_hash = t.request_hash
         ) f
-        JOIN action_queue q ON q.id = ANY (ARRAY[f.queue_id])
+        -- The queue of a known one that has ended may be deleted.
+        LEFT JOIN action_queue q ON q.id = ANY (ARRAY[f.queue_id])
     ) e ON e.ord = r.ord;
 END
 $$;

@@ -1,6 +1,6 @@
 -- What is kept: ended executions go when they are older, or more, than their action keeps; with them go their
--- attempts, logs and delivered webhooks. Off the hot path: one replica at a time, a bounded number of rows per
--- call, no lock that a grant, a claim or a settle waits for, and waiting for nobody.
+-- attempts, logs and delivered webhooks. Queues of idle keys go too. Off the hot path: a bounded number of rows per
+-- call, no lock that a grant, a claim or a settle waits for, and waiting for nobody. One replica prunes at a time.
 
 -- prune_action: prune among the next `in_limit` executions of one action after `in_after_id`. `next_id`: where to
 -- go on; 0: nothing older is left to look at.
@@ -30,15 +30,21 @@ DECLARE
     last_created_at timestamptz;
     excess bigint := 0;
     gone_ids bigint[];
+    locked_queue_ids bigint[];
 BEGIN
     looked_at := 1;
     pruned := 0;
     next_id := 0;
     -- Counted from the totals: what was settled and not pruned is in the record.
     IF in_keep_count IS NOT NULL THEN
-        SELECT sum(q.total_completed - coalesce(
-                   (SELECT p.executions FROM pruned_count p WHERE p.queue_id = q.id), 0)) - in_keep_count
-        INTO excess FROM action_queue q WHERE q.action_id = in_action_id;
+        SELECT sum(n.executions) - in_keep_count INTO excess
+        FROM (
+            SELECT q.total_completed - coalesce(
+                       (SELECT p.executions FROM pruned_count p WHERE p.queue_id = q.id), 0) AS executions
+            FROM action_queue q WHERE q.action_id = in_action_id
+            UNION ALL
+            SELECT t.executions - t.pruned FROM deleted_queue_total t WHERE t.action_id = in_action_id
+        ) n;
     END IF;
     -- Ids and births are in one order: behind the first that is too young all are. The action by its bounds: as a
     -- constant it would be no part of the order, and other actions' executions be passed by one by one.
@@ -77,7 +83,18 @@ BEGIN
         SELECT g.id FROM unnest(gone_ids) g(id)
         WHERE (SELECT d.execution_id FROM webhook_delivery d
                WHERE d.execution_id = g.id AND d.state <> 'delivered') IS NULL);
-    WITH gone AS (
+    -- A queue stays until this commits, or is gone already: what is pruned of it is counted where it is looked for.
+    -- This lock conflicts with the deletion of the queue only; whatever is just being deleted is passed over.
+    locked_queue_ids := ARRAY(
+        SELECT q.id FROM action_queue q
+        WHERE q.id = ANY (ARRAY(SELECT e.queue_id FROM execution e WHERE e.id = ANY (gone_ids)))
+        FOR KEY SHARE SKIP LOCKED);
+    gone_ids := ARRAY(
+        SELECT e.id FROM execution e
+        WHERE e.id = ANY (gone_ids)
+          AND (e.queue_id = ANY (locked_queue_ids)
+               OR (SELECT q.id FROM action_queue q WHERE q.id = e.queue_id) IS NULL));
+    WITH gone AS MATERIALIZED (
         DELETE FROM execution e WHERE e.id = ANY (gone_ids) RETURNING e.queue_id
     ),
     attempts AS (
@@ -92,9 +109,15 @@ BEGIN
     ),
     webhooks AS (
         DELETE FROM webhook_delivery d WHERE d.execution_id = ANY (gone_ids)
+    ),
+    of_deleted_queues AS (
+        UPDATE deleted_queue_total t SET pruned = t.pruned + n.executions
+        FROM (SELECT count(*) AS executions FROM gone g WHERE g.queue_id <> ALL (locked_queue_ids)) n
+        WHERE t.action_id = in_action_id AND n.executions > 0
     )
     INSERT INTO pruned_count AS p (queue_id, executions)
-    SELECT g.queue_id, count(*) FROM gone g GROUP BY g.queue_id ORDER BY g.queue_id
+    SELECT g.queue_id, count(*) FROM gone g WHERE g.queue_id = ANY (locked_queue_ids)
+    GROUP BY g.queue_id ORDER BY g.queue_id
     ON CONFLICT (queue_id) DO UPDATE SET executions = p.executions + excluded.executions;
 
     pruned := cardinality(gone_ids);
@@ -154,6 +177,88 @@ BEGIN
         next_id := batch.next_id;
         next_action_id := CASE WHEN batch.next_id = 0 THEN kept.id + 1 ELSE kept.id END;
     END LOOP;
+END
+$$;
+
+-- delete_idle_queues: delete the queues of concurrency keys that nothing happened to for `in_idle_seconds`, among the
+-- next `in_limit` queues after `in_after_id`. `next_id`: where to go on; 0: from the start.
+--
+-- What they counted is added to their action's `deleted_queue_total`; a key that comes back gets a new queue. All
+-- that was enqueued has ended and is settled: so nothing of such a queue waits, is delayed, holds a slot or is
+-- still to be told, and only an admission, under the lock of the queue, could change that. A queue whose limit or
+-- pause is not its action's stays. Whoever found the queue before and locks it now finds no row: admit says itself
+-- again, everybody else has nothing to do there.
+--
+-- Waits for nobody: a queue that somebody holds is in use, and an action whose total another replica or pruning is
+-- adding to has its turn later. The total comes first: nobody waits for a queue that waits for it.
+CREATE FUNCTION turnstile.delete_idle_queues(
+    in_after_id bigint,
+    in_idle_seconds double precision,
+    in_limit integer,
+    OUT deleted integer,
+    OUT next_id bigint
+)
+LANGUAGE plpgsql
+SET search_path = public, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET jit = off
+AS $$
+DECLARE
+    idle_since timestamptz := clock_timestamp() - make_interval(secs => in_idle_seconds);
+    idle_ids bigint[];
+    action_ids bigint[];
+BEGIN
+    deleted := 0;
+    SELECT array_agg(q.id) FILTER (
+               WHERE q.concurrency_key <> '' AND q.depth = 0 AND q.total_enqueued = q.total_completed
+                 AND q.updated_at < idle_since),
+           CASE WHEN count(*) = in_limit THEN max(q.id) ELSE 0 END
+    INTO idle_ids, next_id
+    FROM (SELECT * FROM action_queue q WHERE q.id > in_after_id ORDER BY q.id LIMIT in_limit) q;
+
+    IF idle_ids IS NULL THEN
+        RETURN;
+    END IF;
+    action_ids := ARRAY(SELECT DISTINCT q.action_id FROM action_queue q WHERE q.id = ANY (idle_ids));
+    INSERT INTO deleted_queue_total (action_id, executions, pruned, updated_at)
+    SELECT a.id, 0, 0, '-infinity' FROM unnest(action_ids) a(id)
+    WHERE (SELECT t.action_id FROM deleted_queue_total t WHERE t.action_id = a.id) IS NULL
+    ORDER BY a.id ON CONFLICT DO NOTHING;
+    action_ids := ARRAY(
+        SELECT t.action_id FROM deleted_queue_total t WHERE t.action_id = ANY (action_ids)
+        ORDER BY t.action_id FOR NO KEY UPDATE SKIP LOCKED);
+    idle_ids := ARRAY(
+        SELECT q.id FROM action_queue q WHERE q.id = ANY (idle_ids) AND q.action_id = ANY (action_ids)
+        ORDER BY q.id FOR UPDATE SKIP LOCKED);
+    -- Judged again under the lock, by a snapshot that is newer than it: an admission may have come first.
+    idle_ids := ARRAY(
+        SELECT q.id FROM action_queue q JOIN action a ON a.id = ANY (ARRAY[q.action_id])
+        WHERE q.id = ANY (idle_ids)
+          AND q.depth = 0 AND q.total_enqueued = q.total_completed AND q.updated_at < idle_since
+          AND q.max_concurrent IS NOT DISTINCT FROM a.max_concurrent AND q.paused = a.paused
+          -- The counters say so already; where they are off, the rows count.
+          AND (SELECT w.execution_id FROM waiting w WHERE w.queue_id = q.id LIMIT 1) IS NULL
+          AND (SELECT s.execution_id FROM slot s WHERE s.queue_id = q.id LIMIT 1) IS NULL);
+
+    WITH gone AS (
+        DELETE FROM action_queue q WHERE q.id = ANY (idle_ids)
+        RETURNING q.id, q.action_id, q.total_completed, q.updated_at
+    ),
+    -- Pruning holds the queues that it counts here, so none of these comes back.
+    pruned AS (
+        DELETE FROM pruned_count p WHERE p.queue_id = ANY (idle_ids) RETURNING p.queue_id, p.executions
+    )
+    UPDATE deleted_queue_total t
+    SET executions = t.executions + n.executions, pruned = t.pruned + n.pruned,
+        updated_at = greatest(t.updated_at, n.updated_at)
+    FROM (
+        SELECT g.action_id, sum(g.total_completed) AS executions, coalesce(sum(p.executions), 0) AS pruned,
+               max(g.updated_at) AS updated_at
+        FROM gone g LEFT JOIN pruned p ON p.queue_id = g.id GROUP BY g.action_id
+    ) n
+    WHERE t.action_id = n.action_id;
+    deleted := cardinality(idle_ids);
 END
 $$;
 

@@ -2,7 +2,8 @@
 
 `definition`: actions, their changes and their queues. `record`: executions and their attempts, wide, kept.
 `log`: what running attempts wrote. `live`: the line, the slots and the ends not yet told, slim, only what is
-live. `webhook`: calls back. `retention`: what was pruned. `worker`: leases. `dead_letter`: unusable messages.
+live. `webhook`: calls back. `retention`: what was pruned or deleted. `worker`: leases.
+`dead_letter`: messages that no service could use.
 
 There are no foreign keys on the live tables: each would lock its parent row at every insert, and the
 statements in `common.sql` are the only writers. Every invariant that a row can state is a CHECK or a
@@ -16,7 +17,7 @@ from common.tables.definition import Action, ActionChange, ActionQueue
 from common.tables.live import Delayed, EarlyCancel, Expiring, Slot, UntoldEnd, UntoldStop, Waiting
 from common.tables.log import AttemptLogPiece
 from common.tables.record import AttemptRecord, Execution
-from common.tables.retention import PrunedCount
+from common.tables.retention import DeletedQueueTotal, PrunedCount
 from common.tables.webhook import WebhookDelivery
 from common.tables.worker import Worker
 
@@ -30,6 +31,7 @@ __all__ = [
     "AttemptRecord",
     "DeadLetter",
     "Delayed",
+    "DeletedQueueTotal",
     "EarlyCancel",
     "Execution",
     "Expiring",

@@ -53,6 +53,7 @@ class Board:
         before, at = self.lines, reading.read_at.timestamp()
         if reading.whole:
             self.lines, self._names, self._sums, self.truncated = {}, {}, Sums(), False
+            self._sums.add_deleted(reading.deleted)
         if self.read_at is None:
             self._began_at = at
         changed = []
@@ -106,6 +107,8 @@ class Board:
             return False
         if before is not None:
             self._sums.add(before, -1)
+            if _is_succeeded(before, line):
+                self._sums.add_deleted(before.total_completed)
         self._sums.add(line, 1)
         self.lines[line.name] = line
         if line.queue_id is not None:
@@ -125,6 +128,9 @@ class Board:
         return found
 
     def _remember(self, at: float, line: Line, known: Line | None) -> None:
+        if known is not None and _is_succeeded(known, line):
+            self._histories.pop(line.name, None)
+            known = replace(known, depth=0, total_enqueued=0, total_completed=0)
         history = self._histories.get(line.name)
         if history is not None:
             history.note(at, line.totals)
@@ -155,6 +161,11 @@ class Board:
             case QueueOrder.RATE:
                 rates = self.rates(line.name)
                 return 0.0 if rates is None else -rates.completed
+
+
+def _is_succeeded(before: Line, line: Line) -> bool:
+    """Tell whether the queue was deleted while its key was idle: the new one counts from zero."""
+    return before.queue_id not in (None, line.queue_id)
 
 
 def _matches(line: Line, text: str) -> bool:

@@ -61,6 +61,8 @@ class Reading:
     held: Mapping[int, int]
     """Slots by queue."""
     workers: Workers
+    deleted: int = 0
+    """Executions that deleted queues counted; read when all queues are."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,6 +80,11 @@ class Sums:
         self.active_count += times * line.active_count
         self.total_enqueued += times * line.total_enqueued
         self.total_completed += times * line.total_completed
+
+    def add_deleted(self, executions: int) -> None:
+        """Keep what queues counted that were deleted: all of it has ended."""
+        self.total_enqueued += executions
+        self.total_completed += executions
 
     @property
     def totals(self) -> Totals:

@@ -1,4 +1,4 @@
-"""Asks how all queues stand: four short statements in one snapshot, on one connection.
+"""Asks how all queues stand: a few short statements in one snapshot, on one connection.
 
 In: since when. Out: a `Reading` for the board, and how the executions stand that somebody looks at. What
 moved is found by `updated_at`, so a second's reading ships what a second changed. Next: `live`.
@@ -52,6 +52,7 @@ async def read(
                 query("dashboard_queues"), None if since is None else since - _OVERLAP, QUEUES_MAX + 1
             )
             slots = await connection.fetchrow(query("dashboard_slots"))
+            deleted = 0 if since is not None else await connection.fetchval(query("dashboard_deleted"))
             executions = (
                 await connection.fetch(query("dashboard_executions"), list(execution_ids))
                 if execution_ids
@@ -68,6 +69,7 @@ async def read(
         truncated=len(moved) > QUEUES_MAX,
         lines=[_line(row, held) for row in moved[:QUEUES_MAX]],
         held=held,
+        deleted=deleted,
         workers=Workers(
             live=workers["live"],
             draining=workers["draining"],

@@ -55,7 +55,7 @@ class CheckShape(Shape):
 
     name: str = Field(examples=["queue_depth"])
     says: str = Field(description="What must hold.")
-    subject: str = Field(description="What the ids name: execution or queue.")
+    subject: str = Field(description="What the ids name: execution, queue or action.")
     rows: int = Field(description="How many it looked at.")
     faults: int = Field(description="How many are wrong.")
     examples: list[ExampleShape] = Field(description="The first that are wrong, by id.")

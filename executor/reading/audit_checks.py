@@ -25,7 +25,7 @@ class Check:
     name: str
     says: str
     subject: str
-    """What its ids name: `execution` or `queue`."""
+    """What its ids name: `execution`, `queue` or `action`."""
     statement: str
 
     def examples(self) -> str:

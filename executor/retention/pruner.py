@@ -1,4 +1,4 @@
-"""Prunes ended executions, workers that are gone, old changes of actions, webhooks and dead letters.
+"""Prunes ended executions, queues of idle keys, gone workers, old changes, webhooks and dead letters.
 
 In: a tick of the watchdog. Out: how many rows are gone. In small batches, each a transaction of its own, with
 a rest between them that is longer than the batch: pruning never takes more than a share of one connection.
@@ -23,6 +23,9 @@ _REST_TIMES: Final = 4
 """The rest after a batch, in times of what the batch took."""
 _BATCHES_MAX: Final = 200
 """Batches in one sweep; what they leave waits for the next one."""
+_QUEUES_MAX: Final = 1000
+_QUEUE_BATCHES_MAX: Final = 10
+"""So many times as many queues in one sweep: with a tick of a second, a million within 17 minutes."""
 _LATE_COPY_SECONDS: Final = 600.0
 """Whatever is to be kept: so long after its end an execution can still be named by a copy of its messages."""
 
@@ -39,10 +42,35 @@ class Pruner:
         self._action_id = 0
         self._after_id = 0
         self._after_webhook_id = 0
+        self._after_queue_id = 0
+        self._began_at = time.monotonic()
 
     async def prune_executions(self) -> int:
         """Go on through the record until a round is done, or for a while."""
         return await _in_batches(self._prune_batch)
+
+    async def delete_idle_queues(self) -> int:
+        """Go on through the queues and delete those of idle keys, for a while.
+
+        Begins when this process has run for as long as a key may be idle: executors of an older version,
+        which know of no deleted queues, are gone by then.
+        """
+        idle_seconds = self._settings.retention_idle_keys
+        if idle_seconds is None or time.monotonic() - self._began_at < idle_seconds:
+            return 0
+
+        async def batch() -> tuple[int, bool]:
+            row = await self._database.fetchrow(
+                "SELECT * FROM turnstile.delete_idle_queues($1, $2, $3)",
+                self._after_queue_id,
+                idle_seconds,
+                _QUEUES_MAX,
+            )
+            assert row is not None
+            self._after_queue_id = row["next_id"]
+            return row["deleted"], self._after_queue_id != 0
+
+        return await _in_batches(batch, batches_max=_QUEUE_BATCHES_MAX)
 
     async def prune_workers(self) -> int:
         """Forget workers that have been gone for long."""
@@ -128,10 +156,12 @@ class Pruner:
         return row["pruned"] or 0, row["pruned"] is not None and self._action_id != 0
 
 
-async def _in_batches(batch: Callable[[], Awaitable[tuple[int, bool]]]) -> int:
+async def _in_batches(
+    batch: Callable[[], Awaitable[tuple[int, bool]]], *, batches_max: int = _BATCHES_MAX
+) -> int:
     """Go on while there is more, or for a while; return how many rows it was."""
     total = 0
-    for _ in range(_BATCHES_MAX):
+    for _ in range(batches_max):
         began_at = time.monotonic()
         count, has_more = await batch()
         total += count

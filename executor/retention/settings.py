@@ -24,6 +24,10 @@ class RetentionSettings(BaseModel):
     retention_count: int | None = Field(
         default=None, ge=0, le=1_000_000_000, description="Most ended executions of an action; unset: all."
     )
+    retention_idle_keys: Age = Field(
+        default=3600.0,
+        description="How long nothing happens to a concurrency key until its queue is deleted, or: forever.",
+    )
     retention_workers: Duration = Field(
         default=7 * 86400.0, ge=3600, description="How long workers that are gone are listed."
     )

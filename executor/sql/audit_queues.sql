@@ -1,10 +1,11 @@
 -- The queues' rows against what they count. Costs what lives.
 
 -- check queue_depth of queue: its depth is the number of its rows in the line
-SELECT q.id, q.depth <> coalesce(w.places, 0) AS wrong,
-       format('depth %s', coalesce(w.places, 0)) AS expected, format('depth %s', q.depth) AS found
+SELECT coalesce(q.id, w.queue_id) AS id, q.depth IS DISTINCT FROM coalesce(w.places, 0) AS wrong,
+       format('depth %s', coalesce(w.places, 0)) AS expected,
+       coalesce('depth ' || q.depth, 'no queue') AS found
 FROM action_queue q
-LEFT JOIN (SELECT w.queue_id, count(*) AS places FROM waiting w GROUP BY w.queue_id) w ON w.queue_id = q.id;
+FULL JOIN (SELECT w.queue_id, count(*) AS places FROM waiting w GROUP BY w.queue_id) w ON w.queue_id = q.id;
 
 -- check queue_head of queue: nobody waits before its head
 SELECT q.id, w.first_id < q.head_id AS wrong,

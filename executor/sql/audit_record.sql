@@ -1,28 +1,50 @@
 -- The record against what lives and against its own history. Costs what was ever recorded.
 
 -- check queue_totals of queue: what was ever enqueued, and what has ended and been settled
-SELECT coalesce(q.id, r.queue_id) AS id,
+SELECT q.id,
        (q.total_enqueued = coalesce(r.enqueued, 0) + coalesce(p.executions, 0)
         AND q.total_completed = coalesce(r.ended, 0) - coalesce(n.unsettled, 0) + coalesce(p.executions, 0))
            IS NOT TRUE AS wrong,
        format('%s enqueued, %s completed, with %s pruned', coalesce(r.enqueued, 0) + coalesce(p.executions, 0),
               coalesce(r.ended, 0) - coalesce(n.unsettled, 0) + coalesce(p.executions, 0),
               coalesce(p.executions, 0)) AS expected,
-       CASE WHEN q.id IS NULL THEN 'no queue'
-            ELSE format('%s enqueued, %s completed', q.total_enqueued, q.total_completed) END AS found
+       format('%s enqueued, %s completed', q.total_enqueued, q.total_completed) AS found
 FROM action_queue q
-FULL JOIN (
+LEFT JOIN (
     SELECT r.queue_id, count(*) AS enqueued, count(*) FILTER (WHERE r.has_ended) AS ended
     FROM record r GROUP BY r.queue_id
 ) r ON r.queue_id = q.id
 -- What was pruned had ended and been settled.
-LEFT JOIN pruned_count p ON p.queue_id = coalesce(q.id, r.queue_id)
+LEFT JOIN pruned_count p ON p.queue_id = q.id
 LEFT JOIN (
     SELECT e.queue_id, count(*) AS unsettled
     FROM (SELECT s.execution_id FROM slot s UNION SELECT u.execution_id FROM untold_end u) live
     JOIN execution e ON e.id = ANY (ARRAY[live.execution_id]) AND e.completed_at IS NOT NULL
     GROUP BY e.queue_id
-) n ON n.queue_id = coalesce(q.id, r.queue_id);
+) n ON n.queue_id = q.id;
+
+-- check deleted_totals of action: what its deleted queues counted has ended, was settled, and is on record or pruned
+SELECT coalesce(t.action_id, r.action_id) AS id,
+       (coalesce(t.executions, 0) = coalesce(r.settled, 0) + coalesce(t.pruned, 0)
+        AND coalesce(r.settled, 0) = coalesce(r.recorded, 0)) IS NOT TRUE AS wrong,
+       format('%s on record without a queue, all settled, and %s pruned', coalesce(r.recorded, 0),
+              coalesce(t.pruned, 0)) AS expected,
+       format('%s settled, %s counted', coalesce(r.settled, 0), coalesce(t.executions, 0)) AS found
+FROM deleted_queue_total t
+FULL JOIN (
+    SELECT r.action_id, count(*) AS recorded,
+           count(*) FILTER (WHERE r.has_ended AND s.execution_id IS NULL AND u.execution_id IS NULL) AS settled
+    FROM record r
+    LEFT JOIN slot s ON s.execution_id = r.id
+    LEFT JOIN untold_end u ON u.execution_id = r.id
+    WHERE NOT EXISTS (SELECT FROM action_queue q WHERE q.id = r.queue_id)
+    GROUP BY r.action_id
+) r ON r.action_id = t.action_id;
+
+-- check pruned_queue of queue: what was pruned is counted for a queue that is there
+SELECT p.queue_id AS id, q.id IS NULL AS wrong, 'a queue' AS expected,
+       format('none, with %s executions pruned', p.executions) AS found
+FROM pruned_count p LEFT JOIN action_queue q ON q.id = p.queue_id;
 
 -- check execution_queue of execution: who has not ended belongs to a queue of its action and key
 SELECT r.id, (q.action_id = r.action_id AND q.concurrency_key = coalesce(r.concurrency_key, '')) IS NOT TRUE AS wrong,

@@ -3,7 +3,7 @@
 SELECT e.id, a.ref AS action_ref, e.concurrency_key, e.idempotency_key, e.status::text AS status, e.attempt,
        e.parameters, e.result, e.metadata, e.error_type, e.error_message, e.worker_id,
        e.created_at, e.queued_at, e.scheduled_at, e.started_at, e.completed_at, e.run_at, e.expires_at, e.retry_of,
-       a.pool, q.paused, q.max_concurrent, q.depth,
+       a.pool, coalesce(q.paused, a.paused) AS paused, q.max_concurrent, q.depth,
        EXISTS (
            SELECT FROM worker w
            WHERE a.pool = ANY (w.pools) AND w.lost_at IS NULL AND w.stopped_at IS NULL
@@ -12,7 +12,8 @@ SELECT e.id, a.ref AS action_ref, e.concurrency_key, e.idempotency_key, e.status
        place.position, held.active_count, held.holder_ids, history.attempts
 FROM execution e
 JOIN action a ON a.id = e.action_id
-JOIN action_queue q ON q.id = e.queue_id
+-- What has ended may be of a queue that was deleted as idle.
+LEFT JOIN action_queue q ON q.id = e.queue_id
 -- `head_id` lets the count start behind the entries that earlier grants left dead in the index.
 CROSS JOIN LATERAL (
     SELECT CASE WHEN e.status = 'queued' THEN (

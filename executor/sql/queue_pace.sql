@@ -1,7 +1,7 @@
 -- queue_pace: how fast the queue of one execution has moved of late, and who holds its slots since when.
 --
 -- It looks at the latest executions of the action that were granted before the head of that line: those of the
--- queue itself first, then those of the action's other keys. Bounded in all: neither the depth of the line nor
+-- key itself first, then those of the action's other keys. Bounded in all: neither the depth of the line nor
 -- the length of the record shows. What has a retry before it is left out, its grant is not known any more.
 -- Seconds are counted back from now. But for one that is not due, nothing here reads the line but its head.
 --
@@ -9,7 +9,7 @@
 --
 -- $1 execution id, $2 executions looked at, $3 grants taken, $4 holders
 WITH line AS MATERIALIZED (
-    SELECT e.id, e.action_id, e.queue_id, e.status, q.head_id,
+    SELECT e.id, e.action_id, e.queue_id, e.concurrency_key, e.status, q.head_id,
            coalesce((
                SELECT w.execution_id FROM waiting w
                WHERE w.queue_id = q.id AND w.execution_id >= q.head_id ORDER BY w.execution_id LIMIT 1
@@ -19,8 +19,9 @@ WITH line AS MATERIALIZED (
 latest AS MATERIALIZED (
     SELECT x.* FROM line l
     CROSS JOIN LATERAL (
-        SELECT e.id, e.queue_id = l.queue_id AS own, e.status, e.queued_at, e.scheduled_at, e.started_at,
-               e.completed_at
+        -- By its key: its queue may have been deleted as idle, and be a new one now.
+        SELECT e.id, e.concurrency_key IS NOT DISTINCT FROM l.concurrency_key AS own, e.status,
+               e.queued_at, e.scheduled_at, e.started_at, e.completed_at
         FROM execution e WHERE e.action_id = l.action_id AND e.id < l.first_id
         ORDER BY e.id DESC LIMIT $2::integer
     ) x

@@ -1,7 +1,7 @@
 -- queue_stats: how the queues of one action stand, in one snapshot.
 --
 -- Depths and totals change only in the transaction that changes the rows, so they equal a recount; slots
--- are counted from their rows. Nothing here reads the line but its heads: 1,000,000 waiting do not show.
+-- are counted from their rows. What idle keys counted before their queues were deleted is part of the totals. Nothing here reads the line but its heads: 1,000,000 waiting do not show.
 --
 -- What the waiting ones wait for, the nearest reason first: their queue is paused; all its slots are held, or
 -- will be by those before them (limit); no worker serves the action's pool; nothing but the next hand-over (rate).
@@ -27,6 +27,10 @@ total AS (
            max(l.updated_at) AS updated_at
     FROM line l
 ),
+deleted AS (
+    SELECT t.executions, t.updated_at FROM deleted_queue_total t
+    WHERE t.action_id = (SELECT a.id FROM action a WHERE a.ref = $1)
+),
 head AS (
     SELECT e.queued_at FROM execution e
     WHERE e.id = (
@@ -49,8 +53,9 @@ worked AS (
 )
 SELECT a.id AS action_id, a.ref AS action_ref, a.max_concurrent, a.paused,
        t.depth AS queue_length, t.slots AS active_count, (SELECT h.queued_at FROM head h) AS oldest_enqueued_at,
-       t.enqueued AS total_enqueued, t.completed AS total_completed,
-       greatest(a.updated_at, t.updated_at) AS last_updated,
+       t.enqueued + coalesce(d.executions, 0) AS total_enqueued,
+       t.completed + coalesce(d.executions, 0) AS total_completed,
+       greatest(a.updated_at, t.updated_at, d.updated_at) AS last_updated,
        t.on_pause, t.on_limit,
        CASE WHEN w.served THEN 0 ELSE t.startable END AS on_worker,
        CASE WHEN w.served THEN t.startable ELSE 0 END AS on_rate,
@@ -63,5 +68,5 @@ SELECT a.id AS action_id, a.ref AS action_ref, a.max_concurrent, a.paused,
                ORDER BY l.depth DESC, l.slots DESC, l.concurrency_key LIMIT $2
            ) k
        ) AS by_key
-FROM action a CROSS JOIN total t CROSS JOIN worked w
+FROM action a CROSS JOIN total t CROSS JOIN worked w LEFT JOIN deleted d ON true
 WHERE a.ref = $1 AND a.deleted_at IS NULL

@@ -95,6 +95,7 @@ class Watchdog:
             look_seconds = min(self._interval_seconds, self.leases.look_seconds)
             for sweep in (
                 self.pruner.prune_executions,
+                self.pruner.delete_idle_queues,
                 self.pruner.prune_workers,
                 self.pruner.prune_changes,
                 self.pruner.clean_webhooks,

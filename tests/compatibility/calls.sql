@@ -209,6 +209,7 @@ SELECT turnstile.store_dead_letters($1, $2);
 -- takes float8, int8, int8, int4
 -- gives by_age int4, by_bytes int4, by_count int4
 SELECT * FROM turnstile.prune_dead_letters($1, $2, $3, $4);
+
 -- takes int8[], text[], text[], uuid[], bytea[], float8[], int4
 -- gives keep_early_cancels int4
 SELECT turnstile.keep_early_cancels($1, $2, $3, $4, $5, $6, $7);
@@ -232,3 +233,7 @@ SELECT * FROM turnstile.due_webhooks($1, $2);
 -- takes text, float8, int4, int4, text[], int4[]
 -- gives claimed turnstile.webhook[], claimed_origins text[], next_origin text
 SELECT * FROM turnstile.claim_webhooks($1, $2, $3, $4, $5, $6);
+
+-- takes int8, float8, int4
+-- gives deleted int4, next_id int8
+SELECT * FROM turnstile.delete_idle_queues($1, $2, $3);

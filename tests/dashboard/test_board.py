@@ -132,6 +132,33 @@ def test_the_totals_are_the_sums_over_all_queues() -> None:
     assert (sums.depth, sums.active_count, sums.total_enqueued) == (5, 3, 7)
 
 
+def test_the_totals_and_the_rates_do_not_notice_that_the_queue_of_an_idle_key_is_deleted() -> None:
+    board = Board()
+    gone, stays = line("a", "x", total_enqueued=100, total_completed=100), line("a", "y")
+    board.take(reading(gone, stays, whole=True))
+    board.take(replace(reading(stays, seconds=10, whole=True), deleted=100))
+    sums, rates = board.total()
+    assert (sums.total_enqueued, sums.total_completed) == (100, 100)
+    assert rates is not None
+    assert (rates.enqueued, rates.completed) == (0, 0)
+    assert QueueName("a", "x") not in board.lines
+
+
+def test_a_key_that_comes_back_with_a_new_queue_before_the_old_one_is_missed_counts_on() -> None:
+    board = Board()
+    board.take(reading(line("a", "x", total_enqueued=100, total_completed=100), whole=True))
+    back = line("a", "x", queue_id=7, total_enqueued=20, total_completed=10)
+    board.take(reading(back, seconds=10))
+    sums, total = board.total()
+    assert (sums.total_enqueued, sums.total_completed) == (120, 110)
+    of_key = board.rates(QueueName("a", "x"))
+    assert of_key is not None
+    assert total is not None
+    assert (of_key.enqueued, of_key.completed) == (total.enqueued, total.completed) == (2, 1)
+    board.take(replace(reading(back, seconds=20, whole=True), deleted=100))
+    assert board.total()[0] == sums
+
+
 def test_a_board_that_is_full_takes_no_new_queue_and_goes_on_with_those_it_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -133,6 +133,21 @@ async def test_the_board_agrees_with_a_recount_after_every_kind_of_move(
     await stands(depth=1, active_count=3, paused=False)
 
 
+async def test_the_totals_of_the_board_hold_what_deleted_queues_counted(
+    live: Live, protocol: Protocol
+) -> None:
+    await protocol.put("a", concurrency_key="/key")
+    await protocol.register()
+    for key in ("x", "y"):
+        (one,) = await protocol.submit("a", parameters={"key": key})
+        await protocol.run(one)
+        await protocol.settle((one, 1))
+    assert await protocol.delete_idle_queues() == 2
+    (one,) = await protocol.submit("a", parameters={"key": "x"})
+    sums, _ = (await live.board()).total()
+    assert (sums.total_enqueued, sums.total_completed, sums.active_count) == (3, 2, 1)
+
+
 async def test_a_stream_hears_how_the_executions_that_it_watches_move(live: Live, protocol: Protocol) -> None:
     await protocol.put("a", max_concurrent=1)
     first, second = await protocol.submit("a", 2)

@@ -79,6 +79,15 @@ class Sweeping(Reading):
         assert row is not None
         return [moved(item) for item in row["asked"] or ()], [moved(item) for item in row["ended"] or ()]
 
+    async def delete_idle_queues(
+        self, idle_seconds: float = 0.0, *, after_id: int = 0, limit: int = 1000
+    ) -> int:
+        row = await self.connection.fetchrow(
+            "SELECT * FROM turnstile.delete_idle_queues($1, $2, $3)", after_id, idle_seconds, limit
+        )
+        assert row is not None
+        return int(row["deleted"])
+
     async def drifted_queues(self, after_id: int = 0, limit: int = 1000) -> list[int]:
         row = await self.connection.fetchrow(
             "SELECT * FROM turnstile.drifted_queues($1, $2)", after_id, limit

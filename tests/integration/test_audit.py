@@ -70,6 +70,18 @@ async def _set_up(database_url: str) -> None:
         await protocol.submit("b", count=2, run_at=ahead, ttl=172_800)
         await protocol.submit("b")
         await protocol.cancel(ids[-1])
+        await protocol.put("keyed", concurrency_key="/key")
+        pruned, gone, left = [
+            (await protocol.submit(ref, parameters={"key": "idle"}))[0] for ref in ("b", "keyed", "keyed")
+        ]
+        for one in (pruned, gone, left):
+            await protocol.run(one)
+            await protocol.settle((one, 1))
+        for ref, kept in (("b", 0), ("keyed", 1)):
+            await protocol.connection.execute(
+                "SELECT turnstile.prune_action(id, 0, NULL, $2, 0, 100) FROM action WHERE ref = $1", ref, kept
+            )
+        assert await protocol.delete_idle_queues() == 1
 
 
 @pytest.fixture(scope="module")

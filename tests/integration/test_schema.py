@@ -112,6 +112,7 @@ VIOLATIONS = {
     "ck_pruned_count_executions_not_negative": "INSERT INTO pruned_count VALUES (1, -1)",
     "ck_early_cancel_names_one_execution": _EARLY.format("1, 'k'", "now()"),
     "uq_early_cancel_message_key": _EARLY.format("1, NULL", "now() FROM generate_series(1, 2)"),
+    "ck_deleted_queue_total_pruned_were_counted": "INSERT INTO deleted_queue_total VALUES (1, 1, 2, now())",
     "ck_worker_concurrency_positive": "UPDATE worker SET concurrency = 0",
 }
 

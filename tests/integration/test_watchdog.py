@@ -1,7 +1,8 @@
 """A sweep hands over whatever its statement granted, and survives what it cannot do."""
 
+import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import aio_pika
 
@@ -11,18 +12,20 @@ from executor.hand_over import HandOver
 from executor.queue_manager import QueueManager
 from executor.settings import ExecutorSettings
 from executor.watchdog import Watchdog
-from tests.e2e.traffic import drain_queue, publishing
+from tests.e2e.traffic import drain_queue, publishing, until
 from tests.integration.protocol import Protocol
 
 
 @asynccontextmanager
-async def watching(database_url: str, amqp_url: str) -> AsyncIterator[Watchdog]:
+async def watching(
+    database_url: str, amqp_url: str, settings: ExecutorSettings | None = None
+) -> AsyncIterator[Watchdog]:
     database = Database(database_url, application_name="test")
     await database.open()
     async with publishing(amqp_url) as publisher:
         queue_manager = QueueManager(database)
         yield Watchdog(
-            ExecutorSettings(),
+            settings or ExecutorSettings(),
             database,
             queue_manager,
             HandOver(publisher, queue_manager, "quorum", publisher),
@@ -61,3 +64,23 @@ async def test_no_worker_crowds_out_the_pools_of_the_others(
     async with await aio_pika.connect(amqp_url) as connection:
         channel = await connection.channel()
         assert (await channel.get_queue(pool_queue("zinc"), ensure=True)).name == "worker.zinc"
+
+
+async def test_the_watchdog_deletes_the_queues_of_idle_keys_in_its_rounds(
+    protocol: Protocol, database_url: str, amqp_url: str
+) -> None:
+    await protocol.put("a", concurrency_key="/key", max_concurrent=1)
+    ids = [i for n in range(25) for i in await protocol.submit("a", parameters={"key": f"key-{n}"})]
+    await protocol.run(*ids[:-1])
+    await protocol.settle(*((i, 1) for i in ids[:-1]))
+    settings = ExecutorSettings(watchdog_interval=0.02, retention_idle_keys=0.2)
+    async with watching(database_url, amqp_url, settings) as watchdog:
+        rounds = asyncio.create_task(watchdog.run())
+
+        async def only_what_is_in_use_is_left() -> bool:
+            return await protocol.column("SELECT concurrency_key FROM action_queue") == ["key-24"]
+
+        await until(only_what_is_in_use_is_left, "the queues of idle keys are gone")
+        rounds.cancel()
+        with suppress(asyncio.CancelledError):
+            await rounds

@@ -74,11 +74,13 @@ PROTOCOL_DEFECTS: Final = (
         name="tickets are drawn before the lock",
         file=f"{_SQL}/20_admit.sql",
         before="    PERFORM 1 FROM action_queue q WHERE q.id = ANY (queue_ids) ORDER BY q.id FOR NO KEY UPDATE;\n"
+        "    GET DIAGNOSTICS locked_count = ROW_COUNT;\n"
         "    tickets := ARRAY(SELECT nextval('execution_id_seq')"
         " FROM generate_series(1, cardinality(in_action_refs)));\n",
         after="    tickets := ARRAY(SELECT nextval('execution_id_seq')"
         " FROM generate_series(1, cardinality(in_action_refs)));\n"
-        "    PERFORM 1 FROM action_queue q WHERE q.id = ANY (queue_ids) ORDER BY q.id FOR NO KEY UPDATE;\n",
+        "    PERFORM 1 FROM action_queue q WHERE q.id = ANY (queue_ids) ORDER BY q.id FOR NO KEY UPDATE;\n"
+        "    GET DIAGNOSTICS locked_count = ROW_COUNT;\n",
         caught_by=(f"{_T}_concurrency.py",),
     ),
     Defect(
@@ -172,5 +174,40 @@ PROTOCOL_DEFECTS: Final = (
         before="SET depth = q.depth - n.gone",
         after="SET depth = q.depth",
         caught_by=(f"{_T}_cancel.py",),
+    ),
+    Defect(
+        name="a queue is deleted as it was before its lock",
+        file=f"{_SQL}/65_retention.sql",
+        before="    idle_ids := ARRAY(\n"
+        "        SELECT q.id FROM action_queue q JOIN action a ON a.id = ANY (ARRAY[q.action_id])\n"
+        "        WHERE q.id = ANY (idle_ids)\n"
+        "          AND q.depth = 0 AND q.total_enqueued = q.total_completed AND q.updated_at < idle_since\n"
+        "          AND q.max_concurrent IS NOT DISTINCT FROM a.max_concurrent AND q.paused = a.paused\n"
+        "          -- The counters say so already; where they are off, the rows count.\n"
+        "          AND (SELECT w.execution_id FROM waiting w WHERE w.queue_id = q.id LIMIT 1) IS NULL\n"
+        "          AND (SELECT s.execution_id FROM slot s WHERE s.queue_id = q.id LIMIT 1) IS NULL);\n",
+        after="",
+        caught_by=("tests/retention/test_idle_key_races.py",),
+    ),
+    Defect(
+        name="what a deleted queue counted is forgotten",
+        file=f"{_SQL}/65_retention.sql",
+        before="SET executions = t.executions + n.executions, pruned = t.pruned + n.pruned,",
+        after="SET pruned = t.pruned,",
+        caught_by=("tests/retention/test_idle_keys.py",),
+    ),
+    Defect(
+        name="an admission goes on without a queue that was deleted",
+        file=f"{_SQL}/20_admit.sql",
+        before="    IF locked_count < (\n",
+        after="    IF 0 > (\n",
+        caught_by=("tests/retention/test_idle_key_races.py",),
+    ),
+    Defect(
+        name="a queue is deleted while its executions are pruned",
+        file=f"{_SQL}/65_retention.sql",
+        before="        FOR KEY SHARE SKIP LOCKED);\n",
+        after="        );\n",
+        caught_by=("tests/retention/test_idle_key_races.py",),
     ),
 )

@@ -50,3 +50,37 @@ async def test_a_batch_costs_what_it_looks_at_beside_a_long_record(protocol: Pro
         # A line of old ones that are still there for some reason is walked through, not read from its start.
         (middle,) = await protocol.column("SELECT id FROM execution ORDER BY id OFFSET 15000 LIMIT 1")
         assert_small(await prune((1, middle), age=3600.0), 100)
+
+
+async def test_a_look_for_idle_keys_costs_what_it_looks_at_beside_many_queues(protocol: Protocol) -> None:
+    await protocol.put("a", concurrency_key="/key", max_concurrent=1)
+    (one,) = await protocol.submit(parameters={"key": "first"})
+    await protocol.run(one)
+    await protocol.settle((one, 1))
+
+    async def look(after_id: int, idle_seconds: float) -> Cost:
+        return await cost_of(
+            protocol,
+            protocol.connection.execute(
+                "SELECT * FROM turnstile.delete_idle_queues($1, $2, 100)", after_id, idle_seconds
+            ),
+        )
+
+    for _ in range(6):
+        undone = protocol.transaction()
+        await undone.start()
+        await look(0, 0.0)
+        await undone.rollback()
+    await protocol.connection.execute(
+        "INSERT INTO action_queue (action_id, concurrency_key, max_concurrent, updated_at)"
+        f" SELECT id, 'key-' || n, 1, now() - interval '1 d' FROM action, generate_series(1, {_ROWS}) n;"
+        " INSERT INTO slot SELECT n, n, 1, 1, NULL, now(), now()"
+        f" FROM generate_series(1, {_ROWS}) n WHERE n % 10 = 0;"
+        " INSERT INTO waiting SELECT 2, n FROM generate_series(1, 30000) n; ANALYZE"
+    )
+    async with protocol.transaction():
+        nothing_to_do, all_to_do = await look(_ROWS // 2, 1e6), await look(_ROWS // 2, 3600.0)
+    assert await protocol.column("SELECT count(*) FROM action_queue") == [_ROWS + 1 - 90]
+    for cost, pages in ((nothing_to_do, 50), (all_to_do, 200 + 30 * 100)):
+        assert cost.pages < pages, cost
+        assert not cost.full_scans.keys() & {"action_queue", "slot", "waiting", "pruned_count"}, cost

@@ -29,6 +29,8 @@ SELECT json_build_object(
         ARRAY(SELECT execution_id FROM delayed ORDER BY 1),
         ARRAY(SELECT execution_id FROM expiring ORDER BY 1),
         ARRAY(SELECT execution_id FROM untold_end ORDER BY 1), (SELECT count(*) FROM attempt)),
+    'deleted', (SELECT json_object_agg(a.ref, t.executions)
+                FROM deleted_queue_total t JOIN action a ON a.id = t.action_id WHERE t.executions > 0),
     'overshot_heads', (SELECT count(*) FROM line l JOIN waiting w ON w.queue_id = l.id
                        WHERE w.execution_id < l.head_id)
 )
@@ -44,6 +46,8 @@ class Observation:
     slots: list[Any]
     beside: list[Any]
     """Delayed, with a deadline, ended and untold, and the number of rows of history."""
+    deleted: dict[str, int]
+    """What deleted queues counted, by action."""
 
 
 async def observe(connection: "asyncpg.Connection[asyncpg.Record]") -> tuple[Observation, dict[str, str]]:
@@ -55,6 +59,7 @@ async def observe(connection: "asyncpg.Connection[asyncpg.Record]") -> tuple[Obs
         lines=found["lines"] or [],
         slots=found["slots"] or [],
         beside=found["beside"],
+        deleted=found["deleted"] or {},
     )
     return observation, found["ends"] or {}
 
@@ -84,4 +89,5 @@ def expected(model: Model) -> Observation:
             for i, ended in sorted(model.slots().items())
         ],
         beside=[sorted(model.delayed), sorted(model.deadlines), sorted(model.untold), model.attempts],
+        deleted={ref: count for ref, count in model.deleted.items() if count},
     )

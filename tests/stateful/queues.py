@@ -26,6 +26,8 @@ class Queues:
     lost_workers: set[str] = field(default_factory=set)
     attempts: int = 0
     """Rows of history."""
+    deleted: dict[str, int] = field(default_factory=dict)
+    """What deleted queues counted, by action."""
 
     def put_action(self, ref: str, limit: int | None, paused: bool, bound: int | None) -> list[int]:
         self.actions[ref] = (limit, paused, bound)
@@ -37,7 +39,7 @@ class Queues:
 
     def grant(self, lines: Iterable[Line]) -> list[int]:
         granted = []
-        for queue in (self.queues[line] for line in set(lines)):
+        for queue in (self.queues[line] for line in set(lines) & self.queues.keys()):
             while queue.waiting and queue.room:
                 head = min(queue.waiting)
                 queue.waiting.remove(head)
@@ -100,7 +102,15 @@ class Queues:
         return sorted(waiting).index(i) + 1 if i in waiting else None
 
     def queue_of(self, i: int) -> Queue:
-        return self.queues[self.runs[i].asked.line]
+        # Of a queue that was deleted all have ended: nothing waits in it, and nothing holds a slot.
+        return self.queues.get(self.runs[i].asked.line) or Queue(limit=None, paused=False, bound=None)
+
+    def delete_idle_queues(self) -> int:
+        idle = [line for line, q in self.queues.items() if line[1] and q.enqueued == q.completed]
+        for line in idle:
+            queue = self.queues.pop(line)
+            self.deleted[line[0]] = self.deleted.get(line[0], 0) + queue.completed
+        return len(idle)
 
     def slots(self) -> dict[int, bool]:
         return {i: ended for queue in self.queues.values() for i, ended in queue.slots.items()}

@@ -31,6 +31,11 @@ class TimeRules(Agreement):
         self.expire()
 
     @rule()
+    def delete_idle_queues(self) -> None:
+        assert self.do(self.protocol.delete_idle_queues()) == self.model.delete_idle_queues()
+        self.agree()
+
+    @rule()
     def watch(self) -> None:
         """What the watchdog would see: unsettled ends, unclaimed offers, idle slots."""
         slots = self.model.slots()
