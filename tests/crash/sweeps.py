@@ -59,6 +59,19 @@ async def something_overdue(ground: Ground) -> None:
     await puppet.claim(await ground.client.publish_to_cancel("crash.puppet", timeout="100ms"))
 
 
+async def something_cancelled_early(ground: Ground) -> None:
+    """For `cancel_early`: its cancel came before it."""
+    key = f"to cancel {len(ground.client.submitted)}"
+    await ground.client.publish_cancels(key)
+
+    async def is_kept() -> bool:
+        kept = "SELECT count(*) FROM early_cancel WHERE idempotency_key = $1"
+        return bool(await ground.connection.fetchval(kept, key))
+
+    await ground.while_armed(is_kept)
+    await ground.client.publish_to_cancel("crash.puppet")
+
+
 async def somebody_waiting(ground: Ground) -> None:
     """For `grant_idle_slots`: a slot became free and nobody said so."""
     await ground.pause(paused=True)
@@ -86,6 +99,7 @@ SWEEPS: Final[Mapping[str, Find]] = {
     "repeat_completions": something_not_told,
     "reclaim_lost": somebody_lost,
     "stop_overdue": something_overdue,
+    "cancel_early": something_cancelled_early,
     "repair_counters": something_miscounted,
 }
 
