@@ -28,7 +28,14 @@ from aiormq.connection import TCPTransportFactory, TLSTransportFactory, Transpor
 from yarl import URL
 
 from common.amqp_url import amqp_urls
-from common.broker.bulk_channel import BulkChannel, ChannelLost, DeliverySink, is_blocked, open_bulk_channel
+from common.broker.bulk_channel import (
+    BodyFilter,
+    BulkChannel,
+    ChannelLost,
+    DeliverySink,
+    is_blocked,
+    open_bulk_channel,
+)
 from common.broker.decoding import read_leniently
 from common.tls import explained
 
@@ -145,10 +152,19 @@ class Link:
         await answered(on_own_channel(), self._timeouts.rpc_seconds)
 
     async def open_channel(
-        self, *, confirms: bool = False, on_delivery: DeliverySink | None = None
+        self,
+        *,
+        confirms: bool = False,
+        on_delivery: DeliverySink | None = None,
+        keeps: BodyFilter | None = None,
     ) -> BulkChannel:
-        """Open a channel for bulk work; deliveries are handed to `on_delivery` in the reader's own step."""
-        opening = open_bulk_channel(self._amqp, self._transport, confirms=confirms, on_delivery=on_delivery)
+        """Open a channel for bulk work; deliveries are handed to `on_delivery` in the reader's own step.
+
+        A body that `keeps` does not want, asked with its size, is dropped while it comes.
+        """
+        opening = open_bulk_channel(
+            self._amqp, self._transport, confirms=confirms, on_delivery=on_delivery, keeps=keeps
+        )
         return await answered(opening, self._timeouts.rpc_seconds)
 
     async def unblocked(self, timeout_seconds: float) -> None:
