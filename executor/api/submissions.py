@@ -4,13 +4,16 @@ A request is read exactly like the body of `execution.requested`, and admitted b
 same key over HTTP and over the broker is the same execution.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from fastapi import Path, Request
 from pydantic import BaseModel, Field
 
+from common.batcher import in_steps
 from common.domain.errors import Code, Refusal
 from common.domain.states import Status
 from common.requests import read_json, read_request, read_traceparent, request_hash
@@ -55,13 +58,21 @@ class Asked:
     requests: Sequence[Admission | Refusal]
 
 
-async def read_asked(request: Request, *, parameters_bytes_max: int) -> Asked:
-    """Return the requests in a body; raises Refusal where the body as a whole is none."""
+async def read_asked(request: Request, *, parameters_bytes_max: int, turn: asyncio.Lock) -> Asked:
+    """Return the requests in a body; raises Refusal where the body as a whole is none.
+
+    Lists take turns: while one is read it holds many times its size.
+    """
     one_bytes_max = 2 * parameters_bytes_max + _ENVELOPE_BYTES_MAX
     list_bytes_max = max(LIST_BYTES_MAX, one_bytes_max)
     body = await read_body(request, bytes_max=list_bytes_max)
     is_list = body[:100].lstrip().startswith(b"[")
-    value = read_json(body, bytes_max=list_bytes_max if is_list else one_bytes_max)
+    async with turn if is_list else nullcontext():
+        value = read_json(body, bytes_max=list_bytes_max if is_list else one_bytes_max)
+        return await _asked_in(value, request, parameters_bytes_max)
+
+
+async def _asked_in(value: Any, request: Request, parameters_bytes_max: int) -> Asked:
     key = _key_in(request)
     traceparent = read_traceparent(request.headers)
     if not isinstance(value, list):
@@ -75,9 +86,8 @@ async def read_asked(request: Request, *, parameters_bytes_max: int) -> Asked:
         )
     if len(value) > LIST_MAX:
         raise Refusal(Code.TOO_LARGE, f"body: a list of {len(value)}, at most {LIST_MAX} are taken at once")
-    return Asked(
-        is_list=True, requests=[_read_item(item, traceparent, parameters_bytes_max) for item in value]
-    )
+    requests = [_read_item(item, traceparent, parameters_bytes_max) async for item in in_steps(value)]
+    return Asked(is_list=True, requests=requests)
 
 
 def _key_in(request: Request) -> str | None:
@@ -145,4 +155,4 @@ def _read_item(value: Any, traceparent: str | None, parameters_bytes_max: int) -
 
 def _admission(value: Any, traceparent: str | None, parameters_bytes_max: int) -> Admission:
     request = read_request(value, parameters_bytes_max=parameters_bytes_max)
-    return Admission(request=request, request_hash=request_hash(request), traceparent=traceparent)
+    return Admission.of(request, request_hash(request), traceparent=traceparent)
