@@ -69,6 +69,14 @@ Write = Callable[[Sequence[Body]], Awaitable[list[dict[str, Any]]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What one batch led to."""
+
+    messages: Sequence[Outgoing] = ()
+    left: Sequence[Delivery] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Hop:
     """One message in, one write, one message out: a `Listener` for `take_in`."""
 
@@ -78,12 +86,12 @@ class Hop:
     app_id: AppId
     told: bool = True
 
-    async def decide(self, deliveries: Sequence[Delivery], /) -> list[Outgoing]:
+    async def decide(self, deliveries: Sequence[Delivery], /) -> Written:
         """Write the rows of a batch in one statement."""
         bodies = await self.write([from_json(delivery.body) for delivery in deliveries])
         if not self.told:
-            return []
-        return [
+            return Written()
+        messages = [
             envelope(
                 to_json(body),
                 message_type=self.routing_key,
@@ -94,10 +102,15 @@ class Hop:
             )
             for body in bodies
         ]
+        return Written(messages=messages)
 
-    async def tell(self, messages: list[Outgoing], /) -> None:
+    def put_aside(self, delivery: Delivery, reason: str, /) -> Written:
+        """Give up: nothing here takes the database so long."""
+        raise AssertionError(f"{delivery}: {reason}")
+
+    async def tell(self, written: Written, /) -> None:
         """Publish what follows, confirmed."""
-        await self.publisher.publish(messages)
+        await self.publisher.publish(written.messages)
 
 
 async def declare_loop(channel: AbstractChannel) -> None:

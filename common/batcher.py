@@ -2,22 +2,31 @@
 
 In: items from any number of tasks. Out: each caller's own results. While one batch is with the server the
 next gathers; a lone item is a batch of one and never waits for company. Items keep the order in which they
-came (P2). What waits is bounded: beyond that a caller is refused with `Overloaded`, at once. Used for HTTP
-admissions in the executor and for claims and finishes in the worker.
+came (P2). Batches and what waits are bounded, in items and in bytes: beyond that a caller is refused with
+`Overloaded`, at once. Used for HTTP admissions in the executor and for claims and finishes in the worker.
 """
 
 import asyncio
+import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Final, Generic, NoReturn, TypeVar
 
-from common.domain.errors import Overloaded
+from common.domain.errors import Overloaded, StatementTimeout
 
 WAITING_MAX: Final = 10_000
 """As many as one worker may run at once; whoever meets it meets a server that is out."""
 
+BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Most bytes that callers gave in one statement, unless a single item is larger."""
+_STEP_SECONDS: Final = 0.02
+"""How long one caller may keep the event loop from the others."""
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+_Pending = tuple[Item, asyncio.Future[Result], int]
 
 
 class Batcher(Generic[Item, Result]):
@@ -29,12 +38,21 @@ class Batcher(Generic[Item, Result]):
         *,
         items_max: int = 500,
         waiting_max: int = WAITING_MAX,
+        size_bytes: Callable[[Item], int] | None = None,
+        batch_bytes_max: int = BATCH_BYTES_MAX,
+        waiting_bytes_max: int | None = None,
     ) -> None:
+        """`size_bytes` tells how large an item is; without it bytes are not bounded."""
         self._handle = handle
         self._items_max = items_max
         self._waiting_max = waiting_max
-        self._pending: deque[tuple[Item, asyncio.Future[Result]]] = deque()
+        self._size_bytes = size_bytes or (lambda _: 0)
+        self._batch_bytes_max = batch_bytes_max
+        self._waiting_bytes_max = waiting_bytes_max
+        self._pending: deque[_Pending[Item, Result]] = deque()
+        self._pending_bytes = 0
         self._arrived = asyncio.Event()
+        self._batch_max = items_max
 
     async def submit(self, item: Item) -> Result:
         """Have one item handled in the next batch; raises what the batch raised."""
@@ -47,9 +65,15 @@ class Batcher(Generic[Item, Result]):
         """
         if len(self._pending) + len(items) > self._waiting_max:
             raise Overloaded(f"{len(self._pending)} wait already, at most {self._waiting_max} may")
+        sizes = [self._size_bytes(item) for item in items]
+        added_bytes = sum(sizes)
+        bytes_max = self._waiting_bytes_max
+        if bytes_max is not None and self._pending_bytes and self._pending_bytes + added_bytes > bytes_max:
+            raise Overloaded(f"{self._pending_bytes} bytes wait already, at most {bytes_max} may")
         loop = asyncio.get_running_loop()
         futures: list[asyncio.Future[Result]] = [loop.create_future() for _ in items]
-        self._pending.extend(zip(items, futures, strict=True))
+        self._pending.extend(zip(items, futures, sizes, strict=True))
+        self._pending_bytes += added_bytes
         self._arrived.set()
         return await asyncio.gather(*futures)
 
@@ -62,13 +86,12 @@ class Batcher(Generic[Item, Result]):
                 while self._pending:
                     await self._handle_next()
         finally:
-            for _, future in self._pending:
+            for _, future, _ in self._pending:
                 future.cancel()
 
     async def _handle_next(self) -> None:
-        taken = [self._pending.popleft() for _ in range(min(self._items_max, len(self._pending)))]
         # Whoever gave up waiting must not find later that it was done after all.
-        taken = [(item, future) for item, future in taken if not future.done()]
+        taken = [(item, future) for item, future in self._take() if not future.done()]
         if not taken:
             return
         try:
@@ -78,13 +101,30 @@ class Batcher(Generic[Item, Result]):
                 future.cancel()
             raise
         except Exception as error:  # noqa: BLE001  (whatever it was belongs to the callers, not to this loop)
+            if isinstance(error, StatementTimeout):
+                self._batch_max = max(1, len(taken) // 2)
             for _, future in taken:
                 if not future.done():
                     future.set_exception(error)
             return
+        self._batch_max = min(self._batch_max * 2, self._items_max)
         for (_, future), result in zip(taken, results, strict=True):
             if not future.done():
                 future.set_result(result)
+
+    def _take(self) -> list[tuple[Item, asyncio.Future[Result]]]:
+        """Take the next batch: what has gathered, up to both bounds, and at least one."""
+        taken: list[tuple[Item, asyncio.Future[Result]]] = []
+        batch_bytes = 0
+        while self._pending and len(taken) < self._batch_max:
+            item, future, size_bytes = self._pending[0]
+            if taken and batch_bytes + size_bytes > self._batch_bytes_max:
+                break
+            self._pending.popleft()
+            batch_bytes += size_bytes
+            taken.append((item, future))
+        self._pending_bytes -= batch_bytes
+        return taken
 
 
 class Gatherer(Generic[Item]):
@@ -113,3 +153,13 @@ class Gatherer(Generic[Item]):
         items, self._items = self._items, []
         if items:
             self._hand_over(items)
+
+
+async def in_steps(items: Iterable[Item]) -> AsyncIterator[Item]:
+    """Yield items to whoever computes with each, and let others have the event loop every few of them."""
+    began_at = time.perf_counter()
+    for item in items:
+        yield item
+        if time.perf_counter() - began_at > _STEP_SECONDS:
+            await asyncio.sleep(0)
+            began_at = time.perf_counter()

@@ -2,7 +2,8 @@
 
 Both services call the protocol's statements through it; JSON travels as text in both directions. What
 the database does not answer in time, or answers with a broken connection, raises `Unavailable`: the
-outcome is unknown, and every statement of the protocol may be said again.
+outcome is unknown, and every statement of the protocol may be said again. Where the database answers at
+once when it is asked for nothing, it was this statement that took too long: `StatementTimeout`.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ import asyncpg
 
 from common.database_hosts import DatabaseHosts
 from common.database_url import shown_url
-from common.domain.errors import Unavailable
+from common.domain.errors import StatementTimeout, Unavailable
 from common.tls import explained
 
 logger = logging.getLogger(__name__)
@@ -135,6 +136,17 @@ class Database:
             yield connection
 
     async def _run(self, ask: "Callable[[Connection], Awaitable[T]]") -> T:
+        try:
+            return await self._repeated(lambda connection: _in_time(ask(connection)))
+        except _GaveUp:
+            # A server that stands still lets every statement run out of time, whatever it holds.
+            seconds = self._timeouts.give_up_seconds
+            await self._repeated(lambda connection: connection.execute("SELECT 1", timeout=seconds))
+            raise StatementTimeout(
+                f"database: the statement was not finished within {self._timeouts.command_seconds:g} s"
+            ) from None
+
+    async def _repeated(self, ask: "Callable[[Connection], Awaitable[T]]") -> T:
         for tries_left in reversed(range(_DEADLOCK_RETRIES)):
             try:
                 async with self._translated(), self._connection() as connection:
@@ -193,6 +205,21 @@ class Database:
             # that would be a second round trip for each of them.
             reset=_leave_as_it_is,
         )
+
+
+class _GaveUp(Exception):
+    """A statement took too long, or was cancelled on the server."""
+
+
+async def _in_time(answer: Awaitable[T]) -> T:
+    try:
+        return await answer
+    except asyncpg.QueryCanceledError as error:
+        raise _GaveUp from error
+    except TimeoutError as error:
+        if error.errno is not None:
+            raise  # the network's, not the statement's
+        raise _GaveUp from error
 
 
 def _said(error: BaseException) -> str:

@@ -6,7 +6,7 @@ Used by the request listener, the HTTP API and the client, so that all of them r
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -20,6 +20,8 @@ from common.messages import SCHEMA_VERSION, ExecutionRequested
 
 PARAMETERS_BYTES_MAX: Final = 256 * 1024
 _ENVELOPE_BYTES_MAX: Final = 64 * 1024
+_DOCUMENTS: Final = ("parameters", "metadata")
+_NESTING: Final = (dict, list)
 _NAMED_MAX: Final = 5
 """Most wrong fields that one refusal names."""
 _UNUSUAL: Final = re.compile(rb"\\u0000|\x00|[0-9][eE]\+?[0-9]{3}|[0-9]{300}")
@@ -63,9 +65,9 @@ def read_model(model: type[Model], value: Any) -> Model:
 
 
 def read_request(value: Any, *, parameters_bytes_max: int = PARAMETERS_BYTES_MAX) -> ExecutionRequested:
-    """Return a checked request from a JSON value."""
-    request = read_model(ExecutionRequested, value)
-    for field in ("parameters", "metadata"):
+    """Return a checked request from a JSON value, which becomes part of it."""
+    request = _read_around_documents(value)
+    for field in _DOCUMENTS:
         text = json_text(getattr(request, field))
         size_bytes = len(text)
         if size_bytes > parameters_bytes_max:
@@ -81,9 +83,15 @@ def read_request(value: Any, *, parameters_bytes_max: int = PARAMETERS_BYTES_MAX
     return request
 
 
-def request_bytes_max(parameters_bytes_max: int) -> int:
-    """Return the size of the largest request that can be taken; JSON may be written in twice the bytes."""
-    return 2 * parameters_bytes_max + _ENVELOPE_BYTES_MAX
+def _read_around_documents(value: Any) -> ExecutionRequested:
+    """Check all but what stands in the documents: that is JSON already, and may be a million values."""
+    documents = {}
+    if isinstance(value, dict):
+        documents = {field: value[field] for field in _DOCUMENTS if isinstance(value.get(field), dict)}
+    request = read_model(
+        ExecutionRequested, {**value, **{field: {} for field in documents}} if documents else value
+    )
+    return request.model_copy(update=documents)
 
 
 def read_requested_body(
@@ -92,6 +100,11 @@ def read_requested_body(
     """Return the checked request in the body of `execution.requested` or of one `POST /executions`."""
     value = read_json(body, bytes_max=request_bytes_max(parameters_bytes_max))
     return read_request(value, parameters_bytes_max=parameters_bytes_max)
+
+
+def request_bytes_max(parameters_bytes_max: int) -> int:
+    """Return how large the body of one request may be; JSON may be written in twice the bytes."""
+    return 2 * parameters_bytes_max + _ENVELOPE_BYTES_MAX
 
 
 def known_fields(model: type[BaseModel], place: Sequence[int | str]) -> str:
@@ -122,7 +135,8 @@ def read_traceparent(headers: Mapping[str, object]) -> str | None:
 
 def request_hash(request: ExecutionRequested) -> UUID:
     """Return a hash of what is asked for, blind to the order of keys: equal requests have equal hashes."""
-    asked = request.model_dump(mode="json", exclude={"idempotency_key"}, exclude_defaults=True)
+    asked = request.model_dump(mode="json", exclude={"idempotency_key", *_DOCUMENTS}, exclude_defaults=True)
+    asked |= {field: document for field in _DOCUMENTS if (document := getattr(request, field))}
     return _hash(_canonical(asked))
 
 
@@ -144,12 +158,25 @@ def _canonical(value: object) -> bytes:
     return to_json(_sorted(value))
 
 
-def _sorted(value: object) -> object:
+def _sorted(value: Any) -> Any:
+    """Return `value` with the keys of every object in order: itself, as far as they are."""
     if isinstance(value, dict):
-        return {key: _sorted(value[key]) for key in sorted(value)}
-    if isinstance(value, list):
-        return [_sorted(item) for item in value]
-    return value
+        keys = list(value)
+        in_order = sorted(keys)
+        if keys != in_order:
+            value = {key: value[key] for key in in_order}
+        places: Iterable[Any] = value.items()
+    else:
+        places = enumerate(value)
+    changed = {}
+    for place, item in places:
+        if type(item) in _NESTING and item and (again := _sorted(item)) is not item:
+            changed[place] = again
+    if not changed:
+        return value
+    if isinstance(value, dict):
+        return value | changed
+    return [changed.get(place, item) for place, item in enumerate(value)]
 
 
 def _check_storable(value: object) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
+from common.batcher import in_steps
 from common.broker.delivery import Delivery, Outgoing
 from common.broker.topology import EXECUTOR_COMPLETIONS, EXECUTOR_RETRY
 from common.crash_points import CrashPoint, reached
@@ -27,7 +28,7 @@ from common.requests import check_schema_version, read_json, read_model
 from executor import transitions
 from executor.decisions import Grants, Settled
 from executor.hand_over import HandOver
-from executor.intake import Letter
+from executor.intake import Letter, check_kept
 from executor.metrics import DEAD_LETTERED, HAND_OVER_SECONDS, NOT_APPLIED
 from executor.queue_manager import QueueManager
 from executor.transitions import Ended
@@ -61,6 +62,8 @@ class Release:
     letters: list[Letter] = field(default_factory=list)
     grants: Grants = field(default_factory=lambda: Grants(granted=[]))
     taken_in_at: float = field(default_factory=time.monotonic)
+    left: Sequence[Delivery] = ()
+    """What was not decided about, since the database fell out."""
 
 
 class _Rounds:
@@ -98,7 +101,7 @@ class CompletionListener:
         reached(CrashPoint.COMPLETIONS_RECEIVED)
         release = Release()
         completions: list[Ended] = []
-        for delivery in deliveries:
+        async for delivery in in_steps(deliveries):
             try:
                 completions.append(read(delivery))
             except Refusal as refusal:
@@ -110,10 +113,14 @@ class CompletionListener:
             release.grants = settled.grants
             if settled.callbacks:
                 self._on_callbacks()
-            _note(completions, settled)
-            for completion in completions:
-                if completion.execution_id in settled.early or completion.execution_id in settled.unknown:
-                    self._postpone(release, completion, settled)
+            release.left = [completion.delivery for completion in completions[settled.decided :]]
+            self._conclude(release, completions[: settled.decided], settled)
+        return release
+
+    def put_aside(self, delivery: Delivery, reason: str) -> Release:
+        """Dead-letter what the database never finishes; the watchdog tells the end again."""
+        release = Release()
+        _bury(release, delivery, Code.UNAVAILABLE, reason)
         return release
 
     async def tell(self, release: Release) -> None:
@@ -124,6 +131,14 @@ class CompletionListener:
             HAND_OVER_SECONDS.observe(taken_seconds, count=len(release.grants.granted))
         await self._hand_over.tell(release.messages)
         reached(CrashPoint.COMPLETIONS_TOLD)
+
+    def _conclude(self, release: Release, completions: Sequence[Ended], settled: Settled) -> None:
+        _note(completions, settled)
+        for completion in completions:
+            if (why := settled.refused.get((completion.execution_id, completion.attempt))) is not None:
+                _bury(release, completion.delivery, Code.INVALID_MESSAGE, why)
+            elif completion.execution_id in settled.early or completion.execution_id in settled.unknown:
+                self._postpone(release, completion, settled)
 
     def _postpone(self, release: Release, completion: Ended, settled: Settled) -> None:
         delivery = completion.delivery
@@ -145,6 +160,7 @@ class CompletionListener:
 
 def read(delivery: Delivery) -> Ended:
     """Return which attempt ended; raises Refusal. Without a type, the routing key tells."""
+    check_kept(delivery)
     check_schema_version(delivery.headers)
     kind = delivery.type or delivery.routing_key
     if kind not in (COMPLETED, STATUS_CHANGED):
@@ -185,7 +201,7 @@ def _note(completions: Sequence[Ended], settled: Settled) -> None:
     transitions.settled(each for each in completions if each.execution_id in settled.ids)
     if settled.count < len(completions):
         early, unknown = len(settled.early), len(settled.unknown)
-        repeated = len(completions) - settled.count - early - unknown
+        repeated = len(completions) - settled.count - early - unknown - len(settled.refused)
         for reason, count in (("early", early), ("unknown", unknown), ("repeated", repeated)):
             if count > 0:
                 NOT_APPLIED.add("settle", reason, count=count)
@@ -194,5 +210,6 @@ def _note(completions: Sequence[Ended], settled: Settled) -> None:
 def _bury(release: Release, delivery: Delivery, code: Code, message: str) -> None:
     logger.warning("completion_refused", extra={"code": str(code), "reason": message})
     DEAD_LETTERED.add(code)
-    letter = dead_letter(delivery, code, message, app_id="executor")
-    release.letters.append(Letter(delivery=delivery, message=letter))
+    if delivery.kept:
+        letter = dead_letter(delivery, code, message, app_id="executor")
+        release.letters.append(Letter(delivery=delivery, message=letter))

@@ -5,7 +5,10 @@ Next: `queue_manager` produces them, `hand_over` tells the workers and the world
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Self
 from uuid import UUID
+
+from pydantic_core import to_json
 
 from common.domain.errors import Code
 from common.domain.identifiers import Attempt, ExecutionId, QueueId
@@ -15,12 +18,50 @@ from common.messages import ExecutionRequested
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """One checked request, on its way into the record."""
+    """One checked request, on its way into the record: packed, since many of them wait at once."""
 
-    request: ExecutionRequested
+    action_ref: str
+    parameters_json: bytes
+    metadata_json: bytes
+    concurrency_key: str | None
+    idempotency_key: str | None
+    run_at: datetime | None
+    timeout: float | None
+    ttl: float | None
+    callback_url: str | None
     request_hash: UUID
     delivery_key: UUID | None = None
     traceparent: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        request: ExecutionRequested,
+        request_hash: UUID,
+        *,
+        delivery_key: UUID | None = None,
+        traceparent: str | None = None,
+    ) -> Self:
+        """Pack a checked request."""
+        return cls(
+            action_ref=request.action_ref,
+            parameters_json=to_json(request.parameters),
+            metadata_json=to_json(request.metadata),
+            concurrency_key=request.concurrency_key,
+            idempotency_key=request.idempotency_key,
+            run_at=request.run_at,
+            timeout=request.timeout,
+            ttl=request.ttl,
+            callback_url=request.callback_url,
+            request_hash=request_hash,
+            delivery_key=delivery_key,
+            traceparent=traceparent,
+        )
+
+    @property
+    def size_bytes(self) -> int:
+        """What it holds that can be large."""
+        return len(self.parameters_json) + len(self.metadata_json)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +106,12 @@ class Grants:
     granted: list[Grant]
     more_queue_ids: list[QueueId] = field(default_factory=list)
 
+    def __add__(self, other: "Grants") -> "Grants":
+        """Return both halves of a batch that was divided."""
+        return Grants(
+            granted=self.granted + other.granted, more_queue_ids=self.more_queue_ids + other.more_queue_ids
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
@@ -108,13 +155,30 @@ class Deletion:
 class Settled:
     """What became of a batch of completions."""
 
-    count: int
-    early: frozenset[ExecutionId]
+    decided: int = 0
+    """How many of them it says something about, from the first on; the others are to be settled again."""
+    count: int = 0
+    early: frozenset[ExecutionId] = frozenset()
     """Its finish is not committed yet: to be tried again later."""
-    unknown: frozenset[ExecutionId]
+    unknown: frozenset[ExecutionId] = frozenset()
     """No such execution: to be tried again a few times, then to the dead letters."""
-    grants: Grants
-    ids: frozenset[ExecutionId]
+    refused: dict[tuple[ExecutionId, Attempt], str] = field(default_factory=dict)
+    """What the database would not settle, and why: to the dead letters."""
+    grants: Grants = field(default_factory=lambda: Grants(granted=[]))
+    ids: frozenset[ExecutionId] = frozenset()
     """Those that this very batch settled."""
-    callbacks: int
+    callbacks: int = 0
     """Webhooks that became due with it."""
+
+    def __add__(self, other: "Settled") -> "Settled":
+        """Return both halves of a batch that was divided."""
+        return Settled(
+            decided=self.decided + other.decided,
+            count=self.count + other.count,
+            early=self.early | other.early,
+            unknown=self.unknown | other.unknown,
+            grants=self.grants + other.grants,
+            ids=self.ids | other.ids,
+            callbacks=self.callbacks + other.callbacks,
+            refused=self.refused | other.refused,
+        )

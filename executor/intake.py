@@ -2,26 +2,39 @@
 
 While one batch is told the next is decided, both in order. A delivery is acknowledged only after its
 decision is committed and everything that follows from it is confirmed (P5); whatever fails before that is
-delivered again, and deciding it again is harmless. What cannot be used is acknowledged by itself, so that
-dead letters that are not taken hold up nothing else (P9). Used by `request_listener` and
-`completion_listener`.
+delivered again, and deciding it again is harmless. A batch is bounded in messages and in bytes. One that the
+database does not finish in its time is tried again with half of it, down to a single message, and that one
+is put aside after a few tries (P9). Replies and dead letters are the courier's: their deliveries are
+acknowledged by themselves, so that an address that takes nothing holds up nothing else. Used by
+`request_listener` and `completion_listener`.
 """
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn, Protocol, TypeVar
 
 import asyncpg
 
+from common.batcher import BATCH_BYTES_MAX
 from common.broker.courier import Courier
 from common.broker.delivery import Delivery, Outgoing
 from common.broker.subscription import Subscription
 from common.crash_points import CrashPoint, reached
-from common.domain.errors import Unavailable
+from common.domain.errors import Code, Refusal, StatementTimeout, Unavailable
 
 logger = logging.getLogger(__name__)
+
+LONE_TIMEOUTS_MAX: Final = 3
+"""How often a message may run out of the database's time all by itself."""
+_UNTOLD_BATCHES_MAX: Final = 2
+_PAUSE_FIRST_SECONDS: Final = 0.1
+_PAUSE_MAX_SECONDS: Final = 5.0
+_LETTERS_SECONDS: Final = 2.0
+"""How long an acknowledgement waits for a letter; the courier tries on for longer."""
+_HELD_MAX: Final = 1000
+"""Deliveries whose acknowledgement waits for letters; well below the prefetch, so that others come in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +46,15 @@ class Letter:
 
 
 class Decided(Protocol):
-    """What a batch of deliveries led to."""
+    """What a listener made of a batch."""
 
     @property
     def letters(self) -> Sequence[Letter]:
         """Replies and dead letters; a delivery is acknowledged after its own, or when they take too long."""
+
+    @property
+    def left(self) -> Sequence[Delivery]:
+        """Those it did not decide about: they come next, and are not told of nor acknowledged with these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,17 +62,10 @@ class Done:
     """A decision from which nothing follows."""
 
     letters: Sequence[Letter] = ()
+    left: Sequence[Delivery] = ()
 
 
 Decision = TypeVar("Decision", bound=Decided)
-
-_UNTOLD_BATCHES_MAX: Final = 2
-_PAUSE_FIRST_SECONDS: Final = 0.1
-_PAUSE_MAX_SECONDS: Final = 5.0
-_LETTERS_SECONDS: Final = 2.0
-"""How long an acknowledgement waits for a letter; the courier tries on for longer."""
-_HELD_MAX: Final = 1000
-"""Deliveries whose acknowledgement waits for letters; well below the prefetch, so that others come in."""
 
 
 class Listener(Protocol[Decision]):
@@ -64,8 +74,27 @@ class Listener(Protocol[Decision]):
     async def decide(self, deliveries: Sequence[Delivery], /) -> Decision:
         """Decide over a batch, in order, in one commit; raises Unavailable to have it decided again."""
 
+    def put_aside(self, delivery: Delivery, reason: str, /) -> Decision:
+        """Decide that this one cannot be decided about, so that those behind it can."""
+
     async def tell(self, decision: Decision, /) -> None:
         """Return once all that follows from the decision is confirmed, but for its letters."""
+
+
+@dataclass(slots=True)
+class BatchSize:
+    """How many messages the next statement may have: half as many after a time-out, then more again."""
+
+    maximum: int
+    now: int
+
+    def shrink(self, tried: int) -> None:
+        """Note that the database had no time for so many."""
+        self.now = max(1, tried // 2)
+
+    def grow(self) -> None:
+        """Note that a statement was finished."""
+        self.now = min(self.now * 2, self.maximum)
 
 
 async def take_in(
@@ -89,14 +118,16 @@ async def take_in(
             deliveries, decision = await untold.get()
             await listener.tell(decision)
             held = letters.post(decision.letters)
-            subscription.ack([each for each in deliveries if id(each) not in held])
+            _settle(subscription, [each for each in deliveries if id(each) not in held])
             reached(CrashPoint.EXECUTOR_ACKNOWLEDGED)
             untold.task_done()
 
+    size = BatchSize(batch_max, batch_max)
     async with asyncio.TaskGroup() as tasks:
         telling = tasks.create_task(tell_in_order(), name=f"tell-{subscription.queue}")
-        while deliveries := await _next_batch(subscription, batch_max, stop):
-            await untold.put((deliveries, await _until_available(listener, deliveries)))
+        while deliveries := await _next_batch(subscription, size.now, stop):
+            async for decided in decisions_over(deliveries, listener, size):
+                await untold.put(decided)
         await untold.join()
         telling.cancel()
     await letters.settled()
@@ -134,11 +165,51 @@ class _Letters:
     async def _acknowledge(self, deliveries: list[Delivery], posted: list[asyncio.Future[bool]]) -> None:
         await asyncio.wait(posted, timeout=_LETTERS_SECONDS)
         self._held -= len(deliveries)
-        self._subscription.ack(deliveries)
+        _settle(self._subscription, deliveries)
+
+
+def _settle(subscription: Subscription, deliveries: Sequence[Delivery]) -> None:
+    """Acknowledge; a message too large to be taken in goes to the dead letters: the broker alone has it."""
+    subscription.ack([each for each in deliveries if each.kept])
+    too_large = [each for each in deliveries if not each.kept]
+    if too_large:
+        subscription.reject(too_large, requeue=False)
+
+
+async def decisions_over(
+    deliveries: Sequence[Delivery], listener: Listener[Decision], size: BatchSize
+) -> AsyncIterator[tuple[Sequence[Delivery], Decision]]:
+    """Yield which of them were decided about and how, in order, until all are."""
+    undecided, lone_timeouts = list(deliveries), 0
+    while undecided:
+        part = undecided[: size.now]
+        try:
+            decision = await _until_available(listener, part)
+            size.grow()
+        except StatementTimeout as error:
+            logger.warning("decision_divided", extra={"messages": len(part), "reason": str(error)})
+            size.shrink(len(part))
+            lone_timeouts += len(part) == 1
+            if lone_timeouts < LONE_TIMEOUTS_MAX:
+                continue
+            reason = f"{error}, {lone_timeouts} times and with nothing beside it; send it again later"
+            decision = listener.put_aside(part[0], reason)
+        lone_timeouts = 0
+        left = set(decision.left)
+        yield [each for each in part if each not in left], decision
+        undecided = [*decision.left, *undecided[len(part) :]]
+
+
+def check_kept(delivery: Delivery) -> None:
+    """Raise Refusal for a message whose size alone was too large to take it in."""
+    if not delivery.kept:
+        raise Refusal(
+            Code.TOO_LARGE, f"message: {delivery.size_bytes} bytes; send a reference to the data instead"
+        )
 
 
 async def _until_available(listener: Listener[Decision], deliveries: Sequence[Delivery]) -> Decision:
-    """Decide, trying again with backoff until the database answers.
+    """Decide, trying again with backoff until the database answers; raises StatementTimeout.
 
     What lost its channel meanwhile is left out: the broker delivers it again.
     """
@@ -146,6 +217,8 @@ async def _until_available(listener: Listener[Decision], deliveries: Sequence[De
     while True:
         try:
             return await listener.decide([delivery for delivery in deliveries if delivery.live])
+        except StatementTimeout:
+            raise
         except Unavailable as error:
             logger.warning("decision_postponed", extra={"messages": len(deliveries), "reason": str(error)})
         except asyncpg.PostgresError as error:
@@ -160,7 +233,8 @@ async def _next_batch(subscription: Subscription, batch_max: int, stop: asyncio.
     if stop.is_set():
         return []
     stopping = asyncio.create_task(stop.wait(), name="stop-signal")
-    arriving = asyncio.create_task(subscription.next_batch(batch_max), name="next-batch")
+    taking = subscription.next_batch(batch_max, bytes_max=BATCH_BYTES_MAX)
+    arriving = asyncio.create_task(taking, name="next-batch")
     try:
         await asyncio.wait({stopping, arriving}, return_when=asyncio.FIRST_COMPLETED)
         return arriving.result() if arriving.done() and not stop.is_set() else []

@@ -5,13 +5,14 @@ in the same transaction, which the caller must hand over (`executor.hand_over`).
 statements in `common.sql`; nothing here decides.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 import asyncpg
 
 from common.action_definition import ActionDefinition, action_columns
 from common.database import REFUSED_BY_DATABASE, Database
-from common.domain.errors import Code
+from common.domain.errors import Code, Unavailable
 from common.domain.identifiers import Attempt, ExecutionId, QueueId
 from common.domain.states import Status
 from common.requests import json_text
@@ -29,6 +30,9 @@ from executor.decisions import (
     Verdict,
 )
 
+Item = TypeVar("Item")
+Part = TypeVar("Part")
+
 
 class QueueManager:
     """Calls the protocol's statements for the executor service. Safe to share between tasks."""
@@ -39,23 +43,32 @@ class QueueManager:
     async def admit(self, admissions: Sequence[Admission]) -> tuple[list[Verdict], Grants]:
         """Take requests into their lines in the order given; one verdict each, in that order.
 
-        A batch that the database refuses is split until the bad request stands alone. Raises Unavailable:
-        nothing or all of it was admitted, and admitting it again is harmless where it carries a key.
+        A batch that the database refuses is split until the bad request stands alone. Where it falls out in
+        between, only the first ones have a verdict: those are committed, and theirs are the grants. Raises
+        Unavailable: nothing or all of it was admitted, and admitting it again is harmless where it carries a
+        key.
         """
-        if not admissions:
-            return [], Grants(granted=[])
         traced, spans = transitions.admitting(admissions)
-        verdicts, grants = await self._in_halves(traced)
-        transitions.admitted(traced, verdicts, spans)
-        return verdicts, grants
+        parts = await _divided(traced, self._admit_batch, _unadmitted)
+        verdicts = [verdict for decided, _ in parts for verdict in decided]
+        transitions.admitted(traced[: len(verdicts)], verdicts, spans)
+        return verdicts, sum((grants for _, grants in parts), start=Grants(granted=[]))
 
     async def settle(self, completions: Sequence[tuple[ExecutionId, Attempt]]) -> Settled:
-        """Free the slots of these attempts, once each however often they come, and grant them on."""
+        """Free the slots of these attempts, once each however often they come, and grant them on.
+
+        A batch that the database refuses is split, as by `admit`; `decided` tells how many were settled then.
+        """
+        parts = await _divided(completions, self._settle_batch, _unsettled)
+        return sum(parts, start=Settled())
+
+    async def _settle_batch(self, completions: Sequence[tuple[ExecutionId, Attempt]]) -> Settled:
         row = await self._database.fetchrow(
             "SELECT * FROM turnstile.settle($1, $2)", [c[0] for c in completions], [c[1] for c in completions]
         )
         assert row is not None
         return Settled(
+            decided=len(completions),
             count=row["settled_count"],
             early=frozenset(row["early_ids"] or ()),
             unknown=frozenset(row["unknown_ids"] or ()),
@@ -135,43 +148,64 @@ class QueueManager:
         )
 
     async def _admit_batch(self, admissions: Sequence[Admission]) -> tuple[list[Verdict], Grants]:
-        requests = [a.request for a in admissions]
         row = await self._database.fetchrow(
             "SELECT * FROM turnstile.admit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
-            [r.action_ref for r in requests],
-            [json_text(r.parameters) for r in requests],
-            [r.concurrency_key for r in requests],
-            [r.idempotency_key for r in requests],
+            [a.action_ref for a in admissions],
+            [a.parameters_json.decode() for a in admissions],
+            [a.concurrency_key for a in admissions],
+            [a.idempotency_key for a in admissions],
             [a.delivery_key for a in admissions],
             [a.request_hash for a in admissions],
-            [r.run_at for r in requests],
-            [r.timeout for r in requests],
-            [r.ttl for r in requests],
-            [r.callback_url for r in requests],
-            [json_text(r.metadata) for r in requests],
+            [a.run_at for a in admissions],
+            [a.timeout for a in admissions],
+            [a.ttl for a in admissions],
+            [a.callback_url for a in admissions],
+            [a.metadata_json.decode() for a in admissions],
             [a.traceparent for a in admissions],
         )
         assert row is not None
         verdicts = [
-            _verdict(item, r.action_ref, r.idempotency_key)
-            for item, r in zip(row["admitted"], requests, strict=True)
+            _verdict(item, a.action_ref, a.idempotency_key)
+            for item, a in zip(row["admitted"], admissions, strict=True)
         ]
         return verdicts, grants_of(row)
 
-    async def _in_halves(self, admissions: Sequence[Admission]) -> tuple[list[Verdict], Grants]:
+
+async def _divided(
+    batch: Sequence[Item],
+    decide: Callable[[Sequence[Item]], Awaitable[Part]],
+    refuse: Callable[[Item, Exception], Part],
+) -> list[Part]:
+    """Decide over a batch, in halves where the database refuses it; return what is decided, in order.
+
+    Stops where the database falls out: what is committed by then must not wait for it to come back.
+    """
+    decided: list[Part] = []
+    undecided = [batch] if batch else []
+    while undecided:
+        part = undecided.pop()
         try:
-            return await self._admit_batch(admissions)
+            decided.append(await decide(part))
         except REFUSED_BY_DATABASE as error:
-            if len(admissions) == 1:
-                refusal = Rejected(code=Code.INVALID_MESSAGE, message=f"the database refuses it: {error}")
-                return [refusal], Grants(granted=[])
-        middle = len(admissions) // 2
-        first, first_grants = await self._in_halves(admissions[:middle])
-        second, second_grants = await self._in_halves(admissions[middle:])
-        return first + second, Grants(
-            granted=first_grants.granted + second_grants.granted,
-            more_queue_ids=first_grants.more_queue_ids + second_grants.more_queue_ids,
-        )
+            if len(part) == 1:
+                decided.append(refuse(part[0], error))
+            else:
+                middle = len(part) // 2
+                undecided += [part[middle:], part[:middle]]
+        except (Unavailable, asyncpg.PostgresError):
+            if not decided:
+                raise
+            break
+    return decided
+
+
+def _unadmitted(_: Admission, error: Exception) -> tuple[list[Verdict], Grants]:
+    refusal = Rejected(code=Code.INVALID_MESSAGE, message=f"the database refuses it: {error}")
+    return [refusal], Grants(granted=[])
+
+
+def _unsettled(completion: tuple[ExecutionId, Attempt], error: Exception) -> Settled:
+    return Settled(decided=1, refused={completion: f"the database refuses it: {error}"})
 
 
 def moved(row: asyncpg.Record) -> Move:

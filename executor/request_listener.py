@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from common.batcher import in_steps
 from common.broker.delivery import Delivery, Outgoing
 from common.broker.topology import EXECUTOR_REQUESTS
 from common.crash_points import CrashPoint, reached
@@ -37,7 +38,7 @@ from executor.cancelling import Canceller
 from executor.decisions import Accepted, Admission, Grants, Move, Rejected, Verdict
 from executor.early_cancels import UNKNOWN, EarlyCancels
 from executor.hand_over import HandOver
-from executor.intake import Letter
+from executor.intake import Letter, check_kept
 from executor.metrics import DEAD_LETTERED, REFUSED
 from executor.queue_manager import QueueManager
 
@@ -56,6 +57,8 @@ class Intake:
     admitted: list[tuple[str, Accepted]] = field(default_factory=list)
     moves: list[Move] = field(default_factory=list)
     grants: Grants = field(default_factory=lambda: Grants(granted=[]))
+    left: Sequence[Delivery] = ()
+    """What was not decided about: cancels behind admissions, and what the database was out for."""
 
 
 class RequestListener:
@@ -77,12 +80,15 @@ class RequestListener:
         self._parameters_bytes_max = parameters_bytes_max
 
     async def decide(self, deliveries: Sequence[Delivery]) -> Intake:
-        """Admit the requests of a batch in order, then act on its cancels."""
+        """Admit the requests of a batch in order, and leave its cancels; act on those where that is all.
+
+        Two statements are two decisions: what the first one granted is offered whatever comes of the other.
+        """
         reached(CrashPoint.REQUESTS_RECEIVED)
         intake = Intake()
         admissions: list[tuple[Delivery, Admission]] = []
         cancels: list[tuple[Delivery, CancelRequested]] = []
-        for delivery in deliveries:
+        async for delivery in in_steps(deliveries):
             try:
                 match read(delivery, self._parameters_bytes_max):
                     case Admission() as admission:
@@ -91,13 +97,18 @@ class RequestListener:
                         cancels.append((delivery, cancel))
             except Refusal as refusal:
                 _refuse(intake, delivery, refusal.code, refusal.message)
-        with transitions.batch_from(EXECUTOR_REQUESTS, deliveries):
-            verdicts, intake.grants = await self._queue_manager.admit([each for _, each in admissions])
-        reached(CrashPoint.REQUESTS_ADMITTED)
-        for (delivery, admission), verdict in zip(admissions, verdicts, strict=True):
-            _answer(intake, delivery, admission, verdict)
-        await self._cancel(intake, cancels)
+        if admissions:
+            intake.left = [delivery for delivery, _ in cancels]
+            await self._admit(intake, admissions)
+        else:
+            await self._cancel(intake, cancels)
         reached(CrashPoint.REQUESTS_DECIDED)
+        return intake
+
+    def put_aside(self, delivery: Delivery, reason: str) -> Intake:
+        """Answer and dead-letter what the database never finishes."""
+        intake = Intake()
+        _refuse(intake, delivery, Code.UNAVAILABLE, reason)
         return intake
 
     async def tell(self, intake: Intake) -> None:
@@ -107,6 +118,14 @@ class RequestListener:
         await self._hand_over.offer(intake.grants)
         await self._hand_over.tell(intake.messages)
         reached(CrashPoint.REQUESTS_TOLD)
+
+    async def _admit(self, intake: Intake, admissions: Sequence[tuple[Delivery, Admission]]) -> None:
+        with transitions.batch_from(EXECUTOR_REQUESTS, [delivery for delivery, _ in admissions]):
+            verdicts, intake.grants = await self._queue_manager.admit([each for _, each in admissions])
+        reached(CrashPoint.REQUESTS_ADMITTED)
+        for (delivery, admission), verdict in zip(admissions, verdicts, strict=False):
+            _answer(intake, delivery, admission, verdict)
+        intake.left = [*(delivery for delivery, _ in admissions[len(verdicts) :]), *intake.left]
 
     async def _cancel(self, intake: Intake, cancels: Sequence[tuple[Delivery, CancelRequested]]) -> None:
         if not cancels:
@@ -124,6 +143,7 @@ class RequestListener:
 
 def read(delivery: Delivery, parameters_bytes_max: int) -> Admission | CancelRequested:
     """Return the checked content of a delivery; raises Refusal. Without a type, its routing key tells."""
+    check_kept(delivery)
     check_schema_version(delivery.headers)
     if delivery.routing_key not in _KEYS:
         # Who may not use these keys can put them into the header CC, beside one that it may use.
@@ -145,9 +165,9 @@ def read(delivery: Delivery, parameters_bytes_max: int) -> Admission | CancelReq
         )
     request = read_requested_body(delivery.body, parameters_bytes_max=parameters_bytes_max)
     asked = request_hash(request)
-    return Admission(
-        request=request,
-        request_hash=asked,
+    return Admission.of(
+        request,
+        asked,
         # The idempotency key already makes a repeated delivery the same execution.
         delivery_key=delivery_key(delivery.message_id, asked)
         if delivery.message_id and request.idempotency_key is None
@@ -171,7 +191,7 @@ def _answer(intake: Intake, delivery: Delivery, admission: Admission, verdict: V
             if answer is not None:
                 intake.letters.append(Letter(delivery=delivery, message=answer))
             if not verdict.duplicate:
-                intake.admitted.append((admission.request.action_ref, verdict))
+                intake.admitted.append((admission.action_ref, verdict))
 
 
 def _refuse(intake: Intake, delivery: Delivery, code: Code, message: str) -> None:
@@ -185,5 +205,6 @@ def _refuse(intake: Intake, delivery: Delivery, code: Code, message: str) -> Non
     # A full queue is no fault of the message: a submitter that was answered may send it again.
     if answer is None or code is not Code.QUEUE_FULL:
         DEAD_LETTERED.add(code)
-        letter = dead_letter(delivery, code, message, app_id="executor")
-        intake.letters.append(Letter(delivery=delivery, message=letter))
+        if delivery.kept:
+            letter = dead_letter(delivery, code, message, app_id="executor")
+            intake.letters.append(Letter(delivery=delivery, message=letter))

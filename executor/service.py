@@ -16,6 +16,7 @@ from fastapi import FastAPI
 from common.batcher import Batcher
 from common.broker.connection import BrokerTimeouts
 from common.broker.consumer import ConsumerConnection
+from common.broker.outstanding import ByteBounds
 from common.broker.publisher import Publisher
 from common.broker.subscription import Subscription
 from common.broker.topology import EXECUTOR_COMPLETIONS, EXECUTOR_REQUESTS, declare_executor
@@ -23,6 +24,7 @@ from common.crash_points import CrashPoint, reached
 from common.database import Database
 from common.http_server import HttpServer
 from common.lifecycle import done_before
+from common.requests import request_bytes_max
 from common.telemetry.loop_lag import LoopLag
 from executor.api import ApiServices, create_app
 from executor.cancelling import Canceller
@@ -45,6 +47,11 @@ logger = logging.getLogger(__name__)
 
 _UNTOLD_MAX: Final = 1000
 """Hand-overs of HTTP admissions under way; beyond that the watchdog's offers have to do."""
+
+_MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Of a larger message only the size is looked at. Twice as much of each queue is in hand at most."""
+_SUBMISSIONS_BYTES_MAX: Final = 32 * 1024 * 1024
+"""What HTTP submissions may hold while they wait for their batch; beyond that they are refused, 503."""
 
 _CONSUMER_TIMEOUTS: Final = BrokerTimeouts(heartbeat_seconds=2)
 """One executor admits: the broker gives up one that hangs after two or three of these heartbeats."""
@@ -69,7 +76,13 @@ class ExecutorService:
             connections_max=settings.database_connections,
         )
         self._publisher = Publisher(amqp_url, name="executor publisher", declare=self._declare)
-        self._consumers = ConsumerConnection(amqp_url, name="executor consumer", timeouts=_CONSUMER_TIMEOUTS)
+        # A connection each: what is dropped of huge requests while it comes delays no completion.
+        self._request_consumer = ConsumerConnection(
+            amqp_url, name="executor request consumer", timeouts=_CONSUMER_TIMEOUTS
+        )
+        self._completion_consumer = ConsumerConnection(
+            amqp_url, name="executor completion consumer", timeouts=_CONSUMER_TIMEOUTS
+        )
         self._queue_manager = QueueManager(self._database)
         strangers = Publisher(
             amqp_url, name="executor courier", declare=self._declare, timeouts=_COURIER_TIMEOUTS
@@ -91,7 +104,12 @@ class ExecutorService:
         self._drain = Drain(
             settings, self._database, make_room=Pruner(self._database, settings).prune_dead_letters
         )
-        self._submissions: Batcher[Admission, Verdict] = Batcher(self._admit, items_max=settings.batch_max)
+        self._submissions: Batcher[Admission, Verdict] = Batcher(
+            self._admit,
+            items_max=settings.batch_max,
+            size_bytes=lambda admission: admission.size_bytes,
+            waiting_bytes_max=_SUBMISSIONS_BYTES_MAX,
+        )
         self._operations = Operations(self._database, self._queue_manager, self._hand_over, soon=self._soon)
         self._untold: set[asyncio.Task[None]] = set()
         self._http_ended = asyncio.Event()
@@ -116,8 +134,9 @@ class ExecutorService:
 
     def readiness(self) -> dict[str, str | None]:
         """Return, for each server we depend on, None or why it cannot be reached."""
-        broker = self._publisher.last_error or self._consumers.last_error
-        connected = self._publisher.connected and self._consumers.connected
+        links = (self._publisher, self._request_consumer, self._completion_consumer)
+        broker = next((link.last_error for link in links if link.last_error), None)
+        connected = all(link.connected for link in links)
         return {
             "database": self._database.last_error,
             "broker": broker or (None if connected else "not connected"),
@@ -131,7 +150,8 @@ class ExecutorService:
         async with asyncio.TaskGroup() as tasks:
             background: list[asyncio.Task[Any]] = [
                 tasks.create_task(self._publisher.run(), name="publisher"),
-                tasks.create_task(self._consumers.run(), name="consumers"),
+                tasks.create_task(self._request_consumer.run(), name="request-consumer"),
+                tasks.create_task(self._completion_consumer.run(), name="completion-consumer"),
                 tasks.create_task(self._submissions.run(), name="submissions"),
                 tasks.create_task(self._loop_lag.run(), name="loop-lag"),
             ]
@@ -154,21 +174,28 @@ class ExecutorService:
     async def _listen(self, stop: asyncio.Event) -> None:
         batch_max, courier = self.settings.batch_max, self._hand_over.courier
         async with asyncio.TaskGroup() as tasks:
-            requests = self._subscribe(EXECUTOR_REQUESTS)
+            requests = self._subscribe(self._request_consumer, EXECUTOR_REQUESTS)
             tasks.create_task(
                 take_in(requests, self._requests, courier=courier, batch_max=batch_max, stop=stop),
                 name="requests",
             )
-            completions = self._subscribe(EXECUTOR_COMPLETIONS)
+            completions = self._subscribe(self._completion_consumer, EXECUTOR_COMPLETIONS)
             tasks.create_task(
                 take_in(completions, self._completions, courier=courier, batch_max=batch_max, stop=stop),
                 name="completions",
             )
             tasks.create_task(self._drain.run(stop, declare=self._declare), name="dead-letters")
 
-    def _subscribe(self, queue: str) -> Subscription:
+    def _subscribe(self, consumer: ConsumerConnection, queue: str) -> Subscription:
         prefetch = self.settings.batch_max * 4  # the batch being told, the one being decided, the next
-        return self._consumers.subscribe(queue, prefetch=prefetch, declare=self._declare)
+        # Whatever could be accepted fits; by default a message above 16 MiB is refused by its size alone.
+        one_bytes = max(_MESSAGE_BYTES_MAX, request_bytes_max(self.settings.parameters_bytes_max))
+        return consumer.subscribe(
+            queue,
+            prefetch=prefetch,
+            declare=self._declare,
+            byte_bounds=ByteBounds(held=2 * one_bytes, one=one_bytes),
+        )
 
     def _watchdog(self) -> Watchdog:
         return Watchdog(self.settings, self._database, self._queue_manager, self._hand_over)
@@ -209,14 +236,18 @@ class ExecutorService:
         return HttpServer(config)
 
     async def _admit(self, admissions: Sequence[Admission]) -> list[Verdict]:
-        verdicts, grants = await self._queue_manager.admit(admissions)
-        reached(CrashPoint.SUBMISSION_ADMITTED)
-        self._hand_over.announce_admitted(
-            (admission.request.action_ref, verdict)
-            for admission, verdict in zip(admissions, verdicts, strict=True)
-            if isinstance(verdict, Accepted) and not verdict.duplicate
-        )
-        self._offer_soon(grants)
+        verdicts: list[Verdict] = []
+        while len(verdicts) < len(admissions):
+            undecided = admissions[len(verdicts) :]
+            decided, grants = await self._queue_manager.admit(undecided)
+            reached(CrashPoint.SUBMISSION_ADMITTED)
+            self._hand_over.announce_admitted(
+                (admission.action_ref, verdict)
+                for admission, verdict in zip(undecided, decided, strict=False)
+                if isinstance(verdict, Accepted) and not verdict.duplicate
+            )
+            self._offer_soon(grants)
+            verdicts += decided
         return verdicts
 
     def _offer_soon(self, grants: Grants) -> None:

@@ -66,7 +66,7 @@ def admitting(admissions: Sequence[Admission]) -> tuple[Sequence[Admission], "li
     spans = tracing.active()
     if spans is None:
         return admissions, []
-    begun = [spans.begin(f"admit {each.request.action_ref}", parent=each.traceparent) for each in admissions]
+    begun = [spans.begin(f"admit {each.action_ref}", parent=each.traceparent) for each in admissions]
     traced = [
         replace(each, traceparent=spans.traceparent_of(span))
         for each, span in zip(admissions, begun, strict=True)
@@ -80,19 +80,17 @@ def admitted(admissions: Sequence[Admission], verdicts: Sequence[Verdict], begun
     for admission, verdict in zip(admissions, verdicts, strict=True):
         if isinstance(verdict, Accepted):
             counter = DUPLICATES if verdict.duplicate else ADMITTED
-            counter.add(names[admission.request.action_ref])
+            counter.add(names[admission.action_ref])
     if logger.isEnabledFor(logging.DEBUG):
         for admission, verdict in zip(admissions, verdicts, strict=True):
             if isinstance(verdict, Accepted) and not verdict.duplicate:
                 fields = {"execution_id": verdict.execution_id, "status": str(verdict.status)}
-                logger.debug(
-                    "execution_admitted", extra={**fields, "action_ref": admission.request.action_ref}
-                )
+                logger.debug("execution_admitted", extra={**fields, "action_ref": admission.action_ref})
     spans = tracing.active()
     if spans is not None:
         for admission, verdict, span in zip(admissions, verdicts, begun, strict=False):
             if isinstance(verdict, Accepted):
-                span.set_attributes(spans.of_execution(admission.request.action_ref, verdict.execution_id))
+                span.set_attributes(spans.of_execution(admission.action_ref, verdict.execution_id))
                 span.set_attribute("turnstile.duplicate", verdict.duplicate)
             else:
                 spans.failed(span, str(verdict.code))

@@ -34,6 +34,8 @@ from common.broker.delivery import Delivery, Outgoing, Publication
 from common.broker.frames import pack_acks, pack_nacks, pack_publishes
 
 DeliverySink = Callable[[Delivery], None]
+BodyFilter = Callable[[int], bool]
+"""Asked with the size of each body before it comes: whether it is to be kept."""
 _FRAMES_MAX = 1000
 
 
@@ -79,10 +81,12 @@ class BulkChannel(Channel):
         transport: asyncio.WriteTransport,
         confirms: bool,
         on_delivery: DeliverySink | None,
+        keeps: BodyFilter | None,
     ) -> None:
         super().__init__(connection, number, publisher_confirms=confirms, frame_buffer=_FRAMES_MAX)
         self.frames = _FrameIntake(self)
         self.on_delivery = on_delivery
+        self.keeps = keeps
         self._transport = transport
         self._frame_bytes_max = connection.connection_tune.frame_max or 0
         self._batches: deque[_Batch] = deque()
@@ -185,6 +189,8 @@ class _FrameIntake(asyncio.Queue[tuple[int, FrameType]]):
         self._header: ContentHeader | None = None
         self._pieces: list[bytes] = []
         self._missing_bytes = 0
+        self._size_bytes = 0
+        self._kept = True
 
     async def put(self, item: tuple[int, FrameType]) -> None:
         frame = item[1]
@@ -193,13 +199,12 @@ class _FrameIntake(asyncio.Queue[tuple[int, FrameType]]):
         elif isinstance(frame, Basic.Ack | Basic.Nack):
             self._channel.take_confirmation(frame)
         elif self._method is not None and isinstance(frame, ContentHeader):
-            self._header = frame
-            self._pieces = []
-            self._missing_bytes = frame.body_size
+            self._begin(item[0], frame)
             if not self._missing_bytes:
                 self._complete(self._method, frame)
         elif self._method is not None and self._header is not None and isinstance(frame, ContentBody):
-            self._pieces.append(frame.value)
+            if self._kept:
+                self._pieces.append(frame.value)
             self._missing_bytes -= len(frame.value)
             if self._missing_bytes <= 0:
                 self._complete(self._method, self._header)
@@ -208,13 +213,24 @@ class _FrameIntake(asyncio.Queue[tuple[int, FrameType]]):
                 self._channel.stop_writing()
             await super().put(item)
 
+    def _begin(self, header_bytes: int, header: ContentHeader) -> None:
+        self._header = header
+        self._pieces = []
+        self._missing_bytes = header.body_size
+        self._size_bytes = header_bytes + header.body_size
+        keeps = self._channel.keeps
+        self._kept = keeps is None or isinstance(self._method, Basic.Return) or keeps(self._size_bytes)
+
     def _complete(self, method: Basic.Deliver | Basic.Return, header: ContentHeader) -> None:
         channel, self._method, self._header = self._channel, None, None
         if isinstance(method, Basic.Return):
             channel.take_return(method, header)
         elif channel.on_delivery is not None:
-            body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-            channel.on_delivery(Delivery(channel, method, header, body))
+            pieces, self._pieces = self._pieces, []
+            body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            channel.on_delivery(
+                Delivery(channel, method, header, body, size_bytes=self._size_bytes, kept=self._kept)
+            )
 
 
 async def open_bulk_channel(
@@ -223,11 +239,14 @@ async def open_bulk_channel(
     *,
     confirms: bool = False,
     on_delivery: DeliverySink | None = None,
+    keeps: BodyFilter | None = None,
 ) -> BulkChannel:
     """Open a channel beside those the library opens itself. The caller bounds the wait."""
     # No await between choosing the number and taking it, so two callers cannot choose the same.
     number = max(connection.channels, default=0) + 1
-    channel = BulkChannel(connection, number, transport=transport, confirms=confirms, on_delivery=on_delivery)
+    channel = BulkChannel(
+        connection, number, transport=transport, confirms=confirms, on_delivery=on_delivery, keeps=keeps
+    )
     connection.channels[number] = channel
     await channel.open()
     return channel

@@ -29,7 +29,14 @@ from aiormq.exceptions import ChannelAccessRefused, ChannelLockedResource, Chann
 from yarl import URL
 
 from common.amqp_url import amqp_urls
-from common.broker.bulk_channel import BulkChannel, ChannelLost, DeliverySink, is_blocked, open_bulk_channel
+from common.broker.bulk_channel import (
+    BodyFilter,
+    BulkChannel,
+    ChannelLost,
+    DeliverySink,
+    is_blocked,
+    open_bulk_channel,
+)
 from common.broker.decoding import read_leniently
 from common.tls import explained
 
@@ -168,10 +175,19 @@ class Link:
             raise
 
     async def open_channel(
-        self, *, confirms: bool = False, on_delivery: DeliverySink | None = None
+        self,
+        *,
+        confirms: bool = False,
+        on_delivery: DeliverySink | None = None,
+        keeps: BodyFilter | None = None,
     ) -> BulkChannel:
-        """Open a channel for bulk work; deliveries are handed to `on_delivery` in the reader's own step."""
-        opening = open_bulk_channel(self._amqp, self._transport, confirms=confirms, on_delivery=on_delivery)
+        """Open a channel for bulk work; deliveries are handed to `on_delivery` in the reader's own step.
+
+        A body that `keeps` does not want, asked with its size, is dropped while it comes.
+        """
+        opening = open_bulk_channel(
+            self._amqp, self._transport, confirms=confirms, on_delivery=on_delivery, keeps=keeps
+        )
         return await answered(opening, self._timeouts.rpc_seconds)
 
     async def unblocked(self, timeout_seconds: float) -> None:

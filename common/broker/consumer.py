@@ -15,6 +15,7 @@ from aio_pika.abc import AbstractChannel
 from pamqp.common import FieldTable
 
 from common.broker.connection import BrokerConnection, BrokerTimeouts, BrokerUnavailable, Declare, Link
+from common.broker.outstanding import ByteBounds
 from common.broker.subscription import Subscription
 
 
@@ -55,13 +56,19 @@ class ConsumerConnection:
         prefetch: int,
         declare: Declare | None = None,
         arguments: FieldTable | None = None,
+        byte_bounds: ByteBounds | None = None,
     ) -> Subscription:
         """Consume a queue from now on, over every reconnection; `declare` is run before each start.
 
-        `prefetch` bounds what is delivered and not settled, and so what is buffered here.
+        `prefetch` bounds what is delivered and not settled, and so what is buffered here; `byte_bounds` too.
         """
         subscription = Subscription(
-            queue, prefetch=prefetch, declare=declare, arguments=arguments, timeouts=self._timeouts
+            queue,
+            prefetch=prefetch,
+            declare=declare,
+            arguments=arguments,
+            timeouts=self._timeouts,
+            byte_bounds=byte_bounds,
         )
         self._subscriptions.append(subscription)
         self._added.set()

@@ -69,15 +69,26 @@ class Outgoing:
 class Delivery:
     """One received message. It is void once its channel closed: the broker then delivers it again."""
 
-    __slots__ = ("_channel", "_header", "_method", "body", "tag")
+    __slots__ = ("_channel", "_header", "_method", "body", "kept", "size_bytes", "tag")
 
     def __init__(
-        self, channel: BulkChannel, method: Basic.Deliver, header: ContentHeader, body: bytes
+        self,
+        channel: BulkChannel,
+        method: Basic.Deliver,
+        header: ContentHeader,
+        body: bytes,
+        *,
+        size_bytes: int,
+        kept: bool,
     ) -> None:
         self._channel = channel
         self._method = method
         self._header = header
         self.body = body
+        self.size_bytes = size_bytes
+        """Of its header and its body, as they came."""
+        self.kept = kept
+        """False: the body was not wanted, and is not here."""
         self.tag: int = method.delivery_tag or 0
 
     @property
@@ -151,4 +162,4 @@ class Delivery:
         return bool(self._method.redelivered)
 
     def __repr__(self) -> str:
-        return f"<Delivery {self.tag} {self.type} {self.routing_key!r} {len(self.body)} bytes>"
+        return f"<Delivery {self.tag} {self.type} {self.routing_key!r} {self.size_bytes} bytes>"

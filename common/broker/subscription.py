@@ -4,7 +4,9 @@ In: deliveries from `bulk_channel`, handed over in the reader's own step. Out: b
 callers, who settle them in any order. Every channel is a new start: what the old one delivered and nobody
 took is dropped here, what was taken can no longer be settled, and the broker delivers both again. Keeps P5.
 
-What is delivered and not settled keeps to a bound, which may move (`bound_by`). Next: `credits` starts and
+What is delivered and not settled keeps to a bound, which may move (`bound_by`), and where it is asked for to
+one in bytes (`outstanding.Holding`): memory follows neither the size nor the number of what others send (P9).
+Next: `credits` starts and
 cancels the consumers, `consumer` owns it.
 """
 
@@ -13,9 +15,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 
 from pamqp.common import FieldTable
 
@@ -23,7 +26,7 @@ from common.broker.bulk_channel import BulkChannel
 from common.broker.connection import BrokerTimeouts, BrokerUnavailable, Declare, Link, answered
 from common.broker.credits import Credits
 from common.broker.delivery import Delivery
-from common.broker.outstanding import Outstanding
+from common.broker.outstanding import ByteBounds, Holding, Outstanding
 
 logger = logging.getLogger(__name__)
 
@@ -37,8 +40,10 @@ class _Start:
     channel: BulkChannel
     credits: Credits
 
-    def __init__(self) -> None:
+    def __init__(self, holding: Holding | None) -> None:
         loop = asyncio.get_running_loop()
+        self.holding = holding
+        self.spent: asyncio.Future[object] = loop.create_future()
         self.outstanding = Outstanding()
         self.buffer: deque[Delivery] = deque()
         self.released: list[tuple[list[Delivery], bool]] = []
@@ -67,6 +72,10 @@ class _Start:
         tags = [delivery.tag for delivery in deliveries if delivery.channel is self.channel]
         if self.credits.settle(tags):
             self.note_unfit()
+        if self.holding is not None:
+            self.holding.settle(tags)
+            if self.holding.spent and not self.spent.done():
+                self.spent.set_result(None)
         return self.outstanding.settle(tags)
 
 
@@ -81,11 +90,14 @@ class Subscription:
         declare: Declare | None,
         arguments: FieldTable | None,
         timeouts: BrokerTimeouts,
+        byte_bounds: ByteBounds | None = None,
     ) -> None:
         assert prefetch >= 1, "0 would mean: without any bound"
         self.queue = queue
         self.last_error: str | None = None
-        self._bound: Callable[[], int] = lambda: prefetch
+        self._byte_bounds = byte_bounds
+        self._prefetch = self._fitting = prefetch
+        self._bound: Callable[[], int] = lambda: self._fitting
         self._declare = declare
         self._arguments = arguments
         self._timeouts = timeouts
@@ -106,13 +118,16 @@ class Subscription:
         """How many deliveries wait to be taken."""
         return 0 if self._start is None else len(self._start.buffer)
 
-    async def next_batch(self, items_max: int) -> list[Delivery]:
-        """Wait for a first delivery, then take what is there, in order, up to `items_max`."""
+    async def next_batch(self, items_max: int, *, bytes_max: int | None = None) -> list[Delivery]:
+        """Wait for a first delivery, then take what is there, in order, up to both bounds."""
         while True:
             start = self._start
             if start is not None and start.buffer and start.channel.usable:
                 buffer = start.buffer
-                return [buffer.popleft() for _ in range(min(items_max, len(buffer)))]
+                count = min(items_max, len(buffer))
+                if bytes_max is not None:
+                    count = _count_within(bytes_max, islice(buffer, count))
+                return [buffer.popleft() for _ in range(count)]
             self._arrived.clear()
             await self._arrived.wait()
 
@@ -179,8 +194,11 @@ class Subscription:
     async def _one_start(self, link: Link) -> None:
         if self._declare is not None:
             await link.declare(self._declare)
-        start = _Start()
-        start.channel = channel = await link.open_channel(on_delivery=partial(self._take, start))
+        start = _Start(self._new_holding())
+        start.channel = channel = await link.open_channel(
+            on_delivery=partial(self._take, start),
+            keeps=None if start.holding is None else start.holding.keeps,
+        )
         start.credits = Credits(channel, self.queue, self._arguments, self._timeouts)
         channel.on_consumer_cancel_callbacks.add(start.note_cancel)
         try:
@@ -198,16 +216,27 @@ class Subscription:
         if link.is_open and not self._renewing:
             self._note(_reason(start))
 
+    def _new_holding(self) -> Holding | None:
+        if self._byte_bounds is None:
+            return None
+        return Holding(self._byte_bounds, prefetch=self._fitting, prefetch_max=self._prefetch)
+
     def _take(self, start: _Start, delivery: Delivery) -> None:
         start.outstanding.arrive(delivery.tag)
         start.credits.arrive(delivery.tag, delivery.consumer)
-        start.buffer.append(delivery)
         start.quiet = False
+        holding = start.holding
+        if holding is not None and not holding.arrive(delivery.tag, delivery.size_bytes, kept=delivery.kept):
+            return
+        start.buffer.append(delivery)
         self._arrived.set()
 
     async def _keep_to_bound(self, start: _Start, link: Link) -> bool:
-        """Fit the consumers whenever there is a reason to, until the start ends; True if all was quiet."""
-        ends = {start.channel.gone, start.cancelled_by_broker, link.gone}
+        """Fit the consumers whenever there is a reason to, until the start ends.
+
+        True where it ends to be renewed: all was quiet, or what it may hold is spent.
+        """
+        ends = {start.channel.gone, start.cancelled_by_broker, link.gone, start.spent}
         while not any(end.done() for end in ends):
             reasons, seconds = {*ends, start.unfit}, self._timeouts.quiet_seconds
             done, _ = await asyncio.wait(reasons, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -218,6 +247,10 @@ class Subscription:
                 start.unfit = asyncio.get_running_loop().create_future()
                 async with self._changing:
                     await self._fit()
+        if start.holding is not None and start.spent.done():
+            self._fitting = start.holding.fitting_prefetch
+            logger.info("broker_prefetch_fitted", extra={"queue": self.queue, "prefetch": self._fitting})
+            return True
         return False
 
     def _wanted(self) -> int:
@@ -241,6 +274,17 @@ class Subscription:
         if error != self.last_error:
             logger.warning("broker_subscription_lost", extra={"queue": self.queue, "error": error})
         self.last_error = error
+
+
+def _count_within(bytes_max: int, deliveries: Iterable[Delivery]) -> int:
+    """Return how many of them, from the first on and at least one, hold no more than that together."""
+    count = total_bytes = 0
+    for delivery in deliveries:
+        total_bytes += len(delivery.body)
+        if count and total_bytes > bytes_max:
+            break
+        count += 1
+    return count
 
 
 def _reason(start: _Start) -> str:

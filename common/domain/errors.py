@@ -3,7 +3,8 @@
     TurnstileError
     ├── Refusal            a request that will never be accepted as it is; `code` says why
     ├── Unavailable        a server cannot be reached just now; the same call may work later
-    │   └── Overloaded         it was not even begun
+    │   ├── Overloaded         it was not even begun
+    │   └── StatementTimeout   the database answers, but not to this statement in its time
     └── ActionError        what an action raises on purpose
         ├── PermanentError     trying again is useless
         └── TemporaryError     try again, after `delay` where it is given
@@ -56,6 +57,10 @@ class Unavailable(TurnstileError):
 
 class Overloaded(Unavailable):
     """Too many wait already: nothing was begun, repeat later."""
+
+
+class StatementTimeout(Unavailable):
+    """The database answers, and yet did not finish this statement in its time: repeat with less."""
 
 
 class ActionError(TurnstileError):

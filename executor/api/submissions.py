@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 from fastapi import Path, Request
 from pydantic import BaseModel, Field
 
+from common.batcher import in_steps
 from common.domain.errors import Code, Refusal
 from common.domain.states import Status
 from common.requests import read_json, read_request, read_traceparent, request_hash
@@ -75,9 +76,8 @@ async def read_asked(request: Request, *, parameters_bytes_max: int) -> Asked:
         )
     if len(value) > LIST_MAX:
         raise Refusal(Code.TOO_LARGE, f"body: a list of {len(value)}, at most {LIST_MAX} are taken at once")
-    return Asked(
-        is_list=True, requests=[_read_item(item, traceparent, parameters_bytes_max) for item in value]
-    )
+    requests = [_read_item(item, traceparent, parameters_bytes_max) async for item in in_steps(value)]
+    return Asked(is_list=True, requests=requests)
 
 
 def _key_in(request: Request) -> str | None:
@@ -145,4 +145,4 @@ def _read_item(value: Any, traceparent: str | None, parameters_bytes_max: int) -
 
 def _admission(value: Any, traceparent: str | None, parameters_bytes_max: int) -> Admission:
     request = read_request(value, parameters_bytes_max=parameters_bytes_max)
-    return Admission(request=request, request_hash=request_hash(request), traceparent=traceparent)
+    return Admission.of(request, request_hash(request), traceparent=traceparent)

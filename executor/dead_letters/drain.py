@@ -17,6 +17,7 @@ from typing import Final
 from common.broker.connection import Declare
 from common.broker.consumer import ConsumerConnection
 from common.broker.delivery import Delivery
+from common.broker.outstanding import ByteBounds
 from common.broker.topology import DEAD_LETTERS
 from common.crash_points import CrashPoint, reached
 from common.database import REFUSED_BY_DATABASE, Database
@@ -29,7 +30,10 @@ from executor.settings import ExecutorSettings
 logger = logging.getLogger(__name__)
 
 _LETTERS_MAX: Final = 20
-"""Letters in memory, and in one transaction; each may be as large as a message of the broker."""
+"""Letters in memory, and in one transaction."""
+_MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Of a larger message only the properties are stored."""
+_LOGGED_BYTES_MAX: Final = 16 * 1024
 _ROOM_SHARE: Final = 10
 """Room is made whenever a tenth of what may be kept was stored."""
 _STORED: Final = tuple(field.name for field in fields(Letter) if field.name != "body")
@@ -60,7 +64,12 @@ class Drain:
         )
         connection = asyncio.create_task(consumer.run(), name="dead-letters-connection")
         try:
-            subscription = consumer.subscribe(DEAD_LETTERS, prefetch=_LETTERS_MAX, declare=declare)
+            subscription = consumer.subscribe(
+                DEAD_LETTERS,
+                prefetch=_LETTERS_MAX,
+                declare=declare,
+                byte_bounds=ByteBounds(held=2 * _MESSAGE_BYTES_MAX, one=_MESSAGE_BYTES_MAX),
+            )
             await take_in(subscription, self, batch_max=_LETTERS_MAX, stop=stop)
         finally:
             connection.cancel()
@@ -87,6 +96,18 @@ class Drain:
             DEAD_LETTERS_STORED.add(dead_letter_label(code))
         self._new_rows += len(letters)
         self._new_bytes += sum(letter.stored_bytes for letter in letters)
+        return Done()
+
+    def put_aside(self, delivery: Delivery, reason: str) -> Done:
+        """Give up a letter that the database never finishes to store; it is in the log."""
+        logger.error(
+            "dead_letter_dropped",
+            extra={
+                "reason": reason,
+                "message_id": delivery.message_id,
+                "body": delivery.body[:_LOGGED_BYTES_MAX].decode(errors="backslashreplace"),
+            },
+        )
         return Done()
 
     async def tell(self, _: Done) -> None:

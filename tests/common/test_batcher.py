@@ -1,13 +1,15 @@
 """Group commit: batches of what is there, in order, and each caller gets its own answer."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
-from common.batcher import Batcher, Gatherer
-from common.domain.errors import Overloaded
+from common.batcher import Batcher, Gatherer, in_steps
+from common.domain.errors import Overloaded, StatementTimeout
 
 
 class Server:
@@ -29,7 +31,7 @@ class Server:
 
 
 @asynccontextmanager
-async def running(batcher: Batcher[int, str]) -> AsyncIterator[None]:
+async def running(batcher: Batcher[int, Any]) -> AsyncIterator[None]:
     task = asyncio.create_task(batcher.run(), name="batcher")
     try:
         yield
@@ -160,3 +162,58 @@ async def test_what_is_gathered_in_one_turn_is_handed_over_once_in_order() -> No
         while len(handed) < 2:
             await asyncio.sleep(0)
     assert handed == [[0, 1, 2], [3]]
+
+
+async def test_no_batch_holds_more_bytes_than_its_bound_unless_it_is_a_single_item() -> None:
+    server = Server()
+    server.open.set()
+    batcher = Batcher(server.handle, size_bytes=lambda item: item, batch_bytes_max=10)
+    async with running(batcher), asyncio.timeout(5):
+        await batcher.submit_all([4, 6, 1, 20, 3, 3, 3, 3])
+    assert server.batches == [[4, 6], [1], [20], [3, 3, 3], [3]]
+
+
+async def test_what_waits_is_bounded_in_bytes() -> None:
+    server = Server()
+    batcher = Batcher(server.handle, items_max=1, size_bytes=lambda item: item, waiting_bytes_max=10)
+    async with running(batcher), asyncio.timeout(5):
+        first = asyncio.create_task(batcher.submit(5))
+        await server.asked.wait()
+        second = asyncio.create_task(batcher.submit(30))
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded, match="30 bytes wait already, at most 10 may"):
+            await batcher.submit(1)
+        server.open.set()
+        assert [await first, await second, await batcher.submit(1)] == ["did 5", "did 30", "did 1"]
+
+
+async def test_after_a_statement_timeout_batches_are_smaller_until_one_is_finished() -> None:
+    sizes: list[int] = []
+
+    async def handle(items: Sequence[int]) -> list[int]:
+        sizes.append(len(items))
+        if len(items) > 2:
+            raise StatementTimeout("too many")
+        return [*items]
+
+    batcher: Batcher[int, int] = Batcher(handle, items_max=8)
+    async with running(batcher), asyncio.timeout(5):
+        answers = await asyncio.gather(*(batcher.submit(n) for n in range(16)), return_exceptions=True)
+        assert sizes == [8, 4, 2, 2]
+        assert [isinstance(answer, StatementTimeout) for answer in answers] == [True] * 12 + [False] * 4
+
+
+async def test_others_have_the_loop_between_long_steps() -> None:
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count_turns())
+    async for _ in in_steps(range(6)):
+        time.sleep(0.015)  # noqa: ASYNC251  (stands for a computation)
+    counting.cancel()
+    assert turns >= 2

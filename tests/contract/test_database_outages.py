@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from common.database import Database, DatabaseTimeouts
-from common.domain.errors import Unavailable
+from common.domain.errors import StatementTimeout, Unavailable
 from tests.contract.cable import Cable, cable_to
 
 _IMPATIENT = DatabaseTimeouts(
@@ -35,8 +35,9 @@ async def test_a_statement_that_a_silent_server_does_not_answer_ends_in_time(dat
         cable.freeze()
         started = time.monotonic()
         for _ in range(2):
-            with pytest.raises(Unavailable):
+            with pytest.raises(Unavailable) as raised:
                 await database.fetchval("SELECT 1")
+            assert not isinstance(raised.value, StatementTimeout), "it is not the statement's fault"
         assert time.monotonic() - started < _BOUND_SECONDS
         cable.thaw()
         assert await database.fetchval("SELECT pg_backend_pid()") != before
@@ -77,6 +78,6 @@ async def test_a_pool_closes_in_time_though_the_server_is_silent(database_url: s
 async def test_a_statement_that_takes_too_long_is_given_up_and_its_connection_kept(database_url: str) -> None:
     async with _behind_a_cable(database_url) as (database, _):
         before = await database.fetchval("SELECT pg_backend_pid()")
-        with pytest.raises(Unavailable):
+        with pytest.raises(StatementTimeout, match="not finished within"):
             await database.fetchval("SELECT pg_sleep(60)")
         assert await database.fetchval("SELECT pg_backend_pid()") == before

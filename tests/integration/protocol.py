@@ -59,7 +59,7 @@ class Freed:
 
 def request(ref: str = "a", *, delivery_key: Any = None, **fields: Any) -> Admission:
     asked = ExecutionRequested(action_ref=ref, **fields)
-    return Admission(request=asked, request_hash=request_hash(asked), delivery_key=delivery_key)
+    return Admission.of(asked, request_hash(asked), delivery_key=delivery_key)
 
 
 class Protocol(Sweeping):

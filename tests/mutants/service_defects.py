@@ -11,9 +11,9 @@ SERVICE_DEFECTS: Final = (
     Defect(
         name="requests are acknowledged before they are decided",
         file="executor/intake.py",
-        before="            await untold.put((deliveries, await _until_available(listener, deliveries)))\n",
+        before="            async for decided in decisions_over(deliveries, listener, size):\n",
         after="            subscription.ack(deliveries)\n"
-        "            await untold.put((deliveries, await _until_available(listener, deliveries)))\n",
+        "            async for decided in decisions_over(deliveries, listener, size):\n",
         caught_by=(
             f"{_E2E}/test_server_outages.py::test_a_database_frozen_or_gone_for_longer_than_a_lease_ends_no_work_and_acknowledges_nothing",
         ),
