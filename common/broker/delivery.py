@@ -97,6 +97,11 @@ class Delivery:
         return self._channel
 
     @property
+    def body_bytes(self) -> int:
+        """Size of the whole body, also where it was not kept."""
+        return self._header.body_size
+
+    @property
     def live(self) -> bool:
         """Whether settling it can still reach the broker."""
         return self._channel.usable

@@ -90,7 +90,7 @@ class StoredLetter(Letter):
 def read_letter(delivery: Delivery, *, body_bytes_max: int) -> Letter:
     """Read a delivery; a body above `body_bytes_max` is cut to its first `CUT_BODY_BYTES`, if it was kept."""
     code, error, died_at, died_under = _death(delivery)
-    body_bytes = delivery.size_bytes
+    body_bytes = delivery.body_bytes
     body = delivery.body if body_bytes <= body_bytes_max else delivery.body[:CUT_BODY_BYTES]
     original_key = delivery.headers.get(ORIGINAL_KEY_HEADER, died_under)
     headers = storable_headers(delivery.headers)
@@ -138,7 +138,7 @@ def bare_letter(delivery: Delivery, reason: str) -> Letter:
         tries=0,
         headers={},
         body=body,
-        body_bytes=delivery.size_bytes,
+        body_bytes=delivery.body_bytes,
         stored_bytes=_ROW_BYTES + len(body),
     )
 
