@@ -23,7 +23,7 @@ from common.domain.outcomes import Outcome
 from common.domain.states import Status
 from common.envelopes import dead_letter, delayed_retry, slot_message, tries_of
 from worker import transitions
-from worker.attempt_values import call_of, end_message, offer_in, report_of, status_changed
+from worker.attempt_values import call_of, end_message, offer_in, report_of, status_changed, told_of
 from worker.fence import Standing
 from worker.links import Links
 from worker.metrics import DEAD_LETTERED
@@ -171,6 +171,9 @@ class Attempts:
                 reached(CrashPoint.ATTEMPT_RUN)
                 finished = await self._links.finish(report_of(claim, outcome, report))
                 reached(CrashPoint.ATTEMPT_FINISHED)
+                # Telling may take long, and a large result is in the record only.
+                del report
+                outcome = told_of(outcome, result_bytes_max=self._event_result_max_bytes)
                 await self._tell(claim, outcome, finished)
                 reached(CrashPoint.ATTEMPT_TOLD)
         return Disposition.ACKNOWLEDGE
@@ -212,7 +215,7 @@ class Attempts:
             return
         transitions.ended(claim, status)
         self._links.announce(status_changed(claim, status, Status.RUNNING, ended_at))
-        message = end_message(claim, outcome, status, ended_at, result_bytes_max=self._event_result_max_bytes)
+        message = end_message(claim, outcome, status, ended_at)
         with transitions.telling(claim):
             await self._links.tell([message])
 

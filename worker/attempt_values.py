@@ -68,9 +68,14 @@ def report_of(claim: Claim, outcome: Outcome, run: RunReport) -> Report:
     )
 
 
-def end_message(
-    claim: Claim, outcome: Outcome, status: Status, ended_at: datetime, *, result_bytes_max: int
-) -> Outgoing:
+def told_of(outcome: Outcome, *, result_bytes_max: int) -> Outcome:
+    """Return what others are told of an outcome: a larger result is left out."""
+    if isinstance(outcome, Completed) and len(outcome.result_json) > result_bytes_max:
+        return Completed(result_json="null")
+    return outcome
+
+
+def end_message(claim: Claim, outcome: Outcome, status: Status, ended_at: datetime) -> Outgoing:
     """Return what the executor is told of an attempt that ended: the end, or that its slot is free."""
     if not is_terminal(status):
         return slot_message(claim.execution_id, claim.attempt, claim.action_ref, status)
@@ -80,7 +85,7 @@ def end_message(
         action_id=claim.action_id,
         action_ref=claim.action_ref,
         status=status,
-        result=_event_result(outcome, result_bytes_max),
+        result=readable(outcome.result_json) if isinstance(outcome, Completed) else None,
         error=None if failure is None else Error(type=failure.type, message=failure.message),
         attempt=claim.attempt,
         completed_at=ended_at,
@@ -104,12 +109,6 @@ def log_fields(attempt: Claim | Offer) -> dict[str, object]:
     """Return what a log line says of the attempt that it is about."""
     fields: dict[str, object] = {"execution_id": attempt.execution_id, "attempt": attempt.attempt}
     return fields | {"action_ref": attempt.action_ref} if isinstance(attempt, Claim) else fields
-
-
-def _event_result(outcome: Outcome, bytes_max: int) -> object:
-    if isinstance(outcome, Completed) and len(outcome.result_json) <= bytes_max:
-        return readable(outcome.result_json)
-    return None
 
 
 def _retry_delay_seconds(claim: Claim, outcome: Outcome) -> float | None:

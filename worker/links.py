@@ -41,8 +41,13 @@ class Links:
         self.logs = logs
         self._record = record
         self._publisher = publisher
-        self._wishes: Batcher[Offer | Report, Claim | Verdict | Finished] = Batcher(record.exchange)
-        self._messages: Batcher[Outgoing, None] = Batcher(self._publish)
+        self._wishes: Batcher[Offer | Report, Claim | Verdict | Finished] = Batcher(
+            self._exchange, size_bytes=self._wish_bytes
+        )
+        self._parameters_bytes = 0
+        self._messages: Batcher[Outgoing, None] = Batcher(
+            self._publish, size_bytes=lambda message: len(message.body)
+        )
         self._announcements: Gatherer[StatusChanged] = Gatherer(
             self._announce_all, delay_seconds=ANNOUNCE_DELAY_SECONDS
         )
@@ -95,6 +100,17 @@ class Links:
 
     def _announce_all(self, changes: list[StatusChanged]) -> None:
         self._publisher.announce([status_message(change, app_id="worker") for change in changes])
+
+    async def _exchange(self, wishes: Sequence[Offer | Report]) -> list[Claim | Verdict | Finished]:
+        answers = await self._record.exchange(wishes)
+        claimed = [len(each.parameters_json) for each in answers if isinstance(each, Claim)]
+        if claimed:
+            self._parameters_bytes = max(*claimed, self._parameters_bytes * 7 // 8)
+        return answers
+
+    def _wish_bytes(self, wish: Offer | Report) -> int:
+        """Return what it takes of a batch: a result, or parameters as large as others have lately been."""
+        return len(wish.result_json or "") if isinstance(wish, Report) else self._parameters_bytes
 
     async def _publish(self, messages: Sequence[Outgoing]) -> list[None]:
         pending, pause_seconds = list(messages), _PAUSE_FIRST_SECONDS

@@ -25,6 +25,13 @@ async def noop(number: int = 0) -> int:
     return number
 
 
+@action("large")
+async def large(size_bytes: int, ends_at: float) -> str:
+    """Return a text of that size at that time, by time.time()."""
+    await asyncio.sleep(max(ends_at - time.time(), 0))
+    return "x" * (size_bytes - 2)
+
+
 @action("record", max_concurrent=1)
 async def record(context: Context, file: str, number: int = 0, seconds: float = 0.0, client: int = 0) -> int:
     """Append a line when it starts and one when it stops; `file` tells the order afterwards."""
