@@ -1,5 +1,6 @@
 """The routes of executions: submit, list, read, cancel; `retrying` and `bulk` add theirs."""
 
+import asyncio
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
@@ -81,6 +82,7 @@ def execution_routes(services: ApiServices, reader: Reader) -> APIRouter:
 
 def _add_submit_route(routes: APIRouter, services: ApiServices) -> None:
     parameters_bytes_max = services.settings.parameters_bytes_max
+    turn = asyncio.Lock()
 
     @routes.post(
         "",
@@ -108,7 +110,7 @@ def _add_submit_route(routes: APIRouter, services: ApiServices) -> None:
         ] = None,
     ) -> Any:
         del idempotency_key  # read with the body, where a field of that name may stand
-        asked = await read_asked(request, parameters_bytes_max=parameters_bytes_max)
+        asked = await read_asked(request, parameters_bytes_max=parameters_bytes_max, turn=turn)
         answers = await submit(services, asked.requests)
         if asked.is_list:
             return AcceptanceList(items=answers)

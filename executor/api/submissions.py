@@ -4,7 +4,9 @@ A request is read exactly like the body of `execution.requested`, and admitted b
 same key over HTTP and over the broker is the same execution.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -56,13 +58,21 @@ class Asked:
     requests: Sequence[Admission | Refusal]
 
 
-async def read_asked(request: Request, *, parameters_bytes_max: int) -> Asked:
-    """Return the requests in a body; raises Refusal where the body as a whole is none."""
+async def read_asked(request: Request, *, parameters_bytes_max: int, turn: asyncio.Lock) -> Asked:
+    """Return the requests in a body; raises Refusal where the body as a whole is none.
+
+    Lists take turns: while one is read it holds many times its size.
+    """
     one_bytes_max = 2 * parameters_bytes_max + _ENVELOPE_BYTES_MAX
     list_bytes_max = max(LIST_BYTES_MAX, one_bytes_max)
     body = await read_body(request, bytes_max=list_bytes_max)
     is_list = body[:100].lstrip().startswith(b"[")
-    value = read_json(body, bytes_max=list_bytes_max if is_list else one_bytes_max)
+    async with turn if is_list else nullcontext():
+        value = read_json(body, bytes_max=list_bytes_max if is_list else one_bytes_max)
+        return await _asked_in(value, request, parameters_bytes_max)
+
+
+async def _asked_in(value: Any, request: Request, parameters_bytes_max: int) -> Asked:
     key = _key_in(request)
     traceparent = read_traceparent(request.headers)
     if not isinstance(value, list):
