@@ -245,4 +245,4 @@ def _explanation(item: asyncpg.Record, action_ref: str, idempotency_key: str | N
         )
     if code is Code.QUEUE_FULL:
         return f"action_ref: the queue of {action_ref!r} is full: {detail}; try again later"
-    return f"parameters: {detail}"
+    return str(detail)

@@ -35,23 +35,38 @@ DECLARE
     queue_ids bigint[];
     tickets bigint[];
     admitted_at timestamptz;
+    was_pruned boolean;
 BEGIN
     -- 1. Name the action and the queue of each request.
     SELECT array_agg(a.id ORDER BY r.ord),
            array_agg(k.key ORDER BY r.ord),
            array_agg(CASE WHEN a.id IS NULL THEN 'unknown_action'
-                          WHEN k.key IS NULL OR length(k.key) > 512 THEN 'invalid_parameters' END ORDER BY r.ord),
+                          WHEN k.key IS NULL OR length(k.key) > 512 OR f.detail IS NOT NULL THEN 'invalid_parameters'
+                     END ORDER BY r.ord),
            array_agg(CASE WHEN a.id IS NULL THEN r.ref
-                          WHEN k.key IS NULL THEN 'no value at concurrency key ' || a.concurrency_key
-                          WHEN length(k.key) > 512 THEN 'concurrency key longer than 512 characters' END ORDER BY r.ord)
+                          WHEN f.detail IS NOT NULL THEN f.detail
+                          WHEN k.key IS NULL THEN 'parameters: no value at concurrency key ' || a.concurrency_key
+                          WHEN length(k.key) > 512 THEN 'parameters: concurrency key longer than 512 characters'
+                     END ORDER BY r.ord)
     INTO action_ids, keys, codes, details
-    FROM unnest(in_action_refs, in_parameters, in_concurrency_keys) WITH ORDINALITY r(ref, parameters, key, ord)
+    FROM unnest(in_action_refs, in_parameters, in_concurrency_keys, in_retry_ofs)
+         WITH ORDINALITY r(ref, parameters, key, retry_of, ord)
     LEFT JOIN action a ON a.ref = ANY (ARRAY[r.ref]) AND a.deleted_at IS NULL
     CROSS JOIN LATERAL (
         SELECT CASE WHEN r.key IS NOT NULL THEN r.key
                     WHEN a.concurrency_key_path IS NULL THEN ''
                     ELSE r.parameters #>> a.concurrency_key_path END
-    ) k(key);
+    ) k(key)
+    -- Each key has the action's whole limit: who chooses keys freely has no limit (P1). A retry repeats the key
+    -- that was accepted once.
+    CROSS JOIN LATERAL (
+        SELECT CASE WHEN r.key IS NULL OR a.submitter_keys OR r.retry_of IS NOT NULL THEN NULL
+                    WHEN a.concurrency_key_path IS NULL THEN
+                        'concurrency_key: the action has no keys; leave it out, or set submitter_keys in the action'
+                    WHEN r.parameters #>> a.concurrency_key_path IS DISTINCT FROM r.key THEN
+                        format('concurrency_key: is not the value at %s in the parameters; leave it out, or set'
+                               ' submitter_keys in the action', a.concurrency_key) END
+    ) f(detail);
 
     -- 2. Queues that do not exist yet. A limit change writes the action's row before its queues' rows:
     --    waiting for that row here means that a new queue is born with the new limit.
@@ -196,11 +211,12 @@ BEGIN
     --    in the record already stays accepted, though a newcomer would be refused: its action may be gone since.
     SELECT array_agg(
         ROW(
-            CASE WHEN e.id IS NULL THEN coalesce(r.code, 'queue_full')
+            CASE WHEN e.id IS NULL THEN r.code
                  WHEN e.id <> tickets[r.ord] AND e.request_hash <> r.request_hash THEN 'idempotency_conflict' END,
             CASE WHEN e.id IS NULL THEN r.detail END, e.id, e.status, e.queue_position, e.id <> tickets[r.ord]
-        )::turnstile.admitted ORDER BY r.ord)
-    INTO admitted
+        )::turnstile.admitted ORDER BY r.ord),
+        coalesce(bool_or(e.id IS NULL AND r.code IS NULL), false)
+    INTO admitted, was_pruned
     FROM unnest(codes, details, in_idempotency_keys, in_delivery_keys, in_request_hashes)
          WITH ORDINALITY r(code, detail, idempotency_key, delivery_key, request_hash, ord)
     LEFT JOIN (
@@ -226,7 +242,15 @@ BEGIN
             ) e
             WHERE t.code IS NULL OR e.request_hash = t.request_hash
         ) f
-        JOIN action_queue q ON q.id = ANY (ARRAY[f.queue_id])
+        -- What has ended is known also where its queue is gone.
+        LEFT JOIN action_queue q ON q.id = ANY (ARRAY[f.queue_id])
     ) e ON e.ord = r.ord;
+
+    -- Its key was known to the insert and pruned before this look: undone as a whole, it is taken in as new. The
+    -- callers repeat what could not be serialised.
+    IF was_pruned THEN
+        RAISE EXCEPTION 'an execution was pruned while its key was admitted again'
+            USING ERRCODE = 'serialization_failure';
+    END IF;
 END
 $$;

@@ -55,6 +55,7 @@ DECLARE
     changed_ids bigint[] := '{}';
     stored_ids bigint[];
     stored_at timestamptz;
+    definitions jsonb;
 BEGIN
     INSERT INTO action (ref, deleted_at)
     SELECT d.ref, clock_timestamp() FROM jsonb_populate_recordset(NULL::action, in_definitions) d
@@ -65,12 +66,19 @@ BEGIN
       AND (a.deleted_at IS NOT NULL OR NOT in_lacking_only)
     ORDER BY a.id FOR NO KEY UPDATE;
 
+    -- A service of an earlier version does not know these fields: it leaves them as they are.
+    SELECT jsonb_agg(jsonb_build_object('submitter_keys', coalesce(a.submitter_keys, false)) || d.definition)
+    INTO definitions
+    FROM jsonb_array_elements(in_definitions) d(definition)
+    LEFT JOIN action a ON a.ref = d.definition ->> 'ref' AND a.deleted_at IS NULL;
+
     -- One instant: an action whose two are the same was never changed, and the audit judges it from its first grant.
     stored_at := clock_timestamp();
     FOR changed IN
         UPDATE action a SET
             runner = d.runner, entrypoint = d.entrypoint, max_concurrent = d.max_concurrent,
             concurrency_key = d.concurrency_key, concurrency_key_path = d.concurrency_key_path,
+            submitter_keys = d.submitter_keys,
             timeout_seconds = d.timeout_seconds, ttl_seconds = d.ttl_seconds,
             retry_max_attempts = d.retry_max_attempts, retry_delay_seconds = d.retry_delay_seconds,
             retry_factor = d.retry_factor, retry_max_delay_seconds = d.retry_max_delay_seconds,
@@ -79,7 +87,7 @@ BEGIN
             callback_url = d.callback_url, keep_for_seconds = d.keep_for_seconds, keep_count = d.keep_count,
             created_at = CASE WHEN b.deleted_at IS NULL THEN b.created_at ELSE stored_at END,
             updated_at = stored_at, deleted_at = NULL
-        FROM jsonb_populate_recordset(NULL::action, in_definitions) d
+        FROM jsonb_populate_recordset(NULL::action, definitions) d
         JOIN action b ON b.ref = d.ref
         WHERE a.id = b.id AND (
             b.deleted_at IS NOT NULL

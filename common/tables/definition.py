@@ -47,6 +47,8 @@ class Action(SQLModel, table=True):
     max_concurrent: int | None = Field(default=None, sa_column=Column(Integer))
     concurrency_key: str | None = Field(default=None, sa_column=Column(Text))
     concurrency_key_path: list[str] | None = Field(default=None, sa_column=Column(ARRAY(Text)))
+    submitter_keys: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
+    """Requests may name concurrency keys of their own: each such key has a queue with the action's limit."""
     timeout_seconds: float | None = None
     ttl_seconds: float | None = None
     callback_url: str | None = Field(default=None, sa_column=Column(Text))
