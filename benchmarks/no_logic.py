@@ -78,6 +78,11 @@ class Hop:
     app_id: AppId
     told: bool = True
 
+    def aside(self, decision: list[Outgoing], /) -> Sequence[Delivery]:
+        """Return nothing: every batch is decided whole."""
+        del decision
+        return ()
+
     async def decide(self, deliveries: Sequence[Delivery], /) -> list[Outgoing]:
         """Write the rows of a batch in one statement."""
         bodies = await self.write([from_json(delivery.body) for delivery in deliveries])

@@ -89,9 +89,16 @@ class CompletionListener:
                 self._on_callbacks()
             _note(completions, settled)
             for completion in completions:
-                if completion.execution_id in settled.early or completion.execution_id in settled.unknown:
+                if completion.execution_id in settled.held:
+                    _put_off(release, completion.delivery)
+                elif completion.execution_id in settled.early or completion.execution_id in settled.unknown:
                     _postpone(release, completion.delivery)
         return release
+
+    def aside(self, release: Release) -> Sequence[Delivery]:
+        """Return nothing: what could not be settled goes round the delay queue."""
+        del release
+        return ()
 
     async def tell(self, release: Release) -> None:
         """Offer what was granted, and send the early ones round."""
@@ -145,8 +152,10 @@ def _note(completions: Sequence[Ended], settled: Settled) -> None:
     transitions.settled(each for each in completions if each.execution_id in settled.ids)
     if settled.count < len(completions):
         early, unknown = len(settled.early), len(settled.unknown)
-        repeated = len(completions) - settled.count - early - unknown
-        for reason, count in (("early", early), ("unknown", unknown), ("repeated", repeated)):
+        held = len(settled.held)
+        repeated = len(completions) - settled.count - early - unknown - held
+        counts = (("early", early), ("unknown", unknown), ("held", held), ("repeated", repeated))
+        for reason, count in counts:
             if count > 0:
                 NOT_APPLIED.add("settle", reason, count=count)
 
@@ -156,6 +165,12 @@ def _postpone(release: Release, delivery: Delivery) -> None:
         release.messages.append(delayed_retry(delivery, retry_exchange=EXECUTOR_RETRY, app_id="executor"))
     else:
         _bury(release, delivery, Code.UNKNOWN_EXECUTION, f"no such ended execution after {TRIES_MAX} tries")
+
+
+def _put_off(release: Release, delivery: Delivery) -> None:
+    # Another session holds its queue or slot. After so many tries the row is left to tell it again (P4).
+    if tries_of(delivery) < TRIES_MAX:
+        release.messages.append(delayed_retry(delivery, retry_exchange=EXECUTOR_RETRY, app_id="executor"))
 
 
 def _bury(release: Release, delivery: Delivery, code: Code, message: str) -> None:

@@ -45,6 +45,19 @@ class Rejected:
 Verdict = Accepted | Rejected
 
 
+def held(action_ref: str) -> Rejected:
+    """Return the verdict on a request whose queue another database session holds."""
+    return Rejected(
+        code=Code.UNAVAILABLE,
+        message=f"action_ref: another database session holds the queue of {action_ref!r}; try again later",
+    )
+
+
+def is_held(verdict: Verdict) -> bool:
+    """Tell whether nothing was decided: another database session holds the queue, for now."""
+    return isinstance(verdict, Rejected) and verdict.code is Code.UNAVAILABLE
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
     """A slot was given to this attempt."""
@@ -64,6 +77,12 @@ class Grants:
 
     granted: list[Grant]
     more_queue_ids: list[QueueId] = field(default_factory=list)
+
+    def plus(self, other: "Grants") -> "Grants":
+        """Return the grants of both."""
+        return Grants(
+            granted=self.granted + other.granted, more_queue_ids=self.more_queue_ids + other.more_queue_ids
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,3 +137,5 @@ class Settled:
     """Those that this very batch settled."""
     callbacks: int
     """Webhooks that became due with it."""
+    held: frozenset[ExecutionId] = frozenset()
+    """Another database session holds what they need: to be tried again later."""

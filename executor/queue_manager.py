@@ -6,12 +6,13 @@ statements in `common.sql`; nothing here decides.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 import asyncpg
 
 from common.action_definition import ActionDefinition, action_columns
 from common.database import REFUSED_BY_DATABASE, Database
-from common.domain.errors import Code
+from common.domain.errors import Code, Unavailable
 from common.domain.identifiers import Attempt, ExecutionId, QueueId
 from common.domain.states import Status
 from common.requests import json_text
@@ -27,14 +28,28 @@ from executor.decisions import (
     Retried,
     Settled,
     Verdict,
+    held,
+    is_held,
 )
+from executor.held_queues import HeldQueues
+
+LOCK_TIMEOUT_SECONDS: Final = 0.5
+"""Many times what a batch holds a lock, and little beside what a submitter waits anyway."""
 
 
 class QueueManager:
-    """Calls the protocol's statements for the executor service. Safe to share between tasks."""
+    """Calls the protocol's statements for the executor service. Safe to share between tasks.
 
-    def __init__(self, database: Database) -> None:
+    A statement waits `lock_timeout_seconds` for a row that another session holds (None: for ever). Then it is
+    asked again for all that can be locked; what cannot comes back as held, with all behind it in its queue.
+    """
+
+    def __init__(
+        self, database: Database, *, lock_timeout_seconds: float | None = LOCK_TIMEOUT_SECONDS
+    ) -> None:
         self._database = database
+        self._wait_ms = None if lock_timeout_seconds is None else max(1, round(lock_timeout_seconds * 1000))
+        self._held = HeldQueues()
 
     async def admit(self, admissions: Sequence[Admission]) -> tuple[list[Verdict], Grants]:
         """Take requests into their lines in the order given; one verdict each, in that order.
@@ -51,10 +66,15 @@ class QueueManager:
 
     async def settle(self, completions: Sequence[tuple[ExecutionId, Attempt]]) -> Settled:
         """Free the slots of these attempts, once each however often they come, and grant them on."""
-        row = await self._database.fetchrow(
-            "SELECT * FROM turnstile.settle($1, $2)", [c[0] for c in completions], [c[1] for c in completions]
-        )
-        assert row is not None
+        ids, attempts = [c[0] for c in completions], [c[1] for c in completions]
+        try:
+            row = await self._bounded("SELECT * FROM turnstile.settle($3, $4, $1, $2)", ids, attempts)
+        except asyncpg.LockNotAvailableError:
+            if len(completions) == 1:
+                return _settled_nothing(held=ids)
+            middle = len(completions) // 2
+            first, second = await self.settle(completions[:middle]), await self.settle(completions[middle:])
+            return _both(first, second)
         return Settled(
             count=row["settled_count"],
             early=frozenset(row["early_ids"] or ()),
@@ -62,23 +82,40 @@ class QueueManager:
             grants=grants_of(row),
             ids=frozenset(row["settled_ids"] or ()),
             callbacks=row["callback_count"],
+            held=frozenset(row["blocked_ids"] or ()),
         )
 
     async def grant(self, queue_ids: Sequence[QueueId]) -> Grants:
         """Give free slots of these queues to the heads of their lines."""
-        row = await self._database.fetchrow("SELECT * FROM turnstile.grant_slots($1)", list(queue_ids))
-        assert row is not None
+        try:
+            row = await self._bounded("SELECT * FROM turnstile.grant_slots($3, $1, $2)", list(queue_ids))
+        except asyncpg.LockNotAvailableError:
+            if len(queue_ids) == 1:
+                return Grants(granted=[])
+            middle = len(queue_ids) // 2
+            return (await self.grant(queue_ids[:middle])).plus(await self.grant(queue_ids[middle:]))
         return grants_of(row)
 
-    async def cancel(self, requests: Sequence[tuple[ExecutionId, str | None]]) -> list[Move]:
+    async def cancel(
+        self, requests: Sequence[tuple[ExecutionId, str | None]]
+    ) -> tuple[list[Move], frozenset[ExecutionId]]:
         """End what has not started; what runs comes back as `running`: its worker is to be asked.
 
-        Executions that do not exist are left out.
+        Executions that do not exist are left out. The second value names those that another session holds:
+        nothing was done for them.
         """
-        rows = await self._database.fetch(
-            "SELECT * FROM turnstile.cancel($1, $2)", [r[0] for r in requests], [r[1] for r in requests]
-        )
-        return [moved(row) for row in rows if row["status"] is not None]
+        ids, reasons = [r[0] for r in requests], [r[1] for r in requests]
+        statement = "SELECT * FROM turnstile.cancel_unless_held($3, $4, $1, $2)"
+        try:
+            row = await self._bounded(statement, ids, reasons)
+        except asyncpg.LockNotAvailableError:
+            if len(requests) == 1:
+                return [], frozenset(ids)
+            middle = len(requests) // 2
+            first, second = await self.cancel(requests[:middle]), await self.cancel(requests[middle:])
+            return first[0] + second[0], first[1] | second[1]
+        moves = [moved(item) for item in row["moves"] if item["status"] is not None]
+        return moves, frozenset(row["blocked_ids"])
 
     async def ids_of(self, idempotency_keys: Sequence[str]) -> dict[str, ExecutionId]:
         """Return the executions that these keys name."""
@@ -91,14 +128,17 @@ class QueueManager:
     async def retry(
         self, requests: Sequence[tuple[ExecutionId, str | None]], *, traceparent: str | None = None
     ) -> tuple[list[Retried], Grants]:
-        """Ask again for what these ended executions asked for; each may carry an idempotency key."""
-        row = await self._database.fetchrow(
-            "SELECT * FROM turnstile.retry($1, $2, $3)",
-            [r[0] for r in requests],
-            [r[1] for r in requests],
-            traceparent,
-        )
-        assert row is not None
+        """Ask again for what these ended executions asked for; each may carry an idempotency key.
+
+        Raises Unavailable where another session holds what is needed.
+        """
+        ids, keys = [r[0] for r in requests], [r[1] for r in requests]
+        try:
+            row = await self._bounded(
+                "SELECT * FROM turnstile.retry($3, $4, $5, $1, $2)", ids, keys, traceparent
+            )
+        except asyncpg.LockNotAvailableError as error:
+            raise Unavailable(f"database: {error}; another session holds what a retry needs") from error
         answers = zip(row["retried"], requests, strict=True)
         return [_retried(item, key) for item, (_, key) in answers], grants_of(row)
 
@@ -136,8 +176,9 @@ class QueueManager:
 
     async def _admit_batch(self, admissions: Sequence[Admission]) -> tuple[list[Verdict], Grants]:
         requests = [a.request for a in admissions]
-        row = await self._database.fetchrow(
-            "SELECT * FROM turnstile.admit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
+        row = await self._bounded(
+            "SELECT * FROM turnstile.admit("
+            "$3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, in_wait_ms => $1, in_suspect_ids => $2)",
             [r.action_ref for r in requests],
             [json_text(r.parameters) for r in requests],
             [r.concurrency_key for r in requests],
@@ -151,7 +192,6 @@ class QueueManager:
             [json_text(r.metadata) for r in requests],
             [a.traceparent for a in admissions],
         )
-        assert row is not None
         verdicts = [
             _verdict(item, r.action_ref, r.idempotency_key)
             for item, r in zip(row["admitted"], requests, strict=True)
@@ -161,17 +201,37 @@ class QueueManager:
     async def _in_halves(self, admissions: Sequence[Admission]) -> tuple[list[Verdict], Grants]:
         try:
             return await self._admit_batch(admissions)
+        except asyncpg.LockNotAvailableError:
+            if len(admissions) == 1:
+                return [held(admissions[0].request.action_ref)], Grants(granted=[])
         except REFUSED_BY_DATABASE as error:
             if len(admissions) == 1:
                 refusal = Rejected(code=Code.INVALID_MESSAGE, message=f"the database refuses it: {error}")
                 return [refusal], Grants(granted=[])
         middle = len(admissions) // 2
         first, first_grants = await self._in_halves(admissions[:middle])
-        second, second_grants = await self._in_halves(admissions[middle:])
-        return first + second, Grants(
-            granted=first_grants.granted + second_grants.granted,
-            more_queue_ids=first_grants.more_queue_ids + second_grants.more_queue_ids,
-        )
+        # What comes behind a held request must not pass it, though the row may be free by now (P2).
+        refs = {a.request.action_ref for a, v in zip(admissions, first, strict=False) if is_held(v)}
+        behind = [a for a in admissions[middle:] if a.request.action_ref not in refs]
+        second, second_grants = await self._in_halves(behind) if behind else ([], Grants(granted=[]))
+        in_order = iter(second)
+        named = [a.request.action_ref for a in admissions[middle:]]
+        rest = [held(ref) if ref in refs else next(in_order) for ref in named]
+        return first + rest, first_grants.plus(second_grants)
+
+    async def _bounded(self, statement: str, *arguments: object) -> asyncpg.Record:
+        """Run a statement that takes how long to wait for locks, and which queues are only to be tried.
+
+        Raises LockNotAvailableError where something else than a queue or an execution is held by others.
+        """
+        suspects: list[QueueId] | None = self._held.suspects()
+        try:
+            row = await self._database.fetchrow(statement, self._wait_ms, suspects, *arguments)
+        except asyncpg.LockNotAvailableError:
+            row = await self._database.fetchrow(statement, self._wait_ms, None, *arguments)
+        assert row is not None
+        self._held.note(row["blocked_queue_ids"] or (), row["free_queue_ids"] or ())
+        return row
 
 
 def moved(row: asyncpg.Record) -> Move:
@@ -211,6 +271,30 @@ def grants_of(row: asyncpg.Record) -> Grants:
     )
 
 
+def _settled_nothing(*, held: Sequence[ExecutionId]) -> Settled:
+    return Settled(
+        count=0,
+        early=frozenset(),
+        unknown=frozenset(),
+        grants=Grants(granted=[]),
+        ids=frozenset(),
+        callbacks=0,
+        held=frozenset(held),
+    )
+
+
+def _both(first: Settled, second: Settled) -> Settled:
+    return Settled(
+        count=first.count + second.count,
+        early=first.early | second.early,
+        unknown=first.unknown | second.unknown,
+        grants=first.grants.plus(second.grants),
+        ids=first.ids | second.ids,
+        callbacks=first.callbacks + second.callbacks,
+        held=first.held | second.held,
+    )
+
+
 def _verdict(item: asyncpg.Record, action_ref: str, idempotency_key: str | None) -> Verdict:
     if item["code"] is None:
         return Accepted(
@@ -245,4 +329,6 @@ def _explanation(item: asyncpg.Record, action_ref: str, idempotency_key: str | N
         )
     if code is Code.QUEUE_FULL:
         return f"action_ref: the queue of {action_ref!r} is full: {detail}; try again later"
+    if code is Code.UNAVAILABLE:
+        return held(action_ref).message
     return str(detail)

@@ -33,7 +33,7 @@ from common.requests import (
 )
 from executor import transitions
 from executor.cancelling import Canceller
-from executor.decisions import Accepted, Admission, Grants, Move, Rejected, Verdict
+from executor.decisions import Accepted, Admission, Grants, Move, Rejected, Verdict, is_held
 from executor.hand_over import HandOver
 from executor.metrics import DEAD_LETTERED, REFUSED
 from executor.queue_manager import QueueManager
@@ -53,6 +53,8 @@ class Intake:
     messages: list[Outgoing] = field(default_factory=list)
     admitted: list[tuple[str, Accepted]] = field(default_factory=list)
     moves: list[Move] = field(default_factory=list)
+    aside: list[Delivery] = field(default_factory=list)
+    """Requests whose queue another database session holds: to be decided again before what comes later."""
     grants: Grants = field(default_factory=lambda: Grants(granted=[]))
 
 
@@ -91,10 +93,17 @@ class RequestListener:
             verdicts, intake.grants = await self._queue_manager.admit([each for _, each in admissions])
         reached(CrashPoint.REQUESTS_ADMITTED)
         for (delivery, admission), verdict in zip(admissions, verdicts, strict=True):
-            _answer(intake, delivery, admission, verdict)
+            if is_held(verdict):
+                intake.aside.append(delivery)
+            else:
+                _answer(intake, delivery, admission, verdict)
         await self._cancel(intake, cancels)
         reached(CrashPoint.REQUESTS_DECIDED)
         return intake
+
+    def aside(self, intake: Intake) -> Sequence[Delivery]:
+        """Return what could not be decided, in order."""
+        return intake.aside
 
     async def tell(self, intake: Intake) -> None:
         """Offer what was granted, answer those who asked, announce."""
@@ -111,12 +120,14 @@ class RequestListener:
         intake.messages += cancelled.messages
         intake.moves += cancelled.moves
         for delivery, cancel in cancels:
-            if cancel not in cancelled.unknown:
+            if cancel not in cancelled.unknown and cancel not in cancelled.held:
                 continue
             if tries_of(delivery) < TRIES_MAX:
                 intake.messages.append(
                     delayed_retry(delivery, retry_exchange=EXECUTOR_RETRY, app_id="executor")
                 )
+            elif cancel in cancelled.held:
+                _refuse(intake, delivery, Code.UNAVAILABLE, "another database session holds the execution")
             else:
                 _refuse(
                     intake, delivery, Code.UNKNOWN_EXECUTION, "no such execution; check the id or the key"

@@ -13,7 +13,6 @@ from typing import Any, Final
 import uvicorn
 from fastapi import FastAPI
 
-from common.batcher import Batcher
 from common.broker.connection import BrokerTimeouts
 from common.broker.consumer import ConsumerConnection
 from common.broker.publisher import Publisher
@@ -36,6 +35,7 @@ from executor.operations import Operations
 from executor.queue_manager import QueueManager
 from executor.request_listener import RequestListener
 from executor.settings import ExecutorSettings
+from executor.submissions import Submissions
 from executor.watchdog import Watchdog
 from executor.webhooks.deliverer import Deliverer
 
@@ -65,7 +65,7 @@ class ExecutorService:
         )
         self._publisher = Publisher(amqp_url, name="executor publisher", declare=self._declare)
         self._consumers = ConsumerConnection(amqp_url, name="executor consumer", timeouts=_CONSUMER_TIMEOUTS)
-        self._queue_manager = QueueManager(self._database)
+        self._queue_manager = QueueManager(self._database, lock_timeout_seconds=settings.lock_timeout)
         self._hand_over = HandOver(self._publisher, self._queue_manager, queue_type)
         self._canceller = Canceller(self._queue_manager)
         self._requests = RequestListener(
@@ -78,7 +78,7 @@ class ExecutorService:
         self._completions = CompletionListener(
             self._queue_manager, self._hand_over, on_callbacks=self._webhooks.due
         )
-        self._submissions: Batcher[Admission, Verdict] = Batcher(self._admit, items_max=settings.batch_max)
+        self._submissions = Submissions(self._admit, items_max=settings.batch_max)
         self._operations = Operations(self._database, self._queue_manager, self._hand_over, soon=self._soon)
         self._untold: set[asyncio.Task[None]] = set()
         self._http_ended = asyncio.Event()

@@ -3,6 +3,10 @@
 -- Tickets (execution ids) are drawn after the queue rows are locked, so ticket order, commit order and
 -- arrival order are one (P2). The same request twice, by idempotency key or by delivery, is one
 -- execution (P5: a redelivery after a crash is harmless). Returns one row per request, in order.
+--
+-- A request whose queue another session holds for longer than `in_wait_ms` comes back as 'unavailable' (see
+-- `lock_queues`), and with it all of the same queue: none passes an earlier one. `blocked_queue_ids` are such queues,
+-- `free_queue_ids` those of `in_suspect_ids` that are none.
 CREATE FUNCTION turnstile.admit(
     in_action_refs text[],
     in_parameters jsonb[],
@@ -17,9 +21,13 @@ CREATE FUNCTION turnstile.admit(
     in_metadata jsonb[],
     in_traceparents text[],
     in_retry_ofs bigint[] DEFAULT NULL,
+    in_wait_ms integer DEFAULT NULL,
+    in_suspect_ids bigint[] DEFAULT '{}',
     OUT admitted turnstile.admitted[],
     OUT granted turnstile.granted[],
-    OUT more_queue_ids bigint[]
+    OUT more_queue_ids bigint[],
+    OUT blocked_queue_ids bigint[],
+    OUT free_queue_ids bigint[]
 )
 LANGUAGE plpgsql
 SET search_path = public, pg_temp
@@ -32,7 +40,9 @@ DECLARE
     keys text[];
     codes text[];
     details text[];
+    lacking_ids bigint[];
     queue_ids bigint[];
+    stuck_ids bigint[];
     tickets bigint[];
     admitted_at timestamptz;
     was_pruned boolean;
@@ -70,17 +80,23 @@ BEGIN
 
     -- 2. Queues that do not exist yet. A limit change writes the action's row before its queues' rows:
     --    waiting for that row here means that a new queue is born with the new limit.
-    IF EXISTS (
-        SELECT FROM unnest(action_ids, keys, codes) r(action_id, key, code)
+    lacking_ids := ARRAY(
+        SELECT DISTINCT r.action_id FROM unnest(action_ids, keys, codes) r(action_id, key, code)
         WHERE r.code IS NULL AND (
-            SELECT q.id FROM action_queue q WHERE q.action_id = r.action_id AND q.concurrency_key = r.key) IS NULL
-    ) THEN
-        PERFORM 1 FROM action a WHERE a.id = ANY (action_ids) ORDER BY a.id FOR SHARE;
+            SELECT q.id FROM action_queue q WHERE q.action_id = r.action_id AND q.concurrency_key = r.key) IS NULL);
+    IF cardinality(lacking_ids) > 0 THEN
+        IF in_wait_ms IS NOT NULL AND in_suspect_ids IS NULL THEN
+            lacking_ids := ARRAY(
+                SELECT a.id FROM action a WHERE a.id = ANY (lacking_ids) ORDER BY a.id FOR SHARE SKIP LOCKED);
+        ELSE
+            PERFORM set_config('lock_timeout', in_wait_ms || 'ms', true) WHERE in_wait_ms IS NOT NULL;
+            PERFORM 1 FROM action a WHERE a.id = ANY (lacking_ids) ORDER BY a.id FOR SHARE;
+        END IF;
         INSERT INTO action_queue (action_id, concurrency_key, max_concurrent, paused)
         SELECT DISTINCT a.id, r.key, a.max_concurrent, a.paused
         FROM unnest(action_ids, keys, codes) r(action_id, key, code)
         JOIN action a ON a.id = ANY (ARRAY[r.action_id])
-        WHERE r.code IS NULL AND (
+        WHERE r.code IS NULL AND a.id = ANY (lacking_ids) AND (
             SELECT q.id FROM action_queue q WHERE q.action_id = r.action_id AND q.concurrency_key = r.key) IS NULL
         ORDER BY a.id, r.key
         ON CONFLICT (action_id, concurrency_key) DO NOTHING;
@@ -91,9 +107,14 @@ BEGIN
                SELECT q.id FROM action_queue q WHERE q.action_id = r.action_id AND q.concurrency_key = r.key
            ) END ORDER BY r.ord) INTO queue_ids
     FROM unnest(action_ids, keys, codes) WITH ORDINALITY r(action_id, key, code, ord);
-    PERFORM 1 FROM action_queue q WHERE q.id = ANY (queue_ids) ORDER BY q.id FOR NO KEY UPDATE;
+    blocked_queue_ids := turnstile.lock_queues(queue_ids, in_wait_ms, in_suspect_ids);
     tickets := ARRAY(SELECT nextval('execution_id_seq') FROM generate_series(1, cardinality(in_action_refs)));
     admitted_at := clock_timestamp();
+    -- A queue that is not there could not be born: its action's row is held.
+    SELECT array_agg(CASE WHEN r.code IS NULL AND (r.queue_id IS NULL OR r.queue_id = ANY (blocked_queue_ids))
+                          THEN 'unavailable' ELSE r.code END ORDER BY r.ord)
+    INTO codes
+    FROM unnest(queue_ids, codes) WITH ORDINALITY r(queue_id, code, ord);
 
     -- An action that was deleted while we waited for its lines takes nothing any more.
     IF EXISTS (SELECT FROM action a WHERE a.id = ANY (action_ids) AND a.deleted_at IS NOT NULL) THEN
@@ -204,8 +225,13 @@ BEGIN
     WHERE q.id = ANY (ARRAY[n.queue_id]);
 
     -- 6. Grant what is free, in the same transaction.
-    SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids
-    FROM turnstile.grant_locked(ARRAY(SELECT DISTINCT q FROM unnest(queue_ids) q WHERE q IS NOT NULL)) g;
+    SELECT g.granted, g.more_queue_ids, g.stuck_queue_ids INTO granted, more_queue_ids, stuck_ids
+    FROM turnstile.grant_locked(
+        ARRAY(SELECT DISTINCT q.id FROM unnest(queue_ids) q(id)
+              WHERE q.id IS NOT NULL AND q.id <> ALL (blocked_queue_ids)),
+        in_suspect_ids) g;
+    blocked_queue_ids := blocked_queue_ids || coalesce(stuck_ids, '{}');
+    free_queue_ids := turnstile.free_suspects(in_suspect_ids, queue_ids, blocked_queue_ids);
 
     -- 7. Say what became of each. Newcomers stand at the tail, so a place is the depth less those behind. What is
     --    in the record already stays accepted, though a newcomer would be refused: its action may be gone since.

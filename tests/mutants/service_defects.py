@@ -11,11 +11,20 @@ SERVICE_DEFECTS: Final = (
     Defect(
         name="requests are acknowledged before they are decided",
         file="executor/intake.py",
-        before="            await untold.put((deliveries, await _until_available(listener, deliveries)))\n",
+        before="            decision = await _until_available(listener, deliveries)\n",
         after="            subscription.ack(deliveries)\n"
-        "            await untold.put((deliveries, await _until_available(listener, deliveries)))\n",
+        "            decision = await _until_available(listener, deliveries)\n",
         caught_by=(
             f"{_E2E}/test_server_outages.py::test_a_database_frozen_or_gone_for_longer_than_a_lease_ends_no_work_and_acknowledges_nothing",
+        ),
+    ),
+    Defect(
+        name="what is kept aside is decided behind what came later",
+        file="executor/intake.py",
+        before="[*aside, *fresh]",
+        after="[*fresh, *aside]",
+        caught_by=(
+            f"{_E2E}/test_locked_rows.py::test_requests_behind_a_locked_queue_pass_it_and_its_own_keep_their_order",
         ),
     ),
     Defect(
