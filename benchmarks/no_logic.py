@@ -26,7 +26,7 @@ from common.database import Database
 from common.envelopes import envelope
 from common.lifecycle import run_service
 from common.messages import COMPLETED, REQUESTED, SCHEDULED, AppId
-from executor.intake import take_in
+from executor.intake import Letter, take_in
 
 SETTLED: Final = "bench.settled"
 """The fourth message: what the client is told. It has a queue only where the client asks for one."""
@@ -74,6 +74,8 @@ class Written:
 
     messages: Sequence[Outgoing] = ()
     left: Sequence[Delivery] = ()
+    aside: Sequence[Delivery] = ()
+    letters: Sequence[Letter] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -103,6 +103,11 @@ class ActionDefinition(BaseModel):
     concurrency_key: JsonPointer | None = Field(
         default=None, description="JSON Pointer into the parameters: one FIFO queue per value."
     )
+    submitter_keys: bool = Field(
+        default=False,
+        description="Requests may name their own concurrency key. Each key has a queue with the action's "
+        "limit, so submitters decide how many run at once in all.",
+    )
     timeout: Duration | None = Field(default=None, description="Longest run of one attempt.")
     ttl: Duration | None = Field(
         default=None, description="Longest wait for a start, from the first enqueue."

@@ -40,7 +40,8 @@ class ExecutionRequested(_FromOutside):
     )
     idempotency_key: Key | None = Field(default=None, description="The same key is the same execution.")
     concurrency_key: Key | None = Field(
-        default=None, description="Names the queue; else the action's pointer does."
+        default=None,
+        description="Names the queue, where the action has `submitter_keys`; else the action's pointer does.",
     )
     run_at: Instant | None = Field(default=None, description="Not before this instant (RFC 3339).")
     timeout: Duration | None = Field(default=None, description="Longest run of one attempt, like '5m'.")

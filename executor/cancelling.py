@@ -29,6 +29,8 @@ class Cancelled:
     """To be told before the requests are acknowledged."""
     unknown: frozenset[int]
     """Places, in the batch, of those that name no execution."""
+    held: frozenset[int]
+    """Places of those for which nothing was done: another session holds the execution or its queue."""
 
 
 class Canceller:
@@ -43,7 +45,7 @@ class Canceller:
         by_key = await self._queue_manager.ids_of(keys) if keys else {}
         ids = [_execution_id(r, by_key) for r in requests]
         asked = [(i, r.reason) for i, r in zip(ids, requests, strict=True) if i is not None]
-        found = await self._queue_manager.cancel(asked) if asked else []
+        found, held = await self._queue_manager.cancel(asked) if asked else ([], frozenset[ExecutionId]())
         known = {move.execution_id for move in found}
         ended = [m for m in found if m.status is Status.CANCELLED and not is_terminal(m.previous_status)]
         running = [m for m in found if m.status is Status.RUNNING]
@@ -55,7 +57,8 @@ class Canceller:
                 end_message(m, Error(type="Cancelled", message=reasons[m.execution_id] or "")) for m in ended
             ]
             + [stop_message(m) for m in running],
-            unknown=frozenset(place for place, i in enumerate(ids) if i not in known),
+            unknown=frozenset(p for p, i in enumerate(ids) if i not in known and i not in held),
+            held=frozenset(p for p, i in enumerate(ids) if i in held),
         )
 
 

@@ -62,6 +62,8 @@ class Release:
     letters: list[Letter] = field(default_factory=list)
     grants: Grants = field(default_factory=lambda: Grants(granted=[]))
     taken_in_at: float = field(default_factory=time.monotonic)
+    aside: Sequence[Delivery] = ()
+    """Always none: what waits for a held row goes round the delay queue."""
     left: Sequence[Delivery] = ()
     """What was not decided about, since the database fell out."""
 
@@ -137,6 +139,8 @@ class CompletionListener:
         for completion in completions:
             if (why := settled.refused.get((completion.execution_id, completion.attempt))) is not None:
                 _bury(release, completion.delivery, Code.INVALID_MESSAGE, why)
+            elif completion.execution_id in settled.held:
+                _put_off(release, completion.delivery)
             elif completion.execution_id in settled.early or completion.execution_id in settled.unknown:
                 self._postpone(release, completion, settled)
 
@@ -201,10 +205,18 @@ def _note(completions: Sequence[Ended], settled: Settled) -> None:
     transitions.settled(each for each in completions if each.execution_id in settled.ids)
     if settled.count < len(completions):
         early, unknown = len(settled.early), len(settled.unknown)
-        repeated = len(completions) - settled.count - early - unknown - len(settled.refused)
-        for reason, count in (("early", early), ("unknown", unknown), ("repeated", repeated)):
+        held = len(settled.held)
+        repeated = len(completions) - settled.count - early - unknown - held - len(settled.refused)
+        counts = (("early", early), ("unknown", unknown), ("held", held), ("repeated", repeated))
+        for reason, count in counts:
             if count > 0:
                 NOT_APPLIED.add("settle", reason, count=count)
+
+
+def _put_off(release: Release, delivery: Delivery) -> None:
+    # Another session holds its queue or slot. After so many tries the watchdog publishes it again from its row (P4).
+    if tries_of(delivery) < TRIES_MAX:
+        release.messages.append(delayed_retry(delivery, retry_exchange=EXECUTOR_RETRY, app_id="executor"))
 
 
 def _bury(release: Release, delivery: Delivery, code: Code, message: str) -> None:

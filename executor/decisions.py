@@ -86,6 +86,19 @@ class Rejected:
 Verdict = Accepted | Rejected
 
 
+def held(action_ref: str) -> Rejected:
+    """Return the verdict on a request whose queue another database session holds."""
+    return Rejected(
+        code=Code.UNAVAILABLE,
+        message=f"action_ref: another database session holds the queue of {action_ref!r}; try again later",
+    )
+
+
+def is_held(verdict: Verdict) -> bool:
+    """Tell whether nothing was decided: another database session holds the queue, for now."""
+    return isinstance(verdict, Rejected) and verdict.code is Code.UNAVAILABLE
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
     """A slot was given to this attempt."""
@@ -169,6 +182,8 @@ class Settled:
     """Those that this very batch settled."""
     callbacks: int = 0
     """Webhooks that became due with it."""
+    held: frozenset[ExecutionId] = frozenset()
+    """Another database session holds what they need: to be tried again later."""
 
     def __add__(self, other: "Settled") -> "Settled":
         """Return both halves of a batch that was divided."""
@@ -181,4 +196,5 @@ class Settled:
             ids=self.ids | other.ids,
             callbacks=self.callbacks + other.callbacks,
             refused=self.refused | other.refused,
+            held=self.held | other.held,
         )

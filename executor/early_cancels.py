@@ -90,7 +90,8 @@ class EarlyCancels:
         cancelled = await self._canceller.cancel(
             [CancelRequested(execution_id=row["execution_id"], reason=row["reason"]) for row in rows]
         )
-        await self._forget([row["id"] for row in rows])
+        # What another session holds is tried again at the next tick.
+        await self._forget([row["id"] for place, row in enumerate(rows) if place not in cancelled.held])
         reached(CrashPoint.SWEPT)
         self._hand_over.announce_moves(cancelled.moves)
         # If this fails, the sweeps over ends and overdue stops tell it.

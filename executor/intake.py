@@ -5,8 +5,9 @@ decision is committed and everything that follows from it is confirmed (P5); wha
 delivered again, and deciding it again is harmless. A batch is bounded in messages and in bytes. One that the
 database does not finish in its time is tried again with half of it, down to a single message, and that one
 is put aside after a few tries (P9). Replies and dead letters are the courier's: their deliveries are
-acknowledged by themselves, so that an address that takes nothing holds up nothing else. Used by
-`request_listener` and `completion_listener`.
+acknowledged by themselves, so that an address that takes nothing holds up nothing else. What waits for a row
+that another session holds is kept aside, and decided again before what came later. Used by `request_listener`
+and `completion_listener`.
 """
 
 import asyncio
@@ -33,6 +34,10 @@ _PAUSE_FIRST_SECONDS: Final = 0.1
 _PAUSE_MAX_SECONDS: Final = 5.0
 _LETTERS_SECONDS: Final = 2.0
 """How long an acknowledgement waits for a letter; the courier tries on for longer."""
+_ASIDE_BATCHES_MAX: Final = 3
+"""So many batches are kept aside; while it is that many nothing new is taken: the prefetch holds four."""
+_ASIDE_PAUSE_SECONDS: Final = 0.1
+"""How soon what was left aside is decided again where nothing new arrives."""
 _HELD_MAX: Final = 1000
 """Deliveries whose acknowledgement waits for letters; well below the prefetch, so that others come in."""
 
@@ -56,6 +61,10 @@ class Decided(Protocol):
     def left(self) -> Sequence[Delivery]:
         """Those it did not decide about: they come next, and are not told of nor acknowledged with these."""
 
+    @property
+    def aside(self) -> Sequence[Delivery]:
+        """Those that wait for a row that another session holds: decided before what came later (P2)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
@@ -63,6 +72,7 @@ class Done:
 
     letters: Sequence[Letter] = ()
     left: Sequence[Delivery] = ()
+    aside: Sequence[Delivery] = ()
 
 
 Decision = TypeVar("Decision", bound=Decided)
@@ -125,8 +135,17 @@ async def take_in(
     size = BatchSize(batch_max, batch_max)
     async with asyncio.TaskGroup() as tasks:
         telling = tasks.create_task(tell_in_order(), name=f"tell-{subscription.queue}")
-        while deliveries := await _next_batch(subscription, size.now, stop):
-            async for decided in decisions_over(deliveries, listener, size):
+        aside: list[Delivery] = []
+        while not stop.is_set():
+            fresh: Sequence[Delivery] = ()
+            if len(aside) < batch_max * _ASIDE_BATCHES_MAX:
+                patience_seconds = _ASIDE_PAUSE_SECONDS if aside else None
+                fresh = await _next_batch(subscription, size.now, stop, patience_seconds)
+            else:
+                await asyncio.sleep(_ASIDE_PAUSE_SECONDS)
+            if stop.is_set() or not (aside or fresh):
+                continue
+            async for decided in decisions_over(aside, fresh, listener, size):
                 await untold.put(decided)
         await untold.join()
         telling.cancel()
@@ -177,27 +196,38 @@ def _settle(subscription: Subscription, deliveries: Sequence[Delivery]) -> None:
 
 
 async def decisions_over(
-    deliveries: Sequence[Delivery], listener: Listener[Decision], size: BatchSize
+    aside: list[Delivery], fresh: Sequence[Delivery], listener: Listener[Decision], size: BatchSize
 ) -> AsyncIterator[tuple[Sequence[Delivery], Decision]]:
-    """Yield which of them were decided about and how, in order, until all are."""
-    undecided, lone_timeouts = list(deliveries), 0
-    while undecided:
+    """Yield which of them were decided about and how, in order, until all are or wait in `aside`.
+
+    What waits there is part of every statement: nothing may pass it that it is to come before.
+    """
+    undecided, lone_timeouts = list(fresh), 0
+    while True:
         part = undecided[: size.now]
         try:
-            decision = await _until_available(listener, part)
+            decision = await _until_available(listener, [*aside, *part])
             size.grow()
         except StatementTimeout as error:
             logger.warning("decision_divided", extra={"messages": len(part), "reason": str(error)})
             size.shrink(len(part))
-            lone_timeouts += len(part) == 1
+            lone_timeouts += len(part) <= 1
             if lone_timeouts < LONE_TIMEOUTS_MAX:
                 continue
+            if not part:
+                return
             reason = f"{error}, {lone_timeouts} times and with nothing beside it; send it again later"
-            decision = listener.put_aside(part[0], reason)
+            yield part, listener.put_aside(part[0], reason)
+            undecided, lone_timeouts = undecided[1:], 0
+            continue
         lone_timeouts = 0
-        left = set(decision.left)
-        yield [each for each in part if each not in left], decision
+        not_decided = {*decision.left, *decision.aside}
+        decided = [each for each in (*aside, *part) if each not in not_decided]
+        aside[:] = decision.aside
+        yield decided, decision
         undecided = [*decision.left, *undecided[len(part) :]]
+        if not undecided:
+            return
 
 
 def check_kept(delivery: Delivery) -> None:
@@ -228,15 +258,19 @@ async def _until_available(listener: Listener[Decision], deliveries: Sequence[De
         pause_seconds = min(pause_seconds * 2, _PAUSE_MAX_SECONDS)
 
 
-async def _next_batch(subscription: Subscription, batch_max: int, stop: asyncio.Event) -> list[Delivery]:
-    """Return the next deliveries, or none once `stop` is set."""
+async def _next_batch(
+    subscription: Subscription, batch_max: int, stop: asyncio.Event, patience_seconds: float | None
+) -> list[Delivery]:
+    """Return the next deliveries, or none once `stop` is set or patience is over."""
     if stop.is_set():
         return []
     stopping = asyncio.create_task(stop.wait(), name="stop-signal")
     taking = subscription.next_batch(batch_max, bytes_max=BATCH_BYTES_MAX)
     arriving = asyncio.create_task(taking, name="next-batch")
     try:
-        await asyncio.wait({stopping, arriving}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(
+            {stopping, arriving}, timeout=patience_seconds, return_when=asyncio.FIRST_COMPLETED
+        )
         return arriving.result() if arriving.done() and not stop.is_set() else []
     finally:
         stopping.cancel()

@@ -55,6 +55,10 @@ DRIFT_FOUND: Final = METER.counter(
 DRIFT_REPAIRED: Final = METER.counter(
     "turnstile_drift_repaired_total", "Queues whose counters were put right."
 )
+QUEUES_HELD: Final = METER.counter(
+    "turnstile_queues_held_total",
+    "How often a queue was found held by another database session for longer than the lock timeout.",
+)
 DEAD_LETTERED: Final = METER.counter(
     "turnstile_dead_lettered_total",
     "Messages put to the dead letters by this process, by code.",

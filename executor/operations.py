@@ -11,6 +11,7 @@ from typing import Any, Final
 from common.action_definition import ActionDefinition
 from common.crash_points import CrashPoint, reached
 from common.database import Database
+from common.domain.errors import Unavailable
 from common.domain.identifiers import ExecutionId
 from common.domain.states import Status
 from common.messages import CancelRequested, Error
@@ -59,13 +60,19 @@ class Operations:
         return deletion
 
     async def cancel(self, execution_ids: Sequence[ExecutionId], reason: str | None) -> list[Move]:
-        """End what has not started, ask the workers of what runs; what does not exist is left out."""
+        """End what has not started, ask the workers of what runs; what does not exist is left out.
+
+        Raises Unavailable where another database session holds one of them; the others are ended.
+        """
         cancelled = await self._canceller.cancel(
             [CancelRequested(execution_id=execution_id, reason=reason) for execution_id in execution_ids]
         )
         reached(CrashPoint.CANCELLATION_DECIDED)
         self._hand_over.announce_moves(cancelled.moves)
         self._soon(self._hand_over.tell(cancelled.messages))
+        if cancelled.held:
+            ids = [execution_ids[place] for place in sorted(cancelled.held)]
+            raise Unavailable(f"execution_id: another database session holds {ids[:20]}, or their queues")
         return cancelled.found
 
     async def retry(

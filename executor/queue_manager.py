@@ -6,7 +6,7 @@ statements in `common.sql`; nothing here decides.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import asyncpg
 
@@ -28,17 +28,33 @@ from executor.decisions import (
     Retried,
     Settled,
     Verdict,
+    held,
+    is_held,
 )
+from executor.held_queues import HeldQueues
 
+LOCK_TIMEOUT_SECONDS: Final = 0.5
+"""Many times what a batch holds a lock, and little beside what a submitter waits anyway."""
+
+_REFUSED: Final = (*REFUSED_BY_DATABASE, asyncpg.LockNotAvailableError)
+"""A batch is divided for these; alone, an item is refused, or held by another session."""
 Item = TypeVar("Item")
 Part = TypeVar("Part")
 
 
 class QueueManager:
-    """Calls the protocol's statements for the executor service. Safe to share between tasks."""
+    """Calls the protocol's statements for the executor service. Safe to share between tasks.
 
-    def __init__(self, database: Database) -> None:
+    A statement waits `lock_timeout_seconds` for a row that another session holds (None: for ever). Then it is
+    asked again for all that can be locked; what cannot comes back as held, with all behind it in its queue.
+    """
+
+    def __init__(
+        self, database: Database, *, lock_timeout_seconds: float | None = LOCK_TIMEOUT_SECONDS
+    ) -> None:
         self._database = database
+        self._wait_ms = None if lock_timeout_seconds is None else max(1, round(lock_timeout_seconds * 1000))
+        self._held = HeldQueues()
 
     async def admit(self, admissions: Sequence[Admission]) -> tuple[list[Verdict], Grants]:
         """Take requests into their lines in the order given; one verdict each, in that order.
@@ -49,7 +65,25 @@ class QueueManager:
         key.
         """
         traced, spans = transitions.admitting(admissions)
-        parts = await _divided(traced, self._admit_batch, _unadmitted)
+        held_refs: set[str] = set()
+
+        async def admit(part: Sequence[Admission]) -> tuple[list[Verdict], Grants]:
+            # What comes behind a held request must not pass it, though the row may be free by now (P2).
+            free = [a for a in part if a.action_ref not in held_refs]
+            verdicts, grants = await self._admit_batch(free) if free else ([], Grants(granted=[]))
+            in_order = iter(verdicts)
+            all_verdicts = [held(a.action_ref) if a.action_ref in held_refs else next(in_order) for a in part]
+            held_refs.update(a.action_ref for a, v in zip(part, all_verdicts, strict=True) if is_held(v))
+            return all_verdicts, grants
+
+        def refuse(admission: Admission, error: Exception) -> tuple[list[Verdict], Grants]:
+            if isinstance(error, asyncpg.LockNotAvailableError):
+                held_refs.add(admission.action_ref)
+                return [held(admission.action_ref)], Grants(granted=[])
+            refusal = Rejected(code=Code.INVALID_MESSAGE, message=f"the database refuses it: {error}")
+            return [refusal], Grants(granted=[])
+
+        parts = await _divided(traced, admit, refuse)
         verdicts = [verdict for decided, _ in parts for verdict in decided]
         transitions.admitted(traced[: len(verdicts)], verdicts, spans)
         return verdicts, sum((grants for _, grants in parts), start=Grants(granted=[]))
@@ -63,10 +97,11 @@ class QueueManager:
         return sum(parts, start=Settled())
 
     async def _settle_batch(self, completions: Sequence[tuple[ExecutionId, Attempt]]) -> Settled:
-        row = await self._database.fetchrow(
-            "SELECT * FROM turnstile.settle($1, $2)", [c[0] for c in completions], [c[1] for c in completions]
+        row = await self._bounded(
+            "SELECT * FROM turnstile.settle($3, $4, $1, $2)",
+            [c[0] for c in completions],
+            [c[1] for c in completions],
         )
-        assert row is not None
         return Settled(
             decided=len(completions),
             count=row["settled_count"],
@@ -75,23 +110,40 @@ class QueueManager:
             grants=grants_of(row),
             ids=frozenset(row["settled_ids"] or ()),
             callbacks=row["callback_count"],
+            held=frozenset(row["blocked_ids"] or ()),
         )
 
     async def grant(self, queue_ids: Sequence[QueueId]) -> Grants:
         """Give free slots of these queues to the heads of their lines."""
-        row = await self._database.fetchrow("SELECT * FROM turnstile.grant_slots($1)", list(queue_ids))
-        assert row is not None
+        try:
+            row = await self._bounded("SELECT * FROM turnstile.grant_slots($3, $1, $2)", list(queue_ids))
+        except asyncpg.LockNotAvailableError:
+            if len(queue_ids) == 1:
+                return Grants(granted=[])
+            middle = len(queue_ids) // 2
+            return (await self.grant(queue_ids[:middle])) + (await self.grant(queue_ids[middle:]))
         return grants_of(row)
 
-    async def cancel(self, requests: Sequence[tuple[ExecutionId, str | None]]) -> list[Move]:
+    async def cancel(
+        self, requests: Sequence[tuple[ExecutionId, str | None]]
+    ) -> tuple[list[Move], frozenset[ExecutionId]]:
         """End what has not started; what runs comes back as `running`: its worker is to be asked.
 
-        Executions that do not exist are left out.
+        Executions that do not exist are left out. The second value names those that another session holds:
+        nothing was done for them.
         """
-        rows = await self._database.fetch(
-            "SELECT * FROM turnstile.cancel($1, $2)", [r[0] for r in requests], [r[1] for r in requests]
-        )
-        return [moved(row) for row in rows if row["status"] is not None]
+        ids, reasons = [r[0] for r in requests], [r[1] for r in requests]
+        statement = "SELECT * FROM turnstile.cancel_unless_held($3, $4, $1, $2)"
+        try:
+            row = await self._bounded(statement, ids, reasons)
+        except asyncpg.LockNotAvailableError:
+            if len(requests) == 1:
+                return [], frozenset(ids)
+            middle = len(requests) // 2
+            first, second = await self.cancel(requests[:middle]), await self.cancel(requests[middle:])
+            return first[0] + second[0], first[1] | second[1]
+        moves = [moved(item) for item in row["moves"] if item["status"] is not None]
+        return moves, frozenset(row["blocked_ids"])
 
     async def ids_of(self, idempotency_keys: Sequence[str]) -> dict[str, ExecutionId]:
         """Return the executions that these keys name."""
@@ -104,14 +156,17 @@ class QueueManager:
     async def retry(
         self, requests: Sequence[tuple[ExecutionId, str | None]], *, traceparent: str | None = None
     ) -> tuple[list[Retried], Grants]:
-        """Ask again for what these ended executions asked for; each may carry an idempotency key."""
-        row = await self._database.fetchrow(
-            "SELECT * FROM turnstile.retry($1, $2, $3)",
-            [r[0] for r in requests],
-            [r[1] for r in requests],
-            traceparent,
-        )
-        assert row is not None
+        """Ask again for what these ended executions asked for; each may carry an idempotency key.
+
+        Raises Unavailable where another session holds what is needed.
+        """
+        ids, keys = [r[0] for r in requests], [r[1] for r in requests]
+        try:
+            row = await self._bounded(
+                "SELECT * FROM turnstile.retry($3, $4, $5, $1, $2)", ids, keys, traceparent
+            )
+        except asyncpg.LockNotAvailableError as error:
+            raise Unavailable(f"database: {error}; another session holds what a retry needs") from error
         answers = zip(row["retried"], requests, strict=True)
         return [_retried(item, key) for item, (_, key) in answers], grants_of(row)
 
@@ -148,8 +203,9 @@ class QueueManager:
         )
 
     async def _admit_batch(self, admissions: Sequence[Admission]) -> tuple[list[Verdict], Grants]:
-        row = await self._database.fetchrow(
-            "SELECT * FROM turnstile.admit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
+        row = await self._bounded(
+            "SELECT * FROM turnstile.admit("
+            "$3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, in_wait_ms => $1, in_suspect_ids => $2)",
             [a.action_ref for a in admissions],
             [a.parameters_json.decode() for a in admissions],
             [a.concurrency_key for a in admissions],
@@ -163,12 +219,25 @@ class QueueManager:
             [a.metadata_json.decode() for a in admissions],
             [a.traceparent for a in admissions],
         )
-        assert row is not None
         verdicts = [
             _verdict(item, a.action_ref, a.idempotency_key)
             for item, a in zip(row["admitted"], admissions, strict=True)
         ]
         return verdicts, grants_of(row)
+
+    async def _bounded(self, statement: str, *arguments: object) -> asyncpg.Record:
+        """Run a statement that takes how long to wait for locks, and which queues are only to be tried.
+
+        Raises LockNotAvailableError where something else than a queue or an execution is held by others.
+        """
+        suspects: list[QueueId] | None = self._held.suspects()
+        try:
+            row = await self._database.fetchrow(statement, self._wait_ms, suspects, *arguments)
+        except asyncpg.LockNotAvailableError:
+            row = await self._database.fetchrow(statement, self._wait_ms, None, *arguments)
+        assert row is not None
+        self._held.note(row["blocked_queue_ids"] or (), row["free_queue_ids"] or ())
+        return row
 
 
 async def _divided(
@@ -186,7 +255,7 @@ async def _divided(
         part = undecided.pop()
         try:
             decided.append(await decide(part))
-        except REFUSED_BY_DATABASE as error:
+        except _REFUSED as error:
             if len(part) == 1:
                 decided.append(refuse(part[0], error))
             else:
@@ -199,12 +268,9 @@ async def _divided(
     return decided
 
 
-def _unadmitted(_: Admission, error: Exception) -> tuple[list[Verdict], Grants]:
-    refusal = Rejected(code=Code.INVALID_MESSAGE, message=f"the database refuses it: {error}")
-    return [refusal], Grants(granted=[])
-
-
 def _unsettled(completion: tuple[ExecutionId, Attempt], error: Exception) -> Settled:
+    if isinstance(error, asyncpg.LockNotAvailableError):
+        return Settled(decided=1, held=frozenset([completion[0]]))
     return Settled(decided=1, refused={completion: f"the database refuses it: {error}"})
 
 
@@ -279,4 +345,6 @@ def _explanation(item: asyncpg.Record, action_ref: str, idempotency_key: str | N
         )
     if code is Code.QUEUE_FULL:
         return f"action_ref: the queue of {action_ref!r} is full: {detail}; try again later"
-    return f"parameters: {detail}"
+    if code is Code.UNAVAILABLE:
+        return held(action_ref).message
+    return str(detail)

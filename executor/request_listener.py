@@ -13,10 +13,10 @@ from typing import Final
 
 from common.batcher import in_steps
 from common.broker.delivery import Delivery, Outgoing
-from common.broker.topology import EXECUTOR_REQUESTS
+from common.broker.topology import EXECUTOR_REQUESTS, EXECUTOR_RETRY
 from common.crash_points import CrashPoint, reached
 from common.domain.errors import Code, Refusal
-from common.envelopes import dead_letter, reply
+from common.envelopes import dead_letter, delayed_retry, reply, tries_of
 from common.messages import (
     CANCEL_REQUESTED,
     REQUESTED,
@@ -35,7 +35,7 @@ from common.requests import (
 )
 from executor import transitions
 from executor.cancelling import Canceller
-from executor.decisions import Accepted, Admission, Grants, Move, Rejected, Verdict
+from executor.decisions import Accepted, Admission, Grants, Move, Rejected, Verdict, is_held
 from executor.early_cancels import UNKNOWN, EarlyCancels
 from executor.hand_over import HandOver
 from executor.intake import Letter, check_kept
@@ -44,6 +44,8 @@ from executor.queue_manager import QueueManager
 
 logger = logging.getLogger(__name__)
 
+TRIES_MAX: Final = 30
+"""How often a cancel of what another session holds comes back, about a second apart."""
 _CANCEL_BYTES_MAX: Final = 16 * 1024
 _KEYS: Final = frozenset({REQUESTED, CANCEL_REQUESTED, EXECUTOR_REQUESTS})
 
@@ -56,6 +58,8 @@ class Intake:
     letters: list[Letter] = field(default_factory=list)
     admitted: list[tuple[str, Accepted]] = field(default_factory=list)
     moves: list[Move] = field(default_factory=list)
+    aside: list[Delivery] = field(default_factory=list)
+    """Requests whose queue another database session holds: to be decided again before what comes later."""
     grants: Grants = field(default_factory=lambda: Grants(granted=[]))
     left: Sequence[Delivery] = ()
     """What was not decided about: cancels behind admissions, and what the database was out for."""
@@ -80,7 +84,7 @@ class RequestListener:
         self._parameters_bytes_max = parameters_bytes_max
 
     async def decide(self, deliveries: Sequence[Delivery]) -> Intake:
-        """Admit the requests of a batch in order, and leave its cancels; act on those where that is all.
+        """Admit the requests of a batch in order, and leave its cancels where one was admitted.
 
         Two statements are two decisions: what the first one granted is offered whatever comes of the other.
         """
@@ -98,10 +102,11 @@ class RequestListener:
             except Refusal as refusal:
                 _refuse(intake, delivery, refusal.code, refusal.message)
         if admissions:
-            intake.left = [delivery for delivery, _ in cancels]
             await self._admit(intake, admissions)
-        else:
+        if len(intake.aside) == len(admissions):
             await self._cancel(intake, cancels)
+        else:
+            intake.left = [*intake.left, *(delivery for delivery, _ in cancels)]
         reached(CrashPoint.REQUESTS_DECIDED)
         return intake
 
@@ -124,8 +129,11 @@ class RequestListener:
             verdicts, intake.grants = await self._queue_manager.admit([each for _, each in admissions])
         reached(CrashPoint.REQUESTS_ADMITTED)
         for (delivery, admission), verdict in zip(admissions, verdicts, strict=False):
-            _answer(intake, delivery, admission, verdict)
-        intake.left = [*(delivery for delivery, _ in admissions[len(verdicts) :]), *intake.left]
+            if is_held(verdict):
+                intake.aside.append(delivery)
+            else:
+                _answer(intake, delivery, admission, verdict)
+        intake.left = [delivery for delivery, _ in admissions[len(verdicts) :]]
 
     async def _cancel(self, intake: Intake, cancels: Sequence[tuple[Delivery, CancelRequested]]) -> None:
         if not cancels:
@@ -139,6 +147,14 @@ class RequestListener:
             for (delivery, _), is_kept in zip(early, kept, strict=True):
                 if not is_kept:
                     _refuse(intake, delivery, Code.UNKNOWN_EXECUTION, UNKNOWN)
+        for place in sorted(cancelled.held):
+            delivery, _ = cancels[place]
+            if tries_of(delivery) < TRIES_MAX:
+                intake.messages.append(
+                    delayed_retry(delivery, retry_exchange=EXECUTOR_RETRY, app_id="executor")
+                )
+            else:
+                _refuse(intake, delivery, Code.UNAVAILABLE, "another database session holds the execution")
 
 
 def read(delivery: Delivery, parameters_bytes_max: int) -> Admission | CancelRequested:

@@ -13,7 +13,6 @@ from typing import Any, Final
 import uvicorn
 from fastapi import FastAPI
 
-from common.batcher import Batcher
 from common.broker.connection import BrokerTimeouts
 from common.broker.consumer import ConsumerConnection
 from common.broker.outstanding import ByteBounds
@@ -40,6 +39,7 @@ from executor.queue_manager import QueueManager
 from executor.request_listener import RequestListener
 from executor.retention.pruner import Pruner
 from executor.settings import ExecutorSettings
+from executor.submissions import Submissions
 from executor.watchdog import Watchdog
 from executor.webhooks.deliverer import Deliverer
 
@@ -83,7 +83,7 @@ class ExecutorService:
         self._completion_consumer = ConsumerConnection(
             amqp_url, name="executor completion consumer", timeouts=_CONSUMER_TIMEOUTS
         )
-        self._queue_manager = QueueManager(self._database)
+        self._queue_manager = QueueManager(self._database, lock_timeout_seconds=settings.lock_timeout)
         strangers = Publisher(
             amqp_url, name="executor courier", declare=self._declare, timeouts=_COURIER_TIMEOUTS
         )
@@ -104,11 +104,8 @@ class ExecutorService:
         self._drain = Drain(
             settings, self._database, make_room=Pruner(self._database, settings).prune_dead_letters
         )
-        self._submissions: Batcher[Admission, Verdict] = Batcher(
-            self._admit,
-            items_max=settings.batch_max,
-            size_bytes=lambda admission: admission.size_bytes,
-            waiting_bytes_max=_SUBMISSIONS_BYTES_MAX,
+        self._submissions = Submissions(
+            self._admit, items_max=settings.batch_max, waiting_bytes_max=_SUBMISSIONS_BYTES_MAX
         )
         self._operations = Operations(self._database, self._queue_manager, self._hand_over, soon=self._soon)
         self._untold: set[asyncio.Task[None]] = set()

@@ -40,6 +40,12 @@ class ExecutorSettings(RetentionSettings, WebhookSettings, CommonSettings):
         default=10.0, gt=0, description="Not stopped so long after it should have: told again, then ended."
     )
     drain_timeout: Duration = Field(default=10.0, ge=0, description="Longest graceful stop.")
+    lock_timeout: Duration = Field(
+        default=0.5,
+        gt=0,
+        le=60,
+        description="Longest wait for a row that another database session holds; then the others go on.",
+    )
     batch_max: int = Field(default=500, ge=1, le=10_000, description="Most messages in one transaction.")
     database_connections: int = Field(default=6, ge=2, le=100, description="Size of the connection pool.")
 

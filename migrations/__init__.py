@@ -2,9 +2,9 @@
 
 `migrate` may be run by any number of processes at once: an advisory lock lets one through at a time,
 and the rest find nothing left to do. Tables come from the revisions in `versions`, the protocol's
-functions from `common.sql`, all in one transaction.
+functions from `common.sql`, all in one transaction, which gives way to whoever holds a table for long.
 """
 
-from migrations.run import is_current, migrate
+from migrations.run import MigrationBlocked, is_current, migrate
 
-__all__ = ["is_current", "migrate"]
+__all__ = ["MigrationBlocked", "is_current", "migrate"]

@@ -1,19 +1,76 @@
-"""Runs Alembic over asyncpg, under an advisory lock, and installs the protocol."""
+"""Runs Alembic over asyncpg, under an advisory lock, and installs the protocol.
 
-from typing import Final
+A change of a table waits for whoever reads it, and everybody else waits behind the change. So it waits a
+moment, gives way, and tries again: a backup costs the services short pauses, and the migration time.
+"""
 
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import asyncpg
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
+from common.database import CONNECTION_TROUBLE
 from common.database_hosts import DatabaseHosts
+from common.domain.errors import TurnstileError
 from common.statements import SCHEMA, installation_text, protocol_hash
 
+logger = logging.getLogger(__name__)
+
+LOCK_WAIT_SECONDS: Final = 60.0
+_LOCK_TIMEOUT: Final = "2s"
+"""Longer than `deadlock_timeout`: after that time PostgreSQL ends an autovacuum that is in the way."""
+_PAUSE_FIRST_SECONDS: Final = 1.0
+_PAUSE_MAX_SECONDS: Final = 5.0
+_WATCH_SECONDS: Final = 0.2
+_LOCK_NOT_AVAILABLE: Final = "55P03"
 _LOCK_KEY: Final = 0x7475726E  # "turn": one lock for all who migrate this database
 _CONNECT_SECONDS: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocker:
+    """A session that held what the migration needed."""
+
+    pid: int
+    user: str | None
+    application: str | None
+    state: str | None
+    since: datetime | None
+    """The begin of its transaction, as far as we may know it."""
+    query: str | None
+
+    def __str__(self) -> str:
+        """Return it in one line, as a reader of `pg_stat_activity` would name it."""
+        named = f"pid {self.pid} ({self.application or 'no application name'}, user {self.user}"
+        since = "" if self.since is None else f", since {self.since:%Y-%m-%d %H:%M:%S %Z}"
+        query = " ".join((self.query or "").split())[:80]
+        return f"{named}, {self.state or 'state unknown'}{since}: {query})"
+
+
+class MigrationBlocked(TurnstileError):
+    """Other sessions held tables or functions that the migration changes, for as long as it was to wait."""
+
+    def __init__(self, blockers: Sequence[Blocker]) -> None:
+        super().__init__("; ".join(str(blocker) for blocker in blockers) or "they are gone by now")
+        self.blockers = blockers
+
+
+_BLOCKING: Final = """
+SELECT pid, usename, application_name, state, xact_start, query
+FROM pg_stat_activity WHERE pid = ANY (pg_blocking_pids(:pid)) ORDER BY xact_start, pid LIMIT 5
+"""
 
 
 def alembic_config(connection: Connection | None = None) -> Config:
@@ -30,17 +87,79 @@ def engine_of(database_url: str) -> AsyncEngine:
     return create_async_engine("postgresql+asyncpg://", async_creator=hosts.connect)
 
 
-async def migrate(database_url: str) -> None:
-    """Bring the database to the newest schema and protocol. Safe to run from many processes at once."""
+async def migrate(database_url: str, *, lock_wait_seconds: float = LOCK_WAIT_SECONDS) -> None:
+    """Bring the database to the newest schema and protocol. Safe to run from many processes at once.
+
+    Raises MigrationBlocked where other sessions hold what it needs for longer than `lock_wait_seconds`: then
+    nothing was changed.
+    """
+    loop = asyncio.get_running_loop()
+    deadline, pause_seconds = loop.time() + lock_wait_seconds, _PAUSE_FIRST_SECONDS
     engine = engine_of(database_url)
+    blockers: list[Blocker] = []
+    try:
+        while not await _migrate_once(engine, blockers):
+            if loop.time() >= deadline:
+                raise MigrationBlocked(blockers)
+            logger.warning("migration_blocked", extra={"by": [str(blocker) for blocker in blockers]})
+            await asyncio.sleep(pause_seconds)
+            pause_seconds = min(pause_seconds * 2, _PAUSE_MAX_SECONDS)
+    finally:
+        await engine.dispose()
+
+
+async def _migrate_once(engine: AsyncEngine, blockers: list[Blocker]) -> bool:
+    """Return whether it is done; if not, nothing was changed, and `blockers` were in the way."""
     try:
         async with engine.begin() as connection:
             await connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
-            await connection.run_sync(lambda c: command.upgrade(alembic_config(c), "head"))
-            if await _installed_hash(connection) != protocol_hash():
-                await _run_script(connection, installation_text())
+            await connection.execute(text(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'"))
+            async with _watched(engine, connection, blockers):
+                await connection.run_sync(lambda c: command.upgrade(alembic_config(c), "head"))
+                if await _installed_hash(connection) != protocol_hash():
+                    await _run_script(connection, installation_text())
+    except (DBAPIError, asyncpg.PostgresError) as error:
+        if getattr(getattr(error, "orig", error), "sqlstate", None) != _LOCK_NOT_AVAILABLE:
+            raise
+        return False
+    return True
+
+
+@asynccontextmanager
+async def _watched(
+    engine: AsyncEngine, connection: AsyncConnection, blockers: list[Blocker]
+) -> AsyncIterator[None]:
+    """Keep in `blockers` which sessions this one waits for, or waited for last."""
+    pid = (await connection.execute(text("SELECT pg_backend_pid()"))).scalar_one()
+    watching = asyncio.create_task(_watch(engine, pid, blockers), name="migration-blockers")
+    try:
+        yield
     finally:
-        await engine.dispose()
+        watching.cancel()
+        await asyncio.wait({watching})
+
+
+async def _watch(engine: AsyncEngine, pid: int, blockers: list[Blocker]) -> None:
+    # To know who is in the way is a help, and no condition.
+    with suppress(DBAPIError, *CONNECTION_TROUBLE, asyncpg.PostgresError):
+        async with engine.connect() as connection:
+            await connection.execution_options(isolation_level="AUTOCOMMIT")
+            while True:
+                await asyncio.sleep(_WATCH_SECONDS)
+                rows = (await connection.execute(text(_BLOCKING), {"pid": pid})).mappings().all()
+                if rows:
+                    blockers[:] = [_blocker(row) for row in rows]
+
+
+def _blocker(row: Any) -> Blocker:
+    return Blocker(
+        pid=row["pid"],
+        user=row["usename"],
+        application=row["application_name"],
+        state=row["state"],
+        since=row["xact_start"],
+        query=row["query"],
+    )
 
 
 async def is_current(database_url: str) -> bool:

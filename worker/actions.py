@@ -30,6 +30,7 @@ class ActionFields(TypedDict, total=False):
 
     max_concurrent: int | None
     concurrency_key: str | None
+    submitter_keys: bool
     timeout: str | float | None
     ttl: str | float | None
     retry: RetryDefinition | Mapping[str, str | float]

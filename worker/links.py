@@ -84,6 +84,9 @@ class Links:
                 await asyncio.sleep(_PAUSE_MAX_SECONDS / 4)
                 continue
             assert not isinstance(answer, Finished), "an offer is answered by a claim"
+            if answer is Verdict.HELD:
+                await asyncio.sleep(_PAUSE_MAX_SECONDS / 4)
+                continue
             if answer is not Verdict.LEASE_OVER:
                 return answer
             if not await self.lease.next_renewal():
@@ -95,6 +98,9 @@ class Links:
         while True:
             finished = await _until_available(lambda: self._wishes.submit(report), "finish")
             assert isinstance(finished, Finished), "a report is answered by what became of it"
+            if finished.verdict is Verdict.HELD:
+                await asyncio.sleep(_PAUSE_MAX_SECONDS / 4)
+                continue
             if finished.verdict is not Verdict.LEASE_OVER or not await self.lease.next_renewal():
                 return finished
 

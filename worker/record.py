@@ -4,7 +4,7 @@ In: attempts, in batches. Out: a verdict for each. P6 is kept by the statements:
 attempt, and requires a live lease. All may be said again after an unknown outcome.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -39,6 +39,8 @@ class Verdict(StrEnum):
     """Nothing was changed: this worker's lease has to be renewed first."""
     NOT_SERVED = "not_served"
     """This worker does not have the action's code; another one of the pool may."""
+    HELD = "held"
+    """Nothing was changed: another database session holds the execution, for now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,11 +104,15 @@ class Difference:
 
 
 _EXCHANGE: Final = """
-SELECT ARRAY(SELECT f FROM turnstile.finish($1, $5, $6, $7, $8, $9, $10, $11, $12, $13) f) AS finished,
-       ARRAY(SELECT c FROM turnstile.claim($1, $2, $3, $4) c) AS claimed
+SELECT ARRAY(
+           SELECT f FROM turnstile.finish($1, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) f
+       ) AS finished,
+       ARRAY(SELECT c FROM turnstile.claim($1, $2, $3, $4, $14, $15) c) AS claimed
 """
 """In this order: what ran has mostly lower ids than what starts, and others lock executions ascending."""
 _REFUSED: Final = "ReportRefused"
+_LOCK_TIMEOUT_MS: Final = 500
+"""Longest wait for an execution that another database session holds; then the others go on without it."""
 
 
 class Record:
@@ -119,6 +125,7 @@ class Record:
         self._database = database
         self._worker_id = worker_id
         self._served_refs = None if served_refs is None else list(served_refs)
+        self._held: set[ExecutionId] = set()
 
     async def exchange(self, wishes: Sequence[Offer | Report]) -> list[Claim | Verdict | Finished]:
         """Claim offers and report ends in one commit; one answer each, in order.
@@ -127,7 +134,7 @@ class Record:
         failed, with the refusal as its error, and nobody else's is held up.
         """
         try:
-            return await self._exchange_batch(wishes)
+            return await self._exchange_unheld(wishes)
         except REFUSED_BY_DATABASE as error:
             if len(wishes) == 1:
                 (wish,) = wishes
@@ -137,7 +144,22 @@ class Record:
         middle = len(wishes) // 2
         return await self.exchange(wishes[:middle]) + await self.exchange(wishes[middle:])
 
-    async def _exchange_batch(self, wishes: Sequence[Offer | Report]) -> list[Claim | Verdict | Finished]:
+    async def _exchange_unheld(self, wishes: Sequence[Offer | Report]) -> list[Claim | Verdict | Finished]:
+        """Exchange, and leave out what other database sessions hold: until they let go it is only tried."""
+        try:
+            answers = await self._exchange_batch(wishes, self._held)
+        except asyncpg.LockNotAvailableError:
+            answers = await self._exchange_batch(wishes, None)
+        for wish, answer in zip(wishes, answers, strict=True):
+            if Verdict.HELD in (answer, getattr(answer, "verdict", None)):
+                self._held.add(wish.execution_id)
+            else:
+                self._held.discard(wish.execution_id)
+        return answers
+
+    async def _exchange_batch(
+        self, wishes: Sequence[Offer | Report], suspects: Collection[ExecutionId] | None
+    ) -> list[Claim | Verdict | Finished]:
         # Ascending, so that two batches never wait for each other's rows crosswise.
         offers = sorted((w for w in wishes if isinstance(w, Offer)), key=lambda w: w.execution_id)
         reports = sorted((w for w in wishes if isinstance(w, Report)), key=lambda w: w.execution_id)
@@ -156,6 +178,8 @@ class Record:
             [r.log for r in reports],
             [r.retry_delay_seconds for r in reports],
             [r.log_start for r in reports],
+            _LOCK_TIMEOUT_MS,
+            None if suspects is None else list(suspects),
         )
         assert row is not None
         claims = {(c["execution_id"], c["attempt"]): c for c in row["claimed"]}

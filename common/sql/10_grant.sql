@@ -7,10 +7,14 @@
 --
 -- Keeps P1 (slots are counted from rows), P2 (heads in ticket order), P9 (only the queues named).
 -- At most 1,000 per queue and call; queues that could take more come back in `more_queue_ids`.
+-- Of `in_suspect_ids` (null: all) those are left out, and come back in `stuck_queue_ids`, of which another session
+-- holds an execution that would start: a later one must not start before it.
 CREATE FUNCTION turnstile.grant_locked(
     in_queue_ids bigint[],
+    in_suspect_ids bigint[] DEFAULT '{}',
     OUT granted turnstile.granted[],
-    OUT more_queue_ids bigint[]
+    OUT more_queue_ids bigint[],
+    OUT stuck_queue_ids bigint[]
 )
 LANGUAGE plpgsql
 SET search_path = public, pg_temp
@@ -27,6 +31,10 @@ BEGIN
     -- empty, an index with the ticket in second place looks as good as the ticket's own.
     IF NOT EXISTS (SELECT FROM action_queue q WHERE q.id = ANY (in_queue_ids) AND NOT q.paused AND q.depth > 0) THEN
         RETURN;
+    END IF;
+    IF in_suspect_ids IS NULL OR in_suspect_ids && in_queue_ids THEN
+        stuck_queue_ids := turnstile.stuck_queues(in_queue_ids, in_suspect_ids);
+        in_queue_ids := ARRAY(SELECT q.id FROM unnest(in_queue_ids) q(id) WHERE q.id <> ALL (stuck_queue_ids));
     END IF;
 
     WITH
@@ -100,19 +108,67 @@ BEGIN
 END
 $$;
 
--- grant_slots: lock the queues, then grant. For limit changes and the watchdog.
+-- stuck_queues: those of these queues of which another session holds an execution that `grant_locked` would start.
+-- The caller holds the queues locked.
+CREATE FUNCTION turnstile.stuck_queues(in_queue_ids bigint[], in_suspect_ids bigint[])
+RETURNS bigint[]
+LANGUAGE plpgsql
+SET search_path = public, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+AS $$
+DECLARE
+    head_ids bigint[];
+    queue_ids bigint[];
+    free_ids bigint[];
+BEGIN
+    SELECT array_agg(w.execution_id), array_agg(q.id) INTO head_ids, queue_ids
+    FROM action_queue q
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS slots FROM slot s WHERE s.queue_id = q.id AND q.max_concurrent IS NOT NULL
+    ) held
+    CROSS JOIN LATERAL (
+        SELECT line.execution_id FROM waiting line
+        WHERE line.queue_id = q.id AND line.execution_id >= q.head_id
+        ORDER BY line.execution_id
+        LIMIT greatest(least(q.depth, 1000, coalesce(q.max_concurrent - held.slots, 1000)), 0)
+    ) w
+    WHERE q.id = ANY (in_queue_ids) AND (in_suspect_ids IS NULL OR q.id = ANY (in_suspect_ids))
+      AND NOT q.paused AND q.depth > 0;
+    free_ids := ARRAY(
+        SELECT e.id FROM execution e WHERE e.id = ANY (head_ids) ORDER BY e.id FOR NO KEY UPDATE SKIP LOCKED);
+    RETURN ARRAY(
+        SELECT DISTINCT h.queue_id FROM unnest(head_ids, queue_ids) h(id, queue_id)
+        WHERE h.id NOT IN (SELECT f.id FROM unnest(free_ids) f(id)));
+END
+$$;
+
+-- grant_slots: lock the queues, then grant. For limit changes and the watchdog. `blocked_queue_ids` are held by other
+-- sessions, `free_queue_ids` are suspects that are not (see `lock_queues`).
 CREATE FUNCTION turnstile.grant_slots(
     in_queue_ids bigint[],
+    in_wait_ms integer DEFAULT NULL,
+    in_suspect_ids bigint[] DEFAULT '{}',
     OUT granted turnstile.granted[],
-    OUT more_queue_ids bigint[]
+    OUT more_queue_ids bigint[],
+    OUT blocked_queue_ids bigint[],
+    OUT free_queue_ids bigint[]
 )
 LANGUAGE plpgsql
 SET search_path = public, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 AS $$
+DECLARE
+    stuck_ids bigint[];
 BEGIN
-    PERFORM 1 FROM action_queue q WHERE q.id = ANY (in_queue_ids) ORDER BY q.id FOR NO KEY UPDATE;
-    SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids FROM turnstile.grant_locked(in_queue_ids) g;
+    blocked_queue_ids := turnstile.lock_queues(in_queue_ids, in_wait_ms, in_suspect_ids);
+    SELECT g.granted, g.more_queue_ids, g.stuck_queue_ids INTO granted, more_queue_ids, stuck_ids
+    FROM turnstile.grant_locked(
+        ARRAY(SELECT q.id FROM unnest(in_queue_ids) q(id) WHERE q.id <> ALL (blocked_queue_ids)), in_suspect_ids) g;
+    blocked_queue_ids := blocked_queue_ids || coalesce(stuck_ids, '{}');
+    free_queue_ids := turnstile.free_suspects(in_suspect_ids, in_queue_ids, blocked_queue_ids);
 END
 $$;

@@ -3,6 +3,10 @@
 -- Tickets (execution ids) are drawn after the queue rows are locked, so ticket order, commit order and
 -- arrival order are one (P2). The same request twice, by idempotency key or by delivery, is one
 -- execution (P5: a redelivery after a crash is harmless). Returns one row per request, in order.
+--
+-- A request whose queue another session holds for longer than `in_wait_ms` comes back as 'unavailable' (see
+-- `lock_queues`), and with it all of the same queue: none passes an earlier one. `blocked_queue_ids` are such queues,
+-- `free_queue_ids` those of `in_suspect_ids` that are none.
 CREATE FUNCTION turnstile.admit(
     in_action_refs text[],
     in_parameters jsonb[],
@@ -17,9 +21,13 @@ CREATE FUNCTION turnstile.admit(
     in_metadata jsonb[],
     in_traceparents text[],
     in_retry_ofs bigint[] DEFAULT NULL,
+    in_wait_ms integer DEFAULT NULL,
+    in_suspect_ids bigint[] DEFAULT '{}',
     OUT admitted turnstile.admitted[],
     OUT granted turnstile.granted[],
-    OUT more_queue_ids bigint[]
+    OUT more_queue_ids bigint[],
+    OUT blocked_queue_ids bigint[],
+    OUT free_queue_ids bigint[]
 )
 LANGUAGE plpgsql
 SET search_path = public, pg_temp
@@ -32,41 +40,63 @@ DECLARE
     keys text[];
     codes text[];
     details text[];
+    lacking_ids bigint[];
     queue_ids bigint[];
-    locked_count bigint;
+    stuck_ids bigint[];
     tickets bigint[];
     admitted_at timestamptz;
+    was_pruned boolean;
 BEGIN
     -- 1. Name the action and the queue of each request.
     SELECT array_agg(a.id ORDER BY r.ord),
            array_agg(k.key ORDER BY r.ord),
            array_agg(CASE WHEN a.id IS NULL THEN 'unknown_action'
-                          WHEN k.key IS NULL OR length(k.key) > 512 THEN 'invalid_parameters' END ORDER BY r.ord),
+                          WHEN k.key IS NULL OR length(k.key) > 512 OR f.detail IS NOT NULL THEN 'invalid_parameters'
+                     END ORDER BY r.ord),
            array_agg(CASE WHEN a.id IS NULL THEN r.ref
-                          WHEN k.key IS NULL THEN 'no value at concurrency key ' || a.concurrency_key
-                          WHEN length(k.key) > 512 THEN 'concurrency key longer than 512 characters' END ORDER BY r.ord)
+                          WHEN f.detail IS NOT NULL THEN f.detail
+                          WHEN k.key IS NULL THEN 'parameters: no value at concurrency key ' || a.concurrency_key
+                          WHEN length(k.key) > 512 THEN 'parameters: concurrency key longer than 512 characters'
+                     END ORDER BY r.ord)
     INTO action_ids, keys, codes, details
-    FROM unnest(in_action_refs, in_parameters, in_concurrency_keys) WITH ORDINALITY r(ref, parameters, key, ord)
+    FROM unnest(in_action_refs, in_parameters, in_concurrency_keys, in_retry_ofs)
+         WITH ORDINALITY r(ref, parameters, key, retry_of, ord)
     LEFT JOIN action a ON a.ref = ANY (ARRAY[r.ref]) AND a.deleted_at IS NULL
     CROSS JOIN LATERAL (
         SELECT CASE WHEN r.key IS NOT NULL THEN r.key
                     WHEN a.concurrency_key_path IS NULL THEN ''
                     ELSE r.parameters #>> a.concurrency_key_path END
-    ) k(key);
+    ) k(key)
+    -- Each key has the action's whole limit: who chooses keys freely has no limit (P1). A retry repeats the key
+    -- that was accepted once.
+    CROSS JOIN LATERAL (
+        SELECT CASE WHEN r.key IS NULL OR a.submitter_keys OR r.retry_of IS NOT NULL THEN NULL
+                    WHEN a.concurrency_key_path IS NULL THEN
+                        'concurrency_key: the action has no keys; leave it out, or set submitter_keys in the action'
+                    WHEN r.parameters #>> a.concurrency_key_path IS DISTINCT FROM r.key THEN
+                        format('concurrency_key: is not the value at %s in the parameters; leave it out, or set'
+                               ' submitter_keys in the action', a.concurrency_key) END
+    ) f(detail);
 
     -- 2. Queues that do not exist yet. A limit change writes the action's row before its queues' rows:
     --    waiting for that row here means that a new queue is born with the new limit.
-    IF EXISTS (
-        SELECT FROM unnest(action_ids, keys, codes) r(action_id, key, code)
+    lacking_ids := ARRAY(
+        SELECT DISTINCT r.action_id FROM unnest(action_ids, keys, codes) r(action_id, key, code)
         WHERE r.code IS NULL AND (
-            SELECT q.id FROM action_queue q WHERE q.action_id = r.action_id AND q.concurrency_key = r.key) IS NULL
-    ) THEN
-        PERFORM 1 FROM action a WHERE a.id = ANY (action_ids) ORDER BY a.id FOR SHARE;
+            SELECT q.id FROM action_queue q WHERE q.action_id = r.action_id AND q.concurrency_key = r.key) IS NULL);
+    IF cardinality(lacking_ids) > 0 THEN
+        IF in_wait_ms IS NOT NULL AND in_suspect_ids IS NULL THEN
+            lacking_ids := ARRAY(
+                SELECT a.id FROM action a WHERE a.id = ANY (lacking_ids) ORDER BY a.id FOR SHARE SKIP LOCKED);
+        ELSE
+            PERFORM set_config('lock_timeout', in_wait_ms || 'ms', true) WHERE in_wait_ms IS NOT NULL;
+            PERFORM 1 FROM action a WHERE a.id = ANY (lacking_ids) ORDER BY a.id FOR SHARE;
+        END IF;
         INSERT INTO action_queue (action_id, concurrency_key, max_concurrent, paused)
         SELECT DISTINCT a.id, r.key, a.max_concurrent, a.paused
         FROM unnest(action_ids, keys, codes) r(action_id, key, code)
         JOIN action a ON a.id = ANY (ARRAY[r.action_id])
-        WHERE r.code IS NULL AND (
+        WHERE r.code IS NULL AND a.id = ANY (lacking_ids) AND (
             SELECT q.id FROM action_queue q WHERE q.action_id = r.action_id AND q.concurrency_key = r.key) IS NULL
         ORDER BY a.id, r.key
         ON CONFLICT (action_id, concurrency_key) DO NOTHING;
@@ -77,20 +107,25 @@ BEGIN
                SELECT q.id FROM action_queue q WHERE q.action_id = r.action_id AND q.concurrency_key = r.key
            ) END ORDER BY r.ord) INTO queue_ids
     FROM unnest(action_ids, keys, codes) WITH ORDINALITY r(action_id, key, code, ord);
-    PERFORM 1 FROM action_queue q WHERE q.id = ANY (queue_ids) ORDER BY q.id FOR NO KEY UPDATE;
-    GET DIAGNOSTICS locked_count = ROW_COUNT;
+    blocked_queue_ids := turnstile.lock_queues(queue_ids, in_wait_ms, in_suspect_ids);
     tickets := ARRAY(SELECT nextval('execution_id_seq') FROM generate_series(1, cardinality(in_action_refs)));
     admitted_at := clock_timestamp();
-
-    -- A queue that was deleted as idle since step 2 (see delete_idle_queues) is created when all this is said again:
-    -- whoever calls does so, as after a deadlock. To create it here could become one, with these locks held.
-    IF locked_count < (
-        SELECT count(DISTINCT coalesce(r.queue_id, 0)) FILTER (WHERE r.code IS NULL)
-        FROM unnest(queue_ids, codes) r(queue_id, code)
-    ) THEN
+    -- A queue that was deleted as idle since step 2 (see delete_idle_queues) is created when the statement is
+    -- repeated: the caller does so, as after a deadlock. To create it here, with these locks held, could become one.
+    IF (SELECT count(*) FROM action_queue q WHERE q.id = ANY (queue_ids))
+       < (SELECT count(DISTINCT q.id) FROM unnest(queue_ids) q(id))
+       OR (in_wait_ms IS NULL OR in_suspect_ids IS NOT NULL) AND EXISTS (
+           SELECT FROM unnest(queue_ids, codes) r(queue_id, code) WHERE r.code IS NULL AND r.queue_id IS NULL)
+    THEN
         RAISE EXCEPTION 'a queue was deleted as idle before it was locked'
-            USING ERRCODE = 'serialization_failure', HINT = 'Say it again.';
+            USING ERRCODE = 'serialization_failure', HINT = 'Repeat the statement.';
     END IF;
+
+    -- A queue that is not there could not be created: another session holds its action's row.
+    SELECT array_agg(CASE WHEN r.code IS NULL AND (r.queue_id IS NULL OR r.queue_id = ANY (blocked_queue_ids))
+                          THEN 'unavailable' ELSE r.code END ORDER BY r.ord)
+    INTO codes
+    FROM unnest(queue_ids, codes) WITH ORDINALITY r(queue_id, code, ord);
 
     -- An action that was deleted while we waited for its lines takes nothing any more.
     IF EXISTS (SELECT FROM action a WHERE a.id = ANY (action_ids) AND a.deleted_at IS NOT NULL) THEN
@@ -201,18 +236,24 @@ BEGIN
     WHERE q.id = ANY (ARRAY[n.queue_id]);
 
     -- 6. Grant what is free, in the same transaction.
-    SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids
-    FROM turnstile.grant_locked(ARRAY(SELECT DISTINCT q FROM unnest(queue_ids) q WHERE q IS NOT NULL)) g;
+    SELECT g.granted, g.more_queue_ids, g.stuck_queue_ids INTO granted, more_queue_ids, stuck_ids
+    FROM turnstile.grant_locked(
+        ARRAY(SELECT DISTINCT q.id FROM unnest(queue_ids) q(id)
+              WHERE q.id IS NOT NULL AND q.id <> ALL (blocked_queue_ids)),
+        in_suspect_ids) g;
+    blocked_queue_ids := blocked_queue_ids || coalesce(stuck_ids, '{}');
+    free_queue_ids := turnstile.free_suspects(in_suspect_ids, queue_ids, blocked_queue_ids);
 
     -- 7. Say what became of each. Newcomers stand at the tail, so a place is the depth less those behind. What is
     --    in the record already stays accepted, though a newcomer would be refused: its action may be gone since.
     SELECT array_agg(
         ROW(
-            CASE WHEN e.id IS NULL THEN coalesce(r.code, 'queue_full')
+            CASE WHEN e.id IS NULL THEN r.code
                  WHEN e.id <> tickets[r.ord] AND e.request_hash <> r.request_hash THEN 'idempotency_conflict' END,
             CASE WHEN e.id IS NULL THEN r.detail END, e.id, e.status, e.queue_position, e.id <> tickets[r.ord]
-        )::turnstile.admitted ORDER BY r.ord)
-    INTO admitted
+        )::turnstile.admitted ORDER BY r.ord),
+        coalesce(bool_or(e.id IS NULL AND r.code IS NULL), false)
+    INTO admitted, was_pruned
     FROM unnest(codes, details, in_idempotency_keys, in_delivery_keys, in_request_hashes)
          WITH ORDINALITY r(code, detail, idempotency_key, delivery_key, request_hash, ord)
     LEFT JOIN (
@@ -241,5 +282,12 @@ BEGIN
         -- The queue of a known one that has ended may be deleted.
         LEFT JOIN action_queue q ON q.id = ANY (ARRAY[f.queue_id])
     ) e ON e.ord = r.ord;
+
+    -- Its key was known to the insert and pruned before this look: undone as a whole, it is taken in as new. The
+    -- callers repeat what could not be serialised.
+    IF was_pruned THEN
+        RAISE EXCEPTION 'an execution was pruned while its key was admitted again'
+            USING ERRCODE = 'serialization_failure';
+    END IF;
 END
 $$;

@@ -6,9 +6,12 @@
 --
 -- Verdicts: 'claimed', 'stale' (do not run, acknowledge), 'unknown' (no such execution yet),
 -- 'lease_over' (renew first; nothing was claimed), 'not_served' (a python action whose code this worker does
--- not have: it is not among `in_served_refs` and names no entrypoint; null: this worker has everything).
+-- not have: it is not among `in_served_refs` and names no entrypoint; null: this worker has everything), 'held' (another
+-- session holds the execution: later). With `in_wait_ms` no lock is waited for longer than that: the statement
+-- fails, and is to be asked again with `in_suspect_ids` null; those are not waited for at all (null: none is).
 CREATE FUNCTION turnstile.claim(
-    in_worker_id text, in_execution_ids bigint[], in_attempts integer[], in_served_refs text[] DEFAULT NULL
+    in_worker_id text, in_execution_ids bigint[], in_attempts integer[], in_served_refs text[] DEFAULT NULL,
+    in_wait_ms integer DEFAULT NULL, in_suspect_ids bigint[] DEFAULT '{}'
 )
 RETURNS SETOF turnstile.claimed
 LANGUAGE plpgsql
@@ -20,7 +23,11 @@ SET jit = off
 AS $$
 DECLARE
     claimed_now timestamptz := clock_timestamp();
+    held_ids bigint[] := '{}';
 BEGIN
+    IF in_wait_ms IS NOT NULL THEN
+        PERFORM set_config('lock_timeout', in_wait_ms || 'ms', true);
+    END IF;
     -- Shared until the commit: whoever takes this worker's lease away waits for that, or comes first.
     PERFORM 1 FROM worker w
     WHERE w.id = in_worker_id AND w.lost_at IS NULL AND w.lease_expires_at > claimed_now
@@ -35,12 +42,15 @@ BEGIN
         RETURN;
     END IF;
 
+    IF in_suspect_ids IS NULL OR in_suspect_ids && in_execution_ids THEN
+        held_ids := turnstile.held_executions(in_execution_ids, in_suspect_ids);
+    END IF;
     WITH moved AS (
         UPDATE execution e
         SET status = 'running', worker_id = in_worker_id, started_at = claimed_now
         FROM unnest(in_execution_ids, in_attempts) c(id, attempt)
         WHERE e.id = ANY (ARRAY[c.id]) AND e.attempt = c.attempt AND e.status = ANY (:sources_of_claim)
-          AND (e.expires_at IS NULL OR e.expires_at > claimed_now)
+          AND c.id <> ALL (held_ids) AND (e.expires_at IS NULL OR e.expires_at > claimed_now)
           AND (in_served_refs IS NULL OR EXISTS (
               SELECT FROM action a WHERE a.id = ANY (ARRAY[e.action_id])
               AND (a.runner <> 'python' OR a.entrypoint IS NOT NULL OR a.ref = ANY (in_served_refs))))
@@ -53,7 +63,8 @@ BEGIN
 
     RETURN QUERY
     SELECT c.id, c.attempt,
-           CASE WHEN e.id IS NULL OR e.attempt < c.attempt THEN 'unknown'
+           CASE WHEN c.id = ANY (held_ids) THEN 'held'
+                WHEN e.id IS NULL OR e.attempt < c.attempt THEN 'unknown'
                 WHEN e.status = 'running' AND e.attempt = c.attempt AND e.worker_id = in_worker_id THEN 'claimed'
                 WHEN e.status = ANY (:sources_of_claim) AND e.attempt = c.attempt
                      AND (e.expires_at IS NULL OR e.expires_at > claimed_now) THEN 'not_served'

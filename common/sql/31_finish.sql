@@ -5,7 +5,8 @@
 -- to wait for its retry, unless it was asked to stop or its time to live leaves no room for one.
 --
 -- `in_logs` is what is left of each log behind `append_logs`: `in_log_starts` says how many characters came before.
--- Verdicts: 'applied'; 'already' (said before by this worker; tell it again); 'stale'; 'lease_over'.
+-- Verdicts: 'applied'; 'already' (said before by this worker; tell it again); 'stale'; 'lease_over'; 'held' (as in
+-- claim, like `in_wait_ms` and `in_suspect_ids`).
 CREATE FUNCTION turnstile.finish(
     in_worker_id text,
     in_execution_ids bigint[],
@@ -16,7 +17,9 @@ CREATE FUNCTION turnstile.finish(
     in_error_messages text[],
     in_logs text[],
     in_retry_delay_seconds double precision[],
-    in_log_starts bigint[] DEFAULT NULL
+    in_log_starts bigint[] DEFAULT NULL,
+    in_wait_ms integer DEFAULT NULL,
+    in_suspect_ids bigint[] DEFAULT '{}'
 )
 RETURNS SETOF turnstile.finished
 LANGUAGE plpgsql
@@ -30,12 +33,19 @@ DECLARE
     finished_now timestamptz := clock_timestamp();
     applied_ids bigint[];
     lease_live boolean;
+    held_ids bigint[] := '{}';
 BEGIN
+    IF in_wait_ms IS NOT NULL THEN
+        PERFORM set_config('lock_timeout', in_wait_ms || 'ms', true);
+    END IF;
     -- Shared until the commit, as in claim.
     PERFORM 1 FROM worker w
     WHERE w.id = in_worker_id AND w.lost_at IS NULL AND w.lease_expires_at > finished_now
     FOR KEY SHARE;
     lease_live := FOUND;
+    IF in_suspect_ids IS NULL OR in_suspect_ids && in_execution_ids THEN
+        held_ids := turnstile.held_executions(in_execution_ids, in_suspect_ids);
+    END IF;
 
     WITH report AS (
         -- Within ten years, whoever asks for the wait: beyond the calendar of its readers nothing could be shown.
@@ -62,7 +72,7 @@ BEGIN
             failures = e.failures + (r.status = 'failed')::integer
         FROM report r
         WHERE lease_live AND e.id = ANY (ARRAY[r.id]) AND e.attempt = r.attempt AND e.worker_id = in_worker_id
-          AND e.status = ANY (:sources_of_complete)
+          AND e.status = ANY (:sources_of_complete) AND r.id <> ALL (held_ids)
         RETURNING e.id, e.attempt, e.queue_id, e.status, e.run_at, r.status AS reported,
                   r.error_type, r.error_message, r.log, r.log_start
     ),
@@ -87,7 +97,8 @@ BEGIN
 
     RETURN QUERY
     SELECT r.id, r.attempt,
-           CASE WHEN r.id = ANY (applied_ids) THEN 'applied'
+           CASE WHEN r.id = ANY (held_ids) THEN 'held'
+                WHEN r.id = ANY (applied_ids) THEN 'applied'
                 -- What this worker said and what the record holds are the same: not an end by somebody else.
                 WHEN e.attempt = r.attempt AND e.worker_id = in_worker_id
                      AND (e.status::text = r.status OR e.status = 'delayed' AND r.delay IS NOT NULL) THEN 'already'

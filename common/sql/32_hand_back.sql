@@ -72,12 +72,14 @@ BEGIN
 END
 $$;
 
--- hand_back: a draining worker gives back what it could not finish. Returns what stands in line again.
+-- hand_back: a draining worker gives back what it could not finish. Returns what stands in line again. What another
+-- session holds fails soon, and the worker repeats it.
 CREATE FUNCTION turnstile.hand_back(in_worker_id text, in_execution_ids bigint[], in_attempts integer[])
 RETURNS SETOF turnstile.moved
 LANGUAGE plpgsql
 SECURITY DEFINER
 SET search_path = public, pg_temp
+SET lock_timeout = '500ms'
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET jit = off

@@ -1,18 +1,51 @@
+-- blocked_slots: which of these executions cannot be settled now: their queue is in `in_blocked_queue_ids`, or another
+-- session holds their slot; then their queue comes back too. The caller holds the other queues locked.
+CREATE FUNCTION turnstile.blocked_slots(
+    in_execution_ids bigint[], in_blocked_queue_ids bigint[], OUT blocked_ids bigint[], OUT queue_ids bigint[]
+)
+LANGUAGE plpgsql
+SET search_path = public, pg_temp
+SET enable_seqscan = off
+SET jit = off
+AS $$
+DECLARE
+    free_ids bigint[];
+BEGIN
+    free_ids := ARRAY(
+        SELECT s.execution_id FROM slot s
+        WHERE s.execution_id = ANY (in_execution_ids) AND s.queue_id <> ALL (in_blocked_queue_ids)
+        ORDER BY s.execution_id FOR UPDATE SKIP LOCKED);
+    SELECT coalesce(array_agg(e.id), '{}'),
+           coalesce(array_agg(DISTINCT e.queue_id) FILTER (WHERE e.queue_id <> ALL (in_blocked_queue_ids)), '{}')
+    INTO blocked_ids, queue_ids
+    FROM unnest(in_execution_ids) c(id)
+    JOIN execution e ON e.id = ANY (ARRAY[c.id])
+    WHERE e.queue_id = ANY (in_blocked_queue_ids)
+       OR (e.id <> ALL (free_ids) AND (SELECT s.execution_id FROM slot s WHERE s.execution_id = e.id) IS NOT NULL);
+END
+$$;
+
 -- settle: free the slots of finished attempts, once each, and grant them on.
 --
 -- Keeps P4: however often, late or early a completion comes, it deletes the slot row of that very
 -- attempt, or nothing. A completion whose finish is not committed yet comes back in `early_ids`,
--- one for an execution that the record does not know in `unknown_ids`: neither may be acknowledged away.
+-- one for an execution that the record does not know in `unknown_ids`: neither may be acknowledged away. Nor may one
+-- in `blocked_ids`: another session holds its queue or its slot for longer than `in_wait_ms` (see `lock_queues`).
 CREATE FUNCTION turnstile.settle(
     in_execution_ids bigint[],
     in_attempts integer[],
+    in_wait_ms integer DEFAULT NULL,
+    in_suspect_ids bigint[] DEFAULT '{}',
     OUT settled_count integer,
     OUT early_ids bigint[],
     OUT unknown_ids bigint[],
     OUT granted turnstile.granted[],
     OUT more_queue_ids bigint[],
     OUT settled_ids bigint[],
-    OUT callback_count integer
+    OUT callback_count integer,
+    OUT blocked_ids bigint[],
+    OUT blocked_queue_ids bigint[],
+    OUT free_queue_ids bigint[]
 )
 LANGUAGE plpgsql
 SET search_path = public, pg_temp
@@ -23,10 +56,20 @@ AS $$
 DECLARE
     queue_ids bigint[];
     called_ids bigint[];
+    stuck_ids bigint[];
     settled_at timestamptz;
 BEGIN
     queue_ids := ARRAY(SELECT DISTINCT e.queue_id FROM execution e WHERE e.id = ANY (in_execution_ids));
-    PERFORM 1 FROM action_queue q WHERE q.id = ANY (queue_ids) ORDER BY q.id FOR NO KEY UPDATE;
+    blocked_queue_ids := turnstile.lock_queues(queue_ids, in_wait_ms, in_suspect_ids);
+    IF in_suspect_ids IS NULL OR in_suspect_ids && queue_ids THEN
+        queue_ids := ARRAY(SELECT q.id FROM unnest(queue_ids) q(id) WHERE q.id <> ALL (blocked_queue_ids));
+        SELECT s.blocked_ids, blocked_queue_ids || s.queue_ids INTO blocked_ids, blocked_queue_ids
+        FROM turnstile.blocked_slots(in_execution_ids, blocked_queue_ids) s;
+        SELECT coalesce(array_agg(c.id), '{}'), coalesce(array_agg(c.attempt), '{}')
+        INTO in_execution_ids, in_attempts
+        FROM unnest(in_execution_ids, in_attempts) c(id, attempt) WHERE c.id <> ALL (blocked_ids);
+        free_queue_ids := turnstile.free_suspects(in_suspect_ids, queue_ids, '{}');
+    END IF;
     settled_at := clock_timestamp();
 
     WITH freed AS (
@@ -76,6 +119,9 @@ BEGIN
         WHERE e.id IS NULL OR (c.attempt > e.attempt AND e.completed_at IS NULL) OR s.execution_id IS NOT NULL;
     END IF;
 
-    SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids FROM turnstile.grant_locked(queue_ids) g;
+    SELECT g.granted, g.more_queue_ids, g.stuck_queue_ids INTO granted, more_queue_ids, stuck_ids
+    FROM turnstile.grant_locked(queue_ids, in_suspect_ids) g;
+    blocked_queue_ids := blocked_queue_ids || coalesce(stuck_ids, '{}');
+    free_queue_ids := ARRAY(SELECT f.id FROM unnest(free_queue_ids) f(id) WHERE f.id <> ALL (blocked_queue_ids));
 END
 $$;

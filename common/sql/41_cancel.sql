@@ -54,3 +54,57 @@ BEGIN
     LEFT JOIN action a ON a.id = ANY (ARRAY[e.action_id]);
 END
 $$;
+
+-- cancel_unless_held: cancel, except what another session holds for longer than `in_wait_ms`: the execution, or its
+-- queue (see `lock_queues`). That comes back in `blocked_ids`.
+CREATE FUNCTION turnstile.cancel_unless_held(
+    in_execution_ids bigint[],
+    in_reasons text[],
+    in_wait_ms integer,
+    in_suspect_ids bigint[],
+    OUT moves turnstile.moved[],
+    OUT blocked_ids bigint[],
+    OUT blocked_queue_ids bigint[],
+    OUT free_queue_ids bigint[]
+)
+LANGUAGE plpgsql
+SET search_path = public, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET jit = off
+AS $$
+DECLARE
+    queue_ids bigint[] := ARRAY(
+        SELECT DISTINCT e.queue_id FROM execution e WHERE e.id = ANY (in_execution_ids));
+    held_ids bigint[] := '{}';
+BEGIN
+    blocked_queue_ids := turnstile.lock_queues(queue_ids, in_wait_ms, in_suspect_ids);
+    -- What is only tried is locked last: it waits for nobody.
+    PERFORM 1 FROM execution e
+    WHERE e.id = ANY (in_execution_ids) AND e.queue_id <> ALL (coalesce(in_suspect_ids, queue_ids))
+    ORDER BY e.id FOR NO KEY UPDATE;
+    IF in_suspect_ids IS NULL OR in_suspect_ids && queue_ids THEN
+        WITH free AS MATERIALIZED (
+            SELECT e.id FROM execution e
+            WHERE e.id = ANY (in_execution_ids) AND e.queue_id <> ALL (blocked_queue_ids)
+              AND (in_suspect_ids IS NULL OR e.queue_id = ANY (in_suspect_ids))
+            ORDER BY e.id FOR NO KEY UPDATE SKIP LOCKED
+        )
+        SELECT array_agg(e.id), blocked_queue_ids || coalesce(array_agg(DISTINCT e.queue_id), '{}')
+        INTO held_ids, blocked_queue_ids
+        FROM execution e
+        WHERE e.id = ANY (in_execution_ids) AND e.id NOT IN (SELECT f.id FROM free f)
+          AND (in_suspect_ids IS NULL OR e.queue_id = ANY (in_suspect_ids));
+    END IF;
+    blocked_ids := coalesce(held_ids, '{}');
+    free_queue_ids := turnstile.free_suspects(in_suspect_ids, queue_ids, blocked_queue_ids);
+    moves := ARRAY(
+        SELECT m::turnstile.moved
+        FROM turnstile.cancel(
+            ARRAY(SELECT c.id FROM unnest(in_execution_ids) WITH ORDINALITY c(id, ord)
+                  WHERE c.id <> ALL (blocked_ids) ORDER BY c.ord),
+            ARRAY(SELECT c.reason FROM unnest(in_execution_ids, in_reasons) WITH ORDINALITY c(id, reason, ord)
+                  WHERE c.id <> ALL (blocked_ids) ORDER BY c.ord)
+        ) m);
+END
+$$;

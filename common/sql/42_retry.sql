@@ -10,9 +10,13 @@ CREATE FUNCTION turnstile.retry(
     in_execution_ids bigint[],
     in_idempotency_keys text[],
     in_traceparent text,
+    in_wait_ms integer DEFAULT NULL,
+    in_suspect_ids bigint[] DEFAULT '{}',
     OUT retried turnstile.retried[],
     OUT granted turnstile.granted[],
-    OUT more_queue_ids bigint[]
+    OUT more_queue_ids bigint[],
+    OUT blocked_queue_ids bigint[],
+    OUT free_queue_ids bigint[]
 )
 LANGUAGE plpgsql
 SET search_path = public, pg_temp
@@ -42,13 +46,14 @@ BEGIN
     FROM (SELECT s.* FROM asked s WHERE s.completed_at IS NOT NULL ORDER BY s.ord) r;
 
     IF ended.ids IS NOT NULL THEN
-        SELECT m.admitted, m.granted, m.more_queue_ids INTO answers, granted, more_queue_ids
+        SELECT m.admitted, m.granted, m.more_queue_ids, m.blocked_queue_ids, m.free_queue_ids
+        INTO answers, granted, more_queue_ids, blocked_queue_ids, free_queue_ids
         FROM turnstile.admit(
             ended.refs, ended.parameters, ended.concurrency_keys, ended.idempotency_keys,
             array_fill(NULL::uuid, ARRAY[cardinality(ended.ids)]), ended.request_hashes,
             array_fill(NULL::timestamptz, ARRAY[cardinality(ended.ids)]), ended.timeouts,
             array_fill(NULL::double precision, ARRAY[cardinality(ended.ids)]),
-            ended.callback_urls, ended.metadata, ended.traceparents, ended.ids
+            ended.callback_urls, ended.metadata, ended.traceparents, ended.ids, in_wait_ms, in_suspect_ids
         ) m;
     END IF;
 

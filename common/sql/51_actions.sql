@@ -10,7 +10,8 @@ AS $$
     SELECT jsonb_object_agg(
         regexp_replace(regexp_replace(f.column_name, '^retry_', 'retry.'), '_seconds$', ''), f.value)
     FROM jsonb_each(to_jsonb(in_action)) f(column_name, value)
-    WHERE f.column_name NOT IN ('id', 'ref', 'concurrency_key_path', 'created_at', 'updated_at', 'deleted_at')
+    WHERE f.column_name NOT IN ('id', 'ref', 'concurrency_key_path', 'created_at', 'updated_at', 'deleted_at',
+                                'rollout_from_key', 'rollout_held_ids')
 $$;
 
 -- note_change: who changed an action and how, in the transaction of the change. `{}` stands for an action that
@@ -40,10 +41,10 @@ AS $$
 $$;
 
 -- store_actions: let actions be as these definitions say, all of them or only those that are not there yet.
--- Returns those that are as given now, their queues locked.
+-- Returns those that are as given now.
 --
--- Order: the action's row, then its queues' rows. A queue that is being born waits for the action's row (see
--- admit), so none keeps an old limit. A new name begins as a deleted action: so there is always a row to lock,
+-- Their queues follow: `roll_out` brings limit and pause to them, after the action's row. A queue that is being
+-- born waits for that row (see admit), so none keeps an old limit. A new name begins as a deleted action: so there is always a row to lock,
 -- and what was deleted comes back the same way.
 CREATE FUNCTION turnstile.store_actions(in_definitions jsonb, in_lacking_only boolean, in_changed_by text)
 RETURNS bigint[]
@@ -55,6 +56,7 @@ DECLARE
     changed_ids bigint[] := '{}';
     stored_ids bigint[];
     stored_at timestamptz;
+    definitions jsonb;
 BEGIN
     INSERT INTO action (ref, deleted_at)
     SELECT d.ref, clock_timestamp() FROM jsonb_populate_recordset(NULL::action, in_definitions) d
@@ -65,12 +67,19 @@ BEGIN
       AND (a.deleted_at IS NOT NULL OR NOT in_lacking_only)
     ORDER BY a.id FOR NO KEY UPDATE;
 
+    -- A service of an earlier version does not know these fields: it leaves them as they are.
+    SELECT jsonb_agg(jsonb_build_object('submitter_keys', coalesce(a.submitter_keys, false)) || d.definition)
+    INTO definitions
+    FROM jsonb_array_elements(in_definitions) d(definition)
+    LEFT JOIN action a ON a.ref = d.definition ->> 'ref' AND a.deleted_at IS NULL;
+
     -- One instant: an action whose two are the same was never changed, and the audit judges it from its first grant.
     stored_at := clock_timestamp();
     FOR changed IN
         UPDATE action a SET
             runner = d.runner, entrypoint = d.entrypoint, max_concurrent = d.max_concurrent,
             concurrency_key = d.concurrency_key, concurrency_key_path = d.concurrency_key_path,
+            submitter_keys = d.submitter_keys,
             timeout_seconds = d.timeout_seconds, ttl_seconds = d.ttl_seconds,
             retry_max_attempts = d.retry_max_attempts, retry_delay_seconds = d.retry_delay_seconds,
             retry_factor = d.retry_factor, retry_max_delay_seconds = d.retry_max_delay_seconds,
@@ -79,7 +88,7 @@ BEGIN
             callback_url = d.callback_url, keep_for_seconds = d.keep_for_seconds, keep_count = d.keep_count,
             created_at = CASE WHEN b.deleted_at IS NULL THEN b.created_at ELSE stored_at END,
             updated_at = stored_at, deleted_at = NULL
-        FROM jsonb_populate_recordset(NULL::action, in_definitions) d
+        FROM jsonb_populate_recordset(NULL::action, definitions) d
         JOIN action b ON b.ref = d.ref
         WHERE a.id = b.id AND (
             b.deleted_at IS NOT NULL
@@ -97,14 +106,86 @@ BEGIN
         SELECT a.id FROM action a
         WHERE a.ref IN (SELECT d.ref FROM jsonb_populate_recordset(NULL::action, in_definitions) d)
     ) END;
-    PERFORM 1 FROM action_queue q WHERE q.action_id = ANY (stored_ids) ORDER BY q.id FOR NO KEY UPDATE;
-    UPDATE action_queue q
-    SET max_concurrent = a.max_concurrent, paused = a.paused, updated_at = clock_timestamp()
-    FROM action a
-    WHERE q.action_id = ANY (stored_ids) AND a.id = q.action_id
-      AND (q.max_concurrent IS DISTINCT FROM a.max_concurrent OR q.paused <> a.paused);
+    UPDATE action a SET rollout_from_key = '', rollout_held_ids = NULL
+    WHERE a.id = ANY (stored_ids) AND EXISTS (SELECT FROM action_queue q WHERE q.action_id = a.id);
     RETURN stored_ids;
 END
+$$;
+
+-- roll_out: let the next queues of an action have its limit and pause, at most `in_limit` in the order of their
+-- keys, and grant. What another session holds for longer than `in_wait_ms` is passed by and comes again at the end.
+--
+-- One transaction is one slice: the queues of a million keys are not locked together (P9), and whoever dies between
+-- two leaves the rest to the watchdog. `looked_at`: queues of this slice. `changed`: those that had other values.
+CREATE FUNCTION turnstile.roll_out(
+    in_action_id bigint,
+    in_limit integer,
+    in_wait_ms integer DEFAULT 250,
+    OUT looked_at integer,
+    OUT changed integer,
+    OUT granted turnstile.granted[],
+    OUT more_queue_ids bigint[]
+)
+LANGUAGE plpgsql
+SET search_path = public, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET jit = off
+AS $$
+DECLARE
+    rolled record;
+    queue_ids bigint[];
+    held_ids bigint[];
+    next_key text;
+BEGIN
+    looked_at := 0;
+    changed := 0;
+    SELECT a.id, a.max_concurrent, a.paused, a.rollout_from_key, a.rollout_held_ids INTO rolled
+    FROM action a
+    WHERE a.id = in_action_id AND (a.rollout_from_key IS NOT NULL OR a.rollout_held_ids IS NOT NULL)
+    FOR NO KEY UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    IF rolled.rollout_from_key IS NULL THEN
+        queue_ids := rolled.rollout_held_ids;
+    ELSE
+        SELECT array_agg(s.id) FILTER (WHERE s.place <= in_limit), max(s.key) FILTER (WHERE s.place > in_limit)
+        INTO queue_ids, next_key
+        FROM (
+            SELECT q.id, q.concurrency_key AS key, row_number() OVER (ORDER BY q.concurrency_key) AS place
+            FROM action_queue q
+            WHERE q.action_id = in_action_id AND q.concurrency_key >= rolled.rollout_from_key
+            ORDER BY q.action_id, q.concurrency_key LIMIT in_limit + 1
+        ) s;
+    END IF;
+    looked_at := coalesce(cardinality(queue_ids), 0);
+
+    held_ids := turnstile.lock_unheld_queues(queue_ids, in_wait_ms);
+    queue_ids := ARRAY(SELECT q.id FROM unnest(queue_ids) q(id) WHERE q.id <> ALL (held_ids));
+    UPDATE action_queue q
+    SET max_concurrent = rolled.max_concurrent, paused = rolled.paused, updated_at = clock_timestamp()
+    WHERE q.id = ANY (queue_ids)
+      AND (q.max_concurrent IS DISTINCT FROM rolled.max_concurrent OR q.paused <> rolled.paused);
+    GET DIAGNOSTICS changed = ROW_COUNT;
+    IF rolled.rollout_from_key IS NOT NULL THEN
+        -- Of very many the rest is left to `repair_queues`.
+        held_ids := (coalesce(rolled.rollout_held_ids, '{}') || held_ids)[1:1000];
+    END IF;
+    UPDATE action a SET rollout_from_key = next_key, rollout_held_ids = nullif(held_ids, '{}')
+    WHERE a.id = in_action_id;
+    SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids FROM turnstile.grant_locked(queue_ids, NULL) g;
+END
+$$;
+
+-- rollouts_due: the actions of which not every queue has the limit and pause yet.
+CREATE FUNCTION turnstile.rollouts_due(in_limit integer)
+RETURNS SETOF bigint
+LANGUAGE sql
+SET search_path = public, pg_temp
+AS $$
+    SELECT a.id FROM action a WHERE a.rollout_from_key IS NOT NULL OR a.rollout_held_ids IS NOT NULL
+    ORDER BY a.id LIMIT in_limit
 $$;
 
 -- misfits: the fields that no definition can have, of those that a worker declares. Its account calls the
@@ -167,14 +248,16 @@ BEGIN
         RAISE EXCEPTION 'action %: no definition has such a value in %', left(misfit.ref, 200), misfit.field
             USING ERRCODE = 'check_violation';
     END IF;
-    PERFORM turnstile.store_actions(in_definitions, true, 'worker');
+    -- One that comes back has queues, with nobody in them, and whatever limit it had.
+    PERFORM turnstile.roll_out(s.id, 1000) FROM unnest(turnstile.store_actions(in_definitions, true, 'worker')) s(id);
     RETURN QUERY
     SELECT a.* FROM action a
     WHERE a.ref IN (SELECT d.ref FROM jsonb_populate_recordset(NULL::action, in_definitions) d);
 END
 $$;
 
--- put_actions: store these definitions, and let a changed limit or pause act at once.
+-- put_actions: store these definitions, and let a changed limit or pause act at once: on the first 1,000 queues here,
+-- on the others slice by slice, by the watchdog.
 CREATE FUNCTION turnstile.put_actions(
     in_definitions jsonb,
     in_changed_by text DEFAULT NULL,
@@ -185,11 +268,16 @@ LANGUAGE plpgsql
 SET search_path = public, pg_temp
 AS $$
 DECLARE
-    stored_ids bigint[] := turnstile.store_actions(in_definitions, false, in_changed_by);
+    stored_id bigint;
+    slice record;
+    left_to_look integer := 1000;
 BEGIN
-    SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids
-    FROM turnstile.grant_locked(
-        ARRAY(SELECT q.id FROM action_queue q WHERE q.action_id = ANY (stored_ids))
-    ) g;
+    FOREACH stored_id IN ARRAY turnstile.store_actions(in_definitions, false, in_changed_by) LOOP
+        SELECT * INTO slice FROM turnstile.roll_out(stored_id, left_to_look, 2000);
+        granted := granted || slice.granted;
+        more_queue_ids := more_queue_ids || slice.more_queue_ids;
+        left_to_look := left_to_look - slice.looked_at;
+        EXIT WHEN left_to_look <= 0;
+    END LOOP;
 END
 $$;

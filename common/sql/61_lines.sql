@@ -47,22 +47,37 @@ AS $$
 DECLARE
     due_ids bigint[];
     queue_ids bigint[];
+    held_ids bigint[] := '{}';
+    found_held_ids bigint[];
     woken_at timestamptz := clock_timestamp();
 BEGIN
-    SELECT array_agg(d.execution_id), array_agg(DISTINCT d.queue_id) INTO due_ids, queue_ids
-    FROM (
-        SELECT d.execution_id, d.queue_id FROM delayed d
-        -- A retry keeps its place outside the line until the slot of its last attempt is settled.
-        WHERE d.due_at <= woken_at AND (SELECT s.execution_id FROM slot s WHERE s.execution_id = d.execution_id) IS NULL
-        ORDER BY d.due_at LIMIT in_limit
-    ) d;
-    IF due_ids IS NULL THEN
-        RETURN;
-    END IF;
-    PERFORM 1 FROM action_queue q WHERE q.id = ANY (queue_ids) ORDER BY q.id FOR NO KEY UPDATE;
+    -- Once more without the queues that other sessions hold: what is due in them must not fill the bound.
+    FOR round IN 1..2 LOOP
+        SELECT array_agg(d.execution_id), array_agg(DISTINCT d.queue_id) INTO due_ids, queue_ids
+        FROM (
+            SELECT d.execution_id, d.queue_id FROM delayed d
+            -- A retry keeps its place outside the line until the slot of its last attempt is settled.
+            WHERE d.due_at <= woken_at
+              AND (SELECT s.execution_id FROM slot s WHERE s.execution_id = d.execution_id) IS NULL
+              AND d.queue_id <> ALL (held_ids)
+            ORDER BY d.due_at LIMIT in_limit
+        ) d;
+        IF due_ids IS NULL THEN
+            RETURN;
+        END IF;
+        found_held_ids := turnstile.lock_unheld_queues(queue_ids);
+        held_ids := held_ids || found_held_ids;
+        EXIT WHEN found_held_ids = '{}';
+    END LOOP;
+    queue_ids := ARRAY(SELECT q.id FROM unnest(queue_ids) q(id) WHERE q.id <> ALL (held_ids));
+    held_ids := turnstile.held_executions(
+        ARRAY(SELECT d.execution_id FROM delayed d
+              WHERE d.execution_id = ANY (due_ids) AND d.queue_id = ANY (queue_ids)), NULL);
 
     WITH due AS (
-        DELETE FROM delayed d WHERE d.execution_id = ANY (due_ids) AND d.due_at <= woken_at
+        DELETE FROM delayed d
+        WHERE d.execution_id = ANY (due_ids) AND d.due_at <= woken_at AND d.queue_id = ANY (queue_ids)
+          AND d.execution_id <> ALL (held_ids)
         RETURNING d.execution_id
     ),
     moved AS (
@@ -82,7 +97,7 @@ BEGIN
     SELECT array_agg(ROW(m.id, m.attempt, m.action_id, a.ref, 'delayed', 'queued', NULL, woken_at)::turnstile.moved
                      ORDER BY m.id)
     INTO woken FROM moved m JOIN action a ON a.id = ANY (ARRAY[m.action_id]);
-    SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids FROM turnstile.grant_locked(queue_ids) g;
+    SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids FROM turnstile.grant_locked(queue_ids, NULL) g;
 END
 $$;
 
@@ -99,17 +114,29 @@ AS $$
 DECLARE
     due_ids bigint[];
     queue_ids bigint[];
+    held_ids bigint[] := '{}';
+    found_held_ids bigint[];
     reasons text[];
 BEGIN
-    SELECT array_agg(x.execution_id), array_agg(DISTINCT x.queue_id) INTO due_ids, queue_ids
-    FROM (
-        SELECT * FROM expiring x WHERE x.expires_at <= clock_timestamp() ORDER BY x.expires_at LIMIT in_limit
-    ) x;
-    IF due_ids IS NULL THEN
-        RETURN;
-    END IF;
-    PERFORM 1 FROM action_queue q WHERE q.id = ANY (queue_ids) ORDER BY q.id FOR NO KEY UPDATE;
-    PERFORM 1 FROM execution e WHERE e.id = ANY (due_ids) ORDER BY e.id FOR NO KEY UPDATE;
+    -- Once more without the queues that other sessions hold, as in wake_due.
+    FOR round IN 1..2 LOOP
+        SELECT array_agg(x.execution_id), array_agg(DISTINCT x.queue_id) INTO due_ids, queue_ids
+        FROM (
+            SELECT * FROM expiring x
+            WHERE x.expires_at <= clock_timestamp() AND x.queue_id <> ALL (held_ids)
+            ORDER BY x.expires_at LIMIT in_limit
+        ) x;
+        IF due_ids IS NULL THEN
+            RETURN;
+        END IF;
+        found_held_ids := turnstile.lock_unheld_queues(queue_ids);
+        held_ids := held_ids || found_held_ids;
+        EXIT WHEN found_held_ids = '{}';
+    END LOOP;
+    due_ids := ARRAY(
+        SELECT x.execution_id FROM expiring x WHERE x.execution_id = ANY (due_ids) AND x.queue_id <> ALL (held_ids));
+    held_ids := turnstile.held_executions(due_ids, NULL);
+    due_ids := ARRAY(SELECT c.id FROM unnest(due_ids) c(id) WHERE c.id <> ALL (held_ids));
 
     DELETE FROM expiring x WHERE x.execution_id = ANY (due_ids);
     SELECT array_agg(e.id),

@@ -22,6 +22,8 @@ DECLARE
     orphan_ids bigint[];
     over_ids bigint[];
     queue_ids bigint[];
+    held_ids bigint[] := '{}';
+    found_held_ids bigint[];
     reclaimed_at timestamptz;
 BEGIN
     -- A worker that is marked can neither renew nor claim nor finish from here on. One that is just claiming
@@ -33,18 +35,25 @@ BEGIN
     )
     UPDATE worker w SET lost_at = clock_timestamp() FROM overdue o WHERE w.id = ANY (ARRAY[o.id]);
 
-    SELECT array_agg(o.execution_id), array_agg(DISTINCT o.queue_id) INTO orphan_ids, queue_ids
-    FROM (
-        SELECT s.execution_id, s.queue_id
-        FROM slot s JOIN worker w ON w.id = ANY (ARRAY[s.worker_id])
-        WHERE s.finished_at IS NULL AND (w.lost_at IS NOT NULL OR w.stopped_at IS NOT NULL)
-        ORDER BY s.execution_id LIMIT in_limit
-    ) o;
-    IF orphan_ids IS NULL THEN
-        RETURN;
-    END IF;
-    PERFORM 1 FROM action_queue q WHERE q.id = ANY (queue_ids) ORDER BY q.id FOR NO KEY UPDATE;
-    PERFORM 1 FROM execution e WHERE e.id = ANY (orphan_ids) ORDER BY e.id FOR NO KEY UPDATE;
+    -- Once more without the queues that other sessions hold: what was lost in them must not fill the bound.
+    FOR round IN 1..2 LOOP
+        SELECT array_agg(o.execution_id), array_agg(DISTINCT o.queue_id) INTO orphan_ids, queue_ids
+        FROM (
+            SELECT s.execution_id, s.queue_id
+            FROM slot s JOIN worker w ON w.id = ANY (ARRAY[s.worker_id])
+            WHERE s.finished_at IS NULL AND (w.lost_at IS NOT NULL OR w.stopped_at IS NOT NULL)
+              AND s.queue_id <> ALL (held_ids)
+            ORDER BY s.execution_id LIMIT in_limit
+        ) o;
+        IF orphan_ids IS NULL THEN
+            RETURN;
+        END IF;
+        found_held_ids := turnstile.lock_unheld_queues(queue_ids);
+        held_ids := held_ids || found_held_ids;
+        EXIT WHEN found_held_ids = '{}';
+    END LOOP;
+    queue_ids := ARRAY(SELECT q.id FROM unnest(queue_ids) q(id) WHERE q.id <> ALL (held_ids));
+    held_ids := turnstile.held_executions(orphan_ids, NULL);
     reclaimed_at := clock_timestamp();
 
     -- Judged again under the locks: another replica may have been faster.
@@ -58,7 +67,8 @@ BEGIN
         SELECT e.cancel_requested_at IS NOT NULL OR a.on_worker_lost = 'abandon' OR e.reclaims >= a.max_reclaims
             AS is_over
     ) judged
-    WHERE s.execution_id = ANY (orphan_ids) AND s.finished_at IS NULL;
+    WHERE s.execution_id = ANY (orphan_ids) AND s.finished_at IS NULL
+      AND s.queue_id = ANY (queue_ids) AND s.execution_id <> ALL (held_ids);
 
     WITH moved AS (
         UPDATE execution e
@@ -92,6 +102,6 @@ BEGIN
     -- Whoever reclaimed may die before it tells the worker to stop: until somebody has, no offer is repeated.
     INSERT INTO untold_stop (execution_id, attempt, worker_id, noted_at)
     SELECT m.execution_id, m.attempt, m.worker_id, reclaimed_at FROM unnest(returned || ended) m;
-    SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids FROM turnstile.grant_locked(queue_ids) g;
+    SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids FROM turnstile.grant_locked(queue_ids, NULL) g;
 END
 $$;

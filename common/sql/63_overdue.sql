@@ -20,6 +20,7 @@ AS $$
 DECLARE
     due_ids bigint[];
     over_ids bigint[];
+    held_ids bigint[];
     overdue_since timestamptz := clock_timestamp() - make_interval(secs => in_grace_seconds);
     ended_at timestamptz;
 BEGIN
@@ -34,9 +35,11 @@ BEGIN
     IF cardinality(due_ids || over_ids) = 0 THEN
         RETURN;
     END IF;
-    -- Executions before slots, as in finish and cancel. All is judged again under the locks: a report may have
-    -- come first, or another replica.
-    PERFORM 1 FROM execution e WHERE e.id = ANY (due_ids || over_ids) ORDER BY e.id FOR NO KEY UPDATE;
+    -- Executions before slots, as in finish and cancel; what others hold has its turn later. All is judged again
+    -- under the locks: a report may have come first, or another replica.
+    held_ids := turnstile.held_executions(due_ids || over_ids, NULL);
+    due_ids := ARRAY(SELECT c.id FROM unnest(due_ids) c(id) WHERE c.id <> ALL (held_ids));
+    over_ids := ARRAY(SELECT c.id FROM unnest(over_ids) c(id) WHERE c.id <> ALL (held_ids));
 
     WITH told AS (
         UPDATE slot s SET overdue_at = clock_timestamp(), stops_asked = s.stops_asked + 1

@@ -17,7 +17,9 @@ AS $$
     )
     SELECT array_agg(q.id ORDER BY q.id) FILTER (
                WHERE q.depth <> line.depth OR q.head_id > line.head_id
-                  OR q.max_concurrent IS DISTINCT FROM a.max_concurrent OR q.paused <> a.paused),
+                  -- A change that has not come to this queue yet is under way, and no fault.
+                  OR ((q.max_concurrent IS DISTINCT FROM a.max_concurrent OR q.paused <> a.paused)
+                      AND a.rollout_from_key IS NULL AND (q.id = ANY (a.rollout_held_ids)) IS NOT TRUE)),
            CASE WHEN count(*) = in_limit THEN max(q.id) ELSE 0 END
     FROM looked_at q
     JOIN action a ON a.id = ANY (ARRAY[q.action_id])
@@ -39,12 +41,19 @@ SET search_path = public, pg_temp
 SET enable_seqscan = off
 SET jit = off
 AS $$
+DECLARE
+    action_ids bigint[];
+    held_ids bigint[];
 BEGIN
-    -- The actions' rows first, like every change of a limit.
-    PERFORM 1 FROM action a
-    WHERE a.id = ANY (ARRAY(SELECT q.action_id FROM action_queue q WHERE q.id = ANY (in_queue_ids)))
-    ORDER BY a.id FOR SHARE;
-    PERFORM 1 FROM action_queue q WHERE q.id = ANY (in_queue_ids) ORDER BY q.id FOR NO KEY UPDATE;
+    -- The actions' rows first, like every change of a limit. What others hold has its turn later.
+    action_ids := ARRAY(
+        SELECT a.id FROM action a
+        WHERE a.id = ANY (ARRAY(SELECT q.action_id FROM action_queue q WHERE q.id = ANY (in_queue_ids)))
+        ORDER BY a.id FOR SHARE SKIP LOCKED);
+    in_queue_ids := ARRAY(
+        SELECT q.id FROM action_queue q WHERE q.id = ANY (in_queue_ids) AND q.action_id = ANY (action_ids));
+    held_ids := turnstile.lock_unheld_queues(in_queue_ids);
+    in_queue_ids := ARRAY(SELECT q.id FROM unnest(in_queue_ids) q(id) WHERE q.id <> ALL (held_ids));
     WITH counted AS MATERIALIZED (
         SELECT q.id, q.depth AS depth_before, line.depth, least(q.head_id, coalesce(line.head_id, q.head_id)) AS head_id,
                a.max_concurrent, a.paused
@@ -64,6 +73,6 @@ BEGIN
         FROM counted c WHERE q.id = ANY (ARRAY[c.id])
     )
     SELECT array_agg(ROW(c.id, c.depth_before, c.depth)::turnstile.repaired ORDER BY c.id) INTO repaired FROM counted c;
-    SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids FROM turnstile.grant_locked(in_queue_ids) g;
+    SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids FROM turnstile.grant_locked(in_queue_ids, NULL) g;
 END
 $$;

@@ -38,6 +38,12 @@ class Action(SQLModel, table=True):
         CheckConstraint("on_worker_lost IN ('requeue', 'abandon')", name="on_worker_lost_known"),
         CheckConstraint("when_full IN ('enqueue', 'reject')", name="when_full_known"),
         CheckConstraint("retry_max_attempts >= 1 AND max_reclaims >= 0", name="counts_not_negative"),
+        # What the watchdog asks at every tick: mostly nothing.
+        Index(
+            "ix_action_rollout",
+            "id",
+            postgresql_where=text("rollout_from_key IS NOT NULL OR rollout_held_ids IS NOT NULL"),
+        ),
     )
 
     id: int = identity()
@@ -47,6 +53,8 @@ class Action(SQLModel, table=True):
     max_concurrent: int | None = Field(default=None, sa_column=Column(Integer))
     concurrency_key: str | None = Field(default=None, sa_column=Column(Text))
     concurrency_key_path: list[str] | None = Field(default=None, sa_column=Column(ARRAY(Text)))
+    submitter_keys: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
+    """Requests may name concurrency keys of their own: each such key has a queue with the action's limit."""
     timeout_seconds: float | None = None
     ttl_seconds: float | None = None
     callback_url: str | None = Field(default=None, sa_column=Column(Text))
@@ -68,6 +76,13 @@ class Action(SQLModel, table=True):
     paused: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
     created_at: datetime = instant(nullable=False, default_now=True)
     updated_at: datetime = instant(nullable=False, default_now=True)
+    rollout_from_key: str | None = Field(default=None, sa_column=Column(Text))
+    """A changed limit or pause is brought to the queues in the order of their keys, some at a time.
+
+    This key is the next; None: all have it.
+    """
+    rollout_held_ids: list[int] | None = Field(default=None, sa_column=Column(ARRAY(BigInteger)))
+    """Queues that were passed by, since another database session held them."""
     deleted_at: datetime | None = instant()
     """When it was deleted. Its row stays: the record names it, and its name may come back."""
 

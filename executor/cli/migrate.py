@@ -7,6 +7,7 @@ it needs of the database is loaded when it runs: the client commands start witho
 import asyncio
 import functools
 import logging
+from collections.abc import Sequence
 from typing import Annotated, Final
 
 import typer
@@ -35,7 +36,7 @@ def migrate(
             parser=duration,
             metavar="DURATION",
             show_default=False,
-            help="How long to try to reach the database. [default: 60s]",
+            help="How long to try to reach the database, and then to get its locks. [default: 60s]",
         ),
     ] = 60.0,
 ) -> None:
@@ -63,7 +64,7 @@ async def _migrate(url: str, *, wait_seconds: float) -> None:
             ) from None
         finally:
             await database.close()
-        interruption = await _bring_up_to_date(url)
+        interruption = await _bring_up_to_date(url, wait_seconds=wait_seconds)
         if interruption is None:
             logger.info("migrated", extra={"url": shown_url(url)})
             return
@@ -71,17 +72,20 @@ async def _migrate(url: str, *, wait_seconds: float) -> None:
         await asyncio.sleep(_RETRY_SECONDS)
 
 
-async def _bring_up_to_date(url: str) -> BaseException | None:
+async def _bring_up_to_date(url: str, *, wait_seconds: float) -> BaseException | None:
     """Return what broke the connection, if anything; raises CommandFailed where a repetition is of no use."""
     import asyncpg  # noqa: PLC0415
     from alembic.util import CommandError  # noqa: PLC0415
     from sqlalchemy.exc import DBAPIError  # noqa: PLC0415
 
     from common.database import CONNECTION_TROUBLE  # noqa: PLC0415
+    from migrations import MigrationBlocked  # noqa: PLC0415
     from migrations import migrate as bring_up_to_date  # noqa: PLC0415
 
     try:
-        await bring_up_to_date(url)
+        await bring_up_to_date(url, lock_wait_seconds=wait_seconds)
+    except MigrationBlocked as error:
+        raise _blocked(error, [blocker.pid for blocker in error.blockers]) from error
     except asyncpg.ReadOnlySQLTransactionError as error:
         # A service waits for a standby to be promoted; who migrates has named the wrong database.
         raise _migration_failed(error) from error
@@ -100,6 +104,16 @@ async def _bring_up_to_date(url: str) -> BaseException | None:
             exit_code=EXIT_FAILED,
         ) from error
     return None
+
+
+def _blocked(error: Exception, pids: Sequence[int]) -> CommandFailed:
+    ending = "; ".join(f"SELECT pg_terminate_backend({pid})" for pid in pids)
+    end = f" or end it ({ending})," if ending else ""
+    return CommandFailed(
+        f"the migration failed: other sessions hold what it changes: {error}; nothing was changed; "
+        f"wait for their end,{end} and run it again; --wait 10m waits longer",
+        exit_code=EXIT_FAILED,
+    )
 
 
 def _migration_failed(error: BaseException | None) -> CommandFailed:

@@ -58,7 +58,9 @@ def submit(
     idempotency_key: Annotated[
         str | None, typer.Option(help="The same key is the same execution, however often it is sent.")
     ] = None,
-    concurrency_key: Annotated[str | None, typer.Option(help="Names the queue inside the action.")] = None,
+    concurrency_key: Annotated[
+        str | None, typer.Option(help="Names the queue, if the action has submitter_keys.")
+    ] = None,
     run_at: Annotated[
         str | None,
         typer.Option(parser=instant_text, metavar="INSTANT", help="Not before, like 2026-11-21T07:30:00Z."),

@@ -14,7 +14,10 @@ FROM action_queue q
 JOIN (SELECT w.queue_id, min(w.execution_id) AS first_id FROM waiting w GROUP BY w.queue_id) w ON w.queue_id = q.id;
 
 -- check queue_rules of queue: its limit and pause are its action's
-SELECT q.id, a.id IS NULL OR q.max_concurrent IS DISTINCT FROM a.max_concurrent OR q.paused <> a.paused AS wrong,
+SELECT q.id,
+       -- A change that has not come to this queue yet is under way.
+       a.id IS NULL OR ((q.max_concurrent IS DISTINCT FROM a.max_concurrent OR q.paused <> a.paused)
+                        AND a.rollout_from_key IS NULL AND (q.id = ANY (a.rollout_held_ids)) IS NOT TRUE) AS wrong,
        format('limit %s, paused %s', coalesce(a.max_concurrent::text, 'none'), a.paused) AS expected,
        format('limit %s, paused %s', coalesce(q.max_concurrent::text, 'none'), q.paused) AS found
 FROM action_queue q LEFT JOIN action a ON a.id = q.action_id;

@@ -13,6 +13,9 @@ from executor.queue_manager import QueueManager, grants_of, moved
 _LINES_MAX: Final = 20_000
 """Lines looked at per tick; where there are more the next tick goes on behind them."""
 
+_SLICES_MAX: Final = 20
+"""Slices of one action's queues in one sweep: then the other actions have their turn."""
+
 
 class Lines:
     """The sweeps over what waits."""
@@ -42,6 +45,23 @@ class Lines:
             await self._hand_over.offer(grants)
             granted += len(grants.granted)
         return granted
+
+    async def roll_out_limits(self) -> int:
+        """Bring changed limits and pauses to the queues that do not have them yet, slice by slice."""
+        rows = await self._database.fetch("SELECT turnstile.rollouts_due($1)", self._rows_max)
+        healed = 0
+        for (action_id,) in rows:
+            for _ in range(_SLICES_MAX):
+                row = await self._database.fetchrow(
+                    "SELECT * FROM turnstile.roll_out($1, $2)", action_id, self._rows_max
+                )
+                assert row is not None
+                reached(CrashPoint.SWEPT)
+                await self._hand_over.offer(grants_of(row))
+                healed += row["changed"]
+                if row["looked_at"] < self._rows_max:
+                    break
+        return healed
 
     async def wake_due(self) -> int:
         """Let what is due take its place in line."""

@@ -76,7 +76,12 @@ class Watchdog:
     async def run(self) -> NoReturn:
         """Sweep until cancelled."""
         # What is due in thousands must not take a tick for each thousand: these go on while they are full.
-        eager: tuple[Sweep, ...] = (self.lines.grant_idle_slots, self.lines.wake_due, self.lines.expire_due)
+        eager: tuple[Sweep, ...] = (
+            self.lines.grant_idle_slots,
+            self.lines.roll_out_limits,
+            self.lines.wake_due,
+            self.lines.expire_due,
+        )
         paced: tuple[Sweep, ...] = (
             self.links.repeat_offers,
             self.links.repeat_completions,

@@ -25,6 +25,8 @@ async def store_actions(api: Api, stage: Stage) -> None:
         "max_reclaims": _RECLAIMS_MAX,
         "paused": stage.all_wait_first,
     }
+    if stage.load.keys:
+        fields["submitter_keys"] = True
     async with asyncio.TaskGroup() as tasks:
         for number in range(stage.load.actions):
             ref = action_ref(number)

@@ -10,6 +10,11 @@ from common.command_line import EXIT_FAILED, EXIT_TIMED_OUT, EXIT_USAGE
 from tests.cli.conftest import CommandLines, Processes
 
 
+def submitters_name_keys(system: CommandLines, ref: str) -> None:
+    definition = [{"ref": ref, "max_concurrent": 1, "pool": "nobody", "submitter_keys": True}]
+    assert system.executor("actions", "apply", "-", stdin=json.dumps(definition)).exit_code == 0
+
+
 def submitted(system: CommandLines, ref: str, *arguments: str) -> int:
     ended = system.executor("submit", ref, *arguments, "--json")
     assert ended.exit_code == 0, ended.err
@@ -46,6 +51,7 @@ def test_a_wait_that_is_too_long_is_exit_code_4_and_ends_nothing(system: Command
 
 
 def test_everything_that_can_be_asked_for_arrives(system: CommandLines, ref: str) -> None:
+    submitters_name_keys(system, ref)
     options = [
         "--parameters",
         '{"a": 1, "b": 2}',
@@ -165,6 +171,7 @@ def test_a_file_with_one_wrong_entry_is_not_applied_at_all(system: CommandLines,
 
 
 def test_actions_and_workers_and_queues_are_shown(system: CommandLines, ref: str) -> None:
+    submitters_name_keys(system, ref)
     submitted(system, ref), submitted(system, ref), submitted(system, ref, "--concurrency-key", "k")
     assert ref in system.executor("actions", "list").out
     (worker,) = system.executor("workers", "list", "--state", "live", "--json").json["items"]

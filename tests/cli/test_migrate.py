@@ -1,11 +1,14 @@
 """`executor migrate` that cannot: one sentence that says why and what would do, and exit code 1."""
 
+import asyncio
 import secrets
 from urllib.parse import urlsplit
 
+import asyncpg
+
 from common.command_line import EXIT_FAILED
 from localservers import DatabaseServer
-from tests.cli.conftest import CommandLines
+from tests.cli.conftest import CommandLines, Ended
 
 _RIGHTS = "GRANT ALL ON ALL TABLES IN SCHEMA public TO {0}"
 
@@ -50,3 +53,29 @@ def test_a_database_that_takes_no_changes_is_said_at_once(
     ended = alone.executor("migrate", TURNSTILE_DATABASE_URL=database_url)
     assert ended.exit_code == EXIT_FAILED
     assert "in a read-only transaction" in ended.err
+
+
+def test_a_session_that_holds_what_is_changed_is_named_with_the_remedy(
+    alone: CommandLines, postgresql: DatabaseServer, database_url: str
+) -> None:
+    name = urlsplit(database_url).path[1:]
+    postgresql.execute("COMMENT ON SCHEMA turnstile IS 'an older hash'", name)
+
+    async def held() -> tuple[int, Ended]:
+        holder = await asyncpg.connect(database_url, server_settings={"application_name": "a tool"})
+        try:
+            async with holder.transaction():
+                await holder.execute("COMMENT ON SCHEMA turnstile IS 'a note'")
+                arguments = ["migrate", "--wait", "1s"]
+                ended = await asyncio.to_thread(
+                    alone.executor, *arguments, TURNSTILE_DATABASE_URL=database_url
+                )
+                return holder.get_server_pid(), ended
+        finally:
+            await holder.close()
+
+    pid, ended = asyncio.run(held())
+    assert ended.exit_code == EXIT_FAILED
+    assert f"pid {pid} (a tool, user " in ended.err
+    assert f"SELECT pg_terminate_backend({pid})" in ended.err
+    assert "nothing was changed" in ended.err

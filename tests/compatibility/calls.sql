@@ -237,3 +237,45 @@ SELECT * FROM turnstile.claim_webhooks($1, $2, $3, $4, $5, $6);
 -- takes int8, float8, int4
 -- gives deleted int4, next_id int8
 SELECT * FROM turnstile.delete_idle_queues($1, $2, $3);
+-- takes int4, int8[], int8[], text[]
+-- gives blocked_ids int8[], blocked_queue_ids int8[], free_queue_ids int8[], moves
+--   turnstile.moved[]
+SELECT * FROM turnstile.cancel_unless_held($3, $4, $1, $2);
+
+-- takes int4, int8[], text[], jsonb[], text[], text[], uuid[], uuid[], timestamptz[], float8[],
+--   float8[], text[], jsonb[], text[]
+-- gives admitted turnstile.admitted[], blocked_queue_ids int8[], free_queue_ids int8[], granted
+--   turnstile.granted[], more_queue_ids int8[]
+SELECT * FROM turnstile.admit($3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, in_wait_ms => $1, in_suspect_ids => $2);
+
+-- takes int4, int8[], int8[], int4[]
+-- gives blocked_ids int8[], blocked_queue_ids int8[], callback_count int4, early_ids int8[],
+--   free_queue_ids int8[], granted turnstile.granted[], more_queue_ids int8[], settled_count int4,
+--   settled_ids int8[], unknown_ids int8[]
+SELECT * FROM turnstile.settle($3, $4, $1, $2);
+
+-- takes int4, int8[], int8[]
+-- gives blocked_queue_ids int8[], free_queue_ids int8[], granted turnstile.granted[],
+--   more_queue_ids int8[]
+SELECT * FROM turnstile.grant_slots($3, $1, $2);
+
+-- takes int4, int8[], int8[], text[], text
+-- gives blocked_queue_ids int8[], free_queue_ids int8[], granted turnstile.granted[],
+--   more_queue_ids int8[], retried turnstile.retried[]
+SELECT * FROM turnstile.retry($3, $4, $5, $1, $2);
+
+-- takes text, int8[], int4[], text[], int8[], int4[], text[], jsonb[], text[], text[], text[],
+--   float8[], int8[], int4, int8[]
+-- gives claimed turnstile.claimed[], finished turnstile.finished[]
+SELECT ARRAY(
+           SELECT f FROM turnstile.finish($1, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) f
+       ) AS finished,
+       ARRAY(SELECT c FROM turnstile.claim($1, $2, $3, $4, $14, $15) c) AS claimed;
+
+-- takes int4
+-- gives rollouts_due int8
+SELECT turnstile.rollouts_due($1);
+
+-- takes int8, int4
+-- gives changed int4, granted turnstile.granted[], looked_at int4, more_queue_ids int8[]
+SELECT * FROM turnstile.roll_out($1, $2);

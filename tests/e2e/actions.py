@@ -41,7 +41,7 @@ async def record(context: Context, file: str, number: int = 0, seconds: float = 
     return number
 
 
-@action("scripted")
+@action("scripted", submitter_keys=True)
 async def scripted(context: Context, steps: list[str]) -> str:
     """Do on attempt n what steps[n-1] says: OK, FAIL, PERMANENT, LATER, HANG, KILL."""
     step = steps[min(context.attempt, len(steps)) - 1]
@@ -62,7 +62,10 @@ async def scripted(context: Context, steps: list[str]) -> str:
 
 
 @action(
-    "retried", max_concurrent=1, retry={"max_attempts": 3, "delay": "1s", "max_delay": "1h", "factor": 60}
+    "retried",
+    max_concurrent=1,
+    submitter_keys=True,
+    retry={"max_attempts": 3, "delay": "1s", "max_delay": "1h", "factor": 60},
 )
 async def retried(context: Context, steps: list[str]) -> str:
     """Do what `scripted` does, tried three times."""
@@ -82,7 +85,7 @@ async def record_seven(context: Context, file: str, number: int = 0) -> int:
     return await record(context, file, number)
 
 
-@action("one", max_concurrent=1)
+@action("one", max_concurrent=1, submitter_keys=True)
 async def one() -> None:
     """Take no time."""
 
@@ -96,7 +99,7 @@ async def unreadable(levels: int = 0, digits: int = 1) -> Any:
     return value
 
 
-@action("hold", max_concurrent=1)
+@action("hold", max_concurrent=1, submitter_keys=True)
 async def hold() -> None:
     """Run until somebody stops it."""
     await asyncio.Event().wait()
@@ -115,7 +118,7 @@ async def tiny(seconds: float = 0.0) -> None:
 
 
 for _limit in (1, 2, 3, 5):
-    action(f"tiny.{_limit}", max_concurrent=_limit)(tiny)
+    action(f"tiny.{_limit}", max_concurrent=_limit, submitter_keys=True)(tiny)
 
 
 @action("stubborn")

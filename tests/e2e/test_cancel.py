@@ -135,7 +135,7 @@ async def test_what_waits_for_its_retry_ends_and_is_not_tried_again(stage: Stage
 
 
 async def test_what_no_worker_serves_ends_at_once_and_hands_its_slot_on(stage: Stage) -> None:
-    await stage.put("unserved", max_concurrent=1, pool="nobody")
+    await stage.put("unserved", max_concurrent=1, pool="nobody", submitter_keys=True)
     first, second = [await stage.submit("unserved") for _ in range(2)]
     asked_at = await now(stage)
     await stage.cancel(first)

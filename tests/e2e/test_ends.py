@@ -107,9 +107,9 @@ UNSEEN: dict[Ending, tuple[str, str, int]] = {
 
 @asynccontextmanager
 async def written_down(stage: Stage) -> AsyncIterator[None]:
-    await stage.put("hold", max_concurrent=1)
-    await stage.put("unserved", max_concurrent=1, pool="nobody")
-    await stage.put("scripted", max_concurrent=1)
+    await stage.put("hold", max_concurrent=1, submitter_keys=True)
+    await stage.put("unserved", max_concurrent=1, pool="nobody", submitter_keys=True)
+    await stage.put("scripted", max_concurrent=1, submitter_keys=True)
     async with ledger_kept(stage.system.database_url):
         yield
 

@@ -47,7 +47,7 @@ async def test_what_nobody_serves_says_so_expires_with_a_clear_error_and_its_suc
 
 
 async def test_without_a_time_to_live_it_waits_and_shows_in_the_figures(stage: Stage) -> None:
-    await stage.put("patient", pool="nobody", max_concurrent=2)
+    await stage.put("patient", pool="nobody", max_concurrent=2, submitter_keys=True)
     ids = [await stage.submit("patient") for _ in range(5)]
     # Many ticks of the watchdog, in which another one expires.
     passing = await stage.submit("patient", concurrency_key="another", ttl="1s")

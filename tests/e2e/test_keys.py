@@ -83,8 +83,37 @@ async def test_no_value_at_the_pointer_is_refused_over_http_and_over_the_broker(
     assert (await stage.stats("strict"))["total_enqueued"] == 0
 
 
-async def test_a_key_in_the_request_comes_before_the_pointer_and_names_the_same_lines(stage: Stage) -> None:
-    await keyed(stage, "both", max_concurrent=1, concurrency_key="/id")
+async def test_a_submitter_cannot_pass_a_limit_with_keys_of_its_own(stage: Stage) -> None:
+    await keyed(stage, "plain", max_concurrent=1)
+    await keyed(stage, "pointing", max_concurrent=1, concurrency_key="/id")
+    bodies: list[dict[str, Any]] = [
+        *({"action_ref": "plain", "concurrency_key": f"{n}"} for n in range(4)),
+        *({"action_ref": "pointing", "parameters": {"id": 7}, "concurrency_key": f"{n}"} for n in range(4)),
+        {"action_ref": "pointing", "concurrency_key": "7"},
+    ]
+    answer = await stage.http.post("/executions", json=bodies)
+    replies = await ask(stage.amqp_url, lambda to: [request(body, reply_to=to) for body in bodies])
+    for item, (kind, reply) in zip(answer.json()["items"], replies, strict=True):
+        assert (item["code"], kind, reply["code"]) == (
+            "invalid_parameters",
+            "execution.rejected",
+            "invalid_parameters",
+        )
+        for sentence in (item["detail"], reply["message"]):
+            assert sentence.startswith("concurrency_key: ")
+            assert "submitter_keys" in sentence
+    for ref in ("plain", "pointing"):
+        assert (await stage.stats(ref))["total_enqueued"] == 0
+    # The key that the parameters name may be given as well.
+    same = await stage.submit("pointing", parameters={"id": 7}, concurrency_key="7")
+    assert await lines_of(stage, [same]) == ["7"]
+    await put_away(stage, [same])
+
+
+async def test_a_key_in_the_request_comes_before_the_pointer_where_submitters_may_name_keys(
+    stage: Stage,
+) -> None:
+    await keyed(stage, "both", max_concurrent=1, concurrency_key="/id", submitter_keys=True)
     ids = await stage.submit_many(
         [
             {"action_ref": "both", "parameters": {"id": 7}},
@@ -128,7 +157,7 @@ async def test_each_line_has_the_action_s_limit_and_its_own_order(stage: Stage) 
 async def test_a_full_line_is_refused_at_once_with_its_numbers_over_http_and_over_the_broker(
     stage: Stage,
 ) -> None:
-    await keyed(stage, "bounded", max_concurrent=1, max_queued=2, when_full="reject")
+    await keyed(stage, "bounded", max_concurrent=1, max_queued=2, when_full="reject", submitter_keys=True)
     ids = [await stage.submit("bounded") for _ in range(3)]
     numbers = "2 waiting of at most 2, 1 running of at most 1"
     refused = await stage.http.post("/executions", json={"action_ref": "bounded"})

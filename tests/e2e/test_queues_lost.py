@@ -68,7 +68,12 @@ async def test_requests_that_nobody_had_taken_go_with_their_queue_which_comes_ba
     file = tmp_path / "record.jsonl"
     bodies = [{"action_ref": "record", "parameters": {"file": str(file), "number": n}} for n in range(43)]
     async with (
-        running(database_url, amqp_url, executors=2, settings={"TURNSTILE_BATCH_MAX": "2"}),
+        running(
+            database_url,
+            amqp_url,
+            executors=2,
+            settings={"TURNSTILE_BATCH_MAX": "2", "TURNSTILE_LOCK_TIMEOUT": "1m"},
+        ),
         history_of(database_url) as history,
     ):
 

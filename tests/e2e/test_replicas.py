@@ -45,7 +45,7 @@ async def test_what_a_paused_executor_and_its_successor_both_admit_is_admitted_o
 ) -> None:
     file = tmp_path / "record.jsonl"
     bodies = [{"action_ref": "record", "parameters": {"file": str(file), "number": n}} for n in range(101)]
-    settings = {"TURNSTILE_DISPATCH_TIMEOUT": "1s"}
+    settings = {"TURNSTILE_DISPATCH_TIMEOUT": "1s", "TURNSTILE_LOCK_TIMEOUT": "1m"}
     async with (
         running(database_url, amqp_url, executors=2, settings=settings) as system,
         history_of(database_url) as history,

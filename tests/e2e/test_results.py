@@ -28,7 +28,7 @@ async def test_a_result_that_nobody_could_read_is_a_failure_and_the_next_in_line
 
 async def test_what_a_stolen_account_reports_frees_its_slot_and_harms_no_executor(stage: Stage) -> None:
     """It claims and finishes by the protocol, with any result, and tells nobody."""
-    await stage.put("unserved", max_concurrent=1, pool="nobody")
+    await stage.put("unserved", max_concurrent=1, pool="nobody", submitter_keys=True)
     results = ["[" * depth + "1" + "]" * depth for depth in (199, 200, 230)] + ["9" * 5000]
     ids = [await stage.submit("unserved", concurrency_key=result[-300:]) for result in results]
     await stage.history.rows(

@@ -68,7 +68,7 @@ class Protocol(Sweeping):
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
         self.database = OneConnection(connection)
-        self.queue_manager = QueueManager(self.database)
+        self.queue_manager = QueueManager(self.database, lock_timeout_seconds=None)
 
     def transaction(self) -> Transaction:
         return self.connection.transaction()
@@ -124,7 +124,9 @@ class Protocol(Sweeping):
         )
 
     async def cancel(self, *execution_ids: int, reason: str | None = None) -> list[Move]:
-        return await self.queue_manager.cancel([(ExecutionId(i), reason) for i in execution_ids])
+        moves, held = await self.queue_manager.cancel([(ExecutionId(i), reason) for i in execution_ids])
+        assert not held
+        return moves
 
     # --- worker ---------------------------------------------------------------------------------------
 

@@ -108,7 +108,8 @@ async def serve(database_url: str, settings: ExecutorSettings | None = None) -> 
         )
 
     async def cancel(execution_ids: Sequence[ExecutionId], reason: str | None) -> list[Move]:
-        return await queue_manager.cancel([(execution_id, reason) for execution_id in execution_ids])
+        moves, _ = await queue_manager.cancel([(execution_id, reason) for execution_id in execution_ids])
+        return moves
 
     async def retry(
         requests: Sequence[tuple[ExecutionId, str | None]], traceparent: str | None

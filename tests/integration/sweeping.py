@@ -100,3 +100,12 @@ class Sweeping(Reading):
         row = await self.connection.fetchrow("SELECT * FROM turnstile.repair_queues($1)", list(queue_ids))
         assert row is not None
         return [item["queue_id"] for item in row["repaired"] or ()], ids_in(grants_of(row))
+
+    async def roll_out(self, limit: int = 1000) -> list[tuple[int, int, list[int]]]:
+        """Bring changed limits to the next queues: looked at, changed and granted, for each action."""
+        rolled = []
+        for action_id in await self.column("SELECT turnstile.rollouts_due(1000)"):
+            row = await self.connection.fetchrow("SELECT * FROM turnstile.roll_out($1, $2)", action_id, limit)
+            assert row is not None
+            rolled.append((row["looked_at"], row["changed"], ids_in(grants_of(row))))
+        return rolled

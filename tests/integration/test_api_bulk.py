@@ -13,7 +13,7 @@ from tests.integration.served import Served, serve
 @pytest.fixture
 async def api(database_url: str) -> AsyncIterator[Served]:
     async with serve(database_url) as served:
-        await served.define("a.b", max_concurrent=1)
+        await served.define("a.b", max_concurrent=1, submitter_keys=True)
         await served.define("c.d", max_concurrent=1)
         await served.register_worker()
         yield served

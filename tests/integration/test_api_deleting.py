@@ -114,7 +114,7 @@ async def test_a_worker_that_serves_it_brings_it_back(protocol: Protocol) -> Non
 async def test_an_admission_that_waited_for_the_deletion_is_refused(
     protocol: Protocol, other: Protocol, key: str | None
 ) -> None:
-    await protocol.put("a")
+    await protocol.put("a", submitter_keys=True)
     await protocol.put("b")
     await protocol.submit("a", count=2)
     await protocol.run(*await protocol.held())

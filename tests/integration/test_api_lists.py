@@ -13,8 +13,8 @@ from tests.integration.served import WORKER, Served, serve
 @pytest.fixture
 async def api(database_url: str) -> AsyncIterator[Served]:
     async with serve(database_url) as served:
-        await served.define("a.b", max_concurrent=1)
-        await served.define("a.c", max_concurrent=1)
+        await served.define("a.b", max_concurrent=1, submitter_keys=True)
+        await served.define("a.c", max_concurrent=1, submitter_keys=True)
         yield served
 
 

@@ -12,7 +12,7 @@ SAME = ("action_ref", "parameters", "concurrency_key", "metadata")
 @pytest.fixture
 async def api(database_url: str) -> AsyncIterator[Served]:
     async with serve(database_url) as served:
-        await served.define("a.b", max_concurrent=1, timeout=60, ttl=3600)
+        await served.define("a.b", max_concurrent=1, submitter_keys=True, timeout=60, ttl=3600)
         await served.register_worker()
         yield served
 

@@ -3,9 +3,16 @@
 import asyncio
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import asyncpg
+import pytest
+from alembic import command
 
 from common.statements import installation_text, protocol_hash
-from migrations import is_current, migrate
+from migrations import MigrationBlocked, is_current, migrate
+from migrations.run import alembic_config, engine_of
 from tests.integration.protocol import Protocol, connected
 
 _INSTALLED = "SELECT xmin::text || ctid::text FROM pg_namespace WHERE nspname = 'turnstile'"
@@ -66,3 +73,62 @@ def test_every_source_state_is_filled_in_from_the_table_of_transitions() -> None
     assert ":sources_of_" not in text
     assert "ARRAY['delayed', 'queued', 'scheduled']::execution_status[]" in text
     assert protocol_hash() in text
+
+
+async def _older(url: str) -> None:
+    """Bring a database to the first revision, as an early version left it."""
+    engine = engine_of(url)
+    try:
+        async with engine.begin() as connection:
+            await connection.run_sync(lambda c: command.upgrade(alembic_config(c), "0001"))
+    finally:
+        await engine.dispose()
+
+
+@asynccontextmanager
+async def _backup(url: str) -> AsyncIterator[int]:
+    """Hold every table as `pg_dump` does; lends its process id."""
+    dump = await asyncpg.connect(url, server_settings={"application_name": "pg_dump"})
+    try:
+        async with dump.transaction():
+            tables = await dump.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+            for table in tables:
+                await dump.execute(f"LOCK TABLE {table[0]} IN ACCESS SHARE MODE")
+            yield dump.get_server_pid()
+    finally:
+        await dump.close()
+
+
+async def test_a_migration_behind_a_backup_gives_way_to_others_and_names_what_is_in_its_way(
+    empty_database_url: str,
+) -> None:
+    await _older(empty_database_url)
+    other = await asyncpg.connect(empty_database_url)
+    try:
+        async with _backup(empty_database_url) as pid:
+            migrating = asyncio.create_task(migrate(empty_database_url, lock_wait_seconds=0))
+            waits = "SELECT relation::regclass::text FROM pg_locks WHERE NOT granted AND relation IS NOT NULL"
+            async with asyncio.timeout(20):
+                while not (table := await other.fetchval(waits)):
+                    await asyncio.sleep(0.02)
+            # Nobody reads the table while the migration waits for it, and everybody once it has given way.
+            await asyncio.wait_for(other.fetchval(f"SELECT count(*) FROM {table}"), 20)
+            with pytest.raises(MigrationBlocked, match=f"pid {pid} .pg_dump, user ") as blocked:
+                await migrating
+        assert [blocker.pid for blocker in blocked.value.blockers] == [pid]
+        assert not await is_current(empty_database_url)
+    finally:
+        await other.close()
+
+
+async def test_a_migration_goes_on_when_the_backup_has_ended(empty_database_url: str) -> None:
+    await _older(empty_database_url)
+    async with _backup(empty_database_url):
+        migrating = asyncio.create_task(migrate(empty_database_url))
+        await asyncio.sleep(0)
+        async with connected(empty_database_url) as watcher, asyncio.timeout(20):
+            while not await watcher.column("SELECT 1 FROM pg_locks WHERE NOT granted"):
+                assert not migrating.done()
+                await asyncio.sleep(0.02)
+    await migrating
+    assert await is_current(empty_database_url)

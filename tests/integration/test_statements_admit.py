@@ -7,6 +7,7 @@ from uuid import uuid4
 import pytest
 
 from common.domain.errors import Code
+from common.domain.identifiers import ExecutionId
 from tests.integration.protocol import Protocol, accepted, rejected, request
 from tests.integration.reading import ids_in
 
@@ -34,7 +35,7 @@ async def test_an_empty_batch_is_nothing(protocol: Protocol) -> None:
     nothing = ", ".join(["'{}'"] * 12)
     row = await protocol.connection.fetchrow(f"SELECT * FROM turnstile.admit({nothing})")
     assert row is not None
-    assert [*row.values()] == [None, None, None]
+    assert not any(row.values())
 
 
 async def test_what_is_free_is_granted_at_once_and_the_rest_stands_in_line(protocol: Protocol) -> None:
@@ -162,10 +163,38 @@ async def test_each_value_at_the_pointer_has_a_line_of_its_own(protocol: Protoco
     assert keys == ["x", "x", "y", "7", "7"]
 
 
-async def test_a_key_in_the_request_comes_before_the_pointer(protocol: Protocol) -> None:
-    await protocol.put(max_concurrent=1, concurrency_key="/who")
+async def test_a_key_in_the_request_comes_before_the_pointer_where_submitters_may_name_keys(
+    protocol: Protocol,
+) -> None:
+    await protocol.put(max_concurrent=1, concurrency_key="/who", submitter_keys=True)
     await protocol.submit(parameters={"who": "x"}, concurrency_key="mine")
     assert (await protocol.queue(key="mine"))["total_enqueued"] == 1
+
+
+@pytest.mark.parametrize("pointer", [None, "/who"])
+async def test_a_key_of_the_request_s_own_is_refused_and_what_is_known_stays_known(
+    protocol: Protocol, pointer: str | None
+) -> None:
+    await protocol.put(concurrency_key=pointer, submitter_keys=True)
+    mine = request(parameters={"who": "x"}, concurrency_key="mine", idempotency_key="k")
+    ((before,), _) = await protocol.admit(mine)
+    await protocol.put(concurrency_key=pointer)
+    (again, new), _ = await protocol.admit(mine, request(parameters={"who": "x"}, concurrency_key="mine"))
+    assert accepted(again).execution_id == accepted(before).execution_id
+    assert rejected(new).code is Code.INVALID_PARAMETERS
+    assert rejected(new).message.startswith("concurrency_key: ")
+
+
+async def test_a_retry_keeps_its_key_though_no_new_request_may_name_one(protocol: Protocol) -> None:
+    await protocol.put(submitter_keys=True)
+    (first,) = await protocol.submit(concurrency_key="mine")
+    await protocol.run(first)
+    await protocol.settle((first, 1))
+    await protocol.put()
+    (retried,), _ = await protocol.queue_manager.retry([(ExecutionId(first), None)])
+    assert retried.verdict is not None
+    again = await protocol.execution(accepted(retried.verdict).execution_id)
+    assert again["concurrency_key"] == "mine"
 
 
 @pytest.mark.parametrize(

@@ -72,3 +72,18 @@ async def test_whatever_a_definition_may_be_is_stored(protocol: Protocol) -> Non
         ActionDefinition(ref="a8", callback_url="HTTPS://münchen.example:65535/a?b=c"),
     ):
         assert await protocol.register_actions(definition) == []
+
+
+async def test_a_service_of_an_earlier_version_leaves_the_field_that_it_does_not_know(
+    protocol: Protocol,
+) -> None:
+    columns = action_columns(ActionDefinition(ref="a"))
+    del columns["submitter_keys"]
+    earlier = json.dumps([columns])
+    await protocol.connection.fetch("SELECT turnstile.register_actions($1)", earlier)
+    assert await protocol.column("SELECT submitter_keys FROM action") == [False]
+    await protocol.put("a", submitter_keys=True)
+    noted = await protocol.column("SELECT id FROM action_change")
+    await protocol.connection.fetch("SELECT turnstile.put_actions($1)", earlier)
+    assert await protocol.column("SELECT submitter_keys FROM action") == [True]
+    assert await protocol.column("SELECT id FROM action_change") == noted

@@ -35,8 +35,8 @@ PROTOCOL_DEFECTS: Final = (
         name="a claim does not name its attempt",
         file=f"{_SQL}/30_claim.sql",
         before="e.id = ANY (ARRAY[c.id]) AND e.attempt = c.attempt AND e.status = ANY (:sources_of_claim)\n"
-        "          AND (e.expires_at",
-        after="e.id = ANY (ARRAY[c.id]) AND e.status = ANY (:sources_of_claim)\n          AND (e.expires_at",
+        "          AND c.id <> ALL",
+        after="e.id = ANY (ARRAY[c.id]) AND e.status = ANY (:sources_of_claim)\n          AND c.id <> ALL",
         caught_by=(f"{_T}_claim.py",),
     ),
     Defect(
@@ -61,26 +61,21 @@ PROTOCOL_DEFECTS: Final = (
         caught_by=(f"{_T}_finish.py",),
     ),
     Defect(
-        name="the queue is locked and counted in one statement",
+        name="a grant does not lock its queue",
         file=f"{_SQL}/10_grant.sql",
-        before="    PERFORM 1 FROM action_queue q WHERE q.id = ANY (in_queue_ids) ORDER BY q.id FOR NO KEY UPDATE;\n"
-        "    SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids FROM turnstile.grant_locked(in_queue_ids)"
-        " g;\n",
-        after="    SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids FROM turnstile.grant_locked(in_queue_ids)"
-        " g;\n    PERFORM 1 FROM action_queue q WHERE q.id = ANY (in_queue_ids) ORDER BY q.id FOR NO KEY UPDATE;\n",
+        before="    blocked_queue_ids := turnstile.lock_queues(in_queue_ids, in_wait_ms, in_suspect_ids);\n",
+        after="    blocked_queue_ids := '{}';\n",
         caught_by=(f"{_T}_concurrency.py", f"{_T}_races.py"),
     ),
     Defect(
         name="tickets are drawn before the lock",
         file=f"{_SQL}/20_admit.sql",
-        before="    PERFORM 1 FROM action_queue q WHERE q.id = ANY (queue_ids) ORDER BY q.id FOR NO KEY UPDATE;\n"
-        "    GET DIAGNOSTICS locked_count = ROW_COUNT;\n"
+        before="    blocked_queue_ids := turnstile.lock_queues(queue_ids, in_wait_ms, in_suspect_ids);\n"
         "    tickets := ARRAY(SELECT nextval('execution_id_seq')"
         " FROM generate_series(1, cardinality(in_action_refs)));\n",
         after="    tickets := ARRAY(SELECT nextval('execution_id_seq')"
         " FROM generate_series(1, cardinality(in_action_refs)));\n"
-        "    PERFORM 1 FROM action_queue q WHERE q.id = ANY (queue_ids) ORDER BY q.id FOR NO KEY UPDATE;\n"
-        "    GET DIAGNOSTICS locked_count = ROW_COUNT;\n",
+        "    blocked_queue_ids := turnstile.lock_queues(queue_ids, in_wait_ms, in_suspect_ids);\n",
         caught_by=(f"{_T}_concurrency.py",),
     ),
     Defect(
@@ -149,9 +144,9 @@ PROTOCOL_DEFECTS: Final = (
     Defect(
         name="a retry wakes before its last slot is settled",
         file=f"{_SQL}/61_lines.sql",
-        before="d.due_at <= woken_at AND (SELECT s.execution_id FROM slot s WHERE s.execution_id = d.execution_id)"
-        " IS NULL",
-        after="d.due_at <= woken_at",
+        before="d.due_at <= woken_at\n"
+        "              AND (SELECT s.execution_id FROM slot s WHERE s.execution_id = d.execution_id) IS NULL\n",
+        after="d.due_at <= woken_at\n",
         caught_by=(f"{_T}_sweeps.py",),
     ),
     Defect(

@@ -11,11 +11,20 @@ SERVICE_DEFECTS: Final = (
     Defect(
         name="requests are acknowledged before they are decided",
         file="executor/intake.py",
-        before="            async for decided in decisions_over(deliveries, listener, size):\n",
-        after="            subscription.ack(deliveries)\n"
-        "            async for decided in decisions_over(deliveries, listener, size):\n",
+        before="            async for decided in decisions_over(aside, fresh, listener, size):\n",
+        after="            subscription.ack(fresh)\n"
+        "            async for decided in decisions_over(aside, fresh, listener, size):\n",
         caught_by=(
             f"{_E2E}/test_server_outages.py::test_a_database_frozen_or_gone_for_longer_than_a_lease_ends_no_work_and_acknowledges_nothing",
+        ),
+    ),
+    Defect(
+        name="what is kept aside is decided behind what came later",
+        file="executor/intake.py",
+        before="_until_available(listener, [*aside, *part])",
+        after="_until_available(listener, [*part, *aside])",
+        caught_by=(
+            f"{_E2E}/test_locked_rows.py::test_requests_behind_a_locked_queue_pass_it_and_its_own_keep_their_order",
         ),
     ),
     Defect(

@@ -1,11 +1,13 @@
 """What is older, or more, than is kept goes, with all that belongs to it; what lives in any way stays."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 from common.database import Database
+from executor.queue_manager import QueueManager
 from executor.reading.audit import AuditBounds, Auditor
 from executor.settings import ExecutorSettings
-from tests.integration.protocol import Protocol
+from tests.integration.protocol import Protocol, accepted, connected, request
 from tests.retention.pruning import HOUR, age, ended, left, pruner
 
 
@@ -146,3 +148,41 @@ async def test_rounds_go_on_behind_what_was_looked_at(protocol: Protocol) -> Non
     assert (pruned, rounds > 5) == (10, True)
     refs = "SELECT DISTINCT a.ref FROM execution e JOIN action a ON a.id = e.action_id"
     assert await protocol.column(refs) == ["b"]
+
+
+async def test_a_key_that_is_pruned_while_it_is_admitted_again_is_taken_in_anew(
+    protocol: Protocol, database_url: str
+) -> None:
+    await protocol.put("a")
+    await protocol.put("full", max_concurrent=0)
+    (old,) = await ended(protocol, 1, hours_ago=2, idempotency_key="k")
+    (head,) = await protocol.submit("full")
+    await protocol.connection.execute("UPDATE action_queue SET max_concurrent = 1 WHERE depth > 0")
+    database = Database(database_url, application_name="test admission", connections_max=1)
+    await database.open()
+    try:
+        # The admission grants `head` after its inserts and before its look at what is known.
+        async with connected(database_url) as other, other.transaction():
+            await other.connection.execute("SELECT FROM execution WHERE id = $1 FOR UPDATE", head)
+            again = QueueManager(database).admit([request("a", idempotency_key="k"), request("full")])
+            late = asyncio.create_task(again)
+            await _until_it_waits(protocol)
+            await pruner(protocol, retention_age=HOUR).prune_executions()
+            assert old not in await left(protocol)
+        verdicts, _ = await late
+    finally:
+        await database.close()
+    new, _ = (accepted(verdict) for verdict in verdicts)
+    assert (new.duplicate, new.status) == (False, "scheduled")
+    assert new.execution_id > old
+    assert (await protocol.queue("full"))["total_enqueued"] == 2
+
+
+async def _until_it_waits(protocol: Protocol) -> None:
+    waiting = (
+        "SELECT 1 FROM pg_stat_activity WHERE datname = current_database()"
+        " AND wait_event_type = 'Lock' AND application_name = 'test admission'"
+    )
+    async with asyncio.timeout(10):
+        while not await protocol.column(waiting):
+            await asyncio.sleep(0.005)

@@ -131,7 +131,12 @@ class Agreement(RuleBasedStateMachine):
 
     def put(self, ref: str, limit: int | None, paused: bool) -> list[int]:
         definition = ActionDefinition(
-            ref=ref, max_concurrent=limit, paused=paused, max_queued=BOUNDS[ref], max_reclaims=RECLAIMS_MAX
+            ref=ref,
+            max_concurrent=limit,
+            paused=paused,
+            max_queued=BOUNDS[ref],
+            max_reclaims=RECLAIMS_MAX,
+            submitter_keys=ref == "keyed",
         )
         granted = ids_in(self.do(self.protocol.queue_manager.put_actions([definition])))
         assert granted == self.model.put_action(ref, limit, paused, BOUNDS[ref])

@@ -1,0 +1,45 @@
+"""A held queue is waited for again after 1, 2, 4 and then every 8 seconds; a free one is no suspect."""
+
+import time
+
+import pytest
+
+from common.domain.identifiers import QueueId
+from executor.held_queues import HeldQueues
+
+ONE, TWO = QueueId(1), QueueId(2)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_a_held_queue_is_waited_for_ever_more_seldom(clock: list[float]) -> None:
+    held = HeldQueues()
+    for seconds in (1.0, 2.0, 4.0, 8.0, 8.0):
+        held.note([ONE], [])
+        clock[0] += seconds - 0.1
+        assert held.suspects() == [ONE]
+        # Tried in vain: that was no wait, and prolongs nothing.
+        held.note([ONE], [])
+        clock[0] += 0.2
+        assert held.suspects() == []
+
+
+def test_what_could_be_locked_is_waited_for_like_any_other(clock: list[float]) -> None:
+    held = HeldQueues()
+    held.note([ONE, TWO], [])
+    held.note([], [ONE])
+    assert held.suspects() == [TWO]
+    held.note([ONE], [])
+    clock[0] += 1.1
+    assert held.suspects() == []
+
+
+def test_the_memory_is_bounded() -> None:
+    held = HeldQueues()
+    held.note([QueueId(n) for n in range(5000)], [])
+    assert held.suspects() == [QueueId(n) for n in range(4000, 5000)]
