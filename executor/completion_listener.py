@@ -214,7 +214,7 @@ def _note(completions: Sequence[Ended], settled: Settled) -> None:
 
 
 def _put_off(release: Release, delivery: Delivery) -> None:
-    # Another session holds its queue or slot. After so many tries the watchdog publishes it again from its row (P4).
+    # Another session holds its queue or slot. After so many tries its row is the reminder (P4).
     if tries_of(delivery) < TRIES_MAX:
         release.messages.append(delayed_retry(delivery, retry_exchange=EXECUTOR_RETRY, app_id="executor"))
 
