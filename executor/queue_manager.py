@@ -49,10 +49,16 @@ class QueueManager:
         transitions.admitted(traced, verdicts, spans)
         return verdicts, grants
 
-    async def settle(self, completions: Sequence[tuple[ExecutionId, Attempt]]) -> Settled:
-        """Free the slots of these attempts, once each however often they come, and grant them on."""
+    async def settle(self, completions: Sequence[tuple[ExecutionId, Attempt, Status | None]]) -> Settled:
+        """Free the slots of these attempts, once each however often they come, and grant them on.
+
+        With each the end that its message told; None where the message told no end.
+        """
         row = await self._database.fetchrow(
-            "SELECT * FROM turnstile.settle($1, $2)", [c[0] for c in completions], [c[1] for c in completions]
+            "SELECT * FROM turnstile.settle($1, $2, $3)",
+            [c[0] for c in completions],
+            [c[1] for c in completions],
+            [c[2] for c in completions],
         )
         assert row is not None
         return Settled(

@@ -62,7 +62,7 @@ AS $$
         UPDATE untold_end u SET told_at = clock_timestamp() FROM due_end d WHERE u.execution_id = ANY (ARRAY[d.execution_id])
         RETURNING u.execution_id
     )
-    SELECT execution_id FROM slot_told UNION ALL SELECT execution_id FROM end_told;
+    SELECT execution_id FROM slot_told UNION SELECT execution_id FROM end_told;
 $$;
 
 -- due_stops: attempts taken back from lost workers longer than `in_timeout_seconds` ago, whose workers nobody

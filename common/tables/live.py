@@ -63,7 +63,10 @@ class Slot(SQLModel, table=True):
 
 
 class UntoldEnd(SQLModel, table=True):
-    """An execution that ended without a slot and whose completion has not come round yet (P4)."""
+    """An execution that ended while it waited, and whose completion has not come round yet (P4).
+
+    A slot beside it is one that the attempt before its end left unsettled.
+    """
 
     __tablename__ = "untold_end"
     __table_args__ = ({"postgresql_with": _BRISK_VACUUM},)

@@ -197,3 +197,8 @@ SELECT (NULL::turnstile.webhook).*;
 -- gives claimed turnstile.claimed[], finished turnstile.finished[]
 SELECT ARRAY(SELECT f FROM turnstile.finish($1, $5, $6, $7, $8, $9, $10, $11, $12, $13) f) AS finished,
        ARRAY(SELECT c FROM turnstile.claim($1, $2, $3, $4) c) AS claimed;
+
+-- takes int8[], int4[], text[]
+-- gives callback_count int4, early_ids int8[], granted turnstile.granted[], more_queue_ids int8[],
+--   settled_count int4, settled_ids int8[], unknown_ids int8[]
+SELECT * FROM turnstile.settle($1, $2, $3);

@@ -109,7 +109,19 @@ class Protocol(Sweeping):
         return await self.queue_manager.grant([QueueId(i) for i in queue_ids])
 
     async def settle(self, *completions: tuple[int, int]) -> Freed:
-        settled = await self.queue_manager.settle([(ExecutionId(i), Attempt(n)) for i, n in completions])
+        """Settle these attempts by the messages that the record would tell of them now."""
+        rows = await self.connection.fetch(
+            "SELECT id, status::text FROM execution WHERE id = ANY ($1) AND completed_at IS NOT NULL",
+            [i for i, _ in completions],
+        )
+        ends = {row["id"]: Status(row["status"]) for row in rows}
+        return await self.settle_as(*((i, attempt, ends.get(i)) for i, attempt in completions))
+
+    async def settle_as(self, *messages: tuple[int, int, Status | None]) -> Freed:
+        """Settle by messages that tell these ends; None: a slot message, which tells none."""
+        settled = await self.queue_manager.settle(
+            [(ExecutionId(i), Attempt(attempt), end) for i, attempt, end in messages]
+        )
         return Freed(
             count=settled.count,
             early=set(settled.early),

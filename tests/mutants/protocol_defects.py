@@ -167,6 +167,28 @@ PROTOCOL_DEFECTS: Final = (
         caught_by=(f"{_T}_cancel.py", f"{_T}_sweeps.py"),
     ),
     Defect(
+        name="a slot message counts as proof that an end was told",
+        file=f"{_SQL}/40_settle.sql",
+        before="(SELECT c.told_end = e.status::text OR in_ends IS NULL AND c.attempt = 0\n",
+        after="(SELECT true\n",
+        caught_by=(f"{_T}_settle_ends.py",),
+    ),
+    Defect(
+        name="an end beside an unsettled slot is told to nobody",
+        file=f"{_SQL}/33_end_unstarted.sql",
+        before="        WHERE b.status IN ('queued', 'delayed')\n",
+        after="        WHERE b.status IN ('queued', 'delayed')\n"
+        "          AND NOT EXISTS (SELECT FROM slot s WHERE s.execution_id = b.id)\n",
+        caught_by=(f"{_T}_settle_ends.py",),
+    ),
+    Defect(
+        name="an end beside an unsettled slot is counted twice",
+        file=f"{_SQL}/40_settle.sql",
+        before="        WHERE (SELECT u.execution_id FROM untold_end u WHERE u.execution_id = f.execution_id) IS NULL\n",
+        after="",
+        caught_by=(f"{_T}_settle_ends.py",),
+    ),
+    Defect(
         name="a cancelled one is still counted as waiting",
         file=f"{_SQL}/33_end_unstarted.sql",
         before="SET depth = q.depth - n.gone",
