@@ -8,9 +8,9 @@ to a decision only after `tell` returned.
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import asyncpg
 
@@ -31,6 +31,8 @@ from executor.queue_manager import QueueManager
 logger = logging.getLogger(__name__)
 
 _RETRY_PAUSE_SECONDS: Final = 0.2
+_LATER_MAX: Final = 5000
+"""Messages that wait to be told by tasks of their own. Reaching it means that the broker is out of reach."""
 
 
 class HandOver:
@@ -46,6 +48,8 @@ class HandOver:
         self._announcements: Gatherer[StatusChanged] = Gatherer(
             self._announce_all, delay_seconds=ANNOUNCE_DELAY_SECONDS
         )
+        self._later: set[asyncio.Task[None]] = set()
+        self._later_count = 0
 
     async def run(self) -> NoReturn:
         """Grant on where more may start than one statement grants, until cancelled.
@@ -93,6 +97,39 @@ class HandOver:
             pending = [m for m, o in zip(pending, outcomes, strict=True) if o is not Publication.CONFIRMED]
             if pending:
                 await self._restore_topology()
+
+    def tell_later(self, telling: Coroutine[Any, Any, None], *, count: int) -> bool:
+        """Run `telling`, about `count` messages, in a task of its own: its caller waits for no broker.
+
+        False where too much waits already: it is dropped, and the rows remind the watchdog of it.
+        """
+        if self._later_count > 0 and self._later_count + count > _LATER_MAX:
+            telling.close()
+            logger.debug("telling_left_to_the_rows", extra={"messages": count})
+            return False
+        self._later_count += count
+        task = asyncio.create_task(self._run_later(telling, count), name="tell-later")
+        self._later.add(task)
+        task.add_done_callback(self._later.discard)
+        return True
+
+    async def finish_telling(self, timeout_seconds: float) -> None:
+        """Wait until what `tell_later` has begun is done; what takes longer is left to the rows."""
+        if self._later:
+            _, late = await asyncio.wait(set(self._later), timeout=timeout_seconds)
+            for task in late:
+                task.cancel()
+
+    async def _run_later(self, telling: Coroutine[Any, Any, None], count: int) -> None:
+        try:
+            await telling
+        except (Unavailable, asyncpg.PostgresError) as error:
+            logger.debug("telling_left_to_the_rows", extra={"messages": count, "reason": str(error)})
+        except Exception:
+            # Whatever one message holds, the others and the service go on; the rows remind of this one.
+            logger.exception("telling_broken")
+        finally:
+            self._later_count -= count
 
     def announce_admitted(self, admitted: Iterable[tuple[str, Accepted]]) -> None:
         """Announce that these executions, each with its action's ref, took their place."""

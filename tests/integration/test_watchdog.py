@@ -21,9 +21,9 @@ async def watching(database_url: str, amqp_url: str) -> AsyncIterator[Watchdog]:
     await database.open()
     async with publishing(amqp_url) as publisher:
         queue_manager = QueueManager(database)
-        yield Watchdog(
-            ExecutorSettings(), database, queue_manager, HandOver(publisher, queue_manager, "quorum")
-        )
+        hand_over = HandOver(publisher, queue_manager, "quorum")
+        yield Watchdog(ExecutorSettings(), database, queue_manager, hand_over)
+        await hand_over.finish_telling(20)
     await database.close()
 
 
