@@ -13,12 +13,13 @@ from datetime import UTC, datetime
 from typing import Any, Final, NoReturn
 
 import asyncpg
+from aio_pika.abc import AbstractChannel
 
 from common.batcher import Gatherer
 from common.broker.connection import BrokerUnavailable
 from common.broker.delivery import Outgoing, Publication
 from common.broker.publisher import Publisher
-from common.broker.topology import QueueType, declare_executor, declare_pool
+from common.broker.topology import QueueType, declare_executor, declare_pool, ready_offers
 from common.domain.errors import Unavailable
 from common.domain.identifiers import QueueId
 from common.domain.states import Status
@@ -31,6 +32,7 @@ from executor.queue_manager import QueueManager
 logger = logging.getLogger(__name__)
 
 _RETRY_PAUSE_SECONDS: Final = 0.2
+_LOOKS_AT_ONCE: Final = 16
 _LATER_MAX: Final = 5000
 """Messages that wait to be told by tasks of their own. Reaching it means that the broker is out of reach."""
 
@@ -48,6 +50,8 @@ class HandOver:
         self._announcements: Gatherer[StatusChanged] = Gatherer(
             self._announce_all, delay_seconds=ANNOUNCE_DELAY_SECONDS
         )
+        self.unserved_refs: frozenset[str] = frozenset()
+        """Actions whose pool has workers, but none with their code, as the watchdog saw it last."""
         self._later: set[asyncio.Task[None]] = set()
         self._later_count = 0
 
@@ -73,16 +77,39 @@ class HandOver:
         """Create the queues of these pools, as far as that was not done yet."""
         await self._declare_pools(set(pools))
 
+    async def ready_offers(self, pools: Iterable[str]) -> dict[str, int]:
+        """Return how many messages wait in the queues of these pools, as far as the broker says."""
+        turns = asyncio.Semaphore(_LOOKS_AT_ONCE)
+        ready: dict[str, int] = {}
+
+        async def look(pool: str) -> None:
+            async def ask(channel: AbstractChannel) -> None:
+                ready[pool] = await ready_offers(channel, pool)
+
+            async with turns:
+                try:
+                    await self._publisher.declare(ask)
+                except BrokerUnavailable as error:
+                    # One queue whose node is down is no reason not to look at the others.
+                    logger.debug("pool_not_seen", extra={"pool": pool, "reason": str(error)})
+
+        async with asyncio.TaskGroup() as tasks:
+            for pool in pools:
+                tasks.create_task(look(pool), name="look-at-pool")
+        return ready
+
     async def offer(self, grants: Grants) -> None:
         """Offer granted executions to the workers of their pools; where a batch was full, `run` grants on."""
         if grants.more_queue_ids:
             self._more_queue_ids.update(grants.more_queue_ids)
             self._has_more.set()
-        if grants.granted:
-            await self._declare_pools({grant.pool for grant in grants.granted})
-            self.announce_grants(grants.granted)
-            with transitions.offering(grants.granted):
-                await self.tell([_offer(grant) for grant in grants.granted])
+        if not grants.granted:
+            return
+        self.announce_grants(grants.granted)
+        if served := await self._served(grants.granted):
+            await self._declare_pools({grant.pool for grant in served})
+            with transitions.offering(served):
+                await self.tell([_offer(grant) for grant in served])
 
     async def tell(self, messages: Sequence[Outgoing]) -> None:
         """Publish until every message is confirmed; a repeated one is harmless to its receivers."""
@@ -179,6 +206,18 @@ class HandOver:
     def announce_changes(self, changes: Iterable[StatusChanged]) -> None:
         """Announce status changes to whoever binds, if that is possible at once."""
         self._announcements.add(*changes)
+
+    async def _served(self, grants: Sequence[Grant]) -> Sequence[Grant]:
+        """Leave out what nobody could run; the rows say who, and when it is to be offered after all."""
+        doubtful = [grant for grant in grants if grant.action_ref in self.unserved_refs]
+        if not doubtful:
+            return grants
+        try:
+            withheld = await self._queue_manager.withhold(doubtful)
+        except (Unavailable, asyncpg.PostgresError) as error:
+            logger.debug("offers_not_withheld", extra={"offers": len(doubtful), "reason": str(error)})
+            return grants
+        return [grant for grant in grants if grant.execution_id not in withheld]
 
     def _announce_all(self, changes: list[StatusChanged]) -> None:
         self._publisher.announce([status_message(change, app_id="executor") for change in changes])

@@ -76,6 +76,15 @@ class QueueManager:
         assert row is not None
         return grants_of(row)
 
+    async def withhold(self, grants: Sequence[Grant]) -> set[ExecutionId]:
+        """Put off the offers of those that no worker could run until one could; return them."""
+        rows = await self._database.fetch(
+            "SELECT turnstile.withhold_offers($1, $2)",
+            [grant.execution_id for grant in grants],
+            [grant.attempt for grant in grants],
+        )
+        return {row[0] for row in rows}
+
     async def cancel(self, requests: Sequence[tuple[ExecutionId, str | None]]) -> list[Move]:
         """End what has not started; what runs comes back as `running`: its worker is to be asked.
 

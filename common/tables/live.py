@@ -49,8 +49,8 @@ class Slot(SQLModel, table=True):
     attempt: int = Field(sa_column=Column(Integer, nullable=False))
     worker_id: str | None = Field(default=None, sa_column=Column(Text))
     granted_at: datetime = instant(nullable=False)
-    offered_at: datetime = instant(nullable=False)
-    """When `execution.scheduled` was last due for publishing."""
+    offered_at: datetime | None = instant()
+    """When `execution.scheduled` was last due for publishing; None: withheld until a worker serves it."""
     claimed_at: datetime | None = instant()
     finished_at: datetime | None = instant()
     """When the attempt ended; from then on the slot only waits to be settled."""

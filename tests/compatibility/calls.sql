@@ -202,3 +202,20 @@ SELECT ARRAY(SELECT f FROM turnstile.finish($1, $5, $6, $7, $8, $9, $10, $11, $1
 -- gives callback_count int4, early_ids int8[], granted turnstile.granted[], more_queue_ids int8[],
 --   settled_count int4, settled_ids int8[], unknown_ids int8[]
 SELECT * FROM turnstile.settle($1, $2, $3);
+
+-- takes int8[], int4[]
+-- gives withhold_offers int8
+SELECT turnstile.withhold_offers($1, $2);
+
+-- takes float8
+-- gives looked_at timestamptz, offered int8, pool text
+SELECT * FROM turnstile.due_pools($1);
+
+-- takes float8, timestamptz, text[], int8[], int8[], int4
+-- gives action_ref text, attempt int4, execution_id int8, pool text, traceparent text,
+--   waited_seconds float8
+SELECT * FROM turnstile.missing_offers($1, $2, $3, $4, $5, $6);
+
+-- takes text, text, text, int4, text[], int4, float8, text[]
+-- gives register_worker void
+SELECT turnstile.register_worker($1, $2, $3, $4, $5, $6, $7, $8);

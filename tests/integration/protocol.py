@@ -77,11 +77,12 @@ class Protocol(Sweeping):
         return await self.record().register_actions(definitions)
 
     async def register(
-        self, worker: str = WORKER, *, lease_seconds: float = 600.0, pools: Sequence[str] = ("default",)
-    ) -> None:
+        self, worker: str = WORKER, *, lease_seconds: float = 600.0, pools: Sequence[str] = ("default",),
+        serves: Sequence[str] | None = None,
+    ) -> None:  # fmt: skip
         await self.connection.execute(
-            "SELECT turnstile.register_worker($1, 'test', 'localhost', 1, $2, 4, $3)",
-            worker, list(pools), lease_seconds,
+            "SELECT turnstile.register_worker($1, 'test', 'localhost', 1, $2, 4, $3, $4)",
+            worker, list(pools), lease_seconds, None if serves is None else list(serves),
         )  # fmt: skip
 
     async def lose_lease(self, worker: str = WORKER) -> None:
@@ -134,8 +135,8 @@ class Protocol(Sweeping):
 
     # --- worker ---------------------------------------------------------------------------------------
 
-    def record(self, worker: str = WORKER) -> Record:
-        return Record(self.database, WorkerId(worker))
+    def record(self, worker: str = WORKER, *, serves: Sequence[str] | None = None) -> Record:
+        return Record(self.database, WorkerId(worker), served_refs=serves)
 
     async def claim(self, *execution_ids: int, attempt: int = 1, worker: str = WORKER) -> list[Claim | Said]:
         answers = await self.record(worker).exchange([offer(i, attempt) for i in execution_ids])

@@ -189,6 +189,27 @@ PROTOCOL_DEFECTS: Final = (
         caught_by=(f"{_T}_settle_ends.py",),
     ),
     Defect(
+        name="offers that the broker holds are copied",
+        file=f"{_SQL}/60_links.sql",
+        before="k.offered_at IS NULL OR k.rank <= k.offered - k.ready\n",
+        after="k.offered_at IS NULL OR k.rank <= k.offered\n",
+        caught_by=(f"{_T}_offers.py",),
+    ),
+    Defect(
+        name="an overtaken offer is copied without bound",
+        file=f"{_SQL}/60_links.sql",
+        before="           OR k.is_overtaken AND k.rank <= 2 * k.offered - k.ready\n",
+        after="           OR k.is_overtaken\n",
+        caught_by=(f"{_T}_offers.py",),
+    ),
+    Defect(
+        name="an offer that nobody could run goes round",
+        file=f"{_SQL}/30_claim.sql",
+        before="                WHEN c.id = ANY (withheld_ids) THEN 'stale'\n",
+        after="",
+        caught_by=(f"{_T}_offers.py",),
+    ),
+    Defect(
         name="a cancelled one is still counted as waiting",
         file=f"{_SQL}/33_end_unstarted.sql",
         before="SET depth = q.depth - n.gone",

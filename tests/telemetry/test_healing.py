@@ -38,6 +38,9 @@ class Silent(HandOver):
     async def tell(self, messages: Sequence[Outgoing]) -> None:
         pass
 
+    async def ready_offers(self, pools: Iterable[str]) -> dict[str, int]:
+        return dict.fromkeys(pools, 0)
+
     def announce_changes(self, changes: Iterable[StatusChanged]) -> None:
         pass
 
