@@ -110,7 +110,9 @@ class CompletionListener:
                 _bury(release, delivery, refusal.code, refusal.message)
         if completions:
             with transitions.batch_from(EXECUTOR_COMPLETIONS, deliveries):
-                settled = await self._queue_manager.settle([(c.execution_id, c.attempt) for c in completions])
+                settled = await self._queue_manager.settle(
+                    [(c.execution_id, c.attempt, c.status if c.tells_end else None) for c in completions]
+                )
             reached(CrashPoint.COMPLETIONS_SETTLED)
             release.grants = settled.grants
             if settled.callbacks:
@@ -177,6 +179,7 @@ def read(delivery: Delivery) -> Ended:
         attempt=Attempt(end.attempt),
         action_ref=end.action_ref,
         status=end.status,
+        tells_end=kind == COMPLETED,
         delivery=delivery,
     )
 

@@ -10,11 +10,12 @@ nothing else.
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import NoReturn
+from typing import Any, Final, NoReturn
 
 import asyncpg
+from aio_pika.abc import AbstractChannel
 
 from common.batcher import Gatherer
 from common.broker.connection import BrokerUnavailable
@@ -22,7 +23,7 @@ from common.broker.courier import Courier
 from common.broker.delivery import Outgoing
 from common.broker.publisher import Publisher
 from common.broker.reliable import ReliablePublisher
-from common.broker.topology import QueueType, declare_executor, scheduled_key
+from common.broker.topology import QueueType, declare_executor, ready_offers, scheduled_key
 from common.domain.errors import Unavailable
 from common.domain.identifiers import QueueId
 from common.domain.states import Status
@@ -36,6 +37,10 @@ from executor.pool_queues import PoolQueues
 from executor.queue_manager import QueueManager
 
 logger = logging.getLogger(__name__)
+
+_LOOKS_AT_ONCE: Final = 16
+_LATER_MAX: Final = 5000
+"""Messages that wait to be told by tasks of their own. Reaching it means that the broker is out of reach."""
 
 
 class HandOver:
@@ -59,6 +64,10 @@ class HandOver:
         self._announcements: Gatherer[StatusChanged] = Gatherer(
             self._announce_all, delay_seconds=ANNOUNCE_DELAY_SECONDS
         )
+        self.unserved_refs: frozenset[str] = frozenset()
+        """Actions whose pool has workers, but none with their code, as the watchdog saw it last."""
+        self._later: set[asyncio.Task[None]] = set()
+        self._later_count = 0
 
     async def run(self) -> NoReturn:
         """Publish to strangers, and grant on where one statement did not grant all, until cancelled."""
@@ -89,6 +98,27 @@ class HandOver:
         """Create the queues of these pools, as far as that was not done yet."""
         await self.pools.usable(pools)
 
+    async def ready_offers(self, pools: Iterable[str]) -> dict[str, int]:
+        """Return how many messages wait in the queues of these pools, as far as the broker says."""
+        turns = asyncio.Semaphore(_LOOKS_AT_ONCE)
+        ready: dict[str, int] = {}
+
+        async def look(pool: str) -> None:
+            async def ask(channel: AbstractChannel) -> None:
+                ready[pool] = await ready_offers(channel, pool)
+
+            async with turns:
+                try:
+                    await self._publisher.declare(ask)
+                except BrokerUnavailable as error:
+                    # One queue whose node is down is no reason not to look at the others.
+                    logger.debug("pool_not_seen", extra={"pool": pool, "reason": str(error)})
+
+        async with asyncio.TaskGroup() as tasks:
+            for pool in pools:
+                tasks.create_task(look(pool), name="look-at-pool")
+        return ready
+
     async def offer(self, grants: Grants) -> None:
         """Offer granted executions to the workers of their pools; where a batch was full, `run` grants on.
 
@@ -97,11 +127,13 @@ class HandOver:
         if grants.more_queue_ids:
             self._more_queue_ids.update(grants.more_queue_ids)
             self._has_more.set()
-        if grants.granted:
-            usable = await self.pools.usable({grant.pool for grant in grants.granted})
-            self.announce_grants(grants.granted)
-            with transitions.offering(grants.granted):
-                await self.tell([_offer(grant) for grant in grants.granted if grant.pool in usable])
+        if not grants.granted:
+            return
+        self.announce_grants(grants.granted)
+        if served := await self._served(grants.granted):
+            usable = await self.pools.usable({grant.pool for grant in served})
+            with transitions.offering(served):
+                await self.tell([_offer(grant) for grant in served if grant.pool in usable])
 
     async def tell(self, messages: Sequence[Outgoing]) -> None:
         """Publish to our own queues and whoever listens; a repeated message is harmless to its receivers.
@@ -109,6 +141,39 @@ class HandOver:
         Returns once each is confirmed by its own queue, or abandoned where that queue refuses it.
         """
         await self._reliable.publish(messages)
+
+    def tell_later(self, telling: Coroutine[Any, Any, None], *, count: int) -> bool:
+        """Run `telling`, about `count` messages, in a task of its own: its caller waits for no broker.
+
+        False where too much waits already: it is dropped, and the rows remind the watchdog of it.
+        """
+        if self._later_count > 0 and self._later_count + count > _LATER_MAX:
+            telling.close()
+            logger.debug("telling_left_to_the_rows", extra={"messages": count})
+            return False
+        self._later_count += count
+        task = asyncio.create_task(self._run_later(telling, count), name="tell-later")
+        self._later.add(task)
+        task.add_done_callback(self._later.discard)
+        return True
+
+    async def finish_telling(self, timeout_seconds: float) -> None:
+        """Wait until what `tell_later` has begun is done; what takes longer is left to the rows."""
+        if self._later:
+            _, late = await asyncio.wait(set(self._later), timeout=timeout_seconds)
+            for task in late:
+                task.cancel()
+
+    async def _run_later(self, telling: Coroutine[Any, Any, None], count: int) -> None:
+        try:
+            await telling
+        except (Unavailable, asyncpg.PostgresError) as error:
+            logger.debug("telling_left_to_the_rows", extra={"messages": count, "reason": str(error)})
+        except Exception:
+            # Whatever one message holds, the others and the service go on; the rows remind of this one.
+            logger.exception("telling_broken")
+        finally:
+            self._later_count -= count
 
     def announce_admitted(self, admitted: Iterable[tuple[str, Accepted]]) -> None:
         """Announce that these executions, each with its action's ref, took their place."""
@@ -158,6 +223,18 @@ class HandOver:
     def announce_changes(self, changes: Iterable[StatusChanged]) -> None:
         """Announce status changes to whoever binds, if that is possible at once."""
         self._announcements.add(*changes)
+
+    async def _served(self, grants: Sequence[Grant]) -> Sequence[Grant]:
+        """Leave out what nobody could run; the rows say who, and when it is to be offered after all."""
+        doubtful = [grant for grant in grants if grant.action_ref in self.unserved_refs]
+        if not doubtful:
+            return grants
+        try:
+            withheld = await self._queue_manager.withhold(doubtful)
+        except (Unavailable, asyncpg.PostgresError) as error:
+            logger.debug("offers_not_withheld", extra={"offers": len(doubtful), "reason": str(error)})
+            return grants
+        return [grant for grant in grants if grant.execution_id not in withheld]
 
     def _announce_all(self, changes: list[StatusChanged]) -> None:
         self._publisher.announce([status_message(change, app_id="executor") for change in changes])

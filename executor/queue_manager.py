@@ -88,19 +88,23 @@ class QueueManager:
         transitions.admitted(traced[: len(verdicts)], verdicts, spans)
         return verdicts, sum((grants for _, grants in parts), start=Grants(granted=[]))
 
-    async def settle(self, completions: Sequence[tuple[ExecutionId, Attempt]]) -> Settled:
+    async def settle(self, completions: Sequence[tuple[ExecutionId, Attempt, Status | None]]) -> Settled:
         """Free the slots of these attempts, once each however often they come, and grant them on.
 
-        A batch that the database refuses is split, as by `admit`; `decided` tells how many were settled then.
+        With each the end that its message told; None where the message told no end. A batch that the database
+        refuses is split, as by `admit`; `decided` tells how many were settled then.
         """
         parts = await _divided(completions, self._settle_batch, _unsettled)
         return sum(parts, start=Settled())
 
-    async def _settle_batch(self, completions: Sequence[tuple[ExecutionId, Attempt]]) -> Settled:
+    async def _settle_batch(
+        self, completions: Sequence[tuple[ExecutionId, Attempt, Status | None]]
+    ) -> Settled:
         row = await self._bounded(
-            "SELECT * FROM turnstile.settle($3, $4, $1, $2)",
+            "SELECT * FROM turnstile.settle($3, $4, $1, $2, $5)",
             [c[0] for c in completions],
             [c[1] for c in completions],
+            [c[2] for c in completions],
         )
         return Settled(
             decided=len(completions),
@@ -123,6 +127,15 @@ class QueueManager:
             middle = len(queue_ids) // 2
             return (await self.grant(queue_ids[:middle])) + (await self.grant(queue_ids[middle:]))
         return grants_of(row)
+
+    async def withhold(self, grants: Sequence[Grant]) -> set[ExecutionId]:
+        """Put off the offers of those that no worker could run until one could; return them."""
+        rows = await self._database.fetch(
+            "SELECT turnstile.withhold_offers($1, $2)",
+            [grant.execution_id for grant in grants],
+            [grant.attempt for grant in grants],
+        )
+        return {row[0] for row in rows}
 
     async def cancel(
         self, requests: Sequence[tuple[ExecutionId, str | None]]
@@ -268,10 +281,10 @@ async def _divided(
     return decided
 
 
-def _unsettled(completion: tuple[ExecutionId, Attempt], error: Exception) -> Settled:
+def _unsettled(completion: tuple[ExecutionId, Attempt, Status | None], error: Exception) -> Settled:
     if isinstance(error, asyncpg.LockNotAvailableError):
         return Settled(decided=1, held=frozenset([completion[0]]))
-    return Settled(decided=1, refused={completion: f"the database refuses it: {error}"})
+    return Settled(decided=1, refused={completion[:2]: f"the database refuses it: {error}"})
 
 
 def moved(row: asyncpg.Record) -> Move:

@@ -265,3 +265,4 @@ class ExecutorService:
             _, late = await asyncio.wait(self._untold, timeout=self.settings.drain_timeout)
             for task in late:
                 task.cancel()
+        await self._hand_over.finish_telling(self.settings.drain_timeout)

@@ -34,6 +34,8 @@ class Ended:
     attempt: Attempt
     action_ref: str
     status: Status
+    tells_end: bool
+    """`execution.completed` says so; a slot message tells only that the attempt gave up its slot."""
     delivery: Delivery
 
 

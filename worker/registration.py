@@ -82,7 +82,7 @@ class Registration:
                 extra={"action_ref": difference.ref, "fields": ",".join(difference.fields)},
             )
         await self._database.fetch(
-            "SELECT turnstile.register_worker($1, $2, $3, $4, $5, $6, $7)",
+            "SELECT turnstile.register_worker($1, $2, $3, $4, $5, $6, $7, $8)",
             self._worker_id,
             settings.worker_name,
             socket.gethostname(),
@@ -90,6 +90,7 @@ class Registration:
             self._pools,
             settings.worker_concurrency,
             settings.lease_duration,
+            [definition.ref for definition in self._definitions],
         )
 
 

@@ -121,6 +121,15 @@ async def ensure_pool(channel: AbstractChannel, pool: str, *, queue_type: QueueT
     await _unless_there(channel, look, lambda: declare_pool(channel, pool, queue_type=queue_type))
 
 
+async def ready_offers(channel: AbstractChannel, pool: str) -> int:
+    """Return how many messages wait in the queue of a pool; those that workers hold do not count."""
+    try:
+        queue = await channel.declare_queue(pool_queue(pool), passive=True)
+    except ChannelNotFoundEntity:
+        return 0
+    return queue.declaration_result.message_count or 0
+
+
 async def declare_workers(channel: AbstractChannel, *, queue_type: QueueType = "quorum") -> None:
     """Create what the workers share where it is missing."""
     await _unless_there(

@@ -7,7 +7,8 @@
 -- Verdicts: 'claimed', 'stale' (do not run, acknowledge), 'unknown' (no such execution yet),
 -- 'lease_over' (renew first; nothing was claimed), 'not_served' (a python action whose code this worker does
 -- not have: it is not among `in_served_refs` and names no entrypoint; null: this worker has everything), 'held' (another
--- session holds the execution: later). With `in_wait_ms` no lock is waited for longer than that: the statement
+-- session holds the execution: later). Where no live worker has the code, the offer is withheld from now on, and
+-- 'stale' for the worker that has it. With `in_wait_ms` no lock is waited for longer than that: the statement
 -- fails, and is to be asked again with `in_suspect_ids` null; those are not waited for at all (null: none is).
 CREATE FUNCTION turnstile.claim(
     in_worker_id text, in_execution_ids bigint[], in_attempts integer[], in_served_refs text[] DEFAULT NULL,
@@ -24,6 +25,8 @@ AS $$
 DECLARE
     claimed_now timestamptz := clock_timestamp();
     held_ids bigint[] := '{}';
+    claimed_count integer;
+    withheld_ids bigint[];
 BEGIN
     IF in_wait_ms IS NOT NULL THEN
         PERFORM set_config('lock_timeout', in_wait_ms || 'ms', true);
@@ -60,12 +63,17 @@ BEGIN
     SET worker_id = in_worker_id, claimed_at = claimed_now,
         overdue_at = claimed_now + make_interval(secs => m.timeout_seconds)
     FROM moved m WHERE s.execution_id = ANY (ARRAY[m.id]);
+    GET DIAGNOSTICS claimed_count = ROW_COUNT;
+    IF in_served_refs IS NOT NULL AND claimed_count < cardinality(in_execution_ids) THEN
+        withheld_ids := ARRAY(SELECT turnstile.withhold_offers(in_execution_ids, in_attempts));
+    END IF;
 
     RETURN QUERY
     SELECT c.id, c.attempt,
            CASE WHEN c.id = ANY (held_ids) THEN 'held'
                 WHEN e.id IS NULL OR e.attempt < c.attempt THEN 'unknown'
                 WHEN e.status = 'running' AND e.attempt = c.attempt AND e.worker_id = in_worker_id THEN 'claimed'
+                WHEN c.id = ANY (withheld_ids) THEN 'stale'
                 WHEN e.status = ANY (:sources_of_claim) AND e.attempt = c.attempt
                      AND (e.expires_at IS NULL OR e.expires_at > claimed_now) THEN 'not_served'
                 ELSE 'stale' END,

@@ -46,12 +46,11 @@ BEGIN
         FROM before b
         WHERE b.status = 'scheduled' AND s.execution_id = ANY (ARRAY[b.id]) AND s.finished_at IS NULL
     ),
-    -- A retry that waits may still have its last slot unsettled: that slot's completion tells the end.
+    -- Also where a retry that waits has its last slot unsettled: what frees that slot tells no end.
     untold AS (
         INSERT INTO untold_end (execution_id, queue_id, told_at)
         SELECT b.id, b.queue_id, ended_at FROM before b
         WHERE b.status IN ('queued', 'delayed')
-          AND (SELECT s.execution_id FROM slot s WHERE s.execution_id = b.id) IS NULL
     )
     SELECT b.id, b.attempt, b.action_id, a.ref, b.status::text, in_status, NULL::text, ended_at
     FROM before b JOIN action a ON a.id = ANY (ARRAY[b.action_id]);

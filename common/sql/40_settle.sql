@@ -31,11 +31,16 @@ $$;
 -- attempt, or nothing. A completion whose finish is not committed yet comes back in `early_ids`,
 -- one for an execution that the record does not know in `unknown_ids`: neither may be acknowledged away. Nor may one
 -- in `blocked_ids`: another session holds its queue or its slot for longer than `in_wait_ms` (see `lock_queues`).
+--
+-- `in_ends` has the end that each message told, null where it told none (an attempt that waits for its retry, or
+-- was handed back). Without it, from a service of the previous version, nobody can say what was told: then an end
+-- counts as told only where no attempt came before it, so that no other message can bear its name.
 CREATE FUNCTION turnstile.settle(
     in_execution_ids bigint[],
     in_attempts integer[],
     in_wait_ms integer DEFAULT NULL,
     in_suspect_ids bigint[] DEFAULT '{}',
+    in_ends text[] DEFAULT NULL,
     OUT settled_count integer,
     OUT early_ids bigint[],
     OUT unknown_ids bigint[],
@@ -65,9 +70,10 @@ BEGIN
         queue_ids := ARRAY(SELECT q.id FROM unnest(queue_ids) q(id) WHERE q.id <> ALL (blocked_queue_ids));
         SELECT s.blocked_ids, blocked_queue_ids || s.queue_ids INTO blocked_ids, blocked_queue_ids
         FROM turnstile.blocked_slots(in_execution_ids, blocked_queue_ids) s;
-        SELECT coalesce(array_agg(c.id), '{}'), coalesce(array_agg(c.attempt), '{}')
-        INTO in_execution_ids, in_attempts
-        FROM unnest(in_execution_ids, in_attempts) c(id, attempt) WHERE c.id <> ALL (blocked_ids);
+        SELECT coalesce(array_agg(c.id), '{}'), coalesce(array_agg(c.attempt), '{}'),
+               CASE WHEN in_ends IS NOT NULL THEN coalesce(array_agg(c.told_end), '{}') END
+        INTO in_execution_ids, in_attempts, in_ends
+        FROM unnest(in_execution_ids, in_attempts, in_ends) c(id, attempt, told_end) WHERE c.id <> ALL (blocked_ids);
         free_queue_ids := turnstile.free_suspects(in_suspect_ids, queue_ids, '{}');
     END IF;
     settled_at := clock_timestamp();
@@ -78,14 +84,19 @@ BEGIN
         RETURNING s.execution_id, s.queue_id
     ),
     told AS (
-        DELETE FROM untold_end u USING unnest(in_execution_ids) c(id)
+        -- Only by word of that very end: slot messages of its last attempt may come late, and again and again.
+        DELETE FROM untold_end u USING unnest(in_execution_ids, in_attempts, in_ends) c(id, attempt, told_end)
         WHERE u.execution_id = ANY (ARRAY[c.id])
+          AND (SELECT c.told_end = e.status::text OR in_ends IS NULL AND c.attempt = 0
+               FROM execution e WHERE e.id = u.execution_id AND e.attempt = c.attempt)
         RETURNING u.execution_id, u.queue_id
     ),
     ended AS (
         SELECT f.queue_id, f.execution_id, e.callback_url FROM freed f
         -- An attempt that waits for its retry frees its slot but is no end.
         JOIN execution e ON e.id = ANY (ARRAY[f.execution_id]) AND e.completed_at IS NOT NULL
+        -- Nor is one that ended while it waited: that end is settled when it was told.
+        WHERE (SELECT u.execution_id FROM untold_end u WHERE u.execution_id = f.execution_id) IS NULL
         UNION ALL
         SELECT t.queue_id, t.execution_id, e.callback_url FROM told t
         JOIN execution e ON e.id = ANY (ARRAY[t.execution_id])
@@ -99,7 +110,7 @@ BEGIN
     SELECT array_agg(s.execution_id),
            (SELECT array_agg(d.execution_id) FROM ended d WHERE d.callback_url IS NOT NULL)
     INTO settled_ids, called_ids
-    FROM (SELECT f.execution_id FROM freed f UNION ALL SELECT t.execution_id FROM told t) s;
+    FROM (SELECT f.execution_id FROM freed f UNION SELECT t.execution_id FROM told t) s;
     settled_count := coalesce(cardinality(settled_ids), 0);
 
     -- Mostly nobody is called back: a statement of its own costs only those who are.

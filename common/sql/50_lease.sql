@@ -1,18 +1,20 @@
 -- The worker's lease (P6). All arithmetic is on the database's clock.
 
--- register_worker: a new process, a new row; the id is never used again.
+-- register_worker: a new process, a new row; the id is never used again. `in_served_refs` are the actions whose
+-- code it has; a worker of the previous version does not say, and counts for all of its pools.
 CREATE FUNCTION turnstile.register_worker(
     in_worker_id text, in_name text, in_host text, in_pid integer, in_pools text[], in_concurrency integer,
-    in_lease_seconds double precision
+    in_lease_seconds double precision, in_served_refs text[] DEFAULT NULL
 )
 RETURNS void
 LANGUAGE sql
 SECURITY DEFINER
 SET search_path = public, pg_temp
 AS $$
-    INSERT INTO worker (id, name, host, pid, pools, concurrency, started_at, renewed_at, lease_expires_at)
-    VALUES (in_worker_id, in_name, in_host, in_pid, in_pools, in_concurrency, clock_timestamp(), clock_timestamp(),
-            clock_timestamp() + make_interval(secs => in_lease_seconds))
+    INSERT INTO worker (id, name, host, pid, pools, concurrency, served_refs, started_at, renewed_at,
+                        lease_expires_at)
+    VALUES (in_worker_id, in_name, in_host, in_pid, in_pools, in_concurrency, in_served_refs, clock_timestamp(),
+            clock_timestamp(), clock_timestamp() + make_interval(secs => in_lease_seconds))
     ON CONFLICT (id) DO NOTHING;
 $$;
 

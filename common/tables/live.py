@@ -50,8 +50,8 @@ class Slot(SQLModel, table=True):
     attempt: int = Field(sa_column=Column(Integer, nullable=False))
     worker_id: str | None = Field(default=None, sa_column=Column(Text))
     granted_at: datetime = instant(nullable=False)
-    offered_at: datetime = instant(nullable=False)
-    """When `execution.scheduled` was last due for publishing."""
+    offered_at: datetime | None = instant()
+    """When `execution.scheduled` was last due for publishing; None: withheld until a worker serves it."""
     claimed_at: datetime | None = instant()
     finished_at: datetime | None = instant()
     """When the attempt ended; from then on the slot only waits to be settled."""
@@ -64,7 +64,10 @@ class Slot(SQLModel, table=True):
 
 
 class UntoldEnd(SQLModel, table=True):
-    """An execution that ended without a slot and whose completion has not come round yet (P4)."""
+    """An execution that ended while it waited, and whose completion has not come round yet (P4).
+
+    A slot beside it is one that the attempt before its end left unsettled.
+    """
 
     __tablename__ = "untold_end"
     __table_args__ = ({"postgresql_with": _BRISK_VACUUM},)

@@ -32,6 +32,8 @@ class Worker(SQLModel, table=True):
     pid: int = Field(sa_column=Column(Integer, nullable=False))
     pools: list[str] = Field(sa_column=Column(ARRAY(Text), nullable=False))
     concurrency: int = Field(sa_column=Column(Integer, nullable=False))
+    served_refs: list[str] | None = Field(default=None, sa_column=Column(ARRAY(Text)))
+    """The actions whose code it has; None: it did not say, and counts for all of its pools."""
     started_at: datetime = instant(nullable=False, default_now=True)
     renewed_at: datetime = instant(nullable=False, default_now=True)
     lease_expires_at: datetime = instant(nullable=False)

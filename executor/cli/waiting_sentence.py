@@ -47,7 +47,7 @@ def _reason(waiting_on: Json) -> str:
         case {"reason": "paused"}:
             return "the action is paused"
         case {"reason": "no_worker", "pool": pool}:
-            return f"no live worker serves pool {pool}"
+            return f"no live worker of pool {pool} serves it"
         case {"reason": "not_due", "run_at": run_at}:
             return f"not due before {instant(run_at)}" if run_at else "not due yet"
         case {"reason": "handing_over"}:

@@ -53,7 +53,7 @@ class WaitingOnPause(Shape):
 
 
 class WaitingOnWorker(Shape):
-    """No live worker serves the pool of its action."""
+    """No live worker of its pool serves its action."""
 
     reason: Literal["no_worker"] = "no_worker"
     pool: str

@@ -13,7 +13,7 @@ class WaitingCounts(Shape):
 
     limit: int = Field(description="All slots are held, or will be by those before them.")
     paused: int = Field(description="The action is paused.")
-    no_worker: int = Field(description="A slot is free, but no live worker serves the action's pool.")
+    no_worker: int = Field(description="A slot is free, but no live worker of the action's pool serves it.")
     rate: int = Field(description="A slot is free: they wait only for the next hand-over.")
 
 

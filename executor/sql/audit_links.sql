@@ -1,24 +1,33 @@
 -- Stuck links: what should have been seen to by now. Lateness counts from the latest instant from which the next
 -- step was possible, and the bounds are generous: the watchdog's own, and a grace beside them. Costs what lives.
 
--- check offer of execution: what is granted and not claimed is offered again, where a live worker serves its pool
+-- check offer of execution: what is granted and not claimed is offered again, where its pool's queue cannot hold it
+-- It cannot where a later grant of the pool was claimed, nor where a worker that serves the action runs nothing for
+-- long; an offer that was withheld is due from the instant from which somebody serves it.
 SELECT s.execution_id AS id,
        served.since IS NOT NULL
-       AND greatest(served.since,
-                    s.offered_at + greatest(b.dispatch, least(s.offered_at - s.granted_at, b.dispatch * 10)))
+       AND greatest(served.since, CASE WHEN s.offered_at < n.granted_at - interval '1 s'
+                                       THEN greatest(s.offered_at + b.dispatch, n.claimed_at)
+                                       WHEN n.pool IS NULL THEN s.offered_at + b.dispatch * 10
+                                       WHEN s.offered_at IS NOT NULL THEN b.at END)
            < b.at - b.grace - b.pace * count(*) OVER () AS wrong,
        format('offered again within %s', b.dispatch) AS expected,
-       format('granted %s, offered %s', s.granted_at, s.offered_at) AS found
+       format('granted %s, offered %s', s.granted_at, coalesce(s.offered_at::text, 'never')) AS found
 FROM bound b
 CROSS JOIN slot s
 JOIN action_queue q ON q.id = s.queue_id
 JOIN action a ON a.id = q.action_id
+CROSS JOIN LATERAL (
+    SELECT min(w.started_at) AS since FROM worker w
+    WHERE a.pool = ANY (w.pools) AND w.lost_at IS NULL AND w.stopped_at IS NULL AND w.draining_at IS NULL
+      AND w.lease_expires_at > b.at
+      AND (a.runner <> 'python' OR a.entrypoint IS NOT NULL OR w.served_refs IS NULL OR a.ref = ANY (w.served_refs))
+) served
 LEFT JOIN (
-    SELECT p.pool, min(w.started_at) AS since
-    FROM worker w CROSS JOIN bound b CROSS JOIN unnest(w.pools) p(pool)
-    WHERE w.lost_at IS NULL AND w.stopped_at IS NULL AND w.lease_expires_at > b.at
-    GROUP BY p.pool
-) served ON served.pool = a.pool
+    SELECT DISTINCT ON (a.pool) a.pool, s.granted_at, s.claimed_at
+    FROM slot s JOIN action_queue q ON q.id = s.queue_id JOIN action a ON a.id = q.action_id
+    WHERE s.claimed_at IS NOT NULL ORDER BY a.pool, s.granted_at DESC
+) n ON n.pool = a.pool
 WHERE s.claimed_at IS NULL AND s.finished_at IS NULL;
 
 -- check completion of execution: an end that is not settled is told again

@@ -57,9 +57,10 @@ LEFT JOIN slot s ON s.execution_id = d.execution_id
 LEFT JOIN untold_end u ON u.execution_id = d.execution_id
 WHERE d.state = 'pending';
 
--- check untold_end of execution: an end that is still to be told without a slot is one
+-- check untold_end of execution: an end that is still to be told holds no slot, but one that an attempt before it left
 SELECT u.execution_id AS id,
-       (e.completed_at IS NOT NULL AND e.queue_id = u.queue_id AND s.execution_id IS NULL) IS NOT TRUE AS wrong,
+       (e.completed_at IS NOT NULL AND e.queue_id = u.queue_id
+        AND (s.execution_id IS NULL OR s.claimed_at IS NOT NULL AND s.finished_at IS NOT NULL)) IS NOT TRUE AS wrong,
        format('ended in queue %s, without a slot', u.queue_id) AS expected,
        CASE WHEN e.id IS NULL THEN 'no execution'
             ELSE format('%s in queue %s, %s', e.status, e.queue_id,

@@ -8,6 +8,8 @@ SELECT e.id, a.ref AS action_ref, e.concurrency_key, e.idempotency_key, e.status
            SELECT FROM worker w
            WHERE a.pool = ANY (w.pools) AND w.lost_at IS NULL AND w.stopped_at IS NULL
              AND w.draining_at IS NULL AND w.lease_expires_at > now()
+             AND (a.runner <> 'python' OR a.entrypoint IS NOT NULL OR w.served_refs IS NULL
+                  OR a.ref = ANY (w.served_refs))
        ) AS served,
        place.position, held.active_count, held.holder_ids, history.attempts
 FROM execution e

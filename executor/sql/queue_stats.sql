@@ -4,7 +4,7 @@
 -- are counted from their rows. What idle keys counted before their queues were deleted is part of the totals. Nothing here reads the line but its heads: 1,000,000 waiting do not show.
 --
 -- What the waiting ones wait for, the nearest reason first: their queue is paused; all its slots are held, or
--- will be by those before them (limit); no worker serves the action's pool; nothing but the next hand-over (rate).
+-- will be by those before them (limit); no worker of its pool serves the action; nothing but the next hand-over (rate).
 -- A granted execution holds a slot and waits no more, even where no worker has claimed it.
 --
 -- $1 action ref, $2 keys listed
@@ -49,6 +49,8 @@ worked AS (
         SELECT FROM worker w, action a
         WHERE a.ref = $1 AND a.pool = ANY (w.pools) AND w.lost_at IS NULL AND w.stopped_at IS NULL
           AND w.draining_at IS NULL AND w.lease_expires_at > now()
+          AND (a.runner <> 'python' OR a.entrypoint IS NOT NULL OR w.served_refs IS NULL
+               OR a.ref = ANY (w.served_refs))
     ) AS served
 )
 SELECT a.id AS action_id, a.ref AS action_ref, a.max_concurrent, a.paused,

@@ -47,5 +47,7 @@ class Counters:
             self.drift_found += 1
             DRIFT_REPAIRED.add()
             logger.error("counters_repaired", extra=dict(queue.items()))
-        await self._hand_over.offer(grants_of(row))
+        grants = grants_of(row)
+        if grants.granted:
+            self._hand_over.tell_later(self._hand_over.offer(grants), count=len(grants.granted))
         return len(repaired)

@@ -1,7 +1,8 @@
 """What workers hold and should not: the work of lost ones goes back, overdue attempts are stopped (P6, P7).
 
 A worker is told to stop an attempt before that attempt's work is offered again: it may only have lost the
-database. Reclaims wait for a healthy database (`health`) and are judged as of a moment when it was.
+database. Reclaims wait for a healthy database (`health`) and are judged as of a moment when it was. They do
+not wait for the broker: while that is out of reach, living workers renew their leases in the database.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from common.crash_points import CrashPoint, reached
 from common.database import Database
 from common.domain.errors import Unavailable
 from executor.cancelling import stop_message, stop_of
-from executor.decisions import Move
+from executor.decisions import Grants, Move
 from executor.ends import read_ends
 from executor.hand_over import HandOver
 from executor.metrics import RECLAIMS, REPAIRS, STOPS_ENFORCED
@@ -79,9 +80,11 @@ class Leases:
         for move in (*returned, *ended):
             RECLAIMS.add(move.status)
         self._hand_over.announce_moves([*returned, *ended])
-        await self._tell_stops([(m.execution_id, m.attempt, m.worker_id or "") for m in (*returned, *ended)])
-        await self._tell_ends(ended)
-        await self._hand_over.offer(grants_of(row))
+        grants = grants_of(row)
+        self._hand_over.tell_later(
+            self._tell_reclaimed(returned, ended, grants),
+            count=len(returned) + len(ended) * 2 + len(grants.granted),
+        )
         return len(returned) + len(ended)
 
     async def repeat_stops(self) -> int:
@@ -120,9 +123,18 @@ class Leases:
                 },
             )
         self._hand_over.announce_moves(ended)
+        self._hand_over.tell_later(self._tell_overdue(asked, ended), count=len(asked) + len(ended) * 2)
+        return len(asked) + len(ended)
+
+    async def _tell_reclaimed(self, returned: Sequence[Move], ended: Sequence[Move], grants: Grants) -> None:
+        # In this order: whoever lost its lease may still run what is offered next.
+        await self._tell_stops([(m.execution_id, m.attempt, m.worker_id or "") for m in (*returned, *ended)])
+        await self._tell_ends(ended)
+        await self._hand_over.offer(grants)
+
+    async def _tell_overdue(self, asked: Sequence[Move], ended: Sequence[Move]) -> None:
         await self._hand_over.tell([stop_message(move) for move in (*asked, *ended)])
         await self._tell_ends(ended)
-        return len(asked) + len(ended)
 
     async def _tell_stops(self, stops: Sequence[tuple[int, int, str]]) -> None:
         await self._hand_over.tell([stop_of(i, attempt, worker_id=worker) for i, attempt, worker in stops])

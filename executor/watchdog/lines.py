@@ -1,10 +1,15 @@
-"""The lines: a free slot beside a waiting execution is granted, the due wakes, the late ends (P7)."""
+"""The lines: a free slot beside a waiting execution is granted, the due wakes, the late ends (P7).
 
+Each commits what it moves and waits for no broker: what follows is told by tasks of their own (`HandOver`).
+"""
+
+from collections.abc import Sequence
 from typing import Final
 
 from common.crash_points import CrashPoint, reached
 from common.database import Database
 from common.domain.identifiers import QueueId
+from executor.decisions import Grants
 from executor.ends import read_ends
 from executor.hand_over import HandOver
 from executor.metrics import REPAIRS
@@ -42,8 +47,10 @@ class Lines:
             grants = await self._queue_manager.grant(idle[start : start + self._rows_max])
             reached(CrashPoint.SWEPT)
             REPAIRS.add("slot_granted", count=len(grants.granted))
-            await self._hand_over.offer(grants)
             granted += len(grants.granted)
+            if not self._offer_later(grants):
+                # Nobody can be offered anything now: a long line is granted on at the pace of the ticks.
+                return 0
         return granted
 
     async def roll_out_limits(self) -> int:
@@ -72,7 +79,7 @@ class Lines:
             reached(CrashPoint.SWEPT)
         self._hand_over.announce_moves(woken)
         # Also where none woke: the same call may have granted to those that waited.
-        await self._hand_over.offer(grants_of(row))
+        self._offer_later(grants_of(row))
         return len(woken)
 
     async def expire_due(self) -> int:
@@ -83,6 +90,15 @@ class Lines:
             reached(CrashPoint.SWEPT)
         self._hand_over.announce_moves(moves)
         if moves:
-            ids = [move.execution_id for move in moves]
-            await self._hand_over.tell(await read_ends(self._database, ids, result_bytes_max=0))
+            self._hand_over.tell_later(
+                self._tell_ends([move.execution_id for move in moves]), count=len(moves)
+            )
         return len(moves)
+
+    def _offer_later(self, grants: Grants) -> bool:
+        if not grants.granted:
+            return True
+        return self._hand_over.tell_later(self._hand_over.offer(grants), count=len(grants.granted))
+
+    async def _tell_ends(self, execution_ids: Sequence[int]) -> None:
+        await self._hand_over.tell(await read_ends(self._database, execution_ids, result_bytes_max=0))

@@ -1,7 +1,8 @@
 """The two links as closed loops: what was told and not heard is told again, from the rows (P4, P7).
 
-In: slots that were offered and not claimed, ends that were told and not settled. Out: the same message once
-more; claims are fenced and settles idempotent, so a copy is harmless.
+In: slots that were offered and not claimed, ends that were told and not settled, and how many offers the
+broker still holds. Out: the same message once more; claims are fenced and settles idempotent, so a copy is
+harmless, and what the broker holds is not copied.
 """
 
 from common.crash_points import CrashPoint, reached
@@ -34,14 +35,29 @@ class Links:
         self._rows_max = rows_max
 
     async def repeat_offers(self) -> int:
-        """Offer again what was granted and not claimed."""
+        """Offer again what was granted and not claimed, as far as the broker holds its offer no more."""
+        due = await self._database.fetch(
+            "SELECT * FROM turnstile.due_pools($1)", self._dispatch_timeout_seconds
+        )
+        ready = await self._hand_over.ready_offers(row["pool"] for row in due)
+        seen = [row for row in due if row["pool"] in ready]
+        if not seen:
+            return 0
         rows = await self._database.fetch(
-            "SELECT * FROM turnstile.due_offers($1, $2)", self._dispatch_timeout_seconds, self._rows_max
+            "SELECT * FROM turnstile.missing_offers($1, $2, $3, $4, $5, $6)",
+            self._dispatch_timeout_seconds,
+            min(row["looked_at"] for row in seen),
+            [row["pool"] for row in seen],
+            [row["offered"] for row in seen],
+            [ready[row["pool"]] for row in seen],
+            self._rows_max,
         )
         if rows:
             reached(CrashPoint.SWEPT)
-            REPAIRS.add("offer_repeated", count=len(rows))
-            await self._hand_over.offer(Grants(granted=[grant_of(row) for row in rows]))
+            grants = [grant_of(row) for row in rows]
+            # What was withheld is offered for the first time: no message was lost.
+            REPAIRS.add("offer_repeated", count=sum(grant.waited_seconds is None for grant in grants))
+            await self._hand_over.offer(Grants(granted=grants))
         return len(rows)
 
     async def repeat_completions(self) -> int:

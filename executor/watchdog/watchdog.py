@@ -1,7 +1,8 @@
 """Goes round: each sweep in a task of its own, once per tick, for as long as the service lives.
 
 In: nothing but time. Out: what should have happened and did not (P7). Every replica runs all sweeps. One that
-fails, or waits for the broker to confirm what it told, holds up no other.
+fails holds up no other. Those that move something wait for no broker; those that only tell again do, and move
+nothing.
 """
 
 import asyncio

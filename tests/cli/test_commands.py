@@ -78,7 +78,7 @@ def test_get_says_why_it_waits(system: CommandLines, ref: str) -> None:
     holder, waiting = submitted(system, ref), submitted(system, ref)
     shown = system.executor("get", str(waiting)).out
     assert f"position 1 of 1 in {ref}; 1 of 1 slots is held by #{holder}" in shown
-    assert "no live worker serves pool nobody" in system.executor("get", str(holder)).out
+    assert "no live worker of pool nobody serves it" in system.executor("get", str(holder)).out
 
 
 def test_list_goes_on_over_pages_and_says_when_there_is_more(system: CommandLines, ref: str) -> None:

@@ -37,7 +37,7 @@ def starting(earliest_seconds: float, latest_seconds: float) -> dict[str, str]:
             "0 of 0 slots are held",
         ),
         ({"reason": "paused"}, "the action is paused"),
-        ({"reason": "no_worker", "pool": "gpu"}, "no live worker serves pool gpu"),
+        ({"reason": "no_worker", "pool": "gpu"}, "no live worker of pool gpu serves it"),
         ({"reason": "not_due", "run_at": "2026-11-21T07:30:00Z"}, "not due before 2026-11-21 07:30:00Z"),
         ({"reason": "not_due", "run_at": None}, "not due yet"),
         ({"reason": "handing_over", "pool": "gpu"}, "only the hand-over to a worker"),

@@ -237,6 +237,7 @@ SELECT * FROM turnstile.claim_webhooks($1, $2, $3, $4, $5, $6);
 -- takes int8, float8, int4
 -- gives deleted int4, next_id int8
 SELECT * FROM turnstile.delete_idle_queues($1, $2, $3);
+
 -- takes int4, int8[], int8[], text[]
 -- gives blocked_ids int8[], blocked_queue_ids int8[], free_queue_ids int8[], moves
 --   turnstile.moved[]
@@ -248,11 +249,11 @@ SELECT * FROM turnstile.cancel_unless_held($3, $4, $1, $2);
 --   turnstile.granted[], more_queue_ids int8[]
 SELECT * FROM turnstile.admit($3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, in_wait_ms => $1, in_suspect_ids => $2);
 
--- takes int4, int8[], int8[], int4[]
+-- takes int4, int8[], int8[], int4[], text[]
 -- gives blocked_ids int8[], blocked_queue_ids int8[], callback_count int4, early_ids int8[],
 --   free_queue_ids int8[], granted turnstile.granted[], more_queue_ids int8[], settled_count int4,
 --   settled_ids int8[], unknown_ids int8[]
-SELECT * FROM turnstile.settle($3, $4, $1, $2);
+SELECT * FROM turnstile.settle($3, $4, $1, $2, $5);
 
 -- takes int4, int8[], int8[]
 -- gives blocked_queue_ids int8[], free_queue_ids int8[], granted turnstile.granted[],
@@ -279,3 +280,20 @@ SELECT turnstile.rollouts_due($1);
 -- takes int8, int4
 -- gives changed int4, granted turnstile.granted[], looked_at int4, more_queue_ids int8[]
 SELECT * FROM turnstile.roll_out($1, $2);
+
+-- takes int8[], int4[]
+-- gives withhold_offers int8
+SELECT turnstile.withhold_offers($1, $2);
+
+-- takes float8
+-- gives looked_at timestamptz, offered int8, pool text
+SELECT * FROM turnstile.due_pools($1);
+
+-- takes float8, timestamptz, text[], int8[], int8[], int4
+-- gives action_ref text, attempt int4, execution_id int8, pool text, traceparent text,
+--   waited_seconds float8
+SELECT * FROM turnstile.missing_offers($1, $2, $3, $4, $5, $6);
+
+-- takes text, text, text, int4, text[], int4, float8, text[]
+-- gives register_worker void
+SELECT turnstile.register_worker($1, $2, $3, $4, $5, $6, $7, $8);

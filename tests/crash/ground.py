@@ -85,6 +85,16 @@ class Ground:
             executor, self.executor = self.executor, None
             await executor.kill()
 
+    async def purge(self, name: str) -> int:
+        """Throw away what waits in a queue; return how many messages that were."""
+        async with await aio_pika.connect(self.system.amqp_url) as connection:
+            channel = await connection.channel()
+            try:
+                queue = await channel.get_queue(name)
+            except aio_pika.exceptions.ChannelNotFoundEntity:
+                return 0
+            return (await queue.purge()).message_count or 0
+
     async def while_armed(self, condition: Callable[[], Awaitable[bool]]) -> bool:
         """Wait until the condition holds, but not for ever, and not for the dead; tell whether it held."""
         deadline = asyncio.get_running_loop().time() + _PATIENCE_SECONDS

@@ -7,6 +7,7 @@ them, for the watchdog to find.
 from dataclasses import dataclass, field
 from uuid import uuid4
 
+from common.broker.topology import pool_queue
 from tests.crash.ground import Ground
 
 _GRANTED = """
@@ -48,6 +49,19 @@ class Puppet:
         )
         assert verdict in ("claimed", "lease_over")
         return (execution_id, attempt) if verdict == "claimed" else None
+
+    async def lose_offer(self, mark: str) -> None:
+        """Take the offers of its pool, among them that of what bears this mark, and forget them."""
+        connection = self.ground.connection
+
+        async def is_granted() -> bool:
+            return await connection.fetchrow(_GRANTED, mark) is not None
+
+        async def is_empty() -> bool:
+            return await self.ground.purge(pool_queue("puppets")) > 0
+
+        if await self.ground.while_armed(is_granted):
+            await self.ground.while_armed(is_empty)
 
     async def finish(self, execution_id: int, attempt: int) -> None:
         """Report the end, and tell nobody."""

@@ -29,10 +29,10 @@ async def something_expired(ground: Ground) -> None:
 
 
 async def something_not_claimed(ground: Ground) -> None:
-    """For `repeat_offers`: its pool has a live worker, which does not take it."""
+    """For `repeat_offers`: its pool has a live worker, and its offer was lost."""
     puppet = Puppet(ground=ground)
     await puppet.register(lease_seconds=_LONG_SECONDS)
-    await ground.client.publish_to_cancel("crash.puppet")
+    await puppet.lose_offer(await ground.client.publish_to_cancel("crash.puppet"))
 
 
 async def something_not_told(ground: Ground) -> None:

@@ -83,11 +83,12 @@ class Protocol(Sweeping):
         return await self.record().register_actions(definitions)
 
     async def register(
-        self, worker: str = WORKER, *, lease_seconds: float = 600.0, pools: Sequence[str] = ("default",)
-    ) -> None:
+        self, worker: str = WORKER, *, lease_seconds: float = 600.0, pools: Sequence[str] = ("default",),
+        serves: Sequence[str] | None = None,
+    ) -> None:  # fmt: skip
         await self.connection.execute(
-            "SELECT turnstile.register_worker($1, 'test', 'localhost', 1, $2, 4, $3)",
-            worker, list(pools), lease_seconds,
+            "SELECT turnstile.register_worker($1, 'test', 'localhost', 1, $2, 4, $3, $4)",
+            worker, list(pools), lease_seconds, None if serves is None else list(serves),
         )  # fmt: skip
 
     async def lose_lease(self, worker: str = WORKER) -> None:
@@ -115,7 +116,19 @@ class Protocol(Sweeping):
         return await self.queue_manager.grant([QueueId(i) for i in queue_ids])
 
     async def settle(self, *completions: tuple[int, int]) -> Freed:
-        settled = await self.queue_manager.settle([(ExecutionId(i), Attempt(n)) for i, n in completions])
+        """Settle these attempts by the messages that the record would tell of them now."""
+        rows = await self.connection.fetch(
+            "SELECT id, status::text FROM execution WHERE id = ANY ($1) AND completed_at IS NOT NULL",
+            [i for i, _ in completions],
+        )
+        ends = {row["id"]: Status(row["status"]) for row in rows}
+        return await self.settle_as(*((i, attempt, ends.get(i)) for i, attempt in completions))
+
+    async def settle_as(self, *messages: tuple[int, int, Status | None]) -> Freed:
+        """Settle by messages that tell these ends; None: a slot message, which tells none."""
+        settled = await self.queue_manager.settle(
+            [(ExecutionId(i), Attempt(attempt), end) for i, attempt, end in messages]
+        )
         return Freed(
             count=settled.count,
             early=set(settled.early),
@@ -130,8 +143,8 @@ class Protocol(Sweeping):
 
     # --- worker ---------------------------------------------------------------------------------------
 
-    def record(self, worker: str = WORKER) -> Record:
-        return Record(self.database, WorkerId(worker))
+    def record(self, worker: str = WORKER, *, serves: Sequence[str] | None = None) -> Record:
+        return Record(self.database, WorkerId(worker), served_refs=serves)
 
     async def claim(self, *execution_ids: int, attempt: int = 1, worker: str = WORKER) -> list[Claim | Said]:
         answers = await self.record(worker).exchange([offer(i, attempt) for i in execution_ids])

@@ -11,6 +11,7 @@ from common.action_definition import ActionDefinition
 from common.broker.publisher import Publisher
 from common.database import Database
 from common.domain.identifiers import Attempt, ExecutionId
+from common.domain.states import Status
 from executor.api import ApiServices, create_app
 from executor.dead_letters import DeadLetters
 from executor.decisions import Admission, Deletion, Grant, Move, Retried, Verdict
@@ -82,7 +83,11 @@ class Served:
         assert row["verdict"] == "applied"
 
     async def settle(self, execution_id: int, attempt: int = 1) -> None:
-        await self.queue_manager.settle([(ExecutionId(execution_id), Attempt(attempt))])
+        status = await self.database.fetchval(
+            "SELECT status::text FROM execution WHERE id = $1 AND completed_at IS NOT NULL", execution_id
+        )
+        end = None if status is None else Status(status)
+        await self.queue_manager.settle([(ExecutionId(execution_id), Attempt(attempt), end)])
 
 
 @asynccontextmanager

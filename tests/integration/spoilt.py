@@ -56,7 +56,10 @@ SPOILT: Final[list[tuple[str, set[str]]]] = [
     ("UPDATE attempt SET execution_id = 999 WHERE execution_id = <completed>",
      {"attempt_history", "attempt_recorded"}),
     ("UPDATE slot SET granted_at = <late>, offered_at = <late> WHERE claimed_at IS NULL;"
+     "UPDATE slot SET claimed_at = <late> WHERE claimed_at IS NOT NULL;"
      "UPDATE worker SET started_at = <late>", {"offer"}),
+    ("UPDATE slot SET offered_at = NULL WHERE claimed_at IS NULL; UPDATE worker SET started_at = <late>",
+     {"offer"}),
     ("UPDATE slot SET told_at = <late>, finished_at = <late> WHERE finished_at IS NOT NULL",
      {"completion", "settling"}),
     ("UPDATE slot SET finished_at = <late> WHERE finished_at IS NOT NULL", {"settling"}),

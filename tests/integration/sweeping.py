@@ -1,5 +1,6 @@
 """The watchdog's statements on one connection: what is due, overdue, lost or drifted, and is done then."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -33,6 +34,35 @@ class Sweeping(Reading):
     async def due_offers(self, timeout_seconds: float = 0.0, limit: int = 1000) -> list[int]:
         rows = await self.connection.fetch(
             "SELECT * FROM turnstile.due_offers($1, $2)", timeout_seconds, limit
+        )
+        return sorted(grant_of(row).execution_id for row in rows)
+
+    async def due_pools(self, timeout_seconds: float = 0.0) -> dict[str, int]:
+        """Return the pools to be looked at, with how many messages each queue should hold."""
+        rows = await self.connection.fetch("SELECT * FROM turnstile.due_pools($1)", timeout_seconds)
+        return {row["pool"]: row["offered"] for row in rows}
+
+    async def missing_offers(
+        self,
+        ready: Mapping[str, int],
+        *,
+        timeout_seconds: float = 0.0,
+        limit: int = 1000,
+        looked_at: datetime | None = None,
+    ) -> list[int]:
+        """Do what the sweep does where the broker says that so many messages are ready in these pools."""
+        rows = await self.connection.fetch("SELECT * FROM turnstile.due_pools($1)", timeout_seconds)
+        due = [row for row in rows if row["pool"] in ready]
+        if not due:
+            return []
+        rows = await self.connection.fetch(
+            "SELECT * FROM turnstile.missing_offers($1, $2, $3, $4, $5, $6)",
+            timeout_seconds,
+            looked_at or due[0]["looked_at"],
+            [row["pool"] for row in due],
+            [row["offered"] for row in due],
+            [ready[row["pool"]] for row in due],
+            limit,
         )
         return sorted(grant_of(row).execution_id for row in rows)
 

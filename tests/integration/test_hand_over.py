@@ -2,9 +2,12 @@
 
 import asyncio
 
+from common.broker.publisher import Publisher
 from common.broker.topology import pool_queue
 from common.database import Database
 from common.domain.identifiers import Attempt, ExecutionId, QueueId
+from common.envelopes import cancel_message
+from common.messages import ExecutionCancel
 from executor.decisions import Grant, Grants
 from executor.hand_over import HandOver
 from executor.queue_manager import QueueManager
@@ -46,3 +49,19 @@ async def test_whoever_grants_the_first_of_a_long_line_does_not_wait_for_its_end
         await asyncio.gather(granting, return_exceptions=True)
     await database.close()
     assert [int(each.correlation_id or 0) for each in offered] == ids
+
+
+async def test_what_waits_for_the_broker_behind_the_back_of_its_caller_is_bounded() -> None:
+    never_opened = Database("postgresql://nobody@127.0.0.1:1/none", application_name="test")
+    never_connected = Publisher("amqp://nobody@127.0.0.1:1/", name="test")
+    hand_over = HandOver(never_connected, QueueManager(never_opened), "quorum", never_connected)
+    stop = cancel_message(ExecutionCancel(execution_id=1, attempt=1), worker_id="w")
+
+    def leave(count: int) -> bool:
+        return hand_over.tell_later(hand_over.tell([stop] * count), count=count)
+
+    assert [leave(4000), leave(2000), leave(1000), leave(1)] == [True, False, True, False]
+    await hand_over.finish_telling(0.1)
+    await asyncio.sleep(0)
+    assert leave(6000), "one batch of any size is told, where nothing waits before it"
+    await hand_over.finish_telling(0.1)

@@ -134,3 +134,20 @@ async def test_pages_show_no_documents_for_parameters_that_cannot_be_read(
     )
     for shown in ((await api.get("/executions"))["items"][0], await api.get(f"/executions/{execution_id}")):
         assert (shown["parameters"], shown["metadata"]) == ({}, {})
+
+
+async def test_an_execution_that_nobody_can_read_keeps_no_other_from_being_told(
+    protocol: Protocol, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A newer version may have written a status that this one does not know."""
+    ids = await protocol.submit("a", 3)
+    await protocol.run(*ids)
+    await protocol.connection.execute("ALTER TYPE execution_status ADD VALUE 'vanished'")
+    await protocol.connection.execute(
+        "ALTER TABLE execution DROP CONSTRAINT ck_execution_completed_at_iff_terminal"
+    )
+    await protocol.connection.execute("UPDATE execution SET status = 'vanished' WHERE id = $1", ids[1])
+    told = await read_ends(protocol.database, await protocol.due_completions(), result_bytes_max=0)
+    assert sorted(message.correlation_id or "" for message in told) == [str(ids[0]), str(ids[2])]
+    (line,) = [record for record in caplog.records if record.getMessage() == "end_unreadable"]
+    assert vars(line)["execution_id"] == ids[1]

@@ -24,12 +24,9 @@ async def watching(
     await database.open()
     async with publishing(amqp_url) as publisher:
         queue_manager = QueueManager(database)
-        yield Watchdog(
-            settings or ExecutorSettings(),
-            database,
-            queue_manager,
-            HandOver(publisher, queue_manager, "quorum", publisher),
-        )
+        hand_over = HandOver(publisher, queue_manager, "quorum", publisher)
+        yield Watchdog(settings or ExecutorSettings(), database, queue_manager, hand_over)
+        await hand_over.finish_telling(20)
     await database.close()
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from common.database import Database
 from common.domain.identifiers import Attempt, ExecutionId
+from common.domain.states import Status
 from executor.queue_manager import QueueManager
 from tests.integration.protocol import Protocol, accepted, connected, request
 from tests.integration.served import serve
@@ -58,7 +59,8 @@ class Churn:
             claims = [claim for claim in await protocol.claim(*offered) if isinstance(claim, Claim)]
             taken = [claim.execution_id for claim in claims]
             await protocol.finish(*taken)
-            settled = await protocol.queue_manager.settle([(ExecutionId(i), Attempt(1)) for i in taken])
+            ends = [(ExecutionId(i), Attempt(1), Status.COMPLETED) for i in taken]
+            settled = await protocol.queue_manager.settle(ends)
             self.settled += settled.count
             await asyncio.sleep(0 if taken else 0.005)
 

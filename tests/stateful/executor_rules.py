@@ -3,9 +3,10 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
+from common.domain.states import Status
 from tests.stateful.agreement import Agreement
-from tests.stateful.lines import TERMINAL, UNSTARTED, Asked
-from tests.stateful.requests import BOUNDS, asks, limits, nth, some, strayed
+from tests.stateful.lines import TERMINAL, UNSTARTED, Asked, Told
+from tests.stateful.requests import BOUNDS, asks, limits, nth, some, strayed, telling
 
 
 class ExecutorRules(Agreement):
@@ -16,22 +17,48 @@ class ExecutorRules(Agreement):
         self.admit(batch)
 
     @precondition(lambda self: self.has(*TERMINAL, "delayed"))
-    @rule(completions=st.lists(st.tuples(nth, strayed), min_size=1, max_size=5))
-    def settle(self, completions: list[tuple[int, int]]) -> None:
-        ends = [self.choose(n, *TERMINAL, "delayed") for n, _ in completions]
-        pairs = [(i, self.attempt(i, off)) for i, (_, off) in zip(ends, completions, strict=True)]
-        freed = self.do(self.protocol.settle(*pairs))
-        assert (freed.count, freed.early, freed.unknown, freed.granted) == self.model.settle(pairs)
-        self.agree(freed.granted)
+    @rule(completions=st.lists(st.tuples(nth, strayed, telling), min_size=1, max_size=5))
+    def settle(self, completions: list[tuple[int, int, str]]) -> None:
+        ends = [self.choose(n, *TERMINAL, "delayed") for n, *_ in completions]
+        self.settle_by(
+            [
+                (i, self.attempt(i, off), self.end_told(i, how))
+                for i, (_, off, how) in zip(ends, completions, strict=True)
+            ]
+        )
+
+    @precondition(lambda self: bool(self.model.untold))
+    @rule(which=some)
+    def repeat_slot_messages(self, which: list[int]) -> None:
+        """What the last attempt before an end told comes late, or once more."""
+        untold = sorted(self.model.untold)
+        chosen = {untold[n % len(untold)] for n in which}
+        self.settle_by([(i, self.attempt(i, 0), None) for i in sorted(chosen)])
 
     @precondition(lambda self: self.has(*TERMINAL, "delayed"))
     @rule()
     def settle_all(self) -> None:
-        pairs = [(i, self.attempt(i, 0)) for i in self.do(self.protocol.due_completions())]
-        freed = self.do(self.protocol.settle(*pairs))
-        assert freed.count == len(pairs)
-        assert (freed.count, freed.early, freed.unknown, freed.granted) == self.model.settle(pairs)
+        due = self.do(self.protocol.due_completions())
+        messages = [(i, self.attempt(i, 0), self.end_told(i, "as it is")) for i in due]
+        assert self.settle_by(messages) == len(messages)
+
+    def settle_by(self, messages: list[Told]) -> int:
+        """Settle by these messages; return how many settled something."""
+        freed = self.do(
+            self.protocol.settle_as(
+                *((i, attempt, None if end is None else Status(end)) for i, attempt, end in messages)
+            )
+        )
+        assert (freed.count, freed.early, freed.unknown, freed.granted) == self.model.settle(messages)
         self.agree(freed.granted)
+        return freed.count
+
+    def end_told(self, i: int, how: str) -> str | None:
+        """Return the end that a message tells: that of the execution, none, or one that never was."""
+        status = self.model.runs[i].status if i in self.model.runs else "completed"
+        if how == "another end":
+            return "failed" if status == "completed" else "completed"
+        return status if how == "as it is" and status in TERMINAL else None
 
     @precondition(lambda self: self.has(*UNSTARTED, "running"))
     @rule(which=some)

@@ -6,6 +6,9 @@ from typing import Final, TypeAlias
 Line: TypeAlias = tuple[str, str]
 """An action and a concurrency key."""
 
+Told: TypeAlias = tuple[int, int, str | None]
+"""A message on its way to be settled: an execution, an attempt, and the end that it tells, if any."""
+
 TERMINAL: Final = frozenset({"completed", "failed", "timeout", "cancelled", "expired", "abandoned"})
 UNSTARTED: Final = frozenset({"queued", "delayed", "scheduled"})
 

@@ -7,7 +7,7 @@ takes the smallest while there is room.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tests.stateful.lines import TERMINAL, UNSTARTED, Run
+from tests.stateful.lines import TERMINAL, UNSTARTED, Run, Told
 from tests.stateful.queues import Queues
 
 
@@ -46,27 +46,29 @@ class Model(Queues):
         else:
             run.status = status
 
-    def settle(self, completions: Sequence[tuple[int, int]]) -> tuple[int, set[int], set[int], list[int]]:
+    def settle(self, messages: Sequence[Told]) -> tuple[int, set[int], set[int], list[int]]:
         """Return how many were settled, the early ones, the unknown ones, and what was granted."""
-        known = [(i, attempt) for i, attempt in completions if i in self.runs]
-        count = 0
-        for i, attempt in known:
+        known = [told for told in messages if told[0] in self.runs]
+        ended_waiting, settled = set(self.untold), set()
+        for i, attempt, end in known:
             queue, run = self.queue_of(i), self.runs[i]
-            if queue.slots.get(i) and attempt == run.attempt:
+            if attempt != run.attempt:
+                continue
+            if queue.slots.get(i):
                 del queue.slots[i]
-                queue.completed += run.status in TERMINAL
-                count += 1
-            elif i in self.untold:
+                settled.add(i)
+                queue.completed += run.status in TERMINAL and i not in ended_waiting
+            if i in self.untold and end == run.status:
                 self.untold.remove(i)
+                settled.add(i)
                 queue.completed += 1
-                count += 1
         early = {
-            i for i, n in known
+            i for i, n, _ in known
             if (n > self.runs[i].attempt and self.runs[i].status not in TERMINAL)
             or (n == self.runs[i].attempt and i in self.queue_of(i).slots)
         }  # fmt: skip
-        unknown = {i for i, _ in completions} - {i for i, _ in known}
-        return count, early, unknown, self.grant(self.runs[i].asked.line for i, _ in known)
+        unknown = {i for i, *_ in messages if i not in self.runs}
+        return len(settled), early, unknown, self.grant(self.runs[i].asked.line for i, *_ in known)
 
     def cancel(self, i: int) -> str:
         """Return the status that is answered."""
@@ -89,7 +91,7 @@ class Model(Queues):
         queue, run = self.queue_of(i), self.runs[i]
         queue.waiting.discard(i)
         self.delayed.pop(i, None)
-        if i in queue.slots:
+        if run.status == "scheduled":
             queue.slots[i] = True
         else:
             self.untold.add(i)

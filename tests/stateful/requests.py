@@ -30,6 +30,8 @@ some = st.lists(nth, min_size=1, max_size=4)
 ends = st.sampled_from([Status.COMPLETED, Status.FAILED, Status.FAILED, Status.TIMEOUT, Status.CANCELLED])
 strayed = st.sampled_from([0, 0, 0, 0, 0, 0, -1, 1])
 """How far an attempt's number is off."""
+telling = st.sampled_from(["as it is"] * 5 + ["slot message"] * 2 + ["another end"])
+"""What a message says of the end of its attempt."""
 
 
 def admission(asked: Asked) -> Admission:

@@ -9,6 +9,7 @@ import pytest
 from common.broker.delivery import Outgoing
 from common.broker.publisher import Publisher
 from common.domain.identifiers import Attempt, ExecutionId
+from common.domain.states import Status
 from common.messages import StatusChanged
 from executor.decisions import Grants
 from executor.hand_over import HandOver
@@ -36,6 +37,9 @@ class Silent(HandOver):
 
     async def tell(self, messages: Sequence[Outgoing]) -> None:
         pass
+
+    async def ready_offers(self, pools: Iterable[str]) -> dict[str, int]:
+        return dict.fromkeys(pools, 0)
 
     def announce_changes(self, changes: Iterable[StatusChanged]) -> None:
         pass
@@ -121,7 +125,7 @@ async def test_a_completion_that_comes_again_settles_and_counts_nothing(protocol
     (one,) = await protocol.submit("a")
     await protocol.claim(one)
     await protocol.finish(one)
-    completion = [(ExecutionId(one), Attempt(1))]
+    completion = [(ExecutionId(one), Attempt(1), Status.COMPLETED)]
     assert (await protocol.queue_manager.settle(completion)).ids == {one}
     assert (await protocol.queue_manager.settle(completion)).ids == set()
 

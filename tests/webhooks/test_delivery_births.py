@@ -4,6 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from common.domain.identifiers import Attempt, ExecutionId
+from common.domain.states import Status
 from tests.integration.protocol import Protocol
 from tests.webhooks.deliveries import URL, ended, states
 
@@ -19,11 +21,11 @@ async def test_a_delivery_is_born_with_the_settle_once_and_only_for_those_who_as
     asked, not_asked = await protocol.submit(callback_url=URL), await protocol.submit()
     await protocol.run(*asked, *not_asked)
     assert await states(protocol) == {}
-    pairs = [(i, 1) for i in (*asked, *not_asked)]
-    settled = await protocol.queue_manager.settle([(i, n) for i, n in pairs])  # type: ignore[misc]
+    messages = [(ExecutionId(i), Attempt(1), Status.COMPLETED) for i in (*asked, *not_asked)]
+    settled = await protocol.queue_manager.settle(messages)
     assert settled.callbacks == 1
     assert await states(protocol) == {asked[0]: "pending"}
-    again = await protocol.queue_manager.settle([(i, n) for i, n in pairs])  # type: ignore[misc]
+    again = await protocol.queue_manager.settle(messages)
     assert again.callbacks == 0
     (row,) = await protocol.connection.fetch("SELECT * FROM webhook_delivery")
     assert (row["url"], row["origin"], row["attempts"]) == (URL, "https://example.org", 0)

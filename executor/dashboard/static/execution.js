@@ -105,7 +105,7 @@ function reasonOf(on) {
       return on.max_concurrent === 0 ? ["The limit is 0: nothing starts."]
         : [`${count(on.active_count)} of ${count(on.max_concurrent)} slots are held`, ...holdersOf(on.holders ?? []), "."];
     case "paused": return ["Its action is paused: nothing starts until it is resumed."];
-    case "no_worker": return [`No live worker serves the pool ${on.pool}: start one.`];
+    case "no_worker": return [`No live worker of the pool ${on.pool} serves it: start one.`];
     case "not_due": return on.run_at ? ["It is not due before ", instant(on.run_at), "."] : ["It is not due yet."];
     case "handing_over": return [`A slot is there; it is being handed to a worker of the pool ${on.pool}.`];
     case "unavailable": return [`The ${on.part} cannot be reached: ${on.message}`];
