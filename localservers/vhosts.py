@@ -6,6 +6,7 @@ itself.
 """
 
 import time
+from collections.abc import Mapping
 from typing import Self
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
@@ -52,6 +53,18 @@ class BrokerServer:
         """Delete a vhost and all in it, closing its connections; without effect where it does not exist."""
         self._call("DELETE", f"/api/vhosts/{_segment(name)}", missing_ok=True)
 
+    def set_policy(self, vhost: str, name: str, pattern: str, definition: Mapping[str, str | int]) -> None:
+        """Give every queue of a vhost whose name matches `pattern` these arguments, until `delete_policy`."""
+        self._call(
+            "PUT",
+            f"/api/policies/{_segment(vhost)}/{_segment(name)}",
+            {"pattern": pattern, "definition": definition, "apply-to": "queues"},
+        )
+
+    def delete_policy(self, vhost: str, name: str) -> None:
+        """Remove a policy; without effect where it does not exist."""
+        self._call("DELETE", f"/api/policies/{_segment(vhost)}/{_segment(name)}", missing_ok=True)
+
     def close_connections(self, vhost: str) -> int:
         """Close every connection of a vhost from the server's side; return how many there were."""
         found = self._call("GET", f"/api/vhosts/{_segment(vhost)}/connections").json()
@@ -90,7 +103,7 @@ class BrokerServer:
         self.close()
 
     def _call(
-        self, method: str, path: str, body: dict[str, str] | None = None, *, missing_ok: bool = False
+        self, method: str, path: str, body: Mapping[str, object] | None = None, *, missing_ok: bool = False
     ) -> httpx.Response:
         answer = self._http.request(method, path, json=body)
         if not (missing_ok and answer.status_code == httpx.codes.NOT_FOUND):
