@@ -164,6 +164,43 @@ class UnknownCancels(Neighbour):
             await self.send(channel, make, per_second=500, did="cancels")
 
 
+class UnknownEnds(Neighbour):
+    """Tells ends of executions that never were.
+
+    No account but a worker's may publish them; an exchange of one's own, bound to ours, leads round that.
+    """
+
+    async def disturb(self) -> None:
+        """Publish them to the exchange."""
+
+        def make(number: int) -> Sending:
+            body = {
+                "execution_id": 10**15 + number,
+                "action_id": 1,
+                "action_ref": "neighbour.reply",
+                "status": "completed",
+                "result": None,
+                "error": None,
+                "attempt": 1,
+                "completed_at": "2026-11-22T00:00:00Z",
+            }
+            return self._name, "execution.completed", self.message(body, "execution.completed")
+
+        async with self.channel() as channel:
+            exchange = await channel.declare_exchange(self._name, "fanout", auto_delete=True)
+            await (await channel.get_exchange("executions", ensure=False)).bind(exchange)
+            await self.send(channel, make, per_second=200, did="ends")
+
+    async def take_back(self) -> None:
+        """Delete the exchange."""
+        async with self.channel() as channel:
+            await channel.exchange_delete(self._name)
+
+    @property
+    def _name(self) -> str:
+        return f"neighbour.ends-{self.number}"
+
+
 class UndeclarablePool(Neighbour):
     """Has the queue of a pool as another type, so that nobody else can declare it.
 

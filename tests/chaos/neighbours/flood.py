@@ -85,7 +85,7 @@ class StuckReceivers(Neighbour):
                 return self.request(self.body("neighbour.told", callback_url=urls[number % len(urls)]))
 
             async with self.channel() as channel:
-                await self.send(channel, make, per_second=50, did="requests")
+                await self.send(channel, make, per_second=30, did="requests")
 
 
 @contextmanager

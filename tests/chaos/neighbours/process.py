@@ -22,6 +22,7 @@ from tests.chaos.neighbours.broker import (
     RefusingReplyQueue,
     UndeclarablePool,
     UnknownCancels,
+    UnknownEnds,
 )
 from tests.chaos.neighbours.database import KilledSessions, LockedRow
 from tests.chaos.neighbours.flood import FullLine, HugeRequests, ManyKeys, StuckReceivers
@@ -38,6 +39,7 @@ _NEIGHBOURS: Final[Mapping[Kind, type[Neighbour]]] = {
     Kind.LOCKED_ROW: LockedRow,
     Kind.UNDECLARABLE_POOL: UndeclarablePool,
     Kind.UNKNOWN_CANCELS: UnknownCancels,
+    Kind.UNKNOWN_ENDS: UnknownEnds,
     Kind.KILLED_SESSIONS: KilledSessions,
     Kind.REFUSING_DEAD_LETTERS: RefusingDeadLetters,
     Kind.FULL_LINE: FullLine,

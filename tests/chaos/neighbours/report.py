@@ -10,7 +10,7 @@ from typing import Final
 from tests.chaos.folder import VIOLATIONS
 from tests.chaos.neighbours.run import Outcome
 from tests.chaos.neighbours.schedule import Kind
-from tests.chaos.neighbours.verdict import delivery_seconds, percentile, starts_during
+from tests.chaos.neighbours.verdict import delivery_seconds, percentile, starts_alone, starts_during
 from tests.chaos.neighbours.watching import memory_limits
 
 _SHOWN_MAX: Final = 40
@@ -51,6 +51,7 @@ def _neighbours(outcome: Outcome) -> Iterator[str]:
 def _kinds(outcome: Outcome) -> Iterator[str]:
     yield f"  {'starts':>7}  {'p50':>7}  {'p99':>7}  {'worst':>7}  submitted beside"
     parts = {str(kind): starts_during(outcome.suffered, kind) for kind in Kind}
+    parts["nobody"] = starts_alone(outcome.suffered)
     parts["in all"] = list(outcome.suffered.starts)
     for name, starts in parts.items():
         seconds = [start.seconds for start in starts]

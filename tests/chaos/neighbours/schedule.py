@@ -26,6 +26,7 @@ class Kind(StrEnum):
     LOCKED_ROW = "locked row"
     UNDECLARABLE_POOL = "undeclarable pool"
     UNKNOWN_CANCELS = "unknown cancels"
+    UNKNOWN_ENDS = "unknown ends"
     KILLED_SESSIONS = "killed database sessions"
     REFUSING_DEAD_LETTERS = "refusing dead letters"
     FULL_LINE = "full line"
@@ -42,6 +43,7 @@ VARIANTS: Final[Mapping[Kind, Sequence[str]]] = {
     Kind.LOCKED_ROW: ("action_queue", "action", "waiting execution", "running execution"),
     Kind.UNDECLARABLE_POOL: ("unserved", "served"),
     Kind.UNKNOWN_CANCELS: ("by the exchange", "by the queue"),
+    Kind.UNKNOWN_ENDS: ("by an exchange of its own",),
     Kind.KILLED_SESSIONS: ("one by one",),
     Kind.REFUSING_DEAD_LETTERS: ("policy",),
     Kind.FULL_LINE: ("reject",),

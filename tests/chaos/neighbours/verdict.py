@@ -28,6 +28,7 @@ TOLD_SECONDS: Final = 5.0
 _EXAMPLES: Final = 10
 _COMMON: Final = 5
 _AFTERMATH: Final = timedelta(seconds=1.0)
+_SETTLED: Final = timedelta(seconds=5.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +105,18 @@ def starts_during(suffered: Suffered, kind: Kind) -> list[Start]:
         start
         for start in suffered.starts
         if any(each.began_at <= start.due_at <= each.ended_at + _AFTERMATH for each in times)
+    ]
+
+
+def starts_alone(suffered: Suffered) -> list[Start]:
+    """Return what was submitted and started while no neighbour was active, nor had just been."""
+    return [
+        start
+        for start in suffered.starts
+        if not any(
+            each.began_at <= (start.started_at or start.due_at) and start.due_at <= each.ended_at + _SETTLED
+            for each in suffered.disturbed
+        )
     ]
 
 
