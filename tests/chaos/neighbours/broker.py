@@ -19,6 +19,8 @@ from tests.chaos.neighbours.neighbour import ASK_SECONDS, Neighbour, Sending
 
 _TAKES_MAX: Final = 5
 _HEADERS_BYTES: Final = 130_900
+MADE_UP_FROM: Final = 10**15
+"""No execution has an id from here on; neighbours make up theirs."""
 _AGAIN_SECONDS: Final = 0.2
 
 
@@ -156,7 +158,7 @@ class UnknownCancels(Neighbour):
             unknown = (
                 {"idempotency_key": f"never {self.number} {number}"}
                 if number % 2
-                else {"execution_id": 10**15 + number}
+                else {"execution_id": MADE_UP_FROM + number}
             )
             return exchange, routing_key, self.message(unknown, kind)
 
@@ -175,7 +177,7 @@ class UnknownEnds(Neighbour):
 
         def make(number: int) -> Sending:
             body = {
-                "execution_id": 10**15 + number,
+                "execution_id": MADE_UP_FROM + number,
                 "action_id": 1,
                 "action_ref": "neighbour.reply",
                 "status": "completed",
