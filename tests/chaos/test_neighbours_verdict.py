@@ -54,7 +54,7 @@ def delivery(number: int, seconds: float) -> Received:
 
 
 FINE = Suffered(
-    starts=[start(number) for number in range(200)],
+    starts=[start(number) for number in range(600)],
     disturbed=[disturbed(Kind.FULL_LINE, 2.0, 6.0), disturbed(Kind.MANY_KEYS, 10.0, 15.0)],
     watch=Watch(
         probes=[probe(number / 5, 0.01) for number in range(100)],
@@ -72,7 +72,7 @@ def verdict(suffered: Suffered, patience: float = 1.0) -> list[str]:
 def late(*numbers: int, took_seconds: float = 1.5) -> Suffered:
     return replace(
         FINE,
-        starts=[start(n, took_seconds=took_seconds if n in numbers else 0.05) for n in range(200)],
+        starts=[start(n, took_seconds=took_seconds if n in numbers else 0.05) for n in range(600)],
     )
 
 
@@ -81,30 +81,38 @@ def test_a_run_as_it_should_be_has_no_violation() -> None:
 
 
 def test_late_starts_are_named_with_the_neighbour_that_was_active() -> None:
-    overall, beside = verdict(late(110, 111, 112, 113))
+    slow = late(*range(110, 117))
+    overall, beside = verdict(slow)
     assert "in all was 1.50 s" in overall
-    assert "4 beside many keys (v)" in overall
+    assert "7 beside many keys (v)" in overall
     assert "beside many keys was 1.50 s" in beside
-    assert verdict(late(110, 111, 112, 113), patience=2.0) == []
+    assert verdict(slow, patience=2.0) == []
 
 
 def test_a_neighbour_alone_is_held_to_the_bound_though_the_whole_run_kept_it() -> None:
-    """One of two hundred is within p99; of the fifty beside one neighbour it is not."""
-    (beside,) = verdict(late(110))
+    """Four of six hundred are within p99; of the sixty beside one neighbour they are not."""
+    (beside,) = verdict(late(110, 111, 112, 113))
     assert "beside many keys was 1.50 s" in beside
+
+
+def test_three_late_starts_are_no_verdict() -> None:
+    assert verdict(late(110, 111, 112)) == []
 
 
 def test_one_that_never_started_is_late_and_has_not_ended() -> None:
     gone = start(110, started_at=None, ended_at=None, status=None, granted_at=None, admitted_at=None)
-    starts = [gone if n == 110 else start(n) for n in range(200)]
-    beside, lost = verdict(replace(FINE, starts=starts))
+    starts = [replace(gone, number=n) if 110 <= n < 117 else start(n) for n in range(600)]
+    overall, beside, lost = verdict(
+        replace(FINE, starts=[replace(s, due_at=at(s.number / 10)) for s in starts])
+    )
+    assert "in all was inf s" in overall
     assert "beside many keys was inf s" in beside
-    assert "1 of the steady load are never admitted" in lost
+    assert "7 of the steady load are never admitted, submitted over amqp: 110, 111" in lost
 
 
 @pytest.mark.parametrize("status", [Status.FAILED, Status.EXPIRED, Status.ABANDONED])
 def test_an_end_that_is_not_the_right_one_is_a_violation(status: Status) -> None:
-    starts = [start(n, status=status if n == 5 else Status.COMPLETED) for n in range(200)]
+    starts = [start(n, status=status if n == 5 else Status.COMPLETED) for n in range(600)]
     (wrong,) = verdict(replace(FINE, starts=starts))
     assert f"1 of the steady load are {status}" in wrong
 
@@ -146,8 +154,8 @@ def test_a_neighbour_that_did_nothing_or_failed_is_a_violation() -> None:
 def test_percentiles_are_values_that_occurred() -> None:
     assert percentile([], 0.99) == 0.0
     assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
-    assert percentile([float(n) for n in range(100)], 0.99) == 99.0
-    assert percentile([float(n) for n in range(1000)], 0.99) == 990.0
+    assert percentile([float(n) for n in range(100)], 0.99) == 98.0
+    assert percentile([float(n) for n in range(100)], 1.0) == 99.0
 
 
 def test_the_limits_of_memory_are_read_from_the_deployment() -> None:

@@ -38,7 +38,9 @@ class RefusingListener(Neighbour):
     async def take_back(self) -> None:
         """Delete the queue."""
         async with self.channel() as channel:
-            await channel.queue_delete(self._name)
+            queue = await channel.declare_queue(self._name, passive=True)
+            self.did["kept"] += queue.declaration_result.message_count or 0
+            await queue.delete(if_unused=False, if_empty=False)
 
     @property
     def _name(self) -> str:
