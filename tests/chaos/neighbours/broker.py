@@ -110,7 +110,7 @@ class BadMessages(Neighbour):
         """Send every kind of them in turn."""
         bad = self._bad()
         async with self.channel() as channel:
-            await self.send(channel, lambda _: next(bad), per_second=80, did="messages")
+            await self.send(channel, lambda _: next(bad), per_second=60, did="messages")
 
     def _bad(self) -> Iterator[Sending]:
         good = self.body("neighbour.reply")
@@ -165,7 +165,7 @@ class UnknownCancels(Neighbour):
             return exchange, routing_key, self.message(unknown, kind)
 
         async with self.channel() as channel:
-            await self.send(channel, make, per_second=500, did="cancels")
+            await self.send(channel, make, per_second=400, did="cancels")
 
 
 class UnknownEnds(Neighbour):

@@ -55,7 +55,7 @@ class FullLine(Neighbour):
                 body = self.body("neighbour.full", parameters={"seconds": 0.3})
                 return self.request(body, reply_to=answers.name if number % 2 else None)
 
-            await self.send(channel, make, per_second=100, did="requests")
+            await self.send(channel, make, per_second=60, did="requests")
 
     async def _answered(self, _: AbstractIncomingMessage) -> None:
         self.did["answers"] += 1
@@ -71,7 +71,7 @@ class ManyKeys(Neighbour):
             return self.request(self.body("neighbour.keyed", parameters={"key": f"{self.number} {number}"}))
 
         async with self.channel() as channel:
-            await self.send(channel, make, per_second=150, did="keys")
+            await self.send(channel, make, per_second=100, did="keys")
 
 
 class StuckReceivers(Neighbour):
@@ -85,7 +85,7 @@ class StuckReceivers(Neighbour):
                 return self.request(self.body("neighbour.told", callback_url=urls[number % len(urls)]))
 
             async with self.channel() as channel:
-                await self.send(channel, make, per_second=30, did="requests")
+                await self.send(channel, make, per_second=25, did="requests")
 
 
 @contextmanager

@@ -6,7 +6,7 @@ second; memory is read from /proc. How late the harness itself is stands beside 
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -101,8 +101,7 @@ async def _probe(http: httpx.AsyncClient, service: Service, watch: Watch) -> NoR
 async def _measure(ground: Ground, watch: Watch) -> NoReturn:
     while True:
         for name, service in ground.services.items():
-            # Reading every process of the machine takes its time.
-            memory_bytes = await asyncio.to_thread(_memory_of, service)
+            memory_bytes = _memory_of(service.pid)
             peak = watch.peaks.setdefault(name, Peak())
             if memory_bytes > peak.memory_bytes:
                 peak.memory_bytes, peak.at = memory_bytes, datetime.now(UTC)
@@ -116,9 +115,17 @@ async def _notice_lag(watch: Watch) -> NoReturn:
         watch.worst_lag_seconds = max(watch.worst_lag_seconds, time.monotonic() - began - _LAG_EVERY_SECONDS)
 
 
-def _memory_of(service: Service) -> int:
+def _memory_of(pid: int) -> int:
     """Return what it held at most, so that no peak falls between two looks, and what its children hold."""
-    return sum(_status_bytes(pid, "VmHWM" if pid == service.pid else "VmRSS") for pid in service.family())
+    return _status_bytes(pid, "VmHWM") + sum(_status_bytes(child, "VmRSS") for child in _offspring(pid))
+
+
+def _offspring(pid: int) -> Iterator[int]:
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            for child in map(int, children.read_text().split()):
+                yield child
+                yield from _offspring(child)
 
 
 def _status_bytes(pid: int, name: str) -> int:
