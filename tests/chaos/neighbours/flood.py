@@ -20,7 +20,7 @@ _RECEIVERS: Final = 100
 class HugeRequests(Neighbour):
     """Asks for an action of its own with parameters as large as they may be, or larger."""
 
-    _PER_SECOND: Final = {"large": 60.0, "dense": 5.0, "oversized": 15.0}
+    _PER_SECOND: Final = {"large": 60.0, "dense": 3.0, "oversized": 15.0}
     """Their cost to whoever reads them differs by as much."""
 
     async def disturb(self) -> None:
