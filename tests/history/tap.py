@@ -39,8 +39,8 @@ async def read_tap(
 ) -> list[Told]:
     """Return all that was heard.
 
-    What was settled was published, but may reach this queue a moment later: waits until a completion of each of
-    the executions `wanted` has come, or nothing has come for so long.
+    What was settled was published, but may reach this queue a moment later: waits until a completion of each
+    of the executions `wanted` has come, or nothing has come for so long.
     """
     heard: list[Told] = []
     missing = set(wanted)
