@@ -53,17 +53,24 @@ class BrokerServer:
         """Delete a vhost and all in it, closing its connections; without effect where it does not exist."""
         self._call("DELETE", f"/api/vhosts/{_segment(name)}", missing_ok=True)
 
+    def set_policy(self, vhost: str, name: str, pattern: str, definition: Mapping[str, str | int]) -> None:
+        """Give every queue of a vhost whose name matches `pattern` these arguments, until `delete_policy`."""
+        self._call(
+            "PUT",
+            f"/api/policies/{_segment(vhost)}/{_segment(name)}",
+            {"pattern": pattern, "definition": definition, "apply-to": "queues"},
+        )
+
+    def delete_policy(self, vhost: str, name: str) -> None:
+        """Remove a policy; without effect where it does not exist."""
+        self._call("DELETE", f"/api/policies/{_segment(vhost)}/{_segment(name)}", missing_ok=True)
+
     def close_connections(self, vhost: str) -> int:
         """Close every connection of a vhost from the server's side; return how many there were."""
         found = self._call("GET", f"/api/vhosts/{_segment(vhost)}/connections").json()
         for connection in found:
             self._call("DELETE", f"/api/connections/{_segment(connection['name'])}", missing_ok=True)
         return len(found)
-
-    def set_policy(self, vhost: str, name: str, queues: str, definition: Mapping[str, object]) -> None:
-        """Set a policy on the queues of a vhost whose names match `queues`."""
-        path = f"/api/policies/{_segment(vhost)}/{_segment(name)}"
-        self._call("PUT", path, {"pattern": queues, "apply-to": "queues", "definition": definition})
 
     def wait_until_ready(self, timeout_seconds: float = 90.0) -> None:
         """Wait until the server takes requests; raise `ServerFailed` when the time is over first."""

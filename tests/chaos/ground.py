@@ -1,7 +1,7 @@
-"""What a run stands on: private servers, two executors and three workers, a proxy on each of their links.
+"""What a run stands on: private servers, two executors and some workers, a proxy on each of their links.
 
-In: a folder for the logs. Out: a `Ground` with everything up and ready; at its end nothing of it is left.
-Next: `faults` breaks it, `submitters` load it.
+In: a folder for the logs, and a `Layout`. Out: a `Ground` with everything up and ready; at its end nothing of
+it is left. Next: `faults` breaks it, `submitters` load it.
 """
 
 import asyncio
@@ -30,6 +30,20 @@ VHOST: Final = "chaos"
 Server = Literal["database", "broker"]
 SERVERS: Final[tuple[Server, Server]] = ("database", "broker")
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Which services run, and how they are set."""
+
+    workers: Mapping[str, Mapping[str, str]]
+    """By name, the settings of each."""
+    actions_module: str
+    settings: Mapping[str, str]
+    """Of all services."""
+    has_proxies: bool = True
+    """Whether links can be made bad. A proxy takes time of its own."""
+
+
 _SETTINGS: Final = {
     "TURNSTILE_LEASE_DURATION": f"{LEASE_SECONDS}s",
     "TURNSTILE_HEARTBEAT_INTERVAL": "1s",
@@ -40,6 +54,11 @@ _SETTINGS: Final = {
     "TURNSTILE_RETENTION_IDLE_KEYS": "250ms",
     "TURNSTILE_STOP_GRACE": "500ms",
 }
+FAULTS_LAYOUT: Final = Layout(
+    workers={name: {"TURNSTILE_WORKER_CONCURRENCY": "6"} for name in WORKERS},
+    actions_module=ACTIONS_MODULE,
+    settings=_SETTINGS,
+)
 _MIGRATE_SECONDS: Final = 60.0
 
 
@@ -62,7 +81,7 @@ class Ground:
 
 
 @asynccontextmanager
-async def standing_ground(folder: Path) -> AsyncIterator[Ground]:
+async def standing_ground(folder: Path, layout: Layout = FAULTS_LAYOUT) -> AsyncIterator[Ground]:
     """Start everything, wait until it is ready, and end it all afterwards, whatever happens."""
     async with AsyncExitStack() as stack:
         servers = await stack.enter_async_context(running_servers(durable=False))
@@ -72,12 +91,21 @@ async def standing_ground(folder: Path) -> AsyncIterator[Ground]:
             await migrate(database_url)
             await begin(database_url, amqp_url)
         urls: Mapping[Server, str] = {"database": database_url, "broker": amqp_url}
+        names = (*EXECUTORS, *layout.workers)
         links = {
             (name, server): await stack.enter_async_context(Proxy(urls[server]).standing())
-            for name in (*EXECUTORS, *WORKERS)
+            for name in (names if layout.has_proxies else ())
             for server in SERVERS
         }
-        services = {name: _service(name, links, folder) for name in (*EXECUTORS, *WORKERS)}
+        services = {
+            name: _service(
+                name,
+                layout,
+                {s: links[name, s].url if layout.has_proxies else urls[s] for s in SERVERS},
+                folder,
+            )
+            for name in names
+        }
         http = await stack.enter_async_context(httpx.AsyncClient(trust_env=False))
         ground = Ground(
             servers=servers,
@@ -92,20 +120,18 @@ async def standing_ground(folder: Path) -> AsyncIterator[Ground]:
             yield ground
 
 
-def _service(name: str, links: Mapping[tuple[str, Server], Proxy], folder: Path) -> Service:
+def _service(name: str, layout: Layout, urls: Mapping[Server, str], folder: Path) -> Service:
     port = free_port()
-    kind = {
-        "executor": (["executor.cli", "serve"], {"TURNSTILE_HTTP_PORT": str(port)}),
-        "worker": (
-            ["worker.cli", "serve", "--actions", ACTIONS_MODULE],
-            {
-                "TURNSTILE_WORKER_HTTP_PORT": str(port),
-                "TURNSTILE_WORKER_NAME": name,
-                "TURNSTILE_WORKER_CONCURRENCY": "6",
-            },
-        ),
-    }
-    arguments, own_settings = kind[name.partition("-")[0]]
+    if name in EXECUTORS:
+        arguments = ["executor.cli", "serve"]
+        own_settings: Mapping[str, str] = {"TURNSTILE_HTTP_PORT": str(port)}
+    else:
+        arguments = ["worker.cli", "serve", "--actions", layout.actions_module]
+        own_settings = {
+            "TURNSTILE_WORKER_HTTP_PORT": str(port),
+            "TURNSTILE_WORKER_NAME": name,
+            **layout.workers[name],
+        }
     return Service(
         name=name,
         arguments=arguments,
@@ -113,10 +139,10 @@ def _service(name: str, links: Mapping[tuple[str, Server], Proxy], folder: Path)
         folder=folder,
         environment={
             **environment_without("TURNSTILE_", importable=Path.cwd()),
-            **_SETTINGS,
+            **layout.settings,
             **own_settings,
             RECORD_VARIABLE: str(folder / RECORD),
-            "TURNSTILE_DATABASE_URL": links[name, "database"].url,
-            "TURNSTILE_AMQP_URL": links[name, "broker"].url,
+            "TURNSTILE_DATABASE_URL": urls["database"],
+            "TURNSTILE_AMQP_URL": urls["broker"],
         },
     )

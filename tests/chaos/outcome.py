@@ -4,12 +4,7 @@ In: a seed and the shape of a run. Out: an `Outcome`. Its folder, with the logs 
 recorded, stays only where something is wrong. Next: `report`.
 """
 
-import logging
 import pickle
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,6 +13,7 @@ import httpx
 
 from tests.chaos.blame import given_up_without_cause
 from tests.chaos.findings import findings, left_behind
+from tests.chaos.folder import RECORDING, run_folder
 from tests.chaos.ground import Ground, standing_ground
 from tests.chaos.recorder import read, worker_names
 from tests.chaos.run import Course, take_course
@@ -28,10 +24,6 @@ from tests.history.figures import Figures, figures
 from tests.history.verdict import violations
 
 _AUDIT_SECONDS: Final = 40.0
-RECORDING: Final = "recording.pickle"
-"""The file in the run's folder that holds the whole `Recording`."""
-VIOLATIONS: Final = "violations.txt"
-"""The file beside it that holds what was wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,26 +41,21 @@ class Outcome:
     @property
     def replay(self) -> str:
         """The command that runs the same load and schedule again."""
-        return f"make chaos CHAOS_SEED={self.seed} CHAOS_SEEDS=1 CHAOS_SECONDS={self.shape.seconds:g}"
+        return (
+            f"make chaos CHAOS_MODE=faults CHAOS_SEED={self.seed} CHAOS_SEEDS=1 "
+            f"CHAOS_SECONDS={self.shape.seconds:g}"
+        )
 
 
 async def run_seed(seed: int, shape: Shape, *, patience: float, keep: bool = False) -> Outcome:
     """Run one seed; raises what the harness or a server could not do. `keep`: the folder stays anyway."""
-    folder = Path(tempfile.mkdtemp(prefix=f"chaos-seed-{seed}-"))
-    outcome: Outcome | None = None
-    try:
-        with _logging_to(folder / "harness.log"):
-            async with standing_ground(folder) as ground:
-                course = await take_course(ground, seed, shape)
-                outcome = await _judged(ground, course, seed, shape, patience)
-        outcome.violations.extend(left_behind(folder))
-        (folder / VIOLATIONS).write_text("".join(f"{violation}\n" for violation in outcome.violations))
+    with run_folder(f"chaos-seed-{seed}", keep=keep) as folder:
+        async with standing_ground(folder.path) as ground:
+            course = await take_course(ground, seed, shape)
+            outcome = await _judged(ground, course, seed, shape, patience)
+        outcome.violations.extend(left_behind(folder.path))
+        folder.violations = outcome.violations
         return outcome
-    finally:
-        if outcome is not None and not outcome.violations and not keep:
-            shutil.rmtree(folder)
-        elif outcome is None:
-            logging.getLogger(__name__).error("broken off; logs are in %s", folder)
 
 
 async def _judged(ground: Ground, course: Course, seed: int, shape: Shape, patience: float) -> Outcome:
@@ -87,30 +74,17 @@ async def _judged(ground: Ground, course: Course, seed: int, shape: Shape, patie
         violations=[
             *findings(ground, course, patience=patience),
             *given_up_without_cause(recording, course, names),
-            *await _audit(ground),
+            *await audit(ground),
             *dict.fromkeys(map(str, promises_broken)),
         ],
         folder=ground.folder,
     )
 
 
-async def _audit(ground: Ground) -> list[str]:
+async def audit(ground: Ground) -> list[str]:
     """Let the system recount itself; a clean audit has nothing to say."""
     answer = await ground.http.get(f"{ground.executors[0].url}/api/v1/audit", timeout=_AUDIT_SECONDS)
     if answer.status_code != httpx.codes.OK:
         return [f"audit: {answer.status_code} {answer.text[:300]}"]
     checks = answer.json()["checks"]
     return [f"audit: {c['name']}: {c['says']}: {c['examples']}" for c in checks if c["faults"]]
-
-
-@contextmanager
-def _logging_to(file: Path) -> Iterator[None]:
-    """Keep what our own connections say about the faults out of the report."""
-    root, handler = logging.getLogger(), logging.FileHandler(file)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
-    root.addHandler(handler)
-    try:
-        yield
-    finally:
-        root.removeHandler(handler)
-        handler.close()

@@ -6,7 +6,8 @@ In: an `Outcome`. Out: text.
 from collections.abc import Iterator
 from typing import Final
 
-from tests.chaos.outcome import VIOLATIONS, Outcome
+from tests.chaos.folder import VIOLATIONS
+from tests.chaos.outcome import Outcome
 from tests.chaos.run import DRAIN_BOUND_SECONDS, Course
 
 _SHOWN_MAX: Final = 40

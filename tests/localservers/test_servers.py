@@ -140,6 +140,19 @@ async def test_vhosts_come_and_go_and_their_connections_can_be_closed(own: Local
     own.rabbitmq.delete_vhost("a/b c")
 
 
+async def test_a_policy_binds_the_queues_that_it_names_until_it_is_deleted(own: LocalServers) -> None:
+    own.rabbitmq.create_vhost("ruled")
+    own.rabbitmq.set_policy("ruled", "small", "^small$", {"max-length": 5, "overflow": "reject-publish"})
+    listed = await asyncio.to_thread(own.rabbitmq.ctl, "list_policies", "--quiet", "--vhost", "ruled")
+    assert '{"max-length":5,"overflow":"reject-publish"}' in listed
+    own.rabbitmq.delete_policy("ruled", "small")
+    own.rabbitmq.delete_policy("ruled", "small")
+    assert "small" not in await asyncio.to_thread(
+        own.rabbitmq.ctl, "list_policies", "--quiet", "--vhost", "ruled"
+    )
+    own.rabbitmq.delete_vhost("ruled")
+
+
 @pytest.mark.whole
 def test_two_instances_stand_side_by_side_and_leave_nothing(own: LocalServers) -> None:
     with LocalServers.start(durable=False) as other:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -11,6 +12,7 @@ class Received:
     path: str
     headers: dict[str, str]
     body: bytes
+    at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
 @dataclass(slots=True, kw_only=True)

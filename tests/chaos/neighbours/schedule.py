@@ -1,0 +1,118 @@
+"""Which neighbour disturbs when: a pure function of the seed.
+
+In: a seed and the shape of a run. Out: `Disturbance`s in the order of their time, several at once, none
+beside another one of its kind. Every kind comes before any comes twice, and so does every variant of a kind.
+Next: `process` carries them out.
+"""
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+
+
+class Kind(StrEnum):
+    """Every neighbour there is."""
+
+    REFUSING_LISTENER = "refusing listener queue"
+    REFUSING_REPLY_QUEUE = "refusing reply queue"
+    POISON_REPLY_ADDRESS = "poison reply address"
+    BAD_MESSAGES = "bad messages"
+    HUGE_REQUESTS = "huge requests"
+    STUCK_RECEIVERS = "stuck webhook receivers"
+    LOCKED_ROW = "locked row"
+    UNDECLARABLE_POOL = "undeclarable pool"
+    UNKNOWN_CANCELS = "unknown cancels"
+    UNKNOWN_ENDS = "unknown ends"
+    KILLED_SESSIONS = "killed database sessions"
+    REFUSING_DEAD_LETTERS = "refusing dead letters"
+    FULL_LINE = "full line"
+    MANY_KEYS = "many keys"
+
+
+VARIANTS: Final[Mapping[Kind, Sequence[str]]] = {
+    Kind.REFUSING_LISTENER: ("execution.completed", "#"),
+    Kind.REFUSING_REPLY_QUEUE: ("full", "missing"),
+    Kind.POISON_REPLY_ADDRESS: ("direct reply-to", "our queues", "malformed"),
+    Kind.BAD_MESSAGES: ("mixed",),
+    Kind.HUGE_REQUESTS: ("large", "dense", "oversized"),
+    Kind.STUCK_RECEIVERS: ("silent",),
+    Kind.LOCKED_ROW: ("action_queue", "action", "waiting execution", "running execution"),
+    Kind.UNDECLARABLE_POOL: ("unserved", "served"),
+    Kind.UNKNOWN_CANCELS: ("by the exchange", "by the queue"),
+    Kind.UNKNOWN_ENDS: ("by an exchange of its own",),
+    Kind.KILLED_SESSIONS: ("one by one",),
+    Kind.REFUSING_DEAD_LETTERS: ("policy",),
+    Kind.FULL_LINE: ("reject",),
+    Kind.MANY_KEYS: ("used once",),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disturbance:
+    """One neighbour, for one time."""
+
+    number: int
+    kind: Kind
+    variant: str
+    at_seconds: float
+    lasting_seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.kind} ({self.variant})"
+
+
+AT_ONCE: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """How a run is spread over time."""
+
+    seconds: float
+    """The load lasts so long, and the neighbours are over by then."""
+    at_once: int = AT_ONCE
+    """So many neighbours disturb beside each other."""
+    lasting_seconds: tuple[float, float] = (4.0, 8.0)
+    quiet_seconds: tuple[float, float] = (0.0, 1.5)
+    """From the end of one neighbour to the one that takes its place."""
+    kinds: tuple[Kind, ...] = tuple(Kind)
+
+
+FIRST_AT_SECONDS: Final = 2.0
+"""Until then the load is alone."""
+
+
+def plan_disturbances(seed: int, shape: Shape) -> list[Disturbance]:
+    """Return the neighbours of a run."""
+    rng = random.Random(f"{seed} neighbours")
+    variants = {kind: _decks(rng, VARIANTS[kind]) for kind in Kind}
+    places = [FIRST_AT_SECONDS + rng.uniform(*shape.quiet_seconds) for _ in range(shape.at_once)]
+    free_at: dict[Kind, float] = {}
+    disturbances: list[Disturbance] = []
+    for kind in _decks(rng, shape.kinds):
+        place = min(range(len(places)), key=places.__getitem__)
+        begins = max(places[place], free_at.get(kind, 0.0))
+        if begins + shape.lasting_seconds[0] > shape.seconds:
+            return sorted(disturbances, key=lambda d: d.at_seconds)
+        ends = min(begins + rng.uniform(*shape.lasting_seconds), shape.seconds)
+        disturbances.append(
+            Disturbance(
+                number=len(disturbances) + 1,
+                kind=kind,
+                variant=next(variants[kind]),
+                at_seconds=round(begins, 2),
+                lasting_seconds=round(ends - begins, 2),
+            )
+        )
+        places[place] = ends + rng.uniform(*shape.quiet_seconds)
+        free_at[kind] = ends
+    raise AssertionError("the decks do not end")
+
+
+def _decks(rng: random.Random, cards: Sequence[T]) -> Iterator[T]:
+    while True:
+        yield from rng.sample(cards, len(cards))
