@@ -105,3 +105,91 @@ BEGIN
     SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids FROM turnstile.grant_locked(queue_ids, NULL) g;
 END
 $$;
+
+-- return_to_present: after the server's clock was set back, instants that it wrote before lie in the future, and what
+-- waits for them would wait for as long as the clock was set back. None of these can lie there, so each becomes now;
+-- what was counted from it comes as much earlier. A lease is then over one lease from now, at the latest.
+-- What people asked for (`run_at`, times to live) stays, and so does what is on the record of ended attempts.
+--
+-- `in_retries`: look at the waits before retries too; that reads all that is delayed. What others work on is skipped:
+-- the next call finds it.
+CREATE FUNCTION turnstile.return_to_present(in_retries boolean)
+RETURNS bigint
+LANGUAGE plpgsql
+SET search_path = public, pg_temp
+SET jit = off
+AS $$
+DECLARE
+    present timestamptz;
+    found_count bigint;
+    total_count bigint := 0;
+BEGIN
+    -- The clock is read for each row: what is in the future even then was written before it was set back.
+    WITH ahead AS MATERIALIZED (
+        SELECT w.id FROM worker w
+        WHERE w.lost_at IS NULL AND w.stopped_at IS NULL AND w.renewed_at > clock_timestamp()
+        ORDER BY w.id FOR NO KEY UPDATE SKIP LOCKED
+    )
+    UPDATE worker w
+    SET renewed_at = clock_timestamp(), lease_expires_at = clock_timestamp() + (w.lease_expires_at - w.renewed_at)
+    FROM ahead a WHERE w.id = a.id;
+    GET DIAGNOSTICS found_count = ROW_COUNT;
+    total_count := total_count + found_count;
+
+    present := clock_timestamp();
+    WITH ahead AS MATERIALIZED (
+        SELECT s.execution_id, e.cancel_requested_at IS NOT NULL OR s.stops_asked > 0 AS is_to_stop
+        FROM slot s JOIN execution e ON e.id = s.execution_id
+        WHERE greatest(s.granted_at, s.offered_at, s.claimed_at, s.finished_at, s.told_at) > clock_timestamp()
+           OR s.overdue_at > clock_timestamp() AND (e.cancel_requested_at IS NOT NULL OR s.stops_asked > 0)
+        ORDER BY s.execution_id FOR NO KEY UPDATE OF s SKIP LOCKED
+    )
+    UPDATE slot s
+    SET granted_at = least(s.granted_at, present),
+        offered_at = CASE WHEN s.offered_at > present THEN present ELSE s.offered_at END,
+        claimed_at = CASE WHEN s.claimed_at > present THEN present ELSE s.claimed_at END,
+        finished_at = CASE WHEN s.finished_at > present THEN present ELSE s.finished_at END,
+        told_at = CASE WHEN s.told_at > present THEN present ELSE s.told_at END,
+        overdue_at = CASE WHEN a.is_to_stop AND s.overdue_at > present THEN present
+                          WHEN s.claimed_at > present THEN s.overdue_at - (s.claimed_at - present)
+                          ELSE s.overdue_at END
+    FROM ahead a WHERE s.execution_id = a.execution_id;
+    GET DIAGNOSTICS found_count = ROW_COUNT;
+    total_count := total_count + found_count;
+
+    WITH ahead AS MATERIALIZED (
+        SELECT u.execution_id FROM untold_end u WHERE u.told_at > clock_timestamp()
+        ORDER BY u.execution_id FOR NO KEY UPDATE SKIP LOCKED
+    )
+    UPDATE untold_end u SET told_at = present FROM ahead a WHERE u.execution_id = a.execution_id;
+    GET DIAGNOSTICS found_count = ROW_COUNT;
+    total_count := total_count + found_count;
+
+    WITH ahead AS MATERIALIZED (
+        SELECT u.execution_id, u.attempt FROM untold_stop u WHERE u.noted_at > clock_timestamp()
+        ORDER BY u.execution_id, u.attempt FOR NO KEY UPDATE SKIP LOCKED
+    )
+    UPDATE untold_stop u SET noted_at = present
+    FROM ahead a WHERE u.execution_id = a.execution_id AND u.attempt = a.attempt;
+    GET DIAGNOSTICS found_count = ROW_COUNT;
+    total_count := total_count + found_count;
+
+    IF in_retries THEN
+        WITH ahead AS MATERIALIZED (
+            SELECT d.execution_id, d.due_at - (t.ended_at - present) AS due_at
+            FROM delayed d
+            JOIN execution e ON e.id = d.execution_id
+            JOIN attempt t ON t.execution_id = e.id AND t.attempt = e.attempt
+            WHERE t.ended_at > present
+            ORDER BY d.execution_id FOR NO KEY UPDATE OF d, e SKIP LOCKED
+        ),
+        due AS (
+            UPDATE delayed d SET due_at = a.due_at FROM ahead a WHERE d.execution_id = a.execution_id
+        )
+        UPDATE execution e SET run_at = a.due_at FROM ahead a WHERE e.id = a.execution_id;
+        GET DIAGNOSTICS found_count = ROW_COUNT;
+        total_count := total_count + found_count;
+    END IF;
+    RETURN total_count;
+END
+$$;

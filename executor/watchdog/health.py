@@ -12,6 +12,7 @@ _GAP_SHARE: Final = 3
 """A gap of a third of a lease is an outage: who renews each half lease still has a sixth of it left."""
 _LOOKS_IN_A_GAP: Final = 3
 """One look that comes late, or takes long, is no gap yet."""
+_JUMP_SECONDS: Final = 0.5
 
 
 class Health:
@@ -42,3 +43,27 @@ class Health:
         if self._seen_at is None or self._well_since is None:
             return None
         return self._seen_at if self._seen_at - self._well_since >= self._lease else None
+
+
+class Clock:
+    """Compares the database's clock with this process's own, which only ever goes on."""
+
+    def __init__(self) -> None:
+        self._seen: tuple[float, datetime, float] | None = None
+
+    def seen(self, asked: float, at: datetime, answered: float) -> float:
+        """Return by how many seconds it has jumped since it was last seen; negative: it was set back.
+
+        `asked` and `answered` are instants of the own clock, before and after the database said `at`. What
+        they leave open is no jump, nor is what nobody would notice.
+        """
+        before, self._seen = self._seen, (asked, at, answered)
+        if before is None:
+            return 0.0
+        asked_before, at_before, answered_before = before
+        passed_seconds = (at - at_before).total_seconds()
+        back_seconds = passed_seconds - (asked - answered_before)
+        ahead_seconds = passed_seconds - (answered - asked_before)
+        if back_seconds < -_JUMP_SECONDS:
+            return back_seconds
+        return ahead_seconds if ahead_seconds > _JUMP_SECONDS else 0.0

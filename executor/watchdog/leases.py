@@ -7,6 +7,7 @@ not wait for the broker: while that is out of reach, living workers renew their 
 
 import asyncio
 import logging
+import time
 from collections.abc import Sequence
 from typing import Final
 
@@ -21,7 +22,7 @@ from executor.ends import read_ends
 from executor.hand_over import HandOver
 from executor.metrics import RECLAIMS, REPAIRS, STOPS_ENFORCED
 from executor.queue_manager import grants_of, moved
-from executor.watchdog.health import Health
+from executor.watchdog.health import Clock, Health
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +49,10 @@ class Leases:
         self._event_result_max_bytes = event_result_max_bytes
         self._rows_max = rows_max
         self._health = Health(lease_seconds)
+        self._clock = Clock()
+        self._lease_seconds = lease_seconds
+        self._returning_until = time.monotonic() + lease_seconds
+        self._was_set_back = False
         self._looking = asyncio.Lock()
         self.look_seconds = self._health.look_seconds
         """How often `look` is wanted at least."""
@@ -56,12 +61,37 @@ class Leases:
         """See how the database is: nothing is healed by that."""
         # One at a time: an answer that is overtaken would look like a clock that was set back.
         async with self._looking:
+            asked = time.monotonic()
             try:
-                self._health.seen(await self._database.fetchval("SELECT clock_timestamp()"))
+                at = await self._database.fetchval("SELECT clock_timestamp()")
             except (Unavailable, asyncpg.PostgresError):
                 self._health.lost()
                 raise
+            self._health.seen(at)
+            self._judge_clock(self._clock.seen(asked, at, time.monotonic()))
         return 0
+
+    def _judge_clock(self, jump_seconds: float) -> None:
+        if jump_seconds == 0:
+            return
+        logger.warning("database_clock_jumped", extra={"seconds": round(jump_seconds, 3)})
+        if jump_seconds < 0:
+            self._was_set_back = True
+            self._returning_until = time.monotonic() + self._lease_seconds
+
+    async def return_to_present(self) -> int:
+        """Bring back what lies in the future since the database's clock was set back.
+
+        Looked for while a lease lasts, after that was noticed and after the start: nobody may have seen it.
+        """
+        if time.monotonic() > self._returning_until:
+            return 0
+        returned: int = await self._database.fetchval(
+            "SELECT turnstile.return_to_present($1)", self._was_set_back
+        )
+        # Whoever finds some learns of it: the waits before retries are worth a look now.
+        self._was_set_back = returned > 0 and not self._was_set_back
+        return returned
 
     async def reclaim_lost(self) -> int:
         """Take back what lost workers held."""

@@ -87,6 +87,7 @@ class Watchdog:
             self.links.repeat_offers,
             self.links.repeat_completions,
             self.leases.reclaim_lost,
+            self.leases.return_to_present,
             self.leases.repeat_stops,
             self.leases.stop_overdue,
             self.early_cancels.cancel_early,

@@ -297,3 +297,7 @@ SELECT * FROM turnstile.missing_offers($1, $2, $3, $4, $5, $6);
 -- takes text, text, text, int4, text[], int4, float8, text[]
 -- gives register_worker void
 SELECT turnstile.register_worker($1, $2, $3, $4, $5, $6, $7, $8);
+
+-- takes bool
+-- gives return_to_present int8
+SELECT turnstile.return_to_present($1);

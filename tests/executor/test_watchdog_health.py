@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor.watchdog.health import Health
+from executor.watchdog.health import Clock, Health
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 LEASE_SECONDS = 15.0
@@ -70,3 +70,31 @@ def test_within_the_lease_before_the_judged_moment_there_was_no_long_gap(gaps: l
         recent = [s for s in seen if s >= now - LEASE_SECONDS]
         assert all(b - a <= LEASE_SECONDS / 3 + 1e-3 for a, b in pairwise(recent))
         assert recent[0] <= now - LEASE_SECONDS + LEASE_SECONDS / 3
+
+
+# --- a clock that jumps -------------------------------------------------------------------------------
+
+
+def jumps(*looks: tuple[float, float, float]) -> list[float]:
+    """Return what a clock made of looks: when it was asked, what the database said, when it answered."""
+    clock = Clock()
+    return [round(clock.seen(asked, at(said), answered), 3) for asked, said, answered in looks]
+
+
+def test_a_clock_that_goes_on_like_ours_does_not_jump() -> None:
+    assert jumps((10, 100, 10.1), (11, 101, 11.1), (4000, 4090, 4000.1)) == [0, 0, 0]
+
+
+def test_a_clock_that_is_set_back_or_ahead_jumps_once_by_so_much() -> None:
+    assert jumps((10, 100, 10), (11, 41, 11), (12, 42, 12)) == [0, -60, 0]
+    assert jumps((10, 100, 10), (11, 161, 11), (12, 162, 12)) == [0, 60, 0]
+
+
+def test_a_jump_within_an_outage_is_seen_after_it() -> None:
+    assert jumps((10, 100, 10), (610, 100, 610)) == [0, -600]
+
+
+@given(st.floats(0, 30), st.floats(0, 30), st.floats(0, 1), st.floats(0, 1))
+def test_an_answer_that_is_slow_is_no_jump(first: float, second: float, early: float, late: float) -> None:
+    """Whenever within its request the database looked at its clock."""
+    assert jumps((0, first * early, first), (40, 40 + second * late, 40 + second)) == [0, 0]
