@@ -66,3 +66,12 @@ def test_another_value_or_another_message_is_another_delivery() -> None:
     two = request_hash(read_requested_body(b'{"action_ref": "noop", "parameters": {"a": 2}}'))
     keys = {delivery_key("m1", one), delivery_key("m2", one), delivery_key("m1", two)}
     assert len(keys) == 3
+
+
+def test_a_hash_stays_what_it_was_in_versions_whose_executions_are_on_record() -> None:
+    body = (
+        b'{"metadata": {"z": [{"b": 1, "a": [2.5, null]}], "m": {}}, "action_ref": "reports.render", '
+        b'"idempotency_key": "k", "ttl": "1h", '
+        b'"parameters": {"b": {"d": 3, "c": "\xc3\xbc"}, "a": [true, 1e16, [[]]]}}'
+    )
+    assert str(request_hash(read_requested_body(body))) == "23b12ac9-8ea2-a6e2-b133-b77ee15b0464"
