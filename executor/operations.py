@@ -5,10 +5,11 @@ rows are committed, and the watchdog tells again what is lost (P4, P7). Next: `q
 decide, `hand_over` tells.
 """
 
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from common.action_definition import ActionDefinition
+from common.broker.delivery import Outgoing
 from common.crash_points import CrashPoint, reached
 from common.database import Database
 from common.domain.errors import Unavailable
@@ -31,15 +32,11 @@ class Operations:
         database: Database,
         queue_manager: QueueManager,
         hand_over: HandOver,
-        *,
-        soon: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
-        """`soon` runs a telling without holding up who asked."""
         self._database = database
         self._queue_manager = queue_manager
         self._canceller = Canceller(queue_manager)
         self._hand_over = hand_over
-        self._soon = soon
 
     async def put_actions(self, definitions: Sequence[ActionDefinition], changed_by: str) -> None:
         """Store definitions, and who changed them."""
@@ -56,7 +53,7 @@ class Operations:
             ended = [move for move in deletion.ended if move.status is Status.CANCELLED]
             self._hand_over.announce_moves(ended)
             error = Error(type="Cancelled", message=_DELETED)
-            self._soon(self._hand_over.tell([end_message(move, error) for move in ended]))
+            self._tell([end_message(move, error) for move in ended])
         return deletion
 
     async def cancel(self, execution_ids: Sequence[ExecutionId], reason: str | None) -> list[Move]:
@@ -69,7 +66,7 @@ class Operations:
         )
         reached(CrashPoint.CANCELLATION_DECIDED)
         self._hand_over.announce_moves(cancelled.moves)
-        self._soon(self._hand_over.tell(cancelled.messages))
+        self._tell(cancelled.messages)
         if cancelled.held:
             ids = [execution_ids[place] for place in sorted(cancelled.held)]
             raise Unavailable(f"execution_id: another database session holds {ids[:20]}, or their queues")
@@ -94,4 +91,8 @@ class Operations:
 
     def _offer(self, grants: Grants) -> None:
         if grants.granted or grants.more_queue_ids:
-            self._soon(self._hand_over.offer(grants))
+            self._hand_over.tell_later(self._hand_over.offer(grants), count=len(grants.granted))
+
+    def _tell(self, messages: Sequence[Outgoing]) -> None:
+        if messages:
+            self._hand_over.tell_later(self._hand_over.tell(messages), count=len(messages))

@@ -7,7 +7,7 @@ Stop: take nothing new, finish what is decided, close.
 import asyncio
 import logging
 import socket
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import uvicorn
@@ -29,7 +29,7 @@ from executor.api import ApiServices, create_app
 from executor.cancelling import Canceller
 from executor.completion_listener import CompletionListener
 from executor.dead_letters import DeadLetters, Drain
-from executor.decisions import Accepted, Admission, Grants, Verdict
+from executor.decisions import Accepted, Admission, Verdict
 from executor.early_cancels import EarlyCancels
 from executor.hand_over import HandOver
 from executor.intake import take_in
@@ -44,9 +44,6 @@ from executor.watchdog import Watchdog
 from executor.webhooks.deliverer import Deliverer
 
 logger = logging.getLogger(__name__)
-
-_UNTOLD_MAX: Final = 1000
-"""Hand-overs of HTTP admissions under way; beyond that the watchdog's offers have to do."""
 
 _MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024
 """Of a larger message only the size is looked at. Twice as much of each queue is in hand at most."""
@@ -107,8 +104,7 @@ class ExecutorService:
         self._submissions = Submissions(
             self._admit, items_max=settings.batch_max, waiting_bytes_max=_SUBMISSIONS_BYTES_MAX
         )
-        self._operations = Operations(self._database, self._queue_manager, self._hand_over, soon=self._soon)
-        self._untold: set[asyncio.Task[None]] = set()
+        self._operations = Operations(self._database, self._queue_manager, self._hand_over)
         self._http_ended = asyncio.Event()
         self._loop_lag = LoopLag()
         LOOP_LAG.read_from(self._loop_lag.worst_seconds)
@@ -164,7 +160,7 @@ class ExecutorService:
                 await asyncio.wait({webhooks}, timeout=self.settings.drain_timeout)
             # Requests that HTTP still answers need the submissions and the publisher.
             await self._http_ended.wait()
-            await self._finish_telling()
+            await self._hand_over.finish_telling(self.settings.drain_timeout)
             for task in background:
                 task.cancel()
 
@@ -243,26 +239,7 @@ class ExecutorService:
                 for admission, verdict in zip(undecided, decided, strict=False)
                 if isinstance(verdict, Accepted) and not verdict.duplicate
             )
-            self._offer_soon(grants)
+            if grants.granted:
+                self._hand_over.tell_later(self._hand_over.offer(grants), count=len(grants.granted))
             verdicts += decided
         return verdicts
-
-    def _offer_soon(self, grants: Grants) -> None:
-        if grants.granted:
-            self._soon(self._hand_over.offer(grants))
-
-    def _soon(self, telling: Coroutine[Any, Any, None]) -> None:
-        """Tell without holding up the caller: the row is committed, and the watchdog tells again."""
-        if len(self._untold) >= _UNTOLD_MAX:
-            telling.close()
-            return
-        task = asyncio.create_task(telling, name="tell")
-        self._untold.add(task)
-        task.add_done_callback(self._untold.discard)
-
-    async def _finish_telling(self) -> None:
-        if self._untold:
-            _, late = await asyncio.wait(self._untold, timeout=self.settings.drain_timeout)
-            for task in late:
-                task.cancel()
-        await self._hand_over.finish_telling(self.settings.drain_timeout)
