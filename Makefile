@@ -59,7 +59,7 @@ mutants: $(READY) ## Plant known bugs one at a time and print how many the tests
 	@$(BIN)/python -m tests.mutants $(ARGS)
 
 .PHONY: chaos
-chaos: $(READY) ## Break a loaded system at random, ten minutes (CHAOS_MODE=, CHAOS_SEED=, CHAOS_SEEDS=, CHAOS_SECONDS=)
+chaos: $(READY) ## Break a loaded system at random, then plague it with bad neighbours (CHAOS_MODE=, _SEED=, _SEEDS=, _SECONDS=)
 	@$(BIN)/python -m tests.chaos $(if $(CHAOS_MODE),--mode $(CHAOS_MODE)) $(if $(CHAOS_SEED),--seed $(CHAOS_SEED)) \
 	    $(if $(CHAOS_SEEDS),--seeds $(CHAOS_SEEDS)) $(if $(CHAOS_SECONDS),--seconds $(CHAOS_SECONDS))
 
