@@ -22,7 +22,7 @@ class Ready(BaseModel):
     status: Literal["ready"] = "ready"
     parts: dict[str, str | None]
     degraded: dict[str, str] = {}
-    """What does not work, like `pool gpu`, and why; the rest is served."""
+    """What does not work, like `pool gpu`, and why; the rest is served. Left out where all works."""
 
 
 _NOT_READY: dict[str, Any] = {
@@ -48,12 +48,20 @@ def health_routes(services: ApiServices) -> APIRouter:
     async def get_livez() -> Alive:
         return Alive()
 
-    @routes.get("/readyz", summary="Can it do its work?", responses={503: _NOT_READY}, response_model=Ready)
+    @routes.get(
+        "/readyz",
+        summary="Can it do its work?",
+        responses={503: _NOT_READY},
+        response_model=Ready,
+        response_model_exclude_unset=True,
+    )
     async def get_readyz() -> Any:
         parts = services.readiness()
         ill = "; ".join(f"{name}: {reason}" for name, reason in parts.items() if reason is not None)
         if ill:
             return answer(problem(Code.UNAVAILABLE, ill, parts=parts))
-        return Ready(parts=parts, degraded=services.degraded())
+        if degraded := services.degraded():
+            return Ready(status="ready", parts=parts, degraded=degraded)
+        return Ready(status="ready", parts=parts)
 
     return routes

@@ -38,7 +38,9 @@ class _Commands(CommandsOnDemand):
         "queue": _place("queue", "app", "Look at queues."),
         "workers": _place("workers", "app", "Look at workers, and have one leave."),
         "webhooks": _place("webhooks", "app", "Look at webhooks, and have them posted once more."),
-        "dead-letters": _place("dead_letters", "app", "Look at the messages that nobody could use."),
+        "dead-letters": _place(
+            "dead_letters", "app", "Manage dead-lettered messages: list, show, replay and purge them."
+        ),
     }
 
 

@@ -115,6 +115,10 @@ def _grown(text: str) -> str:
         ("m.waited_seconds)::turnstile.granted", "m.waited_seconds, 7)::turnstile.granted"),
         ("e.traceparent, NULL::double precision\n", "e.traceparent, NULL::double precision, 7\n"),
         (
+            "extract(epoch FROM o.granted_at - e.queued_at)::double precision END\n",
+            "extract(epoch FROM o.granted_at - e.queued_at)::double precision END, 7\n",
+        ),
+        (
             "in_lease_seconds double precision, OUT",
             "in_lease_seconds double precision, in_x int DEFAULT 7, OUT",
         ),

@@ -68,7 +68,7 @@ NEIGHBOURS = {
     "listens-to-moves": listens("execution.status_changed"),
     "full-reply-queue": asks(None),
     "missing-reply-queue": asks("client.no-such-queue"),
-    "direct-reply-to": asks("amq.rabbitmq.reply-to", "amq.rabbitmq.reply-to.x.y", "amq.rabbitmq.reply-to."),
+    "direct-reply-to": asks("amq.rabbitmq.reply-to.x.y", "amq.rabbitmq.reply-to."),
     "our-own-queues": asks("executor.requests", "executor.completions", "worker.default", "executor.retry"),
     "malformed-address": asks("x" * 255, "\r\n", "\u202e"),
     "unknown-cancels": asks(
