@@ -85,18 +85,6 @@ async def test_what_does_not_exist_is_left_out(protocol: Protocol) -> None:
     assert await protocol.cancel() == []
 
 
-async def test_a_retry_whose_slot_is_not_settled_ends_with_that_slot(protocol: Protocol) -> None:
-    await protocol.put(max_concurrent=1)
-    (one,) = await protocol.submit()
-    await protocol.claim(one)
-    await protocol.finish(one, status=Status.FAILED, retry_delay_seconds=60)
-    assert moves(await protocol.cancel(one)) == [("delayed", "cancelled")]
-    assert await protocol.untold() == []
-    assert (await protocol.settle((one, 1))).count == 1
-    queue = await protocol.queue()
-    assert (queue["total_enqueued"], queue["total_completed"]) == (1, 1)
-
-
 async def test_what_was_asked_to_stop_does_not_start_again_when_it_is_handed_back(protocol: Protocol) -> None:
     await protocol.put(max_concurrent=1)
     one, two = await protocol.submit(count=2)
