@@ -57,6 +57,7 @@ def delivered(message: Outgoing, body: bytes | None = None) -> Delivery:
         "type": message.type,
         "routing_key": message.routing_key,
         "body": message.body if body is None else body,
+        "kept": True,
     }
     return cast(Delivery, SimpleNamespace(**fields))
 

@@ -55,8 +55,8 @@ SERVICE_DEFECTS: Final = (
     Defect(
         name="what nobody can use is thrown away",
         file="executor/request_listener.py",
-        before='        intake.messages.append(dead_letter(delivery, code, message, app_id="executor"))\n',
-        after="",
+        before="            intake.letters.append(Letter(delivery=delivery, message=letter))\n",
+        after="            del letter\n",
         caught_by=(
             f"{_E2E}/test_messages.py::test_bad_requests_are_answered_and_kept_and_a_thousand_good_ones_around_them_run",
         ),
