@@ -9,7 +9,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import aio_pika
-import httpx
 import pytest
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 from pamqp.common import FieldTable
@@ -99,7 +98,7 @@ async def test_a_reply_queue_that_refuses_holds_up_nobody_and_is_named(
             return "stranger.replies" in log.read_text()
 
         await until(named, "the log names the queue")
-        metrics = (await httpx.AsyncClient().get(f"{stage.system.http_url}/metrics")).text
+        metrics = (await stage.http.get(f"{stage.system.http_url}/metrics")).text
         assert 'turnstile_undelivered_total{kind="reply"}' in metrics
 
 
