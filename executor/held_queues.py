@@ -32,11 +32,24 @@ class HeldQueues:
 
     def __init__(self) -> None:
         self._suspicions: dict[QueueId, _Suspicion] = {}
+        self._caution = _Suspicion(until=0.0, seconds=0.0)
 
-    def suspects(self) -> list[QueueId]:
-        """Return those that are not to be waited for."""
+    def suspects(self) -> list[QueueId] | None:
+        """Return those that are not to be waited for; None: no row is, since a wait was in vain just now."""
         now = time.monotonic()
+        if self._caution.until > now:
+            return None
         return [queue_id for queue_id, suspicion in self._suspicions.items() if suspicion.until > now]
+
+    def timed_out(self) -> None:
+        """Note that a statement waited in vain: for a queue, or for a row that has no queue yet."""
+        caution = self._caution
+        caution.seconds = min(max(caution.seconds * 2, _SUSPECT_FIRST_SECONDS), _SUSPECT_MAX_SECONDS)
+        caution.until = time.monotonic() + caution.seconds
+
+    def got_all(self) -> None:
+        """Note that a statement that may wait has got its locks."""
+        self._caution.seconds = 0.0
 
     def note(self, held: Sequence[QueueId], free: Iterable[QueueId]) -> None:
         """Remember what a statement found held by others, and what it could lock again."""

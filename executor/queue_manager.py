@@ -33,7 +33,7 @@ from executor.decisions import (
 )
 from executor.held_queues import HeldQueues
 
-LOCK_TIMEOUT_SECONDS: Final = 0.5
+LOCK_TIMEOUT_SECONDS: Final = 0.25
 """Many times what a batch holds a lock, and little beside what a submitter waits anyway."""
 
 _REFUSED: Final = (*REFUSED_BY_DATABASE, asyncpg.LockNotAvailableError)
@@ -243,10 +243,13 @@ class QueueManager:
 
         Raises LockNotAvailableError where something else than a queue or an execution is held by others.
         """
-        suspects: list[QueueId] | None = self._held.suspects()
+        suspects = self._held.suspects()
         try:
             row = await self._database.fetchrow(statement, self._wait_ms, suspects, *arguments)
+            if suspects is not None:
+                self._held.got_all()
         except asyncpg.LockNotAvailableError:
+            self._held.timed_out()
             row = await self._database.fetchrow(statement, self._wait_ms, None, *arguments)
         assert row is not None
         self._held.note(row["blocked_queue_ids"] or (), row["free_queue_ids"] or ())

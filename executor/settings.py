@@ -41,7 +41,7 @@ class ExecutorSettings(RetentionSettings, WebhookSettings, CommonSettings):
     )
     drain_timeout: Duration = Field(default=10.0, ge=0, description="Longest graceful stop.")
     lock_timeout: Duration = Field(
-        default=0.5,
+        default=0.25,
         gt=0,
         le=60,
         description="Longest wait for a row that another database session holds; then the others go on.",

@@ -111,7 +111,7 @@ SELECT ARRAY(
 """
 """In this order: what ran has mostly lower ids than what starts, and others lock executions ascending."""
 _REFUSED: Final = "ReportRefused"
-_LOCK_TIMEOUT_MS: Final = 500
+_LOCK_TIMEOUT_MS: Final = 250
 """Longest wait for an execution that another database session holds; then the others go on without it."""
 
 

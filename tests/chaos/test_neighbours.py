@@ -10,7 +10,7 @@ from tests.chaos.neighbours.schedule import Kind, Shape, plan_disturbances
 
 SEED: Final = 16
 SHORT: Final = Shape(seconds=20.0, lasting_seconds=(2.5, 3.5), quiet_seconds=(0.0, 0.3))
-PATIENCE: Final = 2.0
+PATIENCE: Final = 4.0
 
 
 def test_the_short_run_has_every_kind_of_neighbour() -> None:

@@ -43,3 +43,17 @@ def test_the_memory_is_bounded() -> None:
     held = HeldQueues()
     held.note([QueueId(n) for n in range(5000)], [])
     assert held.suspects() == [QueueId(n) for n in range(4000, 5000)]
+
+
+def test_after_a_wait_in_vain_nothing_is_waited_for_and_ever_longer(clock: list[float]) -> None:
+    held = HeldQueues()
+    for seconds in (1.0, 2.0, 4.0, 8.0, 8.0):
+        held.timed_out()
+        clock[0] += seconds - 0.1
+        assert held.suspects() is None
+        clock[0] += 0.2
+        assert held.suspects() == []
+    held.got_all()
+    held.timed_out()
+    clock[0] += 1.1
+    assert held.suspects() == []

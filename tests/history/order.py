@@ -46,15 +46,16 @@ def first_grants_go_by_id(recording: Recording, _: Tolerances) -> Iterator[Viola
 
 
 def ids_go_by_arrival(recording: Recording, _: Tolerances) -> Iterator[Violation]:
-    """What one submitter sent first has the smaller id."""
-    ids = {life[0].mark: execution_id for execution_id, life in lives_of(recording.moves).items()}
-    before: dict[str, tuple[int, int]] = {}
+    """In each queue, what one submitter sent first has the smaller id."""
+    births = {life[0].mark: life[0] for life in lives_of(recording.moves).values()}
+    before: dict[tuple[str, int], tuple[int, int]] = {}
     for sent in sorted(recording.submitted, key=lambda s: (s.submitter, s.number)):
-        execution_id = ids.get(sent.mark)
-        if execution_id is None:
+        birth = births.get(sent.mark)
+        if birth is None:
             continue
-        number, smaller = before.get(sent.submitter, (0, 0))
-        if execution_id < smaller:
+        line = sent.submitter, birth.queue_id
+        number, smaller = before.get(line, (0, 0))
+        if birth.execution_id < smaller:
             what = f"{sent.submitter} sent it as number {sent.number}, after {number}: execution {smaller}"
-            yield Violation(promise="P2", what=what, execution_id=execution_id)
-        before[sent.submitter] = sent.number, execution_id
+            yield Violation(promise="P2", what=what, execution_id=birth.execution_id)
+        before[line] = sent.number, birth.execution_id
