@@ -145,6 +145,11 @@ async def take_in(
                 await asyncio.sleep(_ASIDE_PAUSE_SECONDS)
             if stop.is_set() or not (aside or fresh):
                 continue
+            if not fresh and subscription.full and not subscription.buffered:
+                # They alone keep the channel from its renewal, and others out. They come again first (P2).
+                subscription.reject(aside, requeue=True)
+                aside.clear()
+                continue
             async for decided in decisions_over(aside, fresh, listener, size):
                 await untold.put(decided)
         await untold.join()

@@ -118,6 +118,12 @@ class Subscription:
         """How many deliveries wait to be taken."""
         return 0 if self._start is None else len(self._start.buffer)
 
+    @property
+    def full(self) -> bool:
+        """Whether nothing more is taken in until all that was handed out is settled."""
+        holding = None if self._start is None else self._start.holding
+        return holding is not None and holding.full
+
     async def next_batch(self, items_max: int, *, bytes_max: int | None = None) -> list[Delivery]:
         """Wait for a first delivery, then take what is there, in order, up to both bounds."""
         while True:
