@@ -195,7 +195,7 @@ async def test_dead_letters_are_read_replayed_edited_and_purged(page: Page, stag
     await expect(rows).to_have_count(2)
     await rows.first.locator("th button").click()
     await page.get_by_role("button", name="Edit and replay").click()
-    await page.get_by_label("Body").fill('{"action_ref": "not.yet"}')
+    await page.get_by_role("textbox", name="Body").fill('{"action_ref": "not.yet"}')
     await page.get_by_role("dialog").get_by_role("button", name="Replay").click()
     await expect(rows).to_have_count(1)
     await page.get_by_role("button", name="Purge all").click()

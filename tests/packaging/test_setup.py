@@ -34,7 +34,7 @@ def setup(folder: Path, python: str, uid: int = 1000) -> subprocess.CompletedPro
         (folder / tool).symlink_to(Path("/usr/bin") / tool)
     return subprocess.run(
         ["/bin/bash", str(ROOT / "scripts" / "setup"), python, str(folder / "venv")],
-        env={"PATH": str(folder), "HOME": os.environ["HOME"]},
+        env={"PATH": str(folder), "HOME": os.environ.get("HOME", "/")},
         capture_output=True, text=True, timeout=30, check=False,
     )  # fmt: skip
 

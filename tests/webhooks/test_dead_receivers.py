@@ -31,8 +31,13 @@ class Swallower:
         self._let_go.set()
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-        await reader.readexactly(int(head.partition("content-length: ")[2].split()[0]))
+        try:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+            await reader.readexactly(int(head.partition("content-length: ")[2].split()[0]))
+        except asyncio.IncompleteReadError:
+            # Given up before it was posted.
+            writer.close()
+            return
         self.posts += 1
         await self._let_go.wait()
         writer.write(answer("204 Done"))
