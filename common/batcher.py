@@ -156,7 +156,7 @@ class Gatherer(Generic[Item]):
 
 
 async def in_steps(items: Iterable[Item]) -> AsyncIterator[Item]:
-    """Yield items to whoever computes with each, and let others have the event loop every few of them."""
+    """Yield items one by one, and give other tasks the event loop at short intervals."""
     began_at = time.perf_counter()
     for item in items:
         yield item

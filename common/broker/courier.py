@@ -1,4 +1,4 @@
-"""Publishes to addresses of strangers: repeated a bounded number of times, in nobody's way (P9).
+"""Publishes to addresses of strangers, a bounded number of times, without delaying other messages (P9).
 
 In: replies, dead letters, and events that a listener's queue refused. Out: each is confirmed, or dropped
 with a reason, which the owner logs and counts. All of it goes over a connection of its own, so that an
@@ -47,7 +47,7 @@ Dropped = Callable[[Outgoing, str], None]
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Parcel:
-    """One message on its way."""
+    """One message that is not confirmed yet."""
 
     message: Outgoing
     tries_max: int

@@ -56,8 +56,8 @@ class Outgoing:
     """How long a queue keeps it before it expires (and is dead-lettered, in a delay queue)."""
     content_type: str = "application/json"
     door: tuple[str, str] | None = None
-    """Exchange and routing key that reach the queue it is meant for and no other: the way for a message whose
-    own address also reaches queues of others, one of which refuses it."""
+    """Exchange and routing key that lead to the destination queue alone. Used where the message's own address
+    also reaches queues of others and one of those refuses it."""
 
     def by_door(self) -> Self:
         """Return the same message addressed to its own queue alone."""
