@@ -12,7 +12,6 @@ PEERS_READY := $(PEERS_VENV)/.ready
 TEST_WORKERS ?= 3
 LOCK   := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
           --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
-CODE   := $(wildcard common executor worker client stress localservers migrations benchmarks examples tests)
 
 .PHONY: help
 help: ## Show this list
@@ -37,7 +36,8 @@ up: $(READY) ## Start servers, executor and workers, print their URLs, and stay
 check: $(READY) ## Format, lint, types and layers: everything that runs no test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy --strict $(CODE)
+	$(BIN)/mypy --strict -p turnstile
+	$(BIN)/mypy --strict benchmarks examples tests
 	MYPYPATH=docs $(BIN)/mypy --strict docs/generate
 	$(BIN)/lint-imports --no-cache
 
@@ -73,11 +73,11 @@ cluster: $(READY) ## Lose one of three brokers, and the primary of a database wi
 
 .PHONY: stress
 stress: $(READY) ## Load a private installation, check its whole history, write stress-report/ (ARGS=--preset ...)
-	@$(BIN)/stress run --local $(ARGS)
+	@$(BIN)/turnstile stress run --local $(ARGS)
 
 .PHONY: soak
 soak: $(READY) ## An hour of steady load with faults on a private installation, judged as a whole (ARGS=)
-	@$(BIN)/stress run --local --preset soak $(ARGS)
+	@$(BIN)/turnstile stress run --local --preset soak $(ARGS)
 
 .PHONY: bench
 bench: $(READY) ## Measure throughput, hand-over, grant cost and memory on this machine

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from worker import action
+from turnstile.worker import action
 
 LIMITED: Final = tuple(f"bench.limited.{number}" for number in range(10))
 UNLIMITED: Final = tuple(f"bench.unlimited.{number}" for number in range(10))

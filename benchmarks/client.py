@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 import asyncpg
 
 from benchmarks.waiting import DidNotHappen, until
-from common.broker.connection import Declare
-from common.broker.delivery import Outgoing, Publication
-from common.broker.publisher import Publisher
-from common.broker.topology import EXECUTIONS, declare_executor
-from common.envelopes import envelope
-from common.messages import REQUESTED, ExecutionRequested
+from turnstile.common.broker.connection import Declare
+from turnstile.common.broker.delivery import Outgoing, Publication
+from turnstile.common.broker.publisher import Publisher
+from turnstile.common.broker.topology import EXECUTIONS, declare_executor
+from turnstile.common.envelopes import envelope
+from turnstile.common.messages import REQUESTED, ExecutionRequested
 
 
 def requests(action_refs: Sequence[str], count: int) -> list[Outgoing]:

@@ -19,7 +19,7 @@ from benchmarks.measures import Section
 from benchmarks.report import as_json, markdown, print_section
 from benchmarks.sizes import Sizes
 from benchmarks.waiting import DidNotHappen
-from localservers import LocalServers, LocalServersError
+from turnstile.localservers import LocalServers, LocalServersError
 
 Part = Callable[[Ground, Sizes], Awaitable[list[Section]]]
 

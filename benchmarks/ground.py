@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final, Self
 
-from localservers import BrokerServer, DatabaseServer, LocalServers
-from migrations import migrate
+from turnstile.localservers import BrokerServer, DatabaseServer, LocalServers
+from turnstile.migrations import migrate
 
 RABBITMQ: Final = "RabbitMQ"
 POSTGRESQL: Final = "PostgreSQL"

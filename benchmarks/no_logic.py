@@ -18,15 +18,15 @@ from aio_pika import ExchangeType
 from aio_pika.abc import AbstractChannel
 from pydantic_core import from_json, to_json
 
-from common.broker.consumer import ConsumerConnection
-from common.broker.delivery import Delivery, Outgoing
-from common.broker.publisher import Publisher
-from common.broker.topology import EXECUTIONS
-from common.database import Database
-from common.envelopes import envelope
-from common.lifecycle import run_service
-from common.messages import COMPLETED, REQUESTED, SCHEDULED, AppId
-from executor.intake import Letter, take_in
+from turnstile.common.broker.consumer import ConsumerConnection
+from turnstile.common.broker.delivery import Delivery, Outgoing
+from turnstile.common.broker.publisher import Publisher
+from turnstile.common.broker.topology import EXECUTIONS
+from turnstile.common.database import Database
+from turnstile.common.envelopes import envelope
+from turnstile.common.lifecycle import run_service
+from turnstile.common.messages import COMPLETED, REQUESTED, SCHEDULED, AppId
+from turnstile.executor.intake import Letter, take_in
 
 SETTLED: Final = "bench.settled"
 """The fourth message: what the client is told. It has a queue only where the client asks for one."""

@@ -12,8 +12,8 @@ import httpx
 
 from benchmarks.ground import Place
 from benchmarks.waiting import DidNotHappen
-from localservers.ports import free_port
-from localservers.services import Service, environment_without
+from turnstile.localservers.ports import free_port
+from turnstile.localservers.services import Service, environment_without
 
 _LOG_CHARACTERS_MAX: Final = 2000
 
@@ -54,7 +54,7 @@ async def running_system(place: Place, *, workers: int = 2, concurrency: int = 5
         port = free_port()
         given = {**shared, "TURNSTILE_HTTP_PORT": str(port)}
         executor = await stack.enter_async_context(
-            _started("executor", ["executor.cli", "serve"], given, port)
+            _started("executor", ["turnstile.executor.cli", "serve"], given, port)
         )
         services = [executor]
         for number in range(workers):
@@ -65,7 +65,7 @@ async def running_system(place: Place, *, workers: int = 2, concurrency: int = 5
                 "TURNSTILE_WORKER_HTTP_PORT": str(port),
                 "TURNSTILE_WORKER_CONCURRENCY": str(concurrency),
             }
-            arguments = ["worker.cli", "serve", "--actions", "benchmarks.actions"]
+            arguments = ["turnstile.worker.cli", "serve", "--actions", "benchmarks.actions"]
             services.append(
                 await stack.enter_async_context(_started(f"worker-{number}", arguments, given, port))
             )

@@ -16,9 +16,9 @@ from benchmarks.ground import Ground
 from benchmarks.no_logic import CREATE_TABLE, SETTLED, declare_loop
 from benchmarks.processes import process, running_system
 from benchmarks.waiting import DidNotHappen, until
-from common.broker.consumer import ConsumerConnection
-from common.broker.delivery import Outgoing
-from common.broker.subscription import Subscription
+from turnstile.common.broker.consumer import ConsumerConnection
+from turnstile.common.broker.delivery import Outgoing
+from turnstile.common.broker.subscription import Subscription
 
 Race = Callable[[Sequence[Outgoing]], Awaitable[float]]
 

@@ -17,7 +17,7 @@ from benchmarks.line import Lines, by_function
 from benchmarks.measures import Aim, Row, Section
 from benchmarks.sizes import Sizes
 from benchmarks.statements import BATCHES, DEPTH, LIMIT, QUEUES, column
-from common.statements import installation_text
+from turnstile.common.statements import installation_text
 
 if TYPE_CHECKING:
     from benchmarks.line import Session

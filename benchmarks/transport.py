@@ -19,10 +19,10 @@ from benchmarks.ground import RABBITMQ, Ground
 from benchmarks.machine import cpu_seconds
 from benchmarks.measures import Row, Section
 from benchmarks.sizes import Sizes
-from common.broker.consumer import ConsumerConnection
-from common.broker.delivery import Outgoing
-from common.broker.publisher import Publisher
-from common.broker.topology import EXECUTIONS, EXECUTOR_REQUESTS
+from turnstile.common.broker.consumer import ConsumerConnection
+from turnstile.common.broker.delivery import Outgoing
+from turnstile.common.broker.publisher import Publisher
+from turnstile.common.broker.topology import EXECUTIONS, EXECUTOR_REQUESTS
 
 ROUNDS: Final = 3
 BATCH: Final = 100

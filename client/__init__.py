@@ -8,14 +8,14 @@
 `ends` (how it ended) and `api` (what is read); `sync_client` makes the blocking one out of it.
 """
 
-from client.async_client import AsyncClient
-from client.ends import Completion
-from client.errors import ExecutionFailed, Rejected, Unavailable
-from client.request import Request
-from client.shapes import Error, Execution, ExecutionPage, QueueStats
-from client.submissions import Submitted
-from client.sync_client import Client
-from common.domain.states import Status
+from turnstile.client.async_client import AsyncClient
+from turnstile.client.ends import Completion
+from turnstile.client.errors import ExecutionFailed, Rejected, Unavailable
+from turnstile.client.request import Request
+from turnstile.client.shapes import Error, Execution, ExecutionPage, QueueStats
+from turnstile.client.submissions import Submitted
+from turnstile.client.sync_client import Client
+from turnstile.common.domain.states import Status
 
 __all__ = [
     "AsyncClient",

@@ -16,11 +16,11 @@ from aio_pika.abc import AbstractChannel
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from client.errors import Rejected, Unavailable
-from client.outbox import Outbox
-from common.broker.consumer import ConsumerConnection
-from common.broker.delivery import Delivery, Outgoing
-from common.messages import ACCEPTED, ExecutionAccepted
+from turnstile.client.errors import Rejected, Unavailable
+from turnstile.client.outbox import Outbox
+from turnstile.common.broker.consumer import ConsumerConnection
+from turnstile.common.broker.delivery import Delivery, Outgoing
+from turnstile.common.messages import ACCEPTED, ExecutionAccepted
 
 logger = logging.getLogger(__name__)
 

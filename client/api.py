@@ -14,10 +14,10 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from client.errors import Rejected, Unavailable
-from client.shapes import Execution, ExecutionPage, QueueStats
-from common.domain.errors import Code
-from common.domain.states import Status
+from turnstile.client.errors import Rejected, Unavailable
+from turnstile.client.shapes import Execution, ExecutionPage, QueueStats
+from turnstile.common.domain.errors import Code
+from turnstile.common.domain.states import Status
 
 _TIMEOUT_SECONDS: Final = 10.0
 _READINGS_MAX: Final = 8

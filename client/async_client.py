@@ -16,22 +16,22 @@ from uuid import uuid4
 from aio_pika.abc import AbstractChannel
 from pydantic import JsonValue
 
-from client.answers import Answers
-from client.api import Api
-from client.ends import Completion, Ends
-from client.errors import ExecutionFailed, Rejected
-from client.outbox import Outbox
-from client.request import Options, Request, cancel_request_message
-from client.shapes import Execution, ExecutionPage, QueueStats
-from client.submissions import Submissions, Submitted
-from common.api_token import CA_FILE, api_token
-from common.broker.connection import BrokerTimeouts
-from common.broker.consumer import ConsumerConnection
-from common.broker.publisher import Publisher
-from common.broker.topology import EXECUTIONS
-from common.domain.durations import parse_duration
-from common.domain.states import Status
-from common.requests import PARAMETERS_BYTES_MAX
+from turnstile.client.answers import Answers
+from turnstile.client.api import Api
+from turnstile.client.ends import Completion, Ends
+from turnstile.client.errors import ExecutionFailed, Rejected
+from turnstile.client.outbox import Outbox
+from turnstile.client.request import Options, Request, cancel_request_message
+from turnstile.client.shapes import Execution, ExecutionPage, QueueStats
+from turnstile.client.submissions import Submissions, Submitted
+from turnstile.common.api_token import CA_FILE, api_token
+from turnstile.common.broker.connection import BrokerTimeouts
+from turnstile.common.broker.consumer import ConsumerConnection
+from turnstile.common.broker.publisher import Publisher
+from turnstile.common.broker.topology import EXECUTIONS
+from turnstile.common.domain.durations import parse_duration
+from turnstile.common.domain.states import Status
+from turnstile.common.requests import PARAMETERS_BYTES_MAX
 
 # Inside the class, `list` is the name of a method.
 SubmittedOrRejected = list[Submitted | Rejected]

@@ -17,14 +17,14 @@ from typing import Final, NoReturn
 from aio_pika.abc import AbstractChannel
 from pydantic import JsonValue, ValidationError
 
-from client.api import Api
-from client.errors import Unavailable
-from client.shapes import Error, Execution
-from common.broker.consumer import ConsumerConnection
-from common.broker.delivery import Delivery
-from common.broker.topology import EXECUTION_COMPLETED, EXECUTIONS
-from common.domain.states import Status, is_terminal
-from common.messages import ExecutionCompleted
+from turnstile.client.api import Api
+from turnstile.client.errors import Unavailable
+from turnstile.client.shapes import Error, Execution
+from turnstile.common.broker.consumer import ConsumerConnection
+from turnstile.common.broker.delivery import Delivery
+from turnstile.common.broker.topology import EXECUTION_COMPLETED, EXECUTIONS
+from turnstile.common.domain.states import Status, is_terminal
+from turnstile.common.messages import ExecutionCompleted
 
 logger = logging.getLogger(__name__)
 

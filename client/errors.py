@@ -8,9 +8,9 @@
 A `wait` that outlasts its own timeout raises Python's `TimeoutError`; the execution goes on.
 """
 
-from common.domain.errors import Refusal, TurnstileError, Unavailable
-from common.domain.states import Status
-from common.messages import Error
+from turnstile.common.domain.errors import Refusal, TurnstileError, Unavailable
+from turnstile.common.domain.states import Status
+from turnstile.common.messages import Error
 
 __all__ = ["ExecutionFailed", "Rejected", "Unavailable", "rejected"]
 

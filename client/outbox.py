@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
-from client.errors import Unavailable
-from common.batcher import Batcher
-from common.broker.connection import BrokerUnavailable
-from common.broker.delivery import Outgoing, Publication
-from common.broker.publisher import Publisher
+from turnstile.client.errors import Unavailable
+from turnstile.common.batcher import Batcher
+from turnstile.common.broker.connection import BrokerUnavailable
+from turnstile.common.broker.delivery import Outgoing, Publication
+from turnstile.common.broker.publisher import Publisher
 
 _PAUSE_FIRST_SECONDS: Final = 0.1
 _PAUSE_MAX_SECONDS: Final = 2.0

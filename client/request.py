@@ -12,19 +12,19 @@ from typing import TypedDict
 
 from pydantic_core import PydanticSerializationError, to_json
 
-from client.errors import Rejected, rejected
-from client.tracing import traceparent_here
-from common.broker.delivery import Outgoing
-from common.broker.topology import (
+from turnstile.client.errors import Rejected, rejected
+from turnstile.client.tracing import traceparent_here
+from turnstile.common.broker.delivery import Outgoing
+from turnstile.common.broker.topology import (
     EXECUTION_CANCEL_REQUESTED,
     EXECUTION_REQUESTED,
     EXECUTIONS,
     EXECUTOR_REQUESTS,
 )
-from common.domain.errors import Code, Refusal
-from common.envelopes import envelope
-from common.messages import CANCEL_REQUESTED, REQUESTED, CancelRequested
-from common.requests import read_model, read_requested_body, read_traceparent
+from turnstile.common.domain.errors import Code, Refusal
+from turnstile.common.envelopes import envelope
+from turnstile.common.messages import CANCEL_REQUESTED, REQUESTED, CancelRequested
+from turnstile.common.requests import read_model, read_requested_body, read_traceparent
 
 
 class Options(TypedDict, total=False):

@@ -7,8 +7,8 @@ from datetime import datetime
 
 from pydantic import BaseModel, ConfigDict, JsonValue
 
-from common.domain.states import Status
-from common.messages import Error
+from turnstile.common.domain.states import Status
+from turnstile.common.messages import Error
 
 __all__ = [
     "Attempt",

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from client.answers import Answers, Asked
-from client.errors import Rejected
-from client.request import Request, request_message
-from common.broker.delivery import Outgoing
-from common.domain.states import Status
-from common.messages import ExecutionAccepted
+from turnstile.client.answers import Answers, Asked
+from turnstile.client.errors import Rejected
+from turnstile.client.request import Request, request_message
+from turnstile.common.broker.delivery import Outgoing
+from turnstile.common.domain.states import Status
+from turnstile.common.messages import ExecutionAccepted
 
 _CHUNK_MAX: Final = 500
 _CHUNKS_UNANSWERED_MAX: Final = 4

@@ -12,8 +12,8 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
-from client.async_client import AsyncClient
-from client.errors import Unavailable
+from turnstile.client.async_client import AsyncClient
+from turnstile.client.errors import Unavailable
 
 P = ParamSpec("P")
 Result = TypeVar("Result")

@@ -7,7 +7,7 @@ has not loaded it has no trace. Next: `client.request` sends it along, and the e
 import sys
 from typing import Final
 
-from common.broker.topology import EXECUTOR_REQUESTS
+from turnstile.common.broker.topology import EXECUTOR_REQUESTS
 
 _LOADED: Final = "opentelemetry.trace"
 

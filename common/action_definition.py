@@ -10,8 +10,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from common.callback_url import CallbackUrl
-from common.domain.durations import SECONDS_MAX, parse_duration
+from turnstile.common.callback_url import CallbackUrl
+from turnstile.common.domain.durations import SECONDS_MAX, parse_duration
 
 _REF = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,199}")
 _POOL = re.compile(r"[A-Za-z0-9_\-]{1,64}")

@@ -9,7 +9,7 @@ from typing import Final
 
 from yarl import URL
 
-from common.tls import check_authority, check_key_pair
+from turnstile.common.tls import check_authority, check_key_pair
 
 EXPECTED: Final = "amqp://user:password@host:port/vhost"
 SEVERAL: Final = "amqp://user:password@a:5672/vhost,amqp://user:password@b:5672/vhost"

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Final, Generic, NoReturn, TypeVar
 
-from common.domain.errors import Overloaded, StatementTimeout
+from turnstile.common.domain.errors import Overloaded, StatementTimeout
 
 WAITING_MAX: Final = 10_000
 """As many as one worker may run at once; whoever meets it meets a server that is out."""

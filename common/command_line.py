@@ -34,9 +34,9 @@ from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 from typer.core import TyperGroup
 
-from common.domain.durations import format_duration
-from common.domain.errors import TurnstileError
-from common.terminal_text import escaped
+from turnstile.common.domain.durations import format_duration
+from turnstile.common.domain.errors import TurnstileError
+from turnstile.common.terminal_text import escaped
 
 EXIT_FAILED: Final = 1
 """Something was refused, or did not end well."""

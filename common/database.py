@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import asyncpg
 
-from common.database_hosts import DatabaseHosts
-from common.database_url import shown_url
-from common.domain.errors import StatementTimeout, Unavailable
-from common.tls import explained
+from turnstile.common.database_hosts import DatabaseHosts
+from turnstile.common.database_url import shown_url
+from turnstile.common.domain.errors import StatementTimeout, Unavailable
+from turnstile.common.tls import explained
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import asyncpg
 
-from common.database_url import host_urls
+from turnstile.common.database_url import host_urls
 
 
 class DatabaseHosts:

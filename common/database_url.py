@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import parse_qs, urlsplit, urlunsplit
 
-from common.tls import check_authority, check_key_pair
+from turnstile.common.tls import check_authority, check_key_pair
 
 EXPECTED: Final = "expected postgresql://user:password@host:port/database"
 _SECRETS: Final = ("password=", "sslpassword=")

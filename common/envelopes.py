@@ -11,8 +11,8 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from common.broker.delivery import Delivery, HeaderValue, Outgoing
-from common.broker.topology import (
+from turnstile.common.broker.delivery import Delivery, HeaderValue, Outgoing
+from turnstile.common.broker.topology import (
     DEAD_LETTER_EXCHANGE,
     EXECUTIONS,
     EXECUTOR_COMPLETIONS,
@@ -21,9 +21,9 @@ from common.broker.topology import (
     scheduled_key,
     worker_queues,
 )
-from common.domain.errors import Code
-from common.domain.states import Status
-from common.messages import (
+from turnstile.common.domain.errors import Code
+from turnstile.common.domain.states import Status
+from turnstile.common.messages import (
     ACCEPTED,
     CANCEL,
     COMPLETED,

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import uvicorn
 
-from common.command_line import EXIT_USAGE, CommandFailed
+from turnstile.common.command_line import EXIT_USAGE, CommandFailed
 
 _PATIENCE_SECONDS: Final = 30.0
 _OF_THE_PORT: Final = (errno.EADDRINUSE, errno.EACCES)

@@ -11,11 +11,11 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints
 
-from common.action_definition import ActionRef, Duration
-from common.callback_url import CallbackUrl
-from common.domain.errors import Code
-from common.domain.states import Status
-from common.instant import Instant
+from turnstile.common.action_definition import ActionRef, Duration
+from turnstile.common.callback_url import CallbackUrl
+from turnstile.common.domain.errors import Code
+from turnstile.common.domain.states import Status
+from turnstile.common.instant import Instant
 
 SCHEMA_VERSION: Final = 1
 

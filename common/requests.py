@@ -14,9 +14,9 @@ from uuid import UUID
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, from_json, to_json
 
-from common.documents import LEVELS_MAX, read_document
-from common.domain.errors import Code, Refusal
-from common.messages import SCHEMA_VERSION, ExecutionRequested
+from turnstile.common.documents import LEVELS_MAX, read_document
+from turnstile.common.domain.errors import Code, Refusal
+from turnstile.common.messages import SCHEMA_VERSION, ExecutionRequested
 
 PARAMETERS_BYTES_MAX: Final = 256 * 1024
 _ENVELOPE_BYTES_MAX: Final = 64 * 1024

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-from common.domain.durations import SECONDS_MAX
+from turnstile.common.domain.durations import SECONDS_MAX
 
 
 def retry_after_seconds(value: str | None, now: datetime) -> float | None:

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from common.action_definition import Duration
-from common.amqp_url import amqp_urls
-from common.database_url import check_database_url
+from turnstile.common.action_definition import Duration
+from turnstile.common.amqp_url import amqp_urls
+from turnstile.common.database_url import check_database_url
 
 
 def _split(value: object) -> object:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import Final
 
-from common.domain.states import sources_of
+from turnstile.common.domain.states import sources_of
 
 SCHEMA: Final = "turnstile"
 WORKER_ROLE: Final = "turnstile_worker"
@@ -29,14 +29,15 @@ WORKER_FUNCTIONS: Final = (
     "register_actions",
 )
 
-_GRANTS = resources.files("common.sql") / "90_grants.sql"
+_GRANTS = resources.files("turnstile.common.sql") / "90_grants.sql"
 _SOURCES = re.compile(r":sources_of_(\w+)")
 
 
 def protocol_text() -> str:
     """Return the statements of all files, with what they leave open filled in."""
     files = sorted(
-        (f for f in resources.files("common.sql").iterdir() if f.name.endswith(".sql")), key=lambda f: f.name
+        (f for f in resources.files("turnstile.common.sql").iterdir() if f.name.endswith(".sql")),
+        key=lambda f: f.name,
     )
     return "\n".join(_filled(f.read_text(encoding="utf-8")) for f in files)
 

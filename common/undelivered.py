@@ -9,10 +9,10 @@ import logging
 from collections.abc import Callable
 from typing import Final, Literal
 
-from common.broker.delivery import Outgoing
-from common.broker.topology import DEAD_LETTER_EXCHANGE
-from common.messages import ACCEPTED, REJECTED
-from common.telemetry.episodes import Episodes
+from turnstile.common.broker.delivery import Outgoing
+from turnstile.common.broker.topology import DEAD_LETTER_EXCHANGE
+from turnstile.common.messages import ACCEPTED, REJECTED
+from turnstile.common.telemetry.episodes import Episodes
 
 logger = logging.getLogger(__name__)
 

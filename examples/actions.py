@@ -9,7 +9,7 @@ import sys
 import zlib
 from pathlib import Path
 
-from worker import action, command_action
+from turnstile import action, command_action
 
 # Any program will do: it reads its parameters as JSON on stdin and writes its result as JSON on stdout.
 command_action(

@@ -8,13 +8,13 @@ every race. Next: `request_listener` and `service` send the messages.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from common.broker.delivery import Outgoing
-from common.domain.identifiers import ExecutionId
-from common.domain.states import Status, is_terminal
-from common.envelopes import cancel_message, completed_message
-from common.messages import CancelRequested, Error, ExecutionCancel, ExecutionCompleted
-from executor.decisions import Move
-from executor.queue_manager import QueueManager
+from turnstile.common.broker.delivery import Outgoing
+from turnstile.common.domain.identifiers import ExecutionId
+from turnstile.common.domain.states import Status, is_terminal
+from turnstile.common.envelopes import cancel_message, completed_message
+from turnstile.common.messages import CancelRequested, Error, ExecutionCancel, ExecutionCompleted
+from turnstile.executor.decisions import Move
+from turnstile.executor.queue_manager import QueueManager
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,23 +15,23 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
-from common.batcher import in_steps
-from common.broker.delivery import Delivery, Outgoing
-from common.broker.topology import EXECUTOR_COMPLETIONS, EXECUTOR_RETRY
-from common.crash_points import CrashPoint, reached
-from common.domain.errors import Code, Refusal
-from common.domain.identifiers import Attempt, ExecutionId
-from common.domain.states import Status
-from common.envelopes import dead_letter, delayed_retry, tries_of
-from common.messages import COMPLETED, STATUS_CHANGED
-from common.requests import check_schema_version, read_json, read_model
-from executor import transitions
-from executor.decisions import Grants, Settled
-from executor.hand_over import HandOver
-from executor.intake import Letter, check_kept
-from executor.metrics import DEAD_LETTERED, HAND_OVER_SECONDS, NOT_APPLIED
-from executor.queue_manager import QueueManager
-from executor.transitions import Ended
+from turnstile.common.batcher import in_steps
+from turnstile.common.broker.delivery import Delivery, Outgoing
+from turnstile.common.broker.topology import EXECUTOR_COMPLETIONS, EXECUTOR_RETRY
+from turnstile.common.crash_points import CrashPoint, reached
+from turnstile.common.domain.errors import Code, Refusal
+from turnstile.common.domain.identifiers import Attempt, ExecutionId
+from turnstile.common.domain.states import Status
+from turnstile.common.envelopes import dead_letter, delayed_retry, tries_of
+from turnstile.common.messages import COMPLETED, STATUS_CHANGED
+from turnstile.common.requests import check_schema_version, read_json, read_model
+from turnstile.executor import transitions
+from turnstile.executor.decisions import Grants, Settled
+from turnstile.executor.hand_over import HandOver
+from turnstile.executor.intake import Letter, check_kept
+from turnstile.executor.metrics import DEAD_LETTERED, HAND_OVER_SECONDS, NOT_APPLIED
+from turnstile.executor.queue_manager import QueueManager
+from turnstile.executor.transitions import Ended
 
 logger = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from uuid import UUID
 
 from pydantic_core import to_json
 
-from common.domain.errors import Code
-from common.domain.identifiers import Attempt, ExecutionId, QueueId
-from common.domain.states import Status
-from common.messages import ExecutionRequested
+from turnstile.common.domain.errors import Code
+from turnstile.common.domain.identifiers import Attempt, ExecutionId, QueueId
+from turnstile.common.domain.states import Status
+from turnstile.common.messages import ExecutionRequested
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,15 +17,15 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
 
-from common.broker.delivery import Delivery, Outgoing
-from common.crash_points import CrashPoint, reached
-from common.database import Database
-from common.domain.errors import Code
-from common.envelopes import DIED_AT_HEADER, dead_letter, reply, tries_of
-from common.messages import CancelRequested, ExecutionRejected
-from executor.cancelling import Canceller
-from executor.hand_over import HandOver
-from executor.metrics import DEAD_LETTERED, REFUSED
+from turnstile.common.broker.delivery import Delivery, Outgoing
+from turnstile.common.crash_points import CrashPoint, reached
+from turnstile.common.database import Database
+from turnstile.common.domain.errors import Code
+from turnstile.common.envelopes import DIED_AT_HEADER, dead_letter, reply, tries_of
+from turnstile.common.messages import CancelRequested, ExecutionRejected
+from turnstile.executor.cancelling import Canceller
+from turnstile.executor.hand_over import HandOver
+from turnstile.executor.metrics import DEAD_LETTERED, REFUSED
 
 logger = logging.getLogger(__name__)
 

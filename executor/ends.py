@@ -5,13 +5,13 @@ from collections.abc import Sequence
 
 import asyncpg
 
-from common.broker.delivery import Outgoing
-from common.database import Database
-from common.documents import readable
-from common.domain.states import Status, is_terminal
-from common.envelopes import completed_message, slot_message
-from common.messages import Error, ExecutionCompleted
-from executor.sql import query
+from turnstile.common.broker.delivery import Outgoing
+from turnstile.common.database import Database
+from turnstile.common.documents import readable
+from turnstile.common.domain.states import Status, is_terminal
+from turnstile.common.envelopes import completed_message, slot_message
+from turnstile.common.messages import Error, ExecutionCompleted
+from turnstile.executor.sql import query
 
 logger = logging.getLogger(__name__)
 

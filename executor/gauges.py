@@ -13,10 +13,10 @@ from typing import Any, Final
 import asyncpg
 from pydantic_core import from_json
 
-from common.database import Database
-from common.domain.errors import Unavailable
-from common.telemetry.instruments import Gauge, Labels
-from executor.metrics import (
+from turnstile.common.database import Database
+from turnstile.common.domain.errors import Unavailable
+from turnstile.common.telemetry.instruments import Gauge, Labels
+from turnstile.executor.metrics import (
     DEAD_LETTER_CODES,
     DEAD_LETTERS,
     METER,
@@ -27,7 +27,7 @@ from executor.metrics import (
     SLOTS_HELD,
     WORKERS,
 )
-from executor.sql import query
+from turnstile.executor.sql import query
 
 logger = logging.getLogger(__name__)
 

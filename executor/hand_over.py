@@ -17,24 +17,24 @@ from typing import Any, Final, NoReturn
 import asyncpg
 from aio_pika.abc import AbstractChannel
 
-from common.batcher import Gatherer
-from common.broker.connection import BrokerUnavailable
-from common.broker.courier import Courier
-from common.broker.delivery import Outgoing
-from common.broker.publisher import Publisher
-from common.broker.reliable import ReliablePublisher
-from common.broker.topology import QueueType, declare_executor, ready_offers, scheduled_key
-from common.domain.errors import Unavailable
-from common.domain.identifiers import QueueId
-from common.domain.states import Status
-from common.envelopes import ANNOUNCE_DELAY_SECONDS, scheduled_message, status_message
-from common.messages import ExecutionScheduled, StatusChanged
-from common.undelivered import Undelivered
-from executor import transitions
-from executor.decisions import Accepted, Grant, Grants, Move
-from executor.metrics import UNDELIVERED
-from executor.pool_queues import PoolQueues
-from executor.queue_manager import QueueManager
+from turnstile.common.batcher import Gatherer
+from turnstile.common.broker.connection import BrokerUnavailable
+from turnstile.common.broker.courier import Courier
+from turnstile.common.broker.delivery import Outgoing
+from turnstile.common.broker.publisher import Publisher
+from turnstile.common.broker.reliable import ReliablePublisher
+from turnstile.common.broker.topology import QueueType, declare_executor, ready_offers, scheduled_key
+from turnstile.common.domain.errors import Unavailable
+from turnstile.common.domain.identifiers import QueueId
+from turnstile.common.domain.states import Status
+from turnstile.common.envelopes import ANNOUNCE_DELAY_SECONDS, scheduled_message, status_message
+from turnstile.common.messages import ExecutionScheduled, StatusChanged
+from turnstile.common.undelivered import Undelivered
+from turnstile.executor import transitions
+from turnstile.executor.decisions import Accepted, Grant, Grants, Move
+from turnstile.executor.metrics import UNDELIVERED
+from turnstile.executor.pool_queues import PoolQueues
+from turnstile.executor.queue_manager import QueueManager
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from common.domain.identifiers import QueueId
-from executor.metrics import QUEUES_HELD
+from turnstile.common.domain.identifiers import QueueId
+from turnstile.executor.metrics import QUEUES_HELD
 
 logger = logging.getLogger(__name__)
 

@@ -18,12 +18,12 @@ from typing import Final, NoReturn, Protocol, TypeVar
 
 import asyncpg
 
-from common.batcher import BATCH_BYTES_MAX
-from common.broker.courier import Courier
-from common.broker.delivery import Delivery, Outgoing
-from common.broker.subscription import Subscription
-from common.crash_points import CrashPoint, reached
-from common.domain.errors import Code, Refusal, StatementTimeout, Unavailable
+from turnstile.common.batcher import BATCH_BYTES_MAX
+from turnstile.common.broker.courier import Courier
+from turnstile.common.broker.delivery import Delivery, Outgoing
+from turnstile.common.broker.subscription import Subscription
+from turnstile.common.crash_points import CrashPoint, reached
+from turnstile.common.domain.errors import Code, Refusal, StatementTimeout, Unavailable
 
 logger = logging.getLogger(__name__)
 

@@ -6,10 +6,10 @@
 
 from typing import Final
 
-from common.domain.errors import Code
-from common.domain.states import Status, is_terminal
-from common.telemetry.instruments import Meter
-from common.undelivered import KINDS
+from turnstile.common.domain.errors import Code
+from turnstile.common.domain.states import Status, is_terminal
+from turnstile.common.telemetry.instruments import Meter
+from turnstile.common.undelivered import KINDS
 
 METER: Final = Meter()
 

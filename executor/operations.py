@@ -8,18 +8,18 @@ decide, `hand_over` tells.
 from collections.abc import Sequence
 from typing import Final
 
-from common.action_definition import ActionDefinition
-from common.broker.delivery import Outgoing
-from common.crash_points import CrashPoint, reached
-from common.database import Database
-from common.domain.errors import Unavailable
-from common.domain.identifiers import ExecutionId
-from common.domain.states import Status
-from common.messages import CancelRequested, Error
-from executor.cancelling import Canceller, end_message
-from executor.decisions import Accepted, Deletion, Grants, Move, Retried
-from executor.hand_over import HandOver
-from executor.queue_manager import QueueManager
+from turnstile.common.action_definition import ActionDefinition
+from turnstile.common.broker.delivery import Outgoing
+from turnstile.common.crash_points import CrashPoint, reached
+from turnstile.common.database import Database
+from turnstile.common.domain.errors import Unavailable
+from turnstile.common.domain.identifiers import ExecutionId
+from turnstile.common.domain.states import Status
+from turnstile.common.messages import CancelRequested, Error
+from turnstile.executor.cancelling import Canceller, end_message
+from turnstile.executor.decisions import Accepted, Deletion, Grants, Move, Retried
+from turnstile.executor.hand_over import HandOver
+from turnstile.executor.queue_manager import QueueManager
 
 _DELETED: Final = "its action was deleted"
 

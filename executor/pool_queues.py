@@ -10,11 +10,11 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from common.broker.connection import BrokerUnavailable, DeclarationRefused
-from common.broker.publisher import Publisher
-from common.broker.topology import QueueType, declare_pool, pool_queue
-from common.telemetry.episodes import Episodes
-from executor.metrics import POOL_UNUSABLE
+from turnstile.common.broker.connection import BrokerUnavailable, DeclarationRefused
+from turnstile.common.broker.publisher import Publisher
+from turnstile.common.broker.topology import QueueType, declare_pool, pool_queue
+from turnstile.common.telemetry.episodes import Episodes
+from turnstile.executor.metrics import POOL_UNUSABLE
 
 logger = logging.getLogger(__name__)
 

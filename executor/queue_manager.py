@@ -10,14 +10,14 @@ from typing import Final, TypeVar
 
 import asyncpg
 
-from common.action_definition import ActionDefinition, action_columns
-from common.database import REFUSED_BY_DATABASE, Database
-from common.domain.errors import Code, Unavailable
-from common.domain.identifiers import Attempt, ExecutionId, QueueId
-from common.domain.states import Status
-from common.requests import json_text
-from executor import transitions
-from executor.decisions import (
+from turnstile.common.action_definition import ActionDefinition, action_columns
+from turnstile.common.database import REFUSED_BY_DATABASE, Database
+from turnstile.common.domain.errors import Code, Unavailable
+from turnstile.common.domain.identifiers import Attempt, ExecutionId, QueueId
+from turnstile.common.domain.states import Status
+from turnstile.common.requests import json_text
+from turnstile.executor import transitions
+from turnstile.executor.decisions import (
     Accepted,
     Admission,
     Deletion,
@@ -31,7 +31,7 @@ from executor.decisions import (
     held,
     is_held,
 )
-from executor.held_queues import HeldQueues
+from turnstile.executor.held_queues import HeldQueues
 
 LOCK_TIMEOUT_SECONDS: Final = 0.25
 """Many times what a batch holds a lock, and little beside what a submitter waits anyway."""

@@ -11,20 +11,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from common.batcher import in_steps
-from common.broker.delivery import Delivery, Outgoing
-from common.broker.topology import EXECUTOR_REQUESTS, EXECUTOR_RETRY
-from common.crash_points import CrashPoint, reached
-from common.domain.errors import Code, Refusal
-from common.envelopes import dead_letter, delayed_retry, reply, tries_of
-from common.messages import (
+from turnstile.common.batcher import in_steps
+from turnstile.common.broker.delivery import Delivery, Outgoing
+from turnstile.common.broker.topology import EXECUTOR_REQUESTS, EXECUTOR_RETRY
+from turnstile.common.crash_points import CrashPoint, reached
+from turnstile.common.domain.errors import Code, Refusal
+from turnstile.common.envelopes import dead_letter, delayed_retry, reply, tries_of
+from turnstile.common.messages import (
     CANCEL_REQUESTED,
     REQUESTED,
     CancelRequested,
     ExecutionAccepted,
     ExecutionRejected,
 )
-from common.requests import (
+from turnstile.common.requests import (
     check_schema_version,
     delivery_key,
     read_json,
@@ -33,14 +33,14 @@ from common.requests import (
     read_traceparent,
     request_hash,
 )
-from executor import transitions
-from executor.cancelling import Canceller
-from executor.decisions import Accepted, Admission, Grants, Move, Rejected, Verdict, is_held
-from executor.early_cancels import UNKNOWN, EarlyCancels
-from executor.hand_over import HandOver
-from executor.intake import Letter, check_kept
-from executor.metrics import DEAD_LETTERED, REFUSED
-from executor.queue_manager import QueueManager
+from turnstile.executor import transitions
+from turnstile.executor.cancelling import Canceller
+from turnstile.executor.decisions import Accepted, Admission, Grants, Move, Rejected, Verdict, is_held
+from turnstile.executor.early_cancels import UNKNOWN, EarlyCancels
+from turnstile.executor.hand_over import HandOver
+from turnstile.executor.intake import Letter, check_kept
+from turnstile.executor.metrics import DEAD_LETTERED, REFUSED
+from turnstile.executor.queue_manager import QueueManager
 
 logger = logging.getLogger(__name__)
 

@@ -13,35 +13,35 @@ from typing import Any, Final
 import uvicorn
 from fastapi import FastAPI
 
-from common.broker.connection import BrokerTimeouts
-from common.broker.consumer import ConsumerConnection
-from common.broker.outstanding import ByteBounds
-from common.broker.publisher import Publisher
-from common.broker.subscription import Subscription
-from common.broker.topology import EXECUTOR_COMPLETIONS, EXECUTOR_REQUESTS, declare_executor
-from common.crash_points import CrashPoint, reached
-from common.database import Database
-from common.http_server import HttpServer
-from common.lifecycle import done_before
-from common.requests import request_bytes_max
-from common.telemetry.loop_lag import LoopLag
-from executor.api import ApiServices, create_app
-from executor.cancelling import Canceller
-from executor.completion_listener import CompletionListener
-from executor.dead_letters import DeadLetters, Drain
-from executor.decisions import Accepted, Admission, Verdict
-from executor.early_cancels import EarlyCancels
-from executor.hand_over import HandOver
-from executor.intake import take_in
-from executor.metrics import LOOP_LAG, PUBLISHER_BLOCKED
-from executor.operations import Operations
-from executor.queue_manager import QueueManager
-from executor.request_listener import RequestListener
-from executor.retention.pruner import Pruner
-from executor.settings import ExecutorSettings
-from executor.submissions import Submissions
-from executor.watchdog import Watchdog
-from executor.webhooks.deliverer import Deliverer
+from turnstile.common.broker.connection import BrokerTimeouts
+from turnstile.common.broker.consumer import ConsumerConnection
+from turnstile.common.broker.outstanding import ByteBounds
+from turnstile.common.broker.publisher import Publisher
+from turnstile.common.broker.subscription import Subscription
+from turnstile.common.broker.topology import EXECUTOR_COMPLETIONS, EXECUTOR_REQUESTS, declare_executor
+from turnstile.common.crash_points import CrashPoint, reached
+from turnstile.common.database import Database
+from turnstile.common.http_server import HttpServer
+from turnstile.common.lifecycle import done_before
+from turnstile.common.requests import request_bytes_max
+from turnstile.common.telemetry.loop_lag import LoopLag
+from turnstile.executor.api import ApiServices, create_app
+from turnstile.executor.cancelling import Canceller
+from turnstile.executor.completion_listener import CompletionListener
+from turnstile.executor.dead_letters import DeadLetters, Drain
+from turnstile.executor.decisions import Accepted, Admission, Verdict
+from turnstile.executor.early_cancels import EarlyCancels
+from turnstile.executor.hand_over import HandOver
+from turnstile.executor.intake import take_in
+from turnstile.executor.metrics import LOOP_LAG, PUBLISHER_BLOCKED
+from turnstile.executor.operations import Operations
+from turnstile.executor.queue_manager import QueueManager
+from turnstile.executor.request_listener import RequestListener
+from turnstile.executor.retention.pruner import Pruner
+from turnstile.executor.settings import ExecutorSettings
+from turnstile.executor.submissions import Submissions
+from turnstile.executor.watchdog import Watchdog
+from turnstile.executor.webhooks.deliverer import Deliverer
 
 logger = logging.getLogger(__name__)
 

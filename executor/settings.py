@@ -6,13 +6,13 @@ from typing import Annotated, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from common.action_definition import Duration
-from common.command_line import ENVIRONMENT_ONLY
-from common.settings import CommonSettings
-from common.tls import check_key_pair
-from executor.bearers import Bearers, read_entries
-from executor.retention.settings import RetentionSettings
-from executor.webhooks.settings import WebhookSettings
+from turnstile.common.action_definition import Duration
+from turnstile.common.command_line import ENVIRONMENT_ONLY
+from turnstile.common.settings import CommonSettings
+from turnstile.common.tls import check_key_pair
+from turnstile.executor.bearers import Bearers, read_entries
+from turnstile.executor.retention.settings import RetentionSettings
+from turnstile.executor.webhooks.settings import WebhookSettings
 
 
 class ExecutorSettings(RetentionSettings, WebhookSettings, CommonSettings):

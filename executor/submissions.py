@@ -12,9 +12,9 @@ from typing import Final, NoReturn
 
 import asyncpg
 
-from common.batcher import Batcher
-from common.domain.errors import Unavailable
-from executor.decisions import Admission, Verdict, held, is_held
+from turnstile.common.batcher import Batcher
+from turnstile.common.domain.errors import Unavailable
+from turnstile.executor.decisions import Admission, Verdict, held, is_held
 
 PATIENCE_SECONDS: Final = 2.0
 """So long a caller waits for a queue that others hold; it may ask again."""

@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from common.broker.delivery import Delivery
-from common.domain.identifiers import Attempt, ExecutionId
-from common.domain.states import Status
-from common.requests import read_traceparent
-from common.telemetry import tracing
-from executor.decisions import Accepted, Admission, Grant, Verdict
-from executor.metrics import ADMITTED, DUPLICATES, GRANT_SECONDS, GRANTED, METER, SETTLED
+from turnstile.common.broker.delivery import Delivery
+from turnstile.common.domain.identifiers import Attempt, ExecutionId
+from turnstile.common.domain.states import Status
+from turnstile.common.requests import read_traceparent
+from turnstile.common.telemetry import tracing
+from turnstile.executor.decisions import Accepted, Admission, Grant, Verdict
+from turnstile.executor.metrics import ADMITTED, DUPLICATES, GRANT_SECONDS, GRANTED, METER, SETTLED
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span

@@ -8,12 +8,12 @@ Nothing of them survives the process that started them, kill -9 included. `servi
 the same way. Imports nothing of the other packages.
 """
 
-from localservers.databases import DatabaseServer
-from localservers.errors import LocalServersError, MissingBinaries, ServerFailed
-from localservers.postgresql import PostgresServer
-from localservers.rabbitmq import RabbitServer
-from localservers.servers import LocalServers, running_servers
-from localservers.vhosts import BrokerServer
+from turnstile.localservers.databases import DatabaseServer
+from turnstile.localservers.errors import LocalServersError, MissingBinaries, ServerFailed
+from turnstile.localservers.postgresql import PostgresServer
+from turnstile.localservers.rabbitmq import RabbitServer
+from turnstile.localservers.servers import LocalServers, running_servers
+from turnstile.localservers.vhosts import BrokerServer
 
 __all__ = [
     "BrokerServer",

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from localservers.errors import MissingBinaries
-from localservers.packages import install, install_command, may_install
+from turnstile.localservers.errors import MissingBinaries
+from turnstile.localservers.packages import install, install_command, may_install
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from localservers.errors import MissingBinaries
+from turnstile.localservers.errors import MissingBinaries
 
 _APT_SECONDS = 900.0
 # What invoke-rc.d asks before it starts a service; 101 is "forbidden" (policy-rc.d interface of Debian).

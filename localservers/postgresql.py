@@ -10,10 +10,10 @@ import signal
 from pathlib import Path
 from typing import Literal, Self
 
-from localservers.binaries import find_pg_basebackup, find_postgresql
-from localservers.databases import DatabaseServer
-from localservers.ports import LOOPBACK, free_port
-from localservers.processes import (
+from turnstile.localservers.binaries import find_pg_basebackup, find_postgresql
+from turnstile.localservers.databases import DatabaseServer
+from turnstile.localservers.ports import LOOPBACK, free_port
+from turnstile.localservers.processes import (
     ServerProcess,
     run_once,
     server_folder,
@@ -21,7 +21,7 @@ from localservers.processes import (
     wait_until_ready,
     write_for_server,
 )
-from localservers.tls import ServerTls, postgresql_tls
+from turnstile.localservers.tls import ServerTls, postgresql_tls
 
 StopMode = Literal["fast", "immediate"]
 

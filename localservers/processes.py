@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from localservers.errors import ServerFailed
+from turnstile.localservers.errors import ServerFailed
 
 _KEEPER = Path(__file__).with_name("keeper.py")
 _KEEPER_START_SECONDS = 10.0

@@ -13,10 +13,16 @@ import signal
 from pathlib import Path
 from typing import Self
 
-from localservers.binaries import find_epmd, find_rabbitmq
-from localservers.ports import LOOPBACK, free_port
-from localservers.processes import ServerProcess, run_once, server_folder, server_user, wait_until_ready
-from localservers.rabbitmq_settings import (
+from turnstile.localservers.binaries import find_epmd, find_rabbitmq
+from turnstile.localservers.ports import LOOPBACK, free_port
+from turnstile.localservers.processes import (
+    ServerProcess,
+    run_once,
+    server_folder,
+    server_user,
+    wait_until_ready,
+)
+from turnstile.localservers.rabbitmq_settings import (
     PASSWORD,
     USER,
     Membership,
@@ -25,8 +31,8 @@ from localservers.rabbitmq_settings import (
     write_cookie,
     write_settings,
 )
-from localservers.tls import ServerTls, rabbitmq_tls
-from localservers.vhosts import BrokerServer
+from turnstile.localservers.tls import ServerTls, rabbitmq_tls
+from turnstile.localservers.vhosts import BrokerServer
 
 _START_SECONDS = 90.0
 _STOP_SECONDS = 30.0

@@ -12,11 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-from localservers.binaries import find_epmd, find_rabbitmq, install_missing
-from localservers.ports import free_port
-from localservers.processes import ServerProcess, server_folder, server_user
-from localservers.rabbitmq import RabbitServer
-from localservers.rabbitmq_settings import Membership, Ports, environment
+from turnstile.localservers.binaries import find_epmd, find_rabbitmq, install_missing
+from turnstile.localservers.ports import free_port
+from turnstile.localservers.processes import ServerProcess, server_folder, server_user
+from turnstile.localservers.rabbitmq import RabbitServer
+from turnstile.localservers.rabbitmq_settings import Membership, Ports, environment
 
 _EPMD_STOP_SECONDS = 5.0
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from localservers.ports import LOOPBACK, free_port
-from localservers.processes import write_for_server
+from turnstile.localservers.ports import LOOPBACK, free_port
+from turnstile.localservers.processes import write_for_server
 
 NODE = "turnstile@localhost"
 USER = "turnstile"

@@ -11,13 +11,13 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Self
 
-from localservers.binaries import install_missing
-from localservers.errors import LocalServersError
-from localservers.postgresql import PostgresServer
-from localservers.rabbitmq import CONSUMER_TIMEOUT_SECONDS, RabbitServer
-from localservers.scratch import ScratchFolder
-from localservers.threads import to_the_end
-from localservers.tls import ServerTls
+from turnstile.localservers.binaries import install_missing
+from turnstile.localservers.errors import LocalServersError
+from turnstile.localservers.postgresql import PostgresServer
+from turnstile.localservers.rabbitmq import CONSUMER_TIMEOUT_SECONDS, RabbitServer
+from turnstile.localservers.scratch import ScratchFolder
+from turnstile.localservers.threads import to_the_end
+from turnstile.localservers.tls import ServerTls
 
 
 class LocalServers:

@@ -18,10 +18,10 @@ from typing import Final, NoReturn
 
 import httpx
 
-from localservers.errors import ServerFailed
-from localservers.ports import LOOPBACK
-from localservers.processes import ServerProcess
-from localservers.threads import to_the_end
+from turnstile.localservers.errors import ServerFailed
+from turnstile.localservers.ports import LOOPBACK
+from turnstile.localservers.processes import ServerProcess
+from turnstile.localservers.threads import to_the_end
 
 _READY_SECONDS: Final = 60.0
 _PROBE_SECONDS: Final = 2.0

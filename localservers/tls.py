@@ -9,7 +9,7 @@ import pwd
 from dataclasses import dataclass
 from pathlib import Path
 
-from localservers.ports import LOOPBACK
+from turnstile.localservers.ports import LOOPBACK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

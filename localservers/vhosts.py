@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 import httpx
 
-from localservers.errors import ServerFailed
+from turnstile.localservers.errors import ServerFailed
 
 _REQUEST_SECONDS = 30.0
 _PROBE_SECONDS = 5.0

@@ -5,6 +5,6 @@ and the rest find nothing left to do. Tables come from the revisions in `version
 functions from `common.sql`, all in one transaction, which gives way to whoever holds a table for long.
 """
 
-from migrations.run import MigrationBlocked, is_current, migrate
+from turnstile.migrations.run import MigrationBlocked, is_current, migrate
 
 __all__ = ["MigrationBlocked", "is_current", "migrate"]

@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from common.tables import metadata
+from turnstile.common.tables import metadata
 
 connection = context.config.attributes["connection"]
 context.configure(

@@ -21,10 +21,10 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from common.database import CONNECTION_TROUBLE
-from common.database_hosts import DatabaseHosts
-from common.domain.errors import TurnstileError
-from common.statements import SCHEMA, installation_text, protocol_hash
+from turnstile.common.database import CONNECTION_TROUBLE
+from turnstile.common.database_hosts import DatabaseHosts
+from turnstile.common.domain.errors import TurnstileError
+from turnstile.common.statements import SCHEMA, installation_text, protocol_hash
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ FROM pg_stat_activity WHERE pid = ANY (pg_blocking_pids(:pid)) ORDER BY xact_sta
 def alembic_config(connection: Connection | None = None) -> Config:
     """Return Alembic's configuration; the folder of revisions travels in the package."""
     config = Config()
-    config.set_main_option("script_location", "migrations:")
+    config.set_main_option("script_location", "turnstile.migrations:")
     config.attributes["connection"] = connection
     return config
 

@@ -1,4 +1,4 @@
-"""The actions of the harness, for `worker serve --actions stress.actions`: they sleep, and say when.
+"""The actions of the harness (`worker serve --actions turnstile.stress.actions`): they sleep, and say when.
 
 In: the number of an order, how long to sleep, the token of its stage. Out: a mark at its start and one at its
 stop, in the folder `TURNSTILE_STRESS_MARKS`; without one, both instants in the result, so that workers on
@@ -12,9 +12,9 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from stress.marks import START, STOP, MarkWriter
-from stress.names import ACTIONS_DEFAULT, ACTIONS_VARIABLE, MARKS_VARIABLE, POOL, action_ref
-from worker import Context, action
+from turnstile import Context, action
+from turnstile.stress.marks import START, STOP, MarkWriter
+from turnstile.stress.names import ACTIONS_DEFAULT, ACTIONS_VARIABLE, MARKS_VARIABLE, POOL, action_ref
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 

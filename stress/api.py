@@ -14,8 +14,8 @@ from urllib.parse import quote
 import httpx
 from pydantic_core import from_json
 
-from common.domain.errors import Code, TurnstileError
-from stress.installation import Installation
+from turnstile.common.domain.errors import Code, TurnstileError
+from turnstile.stress.installation import Installation
 
 PATIENCE_SECONDS: Final = 60.0
 _TRY_SECONDS: Final = 5.0

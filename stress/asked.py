@@ -9,9 +9,9 @@ from enum import StrEnum
 from math import isfinite
 from typing import Final, Self
 
-from common.domain.durations import format_duration
-from stress.mix import DurationMix
-from stress.stage import FaultKind
+from turnstile.common.domain.durations import format_duration
+from turnstile.stress.mix import DurationMix
+from turnstile.stress.stage import FaultKind
 
 
 class Preset(StrEnum):

@@ -12,8 +12,8 @@ from typing import Annotated, Final
 
 import typer
 
-from common.api_token import api_token
-from common.command_line import (
+from turnstile.common.api_token import api_token
+from turnstile.common.command_line import (
     EXIT_FAILED,
     EXIT_USAGE,
     CommandFailed,
@@ -95,12 +95,12 @@ def run_command(
     """Put an installation under load, check its whole history, measure it, write a report.
 
     Without --local the installation needs workers for the actions of the harness:
-    'worker serve --actions stress.actions', with TURNSTILE_STRESS_ACTIONS=<--actions>; and the token of
-    its API, where it wants one, in TURNSTILE_API_TOKEN or the file that TURNSTILE_API_TOKEN_FILE names.
+    'worker serve --actions turnstile.stress.actions', with TURNSTILE_STRESS_ACTIONS=<--actions>; and the token
+    of its API, where it wants one, in TURNSTILE_API_TOKEN or the file that TURNSTILE_API_TOKEN_FILE names.
     """
     refuse_passwords({"amqp_url": amqp_url, "api_url": api_url})
     _require_libraries()
-    from stress import options, running  # noqa: PLC0415
+    from turnstile.stress import options, running  # noqa: PLC0415
 
     given = options.Given(
         local=local,
@@ -135,14 +135,14 @@ def check_command(
 ) -> None:
     """Judge the recordings of a run again, and write its report anew."""
     _require_libraries()
-    from stress import keeping, running  # noqa: PLC0415
+    from turnstile.stress import keeping, running  # noqa: PLC0415
 
     try:
         report = keeping.judge_again(folder)
     except (OSError, ValueError) as error:
         raise CommandFailed(
             f"{folder}: not the folder of a report with its recordings ({error}); "
-            "expected what 'stress run --report FOLDER' wrote",
+            "expected what 'turnstile stress run --report FOLDER' wrote",
             exit_code=EXIT_USAGE,
         ) from None
     keeping.show(folder, report, running.console_for_lines())
@@ -161,7 +161,7 @@ def _require_libraries() -> None:
 
 def main() -> None:
     """Run the command line."""
-    run_command_line(app, name="stress")
+    run_command_line(app, name="turnstile stress")
 
 
 if __name__ == "__main__":

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from stress.asked import Asked
-from stress.mix import DurationMix
-from stress.stage import Load, PlannedFault, Purpose, Stage
+from turnstile.stress.asked import Asked
+from turnstile.stress.mix import DurationMix
+from turnstile.stress.stage import Load, PlannedFault, Purpose, Stage
 
 NO_OP: Final = DurationMix.always(0.0)
 _LIFT_AFTER: Final = 1_000

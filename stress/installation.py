@@ -13,8 +13,8 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import SecretStr
 
-from stress.recording import InjectedFault
-from stress.stage import PlannedFault
+from turnstile.stress.recording import InjectedFault
+from turnstile.stress.stage import PlannedFault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,15 +15,15 @@ from typing import Final
 from pydantic import TypeAdapter
 from rich.console import Console
 
-from stress.check.judge import judge
-from stress.figures.five import five_figures
-from stress.figures.measure import measure
-from stress.recording import Recording
-from stress.report.document import Document
-from stress.report.machine import Machine
-from stress.report.run_report import RunReport, StageReport
-from stress.report.summary import print_summary
-from stress.report.write import JSON, PAGE, write_report
+from turnstile.stress.check.judge import judge
+from turnstile.stress.figures.five import five_figures
+from turnstile.stress.figures.measure import measure
+from turnstile.stress.recording import Recording
+from turnstile.stress.report.document import Document
+from turnstile.stress.report.machine import Machine
+from turnstile.stress.report.run_report import RunReport, StageReport
+from turnstile.stress.report.summary import print_summary
+from turnstile.stress.report.write import JSON, PAGE, write_report
 
 RECORDINGS: Final = "recordings"
 

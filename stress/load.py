@@ -11,9 +11,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from stress.mix import DurationMix
-from stress.stage import Load
-from stress.tables import ORDER, Table, empty
+from turnstile.stress.mix import DurationMix
+from turnstile.stress.stage import Load
+from turnstile.stress.tables import ORDER, Table, empty
 
 _DURATION_US_MAX: Final = np.iinfo(np.int32).max
 

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Self
 
-from common.domain.durations import format_duration, parse_duration
+from turnstile.common.domain.durations import format_duration, parse_duration
 
 _EXAMPLE: Final = "70% 0ms, 25% 20ms, 5% 500ms"
 _PART: Final = re.compile(r"(\d+(?:\.\d+)?)\s*%\s+(\S+)")

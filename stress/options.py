@@ -9,12 +9,12 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from common.amqp_url import amqp_urls
-from common.domain.durations import parse_duration
-from stress.asked import Asked, Preset
-from stress.installation import Installation
-from stress.mix import DurationMix
-from stress.stage import FaultKind
+from turnstile.common.amqp_url import amqp_urls
+from turnstile.common.domain.durations import parse_duration
+from turnstile.stress.asked import Asked, Preset
+from turnstile.stress.installation import Installation
+from turnstile.stress.mix import DurationMix
+from turnstile.stress.stage import FaultKind
 
 _ALL: Final = "all"
 _LEASE_DEFAULT_SECONDS: Final = 15.0

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final, assert_never
 
-from stress.asked import Asked, Preset
-from stress.figure_stages import depths, hand_over, key_counts, load_of, paced, recovery, throughput
-from stress.local.schedule import plan_faults, recovery_plan, seconds_for
-from stress.mix import DurationMix
-from stress.stage import FaultKind, PlannedFault, Purpose, Stage
+from turnstile.stress.asked import Asked, Preset
+from turnstile.stress.figure_stages import depths, hand_over, key_counts, load_of, paced, recovery, throughput
+from turnstile.stress.local.schedule import plan_faults, recovery_plan, seconds_for
+from turnstile.stress.mix import DurationMix
+from turnstile.stress.stage import FaultKind, PlannedFault, Purpose, Stage
 
 EXECUTIONS: Final = 20_000
 MIX: Final = DurationMix.parse("70% 0ms, 25% 20ms, 5% 500ms")

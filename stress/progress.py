@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from stress.stage import Stage
+from turnstile.stress.stage import Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

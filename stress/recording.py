@@ -13,8 +13,8 @@ from typing import Any, Final, Self
 import numpy as np
 from pydantic import TypeAdapter
 
-from stress.stage import FaultKind, Stage
-from stress.tables import NEVER, Table
+from turnstile.stress.stage import FaultKind, Stage
+from turnstile.stress.tables import NEVER, Table
 
 _TABLES: Final = ("orders", "executions", "attempts", "runs", "samples")
 

@@ -14,22 +14,22 @@ from typing import Final
 
 from rich.console import Console
 
-from common.command_line import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE, CommandFailed
-from common.domain.errors import TurnstileError
-from common.passwords import without_passwords
-from common.telemetry import configure_logging
-from localservers import LocalServersError
-from localservers.signals import until_signal
-from stress.asked import Asked
-from stress.drive.stage import check_ready, drive_stage
-from stress.installation import Installation
-from stress.keeping import Facts, Keeper
-from stress.local.system import LocalSystem, running_locally
-from stress.presets import stages_of
-from stress.recording import Recording
-from stress.report.live import live_view
-from stress.report.machine import Machine, library_versions
-from stress.stage import Stage
+from turnstile.common.command_line import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE, CommandFailed
+from turnstile.common.domain.errors import TurnstileError
+from turnstile.common.passwords import without_passwords
+from turnstile.common.telemetry import configure_logging
+from turnstile.localservers import LocalServersError
+from turnstile.localservers.signals import until_signal
+from turnstile.stress.asked import Asked
+from turnstile.stress.drive.stage import check_ready, drive_stage
+from turnstile.stress.installation import Installation
+from turnstile.stress.keeping import Facts, Keeper
+from turnstile.stress.local.system import LocalSystem, running_locally
+from turnstile.stress.presets import stages_of
+from turnstile.stress.recording import Recording
+from turnstile.stress.report.live import live_view
+from turnstile.stress.report.machine import Machine, library_versions
+from turnstile.stress.stage import Stage
 
 EXIT_BROKEN: Final = 1
 _LINE_WIDTH_ELSEWHERE: Final = 110

@@ -7,7 +7,7 @@ In: nothing; these are values. Out: `Stage`, which `presets` composes, `drive` c
 from dataclasses import dataclass
 from enum import StrEnum
 
-from stress.mix import DurationMix
+from turnstile.stress.mix import DurationMix
 
 
 class Purpose(StrEnum):

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from common.domain.states import Status
+from turnstile.common.domain.states import Status
 
 Table = NDArray[np.void]
 """A structured array of one of the types below."""

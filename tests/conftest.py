@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from localservers import BrokerServer, DatabaseServer, LocalServers
 from tests import template
 from tests.e2e.processes import failed_tests
 from tests.sources import NoServers, Servers, servers_of_the_session
+from turnstile.localservers import BrokerServer, DatabaseServer, LocalServers
 
 # Set by run: the servers may be somebody's, used by several sessions at once.
 _SESSION = secrets.token_hex(4)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from localservers import BrokerServer, DatabaseServer, LocalServers, MissingBinaries
+from turnstile.localservers import BrokerServer, DatabaseServer, LocalServers, MissingBinaries
 
 DATABASE_URL = "TURNSTILE_TEST_DATABASE_URL"
 AMQP_URL = "TURNSTILE_TEST_AMQP_URL"

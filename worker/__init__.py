@@ -1,6 +1,6 @@
 """Runs executions: what user code imports to declare its actions.
 
-    from worker import Context, action
+    from turnstile.worker import Context, action
 
     @action("reports.render", max_concurrent=3, timeout="5m")
     async def render(context: Context, customer_id: int) -> dict: ...
@@ -8,9 +8,9 @@
 Next: `worker.actions` collects what is declared here, `worker.runners` runs it.
 """
 
-from common.domain.errors import PermanentError, TemporaryError
-from worker.actions import action, command_action, http_action
-from worker.context import Context, ExecutionStopped
+from turnstile.common.domain.errors import PermanentError, TemporaryError
+from turnstile.worker.actions import action, command_action, http_action
+from turnstile.worker.context import Context, ExecutionStopped
 
 __all__ = [
     "Context",

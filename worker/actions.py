@@ -16,9 +16,9 @@ from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack
 
 from pydantic import ValidationError
 
-from common.action_definition import ActionDefinition, RetryDefinition
-from common.domain.errors import TurnstileError
-from worker.parameters import ActionDeclarationError, parameters_of
+from turnstile.common.action_definition import ActionDefinition, RetryDefinition
+from turnstile.common.domain.errors import TurnstileError
+from turnstile.worker.parameters import ActionDeclarationError, parameters_of
 
 
 class ActionsNotFound(TurnstileError):

@@ -15,23 +15,23 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Final, assert_never
 
-from common.broker.delivery import Delivery
-from common.broker.topology import WORKER_RETRY
-from common.crash_points import CrashPoint, reached
-from common.domain.errors import Code, Refusal
-from common.domain.outcomes import Outcome
-from common.domain.states import Status
-from common.envelopes import dead_letter, delayed_retry, slot_message, tries_of
-from worker import transitions
-from worker.attempt_values import call_of, end_message, offer_in, report_of, status_changed, told_of
-from worker.fence import Standing
-from worker.links import Links
-from worker.metrics import DEAD_LETTERED
-from worker.record import Claim, Finished, Offer, Verdict
-from worker.runners import Interrupted, RunReport, StopRequest
-from worker.runners.assembly import Runners
-from worker.runners.report import ending
-from worker.under_way import Step, UnderWay
+from turnstile.common.broker.delivery import Delivery
+from turnstile.common.broker.topology import WORKER_RETRY
+from turnstile.common.crash_points import CrashPoint, reached
+from turnstile.common.domain.errors import Code, Refusal
+from turnstile.common.domain.outcomes import Outcome
+from turnstile.common.domain.states import Status
+from turnstile.common.envelopes import dead_letter, delayed_retry, slot_message, tries_of
+from turnstile.worker import transitions
+from turnstile.worker.attempt_values import call_of, end_message, offer_in, report_of, status_changed, told_of
+from turnstile.worker.fence import Standing
+from turnstile.worker.links import Links
+from turnstile.worker.metrics import DEAD_LETTERED
+from turnstile.worker.record import Claim, Finished, Offer, Verdict
+from turnstile.worker.runners import Interrupted, RunReport, StopRequest
+from turnstile.worker.runners.assembly import Runners
+from turnstile.worker.runners.report import ending
+from turnstile.worker.under_way import Step, UnderWay
 
 logger = logging.getLogger(__name__)
 

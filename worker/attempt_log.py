@@ -2,7 +2,7 @@
 
 In: bytes that a process printed, records of `Context.logger`. Out: what is new as text, piece by piece while
 it runs (next: `worker.log_flusher`), and the rest with the attempt's end; the records also on the logger
-`worker.action`, with `execution_id`, `attempt`, `action_ref`.
+`turnstile.action`, with `execution_id`, `attempt`, `action_ref`.
 """
 
 import codecs
@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from common.domain.identifiers import Attempt, ExecutionId
+from turnstile.common.domain.identifiers import Attempt, ExecutionId
 
-WORKER_LOG: Final = logging.getLogger("worker.action")
+WORKER_LOG: Final = logging.getLogger("turnstile.action")
 _END_CHARS_MAX: Final = 4096
 
 

@@ -11,19 +11,19 @@ from typing import Final
 
 from pydantic_core import from_json
 
-from common.broker.delivery import Delivery, Outgoing
-from common.documents import readable
-from common.domain.errors import Code, Refusal
-from common.domain.identifiers import Attempt, ExecutionId
-from common.domain.outcomes import Completed, Failed, Outcome, failure_of, status_of
-from common.domain.retries import retry_delay_seconds
-from common.domain.states import Status, is_terminal
-from common.envelopes import completed_message, slot_message
-from common.messages import Error, ExecutionCompleted, ExecutionScheduled, StatusChanged
-from common.requests import check_schema_version, read_json, read_model
-from worker.attempt_log import LogTail
-from worker.record import Claim, Offer, Report
-from worker.runners import Call, RunReport, StopRequest
+from turnstile.common.broker.delivery import Delivery, Outgoing
+from turnstile.common.documents import readable
+from turnstile.common.domain.errors import Code, Refusal
+from turnstile.common.domain.identifiers import Attempt, ExecutionId
+from turnstile.common.domain.outcomes import Completed, Failed, Outcome, failure_of, status_of
+from turnstile.common.domain.retries import retry_delay_seconds
+from turnstile.common.domain.states import Status, is_terminal
+from turnstile.common.envelopes import completed_message, slot_message
+from turnstile.common.messages import Error, ExecutionCompleted, ExecutionScheduled, StatusChanged
+from turnstile.common.requests import check_schema_version, read_json, read_model
+from turnstile.worker.attempt_log import LogTail
+from turnstile.worker.record import Claim, Offer, Report
+from turnstile.worker.runners import Call, RunReport, StopRequest
 
 _SCHEDULED_BYTES_MAX: Final = 64 * 1024
 

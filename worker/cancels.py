@@ -9,18 +9,18 @@ import asyncio
 import logging
 from typing import Final, NoReturn
 
-from common.broker.consumer import ConsumerConnection
-from common.broker.delivery import Delivery
-from common.broker.subscription import Subscription
-from common.domain.errors import Refusal
-from common.domain.identifiers import Attempt, ExecutionId
-from common.messages import ExecutionCancel
-from common.requests import read_json, read_model
-from worker.attempt import Attempts
-from worker.clock import clock
-from worker.lease import Lease
-from worker.own_queue import OwnQueue
-from worker.record import Offer
+from turnstile.common.broker.consumer import ConsumerConnection
+from turnstile.common.broker.delivery import Delivery
+from turnstile.common.broker.subscription import Subscription
+from turnstile.common.domain.errors import Refusal
+from turnstile.common.domain.identifiers import Attempt, ExecutionId
+from turnstile.common.messages import ExecutionCancel
+from turnstile.common.requests import read_json, read_model
+from turnstile.worker.attempt import Attempts
+from turnstile.worker.clock import clock
+from turnstile.worker.lease import Lease
+from turnstile.worker.own_queue import OwnQueue
+from turnstile.worker.record import Offer
 
 logger = logging.getLogger(__name__)
 

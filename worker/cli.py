@@ -17,18 +17,24 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from common.command_line import EXIT_USAGE, CommandFailed, command_line, run_command_line, with_options
-from common.domain.durations import format_duration
-from common.http_server import listen
-from common.lifecycle import run_service
-from common.settings import read_settings
-from common.telemetry import configure_logging
-from common.telemetry.tracing import configure_tracing
-from worker.actions import ActionsNotFound, RegisteredAction, load_actions
-from worker.health import serve_with_health
-from worker.parameters import ActionDeclarationError
-from worker.service import WorkerService
-from worker.settings import WorkerSettings
+from turnstile.common.command_line import (
+    EXIT_USAGE,
+    CommandFailed,
+    command_line,
+    run_command_line,
+    with_options,
+)
+from turnstile.common.domain.durations import format_duration
+from turnstile.common.http_server import listen
+from turnstile.common.lifecycle import run_service
+from turnstile.common.settings import read_settings
+from turnstile.common.telemetry import configure_logging
+from turnstile.common.telemetry.tracing import configure_tracing
+from turnstile.worker.actions import ActionsNotFound, RegisteredAction, load_actions
+from turnstile.worker.health import serve_with_health
+from turnstile.worker.parameters import ActionDeclarationError
+from turnstile.worker.service import WorkerService
+from turnstile.worker.settings import WorkerSettings
 
 app = command_line("Runs executions: claims what was granted, runs it, tells how it ended.")
 

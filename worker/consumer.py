@@ -22,12 +22,12 @@ import asyncio
 import logging
 from typing import Final, NoReturn
 
-from common.batcher import Gatherer
-from common.broker.delivery import Delivery
-from common.broker.subscription import Subscription
-from common.crash_points import CrashPoint, reached
-from worker.attempt import Attempts, Disposition
-from worker.places import Places, TakenOffer
+from turnstile.common.batcher import Gatherer
+from turnstile.common.broker.delivery import Delivery
+from turnstile.common.broker.subscription import Subscription
+from turnstile.common.crash_points import CrashPoint, reached
+from turnstile.worker.attempt import Attempts, Disposition
+from turnstile.worker.places import Places, TakenOffer
 
 logger = logging.getLogger(__name__)
 

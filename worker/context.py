@@ -7,7 +7,7 @@ runner that made it reads the outcome. Next: `worker.attempt_log`.
 import logging
 from collections.abc import Callable
 
-from common.domain.identifiers import Attempt, ExecutionId
+from turnstile.common.domain.identifiers import Attempt, ExecutionId
 
 
 class ExecutionStopped(BaseException):

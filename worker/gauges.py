@@ -3,12 +3,12 @@
 In: the parts of a session, at its beginning. Out: gauges that ask them; those of the session before are over.
 """
 
-from common.broker.publisher import Publisher
-from worker.attempt import Attempts
-from worker.clock import clock
-from worker.lease import Lease
-from worker.metrics import CONCURRENCY, LEASE_AGE, LEASE_DURATION, PUBLISHER_BLOCKED, RUNNING
-from worker.settings import WorkerSettings
+from turnstile.common.broker.publisher import Publisher
+from turnstile.worker.attempt import Attempts
+from turnstile.worker.clock import clock
+from turnstile.worker.lease import Lease
+from turnstile.worker.metrics import CONCURRENCY, LEASE_AGE, LEASE_DURATION, PUBLISHER_BLOCKED, RUNNING
+from turnstile.worker.settings import WorkerSettings
 
 
 def show(settings: WorkerSettings, attempts: Attempts, lease: Lease, publisher: Publisher) -> None:

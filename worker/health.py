@@ -17,10 +17,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from common.http_server import HttpServer
-from common.telemetry.exposition import exposed
-from common.telemetry.loop_lag import LoopLag
-from worker.metrics import LINK_UP, LOOP_LAG, METER
+from turnstile.common.http_server import HttpServer
+from turnstile.common.telemetry.exposition import exposed
+from turnstile.common.telemetry.loop_lag import LoopLag
+from turnstile.worker.metrics import LINK_UP, LOOP_LAG, METER
 
 logger = logging.getLogger(__name__)
 

@@ -12,12 +12,12 @@ from typing import Any, Final, Self
 
 from pydantic_core import from_json, to_json
 
-from common.documents import read_document, reason_unread
-from common.domain.durations import parse_duration
-from common.domain.errors import PermanentError, TemporaryError
-from common.domain.outcomes import Completed, Failed, Failure
-from worker.attempt_log import clipped
-from worker.parameters import InvalidParameters
+from turnstile.common.documents import read_document, reason_unread
+from turnstile.common.domain.durations import parse_duration
+from turnstile.common.domain.errors import PermanentError, TemporaryError
+from turnstile.common.domain.outcomes import Completed, Failed, Failure
+from turnstile.worker.attempt_log import clipped
+from turnstile.worker.parameters import InvalidParameters
 
 _TYPE_CHARS_MAX: Final = 200
 _MESSAGE_CHARS_MAX: Final = 4096

@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from worker.clock import clock
-from worker.fence import Evidence, Standing, Terms
+from turnstile.worker.clock import clock
+from turnstile.worker.fence import Evidence, Standing, Terms
 
 logger = logging.getLogger(__name__)
 

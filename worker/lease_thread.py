@@ -16,13 +16,13 @@ from typing import Final
 
 import asyncpg
 
-from common.database import Database, DatabaseTimeouts
-from common.domain.errors import Unavailable
-from common.domain.identifiers import WorkerId
-from common.lifecycle import EXIT_NOT_STOPPED, end_process
-from worker.clock import clock
-from worker.fence import Standing
-from worker.lease import Lease
+from turnstile.common.database import Database, DatabaseTimeouts
+from turnstile.common.domain.errors import Unavailable
+from turnstile.common.domain.identifiers import WorkerId
+from turnstile.common.lifecycle import EXIT_NOT_STOPPED, end_process
+from turnstile.worker.clock import clock
+from turnstile.worker.fence import Standing
+from turnstile.worker.lease import Lease
 
 logger = logging.getLogger(__name__)
 

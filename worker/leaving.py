@@ -14,14 +14,14 @@ from typing import Final, NoReturn
 
 import asyncpg
 
-from common.database import Database, DatabaseTimeouts
-from common.domain.errors import Unavailable
-from common.domain.identifiers import WorkerId
-from common.lifecycle import EXIT_NOT_STOPPED, end_process
-from worker import transitions
-from worker.record import Claim, Offer, Record
-from worker.runners.threads import Run
-from worker.settings import WorkerSettings
+from turnstile.common.database import Database, DatabaseTimeouts
+from turnstile.common.domain.errors import Unavailable
+from turnstile.common.domain.identifiers import WorkerId
+from turnstile.common.lifecycle import EXIT_NOT_STOPPED, end_process
+from turnstile.worker import transitions
+from turnstile.worker.record import Claim, Offer, Record
+from turnstile.worker.runners.threads import Run
+from turnstile.worker.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
 

@@ -14,20 +14,20 @@ from typing import Final, TypeVar
 
 import asyncpg
 
-from common.batcher import Batcher, Gatherer
-from common.broker.connection import BrokerUnavailable
-from common.broker.courier import Courier
-from common.broker.delivery import Outgoing
-from common.broker.publisher import Publisher
-from common.broker.reliable import ReliablePublisher
-from common.domain.errors import Unavailable
-from common.envelopes import ANNOUNCE_DELAY_SECONDS, status_message
-from common.messages import StatusChanged
-from common.undelivered import Undelivered
-from worker.lease import Lease
-from worker.log_flusher import LogFlusher
-from worker.metrics import UNDELIVERED
-from worker.record import Claim, Finished, Offer, Record, Report, Verdict
+from turnstile.common.batcher import Batcher, Gatherer
+from turnstile.common.broker.connection import BrokerUnavailable
+from turnstile.common.broker.courier import Courier
+from turnstile.common.broker.delivery import Outgoing
+from turnstile.common.broker.publisher import Publisher
+from turnstile.common.broker.reliable import ReliablePublisher
+from turnstile.common.domain.errors import Unavailable
+from turnstile.common.envelopes import ANNOUNCE_DELAY_SECONDS, status_message
+from turnstile.common.messages import StatusChanged
+from turnstile.common.undelivered import Undelivered
+from turnstile.worker.lease import Lease
+from turnstile.worker.log_flusher import LogFlusher
+from turnstile.worker.metrics import UNDELIVERED
+from turnstile.worker.record import Claim, Finished, Offer, Record, Report, Verdict
 
 logger = logging.getLogger(__name__)
 

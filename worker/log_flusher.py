@@ -11,10 +11,10 @@ from typing import Final
 
 import asyncpg
 
-from common.database import REFUSED_BY_DATABASE
-from common.domain.errors import Unavailable
-from worker.attempt_log import LogPiece, LogTail
-from worker.record import Offer, Record
+from turnstile.common.database import REFUSED_BY_DATABASE
+from turnstile.common.domain.errors import Unavailable
+from turnstile.worker.attempt_log import LogPiece, LogTail
+from turnstile.worker.record import Offer, Record
 
 logger = logging.getLogger(__name__)
 

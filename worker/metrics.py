@@ -5,9 +5,9 @@
 
 from typing import Final
 
-from common.domain.errors import Code
-from common.telemetry.instruments import Meter
-from common.undelivered import KINDS
+from turnstile.common.domain.errors import Code
+from turnstile.common.telemetry.instruments import Meter
+from turnstile.common.undelivered import KINDS
 
 METER: Final = Meter()
 

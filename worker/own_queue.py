@@ -13,8 +13,8 @@ from collections.abc import Callable
 from aio_pika.abc import AbstractChannel
 from aio_pika.exceptions import ChannelNotFoundEntity
 
-from common.broker.topology import QueueType, declare_own_queue, declare_workers, worker_queues
-from common.domain.identifiers import WorkerId
+from turnstile.common.broker.topology import QueueType, declare_own_queue, declare_workers, worker_queues
+from turnstile.common.domain.identifiers import WorkerId
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from typing import Any, Final, get_args, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
 from pydantic_core import ErrorDetails
 
-from common.domain.errors import TurnstileError
-from worker.context import Context
+from turnstile.common.domain.errors import TurnstileError
+from turnstile.worker.context import Context
 
 _PROBLEMS_MAX: Final = 10
 

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from common.broker.delivery import Delivery
+from turnstile.common.broker.delivery import Delivery
 
 
 class TakenOffer:

@@ -13,13 +13,13 @@ from typing import Final, Literal
 import asyncpg
 from pydantic_core import from_json
 
-from common.action_definition import ActionDefinition, action_columns
-from common.database import REFUSED_BY_DATABASE, Database
-from common.domain.identifiers import Attempt, ExecutionId, WorkerId
-from common.domain.retries import RetryPolicy
-from common.domain.states import Status
-from common.requests import json_text
-from worker.attempt_log import LogPiece
+from turnstile.common.action_definition import ActionDefinition, action_columns
+from turnstile.common.database import REFUSED_BY_DATABASE, Database
+from turnstile.common.domain.identifiers import Attempt, ExecutionId, WorkerId
+from turnstile.common.domain.retries import RetryPolicy
+from turnstile.common.domain.states import Status
+from turnstile.common.requests import json_text
+from turnstile.worker.attempt_log import LogPiece
 
 RunnerKind = Literal["python", "command", "http"]
 

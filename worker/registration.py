@@ -14,12 +14,12 @@ from typing import Final
 
 import asyncpg
 
-from common.action_definition import ActionDefinition
-from common.database import Database
-from common.domain.errors import Unavailable
-from common.domain.identifiers import WorkerId
-from worker.record import Record
-from worker.settings import WorkerSettings
+from turnstile.common.action_definition import ActionDefinition
+from turnstile.common.database import Database
+from turnstile.common.domain.errors import Unavailable
+from turnstile.common.domain.identifiers import WorkerId
+from turnstile.worker.record import Record
+from turnstile.worker.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
 

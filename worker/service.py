@@ -9,13 +9,13 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from common.database import Database, DatabaseTimeouts
-from common.lifecycle import done_before
-from worker.actions import RegisteredAction
-from worker.runners import RunLimits
-from worker.runners.assembly import Runners
-from worker.session import Session
-from worker.settings import WorkerSettings
+from turnstile.common.database import Database, DatabaseTimeouts
+from turnstile.common.lifecycle import done_before
+from turnstile.worker.actions import RegisteredAction
+from turnstile.worker.runners import RunLimits
+from turnstile.worker.runners.assembly import Runners
+from turnstile.worker.session import Session
+from turnstile.worker.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
 

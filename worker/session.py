@@ -15,30 +15,30 @@ from uuid import uuid4
 
 from aio_pika.abc import AbstractChannel
 
-from common.action_definition import ActionDefinition
-from common.broker.connection import BrokerTimeouts
-from common.broker.consumer import ConsumerConnection
-from common.broker.publisher import Publisher
-from common.broker.topology import declare_workers, ensure_pool, pool_queue
-from common.database import Database
-from common.domain.identifiers import WorkerId
-from worker.attempt import Attempts
-from worker.cancels import Cancels
-from worker.consumer import PoolConsumer
-from worker.fence import Terms
-from worker.gauges import show
-from worker.lease import Lease
-from worker.lease_thread import LeaseThread
-from worker.leaving import leave_with_process
-from worker.links import Links
-from worker.log_flusher import LogFlusher
-from worker.metrics import LEASES_LOST
-from worker.own_queue import OwnQueue
-from worker.places import Places
-from worker.record import Record
-from worker.registration import Registration
-from worker.runners.assembly import Runners
-from worker.settings import WorkerSettings
+from turnstile.common.action_definition import ActionDefinition
+from turnstile.common.broker.connection import BrokerTimeouts
+from turnstile.common.broker.consumer import ConsumerConnection
+from turnstile.common.broker.publisher import Publisher
+from turnstile.common.broker.topology import declare_workers, ensure_pool, pool_queue
+from turnstile.common.database import Database
+from turnstile.common.domain.identifiers import WorkerId
+from turnstile.worker.attempt import Attempts
+from turnstile.worker.cancels import Cancels
+from turnstile.worker.consumer import PoolConsumer
+from turnstile.worker.fence import Terms
+from turnstile.worker.gauges import show
+from turnstile.worker.lease import Lease
+from turnstile.worker.lease_thread import LeaseThread
+from turnstile.worker.leaving import leave_with_process
+from turnstile.worker.links import Links
+from turnstile.worker.log_flusher import LogFlusher
+from turnstile.worker.metrics import LEASES_LOST
+from turnstile.worker.own_queue import OwnQueue
+from turnstile.worker.places import Places
+from turnstile.worker.record import Record
+from turnstile.worker.registration import Registration
+from turnstile.worker.runners.assembly import Runners
+from turnstile.worker.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
 

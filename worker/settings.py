@@ -5,8 +5,8 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from common.action_definition import Duration, Pool
-from common.settings import CommaSeparated, CommonSettings
+from turnstile.common.action_definition import Duration, Pool
+from turnstile.common.settings import CommaSeparated, CommonSettings
 
 SettingName = Annotated[str, StringConstraints(pattern=r"^TURNSTILE_[A-Z0-9_]+$")]
 

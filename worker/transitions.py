@@ -13,15 +13,15 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from common.broker.delivery import Delivery
-from common.domain.states import Status
-from common.telemetry import tracing
-from worker.attempt_values import log_fields
-from worker.metrics import ENDED, HANDED_BACK, METER, NOT_APPLIED, RUN_SECONDS, WAIT_SECONDS
-from worker.record import Claim, Offer, Verdict
+from turnstile.common.broker.delivery import Delivery
+from turnstile.common.domain.states import Status
+from turnstile.common.telemetry import tracing
+from turnstile.worker.attempt_values import log_fields
+from turnstile.worker.metrics import ENDED, HANDED_BACK, METER, NOT_APPLIED, RUN_SECONDS, WAIT_SECONDS
+from turnstile.worker.record import Claim, Offer, Verdict
 
 if TYPE_CHECKING:
-    from common.telemetry.spans import Spans
+    from turnstile.common.telemetry.spans import Spans
 
 logger = logging.getLogger(__name__)
 

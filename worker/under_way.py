@@ -7,7 +7,7 @@ broken off, a run is stopped and seen to its end. Next: `worker.attempt` keeps o
 import asyncio
 from enum import Enum
 
-from worker.runners import StopRequest
+from turnstile.worker.runners import StopRequest
 
 
 class Step(Enum):

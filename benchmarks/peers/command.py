@@ -22,7 +22,7 @@ from benchmarks.peers.session import Counts, run_variant
 from benchmarks.peers.tables import Comparison, Entry, markdown, print_all
 from benchmarks.peers.variants import Contestant
 from benchmarks.waiting import DidNotHappen
-from localservers import LocalServersError
+from turnstile.localservers import LocalServersError
 
 _JOBS: Final = 2000
 _HANDED_OVER: Final = 100

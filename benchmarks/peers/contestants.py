@@ -64,10 +64,10 @@ TURNSTILE: Final = Contestant(
         Variant(
             name="2 workers",
             programs=(
-                Program(name="executor", arguments=("executor.cli", "serve")),
+                Program(name="executor", arguments=("turnstile.executor.cli", "serve")),
                 Program(
                     name="worker",
-                    arguments=("worker.cli", "serve", "--actions", _module("turnstile")),
+                    arguments=("turnstile.worker.cli", "serve", "--actions", _module("turnstile")),
                     count=2,
                 ),
             ),

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from stress.marks import RECORD, START, STOP
+from turnstile.stress.marks import RECORD, START, STOP
 
 Marks = NDArray[np.void]
 """What `job` writes, by time."""

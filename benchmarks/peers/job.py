@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.waiting import until
-from stress.marks import START, STOP, MarkWriter
+from turnstile.stress.marks import START, STOP, MarkWriter
 
 AMQP_URL: Final = "BENCH_AMQP_URL"
 DATABASE_URL: Final = "BENCH_DATABASE_URL"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.peers.job import AMQP_URL, DATABASE_URL, REDIS_PREFIX, REDIS_URL
 from benchmarks.peers.redis_server import RedisServer
-from localservers import LocalServers, LocalServersError
+from turnstile.localservers import LocalServers, LocalServersError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

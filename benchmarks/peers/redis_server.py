@@ -11,10 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
-from localservers.errors import MissingBinaries
-from localservers.packages import install, install_command, may_install
-from localservers.ports import LOOPBACK, free_port
-from localservers.processes import (
+from turnstile.localservers.errors import MissingBinaries
+from turnstile.localservers.packages import install, install_command, may_install
+from turnstile.localservers.ports import LOOPBACK, free_port
+from turnstile.localservers.processes import (
     ServerProcess,
     run_once,
     server_folder,

@@ -22,8 +22,8 @@ from benchmarks.peers.loads import Group
 from benchmarks.peers.place import Place
 from benchmarks.peers.variants import Contestant, Variant
 from benchmarks.waiting import DidNotHappen, until
-from localservers.ports import free_port
-from localservers.processes import ServerProcess
+from turnstile.localservers.ports import free_port
+from turnstile.localservers.processes import ServerProcess
 
 _STOP_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.05

@@ -30,8 +30,8 @@ from pamqp.commands import Basic
 from pamqp.commands import Channel as ChannelMethod
 from pamqp.header import ContentHeader
 
-from common.broker.delivery import Delivery, Outgoing, Publication
-from common.broker.frames import pack_acks, pack_nacks, pack_publishes
+from turnstile.common.broker.delivery import Delivery, Outgoing, Publication
+from turnstile.common.broker.frames import pack_acks, pack_nacks, pack_publishes
 
 DeliverySink = Callable[[Delivery], None]
 BodyFilter = Callable[[int], bool]

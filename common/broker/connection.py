@@ -28,8 +28,8 @@ from aiormq.connection import TCPTransportFactory, TLSTransportFactory, Transpor
 from aiormq.exceptions import ChannelAccessRefused, ChannelLockedResource, ChannelPreconditionFailed
 from yarl import URL
 
-from common.amqp_url import amqp_urls
-from common.broker.bulk_channel import (
+from turnstile.common.amqp_url import amqp_urls
+from turnstile.common.broker.bulk_channel import (
     BodyFilter,
     BulkChannel,
     ChannelLost,
@@ -37,8 +37,8 @@ from common.broker.bulk_channel import (
     is_blocked,
     open_bulk_channel,
 )
-from common.broker.decoding import read_leniently
-from common.tls import explained
+from turnstile.common.broker.decoding import read_leniently
+from turnstile.common.tls import explained
 
 logger = logging.getLogger(__name__)
 

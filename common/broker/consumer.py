@@ -14,9 +14,15 @@ from typing import NoReturn
 from aio_pika.abc import AbstractChannel
 from pamqp.common import FieldTable
 
-from common.broker.connection import BrokerConnection, BrokerTimeouts, BrokerUnavailable, Declare, Link
-from common.broker.outstanding import ByteBounds
-from common.broker.subscription import Subscription
+from turnstile.common.broker.connection import (
+    BrokerConnection,
+    BrokerTimeouts,
+    BrokerUnavailable,
+    Declare,
+    Link,
+)
+from turnstile.common.broker.outstanding import ByteBounds
+from turnstile.common.broker.subscription import Subscription
 
 
 class ConsumerConnection:

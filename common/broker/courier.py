@@ -19,9 +19,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
-from common.broker.connection import BrokerUnavailable, NotSent
-from common.broker.delivery import Outgoing, Publication
-from common.broker.publisher import Publisher
+from turnstile.common.broker.connection import BrokerUnavailable, NotSent
+from turnstile.common.broker.delivery import Outgoing, Publication
+from turnstile.common.broker.publisher import Publisher
 
 _TRIES_MAX: Final = 3
 _PAUSES_SECONDS: Final = (0.2, 1.0)

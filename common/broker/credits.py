@@ -16,8 +16,8 @@ from collections import Counter
 
 from pamqp.common import FieldTable
 
-from common.broker.bulk_channel import BulkChannel
-from common.broker.connection import BrokerTimeouts, answered
+from turnstile.common.broker.bulk_channel import BulkChannel
+from turnstile.common.broker.connection import BrokerTimeouts, answered
 
 _CONSUMERS_MAX = 16
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pamqp.commands import Basic
     from pamqp.header import ContentHeader
 
-    from common.broker.bulk_channel import BulkChannel
+    from turnstile.common.broker.bulk_channel import BulkChannel
 
 HeaderValue = str | int | bool | tuple[str, ...] | None
 """What our own headers hold: AMQP tables allow more, our messages need no more."""

@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from pamqp import encode
 
-from common.broker.delivery import HeaderValue, Outgoing
+from turnstile.common.broker.delivery import HeaderValue, Outgoing
 
 _METHOD, _HEADER, _BODY = 1, 2, 3
 _FRAME_END = b"\xce"

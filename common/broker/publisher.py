@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from common.broker.bulk_channel import BulkChannel, ChannelLost
-from common.broker.connection import (
+from turnstile.common.broker.bulk_channel import BulkChannel, ChannelLost
+from turnstile.common.broker.connection import (
     BrokerConnection,
     BrokerTimeouts,
     BrokerUnavailable,
@@ -25,7 +25,7 @@ from common.broker.connection import (
     NotSent,
     answered,
 )
-from common.broker.delivery import Outgoing, Publication
+from turnstile.common.broker.delivery import Outgoing, Publication
 
 _CHUNK_MESSAGES_MAX = 500
 _CHUNK_BYTES_MAX = 1 << 20

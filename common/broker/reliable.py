@@ -14,10 +14,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from common.broker.connection import BrokerUnavailable, NotConfirmed, NotSent
-from common.broker.courier import Courier
-from common.broker.delivery import Outgoing, Publication
-from common.broker.publisher import Publisher
+from turnstile.common.broker.connection import BrokerUnavailable, NotConfirmed, NotSent
+from turnstile.common.broker.courier import Courier
+from turnstile.common.broker.delivery import Outgoing, Publication
+from turnstile.common.broker.publisher import Publisher
 
 _PAUSE_SECONDS: Final = 0.2
 _TRIES_MAX: Final = 3

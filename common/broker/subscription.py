@@ -22,11 +22,11 @@ from itertools import islice
 
 from pamqp.common import FieldTable
 
-from common.broker.bulk_channel import BulkChannel
-from common.broker.connection import BrokerTimeouts, BrokerUnavailable, Declare, Link, answered
-from common.broker.credits import Credits
-from common.broker.delivery import Delivery
-from common.broker.outstanding import ByteBounds, Holding, Outstanding
+from turnstile.common.broker.bulk_channel import BulkChannel
+from turnstile.common.broker.connection import BrokerTimeouts, BrokerUnavailable, Declare, Link, answered
+from turnstile.common.broker.credits import Credits
+from turnstile.common.broker.delivery import Delivery
+from turnstile.common.broker.outstanding import ByteBounds, Holding, Outstanding
 
 logger = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from aio_pika.abc import AbstractChannel, AbstractExchange, AbstractQueue
 from aiormq.exceptions import ChannelAccessRefused, ChannelNotFoundEntity
 from pamqp.common import FieldTable
 
-from common.broker.connection import BrokerUnavailable
+from turnstile.common.broker.connection import BrokerUnavailable
 
 QueueType = Literal["quorum", "classic"]
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import assert_never
 
-from common.domain.states import Status
+from turnstile.common.domain.states import Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,14 +12,14 @@ UNIQUE constraint here, by name.
 
 from sqlmodel import SQLModel
 
-from common.tables.dead_letter import DeadLetter
-from common.tables.definition import Action, ActionChange, ActionQueue
-from common.tables.live import Delayed, EarlyCancel, Expiring, Slot, UntoldEnd, UntoldStop, Waiting
-from common.tables.log import AttemptLogPiece
-from common.tables.record import AttemptRecord, Execution
-from common.tables.retention import DeletedQueueTotal, PrunedCount
-from common.tables.webhook import WebhookDelivery
-from common.tables.worker import Worker
+from turnstile.common.tables.dead_letter import DeadLetter
+from turnstile.common.tables.definition import Action, ActionChange, ActionQueue
+from turnstile.common.tables.live import Delayed, EarlyCancel, Expiring, Slot, UntoldEnd, UntoldStop, Waiting
+from turnstile.common.tables.log import AttemptLogPiece
+from turnstile.common.tables.record import AttemptRecord, Execution
+from turnstile.common.tables.retention import DeletedQueueTotal, PrunedCount
+from turnstile.common.tables.webhook import WebhookDelivery
+from turnstile.common.tables.worker import Worker
 
 metadata = SQLModel.metadata
 

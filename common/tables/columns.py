@@ -6,7 +6,7 @@ from sqlalchemy import BigInteger, Column, DateTime, Identity, text
 from sqlalchemy.dialects.postgresql import ENUM, JSONB
 from sqlmodel import Field, SQLModel
 
-from common.domain.states import Status
+from turnstile.common.domain.states import Status
 
 SQLModel.metadata.naming_convention = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",

@@ -15,7 +15,7 @@ from sqlalchemy import (
 )
 from sqlmodel import Field, SQLModel
 
-from common.tables.columns import identity, instant, json_column
+from turnstile.common.tables.columns import identity, instant, json_column
 
 
 class DeadLetter(SQLModel, table=True):

@@ -21,7 +21,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlmodel import Field, SQLModel
 
-from common.tables.columns import identity, instant, json_column
+from turnstile.common.tables.columns import identity, instant, json_column
 
 
 class Action(SQLModel, table=True):

@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy import BigInteger, CheckConstraint, Column, Index, Integer, LargeBinary, Text, Uuid
 from sqlmodel import Field, SQLModel
 
-from common.tables.columns import identity, instant
+from turnstile.common.tables.columns import identity, instant
 
 # These tables turn over completely all the time: vacuum by count of dead rows, not by share.
 _BRISK_VACUUM = {

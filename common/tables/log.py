@@ -5,7 +5,7 @@ from datetime import datetime
 from sqlalchemy import BigInteger, Column, Integer, Text
 from sqlmodel import Field, SQLModel
 
-from common.tables.columns import instant
+from turnstile.common.tables.columns import instant
 
 _EARLY_VACUUM = {"autovacuum_vacuum_scale_factor": "0.02", "autovacuum_vacuum_insert_scale_factor": "0.05"}
 

@@ -10,8 +10,8 @@ from uuid import UUID
 from sqlalchemy import BigInteger, CheckConstraint, Column, Index, Integer, Text, Uuid, text
 from sqlmodel import Field, SQLModel
 
-from common.domain.states import Status
-from common.tables.columns import STATUS_TYPE, identity, instant, json_column
+from turnstile.common.domain.states import Status
+from turnstile.common.tables.columns import STATUS_TYPE, identity, instant, json_column
 
 
 class Execution(SQLModel, table=True):

@@ -5,7 +5,7 @@ from datetime import datetime
 from sqlalchemy import BigInteger, CheckConstraint, Column
 from sqlmodel import Field, SQLModel
 
-from common.tables.columns import instant
+from turnstile.common.tables.columns import instant
 
 
 class PrunedCount(SQLModel, table=True):

@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy import BigInteger, CheckConstraint, Column, Index, Integer, Text, Uuid, text
 from sqlmodel import Field, SQLModel
 
-from common.tables.columns import instant
+from turnstile.common.tables.columns import instant
 
 
 class WebhookDelivery(SQLModel, table=True):

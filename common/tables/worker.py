@@ -6,7 +6,7 @@ from sqlalchemy import CheckConstraint, Column, Index, Integer, Text, text
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlmodel import Field, SQLModel
 
-from common.tables.columns import instant
+from turnstile.common.tables.columns import instant
 
 
 class Worker(SQLModel, table=True):

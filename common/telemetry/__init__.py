@@ -5,6 +5,6 @@ the event loop. `tracing` is off, and imports nothing, until `spans` is switched
 figures there are: `executor.metrics`, `worker.metrics`.
 """
 
-from common.telemetry.logs import configure_logging
+from turnstile.common.telemetry.logs import configure_logging
 
 __all__ = ["configure_logging"]

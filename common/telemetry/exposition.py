@@ -14,7 +14,14 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from common.telemetry.instruments import BUCKETS_SECONDS, Counter, Gauge, Histogram, Instrument, Meter
+from turnstile.common.telemetry.instruments import (
+    BUCKETS_SECONDS,
+    Counter,
+    Gauge,
+    Histogram,
+    Instrument,
+    Meter,
+)
 
 _BOUNDS: Final = [*(str(bound) for bound in BUCKETS_SECONDS), "+Inf"]
 

@@ -12,8 +12,8 @@ import sys
 from datetime import UTC, datetime
 from typing import Final, Literal
 
-from common.passwords import without_passwords
-from common.terminal_text import escaped
+from turnstile.common.passwords import without_passwords
+from turnstile.common.terminal_text import escaped
 
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {
     "message",

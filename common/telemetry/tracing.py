@@ -9,7 +9,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from common.telemetry.spans import Spans
+    from turnstile.common.telemetry.spans import Spans
 
 _STANDARD: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
@@ -35,9 +35,9 @@ def configure_tracing(*, service: str, endpoint: str | None) -> None:
     if not _is_wanted(endpoint):
         return
     try:
-        from common.telemetry.spans import exporting_spans  # noqa: PLC0415  (only where traces are wanted)
+        from turnstile.common.telemetry.spans import exporting_spans  # noqa: PLC0415  (only where traces are wanted)
     except ImportError as error:
-        from common.command_line import EXIT_USAGE, CommandFailed  # noqa: PLC0415  (asked for on no hot path)
+        from turnstile.common.command_line import EXIT_USAGE, CommandFailed  # noqa: PLC0415  (asked for on no hot path)
 
         named = "TURNSTILE_OTLP_ENDPOINT" if endpoint else next(n for n in _STANDARD if os.environ.get(n))
         raise CommandFailed(

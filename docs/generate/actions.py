@@ -1,7 +1,7 @@
 """Every field of an action's definition."""
 
-from common.action_definition import ActionDefinition, RetryDefinition
 from generate.tables import fields_table
+from turnstile.common.action_definition import ActionDefinition, RetryDefinition
 
 _HEAD = """# Fields of an action
 

@@ -6,16 +6,16 @@ from typing import Any
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from executor.cli import app as executor_app
-from stress.cli import app as stress_app
-from worker.cli import app as worker_app
+from turnstile.executor.cli import app as executor_app
+from turnstile.stress.cli import app as stress_app
+from turnstile.worker.cli import app as worker_app
 
 _HEAD = """# Commands
 
-`executor`, `worker` and `stress`, each with `--help`. Exit codes: 0 done, 1 something was refused or failed,
-2 wrong usage or setting, 3 a server cannot be reached, 4 waited too long.
+`executor`, `worker` and `turnstile stress`, each with `--help`. Exit codes: 0 done, 1 something was refused
+or failed, 2 wrong usage or setting, 3 a server cannot be reached, 4 waited too long.
 """
-_APPS = {"executor": executor_app, "worker": worker_app, "stress": stress_app}
+_APPS = {"executor": executor_app, "worker": worker_app, "turnstile stress": stress_app}
 
 
 def page() -> str:

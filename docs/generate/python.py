@@ -2,33 +2,33 @@
 
 _PAGE = """# Python
 
-## For actions: `worker`
+## For actions: `turnstile`
 
 ```{eval-rst}
-.. automodule:: worker
+.. automodule:: turnstile
    :no-members:
 
-.. autofunction:: worker.action
-.. autofunction:: worker.command_action
-.. autofunction:: worker.http_action
-.. autoclass:: worker.Context
-.. autoexception:: worker.PermanentError
-.. autoexception:: worker.TemporaryError
+.. autofunction:: turnstile.action
+.. autofunction:: turnstile.command_action
+.. autofunction:: turnstile.http_action
+.. autoclass:: turnstile.Context
+.. autoexception:: turnstile.PermanentError
+.. autoexception:: turnstile.TemporaryError
 ```
 
-## For submitting: `client`
+## For submitting: `turnstile.client`
 
 ```{eval-rst}
-.. automodule:: client
+.. automodule:: turnstile.client
    :no-members:
 
-.. autoclass:: client.AsyncClient
-.. autoclass:: client.Client
-.. autoclass:: client.Submitted
-.. autoclass:: client.Completion
-.. autoexception:: client.Rejected
-.. autoexception:: client.ExecutionFailed
-.. autoexception:: client.Unavailable
+.. autoclass:: turnstile.client.AsyncClient
+.. autoclass:: turnstile.client.Client
+.. autoclass:: turnstile.client.Submitted
+.. autoclass:: turnstile.client.Completion
+.. autoexception:: turnstile.client.Rejected
+.. autoexception:: turnstile.client.ExecutionFailed
+.. autoexception:: turnstile.client.Unavailable
 ```
 """
 

@@ -5,9 +5,9 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
-from executor.service import ExecutorService
-from executor.settings import ExecutorSettings
 from generate.tables import table
+from turnstile.executor.service import ExecutorService
+from turnstile.executor.settings import ExecutorSettings
 
 _HEAD = """# HTTP
 

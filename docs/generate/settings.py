@@ -1,9 +1,9 @@
 """Every environment variable of the two services."""
 
-from common.settings import CommonSettings
-from executor.settings import ExecutorSettings
 from generate.tables import default_of, table
-from worker.settings import WorkerSettings
+from turnstile.common.settings import CommonSettings
+from turnstile.executor.settings import ExecutorSettings
+from turnstile.worker.settings import WorkerSettings
 
 _HEAD = """# Settings
 

@@ -1,8 +1,8 @@
 """States and transitions, from the one table that everything else is made from."""
 
-from common.domain.errors import Code
-from common.domain.states import TRANSITIONS, Status, is_terminal
 from generate.tables import table
+from turnstile.common.domain.errors import Code
+from turnstile.common.domain.states import TRANSITIONS, Status, is_terminal
 
 _HEAD = "# States and codes\n\n## States\n"
 

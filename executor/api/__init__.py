@@ -5,7 +5,7 @@ document that names the field and the remedy. `app` puts it together; `execution
 and `health` are the routes; `problems` says every way to be refused.
 """
 
-from executor.api.app import create_app
-from executor.api.services import ApiServices
+from turnstile.executor.api.app import create_app
+from turnstile.executor.api.services import ApiServices
 
 __all__ = ["ApiServices", "create_app"]

@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from common.domain.errors import Code
-from executor.api.problems import Problem, answer, problem
-from executor.api.roles import READING, role_of
-from executor.bearers import Bearer, Bearers, Role
-from executor.metrics import REFUSED
+from turnstile.common.domain.errors import Code
+from turnstile.executor.api.problems import Problem, answer, problem
+from turnstile.executor.api.roles import READING, role_of
+from turnstile.executor.bearers import Bearer, Bearers, Role
+from turnstile.executor.metrics import REFUSED
 
 _SHOW_A_TOKEN: Final = "header Authorization: send 'Bearer <token>' with a token of this service"
 

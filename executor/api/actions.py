@@ -6,10 +6,10 @@ from typing import Annotated, Any, Final, Literal
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from common.domain.errors import Code
-from executor.api.bodies import read_value
-from executor.api.changes import add_changes_route
-from executor.api.definitions import (
+from turnstile.common.domain.errors import Code
+from turnstile.executor.api.bodies import read_value
+from turnstile.executor.api.changes import add_changes_route
+from turnstile.executor.api.definitions import (
     DELETED_WITH_MAX,
     AskingNow,
     Definitions,
@@ -17,14 +17,14 @@ from executor.api.definitions import (
     RefPath,
     unknown_action,
 )
-from executor.api.executions import FilterText
-from executor.api.paging import Page, Paging, cursor_of, places_of, ticket_of
-from executor.api.preconditions import ETAG_HEADER, IfNoneMatch, etag_of, is_unchanged
-from executor.api.problems import answer, documented, problem
-from executor.api.requested import requested_body
-from executor.api.services import ApiServices
-from executor.decisions import Deletion
-from executor.reading import ActionShape, LineShape, LineStart, QueueStats, Reader
+from turnstile.executor.api.executions import FilterText
+from turnstile.executor.api.paging import Page, Paging, cursor_of, places_of, ticket_of
+from turnstile.executor.api.preconditions import ETAG_HEADER, IfNoneMatch, etag_of, is_unchanged
+from turnstile.executor.api.problems import answer, documented, problem
+from turnstile.executor.api.requested import requested_body
+from turnstile.executor.api.services import ApiServices
+from turnstile.executor.decisions import Deletion
+from turnstile.executor.reading import ActionShape, LineShape, LineStart, QueueStats, Reader
 
 _CURSOR = "actions"
 _LINE_CURSOR = "line"

@@ -4,31 +4,31 @@ from importlib.metadata import PackageNotFoundError, version
 
 from fastapi import FastAPI
 
-from common.action_definition import ActionDefinition
-from common.messages import ExecutionRequested
-from executor.api import problems
-from executor.api.access import Gate
-from executor.api.actions import action_routes
-from executor.api.audit import audit_routes
-from executor.api.bulk_shapes import BulkCancelBody, BulkRetryBody
-from executor.api.dead_letters import DeadLetterReplay, DeadLetterSelection, dead_letter_routes
-from executor.api.events import event_routes
-from executor.api.executions import CancelBody, execution_routes
-from executor.api.health import health_routes
-from executor.api.logs import log_routes
-from executor.api.metrics import metrics_routes
-from executor.api.problems import Problem
-from executor.api.queues import queue_routes
-from executor.api.requested import describe
-from executor.api.retrying import RetryBody
-from executor.api.services import ApiServices
-from executor.api.webhooks import WebhookSelection, webhook_routes
-from executor.api.workers import worker_routes
-from executor.dashboard import Live, page_routes
-from executor.reading import Reader
-from executor.reading.audit import AuditBounds, Auditor
-from executor.reading.logs import LogReader
-from executor.reading.turns import ReadingTurns
+from turnstile.common.action_definition import ActionDefinition
+from turnstile.common.messages import ExecutionRequested
+from turnstile.executor.api import problems
+from turnstile.executor.api.access import Gate
+from turnstile.executor.api.actions import action_routes
+from turnstile.executor.api.audit import audit_routes
+from turnstile.executor.api.bulk_shapes import BulkCancelBody, BulkRetryBody
+from turnstile.executor.api.dead_letters import DeadLetterReplay, DeadLetterSelection, dead_letter_routes
+from turnstile.executor.api.events import event_routes
+from turnstile.executor.api.executions import CancelBody, execution_routes
+from turnstile.executor.api.health import health_routes
+from turnstile.executor.api.logs import log_routes
+from turnstile.executor.api.metrics import metrics_routes
+from turnstile.executor.api.problems import Problem
+from turnstile.executor.api.queues import queue_routes
+from turnstile.executor.api.requested import describe
+from turnstile.executor.api.retrying import RetryBody
+from turnstile.executor.api.services import ApiServices
+from turnstile.executor.api.webhooks import WebhookSelection, webhook_routes
+from turnstile.executor.api.workers import worker_routes
+from turnstile.executor.dashboard import Live, page_routes
+from turnstile.executor.reading import Reader
+from turnstile.executor.reading.audit import AuditBounds, Auditor
+from turnstile.executor.reading.logs import LogReader
+from turnstile.executor.reading.turns import ReadingTurns
 
 PREFIX = "/api/v1"
 

@@ -5,9 +5,9 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from common.domain.errors import Code
-from executor.api.problems import documented
-from executor.reading.audit import EXAMPLES_MAX, Auditor, AuditShape
+from turnstile.common.domain.errors import Code
+from turnstile.executor.api.problems import documented
+from turnstile.executor.reading.audit import EXAMPLES_MAX, Auditor, AuditShape
 
 
 class AuditAsked(BaseModel):

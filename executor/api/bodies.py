@@ -6,8 +6,8 @@ from typing import Any, Final
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
-from common.domain.errors import Code, Refusal
-from common.requests import read_json
+from turnstile.common.domain.errors import Code, Refusal
+from turnstile.common.requests import read_json
 
 LIST_BYTES_MAX: Final = 8 * 1024 * 1024
 """Largest body that is a list."""

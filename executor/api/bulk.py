@@ -10,18 +10,24 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Header, Request
 
-from common.domain.errors import Code, Refusal
-from common.domain.states import TERMINAL, Status, is_terminal
-from common.requests import json_text, read_model, read_traceparent
-from executor.api.bodies import read_value
-from executor.api.bulk_shapes import BulkCancelBody, BulkFilter, BulkItem, BulkOutcome, BulkRetryBody
-from executor.api.header_text import InUtf8
-from executor.api.paging import cursor_of, ticket_of, tickets_of
-from executor.api.problems import documented, problem
-from executor.api.requested import requested_body
-from executor.api.services import ApiServices, answer_deadline
-from executor.decisions import Accepted, Move, Rejected, Retried
-from executor.reading import ExecutionFilter, Match, Matches, Reader
+from turnstile.common.domain.errors import Code, Refusal
+from turnstile.common.domain.states import TERMINAL, Status, is_terminal
+from turnstile.common.requests import json_text, read_model, read_traceparent
+from turnstile.executor.api.bodies import read_value
+from turnstile.executor.api.bulk_shapes import (
+    BulkCancelBody,
+    BulkFilter,
+    BulkItem,
+    BulkOutcome,
+    BulkRetryBody,
+)
+from turnstile.executor.api.header_text import InUtf8
+from turnstile.executor.api.paging import cursor_of, ticket_of, tickets_of
+from turnstile.executor.api.problems import documented, problem
+from turnstile.executor.api.requested import requested_body
+from turnstile.executor.api.services import ApiServices, answer_deadline
+from turnstile.executor.decisions import Accepted, Move, Rejected, Retried
+from turnstile.executor.reading import ExecutionFilter, Match, Matches, Reader
 
 _RETRIED_AT_ONCE: Final = 100
 _CANCEL_CURSOR: Final = "bulk-cancel"

@@ -4,9 +4,9 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from common.domain.states import Status
-from common.instant import Instant
-from executor.api.problems import Problem
+from turnstile.common.domain.states import Status
+from turnstile.common.instant import Instant
+from turnstile.executor.api.problems import Problem
 
 BULK_MAX: Final = 1000
 """Most executions in one call."""

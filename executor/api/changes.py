@@ -4,11 +4,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from common.domain.errors import Code
-from executor.api.definitions import PossibleRef, unknown_action
-from executor.api.paging import Page, Paging, cursor_of, ticket_of
-from executor.api.problems import documented
-from executor.reading import ActionChangeShape, Reader
+from turnstile.common.domain.errors import Code
+from turnstile.executor.api.definitions import PossibleRef, unknown_action
+from turnstile.executor.api.paging import Page, Paging, cursor_of, ticket_of
+from turnstile.executor.api.problems import documented
+from turnstile.executor.reading import ActionChangeShape, Reader
 
 _CURSOR = "changes"
 

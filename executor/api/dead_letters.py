@@ -16,13 +16,13 @@ from pydantic import (
     model_validator,
 )
 
-from common.domain.errors import Code, Refusal
-from common.requests import read_model
-from executor.api.bodies import LIST_BYTES_MAX, read_value
-from executor.api.paging import Page, Paging, cursor_of, foreign_cursor, places_of
-from executor.api.problems import documented
-from executor.api.requested import requested_body
-from executor.dead_letters import DeadLetters, Dealt, Place, Selection, StoredLetter
+from turnstile.common.domain.errors import Code, Refusal
+from turnstile.common.requests import read_model
+from turnstile.executor.api.bodies import LIST_BYTES_MAX, read_value
+from turnstile.executor.api.paging import Page, Paging, cursor_of, foreign_cursor, places_of
+from turnstile.executor.api.problems import documented
+from turnstile.executor.api.requested import requested_body
+from turnstile.executor.dead_letters import DeadLetters, Dealt, Place, Selection, StoredLetter
 
 LETTERS_MAX: Final = 10_000
 """Most letters of one replay or purge."""

@@ -13,14 +13,14 @@ from typing import Annotated, Any, Final
 
 from fastapi import Depends, Path, Request
 
-from common.action_definition import ActionDefinition, check_ref
-from common.database import REFUSED_BY_DATABASE
-from common.domain.errors import Code, Refusal
-from common.requests import read_model
-from executor.api.preconditions import IfMatch, check_match, check_none_match
-from executor.api.services import ApiServices, answer_deadline
-from executor.decisions import Deletion
-from executor.reading import ActionShape, Reader
+from turnstile.common.action_definition import ActionDefinition, check_ref
+from turnstile.common.database import REFUSED_BY_DATABASE
+from turnstile.common.domain.errors import Code, Refusal
+from turnstile.common.requests import read_model
+from turnstile.executor.api.preconditions import IfMatch, check_match, check_none_match
+from turnstile.executor.api.services import ApiServices, answer_deadline
+from turnstile.executor.decisions import Deletion
+from turnstile.executor.reading import ActionShape, Reader
 
 DELETED_WITH_MAX: Final = 10_000
 """Most waiting executions that end with their action in one call."""

@@ -14,11 +14,11 @@ from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.types import Message, Receive, Scope, Send
 
-from common.domain.errors import Code
-from executor.api.problems import documented
-from executor.dashboard import Live
-from executor.dashboard.events import HEARTBEAT
-from executor.dashboard.live import Stream
+from turnstile.common.domain.errors import Code
+from turnstile.executor.api.problems import documented
+from turnstile.executor.dashboard import Live
+from turnstile.executor.dashboard.events import HEARTBEAT
+from turnstile.executor.dashboard.live import Stream
 
 logger = logging.getLogger(__name__)
 

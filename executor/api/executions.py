@@ -6,19 +6,19 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from common.domain.errors import Code
-from common.domain.identifiers import ExecutionId
-from common.domain.states import Status, is_terminal
-from common.instant import Instant
-from common.requests import read_json, read_model
-from executor.api.bodies import SMALL_BYTES_MAX, read_body
-from executor.api.bulk import add_bulk_routes
-from executor.api.paging import Page, Paging, cursor_of, ticket_of
-from executor.api.problems import Problem, answer, documented, problem
-from executor.api.requested import requested_body
-from executor.api.retrying import add_retry_route
-from executor.api.services import ApiServices, answer_deadline
-from executor.api.submissions import (
+from turnstile.common.domain.errors import Code
+from turnstile.common.domain.identifiers import ExecutionId
+from turnstile.common.domain.states import Status, is_terminal
+from turnstile.common.instant import Instant
+from turnstile.common.requests import read_json, read_model
+from turnstile.executor.api.bodies import SMALL_BYTES_MAX, read_body
+from turnstile.executor.api.bulk import add_bulk_routes
+from turnstile.executor.api.paging import Page, Paging, cursor_of, ticket_of
+from turnstile.executor.api.problems import Problem, answer, documented, problem
+from turnstile.executor.api.requested import requested_body
+from turnstile.executor.api.retrying import add_retry_route
+from turnstile.executor.api.services import ApiServices, answer_deadline
+from turnstile.executor.api.submissions import (
     Acceptance,
     AcceptanceList,
     ExecutionPath,
@@ -26,7 +26,7 @@ from executor.api.submissions import (
     submit,
     unknown_execution,
 )
-from executor.reading import ExecutionFilter, ExecutionRecord, ExecutionShape, Reader
+from turnstile.executor.reading import ExecutionFilter, ExecutionRecord, ExecutionShape, Reader
 
 _CURSOR = "executions"
 FilterText = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=r"^[^\x00]*$")]

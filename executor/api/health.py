@@ -5,9 +5,9 @@ from typing import Any, Literal
 from fastapi import APIRouter
 from pydantic import BaseModel
 
-from common.domain.errors import Code
-from executor.api.problems import PROBLEM_JSON, answer, problem
-from executor.api.services import ApiServices
+from turnstile.common.domain.errors import Code
+from turnstile.executor.api.problems import PROBLEM_JSON, answer, problem
+from turnstile.executor.api.services import ApiServices
 
 
 class Alive(BaseModel):

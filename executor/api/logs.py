@@ -6,12 +6,12 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 
-from common.domain.errors import Code, Refusal
-from common.domain.identifiers import ExecutionId
-from executor.api.paging import cursor_of, foreign_cursor, places_of
-from executor.api.problems import documented
-from executor.api.submissions import ExecutionPath
-from executor.reading.logs import PIECES_MAX, LogPlace, LogReader, LogShape
+from turnstile.common.domain.errors import Code, Refusal
+from turnstile.common.domain.identifiers import ExecutionId
+from turnstile.executor.api.paging import cursor_of, foreign_cursor, places_of
+from turnstile.executor.api.problems import documented
+from turnstile.executor.api.submissions import ExecutionPath
+from turnstile.executor.reading.logs import PIECES_MAX, LogPlace, LogReader, LogShape
 
 _CURSOR: Final = "logs"
 _EXAMPLE: Final[JsonDict] = {

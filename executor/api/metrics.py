@@ -2,10 +2,10 @@
 
 from fastapi import APIRouter, Request, Response
 
-from common.telemetry.exposition import exposed
-from executor.api.services import ApiServices
-from executor.gauges import LineGauges
-from executor.metrics import LINK_UP, METER
+from turnstile.common.telemetry.exposition import exposed
+from turnstile.executor.api.services import ApiServices
+from turnstile.executor.gauges import LineGauges
+from turnstile.executor.metrics import LINK_UP, METER
 
 
 def metrics_routes(services: ApiServices) -> APIRouter:

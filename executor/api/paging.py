@@ -6,7 +6,7 @@ from typing import Annotated, Final, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from common.domain.errors import Code, Refusal
+from turnstile.common.domain.errors import Code, Refusal
 
 PAGE_MAX: Final = 1000
 PAGE_DEFAULT: Final = 50

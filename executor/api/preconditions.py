@@ -9,8 +9,8 @@ from typing import Annotated, Final
 
 from fastapi import Header
 
-from common.domain.errors import Code, Refusal
-from executor.reading import ActionShape
+from turnstile.common.domain.errors import Code, Refusal
+from turnstile.executor.reading import ActionShape
 
 _DIGEST_BYTES: Final = 12
 

@@ -14,8 +14,8 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
-from common.domain.errors import Code, Refusal, Unavailable
-from executor.metrics import REFUSED
+from turnstile.common.domain.errors import Code, Refusal, Unavailable
+from turnstile.executor.metrics import REFUSED
 
 PROBLEM_JSON: Final = "application/problem+json"
 _RETRY_AFTER_SECONDS: Final = 1

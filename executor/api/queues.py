@@ -5,14 +5,14 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from pydantic import AwareDatetime, Field
 
-from common.domain.errors import Code
-from executor.api.executions import FilterText
-from executor.api.paging import Page, Paging, cursor_of, ticket_of
-from executor.api.problems import documented
-from executor.dashboard import Live, QueueOrder
-from executor.dashboard.board import Board
-from executor.dashboard.events import QueueShape, line_shape
-from executor.dashboard.lines import Line
+from turnstile.common.domain.errors import Code
+from turnstile.executor.api.executions import FilterText
+from turnstile.executor.api.paging import Page, Paging, cursor_of, ticket_of
+from turnstile.executor.api.problems import documented
+from turnstile.executor.dashboard import Live, QueueOrder
+from turnstile.executor.dashboard.board import Board
+from turnstile.executor.dashboard.events import QueueShape, line_shape
+from turnstile.executor.dashboard.lines import Line
 
 _CURSOR = "queues"
 

@@ -7,7 +7,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from executor.api.examples import add_examples
+from turnstile.executor.api.examples import add_examples
 
 _EXAMPLES: dict[str, dict[str, Any]] = {
     "ExecutionRequested": {

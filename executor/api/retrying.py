@@ -8,16 +8,16 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from common.domain.errors import Code, Refusal
-from common.domain.identifiers import ExecutionId
-from common.requests import read_json, read_model, read_traceparent
-from executor.api.bodies import SMALL_BYTES_MAX, read_body
-from executor.api.header_text import InUtf8
-from executor.api.problems import answer, documented, problem
-from executor.api.requested import requested_body
-from executor.api.services import ApiServices, answer_deadline
-from executor.api.submissions import Acceptance, ExecutionPath, unknown_execution
-from executor.decisions import Accepted, Rejected
+from turnstile.common.domain.errors import Code, Refusal
+from turnstile.common.domain.identifiers import ExecutionId
+from turnstile.common.requests import read_json, read_model, read_traceparent
+from turnstile.executor.api.bodies import SMALL_BYTES_MAX, read_body
+from turnstile.executor.api.header_text import InUtf8
+from turnstile.executor.api.problems import answer, documented, problem
+from turnstile.executor.api.requested import requested_body
+from turnstile.executor.api.services import ApiServices, answer_deadline
+from turnstile.executor.api.submissions import Acceptance, ExecutionPath, unknown_execution
+from turnstile.executor.decisions import Accepted, Rejected
 
 _KNOWN_KEY = "The key was known: the execution that it names"
 

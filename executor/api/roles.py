@@ -10,7 +10,7 @@ from typing import Final
 
 from starlette.routing import compile_path
 
-from executor.bearers import Role
+from turnstile.executor.bearers import Role
 
 PREFIX: Final = "/api/v1"
 READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})

@@ -6,14 +6,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from common.action_definition import ActionDefinition
-from common.database import Database
-from common.domain.errors import Overloaded, Unavailable
-from common.domain.identifiers import ExecutionId
-from executor.dead_letters import DeadLetters
-from executor.decisions import Admission, Deletion, Move, Retried, Verdict
-from executor.queue_manager import QueueManager
-from executor.settings import ExecutorSettings
+from turnstile.common.action_definition import ActionDefinition
+from turnstile.common.database import Database
+from turnstile.common.domain.errors import Overloaded, Unavailable
+from turnstile.common.domain.identifiers import ExecutionId
+from turnstile.executor.dead_letters import DeadLetters
+from turnstile.executor.decisions import Admission, Deletion, Move, Retried, Verdict
+from turnstile.executor.queue_manager import QueueManager
+from turnstile.executor.settings import ExecutorSettings
 
 _ANSWER_TIMEOUT_SECONDS: Final = 30.0
 _MAYBE: Final = "it may have been done, or in part: look, or repeat it under the same idempotency key"

@@ -13,16 +13,16 @@ from typing import Annotated, Any, Final
 from fastapi import Path, Request
 from pydantic import BaseModel, Field
 
-from common.batcher import in_steps
-from common.domain.errors import Code, Refusal
-from common.domain.states import Status
-from common.requests import read_json, read_request, read_traceparent, request_hash
-from executor.api.bodies import LIST_BYTES_MAX, read_body
-from executor.api.header_text import in_utf8
-from executor.api.problems import Problem, problem
-from executor.api.services import ApiServices, answer_deadline
-from executor.decisions import Accepted, Admission, Rejected, Verdict
-from executor.metrics import REFUSED
+from turnstile.common.batcher import in_steps
+from turnstile.common.domain.errors import Code, Refusal
+from turnstile.common.domain.states import Status
+from turnstile.common.requests import read_json, read_request, read_traceparent, request_hash
+from turnstile.executor.api.bodies import LIST_BYTES_MAX, read_body
+from turnstile.executor.api.header_text import in_utf8
+from turnstile.executor.api.problems import Problem, problem
+from turnstile.executor.api.services import ApiServices, answer_deadline
+from turnstile.executor.decisions import Accepted, Admission, Rejected, Verdict
+from turnstile.executor.metrics import REFUSED
 
 LIST_MAX: Final = 1000
 """Most requests in one list."""

@@ -7,17 +7,17 @@ from uuid import UUID
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from common.database import Database
-from common.domain.errors import Code
-from common.requests import read_model
-from executor.api.bodies import read_value
-from executor.api.paging import Page, Paging, cursor_of, ticket_of
-from executor.api.problems import documented
-from executor.api.requested import requested_body
-from executor.api.services import answer_deadline
-from executor.reading.turns import ReadingTurns
-from executor.webhooks.judgement import State
-from executor.webhooks.record import WebhookRecord
+from turnstile.common.database import Database
+from turnstile.common.domain.errors import Code
+from turnstile.common.requests import read_model
+from turnstile.executor.api.bodies import read_value
+from turnstile.executor.api.paging import Page, Paging, cursor_of, ticket_of
+from turnstile.executor.api.problems import documented
+from turnstile.executor.api.requested import requested_body
+from turnstile.executor.api.services import answer_deadline
+from turnstile.executor.reading.turns import ReadingTurns
+from turnstile.executor.webhooks.judgement import State
+from turnstile.executor.webhooks.record import WebhookRecord
 
 _CURSOR: Final = "webhooks"
 _ID_MAX: Final = 2**63 - 1

@@ -6,12 +6,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query
 from pydantic import Field
 
-from common.domain.errors import Code, Refusal
-from common.instant import check_instant
-from executor.api.paging import Page, Paging, cursor_of, foreign_cursor, places_of
-from executor.api.problems import answer, documented, problem
-from executor.api.services import ApiServices, answer_deadline
-from executor.reading import Reader, WorkerShape, WorkerStart, WorkerState
+from turnstile.common.domain.errors import Code, Refusal
+from turnstile.common.instant import check_instant
+from turnstile.executor.api.paging import Page, Paging, cursor_of, foreign_cursor, places_of
+from turnstile.executor.api.problems import answer, documented, problem
+from turnstile.executor.api.services import ApiServices, answer_deadline
+from turnstile.executor.reading import Reader, WorkerShape, WorkerStart, WorkerState
 
 _CURSOR = "workers"
 WorkerPath = Annotated[

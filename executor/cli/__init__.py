@@ -7,12 +7,12 @@ or failed, 2 wrong usage or setting, 3 a server cannot be reached, 4 waited too 
 
 from typing import ClassVar
 
-from common.command_line import command_line, run_command_line
-from executor.cli.on_demand import CommandsOnDemand, Place
+from turnstile.common.command_line import command_line, run_command_line
+from turnstile.executor.cli.lazy_commands import CommandsOnDemand, Place
 
 
 def _place(module: str, attribute: str, summary: str) -> Place:
-    return Place(module=f"executor.cli.{module}", attribute=attribute, summary=summary)
+    return Place(module=f"turnstile.executor.cli.{module}", attribute=attribute, summary=summary)
 
 
 class _Commands(CommandsOnDemand):

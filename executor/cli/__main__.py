@@ -1,5 +1,5 @@
 """`python -m executor.cli` is the command `executor`."""
 
-from executor.cli import main
+from turnstile.executor.cli import main
 
 main()

@@ -10,16 +10,16 @@ from typing import Annotated, Any, Final
 import typer
 from pydantic import ValidationError
 
-from common.action_definition import ActionDefinition
-from common.command_line import EXIT_FAILED
-from executor.cli.action_delete import Waiting, WaitingOption, delete
-from executor.cli.action_file import read_action_file
-from executor.cli.action_plan import Step, plan
-from executor.cli.action_values import shown
-from executor.cli.arguments import encode
-from executor.cli.connection import Api, ApiRefused, ApiUnreachable, Json, with_api
-from executor.cli.output import JsonOption, print_json, print_line, warn
-from executor.cli.pages import read_pages
+from turnstile.common.action_definition import ActionDefinition
+from turnstile.common.command_line import EXIT_FAILED
+from turnstile.executor.cli.action_delete import Waiting, WaitingOption, delete
+from turnstile.executor.cli.action_file import read_action_file
+from turnstile.executor.cli.action_plan import Step, plan
+from turnstile.executor.cli.action_values import shown
+from turnstile.executor.cli.arguments import encode
+from turnstile.executor.cli.connection import Api, ApiRefused, ApiUnreachable, Json, with_api
+from turnstile.executor.cli.output import JsonOption, print_json, print_line, warn
+from turnstile.executor.cli.pages import read_pages
 
 _ALL: Final = 1_000_000
 _SIGNS: Final = {

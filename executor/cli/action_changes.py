@@ -5,13 +5,21 @@ from typing import Annotated, Final
 
 import typer
 
-from common.command_line import EXIT_FAILED
-from executor.cli.action_values import shown
-from executor.cli.arguments import encode
-from executor.cli.connection import Api, ApiRefused, Json, with_api
-from executor.cli.output import JsonOption, compact, instant, print_json, print_line, print_table, warn
-from executor.cli.pages import read_pages
-from executor.cli.refs import RefArgument, RefsArgument
+from turnstile.common.command_line import EXIT_FAILED
+from turnstile.executor.cli.action_values import shown
+from turnstile.executor.cli.arguments import encode
+from turnstile.executor.cli.connection import Api, ApiRefused, Json, with_api
+from turnstile.executor.cli.output import (
+    JsonOption,
+    compact,
+    instant,
+    print_json,
+    print_line,
+    print_table,
+    warn,
+)
+from turnstile.executor.cli.pages import read_pages
+from turnstile.executor.cli.refs import RefArgument, RefsArgument
 
 _HEADINGS: Final = ("CHANGED", "BY", "CHANGE", "WHAT")
 _LIMIT_MAX: Final = 1_000_000

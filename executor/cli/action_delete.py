@@ -10,11 +10,11 @@ from typing import Annotated
 
 import typer
 
-from common.command_line import EXIT_FAILED
-from executor.cli.arguments import can_be_asked
-from executor.cli.connection import Api, ApiRefused, Json, with_api
-from executor.cli.output import JsonOption, print_json, print_line, warn
-from executor.cli.refs import RefsArgument
+from turnstile.common.command_line import EXIT_FAILED
+from turnstile.executor.cli.arguments import can_be_asked
+from turnstile.executor.cli.connection import Api, ApiRefused, Json, with_api
+from turnstile.executor.cli.output import JsonOption, print_json, print_line, warn
+from turnstile.executor.cli.refs import RefsArgument
 
 
 class Waiting(StrEnum):

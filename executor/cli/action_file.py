@@ -11,9 +11,9 @@ from typing import Any, Final
 import yaml
 from pydantic import ValidationError
 
-from common.action_definition import ActionDefinition
-from common.requests import known_fields
-from executor.cli.arguments import bad_input, piped_in
+from turnstile.common.action_definition import ActionDefinition
+from turnstile.common.requests import known_fields
+from turnstile.executor.cli.arguments import bad_input, piped_in
 
 _EXAMPLE: Final = "- {ref: reports.render, max_concurrent: 3}"
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from common.action_definition import ActionDefinition
+from turnstile.common.action_definition import ActionDefinition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

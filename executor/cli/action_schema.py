@@ -13,8 +13,8 @@ import typer
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from common.action_definition import ActionDefinition, check_ref
-from common.domain.durations import parse_duration
+from turnstile.common.action_definition import ActionDefinition, check_ref
+from turnstile.common.domain.durations import parse_duration
 
 _WHOLE: Final = r"\s*(\d+(\.\d+)?\s*([mM]?[sS]|[mMhHdD])\s*)+|\s*\d+(\.\d+)?\s*"
 _SAID_BY: Final[Mapping[Callable[..., Any], JsonSchemaValue]] = {

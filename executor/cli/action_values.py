@@ -2,8 +2,8 @@
 
 from typing import Any, Final
 
-from common.domain.durations import format_duration
-from executor.cli.output import compact
+from turnstile.common.domain.durations import format_duration
+from turnstile.executor.cli.output import compact
 
 _DURATIONS: Final = ("timeout", "ttl", "keep_for", "delay", "max_delay")
 

@@ -3,17 +3,17 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from common.action_definition import ActionDefinition
-from common.command_line import command_line
-from executor.cli.action_apply import apply_actions
-from executor.cli.action_changes import limit_action, list_changes, pause_actions, resume_actions
-from executor.cli.action_delete import delete_actions
-from executor.cli.action_schema import print_schema
-from executor.cli.action_values import shown
-from executor.cli.connection import Api, Json, with_api
-from executor.cli.output import JsonOption, instant, print_fields, print_json, print_table
-from executor.cli.pages import read_pages
-from executor.cli.refs import RefArgument
+from turnstile.common.action_definition import ActionDefinition
+from turnstile.common.command_line import command_line
+from turnstile.executor.cli.action_apply import apply_actions
+from turnstile.executor.cli.action_changes import limit_action, list_changes, pause_actions, resume_actions
+from turnstile.executor.cli.action_delete import delete_actions
+from turnstile.executor.cli.action_schema import print_schema
+from turnstile.executor.cli.action_values import shown
+from turnstile.executor.cli.connection import Api, Json, with_api
+from turnstile.executor.cli.output import JsonOption, instant, print_fields, print_json, print_table
+from turnstile.executor.cli.pages import read_pages
+from turnstile.executor.cli.refs import RefArgument
 
 app = command_line("Define actions and look at their definitions.")
 

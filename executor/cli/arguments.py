@@ -9,8 +9,8 @@ from typing import IO, Annotated, Any
 import typer
 from pydantic_core import from_json
 
-from common.command_line import EXIT_USAGE, CommandFailed
-from common.domain.durations import parse_duration
+from turnstile.common.command_line import EXIT_USAGE, CommandFailed
+from turnstile.common.domain.durations import parse_duration
 
 
 def bad_input(message: str) -> CommandFailed:

@@ -5,9 +5,9 @@ from typing import Annotated, Final
 
 import typer
 
-from common.command_line import EXIT_FAILED
-from executor.cli.connection import Api, Json, with_api
-from executor.cli.output import JsonOption, instant, print_json, print_line, print_table
+from turnstile.common.command_line import EXIT_FAILED
+from turnstile.executor.cli.connection import Api, Json, with_api
+from turnstile.executor.cli.output import JsonOption, instant, print_json, print_line, print_table
 
 _HEADINGS: Final = ("CHECK", "ROWS", "WRONG", "WHAT MUST HOLD")
 _EXAMPLE_HEADINGS: Final = ("CHECK", "ID", "EXPECTED", "FOUND")

@@ -10,9 +10,9 @@ from typing import IO, Any, Final
 
 from pydantic_core import from_json
 
-from common.domain.errors import Code
-from executor.cli.arguments import encode
-from executor.cli.connection import Api, ApiRefused, ApiUnreachable, Json
+from turnstile.common.domain.errors import Code
+from turnstile.executor.cli.arguments import encode
+from turnstile.executor.cli.connection import Api, ApiRefused, ApiUnreachable, Json
 
 LIST_MAX: Final = 500
 LIST_BYTES_MAX: Final = 4 * 1024 * 1024

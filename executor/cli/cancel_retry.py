@@ -10,13 +10,13 @@ from uuid import uuid4
 
 import typer
 
-from common.command_line import EXIT_FAILED
-from executor.cli.arguments import bad_input, encode, execution_id
-from executor.cli.connection import Api, ApiRefused, Json, with_api
-from executor.cli.output import JsonOption, print_json, print_line, warn
-from executor.cli.refs import RefOption
-from executor.cli.rounds import DryRunOption, RoundsLimitOption, YesOption, for_all
-from executor.cli.selection import (
+from turnstile.common.command_line import EXIT_FAILED
+from turnstile.executor.cli.arguments import bad_input, encode, execution_id
+from turnstile.executor.cli.connection import Api, ApiRefused, Json, with_api
+from turnstile.executor.cli.output import JsonOption, print_json, print_line, warn
+from turnstile.executor.cli.refs import RefOption
+from turnstile.executor.cli.rounds import DryRunOption, RoundsLimitOption, YesOption, for_all
+from turnstile.executor.cli.selection import (
     AfterOption,
     BeforeOption,
     KeyOption,

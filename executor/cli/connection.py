@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 import httpx
 from pydantic import BaseModel, Field, SecretStr
 
-from common.api_token import CA_FILE, TOKEN, TOKEN_FILE
-from common.api_token import api_token as token_in
-from common.command_line import (
+from turnstile.common.api_token import CA_FILE, TOKEN, TOKEN_FILE
+from turnstile.common.api_token import api_token as token_in
+from turnstile.common.command_line import (
     ENVIRONMENT_ONLY,
     EXIT_FAILED,
     EXIT_UNREACHABLE,
@@ -25,7 +25,7 @@ from common.command_line import (
     CommandFailed,
     with_options,
 )
-from common.tls import check_authority, explained
+from turnstile.common.tls import check_authority, explained
 
 Rest = ParamSpec("Rest")
 

@@ -8,10 +8,10 @@ from urllib.parse import quote
 
 import typer
 
-from common.command_line import EXIT_FAILED, command_line
-from executor.cli.arguments import bad_input, encode, piped_in
-from executor.cli.connection import Api, Json, with_api
-from executor.cli.output import (
+from turnstile.common.command_line import EXIT_FAILED, command_line
+from turnstile.executor.cli.arguments import bad_input, encode, piped_in
+from turnstile.executor.cli.connection import Api, Json, with_api
+from turnstile.executor.cli.output import (
     JsonOption,
     compact,
     instant,
@@ -21,7 +21,7 @@ from executor.cli.output import (
     print_table,
     warn,
 )
-from executor.cli.pages import read_pages
+from turnstile.executor.cli.pages import read_pages
 
 app = command_line("Manage dead-lettered messages: list, show, replay and purge them.")
 

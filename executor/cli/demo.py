@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from common.command_line import EXIT_FAILED, EXIT_USAGE, CommandFailed
+from turnstile.common.command_line import EXIT_FAILED, EXIT_USAGE, CommandFailed
 
 _LINE_WIDTH_ELSEWHERE = 120
 
@@ -24,10 +24,10 @@ def demo(
 
     At the end: a report from the history in the database. No process and no folder stays behind.
     """
-    from common.domain.errors import TurnstileError  # noqa: PLC0415
-    from executor.demo import run, system  # noqa: PLC0415
-    from localservers import LocalServersError  # noqa: PLC0415
-    from localservers.signals import until_signal  # noqa: PLC0415
+    from turnstile.common.domain.errors import TurnstileError  # noqa: PLC0415
+    from turnstile.executor.demo import run, system  # noqa: PLC0415
+    from turnstile.localservers import LocalServersError  # noqa: PLC0415
+    from turnstile.localservers.signals import until_signal  # noqa: PLC0415
 
     console = Console(highlight=False)
     if not console.is_terminal:

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
-from common.domain.durations import format_duration
-from executor.cli.connection import Json
-from executor.cli.output import compact, instant
-from executor.cli.waiting_sentence import waiting_sentence
+from turnstile.common.domain.durations import format_duration
+from turnstile.executor.cli.connection import Json
+from turnstile.executor.cli.output import compact, instant
+from turnstile.executor.cli.waiting_sentence import waiting_sentence
 
 LIST_HEADINGS: Final = ("ID", "ACTION", "KEY", "STATUS", "ATTEMPT", "CREATED", "TOOK", "ERROR")
 ATTEMPT_HEADINGS: Final = ("ATTEMPT", "OUTCOME", "WORKER", "STARTED", "TOOK", "ERROR")

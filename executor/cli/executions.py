@@ -4,13 +4,19 @@ from typing import Annotated
 
 import typer
 
-from executor.cli.arguments import ExecutionIdArgument
-from executor.cli.connection import Api, Json, with_api
-from executor.cli.execution_view import ATTEMPT_HEADINGS, LIST_HEADINGS, attempt_row, fields, list_row
-from executor.cli.output import JsonOption, print_fields, print_json, print_line, print_table, warn
-from executor.cli.pages import read_pages
-from executor.cli.refs import RefOption
-from executor.cli.selection import (
+from turnstile.executor.cli.arguments import ExecutionIdArgument
+from turnstile.executor.cli.connection import Api, Json, with_api
+from turnstile.executor.cli.execution_view import (
+    ATTEMPT_HEADINGS,
+    LIST_HEADINGS,
+    attempt_row,
+    fields,
+    list_row,
+)
+from turnstile.executor.cli.output import JsonOption, print_fields, print_json, print_line, print_table, warn
+from turnstile.executor.cli.pages import read_pages
+from turnstile.executor.cli.refs import RefOption
+from turnstile.executor.cli.selection import (
     AfterOption,
     BeforeOption,
     KeyOption,

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
-from executor.cli.connection import Api, ApiUnreachable, Json
+from turnstile.executor.cli.connection import Api, ApiUnreachable, Json
 
 T = TypeVar("T")
 

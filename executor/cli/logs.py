@@ -5,10 +5,10 @@ from typing import Annotated, Final
 
 import typer
 
-from executor.cli.arguments import ExecutionIdArgument
-from executor.cli.connection import Api, Json, with_api
-from executor.cli.following import LogReading
-from executor.cli.output import JsonOption, print_json, print_text, warn
+from turnstile.executor.cli.arguments import ExecutionIdArgument
+from turnstile.executor.cli.connection import Api, Json, with_api
+from turnstile.executor.cli.following import LogReading
+from turnstile.executor.cli.output import JsonOption, print_json, print_text, warn
 
 _LOOK_SECONDS: Final = 0.5
 

@@ -12,10 +12,10 @@ from typing import Annotated, Final
 
 import typer
 
-from common.command_line import EXIT_FAILED, EXIT_UNREACHABLE, CommandFailed, with_options
-from common.settings import CommonSettings, read_settings
-from common.telemetry import configure_logging
-from executor.cli.arguments import duration
+from turnstile.common.command_line import EXIT_FAILED, EXIT_UNREACHABLE, CommandFailed, with_options
+from turnstile.common.settings import CommonSettings, read_settings
+from turnstile.common.telemetry import configure_logging
+from turnstile.executor.cli.arguments import duration
 
 logger = logging.getLogger(__name__)
 
@@ -46,8 +46,8 @@ def migrate(
 
 
 async def _migrate(url: str, *, wait_seconds: float) -> None:
-    from common.database import Database  # noqa: PLC0415
-    from common.database_url import shown_url  # noqa: PLC0415
+    from turnstile.common.database import Database  # noqa: PLC0415
+    from turnstile.common.database_url import shown_url  # noqa: PLC0415
 
     deadline = asyncio.get_running_loop().time() + wait_seconds
     database = Database(url, application_name="turnstile migrate", connections_max=1)
@@ -78,9 +78,9 @@ async def _bring_up_to_date(url: str, *, wait_seconds: float) -> BaseException |
     from alembic.util import CommandError  # noqa: PLC0415
     from sqlalchemy.exc import DBAPIError  # noqa: PLC0415
 
-    from common.database import CONNECTION_TROUBLE  # noqa: PLC0415
-    from migrations import MigrationBlocked  # noqa: PLC0415
-    from migrations import migrate as bring_up_to_date  # noqa: PLC0415
+    from turnstile.common.database import CONNECTION_TROUBLE  # noqa: PLC0415
+    from turnstile.migrations import MigrationBlocked  # noqa: PLC0415
+    from turnstile.migrations import migrate as bring_up_to_date  # noqa: PLC0415
 
     try:
         await bring_up_to_date(url, lock_wait_seconds=wait_seconds)

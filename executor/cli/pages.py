@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from executor.cli.connection import Api, Json
+from turnstile.executor.cli.connection import Api, Json
 
 _PAGE_MAX: Final = 1000
 

@@ -5,10 +5,18 @@ from typing import Annotated
 
 import typer
 
-from common.command_line import command_line
-from executor.cli.connection import Api, Json, with_api
-from executor.cli.output import JsonOption, instant, print_fields, print_json, print_line, print_table, warn
-from executor.cli.refs import RefArgument
+from turnstile.common.command_line import command_line
+from turnstile.executor.cli.connection import Api, Json, with_api
+from turnstile.executor.cli.output import (
+    JsonOption,
+    instant,
+    print_fields,
+    print_json,
+    print_line,
+    print_table,
+    warn,
+)
+from turnstile.executor.cli.refs import RefArgument
 
 app = command_line("Look at queues.")
 

@@ -9,8 +9,8 @@ from typing import Annotated, Final
 
 import typer
 
-from common.action_definition import check_ref
-from common.command_line import CommandFailed, environment_name
+from turnstile.common.action_definition import check_ref
+from turnstile.common.command_line import CommandFailed, environment_name
 
 _COMPLETION_SECONDS: Final = 1.0
 _COMPLETED_MAX: Final = 1000
@@ -35,7 +35,7 @@ def complete_worker(incomplete: str) -> list[str]:
 
 
 def _names(path: str, query: dict[str, str], field: str) -> list[str]:
-    from executor.cli.connection import ApiSettings, connect  # noqa: PLC0415
+    from turnstile.executor.cli.connection import ApiSettings, connect  # noqa: PLC0415
 
     settings = {name: os.environ.get(environment_name(name)) for name in ApiSettings.model_fields}
     try:

@@ -11,10 +11,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from common.command_line import EXIT_FAILED
-from executor.cli.arguments import bad_input, can_be_asked, encode
-from executor.cli.connection import Api, ApiUnreachable, Json
-from executor.cli.output import print_json, print_line, progress, warn
+from turnstile.common.command_line import EXIT_FAILED
+from turnstile.executor.cli.arguments import bad_input, can_be_asked, encode
+from turnstile.executor.cli.connection import Api, ApiUnreachable, Json
+from turnstile.executor.cli.output import print_json, print_line, progress, warn
 
 _ROUND_MAX: Final = 1000
 _NAMED_MAX: Final = 10

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from common.domain.states import Status
-from executor.cli.arguments import bad_input, instant_text
-from executor.cli.refs import complete_worker
+from turnstile.common.domain.states import Status
+from turnstile.executor.cli.arguments import bad_input, instant_text
+from turnstile.executor.cli.refs import complete_worker
 
 StatusOption = Annotated[
     list[Status] | None,

@@ -5,13 +5,13 @@ In: settings. Out: a running service, which is loaded only then; next: `executor
 
 import functools
 
-from common.command_line import EXIT_USAGE, CommandFailed, with_options
-from common.http_server import listen
-from common.lifecycle import run_service
-from common.settings import read_settings
-from common.telemetry import configure_logging
-from common.telemetry.tracing import configure_tracing
-from executor.settings import ExecutorSettings
+from turnstile.common.command_line import EXIT_USAGE, CommandFailed, with_options
+from turnstile.common.http_server import listen
+from turnstile.common.lifecycle import run_service
+from turnstile.common.settings import read_settings
+from turnstile.common.telemetry import configure_logging
+from turnstile.common.telemetry.tracing import configure_tracing
+from turnstile.executor.settings import ExecutorSettings
 
 
 @with_options(ExecutorSettings, functools.partial(read_settings, ExecutorSettings))
@@ -20,7 +20,7 @@ def serve(settings: ExecutorSettings) -> None:
 
     Stops in order on SIGTERM or Ctrl-C; the second one ends at once.
     """
-    from executor.service import ExecutorService  # noqa: PLC0415
+    from turnstile.executor.service import ExecutorService  # noqa: PLC0415
 
     if settings.is_exposed():
         raise CommandFailed(

@@ -19,8 +19,8 @@ import typer
 from pydantic import BaseModel, Field, SecretStr
 from yarl import URL
 
-from common.amqp_url import amqp_urls
-from common.command_line import (
+from turnstile.common.amqp_url import amqp_urls
+from turnstile.common.command_line import (
     ENVIRONMENT_ONLY,
     EXIT_FAILED,
     EXIT_UNREACHABLE,
@@ -28,13 +28,13 @@ from common.command_line import (
     CommandFailed,
     with_options,
 )
-from common.database_url import shown_url
-from common.settings import CommonSettings, read_settings
-from executor.permissions.accounts import definitions
-from executor.permissions.broker import set_up_accounts
-from executor.permissions.credentials import Login, choose_login, write_credentials, write_privately
-from executor.permissions.database import GROUPS, SetupRefused, set_up_roles
-from executor.permissions.passwords import broker_hash
+from turnstile.common.database_url import shown_url
+from turnstile.common.settings import CommonSettings, read_settings
+from turnstile.executor.permissions.accounts import definitions
+from turnstile.executor.permissions.broker import set_up_accounts
+from turnstile.executor.permissions.credentials import Login, choose_login, write_credentials, write_privately
+from turnstile.executor.permissions.database import GROUPS, SetupRefused, set_up_roles
+from turnstile.executor.permissions.passwords import broker_hash
 
 _SERVICES: Final = ("executor", "worker", "client")
 

@@ -12,12 +12,12 @@ from typing import IO, Annotated, Any
 
 import typer
 
-from common.command_line import EXIT_FAILED
-from common.domain.errors import Refusal
-from common.domain.states import Status
-from common.messages import ExecutionRequested
-from common.requests import read_model
-from executor.cli.arguments import (
+from turnstile.common.command_line import EXIT_FAILED
+from turnstile.common.domain.errors import Refusal
+from turnstile.common.domain.states import Status
+from turnstile.common.messages import ExecutionRequested
+from turnstile.common.requests import read_model
+from turnstile.executor.cli.arguments import (
     bad_input,
     duration,
     encode,
@@ -26,11 +26,11 @@ from executor.cli.arguments import (
     read_assignments,
     read_object,
 )
-from executor.cli.bulk import Answered, read_lines, send
-from executor.cli.connection import Api, Json, with_api
-from executor.cli.executions import print_execution
-from executor.cli.output import JsonOption, print_json, print_line, progress, warn
-from executor.cli.waiting import wait_for
+from turnstile.executor.cli.bulk import Answered, read_lines, send
+from turnstile.executor.cli.connection import Api, Json, with_api
+from turnstile.executor.cli.executions import print_execution
+from turnstile.executor.cli.output import JsonOption, print_json, print_line, progress, warn
+from turnstile.executor.cli.waiting import wait_for
 
 _STDIN = "-"
 

@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from common.command_line import EXIT_TIMED_OUT, CommandFailed
-from common.domain.states import TERMINAL
-from executor.cli.connection import Api, ApiUnreachable, Json
+from turnstile.common.command_line import EXIT_TIMED_OUT, CommandFailed
+from turnstile.common.domain.states import TERMINAL
+from turnstile.executor.cli.connection import Api, ApiUnreachable, Json
 
 _WATCHED_MAX: Final = 20
 """How many are looked at in one round: lines move in order, so the first to end are among the first."""

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from executor.cli.connection import Json
-from executor.cli.output import instant
+from turnstile.executor.cli.connection import Json
+from turnstile.executor.cli.output import instant
 
 _NAMED_HOLDERS_MAX: Final = 10
 _ENDS: Final = ("earliest", "latest")

@@ -9,15 +9,15 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from common.command_line import EXIT_TIMED_OUT, CommandFailed
-from common.domain.states import TERMINAL, Status
-from executor.cli.arguments import ExecutionIdArgument, duration
-from executor.cli.connection import Api, Json, with_api
-from executor.cli.execution_view import fields
-from executor.cli.following import LogReading, Patience
-from executor.cli.logs import LogPrinter
-from executor.cli.output import JsonOption, plain, print_fields, print_json, print_line
-from executor.cli.waiting_sentence import waiting_sentence
+from turnstile.common.command_line import EXIT_TIMED_OUT, CommandFailed
+from turnstile.common.domain.states import TERMINAL, Status
+from turnstile.executor.cli.arguments import ExecutionIdArgument, duration
+from turnstile.executor.cli.connection import Api, Json, with_api
+from turnstile.executor.cli.execution_view import fields
+from turnstile.executor.cli.following import LogReading, Patience
+from turnstile.executor.cli.logs import LogPrinter
+from turnstile.executor.cli.output import JsonOption, plain, print_fields, print_json, print_line
+from turnstile.executor.cli.waiting_sentence import waiting_sentence
 
 EXIT_CODES: Final = {
     Status.COMPLETED: 0,

@@ -7,11 +7,11 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from common.command_line import EXIT_FAILED, command_line
-from executor.cli.arguments import bad_input, encode
-from executor.cli.connection import Api, Json, with_api
-from executor.cli.output import JsonOption, instant, print_json, print_line, print_table, warn
-from executor.cli.pages import read_pages
+from turnstile.common.command_line import EXIT_FAILED, command_line
+from turnstile.executor.cli.arguments import bad_input, encode
+from turnstile.executor.cli.connection import Api, Json, with_api
+from turnstile.executor.cli.output import JsonOption, instant, print_json, print_line, print_table, warn
+from turnstile.executor.cli.pages import read_pages
 
 app = command_line("Look at webhooks, and have them posted once more.")
 

@@ -7,11 +7,11 @@ from urllib.parse import quote
 
 import typer
 
-from common.command_line import EXIT_FAILED, command_line
-from executor.cli.connection import Api, ApiRefused, Json, with_api
-from executor.cli.output import JsonOption, instant, print_json, print_line, print_table, warn
-from executor.cli.pages import read_pages
-from executor.cli.refs import complete_worker
+from turnstile.common.command_line import EXIT_FAILED, command_line
+from turnstile.executor.cli.connection import Api, ApiRefused, Json, with_api
+from turnstile.executor.cli.output import JsonOption, instant, print_json, print_line, print_table, warn
+from turnstile.executor.cli.pages import read_pages
+from turnstile.executor.cli.refs import complete_worker
 
 app = command_line("Look at workers, and have one leave.")
 

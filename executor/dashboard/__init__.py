@@ -7,8 +7,8 @@ the reading, `reading` asks it, `board` keeps it, `history` remembers the last m
 events on, `files` serves the page.
 """
 
-from executor.dashboard.board import Board, QueueOrder
-from executor.dashboard.files import page_routes
-from executor.dashboard.live import Live, LiveTimes
+from turnstile.executor.dashboard.board import Board, QueueOrder
+from turnstile.executor.dashboard.files import page_routes
+from turnstile.executor.dashboard.live import Live, LiveTimes
 
 __all__ = ["Board", "Live", "LiveTimes", "QueueOrder", "page_routes"]

@@ -10,8 +10,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from executor.dashboard.history import History, Rates
-from executor.dashboard.lines import Line, QueueName, Reading, Sums, Workers
+from turnstile.executor.dashboard.history import History, Rates
+from turnstile.executor.dashboard.lines import Line, QueueName, Reading, Sums, Workers
 
 QUEUES_MAX: Final = 20_000
 """Most queues on the board; the busiest, where there are more."""

@@ -12,11 +12,11 @@ from typing import Final
 from pydantic import AwareDatetime, Field
 from pydantic_core import to_json
 
-from executor.dashboard.board import Board
-from executor.dashboard.history import Rates
-from executor.dashboard.lines import Line
-from executor.dashboard.reading import Standing
-from executor.reading.execution_shapes import Shape
+from turnstile.executor.dashboard.board import Board
+from turnstile.executor.dashboard.history import Rates
+from turnstile.executor.dashboard.lines import Line
+from turnstile.executor.dashboard.reading import Standing
+from turnstile.executor.reading.execution_shapes import Shape
 
 LINES_MAX: Final = 100
 HEARTBEAT: Final = b": heartbeat\n\n"

@@ -15,7 +15,7 @@ from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
-from common.domain.errors import Code, Refusal
+from turnstile.common.domain.errors import Code, Refusal
 
 _PAGE: Final = "index.html"
 _TYPES: Final[Mapping[str, str]] = {
@@ -50,7 +50,7 @@ class StaticFile:
 @cache
 def static_files() -> Mapping[str, StaticFile]:
     """Return the files of the page by their names under `/dashboard/`."""
-    folder = resources.files("executor.dashboard").joinpath("static")
+    folder = resources.files("turnstile.executor.dashboard").joinpath("static")
     return {entry.name: _file(entry) for entry in folder.iterdir() if _suffix(entry) in _TYPES}
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
-from executor.dashboard.history import Totals
+from turnstile.executor.dashboard.history import Totals
 
 
 class QueueName(NamedTuple):

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from common.database import Database
-from common.domain.errors import Unavailable
-from executor.dashboard import events
-from executor.dashboard.board import Board
-from executor.dashboard.reading import Standing, read
+from turnstile.common.database import Database
+from turnstile.common.domain.errors import Unavailable
+from turnstile.executor.dashboard import events
+from turnstile.executor.dashboard.board import Board
+from turnstile.executor.dashboard.reading import Standing, read
 
 logger = logging.getLogger(__name__)
 

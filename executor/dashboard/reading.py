@@ -11,11 +11,11 @@ from typing import Final
 
 import asyncpg
 
-from common.database import Database
-from common.domain.errors import Unavailable
-from executor.dashboard.board import QUEUES_MAX
-from executor.dashboard.lines import Line, QueueName, Reading, Workers
-from executor.sql import query
+from turnstile.common.database import Database
+from turnstile.common.domain.errors import Unavailable
+from turnstile.executor.dashboard.board import QUEUES_MAX
+from turnstile.executor.dashboard.lines import Line, QueueName, Reading, Workers
+from turnstile.executor.sql import query
 
 _OVERLAP: Final = timedelta(seconds=5)
 """A row is stamped before it is committed: so far back nothing is taken for seen."""

@@ -5,8 +5,8 @@ instant of its death. Next: `letter` reads and bounds one, `drain` stores them, 
 `executor.retention` prunes them.
 """
 
-from executor.dead_letters.desk import DeadLetters, Dealt, Page, Place, Selection
-from executor.dead_letters.drain import Drain
-from executor.dead_letters.letter import Letter, StoredLetter
+from turnstile.executor.dead_letters.desk import DeadLetters, Dealt, Page, Place, Selection
+from turnstile.executor.dead_letters.drain import Drain
+from turnstile.executor.dead_letters.letter import Letter, StoredLetter
 
 __all__ = ["DeadLetters", "Dealt", "Drain", "Letter", "Page", "Place", "Selection", "StoredLetter"]

@@ -17,14 +17,14 @@ from typing import Any, Final
 import asyncpg
 from pydantic_core import from_json
 
-from common.broker.connection import BrokerUnavailable
-from common.broker.delivery import Publication
-from common.broker.publisher import Publisher
-from common.crash_points import CrashPoint, reached
-from common.database import Database
-from common.domain.errors import Unavailable
-from executor.dead_letters.letter import StoredLetter, replayed
-from executor.sql import query
+from turnstile.common.broker.connection import BrokerUnavailable
+from turnstile.common.broker.delivery import Publication
+from turnstile.common.broker.publisher import Publisher
+from turnstile.common.crash_points import CrashPoint, reached
+from turnstile.common.database import Database
+from turnstile.common.domain.errors import Unavailable
+from turnstile.executor.dead_letters.letter import StoredLetter, replayed
+from turnstile.executor.sql import query
 
 logger = logging.getLogger(__name__)
 

@@ -14,18 +14,18 @@ from dataclasses import fields
 from datetime import datetime
 from typing import Final
 
-from common.broker.connection import Declare
-from common.broker.consumer import ConsumerConnection
-from common.broker.delivery import Delivery
-from common.broker.outstanding import ByteBounds
-from common.broker.topology import DEAD_LETTERS
-from common.crash_points import CrashPoint, reached
-from common.database import REFUSED_BY_DATABASE, Database
-from common.requests import request_bytes_max
-from executor.dead_letters.letter import CUT_BODY_BYTES, Letter, bare_letter, read_letter
-from executor.intake import Done, take_in
-from executor.metrics import DEAD_LETTERS_STORED, dead_letter_label
-from executor.settings import ExecutorSettings
+from turnstile.common.broker.connection import Declare
+from turnstile.common.broker.consumer import ConsumerConnection
+from turnstile.common.broker.delivery import Delivery
+from turnstile.common.broker.outstanding import ByteBounds
+from turnstile.common.broker.topology import DEAD_LETTERS
+from turnstile.common.crash_points import CrashPoint, reached
+from turnstile.common.database import REFUSED_BY_DATABASE, Database
+from turnstile.common.requests import request_bytes_max
+from turnstile.executor.dead_letters.letter import CUT_BODY_BYTES, Letter, bare_letter, read_letter
+from turnstile.executor.intake import Done, take_in
+from turnstile.executor.metrics import DEAD_LETTERS_STORED, dead_letter_label
+from turnstile.executor.settings import ExecutorSettings
 
 logger = logging.getLogger(__name__)
 

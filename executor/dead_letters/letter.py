@@ -18,9 +18,15 @@ from uuid import UUID
 
 from pydantic import JsonValue
 
-from common.broker.delivery import Delivery, HeaderValue, Outgoing
-from common.broker.topology import EXECUTIONS
-from common.envelopes import DIED_AT_HEADER, ERROR_CODE_HEADER, ERROR_HEADER, ORIGINAL_KEY_HEADER, tries_of
+from turnstile.common.broker.delivery import Delivery, HeaderValue, Outgoing
+from turnstile.common.broker.topology import EXECUTIONS
+from turnstile.common.envelopes import (
+    DIED_AT_HEADER,
+    ERROR_CODE_HEADER,
+    ERROR_HEADER,
+    ORIGINAL_KEY_HEADER,
+    tries_of,
+)
 
 UNEXPLAINED: Final = "unexplained"
 """The code of a letter without a reason: somebody published it to the dead letters."""

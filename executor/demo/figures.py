@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
-from executor.demo.history import AttemptHistory
+from turnstile.executor.demo.history import AttemptHistory
 
 _NEVER: Final = datetime.max.replace(tzinfo=UTC)
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue
 from pydantic_core import from_json
 
-from common.database import Database
-from common.domain.states import Status
+from turnstile.common.database import Database
+from turnstile.common.domain.states import Status
 
 if TYPE_CHECKING:
     import asyncpg
@@ -67,7 +67,7 @@ class History:
 
 def query(name: str) -> str:
     """Return the text of the query in `<name>.sql`."""
-    return resources.files("executor.demo").joinpath(f"{name}.sql").read_text(encoding="utf-8")
+    return resources.files("turnstile.executor.demo").joinpath(f"{name}.sql").read_text(encoding="utf-8")
 
 
 async def read_history(database: Database) -> History:

@@ -13,7 +13,7 @@ from typing import Final
 
 from pydantic import JsonValue
 
-from common.messages import ExecutionRequested
+from turnstile.common.messages import ExecutionRequested
 
 ACTIONS_MODULE: Final = "examples.actions"
 COUNT_WORDS: Final = "files.count_words"

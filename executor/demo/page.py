@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from executor.demo.report import QueueReport, Report
+from turnstile.executor.demo.report import QueueReport, Report
 
 
 def print_report(console: Console, report: Report) -> None:

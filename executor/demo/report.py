@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from common.domain.states import Status
-from executor.demo import figures
-from executor.demo.history import ExecutionHistory, History, QueueHistory
-from executor.demo.job import Task
+from turnstile.common.domain.states import Status
+from turnstile.executor.demo import figures
+from turnstile.executor.demo.history import ExecutionHistory, History, QueueHistory
+from turnstile.executor.demo.job import Task
 
 _EXAMPLES_MAX: Final = 5
 """How many of many alike faults are told."""

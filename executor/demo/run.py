@@ -13,14 +13,14 @@ from typing import Final
 
 from rich.console import Console
 
-from common.database import Database
-from executor.demo.history import read_history
-from executor.demo.job import ACTIONS_MODULE, prepare
-from executor.demo.page import print_report
-from executor.demo.report import judge
-from executor.demo.submission import submit
-from executor.demo.system import WORKERS, System, find_source, running_services, running_system
-from executor.demo.watch import watch
+from turnstile.common.database import Database
+from turnstile.executor.demo.history import read_history
+from turnstile.executor.demo.job import ACTIONS_MODULE, prepare
+from turnstile.executor.demo.page import print_report
+from turnstile.executor.demo.report import judge
+from turnstile.executor.demo.submission import submit
+from turnstile.executor.demo.system import WORKERS, System, find_source, running_services, running_system
+from turnstile.executor.demo.watch import watch
 
 EXIT_BROKEN: Final = 1
 _OPEN_SECONDS: Final = 10.0

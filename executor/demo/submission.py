@@ -7,14 +7,14 @@ arrival order (P2). Next: the executor service takes them in.
 import asyncio
 from collections.abc import Sequence
 
-from common.broker.connection import BrokerUnavailable
-from common.broker.delivery import Publication
-from common.broker.publisher import Publisher
-from common.broker.topology import EXECUTIONS
-from common.domain.errors import TurnstileError
-from common.envelopes import envelope
-from common.messages import REQUESTED
-from executor.demo.job import Task
+from turnstile.common.broker.connection import BrokerUnavailable
+from turnstile.common.broker.delivery import Publication
+from turnstile.common.broker.publisher import Publisher
+from turnstile.common.broker.topology import EXECUTIONS
+from turnstile.common.domain.errors import TurnstileError
+from turnstile.common.envelopes import envelope
+from turnstile.common.messages import REQUESTED
+from turnstile.executor.demo.job import Task
 
 
 class NotSubmitted(TurnstileError):

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from common.domain.errors import TurnstileError
-from executor.demo.job import ACTIONS_MODULE
-from localservers import LocalServers, running_servers
-from localservers.ports import free_port
-from localservers.services import Service, environment_without, serving
-from localservers.threads import to_the_end
-from migrations import migrate
+from turnstile.common.domain.errors import TurnstileError
+from turnstile.executor.demo.job import ACTIONS_MODULE
+from turnstile.localservers import LocalServers, running_servers
+from turnstile.localservers.ports import free_port
+from turnstile.localservers.services import Service, environment_without, serving
+from turnstile.localservers.threads import to_the_end
+from turnstile.migrations import migrate
 
 WORKERS: Final = 2
 _NAME: Final = "turnstile"
@@ -90,11 +90,11 @@ async def running_services(system: System) -> AsyncIterator[None]:
     system.folder.mkdir()
     port = free_port()
     given = {"TURNSTILE_HTTP_PORT": str(port)}
-    system.services.append(_service(system, "executor", ["executor.cli", "serve"], port, given))
+    system.services.append(_service(system, "executor", ["turnstile.executor.cli", "serve"], port, given))
     for number in range(1, WORKERS + 1):
         name, port = f"worker-{number}", free_port()
         given = {"TURNSTILE_WORKER_NAME": name, "TURNSTILE_WORKER_HTTP_PORT": str(port)}
-        arguments = ["worker.cli", "serve", "--actions", ACTIONS_MODULE]
+        arguments = ["turnstile.worker.cli", "serve", "--actions", ACTIONS_MODULE]
         system.services.append(_service(system, name, arguments, port, given))
     async with serving(system.services, last_signal=signal.SIGTERM):
         yield

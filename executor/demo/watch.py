@@ -16,8 +16,8 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from common.database import Database
-from executor.demo.history import query
+from turnstile.common.database import Database
+from turnstile.executor.demo.history import query
 
 _LOOK_SECONDS: Final = 0.1
 _LINE_SECONDS: Final = 2.0

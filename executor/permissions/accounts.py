@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from common.broker.topology import (
+from turnstile.common.broker.topology import (
     DEAD_LETTER_EXCHANGE,
     EXECUTIONS,
     EXECUTOR_COMPLETIONS,

@@ -10,10 +10,10 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 import httpx
 
-from executor.permissions.accounts import ACCOUNTS, permission, topic_permissions, user_definition
-from executor.permissions.credentials import Login
-from executor.permissions.database import SetupRefused
-from executor.permissions.passwords import broker_hash
+from turnstile.executor.permissions.accounts import ACCOUNTS, permission, topic_permissions, user_definition
+from turnstile.executor.permissions.credentials import Login
+from turnstile.executor.permissions.database import SetupRefused
+from turnstile.executor.permissions.passwords import broker_hash
 
 _TIMEOUT_SECONDS: Final = 30.0
 

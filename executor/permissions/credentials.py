@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-from common.amqp_url import amqp_urls
-from executor.permissions.passwords import new_password
+from turnstile.common.amqp_url import amqp_urls
+from turnstile.executor.permissions.passwords import new_password
 
 PASSWORD: Final = "TURNSTILE_{service}_PASSWORD"
 _DATABASE: Final = "TURNSTILE_DATABASE_URL"

@@ -12,10 +12,10 @@ from typing import Final
 
 import asyncpg
 
-from common.database_url import driver_url
-from common.statements import EXECUTOR_ROLE, SCHEMA, WORKER_ROLE, grants_text
-from executor.permissions.credentials import Login
-from executor.permissions.passwords import scram_verifier
+from turnstile.common.database_url import driver_url
+from turnstile.common.statements import EXECUTOR_ROLE, SCHEMA, WORKER_ROLE, grants_text
+from turnstile.executor.permissions.credentials import Login
+from turnstile.executor.permissions.passwords import scram_verifier
 
 GROUPS: Final = {"executor": EXECUTOR_ROLE, "worker": WORKER_ROLE}
 _TIMEOUT_SECONDS: Final = 30.0

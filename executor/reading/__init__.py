@@ -5,11 +5,11 @@ so that its numbers agree with each other (P10: whatever waits can say why). Nex
 of `executor.sql`; `shapes` and `execution_shapes` say what comes out; `waiting_reason` decides why.
 """
 
-from executor.reading.execution_shapes import ExecutionRecord, ExecutionShape
-from executor.reading.filters import ExecutionFilter
-from executor.reading.matches import Match, Matches
-from executor.reading.reader import LineStart, Reader, WorkerStart
-from executor.reading.shapes import (
+from turnstile.executor.reading.execution_shapes import ExecutionRecord, ExecutionShape
+from turnstile.executor.reading.filters import ExecutionFilter
+from turnstile.executor.reading.matches import Match, Matches
+from turnstile.executor.reading.reader import LineStart, Reader, WorkerStart
+from turnstile.executor.reading.shapes import (
     ActionChangeShape,
     ActionShape,
     LineShape,

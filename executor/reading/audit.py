@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Final, Self
 import asyncpg
 from pydantic import AwareDatetime, Field
 
-from common.database import Database
-from common.domain.errors import Unavailable
-from executor.reading.audit_checks import Check, CheckGroup, check_groups
-from executor.reading.execution_shapes import Shape
-from executor.settings import ExecutorSettings
+from turnstile.common.database import Database
+from turnstile.common.domain.errors import Unavailable
+from turnstile.executor.reading.audit_checks import Check, CheckGroup, check_groups
+from turnstile.executor.reading.execution_shapes import Shape
+from turnstile.executor.settings import ExecutorSettings
 
 if TYPE_CHECKING:
-    from common.database import Connection
+    from turnstile.common.database import Connection
 
 EXAMPLES_MAX: Final = 100
 _TIMEOUT_SECONDS: Final = 25.0

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from executor.sql import query
+from turnstile.executor.sql import query
 
 _HEAD: Final = re.compile(r"^-- check (?P<name>\w+) of (?P<subject>\w+): (?P<says>.+)$", re.MULTILINE)
 _LIVE: Final = ("audit_queues", "audit_live", "audit_links")

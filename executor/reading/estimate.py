@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from common.domain.states import Status
-from executor.reading.estimate_line import Slots, seconds_to_start
-from executor.reading.estimate_runs import Grant, RunLengths, claim_waits, run_lengths
-from executor.reading.execution_shapes import EstimatedStart
-from executor.reading.waiting_reason import Facts
+from turnstile.common.domain.states import Status
+from turnstile.executor.reading.estimate_line import Slots, seconds_to_start
+from turnstile.executor.reading.estimate_runs import Grant, RunLengths, claim_waits, run_lengths
+from turnstile.executor.reading.execution_shapes import EstimatedStart
+from turnstile.executor.reading.waiting_reason import Facts
 
 _OWN_MIN: Final = 8
 """With so many grants a queue speaks for itself; with fewer, the action's other keys do."""

@@ -15,7 +15,7 @@ from random import Random
 from statistics import NormalDist
 from typing import Final
 
-from executor.reading.estimate_runs import RunLengths
+from turnstile.executor.reading.estimate_runs import RunLengths
 
 SLOTS_MAX: Final = 64
 """Most slots that are played; of a wider queue a part is, with as much of its line."""

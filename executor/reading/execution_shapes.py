@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, JsonValue
 
-from common.domain.states import Status
+from turnstile.common.domain.states import Status
 
 HOLDERS_MAX = 100
 """Most holders of slots that one answer lists."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from common.domain.states import Status
+from turnstile.common.domain.states import Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

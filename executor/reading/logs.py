@@ -9,11 +9,11 @@ from typing import Final
 import asyncpg
 from pydantic import AwareDatetime, Field
 
-from common.database import Database
-from common.domain.identifiers import ExecutionId
-from executor.reading.execution_shapes import Shape
-from executor.reading.turns import ReadingTurns
-from executor.sql import query
+from turnstile.common.database import Database
+from turnstile.common.domain.identifiers import ExecutionId
+from turnstile.executor.reading.execution_shapes import Shape
+from turnstile.executor.reading.turns import ReadingTurns
+from turnstile.executor.sql import query
 
 PIECES_MAX: Final = 1000
 _CHARS_MAX: Final = 1024 * 1024

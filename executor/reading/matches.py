@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from common.domain.identifiers import ExecutionId
-from common.domain.states import Status
+from turnstile.common.domain.identifiers import ExecutionId
+from turnstile.common.domain.states import Status
 
 
 class Match(NamedTuple):

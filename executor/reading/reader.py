@@ -10,15 +10,15 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from common.database import Database
-from common.domain.identifiers import ExecutionId
-from executor.reading import rows
-from executor.reading.estimate import Pace, may_be_estimated
-from executor.reading.estimate_line import SLOTS_MAX
-from executor.reading.execution_shapes import HOLDERS_MAX, ExecutionRecord, ExecutionShape
-from executor.reading.filters import ExecutionFilter
-from executor.reading.matches import Matches
-from executor.reading.shapes import (
+from turnstile.common.database import Database
+from turnstile.common.domain.identifiers import ExecutionId
+from turnstile.executor.reading import rows
+from turnstile.executor.reading.estimate import Pace, may_be_estimated
+from turnstile.executor.reading.estimate_line import SLOTS_MAX
+from turnstile.executor.reading.execution_shapes import HOLDERS_MAX, ExecutionRecord, ExecutionShape
+from turnstile.executor.reading.filters import ExecutionFilter
+from turnstile.executor.reading.matches import Matches
+from turnstile.executor.reading.shapes import (
     ActionChangeShape,
     ActionShape,
     LineShape,
@@ -26,12 +26,12 @@ from executor.reading.shapes import (
     WorkerShape,
     WorkerState,
 )
-from executor.reading.turns import ReadingTurns
-from executor.reading.waiting_reason import Facts, first_trouble
-from executor.sql import query
+from turnstile.executor.reading.turns import ReadingTurns
+from turnstile.executor.reading.waiting_reason import Facts, first_trouble
+from turnstile.executor.sql import query
 
 if TYPE_CHECKING:
-    from common.database import Connection
+    from turnstile.common.database import Connection
 
 KEYS_MAX: Final = 100
 """Most concurrency keys in the figures of one action."""

@@ -8,14 +8,19 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import asyncpg
 
-from common.action_definition import RetryDefinition
-from common.documents import readable
-from common.domain.states import Status
-from executor.reading.estimate import Pace, estimated_start
-from executor.reading.estimate_runs import Grant
-from executor.reading.execution_shapes import AttemptShape, ErrorShape, ExecutionRecord, ExecutionShape
-from executor.reading.matches import Match, Matches
-from executor.reading.shapes import (
+from turnstile.common.action_definition import RetryDefinition
+from turnstile.common.documents import readable
+from turnstile.common.domain.states import Status
+from turnstile.executor.reading.estimate import Pace, estimated_start
+from turnstile.executor.reading.estimate_runs import Grant
+from turnstile.executor.reading.execution_shapes import (
+    AttemptShape,
+    ErrorShape,
+    ExecutionRecord,
+    ExecutionShape,
+)
+from turnstile.executor.reading.matches import Match, Matches
+from turnstile.executor.reading.shapes import (
     ActionChangeShape,
     ActionShape,
     HolderShape,
@@ -26,7 +31,7 @@ from executor.reading.shapes import (
     WaitingShape,
     WorkerShape,
 )
-from executor.reading.waiting_reason import Facts, Trouble, waiting_on
+from turnstile.executor.reading.waiting_reason import Facts, Trouble, waiting_on
 
 if TYPE_CHECKING:
     Row: TypeAlias = asyncpg.Record

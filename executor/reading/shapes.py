@@ -4,8 +4,8 @@ from typing import Literal
 
 from pydantic import AwareDatetime, Field, JsonValue
 
-from common.action_definition import ActionDefinition
-from executor.reading.execution_shapes import HOLDERS_MAX, Shape
+from turnstile.common.action_definition import ActionDefinition
+from turnstile.executor.reading.execution_shapes import HOLDERS_MAX, Shape
 
 
 class WaitingCounts(Shape):

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from common.domain.errors import Overloaded
+from turnstile.common.domain.errors import Overloaded
 
 _READINGS_MAX: Final = 2
 _WAIT_SECONDS: Final = 10.0

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
-from common.domain.states import Status
-from executor.reading.execution_shapes import (
+from turnstile.common.domain.states import Status
+from turnstile.executor.reading.execution_shapes import (
     HandingOver,
     NotDue,
     OutOfReach,

@@ -11,9 +11,9 @@ from asyncio import sleep
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from common.database import Database
-from executor.metrics import DEAD_LETTERS_PRUNED, WEBHOOK_ATTEMPTS
-from executor.settings import ExecutorSettings
+from turnstile.common.database import Database
+from turnstile.executor.metrics import DEAD_LETTERS_PRUNED, WEBHOOK_ATTEMPTS
+from turnstile.executor.settings import ExecutorSettings
 
 logger = logging.getLogger(__name__)
 

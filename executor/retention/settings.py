@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, Field
 
-from common.action_definition import Duration
+from turnstile.common.action_definition import Duration
 
 
 def _for_ever(value: object) -> object:

@@ -10,4 +10,4 @@ from importlib import resources
 @cache
 def query(name: str) -> str:
     """Return the text of the query in `<name>.sql`."""
-    return resources.files("executor.sql").joinpath(f"{name}.sql").read_text(encoding="utf-8")
+    return resources.files("turnstile.executor.sql").joinpath(f"{name}.sql").read_text(encoding="utf-8")

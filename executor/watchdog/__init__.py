@@ -5,6 +5,6 @@ back the work of lost workers and stops what is overdue; `counters` recounts. `h
 has been well for long enough to believe that a silent worker is dead.
 """
 
-from executor.watchdog.watchdog import Watchdog
+from turnstile.executor.watchdog.watchdog import Watchdog
 
 __all__ = ["Watchdog"]

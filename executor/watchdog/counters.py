@@ -7,12 +7,12 @@ logged as an error and counted in `drift_found`.
 import logging
 from typing import Final
 
-from common.crash_points import CrashPoint, reached
-from common.database import Database
-from common.domain.identifiers import QueueId
-from executor.hand_over import HandOver
-from executor.metrics import DRIFT_FOUND, DRIFT_REPAIRED
-from executor.queue_manager import grants_of
+from turnstile.common.crash_points import CrashPoint, reached
+from turnstile.common.database import Database
+from turnstile.common.domain.identifiers import QueueId
+from turnstile.executor.hand_over import HandOver
+from turnstile.executor.metrics import DRIFT_FOUND, DRIFT_REPAIRED
+from turnstile.executor.queue_manager import grants_of
 
 logger = logging.getLogger(__name__)
 

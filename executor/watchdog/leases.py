@@ -13,16 +13,16 @@ from typing import Final
 
 import asyncpg
 
-from common.crash_points import CrashPoint, reached
-from common.database import Database
-from common.domain.errors import Unavailable
-from executor.cancelling import stop_message, stop_of
-from executor.decisions import Grants, Move
-from executor.ends import read_ends
-from executor.hand_over import HandOver
-from executor.metrics import RECLAIMS, REPAIRS, STOPS_ENFORCED
-from executor.queue_manager import grants_of, moved
-from executor.watchdog.health import Clock, Health
+from turnstile.common.crash_points import CrashPoint, reached
+from turnstile.common.database import Database
+from turnstile.common.domain.errors import Unavailable
+from turnstile.executor.cancelling import stop_message, stop_of
+from turnstile.executor.decisions import Grants, Move
+from turnstile.executor.ends import read_ends
+from turnstile.executor.hand_over import HandOver
+from turnstile.executor.metrics import RECLAIMS, REPAIRS, STOPS_ENFORCED
+from turnstile.executor.queue_manager import grants_of, moved
+from turnstile.executor.watchdog.health import Clock, Health
 
 logger = logging.getLogger(__name__)
 

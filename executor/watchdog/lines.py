@@ -6,14 +6,14 @@ Each commits what it moves and waits for no broker: what follows is told by task
 from collections.abc import Sequence
 from typing import Final
 
-from common.crash_points import CrashPoint, reached
-from common.database import Database
-from common.domain.identifiers import QueueId
-from executor.decisions import Grants
-from executor.ends import read_ends
-from executor.hand_over import HandOver
-from executor.metrics import REPAIRS
-from executor.queue_manager import QueueManager, grants_of, moved
+from turnstile.common.crash_points import CrashPoint, reached
+from turnstile.common.database import Database
+from turnstile.common.domain.identifiers import QueueId
+from turnstile.executor.decisions import Grants
+from turnstile.executor.ends import read_ends
+from turnstile.executor.hand_over import HandOver
+from turnstile.executor.metrics import REPAIRS
+from turnstile.executor.queue_manager import QueueManager, grants_of, moved
 
 _LINES_MAX: Final = 20_000
 """Lines looked at per tick; where there are more the next tick goes on behind them."""

@@ -5,13 +5,13 @@ broker still holds. Out: the same message once more; claims are fenced and settl
 harmless, and what the broker holds is not copied.
 """
 
-from common.crash_points import CrashPoint, reached
-from common.database import Database
-from executor.decisions import Grants
-from executor.ends import read_ends
-from executor.hand_over import HandOver
-from executor.metrics import REPAIRS
-from executor.queue_manager import grant_of
+from turnstile.common.crash_points import CrashPoint, reached
+from turnstile.common.database import Database
+from turnstile.executor.decisions import Grants
+from turnstile.executor.ends import read_ends
+from turnstile.executor.hand_over import HandOver
+from turnstile.executor.metrics import REPAIRS
+from turnstile.executor.queue_manager import grant_of
 
 
 class Links:

@@ -7,10 +7,10 @@ the actions that they have code for.
 
 from typing import Final
 
-from common.action_definition import is_pool
-from common.database import Database
-from executor.hand_over import HandOver
-from executor.sql import query
+from turnstile.common.action_definition import is_pool
+from turnstile.common.database import Database
+from turnstile.executor.hand_over import HandOver
+from turnstile.executor.sql import query
 
 _ACTIONS_ANEW_TICKS: Final = 10
 """Actions that came or changed, while the workers are the same, are seen after so many ticks."""

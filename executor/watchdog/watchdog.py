@@ -14,20 +14,20 @@ from typing import Final, NoReturn, TypeAlias
 
 import asyncpg
 
-from common.database import Database
-from common.domain.errors import Unavailable
-from executor.cancelling import Canceller
-from executor.early_cancels import EarlyCancels
-from executor.hand_over import HandOver
-from executor.metrics import LAST_SWEEP, SWEEP_FAILURES, SWEEP_ROWS
-from executor.queue_manager import QueueManager
-from executor.retention.pruner import Pruner
-from executor.settings import ExecutorSettings
-from executor.watchdog.counters import Counters
-from executor.watchdog.leases import Leases
-from executor.watchdog.lines import Lines
-from executor.watchdog.links import Links
-from executor.watchdog.pools import Pools
+from turnstile.common.database import Database
+from turnstile.common.domain.errors import Unavailable
+from turnstile.executor.cancelling import Canceller
+from turnstile.executor.early_cancels import EarlyCancels
+from turnstile.executor.hand_over import HandOver
+from turnstile.executor.metrics import LAST_SWEEP, SWEEP_FAILURES, SWEEP_ROWS
+from turnstile.executor.queue_manager import QueueManager
+from turnstile.executor.retention.pruner import Pruner
+from turnstile.executor.settings import ExecutorSettings
+from turnstile.executor.watchdog.counters import Counters
+from turnstile.executor.watchdog.leases import Leases
+from turnstile.executor.watchdog.lines import Lines
+from turnstile.executor.watchdog.links import Links
+from turnstile.executor.watchdog.pools import Pools
 
 logger = logging.getLogger(__name__)
 

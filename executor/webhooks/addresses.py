@@ -12,8 +12,8 @@ from typing import Final, TypeAlias
 
 import httpx
 
-from common.domain.errors import TurnstileError
-from executor.webhooks.look_up import LookUps
+from turnstile.common.domain.errors import TurnstileError
+from turnstile.executor.webhooks.look_up import LookUps
 
 Address: TypeAlias = IPv4Address | IPv6Address
 Resolve: TypeAlias = Callable[[str], Awaitable[Sequence[str]]]

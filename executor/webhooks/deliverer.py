@@ -15,20 +15,20 @@ from typing import Final
 import asyncpg
 import httpx
 
-from common.batcher import Batcher
-from common.broker.delivery import Outgoing
-from common.crash_points import CrashPoint, reached
-from common.database import Database
-from common.domain.errors import Unavailable
-from common.domain.retries import RetryPolicy
-from executor.ends import read_ends
-from executor.metrics import NOT_APPLIED, SWEEP_FAILURES, WEBHOOK_ATTEMPTS
-from executor.settings import ExecutorSettings
-from executor.webhooks.addresses import GuardedTransport
-from executor.webhooks.judgement import Answer, judge
-from executor.webhooks.places import PROMPT_SECONDS, Place, Places
-from executor.webhooks.post import Poster
-from executor.webhooks.record import Claim, Note, WebhookRecord
+from turnstile.common.batcher import Batcher
+from turnstile.common.broker.delivery import Outgoing
+from turnstile.common.crash_points import CrashPoint, reached
+from turnstile.common.database import Database
+from turnstile.common.domain.errors import Unavailable
+from turnstile.common.domain.retries import RetryPolicy
+from turnstile.executor.ends import read_ends
+from turnstile.executor.metrics import NOT_APPLIED, SWEEP_FAILURES, WEBHOOK_ATTEMPTS
+from turnstile.executor.settings import ExecutorSettings
+from turnstile.executor.webhooks.addresses import GuardedTransport
+from turnstile.executor.webhooks.judgement import Answer, judge
+from turnstile.executor.webhooks.places import PROMPT_SECONDS, Place, Places
+from turnstile.executor.webhooks.post import Poster
+from turnstile.executor.webhooks.record import Claim, Note, WebhookRecord
 
 logger = logging.getLogger(__name__)
 

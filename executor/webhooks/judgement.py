@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from common.domain.retries import RetryPolicy, retry_delay_seconds
+from turnstile.common.domain.retries import RetryPolicy, retry_delay_seconds
 
 State = Literal["pending", "delivered", "failed"]
 

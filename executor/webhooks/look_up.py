@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, TypeAlias
 
-from executor.webhooks.places import PROMPT_SECONDS, Standing
+from turnstile.executor.webhooks.places import PROMPT_SECONDS, Standing
 
 _THREADS: Final = {Standing.NEW: 512, Standing.PROMPT: 64, Standing.SILENT: 32}
 """Most at once; there are so many only while names hang."""

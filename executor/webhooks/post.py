@@ -12,11 +12,11 @@ from uuid import UUID
 
 import httpx
 
-from common.callback_url import check_callback_url
-from common.retry_after import retry_after_seconds
-from executor.webhooks.addresses import AddressRefused
-from executor.webhooks.judgement import Answer
-from executor.webhooks.signature import signed_headers
+from turnstile.common.callback_url import check_callback_url
+from turnstile.common.retry_after import retry_after_seconds
+from turnstile.executor.webhooks.addresses import AddressRefused
+from turnstile.executor.webhooks.judgement import Answer
+from turnstile.executor.webhooks.signature import signed_headers
 
 logger = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from datetime import datetime
 from typing import Literal
 from uuid import UUID
 
-from common.database import Database
-from executor.sql import query
-from executor.webhooks.judgement import State
-from executor.webhooks.places import PER_ORIGIN_MAX, Due
+from turnstile.common.database import Database
+from turnstile.executor.sql import query
+from turnstile.executor.webhooks.judgement import State
+from turnstile.executor.webhooks.places import PER_ORIGIN_MAX, Due
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

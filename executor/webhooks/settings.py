@@ -4,9 +4,9 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field, SecretStr, field_validator
 
-from common.action_definition import Duration
-from common.command_line import ENVIRONMENT_ONLY
-from executor.webhooks.signature import read_secrets
+from turnstile.common.action_definition import Duration
+from turnstile.common.command_line import ENVIRONMENT_ONLY
+from turnstile.executor.webhooks.signature import read_secrets
 
 
 class WebhookSettings(BaseModel):

@@ -8,13 +8,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from common.domain.states import TERMINAL
-from stress.check.breach import breach, finding
-from stress.check.columns import attempt_keys, column
-from stress.check.order import arrivals
-from stress.check.verdict import Finding, Rule
-from stress.recording import Recording
-from stress.tables import NEVER, NONE, STATUSES, Answer, Instants, status_code
+from turnstile.common.domain.states import TERMINAL
+from turnstile.stress.check.breach import breach, finding
+from turnstile.stress.check.columns import attempt_keys, column
+from turnstile.stress.check.order import arrivals
+from turnstile.stress.check.verdict import Finding, Rule
+from turnstile.stress.recording import Recording
+from turnstile.stress.tables import NEVER, NONE, STATUSES, Answer, Instants, status_code
 
 _TERMINAL: Final = np.array(sorted(status_code(status) for status in TERMINAL))
 

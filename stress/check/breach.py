@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stress.check.verdict import EXAMPLES_MAX, Finding, Rule
-from stress.tables import Instants
+from turnstile.stress.check.verdict import EXAMPLES_MAX, Finding, Rule
+from turnstile.stress.tables import Instants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

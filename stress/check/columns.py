@@ -5,8 +5,8 @@ In: tables. Out: contiguous columns of int64, and places of rows. Next: the rule
 
 import numpy as np
 
-from stress.recording import Recording
-from stress.tables import NONE, SECOND, Instants, Table
+from turnstile.stress.recording import Recording
+from turnstile.stress.tables import NONE, SECOND, Instants, Table
 
 
 def column(table: Table, name: str) -> Instants:

@@ -5,11 +5,11 @@ In: a recording. Out: two findings. Next: `judge`.
 
 import numpy as np
 
-from stress.check.accounting import has_ended
-from stress.check.breach import Breach, finding
-from stress.check.columns import column
-from stress.check.verdict import EXAMPLES_MAX, Finding, Rule
-from stress.recording import Recording
+from turnstile.stress.check.accounting import has_ended
+from turnstile.stress.check.breach import Breach, finding
+from turnstile.stress.check.columns import column
+from turnstile.stress.check.verdict import EXAMPLES_MAX, Finding, Rule
+from turnstile.stress.recording import Recording
 
 
 def counters_agree(recording: Recording) -> Finding:

@@ -13,15 +13,15 @@ from typing import Final, assert_never
 
 import numpy as np
 
-from stress.check.breach import Breach, finding
-from stress.check.columns import moment
-from stress.check.in_force import UNLIMITED, limits_in_force
-from stress.check.line import stays
-from stress.check.sweep import Spans, States, sweep
-from stress.check.verdict import Finding, Rule
-from stress.recording import InjectedFault, Recording
-from stress.stage import FaultKind
-from stress.tables import NEVER, NONE, SECOND, Instants
+from turnstile.stress.check.breach import Breach, finding
+from turnstile.stress.check.columns import moment
+from turnstile.stress.check.in_force import UNLIMITED, limits_in_force
+from turnstile.stress.check.line import stays
+from turnstile.stress.check.sweep import Spans, States, sweep
+from turnstile.stress.check.verdict import Finding, Rule
+from turnstile.stress.recording import InjectedFault, Recording
+from turnstile.stress.stage import FaultKind
+from turnstile.stress.tables import NEVER, NONE, SECOND, Instants
 
 _RECONNECTING_NS: Final = 6 * SECOND
 """The longest pause between two tries to connect, and a try."""

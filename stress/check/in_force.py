@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stress.recording import Recording
-from stress.tables import NEVER, Instants
+from turnstile.stress.recording import Recording
+from turnstile.stress.tables import NEVER, Instants
 
 UNLIMITED: Final = NEVER
 """More than any count."""

@@ -7,15 +7,15 @@ verdict for ever. Next: `limit`, `order` and `starts`, `accounting` and `unexpec
 from collections.abc import Callable
 from typing import Final
 
-from stress.check.accounting import nothing_lost, nothing_stuck, nothing_twice
-from stress.check.counters import audit_clean, counters_agree
-from stress.check.idle import no_idle_slot
-from stress.check.limit import limit_held, limit_run
-from stress.check.order import admitted_in_order, granted_in_order
-from stress.check.starts import started_in_order
-from stress.check.unexpected import nothing_unexpected
-from stress.check.verdict import Finding, Verdict
-from stress.recording import Recording
+from turnstile.stress.check.accounting import nothing_lost, nothing_stuck, nothing_twice
+from turnstile.stress.check.counters import audit_clean, counters_agree
+from turnstile.stress.check.idle import no_idle_slot
+from turnstile.stress.check.limit import limit_held, limit_run
+from turnstile.stress.check.order import admitted_in_order, granted_in_order
+from turnstile.stress.check.starts import started_in_order
+from turnstile.stress.check.unexpected import nothing_unexpected
+from turnstile.stress.check.verdict import Finding, Verdict
+from turnstile.stress.recording import Recording
 
 RULES: Final[tuple[Callable[[Recording], Finding], ...]] = (
     limit_held,

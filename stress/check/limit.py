@@ -5,14 +5,14 @@ In: a recording. Out: two findings. Next: `order`.
 
 import numpy as np
 
-from stress.check.breach import breach, finding
-from stress.check.columns import column, moment, taken
-from stress.check.in_force import limits_in_force
-from stress.check.occupancy import at_each_start
-from stress.check.runs import counted_runs
-from stress.check.verdict import Finding, Rule
-from stress.recording import Recording
-from stress.tables import NEVER, NONE
+from turnstile.stress.check.breach import breach, finding
+from turnstile.stress.check.columns import column, moment, taken
+from turnstile.stress.check.in_force import limits_in_force
+from turnstile.stress.check.occupancy import at_each_start
+from turnstile.stress.check.runs import counted_runs
+from turnstile.stress.check.verdict import Finding, Rule
+from turnstile.stress.recording import Recording
+from turnstile.stress.tables import NEVER, NONE
 
 
 def limit_held(recording: Recording) -> Finding:

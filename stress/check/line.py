@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from common.domain.states import Status
-from stress.check.columns import column, rows_of
-from stress.recording import Recording
-from stress.tables import NEVER, NONE, Instants, status_code
+from turnstile.common.domain.states import Status
+from turnstile.stress.check.columns import column, rows_of
+from turnstile.stress.recording import Recording
+from turnstile.stress.tables import NEVER, NONE, Instants, status_code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

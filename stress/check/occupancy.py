@@ -5,7 +5,7 @@ In: spans of queues. Out: for each span how many there are at its first instant.
 
 import numpy as np
 
-from stress.tables import Instants
+from turnstile.stress.tables import Instants
 
 
 def at_each_start(queues: Instants, starts: Instants, ends: Instants) -> Instants:

@@ -10,13 +10,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stress.check.breach import Breach, breach, finding
-from stress.check.columns import column, moment, rows_of
-from stress.check.line import stays
-from stress.check.running_extremes import highest_before, lowest_after
-from stress.check.verdict import Finding, Rule
-from stress.recording import Recording
-from stress.tables import NEVER, NONE, Instants
+from turnstile.stress.check.breach import Breach, breach, finding
+from turnstile.stress.check.columns import column, moment, rows_of
+from turnstile.stress.check.line import stays
+from turnstile.stress.check.running_extremes import highest_before, lowest_after
+from turnstile.stress.check.verdict import Finding, Rule
+from turnstile.stress.recording import Recording
+from turnstile.stress.tables import NEVER, NONE, Instants
 
 
 def granted_in_order(recording: Recording) -> Finding:

@@ -7,7 +7,7 @@ another one. Next: `order`.
 import numpy as np
 from numpy.typing import NDArray
 
-from stress.tables import NONE, Instants
+from turnstile.stress.tables import NONE, Instants
 
 
 def highest_before(

@@ -20,10 +20,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from stress.check.columns import attempt_keys, column, rows_of, taken
-from stress.recording import InjectedFault, Recording
-from stress.stage import FaultKind
-from stress.tables import NEVER, NONE, SECOND, Instants, Outcome, RunEnd
+from turnstile.stress.check.columns import attempt_keys, column, rows_of, taken
+from turnstile.stress.recording import InjectedFault, Recording
+from turnstile.stress.stage import FaultKind
+from turnstile.stress.tables import NEVER, NONE, SECOND, Instants, Outcome, RunEnd
 
 OVERLAP_NS: Final = 4 * SECOND
 """How long an answer of the broker counts for a worker in doubt (3 s), and the time that a kill takes."""

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stress.check.breach import breach, finding
-from stress.check.columns import column, moment, taken
-from stress.check.in_force import limits_in_force
-from stress.check.order import highest_sent_before
-from stress.check.running_extremes import highest_before, places_before
-from stress.check.verdict import Finding, Rule
-from stress.recording import Recording
-from stress.tables import NONE, Instants
+from turnstile.stress.check.breach import breach, finding
+from turnstile.stress.check.columns import column, moment, taken
+from turnstile.stress.check.in_force import limits_in_force
+from turnstile.stress.check.order import highest_sent_before
+from turnstile.stress.check.running_extremes import highest_before, places_before
+from turnstile.stress.check.verdict import Finding, Rule
+from turnstile.stress.recording import Recording
+from turnstile.stress.tables import NONE, Instants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

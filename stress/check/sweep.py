@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stress.tables import Instants
+from turnstile.stress.tables import Instants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

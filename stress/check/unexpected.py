@@ -8,15 +8,15 @@ from typing import Final
 
 import numpy as np
 
-from common.domain.states import Status
-from stress.check.accounting import has_ended
-from stress.check.breach import Breach, breach, finding
-from stress.check.columns import attempt_keys, column, moment, rows_of, taken
-from stress.check.order import arrivals
-from stress.check.runs import counted_runs
-from stress.check.verdict import Finding, Rule
-from stress.recording import Recording
-from stress.tables import NEVER, NONE, STATUSES, Answer, RunEnd, status_code
+from turnstile.common.domain.states import Status
+from turnstile.stress.check.accounting import has_ended
+from turnstile.stress.check.breach import Breach, breach, finding
+from turnstile.stress.check.columns import attempt_keys, column, moment, rows_of, taken
+from turnstile.stress.check.order import arrivals
+from turnstile.stress.check.runs import counted_runs
+from turnstile.stress.check.verdict import Finding, Rule
+from turnstile.stress.recording import Recording
+from turnstile.stress.tables import NEVER, NONE, STATUSES, Answer, RunEnd, status_code
 
 CLOCKS_NS: Final = 5_000_000
 """The database writes its instants by the wall clock, an action by the monotonic one of the same host."""

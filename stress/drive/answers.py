@@ -12,13 +12,13 @@ from typing import Final, NoReturn
 from aio_pika.abc import AbstractChannel
 from pydantic_core import from_json
 
-from common.broker.consumer import ConsumerConnection
-from common.broker.delivery import Delivery
-from common.messages import ACCEPTED, REJECTED
-from stress.drive.clock import Clock
-from stress.drive.progression import Progression
-from stress.drive.requests import Requests
-from stress.tables import NONE, Answer, Table
+from turnstile.common.broker.consumer import ConsumerConnection
+from turnstile.common.broker.delivery import Delivery
+from turnstile.common.messages import ACCEPTED, REJECTED
+from turnstile.stress.drive.clock import Clock
+from turnstile.stress.drive.progression import Progression
+from turnstile.stress.drive.requests import Requests
+from turnstile.stress.tables import NONE, Answer, Table
 
 _BATCH_MAX: Final = 1000
 

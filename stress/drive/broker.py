@@ -3,7 +3,7 @@
 from aio_pika.abc import AbstractChannel
 from yarl import URL
 
-from common.broker.topology import EXECUTIONS, EXECUTOR_REQUESTS
+from turnstile.common.broker.topology import EXECUTIONS, EXECUTOR_REQUESTS
 
 
 def address(amqp_url: str) -> str:

@@ -7,13 +7,13 @@ everything else is done by the `Breaker` of a private installation. Next: `insta
 import asyncio
 from collections.abc import Sequence
 
-from stress.drive.clock import Clock
-from stress.drive.opening import Limits
-from stress.drive.progression import Progression
-from stress.installation import Breaker
-from stress.names import action_ref
-from stress.recording import InjectedFault
-from stress.stage import FaultKind, PlannedFault
+from turnstile.stress.drive.clock import Clock
+from turnstile.stress.drive.opening import Limits
+from turnstile.stress.drive.progression import Progression
+from turnstile.stress.installation import Breaker
+from turnstile.stress.names import action_ref
+from turnstile.stress.recording import InjectedFault
+from turnstile.stress.stage import FaultKind, PlannedFault
 
 
 class Faults:

@@ -11,8 +11,8 @@ from typing import Final, Self
 
 import numpy as np
 
-from stress.marks import RECORD
-from stress.tables import Table
+from turnstile.stress.marks import RECORD
+from turnstile.stress.tables import Table
 
 MARK: Final = np.dtype(
     [("at", "<i8"), ("number", "<i8"), ("execution_id", "<i8"), ("attempt", "<i4"), ("kind", "<i4")]

@@ -7,11 +7,11 @@ In: a stage. Out: its actions, stored under its limit; a record of every change 
 import asyncio
 from collections.abc import Sequence
 
-from stress.api import Api
-from stress.drive.clock import Clock
-from stress.names import POOL, action_ref
-from stress.recording import LimitChange
-from stress.stage import Stage
+from turnstile.stress.api import Api
+from turnstile.stress.drive.clock import Clock
+from turnstile.stress.names import POOL, action_ref
+from turnstile.stress.recording import LimitChange
+from turnstile.stress.stage import Stage
 
 _RECLAIMS_MAX = 1000
 """As many as are allowed: however often its worker is killed, an execution must end as it should."""

@@ -6,10 +6,10 @@ In: an installation. Out: nothing, or `Unreachable` that says what is missing an
 from aio_pika import connect
 from aio_pika.exceptions import CONNECTION_EXCEPTIONS, ChannelClosed
 
-from stress.api import Api, Unreachable
-from stress.drive.broker import address, check_exchange, check_requests_taken
-from stress.installation import Installation
-from stress.names import ACTIONS_VARIABLE, POOL, action_ref
+from turnstile.stress.api import Api, Unreachable
+from turnstile.stress.drive.broker import address, check_exchange, check_requests_taken
+from turnstile.stress.installation import Installation
+from turnstile.stress.names import ACTIONS_VARIABLE, POOL, action_ref
 
 _PATIENCE_SECONDS = 10.0
 
@@ -19,7 +19,7 @@ async def check_ready(installation: Installation, actions: int) -> None:
     await _check_broker(installation.amqp_url.get_secret_value())
     async with Api(installation, patience_seconds=_PATIENCE_SECONDS) as api:
         served = [worker for worker in await api.live_workers() if POOL in worker["pools"]]
-        command = f"{ACTIONS_VARIABLE}={actions} worker serve --actions stress.actions"
+        command = f"{ACTIONS_VARIABLE}={actions} worker serve --actions turnstile.stress.actions"
         if not served:
             raise Unreachable(f"no live worker serves the pool {POOL!r}; start one: {command}")
         last = action_ref(actions - 1)

@@ -11,13 +11,13 @@ from typing import Final
 
 import numpy as np
 
-from common.domain.states import TERMINAL, Status
-from stress.api import Api, Json
-from stress.drive.clock import instant
-from stress.drive.told import ToldRun, told_run
-from stress.names import POOL, action_ref
-from stress.stage import Load
-from stress.tables import ATTEMPT, EXECUTION, NEVER, NONE, Outcome, Table, status_code
+from turnstile.common.domain.states import TERMINAL, Status
+from turnstile.stress.api import Api, Json
+from turnstile.stress.drive.clock import instant
+from turnstile.stress.drive.told import ToldRun, told_run
+from turnstile.stress.names import POOL, action_ref
+from turnstile.stress.stage import Load
+from turnstile.stress.tables import ATTEMPT, EXECUTION, NEVER, NONE, Outcome, Table, status_code
 
 _CODES: Final = {str(status): status_code(status) for status in Status}
 _ENDED_BY_ITS_ONLY_ATTEMPT: Final = frozenset({Status.COMPLETED, Status.FAILED})

@@ -10,12 +10,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from common.broker.delivery import Outgoing
-from common.broker.topology import EXECUTION_REQUESTED, EXECUTIONS
-from common.messages import REQUESTED
-from stress.names import action_ref
-from stress.stage import Load
-from stress.tables import NONE, Table
+from turnstile.common.broker.delivery import Outgoing
+from turnstile.common.broker.topology import EXECUTION_REQUESTED, EXECUTIONS
+from turnstile.common.messages import REQUESTED
+from turnstile.stress.names import action_ref
+from turnstile.stress.stage import Load
+from turnstile.stress.tables import NONE, Table
 
 
 class Requests:

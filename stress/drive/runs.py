@@ -10,10 +10,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from stress.drive.clock import Clock
-from stress.drive.mark_files import ProcessMarks
-from stress.marks import START, STOP
-from stress.tables import NEVER, NONE, RUN, RunEnd, Table, empty
+from turnstile.stress.drive.clock import Clock
+from turnstile.stress.drive.mark_files import ProcessMarks
+from turnstile.stress.marks import START, STOP
+from turnstile.stress.tables import NEVER, NONE, RUN, RunEnd, Table, empty
 
 _OCCURRENCES_MAX: Final = 1 << 24
 

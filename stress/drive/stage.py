@@ -11,27 +11,27 @@ from typing import Final
 
 import numpy as np
 
-from stress.api import Api, Unreachable
-from stress.drive.answers import Answers
-from stress.drive.broker import address
-from stress.drive.clock import Clock
-from stress.drive.faults import Faults
-from stress.drive.mark_files import MarkFolder
-from stress.drive.opening import Limits, store_actions
-from stress.drive.progression import Progression
-from stress.drive.ready import check_ready
-from stress.drive.record import Record, read_record
-from stress.drive.requests import Requests
-from stress.drive.runs import runs_marked
-from stress.drive.submitter import Post, Submitter
-from stress.drive.told import all_here, runs_told
-from stress.drive.watcher import Watched, Watcher
-from stress.installation import Breaker, Installation
-from stress.load import plan_orders
-from stress.progress import Show
-from stress.recording import Audit, Recording
-from stress.stage import Stage
-from stress.tables import RunEnd, Table
+from turnstile.stress.api import Api, Unreachable
+from turnstile.stress.drive.answers import Answers
+from turnstile.stress.drive.broker import address
+from turnstile.stress.drive.clock import Clock
+from turnstile.stress.drive.faults import Faults
+from turnstile.stress.drive.mark_files import MarkFolder
+from turnstile.stress.drive.opening import Limits, store_actions
+from turnstile.stress.drive.progression import Progression
+from turnstile.stress.drive.ready import check_ready
+from turnstile.stress.drive.record import Record, read_record
+from turnstile.stress.drive.requests import Requests
+from turnstile.stress.drive.runs import runs_marked
+from turnstile.stress.drive.submitter import Post, Submitter
+from turnstile.stress.drive.told import all_here, runs_told
+from turnstile.stress.drive.watcher import Watched, Watcher
+from turnstile.stress.installation import Breaker, Installation
+from turnstile.stress.load import plan_orders
+from turnstile.stress.progress import Show
+from turnstile.stress.recording import Audit, Recording
+from turnstile.stress.stage import Stage
+from turnstile.stress.tables import RunEnd, Table
 
 __all__ = ["check_ready", "drive_stage"]
 

@@ -13,16 +13,16 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from common.broker.connection import BrokerUnavailable
-from common.broker.delivery import Publication
-from common.broker.publisher import Publisher
-from stress.api import Unreachable
-from stress.drive.answers import Answers
-from stress.drive.broker import check_exchange
-from stress.drive.clock import Clock
-from stress.drive.progression import Progression
-from stress.drive.requests import Requests
-from stress.tables import NEVER, Answer, Table
+from turnstile.common.broker.connection import BrokerUnavailable
+from turnstile.common.broker.delivery import Publication
+from turnstile.common.broker.publisher import Publisher
+from turnstile.stress.api import Unreachable
+from turnstile.stress.drive.answers import Answers
+from turnstile.stress.drive.broker import check_exchange
+from turnstile.stress.drive.clock import Clock
+from turnstile.stress.drive.progression import Progression
+from turnstile.stress.drive.requests import Requests
+from turnstile.stress.tables import NEVER, Answer, Table
 
 _BATCH_MAX: Final = 500
 _PATIENCE_SECONDS: Final = 120.0

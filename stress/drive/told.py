@@ -12,9 +12,9 @@ from typing import Final
 
 import numpy as np
 
-from stress.api import Json
-from stress.drive.clock import Clock
-from stress.tables import RUN, RunEnd, Table
+from turnstile.stress.api import Json
+from turnstile.stress.drive.clock import Clock
+from turnstile.stress.tables import RUN, RunEnd, Table
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 

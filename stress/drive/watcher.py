@@ -13,16 +13,16 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from stress.api import Api
-from stress.drive.clock import Clock
-from stress.drive.faults import Faults
-from stress.drive.opening import Limits, resume_actions
-from stress.drive.progression import Progression
-from stress.names import action_ref
-from stress.progress import Progress, Show
-from stress.recording import ActionCounters
-from stress.stage import Stage
-from stress.tables import NEVER, SAMPLE, SECOND, Answer, Table
+from turnstile.stress.api import Api
+from turnstile.stress.drive.clock import Clock
+from turnstile.stress.drive.faults import Faults
+from turnstile.stress.drive.opening import Limits, resume_actions
+from turnstile.stress.drive.progression import Progression
+from turnstile.stress.names import action_ref
+from turnstile.stress.progress import Progress, Show
+from turnstile.stress.recording import ActionCounters
+from turnstile.stress.stage import Stage
+from turnstile.stress.tables import NEVER, SAMPLE, SECOND, Answer, Table
 
 _ROUND_SECONDS: Final = 0.25
 _LOOK_SECONDS_MIN: Final = 0.05

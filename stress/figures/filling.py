@@ -5,16 +5,16 @@ In: a recording, and up to when it is measured. Out: counts and shares. Next: `m
 
 import numpy as np
 
-from stress.check.columns import column
-from stress.check.in_force import UNLIMITED, limits_in_force
-from stress.check.line import stays
-from stress.check.occupancy import at_each_start
-from stress.check.running_extremes import highest_before
-from stress.check.runs import counted_runs
-from stress.check.starts import first_starts
-from stress.check.sweep import Spans, sweep
-from stress.recording import Recording
-from stress.tables import NEVER, NONE
+from turnstile.stress.check.columns import column
+from turnstile.stress.check.in_force import UNLIMITED, limits_in_force
+from turnstile.stress.check.line import stays
+from turnstile.stress.check.occupancy import at_each_start
+from turnstile.stress.check.running_extremes import highest_before
+from turnstile.stress.check.runs import counted_runs
+from turnstile.stress.check.starts import first_starts
+from turnstile.stress.check.sweep import Spans, sweep
+from turnstile.stress.recording import Recording
+from turnstile.stress.tables import NEVER, NONE
 
 
 def most_held(recording: Recording, until: int) -> int:

@@ -7,10 +7,10 @@ whose purpose it is; where there are several of them, from the one in which most
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
-from stress.check.verdict import Rule, Verdict
-from stress.figures.values import FiveFigures, Point, StageFigures
-from stress.recording import Recording
-from stress.stage import Purpose, Stage
+from turnstile.stress.check.verdict import Rule, Verdict
+from turnstile.stress.figures.values import FiveFigures, Point, StageFigures
+from turnstile.stress.recording import Recording
+from turnstile.stress.stage import Purpose, Stage
 
 Judged: TypeAlias = tuple[Recording, Verdict, StageFigures]
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stress.check.columns import attempt_keys, column, rows_of
-from stress.check.in_force import limits_in_force
-from stress.recording import Recording
-from stress.tables import NEVER, NONE, Instants, Outcome, RunEnd
+from turnstile.stress.check.columns import attempt_keys, column, rows_of
+from turnstile.stress.check.in_force import limits_in_force
+from turnstile.stress.recording import Recording
+from turnstile.stress.tables import NEVER, NONE, Instants, Outcome, RunEnd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,15 +6,15 @@ all stages together.
 
 import numpy as np
 
-from stress.check.columns import column
-from stress.figures.filling import idle_share, most_held, most_running, started_out_of_order
-from stress.figures.hand_over import grants_to_starts, hand_overs
-from stress.figures.recovery import recoveries
-from stress.figures.spread import spread
-from stress.figures.until import measured_until
-from stress.figures.values import Spread, StageFigures
-from stress.recording import Recording
-from stress.tables import NEVER, SECOND
+from turnstile.stress.check.columns import column
+from turnstile.stress.figures.filling import idle_share, most_held, most_running, started_out_of_order
+from turnstile.stress.figures.hand_over import grants_to_starts, hand_overs
+from turnstile.stress.figures.recovery import recoveries
+from turnstile.stress.figures.spread import spread
+from turnstile.stress.figures.until import measured_until
+from turnstile.stress.figures.values import Spread, StageFigures
+from turnstile.stress.recording import Recording
+from turnstile.stress.tables import NEVER, SECOND
 
 
 def measure(recording: Recording) -> StageFigures:

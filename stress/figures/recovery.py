@@ -11,11 +11,11 @@ from typing import Final
 
 import numpy as np
 
-from stress.check.columns import attempt_keys, column, rows_of, taken
-from stress.check.starts import first_starts
-from stress.figures.values import Recovery
-from stress.recording import InjectedFault, Recording
-from stress.tables import NEVER, NONE, SECOND, Instants, Outcome, RunEnd
+from turnstile.stress.check.columns import attempt_keys, column, rows_of, taken
+from turnstile.stress.check.starts import first_starts
+from turnstile.stress.figures.values import Recovery
+from turnstile.stress.recording import InjectedFault, Recording
+from turnstile.stress.tables import NEVER, NONE, SECOND, Instants, Outcome, RunEnd
 
 _BEFORE_NS: Final = 5 * SECOND
 _WINDOW_NS: Final = SECOND

@@ -8,8 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from stress.figures.values import Spread
-from stress.tables import Instants
+from turnstile.stress.figures.values import Spread
+from turnstile.stress.tables import Instants
 
 _MILLISECOND: Final = 1e6
 

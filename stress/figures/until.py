@@ -3,7 +3,7 @@
 In: a recording. Out: an instant.
 """
 
-from stress.recording import Recording
+from turnstile.stress.recording import Recording
 
 
 def measured_until(recording: Recording) -> int:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from stress.stage import FaultKind
+from turnstile.stress.stage import FaultKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,15 +15,15 @@ from typing import Final, Protocol
 
 import httpx
 
-from localservers import LocalServers
-from localservers.services import Service
-from localservers.threads import to_the_end
-from stress.api import Api
-from stress.local.deaths import DeathWatch
-from stress.local.purging import throw_away
-from stress.local.services import Services
-from stress.recording import InjectedFault
-from stress.stage import FaultKind, PlannedFault
+from turnstile.localservers import LocalServers
+from turnstile.localservers.services import Service
+from turnstile.localservers.threads import to_the_end
+from turnstile.stress.api import Api
+from turnstile.stress.local.deaths import DeathWatch
+from turnstile.stress.local.purging import throw_away
+from turnstile.stress.local.services import Services
+from turnstile.stress.recording import InjectedFault
+from turnstile.stress.stage import FaultKind, PlannedFault
 
 _DATABASE: Final = "database"
 _BROKER: Final = "broker"

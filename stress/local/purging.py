@@ -13,8 +13,8 @@ from typing import Final
 import aio_pika
 from aio_pika.abc import AbstractConnection, AbstractIncomingMessage
 
-from common.broker.topology import EXECUTOR_COMPLETIONS, pool_queue, worker_queue
-from stress.names import POOL
+from turnstile.common.broker.topology import EXECUTOR_COMPLETIONS, pool_queue, worker_queue
+from turnstile.stress.names import POOL
 
 _CALL_SECONDS: Final = 20.0
 _TAKEN_MAX: Final = 20

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from stress.stage import FaultKind, PlannedFault
+from turnstile.stress.stage import FaultKind, PlannedFault
 
 _BEGIN_SECONDS: Final = 2.0
 """Something runs by then."""

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import stress
-from localservers.ports import free_port
-from localservers.services import Service, environment_without
-from stress.names import ACTIONS_VARIABLE, MARKS_VARIABLE
+import turnstile
+from turnstile.localservers.ports import free_port
+from turnstile.localservers.services import Service, environment_without
+from turnstile.stress.names import ACTIONS_VARIABLE, MARKS_VARIABLE
 
-_ACTIONS_MODULE: Final = "stress.actions"
+_ACTIONS_MODULE: Final = "turnstile.stress.actions"
 _HEARTBEATS_IN_A_LEASE: Final = 3
-_SOURCE: Final = Path(stress.__file__).resolve().parents[1]
+_SOURCE: Final = Path(turnstile.__file__).parents[1]
 """What the services import lies where we do, in a checkout as in an installation."""
 
 
@@ -74,7 +74,7 @@ def _executor(place: Place, name: str) -> Service:
     port = free_port()
     return Service(
         name=name,
-        arguments=["executor.cli", "serve"],
+        arguments=["turnstile.executor.cli", "serve"],
         folder=place.logs_folder,
         environment={**place.environment(), "TURNSTILE_HTTP_PORT": str(port)},
         port=port,
@@ -86,7 +86,7 @@ def _worker(place: Place, name: str, served: dict[str, str]) -> Service:
     own = {"TURNSTILE_WORKER_NAME": name, "TURNSTILE_WORKER_HTTP_PORT": str(port)}
     return Service(
         name=name,
-        arguments=["worker.cli", "serve", "--actions", _ACTIONS_MODULE],
+        arguments=["turnstile.worker.cli", "serve", "--actions", _ACTIONS_MODULE],
         folder=place.logs_folder,
         environment={**place.environment(), **served, **own},
         port=port,

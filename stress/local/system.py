@@ -14,17 +14,17 @@ from typing import Final
 import httpx
 from pydantic import SecretStr
 
-from localservers import LocalServers, running_servers
-from localservers.processes import run_once
-from localservers.services import Collapse, serving
-from localservers.threads import to_the_end
-from stress.api import Api
-from stress.installation import Installation
-from stress.local.deaths import watching
-from stress.local.faults import Parts, break_and_heal
-from stress.local.services import Place, Services, executors_of, workers_of
-from stress.recording import InjectedFault
-from stress.stage import PlannedFault
+from turnstile.localservers import LocalServers, running_servers
+from turnstile.localservers.processes import run_once
+from turnstile.localservers.services import Collapse, serving
+from turnstile.localservers.threads import to_the_end
+from turnstile.stress.api import Api
+from turnstile.stress.installation import Installation
+from turnstile.stress.local.deaths import watching
+from turnstile.stress.local.faults import Parts, break_and_heal
+from turnstile.stress.local.services import Place, Services, executors_of, workers_of
+from turnstile.stress.recording import InjectedFault
+from turnstile.stress.stage import PlannedFault
 
 _NAME: Final = "stress"
 
@@ -117,7 +117,7 @@ def _place(servers: LocalServers, folder: Path, lease_seconds: float) -> Place:
     )
     for each in (place.logs_folder, place.marks_folder):
         each.mkdir(parents=True)
-    command = [sys.executable, "-m", "executor.cli", "migrate"]
+    command = [sys.executable, "-m", "turnstile.executor.cli", "migrate"]
     run_once(command, folder=place.logs_folder, environment=place.environment(), user=None)
     return place
 

@@ -12,12 +12,12 @@ from typing import Final
 
 from pydantic_core import to_json
 
-from stress.figures.values import FiveFigures, StageFigures
-from stress.recording import ActionCounters, Audit, InjectedFault, Recording
-from stress.report.machine import Machine
-from stress.report.run_report import RunReport, StageReport
-from stress.stage import Stage
-from stress.tables import SECOND
+from turnstile.stress.figures.values import FiveFigures, StageFigures
+from turnstile.stress.recording import ActionCounters, Audit, InjectedFault, Recording
+from turnstile.stress.report.machine import Machine
+from turnstile.stress.report.run_report import RunReport, StageReport
+from turnstile.stress.stage import Stage
+from turnstile.stress.tables import SECOND
 
 SCHEMA_VERSION: Final = 1
 

@@ -15,9 +15,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from stress.progress import Progress
-from stress.report import wording
-from stress.report.run_report import StageReport
+from turnstile.stress.progress import Progress
+from turnstile.stress.report import wording
+from turnstile.stress.report.run_report import StageReport
 
 _LINE_SECONDS: Final = 2.0
 _RATE_SECONDS: Final = 3.0

@@ -10,10 +10,10 @@ from typing import Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from stress.report import wording
-from stress.report.plots.style import Picture
-from stress.report.run_report import RunReport, StageReport
-from stress.stage import Load
+from turnstile.stress.report import wording
+from turnstile.stress.report.plots.style import Picture
+from turnstile.stress.report.run_report import RunReport, StageReport
+from turnstile.stress.stage import Load
 
 _TEMPLATE: Final = "page.html.j2"
 
@@ -32,7 +32,7 @@ class StageSection:
 def as_html(report: RunReport, of_run: Sequence[Picture], of_stages: Sequence[Sequence[Picture]]) -> str:
     """Return the page."""
     environment = Environment(
-        loader=PackageLoader("stress.report", package_path=""),
+        loader=PackageLoader("turnstile.stress.report", package_path=""),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

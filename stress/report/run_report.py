@@ -10,13 +10,13 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from stress.check.verdict import Finding, Verdict
-from stress.figures.five import ORDER_RULES
-from stress.figures.values import FiveFigures, Recovery, StageFigures
-from stress.recording import InjectedFault, Recording
-from stress.report.machine import Machine
-from stress.stage import Stage
-from stress.tables import SECOND
+from turnstile.stress.check.verdict import Finding, Verdict
+from turnstile.stress.figures.five import ORDER_RULES
+from turnstile.stress.figures.values import FiveFigures, Recovery, StageFigures
+from turnstile.stress.recording import InjectedFault, Recording
+from turnstile.stress.report.machine import Machine
+from turnstile.stress.stage import Stage
+from turnstile.stress.tables import SECOND
 
 _SAME_SECONDS: Final = 0.001
 

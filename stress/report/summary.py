@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from stress.report import wording
-from stress.report.run_report import RunReport
+from turnstile.stress.report import wording
+from turnstile.stress.report.run_report import RunReport
 
 
 def print_summary(console: Console, report: RunReport) -> None:

@@ -5,10 +5,10 @@ In: numbers as they were measured; None is what was not. Out: words with their u
 
 from typing import Final
 
-from stress.check.verdict import Finding
-from stress.figures.values import FiveFigures, Recovery, Spread
-from stress.recording import Recording
-from stress.stage import FaultKind
+from turnstile.stress.check.verdict import Finding
+from turnstile.stress.figures.values import FiveFigures, Recovery, Spread
+from turnstile.stress.recording import Recording
+from turnstile.stress.stage import FaultKind
 
 NOTHING: Final = "-"
 COST_HEADINGS: Final = ("Cost", "Rate", "Hand-over p50", "p99")

@@ -6,10 +6,10 @@ In: a `RunReport`. Out: `report.json`, `report.html` and `pictures/*.png` in a f
 from pathlib import Path
 from typing import Final
 
-from stress.report.document import as_json
-from stress.report.page import as_html
-from stress.report.plots.gallery import pictures_of, pictures_of_run
-from stress.report.run_report import RunReport
+from turnstile.stress.report.document import as_json
+from turnstile.stress.report.page import as_html
+from turnstile.stress.report.plots.gallery import pictures_of, pictures_of_run
+from turnstile.stress.report.run_report import RunReport
 
 JSON: Final = "report.json"
 PAGE: Final = "report.html"

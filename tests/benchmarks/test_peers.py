@@ -27,7 +27,7 @@ from benchmarks.peers.session import Counts
 from benchmarks.peers.tables import Comparison, Entry, sections
 from benchmarks.peers.variants import Contestant
 from benchmarks.waiting import DidNotHappen
-from stress.marks import START, STOP
+from turnstile.stress.marks import START, STOP
 
 ROOT = Path(__file__).parents[2]
 MS = 1_000_000

@@ -8,7 +8,7 @@ import sys
 import time
 
 from tests.chaos.record import note_seen, note_start, spells
-from worker import Context, TemporaryError, action, command_action
+from turnstile.worker import Context, TemporaryError, action, command_action
 
 
 @action("chaos.one", max_concurrent=1, max_reclaims=1000)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from localservers.services import Service
 from tests.chaos.ground import SERVERS, Ground
 from tests.chaos.proxy import CLEAR, Flow, Proxy, Weather
 from tests.chaos.schedule import Fault, Kind, parts_of
@@ -30,6 +29,7 @@ from tests.chaos.server_faults import (
     restart_database,
     terminate_sessions,
 )
+from turnstile.localservers.services import Service
 
 _DELAY_SECONDS: Final = 0.15
 

@@ -14,13 +14,13 @@ from typing import Final, Literal
 
 import httpx
 
-from localservers import LocalServers, running_servers
-from localservers.ports import free_port
-from localservers.services import Service, environment_without, serving
-from migrations import migrate
 from tests.chaos.proxy import Proxy
 from tests.chaos.record import RECORD, RECORD_VARIABLE
 from tests.chaos.recorder import begin
+from turnstile.localservers import LocalServers, running_servers
+from turnstile.localservers.ports import free_port
+from turnstile.localservers.services import Service, environment_without, serving
+from turnstile.migrations import migrate
 
 EXECUTORS: Final = ("executor-1", "executor-2")
 WORKERS: Final = ("worker-1", "worker-2", "worker-3")
@@ -123,10 +123,10 @@ async def standing_ground(folder: Path, layout: Layout = FAULTS_LAYOUT) -> Async
 def _service(name: str, layout: Layout, urls: Mapping[Server, str], folder: Path) -> Service:
     port = free_port()
     if name in EXECUTORS:
-        arguments = ["executor.cli", "serve"]
+        arguments = ["turnstile.executor.cli", "serve"]
         own_settings: Mapping[str, str] = {"TURNSTILE_HTTP_PORT": str(port)}
     else:
-        arguments = ["worker.cli", "serve", "--actions", layout.actions_module]
+        arguments = ["turnstile.worker.cli", "serve", "--actions", layout.actions_module]
         own_settings = {
             "TURNSTILE_WORKER_HTTP_PORT": str(port),
             "TURNSTILE_WORKER_NAME": name,

@@ -11,13 +11,13 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from common.broker.connection import BrokerUnavailable
-from common.broker.delivery import Outgoing, Publication
-from common.broker.publisher import Publisher
-from common.broker.topology import EXECUTIONS, declare_executor
-from common.messages import CANCEL_REQUESTED, REQUESTED
 from tests.chaos.load import Cancel, Submit
 from tests.chaos.sent import Log, named
+from turnstile.common.broker.connection import BrokerUnavailable
+from turnstile.common.broker.delivery import Outgoing, Publication
+from turnstile.common.broker.publisher import Publisher
+from turnstile.common.broker.topology import EXECUTIONS, declare_executor
+from turnstile.common.messages import CANCEL_REQUESTED, REQUESTED
 
 
 async def send_messages(amqp_url: str, steps: Sequence[Submit | Cancel], log: Log, began: float) -> None:

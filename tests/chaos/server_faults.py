@@ -15,9 +15,9 @@ import asyncpg
 import httpx
 from aio_pika.abc import AbstractChannel
 
-from common.broker.topology import worker_queue
 from tests.chaos.ground import VHOST, Ground
 from tests.chaos.schedule import Fault
+from turnstile.common.broker.topology import worker_queue
 
 _ASK_SECONDS: Final = 20.0
 _AGAIN_SECONDS: Final = 0.5

@@ -5,12 +5,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from common.domain.states import Status
 from tests.chaos.neighbours.process import Disturbed
 from tests.chaos.neighbours.schedule import Disturbance, Kind
 from tests.chaos.neighbours.verdict import Start, Suffered, missed, percentile
 from tests.chaos.neighbours.watching import Peak, Probe, Watch, memory_limits
 from tests.webhooks.receiver import Received
+from turnstile.common.domain.states import Status
 
 BEGAN = datetime(2026, 11, 22, tzinfo=UTC)
 LIMITS = {"executor": 384 << 20, "worker": 1 << 30}

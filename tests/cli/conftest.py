@@ -15,10 +15,10 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from executor.cli import app as executor_app
-from localservers import BrokerServer, DatabaseServer
-from localservers.ports import free_port
-from worker.cli import app as worker_app
+from turnstile.executor.cli import app as executor_app
+from turnstile.localservers import BrokerServer, DatabaseServer
+from turnstile.localservers.ports import free_port
+from turnstile.worker.cli import app as worker_app
 
 TOKEN = "a-token-of-the-tests"
 _READY_SECONDS = 60.0
@@ -99,9 +99,9 @@ def processes(
         "TURNSTILE_LOG_FLUSH_INTERVAL": "100ms",
     }
     started = [
-        _start(["-m", "executor.cli", "serve"], environment, folder / "executor.log"),
+        _start(["-m", "turnstile.executor.cli", "serve"], environment, folder / "executor.log"),
         _start(
-            ["-m", "worker.cli", "serve", "--actions", "tests.cli.served_actions"],
+            ["-m", "turnstile.worker.cli", "serve", "--actions", "tests.cli.served_actions"],
             environment,
             folder / "worker.log",
         ),

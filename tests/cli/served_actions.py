@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from worker import Context, PermanentError, action
+from turnstile.worker import Context, PermanentError, action
 
 
 @action("cli.add")

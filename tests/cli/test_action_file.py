@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from common.command_line import EXIT_USAGE, CommandFailed
-from executor.cli.action_file import read_action_file
+from turnstile.common.command_line import EXIT_USAGE, CommandFailed
+from turnstile.executor.cli.action_file import read_action_file
 
 
 def refusal(folder: Path, text: str | bytes) -> str:

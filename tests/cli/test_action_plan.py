@@ -1,7 +1,7 @@
 """Applying a file changes what differs, and nothing else."""
 
-from common.action_definition import ActionDefinition
-from executor.cli.action_plan import plan
+from turnstile.common.action_definition import ActionDefinition
+from turnstile.executor.cli.action_plan import plan
 
 
 def test_an_action_that_is_not_stored_is_created_with_what_differs_from_the_defaults() -> None:

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
-from common.command_line import CommandFailed
-from executor.cli.action_file import read_action_file
-from executor.cli.action_schema import action_file_schema, schema_text
 from tests.cli.conftest import CommandLines
+from turnstile.common.command_line import CommandFailed
+from turnstile.executor.cli.action_file import read_action_file
+from turnstile.executor.cli.action_schema import action_file_schema, schema_text
 
 _COPY = Path(__file__).parents[2] / "docs" / "actions.schema.json"
 VALID: list[Any] = [

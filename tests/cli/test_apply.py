@@ -3,11 +3,11 @@
 import pytest
 import typer
 
-from common.action_definition import ActionDefinition
-from common.command_line import EXIT_UNREACHABLE
-from executor.cli.action_changes import _limit
-from executor.cli.connection import Api, ApiUnreachable, Json
 from tests.cli.conftest import CommandLines
+from turnstile.common.action_definition import ActionDefinition
+from turnstile.common.command_line import EXIT_UNREACHABLE
+from turnstile.executor.cli.action_changes import _limit
+from turnstile.executor.cli.connection import Api, ApiUnreachable, Json
 
 _FILE = "[{ref: kept}, {ref: one}, {ref: two}, {ref: three}]"
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import typer
 
-from common.command_line import EXIT_USAGE, CommandFailed
-from executor.cli.arguments import duration, instant_text, read_assignments, read_object
+from turnstile.common.command_line import EXIT_USAGE, CommandFailed
+from turnstile.executor.cli.arguments import duration, instant_text, read_assignments, read_object
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from executor.cli.bulk import LIST_BYTES_MAX, LIST_MAX, Line, _lists, read_lines, send
-from executor.cli.connection import Api, ApiRefused, Json
+from turnstile.executor.cli.bulk import LIST_BYTES_MAX, LIST_MAX, Line, _lists, read_lines, send
+from turnstile.executor.cli.connection import Api, ApiRefused, Json
 
 
 def lines_of(text: str | bytes, *, key: str | None = None, **defaults: object) -> list[Line]:

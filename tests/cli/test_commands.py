@@ -6,8 +6,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from common.command_line import EXIT_FAILED, EXIT_TIMED_OUT, EXIT_USAGE
 from tests.cli.conftest import CommandLines, Processes
+from turnstile.common.command_line import EXIT_FAILED, EXIT_TIMED_OUT, EXIT_USAGE
 
 
 def submitters_name_keys(system: CommandLines, ref: str) -> None:

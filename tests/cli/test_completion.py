@@ -2,9 +2,9 @@
 
 import pytest
 
-from common.command_line import EXIT_FAILED, CommandFailed
-from executor.cli import connection
-from executor.cli.refs import complete_ref
+from turnstile.common.command_line import EXIT_FAILED, CommandFailed
+from turnstile.executor.cli import connection
+from turnstile.executor.cli.refs import complete_ref
 
 
 def test_a_completion_finds_token_and_authority_as_a_command_does(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,9 +6,9 @@ import secrets
 import time
 from collections.abc import Callable
 
-from common.command_line import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE
 from tests.cli.conftest import CommandLines, Processes
 from tests.e2e.traffic import publishing, request
+from turnstile.common.command_line import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE
 
 
 def send(processes: Processes, **messages: bytes) -> None:

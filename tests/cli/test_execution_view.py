@@ -1,6 +1,6 @@
 """How an execution stands, in words (P10)."""
 
-from executor.cli.execution_view import took
+from turnstile.executor.cli.execution_view import took
 
 
 def test_how_long_it_ran_is_said_once_it_has_ended() -> None:

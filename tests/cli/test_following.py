@@ -11,9 +11,9 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from common.command_line import EXIT_FAILED, EXIT_TIMED_OUT
-from executor.cli import app
 from tests.cli.conftest import CommandLines, Processes
+from turnstile.common.command_line import EXIT_FAILED, EXIT_TIMED_OUT
+from turnstile.executor.cli import app
 
 _DEADLINE_SECONDS = 60.0
 
@@ -30,7 +30,7 @@ def test_logs_are_followed_while_the_execution_runs(system: CommandLines, tmp_pa
     until = tmp_path / "until"
     execution_id = submitted(system, "cli.talk", f"until={until}")
     with subprocess.Popen(
-        [sys.executable, "-m", "executor.cli", "logs", str(execution_id), "--follow"],
+        [sys.executable, "-m", "turnstile.executor.cli", "logs", str(execution_id), "--follow"],
         env=environment(system),
         stdout=subprocess.PIPE,
         text=True,
@@ -76,7 +76,7 @@ def test_a_watch_that_is_too_long_says_why_it_waits_and_exits_with_4(system: Com
 def test_a_worker_that_is_drained_leaves_and_what_cannot_drain_is_named(
     system: CommandLines, processes: Processes, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "worker.cli", "serve", "--actions", "tests.cli.served_actions"]
+    command = [sys.executable, "-m", "turnstile.worker.cli", "serve", "--actions", "tests.cli.served_actions"]
     own = {"TURNSTILE_WORKER_NAME": "drained", "TURNSTILE_WORKER_POOLS": "apart"}
     quick = {"TURNSTILE_LEASE_DURATION": "2s", "TURNSTILE_HEARTBEAT_INTERVAL": "200ms"}
     settings = {k: v for k, v in processes.environment.items() if k != "TURNSTILE_WORKER_HTTP_PORT"}

@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from common.command_line import EXIT_USAGE, CommandFailed
-from common.http_server import listen
+from turnstile.common.command_line import EXIT_USAGE, CommandFailed
+from turnstile.common.http_server import listen
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid", "a..b"])

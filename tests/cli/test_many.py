@@ -3,8 +3,8 @@
 import json
 import secrets
 
-from common.command_line import EXIT_FAILED, EXIT_USAGE
 from tests.cli.conftest import CommandLines
+from turnstile.common.command_line import EXIT_FAILED, EXIT_USAGE
 
 
 def submit_many(system: CommandLines, ref: str, count: int, *arguments: str) -> list[int]:

@@ -6,9 +6,9 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
-from common.command_line import EXIT_FAILED
-from localservers import DatabaseServer
 from tests.cli.conftest import CommandLines, Ended
+from turnstile.common.command_line import EXIT_FAILED
+from turnstile.localservers import DatabaseServer
 
 _RIGHTS = "GRANT ALL ON ALL TABLES IN SCHEMA public TO {0}"
 

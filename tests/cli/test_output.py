@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from executor.cli.output import plain, print_fields, print_json, print_line, print_table, warn
 from tests.cli.conftest import CommandLines
+from turnstile.executor.cli.output import plain, print_fields, print_json, print_line, print_table, warn
 
 _TEXT = "é \U0001f600 \x7f\x85\x9f"
 

@@ -7,8 +7,8 @@ import pytest
 import typer
 from pydantic_core import from_json
 
-from executor.cli import rounds
-from executor.cli.connection import Api, Json
+from turnstile.executor.cli import rounds
+from turnstile.executor.cli.connection import Api, Json
 
 
 def test_what_is_asked_about_is_what_the_same_key_would_still_do(monkeypatch: pytest.MonkeyPatch) -> None:

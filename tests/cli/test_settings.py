@@ -7,12 +7,12 @@ import threading
 
 import pytest
 
-from common.command_line import EXIT_UNREACHABLE, EXIT_USAGE, environment_name
-from executor.settings import ExecutorSettings
-from localservers.ports import free_port
-from migrations import is_current
 from tests.cli.conftest import CommandLines
-from worker.settings import WorkerSettings
+from turnstile.common.command_line import EXIT_UNREACHABLE, EXIT_USAGE, environment_name
+from turnstile.executor.settings import ExecutorSettings
+from turnstile.localservers.ports import free_port
+from turnstile.migrations import is_current
+from turnstile.worker.settings import WorkerSettings
 
 
 def test_help_of_serve_shows_every_setting_of_the_executor(alone: CommandLines) -> None:

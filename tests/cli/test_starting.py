@@ -7,14 +7,14 @@ import sys
 import pytest
 from typer.main import get_command
 
-from executor.cli import app
-from localservers.ports import free_port
 from tests.cli.conftest import CommandLines
+from turnstile.executor.cli import app
+from turnstile.localservers.ports import free_port
 
 _SERVICES = ("fastapi", "uvicorn", "sqlalchemy", "sqlmodel", "alembic", "asyncpg", "aio_pika", "uvloop")
 _RUN_ALL = """
 import json, sys
-from executor.cli import app
+from turnstile.executor.cli import app
 for arguments in json.loads(sys.argv[1]):
     try:
         app(arguments, prog_name="executor")
@@ -41,7 +41,7 @@ def modules_after(*commands: list[str]) -> tuple[list[int], set[str]]:
 def test_the_help_imports_neither_the_services_nor_the_way_to_the_api() -> None:
     codes, modules = modules_after(["--help"])
     assert codes == [0]
-    assert not modules & {*_SERVICES, "httpx", "yaml", "executor.cli.submit"}
+    assert not modules & {*_SERVICES, "httpx", "yaml", "turnstile.executor.cli.submit"}
 
 
 def test_client_commands_import_nothing_of_the_services() -> None:

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from common.command_line import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE
-from localservers.ports import free_port
 from tests.cli.conftest import CommandLines
+from turnstile.common.command_line import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE
+from turnstile.localservers.ports import free_port
 
 _CODE = """
-from executor.cli import app, main
-from executor.cli.output import print_json
+from turnstile.executor.cli import app, main
+from turnstile.executor.cli.output import print_json
 app.command("say")(lambda: print_json({"said": True}))
 main()
 """
@@ -41,7 +41,7 @@ def _shell(redirection: str, *arguments: str) -> tuple[int, str, str]:
 def test_a_closed_stdin_is_said(
     alone: CommandLines, monkeypatch: pytest.MonkeyPatch, arguments: Sequence[str]
 ) -> None:
-    monkeypatch.setattr("executor.cli.arguments.sys", SimpleNamespace(stdin=None))
+    monkeypatch.setattr("turnstile.executor.cli.arguments.sys", SimpleNamespace(stdin=None))
     ended = alone.executor(*arguments)
     assert ended.exit_code == EXIT_USAGE
     assert ended.err.startswith("stdin is closed")

@@ -75,7 +75,7 @@ def on_a_terminal(system: CommandLines, *arguments: str, **settings: str) -> Ite
     environment = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "TERM": "xterm-256color"}
     with _heeded_ctrl_c():
         command = subprocess.Popen(
-            [sys.executable, "-m", "executor.cli", *arguments],
+            [sys.executable, "-m", "turnstile.executor.cli", *arguments],
             env={**environment, **system.environment, **settings},
             stdin=end,
             stdout=end,

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from executor.cli.connection import Json
-from executor.cli.top.keyboard import named
-from executor.cli.top.picture import picture
-from executor.cli.top.view import Sort, View, Wish, after_change, after_key, name_of, stepped
+from turnstile.executor.cli.connection import Json
+from turnstile.executor.cli.top.keyboard import named
+from turnstile.executor.cli.top.picture import picture
+from turnstile.executor.cli.top.view import Sort, View, Wish, after_change, after_key, name_of, stepped
 
 
 def queue(ref: str, **fields: Any) -> Json:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from executor.cli.connection import Json
-from executor.cli.waiting_sentence import waiting_sentence
+from turnstile.executor.cli.connection import Json
+from turnstile.executor.cli.waiting_sentence import waiting_sentence
 
 NOW = datetime(2026, 11, 21, 7, 30, tzinfo=UTC)
 

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from common.command_line import EXIT_FAILED, EXIT_USAGE
 from tests.cli.conftest import CommandLines
+from turnstile.common.command_line import EXIT_FAILED, EXIT_USAGE
 
 
 @pytest.fixture

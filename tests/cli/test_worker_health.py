@@ -2,7 +2,7 @@
 
 import httpx
 
-from worker.health import health_app
+from turnstile.worker.health import health_app
 
 
 async def test_readyz_names_the_server_that_cannot_be_reached() -> None:

@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from common.broker.consumer import ConsumerConnection
-from common.broker.delivery import Delivery, Outgoing
-from common.broker.publisher import Publisher
-from common.broker.topology import EXECUTOR_REQUESTS, declare_executor
-from common.domain.states import Status
-from common.envelopes import reply
-from common.messages import ExecutionAccepted, ExecutionRejected
+from turnstile.common.broker.consumer import ConsumerConnection
+from turnstile.common.broker.delivery import Delivery, Outgoing
+from turnstile.common.broker.publisher import Publisher
+from turnstile.common.broker.topology import EXECUTOR_REQUESTS, declare_executor
+from turnstile.common.domain.states import Status
+from turnstile.common.envelopes import reply
+from turnstile.common.messages import ExecutionAccepted, ExecutionRejected
 
 DEADLINE_SECONDS = 20.0
 

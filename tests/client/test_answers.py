@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from client import AsyncClient, Rejected, Request, Submitted, Unavailable
-from common.broker.delivery import Delivery
-from common.domain.errors import Code
-from common.messages import ExecutionRejected
 from tests.client.stand_in import Answer, accept, standing_in, until
 from tests.contract.cable import cable_to
+from turnstile.client import AsyncClient, Rejected, Request, Submitted, Unavailable
+from turnstile.common.broker.delivery import Delivery
+from turnstile.common.domain.errors import Code
+from turnstile.common.messages import ExecutionRejected
 
 
 def _numbered(count: int) -> list[Request]:

@@ -1,6 +1,6 @@
 import asyncio
 
-from client import AsyncClient
+from turnstile.client import AsyncClient
 
 
 async def test_a_client_can_be_closed_at_any_moment_of_connecting(amqp_url: str) -> None:

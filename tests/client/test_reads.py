@@ -5,8 +5,8 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from client.api import _READINGS_MAX, Api
-from client.errors import Rejected
+from turnstile.client.api import _READINGS_MAX, Api
+from turnstile.client.errors import Rejected
 
 _PROBLEM = b'{"code": "not_found", "detail": "execution_id: there is no execution 1"}'
 _ANSWER = (

@@ -2,10 +2,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from client.errors import Rejected
-from client.request import Request, cancel_request_message, request_message
-from common.broker.delivery import Outgoing
-from common.requests import read_requested_body
+from turnstile.client.errors import Rejected
+from turnstile.client.request import Request, cancel_request_message, request_message
+from turnstile.common.broker.delivery import Outgoing
+from turnstile.common.requests import read_requested_body
 
 _TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from client import AsyncClient, Client, Rejected, Request, Submitted, Unavailable
 from tests.client.stand_in import StandIn, accept, standing_in
+from turnstile.client import AsyncClient, Client, Rejected, Request, Submitted, Unavailable
 
 
 def _public_coroutines() -> list[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from localservers.scratch import ScratchFolder
+from turnstile.localservers.scratch import ScratchFolder
 
 collect_ignore = [] if os.environ.get("CLUSTER") else ["test_broker_node_lost.py"]
 

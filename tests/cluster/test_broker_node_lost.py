@@ -6,18 +6,18 @@ from collections.abc import Iterator
 import aio_pika
 import pytest
 
-from common.broker.consumer import ConsumerConnection
-from common.broker.delivery import Publication
-from common.broker.publisher import Publisher
-from common.broker.topology import declare_executor, declare_pool
-from common.domain.identifiers import WorkerId
-from common.envelopes import cancel_message
-from common.messages import ExecutionCancel
-from localservers.rabbitmq_cluster import RabbitCluster
-from localservers.scratch import ScratchFolder
 from tests.cluster.loaded import loaded
 from tests.contract.brokers import bodies, running, take, until
-from worker.own_queue import OwnQueue
+from turnstile.common.broker.consumer import ConsumerConnection
+from turnstile.common.broker.delivery import Publication
+from turnstile.common.broker.publisher import Publisher
+from turnstile.common.broker.topology import declare_executor, declare_pool
+from turnstile.common.domain.identifiers import WorkerId
+from turnstile.common.envelopes import cancel_message
+from turnstile.common.messages import ExecutionCancel
+from turnstile.localservers.rabbitmq_cluster import RabbitCluster
+from turnstile.localservers.scratch import ScratchFolder
+from turnstile.worker.own_queue import OwnQueue
 
 SECONDS = 8.0
 

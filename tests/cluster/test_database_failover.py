@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from localservers import PostgresServer
-from migrations import migrate
 from tests.cluster.loaded import loaded
+from turnstile.localservers import PostgresServer
+from turnstile.migrations import migrate
 
 SECONDS = 6.0
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from common.amqp_url import amqp_urls
+from turnstile.common.amqp_url import amqp_urls
 
 
 @pytest.mark.parametrize(

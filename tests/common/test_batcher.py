@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from common.batcher import Batcher, Gatherer, in_steps
-from common.domain.errors import Overloaded, StatementTimeout
+from turnstile.common.batcher import Batcher, Gatherer, in_steps
+from turnstile.common.domain.errors import Overloaded, StatementTimeout
 
 
 class Server:

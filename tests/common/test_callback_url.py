@@ -3,7 +3,7 @@
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from common.callback_url import CallbackUrl
+from turnstile.common.callback_url import CallbackUrl
 
 ADAPTER: TypeAdapter[str] = TypeAdapter(CallbackUrl)
 

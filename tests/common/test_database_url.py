@@ -2,7 +2,7 @@
 
 import pytest
 
-from common.database_url import check_database_url, driver_url, host_urls, shown_url
+from turnstile.common.database_url import check_database_url, driver_url, host_urls, shown_url
 
 
 @pytest.mark.parametrize(

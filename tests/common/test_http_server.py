@@ -8,7 +8,7 @@ import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from common.http_server import HttpServer, listen
+from turnstile.common.http_server import HttpServer, listen
 
 PATIENCE_SECONDS = 0.5
 WITHIN_SECONDS = 30.0

@@ -6,10 +6,10 @@ from uuid import UUID
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from common.broker.delivery import Outgoing
-from common.domain.states import Status
-from common.envelopes import cancel_message, completed_message, scheduled_message
-from common.messages import (
+from turnstile.common.broker.delivery import Outgoing
+from turnstile.common.domain.states import Status
+from turnstile.common.envelopes import cancel_message, completed_message, scheduled_message
+from turnstile.common.messages import (
     CancelRequested,
     ExecutionCancel,
     ExecutionCompleted,

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.action_definition import ActionDefinition
-from common.domain.errors import Refusal
-from common.messages import CancelRequested, ExecutionCompleted, ExecutionRequested
-from common.requests import delivery_key, read_json, read_model, read_requested_body, request_hash
+from turnstile.common.action_definition import ActionDefinition
+from turnstile.common.domain.errors import Refusal
+from turnstile.common.messages import CancelRequested, ExecutionCompleted, ExecutionRequested
+from turnstile.common.requests import delivery_key, read_json, read_model, read_requested_body, request_hash
 
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

@@ -5,8 +5,8 @@ from email.utils import format_datetime
 
 import pytest
 
-from common.domain.durations import SECONDS_MAX
-from common.retry_after import retry_after_seconds
+from turnstile.common.domain.durations import SECONDS_MAX
+from turnstile.common.retry_after import retry_after_seconds
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

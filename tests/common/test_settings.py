@@ -2,7 +2,7 @@
 
 import pytest
 
-from common.settings import CommonSettings, read_settings
+from turnstile.common.settings import CommonSettings, read_settings
 
 
 @pytest.fixture(autouse=True)

@@ -9,11 +9,11 @@ import aiormq
 from aio_pika.abc import AbstractChannel
 from pamqp.common import FieldTable
 
-from common.broker.connection import BrokerTimeouts
-from common.broker.consumer import ConsumerConnection
-from common.broker.delivery import Delivery, Outgoing
-from common.broker.publisher import Publisher
-from common.broker.subscription import Subscription
+from turnstile.common.broker.connection import BrokerTimeouts
+from turnstile.common.broker.consumer import ConsumerConnection
+from turnstile.common.broker.delivery import Delivery, Outgoing
+from turnstile.common.broker.publisher import Publisher
+from turnstile.common.broker.subscription import Subscription
 
 DEADLINE_SECONDS = 20.0
 IMPATIENT = BrokerTimeouts(

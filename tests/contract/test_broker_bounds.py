@@ -1,8 +1,5 @@
 """A bound on what is taken that falls and rises: it is kept to, whatever is released, returned or lost."""
 
-from common.broker.consumer import ConsumerConnection
-from common.broker.delivery import Delivery
-from common.broker.publisher import Publisher
 from tests.contract.brokers import (
     bare_channel,
     bodies,
@@ -16,6 +13,9 @@ from tests.contract.brokers import (
     until_ready,
 )
 from tests.contract.cable import cable_to
+from turnstile.common.broker.consumer import ConsumerConnection
+from turnstile.common.broker.delivery import Delivery
+from turnstile.common.broker.publisher import Publisher
 
 
 async def test_what_is_released_under_a_lower_bound_is_not_replaced(amqp_url: str) -> None:

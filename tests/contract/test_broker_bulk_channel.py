@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 import pytest
 from pamqp.common import FieldTable
 
-from common.broker.bulk_channel import ChannelLost
-from common.broker.connection import BrokerConnection, BrokerTimeouts, Link
-from common.broker.delivery import Delivery, Publication
 from tests.contract.brokers import bare_channel, bodies, declares, message, numbered, until
+from turnstile.common.broker.bulk_channel import ChannelLost
+from turnstile.common.broker.connection import BrokerConnection, BrokerTimeouts, Link
+from turnstile.common.broker.delivery import Delivery, Publication
 
 CONFIRMED, RETURNED, REFUSED = Publication.CONFIRMED, Publication.RETURNED, Publication.REFUSED
 

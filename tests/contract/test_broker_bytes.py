@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from common.broker.connection import BrokerTimeouts
-from common.broker.consumer import ConsumerConnection
-from common.broker.delivery import Delivery, Outgoing
-from common.broker.outstanding import ByteBounds, Holding
-from common.broker.publisher import Publisher
-from common.broker.subscription import Subscription
 from tests.contract.brokers import declares, message, ready_messages, running, take, until_ready
+from turnstile.common.broker.connection import BrokerTimeouts
+from turnstile.common.broker.consumer import ConsumerConnection
+from turnstile.common.broker.delivery import Delivery, Outgoing
+from turnstile.common.broker.outstanding import ByteBounds, Holding
+from turnstile.common.broker.publisher import Publisher
+from turnstile.common.broker.subscription import Subscription
 
 _TIMEOUTS = BrokerTimeouts(backoff_first_seconds=0.01)
 _KEPT_BYTES = 1_000_000

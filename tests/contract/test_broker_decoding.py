@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from common.broker import frames
-from common.broker.consumer import ConsumerConnection
-from common.broker.publisher import Publisher
-from common.broker.subscription import Subscription
 from tests.contract.brokers import bodies, declares, message, running, take
+from turnstile.common.broker import frames
+from turnstile.common.broker.consumer import ConsumerConnection
+from turnstile.common.broker.publisher import Publisher
+from turnstile.common.broker.subscription import Subscription
 
 MICROSECONDS = 1_790_000_000_000_000
 NOT_UTF_8 = b"na\xefve\xff"

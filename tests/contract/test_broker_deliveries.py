@@ -5,9 +5,6 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from common.broker.consumer import ConsumerConnection
-from common.broker.publisher import Publisher
-from common.broker.topology import EXECUTOR_REQUESTS, declare_executor
 from tests.contract.brokers import (
     bodies,
     declares,
@@ -20,6 +17,9 @@ from tests.contract.brokers import (
     until_ready,
 )
 from tests.contract.cable import cable_to
+from turnstile.common.broker.consumer import ConsumerConnection
+from turnstile.common.broker.publisher import Publisher
+from turnstile.common.broker.topology import EXECUTOR_REQUESTS, declare_executor
 
 FRESH_SECONDS = 0.3
 

@@ -4,10 +4,10 @@ import asyncio
 
 from aio_pika.abc import AbstractChannel
 
-from common.broker.connection import BrokerTimeouts
-from common.broker.consumer import ConsumerConnection
-from common.broker.publisher import Publisher
 from tests.contract.brokers import bodies, declares, message, numbered, running, take, until
+from turnstile.common.broker.connection import BrokerTimeouts
+from turnstile.common.broker.consumer import ConsumerConnection
+from turnstile.common.broker.publisher import Publisher
 
 QUIET_SECONDS = 0.3
 SOON_QUIET = BrokerTimeouts(quiet_seconds=QUIET_SECONDS)

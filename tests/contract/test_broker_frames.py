@@ -7,8 +7,8 @@ import pytest
 from pamqp import body, commands, frame, header
 from pamqp.common import FieldTable
 
-from common.broker.delivery import HeaderValue, Outgoing
-from common.broker.frames import pack_acks, pack_nacks, pack_publishes
+from turnstile.common.broker.delivery import HeaderValue, Outgoing
+from turnstile.common.broker.frames import pack_acks, pack_nacks, pack_publishes
 
 _AT = datetime(2026, 5, 4, 3, 2, 1, tzinfo=UTC)
 

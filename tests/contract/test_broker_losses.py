@@ -2,8 +2,6 @@
 
 import asyncio
 
-from common.broker.consumer import ConsumerConnection
-from common.broker.publisher import Publisher
 from tests.contract.brokers import (
     bare_channel,
     bodies,
@@ -18,6 +16,8 @@ from tests.contract.brokers import (
     until,
 )
 from tests.contract.cable import cable_to
+from turnstile.common.broker.consumer import ConsumerConnection
+from turnstile.common.broker.publisher import Publisher
 
 
 async def test_after_a_loss_everything_unacknowledged_comes_again_and_old_acknowledgements_do_nothing(

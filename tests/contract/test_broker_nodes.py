@@ -1,10 +1,10 @@
 """Several nodes in the URL: whoever loses one goes on with the next."""
 
-from common.broker.delivery import Publication
-from common.broker.publisher import Publisher
-from localservers.ports import free_port
 from tests.contract.brokers import declares, message, running, until
 from tests.contract.cable import cable_to
+from turnstile.common.broker.delivery import Publication
+from turnstile.common.broker.publisher import Publisher
+from turnstile.localservers.ports import free_port
 
 CONFIRMED = Publication.CONFIRMED
 

@@ -5,12 +5,12 @@ from collections.abc import Callable
 
 import pytest
 
-from common.broker.connection import BrokerTimeouts, BrokerUnavailable
-from common.broker.consumer import ConsumerConnection
-from common.broker.delivery import Outgoing, Publication
-from common.broker.publisher import Publisher
-from localservers import LocalServers, RabbitServer
 from tests.contract.brokers import IMPATIENT, bodies, declares, message, running, take, until
+from turnstile.common.broker.connection import BrokerTimeouts, BrokerUnavailable
+from turnstile.common.broker.consumer import ConsumerConnection
+from turnstile.common.broker.delivery import Outgoing, Publication
+from turnstile.common.broker.publisher import Publisher
+from turnstile.localservers import LocalServers, RabbitServer
 
 CONFIRMED = Publication.CONFIRMED
 

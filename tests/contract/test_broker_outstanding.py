@@ -3,7 +3,7 @@
 import hypothesis.strategies as st
 from hypothesis import given
 
-from common.broker.outstanding import Outstanding
+from turnstile.common.broker.outstanding import Outstanding
 
 
 @given(st.data())

@@ -7,11 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from common.broker.connection import BrokerUnavailable
-from common.broker.consumer import ConsumerConnection
-from common.broker.delivery import Publication
-from common.broker.publisher import Publisher
-from localservers.ports import free_port
 from tests.contract.brokers import (
     IMPATIENT,
     bare_channel,
@@ -26,6 +21,11 @@ from tests.contract.brokers import (
     until_ready,
 )
 from tests.contract.cable import cable_to
+from turnstile.common.broker.connection import BrokerUnavailable
+from turnstile.common.broker.consumer import ConsumerConnection
+from turnstile.common.broker.delivery import Publication
+from turnstile.common.broker.publisher import Publisher
+from turnstile.localservers.ports import free_port
 
 CONFIRMED, RETURNED = Publication.CONFIRMED, Publication.RETURNED
 

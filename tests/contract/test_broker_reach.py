@@ -3,9 +3,9 @@
 import asyncio
 import time
 
-from common.broker.consumer import ConsumerConnection
 from tests.contract.brokers import DEADLINE_SECONDS, IMPATIENT, bare_channel, declares, running, until
 from tests.contract.cable import cable_to
+from turnstile.common.broker.consumer import ConsumerConnection
 
 _DECLARE = declares("q", {"x-queue-type": "classic"})
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from aio_pika import ExchangeType
 from aio_pika.abc import AbstractChannel
 
-from common.broker.courier import Courier
-from common.broker.delivery import Outgoing
-from common.broker.publisher import Publisher
-from common.broker.reliable import ReliablePublisher
 from tests.contract.brokers import IMPATIENT, message, numbered, ready_messages, running, until, until_ready
+from turnstile.common.broker.courier import Courier
+from turnstile.common.broker.delivery import Outgoing
+from turnstile.common.broker.publisher import Publisher
+from turnstile.common.broker.reliable import ReliablePublisher
 
 POISON = "amq.rabbitmq.reply-to.g1h3AA5yYWJiaXRAbm93aGVyZQAAAAAAAAAAAAAAAA==.key"
 """A well-formed address over which RabbitMQ 3.10 ends the connection."""

@@ -5,12 +5,12 @@ from functools import partial
 
 import pytest
 
-from common.broker import topology
-from common.broker.consumer import ConsumerConnection
-from common.broker.delivery import Publication
-from common.broker.publisher import Publisher
-from common.broker.topology import QueueType
 from tests.contract.brokers import DEADLINE_SECONDS, bodies, message, numbered, running, take, until_ready
+from turnstile.common.broker import topology
+from turnstile.common.broker.consumer import ConsumerConnection
+from turnstile.common.broker.delivery import Publication
+from turnstile.common.broker.publisher import Publisher
+from turnstile.common.broker.topology import QueueType
 
 CONFIRMED, RETURNED = Publication.CONFIRMED, Publication.RETURNED
 QUEUE_TYPES: list[QueueType] = ["quorum", "classic"]

@@ -3,9 +3,9 @@
 import time
 from urllib.parse import urlsplit
 
-from common.database import Database, DatabaseTimeouts
-from localservers.ports import free_port
 from tests.contract.cable import cable_to
+from turnstile.common.database import Database, DatabaseTimeouts
+from turnstile.localservers.ports import free_port
 
 _TIMEOUTS = DatabaseTimeouts(connect_seconds=1.0, acquire_seconds=1.5, close_seconds=0.5)
 

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from common.database import Database, DatabaseTimeouts
-from common.domain.errors import StatementTimeout, Unavailable
 from tests.contract.cable import Cable, cable_to
+from turnstile.common.database import Database, DatabaseTimeouts
+from turnstile.common.domain.errors import StatementTimeout, Unavailable
 
 _IMPATIENT = DatabaseTimeouts(
     connect_seconds=0.3, acquire_seconds=0.4, command_seconds=0.3, give_up_seconds=0.2, close_seconds=0.3

@@ -10,11 +10,11 @@ import sys
 import time
 from collections.abc import Sequence
 
-from localservers import LocalServers
-from migrations import migrate
 from tests.crash.cases import Case, cases
 from tests.crash.ground import standing_ground
 from tests.crash.trial import tried
+from turnstile.localservers import LocalServers
+from turnstile.migrations import migrate
 
 
 def main() -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from tests.history.runs import note
-from worker import Context, TemporaryError, action
+from turnstile.worker import Context, TemporaryError, action
 
 RECORD = "CRASH_RECORD"
 PUPPETS = "puppets"

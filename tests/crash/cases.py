@@ -6,8 +6,8 @@ Out: `Case`s, and the groups in which they can be tried together.
 from dataclasses import dataclass
 from typing import Final
 
-from common.crash_points import VARIABLE, CrashPoint
 from tests.crash.sweeps import SWEEPS
+from turnstile.common.crash_points import VARIABLE, CrashPoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

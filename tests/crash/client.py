@@ -11,13 +11,13 @@ from typing import Any
 
 import httpx
 
-from common.broker.delivery import Publication
-from common.broker.publisher import Publisher
-from common.broker.topology import DEAD_LETTER_EXCHANGE
-from common.domain.errors import Code
-from common.envelopes import DIED_AT_HEADER, ERROR_CODE_HEADER, ORIGINAL_KEY_HEADER
 from tests.e2e.traffic import cancel_request, request
 from tests.history.recording import Submitted
+from turnstile.common.broker.delivery import Publication
+from turnstile.common.broker.publisher import Publisher
+from turnstile.common.broker.topology import DEAD_LETTER_EXCHANGE
+from turnstile.common.domain.errors import Code
+from turnstile.common.envelopes import DIED_AT_HEADER, ERROR_CODE_HEADER, ORIGINAL_KEY_HEADER
 
 Body = Mapping[str, Any]
 

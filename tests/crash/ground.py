@@ -15,7 +15,6 @@ import aio_pika
 import asyncpg
 import httpx
 
-from common.broker.topology import DEAD_LETTERS
 from tests.crash.actions import RECORD
 from tests.crash.client import Client
 from tests.e2e.history import History, history_of
@@ -27,6 +26,7 @@ from tests.history.tap import declare_tap
 from tests.history.tolerances import Tolerances, Window
 from tests.history.verdict import violations
 from tests.history.witnesses import gather
+from turnstile.common.broker.topology import DEAD_LETTERS
 
 ACTIONS: Final = "tests.crash.actions"
 LEASE_SECONDS: Final = 3.0

@@ -7,8 +7,8 @@ them, for the watchdog to find.
 from dataclasses import dataclass, field
 from uuid import uuid4
 
-from common.broker.topology import pool_queue
 from tests.crash.ground import Ground
+from turnstile.common.broker.topology import pool_queue
 
 _GRANTED = """
 SELECT execution_id, attempt FROM slot

@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from common.crash_points import CrashPoint
-from localservers import BrokerServer, DatabaseServer
 from tests.crash.cases import groups
 from tests.crash.ground import Ground, standing_ground
 from tests.crash.trial import tried
+from turnstile.common.crash_points import CrashPoint
+from turnstile.localservers import BrokerServer, DatabaseServer
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from common.crash_points import CrashPoint
 from tests.crash.cases import Case
 from tests.crash.client import send_wave
 from tests.crash.ground import ACTIONS, Ground
@@ -24,6 +23,7 @@ from tests.crash.operators import (
 from tests.crash.sweeps import SWEEPS, armed_for
 from tests.e2e.processes import Service
 from tests.e2e.traffic import until
+from turnstile.common.crash_points import CrashPoint
 
 _DEADLINE_SECONDS: Final = 40.0
 _PAUSE_SECONDS: Final = 0.1

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, Page, async_playwright
 
-from localservers.errors import MissingBinaries
-from localservers.packages import install, may_install
+from turnstile.localservers.errors import MissingBinaries
+from turnstile.localservers.packages import install, may_install
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 DEADLINE_MILLISECONDS = 20_000

@@ -6,10 +6,10 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page
 
-from localservers import BrokerServer, DatabaseServer
 from tests.dashboard.browser import chromium, watched_page
 from tests.e2e.stage import Stage, staged
 from tests.integration.protocol import Protocol, connected
+from turnstile.localservers import BrokerServer, DatabaseServer
 
 TOKEN = "a-token-of-the-tests"
 

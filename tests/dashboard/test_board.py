@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from executor.dashboard import board as board_module
-from executor.dashboard.board import Board, QueueOrder
-from executor.dashboard.lines import Line, QueueName, Reading, Workers
+from turnstile.executor.dashboard import board as board_module
+from turnstile.executor.dashboard.board import Board, QueueOrder
+from turnstile.executor.dashboard.lines import Line, QueueName, Reading, Workers
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from executor.dashboard.files import static_files
+from turnstile.executor.dashboard.files import static_files
 
 CSS = static_files()["page.css"].content.decode()
 LIGHT, DARK = (

@@ -8,9 +8,9 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from executor.api import problems
-from executor.dashboard import page_routes
-from executor.dashboard.files import HEADERS, static_files
+from turnstile.executor.api import problems
+from turnstile.executor.dashboard import page_routes
+from turnstile.executor.dashboard.files import HEADERS, static_files
 
 STATIC = Path(__file__).parents[2] / "executor" / "dashboard" / "static"
 SCRIPTS = {name: found.content.decode() for name, found in static_files().items() if name.endswith(".js")}

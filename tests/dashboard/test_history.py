@@ -3,7 +3,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor.dashboard.history import BUCKET_SECONDS, BUCKETS, RATE_SECONDS, History, Totals, bucket_of
+from turnstile.executor.dashboard.history import (
+    BUCKET_SECONDS,
+    BUCKETS,
+    RATE_SECONDS,
+    History,
+    Totals,
+    bucket_of,
+)
 
 BEGAN = 1_000_000.0
 """The beginning of a bucket."""

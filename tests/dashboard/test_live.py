@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from common.database import Database
-from common.domain.errors import Unavailable
-from executor.api.events import EventsAsked, EventStream
-from executor.dashboard import Live, LiveTimes
-from executor.dashboard.lines import QueueName
-from executor.dashboard.live import STREAMS_MAX, Stream
 from tests.e2e.traffic import until
 from tests.integration.protocol import Protocol
+from turnstile.common.database import Database
+from turnstile.common.domain.errors import Unavailable
+from turnstile.executor.api.events import EventsAsked, EventStream
+from turnstile.executor.dashboard import Live, LiveTimes
+from turnstile.executor.dashboard.lines import QueueName
+from turnstile.executor.dashboard.live import STREAMS_MAX, Stream
 
 DEADLINE_SECONDS = 30
 TIMES = LiveTimes(interval=0.02, linger=0.1)
@@ -233,7 +233,7 @@ async def test_what_was_read_before_an_outage_does_not_pass_for_new(
 
     with live.stream([], last_event_id=None):
         await live.board()
-        monkeypatch.setattr("executor.dashboard.live.read", cannot)
+        monkeypatch.setattr("turnstile.executor.dashboard.live.read", cannot)
         readings = live.readings
         await truth(lambda: live.readings > readings + 1, "a reading after the outage began")
         with pytest.raises(TimeoutError):

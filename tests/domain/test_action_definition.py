@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from common.action_definition import ActionDefinition, pointer_path
+from turnstile.common.action_definition import ActionDefinition, pointer_path
 
 
 def refused(**fields: Any) -> str:

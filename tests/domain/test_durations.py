@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.domain.durations import SECONDS_MAX, format_duration, parse_duration
+from turnstile.common.domain.durations import SECONDS_MAX, format_duration, parse_duration
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,16 @@ from collections.abc import Iterable
 
 import pytest
 
-from common.domain.outcomes import Cancelled, Completed, Failed, Failure, TimedOut, failure_of, status_of
-from common.domain.states import (
+from turnstile.common.domain.outcomes import (
+    Cancelled,
+    Completed,
+    Failed,
+    Failure,
+    TimedOut,
+    failure_of,
+    status_of,
+)
+from turnstile.common.domain.states import (
     HOLDS_SLOT,
     INITIAL,
     TERMINAL,

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from worker import Context, PermanentError, TemporaryError, action, command_action
+from turnstile.worker import Context, PermanentError, TemporaryError, action, command_action
 
 _FAMILY = """
 import json, os, pathlib, subprocess, sys

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from localservers import BrokerServer, DatabaseServer
 from tests.e2e.stage import Stage, staged
+from turnstile.localservers import BrokerServer, DatabaseServer
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -10,10 +10,10 @@ from typing import Any
 
 import asyncpg
 
-from common.database import Database
-from executor.reading.audit import AuditBounds, Auditor
-from executor.settings import ExecutorSettings
 from tests.e2e.traffic import until
+from turnstile.common.database import Database
+from turnstile.executor.reading.audit import AuditBounds, Auditor
+from turnstile.executor.settings import ExecutorSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

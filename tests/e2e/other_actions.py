@@ -1,6 +1,6 @@
 """A second module of actions, in the pool of the first."""
 
-from worker import action
+from turnstile.worker import action
 
 
 @action("other")

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import httpx
 
-from localservers.ports import free_port
+from turnstile.localservers.ports import free_port
 
 _READY_SECONDS = 30.0
 _STOP_SECONDS = 45.0
@@ -108,7 +108,7 @@ class System:
         port = free_port()
         service = await self._start(
             f"executor-{len(self.executors)}",
-            ["-m", "executor.cli", "serve"],
+            ["-m", "turnstile.executor.cli", "serve"],
             port,
             {"TURNSTILE_HTTP_PORT": str(port), **settings},
         )
@@ -129,7 +129,7 @@ class System:
         name = f"worker-{len(self.workers)}"
         service = await self._start(
             name,
-            ["-m", "worker.cli", "serve", "--actions", actions],
+            ["-m", "turnstile.worker.cli", "serve", "--actions", actions],
             port,
             {"TURNSTILE_WORKER_HTTP_PORT": str(port), "TURNSTILE_WORKER_NAME": name, **settings},
         )

@@ -9,11 +9,11 @@ from typing import Any
 
 import httpx
 
-from common.messages import COMPLETED, STATUS_CHANGED
 from tests.e2e.history import History, history_of
 from tests.e2e.processes import Service, System, running
 from tests.e2e.tap import Heard, Tap, tapped
 from tests.e2e.traffic import until
+from turnstile.common.messages import COMPLETED, STATUS_CHANGED
 
 ACTIONS = "tests.e2e.actions"
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from common.broker.connection import BrokerUnavailable
-from common.broker.delivery import Outgoing, Publication
-from common.broker.publisher import Publisher
 from tests.e2e.history import History, most_running_at_once, physical
 from tests.e2e.traffic import publishing, request, until
+from turnstile.common.broker.connection import BrokerUnavailable
+from turnstile.common.broker.delivery import Outgoing, Publication
+from turnstile.common.broker.publisher import Publisher
 
 _AT_ONCE: Final = 2
 _PAUSE_SECONDS: Final = 0.1

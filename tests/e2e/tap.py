@@ -10,9 +10,9 @@ import aio_pika
 from aio_pika import ExchangeType
 from aio_pika.abc import AbstractIncomingMessage
 
-from common.broker.topology import EXECUTIONS
-from common.messages import COMPLETED, STATUS_CHANGED
 from tests.e2e.traffic import until
+from turnstile.common.broker.topology import EXECUTIONS
+from turnstile.common.messages import COMPLETED, STATUS_CHANGED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from client import AsyncClient
 from tests.e2e.stage import Stage, numbers_in, still_there
 from tests.e2e.traffic import ask, cancel_request, publishing, request, until
+from turnstile.client import AsyncClient
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 GRACE_SECONDS = 1.0
@@ -39,7 +39,7 @@ async def by_client(stage: Stage, execution_id: int) -> None:
 
 
 async def by_command_line(stage: Stage, execution_id: int) -> None:
-    command = ["-m", "executor.cli", "cancel", str(execution_id), "--reason", "enough"]
+    command = ["-m", "turnstile.executor.cli", "cancel", str(execution_id), "--reason", "enough"]
     process = await asyncio.create_subprocess_exec(
         sys.executable, *command, "--api-url", stage.system.http_url, stdout=asyncio.subprocess.DEVNULL
     )

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from client import AsyncClient, Client, ExecutionFailed, Rejected, Request, Status, Submitted
 from tests.contract.cable import cable_to
 from tests.e2e.processes import System, running
+from turnstile.client import AsyncClient, Client, ExecutionFailed, Rejected, Request, Status, Submitted
 
 
 def _client(system: System, *, amqp_url: str | None = None, answer_timeout: float = 30.0) -> AsyncClient:

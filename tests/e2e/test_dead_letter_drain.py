@@ -4,12 +4,12 @@ from typing import Any
 
 import httpx
 
-from common.broker.topology import DEAD_LETTERS
-from common.crash_points import VARIABLE, CrashPoint
 from tests.contract.brokers import until_ready
 from tests.e2e.history import History, history_of
 from tests.e2e.processes import running
 from tests.e2e.traffic import publishing, request, until
+from turnstile.common.broker.topology import DEAD_LETTERS
+from turnstile.common.crash_points import VARIABLE, CrashPoint
 
 
 async def publish_bad(amqp_url: str, count: int) -> list[str]:

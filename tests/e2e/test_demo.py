@@ -15,14 +15,14 @@ from pathlib import Path
 import httpx
 import pytest
 
-from common.command_line import CommandFailed
-from executor.cli.demo import demo
-from localservers import LocalServers, MissingBinaries
-from localservers.binaries import install_missing
 from tests.e2e.traffic import until
+from turnstile.common.command_line import CommandFailed
+from turnstile.executor.cli.demo import demo
+from turnstile.localservers import LocalServers, MissingBinaries
+from turnstile.localservers.binaries import install_missing
 
 ROOT = Path(__file__).parents[2]
-COMMAND = (sys.executable, "-m", "executor.cli", "demo")
+COMMAND = (sys.executable, "-m", "turnstile.executor.cli", "demo")
 _LINE_SECONDS = 60.0
 
 pytestmark = pytest.mark.usefixtures("own_binaries")
@@ -161,7 +161,7 @@ def test_a_reader_that_goes_away_ends_it_and_leaves_nothing(place: Path) -> None
 async def test_a_worker_that_ends_by_itself_ends_the_demonstration_with_a_reason(place: Path) -> None:
     async with started(place) as demo:
         await demo.wait_for("running")
-        os.kill(_process_in(place, "worker.cli"), signal.SIGKILL)
+        os.kill(_process_in(place, "turnstile.worker.cli"), signal.SIGKILL)
         code = await demo.end()
     assert code == 1, demo.text
     assert "ended by itself" in demo.text
@@ -205,7 +205,7 @@ def test_a_missing_server_ends_it_with_the_command_that_installs_it(monkeypatch:
 
 
 def test_without_the_source_it_says_where_to_run_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("executor.demo.system.ACTIONS_MODULE", "no_examples_here.actions")
+    monkeypatch.setattr("turnstile.executor.demo.system.ACTIONS_MODULE", "no_examples_here.actions")
     with pytest.raises(CommandFailed, match="in the folder of the source code") as failed:
         demo()
     assert failed.value.exit_code == 2

@@ -8,11 +8,11 @@ from uuid import uuid4
 
 import pytest
 
-from common.broker.delivery import Outgoing
-from common.broker.topology import EXECUTOR_REQUESTS, EXECUTOR_RETRY
 from tests.e2e.stage import Stage
 from tests.e2e.tap import tapped
 from tests.e2e.traffic import ask, cancel_request, publishing, request, until
+from turnstile.common.broker.delivery import Outgoing
+from turnstile.common.broker.topology import EXECUTOR_REQUESTS, EXECUTOR_RETRY
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 STAGE: dict[str, Any] = {"settings": {"TURNSTILE_WATCHDOG_INTERVAL": "250ms"}}

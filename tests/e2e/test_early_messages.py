@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from common.broker.delivery import Outgoing
-from common.broker.topology import EXECUTOR_RETRY, WORKER_RETRY, scheduled_key
-from common.messages import COMPLETED, SCHEDULED
 from tests.e2e.stage import Stage
 from tests.e2e.tap import tapped
 from tests.e2e.traffic import publishing, request, until
+from turnstile.common.broker.delivery import Outgoing
+from turnstile.common.broker.topology import EXECUTOR_RETRY, WORKER_RETRY, scheduled_key
+from turnstile.common.messages import COMPLETED, SCHEDULED
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 STAGE = {

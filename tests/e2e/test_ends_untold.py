@@ -5,11 +5,11 @@ import signal
 import httpx
 import pytest
 
-from common.crash_points import VARIABLE, CrashPoint
-from common.domain.states import Status
-from common.envelopes import slot_message
 from tests.e2e.stage import staged
 from tests.e2e.traffic import publishing
+from turnstile.common.crash_points import VARIABLE, CrashPoint
+from turnstile.common.domain.states import Status
+from turnstile.common.envelopes import slot_message
 
 SETTINGS = {
     VARIABLE: str(CrashPoint.CANCELLATION_DECIDED),

@@ -9,15 +9,15 @@ from pathlib import Path
 import httpx
 import pytest
 
-from common.action_definition import ActionDefinition
-from common.broker.delivery import Outgoing
-from common.database import Database
-from common.messages import ACCEPTED, REJECTED
-from executor.queue_manager import QueueManager
 from tests.e2e.history import history_of
 from tests.e2e.processes import Service, running
 from tests.e2e.traffic import ask, publishing, request, until
 from tests.sizes import sizes
+from turnstile.common.action_definition import ActionDefinition
+from turnstile.common.broker.delivery import Outgoing
+from turnstile.common.database import Database
+from turnstile.common.messages import ACCEPTED, REJECTED
+from turnstile.executor.queue_manager import QueueManager
 
 _MEMORY_MB_MAX = 384
 """What the deployment files allow an executor."""

@@ -5,10 +5,10 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from localservers import LocalServers
-from migrations import migrate
 from tests.e2e.history import physical
 from tests.e2e.scene import EARLY, ONE_PLACE, playing, until_logged
+from turnstile.localservers import LocalServers
+from turnstile.migrations import migrate
 
 
 async def test_a_run_of_several_acknowledgement_timeouts_runs_once_and_so_do_its_neighbours(

@@ -10,13 +10,13 @@ from typing import Any
 import aio_pika
 import httpx
 
-from common.broker.topology import EXECUTIONS
-from common.messages import COMPLETED
 from tests.e2e.history import history_of
 from tests.e2e.ledger import ledger_kept, read_ledger
 from tests.e2e.processes import running
 from tests.e2e.tap import tapped
 from tests.e2e.traffic import ask, publishing, request, submit
+from turnstile.common.broker.topology import EXECUTIONS
+from turnstile.common.messages import COMPLETED
 
 
 async def test_one_line_of_json_over_bare_amqp_runs_an_action(database_url: str, amqp_url: str) -> None:

@@ -13,13 +13,13 @@ import pytest
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 from pamqp.common import FieldTable
 
-from client import AsyncClient
-from common.broker.delivery import Outgoing
-from common.broker.topology import EXECUTIONS
-from common.messages import COMPLETED
-from localservers import BrokerServer
 from tests.e2e.stage import Stage, staged
 from tests.e2e.traffic import publishing, request, until
+from turnstile.client import AsyncClient
+from turnstile.common.broker.delivery import Outgoing
+from turnstile.common.broker.topology import EXECUTIONS
+from turnstile.common.messages import COMPLETED
+from turnstile.localservers import BrokerServer
 
 EXECUTIONS_EACH = 100
 PROMPT_SECONDS = 60.0

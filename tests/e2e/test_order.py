@@ -7,13 +7,13 @@ from typing import Any
 
 import httpx
 
-from common.messages import STATUS_CHANGED
 from tests.e2e.history import history_of, most_running_at_once, physical
 from tests.e2e.processes import running
 from tests.e2e.stage import repairs_of_counters
 from tests.e2e.tap import tapped
 from tests.e2e.traffic import submit, until
 from tests.sizes import sizes
+from turnstile.common.messages import STATUS_CHANGED
 
 
 @sizes("each", short=40, whole=125)

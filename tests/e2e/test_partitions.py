@@ -8,9 +8,9 @@ any more when its lease ends.
 import asyncio
 from pathlib import Path
 
-from common.lifecycle import EXIT_NOT_STOPPED
 from tests.e2e.partition import ACTIONS, KINDS, scene
 from tests.worker.waiting import is_alive
+from turnstile.common.lifecycle import EXIT_NOT_STOPPED
 
 LONG = [60.0, 0.3]
 """Seconds of a run that somebody must end, and of the one in its place."""

@@ -7,8 +7,14 @@ from pathlib import Path
 
 import aio_pika
 
-from common.broker.delivery import Outgoing
-from common.broker.topology import (
+from tests.e2e.admission import lines_locked
+from tests.e2e.held import held_all_the_time, hold
+from tests.e2e.history import history_of, physical
+from tests.e2e.processes import running
+from tests.e2e.steady import steady
+from tests.e2e.traffic import submit, until
+from turnstile.common.broker.delivery import Outgoing
+from turnstile.common.broker.topology import (
     DEAD_LETTERS,
     EXECUTOR_COMPLETIONS,
     EXECUTOR_REQUESTS,
@@ -17,15 +23,9 @@ from common.broker.topology import (
     pool_queue,
     worker_queue,
 )
-from common.domain.states import Status
-from common.envelopes import completed_message, scheduled_message
-from common.messages import ExecutionCompleted, ExecutionScheduled
-from tests.e2e.admission import lines_locked
-from tests.e2e.held import held_all_the_time, hold
-from tests.e2e.history import history_of, physical
-from tests.e2e.processes import running
-from tests.e2e.steady import steady
-from tests.e2e.traffic import submit, until
+from turnstile.common.domain.states import Status
+from turnstile.common.envelopes import completed_message, scheduled_message
+from turnstile.common.messages import ExecutionCompleted, ExecutionScheduled
 
 SHORT_TIMEOUTS = {
     "TURNSTILE_WATCHDOG_INTERVAL": "300ms",

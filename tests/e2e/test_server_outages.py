@@ -9,14 +9,14 @@ import asyncpg
 import httpx
 import pytest
 
-from localservers import LocalServers, RabbitServer
-from migrations import migrate
 from tests.e2e.held import held_all_the_time, hold
 from tests.e2e.history import History, history_of
 from tests.e2e.processes import System, running
 from tests.e2e.steady import Steady, steady
 from tests.e2e.traffic import until
 from tests.sizes import sizes
+from turnstile.localservers import LocalServers, RabbitServer
+from turnstile.migrations import migrate
 
 LEASE_SECONDS = 3.0
 SHORT_LEASE = {

@@ -8,8 +8,6 @@ from typing import Any
 
 import httpx
 
-from common.broker.topology import declare_own_queue, declare_pool, pool_queue, worker_queue
-from common.messages import COMPLETED
 from tests.chaos.proxy import CLEAR, Proxy, Weather
 from tests.contract.brokers import ready_messages
 from tests.e2e.history import History, history_of
@@ -17,6 +15,8 @@ from tests.e2e.processes import running
 from tests.e2e.tap import Tap, tapped
 from tests.e2e.traffic import drain_queue, publishing, until
 from tests.integration.protocol import connected
+from turnstile.common.broker.topology import declare_own_queue, declare_pool, pool_queue, worker_queue
+from turnstile.common.messages import COMPLETED
 
 SETTINGS = {
     "TURNSTILE_WATCHDOG_INTERVAL": "250ms",

@@ -8,17 +8,17 @@ import asyncpg
 import httpx
 from pydantic_core import from_json, to_json
 
-from common.broker.delivery import Outgoing
-from common.broker.topology import pool_queue
-from common.domain.states import Status
-from common.envelopes import cancel_message, completed_message, scheduled_message
-from common.messages import ExecutionCancel, ExecutionCompleted, ExecutionScheduled
-from common.statements import installation_text
 from tests.e2e.history import history_of
 from tests.e2e.processes import running
 from tests.e2e.steady import steady
 from tests.e2e.traffic import drain_queue, publishing, until
 from tests.integration.protocol import connected
+from turnstile.common.broker.delivery import Outgoing
+from turnstile.common.broker.topology import pool_queue
+from turnstile.common.domain.states import Status
+from turnstile.common.envelopes import cancel_message, completed_message, scheduled_message
+from turnstile.common.messages import ExecutionCancel, ExecutionCompleted, ExecutionScheduled
+from turnstile.common.statements import installation_text
 
 ON_MESSAGES_ALONE = {
     "TURNSTILE_DISPATCH_TIMEOUT": "1h",

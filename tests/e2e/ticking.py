@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from worker import Context, action
+from turnstile.worker import Context, action
 
 _TICK_SECONDS = 0.05
 COMMAND = [sys.executable, str(Path(__file__))]

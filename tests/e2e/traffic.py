@@ -10,11 +10,11 @@ from typing import Any
 
 import aio_pika
 
-from common.broker.connection import BrokerTimeouts
-from common.broker.delivery import Outgoing
-from common.broker.publisher import Publisher
-from common.broker.topology import EXECUTIONS, declare_executor
-from common.messages import CANCEL_REQUESTED, REQUESTED
+from turnstile.common.broker.connection import BrokerTimeouts
+from turnstile.common.broker.delivery import Outgoing
+from turnstile.common.broker.publisher import Publisher
+from turnstile.common.broker.topology import EXECUTIONS, declare_executor
+from turnstile.common.messages import CANCEL_REQUESTED, REQUESTED
 
 DEADLINE_SECONDS = 60.0
 

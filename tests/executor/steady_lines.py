@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heapreplace
 
-from executor.reading.estimate_line import SLOTS_MAX, Slots, seconds_to_start
-from executor.reading.estimate_runs import Grant, run_lengths
+from turnstile.executor.reading.estimate_line import SLOTS_MAX, Slots, seconds_to_start
+from turnstile.executor.reading.estimate_runs import Grant, run_lengths
 
 Draw = Callable[[random.Random], float]
 SETTLING_SECONDS = 0.005

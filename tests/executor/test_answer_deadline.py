@@ -2,8 +2,8 @@
 
 import pytest
 
-from common.domain.errors import Overloaded, Unavailable
-from executor.api.services import answer_deadline
+from turnstile.common.domain.errors import Overloaded, Unavailable
+from turnstile.executor.api.services import answer_deadline
 
 
 async def test_of_what_was_lost_on_the_way_nobody_knows() -> None:

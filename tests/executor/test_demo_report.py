@@ -8,12 +8,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from common.domain.states import Status
-from executor.demo import figures
-from executor.demo.history import AttemptHistory, ExecutionHistory, History, QueueHistory
-from executor.demo.job import Task
-from executor.demo.page import print_report
-from executor.demo.report import judge
+from turnstile.common.domain.states import Status
+from turnstile.executor.demo import figures
+from turnstile.executor.demo.history import AttemptHistory, ExecutionHistory, History, QueueHistory
+from turnstile.executor.demo.job import Task
+from turnstile.executor.demo.page import print_report
+from turnstile.executor.demo.report import judge
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from executor.reading.estimate_line import Slots, seconds_to_start
-from executor.reading.estimate_runs import Grant, run_lengths
 from tests.executor.steady_lines import LOADS, look
+from turnstile.executor.reading.estimate_line import Slots, seconds_to_start
+from turnstile.executor.reading.estimate_runs import Grant, run_lengths
 
 LIMITS, POSITIONS, LOOKS = (1, 4, 16, 100), (1, 3, 20, 150), 7
 SECONDS = st.floats(min_value=0, max_value=1e7)

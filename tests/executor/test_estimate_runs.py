@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor.reading.estimate_runs import Grant, RunLengths, claim_waits, run_lengths
+from turnstile.executor.reading.estimate_runs import Grant, RunLengths, claim_waits, run_lengths
 
 SECONDS = st.floats(min_value=0, max_value=1e7)
 

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from common.domain.identifiers import QueueId
-from executor.held_queues import HeldQueues
+from turnstile.common.domain.identifiers import QueueId
+from turnstile.executor.held_queues import HeldQueues
 
 ONE, TWO = QueueId(1), QueueId(2)
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor.watchdog.health import Clock, Health
+from turnstile.executor.watchdog.health import Clock, Health
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 LEASE_SECONDS = 15.0

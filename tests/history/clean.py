@@ -3,9 +3,9 @@
 Two lines with a limit of 1 and one without, two workers of which one is lost, every kind of end and return.
 """
 
-from common.domain.states import Status
 from tests.history.recording import Recording, WorkerEvent
 from tests.history.story import Story
+from turnstile.common.domain.states import Status
 
 A, B, FREE = 1, 2, 3
 """Queues."""

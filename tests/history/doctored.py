@@ -5,7 +5,6 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
-from common.domain.states import Status
 from tests.history.clean import A, B, as_it_should_be
 from tests.history.recording import (
     AttemptMove,
@@ -22,6 +21,7 @@ from tests.history.recording import (
 from tests.history.story import BOOTED_AT, Story
 from tests.history.tolerances import Tolerances
 from tests.history.verdict import violations
+from turnstile.common.domain.states import Status
 
 TOLERANCES: Final = Tolerances(idle_seconds=1.0, leak_seconds=2.0, reclaim_seconds=5.0, overlap_seconds=0.5)
 

@@ -3,10 +3,10 @@
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from common.domain.states import INITIAL, Status, is_terminal, may_move
 from tests.history.lives import lives_of
 from tests.history.recording import ExecutionMove, LineMove, Recording, SlotMove, Step
 from tests.history.tolerances import Tolerances, Violation
+from turnstile.common.domain.states import INITIAL, Status, is_terminal, may_move
 
 
 def lives_are_legal(recording: Recording, _: Tolerances) -> Iterator[Violation]:

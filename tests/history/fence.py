@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
-from common.domain.states import Status
 from tests.history.lives import EXECUTOR, lives_of, stories_of
 from tests.history.recording import (
     AttemptMove,
@@ -16,6 +15,7 @@ from tests.history.recording import (
     WorkerMove,
 )
 from tests.history.tolerances import Tolerances, Violation
+from turnstile.common.domain.states import Status
 
 _TAKEN_BACK: Final = (Status.QUEUED, Status.ABANDONED)
 

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from common.domain.states import is_terminal
-from common.messages import COMPLETED
 from tests.history.healing import idle_spells, reclaims
 from tests.history.lives import lives_of, stories_of
 from tests.history.recording import Recording, WorkerEvent, WorkerMove
+from turnstile.common.domain.states import is_terminal
+from turnstile.common.messages import COMPLETED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

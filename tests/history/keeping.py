@@ -3,10 +3,10 @@
 from collections import defaultdict
 from collections.abc import Iterator
 
-from common.domain.states import is_terminal
 from tests.history.lives import lives_of
 from tests.history.recording import Recording
 from tests.history.tolerances import Tolerances, Violation
+from turnstile.common.domain.states import is_terminal
 
 
 def submits_are_kept(recording: Recording, _: Tolerances) -> Iterator[Violation]:

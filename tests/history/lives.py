@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from common.domain.states import HOLDS_SLOT, Status
 from tests.history.recording import ExecutionMove, Move, SlotMove, Step
+from turnstile.common.domain.states import HOLDS_SLOT, Status
 
 AttemptKey: TypeAlias = tuple[int, int]
 """An execution's id and the attempt's number."""

@@ -17,7 +17,6 @@ from typing import Any, Final, TypeAlias
 import asyncpg
 from pydantic_core import from_json, to_json
 
-from common.domain.states import Status
 from tests.history.recording import (
     AttemptMove,
     ExecutionMove,
@@ -30,6 +29,7 @@ from tests.history.recording import (
     WorkerEvent,
     WorkerMove,
 )
+from turnstile.common.domain.states import Status
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 _CONTENT: Final = ("result", "error_type", "error_message")

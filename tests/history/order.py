@@ -3,11 +3,11 @@
 from collections import defaultdict
 from collections.abc import Iterator
 
-from common.domain.states import Status
 from tests.history.lines import replayed
 from tests.history.lives import lives_of
 from tests.history.recording import Recording
 from tests.history.tolerances import Tolerances, Violation
+from turnstile.common.domain.states import Status
 
 
 def grants_take_the_head(recording: Recording, _: Tolerances) -> Iterator[Violation]:

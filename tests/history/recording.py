@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TypeAlias
 
-from common.domain.states import Status
+from turnstile.common.domain.states import Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

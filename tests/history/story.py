@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from common.domain.states import Status, is_terminal
-from common.messages import COMPLETED
 from tests.history.recording import (
     AttemptMove,
     ExecutionMove,
@@ -28,6 +26,8 @@ from tests.history.recording import (
     WorkerEvent,
     WorkerMove,
 )
+from turnstile.common.domain.states import Status, is_terminal
+from turnstile.common.messages import COMPLETED
 
 BOOTED_AT: Final = datetime(2026, 1, 1, tzinfo=UTC)
 EXECUTOR: Final = "turnstile executor"

@@ -14,10 +14,10 @@ from aio_pika import ExchangeType
 from aio_pika.abc import AbstractIncomingMessage
 from pydantic_core import from_json
 
-from common.broker.topology import EXECUTIONS
-from common.domain.states import Status
-from common.messages import COMPLETED, STATUS_CHANGED
 from tests.history.recording import Told
+from turnstile.common.broker.topology import EXECUTIONS
+from turnstile.common.domain.states import Status
+from turnstile.common.messages import COMPLETED, STATUS_CHANGED
 
 _QUEUE: Final = "history.tap"
 _DEADLINE_SECONDS: Final = 120.0

@@ -3,11 +3,11 @@
 from collections import defaultdict
 from collections.abc import Iterator
 
-from common.domain.states import is_terminal
-from common.messages import COMPLETED
 from tests.history.lives import AttemptKey, Story, lives_of, stories_of
 from tests.history.recording import ExecutionMove, Recording, Told
 from tests.history.tolerances import Tolerances, Violation
+from turnstile.common.domain.states import is_terminal
+from turnstile.common.messages import COMPLETED
 
 
 def ends_are_told(recording: Recording, _: Tolerances) -> Iterator[Violation]:

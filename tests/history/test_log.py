@@ -7,14 +7,14 @@ from typing import Final
 import asyncpg
 import pytest
 
-from common.domain.states import Status
-from common.messages import COMPLETED
 from tests.history.lives import EXECUTOR, lives_of
 from tests.history.log import install, read_moves
 from tests.history.recording import Recording, Told
 from tests.history.tolerances import Tolerances
 from tests.history.verdict import violations
 from tests.integration.protocol import OTHER_WORKER, WORKER, Protocol, connected
+from turnstile.common.domain.states import Status
+from turnstile.common.messages import COMPLETED
 
 _LONG: Final = 600.0
 _TOLERANCES: Final = Tolerances(

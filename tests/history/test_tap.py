@@ -2,11 +2,11 @@
 
 from datetime import UTC, datetime
 
-from common.domain.states import Status
-from common.envelopes import completed_message
-from common.messages import ExecutionCompleted
 from tests.e2e.traffic import publishing
 from tests.history.tap import declare_tap, read_tap
+from turnstile.common.domain.states import Status
+from turnstile.common.envelopes import completed_message
+from turnstile.common.messages import ExecutionCompleted
 
 
 async def test_the_tap_hears_more_than_a_queue_hands_out_at_once(amqp_url: str) -> None:

@@ -5,24 +5,24 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
-from common.broker.consumer import ConsumerConnection
-from common.broker.delivery import Outgoing
-from common.broker.publisher import Publisher
-from common.broker.topology import (
+from tests.contract.brokers import bare_channel, message, running, take, until_ready
+from tests.e2e.traffic import until
+from turnstile.common.broker.consumer import ConsumerConnection
+from turnstile.common.broker.delivery import Outgoing
+from turnstile.common.broker.publisher import Publisher
+from turnstile.common.broker.topology import (
     DEAD_LETTER_EXCHANGE,
     DEAD_LETTERS,
     EXECUTIONS,
     EXECUTOR_REQUESTS,
     declare_executor,
 )
-from common.database import Database
-from common.domain.errors import Code
-from common.envelopes import dead_letter
-from executor.dead_letters import DeadLetters, Drain, StoredLetter
-from executor.retention.pruner import Pruner
-from executor.settings import ExecutorSettings
-from tests.contract.brokers import bare_channel, message, running, take, until_ready
-from tests.e2e.traffic import until
+from turnstile.common.database import Database
+from turnstile.common.domain.errors import Code
+from turnstile.common.envelopes import dead_letter
+from turnstile.executor.dead_letters import DeadLetters, Drain, StoredLetter
+from turnstile.executor.retention.pruner import Pruner
+from turnstile.executor.settings import ExecutorSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,18 +12,18 @@ from uuid import uuid4
 import asyncpg
 from asyncpg.transaction import Transaction
 
-from common.action_definition import ActionDefinition
-from common.database import Database
-from common.domain.identifiers import Attempt, ExecutionId, QueueId, WorkerId
-from common.domain.states import Status
-from common.messages import ExecutionRequested
-from common.requests import request_hash
-from executor.decisions import Accepted, Admission, Grants, Move, Rejected, Verdict
-from executor.queue_manager import QueueManager
 from tests.integration.reading import Connection, ids_in
 from tests.integration.sweeping import Sweeping
-from worker.record import Claim, Difference, Finished, Offer, Record, Report
-from worker.record import Verdict as Said
+from turnstile.common.action_definition import ActionDefinition
+from turnstile.common.database import Database
+from turnstile.common.domain.identifiers import Attempt, ExecutionId, QueueId, WorkerId
+from turnstile.common.domain.states import Status
+from turnstile.common.messages import ExecutionRequested
+from turnstile.common.requests import request_hash
+from turnstile.executor.decisions import Accepted, Admission, Grants, Move, Rejected, Verdict
+from turnstile.executor.queue_manager import QueueManager
+from turnstile.worker.record import Claim, Difference, Finished, Offer, Record, Report
+from turnstile.worker.record import Verdict as Said
 
 T = TypeVar("T")
 WORKER = "worker-1"

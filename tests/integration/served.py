@@ -7,16 +7,16 @@ from typing import Any
 
 import httpx
 
-from common.action_definition import ActionDefinition
-from common.broker.publisher import Publisher
-from common.database import Database
-from common.domain.identifiers import Attempt, ExecutionId
-from common.domain.states import Status
-from executor.api import ApiServices, create_app
-from executor.dead_letters import DeadLetters
-from executor.decisions import Admission, Deletion, Grant, Move, Retried, Verdict
-from executor.queue_manager import QueueManager
-from executor.settings import ExecutorSettings
+from turnstile.common.action_definition import ActionDefinition
+from turnstile.common.broker.publisher import Publisher
+from turnstile.common.database import Database
+from turnstile.common.domain.identifiers import Attempt, ExecutionId
+from turnstile.common.domain.states import Status
+from turnstile.executor.api import ApiServices, create_app
+from turnstile.executor.dead_letters import DeadLetters
+from turnstile.executor.decisions import Admission, Deletion, Grant, Move, Retried, Verdict
+from turnstile.executor.queue_manager import QueueManager
+from turnstile.executor.settings import ExecutorSettings
 
 WORKER = "worker-1"
 NO_BROKER = "amqp://127.0.0.1:1/"

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from executor.decisions import Grants, Move
-from executor.queue_manager import grant_of, grants_of, moved
 from tests.integration.reading import Reading, ids_in
+from turnstile.executor.decisions import Grants, Move
+from turnstile.executor.queue_manager import grant_of, grants_of, moved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

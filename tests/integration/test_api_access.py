@@ -7,10 +7,10 @@ import jsonschema_rs
 import pytest
 from pydantic import SecretStr
 
-from executor.api import bodies
-from executor.decisions import Admission, Verdict
-from executor.settings import ExecutorSettings
 from tests.integration.served import Served, serve
+from turnstile.executor.api import bodies
+from turnstile.executor.decisions import Admission, Verdict
+from turnstile.executor.settings import ExecutorSettings
 
 JSON_BODIES = ("application/json", "application/problem+json")
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from common.action_definition import ActionDefinition
-from executor.settings import ExecutorSettings
 from tests.integration.protocol import connected
 from tests.integration.served import Served, serve
+from turnstile.common.action_definition import ActionDefinition
+from turnstile.executor.settings import ExecutorSettings
 
 URL = "/api/v1/actions/a.b"
 

@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from common.action_definition import ActionDefinition
-from executor.api import definitions
-from executor.decisions import Rejected
 from tests.integration.protocol import Protocol, request
 from tests.integration.served import Served, serve
 from tests.integration.stepping import blocked
+from turnstile.common.action_definition import ActionDefinition
+from turnstile.executor.api import definitions
+from turnstile.executor.decisions import Rejected
 
 URL = "/api/v1/actions/a.b"
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from executor.reading import reader
 from tests.integration.served import WORKER, Served, serve
+from turnstile.executor.reading import reader
 
 
 @pytest.fixture

@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from common.domain.identifiers import Attempt, ExecutionId, WorkerId
-from common.domain.states import Status
 from tests.integration.served import WORKER, Served, serve
-from worker.attempt_log import LogPiece
-from worker.record import Offer, Record, Report
+from turnstile.common.domain.identifiers import Attempt, ExecutionId, WorkerId
+from turnstile.common.domain.states import Status
+from turnstile.worker.attempt_log import LogPiece
+from turnstile.worker.record import Offer, Record, Report
 
 
 @pytest.fixture

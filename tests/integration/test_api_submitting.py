@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from executor.settings import ExecutorSettings
 from tests.integration.served import Served, serve
+from turnstile.executor.settings import ExecutorSettings
 
 URL = "/api/v1/executions"
 

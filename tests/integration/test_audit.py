@@ -12,16 +12,16 @@ from typing import Any
 import asyncpg
 import pytest
 
-from common.database import Database
-from common.domain.states import Status
-from executor.reading.audit import AuditBounds, Auditor, AuditShape
-from executor.reading.audit_checks import check_groups
-from executor.settings import ExecutorSettings
-from localservers import DatabaseServer
 from tests.integration.protocol import OneConnection, Protocol, connected
 from tests.integration.served import serve
 from tests.integration.spoilt import SPOILT, spelled_out
-from worker.record import Claim
+from turnstile.common.database import Database
+from turnstile.common.domain.states import Status
+from turnstile.executor.reading.audit import AuditBounds, Auditor, AuditShape
+from turnstile.executor.reading.audit_checks import check_groups
+from turnstile.executor.settings import ExecutorSettings
+from turnstile.localservers import DatabaseServer
+from turnstile.worker.record import Claim
 
 # However long the tests take: the scene grows older from the first to the last.
 PATIENT = ExecutorSettings(dispatch_timeout=3600, settle_timeout=3600, stop_timeout=3600)
@@ -180,7 +180,7 @@ async def test_an_audit_under_load_raises_no_false_alarm(
 async def test_an_audit_waits_for_nobody_longer_than_its_time(
     protocol: Protocol, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("executor.reading.audit._TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr("turnstile.executor.reading.audit._TIMEOUT_SECONDS", 0.3)
     async with serve(database_url) as api, protocol.transaction():
         await protocol.connection.execute("LOCK TABLE slot IN ACCESS EXCLUSIVE MODE")
         answer = await api.http.get("/api/v1/audit")

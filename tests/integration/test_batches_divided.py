@@ -8,28 +8,28 @@ from typing import Any
 
 import pytest
 
-from common.broker.connection import BrokerTimeouts
-from common.broker.consumer import ConsumerConnection
-from common.broker.publisher import Publisher
-from common.broker.topology import (
+from tests.e2e.traffic import cancel_request, drain_queue, publishing, request, submit, until
+from tests.integration.protocol import Protocol
+from turnstile.common.broker.connection import BrokerTimeouts
+from turnstile.common.broker.consumer import ConsumerConnection
+from turnstile.common.broker.publisher import Publisher
+from turnstile.common.broker.topology import (
     DEAD_LETTERS,
     EXECUTOR_COMPLETIONS,
     EXECUTOR_REQUESTS,
     declare_executor,
     pool_queue,
 )
-from common.database import Database, DatabaseTimeouts
-from common.domain.states import Status
-from common.envelopes import ERROR_CODE_HEADER, ERROR_HEADER, slot_message
-from executor.cancelling import Canceller
-from executor.completion_listener import CompletionListener
-from executor.early_cancels import EarlyCancels
-from executor.hand_over import HandOver
-from executor.intake import Listener, take_in
-from executor.queue_manager import QueueManager
-from executor.request_listener import RequestListener
-from tests.e2e.traffic import cancel_request, drain_queue, publishing, request, submit, until
-from tests.integration.protocol import Protocol
+from turnstile.common.database import Database, DatabaseTimeouts
+from turnstile.common.domain.states import Status
+from turnstile.common.envelopes import ERROR_CODE_HEADER, ERROR_HEADER, slot_message
+from turnstile.executor.cancelling import Canceller
+from turnstile.executor.completion_listener import CompletionListener
+from turnstile.executor.early_cancels import EarlyCancels
+from turnstile.executor.hand_over import HandOver
+from turnstile.executor.intake import Listener, take_in
+from turnstile.executor.queue_manager import QueueManager
+from turnstile.executor.request_listener import RequestListener
 
 _SLOW_WHERE_IT_SAYS_SO = """
 CREATE FUNCTION sleep_if_slow() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from common.domain.states import Status
-from executor.watchdog.leases import Leases
 from tests.integration.protocol import Protocol
 from tests.telemetry.test_healing import watchdog_over
+from turnstile.common.domain.states import Status
+from turnstile.executor.watchdog.leases import Leases
 
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
 HOUR = "interval '1 h'"

@@ -12,16 +12,21 @@ import aio_pika
 import pytest
 from pydantic import SecretStr
 
-from common.broker.delivery import Outgoing
-from common.broker.topology import DEAD_LETTER_EXCHANGE, DEAD_LETTERS, EXECUTOR_REQUESTS, declare_executor
-from common.database import Database
-from executor.dead_letters import Drain, Selection, StoredLetter
-from executor.dead_letters.letter import HEADERS_BYTES_MAX, storable_headers
-from executor.retention.pruner import Pruner
-from executor.settings import ExecutorSettings
 from tests.contract.brokers import message, take
 from tests.e2e.traffic import until
 from tests.integration.desk import Desk, dead_letter_under, desk_at, draining, names
+from turnstile.common.broker.delivery import Outgoing
+from turnstile.common.broker.topology import (
+    DEAD_LETTER_EXCHANGE,
+    DEAD_LETTERS,
+    EXECUTOR_REQUESTS,
+    declare_executor,
+)
+from turnstile.common.database import Database
+from turnstile.executor.dead_letters import Drain, Selection, StoredLetter
+from turnstile.executor.dead_letters.letter import HEADERS_BYTES_MAX, storable_headers
+from turnstile.executor.retention.pruner import Pruner
+from turnstile.executor.settings import ExecutorSettings
 
 ALL = Selection(all=True)
 KEY = "execution.requested"
@@ -103,7 +108,7 @@ async def take_ready(desk: Desk) -> list[Any]:
 async def test_a_letter_that_the_database_refuses_is_stored_by_its_body_alone(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("executor.dead_letters.letter._text", lambda value: value)
+    monkeypatch.setattr("turnstile.executor.dead_letters.letter._text", lambda value: value)
     await publish_raw(desk, b"spoilt", {}, message_id="a\0b")
     await desk.publisher.publish([dead_letter_under(KEY, b"good")])
     spoilt, good = await drained(desk, 2)
@@ -118,7 +123,7 @@ async def test_a_letter_that_cannot_be_read_is_stored_by_its_body_alone(
     def broken(_: object, **__: object) -> None:
         raise KeyError("nothing foresaw this")
 
-    monkeypatch.setattr("executor.dead_letters.drain.read_letter", broken)
+    monkeypatch.setattr("turnstile.executor.dead_letters.drain.read_letter", broken)
     await publish_raw(desk, b"odd", {})
     (letter,) = await drained(desk, 1)
     assert (letter.body, letter.code) == (b"odd", "unexplained")
@@ -220,7 +225,7 @@ async def test_letters_are_pruned_by_age_by_number_and_by_size_the_oldest_first(
 async def test_pruning_goes_on_until_nothing_is_too_much_and_counts_what_it_drops(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("executor.retention.pruner._ROWS_MAX", 7)
+    monkeypatch.setattr("turnstile.executor.retention.pruner._ROWS_MAX", 7)
     await desk.publisher.publish(numbered_letters(50))
     await drained(desk, 50)
     many = pruner(desk, retention_dead_letters_count=5)

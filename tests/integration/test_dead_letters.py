@@ -6,22 +6,22 @@ from dataclasses import replace
 
 import pytest
 
-from common.broker.delivery import Outgoing, Publication
-from common.broker.publisher import Publisher
-from common.broker.topology import (
+from tests.contract.brokers import bodies, message, take
+from tests.integration.desk import Desk, asked, dead_letter_under, desk_at, draining, names
+from tests.integration.served import serve
+from turnstile.common.broker.delivery import Outgoing, Publication
+from turnstile.common.broker.publisher import Publisher
+from turnstile.common.broker.topology import (
     DEAD_LETTER_EXCHANGE,
     EXECUTIONS,
     EXECUTOR_COMPLETIONS,
     EXECUTOR_REQUESTS,
     EXECUTOR_RETRY,
 )
-from common.domain.errors import Code
-from common.domain.states import Status
-from common.envelopes import slot_message
-from executor.dead_letters import DeadLetters, Place, Selection
-from tests.contract.brokers import bodies, message, take
-from tests.integration.desk import Desk, asked, dead_letter_under, desk_at, draining, names
-from tests.integration.served import serve
+from turnstile.common.domain.errors import Code
+from turnstile.common.domain.states import Status
+from turnstile.common.envelopes import slot_message
+from turnstile.executor.dead_letters import DeadLetters, Place, Selection
 
 ALL = Selection(all=True)
 

@@ -6,21 +6,21 @@ from uuid import UUID
 
 import pytest
 
-from common.broker.connection import BrokerTimeouts
-from common.broker.consumer import ConsumerConnection
-from common.broker.delivery import Outgoing
-from common.broker.publisher import Publisher
-from common.broker.topology import DEAD_LETTERS, EXECUTOR_REQUESTS, declare_executor
-from executor import early_cancels
-from executor.cancelling import Canceller
-from executor.early_cancels import EarlyCancels
-from executor.hand_over import HandOver
-from executor.queue_manager import QueueManager
-from executor.request_listener import RequestListener
 from tests.contract.brokers import running
 from tests.e2e.traffic import cancel_request, drain_queue, publishing
 from tests.integration.page_counts import cost_of
 from tests.integration.protocol import Protocol
+from turnstile.common.broker.connection import BrokerTimeouts
+from turnstile.common.broker.consumer import ConsumerConnection
+from turnstile.common.broker.delivery import Outgoing
+from turnstile.common.broker.publisher import Publisher
+from turnstile.common.broker.topology import DEAD_LETTERS, EXECUTOR_REQUESTS, declare_executor
+from turnstile.executor import early_cancels
+from turnstile.executor.cancelling import Canceller
+from turnstile.executor.early_cancels import EarlyCancels
+from turnstile.executor.hand_over import HandOver
+from turnstile.executor.queue_manager import QueueManager
+from turnstile.executor.request_listener import RequestListener
 
 UNKNOWN = 2**60
 

@@ -2,17 +2,17 @@
 
 import asyncio
 
-from common.broker.publisher import Publisher
-from common.broker.topology import pool_queue
-from common.database import Database
-from common.domain.identifiers import Attempt, ExecutionId, QueueId
-from common.envelopes import cancel_message
-from common.messages import ExecutionCancel
-from executor.decisions import Grant, Grants
-from executor.hand_over import HandOver
-from executor.queue_manager import QueueManager
 from tests.e2e.traffic import drain_queue, publishing, until
 from tests.integration.protocol import Protocol
+from turnstile.common.broker.publisher import Publisher
+from turnstile.common.broker.topology import pool_queue
+from turnstile.common.database import Database
+from turnstile.common.domain.identifiers import Attempt, ExecutionId, QueueId
+from turnstile.common.envelopes import cancel_message
+from turnstile.common.messages import ExecutionCancel
+from turnstile.executor.decisions import Grant, Grants
+from turnstile.executor.hand_over import HandOver
+from turnstile.executor.queue_manager import QueueManager
 
 
 async def test_an_offer_is_made_though_the_database_leaves_before_the_next_grant(amqp_url: str) -> None:

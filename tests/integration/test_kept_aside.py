@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from common.broker.consumer import ConsumerConnection
-from common.broker.delivery import Delivery
-from common.broker.outstanding import ByteBounds
-from common.broker.publisher import Publisher
-from executor.intake import Done, take_in
 from tests.contract.brokers import declares, message, running, until
+from turnstile.common.broker.consumer import ConsumerConnection
+from turnstile.common.broker.delivery import Delivery
+from turnstile.common.broker.outstanding import ByteBounds
+from turnstile.common.broker.publisher import Publisher
+from turnstile.executor.intake import Done, take_in
 
 
 @dataclass(slots=True)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from executor.sql import query
 from tests.integration.page_counts import Cost, cost_of
 from tests.integration.protocol import Protocol
 from tests.integration.served import Served, serve
+from turnstile.executor.sql import query
 
 # Runs of 10 s each, one after the other, until now.
 HISTORY = """

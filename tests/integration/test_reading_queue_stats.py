@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from common.database import Database
-from executor.reading import rows
-from executor.sql import query
 from tests.integration.served import Served, serve
+from turnstile.common.database import Database
+from turnstile.executor.reading import rows
+from turnstile.executor.sql import query
 
 RECOUNT = """
 SELECT count(w.execution_id) AS waiting,

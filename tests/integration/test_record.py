@@ -1,8 +1,8 @@
 """The worker's batches: claims and finishes in one commit, and one bad report harms no other."""
 
-from common.domain.states import Status
 from tests.integration.protocol import Protocol, offer
-from worker.record import Claim, Finished, Offer, Report
+from turnstile.common.domain.states import Status
+from turnstile.worker.record import Claim, Finished, Offer, Report
 
 
 def _report(execution_id: int, result_json: str) -> Report:

@@ -6,10 +6,10 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection
 
-from common.domain.states import Status
-from common.tables import metadata
-from migrations.run import engine_of
 from tests.integration.protocol import Protocol, connected
+from turnstile.common.domain.states import Status
+from turnstile.common.tables import metadata
+from turnstile.migrations.run import engine_of
 
 
 async def test_the_states_in_the_database_are_those_of_the_code_in_the_same_order(protocol: Protocol) -> None:

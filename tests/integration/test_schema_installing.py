@@ -10,10 +10,10 @@ import asyncpg
 import pytest
 from alembic import command
 
-from common.statements import installation_text, protocol_hash
-from migrations import MigrationBlocked, is_current, migrate
-from migrations.run import alembic_config, engine_of
 from tests.integration.protocol import Protocol, connected
+from turnstile.common.statements import installation_text, protocol_hash
+from turnstile.migrations import MigrationBlocked, is_current, migrate
+from turnstile.migrations.run import alembic_config, engine_of
 
 _INSTALLED = "SELECT xmin::text || ctid::text FROM pg_namespace WHERE nspname = 'turnstile'"
 

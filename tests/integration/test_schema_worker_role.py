@@ -8,12 +8,12 @@ from urllib.parse import urlsplit, urlunsplit
 import asyncpg
 import pytest
 
-from common.action_definition import ActionDefinition
-from common.statements import WORKER_FUNCTIONS, WORKER_ROLE
-from common.tables import metadata
-from localservers import DatabaseServer
-from migrations import migrate
 from tests.integration.protocol import Protocol, connected
+from turnstile.common.action_definition import ActionDefinition
+from turnstile.common.statements import WORKER_FUNCTIONS, WORKER_ROLE
+from turnstile.common.tables import metadata
+from turnstile.localservers import DatabaseServer
+from turnstile.migrations import migrate
 
 _PASSWORD = secrets.token_hex(8)
 

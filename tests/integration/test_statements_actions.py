@@ -2,8 +2,8 @@
 
 import pytest
 
-from common.action_definition import ActionDefinition, RetryDefinition
 from tests.integration.protocol import Protocol
+from turnstile.common.action_definition import ActionDefinition, RetryDefinition
 
 
 async def test_a_lower_limit_ends_nothing_and_grants_nothing_until_fewer_run(protocol: Protocol) -> None:

@@ -6,10 +6,10 @@ from uuid import uuid4
 
 import pytest
 
-from common.domain.errors import Code
-from common.domain.identifiers import ExecutionId
 from tests.integration.protocol import Protocol, accepted, rejected, request
 from tests.integration.reading import ids_in
+from turnstile.common.domain.errors import Code
+from turnstile.common.domain.identifiers import ExecutionId
 
 
 async def test_the_order_given_is_the_order_of_ids_over_all_lines(protocol: Protocol) -> None:

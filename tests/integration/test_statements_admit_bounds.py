@@ -2,9 +2,9 @@
 
 import pytest
 
-from common.domain.errors import Code
-from executor.decisions import Accepted, Rejected
 from tests.integration.protocol import Protocol, accepted, rejected, request
+from turnstile.common.domain.errors import Code
+from turnstile.executor.decisions import Accepted, Rejected
 
 
 async def taken(protocol: Protocol, count: int, ref: str = "a") -> int:

@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from common.domain.states import Status
-from executor.decisions import Move
 from tests.integration.protocol import Protocol
+from turnstile.common.domain.states import Status
+from turnstile.executor.decisions import Move
 
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
 

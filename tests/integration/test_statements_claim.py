@@ -3,7 +3,7 @@
 import pytest
 
 from tests.integration.protocol import OTHER_WORKER, Protocol, new_worker, request
-from worker.record import Claim
+from turnstile.worker.record import Claim
 
 
 @pytest.fixture

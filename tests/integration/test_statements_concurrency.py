@@ -9,7 +9,7 @@ import pytest
 from tests.integration.protocol import Protocol, accepted, connected, new_worker, request
 from tests.integration.reading import ids_in
 from tests.integration.stepping import blocked
-from worker.record import Claim
+from turnstile.worker.record import Claim
 
 
 async def test_eight_granters_never_overshoot_in_forty_rounds(database_url: str, protocol: Protocol) -> None:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import pytest
 import pytest_asyncio
 
-from localservers import DatabaseServer
 from tests.integration.page_counts import Cost, cost_of
 from tests.integration.protocol import Protocol, connected, request
 from tests.integration.reading import ids_in
+from turnstile.localservers import DatabaseServer
 
 WAITING = 1_000_000
 DEAD = 100_000

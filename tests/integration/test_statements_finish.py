@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import asyncpg
 import pytest
 
-from common.domain.states import Status
 from tests.integration.protocol import OTHER_WORKER, Protocol
+from turnstile.common.domain.states import Status
 
 
 @pytest.fixture

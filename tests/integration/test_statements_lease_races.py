@@ -2,9 +2,9 @@
 
 import pytest
 
-from common.domain.states import Status
 from tests.integration.protocol import OTHER_WORKER, Protocol
 from tests.integration.stepping import blocked
+from turnstile.common.domain.states import Status
 
 
 async def test_a_claim_under_way_holds_off_the_loss_of_its_lease(protocol: Protocol, other: Protocol) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.integration.protocol import WORKER, Protocol, offer
-from worker.attempt_log import LogPiece
+from turnstile.worker.attempt_log import LogPiece
 
 
 async def append(protocol: Protocol, *pieces: tuple[int, int, int, str], worker: str = WORKER) -> bool:

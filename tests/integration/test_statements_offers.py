@@ -2,13 +2,13 @@
 
 import pytest
 
-from executor.hand_over import HandOver
-from executor.queue_manager import QueueManager
-from executor.sql import query
 from tests.contract.brokers import ready_messages
 from tests.e2e.traffic import publishing
 from tests.integration.protocol import OTHER_WORKER, Protocol, connected, offer
 from tests.integration.reading import ids_in
+from turnstile.executor.hand_over import HandOver
+from turnstile.executor.queue_manager import QueueManager
+from turnstile.executor.sql import query
 
 POOL = "default"
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from common.domain.states import Status
 from tests.integration.protocol import Protocol
+from turnstile.common.domain.states import Status
 
 
 async def let_time_pass(protocol: Protocol, seconds: float) -> None:

@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from common.domain.identifiers import Attempt, ExecutionId
-from common.domain.states import Status
 from tests.integration.protocol import OTHER_WORKER, Protocol, connected, offer
 from tests.integration.reading import ids_in
 from tests.integration.stepping import blocked
-from worker.record import Claim, Finished, Report
-from worker.record import Verdict as Said
+from turnstile.common.domain.identifiers import Attempt, ExecutionId
+from turnstile.common.domain.states import Status
+from turnstile.worker.record import Claim, Finished, Report
+from turnstile.worker.record import Verdict as Said
 
 
 async def test_a_lower_limit_waits_for_the_grant_before_it_and_binds_the_one_after_it(

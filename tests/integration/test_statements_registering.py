@@ -6,9 +6,9 @@ from typing import Any
 import asyncpg
 import pytest
 
-from common.action_definition import ActionDefinition, RetryDefinition, action_columns
-from common.domain.durations import SECONDS_MAX
 from tests.integration.protocol import Protocol
+from turnstile.common.action_definition import ActionDefinition, RetryDefinition, action_columns
+from turnstile.common.domain.durations import SECONDS_MAX
 
 MISFITS: list[tuple[str, dict[str, Any]]] = [
     ("ref", {"ref": "a\nb"}),

@@ -1,7 +1,7 @@
 """settle: a slot is freed once, by the completion of its own attempt, and granted on (P1, P4)."""
 
-from common.domain.states import Status
 from tests.integration.protocol import Protocol
+from turnstile.common.domain.states import Status
 
 
 async def test_a_settled_slot_goes_to_the_head_of_the_line(protocol: Protocol) -> None:

@@ -9,9 +9,9 @@ from itertools import permutations
 
 import pytest
 
-from common.domain.states import Status
 from tests.integration.protocol import Protocol
 from tests.integration.test_statements_sweeps import make_expired
+from turnstile.common.domain.states import Status
 
 SLOT_MESSAGE, END = "slot message", "end"
 

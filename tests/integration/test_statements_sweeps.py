@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from common.domain.states import Status
 from tests.integration.protocol import Protocol, connected
 from tests.integration.reading import ids_in
+from turnstile.common.domain.states import Status
 
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
 

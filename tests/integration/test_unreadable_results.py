@@ -7,12 +7,12 @@ from typing import Any, cast
 import pytest
 from pydantic_core import from_json
 
-from common.broker.delivery import Delivery, Outgoing
-from common.domain.errors import Refusal
-from executor.completion_listener import read
-from executor.ends import read_ends
 from tests.integration.protocol import Protocol
 from tests.integration.served import Served, serve
+from turnstile.common.broker.delivery import Delivery, Outgoing
+from turnstile.common.domain.errors import Refusal
+from turnstile.executor.completion_listener import read
+from turnstile.executor.ends import read_ends
 
 
 def nested(levels: int) -> str:

@@ -6,14 +6,14 @@ from contextlib import asynccontextmanager, suppress
 
 import aio_pika
 
-from common.broker.topology import pool_queue
-from common.database import Database
-from executor.hand_over import HandOver
-from executor.queue_manager import QueueManager
-from executor.settings import ExecutorSettings
-from executor.watchdog import Watchdog
 from tests.e2e.traffic import drain_queue, publishing, until
 from tests.integration.protocol import Protocol
+from turnstile.common.broker.topology import pool_queue
+from turnstile.common.database import Database
+from turnstile.executor.hand_over import HandOver
+from turnstile.executor.queue_manager import QueueManager
+from turnstile.executor.settings import ExecutorSettings
+from turnstile.executor.watchdog import Watchdog
 
 
 @asynccontextmanager

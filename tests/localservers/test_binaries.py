@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from localservers.binaries import Places, find_epmd, find_postgresql, find_rabbitmq, install_missing
-from localservers.errors import MissingBinaries
+from turnstile.localservers.binaries import Places, find_epmd, find_postgresql, find_rabbitmq, install_missing
+from turnstile.localservers.errors import MissingBinaries
 
 
 def program(path: Path) -> None:

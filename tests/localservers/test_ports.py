@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from localservers import ports
-from localservers.ports import LOOPBACK, free_port
+from turnstile.localservers import ports
+from turnstile.localservers.ports import LOOPBACK, free_port
 
 
 def test_a_port_lies_below_the_ephemeral_range() -> None:

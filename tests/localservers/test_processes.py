@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from localservers.errors import ServerFailed
-from localservers.processes import ServerProcess, wait_until_ready
 from tests.localservers.watching import kill_owner, processes_of, wait_until
+from turnstile.localservers.errors import ServerFailed
+from turnstile.localservers.processes import ServerProcess, wait_until_ready
 
 # A server with a child in a session of its own, which only the keeper can find once the server is gone.
 FAMILY = ["sh", "-c", "setsid sleep 1000 & exec sleep 1000"]
@@ -79,7 +79,7 @@ def test_the_family_ends_when_its_owner_is_killed(tmp_path: Path) -> None:
     code = f"""
 import os, signal
 from pathlib import Path
-from localservers.processes import ServerProcess
+from turnstile.localservers.processes import ServerProcess
 process = ServerProcess.start("server", {FAMILY!r}, folder=Path({str(tmp_path)!r}),
     environment={{"PATH": os.defpath}}, user=None, last_signal=signal.SIGTERM, grace_seconds=1.0)
 print(process.pid, flush=True)

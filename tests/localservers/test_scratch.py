@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from localservers.scratch import ScratchFolder
+from turnstile.localservers.scratch import ScratchFolder
 
 
 @pytest.fixture(autouse=True)

@@ -12,9 +12,9 @@ import asyncpg
 import pytest
 from pamqp.common import FieldTable
 
-from localservers import LocalServers
-from localservers.scratch import ScratchFolder
 from tests.localservers.watching import processes_of, wait_until
+from turnstile.localservers import LocalServers
+from turnstile.localservers.scratch import ScratchFolder
 
 QUORUM: FieldTable = {"x-queue-type": "quorum"}
 
@@ -179,7 +179,7 @@ def test_a_given_folder_is_kept_and_taken_up_again(folder: Path) -> None:
 def test_nothing_is_left_after_the_owner_was_killed_and_another_came() -> None:
     code = """
 import signal
-from localservers import LocalServers
+from turnstile.localservers import LocalServers
 print(LocalServers.start(durable=False).folder, flush=True)
 signal.pause()
 """

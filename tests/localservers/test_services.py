@@ -8,10 +8,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from localservers import ServerFailed
-from localservers.ports import free_port
-from localservers.services import Service, environment_without, serving
 from tests.localservers.watching import processes_of
+from turnstile.localservers import ServerFailed
+from turnstile.localservers.ports import free_port
+from turnstile.localservers.services import Service, environment_without, serving
 
 _DEADLINE_SECONDS = 20.0
 

@@ -15,9 +15,9 @@ from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from localservers import LocalServers
 from tests.mutants.defect import Defect
 from tests.sources import AMQP_URL, DATABASE_URL, MANAGEMENT_URL
+from turnstile.localservers import LocalServers
 
 ROOT = Path(__file__).parents[2]
 _NOT_COPIED = shutil.ignore_patterns(
@@ -68,7 +68,7 @@ def attempt(defect: Defect, environment: Mapping[str, str]) -> Trial:
     """Plant one defect in a copy of the tree, and see."""
     with TemporaryDirectory(prefix="turnstile-mutant-") as folder:
         tree = Path(folder) / "tree"
-        shutil.copytree(ROOT, tree, ignore=_NOT_COPIED)
+        shutil.copytree(ROOT, tree, ignore=_NOT_COPIED, symlinks=True)
         defect.plant(tree)
         return _run(defect, tree, environment, seconds_max=_TRIAL_SECONDS)
 
@@ -91,7 +91,7 @@ def _run(defect: Defect, tree: Path, environment: Mapping[str, str], *, seconds_
         command,
         cwd=tree,
         # The copy comes before the installed tree, here and in every process that a test starts.
-        env={**os.environ, **environment, "PYTHONPATH": str(tree), "CI": "true"},
+        env={**os.environ, **environment, "PYTHONPATH": f"{tree / 'src'}{os.pathsep}{tree}", "CI": "true"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from worker.actions import RegisteredAction, load_actions
+from turnstile.worker.actions import RegisteredAction, load_actions
 
 ROOT: Final = Path(__file__).parents[2]
 KUBERNETES: Final = ROOT / "deploy" / "kubernetes"

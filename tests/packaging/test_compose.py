@@ -9,8 +9,8 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from common.domain.durations import parse_duration
 from tests.packaging.command_lines import help_of
+from turnstile.common.domain.durations import parse_duration
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "compose.yaml").read_text()

@@ -11,11 +11,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from localservers import BrokerServer, DatabaseServer, PostgresServer, RabbitServer
-from localservers.ports import free_port
-from localservers.services import Service, environment_without, serving
 from tests.e2e.traffic import until
 from tests.packaging.test_compose import ROOT, SERVICES
+from turnstile.localservers import BrokerServer, DatabaseServer, PostgresServer, RabbitServer
+from turnstile.localservers.ports import free_port
+from turnstile.localservers.services import Service, environment_without, serving
 
 GIVEN = dict(re.findall(r"^(\w+)=(.+)$", (ROOT / ".env.example").read_text(), re.MULTILINE))
 
@@ -42,7 +42,7 @@ class Machine:
         program, *arguments = SERVICES[name].command
         written = [argument.replace("/tmp", str(self._folder)) for argument in arguments]
         done = subprocess.run(
-            [sys.executable, "-m", f"{program}.cli", *written],
+            [sys.executable, "-m", f"turnstile.{program}.cli", *written],
             env=self._environment(self.settings(name)),
             cwd=ROOT, capture_output=True, text=True, timeout=90, check=False,
         )  # fmt: skip
@@ -55,7 +55,7 @@ class Machine:
         settings = self.settings(name) | {port_setting: str(port)}
         return Service(
             name=name,
-            arguments=[f"{program}.cli", *arguments],
+            arguments=[f"turnstile.{program}.cli", *arguments],
             folder=self._folder,
             environment=self._environment(settings),
             port=port,

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
-from executor.reading import QueueStats
 from tests.packaging.manifests import SECRETS, actions_of_the_base, kustomization, of_kind, pods, read
+from turnstile.executor.reading import QueueStats
 
 
 class Strict(BaseModel):

@@ -9,9 +9,6 @@ import kubernetes_validate
 import pytest
 from starlette.routing import Route
 
-from common.domain.durations import parse_duration
-from executor.api.health import health_routes
-from executor.api.services import ApiServices
 from tests.packaging.command_lines import help_of
 from tests.packaging.manifests import (
     KUBERNETES,
@@ -28,7 +25,10 @@ from tests.packaging.manifests import (
     read,
     resources,
 )
-from worker.health import health_app
+from turnstile.common.domain.durations import parse_duration
+from turnstile.executor.api.health import health_routes
+from turnstile.executor.api.services import ApiServices
+from turnstile.worker.health import health_app
 
 VERSIONS = ("1.30", "1.37")
 """The oldest and the newest that they are held to."""

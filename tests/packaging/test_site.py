@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from common.action_definition import ActionDefinition
-from common.domain.errors import Code
-from executor.settings import ExecutorSettings
-from worker.settings import WorkerSettings
+from turnstile.common.action_definition import ActionDefinition
+from turnstile.common.domain.errors import Code
+from turnstile.executor.settings import ExecutorSettings
+from turnstile.worker.settings import WorkerSettings
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,5 +47,5 @@ def test_the_reference_names_every_route_and_command(site: Path) -> None:
     for route in ("POST /api/v1/executions", "GET /api/v1/actions/{ref}/queue-stats", "GET /api/v1/audit"):
         assert f"`{route}`" in http
     commands = (ROOT / "docs" / "reference" / "commands.md").read_text()
-    for command in ("executor serve", "executor dead-letters replay", "worker serve", "stress run"):
+    for command in ("executor serve", "executor dead-letters replay", "worker serve", "turnstile stress run"):
         assert f"### {command}\n" in commands

@@ -3,9 +3,9 @@
 from datetime import timedelta
 from typing import Any
 
-from executor.retention.pruner import Pruner
-from executor.settings import ExecutorSettings
 from tests.integration.protocol import Protocol
+from turnstile.executor.retention.pruner import Pruner
+from turnstile.executor.settings import ExecutorSettings
 
 HOUR = 3600.0
 _AGE = """

@@ -10,12 +10,12 @@ from typing import Any, Final
 
 import pytest
 
-from common.domain.identifiers import ExecutionId
 from tests.integration.protocol import Protocol, accepted, connected, request
 from tests.integration.reading import ids_in
 from tests.integration.stepping import blocked
 from tests.retention.pruning import HOUR, age, ended, left, pruner
 from tests.retention.test_idle_keys import KEYED, ended_with, is_in_order, keys
+from turnstile.common.domain.identifiers import ExecutionId
 
 X: Final[dict[str, Any]] = {"parameters": {"key": "x"}}
 

@@ -6,14 +6,14 @@ from typing import Any, Final
 
 import pytest
 
-from common.database import Database
-from common.domain.states import Status
-from executor.reading.audit import AuditBounds, Auditor
-from executor.retention.pruner import Pruner
-from executor.settings import ExecutorSettings
 from tests.integration.protocol import Protocol, accepted, request
 from tests.integration.served import serve
 from tests.retention.pruning import HOUR, age, ended, left, pruner
+from turnstile.common.database import Database
+from turnstile.common.domain.states import Status
+from turnstile.executor.reading.audit import AuditBounds, Auditor
+from turnstile.executor.retention.pruner import Pruner
+from turnstile.executor.settings import ExecutorSettings
 
 KEYED: Final[dict[str, Any]] = {"concurrency_key": "/key", "max_concurrent": 1}
 
@@ -286,8 +286,8 @@ async def test_a_process_deletes_nothing_before_it_has_run_for_the_idle_time_or_
 async def test_a_sweep_goes_on_where_the_last_one_left_off(
     protocol: Protocol, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("executor.retention.pruner._QUEUES_MAX", 2)
-    monkeypatch.setattr("executor.retention.pruner._QUEUE_BATCHES_MAX", 2)
+    monkeypatch.setattr("turnstile.executor.retention.pruner._QUEUES_MAX", 2)
+    monkeypatch.setattr("turnstile.executor.retention.pruner._QUEUE_BATCHES_MAX", 2)
     await protocol.put("a", **KEYED)
     await ended_with(protocol, *(f"key-{number}" for number in range(7)))
     sweep = pruner(protocol, retention_idle_keys=0)

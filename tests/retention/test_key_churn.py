@@ -7,15 +7,15 @@ from itertools import islice
 
 import pytest
 
-from common.database import Database
-from common.domain.identifiers import Attempt, ExecutionId
-from common.domain.states import Status
-from executor.queue_manager import QueueManager
 from tests.integration.protocol import Protocol, accepted, connected, request
 from tests.integration.served import serve
 from tests.retention.test_idle_keys import is_in_order, keys
 from tests.sizes import sizes
-from worker.record import Claim
+from turnstile.common.database import Database
+from turnstile.common.domain.identifiers import Attempt, ExecutionId
+from turnstile.common.domain.states import Status
+from turnstile.executor.queue_manager import QueueManager
+from turnstile.worker.record import Claim
 
 _SUBMITTERS, _WORKERS, _SWEEPERS = 4, 2, 2
 _BATCH = 100

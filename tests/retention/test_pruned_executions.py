@@ -3,12 +3,12 @@
 import asyncio
 from datetime import UTC, datetime, timedelta
 
-from common.database import Database
-from executor.queue_manager import QueueManager
-from executor.reading.audit import AuditBounds, Auditor
-from executor.settings import ExecutorSettings
 from tests.integration.protocol import Protocol, accepted, connected, request
 from tests.retention.pruning import HOUR, age, ended, left, pruner
+from turnstile.common.database import Database
+from turnstile.executor.queue_manager import QueueManager
+from turnstile.executor.reading.audit import AuditBounds, Auditor
+from turnstile.executor.settings import ExecutorSettings
 
 
 async def is_in_order(database_url: str) -> bool:

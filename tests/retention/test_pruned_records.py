@@ -42,7 +42,7 @@ async def test_old_changes_of_actions_go(protocol: Protocol) -> None:
 async def test_webhooks_are_given_up_and_forgotten_however_many_they_are(
     protocol: Protocol, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("executor.retention.pruner._ROWS_MAX", 2)
+    monkeypatch.setattr("turnstile.executor.retention.pruner._ROWS_MAX", 2)
     await protocol.connection.execute(
         "INSERT INTO webhook_delivery (execution_id, url, origin, due_at, created_at, state, settled_at)"
         " SELECT n, 'u', 'o', now() - interval '9 d', now() - interval '9 d',"
@@ -57,7 +57,7 @@ async def test_webhooks_are_given_up_and_forgotten_however_many_they_are(
 async def test_changes_are_forgotten_however_many_they_are(
     protocol: Protocol, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("executor.retention.pruner._ROWS_MAX", 2)
+    monkeypatch.setattr("turnstile.executor.retention.pruner._ROWS_MAX", 2)
     for limit in range(1, 6):
         await protocol.put("a", max_concurrent=limit)
     await protocol.connection.execute("UPDATE action_change SET changed_at = changed_at - interval '2 y'")

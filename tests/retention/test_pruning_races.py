@@ -1,9 +1,9 @@
 """Pruning beside others at work: it waits for nobody, holds up nobody, and a retry knows what it missed."""
 
-from common.domain.identifiers import ExecutionId
 from tests.integration.protocol import Protocol, accepted, connected
 from tests.integration.stepping import blocked
 from tests.retention.pruning import HOUR, ended, left, pruner
+from turnstile.common.domain.identifiers import ExecutionId
 
 
 async def test_one_replica_prunes_at_a_time_and_nobody_waits(protocol: Protocol, database_url: str) -> None:

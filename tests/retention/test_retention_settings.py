@@ -3,8 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
-from common.settings import read_settings
-from executor.settings import ExecutorSettings
+from turnstile.common.settings import read_settings
+from turnstile.executor.settings import ExecutorSettings
 
 
 def test_an_age_is_a_duration_or_forever(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from localservers import MissingBinaries
 from tests.security.fortress import Fortress, fortified
+from turnstile.localservers import MissingBinaries
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="package")

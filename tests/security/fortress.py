@@ -16,10 +16,10 @@ from pathlib import Path
 import httpx
 import trustme
 
-from localservers import LocalServers
-from localservers.ports import free_port
-from localservers.services import Service, environment_without
-from localservers.tls import ServerTls
+from turnstile.localservers import LocalServers
+from turnstile.localservers.ports import free_port
+from turnstile.localservers.services import Service, environment_without
+from turnstile.localservers.tls import ServerTls
 
 ROOT = Path(__file__).parents[2]
 DATABASE, VHOST = "turnstile", "turnstile"
@@ -119,7 +119,7 @@ async def fortified(folder: Path) -> AsyncIterator[Fortress]:
     }
     with LocalServers.start(durable=False, tls=tls) as servers:
         owner = owner_environment(servers, ca_file)
-        run("executor.cli", "migrate", environment=owner)
+        run("turnstile.executor.cli", "migrate", environment=owner)
         printed = set_up(owner, folder)
         environments = {
             service: read_environment(folder / "credentials" / f"{service}.env")
@@ -128,14 +128,14 @@ async def fortified(folder: Path) -> AsyncIterator[Fortress]:
         ports = {"executor": free_port(), "worker": free_port()}
         executor = TlsService(
             name="executor",
-            arguments=["executor.cli", "serve"],
+            arguments=["turnstile.executor.cli", "serve"],
             folder=folder,
             environment=_environment(environments["executor"], TURNSTILE_HTTP_PORT=ports["executor"], **api),
             port=ports["executor"],
         )
         worker = Service(
             name="worker",
-            arguments=["worker.cli", "serve", "--actions", "tests.security.guarded_actions"],
+            arguments=["turnstile.worker.cli", "serve", "--actions", "tests.security.guarded_actions"],
             folder=folder,
             environment=_environment(environments["worker"], TURNSTILE_WORKER_HTTP_PORT=ports["worker"]),
             port=ports["worker"],
@@ -180,7 +180,7 @@ def owner_environment(servers: LocalServers, ca_file: Path) -> dict[str, str]:
 def set_up(owner: Mapping[str, str], folder: Path, *options: str) -> str:
     """Run the command that creates the accounts."""
     arguments = ["setup-permissions", "--credentials", str(folder / "credentials"), *options]
-    return run("executor.cli", *arguments, environment=owner)
+    return run("turnstile.executor.cli", *arguments, environment=owner)
 
 
 def _environment(credentials: Mapping[str, str], **settings: str | int) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from worker import Context, TemporaryError, action
+from turnstile.worker import Context, TemporaryError, action
 
 
 @action("guarded.echo", max_concurrent=2)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from executor.permissions.accounts import ACCOUNTS, definitions
 from tests.cli.conftest import CommandLines, alone, no_settings
+from turnstile.executor.permissions.accounts import ACCOUNTS, definitions
 
 __all__ = ["alone", "no_settings"]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from executor import bearers
-from executor.bearers import Bearers, Role, read_entries
-from executor.settings import ExecutorSettings
+from turnstile.executor import bearers
+from turnstile.executor.bearers import Bearers, Role, read_entries
+from turnstile.executor.settings import ExecutorSettings
 
 
 def replace(file: Path, text: str) -> None:

@@ -16,10 +16,10 @@ from aiormq.exceptions import ChannelAccessRefused, ChannelLockedResource
 from pamqp.commands import Basic
 from pamqp.common import FieldTable
 
-from common.broker import topology
 from tests.security.fortress import TOKENS, Fortress
 from tests.security.test_fortress import read, stands, submit
 from tests.security.test_stolen_accounts import Act, channel_of, deletes, publishes, reads, session_of
+from turnstile.common.broker import topology
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 

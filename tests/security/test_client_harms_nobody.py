@@ -11,11 +11,11 @@ import aio_pika
 import pytest
 from aio_pika.abc import AbstractChannel
 
-from client import AsyncClient
-from common.broker import topology
 from tests.security.fortress import TOKENS, Fortress
 from tests.security.test_client_account import own_name, refusing_queue
 from tests.security.test_stolen_accounts import channel_of
+from turnstile.client import AsyncClient
+from turnstile.common.broker import topology
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 

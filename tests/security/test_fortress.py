@@ -10,13 +10,13 @@ import httpx
 import pytest
 import trustme
 
-from client import AsyncClient
-from common.broker.connection import BrokerConnection, BrokerTimeouts, Link
-from common.database import Database
-from common.settings import CommonSettings
 from tests.cli.conftest import CommandLines
 from tests.e2e.traffic import until
 from tests.security.fortress import TOKENS, VHOST, Fortress, set_up
+from turnstile.client import AsyncClient
+from turnstile.common.broker.connection import BrokerConnection, BrokerTimeouts, Link
+from turnstile.common.database import Database
+from turnstile.common.settings import CommonSettings
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 

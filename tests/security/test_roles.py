@@ -13,15 +13,15 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from executor.api.access import Gate
-from executor.api.app import PREFIX as API_PREFIX
-from executor.api.bodies import LIST_BYTES_MAX
-from executor.api.paging import PAGE_MAX
-from executor.api.roles import PREFIX, READING, ROLES, role_of
-from executor.bearers import Bearers, Role, read_entries
-from executor.settings import ExecutorSettings
-from localservers import DatabaseServer
 from tests.integration.served import Served, serve
+from turnstile.executor.api.access import Gate
+from turnstile.executor.api.app import PREFIX as API_PREFIX
+from turnstile.executor.api.bodies import LIST_BYTES_MAX
+from turnstile.executor.api.paging import PAGE_MAX
+from turnstile.executor.api.roles import PREFIX, READING, ROLES, role_of
+from turnstile.executor.bearers import Bearers, Role, read_entries
+from turnstile.executor.settings import ExecutorSettings
+from turnstile.localservers import DatabaseServer
 
 _TOKENS = "r:read:reading,s:submit:submitting,o:operate:operating"
 _TOKEN_OF = {Role.READ: "reading", Role.SUBMIT: "submitting", Role.OPERATE: "operating"}

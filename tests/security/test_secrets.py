@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from common.api_token import api_token
-from common.command_line import EXIT_USAGE
 from tests.cli.conftest import CommandLines, alone, no_settings
+from turnstile.common.api_token import api_token
+from turnstile.common.command_line import EXIT_USAGE
 
 __all__ = ["alone", "no_settings"]
 

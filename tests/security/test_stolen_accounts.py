@@ -13,11 +13,11 @@ from aio_pika.abc import AbstractChannel
 from aiormq.exceptions import AMQPError, ChannelAccessRefused
 from pamqp.common import FieldTable
 
-from common.broker import topology
-from common.statements import WORKER_FUNCTIONS
-from common.tables import metadata
 from tests.e2e.traffic import until
 from tests.security.fortress import DATABASE, Fortress
+from turnstile.common.broker import topology
+from turnstile.common.statements import WORKER_FUNCTIONS
+from turnstile.common.tables import metadata
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 

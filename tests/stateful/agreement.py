@@ -10,15 +10,15 @@ from typing import Any, ClassVar, TypeVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize
 
-from common.action_definition import ActionDefinition
-from executor.decisions import Accepted, Verdict
 from tests.integration.protocol import Protocol, offer
 from tests.integration.reading import ids_in
 from tests.stateful.lines import Asked
 from tests.stateful.model import Model
 from tests.stateful.observation import expected, observe
 from tests.stateful.requests import BOUNDS, NOBODY, RECLAIMS_MAX, admission, asks
-from worker.record import Offer
+from turnstile.common.action_definition import ActionDefinition
+from turnstile.executor.decisions import Accepted, Verdict
+from turnstile.worker.record import Offer
 
 T = TypeVar("T")
 

@@ -3,10 +3,10 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from common.domain.states import Status
 from tests.stateful.agreement import Agreement
 from tests.stateful.lines import TERMINAL, UNSTARTED, Asked, Told
 from tests.stateful.requests import BOUNDS, asks, limits, nth, some, strayed, telling
+from turnstile.common.domain.states import Status
 
 
 class ExecutorRules(Agreement):

@@ -2,12 +2,12 @@
 
 from typing import Final
 
-from common.domain.states import Status
 from tests.stateful.executor_rules import ExecutorRules
 from tests.stateful.lines import TERMINAL
 from tests.stateful.requests import BOUNDS
 from tests.stateful.time_rules import TimeRules
 from tests.stateful.worker_rules import WorkerRules
+from turnstile.common.domain.states import Status
 
 _ROUNDS_MAX: Final = 60
 

@@ -2,9 +2,9 @@
 
 from hypothesis.stateful import precondition, rule
 
-from common.domain.states import Status
 from tests.stateful.agreement import Agreement
 from tests.stateful.requests import RECLAIMS_MAX, nth, some
+from turnstile.common.domain.states import Status
 
 _STOPS_ASKED_MAX = 2
 

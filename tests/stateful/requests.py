@@ -4,10 +4,10 @@ from datetime import UTC, datetime
 
 from hypothesis import strategies as st
 
-from common.domain.states import Status
-from executor.decisions import Admission
 from tests.integration.protocol import request
 from tests.stateful.lines import Asked
+from turnstile.common.domain.states import Status
+from turnstile.executor.decisions import Admission
 
 LINES = [("plain", ""), ("keyed", "x"), ("keyed", "y"), ("bounded", "")]
 BOUNDS = {"plain": None, "keyed": None, "bounded": 2}

@@ -3,10 +3,10 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from common.domain.states import Status
 from tests.stateful.lease_rules import LeaseRules
 from tests.stateful.requests import ends, nth, seldom, some, strayed
-from worker.record import Claim, Finished, Offer, Report, Verdict
+from turnstile.common.domain.states import Status
+from turnstile.worker.record import Claim, Finished, Offer, Report, Verdict
 
 
 class WorkerRules(LeaseRules):

@@ -3,10 +3,6 @@
 from dataclasses import replace
 from typing import Final
 
-from common.domain.states import Status
-from stress.check.verdict import Rule
-from stress.recording import Audit
-from stress.tables import NEVER, NONE, Answer, status_code
 from tests.stress.doctored import (
     ALONE,
     FREE,
@@ -31,6 +27,10 @@ from tests.stress.doctored import (
     with_one_more,
     without,
 )
+from turnstile.common.domain.states import Status
+from turnstile.stress.check.verdict import Rule
+from turnstile.stress.recording import Audit
+from turnstile.stress.tables import NEVER, NONE, Answer, status_code
 
 CASES: Final[dict[str, Case]] = {
     "granted past the limit": case(granted_too_soon, "3 held it then, the limit was 2", Rule.LIMIT_HELD),

@@ -14,11 +14,11 @@ from dataclasses import replace
 import numpy as np
 
 from benchmarks.machine import peak_memory_mb
-from stress.check.judge import judge
-from stress.figures.measure import measure
-from stress.recording import Recording
-from stress.tables import Table
 from tests.stress.histories import MILLISECOND, Plan, lawful
+from turnstile.stress.check.judge import judge
+from turnstile.stress.figures.measure import measure
+from turnstile.stress.recording import Recording
+from turnstile.stress.tables import Table
 
 SMALL = Plan(executions=20_000, actions=2, keys=100, limit=2, killed_at=15_000 * MILLISECOND)
 

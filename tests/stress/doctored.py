@@ -10,11 +10,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from common.domain.states import Status
-from stress.check.verdict import Rule
-from stress.recording import Recording
-from stress.tables import NEVER, SECOND, Answer, Outcome, RunEnd, Table, status_code
 from tests.stress.histories import MILLISECOND, Plan
+from turnstile.common.domain.states import Status
+from turnstile.stress.check.verdict import Rule
+from turnstile.stress.recording import Recording
+from turnstile.stress.tables import NEVER, SECOND, Answer, Outcome, RunEnd, Table, status_code
 
 Doctor = Callable[[Recording], Recording]
 

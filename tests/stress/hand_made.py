@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from common.domain.states import Status
-from stress.check.judge import judge
-from stress.check.verdict import Rule
-from stress.mix import DurationMix
-from stress.recording import InjectedFault, Recording
-from stress.stage import FaultKind, Load, Purpose, Stage
-from stress.tables import (
+from tests.stress.histories import BEGAN_AT, MILLISECOND, WORKERS
+from turnstile.common.domain.states import Status
+from turnstile.stress.check.judge import judge
+from turnstile.stress.check.verdict import Rule
+from turnstile.stress.mix import DurationMix
+from turnstile.stress.recording import InjectedFault, Recording
+from turnstile.stress.stage import FaultKind, Load, Purpose, Stage
+from turnstile.stress.tables import (
     ATTEMPT,
     EXECUTION,
     NEVER,
@@ -29,7 +30,6 @@ from stress.tables import (
     empty,
     status_code,
 )
-from tests.stress.histories import BEGAN_AT, MILLISECOND, WORKERS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

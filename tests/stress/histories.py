@@ -9,11 +9,20 @@ from typing import Final
 
 import numpy as np
 
-from common.domain.states import Status
-from stress.mix import DurationMix
-from stress.recording import ActionCounters, Audit, InjectedFault, LimitChange, Recording
-from stress.stage import FaultKind, Load, Stage
-from stress.tables import (
+from tests.stress.simulated_queue import (
+    BEGAN_AT,
+    MICROSECOND,
+    MILLISECOND,
+    WORKERS,
+    NewLimit,
+    Plan,
+    SimulatedQueue,
+)
+from turnstile.common.domain.states import Status
+from turnstile.stress.mix import DurationMix
+from turnstile.stress.recording import ActionCounters, Audit, InjectedFault, LimitChange, Recording
+from turnstile.stress.stage import FaultKind, Load, Stage
+from turnstile.stress.tables import (
     ATTEMPT,
     EXECUTION,
     NEVER,
@@ -25,15 +34,6 @@ from stress.tables import (
     Table,
     empty,
     status_code,
-)
-from tests.stress.simulated_queue import (
-    BEGAN_AT,
-    MICROSECOND,
-    MILLISECOND,
-    WORKERS,
-    NewLimit,
-    Plan,
-    SimulatedQueue,
 )
 
 __all__ = ["BEGAN_AT", "MICROSECOND", "MILLISECOND", "WORKERS", "NewLimit", "Plan", "lawful"]

@@ -5,13 +5,13 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from stress.check.verdict import Finding, Rule, Verdict
-from stress.figures.values import FiveFigures, Point, Recovery, Spread, StageFigures
-from stress.recording import Recording
-from stress.report.machine import Machine
-from stress.report.run_report import RunReport, StageReport
-from stress.tables import SECOND
 from tests.stress.histories import BEGAN_AT, Plan, lawful
+from turnstile.stress.check.verdict import Finding, Rule, Verdict
+from turnstile.stress.figures.values import FiveFigures, Point, Recovery, Spread, StageFigures
+from turnstile.stress.recording import Recording
+from turnstile.stress.report.machine import Machine
+from turnstile.stress.report.run_report import RunReport, StageReport
+from turnstile.stress.tables import SECOND
 
 KILLED_AT = SECOND // 4
 SPREAD = Spread(count=500, p50_ms=4.13, p90_ms=6.4, p99_ms=8.75, max_ms=1203.0)

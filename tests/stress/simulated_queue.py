@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from stress.stage import Purpose
-from stress.tables import NEVER, SECOND, Outcome, RunEnd, Table
+from turnstile.stress.stage import Purpose
+from turnstile.stress.tables import NEVER, SECOND, Outcome, RunEnd, Table
 
 BEGAN_AT: Final = 1_760_000_000 * SECOND
 MICROSECOND: Final = 1_000

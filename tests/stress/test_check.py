@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stress.check.judge import judge
-from stress.check.verdict import Rule
-from stress.recording import Recording
-from stress.tables import SECOND
 from tests.stress.cases import CASES
 from tests.stress.histories import MILLISECOND, NewLimit, Plan, lawful
+from turnstile.stress.check.judge import judge
+from turnstile.stress.check.verdict import Rule
+from turnstile.stress.recording import Recording
+from turnstile.stress.tables import SECOND
 
 new_limits = st.lists(
     st.builds(

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from stress.check.judge import judge
-from stress.check.verdict import Finding, Rule
-from stress.figures.measure import measure
-from stress.recording import ActionCounters, LimitChange, Recording
-from stress.stage import FaultKind
-from stress.tables import NONE, Outcome, RunEnd
 from tests.stress.hand_made import Life, at, broken, fault, hand_made
 from tests.stress.simulated_queue import WORKERS
+from turnstile.stress.check.judge import judge
+from turnstile.stress.check.verdict import Finding, Rule
+from turnstile.stress.figures.measure import measure
+from turnstile.stress.recording import ActionCounters, LimitChange, Recording
+from turnstile.stress.stage import FaultKind
+from turnstile.stress.tables import NONE, Outcome, RunEnd
 
 
 def found(recording: Recording, rule: Rule) -> Finding:

@@ -6,12 +6,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stress.check.idle import no_idle_slot
-from stress.check.limit import limit_held, limit_run
-from stress.check.order import admitted_in_order, granted_in_order
-from stress.recording import Recording
 from tests.stress.hand_made import Life, at, hand_made
 from tests.stress.simulated_queue import MILLISECOND
+from turnstile.stress.check.idle import no_idle_slot
+from turnstile.stress.check.limit import limit_held, limit_run
+from turnstile.stress.check.order import admitted_in_order, granted_in_order
+from turnstile.stress.recording import Recording
 
 
 @st.composite

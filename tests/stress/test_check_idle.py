@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from stress.check.judge import judge
-from stress.check.verdict import Rule
-from stress.recording import Recording
-from stress.stage import FaultKind
 from tests.stress.hand_made import Life, at, broken, fault, hand_made
+from turnstile.stress.check.judge import judge
+from turnstile.stress.check.verdict import Rule
+from turnstile.stress.recording import Recording
+from turnstile.stress.stage import FaultKind
 
 
 def idle(seconds: float, **rest: Any) -> set[Rule]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from stress.local.deaths import DeathWatch
 from tests.localservers.watching import wait_until
+from turnstile.stress.local.deaths import DeathWatch
 
 LASTING = ["sleep", "1000"]
 

@@ -14,19 +14,19 @@ import pytest
 import pytest_asyncio
 from pydantic import SecretStr
 
-from common.domain.states import Status
-from localservers import BrokerServer, DatabaseServer
-from stress.api import Unreachable
-from stress.drive.stage import check_ready, drive_stage
-from stress.installation import Installation
-from stress.mix import DurationMix
-from stress.names import ACTIONS_VARIABLE, MARKS_VARIABLE
-from stress.progress import Progress, Show
-from stress.recording import Recording
-from stress.stage import FaultKind, Load, PlannedFault, Purpose, Stage
-from stress.tables import NEVER, NONE, Answer, Outcome, RunEnd, Table, status_code
 from tests.contract.cable import cable_to
 from tests.e2e.processes import System, running
+from turnstile.common.domain.states import Status
+from turnstile.localservers import BrokerServer, DatabaseServer
+from turnstile.stress.api import Unreachable
+from turnstile.stress.drive.stage import check_ready, drive_stage
+from turnstile.stress.installation import Installation
+from turnstile.stress.mix import DurationMix
+from turnstile.stress.names import ACTIONS_VARIABLE, MARKS_VARIABLE
+from turnstile.stress.progress import Progress, Show
+from turnstile.stress.recording import Recording
+from turnstile.stress.stage import FaultKind, Load, PlannedFault, Purpose, Stage
+from turnstile.stress.tables import NEVER, NONE, Answer, Outcome, RunEnd, Table, status_code
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -78,8 +78,8 @@ async def place(system: System, tmp_path_factory: pytest.TempPathFactory) -> Ins
     folder = tmp_path_factory.mktemp("marks")
     count = {ACTIONS_VARIABLE: str(ACTIONS)}
     await asyncio.gather(
-        system.start_worker("stress.actions", **count, **{MARKS_VARIABLE: str(folder)}),
-        system.start_worker("stress.actions", **count),
+        system.start_worker("turnstile.stress.actions", **count, **{MARKS_VARIABLE: str(folder)}),
+        system.start_worker("turnstile.stress.actions", **count),
     )
     return replace(at(system), marks_folder=folder)
 

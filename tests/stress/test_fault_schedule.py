@@ -4,10 +4,10 @@ from itertools import pairwise
 
 import pytest
 
-from common.broker.topology import EXECUTOR_REQUESTS
-from stress.local.purging import queues_to_purge
-from stress.local.schedule import RECOVERABLE, plan_faults, recovery_plan, seconds_for
-from stress.stage import FaultKind, PlannedFault
+from turnstile.common.broker.topology import EXECUTOR_REQUESTS
+from turnstile.stress.local.purging import queues_to_purge
+from turnstile.stress.local.schedule import RECOVERABLE, plan_faults, recovery_plan, seconds_for
+from turnstile.stress.stage import FaultKind, PlannedFault
 
 LEASE_SECONDS = 6.0
 SEEDS = range(1, 40)

@@ -5,16 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from stress.check.judge import judge
-from stress.figures.five import Judged, five_figures
-from stress.figures.measure import measure
-from stress.figures.spread import spread
-from stress.figures.values import Spread
-from stress.recording import LimitChange
-from stress.stage import Purpose
-from stress.tables import NEVER, Outcome, RunEnd
 from tests.stress.hand_made import Life, at, hand_made
 from tests.stress.histories import MILLISECOND, Plan, lawful
+from turnstile.stress.check.judge import judge
+from turnstile.stress.figures.five import Judged, five_figures
+from turnstile.stress.figures.measure import measure
+from turnstile.stress.figures.spread import spread
+from turnstile.stress.figures.values import Spread
+from turnstile.stress.recording import LimitChange
+from turnstile.stress.stage import Purpose
+from turnstile.stress.tables import NEVER, Outcome, RunEnd
 
 
 def in_milliseconds(found: Spread | None) -> tuple[int, float, float]:

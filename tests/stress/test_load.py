@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from stress.load import plan_orders
-from stress.mix import DurationMix
-from stress.stage import Load
+from turnstile.stress.load import plan_orders
+from turnstile.stress.mix import DurationMix
+from turnstile.stress.stage import Load
 
 MIX = DurationMix.parse("70% 0ms, 25% 20ms, 5% 500ms")
 

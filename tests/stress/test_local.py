@@ -11,14 +11,14 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from common.broker.topology import pool_queue
-from localservers import MissingBinaries
-from localservers.binaries import install_missing
-from stress.api import Api, Json
-from stress.local.system import LocalSystem, running_locally
-from stress.names import POOL, action_ref
-from stress.stage import FaultKind, PlannedFault
 from tests.localservers.watching import processes_of
+from turnstile.common.broker.topology import pool_queue
+from turnstile.localservers import MissingBinaries
+from turnstile.localservers.binaries import install_missing
+from turnstile.stress.api import Api, Json
+from turnstile.stress.local.system import LocalSystem, running_locally
+from turnstile.stress.names import POOL, action_ref
+from turnstile.stress.stage import FaultKind, PlannedFault
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stress.drive.clock import Clock
-from stress.drive.mark_files import MARK, MarkFolder, ProcessMarks
-from stress.drive.runs import runs_marked
-from stress.marks import START, STOP, MarkWriter
-from stress.tables import EXECUTION, NEVER, NONE, RunEnd, Table, empty
+from turnstile.stress.drive.clock import Clock
+from turnstile.stress.drive.mark_files import MARK, MarkFolder, ProcessMarks
+from turnstile.stress.drive.runs import runs_marked
+from turnstile.stress.marks import START, STOP, MarkWriter
+from turnstile.stress.tables import EXECUTION, NEVER, NONE, RunEnd, Table, empty
 
 CLOCK = Clock(offset_ns=1_000)
 

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from stress import options, running
-from stress.asked import Preset
-from stress.cli import app
-from stress.mix import DurationMix
-from stress.options import Given
-from stress.stage import FaultKind
+from turnstile.stress import options, running
+from turnstile.stress.asked import Preset
+from turnstile.stress.cli import app
+from turnstile.stress.mix import DurationMix
+from turnstile.stress.options import Given
+from turnstile.stress.stage import FaultKind
 
 _PLAIN = Given(
     local=True,
@@ -210,4 +210,4 @@ def test_an_api_url_with_an_account_is_refused_and_not_shown() -> None:
 
 def test_a_command_line_is_kept_without_passwords() -> None:
     kept = running.shown_command(["run", "--report", "amqp://u:hush@h/v,amqp://u:hu:sh@i/v", "--seed", "7"])
-    assert kept == "stress run --report amqp://u:***@h/v,amqp://u:***@i/v --seed 7"
+    assert kept == "turnstile stress run --report amqp://u:***@h/v,amqp://u:***@i/v --seed 7"

@@ -9,21 +9,6 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
-from stress.figures.values import Spread
-from stress.recording import LimitChange, Recording
-from stress.report.plots.cost import draw_cost
-from stress.report.plots.fault import draw_fault
-from stress.report.plots.flow import draw_flow
-from stress.report.plots.gallery import FAULTS_MAX, faults_to_draw
-from stress.report.plots.handover import draw_hand_over
-from stress.report.plots.lanes import LANES_MAX, Lanes, lay_out
-from stress.report.plots.levels import Bins, Levels
-from stress.report.plots.limits import LimitSpan, limit_spans
-from stress.report.plots.occupancy import draw_occupancy
-from stress.report.plots.style import Picture, look
-from stress.report.run_report import StageReport
-from stress.stage import FaultKind
-from stress.tables import NEVER, SECOND, RunEnd
 from tests.stress.histories import BEGAN_AT, NewLimit, Plan, lawful
 from tests.stress.reports import (
     KILLED_AT,
@@ -33,6 +18,21 @@ from tests.stress.reports import (
     run_report,
     stage_report,
 )
+from turnstile.stress.figures.values import Spread
+from turnstile.stress.recording import LimitChange, Recording
+from turnstile.stress.report.plots.cost import draw_cost
+from turnstile.stress.report.plots.fault import draw_fault
+from turnstile.stress.report.plots.flow import draw_flow
+from turnstile.stress.report.plots.gallery import FAULTS_MAX, faults_to_draw
+from turnstile.stress.report.plots.handover import draw_hand_over
+from turnstile.stress.report.plots.lanes import LANES_MAX, Lanes, lay_out
+from turnstile.stress.report.plots.levels import Bins, Levels
+from turnstile.stress.report.plots.limits import LimitSpan, limit_spans
+from turnstile.stress.report.plots.occupancy import draw_occupancy
+from turnstile.stress.report.plots.style import Picture, look
+from turnstile.stress.report.run_report import StageReport
+from turnstile.stress.stage import FaultKind
+from turnstile.stress.tables import NEVER, SECOND, RunEnd
 
 MANY = 200_000
 PNG = b"\x89PNG"

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from stress.asked import Asked, Preset
-from stress.mix import DurationMix
-from stress.presets import stages_of
-from stress.stage import FaultKind, Purpose, Stage
+from turnstile.stress.asked import Asked, Preset
+from turnstile.stress.mix import DurationMix
+from turnstile.stress.presets import stages_of
+from turnstile.stress.stage import FaultKind, Purpose, Stage
 
 _ASKED = Asked(
     preset=None,

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stress.recording import Recording
 from tests.stress.histories import MILLISECOND, NewLimit, Plan, lawful
+from turnstile.stress.recording import Recording
 
 
 def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:

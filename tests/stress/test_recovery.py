@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from stress.figures.recovery import recoveries
-from stress.figures.values import Recovery
-from stress.recording import InjectedFault, Recording
-from stress.stage import FaultKind
-from stress.tables import SECOND, Outcome, RunEnd
 from tests.stress.hand_made import Life, at, hand_made
 from tests.stress.histories import MILLISECOND, Plan, lawful
 from tests.stress.simulated_queue import LEASE, WORKERS
+from turnstile.stress.figures.recovery import recoveries
+from turnstile.stress.figures.values import Recovery
+from turnstile.stress.recording import InjectedFault, Recording
+from turnstile.stress.stage import FaultKind
+from turnstile.stress.tables import SECOND, Outcome, RunEnd
 
 
 def broken_at(milliseconds: float, kind: FaultKind = FaultKind.RESTART_BROKER) -> InjectedFault:

@@ -12,17 +12,17 @@ import pytest
 from pydantic import TypeAdapter
 from rich.console import Console
 
-from stress.check.verdict import Finding, Rule
-from stress.progress import Progress
-from stress.report.document import Document, document_of
-from stress.report.live import live_view
-from stress.report.machine import Machine, library_versions
-from stress.report.run_report import RunReport
-from stress.report.summary import print_summary
-from stress.report.write import write_report
-from stress.stage import Stage
 from tests.stress.histories import Plan, lawful
 from tests.stress.reports import KILLED_AT, nothing_happened, run_report, stage_report
+from turnstile.stress.check.verdict import Finding, Rule
+from turnstile.stress.progress import Progress
+from turnstile.stress.report.document import Document, document_of
+from turnstile.stress.report.live import live_view
+from turnstile.stress.report.machine import Machine, library_versions
+from turnstile.stress.report.run_report import RunReport
+from turnstile.stress.report.summary import print_summary
+from turnstile.stress.report.write import write_report
+from turnstile.stress.stage import Stage
 
 HOSTILE = "<script>alert('stress.00')</script> [bold]&amp; \"quoted\""
 OVERSHOT = Finding(

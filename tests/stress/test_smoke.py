@@ -67,14 +67,14 @@ async def test_an_installation_that_is_not_there_is_said_to_be_unreachable_and_c
 async def test_a_folder_without_a_report_is_refused_with_what_was_expected(tmp_path: Path) -> None:
     code, output = await _stress("check", str(tmp_path))
     assert code == 2, output
-    assert "stress run --report" in output
+    assert "turnstile stress run --report" in output
 
 
 async def _stress(*arguments: str) -> tuple[int | None, str]:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "stress.cli",
+        "turnstile.stress.cli",
         *arguments,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,

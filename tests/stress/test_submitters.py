@@ -7,24 +7,24 @@ from contextlib import asynccontextmanager
 import numpy as np
 from pydantic_core import from_json
 
-from common.broker.delivery import Delivery, Publication
-from common.broker.publisher import Publisher
-from common.broker.topology import EXECUTION_REQUESTED, EXECUTIONS
-from common.domain.errors import Code
-from common.messages import ExecutionRejected
-from stress.drive.answers import Answers
-from stress.drive.clock import Clock
-from stress.drive.progression import Progression
-from stress.drive.requests import Requests
-from stress.drive.submitter import Post, Submitter
-from stress.load import plan_orders
-from stress.mix import DurationMix
-from stress.stage import Load
-from stress.tables import Answer
 from tests.client import stand_in
 from tests.client.stand_in import DEADLINE_SECONDS, StandIn, accept, standing_in
 from tests.contract.brokers import message, running
 from tests.contract.cable import cable_to
+from turnstile.common.broker.delivery import Delivery, Publication
+from turnstile.common.broker.publisher import Publisher
+from turnstile.common.broker.topology import EXECUTION_REQUESTED, EXECUTIONS
+from turnstile.common.domain.errors import Code
+from turnstile.common.messages import ExecutionRejected
+from turnstile.stress.drive.answers import Answers
+from turnstile.stress.drive.clock import Clock
+from turnstile.stress.drive.progression import Progression
+from turnstile.stress.drive.requests import Requests
+from turnstile.stress.drive.submitter import Post, Submitter
+from turnstile.stress.load import plan_orders
+from turnstile.stress.mix import DurationMix
+from turnstile.stress.stage import Load
+from turnstile.stress.tables import Answer
 
 COUNT = 1_200
 LOAD = Load(executions=COUNT, mix=DurationMix.parse("50% 0ms, 50% 0.0015"), keys=3, submitters=2)

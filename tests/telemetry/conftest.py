@@ -12,10 +12,10 @@ import pytest
 import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
-from client import AsyncClient
-from localservers import BrokerServer, DatabaseServer
 from tests.e2e.processes import System, running
 from tests.telemetry.receiver import Receiver, receiving
+from turnstile.client import AsyncClient
+from turnstile.localservers import BrokerServer, DatabaseServer
 
 TOKEN = "a-token-that-nobody-must-see"
 _SEEN_SECONDS = 20.0

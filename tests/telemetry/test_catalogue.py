@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 import yaml
 
-import executor.metrics
-import worker.metrics
-from common.telemetry.instruments import Histogram, Instrument, Meter
+from turnstile.common.telemetry.instruments import Histogram, Instrument, Meter
+from turnstile.executor import metrics as executor_metrics
+from turnstile.worker import metrics as worker_metrics
 
 ROOT = Path(__file__).parents[2]
 TELEMETRY = (ROOT / "docs" / "telemetry.md").read_text()
 RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
 RULES = ROOT / "deploy" / "alerts" / "turnstile.rules.yml"
 DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "turnstile.json").read_text())
-METERS: dict[str, Meter] = {"executor": executor.metrics.METER, "worker": worker.metrics.METER}
+METERS: dict[str, Meter] = {"executor": executor_metrics.METER, "worker": worker_metrics.METER}
 LABELS_KNOWN = {
     "action_ref", "code", "kind", "pool", "reason", "repair", "server", "state", "status", "sweep", "write",
 }  # fmt: skip

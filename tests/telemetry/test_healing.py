@@ -6,14 +6,15 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from common.broker.delivery import Outgoing
-from common.broker.publisher import Publisher
-from common.domain.identifiers import Attempt, ExecutionId
-from common.domain.states import Status
-from common.messages import StatusChanged
-from executor.decisions import Grants
-from executor.hand_over import HandOver
-from executor.metrics import (
+from tests.integration.protocol import Protocol, connected
+from turnstile.common.broker.delivery import Outgoing
+from turnstile.common.broker.publisher import Publisher
+from turnstile.common.domain.identifiers import Attempt, ExecutionId
+from turnstile.common.domain.states import Status
+from turnstile.common.messages import StatusChanged
+from turnstile.executor.decisions import Grants
+from turnstile.executor.hand_over import HandOver
+from turnstile.executor.metrics import (
     DRIFT_FOUND,
     DRIFT_REPAIRED,
     LAST_SWEEP,
@@ -23,10 +24,9 @@ from executor.metrics import (
     SWEEP_FAILURES,
     SWEEP_ROWS,
 )
-from executor.queue_manager import QueueManager
-from executor.settings import ExecutorSettings
-from executor.watchdog import Watchdog
-from tests.integration.protocol import Protocol, connected
+from turnstile.executor.queue_manager import QueueManager
+from turnstile.executor.settings import ExecutorSettings
+from turnstile.executor.watchdog import Watchdog
 
 
 class Silent(HandOver):

@@ -6,10 +6,10 @@ import sys
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from common.command_line import CommandFailed
-from common.telemetry import tracing
-from common.telemetry.exposition import exposed
-from common.telemetry.instruments import ACTION_REFS_MAX, BUCKETS_SECONDS, OTHER, Meter
+from turnstile.common.command_line import CommandFailed
+from turnstile.common.telemetry import tracing
+from turnstile.common.telemetry.exposition import exposed
+from turnstile.common.telemetry.instruments import ACTION_REFS_MAX, BUCKETS_SECONDS, OTHER, Meter
 
 
 def scraped(meter: Meter) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -76,7 +76,7 @@ def test_neither_service_loads_what_sends_traces_while_they_are_off() -> None:
 
 def test_traces_without_their_packages_are_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk", None)
-    monkeypatch.delitem(sys.modules, "common.telemetry.spans", raising=False)
+    monkeypatch.delitem(sys.modules, "turnstile.common.telemetry.spans", raising=False)
     for name in [name for name in sys.modules if name.startswith("opentelemetry.sdk.")]:
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(CommandFailed, match=r"TURNSTILE_OTLP_ENDPOINT: .* pip install 'turnstile\[otel\]'"):

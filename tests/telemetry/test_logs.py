@@ -5,9 +5,9 @@ import logging
 
 import pytest
 
-from common.domain.identifiers import Attempt, ExecutionId
-from common.telemetry import configure_logging
-from worker.attempt_log import log_in_worker
+from turnstile.common.domain.identifiers import Attempt, ExecutionId
+from turnstile.common.telemetry import configure_logging
+from turnstile.worker.attempt_log import log_in_worker
 
 
 @pytest.fixture(autouse=True)

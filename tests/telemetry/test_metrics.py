@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from client import ExecutionFailed, Rejected, Request, Status
 from tests.telemetry.conftest import Told, secrets_of, seen
+from turnstile.client import ExecutionFailed, Rejected, Request, Status
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -8,10 +8,10 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from client import ExecutionFailed
-from client.tracing import traceparent_here
 from tests.telemetry.conftest import Told, seen
 from tests.telemetry.receiver import Received
+from turnstile.client import ExecutionFailed
+from turnstile.client.tracing import traceparent_here
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -2,9 +2,9 @@
 
 from typing import Literal
 
-from executor.webhooks.judgement import State
-from executor.webhooks.record import Claim, Note, WebhookRecord
 from tests.integration.protocol import Protocol
+from turnstile.executor.webhooks.judgement import State
+from turnstile.executor.webhooks.record import Claim, Note, WebhookRecord
 
 URL = "https://example.org/hook"
 

@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from common.database import Database
-from executor.settings import ExecutorSettings
-from executor.webhooks.deliverer import Deliverer
 from tests.e2e.traffic import until
 from tests.integration.protocol import Protocol
+from turnstile.common.database import Database
+from turnstile.executor.settings import ExecutorSettings
+from turnstile.executor.webhooks.deliverer import Deliverer
 
 SETTINGS: dict[str, Any] = {
     "webhook_allow_private": True,

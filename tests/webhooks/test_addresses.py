@@ -6,8 +6,8 @@ from ipaddress import ip_address
 import httpx
 import pytest
 
-from executor.webhooks.addresses import AddressRefused, GuardedTransport, is_public
 from tests.webhooks.receiver import Receiver
+from turnstile.executor.webhooks.addresses import AddressRefused, GuardedTransport, is_public
 
 PRIVATE = [
     "127.0.0.1", "127.8.8.8", "0.0.0.0", "10.1.2.3", "172.16.0.1", "172.31.255.255", "192.168.1.1",

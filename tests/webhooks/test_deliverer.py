@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from pydantic_core import from_json
 
-from executor.metrics import SWEEP_FAILURES, WEBHOOK_ATTEMPTS
-from executor.webhooks.record import WebhookRecord
 from tests.e2e.traffic import until
 from tests.integration.protocol import Protocol
 from tests.webhooks.delivering import delivering, ended, settled
 from tests.webhooks.receiver import Receiver, receiving
+from turnstile.executor.metrics import SWEEP_FAILURES, WEBHOOK_ATTEMPTS
+from turnstile.executor.webhooks.record import WebhookRecord
 
 
 @pytest.fixture(autouse=True)

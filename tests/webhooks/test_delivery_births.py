@@ -4,10 +4,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from common.domain.identifiers import Attempt, ExecutionId
-from common.domain.states import Status
 from tests.integration.protocol import Protocol
 from tests.webhooks.deliveries import URL, ended, states
+from turnstile.common.domain.identifiers import Attempt, ExecutionId
+from turnstile.common.domain.states import Status
 
 
 @pytest.fixture(autouse=True)

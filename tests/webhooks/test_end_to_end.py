@@ -7,11 +7,11 @@ from typing import Any
 import httpx
 from pydantic_core import from_json
 
-from common.crash_points import VARIABLE, CrashPoint
 from tests.e2e.history import History, history_of
 from tests.e2e.processes import running
 from tests.e2e.traffic import until
 from tests.webhooks.receiver import Receiver
+from turnstile.common.crash_points import VARIABLE, CrashPoint
 
 SETTINGS = {
     "TURNSTILE_WEBHOOK_ALLOW_PRIVATE": "true",

@@ -2,8 +2,8 @@
 
 import pytest
 
-from common.domain.retries import RetryPolicy
-from executor.webhooks.judgement import Answer, Judgement, judge
+from turnstile.common.domain.retries import RetryPolicy
+from turnstile.executor.webhooks.judgement import Answer, Judgement, judge
 
 POLICY = RetryPolicy(max_attempts=4, delay_seconds=5.0, max_delay_seconds=12.0, jitter=0.2)
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from executor.webhooks import look_up
-from executor.webhooks.look_up import LookUps
-from executor.webhooks.places import Standing
+from turnstile.executor.webhooks import look_up
+from turnstile.executor.webhooks.look_up import LookUps
+from turnstile.executor.webhooks.places import Standing
 
 
 class Resolver:

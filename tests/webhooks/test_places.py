@@ -2,8 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
-from executor.webhooks import places
-from executor.webhooks.places import Due, Place, Places, Standing
+from turnstile.executor.webhooks import places
+from turnstile.executor.webhooks.places import Due, Place, Places, Standing
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

@@ -9,11 +9,11 @@ from uuid import UUID
 import httpx
 import pytest
 
-from executor.webhooks.addresses import GuardedTransport
-from executor.webhooks.judgement import Answer
-from executor.webhooks.post import Poster
-from executor.webhooks.signature import signed_headers
 from tests.webhooks.receiver import Receiver
+from turnstile.executor.webhooks.addresses import GuardedTransport
+from turnstile.executor.webhooks.judgement import Answer
+from turnstile.executor.webhooks.post import Poster
+from turnstile.executor.webhooks.signature import signed_headers
 
 EVENT = UUID(int=7)
 SECRET = b"sixteen or more bytes"

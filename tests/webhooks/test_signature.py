@@ -2,7 +2,7 @@
 
 import pytest
 
-from executor.webhooks.signature import read_secrets, signed_headers
+from turnstile.executor.webhooks.signature import read_secrets, signed_headers
 
 # The example of https://www.standardwebhooks.com.
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"

@@ -2,7 +2,7 @@
 
 from tests.worker.conftest import MakeCall
 from tests.worker.waiting import result_of
-from worker.runners.child_pool import ChildRunner
+from turnstile.worker.runners.child_pool import ChildRunner
 
 
 async def pid_of(runner: ChildRunner, make_call: MakeCall) -> int:

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import uvloop
 
-from common.domain.identifiers import Attempt, ExecutionId
 from tests.worker.waiting import unreaped, until
-from worker.runners import Call, RunLimits, StopRequest
-from worker.runners.child_pool import ChildRunner
-from worker.runners.guardian import Guardian
+from turnstile.common.domain.identifiers import Attempt, ExecutionId
+from turnstile.worker.runners import Call, RunLimits, StopRequest
+from turnstile.worker.runners.child_pool import ChildRunner
+from turnstile.worker.runners.guardian import Guardian
 
 _ON_BOTH_LOOPS = {
     "test_child_calls",

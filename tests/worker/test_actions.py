@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.worker.conftest import MakeModule
-from worker import command_action, http_action
-from worker.actions import ActionsNotFound, action, action_from_entrypoint, load_actions
-from worker.parameters import ActionDeclarationError
+from turnstile.worker import command_action, http_action
+from turnstile.worker.actions import ActionsNotFound, action, action_from_entrypoint, load_actions
+from turnstile.worker.parameters import ActionDeclarationError
 
 HEAD = "from worker import Context, action, command_action, http_action\n"
 

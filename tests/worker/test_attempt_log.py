@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.attempt_log import LogTail
+from turnstile.worker.attempt_log import LogTail
 
 
 def test_what_was_taken_and_confirmed_is_not_in_the_rest() -> None:

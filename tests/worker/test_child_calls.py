@@ -5,12 +5,12 @@ from dataclasses import replace
 
 from tests.worker.conftest import MakeCall, MakeModule
 from tests.worker.waiting import failed_in, failure_in, result_of
-from worker.runners import Call, RunLimits
-from worker.runners.child_pool import ChildRunner
-from worker.runners.guardian import Guardian
+from turnstile.worker.runners import Call, RunLimits
+from turnstile.worker.runners.child_pool import ChildRunner
+from turnstile.worker.runners.guardian import Guardian
 
 ACTIONS = """
-from worker import PermanentError, action
+from turnstile.worker import PermanentError, action
 
 @action("add")
 def add(a: int, b: int) -> int:

@@ -10,13 +10,13 @@ import pytest
 from tests.worker.children import pid_of
 from tests.worker.conftest import MakeCall, MakeModule
 from tests.worker.waiting import failed_in, failure_in, gone, has_text, pids_in, result_of, until
-from worker.runners import RunLimits
-from worker.runners.child_pool import ChildRunner
-from worker.runners.guardian import Guardian
+from turnstile.worker.runners import RunLimits
+from turnstile.worker.runners.child_pool import ChildRunner
+from turnstile.worker.runners.guardian import Guardian
 
 ACTIONS = """
 import os, signal, struct, sys, time
-from worker import Context, PermanentError, action
+from turnstile.worker import Context, PermanentError, action
 
 @action("pid")
 def pid() -> int:

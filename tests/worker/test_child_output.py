@@ -7,12 +7,12 @@ import pytest
 
 from tests.worker.conftest import MakeCall
 from tests.worker.waiting import peak_bytes, result_of
-from worker.runners import RunLimits
-from worker.runners.child_pool import ChildRunner
+from turnstile.worker.runners import RunLimits
+from turnstile.worker.runners.child_pool import ChildRunner
 
 ACTIONS = """
 import logging, os, subprocess, sys, threading
-from worker import Context, action
+from turnstile.worker import Context, action
 
 @action("pid")
 def pid() -> int:
@@ -43,14 +43,14 @@ async def test_all_that_is_printed_and_logged_is_in_the_log_of_that_run(
     child_runner: ChildRunner, make_call: MakeCall, caplog: pytest.LogCaptureFixture
 ) -> None:
     call = make_call("print", text="hello")
-    with caplog.at_level(logging.INFO, logger="worker.action"):
+    with caplog.at_level(logging.INFO, logger="turnstile.action"):
         report = await child_runner.run(call)
     lines = report.log.splitlines()
     assert lines[:2] == ["hello", "to stderr"]
     assert lines[2].endswith(f"WARNING logged {call.execution_id}")
     assert lines[3].endswith("INFO library: from a library")
     assert lines[4] == "from a command"
-    (record,) = [record for record in caplog.records if record.name == "worker.action"]
+    (record,) = [record for record in caplog.records if record.name == "turnstile.action"]
     assert record.__dict__["execution_id"] == call.execution_id
     assert (await child_runner.run(make_call("pid"))).log == ""
 
@@ -59,13 +59,13 @@ async def test_a_flood_of_output_takes_no_memory_and_its_end_is_kept(
     child_runner: ChildRunner, make_call: MakeCall, limits: RunLimits, caplog: pytest.LogCaptureFixture
 ) -> None:
     before_bytes = peak_bytes()
-    with caplog.at_level(logging.INFO, logger="worker.action"):
+    with caplog.at_level(logging.INFO, logger="turnstile.action"):
         report = await child_runner.run(make_call("flood", size=100_000_000))
     assert result_of(report) == "null"
     assert report.log.endswith("ythe end\n")
     assert len(report.log) < limits.log_bytes_max + 100
     assert peak_bytes() - before_bytes < 50_000_000
-    (line,) = [record.getMessage() for record in caplog.records if record.name == "worker.action"]
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "turnstile.action"]
     assert len(line) < 20_000
 
 

@@ -9,17 +9,17 @@ import textwrap
 import time
 from pathlib import Path
 
-from common.domain.outcomes import Cancelled, TimedOut
 from tests.worker.children import pid_of
 from tests.worker.conftest import MakeCall, MakeModule
 from tests.worker.waiting import failure_in, gone, has_text, pids_in, until
-from worker.runners import Interrupted, RunLimits
-from worker.runners.child_pool import ChildRunner
-from worker.runners.guardian import Guardian
+from turnstile.common.domain.outcomes import Cancelled, TimedOut
+from turnstile.worker.runners import Interrupted, RunLimits
+from turnstile.worker.runners.child_pool import ChildRunner
+from turnstile.worker.runners.guardian import Guardian
 
 ACTIONS = """
 import os, signal, subprocess, time
-from worker import Context, action
+from turnstile.worker import Context, action
 
 @action("pid")
 def pid() -> int:
@@ -138,9 +138,9 @@ def child_among(pids: list[int]) -> int:
 
 WORKER = """
 import asyncio, sys
-from common.domain.identifiers import Attempt, ExecutionId
-from worker.runners import Call, RunLimits, StopRequest
-from worker.runners.assembly import Runners
+from turnstile.common.domain.identifiers import Attempt, ExecutionId
+from turnstile.worker.runners import Call, RunLimits, StopRequest
+from turnstile.worker.runners.assembly import Runners
 
 async def main(module, path):
     def call(ref, entrypoint, parameters):
@@ -162,7 +162,7 @@ def test_a_worker_that_is_killed_leaves_nothing_running(module: str, tmp_path: P
     script = tmp_path / "worker_process.py"
     script.write_text(textwrap.dedent(WORKER))
     repository = Path(__file__).parents[2]
-    environment = {**os.environ, "PYTHONPATH": f"{repository}{os.pathsep}{tmp_path}"}
+    environment = {**os.environ, "PYTHONPATH": f"{repository / 'src'}{os.pathsep}{tmp_path}"}
     process = subprocess.Popen([sys.executable, str(script), module, str(path)], env=environment)
     try:
         asyncio.run(until(lambda: len(pids_in(path, 5)) == 5))

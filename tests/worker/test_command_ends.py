@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from common.domain.outcomes import Cancelled, TimedOut
 from tests.worker.conftest import MakeCall
 from tests.worker.waiting import failed_in, gone, has_text, pids_in, result_of, stopped_in, until
-from worker.runners import Interrupted, RunLimits
-from worker.runners.command import CommandRunner
-from worker.runners.guardian import Guardian
+from turnstile.common.domain.outcomes import Cancelled, TimedOut
+from turnstile.worker.runners import Interrupted, RunLimits
+from turnstile.worker.runners.command import CommandRunner
+from turnstile.worker.runners.guardian import Guardian
 
 # A leader, a child and a grandchild, each of which writes its number; all sleep.
 FAMILY = 'echo $$ >>"$0"; (echo $BASHPID >>"$0"; sleep 1000 & echo $! >>"$0"; wait) & wait'

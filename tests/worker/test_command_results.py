@@ -9,9 +9,9 @@ import pytest
 
 from tests.worker.conftest import MakeCall
 from tests.worker.waiting import failed_in, failure_in, peak_bytes, result_of
-from worker.runners import RunLimits
-from worker.runners.command import CommandRunner
-from worker.runners.guardian import Guardian
+from turnstile.worker.runners import RunLimits
+from turnstile.worker.runners.command import CommandRunner
+from turnstile.worker.runners.guardian import Guardian
 
 
 @pytest.fixture

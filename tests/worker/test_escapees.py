@@ -12,16 +12,16 @@ from typing import Literal
 
 import pytest
 
-from common.domain.outcomes import Cancelled, TimedOut
 from tests.worker.conftest import MakeCall
 from tests.worker.waiting import failed_in, gone, is_alive, pids_in, result_of, stopped_in, until
-from worker.runners import Call, Interrupted, RunLimits, RunReport
-from worker.runners.assembly import Runners
+from turnstile.common.domain.outcomes import Cancelled, TimedOut
+from turnstile.worker.runners import Call, Interrupted, RunLimits, RunReport
+from turnstile.worker.runners.assembly import Runners
 
 ESCAPING = str(Path(__file__).with_name("escaping.py"))
 ACTIONS = f"""
 import subprocess, sys
-from worker import action
+from turnstile.worker import action
 
 @action("escaping")
 def escaping(path: str, mode: str):

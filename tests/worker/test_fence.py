@@ -5,7 +5,7 @@ import math
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from worker.fence import Evidence, Standing, Terms
+from turnstile.worker.fence import Evidence, Standing, Terms
 
 _seconds = st.floats(min_value=0.0, max_value=1000.0, allow_nan=False)
 _lease_seconds = st.floats(min_value=0.5, max_value=3600.0, allow_nan=False)

@@ -4,9 +4,9 @@ import asyncio
 import threading
 
 from tests.worker.waiting import until
-from worker.clock import clock
-from worker.fence import Standing, Terms
-from worker.lease import Lease
+from turnstile.worker.clock import clock
+from turnstile.worker.fence import Standing, Terms
+from turnstile.worker.lease import Lease
 
 SHORT = Terms(lease_seconds=0.6, heartbeat_seconds=0.1)
 

@@ -7,15 +7,15 @@ import asyncio
 import sys
 import time
 
-from common.lifecycle import EXIT_NOT_STOPPED
+from turnstile.common.lifecycle import EXIT_NOT_STOPPED
 
 _PROCESS = """
 import asyncio, sys, time
-from common.domain.identifiers import WorkerId
-from worker.clock import clock
-from worker.fence import Terms
-from worker.lease import Lease
-from worker.lease_thread import LeaseThread
+from turnstile.common.domain.identifiers import WorkerId
+from turnstile.worker.clock import clock
+from turnstile.worker.fence import Terms
+from turnstile.worker.lease import Lease
+from turnstile.worker.lease_thread import LeaseThread
 
 async def main():
     lease = Lease(

@@ -14,9 +14,9 @@ import pytest
 
 from tests.worker.conftest import MakeModule
 from tests.worker.waiting import gone, is_alive, pids_in, until
-from worker.runners.guardian import Guardian
-from worker.runners.guardian_main import clock
-from worker.runners.mark import VARIABLE, RunMark
+from turnstile.worker.runners.guardian import Guardian
+from turnstile.worker.runners.guardian_main import clock
+from turnstile.worker.runners.mark import VARIABLE, RunMark
 
 StartRun = Callable[..., tuple[RunMark, int]]
 
@@ -143,10 +143,10 @@ async def test_without_a_guardian_an_order_to_end_is_answered_at_once(
 
 WORKER = """
 import asyncio, os, signal, sys
-from common.domain.identifiers import Attempt, ExecutionId
-from worker.runners import Call, RunLimits, StopRequest
-from worker.runners.assembly import Runners
-from worker.runners.guardian_main import clock
+from turnstile.common.domain.identifiers import Attempt, ExecutionId
+from turnstile.worker.runners import Call, RunLimits, StopRequest
+from turnstile.worker.runners.assembly import Runners
+from turnstile.worker.runners.guardian_main import clock
 
 async def main(module, path):
     def call(ref, entrypoint, parameters):
@@ -169,7 +169,7 @@ asyncio.run(main(*sys.argv[1:]))
 """
 ACTIONS = """
 import os, time
-from worker import action
+from turnstile.worker import action
 
 @action("sleep")
 def sleep(path: str):
@@ -185,7 +185,7 @@ def test_a_stopped_worker_has_nothing_running_past_its_deadline_and_calls_it_a_l
     module, path, script = make_module(ACTIONS), tmp_path / "pids", tmp_path / "worker_process.py"
     script.write_text(textwrap.dedent(WORKER))
     repository = Path(__file__).parents[2]
-    environment = {**os.environ, "PYTHONPATH": f"{repository}{os.pathsep}{tmp_path}"}
+    environment = {**os.environ, "PYTHONPATH": f"{repository / 'src'}{os.pathsep}{tmp_path}"}
     argv = [sys.executable, str(script), module, str(path)]
     with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE) as worker:
         try:

@@ -8,11 +8,11 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from common.domain.outcomes import Cancelled, TimedOut
 from tests.worker.conftest import MakeCall
 from tests.worker.waiting import failed_in, result_of
-from worker.runners import Call, RunLimits, RunReport
-from worker.runners.http import HttpRunner
+from turnstile.common.domain.outcomes import Cancelled, TimedOut
+from turnstile.worker.runners import Call, RunLimits, RunReport
+from turnstile.worker.runners.http import HttpRunner
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

@@ -7,12 +7,12 @@ import pytest
 
 from tests.worker.conftest import MakeCall, MakeModule
 from tests.worker.waiting import failed_in, result_of
-from worker.actions import load_actions
-from worker.runners import RunLimits
-from worker.runners.in_loop import InLoopRunner
+from turnstile.worker.actions import load_actions
+from turnstile.worker.runners import RunLimits
+from turnstile.worker.runners.in_loop import InLoopRunner
 
 ACTIONS = """
-from worker import Context, action
+from turnstile.worker import Context, action
 
 @action("add")
 async def add(a: int, b: int) -> int:
@@ -112,13 +112,13 @@ async def test_log_lines_are_kept_with_the_attempt_and_go_to_the_workers_log(
     runner: InLoopRunner, make_call: MakeCall, caplog: pytest.LogCaptureFixture
 ) -> None:
     call = make_call("log")
-    with caplog.at_level(logging.INFO, logger="worker.action"):
+    with caplog.at_level(logging.INFO, logger="turnstile.action"):
         report = await runner.run(call)
     first, second, *traceback = report.log.splitlines()
     assert first.endswith("Z INFO one 1")
     assert second.endswith("Z ERROR two\ufffd")
     assert traceback[-1] == "ZeroDivisionError: division by zero"
-    records = [record for record in caplog.records if record.name == "worker.action"]
+    records = [record for record in caplog.records if record.name == "turnstile.action"]
     assert [record.getMessage() for record in records] == ["one 1", "two\ufffd"]
     assert records[0].__dict__["execution_id"] == call.execution_id
     assert records[0].__dict__["action_ref"] == "log"

@@ -4,13 +4,13 @@ import pytest
 
 from tests.worker.conftest import MakeCall, MakeModule
 from tests.worker.waiting import failed_in
-from worker.actions import load_actions
-from worker.runners import RunLimits
-from worker.runners.in_loop import InLoopRunner
+from turnstile.worker.actions import load_actions
+from turnstile.worker.runners import RunLimits
+from turnstile.worker.runners.in_loop import InLoopRunner
 
 ACTIONS = """
 import asyncio, sys
-from worker import ExecutionStopped, PermanentError, TemporaryError, action
+from turnstile.worker import ExecutionStopped, PermanentError, TemporaryError, action
 
 @action("raise")
 async def raise_(kind: str, message: str = "", delay: float | None = None):

@@ -5,16 +5,16 @@ from collections.abc import Callable
 
 import pytest
 
-from common.domain.outcomes import Cancelled, TimedOut
 from tests.worker.conftest import MakeCall
 from tests.worker.waiting import until
-from worker.actions import load_actions
-from worker.runners import Interrupted, RunLimits
-from worker.runners.in_loop import InLoopRunner
+from turnstile.common.domain.outcomes import Cancelled, TimedOut
+from turnstile.worker.actions import load_actions
+from turnstile.worker.runners import Interrupted, RunLimits
+from turnstile.worker.runners.in_loop import InLoopRunner
 
 ACTIONS = """
 import asyncio
-from worker import Context, action
+from turnstile.worker import Context, action
 
 seen = []
 

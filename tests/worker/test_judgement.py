@@ -2,8 +2,8 @@
 
 import pytest
 
-from common.domain.outcomes import Completed, Failed
-from worker.judgement import judge_text, judge_value
+from turnstile.common.domain.outcomes import Completed, Failed
+from turnstile.worker.judgement import judge_text, judge_value
 
 BYTES_MAX = 1024 * 1024
 

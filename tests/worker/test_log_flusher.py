@@ -7,13 +7,13 @@ from itertools import count
 
 import pytest
 
-from common.database import Database
-from common.domain.errors import Unavailable
-from common.domain.identifiers import Attempt, ExecutionId, WorkerId
-from worker import log_flusher
-from worker.attempt_log import LogPiece, LogTail
-from worker.log_flusher import LogFlusher
-from worker.record import Offer, Record
+from turnstile.common.database import Database
+from turnstile.common.domain.errors import Unavailable
+from turnstile.common.domain.identifiers import Attempt, ExecutionId, WorkerId
+from turnstile.worker import log_flusher
+from turnstile.worker.attempt_log import LogPiece, LogTail
+from turnstile.worker.log_flusher import LogFlusher
+from turnstile.worker.record import Offer, Record
 
 _NUMBERS = count(1)
 _DEADLINE_SECONDS = 10.0

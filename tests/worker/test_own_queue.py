@@ -6,16 +6,16 @@ import pytest
 from aio_pika.abc import AbstractChannel
 from aio_pika.exceptions import ChannelNotFoundEntity
 
-import worker.own_queue
-from common.broker.consumer import ConsumerConnection
-from common.broker.delivery import Publication
-from common.broker.publisher import Publisher
-from common.broker.topology import declare_own_queue, declare_workers
-from common.domain.identifiers import WorkerId
-from common.envelopes import cancel_message
-from common.messages import ExecutionCancel
 from tests.contract.brokers import bodies, running, take, until
-from worker.own_queue import OwnQueue
+from turnstile.common.broker.consumer import ConsumerConnection
+from turnstile.common.broker.delivery import Publication
+from turnstile.common.broker.publisher import Publisher
+from turnstile.common.broker.topology import declare_own_queue, declare_workers
+from turnstile.common.domain.identifiers import WorkerId
+from turnstile.common.envelopes import cancel_message
+from turnstile.common.messages import ExecutionCancel
+from turnstile.worker import own_queue
+from turnstile.worker.own_queue import OwnQueue
 
 
 async def test_where_the_queues_node_is_down_another_queue_takes_its_place_for_all_who_declare_it(
@@ -26,7 +26,7 @@ async def test_where_the_queues_node_is_down_another_queue_takes_its_place_for_a
             raise ChannelNotFoundEntity("home node is down or inaccessible")
         await declare_own_queue(channel, queue)
 
-    monkeypatch.setattr(worker.own_queue, "declare_own_queue", declare_where_it_lives)
+    monkeypatch.setattr(own_queue, "declare_own_queue", declare_where_it_lives)
     own = OwnQueue(WorkerId("w1"), "quorum")
     moved: list[str] = []
     consumer = ConsumerConnection(amqp_url, name="con")
@@ -59,7 +59,7 @@ async def test_a_shared_queue_that_goes_while_it_is_declared_moves_no_worker_s_o
             raise ChannelNotFoundEntity("no queue 'executions.dead_letters'")
         await declare_workers(channel, **named)
 
-    monkeypatch.setattr(worker.own_queue, "declare_workers", lose_one_first)
+    monkeypatch.setattr(own_queue, "declare_workers", lose_one_first)
     own = OwnQueue(WorkerId("w1"), "quorum")
     consumer = ConsumerConnection(amqp_url, name="con")
     queue = consumer.subscribe(own.name, prefetch=10, declare=own.declare)

@@ -10,11 +10,11 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field
 
-from common.domain.identifiers import Attempt, ExecutionId
 from tests.worker.conftest import MakeModule
-from worker.actions import load_actions
-from worker.context import Context
-from worker.parameters import InvalidParameters, ParametersReader
+from turnstile.common.domain.identifiers import Attempt, ExecutionId
+from turnstile.worker.actions import load_actions
+from turnstile.worker.context import Context
+from turnstile.worker.parameters import InvalidParameters, ParametersReader
 
 CONTEXT = Context(
     execution_id=ExecutionId(1),

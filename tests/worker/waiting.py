@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from common.domain.outcomes import Cancelled, Completed, Failed, Failure, TimedOut
-from worker.runners import Interrupted, RunReport
+from turnstile.common.domain.outcomes import Cancelled, Completed, Failed, Failure, TimedOut
+from turnstile.worker.runners import Interrupted, RunReport
 
 
 async def until(condition: Callable[[], bool], timeout_seconds: float = 10.0) -> None:

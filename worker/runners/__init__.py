@@ -6,7 +6,7 @@ command   an argv, in a process group of its own
 http      a POST to a URL
 """
 
-from worker.runners.report import Call, Interrupted, RunLimits, Runner, RunReport
-from worker.runners.stopping import StopRequest
+from turnstile.worker.runners.report import Call, Interrupted, RunLimits, Runner, RunReport
+from turnstile.worker.runners.stopping import StopRequest
 
 __all__ = ["Call", "Interrupted", "RunLimits", "RunReport", "Runner", "StopRequest"]

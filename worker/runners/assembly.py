@@ -10,14 +10,14 @@ from typing import Literal, Self, assert_never
 
 import httpx
 
-from worker.actions import RegisteredAction
-from worker.runners.child_pool import ChildRunner
-from worker.runners.command import CommandRunner
-from worker.runners.guardian import Guardian
-from worker.runners.http import HttpRunner
-from worker.runners.in_loop import InLoopRunner
-from worker.runners.report import RunLimits, Runner
-from worker.runners.threads import ActionThreads, Run
+from turnstile.worker.actions import RegisteredAction
+from turnstile.worker.runners.child_pool import ChildRunner
+from turnstile.worker.runners.command import CommandRunner
+from turnstile.worker.runners.guardian import Guardian
+from turnstile.worker.runners.http import HttpRunner
+from turnstile.worker.runners.in_loop import InLoopRunner
+from turnstile.worker.runners.report import RunLimits, Runner
+from turnstile.worker.runners.threads import ActionThreads, Run
 
 
 class Runners:

@@ -14,11 +14,11 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
-from common.domain.outcomes import Completed, Failed
-from worker.attempt_log import WORKER_LOG, LogTail
-from worker.judgement import failed
-from worker.runners.capture import PipeReader
-from worker.runners.child_protocol import (
+from turnstile.common.domain.outcomes import Completed, Failed
+from turnstile.worker.attempt_log import WORKER_LOG, LogTail
+from turnstile.worker.judgement import failed
+from turnstile.worker.runners.capture import PipeReader
+from turnstile.worker.runners.child_protocol import (
     HEADER,
     Ended,
     FromChild,
@@ -32,11 +32,11 @@ from worker.runners.child_protocol import (
     read_from_child,
     to_child,
 )
-from worker.runners.environment import inherited_environment
-from worker.runners.guardian import Guardian
-from worker.runners.process_group import ProcessGroup, exit_sentence
-from worker.runners.report import RunLimits
-from worker.runners.stopping import Stop
+from turnstile.worker.runners.environment import inherited_environment
+from turnstile.worker.runners.guardian import Guardian
+from turnstile.worker.runners.process_group import ProcessGroup, exit_sentence
+from turnstile.worker.runners.report import RunLimits
+from turnstile.worker.runners.stopping import Stop
 
 _LAST_WORDS_SECONDS: Final = 1.0
 _DYING_SECONDS: Final = 3.0
@@ -81,7 +81,7 @@ class Child:
                     "-P",
                     "-u",
                     "-m",
-                    "worker.runners.child_main",
+                    "turnstile.worker.runners.child_main",
                     str(theirs.fileno()),
                     *targets,
                 ],

@@ -8,7 +8,7 @@ import socket
 import threading
 from typing import Final
 
-from worker.runners.child_protocol import (
+from turnstile.worker.runners.child_protocol import (
     HEADER,
     FromChild,
     StopAsked,

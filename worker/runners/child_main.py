@@ -17,14 +17,14 @@ from collections.abc import Awaitable
 from types import FrameType
 from typing import Any, Final
 
-from common.domain.outcomes import Completed, Failed
-from worker.actions import ActionsNotFound, RegisteredAction, action_from_entrypoint, load_actions
-from worker.attempt_log import attempt_logger, clipped, line_formatter
-from worker.context import Context
-from worker.judgement import Judge
-from worker.parameters import parameters_of
-from worker.runners.child_channel import ChildChannel, WorkerGone
-from worker.runners.child_protocol import Ended, Invoke, LogLine, NotReady, Ready, Setup
+from turnstile.common.domain.outcomes import Completed, Failed
+from turnstile.worker.actions import ActionsNotFound, RegisteredAction, action_from_entrypoint, load_actions
+from turnstile.worker.attempt_log import attempt_logger, clipped, line_formatter
+from turnstile.worker.context import Context
+from turnstile.worker.judgement import Judge
+from turnstile.worker.parameters import parameters_of
+from turnstile.worker.runners.child_channel import ChildChannel, WorkerGone
+from turnstile.worker.runners.child_protocol import Ended, Invoke, LogLine, NotReady, Ready, Setup
 
 _PR_SET_PDEATHSIG: Final = 1
 _LOG_LINE_CHARS_MAX: Final = 16 * 1024

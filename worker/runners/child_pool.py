@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from common.domain.outcomes import Completed, Failed
-from worker.attempt_log import LogTail, log_in_worker
-from worker.judgement import failed
-from worker.runners.child import Child
-from worker.runners.child_protocol import Invoke
-from worker.runners.guardian import Guardian
-from worker.runners.report import Call, RunLimits, RunReport
-from worker.runners.stopping import Stop, StoppableTask, run_until_stopped
+from turnstile.common.domain.outcomes import Completed, Failed
+from turnstile.worker.attempt_log import LogTail, log_in_worker
+from turnstile.worker.judgement import failed
+from turnstile.worker.runners.child import Child
+from turnstile.worker.runners.child_protocol import Invoke
+from turnstile.worker.runners.guardian import Guardian
+from turnstile.worker.runners.report import Call, RunLimits, RunReport
+from turnstile.worker.runners.stopping import Stop, StoppableTask, run_until_stopped
 
 _START_SECONDS: Final = 60.0
 """Longest start of a child: an interpreter and the imports of the user's modules."""

@@ -11,8 +11,8 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, TypeAdapter
 
-from common.domain.identifiers import Attempt, ExecutionId
-from common.domain.outcomes import Completed, Failed
+from turnstile.common.domain.identifiers import Attempt, ExecutionId
+from turnstile.common.domain.outcomes import Completed, Failed
 
 HEADER: Final = struct.Struct("!I")
 

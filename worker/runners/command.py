@@ -13,15 +13,15 @@ from collections.abc import Collection
 from contextlib import ExitStack
 from typing import Any, Final
 
-from common.domain.outcomes import Completed, Failed
-from worker.attempt_log import LogTail
-from worker.judgement import failed, judge_text, result_too_large
-from worker.runners.capture import PipeReader, ResultBuffer
-from worker.runners.environment import inherited_environment
-from worker.runners.guardian import Guardian
-from worker.runners.process_group import ProcessGroup, exit_sentence
-from worker.runners.report import Call, RunLimits, RunReport
-from worker.runners.stopping import Stop, run_until_stopped
+from turnstile.common.domain.outcomes import Completed, Failed
+from turnstile.worker.attempt_log import LogTail
+from turnstile.worker.judgement import failed, judge_text, result_too_large
+from turnstile.worker.runners.capture import PipeReader, ResultBuffer
+from turnstile.worker.runners.environment import inherited_environment
+from turnstile.worker.runners.guardian import Guardian
+from turnstile.worker.runners.process_group import ProcessGroup, exit_sentence
+from turnstile.worker.runners.report import Call, RunLimits, RunReport
+from turnstile.worker.runners.stopping import Stop, run_until_stopped
 
 _STDERR_IN_MESSAGE_CHARS: Final = 1000
 # Nothing will change about these by trying again.

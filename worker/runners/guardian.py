@@ -17,8 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from worker.runners.environment import inherited_environment
-from worker.runners.mark import RunMark
+from turnstile.worker.runners.environment import inherited_environment
+from turnstile.worker.runners.mark import RunMark
 
 _MAIN: Final = Path(__file__).with_name("guardian_main.py")
 _CHUNK_BYTES: Final = 64 * 1024

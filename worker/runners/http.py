@@ -13,13 +13,13 @@ from typing import Final
 import httpx
 from pydantic_core import to_json
 
-from common.domain.outcomes import Completed, Failed
-from common.retry_after import retry_after_seconds
-from worker.attempt_log import LogTail
-from worker.judgement import Judge, failed, invalid_result, judge_text, result_too_large
-from worker.runners.capture import ResultBuffer
-from worker.runners.report import Call, RunLimits, RunReport
-from worker.runners.stopping import StoppableTask, run_until_stopped
+from turnstile.common.domain.outcomes import Completed, Failed
+from turnstile.common.retry_after import retry_after_seconds
+from turnstile.worker.attempt_log import LogTail
+from turnstile.worker.judgement import Judge, failed, invalid_result, judge_text, result_too_large
+from turnstile.worker.runners.capture import ResultBuffer
+from turnstile.worker.runners.report import Call, RunLimits, RunReport
+from turnstile.worker.runners.stopping import StoppableTask, run_until_stopped
 
 _CONNECT_SECONDS: Final = 10.0
 _IDLE_SECONDS: Final = 300.0

@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from common.domain.outcomes import Completed, Failed
-from worker.actions import RegisteredAction
-from worker.attempt_log import LogTail, attempt_logger, log_in_worker
-from worker.context import Context
-from worker.judgement import Judge
-from worker.parameters import parameters_of
-from worker.runners.report import Call, RunLimits, RunReport
-from worker.runners.stopping import Stop, StoppableTask, run_until_stopped
-from worker.runners.threads import ActionThreads, Run, current_run
+from turnstile.common.domain.outcomes import Completed, Failed
+from turnstile.worker.actions import RegisteredAction
+from turnstile.worker.attempt_log import LogTail, attempt_logger, log_in_worker
+from turnstile.worker.context import Context
+from turnstile.worker.judgement import Judge
+from turnstile.worker.parameters import parameters_of
+from turnstile.worker.runners.report import Call, RunLimits, RunReport
+from turnstile.worker.runners.stopping import Stop, StoppableTask, run_until_stopped
+from turnstile.worker.runners.threads import ActionThreads, Run, current_run
 
 logger = logging.getLogger(__name__)
 

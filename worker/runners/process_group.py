@@ -13,9 +13,9 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Final, Self
 
-from worker.runners.guardian import Guardian
-from worker.runners.mark import VARIABLE, RunMark
-from worker.runners.stopping import Stop
+from turnstile.worker.runners.guardian import Guardian
+from turnstile.worker.runners.mark import VARIABLE, RunMark
+from turnstile.worker.runners.stopping import Stop
 
 _GUARDIAN_SECONDS: Final = 0.5
 """Longest wait for the guardian; then the group alone is killed, and the rest is left to it."""

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, Self, assert_never
 
-from common.domain.identifiers import Attempt, ExecutionId
-from common.domain.outcomes import Cancelled, Failure, Outcome, TimedOut
-from worker.attempt_log import LogTail, clipped
-from worker.runners.stopping import Stop, StopKind, StopRequest
+from turnstile.common.domain.identifiers import Attempt, ExecutionId
+from turnstile.common.domain.outcomes import Cancelled, Failure, Outcome, TimedOut
+from turnstile.worker.attempt_log import LogTail, clipped
+from turnstile.worker.runners.stopping import Stop, StopKind, StopRequest
 
 LOG_BYTES_MAX = 64 * 1024
 _REASON_CHARS_MAX = 4096

@@ -10,7 +10,7 @@ import logging
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol, TypeVar
 
-from common.domain.durations import format_duration
+from turnstile.common.domain.durations import format_duration
 
 AskKind = Literal["drain", "cancel", "lease_lost"]
 StopKind = Literal["drain", "cancel", "lease_lost", "timeout"]

@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import Final, ParamSpec, TypeVar
 
-from common.domain.identifiers import Attempt, ExecutionId
+from turnstile.common.domain.identifiers import Attempt, ExecutionId
 
 P = ParamSpec("P")
 T = TypeVar("T")

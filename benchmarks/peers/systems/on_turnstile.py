@@ -9,12 +9,12 @@ from benchmarks.peers.job import AMQP_URL, DATABASE_URL, run, setting
 from benchmarks.peers.loads import ALL_ACTIONS, Group, Job, name_of
 from benchmarks.peers.submitter import Submit
 from benchmarks.waiting import until
-from common.broker.delivery import Outgoing
-from common.broker.topology import EXECUTIONS
-from common.envelopes import envelope
-from common.messages import REQUESTED, ExecutionRequested
-from migrations import migrate
-from worker import action
+from turnstile.common.broker.delivery import Outgoing
+from turnstile.common.broker.topology import EXECUTIONS
+from turnstile.common.envelopes import envelope
+from turnstile.common.messages import REQUESTED, ExecutionRequested
+from turnstile.migrations import migrate
+from turnstile.worker import action
 
 _READY_SECONDS: Final = 60.0
 

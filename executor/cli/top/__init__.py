@@ -5,6 +5,6 @@ print. `command` runs it, `keyboard` reads keys, `view` is what is seen and what
 `picture` draws it.
 """
 
-from executor.cli.top.command import top
+from turnstile.executor.cli.top.command import top
 
 __all__ = ["top"]

@@ -8,12 +8,12 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from executor.cli.arguments import can_be_asked, duration, encode
-from executor.cli.connection import Api, ApiRefused, ApiUnreachable, Json, with_api
-from executor.cli.output import JsonOption, console_for_pipes, print_json
-from executor.cli.top.keyboard import Keyboard
-from executor.cli.top.picture import picture
-from executor.cli.top.view import Sort, View, Wish, after_change, after_key, stepped
+from turnstile.executor.cli.arguments import can_be_asked, duration, encode
+from turnstile.executor.cli.connection import Api, ApiRefused, ApiUnreachable, Json, with_api
+from turnstile.executor.cli.output import JsonOption, console_for_pipes, print_json
+from turnstile.executor.cli.top.keyboard import Keyboard
+from turnstile.executor.cli.top.picture import picture
+from turnstile.executor.cli.top.view import Sort, View, Wish, after_change, after_key, stepped
 
 _QUEUES_MAX: Final = 500
 _WORKERS_MAX: Final = 200

@@ -8,10 +8,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from common.domain.durations import format_duration
-from executor.cli.connection import Json
-from executor.cli.output import plain
-from executor.cli.top.view import View
+from turnstile.common.domain.durations import format_duration
+from turnstile.executor.cli.connection import Json
+from turnstile.executor.cli.output import plain
+from turnstile.executor.cli.top.view import View
 
 _BAR_WIDTH: Final = 10
 _WORKERS_SHARE: Final = 3

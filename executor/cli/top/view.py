@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from executor.cli.connection import Json
+from turnstile.executor.cli.connection import Json
 
 _PAGE: Final = 10
 _MOVES: Final = {

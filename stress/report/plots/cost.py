@@ -9,9 +9,9 @@ from typing import Final
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
-from stress.figures.values import FiveFigures, Point
-from stress.report.plots.handover import milliseconds
-from stress.report.plots.style import BLUE, ORANGE, Picture, as_picture, counted, new_figure
+from turnstile.stress.figures.values import FiveFigures, Point
+from turnstile.stress.report.plots.handover import milliseconds
+from turnstile.stress.report.plots.style import BLUE, ORANGE, Picture, as_picture, counted, new_figure
 
 _CAPTION: Final = (
     "Above, executions a second; below, hand-overs. A system that read its line from the front would "

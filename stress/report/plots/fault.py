@@ -13,11 +13,11 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.patches import Patch
 
-from stress.figures.values import Recovery
-from stress.recording import InjectedFault, Recording
-from stress.report.plots.lanes import LANES_MAX, Bar, Lanes, joined, lay_out
-from stress.report.plots.queues import name_of
-from stress.report.plots.style import (
+from turnstile.stress.figures.values import Recovery
+from turnstile.stress.recording import InjectedFault, Recording
+from turnstile.stress.report.plots.lanes import LANES_MAX, Bar, Lanes, joined, lay_out
+from turnstile.stress.report.plots.queues import name_of
+from turnstile.stress.report.plots.style import (
     BLUE,
     GREEN,
     GRID,
@@ -29,9 +29,9 @@ from stress.report.plots.style import (
     new_figure,
     say_nothing_there,
 )
-from stress.report.run_report import StageReport
-from stress.report.wording import fault_name
-from stress.tables import SECOND
+from turnstile.stress.report.run_report import StageReport
+from turnstile.stress.report.wording import fault_name
+from turnstile.stress.tables import SECOND
 
 _BEFORE_SECONDS: Final = 2.0
 _BEHIND_SECONDS: Final = 2.0

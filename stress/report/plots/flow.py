@@ -9,10 +9,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from stress.recording import Recording
-from stress.report.plots.levels import Bins, Levels
-from stress.report.plots.queues import busiest, name_of
-from stress.report.plots.style import (
+from turnstile.stress.recording import Recording
+from turnstile.stress.report.plots.levels import Bins, Levels
+from turnstile.stress.report.plots.queues import busiest, name_of
+from turnstile.stress.report.plots.style import (
     BLUE,
     INK,
     MUTED,
@@ -23,9 +23,9 @@ from stress.report.plots.style import (
     counted,
     say_nothing_there,
 )
-from stress.report.plots.timeline import Timeline, panels
-from stress.report.run_report import StageReport
-from stress.tables import NEVER, Instants
+from turnstile.stress.report.plots.timeline import Timeline, panels
+from turnstile.stress.report.run_report import StageReport
+from turnstile.stress.tables import NEVER, Instants
 
 _BINS: Final = 500
 _RATE_BINS: Final = 150

@@ -6,14 +6,14 @@ In: a stage's report. Out: its pictures, in the order in which they are shown.
 from collections.abc import Iterator
 from typing import Final
 
-from stress.figures.hand_over import hand_overs
-from stress.report.plots.cost import draw_cost
-from stress.report.plots.fault import draw_fault
-from stress.report.plots.flow import draw_flow
-from stress.report.plots.handover import draw_hand_over
-from stress.report.plots.occupancy import draw_occupancy
-from stress.report.plots.style import Picture, look
-from stress.report.run_report import RunReport, StageReport
+from turnstile.stress.figures.hand_over import hand_overs
+from turnstile.stress.report.plots.cost import draw_cost
+from turnstile.stress.report.plots.fault import draw_fault
+from turnstile.stress.report.plots.flow import draw_flow
+from turnstile.stress.report.plots.handover import draw_hand_over
+from turnstile.stress.report.plots.occupancy import draw_occupancy
+from turnstile.stress.report.plots.style import Picture, look
+from turnstile.stress.report.run_report import RunReport, StageReport
 
 _MILLISECOND_NS: Final = 1_000_000
 FAULTS_MAX: Final = 12

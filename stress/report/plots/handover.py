@@ -9,9 +9,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from stress.figures.values import Spread
-from stress.report.plots.levels import Floats
-from stress.report.plots.style import (
+from turnstile.stress.figures.values import Spread
+from turnstile.stress.report.plots.levels import Floats
+from turnstile.stress.report.plots.style import (
     BLUE,
     GREEN,
     INK,
@@ -25,7 +25,7 @@ from stress.report.plots.style import (
     new_figure,
     say_nothing_there,
 )
-from stress.report.run_report import StageReport
+from turnstile.stress.report.run_report import StageReport
 
 _BARS: Final = 60
 _SHORTEST_MS: Final = 0.01

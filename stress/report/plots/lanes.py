@@ -12,9 +12,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from stress.recording import InjectedFault, Recording
-from stress.stage import FaultKind
-from stress.tables import NEVER, SECOND, Instants, Outcome, RunEnd, Table
+from turnstile.stress.recording import InjectedFault, Recording
+from turnstile.stress.stage import FaultKind
+from turnstile.stress.tables import NEVER, SECOND, Instants, Outcome, RunEnd, Table
 
 _QUEUES_MAX: Final = 3
 LANES_MAX: Final = 18

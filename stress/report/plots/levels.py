@@ -11,7 +11,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from stress.tables import NEVER, SECOND, Instants
+from turnstile.stress.tables import NEVER, SECOND, Instants
 
 Floats = NDArray[np.float64]
 

@@ -10,9 +10,9 @@ from math import inf
 
 import numpy as np
 
-from stress.recording import Recording
-from stress.report.plots.levels import Floats
-from stress.tables import NEVER, SECOND
+from turnstile.stress.recording import Recording
+from turnstile.stress.report.plots.levels import Floats
+from turnstile.stress.tables import NEVER, SECOND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,10 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from stress.report.plots.levels import Bins, Floats, Levels
-from stress.report.plots.limits import LimitSpan, limit_spans
-from stress.report.plots.queues import busiest, name_of
-from stress.report.plots.style import (
+from turnstile.stress.report.plots.levels import Bins, Floats, Levels
+from turnstile.stress.report.plots.limits import LimitSpan, limit_spans
+from turnstile.stress.report.plots.queues import busiest, name_of
+from turnstile.stress.report.plots.style import (
     BLUE,
     INK,
     RED,
@@ -24,9 +24,9 @@ from stress.report.plots.style import (
     counted,
     say_nothing_there,
 )
-from stress.report.plots.timeline import Timeline, panels
-from stress.report.run_report import StageReport
-from stress.tables import Table
+from turnstile.stress.report.plots.timeline import Timeline, panels
+from turnstile.stress.report.run_report import StageReport
+from turnstile.stress.tables import Table
 
 QUEUES_MAX: Final = 12
 _BINS: Final = 500

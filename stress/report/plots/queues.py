@@ -5,9 +5,9 @@ In: a recording. Out: names, and the busiest of them. Pure.
 
 import numpy as np
 
-from stress.names import action_ref
-from stress.recording import Recording
-from stress.stage import Load
+from turnstile.stress.names import action_ref
+from turnstile.stress.recording import Recording
+from turnstile.stress.stage import Load
 
 
 def name_of(queue: int, load: Load) -> str:

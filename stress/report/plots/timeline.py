@@ -12,12 +12,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from stress.figures.until import measured_until
-from stress.recording import Recording
-from stress.report.plots.style import GREEN, INK, MUTED, RED, WIDTH_INCHES, new_figure
-from stress.report.run_report import StageReport
-from stress.stage import FaultKind
-from stress.tables import NEVER, SECOND
+from turnstile.stress.figures.until import measured_until
+from turnstile.stress.recording import Recording
+from turnstile.stress.report.plots.style import GREEN, INK, MUTED, RED, WIDTH_INCHES, new_figure
+from turnstile.stress.report.run_report import StageReport
+from turnstile.stress.stage import FaultKind
+from turnstile.stress.tables import NEVER, SECOND
 
 _ROW_INCHES: Final = 0.24
 _LETTER_INCHES: Final = 0.072

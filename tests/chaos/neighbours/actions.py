@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from tests.chaos.record import note_seen, note_start, spells
-from worker import Context, action
+from turnstile.worker import Context, action
 
 
 @action("steady.free")

@@ -14,8 +14,8 @@ import httpx
 from aio_pika.abc import AbstractChannel, AbstractQueue
 from aiormq.exceptions import ChannelNotFoundEntity
 
-from localservers.vhosts import BrokerServer
 from tests.chaos.neighbours.neighbour import ASK_SECONDS, Neighbour, Sending
+from turnstile.localservers.vhosts import BrokerServer
 
 _TAKES_MAX: Final = 5
 _HEADERS_BYTES: Final = 130_900

@@ -15,15 +15,15 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
 
-from common.broker.connection import BrokerUnavailable
-from common.broker.delivery import Outgoing, Publication
-from common.broker.publisher import Publisher
-from common.broker.topology import EXECUTIONS, declare_executor
-from common.messages import REQUESTED
 from tests.chaos.ground import Ground
 from tests.chaos.http_submitter import HttpSubmitter
 from tests.chaos.load import Submit
 from tests.chaos.sent import Log
+from turnstile.common.broker.connection import BrokerUnavailable
+from turnstile.common.broker.delivery import Outgoing, Publication
+from turnstile.common.broker.publisher import Publisher
+from turnstile.common.broker.topology import EXECUTIONS, declare_executor
+from turnstile.common.messages import REQUESTED
 
 _PER_SECOND: Final = {"steady.free": 12.0, "steady.seven": 10.0, "steady.keyed": 8.0, "steady.child": 1.0}
 LIMITS: Final[dict[str, int | None]] = {

@@ -18,10 +18,6 @@ from typing import Final
 import aio_pika
 import asyncpg
 
-from common.broker.topology import EXECUTOR_REQUESTS
-from localservers.processes import ServerProcess
-from localservers.services import environment_without
-from localservers.threads import to_the_end
 from tests.chaos.blame import given_up_without_cause
 from tests.chaos.draining import drained
 from tests.chaos.findings import findings, left_behind
@@ -45,6 +41,10 @@ from tests.history.recording import Recording
 from tests.history.tolerances import Tolerances, Violation, Window
 from tests.history.verdict import violations
 from tests.webhooks.receiver import Receiver, receiving
+from turnstile.common.broker.topology import EXECUTOR_REQUESTS
+from turnstile.localservers.processes import ServerProcess
+from turnstile.localservers.services import environment_without
+from turnstile.localservers.threads import to_the_end
 
 LAYOUT: Final = Layout(
     workers={

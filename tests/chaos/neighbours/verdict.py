@@ -11,7 +11,6 @@ from datetime import datetime, timedelta
 from math import ceil
 from typing import Final
 
-from common.domain.states import Status, is_terminal
 from tests.chaos.neighbours.process import Disturbed
 from tests.chaos.neighbours.schedule import Kind
 from tests.chaos.neighbours.watching import Watch
@@ -19,6 +18,7 @@ from tests.chaos.sent import Log
 from tests.history.lives import lives_of
 from tests.history.recording import ExecutionMove, Recording
 from tests.webhooks.receiver import Received
+from turnstile.common.domain.states import Status, is_terminal
 
 START_SECONDS: Final = 1.0
 """Of a hundred executions of others, 99 start within so long after they were submitted."""

@@ -16,8 +16,8 @@ from typing import Final, NoReturn
 import httpx
 import yaml
 
-from localservers.services import Service
 from tests.chaos.ground import EXECUTORS, Ground
+from turnstile.localservers.services import Service
 
 PROBE_EVERY_SECONDS: Final = 0.2
 _PROBE_SECONDS: Final = 5.0

@@ -1,6 +1,6 @@
 """An action to begin with: put your own in its place."""
 
-from worker import Context, action
+from turnstile.worker import Context, action
 
 
 @action("hello.greet", max_concurrent=40)

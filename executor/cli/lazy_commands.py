@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand
 from typer.main import get_command
 
-from common.command_line import CommandGroup, command_line
+from turnstile.common.command_line import CommandGroup, command_line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

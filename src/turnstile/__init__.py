@@ -1,0 +1,50 @@
+"""Turnstile: a FIFO execution scheduler with exact concurrency limits per action.
+
+    from turnstile import Context, action
+
+    @action("reports.render", max_concurrent=3, timeout="5m")
+    async def render(context: Context, customer_id: int) -> dict: ...
+
+Declare actions with `action`, `command_action` and `http_action`; submit executions with `Client` or
+`AsyncClient`. Each name is imported when it is first used: `import turnstile` alone loads no other module.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from turnstile.client import AsyncClient, Client
+    from turnstile.worker import (
+        Context,
+        PermanentError,
+        TemporaryError,
+        action,
+        command_action,
+        http_action,
+    )
+
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "Context",
+    "PermanentError",
+    "TemporaryError",
+    "action",
+    "command_action",
+    "http_action",
+]
+
+_MODULES = {name: "turnstile.client" if name.endswith("Client") else "turnstile.worker" for name in __all__}
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name at its first use (PEP 562)."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_MODULES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
