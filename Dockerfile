@@ -12,13 +12,14 @@ RUN python -m venv --without-pip /opt/turnstile \
     && pip install --require-hashes --only-binary :all: -r requirements/build.txt
 
 COPY pyproject.toml LICENSE README.md ./
+COPY src src
 COPY common common
 COPY executor executor
 COPY worker worker
 COPY client client
-COPY stress stress
-COPY localservers localservers
 COPY migrations migrations
+# The stress harness and its private servers are no part of the image.
+RUN rm src/turnstile/stress src/turnstile/localservers
 RUN pip wheel --no-build-isolation --no-deps --wheel-dir /dist . \
     && pip --python /opt/turnstile/bin/python install --no-index --no-deps /dist/*.whl
 

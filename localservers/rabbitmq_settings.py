@@ -15,7 +15,7 @@ from turnstile.localservers.processes import write_for_server
 
 NODE = "turnstile@localhost"
 USER = "turnstile"
-PASSWORD = "turnstile"
+PASSWORD = "loopback-only"
 _SCHEDULERS = 2
 _TICK_MS = 60_000
 _TICK_MS_MIN = 1_000

@@ -95,8 +95,9 @@ def run_command(
     """Put an installation under load, check its whole history, measure it, write a report.
 
     Without --local the installation needs workers for the actions of the harness:
-    'worker serve --actions turnstile.stress.actions', with TURNSTILE_STRESS_ACTIONS=<--actions>; and the token
-    of its API, where it wants one, in TURNSTILE_API_TOKEN or the file that TURNSTILE_API_TOKEN_FILE names.
+    'worker serve --actions turnstile.stress.actions', with TURNSTILE_STRESS_ACTIONS=<--actions>; and the
+    token of its API, where it wants one, in TURNSTILE_API_TOKEN or the file that TURNSTILE_API_TOKEN_FILE
+    names.
     """
     refuse_passwords({"amqp_url": amqp_url, "api_url": api_url})
     _require_libraries()
