@@ -26,7 +26,7 @@ class Machine:
     def __init__(self, postgresql: PostgresServer, rabbitmq: RabbitServer, folder: Path) -> None:
         self._folder = folder
         # The owner's and the administrator's password is what these servers know.
-        self._given = GIVEN | {"RABBITMQ_PASSWORD": "turnstile", "POSTGRES_PASSWORD": "any"}
+        self._given = GIVEN | {"RABBITMQ_PASSWORD": "loopback-only", "POSTGRES_PASSWORD": "any"}
         self._hosts = {
             "postgres:5432": f"127.0.0.1:{postgresql.port}",
             "rabbitmq:5672": f"127.0.0.1:{rabbitmq.ports.amqp}",

@@ -169,7 +169,7 @@ def owner_environment(servers: LocalServers, ca_file: Path) -> dict[str, str]:
     servers.postgresql.execute(f"CREATE ROLE keeper LOGIN CREATEROLE PASSWORD '{OWNER_PASSWORD}'")
     servers.postgresql.execute(f"CREATE DATABASE {DATABASE} OWNER keeper")
     database = f"postgresql://keeper:{OWNER_PASSWORD}@localhost:{servers.postgresql.port}/{DATABASE}"
-    management = servers.rabbitmq.management_url.replace("http://", "http://turnstile:turnstile@")
+    management = servers.rabbitmq.management_url.replace("http://", "http://turnstile:loopback-only@")
     return {
         "TURNSTILE_DATABASE_URL": f"{database}?sslmode=verify-full&sslrootcert={ca_file}",
         "TURNSTILE_AMQP_URL": f"amqps://localhost:{servers.rabbitmq.tls_port}/{VHOST}?cafile={ca_file}",
