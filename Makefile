@@ -47,7 +47,7 @@ test: $(READY) ## Run every test, against real servers
 
 .PHONY: scenarios
 scenarios: $(READY) ## Run every scenario of docs/scenarios.md at its whole size, several times over (TIMES=)
-	@$(BIN)/python -m tests.scenarios --times $(or $(TIMES),1) --processes $(TEST_WORKERS)
+	@$(BIN)/python -m tests.proof.scenarios --times $(or $(TIMES),1) --processes $(TEST_WORKERS)
 
 .PHONY: whole
 whole: $(READY) ## Run what `make test` leaves out: whole sizes, and each way in which servers start and stop
@@ -55,21 +55,21 @@ whole: $(READY) ## Run what `make test` leaves out: whole sizes, and each way in
 
 .PHONY: mutants
 mutants: $(READY) ## Plant known bugs one at a time and print how many the tests catch
-	@$(BIN)/python -m pytest -q -m "" tests/mutants
-	@$(BIN)/python -m tests.mutants $(ARGS)
+	@$(BIN)/python -m pytest -q -m "" tests/proof/mutants
+	@$(BIN)/python -m tests.proof.mutants $(ARGS)
 
 .PHONY: chaos
 chaos: $(READY) ## Break a loaded system at random, then plague it with bad neighbours (CHAOS_MODE=, _SEED=, _SEEDS=, _SECONDS=)
-	@$(BIN)/python -m tests.chaos $(if $(CHAOS_MODE),--mode $(CHAOS_MODE)) $(if $(CHAOS_SEED),--seed $(CHAOS_SEED)) \
+	@$(BIN)/python -m tests.proof.chaos $(if $(CHAOS_MODE),--mode $(CHAOS_MODE)) $(if $(CHAOS_SEED),--seed $(CHAOS_SEED)) \
 	    $(if $(CHAOS_SEEDS),--seeds $(CHAOS_SEEDS)) $(if $(CHAOS_SECONDS),--seconds $(CHAOS_SECONDS))
 
 .PHONY: crash
 crash: $(READY) ## Kill a process at every crash point, the 1st, 2nd and 7th time
-	@$(BIN)/python -m tests.crash
+	@$(BIN)/python -m tests.proof.crash
 
 .PHONY: cluster
 cluster: $(READY) ## Lose one of three brokers, and the primary of a database with a standby, under load
-	@CLUSTER=1 $(BIN)/python -m pytest tests/cluster $(ARGS)
+	@CLUSTER=1 $(BIN)/python -m pytest tests/proof/cluster $(ARGS)
 
 .PHONY: stress
 stress: $(READY) ## Load a private installation, check its whole history, write stress-report/ (ARGS=--preset ...)

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from tests import template
-from tests.e2e.processes import failed_tests
-from tests.sources import NoServers, Servers, servers_of_the_session
+from tests.support import template
+from tests.support.processes import failed_tests
+from tests.support.sources import NoServers, Servers, servers_of_the_session
 from turnstile.localservers import BrokerServer, DatabaseServer, LocalServers
 
 # Set by run: the servers may be somebody's, used by several sessions at once.
 _SESSION = secrets.token_hex(4)
 
-_LONG = ("e2e", "chaos", "crash", "cluster", "localservers", "contract", "security", "dashboard", "stress")
+_LONG = ("e2e", "proof", "integration")
 """Folders of tests that start processes and wait for them."""
 
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.e2e.stage import Stage, staged
+from tests.support.stage import Stage, staged
 from turnstile.localservers import BrokerServer, DatabaseServer
 
 

@@ -2,9 +2,9 @@
 
 import httpx
 
-from tests.e2e.history import History
-from tests.e2e.processes import System
-from tests.e2e.traffic import until
+from tests.support.history import History
+from tests.support.processes import System
+from tests.support.traffic import until
 
 _QUEUE_IS_DONE = """
 SELECT q.total_completed = q.total_enqueued FROM action_queue q JOIN execution e ON e.queue_id = q.id

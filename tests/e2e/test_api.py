@@ -23,8 +23,8 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 
-from tests.e2e.stage import Stage
-from tests.e2e.traffic import until
+from tests.support.stage import Stage
+from tests.support.traffic import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 STAGE = {

@@ -2,10 +2,10 @@
 
 import httpx
 
-from tests.chaos.proxy import CLEAR, Proxy, Weather
-from tests.e2e.history import history_of
-from tests.e2e.processes import running
-from tests.e2e.traffic import until
+from tests.proof.chaos.proxy import CLEAR, Proxy, Weather
+from tests.support.history import history_of
+from tests.support.processes import running
+from tests.support.traffic import until
 
 SETTINGS = {
     "TURNSTILE_WATCHDOG_INTERVAL": "250ms",

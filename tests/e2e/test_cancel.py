@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.stage import Stage, numbers_in, still_there
-from tests.e2e.traffic import ask, cancel_request, publishing, request, until
+from tests.support.stage import Stage, numbers_in, still_there
+from tests.support.traffic import ask, cancel_request, publishing, request, until
 from turnstile.client import AsyncClient
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

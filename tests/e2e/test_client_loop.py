@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.cable import cable_to
-from tests.e2e.processes import System, running
+from tests.support.cable import cable_to
+from tests.support.processes import System, running
 from turnstile.client import AsyncClient, Client, ExecutionFailed, Rejected, Request, Status, Submitted
 
 

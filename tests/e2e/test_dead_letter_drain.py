@@ -4,10 +4,10 @@ from typing import Any
 
 import httpx
 
-from tests.contract.brokers import until_ready
-from tests.e2e.history import History, history_of
-from tests.e2e.processes import running
-from tests.e2e.traffic import publishing, request, until
+from tests.support.brokers import until_ready
+from tests.support.history import History, history_of
+from tests.support.processes import running
+from tests.support.traffic import publishing, request, until
 from turnstile.common.broker.topology import DEAD_LETTERS
 from turnstile.common.crash_points import VARIABLE, CrashPoint
 

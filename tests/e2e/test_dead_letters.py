@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.e2e.stage import Stage
 from tests.e2e.test_early_messages import completion
 from tests.e2e.test_messages import BAD
-from tests.e2e.traffic import ask, publishing, request, until
+from tests.support.stage import Stage
+from tests.support.traffic import ask, publishing, request, until
 from turnstile.common.messages import CANCEL_REQUESTED, COMPLETED
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.traffic import until
+from tests.support.traffic import until
 from turnstile.common.command_line import CommandFailed
 from turnstile.executor.cli.demo import demo
 from turnstile.localservers import LocalServers, MissingBinaries

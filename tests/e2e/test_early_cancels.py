@@ -8,9 +8,9 @@ from uuid import uuid4
 
 import pytest
 
-from tests.e2e.stage import Stage
-from tests.e2e.tap import tapped
-from tests.e2e.traffic import ask, cancel_request, publishing, request, until
+from tests.support.stage import Stage
+from tests.support.tap import tapped
+from tests.support.traffic import ask, cancel_request, publishing, request, until
 from turnstile.common.broker.delivery import Outgoing
 from turnstile.common.broker.topology import EXECUTOR_REQUESTS, EXECUTOR_RETRY
 

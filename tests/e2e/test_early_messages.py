@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.stage import Stage
-from tests.e2e.tap import tapped
-from tests.e2e.traffic import publishing, request, until
+from tests.support.stage import Stage
+from tests.support.tap import tapped
+from tests.support.traffic import publishing, request, until
 from turnstile.common.broker.delivery import Outgoing
 from turnstile.common.broker.topology import EXECUTOR_RETRY, WORKER_RETRY, scheduled_key
 from turnstile.common.messages import COMPLETED, SCHEDULED

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.ledger import Ledger, ledger_kept, read_ledger
-from tests.e2e.stage import Stage, numbers_in, still_there
-from tests.e2e.traffic import until
+from tests.support.ledger import Ledger, ledger_kept, read_ledger
+from tests.support.stage import Stage, numbers_in, still_there
+from tests.support.traffic import until
 from turnstile.common.crash_points import VARIABLE, CrashPoint
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

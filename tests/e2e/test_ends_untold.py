@@ -5,8 +5,8 @@ import signal
 import httpx
 import pytest
 
-from tests.e2e.stage import staged
-from tests.e2e.traffic import publishing
+from tests.support.stage import staged
+from tests.support.traffic import publishing
 from turnstile.common.crash_points import VARIABLE, CrashPoint
 from turnstile.common.domain.states import Status
 from turnstile.common.envelopes import slot_message

@@ -9,10 +9,10 @@ from typing import Any
 
 import httpx
 
-from tests.chaos.proxy import CLEAR, Proxy, Weather
-from tests.e2e.history import History, history_of
-from tests.e2e.processes import running
-from tests.e2e.traffic import until
+from tests.proof.chaos.proxy import CLEAR, Proxy, Weather
+from tests.support.history import History, history_of
+from tests.support.processes import running
+from tests.support.traffic import until
 
 RUNS, LOOKS_MIN = 150, 30
 RUN_SECONDS = (0.2, 0.6)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.e2e.stage import Stage
+from tests.support.stage import Stage
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 STAGE = {

@@ -1,8 +1,8 @@
 """P8 with real processes: messages hand over, the watchdog only heals."""
 
-from tests.e2e.history import history_of
-from tests.e2e.processes import running
-from tests.e2e.traffic import submit
+from tests.support.history import history_of
+from tests.support.processes import running
+from tests.support.traffic import submit
 
 NO_WATCHDOG = {"TURNSTILE_WATCHDOG_INTERVAL": "1h"}
 

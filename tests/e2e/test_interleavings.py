@@ -6,11 +6,11 @@ from typing import Any
 
 import httpx
 
-from tests.e2e.history import History, history_of
-from tests.e2e.ledger import Ledger, ledger_kept, read_ledger
-from tests.e2e.processes import System, running
-from tests.e2e.traffic import publishing, request, until
-from tests.sizes import sizes
+from tests.support.history import History, history_of
+from tests.support.ledger import Ledger, ledger_kept, read_ledger
+from tests.support.processes import System, running
+from tests.support.sizes import sizes
+from tests.support.traffic import publishing, request, until
 
 SEED = 20
 LIMITS = {"tiny.1": 1, "tiny.2": 2, "tiny.3": 3, "tiny.5": 5}

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.ledger import ledger_kept, read_ledger
-from tests.e2e.stage import Stage
-from tests.e2e.traffic import ask, request
-from tests.sizes import sizes
+from tests.support.ledger import ledger_kept, read_ledger
+from tests.support.sizes import sizes
+from tests.support.stage import Stage
+from tests.support.traffic import ask, request
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 STAGE = {

@@ -9,10 +9,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.history import history_of
-from tests.e2e.processes import Service, running
-from tests.e2e.traffic import ask, publishing, request, until
-from tests.sizes import sizes
+from tests.support.history import history_of
+from tests.support.processes import Service, running
+from tests.support.sizes import sizes
+from tests.support.traffic import ask, publishing, request, until
 from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.broker.delivery import Outgoing
 from turnstile.common.database import Database

@@ -2,11 +2,11 @@
 
 import time
 
-from tests.e2e.history import history_of
-from tests.e2e.processes import running
 from tests.e2e.test_large_requests import peak_mb
-from tests.e2e.traffic import submit
-from tests.sizes import sizes
+from tests.support.history import history_of
+from tests.support.processes import running
+from tests.support.sizes import sizes
+from tests.support.traffic import submit
 
 _RESULT_BYTES = 1024 * 1024
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import httpx
 
-from tests.e2e.history import History, history_of, most_running_at_once, physical
-from tests.e2e.processes import running
-from tests.e2e.traffic import submit, until
-from tests.sizes import sizes
+from tests.support.history import History, history_of, most_running_at_once, physical
+from tests.support.processes import running
+from tests.support.sizes import sizes
+from tests.support.traffic import submit, until
 
 
 async def _limit(http: httpx.AsyncClient, ref: str, limit: int | None) -> None:

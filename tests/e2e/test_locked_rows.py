@@ -11,10 +11,10 @@ import asyncpg
 import httpx
 import pytest
 
-from tests.e2e.history import history_of, physical
-from tests.e2e.processes import running
-from tests.e2e.stage import Stage, repairs_of_counters
-from tests.e2e.traffic import cancel_request, publishing, request, until
+from tests.support.history import history_of, physical
+from tests.support.processes import running
+from tests.support.stage import Stage, repairs_of_counters
+from tests.support.traffic import cancel_request, publishing, request, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -5,8 +5,8 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.e2e.history import physical
-from tests.e2e.scene import EARLY, ONE_PLACE, playing, until_logged
+from tests.support.history import physical
+from tests.support.scene import EARLY, ONE_PLACE, playing, until_logged
 from turnstile.localservers import LocalServers
 from turnstile.migrations import migrate
 

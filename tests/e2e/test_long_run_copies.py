@@ -1,9 +1,9 @@
 """Long runs whose offer comes again after a loss: no second start, and no place more or less (P5, P8)."""
 
-from tests.contract.cable import Cable, cable_to
-from tests.e2e.processes import Service
-from tests.e2e.scene import LATE, ONE_PLACE, playing
-from tests.e2e.traffic import until
+from tests.support.cable import Cable, cable_to
+from tests.support.processes import Service
+from tests.support.scene import LATE, ONE_PLACE, playing
+from tests.support.traffic import until
 
 
 async def test_a_run_that_lost_its_channel_is_not_started_again_and_keeps_its_place(

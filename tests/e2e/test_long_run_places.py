@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from tests.e2e.history import most_running_at_once, physical
-from tests.e2e.scene import EARLY, LATE, ONE_PLACE, playing, until_logged
+from tests.support.history import most_running_at_once, physical
+from tests.support.scene import EARLY, LATE, ONE_PLACE, playing, until_logged
 
 
 async def test_a_worker_full_of_long_runs_takes_nothing_and_another_gets_the_next_offers(

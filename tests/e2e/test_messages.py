@@ -10,11 +10,11 @@ from typing import Any
 import aio_pika
 import httpx
 
-from tests.e2e.history import history_of
-from tests.e2e.ledger import ledger_kept, read_ledger
-from tests.e2e.processes import running
-from tests.e2e.tap import tapped
-from tests.e2e.traffic import ask, publishing, request, submit
+from tests.support.history import history_of
+from tests.support.ledger import ledger_kept, read_ledger
+from tests.support.processes import running
+from tests.support.tap import tapped
+from tests.support.traffic import ask, publishing, request, submit
 from turnstile.common.broker.topology import EXECUTIONS
 from turnstile.common.messages import COMPLETED
 

@@ -13,8 +13,8 @@ import pytest
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 from pamqp.common import FieldTable
 
-from tests.e2e.stage import Stage, staged
-from tests.e2e.traffic import publishing, request, until
+from tests.support.stage import Stage, staged
+from tests.support.traffic import publishing, request, until
 from turnstile.client import AsyncClient
 from turnstile.common.broker.delivery import Outgoing
 from turnstile.common.broker.topology import EXECUTIONS

@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 import aio_pika
 
-from tests.contract.brokers import ready_messages
-from tests.e2e.stage import Stage, staged
-from tests.e2e.traffic import until
+from tests.support.brokers import ready_messages
+from tests.support.stage import Stage, staged
+from tests.support.traffic import until
 
 POOL_QUEUE = "worker.default"
 WAITING = 60

@@ -7,12 +7,12 @@ from typing import Any
 
 import httpx
 
-from tests.e2e.history import history_of, most_running_at_once, physical
-from tests.e2e.processes import running
-from tests.e2e.stage import repairs_of_counters
-from tests.e2e.tap import tapped
-from tests.e2e.traffic import submit, until
-from tests.sizes import sizes
+from tests.support.history import history_of, most_running_at_once, physical
+from tests.support.processes import running
+from tests.support.sizes import sizes
+from tests.support.stage import repairs_of_counters
+from tests.support.tap import tapped
+from tests.support.traffic import submit, until
 from turnstile.common.messages import STATUS_CHANGED
 
 

@@ -8,8 +8,8 @@ any more when its lease ends.
 import asyncio
 from pathlib import Path
 
-from tests.e2e.partition import ACTIONS, KINDS, scene
-from tests.worker.waiting import is_alive
+from tests.support.partition import ACTIONS, KINDS, scene
+from tests.unit.worker.waiting import is_alive
 from turnstile.common.lifecycle import EXIT_NOT_STOPPED
 
 LONG = [60.0, 0.3]

@@ -2,9 +2,9 @@
 
 import httpx
 
-from tests.e2e.history import history_of
-from tests.e2e.processes import running
-from tests.e2e.traffic import until
+from tests.support.history import history_of
+from tests.support.processes import running
+from tests.support.traffic import until
 
 
 async def test_a_worker_passes_on_what_it_has_no_code_for(database_url: str, amqp_url: str) -> None:

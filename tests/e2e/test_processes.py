@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.processes import running
-from tests.localservers.watching import kill_owner, processes_of, wait_until
+from tests.integration.localservers.watching import kill_owner, processes_of, wait_until
+from tests.support.processes import running
 
 _NOWHERE = ("postgresql://127.0.0.1:1/none", "amqp://127.0.0.1:1/none")
 
@@ -14,7 +14,7 @@ _NOWHERE = ("postgresql://127.0.0.1:1/none", "amqp://127.0.0.1:1/none")
 def test_services_end_when_their_owner_is_killed(tmp_path: Path) -> None:
     code = f"""
 import asyncio, os
-from tests.e2e.processes import running
+from tests.support.processes import running
 os.environ["TMPDIR"] = {str(tmp_path)!r}
 async def own():
     async with running(*{_NOWHERE!r}, executors=0, workers=0) as system:
@@ -43,7 +43,7 @@ async def test_a_failure_leaves_the_logs_and_says_where() -> None:
 async def test_a_failure_of_one_test_of_several_on_one_system_leaves_the_logs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tests.e2e.processes.failed_tests", failed := ["an earlier one"])
+    monkeypatch.setattr("tests.support.processes.failed_tests", failed := ["an earlier one"])
     async with running(*_NOWHERE, executors=0, workers=0) as system:
         failed.append("one of them")
     assert system.folder.is_dir()

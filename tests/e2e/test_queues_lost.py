@@ -9,10 +9,10 @@ import aio_pika
 
 from tests.e2e.admission import lines_locked
 from tests.e2e.held import held_all_the_time, hold
-from tests.e2e.history import history_of, physical
-from tests.e2e.processes import running
-from tests.e2e.steady import steady
-from tests.e2e.traffic import submit, until
+from tests.support.history import history_of, physical
+from tests.support.processes import running
+from tests.support.steady import steady
+from tests.support.traffic import submit, until
 from turnstile.common.broker.delivery import Outgoing
 from turnstile.common.broker.topology import (
     DEAD_LETTERS,

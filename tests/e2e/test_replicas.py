@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.admission import lines_locked
-from tests.e2e.history import history_of, physical
-from tests.e2e.processes import Service, System, running
-from tests.e2e.steady import steady
-from tests.e2e.traffic import publishing, request, submit, until
+from tests.support.history import history_of, physical
+from tests.support.processes import Service, System, running
+from tests.support.steady import steady
+from tests.support.traffic import publishing, request, submit, until
 
 TAKEOVER_SECONDS = 10.0
 """Twice the promise: a hanging executor is given up after two or three heartbeats of two seconds."""

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import httpx
 
-from tests.e2e.history import history_of, physical
-from tests.e2e.partition import ACTIONS, scene
-from tests.e2e.processes import running
-from tests.e2e.traffic import submit, until
+from tests.support.history import history_of, physical
+from tests.support.partition import ACTIONS, scene
+from tests.support.processes import running
+from tests.support.traffic import submit, until
 from turnstile.common.lifecycle import EXIT_NOT_STOPPED
 
 HASTE = {"TURNSTILE_DRAIN_TIMEOUT": "0s", "TURNSTILE_STOP_GRACE": "250ms"}

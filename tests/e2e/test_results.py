@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.e2e.stage import Stage
+from tests.support.stage import Stage
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 STAGE = {

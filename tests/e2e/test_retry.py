@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.stage import Stage
+from tests.support.stage import Stage
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 STAGE = {"settings": {"TURNSTILE_WATCHDOG_INTERVAL": "200ms", "TURNSTILE_STOP_GRACE": "300ms"}}

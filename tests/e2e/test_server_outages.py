@@ -10,11 +10,11 @@ import httpx
 import pytest
 
 from tests.e2e.held import held_all_the_time, hold
-from tests.e2e.history import History, history_of
-from tests.e2e.processes import System, running
-from tests.e2e.steady import Steady, steady
-from tests.e2e.traffic import until
-from tests.sizes import sizes
+from tests.support.history import History, history_of
+from tests.support.processes import System, running
+from tests.support.sizes import sizes
+from tests.support.steady import Steady, steady
+from tests.support.traffic import until
 from turnstile.localservers import LocalServers, RabbitServer
 from turnstile.migrations import migrate
 

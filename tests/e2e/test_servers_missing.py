@@ -4,9 +4,9 @@ import asyncio
 
 import httpx
 
-from tests.e2e.history import history_of
-from tests.e2e.processes import System, running
-from tests.e2e.traffic import until
+from tests.support.history import history_of
+from tests.support.processes import System, running
+from tests.support.traffic import until
 
 NOWHERE = "127.0.0.1:1"
 

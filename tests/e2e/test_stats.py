@@ -5,9 +5,9 @@ from pathlib import Path
 
 import httpx
 
-from tests.e2e.history import history_of
-from tests.e2e.processes import running
-from tests.e2e.traffic import submit
+from tests.support.history import history_of
+from tests.support.processes import running
+from tests.support.traffic import submit
 
 
 async def test_queue_stats_sum_up_at_every_sample_under_load(

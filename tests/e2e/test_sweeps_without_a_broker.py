@@ -8,13 +8,13 @@ from typing import Any
 
 import httpx
 
-from tests.chaos.proxy import CLEAR, Proxy, Weather
-from tests.contract.brokers import ready_messages
-from tests.e2e.history import History, history_of
-from tests.e2e.processes import running
-from tests.e2e.tap import Tap, tapped
-from tests.e2e.traffic import drain_queue, publishing, until
-from tests.integration.protocol import connected
+from tests.proof.chaos.proxy import CLEAR, Proxy, Weather
+from tests.support.brokers import ready_messages
+from tests.support.history import History, history_of
+from tests.support.processes import running
+from tests.support.protocol import connected
+from tests.support.tap import Tap, tapped
+from tests.support.traffic import drain_queue, publishing, until
 from turnstile.common.broker.topology import declare_own_queue, declare_pool, pool_queue, worker_queue
 from turnstile.common.messages import COMPLETED
 

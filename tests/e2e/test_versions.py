@@ -8,11 +8,11 @@ import asyncpg
 import httpx
 from pydantic_core import from_json, to_json
 
-from tests.e2e.history import history_of
-from tests.e2e.processes import running
-from tests.e2e.steady import steady
-from tests.e2e.traffic import drain_queue, publishing, until
-from tests.integration.protocol import connected
+from tests.support.history import history_of
+from tests.support.processes import running
+from tests.support.protocol import connected
+from tests.support.steady import steady
+from tests.support.traffic import drain_queue, publishing, until
 from turnstile.common.broker.delivery import Outgoing
 from turnstile.common.broker.topology import pool_queue
 from turnstile.common.domain.states import Status

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import httpx
 
-from tests.e2e.history import history_of, physical
-from tests.e2e.processes import running
-from tests.e2e.traffic import until
+from tests.support.history import history_of, physical
+from tests.support.processes import running
+from tests.support.traffic import until
 
 SHORT_LEASE = {"TURNSTILE_LEASE_DURATION": "3s", "TURNSTILE_HEARTBEAT_INTERVAL": "1s"}
 # The health of the database is looked at more often than that, or each tick would seem to be an outage.

@@ -4,10 +4,10 @@ import signal
 import time
 from pathlib import Path
 
-from tests.e2e.history import history_of
-from tests.e2e.partition import ACTIONS, scene
-from tests.e2e.processes import running
-from tests.e2e.traffic import publishing, request
+from tests.support.history import history_of
+from tests.support.partition import ACTIONS, scene
+from tests.support.processes import running
+from tests.support.traffic import publishing, request
 
 
 async def test_a_worker_stopped_beyond_its_lease_changes_nothing_when_it_goes_on(

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.integration.protocol import OTHER_WORKER, Protocol, connected
+from tests.support.protocol import OTHER_WORKER, Protocol, connected
 
 
 @pytest.fixture

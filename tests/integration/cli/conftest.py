@@ -1,0 +1,161 @@
+"""The command lines, called as people call them; for those that need it, a real system of two processes."""
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from turnstile.executor.cli import app as executor_app
+from turnstile.localservers import BrokerServer, DatabaseServer
+from turnstile.localservers.ports import free_port
+from turnstile.worker.cli import app as worker_app
+
+TOKEN = "a-token-of-the-tests"
+_READY_SECONDS = 60.0
+_STOP_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    exit_code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[Any]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandLines:
+    environment: Mapping[str, str]
+
+    def executor(self, *arguments: str, stdin: str | bytes | None = None, **settings: str) -> Ended:
+        return self._ended(executor_app, arguments, stdin, settings)
+
+    def worker(self, *arguments: str, **settings: str) -> Ended:
+        return self._ended(worker_app, arguments, None, settings)
+
+    def _ended(self, app: Any, arguments: Any, stdin: Any, settings: Mapping[str, str]) -> Ended:
+        environment = {**self.environment, "COLUMNS": "200", **settings}
+        result = CliRunner().invoke(app, list(arguments), input=stdin, env=environment)
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return Ended(exit_code=result.exit_code, out=result.stdout, err=result.stderr)
+
+
+@pytest.fixture(autouse=True)
+def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings of whoever runs the tests are not those of a test."""
+    for name in [name for name in os.environ if name.startswith("TURNSTILE_")]:
+        if not name.startswith("TURNSTILE_TEST_"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def alone() -> CommandLines:
+    """The command lines where no API is."""
+    return CommandLines(environment={"TURNSTILE_API_URL": f"http://127.0.0.1:{free_port()}"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processes:
+    executor_url: str
+    worker_url: str
+    amqp_url: str
+    environment: Mapping[str, str]
+
+
+@pytest.fixture(scope="session")
+def processes(
+    postgresql: DatabaseServer,
+    rabbitmq: BrokerServer,
+    template_database: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Processes]:
+    """One executor and one worker, started by their commands, for all tests of this folder."""
+    name, folder = f"turnstile_test_cli_{secrets.token_hex(4)}", tmp_path_factory.mktemp("cli")
+    executor_port, worker_port = free_port(), free_port()
+    environment = {
+        **{key: value for key, value in os.environ.items() if not key.startswith("TURNSTILE_")},
+        "TURNSTILE_DATABASE_URL": postgresql.create_database(name, template_database),
+        "TURNSTILE_AMQP_URL": rabbitmq.create_vhost(name),
+        "TURNSTILE_HTTP_PORT": str(executor_port),
+        "TURNSTILE_API_TOKENS": TOKEN,
+        "TURNSTILE_WORKER_HTTP_PORT": str(worker_port),
+        "TURNSTILE_LOG_FLUSH_INTERVAL": "100ms",
+    }
+    started = [
+        _start(["-m", "turnstile.executor.cli", "serve"], environment, folder / "executor.log"),
+        _start(
+            ["-m", "turnstile.worker.cli", "serve", "--actions", "tests.integration.cli.served_actions"],
+            environment,
+            folder / "worker.log",
+        ),
+    ]
+    urls = [f"http://127.0.0.1:{port}" for port in (executor_port, worker_port)]
+    try:
+        for process, url in zip(started, urls, strict=True):
+            _until_ready(process, url, folder)
+        yield Processes(
+            executor_url=urls[0],
+            worker_url=urls[1],
+            amqp_url=environment["TURNSTILE_AMQP_URL"],
+            environment=environment,
+        )
+    finally:
+        for process in reversed(started):
+            process.terminate()
+        codes = [process.wait(_STOP_SECONDS) for process in started]
+        postgresql.drop_database(name)
+        rabbitmq.delete_vhost(name)
+    assert codes == [0, 0]
+
+
+@pytest.fixture
+def system(processes: Processes) -> CommandLines:
+    """The command lines, told where the API is."""
+    return CommandLines(
+        environment={"TURNSTILE_API_URL": processes.executor_url, "TURNSTILE_API_TOKEN": TOKEN}
+    )
+
+
+@pytest.fixture
+def ref(system: CommandLines) -> str:
+    """An action of the test's own that nobody serves: what is submitted to it stays."""
+    name = f"kept.{secrets.token_hex(4)}"
+    definition = json.dumps([{"ref": name, "max_concurrent": 1, "pool": "nobody"}])
+    assert system.executor("actions", "apply", "-", stdin=definition).exit_code == 0
+    return name
+
+
+def _start(arguments: list[str], environment: dict[str, str], log: Path) -> "subprocess.Popen[bytes]":
+    with log.open("wb") as output:
+        return subprocess.Popen([sys.executable, *arguments], env=environment, stdout=output, stderr=output)
+
+
+def _until_ready(process: "subprocess.Popen[bytes]", url: str, folder: Path) -> None:
+    deadline = time.monotonic() + _READY_SECONDS
+    while True:
+        try:
+            if httpx.get(f"{url}/readyz", timeout=2, trust_env=False).status_code == 200:
+                return
+        except httpx.HTTPError:
+            pass
+        if process.poll() is not None or time.monotonic() > deadline:
+            logs = "\n".join(log.read_text()[-3000:] for log in folder.glob("*.log"))
+            raise AssertionError(f"{url} is not ready:\n{logs}")
+        time.sleep(0.05)

@@ -1,0 +1,93 @@
+"""`executor dead-letters` and `executor audit` against a real executor and a real worker."""
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import Callable
+
+from tests.integration.cli.conftest import CommandLines, Processes
+from tests.support.traffic import publishing, request
+from turnstile.common.command_line import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE
+
+
+def send(processes: Processes, **messages: bytes) -> None:
+    """Publish requests under these message ids."""
+
+    async def publish() -> None:
+        async with publishing(processes.amqp_url) as publisher:
+            await publisher.publish([request(body, message_id=name) for name, body in messages.items()])
+
+    asyncio.run(publish())
+
+
+def names_in(system: CommandLines, *arguments: str) -> list[str]:
+    ended = system.executor("dead-letters", "list", "--json", *arguments)
+    assert ended.exit_code == 0, ended.err
+    return [letter["message_id"] for letter in ended.json["items"]]
+
+
+def statuses_of(system: CommandLines, ref: str) -> list[str]:
+    return [each["status"] for each in system.executor("list", "--action", ref, "--json").json["items"]]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_letter_is_shown_replayed_as_it_came_or_corrected_and_then_runs(
+    system: CommandLines, processes: Processes
+) -> None:
+    ref = f"late.{secrets.token_hex(4)}"
+    send(processes, first=json.dumps({"action_ref": ref}).encode(), second=b"{nope", third=b"\xff")
+    until(lambda: len(names_in(system)) == 3)
+    listed = system.executor("dead-letters", "list", "--code", "unknown_action").out
+    assert ref in listed
+    assert "JSON" not in listed
+    shown = system.executor("dead-letters", "show", "first").out
+    assert "unknown_action" in shown
+    assert f'{{"action_ref": "{ref}"}}' in shown
+    assert system.executor("dead-letters", "show", "third", "--json").json["body_encoding"] == "base64"
+
+    definition = json.dumps([{"ref": ref, "runner": "command", "entrypoint": ["true"]}])
+    assert system.executor("actions", "apply", "-", stdin=definition).exit_code == 0
+    replayed = system.executor("dead-letters", "replay", "first")
+    assert (replayed.exit_code, replayed.out.strip()) == (0, "Replayed 1 message")
+    until(lambda: statuses_of(system, ref) == ["completed"])
+
+    assert names_in(system) == ["second", "third"]
+    third = system.executor("dead-letters", "show", "third", "--json").json["id"]
+    corrected = json.dumps({"action_ref": ref})
+    edited = system.executor("dead-letters", "replay", third, "--body", "-", stdin=corrected)
+    assert (edited.exit_code, edited.out.strip()) == (0, "Replayed 1 message")
+    until(lambda: statuses_of(system, ref) == ["completed"] * 2)
+    absent = system.executor("dead-letters", "replay", "second", "--body", "/no such file")
+    assert (absent.exit_code, "/no such file" in absent.err) == (EXIT_USAGE, True)
+    assert names_in(system) == ["second"]
+    purged = system.executor("dead-letters", "purge", "second", "fourth", "--json")
+    assert purged.exit_code == EXIT_FAILED
+    assert purged.json == {"done": 1, "refused": [], "missing": ["fourth"], "left": 0}
+    assert system.executor("dead-letters", "purge", "--all").out.strip() == "Purged 0 messages"
+    assert "no dead letters" in system.executor("dead-letters", "list").out
+
+
+def test_which_letters_are_meant_has_to_be_said_once(system: CommandLines) -> None:
+    for arguments in ([], ["--all", "--code", "x"], ["one", "--all"]):
+        for verb in ("replay", "purge"):
+            assert system.executor("dead-letters", verb, *arguments).exit_code == EXIT_USAGE
+    absent = system.executor("dead-letters", "show", "no such letter/..")
+    assert (absent.exit_code, absent.err.split(":")[0]) == (EXIT_FAILED, "not_found")
+
+
+def test_a_clean_audit_is_exit_code_0_and_a_missing_api_3(system: CommandLines, alone: CommandLines) -> None:
+    whole = system.executor("audit", "--json")
+    assert (whole.exit_code, whole.json["clean"]) == (0, True)
+    shown = system.executor("audit", "--live")
+    assert shown.exit_code == 0
+    assert "queue_depth" in shown.out
+    assert "queue_totals" not in shown.out
+    assert shown.out.splitlines()[-1].endswith(": clean")
+    assert alone.executor("audit").exit_code == EXIT_UNREACHABLE

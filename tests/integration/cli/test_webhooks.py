@@ -1,0 +1,64 @@
+"""`executor webhooks` against a real executor, which refuses to call loopback: every webhook fails."""
+
+import json
+import secrets
+import time
+
+import pytest
+
+from tests.integration.cli.conftest import CommandLines
+from turnstile.common.command_line import EXIT_FAILED, EXIT_USAGE
+
+
+@pytest.fixture
+def failed(system: CommandLines) -> int:
+    """The id of an execution whose webhook has failed."""
+    ref = f"called.{secrets.token_hex(4)}"
+    definition = json.dumps([{"ref": ref, "pool": "nobody", "callback_url": "http://127.0.0.1:1/hook"}])
+    assert system.executor("actions", "apply", "-", stdin=definition).exit_code == 0
+    execution_id = int(system.executor("submit", ref, "--json").json["id"])
+    assert system.executor("cancel", str(execution_id)).exit_code == 0
+    until_failed(system, execution_id)
+    return execution_id
+
+
+def until_failed(system: CommandLines, execution_id: int) -> None:
+    deadline = time.monotonic() + 30
+    while execution_id not in ids_in(system, "--state", "failed"):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def ids_in(system: CommandLines, *arguments: str) -> list[int]:
+    ended = system.executor("webhooks", "list", "--json", *arguments)
+    assert ended.exit_code == 0, ended.err
+    return [item["execution_id"] for item in ended.json["items"]]
+
+
+def test_a_webhook_that_failed_is_seen_with_its_reason_and_replayed(
+    system: CommandLines, failed: int
+) -> None:
+    listed = system.executor("webhooks", "list", "--state", "failed")
+    assert "private addresses are not called" in listed.out
+    assert failed not in ids_in(system, "--state", "delivered")
+    replayed = system.executor("webhooks", "replay", str(failed))
+    assert (replayed.exit_code, replayed.out) == (0, "1 posted once more\n")
+    until_failed(system, failed)
+    everything = system.executor("webhooks", "replay", "--all", "--json")
+    assert everything.exit_code == 0
+    assert everything.json["done"] >= 1
+
+
+def test_what_has_no_webhook_is_said_and_is_exit_code_1(system: CommandLines) -> None:
+    ended = system.executor("webhooks", "replay", "999999999")
+    assert (ended.exit_code, ended.out) == (EXIT_FAILED, "0 posted once more\n")
+    assert ended.err == "999999999: not_found: no webhook of this execution\n"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["replay"], ["replay", "1", "--all"], ["replay", "x"], ["list", "--state", "lost"]]
+)
+def test_an_unclear_command_is_exit_code_2(alone: CommandLines, arguments: list[str]) -> None:
+    ended = alone.executor("webhooks", *arguments)
+    assert ended.exit_code == EXIT_USAGE
+    assert "Traceback" not in ended.err

@@ -1,0 +1,178 @@
+"""Who is let in, what the service says about itself, and how errors of any kind look."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import jsonschema_rs
+import pytest
+from pydantic import SecretStr
+
+from tests.support.served import Served, serve
+from turnstile.executor.api import bodies
+from turnstile.executor.decisions import Admission, Verdict
+from turnstile.executor.settings import ExecutorSettings
+
+JSON_BODIES = ("application/json", "application/problem+json")
+
+
+@pytest.fixture
+async def api(database_url: str) -> AsyncIterator[Served]:
+    async with serve(database_url) as served:
+        await served.define("a.b", max_concurrent=1)
+        yield served
+
+
+@pytest.fixture
+async def guarded(database_url: str) -> AsyncIterator[Served]:
+    async with serve(database_url, ExecutorSettings(api_tokens=SecretStr("one, two"))) as served:
+        yield served
+
+
+@pytest.mark.parametrize("path", ["/livez", "/readyz"])
+async def test_health_needs_no_token(guarded: Served, path: str) -> None:
+    assert (await guarded.http.get(path)).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/api/v1/executions", "/actions/a.b", "/docs", "/openapi.json", "/no/such"])
+async def test_without_a_token_nobody_gets_in(guarded: Served, path: str) -> None:
+    for shown in (b"", b"Bearer", b"Bearer three", b"Bearer one, two", b"Basic one", b"one", b"Bearer \xe4"):
+        answer = await guarded.http.get(path, headers={b"Authorization": shown} if shown else {})
+        assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized")
+        assert answer.headers["www-authenticate"].startswith("Bearer")
+        assert answer.headers["content-type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize("token", ["one", "two"])
+async def test_each_token_opens(guarded: Served, token: str) -> None:
+    answer = await guarded.http.get("/api/v1/executions", headers={"Authorization": f"bearer {token}"})
+    assert answer.status_code == 200
+
+
+async def test_a_page_of_another_site_changes_nothing(api: Served) -> None:
+    body = {"action_ref": "a.b"}
+    foreign = await api.http.post("/api/v1/executions", json=body, headers={"Origin": "https://evil.example"})
+    assert (foreign.status_code, foreign.json()["code"]) == (403, "forbidden")
+    assert (await api.get("/executions"))["items"] == []
+    own = await api.http.post("/api/v1/executions", json=body, headers={"Origin": "http://127.0.0.1"})
+    assert own.status_code == 202
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8000", "localhost.evil.example", "[evil]"])
+async def test_a_name_that_leads_here_by_a_stranger_s_word_reads_and_changes_nothing(
+    api: Served, host: str
+) -> None:
+    foreign = {"Host": host, "Origin": f"http://{host}"}
+    for method, path in (("GET", "/api/v1/executions"), ("POST", "/api/v1/executions"), ("GET", "/events")):
+        answer = await api.http.request(method, path, headers=foreign, content=b'{"action_ref": "a.b"}')
+        assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+        assert "TURNSTILE_API_TOKENS" in answer.json()["detail"]
+    assert (await api.get("/executions"))["items"] == []
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8000", "127.0.0.1:9", "[::1]:8000", "10.0.0.7"])
+async def test_programs_of_this_host_ask_by_its_name_or_an_address(api: Served, host: str) -> None:
+    assert (await api.http.get("/api/v1/executions", headers={"Host": host})).status_code == 200
+
+
+async def test_with_a_token_any_name_will_do(guarded: Served) -> None:
+    answer = await guarded.http.get(
+        "/api/v1/executions", headers={"Host": "turnstile.example", "Authorization": "Bearer one"}
+    )
+    assert answer.status_code == 200
+
+
+async def test_readiness_says_which_part_is_ill_and_why(api: Served) -> None:
+    well = await api.http.get("/readyz")
+    assert (well.status_code, well.json()) == (
+        200,
+        {"status": "ready", "parts": {"database": None, "broker": None}},
+    )
+    api.parts = {"database": None, "broker": "connection refused"}
+    ill = await api.http.get("/readyz")
+    assert (ill.status_code, ill.json()["code"]) == (503, "unavailable")
+    assert ill.json()["parts"] == api.parts
+    assert ill.json()["detail"] == "broker: connection refused"
+    assert ill.headers["retry-after"]
+    assert (await api.http.get("/livez")).json() == {"status": "alive"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/no/such", 404, "not_found"),
+        ("GET", "/api/v1/no-such", 404, "not_found"),
+        ("DELETE", "/api/v1/executions", 405, "invalid_message"),
+        ("GET", "/api/v1/executions/x", 422, "invalid_message"),
+    ],
+)
+async def test_the_frameworks_own_errors_are_problems_too(
+    api: Served, method: str, path: str, status: int, code: str
+) -> None:
+    answer = await api.http.request(method, path)
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["detail"]
+
+
+async def test_a_bug_is_a_problem_without_its_inside(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(_: Sequence[Admission]) -> list[Verdict]:
+        raise RuntimeError("secret inside")
+
+    monkeypatch.setattr(api.queue_manager, "admit", broken)
+    answer = await api.http.post("/api/v1/executions", json={"action_ref": "a.b"})
+    assert (answer.status_code, answer.json()["code"]) == (500, "internal_error")
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert "secret" not in answer.text
+
+
+async def test_a_body_that_never_ends_is_not_waited_for(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "_ARRIVAL_TIMEOUT_SECONDS", 0.05)
+
+    async def endless() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.Event().wait()
+
+    answer = await api.http.post("/api/v1/executions", content=endless())
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_message")
+
+
+async def test_the_description_is_whole_and_has_examples(api: Served) -> None:
+    described = (await api.http.get("/openapi.json")).json()
+    assert (await api.http.get("/docs")).status_code == 200
+    schemas = described["components"]["schemas"]
+    for reference in references(described):
+        assert reference.removeprefix("#/components/schemas/") in schemas
+    submit = described["paths"]["/api/v1/executions"]["post"]
+    assert set(submit["requestBody"]["content"]["application/json"]["examples"]) == {"one", "list"}
+    assert {"200", "202", "409", "413", "422", "429", "503"} <= set(submit["responses"])
+    assert not any(path.startswith("/actions") for path in described["paths"])
+
+
+async def test_every_json_body_has_examples_that_its_schema_takes(api: Served) -> None:
+    described = (await api.http.get("/openapi.json")).json()
+    tried = 0
+    for path, operations in described["paths"].items():
+        for method, operation in operations.items():
+            assert operation.get("summary"), f"{method} {path}"
+            for where, body in [
+                ("request", operation.get("requestBody", {})),
+                *operation["responses"].items(),
+            ]:
+                for media_type, content in body.get("content", {}).items():
+                    if media_type not in JSON_BODIES:
+                        continue
+                    values = [one["value"] for one in content.get("examples", {}).values()]
+                    values += [content["example"]] if "example" in content else []
+                    assert values, f"{method} {path} {where} has no example"
+                    schema = {**content["schema"], "components": described["components"]}
+                    for value in values:
+                        jsonschema_rs.validate(schema, value)
+                        tried += 1
+    assert tried > 100
+
+
+def references(value: object) -> list[str]:
+    if isinstance(value, dict):
+        own = [value["$ref"]] if isinstance(value.get("$ref"), str) else []
+        return own + [found for part in value.values() for found in references(part)]
+    return [found for part in value for found in references(part)] if isinstance(value, list) else []

@@ -1,0 +1,233 @@
+"""Many at once: what a filter names is found, shown, changed within bounds, and gone on with by a cursor."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.served import Served, serve
+from turnstile.executor.reading import reader
+
+
+@pytest.fixture
+async def api(database_url: str) -> AsyncIterator[Served]:
+    async with serve(database_url) as served:
+        await served.define("a.b", max_concurrent=1, submitter_keys=True)
+        await served.define("c.d", max_concurrent=1)
+        await served.register_worker()
+        yield served
+
+
+async def ask(api: Served, verb: str, wanted: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    answer = await _post(api, verb, {"filter": wanted, **fields})
+    assert answer.status_code == 202, answer.text
+    return dict(answer.json())
+
+
+async def _post(api: Served, verb: str, body: Any, **headers: str) -> httpx.Response:
+    return await api.http.post(f"/api/v1/executions/{verb}", json=body, headers=headers)
+
+
+def ids(outcome: dict[str, Any]) -> list[int]:
+    return [item["id"] for item in outcome["items"]]
+
+
+async def end(api: Served, execution_ids: Sequence[int], status: str = "failed") -> None:
+    for execution_id in execution_ids:
+        await api.claim(execution_id)
+        await api.finish(execution_id, status=status)
+        await api.settle(execution_id)
+
+
+async def statuses(api: Served) -> dict[str, int]:
+    rows = await api.database.fetch("SELECT status::text, count(*) FROM execution GROUP BY 1")
+    return {row[0]: row[1] for row in rows}
+
+
+async def test_a_dry_run_names_them_and_changes_nothing(api: Served) -> None:
+    mine = await api.submit_many("a.b", 3)
+    await api.submit_many("c.d", 2)
+    before = await statuses(api)
+    outcome = await ask(api, "cancel", {"action_ref": "a.b"}, dry_run=True)
+    assert ids(outcome) == mine[::-1]
+    assert [item["status"] for item in outcome["items"]] == ["queued", "queued", "scheduled"]
+    assert (outcome["dry_run"], outcome["matched"], outcome["changed"]) == (True, 3, 0)
+    assert await statuses(api) == before
+    await end(api, mine[:1])
+    outcome = await ask(api, "retry", {"action_ref": "a.b"}, dry_run=True)
+    assert (ids(outcome), outcome["changed"], outcome["items"][0]["retry_id"]) == (mine[:1], 0, None)
+
+
+async def test_cancel_ends_what_waits_and_asks_what_runs(api: Served) -> None:
+    mine = await api.submit_many("a.b", 3)
+    await api.claim(mine[0])
+    (other,) = await api.submit_many("c.d", 1)
+    outcome = await ask(api, "cancel", {"action_ref": "a.b"}, reason="no longer needed")
+    assert [(item["id"], item["status"]) for item in outcome["items"]] == [
+        (mine[2], "cancelled"), (mine[1], "cancelled"), (mine[0], "running")
+    ]  # fmt: skip
+    assert (outcome["matched"], outcome["changed"], outcome["next_cursor"]) == (3, 3, None)
+    assert (await api.get(f"/executions/{mine[1]}"))["error"]["message"] == "no longer needed"
+    assert (await api.get(f"/executions/{other}"))["status"] == "scheduled"
+
+
+async def test_cancelling_a_whole_line_starts_none_of_it(api: Served) -> None:
+    await api.submit_many("a.b", 20)
+    granted, cursor = len(api.granted), None
+    while True:
+        outcome = await ask(api, "cancel", {"action_ref": "a.b"}, limit=7, cursor=cursor)
+        cursor = outcome["next_cursor"]
+        if cursor is None:
+            break
+    assert (await statuses(api), len(api.granted)) == ({"cancelled": 20}, granted)
+
+
+async def test_a_cursor_goes_on_where_the_call_before_ended(api: Served) -> None:
+    mine = await api.submit_many("a.b", 5)
+    seen: list[list[int]] = []
+    cursor = None
+    for _ in range(3):
+        outcome = await ask(api, "cancel", {"action_ref": "a.b"}, limit=2, cursor=cursor)
+        cursor = outcome["next_cursor"]
+        seen.append(ids(outcome))
+    assert (seen, cursor) == ([mine[:2:-1], mine[2:0:-1], mine[:1]], None)
+
+
+async def test_retry_asks_again_for_what_failed_in_the_old_order(api: Served) -> None:
+    mine = await api.submit_many("a.b", 4)
+    await end(api, mine[:3])
+    await end(api, mine[3:], "completed")
+    first = await ask(api, "retry", {"action_ref": "a.b"}, limit=2)
+    rest = await ask(api, "retry", {"action_ref": "a.b"}, limit=2, cursor=first["next_cursor"])
+    assert (ids(first), ids(rest), rest["next_cursor"]) == (mine[:2], mine[2:3], None)
+    again = [item["retry_id"] for item in first["items"] + rest["items"]]
+    assert again == sorted(again)
+    assert [(await api.get(f"/executions/{i}"))["retry_of"] for i in again] == mine[:3]
+    assert (await statuses(api))["failed"] == 3
+
+
+async def test_what_a_retry_made_is_not_retried_on_a_later_page(api: Served) -> None:
+    mine = await api.submit_many("a.b", 3)
+    await end(api, mine)
+    first = await ask(api, "retry", {"action_ref": "a.b"}, limit=2)
+    await end(api, [item["retry_id"] for item in first["items"]])
+    rest = await ask(api, "retry", {"action_ref": "a.b"}, limit=10, cursor=first["next_cursor"])
+    assert (ids(rest), rest["next_cursor"]) == (mine[2:], None)
+
+
+async def test_a_call_repeated_under_its_key_asks_for_nothing_twice(api: Served) -> None:
+    mine = await api.submit_many("a.b", 2)
+    await end(api, mine)
+    body = {"filter": {"action_ref": "a.b"}, "limit": 2}
+    first, second = [(await _post(api, "retry", body, **{"Idempotency-Key": "k"})).json() for _ in range(2)]
+    assert (first["changed"], second["changed"]) == (2, 0)
+    assert [i["retry_id"] for i in first["items"]] == [i["retry_id"] for i in second["items"]]
+    assert await api.database.fetchval("SELECT count(*) FROM execution") == 4
+
+
+async def test_a_call_repeated_under_its_key_retries_none_of_its_own_copies(api: Served) -> None:
+    mine = await api.submit_many("a.b", 3)
+    await end(api, mine)
+    first = await _keyed(api, limit=2)
+    copies = [item["retry_id"] for item in first["items"]]
+    await end(api, copies)
+    # What was made under another key, or by hand, comes from that call all the same.
+    by_hand = (await api.http.post(f"/api/v1/executions/{copies[0]}/retry")).json()["id"]
+    await end(api, [by_hand])
+    (unrelated,) = await api.submit_many("a.b", 1)
+    await end(api, [unrelated])
+    again = await _keyed(api, limit=10)
+    assert (ids(again), again["changed"]) == ([*mine, unrelated], 2)
+    assert [item["retry_id"] for item in again["items"][:2]] == copies
+    other = await ask(api, "retry", {"action_ref": "a.b"}, dry_run=True)
+    assert ids(other) == sorted([*mine, *copies, by_hand, unrelated])
+
+
+async def _keyed(api: Served, **fields: Any) -> dict[str, Any]:
+    body = {"filter": {"action_ref": "a.b"}, **fields}
+    answer = await _post(api, "retry", body, **{"Idempotency-Key": "k"})
+    return dict(answer.json())
+
+
+async def test_what_cannot_be_retried_says_why_and_the_rest_is(api: Served) -> None:
+    await api.define("a.b", max_concurrent=1, max_queued=1)
+    mine = []
+    for _ in range(3):
+        mine.append((await api.submit("a.b"))["id"])
+        await end(api, mine[-1:])
+    outcome = await ask(api, "retry", {"action_ref": "a.b"})
+    assert (outcome["matched"], outcome["changed"]) == (3, 2)
+    assert [item["problem"] and item["problem"]["code"] for item in outcome["items"]] == [
+        None, None, "queue_full"
+    ]  # fmt: skip
+
+
+async def test_all_of_a_filter_must_hold(api: Served) -> None:
+    (one,) = await api.submit_many("a.b", 1, concurrency_key="x", metadata={"tenant": "acme", "n": 3})
+    (two,) = await api.submit_many("a.b", 1, concurrency_key="x", metadata={"tenant": "other", "n": 3})
+    (three,) = await api.submit_many("a.b", 1, metadata={"tenant": "acme"}, run_at="2100-01-01T00:00:00Z")
+    await api.claim(one)
+    created_at = (await api.get(f"/executions/{two}"))["created_at"]
+    cases: list[tuple[dict[str, Any], list[int]]] = [
+        ({"metadata": {"tenant": "acme"}}, [three, one]),
+        ({"metadata": {"tenant": "acme", "n": 3}}, [one]),
+        ({"metadata": {"tenant": "acme", "none": "1"}}, []),
+        ({"concurrency_key": "x"}, [two, one]),
+        ({"concurrency_key": "x", "status": ["queued"]}, [two]),
+        ({"status": ["delayed"]}, [three]),
+        ({"created_after": created_at}, [three, two]),
+        ({"created_before": created_at}, [one]),
+        ({"worker_id": "worker-1"}, [one]),
+    ]
+    for wanted, expected in cases:
+        assert ids(await ask(api, "cancel", wanted, dry_run=True)) == expected, wanted
+
+
+async def test_a_call_looks_at_a_bounded_number(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "_LOOKED_AT_MAX", 3)
+    mine = await api.submit_many("a.b", 7)
+    first = await ask(api, "cancel", {"metadata": {"no": "such"}})
+    assert (first["matched"], first["next_cursor"] is None) == (0, False)
+    for verb in ("cancel", "retry"):
+        if verb == "retry":
+            await ask(api, "cancel", {"status": ["queued", "scheduled"]}, limit=3)
+        cursor, rounds = None, 0
+        while True:
+            outcome = await ask(api, verb, {"action_ref": "a.b", "metadata": {"a": "b"}}, cursor=cursor)
+            cursor, rounds = outcome["next_cursor"], rounds + 1
+            if cursor is None:
+                break
+        assert rounds == 1 + len(mine) // 3
+
+
+UNCLEAR: list[tuple[Any, str, str]] = [
+    ({"filter": {}}, "invalid_message", "filter: is empty"),
+    ({"filter": {"metadata": {}}}, "invalid_message", "filter: is empty"),
+    ({}, "invalid_message", "filter: "),
+    ([], "invalid_message", "body"),
+    ({"filter": {"action": "a.b"}}, "unknown_field", "filter.action"),
+    ({"filter": {"action_ref": "a.b"}, "dry": True}, "unknown_field", "dry"),
+    ({"filter": {"action_ref": "no.such"}}, "unknown_action", "filter.action_ref"),
+    ({"filter": {"status": []}}, "invalid_message", "filter.status"),
+    ({"filter": {"status": ["done"]}}, "invalid_message", "filter.status"),
+    ({"filter": {"metadata": {"a": {}}}}, "invalid_message", "filter.metadata"),
+    ({"filter": {"created_after": "yesterday"}}, "invalid_message", "filter.created_after"),
+    ({"filter": {"action_ref": "a.b"}, "limit": 1001}, "invalid_message", "limit"),
+    ({"filter": {"action_ref": "a.b"}, "cursor": "x"}, "invalid_message", "cursor"),
+]
+
+
+async def test_a_call_that_means_nothing_clear_is_refused(api: Served) -> None:
+    for verb in ("cancel", "retry"):
+        for body, code, said in UNCLEAR:
+            answer = await _post(api, verb, body)
+            assert (answer.status_code, answer.json()["code"]) == (422, code), answer.text
+            assert said in answer.json()["detail"]
+
+
+async def test_a_status_that_the_verb_cannot_change_is_refused(api: Served) -> None:
+    for verb, status in (("cancel", "completed"), ("retry", "queued")):
+        answer = await _post(api, verb, {"filter": {"status": [status]}})
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid_message")
+        assert answer.json()["detail"].startswith("filter.status: ")

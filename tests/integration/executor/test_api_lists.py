@@ -1,0 +1,205 @@
+"""Lists: pages that neither lose nor repeat, filters, and cursors that are checked."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.support.served import WORKER, Served, serve
+from turnstile.executor.reading import reader
+
+
+@pytest.fixture
+async def api(database_url: str) -> AsyncIterator[Served]:
+    async with serve(database_url) as served:
+        await served.define("a.b", max_concurrent=1, submitter_keys=True)
+        await served.define("a.c", max_concurrent=1, submitter_keys=True)
+        yield served
+
+
+async def pages(api: Served, path: str, **parameters: Any) -> list[list[Any]]:
+    """Follow the cursors to the end."""
+    found = []
+    while True:
+        page = await api.get(path, **parameters)
+        found.append([item.get("ref", item.get("id")) for item in page["items"]])
+        if page["next_cursor"] is None:
+            return found
+        parameters["cursor"] = page["next_cursor"]
+
+
+def flat(found: list[list[Any]]) -> list[Any]:
+    return [item for page in found for item in page]
+
+
+async def test_pages_run_from_the_newest_to_the_oldest(api: Served) -> None:
+    ids = await api.submit_many("a.b", 7)
+    assert await pages(api, "/executions", limit=3) == [ids[:3:-1], ids[3:0:-1], ids[:1]]
+    assert await pages(api, "/executions", limit=7) == [ids[::-1]]
+    assert await pages(api, "/executions") == [ids[::-1]]
+
+
+async def test_newcomers_shift_no_page(api: Served) -> None:
+    ids = await api.submit_many("a.b", 4)
+    first = await api.get("/executions", limit=2)
+    await api.submit_many("a.b", 3)
+    second = await api.get("/executions", limit=2, cursor=first["next_cursor"])
+    assert [item["id"] for item in first["items"] + second["items"]] == ids[::-1]
+    assert second["next_cursor"] is None
+
+
+async def test_an_empty_record_is_one_empty_page(api: Served) -> None:
+    assert await pages(api, "/executions") == [[]]
+
+
+async def test_each_filter_holds_and_all_hold_together(api: Served) -> None:
+    b = await api.submit_many("a.b", 3)
+    c = await api.submit_many("a.c", 2, concurrency_key="k")
+    late = (await api.submit("a.c", run_at=(datetime.now(UTC) + timedelta(hours=1)).isoformat()))["id"]
+
+    async def listed(**parameters: Any) -> list[int]:
+        return flat(await pages(api, "/executions", limit=1, **parameters))
+
+    assert await listed(action_ref="a.b") == b[::-1]
+    assert await listed(action_ref="a.b", status="queued") == [b[2], b[1]]
+    assert await listed(status="scheduled") == [c[0], b[0]]
+    assert await listed(status=["scheduled", "queued"]) == [c[1], c[0], b[2], b[1], b[0]]
+    assert await listed(status=["scheduled", "delayed"]) == [late, c[0], b[0]]
+    assert await listed(status="delayed", action_ref="a.b") == []
+    assert await listed(status="completed") == []
+    assert await listed(concurrency_key="k") == c[::-1]
+    assert await listed(concurrency_key="k", action_ref="a.b") == []
+    assert await listed(action_ref="no.such") == []
+    middle = (await api.get(f"/executions/{c[0]}"))["created_at"]
+    assert await listed(created_before=middle) == b[::-1]
+    assert await listed(created_after=middle) == [late, *c[::-1]]
+
+
+async def test_metadata_and_worker_are_filters_too(api: Served) -> None:
+    await api.register_worker()
+    (one,) = await api.submit_many("a.b", 1, metadata={"tenant": "acme", "n": 3, "ok": True, "url": "a:b"})
+    (two,) = await api.submit_many("a.b", 1, metadata={"tenant": "acme", "n": "3"})
+    await api.submit_many("a.b", 1, metadata={"tenant": "other"})
+    await api.claim(one)
+
+    async def listed(*pairs: str, **parameters: Any) -> list[int]:
+        return flat(await pages(api, "/executions", metadata=list(pairs), **parameters))
+
+    assert await listed("tenant:acme") == [two, one]
+    assert await listed("tenant:acme", "n:3") == [two, one]
+    assert await listed("tenant:acme", "ok:true") == [one]
+    assert await listed("url:a:b") == [one]
+    assert await listed("tenant:acme", "tenant:other") == []
+    assert await listed("none:") == []
+    assert await listed("tenant:acme", status="queued") == [two]
+    assert await listed(worker_id=WORKER) == [one]
+    assert await listed(worker_id="nobody") == []
+
+
+async def test_a_filter_looks_only_so_far_and_says_where_to_go_on(
+    api: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = await api.submit_many("a.b", 10)
+    monkeypatch.setattr(reader, "_LOOKED_AT_MAX", 4)
+    assert await pages(api, "/executions", concurrency_key="none") == [[], [], []]
+    found = await pages(api, "/executions", limit=3)
+    assert flat(found) == ids[::-1]
+    assert flat(await pages(api, "/executions", action_ref="a.b", limit=2)) == ids[::-1]
+
+
+async def test_a_page_carries_only_so_many_bytes(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = await api.submit_many("a.b", 5, parameters={"x": "y" * 1000})
+    monkeypatch.setattr(reader, "_PAGE_BYTES_MAX", 2500)
+    assert [len(page) for page in await pages(api, "/executions")] == [2, 2, 1]
+    monkeypatch.setattr(reader, "_PAGE_BYTES_MAX", 10)
+    assert flat(await pages(api, "/executions")) == ids[::-1]
+
+
+@pytest.mark.parametrize(
+    ("query", "code", "field"),
+    [
+        ("limit=0", "invalid_message", "limit"),
+        ("limit=1001", "invalid_message", "limit"),
+        ("limit=x", "invalid_message", "limit"),
+        ("status=done", "invalid_message", "status"),
+        ("stauts=queued", "unknown_field", "stauts"),
+        ("created_after=yesterday", "invalid_message", "created_after"),
+        ("created_after=2030-01-01T00:00:00", "invalid_message", "created_after"),
+        ("created_after=0001-01-01T00:00:00%2B14:00", "invalid_message", "created_after"),
+        ("created_before=9999-12-31T23:59:59-14:00", "invalid_message", "created_before"),
+        ("action_ref=%00", "invalid_message", "action_ref"),
+        ("metadata=tenant", "invalid_message", "metadata"),
+        ("metadata=:x", "invalid_message", "metadata"),
+        ("worker_id=", "invalid_message", "worker_id"),
+        ("cursor=x", "invalid_message", "cursor"),
+        ("cursor=%C3%A4", "invalid_message", "cursor"),
+        ("cursor=%00", "invalid_message", "cursor"),
+        ("cursor=YWN0aW9ucwphLmI", "invalid_message", "cursor"),
+        ("cursor=ZXhlY3V0aW9ucwp4", "invalid_message", "cursor"),
+        ("cursor=ZXhlY3V0aW9ucwo5OTk5OTk5OTk5OTk5OTk5OTk5OTk5", "invalid_message", "cursor"),
+    ],
+)
+async def test_a_bad_question_is_refused_with_code_and_field(
+    api: Served, query: str, code: str, field: str
+) -> None:
+    answer = await api.http.get(f"/api/v1/executions?{query}")
+    assert (answer.status_code, answer.json()["code"]) == (422, code)
+    assert field in answer.json()["detail"]
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+async def test_actions_are_listed_by_name(api: Served) -> None:
+    for ref in ("B", "a.a", "a_b", "z"):
+        await api.define(ref)
+    assert await pages(api, "/actions", limit=2) == [["B", "a.a"], ["a.b", "a.c"], ["a_b", "z"]]
+
+
+async def test_the_line_is_shown_in_order_with_places_and_holders(api: Served) -> None:
+    ids = await api.submit_many("a.b", 6)
+    found = await pages(api, "/actions/a.b/queue", limit=2)
+    assert found == [ids[1:3], ids[3:5], ids[5:]]
+    first = await api.get("/actions/a.b/queue", limit=2)
+    assert [item["position"] for item in first["items"]] == [1, 2]
+    second = await api.get("/actions/a.b/queue", limit=2, cursor=first["next_cursor"])
+    assert [item["position"] for item in second["items"]] == [3, 4]
+    (holder,) = second["holders"]
+    assert (holder["id"], holder["status"], holder["worker_id"]) == (ids[0], "scheduled", None)
+
+
+async def test_each_key_has_a_line_of_its_own(api: Served) -> None:
+    x = await api.submit_many("a.b", 3, concurrency_key="x")
+    y = await api.submit_many("a.b", 3, concurrency_key="y")
+    shown = await api.get("/actions/a.b/queue")
+    assert [(i["id"], i["concurrency_key"], i["position"]) for i in shown["items"]] == [
+        (x[1], "x", 1), (x[2], "x", 2), (y[1], "y", 1), (y[2], "y", 2),
+    ]  # fmt: skip
+    assert [h["id"] for h in shown["holders"]] == [x[0], y[0]]
+    only = await api.get("/actions/a.b/queue", concurrency_key="y", limit=1)
+    assert [i["id"] for i in only["items"]] == [y[1]]
+    assert [h["id"] for h in only["holders"]] == [y[0]]
+    rest = await api.get("/actions/a.b/queue", concurrency_key="y", cursor=only["next_cursor"])
+    assert [(i["id"], i["position"]) for i in rest["items"]] == [(y[2], 2)]
+
+
+async def test_the_line_of_an_unknown_action_is_not_found(api: Served) -> None:
+    answer = await api.http.get("/api/v1/actions/no.such/queue")
+    assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+
+
+async def test_workers_are_listed_with_state_and_load(api: Served) -> None:
+    await api.register_worker()
+    await api.register_worker("late", lease_seconds=0)
+    for name, column in (("gone", "stopped_at"), ("lost", "lost_at"), ("leaving", "draining_at")):
+        await api.register_worker(name)
+        await api.database.fetch(f"UPDATE worker SET {column} = now() WHERE id = $1", name)
+    taken = await api.submit("a.b")
+    await api.claim(taken["id"])
+    shown = {w["id"]: w for w in (await api.get("/workers"))["items"]}
+    assert {name: worker["state"] for name, worker in shown.items()} == {
+        WORKER: "live", "late": "overdue", "gone": "stopped", "lost": "lost", "leaving": "draining",
+    }  # fmt: skip
+    assert {name: worker["running"] for name, worker in shown.items()}[WORKER] == 1
+    assert shown[WORKER]["pools"] == ["default"]
+    assert await pages(api, "/workers", limit=2) == [["leaving", "lost"], ["gone", "late"], [WORKER]]
+    assert await pages(api, "/workers", state=["live", "lost"]) == [["lost", WORKER]]

@@ -1,0 +1,115 @@
+"""GET /executions/{id}/logs: what attempts have written, also while they run, and nothing of it twice."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.support.served import WORKER, Served, serve
+from turnstile.common.domain.identifiers import Attempt, ExecutionId, WorkerId
+from turnstile.common.domain.states import Status
+from turnstile.worker.attempt_log import LogPiece
+from turnstile.worker.record import Offer, Record, Report
+
+
+@pytest.fixture
+async def api(database_url: str) -> AsyncIterator[Served]:
+    async with serve(database_url) as served:
+        await served.define("a", max_concurrent=1)
+        await served.register_worker()
+        yield served
+
+
+async def running(api: Served) -> int:
+    execution_id = int((await api.submit("a"))["id"])
+    await api.claim(execution_id)
+    return execution_id
+
+
+async def append(api: Served, execution_id: int, start: int, text: str, attempt: int = 1) -> None:
+    offer = Offer(execution_id=ExecutionId(execution_id), attempt=Attempt(attempt))
+    record = Record(api.database, WorkerId(WORKER))
+    assert await record.append_logs([(offer, LogPiece(start=start, text=text))])
+
+
+async def end(api: Served, execution_id: int, *, start: int, text: str, attempt: int = 1) -> None:
+    report = Report(
+        execution_id=ExecutionId(execution_id),
+        attempt=Attempt(attempt),
+        status=Status.COMPLETED,
+        log=text,
+        log_start=start,
+    )
+    await Record(api.database, WorkerId(WORKER)).exchange([report])
+
+
+async def test_a_reader_that_follows_gets_everything_once_and_is_told_of_the_end(api: Served) -> None:
+    one = await running(api)
+    path = f"/executions/{one}/logs"
+    first = await api.get(path)
+    assert (first["items"], first["ended"]) == ([], False)
+    await append(api, one, 0, "one\n")
+    second = await api.get(path, cursor=first["next_cursor"])
+    assert [(item["attempt"], item["text"]) for item in second["items"]] == [(1, "one\n")]
+    # A flush whose answer was lost: it is in the record, and comes again with the end.
+    await append(api, one, 4, "two\n")
+    third = await api.get(path, cursor=second["next_cursor"])
+    await end(api, one, start=4, text="two\nthree\n")
+    last = await api.get(path, after=third["next_cursor"])
+    assert [item["text"] for page in (third, last) for item in page["items"]] == ["two\n", "three\n"]
+    assert (last["ended"], last["next_cursor"]) == (True, None)
+    whole = await api.get(path)
+    assert "".join(item["text"] for item in whole["items"]) == "one\ntwo\nthree\n"
+    assert whole["ended"]
+
+
+async def test_a_page_is_bounded_and_the_next_one_goes_on_behind_it(api: Served) -> None:
+    one = await running(api)
+    for number in range(5):
+        await append(api, one, number * 2, f"{number}\n")
+    await end(api, one, start=10, text="5\n")
+    texts, cursor = [], None
+    while True:
+        page = await api.get(f"/executions/{one}/logs", limit=2, **({"cursor": cursor} if cursor else {}))
+        assert len(page["items"]) <= 2
+        texts += [item["text"] for item in page["items"]]
+        cursor = page["next_cursor"]
+        if page["ended"]:
+            break
+    assert texts == [f"{number}\n" for number in range(6)]
+
+
+async def test_one_attempt_can_be_asked_for_and_is_over_before_the_execution_is(api: Served) -> None:
+    one = await running(api)
+    await append(api, one, 0, "first\n")
+    record = Record(api.database, WorkerId(WORKER))
+    await record.hand_back([Offer(execution_id=ExecutionId(one), attempt=Attempt(1))])
+    await api.database.fetch("SELECT * FROM turnstile.grant_slots(ARRAY(SELECT id FROM action_queue))")
+    await api.claim(one, attempt=2)
+    await append(api, one, 0, "second\n", attempt=2)
+    both = await api.get(f"/executions/{one}/logs")
+    assert [(item["attempt"], item["text"]) for item in both["items"]] == [(1, "first\n"), (2, "second\n")]
+    assert not both["ended"]
+    first = await api.get(f"/executions/{one}/logs", attempt=1)
+    assert ([item["text"] for item in first["items"]], first["ended"]) == (["first\n"], True)
+    second = await api.get(f"/executions/{one}/logs", attempt=2)
+    assert ([item["text"] for item in second["items"]], second["ended"]) == (["second\n"], False)
+
+
+async def test_what_is_not_there_any_more_is_said(api: Served) -> None:
+    one = await running(api)
+    await append(api, one, 70, "late\n")
+    (item,) = (await api.get(f"/executions/{one}/logs"))["items"]
+    assert item["text"] == "[70 characters before this were cut]\nlate\n"
+
+
+async def test_what_cannot_be_asked_for_is_refused_with_the_reason(api: Served) -> None:
+    one = await running(api)
+    for path, status, field in (
+        ("/executions/999/logs", 404, "execution_id"),
+        (f"/executions/{one}/logs?attempt=0", 422, "attempt"),
+        (f"/executions/{one}/logs?after=nonsense", 422, "cursor"),
+        (f"/executions/{one}/logs?cursor=nonsense", 422, "cursor"),
+        (f"/executions/{one}/logs?colour=1", 422, "colour"),
+    ):
+        answer = await api.http.get(f"/api/v1{path}")
+        assert (answer.status_code, answer.json()["detail"].split(":")[0]) == (status, field)

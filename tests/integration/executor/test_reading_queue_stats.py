@@ -1,0 +1,253 @@
+"""`queue-stats`: every number equals a recount of the rows, at every moment."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.support.served import Served, serve
+from turnstile.common.database import Database
+from turnstile.executor.reading import rows
+from turnstile.executor.sql import query
+
+RECOUNT = """
+SELECT count(w.execution_id) AS waiting,
+       (SELECT count(*) FROM slot s WHERE s.queue_id = ANY (l.ids)) AS slots,
+       (SELECT count(*) FROM execution e WHERE e.queue_id = ANY (l.ids)) AS enqueued,
+       (SELECT count(*) FROM execution e WHERE e.queue_id = ANY (l.ids) AND e.completed_at IS NOT NULL
+        AND NOT EXISTS (SELECT FROM slot s WHERE s.execution_id = e.id)
+        AND NOT EXISTS (SELECT FROM untold_end u WHERE u.execution_id = e.id)) AS completed,
+       (SELECT e.queued_at FROM execution e WHERE e.id = min(w.execution_id)) AS head_queued_at
+FROM (
+    SELECT array_agg(q.id) AS ids FROM action_queue q JOIN action a ON a.id = q.action_id WHERE a.ref = $1
+) l
+LEFT JOIN waiting w ON w.queue_id = ANY (l.ids)
+GROUP BY l.ids
+"""
+
+
+@pytest.fixture
+async def api(database_url: str) -> AsyncIterator[Served]:
+    async with serve(database_url) as served:
+        yield served
+
+
+async def stats_beside_recount(database: Database, ref: str) -> tuple[Any, Any]:
+    async with database.transaction() as connection:
+        await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        row = await connection.fetchrow(query("queue_stats"), ref, 100)
+        counted = await connection.fetchrow(RECOUNT, ref)
+    assert row is not None
+    return rows.queue_stats(row), counted
+
+
+async def check_recount(database: Database, ref: str) -> None:
+    stats, counted = await stats_beside_recount(database, ref)
+    assert stats.queue_length == sum(stats.waiting.model_dump().values())
+    assert stats.queue_length == counted["waiting"]
+    assert stats.active_count == counted["slots"]
+    assert stats.total_enqueued == counted["enqueued"]
+    assert stats.total_completed == counted["completed"]
+    assert stats.oldest_enqueued_at == counted["head_queued_at"]
+
+
+async def test_an_action_never_used_has_zeros(api: Served) -> None:
+    await api.define("a.b", max_concurrent=3)
+    stats = await api.get("/actions/a.b/queue-stats")
+    assert list(stats) == [
+        "action_id", "action_ref", "queue_length", "active_count", "max_concurrent", "oldest_enqueued_at",
+        "total_enqueued", "total_completed", "last_updated", "paused", "waiting", "by_key",
+    ]  # fmt: skip
+    assert stats | {"action_id": 0, "last_updated": ""} == {
+        "action_id": 0,
+        "action_ref": "a.b",
+        "queue_length": 0,
+        "active_count": 0,
+        "max_concurrent": 3,
+        "oldest_enqueued_at": None,
+        "total_enqueued": 0,
+        "total_completed": 0,
+        "last_updated": "",
+        "paused": False,
+        "waiting": {"limit": 0, "paused": 0, "no_worker": 0, "rate": 0},
+        "by_key": [],
+    }
+    assert stats["last_updated"].endswith("Z")
+
+
+@pytest.mark.parametrize("path", ["/api/v1/actions/no.such/queue-stats", "/actions/no.such/queue-stats"])
+async def test_an_unknown_action_is_not_found(api: Served, path: str) -> None:
+    answer = await api.http.get(path)
+    assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+
+
+async def test_both_paths_answer_alike(api: Served) -> None:
+    await api.define("a.b", max_concurrent=1)
+    await api.submit_many("a.b", 3)
+    answer = await api.http.get("/actions/a.b/queue-stats")
+    assert answer.json() == await api.get("/actions/a.b/queue-stats")
+    assert answer.json()["queue_length"] == 2
+
+
+async def test_every_number_equals_a_recount_at_each_step(api: Served) -> None:
+    await api.define("a.b", max_concurrent=2)
+    await api.register_worker()
+    ids = await api.submit_many("a.b", 10)
+    await check_recount(api.database, "a.b")
+    await api.claim(ids[0])
+    await api.finish(ids[0])
+    await check_recount(api.database, "a.b")
+    await api.settle(ids[0])
+    await check_recount(api.database, "a.b")
+    await api.http.post(f"/api/v1/executions/{ids[5]}/cancel")
+    await check_recount(api.database, "a.b")
+    await api.settle(ids[5], 0)
+    await check_recount(api.database, "a.b")
+    await api.define("a.b", max_concurrent=5)
+    await check_recount(api.database, "a.b")
+    await api.define("a.b", max_concurrent=0)
+    await check_recount(api.database, "a.b")
+    assert (await api.get("/actions/a.b/queue-stats"))["total_completed"] == 2
+
+
+async def test_every_sample_under_load_equals_a_recount(api: Served) -> None:
+    await api.define("a.b", max_concurrent=3, concurrency_key="/k")
+    await api.register_worker()
+
+    async def work(key: str) -> None:
+        for _ in range(8):
+            for execution_id in await api.submit_many("a.b", 6, parameters={"k": key}):
+                await api.http.post(f"/api/v1/executions/{execution_id}/cancel")
+                await api.settle(execution_id, 0)
+                await api.settle(execution_id, 1)
+
+    workers = [asyncio.create_task(work(key), name=f"load-{key}") for key in "abc"]
+    samples = 0
+    while not all(worker.done() for worker in workers):
+        if samples or await api.database.fetchval("SELECT EXISTS (SELECT FROM action_queue)"):
+            await check_recount(api.database, "a.b")
+            samples += 1
+    await asyncio.gather(*workers)
+    assert samples > 5
+    stats = await api.get("/actions/a.b/queue-stats")
+    assert (stats["queue_length"], stats["active_count"], stats["total_enqueued"]) == (0, 0, 144)
+
+
+async def test_the_waiting_are_sorted_by_their_nearest_reason(api: Served) -> None:
+    await api.define("a.b", max_concurrent=2)
+    await api.submit_many("a.b", 5)
+    assert await waiting(api) == {"limit": 3, "paused": 0, "no_worker": 0, "rate": 0}
+    await api.define("a.b", max_concurrent=2, paused=True)
+    assert await waiting(api) == {"limit": 0, "paused": 3, "no_worker": 0, "rate": 0}
+
+
+async def test_the_waiting_beside_a_free_slot_wait_for_a_worker_or_the_hand_over(api: Served) -> None:
+    await api.define("a.b", max_concurrent=2)
+    await api.submit_many("a.b", 5)
+    # What a crash between two commits may leave for the watchdog: a free slot beside a line.
+    await api.database.fetch("DELETE FROM slot WHERE slot_number = 1")
+    assert await waiting(api) == {"limit": 2, "paused": 0, "no_worker": 1, "rate": 0}
+    await api.register_worker(lease_seconds=0)
+    assert await waiting(api) == {"limit": 2, "paused": 0, "no_worker": 1, "rate": 0}
+    await api.register_worker("worker-2")
+    assert await waiting(api) == {"limit": 2, "paused": 0, "no_worker": 0, "rate": 1}
+    await api.define("a.b", max_concurrent=0)
+    assert await waiting(api) == {"limit": 3, "paused": 0, "no_worker": 0, "rate": 0}
+
+
+async def test_only_a_live_worker_of_the_pool_takes_what_waits_for_a_worker(api: Served) -> None:
+    await api.define("a.b", max_concurrent=4)
+    await api.submit_many("a.b", 6)
+    await api.database.fetch("DELETE FROM slot WHERE slot_number = 1")
+    for hindrance in (
+        "pools = '{other}'",
+        "draining_at = now()",
+        "stopped_at = now()",
+        "lost_at = now()",
+        "lease_expires_at = now()",
+    ):
+        await api.database.fetch("DELETE FROM worker")
+        await api.register_worker()
+        assert await waiting(api) == {"limit": 1, "paused": 0, "no_worker": 0, "rate": 1}
+        await api.database.fetch(f"UPDATE worker SET {hindrance}")
+        assert await waiting(api) == {"limit": 1, "paused": 0, "no_worker": 1, "rate": 0}, hindrance
+
+
+async def test_keys_that_wait_for_different_reasons_add_up(api: Served) -> None:
+    await api.define("a.b", max_concurrent=1, concurrency_key="/k")
+    for key, count in (("full", 4), ("free", 3), ("paused", 6)):
+        await api.submit_many("a.b", count, parameters={"k": key})
+    await api.database.fetch(
+        "DELETE FROM slot USING action_queue q WHERE q.id = slot.queue_id AND q.concurrency_key = 'free'"
+    )
+    await api.database.fetch("UPDATE action_queue SET paused = true WHERE concurrency_key = 'paused'")
+    assert await waiting(api) == {"limit": 3 + 1, "paused": 5, "no_worker": 1, "rate": 0}
+    await api.register_worker()
+    assert await waiting(api) == {"limit": 3 + 1, "paused": 5, "no_worker": 0, "rate": 1}
+    assert (await api.get("/actions/a.b/queue-stats"))["queue_length"] == 10
+
+
+@pytest.mark.parametrize("paused", [False, True])
+@pytest.mark.parametrize("worker", [False, True])
+@pytest.mark.parametrize("trouble", [None, "connection refused"])
+async def test_each_execution_gives_the_reason_under_which_it_is_counted(
+    api: Served, paused: bool, worker: bool, trouble: str | None
+) -> None:
+    api.parts["broker"] = trouble
+    await api.define("a.b", max_concurrent=3)
+    ids = await api.submit_many("a.b", 8)
+    await api.database.fetch("DELETE FROM slot WHERE slot_number = 1")
+    await api.database.fetch("UPDATE action_queue SET paused = $1", paused)
+    if worker:
+        await api.register_worker()
+    shown = [await api.get(f"/executions/{execution_id}") for execution_id in ids]
+    reasons = Counter(s["waiting_on"]["reason"] for s in shown if s["status"] == "queued")
+    # Only a server out of reach holds up what would be handed over: it counts with that.
+    reasons["rate"] = reasons.pop("unavailable" if trouble else "handing_over", 0)
+    counts = await waiting(api)
+    assert {name: reasons[name] for name in counts} == counts
+
+
+async def test_each_key_has_its_own_figures(api: Served) -> None:
+    await api.define("a.b", max_concurrent=1, concurrency_key="/k")
+    await api.submit_many("a.b", 4, parameters={"k": "x"})
+    await api.submit_many("a.b", 2, parameters={"k": "y"})
+    stats = await api.get("/actions/a.b/queue-stats")
+    assert stats["by_key"] == [
+        {"concurrency_key": "x", "queue_length": 3, "active_count": 1},
+        {"concurrency_key": "y", "queue_length": 1, "active_count": 1},
+    ]
+    assert (stats["queue_length"], stats["active_count"]) == (4, 2)
+    await check_recount(api.database, "a.b")
+
+
+async def test_a_long_line_is_not_read(api: Served) -> None:
+    await api.define("a.b", max_concurrent=1)
+    await api.submit_many("a.b", 3)
+    await api.database.fetch(
+        "INSERT INTO waiting SELECT q.id, 1000 + n FROM action_queue q, generate_series(1, 50000) n"
+    )
+    await api.database.fetch("UPDATE action_queue SET depth = depth + 50000")
+    await api.database.fetch("ANALYZE")
+    plan = await api.database.fetchval(
+        f"EXPLAIN (ANALYZE, FORMAT JSON) {query('queue_stats')}".replace("$1", "'a.b'").replace("$2", "100")
+    )
+    assert read_from("waiting", json.loads(plan)) <= 2
+    assert (await waiting(api))["limit"] == 50_002
+
+
+async def waiting(api: Served) -> dict[str, int]:
+    return dict((await api.get("/actions/a.b/queue-stats"))["waiting"])
+
+
+def read_from(table: str, plan: Any) -> int:
+    """Return how many rows of a table the nodes of a plan have read."""
+    if isinstance(plan, list):
+        return sum(read_from(table, part) for part in plan)
+    if not isinstance(plan, dict):
+        return 0
+    here = plan["Actual Rows"] * plan["Actual Loops"] if plan.get("Relation Name") == table else 0
+    return int(here) + sum(read_from(table, part) for part in plan.values())

@@ -1,0 +1,94 @@
+"""A service: awaited, started again where it ends by itself, and of which nothing is left at the end."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.integration.localservers.watching import processes_of
+from turnstile.localservers import ServerFailed
+from turnstile.localservers.ports import free_port
+from turnstile.localservers.services import Service, environment_without, serving
+
+_DEADLINE_SECONDS = 20.0
+
+
+def web_server(folder: Path) -> Service:
+    """Answers /readyz, since a file of that name lies in its folder."""
+    (folder / "readyz").touch()
+    port = free_port()
+    arguments = ["http.server", str(port), "--bind", "127.0.0.1"]
+    return service(folder, arguments, port=port)
+
+
+def service(folder: Path, arguments: list[str], *, port: int | None = None) -> Service:
+    environment = environment_without("TURNSTILE_", importable=folder)
+    return Service(name="served", arguments=arguments, folder=folder, environment=environment, port=port)
+
+
+async def test_it_is_ready_when_lent_and_nothing_is_left_when_given_back(tmp_path: Path) -> None:
+    served = web_server(tmp_path)
+    async with serving([served], last_signal=signal.SIGTERM), httpx.AsyncClient(trust_env=False) as http:
+        assert (await http.get(f"{served.url}/readyz")).status_code == 200
+        assert served.pid in served.family()
+    assert processes_of(tmp_path) == {}
+
+
+async def test_one_that_ends_by_itself_is_noted_and_started_again(tmp_path: Path) -> None:
+    served = web_server(tmp_path)
+    async with (
+        serving([served], last_signal=signal.SIGKILL, kept=True),
+        httpx.AsyncClient(trust_env=False) as http,
+        asyncio.timeout(_DEADLINE_SECONDS),
+    ):
+        os.kill(served.pid, signal.SIGKILL)
+        while served.starts < 2:
+            await asyncio.sleep(0.02)
+        await served.ready(http)
+    assert [collapse.exit_code for collapse in served.collapses] == [128 + signal.SIGKILL]
+
+
+async def test_one_that_was_told_to_end_is_not_noted(tmp_path: Path) -> None:
+    served = web_server(tmp_path)
+    async with (
+        serving([served], last_signal=signal.SIGKILL, kept=True),
+        httpx.AsyncClient(trust_env=False) as http,
+    ):
+        await served.end(signal.SIGKILL)
+        assert served.family() == []
+        await served.start()
+        await served.ready(http)
+    assert (served.collapses, served.starts) == ([], 2)
+
+
+async def test_one_that_ends_while_it_starts_is_an_error_with_its_log(tmp_path: Path) -> None:
+    missing = service(tmp_path, ["no_such_module"], port=free_port())
+    with pytest.raises(ServerFailed, match=r"(?s)served ended by itself.*No module named no_such_module"):
+        async with serving([missing], last_signal=signal.SIGKILL):
+            pytest.fail("it was lent")
+
+
+async def test_a_start_that_is_broken_off_leaves_nothing(tmp_path: Path) -> None:
+    served = web_server(tmp_path)
+    starting = asyncio.create_task(served.start())
+    # Once round the loop: its thread has begun.
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    starting.cancel()
+    await asyncio.wait({starting})
+    assert starting.cancelled()
+    assert served.starts == 1
+    await served.end(signal.SIGKILL)
+    assert processes_of(tmp_path) == {}
+
+
+def test_what_the_user_has_set_for_another_system_is_kept_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURNSTILE_AMQP_URL", "amqp://another")
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    environment = environment_without("TURNSTILE_", importable=Path("/source"))
+    assert "TURNSTILE_AMQP_URL" not in environment
+    assert environment["PYTHONPATH"] == "/source:/elsewhere"
+    assert environment["PATH"] == os.environ["PATH"]

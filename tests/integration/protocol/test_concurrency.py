@@ -1,0 +1,198 @@
+"""Many sessions at once: the limit and the order hold, and nobody waits for ever (P1, P2)."""
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import asyncpg
+import pytest
+
+from tests.integration.executor.reading import ids_in
+from tests.support.protocol import Protocol, accepted, connected, new_worker, request
+from tests.support.stepping import blocked
+from turnstile.worker.record import Claim
+
+
+async def test_eight_granters_never_overshoot_in_forty_rounds(database_url: str, protocol: Protocol) -> None:
+    limit, rounds = 3, 40
+    async with AsyncExitStack() as stack:
+        sessions = [await stack.enter_async_context(connected(database_url)) for _ in range(8)]
+        await protocol.put(max_concurrent=limit)
+        await protocol.submit(count=5)
+        queue_id = (await protocol.queue())["id"]
+        granted: list[int] = []
+        for _ in range(rounds):
+            held = await protocol.held()
+            running = [
+                i for i, s in zip(held, await protocol.statuses(*held), strict=True) if s == "scheduled"
+            ]
+            await protocol.run(*running)
+            ends = [(i, 1) for i in held]
+            # All settle the same ends, admit newcomers or grant: each may start what waits.
+            await asyncio.gather(
+                *(s.settle(*ends) for s in sessions[:3]),
+                *(s.submit(count=1 + n) for n, s in enumerate(sessions[3:6])),
+                *(s.grant(queue_id) for s in sessions[6:]),
+            )
+            now = await protocol.held()
+            assert len(now) <= limit
+            assert len(set(await protocol.slot_numbers())) == len(now)
+            granted += [i for i in now if i not in granted]
+        assert granted == sorted(granted)
+        assert len(granted) == limit * rounds
+
+
+async def test_the_slot_number_raises_where_two_sessions_grant_without_the_lock(
+    protocol: Protocol, other: Protocol
+) -> None:
+    await protocol.put(max_concurrent=0)
+    await protocol.submit(count=2)
+    await protocol.connection.execute("UPDATE action_queue SET max_concurrent = 1")
+    queue_id = (await protocol.queue())["id"]
+    # What a forgotten lock would do: both count the same free slot, and take a head each.
+    grant_unlocked = (
+        "INSERT INTO slot (execution_id, queue_id, slot_number, attempt, granted_at, offered_at)"
+        " SELECT $1, $2, count(*) + 1, 1, now(), now() FROM slot WHERE queue_id = $2"
+    )
+    first, second = await protocol.line()
+    transaction = protocol.transaction()
+    await transaction.start()
+    await protocol.connection.execute(grant_unlocked, first, queue_id)
+    late = await blocked(other, protocol, other.connection.execute(grant_unlocked, second, queue_id))
+    await transaction.commit()
+    with pytest.raises(asyncpg.UniqueViolationError, match="uq_slot_number"):
+        await late
+    assert len(await protocol.held()) == 1
+
+
+async def test_admissions_to_one_line_commit_in_the_order_of_their_ids(
+    protocol: Protocol, other: Protocol
+) -> None:
+    await protocol.put(max_concurrent=1)
+    await protocol.submit()
+    transaction = protocol.transaction()
+    await transaction.start()
+    (first,) = await protocol.submit()
+    late = await blocked(other, protocol, other.submit())
+    await transaction.commit()
+    (second,) = await late
+    assert first < second
+    assert await protocol.line() == [first, second]
+
+
+async def test_who_waits_for_one_line_draws_no_ticket_for_another_meanwhile(
+    protocol: Protocol, other: Protocol, database_url: str
+) -> None:
+    for ref in "ab":
+        await protocol.put(ref, max_concurrent=1)
+        await protocol.submit(ref)
+    transaction = protocol.transaction()
+    await transaction.start()
+    await protocol.submit("a")
+    both = await blocked(other, protocol, other.admit(request("a"), request("b")))
+    async with connected(database_url) as third:
+        (overtaking,) = await third.submit("b")
+    await transaction.commit()
+    verdicts, _ = await both
+    assert overtaking < accepted(verdicts[1]).execution_id, "P2: it would stand before one that is there"
+
+
+async def test_admissions_to_different_lines_do_not_wait_for_each_other(
+    protocol: Protocol, other: Protocol
+) -> None:
+    for ref in "ab":
+        await protocol.put(ref, max_concurrent=1)
+        await protocol.submit(ref)
+    async with protocol.transaction():
+        await protocol.submit("a")
+        async with asyncio.timeout(5):
+            await other.submit("b")
+
+
+async def test_a_grant_waits_for_an_uncommitted_admission_and_then_sees_it(
+    protocol: Protocol, other: Protocol
+) -> None:
+    await protocol.put(max_concurrent=0)
+    await protocol.submit()
+    await protocol.connection.execute("UPDATE action_queue SET max_concurrent = 5, paused = true")
+    queue_id = (await protocol.queue())["id"]
+    transaction = protocol.transaction()
+    await transaction.start()
+    await protocol.submit()
+    await protocol.connection.execute("UPDATE action_queue SET paused = false")
+    late = await blocked(other, protocol, other.grant(queue_id))
+    await transaction.commit()
+    assert len((await late).granted) == 2
+
+
+async def test_an_admission_that_is_undone_leaves_no_trace(protocol: Protocol, other: Protocol) -> None:
+    await protocol.put(max_concurrent=1)
+    transaction = protocol.transaction()
+    await transaction.start()
+    await protocol.submit(count=3)
+    late = await blocked(other, protocol, other.submit())
+    await transaction.rollback()
+    (one,) = await late
+    assert await protocol.held() == [one]
+    assert (await protocol.queue())["total_enqueued"] == 1
+
+
+async def test_fifty_submitters_of_one_key_get_one_execution(database_url: str, protocol: Protocol) -> None:
+    await protocol.put("a", max_concurrent=1)
+    await protocol.put("b", max_concurrent=1)
+    async with AsyncExitStack() as stack:
+        sessions = [await stack.enter_async_context(connected(database_url)) for _ in range(10)]
+        ids = []
+        for _ in range(5):
+            for batch in await asyncio.gather(*(s.submit(idempotency_key="k") for s in sessions)):
+                ids += batch
+    assert len(ids) == 50
+    assert len(set(ids)) == 1
+    assert await protocol.column("SELECT count(*) FROM execution") == [1]
+
+
+async def test_one_key_for_two_lines_at_once_is_one_execution(protocol: Protocol, other: Protocol) -> None:
+    for ref in "ab":
+        await protocol.put(ref, max_concurrent=1)
+    transaction = protocol.transaction()
+    await transaction.start()
+    (first,) = await protocol.submit("a", idempotency_key="k")
+    late = await blocked(other, protocol, other.admit(request("b", idempotency_key="k")))
+    await transaction.commit()
+    (verdict,), grants = await late
+    assert str(first) in repr(verdict)
+    assert grants.granted == []
+    assert (await protocol.queue("b"))["total_enqueued"] == 0
+
+
+async def test_statements_over_the_same_lines_in_any_order_do_not_deadlock(
+    database_url: str, protocol: Protocol
+) -> None:
+    refs = "abcd"
+    for ref in refs:
+        await protocol.put(ref, max_concurrent=2)
+    async with AsyncExitStack() as stack:
+        sessions = [await stack.enter_async_context(connected(database_url)) for _ in range(6)]
+
+        async def load(session: Protocol, turn: int) -> None:
+            worker = new_worker()
+            await session.register(worker)
+            order = refs[turn % 4 :] + refs[: turn % 4]
+            some_waiting = "SELECT execution_id FROM waiting ORDER BY random() LIMIT 2"
+            for _ in range(10):
+                _, grants = await session.admit(*map(request, order[::-1]), *map(request, order))
+                claims = await session.claim(*ids_in(grants), worker=worker)
+                mine = [claim.execution_id for claim in claims if isinstance(claim, Claim)]
+                await session.finish(*mine[1:], worker=worker)
+                await session.hand_back(*mine[:1], worker=worker)
+                await session.settle(*((i, 1) for i in reversed(mine)))
+                await session.cancel(*await session.column(some_waiting))
+                await session.put(order[0], max_concurrent=2)
+
+        async with asyncio.TaskGroup() as tasks:
+            for turn, session in enumerate(sessions):
+                tasks.create_task(load(session, turn), name=f"load {turn}")
+    counted = await protocol.connection.fetch(
+        "SELECT q.depth, (SELECT count(*) FROM waiting w WHERE w.queue_id = q.id) AS waiting,"
+        " (SELECT count(*) FROM slot s WHERE s.queue_id = q.id) AS held FROM action_queue q"
+    )
+    assert all(row["depth"] == row["waiting"] and row["held"] <= 2 for row in counted)

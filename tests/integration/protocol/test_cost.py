@@ -1,0 +1,215 @@
+"""A statement costs what it moves, however many wait, came before, or have lines of their own.
+
+A session may plan its statements while the tables are empty, and keep such a plan for as long as it lives.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+import pytest
+import pytest_asyncio
+
+from tests.integration.executor.page_counts import Cost, cost_of
+from tests.integration.executor.reading import ids_in
+from tests.support.protocol import Protocol, connected, request
+from turnstile.localservers import DatabaseServer
+
+WAITING = 1_000_000
+DEAD = 100_000
+KEYS = 10_000
+PAGES_PER_STATEMENT, PAGES_PER_ROW = 100, 60
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deep:
+    """A database with 1,000,000 waiting in one line and 10,000 lines beside it, and three sessions."""
+
+    planned_empty: Protocol
+    planned_full: Protocol
+    other: Protocol
+    queue_id: int
+    heads: list[int]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def deep(postgresql: DatabaseServer, template_database: str) -> AsyncIterator[Deep]:
+    name = f"{template_database}_deep"
+    async with AsyncExitStack() as stack:
+        url = postgresql.create_database(name, template_database)
+        stack.callback(postgresql.drop_database, name)
+        early, other = [await stack.enter_async_context(connected(url)) for _ in range(2)]
+        await early.register()
+        await other.connection.execute("ANALYZE")
+        await _say_everything(early)
+        await _fill(other)
+        await other.connection.execute("ANALYZE")
+        yield Deep(
+            planned_empty=early,
+            planned_full=await stack.enter_async_context(connected(url)),
+            other=other,
+            queue_id=(await other.queue("deep"))["id"],
+            heads=await other.column(
+                "SELECT w.execution_id FROM waiting w JOIN action_queue q ON q.id = w.queue_id"
+                " WHERE q.concurrency_key = '' ORDER BY 1 LIMIT 500"
+            ),
+        )
+
+
+async def _say_everything(protocol: Protocol) -> None:
+    """Let the session plan every statement."""
+    await protocol.put("warm", max_concurrent=5, max_queued=9)
+    for _ in range(2):
+        _, grants = await protocol.admit(request("warm"), request("warm", idempotency_key="w"))
+        for one in ids_in(grants):
+            await protocol.run(one)
+            await protocol.settle((one, 1))
+        (one,) = await protocol.submit("warm")
+        await protocol.claim(one)
+        await protocol.hand_back(one)
+        await protocol.cancel(one)
+        await protocol.grant((await protocol.queue("warm"))["id"])
+        for sweep in (protocol.due_completions(), protocol.due_offers(), protocol.idle_queues()):
+            await sweep
+        await protocol.wake_due()
+        await protocol.expire_due()
+        await protocol.reclaim()
+        await protocol.stop_overdue()
+        await protocol.drifted_queues()
+
+
+async def _fill(protocol: Protocol) -> None:
+    await protocol.put("deep", max_concurrent=0)
+    await protocol.put("keyed", max_concurrent=0, concurrency_key="/key")
+    await protocol.connection.execute(f"""
+        INSERT INTO action_queue (action_id, concurrency_key, max_concurrent)
+        SELECT id, '', 4 FROM action WHERE ref = 'deep' UNION ALL
+        SELECT id, n::text, 1 FROM action, generate_series(1, {KEYS}) n WHERE ref = 'keyed';
+        INSERT INTO execution (action_id, queue_id, status, request_hash, queued_at)
+        SELECT q.action_id, q.id, 'queued', gen_random_uuid(), now()
+        FROM action_queue q JOIN action a ON a.id = q.action_id,
+             generate_series(1, CASE a.ref WHEN 'deep' THEN {WAITING} WHEN 'keyed' THEN 1 ELSE 0 END);
+        INSERT INTO waiting (queue_id, execution_id)
+        SELECT queue_id, id FROM execution WHERE status = 'queued' ORDER BY id;
+        UPDATE action_queue q SET depth = n.n, total_enqueued = n.n
+        FROM (SELECT queue_id, count(*) AS n FROM waiting GROUP BY queue_id) n WHERE q.id = n.queue_id
+    """)
+
+
+@asynccontextmanager
+async def undone(protocol: Protocol) -> AsyncIterator[None]:
+    transaction = protocol.transaction()
+    await transaction.start()
+    try:
+        yield
+    finally:
+        await transaction.rollback()
+
+
+def assert_small(cost: Cost, rows: int, what: str) -> None:
+    assert cost.pages <= PAGES_PER_STATEMENT + PAGES_PER_ROW * rows, f"{what}: {cost}"
+    # Slim tables hold what is live, and may be read as a whole by the watchdog.
+    assert not cost.full_scans.keys() & {"execution", "waiting", "action_queue", "attempt"}, f"{what}: {cost}"
+
+
+@pytest.mark.parametrize("planned", ["planned_empty", "planned_full"])
+@pytest.mark.parametrize("limit", [1, 4, 100])
+async def test_every_statement_costs_what_it_moves_beside_a_million_waiting(
+    deep: Deep, planned: str, limit: int
+) -> None:
+    session: Protocol = getattr(deep, planned)
+    heads = deep.heads[:limit]
+    pairs = [(i, 1) for i in heads]
+    steps: list[tuple[str, int, Callable[[], Awaitable[object]]]] = [
+        ("grant", limit, lambda: session.grant(deep.queue_id)),
+        ("claim", limit, lambda: session.claim(*heads)),
+        ("hand_back", 1, lambda: session.hand_back(heads[0])),
+        ("grant again", 1, lambda: session.grant(deep.queue_id)),
+        ("claim again", 1, lambda: session.claim(heads[0], attempt=2)),
+        ("finish", 2 * limit, lambda: session.finish(*heads[1:])),
+        ("finish again", 1, lambda: session.finish(heads[0], attempt=2)),
+        ("settle", 2 * limit, lambda: session.settle((heads[0], 2), *pairs[1:])),
+        # Whoever may grant counts the slots that are held.
+        ("admit", 1 + limit, lambda: session.submit("deep")),
+        ("admit many", 50 + limit, lambda: session.submit("deep", 50)),
+        ("admit a known key", 2, lambda: session.admit(request("warm", idempotency_key="w"))),
+        ("cancel", 50, lambda: session.cancel(*deep.heads[-50:])),
+        ("due_offers", 2 * limit, session.due_offers),
+        ("due_completions", 60, session.due_completions),
+        ("wake_due", 1, session.wake_due),
+        ("expire_due", 1, session.expire_due),
+        ("reclaim", 2 * limit, session.reclaim),
+        ("due_stops", 1, session.due_stops),
+        ("stop_overdue", 2 * limit, session.stop_overdue),
+        ("idle_queues", 20, lambda: session.idle_queues(lines_max=20)),
+        ("drifted_queues", 20, lambda: session.drifted_queues(deep.queue_id, limit=20)),
+    ]  # fmt: skip
+    async with undone(session):
+        await session.connection.execute(
+            "UPDATE action_queue SET max_concurrent = $1 WHERE id = $2", limit, deep.queue_id
+        )
+        for what, rows, say in steps:
+            assert_small(await cost_of(session, say()), rows, what)
+        held = set(await session.held())
+        assert held == set(await session.column(
+            "SELECT id FROM execution WHERE queue_id = $1 AND status = 'scheduled'", deep.queue_id
+        ))  # fmt: skip
+        assert len(held) == limit
+
+
+@pytest.mark.parametrize("planned", ["planned_empty", "planned_full"])
+async def test_one_of_ten_thousand_lines_costs_no_look_at_the_others(deep: Deep, planned: str) -> None:
+    session: Protocol = getattr(deep, planned)
+    key = str(KEYS // 2)
+    async with undone(session):
+        queue_id = (await session.queue("keyed", key))["id"]
+        assert_small(await cost_of(session, session.grant(queue_id)), 1, "grant")
+        (one,) = await session.held()
+        again = session.submit("keyed", parameters={"key": key})
+        assert_small(await cost_of(session, again), 1, "admit")
+        newborn = session.submit("keyed", parameters={"key": "a new one"})
+        assert_small(await cost_of(session, newborn), 2, "admit to a new line")
+        assert_small(await cost_of(session, session.claim(one)), 1, "claim")
+        assert_small(await cost_of(session, session.finish(one)), 1, "finish")
+        assert_small(await cost_of(session, session.settle((one, 1))), 2, "settle")
+
+
+async def test_ten_thousand_lines_with_one_waiting_each_are_all_granted(deep: Deep) -> None:
+    session = deep.planned_full
+    async with undone(session):
+        await session.connection.execute("UPDATE action_queue SET paused = true WHERE id = $1", deep.queue_id)
+        granted = 0
+        while queue_ids := await session.idle_queues():
+            granted += len((await session.grant(*queue_ids)).granted)
+        assert granted == KEYS
+
+
+async def test_dead_entries_at_the_head_of_the_line_are_passed_over(deep: Deep) -> None:
+    """An old snapshot (a backup, a forgotten session) keeps what grants have left from being cleaned up."""
+    session = deep.planned_empty
+    snapshot = deep.other.connection.transaction(isolation="repeatable_read")
+    await snapshot.start()
+    try:
+        await deep.other.column("SELECT 1 FROM waiting LIMIT 1")
+        (past,) = await session.column(
+            f"SELECT max(w) FROM (SELECT execution_id AS w FROM waiting WHERE queue_id = {deep.queue_id}"
+            f" ORDER BY 1 LIMIT {DEAD}) w"
+        )
+        # What so many cancels leave: a line whose head nobody has moved.
+        await session.connection.execute(
+            f"DELETE FROM waiting WHERE queue_id = {deep.queue_id} AND execution_id <= {past}"
+        )
+        await session.connection.execute(
+            f"UPDATE action_queue SET depth = depth - {DEAD}, max_concurrent = 2 WHERE id = {deep.queue_id}"
+        )
+        async with undone(session):
+            paid_once = await cost_of(session, session.grant(deep.queue_id))
+            assert paid_once.pages > DEAD / 200, "the dead entries are not there"
+            heads = await session.held()
+            await session.run(*heads)
+            next_grant = await cost_of(session, session.settle(*((i, 1) for i in heads)))
+            assert_small(next_grant, 4, "settle and grant behind the dead")
+    finally:
+        await snapshot.rollback()

@@ -1,0 +1,86 @@
+"""Pruning costs what it looks at, however long the record is and whatever was planned when it was empty."""
+
+from tests.integration.executor.page_counts import Cost, cost_of
+from tests.support.protocol import Protocol
+
+_ROWS = 30_000
+_FILL = f"""
+INSERT INTO execution (action_id, queue_id, status, request_hash, worker_id, attempt, created_at,
+                       completed_at)
+SELECT q.action_id, q.id, 'completed', gen_random_uuid(), 'w', 1, now() - interval '1 d',
+       now() - interval '1 d'
+FROM action_queue q, generate_series(1, {_ROWS}) ORDER BY q.id;
+INSERT INTO attempt (execution_id, attempt, worker_id, outcome, granted_at, started_at, ended_at)
+SELECT id, 1, 'w', 'completed', now(), now(), now() FROM execution WHERE worker_id = 'w';
+UPDATE action_queue q SET total_enqueued = n.n, total_completed = n.n
+FROM (SELECT queue_id, count(*) AS n FROM execution GROUP BY queue_id) n WHERE n.queue_id = q.id;
+ANALYZE
+"""
+
+
+async def test_a_batch_costs_what_it_looks_at_beside_a_long_record(protocol: Protocol) -> None:
+    for ref in ("a", "b"):
+        await protocol.put(ref)
+        (one,) = await protocol.submit(ref)
+        await protocol.run(one)
+        await protocol.settle((one, 1))
+
+    async def prune(
+        place: tuple[int, int] = (0, 0), *, age: float | None = None, count: int | None = None
+    ) -> Cost:
+        return await cost_of(
+            protocol,
+            protocol.connection.execute(
+                "SELECT * FROM turnstile.prune($1, $2, $3, $4, 0, 100)", *place, age, count
+            ),
+        )
+
+    def assert_small(cost: Cost, rows: int) -> None:
+        assert cost.pages < 200 + 50 * rows, cost
+        assert not cost.full_scans.keys() & {"execution", "attempt", "attempt_log", "action_queue"}, cost
+
+    for _ in range(6):
+        async with protocol.transaction():
+            await prune(age=0.0, count=0)
+    await protocol.connection.execute(_FILL)
+    async with protocol.transaction():
+        assert_small(await prune(age=2 * 86_400.0), 0)
+        assert_small(await prune(age=3600.0), 100)
+        assert_small(await prune(count=1000), 100)
+        # A line of old ones that are still there for some reason is walked through, not read from its start.
+        (middle,) = await protocol.column("SELECT id FROM execution ORDER BY id OFFSET 15000 LIMIT 1")
+        assert_small(await prune((1, middle), age=3600.0), 100)
+
+
+async def test_a_look_for_idle_keys_costs_what_it_looks_at_beside_many_queues(protocol: Protocol) -> None:
+    await protocol.put("a", concurrency_key="/key", max_concurrent=1)
+    (one,) = await protocol.submit(parameters={"key": "first"})
+    await protocol.run(one)
+    await protocol.settle((one, 1))
+
+    async def look(after_id: int, idle_seconds: float) -> Cost:
+        return await cost_of(
+            protocol,
+            protocol.connection.execute(
+                "SELECT * FROM turnstile.delete_idle_queues($1, $2, 100)", after_id, idle_seconds
+            ),
+        )
+
+    for _ in range(6):
+        undone = protocol.transaction()
+        await undone.start()
+        await look(0, 0.0)
+        await undone.rollback()
+    await protocol.connection.execute(
+        "INSERT INTO action_queue (action_id, concurrency_key, max_concurrent, updated_at)"
+        f" SELECT id, 'key-' || n, 1, now() - interval '1 d' FROM action, generate_series(1, {_ROWS}) n;"
+        " INSERT INTO slot SELECT n, n, 1, 1, NULL, now(), now()"
+        f" FROM generate_series(1, {_ROWS}) n WHERE n % 10 = 0;"
+        " INSERT INTO waiting SELECT 2, n FROM generate_series(1, 30000) n; ANALYZE"
+    )
+    async with protocol.transaction():
+        nothing_to_do, all_to_do = await look(_ROWS // 2, 1e6), await look(_ROWS // 2, 3600.0)
+    assert await protocol.column("SELECT count(*) FROM action_queue") == [_ROWS + 1 - 90]
+    for cost, pages in ((nothing_to_do, 50), (all_to_do, 200 + 30 * 100)):
+        assert cost.pages < pages, cost
+        assert not cost.full_scans.keys() & {"action_queue", "slot", "waiting", "pruned_count"}, cost

@@ -1,0 +1,311 @@
+"""The queues of idle keys go; their totals stay with the action, and their executions in the record."""
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import pytest
+
+from tests.integration.retention.pruning import HOUR, age, ended, left, pruner
+from tests.support.protocol import Protocol, accepted, request
+from tests.support.served import serve
+from turnstile.common.database import Database
+from turnstile.common.domain.states import Status
+from turnstile.executor.reading.audit import AuditBounds, Auditor
+from turnstile.executor.retention.pruner import Pruner
+from turnstile.executor.settings import ExecutorSettings
+
+KEYED: Final[dict[str, Any]] = {"concurrency_key": "/key", "max_concurrent": 1}
+
+
+async def is_in_order(database_url: str) -> bool:
+    database = Database(database_url, application_name="test audit", connections_max=1)
+    await database.open()
+    try:
+        found = await Auditor(database, AuditBounds.of(ExecutorSettings())).audit()
+    finally:
+        await database.close()
+    return found.clean
+
+
+async def keys(protocol: Protocol) -> list[str]:
+    return await protocol.column("SELECT concurrency_key FROM action_queue ORDER BY 1")
+
+
+async def ended_with(protocol: Protocol, *of_keys: str, ref: str = "a", **fields: Any) -> list[int]:
+    """One execution of each key that has ended and is settled."""
+    return [(await ended(protocol, 1, ref, parameters={"key": key}, **fields))[0] for key in of_keys]
+
+
+async def test_the_queue_of_an_idle_key_goes_and_the_totals_of_its_action_stay(
+    protocol: Protocol, database_url: str
+) -> None:
+    await protocol.put("a", **KEYED)
+    await protocol.put("b", **KEYED)
+    await protocol.put("never-used", **KEYED)
+    await ended_with(protocol, "x", "y", "y", "z")
+    await ended_with(protocol, "x", ref="b")
+    async with serve(database_url) as api:
+        before = {ref: await api.get(f"/actions/{ref}/queue-stats") for ref in ("a", "b", "never-used")}
+        assert (before["a"]["total_enqueued"], before["a"]["total_completed"]) == (4, 4)
+        assert await is_in_order(database_url)
+        assert await protocol.delete_idle_queues() == 4
+        assert await keys(protocol) == []
+        after = {ref: await api.get(f"/actions/{ref}/queue-stats") for ref in before}
+        assert after == {ref: {**stats, "by_key": []} for ref, stats in before.items()}
+    assert await is_in_order(database_url)
+
+
+async def test_totals_go_on_where_the_deleted_queue_ended(protocol: Protocol, database_url: str) -> None:
+    await protocol.put("a", **KEYED)
+    for _ in range(3):
+        await ended_with(protocol, "x", "y")
+        assert await protocol.delete_idle_queues() == 2
+    await ended_with(protocol, "x")
+    async with serve(database_url) as api:
+        stats = await api.get("/actions/a/queue-stats")
+    assert (stats["total_enqueued"], stats["total_completed"]) == (7, 7)
+    assert await is_in_order(database_url)
+
+
+async def waits(protocol: Protocol) -> None:
+    await protocol.put("a", **{**KEYED, "max_concurrent": 0})
+    await protocol.submit(parameters={"key": "x"})
+
+
+async def is_not_due(protocol: Protocol) -> None:
+    await protocol.submit(parameters={"key": "x"}, run_at=datetime.now(UTC) + timedelta(days=1))
+
+
+async def is_offered(protocol: Protocol) -> None:
+    await protocol.submit(parameters={"key": "x"})
+
+
+async def runs(protocol: Protocol) -> None:
+    await protocol.claim(*await protocol.submit(parameters={"key": "x"}))
+
+
+async def is_not_settled(protocol: Protocol) -> None:
+    await protocol.run(*await protocol.submit(parameters={"key": "x"}))
+
+
+async def will_be_tried_again(protocol: Protocol) -> None:
+    (one,) = await protocol.submit(parameters={"key": "x"})
+    await protocol.claim(one)
+    await protocol.finish(one, status=Status.FAILED, retry_delay_seconds=HOUR)
+    await protocol.settle((one, 1))
+
+
+async def has_an_end_to_be_told(protocol: Protocol) -> None:
+    (one,) = await protocol.submit(parameters={"key": "x"}, run_at=datetime.now(UTC) + timedelta(days=1))
+    await protocol.cancel(one)
+
+
+async def has_a_limit_of_its_own(protocol: Protocol) -> None:
+    await ended_with(protocol, "x")
+    await protocol.connection.execute(
+        "UPDATE action_queue SET max_concurrent = 7 WHERE concurrency_key = 'x'"
+    )
+
+
+async def has_a_pause_of_its_own(protocol: Protocol) -> None:
+    await ended_with(protocol, "x")
+    await protocol.connection.execute("UPDATE action_queue SET paused = true WHERE concurrency_key = 'x'")
+
+
+async def has_counters_that_are_off(protocol: Protocol) -> None:
+    await protocol.put("a", **{**KEYED, "max_concurrent": 0})
+    await protocol.submit(parameters={"key": "x"})
+    await protocol.connection.execute(
+        "UPDATE action_queue SET depth = 0, total_completed = total_enqueued WHERE concurrency_key = 'x'"
+    )
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        waits, is_not_due, is_offered, runs, is_not_settled, will_be_tried_again, has_an_end_to_be_told,
+        has_a_limit_of_its_own, has_a_pause_of_its_own, has_counters_that_are_off,
+    ],
+)  # fmt: skip
+async def test_a_key_that_is_in_use_in_any_way_keeps_its_queue(
+    protocol: Protocol, use: Callable[[Protocol], Awaitable[None]]
+) -> None:
+    await protocol.put("a", **KEYED)
+    await ended_with(protocol, "idle")
+    await use(protocol)
+    await protocol.delete_idle_queues()
+    assert await keys(protocol) == ["x"]
+
+
+async def test_only_what_was_idle_for_that_long_goes_and_never_the_queue_without_a_key(
+    protocol: Protocol,
+) -> None:
+    await protocol.put("a", **KEYED)
+    await protocol.put("plain")
+    await ended(protocol, 1, "plain")
+    await ended_with(protocol, "old", "young")
+    await protocol.connection.execute(
+        "UPDATE action_queue SET updated_at = now() - interval '2 h' WHERE concurrency_key <> 'young'"
+    )
+    assert await protocol.delete_idle_queues(HOUR) == 1
+    assert await keys(protocol) == ["", "young"]
+
+
+async def test_a_limit_of_the_action_is_no_configuration_of_its_keys(protocol: Protocol) -> None:
+    await protocol.put("a", **KEYED)
+    await ended_with(protocol, "x")
+    await protocol.put("a", **{**KEYED, "max_concurrent": 3, "paused": True})
+    assert await protocol.delete_idle_queues() == 1
+    await protocol.submit(parameters={"key": "x"}, count=2)
+    queue = await protocol.queue("a", "x")
+    assert (queue["max_concurrent"], queue["paused"], queue["depth"]) == (3, True, 2)
+
+
+async def test_executions_of_a_deleted_queue_are_read_listed_and_retried(
+    protocol: Protocol, database_url: str
+) -> None:
+    await protocol.put("a", **KEYED)
+    (one,) = await ended_with(protocol, "x", ttl=1e6)
+    async with serve(database_url) as api:
+        before = await api.get(f"/executions/{one}")
+        logs = await api.get(f"/executions/{one}/logs")
+        assert await protocol.delete_idle_queues() == 1
+        assert await api.get(f"/executions/{one}") == before
+        assert await api.get(f"/executions/{one}/logs") == logs
+        listed = await api.get("/executions", action_ref="a", concurrency_key="x")
+        assert [item["id"] for item in listed["items"]] == [one]
+        cancelled = await api.http.post(f"/api/v1/executions/{one}/cancel")
+        assert (cancelled.status_code, cancelled.json()["code"]) == (409, "already_terminal")
+        again = await api.http.post(f"/api/v1/executions/{one}/retry")
+        assert (again.status_code, again.json()["status"]) == (202, "scheduled")
+        shown = await api.get(f"/executions/{again.json()['id']}")
+        assert (shown["concurrency_key"], shown["retry_of"]) == ("x", one)
+    assert await is_in_order(database_url)
+
+
+async def test_a_request_that_comes_again_after_its_queue_is_deleted_is_known(protocol: Protocol) -> None:
+    await protocol.put("a", **KEYED, max_queued=0)
+    asked = request("a", parameters={"key": "x"}, idempotency_key="once")
+    ((first,), _) = await protocol.admit(asked)
+    one = accepted(first).execution_id
+    await protocol.run(one)
+    await protocol.settle((one, 1))
+    assert await protocol.delete_idle_queues() == 1
+    ((verdict,), _) = await protocol.admit(asked)
+    again = accepted(verdict)
+    assert (again.execution_id, again.status, again.duplicate) == (one, Status.COMPLETED, True)
+    # What its coming left behind counts nothing and goes as well.
+    assert await protocol.delete_idle_queues() == 1
+
+
+async def test_late_messages_of_a_deleted_queue_change_nothing(protocol: Protocol, database_url: str) -> None:
+    await protocol.put("a", **KEYED)
+    (one,) = await ended_with(protocol, "x", ttl=1e6)
+    queue_id = (await protocol.queue("a", "x"))["id"]
+    assert await protocol.delete_idle_queues() == 1
+    freed = await protocol.settle((one, 1))
+    assert (freed.count, freed.early, freed.unknown) == (0, set(), set())
+    assert (await protocol.grant(queue_id)).granted == []
+    assert await protocol.repair(queue_id) == ([], [])
+    assert await protocol.claim_verdicts(one) == ["stale"]
+    assert await protocol.hand_back(one) == set()
+    # Its deadline is still there, and passes.
+    await protocol.connection.execute("UPDATE expiring SET expires_at = '-infinity'")
+    assert await protocol.expire_due() == []
+    assert await protocol.status(one) == "completed"
+    assert await is_in_order(database_url)
+
+
+async def test_what_is_pruned_before_and_after_its_queue_goes_is_counted_once(
+    protocol: Protocol, database_url: str
+) -> None:
+    await protocol.put("a", **KEYED)
+    await age(protocol, await ended_with(protocol, "x", "y", "x"), 5)
+    late = await ended_with(protocol, "x", "y")
+    assert await pruner(protocol, retention_age=HOUR).prune_executions() == 3
+    assert await is_in_order(database_url)
+    assert await protocol.delete_idle_queues() == 2
+    assert await is_in_order(database_url)
+    await age(protocol, late, 5)
+    young = await ended_with(protocol, "x", "z")
+    assert await pruner(protocol, retention_age=HOUR).prune_executions() == 2
+    assert await left(protocol) == young
+    assert await is_in_order(database_url)
+    row = await protocol.connection.fetchrow("SELECT executions, pruned FROM deleted_queue_total")
+    assert row is not None
+    assert tuple(row) == (5, 5)
+    assert await protocol.column("SELECT executions FROM pruned_count") == []
+
+
+async def test_the_count_that_is_kept_spans_deleted_queues(protocol: Protocol, database_url: str) -> None:
+    await protocol.put("a", **KEYED)
+    ids = await ended_with(protocol, "u", "v", "w", "x")
+    await protocol.delete_idle_queues()
+    ids += await ended_with(protocol, "u", "y")
+    sweep = pruner(protocol, retention_count=3)
+    assert await sweep.prune_executions() == 3
+    assert await left(protocol) == ids[3:]
+    await protocol.delete_idle_queues()
+    assert await sweep.prune_executions() == 0
+    assert await is_in_order(database_url)
+
+
+async def test_rounds_go_on_behind_the_queues_that_were_looked_at(protocol: Protocol) -> None:
+    await protocol.put("a", **KEYED)
+    await ended_with(protocol, *(f"key-{number}" for number in range(7)))
+    place, deleted = 0, []
+    for _ in range(3):
+        row = await protocol.connection.fetchrow(
+            "SELECT * FROM turnstile.delete_idle_queues($1, 0, 3)", place
+        )
+        assert row is not None
+        place = row["next_id"]
+        deleted.append(row["deleted"])
+    assert (deleted, place) == ([3, 3, 1], 0)
+
+
+async def test_a_process_deletes_nothing_before_it_has_run_for_the_idle_time_or_where_all_is_kept(
+    protocol: Protocol, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await protocol.put("a", **KEYED)
+    await ended_with(protocol, "x")
+    await protocol.connection.execute("UPDATE action_queue SET updated_at = now() - interval '9 d'")
+
+    def sweep(**settings: Any) -> Pruner:
+        return pruner(protocol, **settings)
+
+    early, never = sweep(), sweep(retention_idle_keys="forever")
+    assert await early.delete_idle_queues() == 0
+    monkeypatch.setattr(early, "_began_at", early._began_at - 2 * HOUR)
+    monkeypatch.setattr(never, "_began_at", never._began_at - 9 * 86_400)
+    assert await never.delete_idle_queues() == 0
+    assert await early.delete_idle_queues() == 1
+
+
+async def test_a_sweep_goes_on_where_the_last_one_left_off(
+    protocol: Protocol, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turnstile.executor.retention.pruner._QUEUES_MAX", 2)
+    monkeypatch.setattr("turnstile.executor.retention.pruner._QUEUE_BATCHES_MAX", 2)
+    await protocol.put("a", **KEYED)
+    await ended_with(protocol, *(f"key-{number}" for number in range(7)))
+    sweep = pruner(protocol, retention_idle_keys=0)
+    assert [await sweep.delete_idle_queues() for _ in range(3)] == [4, 3, 0]
+
+
+async def test_a_key_that_comes_back_is_estimated_by_its_own_past(
+    protocol: Protocol, database_url: str
+) -> None:
+    await protocol.put("a", **KEYED)
+    for _ in range(9):
+        await ended_with(protocol, "x")
+    await protocol.connection.execute("UPDATE execution SET completed_at = scheduled_at + interval '60 s'")
+    await ended_with(protocol, *(f"other-{number}" for number in range(20)))
+    await protocol.delete_idle_queues()
+    ids = await protocol.submit(parameters={"key": "x"}, count=12)
+    await protocol.claim(ids[0])
+    async with serve(database_url) as api:
+        shown = await api.get(f"/executions/{ids[-1]}")
+    begins = datetime.fromisoformat(shown["estimated_start"]["earliest"]) - datetime.now(UTC)
+    assert begins > timedelta(seconds=250), "the runs of the other keys take no time at all"

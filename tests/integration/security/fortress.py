@@ -1,0 +1,193 @@
+"""One installation as it should stand in production: TLS on every link, an account for each service, roles.
+
+In: nothing. Out: `Fortress`: servers that take TLS and passwords, an executor and a worker that run with what
+`executor setup-permissions` gave them, and all that a test needs to attack them.
+"""
+
+import signal
+import ssl
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import trustme
+
+from turnstile.localservers import LocalServers
+from turnstile.localservers.ports import free_port
+from turnstile.localservers.services import Service, environment_without
+from turnstile.localservers.tls import ServerTls
+
+ROOT = Path(__file__).parents[3]
+DATABASE, VHOST = "turnstile", "turnstile"
+TOKENS = {"ci": ("submit", "token-of-ci-7c1f"), "ops": ("operate", "token-of-ops-9d2e")}
+OWNER_PASSWORD = "password-of-the-owner-51ab"
+FAST = {"TURNSTILE_LEASE_DURATION": "10s", "TURNSTILE_HEARTBEAT_INTERVAL": "2s"}
+_COMMAND_SECONDS = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fortress:
+    """What runs, and the way in."""
+
+    servers: LocalServers
+    authority: trustme.CA
+    ca_file: Path
+    folder: Path
+    executor: Service
+    worker: Service
+    owner: Mapping[str, str]
+    """The environment of who sets it up."""
+    environments: Mapping[str, dict[str, str]]
+    """Of each service, as its file of credentials says."""
+    printed: str
+    """What the command that set it up printed."""
+
+    @property
+    def api_url(self) -> str:
+        return self.executor.url
+
+    def http(self, token: str = TOKENS["ops"][1]) -> httpx.AsyncClient:
+        """A caller that trusts the right authority."""
+        return httpx.AsyncClient(
+            base_url=f"{self.api_url}/api/v1",
+            headers={"Authorization": f"Bearer {token}"},
+            verify=ssl.create_default_context(cafile=str(self.ca_file)),
+            trust_env=False,
+        )
+
+    def secrets(self) -> set[str]:
+        """Everything that nobody may see."""
+        passwords = {
+            part.partition("@")[0].rpartition(":")[2]
+            for environment in self.environments.values()
+            for url in environment.values()
+            for part in [url.partition("://")[2]]
+        }
+        return passwords | {OWNER_PASSWORD} | {token for _, token in TOKENS.values()}
+
+
+class TlsService(Service):
+    """Answers its probes over TLS."""
+
+    @property
+    def url(self) -> str:
+        return f"https://localhost:{self.port}"
+
+
+def run(*arguments: str, environment: Mapping[str, str]) -> str:
+    """Run a command of ours to its end; return what it printed."""
+    command = [sys.executable, "-m", *arguments]
+    settings = environment_without("TURNSTILE_", importable=ROOT) | dict(environment)
+    done = subprocess.run(
+        command, env=settings, capture_output=True, text=True, timeout=_COMMAND_SECONDS, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def read_environment(file: Path) -> dict[str, str]:
+    """Read a file of credentials as a service's environment."""
+    return dict(line.split("=", 1) for line in file.read_text().splitlines())
+
+
+@asynccontextmanager
+async def fortified(folder: Path) -> AsyncIterator[Fortress]:
+    """Bring it all up, and down again."""
+    authority = trustme.CA()
+    shown = authority.issue_cert("localhost", "127.0.0.1")
+    ca_file, cert, key, tokens = (folder / name for name in ("ca.pem", "cert.pem", "key.pem", "tokens"))
+    authority.cert_pem.write_to_path(str(ca_file))
+    certificate = b"".join(blob.bytes() for blob in shown.cert_chain_pems)
+    cert.write_bytes(certificate)
+    shown.private_key_pem.write_to_path(str(key))
+    tokens.write_text("\n".join(f"{name}:{role}:{token}" for name, (role, token) in TOKENS.items()))
+    tls = ServerTls(
+        certificate=certificate.decode(),
+        key=shown.private_key_pem.bytes().decode(),
+        authority=authority.cert_pem.bytes().decode(),
+    )
+    api = {
+        "TURNSTILE_HTTP_HOST": "localhost",
+        "TURNSTILE_HTTP_TLS_CERT": str(cert),
+        "TURNSTILE_HTTP_TLS_KEY": str(key),
+        "TURNSTILE_API_TOKENS_FILE": str(tokens),
+        "TURNSTILE_WATCHDOG_INTERVAL": "250ms",
+    }
+    with LocalServers.start(durable=False, tls=tls) as servers:
+        owner = owner_environment(servers, ca_file)
+        run("turnstile.executor.cli", "migrate", environment=owner)
+        printed = set_up(owner, folder)
+        environments = {
+            service: read_environment(folder / "credentials" / f"{service}.env")
+            for service in ("executor", "worker", "client")
+        }
+        ports = {"executor": free_port(), "worker": free_port()}
+        executor = TlsService(
+            name="executor",
+            arguments=["turnstile.executor.cli", "serve"],
+            folder=folder,
+            environment=_environment(environments["executor"], TURNSTILE_HTTP_PORT=ports["executor"], **api),
+            port=ports["executor"],
+        )
+        worker = Service(
+            name="worker",
+            arguments=[
+                "turnstile.worker.cli",
+                "serve",
+                "--actions",
+                "tests.integration.security.guarded_actions",
+            ],
+            folder=folder,
+            environment=_environment(environments["worker"], TURNSTILE_WORKER_HTTP_PORT=ports["worker"]),
+            port=ports["worker"],
+        )
+        fortress = Fortress(
+            servers=servers,
+            authority=authority,
+            ca_file=ca_file,
+            folder=folder,
+            executor=executor,
+            worker=worker,
+            owner=owner,
+            environments=environments,
+            printed=printed,
+        )
+        try:
+            # The worker first: it may create next to nothing, so it waits for the executor.
+            await worker.start()
+            await executor.start()
+            async with fortress.http() as http:
+                await executor.ready(http)
+                await worker.ready(http)
+            yield fortress
+        finally:
+            await worker.end(signal.SIGTERM)
+            await executor.end(signal.SIGTERM)
+
+
+def owner_environment(servers: LocalServers, ca_file: Path) -> dict[str, str]:
+    """Create the database and its owner, who is no superuser; return what the setting up is run with."""
+    servers.postgresql.execute(f"CREATE ROLE keeper LOGIN CREATEROLE PASSWORD '{OWNER_PASSWORD}'")
+    servers.postgresql.execute(f"CREATE DATABASE {DATABASE} OWNER keeper")
+    database = f"postgresql://keeper:{OWNER_PASSWORD}@localhost:{servers.postgresql.port}/{DATABASE}"
+    management = servers.rabbitmq.management_url.replace("http://", "http://turnstile:loopback-only@")
+    return {
+        "TURNSTILE_DATABASE_URL": f"{database}?sslmode=verify-full&sslrootcert={ca_file}",
+        "TURNSTILE_AMQP_URL": f"amqps://localhost:{servers.rabbitmq.tls_port}/{VHOST}?cafile={ca_file}",
+        "TURNSTILE_MANAGEMENT_URL": management,
+    }
+
+
+def set_up(owner: Mapping[str, str], folder: Path, *options: str) -> str:
+    """Run the command that creates the accounts."""
+    arguments = ["setup-permissions", "--credentials", str(folder / "credentials"), *options]
+    return run("turnstile.executor.cli", *arguments, environment=owner)
+
+
+def _environment(credentials: Mapping[str, str], **settings: str | int) -> dict[str, str]:
+    given = {**credentials, **{name: str(value) for name, value in settings.items()}}
+    return environment_without("TURNSTILE_", importable=ROOT) | FAST | given

@@ -1,0 +1,82 @@
+"""What `setup-permissions` writes, says and refuses, where no server is needed for it."""
+
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.cli.conftest import CommandLines, alone, no_settings
+from turnstile.executor.permissions.accounts import ACCOUNTS, definitions
+
+__all__ = ["alone", "no_settings"]
+
+ROOT = Path(__file__).parents[3]
+NAMES = {account.service: f"turnstile-{account.service}" for account in ACCOUNTS}
+
+
+def set_up(alone: CommandLines, folder: Path, **settings: str) -> Any:
+    arguments = ["--no-database", "--credentials", str(folder)]
+    return alone.executor("setup-permissions", *arguments, TURNSTILE_AMQP_URL="amqp://h:5671/v", **settings)
+
+
+def test_the_shipped_definitions_are_those_of_the_code_without_any_password() -> None:
+    shipped = json.loads((ROOT / "deploy/rabbitmq/definitions.json").read_text())
+    assert shipped == definitions("turnstile", NAMES, {})
+    assert {user["password_hash"] for user in shipped["users"]} == {""}
+
+
+def test_without_a_management_url_the_definitions_are_written_and_the_next_step_said(
+    alone: CommandLines, tmp_path: Path
+) -> None:
+    folder = tmp_path / "credentials"
+    ended = set_up(alone, folder)
+    assert ended.exit_code == 0
+    file = folder / "rabbitmq-definitions.json"
+    assert f"rabbitmqctl import_definitions {file}" in ended.out
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    written = json.loads(file.read_text())
+    hashes = {user.pop("password_hash") for user in written["users"]}
+    expected = definitions("v", NAMES, {})
+    for user in expected["users"]:
+        assert user.pop("password_hash") == ""
+    assert written == expected
+    assert len(hashes) == 3
+
+
+def test_a_password_that_is_given_is_taken_and_one_that_was_made_stays(
+    alone: CommandLines, tmp_path: Path
+) -> None:
+    assert set_up(alone, tmp_path).exit_code == 0
+    before = (tmp_path / "executor.env").read_text()
+    (tmp_path / "secret").write_text("a-password@of/mine\n")
+    again = set_up(alone, tmp_path, TURNSTILE_WORKER_PASSWORD_FILE=str(tmp_path / "secret"))
+    assert again.exit_code == 0
+    assert (tmp_path / "executor.env").read_text() == before
+    assert (
+        "TURNSTILE_AMQP_URL=amqp://turnstile-worker:a-password%40of%2Fmine@h:5671/v\n"
+        in (tmp_path / "worker.env").read_text()
+    )
+    assert "a-password" not in again.out + again.err
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"TURNSTILE_WORKER_PASSWORD": "short"}, "TURNSTILE_WORKER_PASSWORD: expected at least 12"),
+        ({"TURNSTILE_WORKER_PASSWORD_FILE": "/no/such"}, "TURNSTILE_WORKER_PASSWORD_FILE: /no/such: No such"),
+        ({"TURNSTILE_MANAGEMENT_URL": "ftp://u:s3cret-s3cret@h"}, "TURNSTILE_MANAGEMENT_URL: "),
+        (
+            {"TURNSTILE_MANAGEMENT_URL": "http://turnstile-worker:s3cret-s3cret@h"},
+            "connect as an administrator",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named(
+    alone: CommandLines, tmp_path: Path, settings: dict[str, str], said: str
+) -> None:
+    ended = set_up(alone, tmp_path, **settings)
+    assert ended.exit_code != 0
+    assert said in ended.err
+    assert "s3cret" not in ended.err

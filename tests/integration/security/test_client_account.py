@@ -1,0 +1,218 @@
+"""What the least-privileged account of the broker, a client's, can do to others, and what it cannot.
+
+docs/security.md says the same in words. What it can do must not stop anybody else: that is P9.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
+import aio_pika
+import asyncpg
+import pytest
+from aio_pika.abc import AbstractChannel, AbstractQueue
+from aiormq.exceptions import ChannelAccessRefused, ChannelLockedResource
+from pamqp.commands import Basic
+from pamqp.common import FieldTable
+
+from tests.integration.security.fortress import TOKENS, Fortress
+from tests.integration.security.test_fortress import read, stands, submit
+from tests.integration.security.test_stolen_accounts import (
+    Act,
+    channel_of,
+    deletes,
+    publishes,
+    reads,
+    session_of,
+)
+from turnstile.common.broker import topology
+
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+
+ENDS_AND_MOVES = ("execution.completed", "execution.status_changed")
+
+
+def own_name(kind: str = "ends") -> str:
+    """A name that a client's account may create: a queue, or as well an exchange."""
+    return f"client.{uuid4()}.{kind}"
+
+
+async def refusing_queue(channel: AbstractChannel, binding_key: str) -> AbstractQueue:
+    """Bind a queue that takes one message and refuses the next; it goes with its connection."""
+    refuses: FieldTable = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    queue = await channel.declare_queue(own_name(), exclusive=True, arguments=refuses)
+    await queue.bind(topology.EXECUTIONS, binding_key)
+    return queue
+
+
+def purges(queue: str) -> Act:
+    async def act(channel: AbstractChannel) -> None:
+        await (await channel.get_queue(queue, ensure=False)).purge()
+
+    return act
+
+
+def completed(execution_id: int) -> dict[str, Any]:
+    """An end that nobody reached, as its worker would tell it."""
+    return {
+        "execution_id": execution_id,
+        "action_id": 1,
+        "action_ref": "guarded.hold",
+        "status": "completed",
+        "result": "made up",
+        "error": None,
+        "attempt": 1,
+        "completed_at": "2026-11-22T00:00:00Z",
+    }
+
+
+def scheduled(execution_id: int) -> dict[str, Any]:
+    """An offer of a slot that nobody granted."""
+    return {"execution_id": execution_id, "attempt": 1, "action_ref": "guarded.hold"}
+
+
+@pytest.mark.parametrize("binding_key", ENDS_AND_MOVES)
+async def test_a_client_may_listen_to_ends_and_moves_with_a_queue_that_refuses(
+    fortress: Fortress, binding_key: str
+) -> None:
+    async with channel_of(fortress, "client") as channel:
+        queue = await refusing_queue(channel, binding_key)
+        await queue.unbind(topology.EXECUTIONS, binding_key)
+        assert queue.declaration_result.message_count == 0
+
+
+def binds_a_queue(binding_key: str) -> Act:
+    return lambda channel: refusing_queue(channel, binding_key)
+
+
+def binds_an_exchange(binding_key: str) -> Act:
+    async def act(channel: AbstractChannel) -> None:
+        exchange = await channel.declare_exchange(own_name(), "fanout", auto_delete=True)
+        await exchange.bind(topology.EXECUTIONS, binding_key)
+
+    return act
+
+
+@pytest.mark.parametrize(
+    "binding_key",
+    [
+        "#",
+        "*.*",
+        "execution.*",
+        "execution.#",
+        "execution.requested",
+        "execution.cancel_requested",
+        "execution.scheduled.default",
+        "execution.scheduled.#",
+        "executor.completions",
+        "",
+    ],
+)
+@pytest.mark.parametrize("binds", [binds_a_queue, binds_an_exchange])
+async def test_a_client_hears_no_requests_no_offers_and_nothing_by_a_wildcard(
+    fortress: Fortress, binds: Callable[[str], Act], binding_key: str
+) -> None:
+    async with channel_of(fortress, "client") as channel:
+        with pytest.raises(ChannelAccessRefused):
+            await binds(binding_key)(channel)
+
+
+@pytest.mark.parametrize("queue", ["worker.default", "executor.retry", "executions.dead_letters"])
+async def test_a_client_reads_and_deletes_no_queue_of_the_system(fortress: Fortress, queue: str) -> None:
+    for act in (reads(queue), purges(queue), deletes(queue)):
+        async with channel_of(fortress, "client") as channel:
+            with pytest.raises(ChannelAccessRefused):
+                await act(channel)
+
+
+@pytest.mark.parametrize(
+    ("exchange", "key"),
+    [
+        ("executions", "executor.completions"),
+        ("executions", "execution.status_changed"),
+        ("executions.dlx", "execution.requested"),
+        ("executor.retry", "execution.requested"),
+        ("worker.retry", "execution.scheduled.default"),
+        ("", "executor.requests"),
+        ("", "worker.default"),
+    ],
+)
+async def test_a_client_publishes_nothing_but_requests_and_cancels_under_their_keys(
+    fortress: Fortress, exchange: str, key: str
+) -> None:
+    async with channel_of(fortress, "client") as channel:
+        with pytest.raises(ChannelAccessRefused):
+            await publishes(exchange, key)(channel)
+
+
+async def test_a_client_neither_reads_nor_deletes_the_queues_of_another_one(fortress: Fortress) -> None:
+    """Their names cannot be guessed; where one is known, the queue belongs to its connection."""
+    async with channel_of(fortress, "client") as owner:
+        queue = await owner.declare_queue(own_name("answers"), exclusive=True)
+        for act in (reads(queue.name), purges(queue.name), deletes(queue.name)):
+            async with channel_of(fortress, "client") as another:
+                with pytest.raises(ChannelLockedResource):
+                    await act(another)
+
+
+@pytest.mark.parametrize(
+    ("key", "body"), [("execution.completed", completed), ("execution.scheduled.default", scheduled)]
+)
+async def test_what_a_client_makes_up_changes_no_record_and_frees_no_slot(
+    fortress: Fortress, key: str, body: Callable[[int], dict[str, Any]]
+) -> None:
+    """An exchange of its own leads round the keys that it may publish with; the record decides."""
+    async with fortress.http(TOKENS["ops"][1]) as http:
+        held, behind = await submit(http, "guarded.hold"), await submit(http, "guarded.hold")
+        try:
+            await stands(http, held, "running")
+            async with channel_of(fortress, "client") as channel:
+                exchange = await channel.declare_exchange(own_name(), "fanout", auto_delete=True)
+                await (await channel.get_exchange(topology.EXECUTIONS, ensure=False)).bind(exchange)
+                for execution_id in (held, behind):
+                    content = json.dumps(body(execution_id)).encode()
+                    taken = await exchange.publish(aio_pika.Message(content, type=key[:19]), key)
+                    assert isinstance(taken, Basic.Ack), "a queue has it"
+            # The second of these starts when the end of the first has come behind what was made up.
+            for child in [await submit(http, "guarded.child", number=number) for number in range(2)]:
+                await stands(http, child, "completed")
+            assert (await read(http, held))["status"] == "running"
+            assert (await read(http, behind))["status"] == "queued"
+        finally:
+            for execution_id in (behind, held):
+                await http.post(f"/executions/{execution_id}/cancel", json={})
+        await stands(http, held, "cancelled")
+
+
+async def test_a_client_cancels_what_anybody_has_submitted(fortress: Fortress) -> None:
+    """Who may put work in may take it out again, whosoever it is."""
+    async with fortress.http(TOKENS["ops"][1]) as http:
+        held = await submit(http, "guarded.hold")
+        await stands(http, held, "running")
+        async with channel_of(fortress, "client") as channel:
+            cancel = aio_pika.Message(
+                json.dumps({"execution_id": held}).encode(), type="execution.cancel_requested"
+            )
+            executions = await channel.get_exchange(topology.EXECUTIONS, ensure=False)
+            await executions.publish(cancel, "execution.cancel_requested")
+        await stands(http, held, "cancelled")
+
+
+async def test_a_worker_s_role_locks_no_table_and_ends_no_session_of_another_role(fortress: Fortress) -> None:
+    async with session_of(fortress, "worker") as session, session_of(fortress, "executor") as executor:
+        for mode in ("ACCESS SHARE", "ROW EXCLUSIVE", "ACCESS EXCLUSIVE"):
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                await session.execute(f"BEGIN; LOCK TABLE execution IN {mode} MODE")
+            await session.execute("ROLLBACK")
+        pid = await executor.fetchval("SELECT pg_backend_pid()")
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await session.execute("SELECT pg_terminate_backend($1)", pid)
+
+
+async def test_a_worker_s_role_can_end_the_sessions_of_its_own_role(fortress: Fortress) -> None:
+    """So workers that must not reach each other take accounts of their own."""
+    async with session_of(fortress, "worker") as session, session_of(fortress, "worker") as other:
+        pid = await other.fetchval("SELECT pg_backend_pid()")
+        assert await session.fetchval("SELECT pg_terminate_backend($1, 5000)", pid)
+        assert not await session.fetchval("SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1)", pid)

@@ -1,0 +1,226 @@
+"""An installation as it should stand: accounts for each service, TLS on every link, and it works."""
+
+import asyncio
+import stat
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import httpx
+import pytest
+import trustme
+
+from tests.integration.cli.conftest import CommandLines
+from tests.integration.security.fortress import TOKENS, VHOST, Fortress, set_up
+from tests.support.traffic import until
+from turnstile.client import AsyncClient
+from turnstile.common.broker.connection import BrokerConnection, BrokerTimeouts, Link
+from turnstile.common.database import Database
+from turnstile.common.settings import CommonSettings
+
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+
+_ENDED = ("completed", "failed", "cancelled", "timeout", "abandoned", "expired")
+
+
+async def submit(http: httpx.AsyncClient, ref: str, **parameters: Any) -> int:
+    answer = await http.post("/executions", json={"action_ref": ref, "parameters": parameters})
+    assert answer.status_code == 202, answer.text
+    return int(answer.json()["id"])
+
+
+async def read(http: httpx.AsyncClient, execution_id: int) -> dict[str, Any]:
+    return dict((await http.get(f"/executions/{execution_id}")).json())
+
+
+async def stands(http: httpx.AsyncClient, execution_id: int, *statuses: str) -> dict[str, Any]:
+    async def does() -> bool:
+        return (await read(http, execution_id))["status"] in statuses
+
+    await until(does, f"{execution_id} is one of {statuses}")
+    return await read(http, execution_id)
+
+
+async def is_ready(http: httpx.AsyncClient, fortress: Fortress) -> bool:
+    asked = [http.get(f"{service.url}/readyz") for service in (fortress.executor, fortress.worker)]
+    return all(answer.status_code == 200 for answer in await asyncio.gather(*asked))
+
+
+async def test_whole_loops_run_under_the_accounts_of_the_services(fortress: Fortress) -> None:
+    async with fortress.http(TOKENS["ci"][1]) as http:
+        ids = [await submit(http, "guarded.echo", number=number) for number in range(6)]
+        retried, child = await submit(http, "guarded.flaky"), await submit(http, "guarded.child", number=7)
+        for number, execution_id in enumerate(ids):
+            assert (await stands(http, execution_id, *_ENDED))["result"] == number
+        assert (await stands(http, child, *_ENDED))["result"] == 7
+        assert (await stands(http, retried, *_ENDED))["result"] == 2
+
+
+async def test_what_is_there_already_no_service_tries_to_create(fortress: Fortress) -> None:
+    """The broker logs every refusal: a connection made anew leads to none."""
+    (log,) = fortress.servers.rabbitmq.folder.glob("rabbitmq-node.log")
+    before = log.read_text(errors="replace").count("ACCESS_REFUSED")
+
+    async def closed() -> bool:
+        # Each of the two publishes on one and consumes from another; the broker's list of them lags behind.
+        return await asyncio.to_thread(fortress.servers.rabbitmq.close_connections, VHOST) >= 4
+
+    await until(closed, "the broker knows the connections, and has closed them")
+    async with fortress.http(TOKENS["ci"][1]) as http:
+        again = await submit(http, "guarded.echo", number=5)
+        assert (await stands(http, again, *_ENDED))["result"] == 5
+        await until(lambda: is_ready(http, fortress), "both are ready again")
+    assert log.read_text(errors="replace").count("ACCESS_REFUSED") == before
+
+
+async def test_a_worker_that_waits_for_an_executor_says_so(fortress: Fortress) -> None:
+    assert "may not create it; an executor does" in fortress.worker.log.read_text()
+
+
+async def test_a_word_to_stop_reaches_the_worker(fortress: Fortress) -> None:
+    async with fortress.http(TOKENS["ci"][1]) as http:
+        held = await submit(http, "guarded.hold")
+        await stands(http, held, "running")
+        assert (await http.post(f"/executions/{held}/cancel", json={})).status_code == 202
+        assert (await stands(http, held, *_ENDED))["status"] == "cancelled"
+
+
+async def test_a_client_submits_and_waits_under_its_own_account(fortress: Fortress) -> None:
+    async with AsyncClient(
+        amqp_url=fortress.environments["client"]["TURNSTILE_AMQP_URL"],
+        http_url=fortress.api_url,
+        token=TOKENS["ci"][1],
+        ca_file=str(fortress.ca_file),
+    ) as client:
+        submitted = await client.submit("guarded.echo", {"number": 41})
+        assert (await client.wait(submitted.execution_id)).result == 41
+
+
+async def test_setting_up_again_changes_nothing_that_runs(fortress: Fortress) -> None:
+    folder = fortress.folder / "credentials"
+    before = {file.name: file.read_text() for file in folder.iterdir()}
+    await asyncio.to_thread(set_up, fortress.owner, fortress.folder)
+    assert {file.name: file.read_text() for file in folder.iterdir()} == before
+    async with fortress.http() as http:
+        assert (await stands(http, await submit(http, "guarded.echo", number=1), *_ENDED))["result"] == 1
+
+
+async def test_the_credentials_are_their_owner_s_alone_and_each_service_s_are_a_file(
+    fortress: Fortress,
+) -> None:
+    folder = fortress.folder / "credentials"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    files = sorted(folder.iterdir())
+    assert [file.name for file in files] == ["client.env", "executor.env", "worker.env"]
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
+    names = [
+        {url.partition("://")[2].partition(":")[0] for url in e.values()}
+        for e in fortress.environments.values()
+    ]
+    assert names == [{"turnstile-executor"}, {"turnstile-worker"}, {"turnstile-client"}]
+
+
+async def test_no_secret_is_an_argument_or_in_a_log(fortress: Fortress) -> None:
+    secrets = fortress.secrets()
+    assert len(secrets) >= 6
+    logs = [
+        fortress.executor.log,
+        fortress.worker.log,
+        *fortress.servers.postgresql.folder.glob("*.log"),
+        *fortress.servers.rabbitmq.folder.glob("*.log"),
+    ]
+    texts = {str(log): log.read_text(errors="replace") for log in logs} | {"printed": fortress.printed}
+    pids = [pid for service in (fortress.executor, fortress.worker) for pid in service.family()]
+    assert len(pids) > 2, "the executor, the worker, and children of the worker"
+    texts |= {f"arguments of {pid}": arguments_of(pid) for pid in pids}
+    assert "executor" in texts[str(fortress.executor.log)]
+    for where, text in texts.items():
+        assert [secret for secret in secrets if secret in text] == [], where
+
+
+async def test_the_database_takes_nobody_without_tls(fortress: Fortress) -> None:
+    url = fortress.environments["worker"]["TURNSTILE_DATABASE_URL"].partition("?")[0]
+    with pytest.raises(asyncpg.InvalidAuthorizationSpecificationError):
+        await asyncpg.connect(f"{url}?sslmode=disable")
+
+
+@pytest.fixture
+def stranger(tmp_path: Path) -> str:
+    """The file of an authority that signed nothing here."""
+    file = tmp_path / "stranger.pem"
+    trustme.CA().cert_pem.write_to_path(str(file))
+    return str(file)
+
+
+async def test_another_authority_s_database_is_refused_with_the_remedy(
+    fortress: Fortress, stranger: str
+) -> None:
+    url = fortress.environments["worker"]["TURNSTILE_DATABASE_URL"].replace(str(fortress.ca_file), stranger)
+    database = Database(url, application_name="test")
+    opening = asyncio.create_task(database.open())
+    await until(lambda: said(database.last_error, "not trusted"), "the reason")
+    opening.cancel()
+    assert str(database.last_error).endswith("sslrootcert in TURNSTILE_DATABASE_URL")
+
+
+async def test_another_authority_s_broker_is_refused_with_the_remedy(
+    fortress: Fortress, stranger: str
+) -> None:
+    url = fortress.environments["worker"]["TURNSTILE_AMQP_URL"].replace(str(fortress.ca_file), stranger)
+    connection = BrokerConnection(url, name="test", timeouts=BrokerTimeouts())
+
+    async def serve(_: Link) -> None:
+        raise AssertionError("it was let in")
+
+    running = asyncio.create_task(connection.run(serve))
+    await until(lambda: said(connection.last_error, "not trusted"), "the reason")
+    running.cancel()
+    assert str(connection.last_error).endswith("cafile in TURNSTILE_AMQP_URL")
+
+
+def arguments_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text()
+
+
+async def said(error: str | None, word: str) -> bool:
+    return error is not None and word in error
+
+
+async def test_the_command_line_trusts_the_authority_that_it_is_told_and_no_other(
+    fortress: Fortress, stranger: str, tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    token.write_text(TOKENS["ci"][1])
+    commands = CommandLines(
+        environment={"TURNSTILE_API_URL": fortress.api_url, "TURNSTILE_API_TOKEN_FILE": str(token)}
+    )
+
+    def listed(**settings: str) -> Any:
+        return commands.executor("list", "--json", **settings)
+
+    right = await asyncio.to_thread(listed, TURNSTILE_API_CA_FILE=str(fortress.ca_file))
+    assert right.exit_code == 0, right.err
+    for settings in ({"TURNSTILE_API_CA_FILE": stranger}, {}):
+        wrong = await asyncio.to_thread(listed, **settings)
+        assert wrong.exit_code == 3
+        assert "not trusted" in wrong.err
+        assert "TURNSTILE_API_CA_FILE" in wrong.err
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("database_url", "postgresql://h/d?sslrootcert=/no/such"),
+        ("database_url", "postgresql://h/d?sslmode=always"),
+        ("database_url", "postgresql://h/d?sslkey=/etc/hostname"),
+        ("amqp_url", "amqps://h/v?cafile=/no/such"),
+        ("amqp_url", "amqps://h/v?cafile=/etc/hostname"),
+        ("amqp_url", "amqps://h/v?certfile=/etc/hostname&keyfile=/etc/hostname"),
+        ("amqp_url", "amqps://h/v?no_verify_ssl=1"),
+        ("amqp_url", "amqp://h/v?cafile=/etc/hostname"),
+    ],
+)
+async def test_a_wrong_option_of_tls_is_named(query: str, said: str) -> None:
+    option = said.partition("?")[2].partition("=")[0]
+    with pytest.raises(ValueError, match=option):
+        CommonSettings.model_validate({query: said})

@@ -1,0 +1,182 @@
+"""What each route asks for: every one is listed, and asked as it is listed."""
+
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+from fastapi.routing import iter_route_contexts
+from pydantic import SecretStr
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
+
+from tests.support.served import Served, serve
+from turnstile.executor.api.access import Gate
+from turnstile.executor.api.app import PREFIX as API_PREFIX
+from turnstile.executor.api.bodies import LIST_BYTES_MAX
+from turnstile.executor.api.paging import PAGE_MAX
+from turnstile.executor.api.roles import PREFIX, READING, ROLES, role_of
+from turnstile.executor.bearers import Bearers, Role, read_entries
+from turnstile.executor.settings import ExecutorSettings
+from turnstile.localservers import DatabaseServer
+
+_TOKENS = "r:read:reading,s:submit:submitting,o:operate:operating"
+_TOKEN_OF = {Role.READ: "reading", Role.SUBMIT: "submitting", Role.OPERATE: "operating"}
+
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def api(postgresql: DatabaseServer, template_database: str) -> AsyncIterator[Served]:
+    name = f"{template_database}_roles"
+    database_url = postgresql.create_database(name, template_database)
+    try:
+        async with serve(database_url, ExecutorSettings(api_tokens=SecretStr(_TOKENS))) as served:
+            yield served
+    finally:
+        postgresql.drop_database(name)
+
+
+def routes(served: Served) -> Iterator[tuple[str, str]]:
+    """Every method and path that the application answers."""
+    app: Any = served.http._transport.app  # type: ignore[attr-defined]
+    for context in iter_route_contexts(app.routes):
+        for method in sorted((context.methods or {"GET"}) - {"HEAD"}):
+            assert context.path is not None
+            yield method, context.path
+
+
+def templates(served: Served) -> set[tuple[str, str]]:
+    return {(method, path.removeprefix(PREFIX)) for method, path in routes(served)}
+
+
+def concrete(path: str) -> str:
+    return "/".join("1" if step.startswith("{") else step for step in path.split("/"))
+
+
+async def asked(served: Served, method: str, path: str, token: str | None) -> int:
+    """Ask, and return the status; a stream is not read to its end."""
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    return (await served.http.request(method, concrete(path), headers=headers, content=b"{}")).status_code
+
+
+async def test_the_prefix_is_the_one_of_the_application() -> None:
+    assert PREFIX == API_PREFIX
+
+
+async def test_the_table_of_roles_has_every_route_and_nothing_else(api: Served) -> None:
+    assert sorted(templates(api) ^ ROLES.keys()) == []
+
+
+async def test_every_route_that_changes_something_asks_for_more_than_reading(api: Served) -> None:
+    found = {(method, path): role_of(method, concrete(path)) for method, path in routes(api)}
+    assert found
+    for (method, path), role in found.items():
+        assert role is ROLES[method, path.removeprefix(PREFIX)]
+        if method not in READING:
+            assert role is not None
+            assert role > Role.READ
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "role"),
+    [
+        ("POST", "/api/v1/no/such", Role.OPERATE),
+        ("GET", "/no/such", Role.READ),
+        ("HEAD", "/api/v1/executions/7", Role.READ),
+        ("HEAD", "/livez", None),
+        ("POST", "/api/v1/executions/cancel", Role.OPERATE),
+        ("POST", "/api/v1/executions/7/cancel", Role.SUBMIT),
+        ("POST", "/api/v1/executions/7/cancel/", Role.OPERATE),
+        ("DELETE", "/api/v1/executions", Role.OPERATE),
+    ],
+)
+async def test_what_is_not_listed_asks_for_the_most(method: str, path: str, role: Role | None) -> None:
+    assert role_of(method, path) is role
+
+
+async def test_each_route_is_closed_to_the_role_below_and_to_nobody(api: Served) -> None:
+    for method, path in routes(api):
+        role = role_of(method, concrete(path))
+        if role is None:
+            continue
+        assert await asked(api, method, path, None) == 401, (method, path)
+        for lower in Role:
+            if lower < role:
+                assert await asked(api, method, path, _TOKEN_OF[lower]) == 403, (method, path, lower)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "role"),
+    [
+        ("GET", "/executions", Role.READ),
+        ("POST", "/executions", Role.SUBMIT),
+        ("PUT", "/actions/a", Role.OPERATE),
+    ],
+)
+async def test_a_role_includes_those_before_it(api: Served, method: str, path: str, role: Role) -> None:
+    for higher in Role:
+        status = await asked(api, method, PREFIX + path, _TOKEN_OF[higher])
+        assert (status in (401, 403)) == (higher < role)
+
+
+async def test_who_may_not_is_told_which_role_it_takes(api: Served) -> None:
+    answer = await api.http.post(
+        f"{PREFIX}/executions", json={"action_ref": "a"}, headers={"Authorization": "Bearer reading"}
+    )
+    assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+    assert "role 'submit'; that of 'r' has 'read'" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(("tokens", "name"), [("ci:operate:one", "ci"), ("one", "token-1"), ("", None)])
+async def test_the_bearer_s_name_is_there_for_the_record(tokens: str, name: str | None) -> None:
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        await PlainTextResponse(repr(Request(scope).state.bearer_name))(scope, receive, send)
+
+    gate = Gate(application, bearers=Bearers(read_entries(tokens)), own_hosts=None)
+    transport = httpx.ASGITransport(app=gate)
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+        answer = await http.get("/executions", headers={"Authorization": "Bearer one"})
+    assert answer.text == repr(name)
+
+
+async def test_no_route_takes_a_body_of_any_size(api: Served) -> None:
+    """What reads a body at all answers 413 to one that is above the bound of every route."""
+    for method, path in routes(api):
+        if method in READING:
+            continue
+        read_bytes = 0
+
+        async def endless() -> AsyncIterator[bytes]:
+            nonlocal read_bytes
+            while read_bytes <= LIST_BYTES_MAX:
+                read_bytes += 1 << 20
+                yield b" " * (1 << 20)
+
+        answer = await api.http.request(
+            method,
+            concrete(path),
+            content=endless(),
+            headers={"Authorization": "Bearer operating", "Content-Type": "application/json"},
+        )
+        if read_bytes:
+            assert (answer.status_code, answer.json()["code"]) == (413, "too_large"), (method, path)
+
+
+async def test_no_list_gives_a_page_of_any_size(api: Served) -> None:
+    get = partial(api.http.get, headers={"Authorization": "Bearer operating"})
+    described = (await get("/openapi.json")).json()
+    lists = [
+        path
+        for path, methods in described["paths"].items()
+        if any(parameter["name"] == "limit" for parameter in methods.get("get", {}).get("parameters", ()))
+    ]
+    assert {f"{PREFIX}/{name}" for name in ("executions", "actions", "workers", "dead-letters")} <= set(lists)
+    for path in lists:
+        for limit in (0, PAGE_MAX + 1, "all"):
+            answer = await get(concrete(path), params={"limit": limit})
+            assert (answer.status_code, answer.json()["code"]) == (422, "invalid_message"), path

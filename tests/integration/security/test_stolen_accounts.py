@@ -1,0 +1,221 @@
+"""What somebody with a service's credentials can still not do: a worker's cannot submit, and sees nothing."""
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias
+from uuid import uuid4
+
+import aio_pika
+import asyncpg
+import pytest
+from aio_pika.abc import AbstractChannel
+from aiormq.exceptions import AMQPError, ChannelAccessRefused
+from pamqp.common import FieldTable
+
+from tests.integration.security.fortress import DATABASE, Fortress
+from tests.support.traffic import until
+from turnstile.common.broker import topology
+from turnstile.common.statements import WORKER_FUNCTIONS
+from turnstile.common.tables import metadata
+
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+
+if TYPE_CHECKING:
+    Session: TypeAlias = asyncpg.Connection[asyncpg.Record]
+Act = Callable[[AbstractChannel], Awaitable[Any]]
+
+
+@asynccontextmanager
+async def channel_of(fortress: Fortress, service: str) -> AsyncIterator[AbstractChannel]:
+    """A channel under the account of a service."""
+    url = fortress.environments[service]["TURNSTILE_AMQP_URL"]
+    async with await aio_pika.connect(url, timeout=10) as connection:
+        yield await connection.channel()
+
+
+@asynccontextmanager
+async def session_of(fortress: Fortress, service: str) -> AsyncIterator["Session"]:
+    """A session under the account of a service."""
+    connection = await asyncpg.connect(fortress.environments[service]["TURNSTILE_DATABASE_URL"])
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+def own_queue() -> str:
+    return topology.worker_queue(str(uuid4()))
+
+
+def request(ref: str, **headers: Any) -> aio_pika.Message:
+    body = json.dumps({"action_ref": ref, "parameters": {"number": 1}}).encode()
+    return aio_pika.Message(body, type="execution.requested", message_id=str(uuid4()), headers=headers)
+
+
+def publishes(exchange: str, routing_key: str, **headers: Any) -> Act:
+    async def act(channel: AbstractChannel) -> None:
+        message = request("guarded.echo", **headers)
+        if exchange:
+            await (await channel.get_exchange(exchange, ensure=False)).publish(message, routing_key)
+        else:
+            await channel.default_exchange.publish(message, routing_key)
+
+    return act
+
+
+def reads(queue: str) -> Act:
+    async def act(channel: AbstractChannel) -> None:
+        await (await channel.get_queue(queue, ensure=False)).get(fail=False)
+
+    return act
+
+
+def declares(name: str) -> Act:
+    return lambda channel: channel.declare_queue(name, durable=True)
+
+
+def deletes(name: str) -> Act:
+    return lambda channel: channel.queue_delete(name)
+
+
+async def binds(channel: AbstractChannel) -> None:
+    queue = await channel.declare_queue(own_queue(), arguments={"x-expires": 1000})
+    await queue.bind(topology.EXECUTIONS, "execution.requested")
+
+
+async def publishes_by_an_exchange_of_its_own(channel: AbstractChannel) -> None:
+    exchange = await channel.declare_exchange(own_queue(), "fanout", auto_delete=True)
+    executions = await channel.get_exchange(topology.EXECUTIONS, ensure=False)
+    await executions.bind(exchange)
+    await exchange.publish(request("guarded.echo"), "execution.requested")
+
+
+async def dead_letters_from_a_queue_of_its_own(channel: AbstractChannel) -> None:
+    name = own_queue()
+    onward: FieldTable = {
+        "x-expires": 1000,
+        "x-message-ttl": 0,
+        "x-dead-letter-exchange": topology.EXECUTIONS,
+        "x-dead-letter-routing-key": "execution.requested",
+    }
+    await channel.declare_queue(name, arguments=onward)
+    await channel.default_exchange.publish(request("guarded.echo"), name)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        pytest.param(publishes("executions", "execution.requested"), id="requests"),
+        pytest.param(publishes("executions", "execution.cancel_requested"), id="requests-a-cancel"),
+        pytest.param(publishes("executions", "execution.scheduled.default"), id="offers"),
+        pytest.param(publishes("", "executor.requests"), id="publishes-to-a-queue"),
+        pytest.param(publishes("worker.retry", "execution.requested"), id="requests-by-a-delay"),
+        pytest.param(publishes("executor.retry", "execution.requested"), id="requests-by-another-delay"),
+        pytest.param(publishes("amq.topic", "execution.requested"), id="publishes-elsewhere"),
+        pytest.param(publishes_by_an_exchange_of_its_own, id="publishes-by-an-exchange-of-its-own"),
+        pytest.param(dead_letters_from_a_queue_of_its_own, id="dead-letters-from-a-queue-of-its-own"),
+        pytest.param(reads("executor.requests"), id="reads-requests"),
+        pytest.param(reads("executor.completions"), id="reads-completions"),
+        pytest.param(reads("executor.retry"), id="reads-a-delay"),
+        pytest.param(reads("worker.retry"), id="reads-its-delay"),
+        pytest.param(reads("executions.dead_letters"), id="reads-dead-letters"),
+        pytest.param(binds, id="binds"),
+        pytest.param(declares("worker.another-pool"), id="creates-a-pool"),
+        pytest.param(declares("anything"), id="creates-anything"),
+        pytest.param(deletes("worker.default"), id="deletes-a-pool"),
+        pytest.param(deletes("executor.requests"), id="deletes-requests"),
+    ],
+)
+async def test_with_a_worker_s_account_of_the_broker_nobody(fortress: Fortress, act: Act) -> None:
+    async with channel_of(fortress, "worker") as channel:
+        with pytest.raises(ChannelAccessRefused):
+            await act(channel)
+
+
+@pytest.mark.parametrize(
+    ("exchange", "key"),
+    [("executions", "execution.completed"), ("worker.retry", "execution.scheduled.default")],
+)
+async def test_a_second_routing_key_in_a_header_submits_nothing(
+    fortress: Fortress, exchange: str, key: str
+) -> None:
+    """RabbitMQ limits the routing key, and not those in the header CC: the executor does."""
+    ref = "guarded.hold"
+    message = request(ref, CC=["execution.requested"])
+    message.expiration = 0.001 if exchange == "worker.retry" else None
+    async with fortress.http() as http:
+        before = (await http.get(f"/actions/{ref}/queue-stats")).json()["total_enqueued"]
+        async with channel_of(fortress, "worker") as channel:
+            try:
+                await (await channel.get_exchange(exchange, ensure=False)).publish(message, key)
+            except AMQPError:
+                # A broker that limits them all.
+                return
+
+            async def is_buried() -> bool:
+                letters = (await http.get("/dead-letters", params={"limit": 1000})).json()["items"]
+                return message.message_id in {letter["message_id"] for letter in letters}
+
+            await until(is_buried, "the request is among the dead letters")
+        assert (await http.get(f"/actions/{ref}/queue-stats")).json()["total_enqueued"] == before
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        pytest.param(publishes("executions", "execution.completed"), id="tells-ends"),
+        pytest.param(publishes("executions", "execution.scheduled.default"), id="offers"),
+        pytest.param(publishes("", "executor.completions"), id="publishes-to-a-queue"),
+        pytest.param(reads("executor.requests"), id="reads-requests"),
+        pytest.param(reads("worker.default"), id="reads-offers"),
+        pytest.param(declares("worker.default"), id="creates-a-pool"),
+    ],
+)
+async def test_with_a_client_s_account_of_the_broker_nobody(fortress: Fortress, act: Act) -> None:
+    async with channel_of(fortress, "client") as channel:
+        with pytest.raises(ChannelAccessRefused):
+            await act(channel)
+
+
+async def test_with_a_worker_s_role_nobody_sees_a_table(fortress: Fortress) -> None:
+    async with session_of(fortress, "worker") as session:
+        for table in [*metadata.tables, "alembic_version"]:
+            for statement in (f"SELECT * FROM {table}", f"DELETE FROM {table}"):
+                with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                    await session.execute(statement)
+
+
+async def test_with_a_worker_s_role_nobody_calls_the_executor_s_functions(fortress: Fortress) -> None:
+    callable_ones = (
+        "SELECT array_agg(proname::text ORDER BY proname) FROM pg_proc"
+        " WHERE pronamespace = 'turnstile'::regnamespace AND has_function_privilege(oid, 'EXECUTE')"
+    )
+    async with session_of(fortress, "worker") as session:
+        assert await session.fetchval(callable_ones) == sorted(WORKER_FUNCTIONS)
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await session.execute("SELECT turnstile.drifted_queues(0, 1)")
+
+
+@pytest.mark.parametrize("service", ["executor", "worker"])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TABLE mine (id int)",
+        "CREATE FUNCTION turnstile.mine() RETURNS int LANGUAGE sql AS 'SELECT 1'",
+        "TRUNCATE execution CASCADE",
+        "ALTER TABLE execution ADD COLUMN mine int",
+        "DROP FUNCTION turnstile.sign_off",
+        "UPDATE alembic_version SET version_num = '0'",
+        "CREATE ROLE mine",
+        f"ALTER DATABASE {DATABASE} SET search_path = mine",
+        "ALTER ROLE keeper PASSWORD 'mine'",
+        "COPY (SELECT 1) TO PROGRAM 'true'",
+    ],
+)
+async def test_with_a_service_s_role_nobody_changes_a_definition(
+    fortress: Fortress, service: str, statement: str
+) -> None:
+    async with session_of(fortress, service) as session:
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await session.execute(statement)

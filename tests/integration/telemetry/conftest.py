@@ -1,0 +1,119 @@
+"""One executor and one worker that say everything of themselves, for all tests of this folder."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+import pytest_asyncio
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.integration.telemetry.receiver import Receiver, receiving
+from tests.support.processes import System, running
+from turnstile.client import AsyncClient
+from turnstile.localservers import BrokerServer, DatabaseServer
+
+TOKEN = "a-token-that-nobody-must-see"
+_SEEN_SECONDS = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scrape:
+    """The samples of one service, by name and labels."""
+
+    samples: dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+    def value(self, name: str, **labels: str) -> float | None:
+        return self.samples.get((name, frozenset(labels.items())))
+
+    def since(self, before: "Scrape", name: str, **labels: str) -> float:
+        """How much this counter has grown."""
+        return (self.value(name, **labels) or 0) - (before.value(name, **labels) or 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """The system, and what it tells."""
+
+    system: System
+    client: AsyncClient
+    http: httpx.AsyncClient
+    receiver: Receiver
+
+    async def executor(self, name: str, value: float, **labels: str) -> Scrape:
+        """Scrape the executor until this figure has this value."""
+        return await self._scrape(self.system.http_url, name, value, labels)
+
+    async def worker(self, name: str, value: float, **labels: str) -> Scrape:
+        """Scrape the worker until this figure has this value."""
+        return await self._scrape(self.system.workers[0].http_url, name, value, labels)
+
+    async def _scrape(self, url: str, name: str, value: float, labels: dict[str, str]) -> Scrape:
+        async with asyncio.timeout(_SEEN_SECONDS):
+            while (scrape := await self._scraped(f"{url}/metrics")).value(name, **labels) != value:
+                await asyncio.sleep(0.05)
+        return scrape
+
+    async def _scraped(self, url: str) -> Scrape:
+        answer = await self.http.get(url)
+        assert answer.status_code == 200, answer.text
+        families = text_string_to_metric_families(answer.text)
+        return Scrape(
+            samples={
+                (sample.name, frozenset(sample.labels.items())): sample.value
+                for family in families
+                for sample in family.samples
+            }
+        )
+
+
+async def seen(is_so: Callable[[], bool]) -> None:
+    """Wait until it is so."""
+    async with asyncio.timeout(_SEEN_SECONDS):
+        while not is_so():
+            await asyncio.sleep(0.02)
+
+
+@pytest.fixture(scope="session")
+def receiver() -> Iterator[Receiver]:
+    with receiving() as receiver:
+        yield receiver
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def told(
+    postgresql: DatabaseServer, rabbitmq: BrokerServer, template_database: str, receiver: Receiver
+) -> AsyncIterator[Told]:
+    name = f"turnstile_test_telemetry_{secrets.token_hex(4)}"
+    settings = {
+        "TURNSTILE_API_TOKENS": TOKEN,
+        "TURNSTILE_LOG_FORMAT": "json",
+        "TURNSTILE_LOG_LEVEL": "DEBUG",
+        "TURNSTILE_OTLP_ENDPOINT": receiver.endpoint,
+        "OTEL_BSP_SCHEDULE_DELAY": "100",
+    }
+    database_url = postgresql.create_database(name, template_database)
+    amqp_url = rabbitmq.create_vhost(name)
+    try:
+        async with AsyncExitStack() as stack:
+            system = await stack.enter_async_context(running(database_url, amqp_url, settings=settings))
+            client = await stack.enter_async_context(
+                AsyncClient(amqp_url=amqp_url, http_url=system.http_url, token=TOKEN)
+            )
+            http = await stack.enter_async_context(
+                httpx.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"})
+            )
+            yield Told(system=system, client=client, http=http, receiver=receiver)
+    finally:
+        postgresql.drop_database(name)
+        rabbitmq.delete_vhost(name)
+
+
+def secrets_of(system: System) -> list[str]:
+    """What must stand in no log line."""
+    passwords = [urlsplit(url).password for url in (system.database_url, system.amqp_url)]
+    return [TOKEN, *(password for password in passwords if password)]

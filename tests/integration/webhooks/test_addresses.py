@@ -1,0 +1,100 @@
+"""No URL of a stranger leads into our own network, whatever it says and whatever its name resolves to."""
+
+from collections.abc import Sequence
+from ipaddress import ip_address
+
+import httpx
+import pytest
+
+from tests.integration.webhooks.receiver import Receiver
+from turnstile.executor.webhooks.addresses import AddressRefused, GuardedTransport, is_public
+
+PRIVATE = [
+    "127.0.0.1", "127.8.8.8", "0.0.0.0", "10.1.2.3", "172.16.0.1", "172.31.255.255", "192.168.1.1",
+    "169.254.169.254", "100.64.0.1", "192.0.0.8", "192.88.99.1", "192.0.2.1", "198.18.0.1", "198.51.100.7",
+    "203.0.113.9", "224.0.0.1", "239.255.255.250", "240.0.0.1", "255.255.255.255",
+    "::", "::1", "fe80::1", "fec0::1", "fc00::1", "fd12:3456::1", "ff02::1", "2001:db8::1", "100::1",
+    "64:ff9b:1::1", "3fff::1", "5f00::1", "2001:2::1",
+    "::127.0.0.1", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "::ffff:169.254.169.254", "64:ff9b::7f00:1",
+    "64:ff9b::a9fe:a9fe", "2002:7f00:1::", "2002:a9fe:a9fe::1", "2001:0:53aa:64c:0:fbff:80ff:fffe",
+]  # fmt: skip
+PUBLIC = [
+    "1.1.1.1",
+    "8.8.8.8",
+    "172.15.0.1",
+    "172.32.0.1",
+    "2606:4700::1111",
+    "64:ff9b::101:101",
+    "::ffff:1.1.1.1",
+]
+
+
+@pytest.mark.parametrize("address", PRIVATE)
+def test_what_is_not_anybodys_is_private(address: str) -> None:
+    assert not is_public(ip_address(address))
+
+
+@pytest.mark.parametrize("address", PUBLIC)
+def test_what_is_anybodys_is_public(address: str) -> None:
+    assert is_public(ip_address(address))
+
+
+async def post(
+    url: str, *, allow_private: bool = False, names: dict[str, list[list[str]]] | None = None
+) -> httpx.Response:
+    """Post through the guard; `names` says what each name resolves to, the first, the second time."""
+
+    async def resolve(host: str) -> Sequence[str]:
+        assert names is not None
+        return names[host].pop(0)
+
+    transport = GuardedTransport(allow_private=allow_private, resolve=resolve if names else None)
+    async with httpx.AsyncClient(transport=transport, trust_env=False, timeout=10.0) as client:
+        return await client.post(url, content=b"{}")
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0", "2130706433", "0x7f.1", "127.1"],
+)
+async def test_no_spelling_of_loopback_is_called(receiver: Receiver, host: str) -> None:
+    with pytest.raises(AddressRefused, match="TURNSTILE_WEBHOOK_ALLOW_PRIVATE"):
+        await post(f"http://{host}:{receiver.port}/hook")
+    assert receiver.received == []
+
+
+async def test_a_name_that_resolves_to_a_private_address_is_not_called(receiver: Receiver) -> None:
+    with pytest.raises(AddressRefused, match=r"inside\.example is at 127\.0\.0\.1"):
+        await post(f"http://inside.example:{receiver.port}/", names={"inside.example": [["127.0.0.1"]]})
+    assert receiver.received == []
+
+
+async def test_the_address_that_was_judged_is_the_one_that_is_called(receiver: Receiver) -> None:
+    """The name would lead elsewhere the second time it is looked up: it is looked up once."""
+    names = {"rebinds.example": [["127.0.0.1"], ["192.0.2.1"]]}
+    answered = await post(f"http://rebinds.example:{receiver.port}/hook", allow_private=True, names=names)
+    assert answered.status_code == 200
+    assert names == {"rebinds.example": [["192.0.2.1"]]}
+    assert receiver.received[0].headers["host"] == f"rebinds.example:{receiver.port}"
+
+
+async def test_of_several_addresses_only_public_ones_are_tried(receiver: Receiver) -> None:
+    mixed = {"mixed.example": [["127.0.0.1", "::1"]]}
+    with pytest.raises(AddressRefused):
+        await post(f"http://mixed.example:{receiver.port}/", names=mixed)
+    assert receiver.received == []
+
+
+async def test_an_address_that_does_not_answer_is_passed_over(receiver: Receiver) -> None:
+    names = {"two.example": [["127.0.0.2", "127.0.0.1"]]}
+    answered = await post(f"http://two.example:{receiver.port}/hook", allow_private=True, names=names)
+    assert (answered.status_code, len(receiver.received)) == (200, 1)
+
+
+async def test_a_name_that_nobody_knows_is_no_answer() -> None:
+    async def nothing(host: str) -> Sequence[str]:
+        raise OSError("no such name")
+
+    async with httpx.AsyncClient(transport=GuardedTransport(allow_private=False, resolve=nothing)) as client:
+        with pytest.raises(httpx.ConnectError, match="no address: no such name"):
+            await client.post("http://nobody.example/")

@@ -1,0 +1,109 @@
+"""The routes of webhooks: lists by state, and replays that say what became of each."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.support.served import Served, serve
+
+_ROWS = """
+INSERT INTO webhook_delivery (execution_id, url, origin, due_at, created_at, state, settled_at, last_status)
+SELECT e.id, e.callback_url, '', now(), now(), s.state, CASE WHEN s.state <> 'pending' THEN now() END, 500
+FROM execution e JOIN unnest($1::bigint[], $2::text[]) s(id, state) ON s.id = e.id
+"""
+
+
+@pytest.fixture
+async def api(database_url: str) -> AsyncIterator[Served]:
+    async with serve(database_url) as served:
+        await served.define("a")
+        yield served
+
+
+async def webhooks(api: Served, *states: str) -> list[int]:
+    ids = await api.submit_many("a", len(states), callback_url="https://example.org/hook")
+    await api.database.fetch(_ROWS, ids, list(states))
+    return ids
+
+
+async def listed(api: Served, **parameters: Any) -> list[int]:
+    found, cursor = [], None
+    while True:
+        page = await api.get("/webhooks", **parameters, **({"cursor": cursor} if cursor else {}))
+        found += [item["execution_id"] for item in page["items"]]
+        if (cursor := page["next_cursor"]) is None:
+            return found
+
+
+async def replay(api: Served, body: Any) -> tuple[int, dict[str, Any]]:
+    answer = await api.http.post("/api/v1/webhooks/replay", json=body)
+    return answer.status_code, answer.json()
+
+
+async def test_webhooks_are_listed_by_state_the_newest_first_in_pages(api: Served) -> None:
+    assert await listed(api) == []
+    ids = await webhooks(api, "failed", "pending", "delivered", "failed", "pending")
+    assert await listed(api, limit=2) == ids[::-1]
+    assert await listed(api, limit=1, state="failed") == [ids[3], ids[0]]
+    assert await listed(api, limit=2, state=["pending", "failed"]) == [ids[4], ids[3], ids[1], ids[0]]
+    first = (await api.get("/webhooks", limit=1))["items"][0]
+    assert (first["action_ref"], first["url"], first["state"]) == ("a", "https://example.org/hook", "pending")
+    assert (first["last_status"], first["execution_status"]) == (500, "scheduled")
+
+
+async def test_a_replay_says_what_became_of_each(api: Served) -> None:
+    failed, pending, delivered, other = await webhooks(api, "failed", "pending", "delivered", "failed")
+    assert await replay(api, {"ids": [failed, pending, delivered, 999]}) == (
+        200,
+        {"done": 2, "refused": [{"id": pending, "reason": "it is pending"}], "missing": [999], "left": 1},
+    )
+    assert await listed(api, state="failed") == [other]
+    assert await replay(api, {"all": True}) == (200, {"done": 1, "refused": [], "missing": [], "left": 0})
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "says"),
+    [
+        ({}, "invalid_message", "give exactly one of ids and all"),
+        ({"ids": [1], "all": True}, "invalid_message", "give exactly one of ids and all"),
+        ({"ids": ["x"]}, "invalid_message", "ids.0"),
+        ({"ids": [0]}, "invalid_message", "ids.0"),
+        ({"ids": []}, "invalid_message", "ids"),
+        ({"all": False}, "invalid_message", "all"),
+        ({"states": ["failed"]}, "unknown_field", "known are ids, all, limit"),
+        ([], "invalid_message", "not an object"),
+    ],
+)
+async def test_an_unclear_replay_is_refused_with_the_remedy(
+    api: Served, body: Any, code: str, says: str
+) -> None:
+    status, problem = await replay(api, body)
+    assert (status, problem["code"]) == (422, code)
+    assert says in problem["detail"]
+
+
+@pytest.mark.parametrize("query", ["state=lost", "limit=0", "cursor=x", "status=failed"])
+async def test_an_unclear_list_is_refused(api: Served, query: str) -> None:
+    answer = await api.http.get(f"/api/v1/webhooks?{query}")
+    assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json")
+
+
+async def test_a_callback_url_that_cannot_be_one_is_refused_by_name(api: Served) -> None:
+    for body in ({"action_ref": "a", "callback_url": "http://user:word@example.org/"},):
+        answer = await api.http.post("/api/v1/executions", json=body)
+        assert answer.status_code == 422
+        assert answer.json()["detail"].startswith("callback_url: ")
+        assert "word" not in answer.text.replace("password", "")
+    answer = await api.http.put("/api/v1/actions/b", json={"callback_url": "nowhere"})
+    assert answer.json()["detail"].startswith("callback_url: ")
+
+
+async def test_an_action_shows_its_url_and_what_it_keeps(api: Served) -> None:
+    fields = {"callback_url": "https://example.org/", "keep_for": "1h30m", "keep_count": 5}
+    answer = await api.http.put("/api/v1/actions/b", json=fields)
+    assert answer.status_code == 200, answer.text
+    shown = await api.get("/actions/b")
+    assert {name: shown[name] for name in fields} == {**fields, "keep_for": 5400.0}
+    changed = await api.http.patch("/api/v1/actions/b", json={"max_concurrent": 3})
+    assert {name: changed.json()[name] for name in fields} == {**fields, "keep_for": 5400.0}

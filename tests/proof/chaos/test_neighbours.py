@@ -1,0 +1,24 @@
+"""P9 beside every neighbour at once: half a minute of a steady load that nobody may notice them in."""
+
+from typing import Final
+
+import pytest
+
+from tests.proof.chaos.neighbours.report import shown
+from tests.proof.chaos.neighbours.run import run_neighbours
+from tests.proof.chaos.neighbours.schedule import Kind, Shape, plan_disturbances
+
+SEED: Final = 16
+SHORT: Final = Shape(seconds=20.0, lasting_seconds=(2.5, 3.5), quiet_seconds=(0.0, 0.3))
+PATIENCE: Final = 4.0
+
+
+def test_the_short_run_has_every_kind_of_neighbour() -> None:
+    assert {each.kind for each in plan_disturbances(SEED, SHORT)} == set(Kind)
+
+
+@pytest.mark.timeout(300)
+async def test_no_neighbour_delays_stops_or_loses_what_others_have_submitted() -> None:
+    outcome = await run_neighbours(SEED, SHORT, patience=PATIENCE)
+    print(shown(outcome))
+    assert outcome.violations == []

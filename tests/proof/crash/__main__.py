@@ -1,0 +1,56 @@
+"""`make crash`: try every crash point alone, the first, the second and the seventh time.
+
+Each round has a database and a vhost of its own. Prints one line per case: the point, how long it took until
+all had drained and was judged, and what was wrong. Exit code 1 on any fault.
+"""
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Sequence
+
+from tests.proof.crash.cases import Case, cases
+from tests.proof.crash.ground import standing_ground
+from tests.proof.crash.trial import tried
+from turnstile.localservers import LocalServers
+from turnstile.migrations import migrate
+
+
+def main() -> int:
+    """Try the cases whose name contains one of the words given, or all."""
+    parser = argparse.ArgumentParser(prog="make crash", description=__doc__)
+    parser.add_argument("words", nargs="*", help="only points whose name contains one of these")
+    parser.add_argument("--times", type=int, nargs="*", default=[1, 2, 7])
+    options = parser.parse_args()
+    with LocalServers.start(durable=False) as servers:
+        wrong = 0
+        for times in options.times:
+            chosen = [c for c in cases(times) if not options.words or any(w in c.name for w in options.words)]
+            wrong += asyncio.run(_round(servers, times, chosen))
+    print(f"{wrong} faults")
+    return 1 if wrong else 0
+
+
+async def _round(servers: LocalServers, times: int, chosen: Sequence[Case]) -> int:
+    database_url = await asyncio.to_thread(servers.postgresql.create_database, f"crash_{times}")
+    amqp_url = await asyncio.to_thread(servers.rabbitmq.create_vhost, f"crash_{times}")
+    await migrate(database_url)
+    wrong = 0
+    async with standing_ground(database_url, amqp_url) as ground:
+        for case in chosen:
+            began = time.monotonic()
+            faults = await tried(ground, [case])
+            seconds = time.monotonic() - began
+            print(f"{case.name:60} {seconds:6.1f} s  {len(faults)} faults", flush=True)
+            for fault in faults:
+                print(f"    {fault}", flush=True)
+            wrong += len(faults)
+            if faults:
+                # What is wrong stays in the history: the rest of the round would show it again and again.
+                break
+    return wrong
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,158 @@
+"""The comparison with others: what marks come to; code, group and document name the same systems."""
+
+import re
+import struct
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from packaging.requirements import Requirement
+
+from benchmarks.measures import percentile
+from benchmarks.peers.contestants import CONTESTANTS, TURNSTILE
+from benchmarks.peers.history import (
+    MARK,
+    Marks,
+    Run,
+    hand_overs_ms,
+    marks_in,
+    most_at_once,
+    out_of_order_share,
+    stopped,
+)
+from benchmarks.peers.job import MARKS, gate_of, run, run_blocking
+from benchmarks.peers.loads import ACTIONS, ALL_ACTIONS, LIMIT, Group, jobs_of
+from benchmarks.peers.session import Counts
+from benchmarks.peers.tables import Comparison, Entry, sections
+from benchmarks.peers.variants import Contestant
+from benchmarks.waiting import DidNotHappen
+from turnstile.stress.marks import START, STOP
+
+ROOT = Path(__file__).parents[3]
+MS = 1_000_000
+COUNTS = Counts(jobs=100, handed_over=5, deadline_seconds=1)
+
+every_contestant = pytest.mark.parametrize("contestant", CONTESTANTS, ids=lambda each: each.name)
+
+
+def marks(*lines: tuple[int, int, int, int]) -> Marks:
+    """Marks by milliseconds, action, number and kind."""
+    rows = [(at * MS, number, 1, action, kind) for at, action, number, kind in lines]
+    return np.array(rows, MARK)
+
+
+def one_run(*, jobs: int = 100, seconds: float = 1.0, gaps: tuple[float, ...] = ()) -> Run:
+    return Run(
+        jobs=jobs, seconds=seconds, submit_seconds=0.5, out_of_order=0.25, most_at_once=3, hand_over_ms=gaps
+    )
+
+
+def test_a_start_after_a_later_one_of_its_action_is_out_of_order() -> None:
+    history = marks((1, 0, 0, START), (2, 0, 20, START), (3, 0, 10, START), (4, 0, 30, START))
+    assert out_of_order_share(history) == 0.25
+
+
+def test_the_order_is_that_of_each_action_and_not_of_all_together() -> None:
+    assert out_of_order_share(marks((1, 0, 10, START), (2, 1, 1, START), (3, 2, 0, START))) == 0
+    assert out_of_order_share(marks((1, 0, 0, START), (2, 1, 11, START), (3, 1, 1, START))) == 1 / 3
+
+
+def test_most_at_once_counts_one_action_and_not_all_of_them() -> None:
+    history = marks(
+        (1, 0, 0, START), (2, 1, 1, START), (3, 0, 10, START), (4, 0, 0, STOP), (5, 1, 1, STOP),
+        (6, 0, 20, START),
+    )  # fmt: skip
+    assert most_at_once(history) == 2
+
+
+def test_a_stop_and_a_start_at_one_instant_do_not_overlap(tmp_path: Path) -> None:
+    record = struct.Struct("<qqqii")
+    lines = [
+        (5, 1, 7, 0, START),
+        (1, 0, 7, 0, START),
+        (5, 0, 7, 0, STOP),
+        (6, 1, 7, 0, STOP),
+        (2, 9, 8, 0, START),
+    ]
+    (tmp_path / "1-1.marks").write_bytes(b"".join(record.pack(*line) for line in lines[:3]))
+    (tmp_path / "2-1.marks").write_bytes(b"".join(record.pack(*line) for line in lines[3:]) + b"torn")
+    history = marks_in(tmp_path, 7)
+    assert [int(number) for number in history["number"]] == [0, 0, 1, 1]
+    assert most_at_once(history) == 1
+    assert stopped(history) == 2
+
+
+def test_a_hand_over_is_from_the_last_stop_to_the_next_start() -> None:
+    history = marks((1, 0, 0, START), (4, 0, 0, STOP), (9, 0, 1, START), (10, 0, 1, STOP), (12, 0, 2, START))
+    assert hand_overs_ms(history) == (5.0, 2.0)
+
+
+def test_nothing_written_is_nothing_measured(tmp_path: Path) -> None:
+    history = marks_in(tmp_path, 1)
+    assert (out_of_order_share(history), most_at_once(history), stopped(history)) == (0, 0, 0)
+
+
+def test_rounds_are_shown_by_their_medians_and_hand_overs_together() -> None:
+    entry = Entry(contestant=TURNSTILE, variant=TURNSTILE.variants[0])
+    entry.runs[Group.FREE] = [one_run(seconds=seconds) for seconds in (1.0, 2.0, 10.0)]
+    entry.runs[Group.SINGLE] = [one_run(gaps=(1.0, 2.0)), one_run(gaps=(3.0, 4.0, 5.0))]
+    comparison = Comparison(entries=[entry], counts=COUNTS, rounds=3, circumstances={})
+    free, single = sections(comparison)
+    assert free.rows[0].cells == {"jobs/s": 50, "taken/s": 200, "out of order, %": 25}
+    assert single.rows[0].cells["p50"] == percentile([1, 2, 3, 4, 5], 50) == 3
+    assert single.rows[0].cells["max"] == 5
+
+
+def test_actions_take_turns_and_the_first_of_one_at_a_time_is_held() -> None:
+    assert [job.action for job in jobs_of(1, Group.LIMITED, ACTIONS + 1)] == [*range(ACTIONS), 0]
+    assert [job.held for job in jobs_of(1, Group.SINGLE, 3)] == [True, False, False]
+    assert not any(job.held for job in jobs_of(1, Group.FREE, 3))
+
+
+async def test_a_held_job_stops_only_when_its_gate_is_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(MARKS, str(tmp_path))
+    monkeypatch.setattr("benchmarks.peers.job._writers", {})
+    gate_of(tmp_path, 1).touch()
+    await run(1, 0, 0, True)
+    run_blocking(1, 0, 1, True)
+    monkeypatch.setattr("benchmarks.peers.job._HELD_SECONDS_MAX", 0.0)
+    with pytest.raises(DidNotHappen, match="the others wait"):
+        await run(2, 0, 0, True)
+    assert stopped(marks_in(tmp_path, 1)) == 2
+    assert stopped(marks_in(tmp_path, 2)) == 0
+
+
+def test_the_dependency_group_holds_every_system_and_no_other() -> None:
+    group = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]["peers"]
+    declared = {Requirement(text).name for text in group if isinstance(text, str)}
+    named = {package for contestant in CONTESTANTS for package in contestant.packages}
+    assert {contestant.packages[0] for contestant in CONTESTANTS if contestant.packages} <= declared <= named
+
+
+def test_every_package_of_the_group_is_pinned() -> None:
+    pinned = set(re.findall(r"^([\w-]+)==", (ROOT / "requirements" / "peers.txt").read_text(), re.MULTILINE))
+    assert {package for contestant in CONTESTANTS for package in contestant.packages} <= pinned
+
+
+def test_the_document_has_a_section_for_every_system_and_no_other() -> None:
+    text = (ROOT / "docs" / "peers.md").read_text()
+    systems = text.partition("## The systems\n")[2].partition("\n## ")[0]
+    assert re.findall(r"^### (.+)$", systems, re.MULTILINE) == [each.name for each in CONTESTANTS]
+
+
+@every_contestant
+def test_every_variant_is_named_in_the_tables_of_the_document(contestant: Contestant) -> None:
+    text = (ROOT / "docs" / "peers.md").read_text()
+    assert [v.name for v in contestant.variants if f"| {contestant.name}, {v.name} |" not in text] == []
+
+
+@every_contestant
+def test_a_system_has_one_module_and_takes_part_in_every_load_it_can(contestant: Contestant) -> None:
+    assert (ROOT / f"{contestant.module.replace('.', '/')}.py").is_file()
+    groups = {group for variant in contestant.variants for group in variant.groups}
+    assert {Group.FREE, Group.SINGLE} <= groups
+    assert all(1 <= variant.limited_to <= LIMIT for variant in contestant.variants)
+    assert len(ALL_ACTIONS) == 2 * ACTIONS + 1

@@ -1,0 +1,41 @@
+"""What the wheel carries: every package, its data files, its types; and the layers it was built from."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+SOURCE = ROOT / "src" / "turnstile"
+PACKAGES = sorted(path.name for path in SOURCE.iterdir() if path.is_symlink())
+
+
+@pytest.fixture(scope="module")
+def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """The names inside a wheel that is built from the tree as it stands."""
+    target = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(target)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=60)
+    (wheel,) = target.glob("turnstile-*.whl")
+    return set(zipfile.ZipFile(wheel).namelist())
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_wheel_carries_every_file_of_a_package(package: str, wheel_names: set[str]) -> None:
+    tree = (path for path in (ROOT / package).rglob("*") if path.is_file() and path.suffix != ".pyc")
+    files = {f"turnstile/{path.relative_to(ROOT).as_posix()}" for path in tree}
+    assert files
+    assert files <= wheel_names
+
+
+def test_the_wheel_installs_one_package_without_tests_benchmarks_and_examples(wheel_names: set[str]) -> None:
+    assert {name.split("/")[0] for name in wheel_names} == {"turnstile", "turnstile-0.1.0.dist-info"}
+    assert {name.split("/")[1] for name in wheel_names if name.count("/") > 1} == {
+        *PACKAGES, "licenses"
+    }  # fmt: skip
+
+
+def test_the_wheel_carries_its_types_and_the_licence(wheel_names: set[str]) -> None:
+    assert {"turnstile/py.typed", "turnstile-0.1.0.dist-info/licenses/LICENSE"} <= wheel_names

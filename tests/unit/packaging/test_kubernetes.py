@@ -1,0 +1,209 @@
+"""deploy/kubernetes: valid by the API's own schemas, and everything that is named in it exists."""
+
+import shutil
+import subprocess
+import tomllib
+from typing import cast
+
+import kubernetes_validate
+import pytest
+from starlette.routing import Route
+
+from tests.unit.packaging.command_lines import help_of
+from tests.unit.packaging.manifests import (
+    KUBERNETES,
+    KUSTOMIZATIONS,
+    ROOT,
+    SECRETS,
+    Document,
+    Pod,
+    actions_of_the_base,
+    kustomization,
+    of_kind,
+    parsed,
+    pods,
+    read,
+    resources,
+)
+from turnstile.common.domain.durations import parse_duration
+from turnstile.executor.api.health import health_routes
+from turnstile.executor.api.services import ApiServices
+from turnstile.worker.health import health_app
+
+VERSIONS = ("1.30", "1.37")
+"""The oldest and the newest that they are held to."""
+OURS = [document for document in resources() if "keda.sh" not in document["apiVersion"]]
+SERVICES = ("turnstile-executor", "turnstile-worker")
+
+every_pod = pytest.mark.parametrize("pod", pods().values(), ids=lambda pod: pod.name)
+every_service = pytest.mark.parametrize("pod", [pods()[name] for name in SERVICES], ids=SERVICES)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_document_is_valid_by_the_schemas_of_the_api_and_has_no_unknown_field(version: str) -> None:
+    for document in [*OURS, *read(SECRETS)]:
+        kubernetes_validate.validate(document, version, strict=True)
+
+
+@pytest.mark.parametrize("folder", KUSTOMIZATIONS)
+def test_every_file_of_a_folder_is_part_of_it_and_every_part_exists(folder: str) -> None:
+    listed = {name for name in kustomization(folder)["resources"] if name.endswith(".yaml")}
+    there = {path.name for path in (KUBERNETES / folder).glob("*.yaml")}
+    assert listed == there - {"kustomization.yaml"}
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+@pytest.mark.parametrize("folder", KUSTOMIZATIONS)
+def test_kustomize_builds_each_folder(folder: str) -> None:
+    command = ["kubectl", "kustomize", str(KUBERNETES / folder)]
+    built = parsed(subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout)
+    kinds = {document["kind"] for document in built}
+    assert kinds >= {d["kind"] for name in kustomization(folder)["resources"] for d in _in_file(folder, name)}
+    assert {d["metadata"].get("namespace") for d in built} == {kustomization(folder).get("namespace")}
+    workers = [d for d in built if d["kind"] == "Deployment" and d["metadata"]["name"] == "turnstile-worker"]
+    assert all(("replicas" in d["spec"]) == (folder == "base") for d in workers)
+
+
+@every_pod
+def test_every_command_is_one_that_our_command_line_accepts(pod: Pod) -> None:
+    exit_code, output = help_of(pod.container["command"])
+    assert exit_code == 0, output
+
+
+@every_pod
+def test_every_setting_is_one_that_the_command_knows(pod: Pod) -> None:
+    _, known = help_of(pod.container["command"])
+    settings = {*pod.environment, *_from_elsewhere(pod)}
+    assert "TURNSTILE_DATABASE_URL" in settings
+    assert {name for name in settings if name not in known} == set()
+
+
+@every_pod
+def test_no_secret_stands_in_a_pod_and_all_of_them_come_from_the_examples(pod: Pod) -> None:
+    assert not any(name.endswith(("_URL", "_TOKENS")) for name in pod.environment)
+    assert [entry["secretRef"]["name"] for entry in pod.container["envFrom"] if "secretRef" in entry] == [
+        pod.name
+    ]
+    assert pod.name in {secret["metadata"]["name"] for secret in read(SECRETS)}
+
+
+def test_the_example_secrets_are_part_of_nothing_and_hold_nothing() -> None:
+    assert SECRETS.name not in str([kustomization(folder) for folder in KUSTOMIZATIONS])
+    for secret in read(SECRETS):
+        assert all("change-me" in value for value in secret["stringData"].values())
+
+
+@every_service
+def test_every_probe_asks_a_route_that_the_service_answers_on_its_own_port(pod: Pod) -> None:
+    routes = _routes()[pod.container["name"]]
+    setting = {"http": "TURNSTILE_HTTP", "health": "TURNSTILE_WORKER_HTTP"}
+    assert set(pod.probes) == {"startupProbe", "readinessProbe", "livenessProbe"}
+    for probe in pod.probes.values():
+        asked = probe["httpGet"]
+        assert asked["path"] in routes
+        assert pod.environment[f"{setting[asked['port']]}_PORT"] == str(pod.ports[asked["port"]])
+        assert pod.environment[f"{setting[asked['port']]}_HOST"] == "0.0.0.0"
+    assert pod.probes["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    assert pod.probes["livenessProbe"]["httpGet"]["path"] == "/livez"
+
+
+@every_service
+def test_a_pod_is_killed_only_after_its_drain_could_end(pod: Pod) -> None:
+    drain_seconds = parse_duration(pod.environment["TURNSTILE_DRAIN_TIMEOUT"] or "")
+    before_seconds = float(
+        pod.container.get("lifecycle", {}).get("preStop", {}).get("exec", {}).get("command", [0, 0])[1]
+    )
+    if pod.container["name"] == "executor":
+        # HTTP, then the listeners, then the goodbye to the database.
+        needed_seconds = before_seconds + 2 * drain_seconds + 5.0
+    else:
+        needed_seconds = drain_seconds + parse_duration(pod.environment["TURNSTILE_STOP_GRACE"] or "") + 15.0
+    assert pod.spec["terminationGracePeriodSeconds"] > needed_seconds
+
+
+@every_pod
+def test_a_pod_may_do_nothing_that_it_need_not(pod: Pod) -> None:
+    assert pod.spec["automountServiceAccountToken"] is False
+    assert pod.spec["enableServiceLinks"] is False
+    assert pod.spec["securityContext"]["runAsNonRoot"]
+    assert f"USER {pod.spec['securityContext']['runAsUser']}" in (ROOT / "Dockerfile").read_text()
+    context = pod.container["securityContext"]
+    assert context["readOnlyRootFilesystem"]
+    assert not context["allowPrivilegeEscalation"]
+    assert context["capabilities"] == {"drop": ["ALL"]}
+    assert pod.container["resources"]["limits"]["memory"]
+
+
+@every_service
+def test_what_selects_pods_selects_them(pod: Pod) -> None:
+    selectors = (
+        ("Deployment", "selector"),
+        ("PodDisruptionBudget", "selector"),
+        ("NetworkPolicy", "podSelector"),
+    )
+    for kind, selector in selectors:
+        selected = of_kind(kind)[pod.name]["spec"][selector]["matchLabels"]
+        assert selected.items() <= pod.labels.items()
+    spreads = pod.spec["topologySpreadConstraints"]
+    assert all(s["labelSelector"]["matchLabels"].items() <= pod.labels.items() for s in spreads)
+
+
+def test_the_ports_that_are_reached_from_outside_a_pod_exist_in_it() -> None:
+    executor = pods()["turnstile-executor"]
+    service = of_kind("Service")["turnstile-executor"]["spec"]
+    assert service["selector"].items() <= executor.labels.items()
+    assert {port["targetPort"] for port in service["ports"]} <= executor.ports.keys()
+    for name, policy in of_kind("NetworkPolicy").items():
+        allowed = {port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]}
+        assert allowed == pods()[name].ports.keys()
+
+
+def test_two_of_each_service_run_and_one_of_them_may_go() -> None:
+    for name in SERVICES:
+        assert of_kind("Deployment")[name]["spec"]["replicas"] == 2
+        assert of_kind("PodDisruptionBudget")[name]["spec"]["maxUnavailable"] == 1
+
+
+def test_the_image_is_of_this_version() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    for folder in ("base", "migrate"):
+        assert kustomization(folder)["images"] == [{"name": "turnstile", "newTag": version}]
+    assert {pod.container["image"] for pod in pods().values()} == {"turnstile"}
+
+
+def test_the_worker_finds_its_actions_where_they_are_mounted(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = pods()["turnstile-worker"]
+    generated = {g["name"]: g.get("files", []) for g in kustomization("base")["configMapGenerator"]}
+    (mounted,) = [m for m in worker.container["volumeMounts"] if m["name"] == "actions"]
+    assert f"WORKDIR {mounted['mountPath']}\n" in (ROOT / "Dockerfile").read_text()
+    command = worker.container["command"]
+    module = command[command.index("--actions") + 1]
+    assert generated["turnstile-actions"] == [f"actions/{module}.py"]
+    assert [action.definition.ref for action in actions_of_the_base(monkeypatch)] == ["hello.greet"]
+
+
+def _from_elsewhere(pod: Pod) -> set[str]:
+    """Return the names that a pod takes from its secret and from the settings."""
+    names = set()
+    for entry in pod.container["envFrom"]:
+        if "secretRef" in entry:
+            secrets = {s["metadata"]["name"]: s["stringData"] for s in read(SECRETS)}
+            names |= secrets[entry["secretRef"]["name"]].keys()
+        else:
+            literals = {g["name"]: g.get("literals", []) for g in kustomization("base")["configMapGenerator"]}
+            names |= {literal.partition("=")[0] for literal in literals[entry["configMapRef"]["name"]]}
+    return names
+
+
+def _in_file(folder: str, name: str) -> list[Document]:
+    return read(KUBERNETES / folder / name) if name.endswith(".yaml") else []
+
+
+def _routes() -> dict[str, set[str]]:
+    """Return the routes of each service that need no token."""
+    executor = health_routes(cast(ApiServices, None)).routes
+    worker = health_app(dict).routes
+    return {
+        name: {route.path for route in routes if isinstance(route, Route)}
+        for name, routes in (("executor", executor), ("worker", worker))
+    }

@@ -1,0 +1,81 @@
+"""The pins: everything that is installed is named, versioned and hashed, and no index is."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[3]
+REQUIREMENTS = sorted((ROOT / "requirements").glob("*.txt"))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+every_file = pytest.mark.parametrize("path", REQUIREMENTS, ids=lambda path: path.name)
+
+
+def entries(path: Path) -> list[str]:
+    """One string per requirement, its continued lines joined, comments left out."""
+    lines = [line for line in path.read_text().splitlines() if not line.lstrip().startswith("#")]
+    return [entry for entry in "\n".join(lines).replace("\\\n", " ").splitlines() if entry.strip()]
+
+
+def pins(path: Path) -> dict[str, set[str]]:
+    """The versions pinned per name; more than one where they differ by platform."""
+    found: dict[str, set[str]] = {}
+    for entry in entries(path):
+        requirement = Requirement(entry.split("--hash")[0])
+        found.setdefault(canonicalize_name(requirement.name), set()).add(str(requirement.specifier))
+    return found
+
+
+def test_the_four_requirement_files_are_there() -> None:
+    assert [path.name for path in REQUIREMENTS] == ["build.txt", "dev.txt", "peers.txt", "runtime.txt"]
+
+
+@every_file
+def test_every_requirement_is_one_exact_version_with_a_sha256(path: Path) -> None:
+    shape = re.compile(r"[a-z0-9-]+==\S+ (; .+ )?( *--hash=sha256:[0-9a-f]{64})+")
+    assert [entry for entry in entries(path) if not shape.fullmatch(entry)] == []
+
+
+@every_file
+def test_requirements_name_no_index_no_address_and_no_folder(path: Path) -> None:
+    forbidden = re.compile(r"://|--(extra-)?index|--find-links|--trusted|^-[ief]|\bfile:|\s/\w", re.MULTILINE)
+    assert forbidden.findall(path.read_text()) == []
+
+
+def test_the_development_pins_contain_the_runtime_and_build_pins() -> None:
+    runtime, build, dev = (
+        pins(ROOT / "requirements" / f"{name}.txt") for name in ("runtime", "build", "dev")
+    )
+    assert {name: dev.get(name) for name in runtime | build} == runtime | build
+
+
+def test_every_declared_dependency_is_pinned_within_its_bounds() -> None:
+    pinned = pins(ROOT / "requirements" / "dev.txt")
+    for requirement in declared():
+        versions = pinned[canonicalize_name(requirement.name)]
+        assert all(requirement.specifier.contains(version.removeprefix("==")) for version in versions), (
+            requirement
+        )
+
+
+def test_the_documentation_gives_a_reason_for_every_declared_dependency() -> None:
+    explained = {
+        canonicalize_name(name) for name in re.findall(r"^\| `([\w.-]+)", explanation(), re.MULTILINE)
+    }
+    assert explained == {canonicalize_name(requirement.name) for requirement in declared()}
+
+
+def declared() -> list[Requirement]:
+    """What the services, the stress harness and the developers need; the peers are only compared with."""
+    project, groups = PROJECT["project"], PROJECT["dependency-groups"]
+    extras = [text for extra in project["optional-dependencies"].values() for text in extra]
+    texts = [*project["dependencies"], *extras, *groups["build"], *groups["dev"]]
+    return [Requirement(text) for text in texts if isinstance(text, str)]
+
+
+def explanation() -> str:
+    return (ROOT / "docs" / "dependencies.md").read_text()

@@ -1,0 +1,142 @@
+"""Reports about stages that never took place, for tests of what shows them."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import numpy as np
+
+from tests.unit.stress.histories import BEGAN_AT, Plan, lawful
+from turnstile.stress.check.verdict import Finding, Rule, Verdict
+from turnstile.stress.figures.values import FiveFigures, Point, Recovery, Spread, StageFigures
+from turnstile.stress.recording import Recording
+from turnstile.stress.report.machine import Machine
+from turnstile.stress.report.run_report import RunReport, StageReport
+from turnstile.stress.tables import SECOND
+
+KILLED_AT = SECOND // 4
+SPREAD = Spread(count=500, p50_ms=4.13, p90_ms=6.4, p99_ms=8.75, max_ms=1203.0)
+
+
+def stage_report(recording: Recording | None = None, *, broken: tuple[Finding, ...] = ()) -> StageReport:
+    """Return a stage's report: kept, but for the findings given."""
+    recording = recording or lawful(Plan(killed_at=KILLED_AT))
+    doctored = {finding.rule: finding for finding in broken}
+    findings = (doctored.get(rule, Finding(rule=rule, looked_at=400, broken=0)) for rule in Rule)
+    ended = len(recording.executions)
+    return StageReport(
+        recording=recording,
+        verdict=Verdict(findings=tuple(findings)),
+        figures=StageFigures(
+            ended=ended,
+            seconds=2.0 if ended else 0.0,
+            executions_per_second=ended / 2,
+            sent_per_second=5210.0,
+            answer=SPREAD if ended else None,
+            hand_over=SPREAD if ended else None,
+            end_to_grant=None,
+            grant_to_start=SPREAD if ended else None,
+            most_held=2,
+            most_running=1,
+            idle_share=0.07 if ended else None,
+            started_out_of_order=0.125 if ended else None,
+            recoveries=tuple(_recoveries(recording)),
+        ),
+    )
+
+
+def run_report(*stages: StageReport, collapses: tuple[str, ...] = ()) -> RunReport:
+    """Return the report of a run of these stages."""
+    points = tuple(
+        Point(at=at, executions_per_second=1000.0 + at / 100, hand_over=SPREAD) for at in (1, 10, 10_000)
+    )
+    return RunReport(
+        stages=stages,
+        five=FiveFigures(
+            limit=4,
+            per_second_limited=1034.4,
+            per_second_unlimited=2115.0,
+            hand_over=SPREAD,
+            by_depth=points,
+            by_keys=points,
+            recoveries=tuple(each for stage in stages for each in stage.figures.recoveries),
+            order_violations=sum(stage.out_of_order for stage in stages),
+            limit_violations=0,
+            other_violations=0,
+        ),
+        seed=7,
+        command_line="stress run --local",
+        started_at=datetime(2026, 1, 2, 3, 4, tzinfo=UTC),
+        seconds=61.5,
+        machine=Machine(
+            processor="A processor with quite a long name of its own",
+            cores=2,
+            memory_gib=23.5,
+            kernel="Linux 6.1",
+            python="cpython 3.11.7",
+        ),
+        versions={"turnstile": "0.1.0", "rabbitmq": "3.10.8"},
+        installation="private: 2 executors, 2 workers",
+        collapses=collapses,
+    )
+
+
+def nothing_happened() -> Recording:
+    """Return a recording in which no request came to anything."""
+    full = lawful(Plan(executions=3))
+    return replace(
+        full,
+        orders=full.orders[:0],
+        executions=full.executions[:0],
+        attempts=full.attempts[:0],
+        runs=full.runs[:0],
+        samples=full.samples[:0],
+        ended_at=full.began_at,
+    )
+
+
+def one_execution() -> Recording:
+    """Return a recording with a single row in each table."""
+    return lawful(Plan(executions=1, actions=1))
+
+
+def many(count: int) -> Recording:
+    """Return a recording of many attempts, runs and orders, and a worker killed among them; not lawful."""
+    small = lawful(Plan(killed_at=KILLED_AT))
+    times = count // len(small.executions)
+    length = small.ended_at - small.began_at
+
+    def repeated(name: str) -> np.ndarray[tuple[int, ...], np.dtype[np.void]]:
+        table = getattr(small, name)
+        rows = np.tile(table, times)
+        later = np.repeat(np.arange(times), len(table))
+        for column in rows.dtype.names or ():
+            if column.endswith(("_at", "_since")):
+                rows[column] = BEGAN_AT + (rows[column] - BEGAN_AT) // 100 + later * (length // 100)
+            elif column in ("execution_id", "number"):
+                rows[column] += later * 100_000
+        return rows
+
+    return replace(
+        small,
+        orders=repeated("orders"),
+        executions=repeated("executions"),
+        attempts=repeated("attempts"),
+        runs=repeated("runs"),
+        ended_at=small.began_at + times * (length // 100),
+    )
+
+
+def _recoveries(recording: Recording) -> list[Recovery]:
+    return [
+        Recovery(
+            kind=fault.kind,
+            target=fault.target,
+            at_seconds=(fault.began_at - recording.began_at) / SECOND,
+            healed_seconds=(fault.healed_at - fault.began_at) / SECOND,
+            stall_seconds=0.21,
+            lost_runs=2,
+            reclaim_seconds=3.0,
+            recovered_seconds=3.4,
+        )
+        for fault in recording.faults
+    ]

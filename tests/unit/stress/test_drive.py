@@ -1,0 +1,225 @@
+"""One stage on a real system: what is recorded of it is complete, and everybody saw the same.
+
+Most tests share one system; each is a stage of its own, as in a run: the same actions, another token.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from itertools import pairwise
+
+import httpx
+import numpy as np
+import pytest
+import pytest_asyncio
+from pydantic import SecretStr
+
+from tests.support.cable import cable_to
+from tests.support.processes import System, running
+from turnstile.common.domain.states import Status
+from turnstile.localservers import BrokerServer, DatabaseServer
+from turnstile.stress.api import Unreachable
+from turnstile.stress.drive.stage import check_ready, drive_stage
+from turnstile.stress.installation import Installation
+from turnstile.stress.mix import DurationMix
+from turnstile.stress.names import ACTIONS_VARIABLE, MARKS_VARIABLE
+from turnstile.stress.progress import Progress, Show
+from turnstile.stress.recording import Recording
+from turnstile.stress.stage import FaultKind, Load, PlannedFault, Purpose, Stage
+from turnstile.stress.tables import NEVER, NONE, Answer, Outcome, RunEnd, Table, status_code
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+ACTIONS = 2
+LIMIT = 2
+EXECUTIONS = 200
+MIX = DurationMix.parse("80% 0ms, 15% 5ms, 5% 50ms")
+
+
+def stage(
+    *,
+    keys: int = 0,
+    rate: float | None = None,
+    all_wait_first: bool = False,
+    drain_without_limit_after: int | None = None,
+    faults: tuple[PlannedFault, ...] = (),
+) -> Stage:
+    load = Load(executions=EXECUTIONS, mix=MIX, actions=ACTIONS, keys=keys, submitters=2, rate=rate)
+    return Stage(
+        name="test",
+        title="A test",
+        purpose=Purpose.LOAD,
+        load=load,
+        limit=LIMIT,
+        all_wait_first=all_wait_first,
+        drain_without_limit_after=drain_without_limit_after,
+        faults=faults,
+    )
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def system(
+    postgresql: DatabaseServer, rabbitmq: BrokerServer, template_database: str
+) -> AsyncIterator[System]:
+    """One executor, and no worker yet."""
+    name = f"{template_database}_drive"
+    database_url, amqp_url = postgresql.create_database(name, template_database), rabbitmq.create_vhost(name)
+    try:
+        async with running(database_url, amqp_url, workers=0) as system:
+            yield system
+    finally:
+        postgresql.drop_database(name)
+        rabbitmq.delete_vhost(name)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def place(system: System, tmp_path_factory: pytest.TempPathFactory) -> Installation:
+    """Two workers: one shares a folder with us, as on this host, the other does not, as on any other."""
+    folder = tmp_path_factory.mktemp("marks")
+    count = {ACTIONS_VARIABLE: str(ACTIONS)}
+    await asyncio.gather(
+        system.start_worker("turnstile.stress.actions", **count, **{MARKS_VARIABLE: str(folder)}),
+        system.start_worker("turnstile.stress.actions", **count),
+    )
+    return replace(at(system), marks_folder=folder)
+
+
+def at(system: System) -> Installation:
+    return Installation(amqp_url=SecretStr(system.amqp_url), http_urls=(system.http_url,))
+
+
+async def drive(of: Stage, place: Installation, *, show: Show = lambda _: None) -> Recording:
+    return await drive_stage(of, place, seed=7, show=show, number=1, stages=1, breaker=None)
+
+
+def assert_complete(recording: Recording) -> None:
+    """Each order became one execution, that one attempt, that one run; all know each other."""
+    orders, executions, runs = recording.orders, recording.executions, recording.runs
+    assert sorted(executions["number"]) == list(range(EXECUTIONS))
+    assert (executions["status"] == status_code(Status.COMPLETED)).all()
+    assert (np.diff(executions["execution_id"]) > 0).all()
+    by_number = executions[np.argsort(executions["number"])]
+    assert (by_number["queue"] == orders["queue"]).all()
+    assert (by_number["execution_id"] == orders["execution_id"]).all()
+    assert np.isin(orders["answer"], [Answer.ACCEPTED, Answer.DUPLICATE]).all()
+    for table in (recording.attempts, runs):
+        assert sorted(table["execution_id"]) == executions["execution_id"].tolist()
+        assert (table["attempt"] == 1).all()
+        assert (sorted_by_id(table)["queue"] == executions["queue"]).all()
+    assert (recording.attempts["outcome"] == Outcome.ENDED).all()
+    assert (runs["end"] == RunEnd.STOPPED).all()
+    assert (sorted_by_id(runs)["number"] == executions["number"]).all()
+    assert recording.audit is not None
+    assert recording.audit.clean, recording.audit
+    assert not any(each.queue_length or each.active_count for each in recording.counters)
+    counted = sum(each.completed - each.completed_before for each in recording.counters)
+    assert counted == sum(each.enqueued - each.enqueued_before for each in recording.counters) == EXECUTIONS
+
+
+def assert_ordered(recording: Recording) -> None:
+    """What comes first is recorded first, whoever recorded it."""
+    orders, runs = recording.orders, sorted_by_id(recording.runs)
+    executions, attempts = recording.executions, recording.attempts
+    numbers = executions["number"]
+    steps = [
+        np.full(EXECUTIONS, recording.began_at),
+        orders["sent_at"][numbers],
+        executions["created_at"],
+        attempts["granted_at"],
+        attempts["started_at"],
+        runs["started_at"],
+        runs["stopped_at"],
+        attempts["ended_at"],
+        np.full(EXECUTIONS, recording.ended_at),
+    ]
+    for before, after in pairwise(steps):
+        assert (before <= after).all()
+    assert (executions["created_at"] == attempts["waiting_since"]).all()
+    assert (executions["created_at"] <= orders["answered_at"][numbers]).all()
+    assert (orders["sent_at"] <= orders["confirmed_at"]).all()
+    long = orders["duration_us"][numbers] == 50_000
+    # A loop's own clock stands still while it works, so a sleep may be a little short.
+    assert (runs["stopped_at"] - runs["started_at"])[long].min() > 40_000_000
+    assert (executions["completed_at"] < NEVER).all()
+
+
+def sorted_by_id(table: Table) -> Table:
+    return table[np.argsort(table["execution_id"])]
+
+
+async def test_what_is_not_ready_is_told_before_anything_is_sent(system: System, amqp_url: str) -> None:
+    """The first test: it finds the system without a worker."""
+    empty_vhost = replace(at(system), amqp_url=SecretStr(amqp_url))
+    with pytest.raises(Unreachable, match="start `executor serve`"):
+        await check_ready(empty_vhost, ACTIONS)
+    with pytest.raises(Unreachable, match=r"worker serve --actions stress\.actions"):
+        await check_ready(at(system), ACTIONS)
+
+
+async def test_a_stage_is_recorded_whole(place: Installation) -> None:
+    await check_ready(place, ACTIONS)
+    with pytest.raises(Unreachable, match=r"stress\.02.*TURNSTILE_STRESS_ACTIONS=3"):
+        await check_ready(place, 3)
+    shown: list[Progress] = []
+    recording = await drive(stage(), place, show=shown.append)
+    assert_complete(recording)
+    assert_ordered(recording)
+    assert len(recording.workers) == len(np.unique(recording.runs["process"])) == 2
+    assert recording.clock_error_ns == 0
+    assert (recording.orders["sendings"] == 1).all()
+    assert shown[-1].ended == shown[-1].sent == EXECUTIONS
+
+
+async def test_everything_waits_until_it_is_let_go(place: Installation) -> None:
+    """Also: queues by keys, and a limit that is lifted for the rest."""
+    recording = await drive(stage(keys=3, all_wait_first=True, drain_without_limit_after=20), place)
+    assert_complete(recording)
+    assert_ordered(recording)
+    opened_at = recording.opened_at
+    assert recording.executions["created_at"].max() < opened_at < recording.attempts["granted_at"].min()
+    assert recording.samples["waiting"].max() > 0
+    assert [change.limit for change in recording.limit_changes] == [None] * ACTIONS
+    assert all(opened_at < change.asked_at < change.answered_at for change in recording.limit_changes)
+
+
+async def test_a_lost_connection_loses_and_doubles_nothing(place: Installation) -> None:
+    async with cable_to(place.amqp_url.get_secret_value()) as cable:
+        cable.cut_after(25_000)
+        recording = await drive(stage(), replace(place, amqp_url=SecretStr(cable.url)))
+    assert_complete(recording)
+    orders = recording.orders
+    assert orders["sendings"].max() > 1
+    for submitter in range(2):
+        ids = orders["execution_id"][orders["submitter"] == submitter]
+        assert (np.diff(ids) > 0).all(), "what is repeated keeps its order"
+
+
+async def test_limits_are_changed_and_others_submit_while_orders_arrive_in_step(place: Installation) -> None:
+    rate = 250.0
+    change = PlannedFault(kind=FaultKind.CHANGE_LIMIT, at_seconds=0.2, lasting_seconds=0.3, target=1, limit=1)
+    submitted: list[asyncio.Task[httpx.Response]] = []
+    async with httpx.AsyncClient() as http:
+
+        def submit_once(progress: Progress) -> None:
+            if not submitted and progress.sent:
+                stranger = {"action_ref": "stress.00", "parameters": {"number": 7, "milliseconds": 0}}
+                url = f"{place.http_urls[0]}/api/v1/executions"
+                submitted.append(asyncio.create_task(http.post(url, json=stranger)))
+
+        recording = await drive(stage(rate=rate, faults=(change,)), place, show=submit_once)
+        stranger_id = (await submitted[0]).json()["id"]
+
+    executions, runs = recording.executions, recording.runs
+    assert sorted(executions["number"]) == [NONE, *range(EXECUTIONS)]
+    for table in (executions, runs):
+        assert table["number"][table["execution_id"] == stranger_id].tolist() == [NONE]
+    (fault,) = recording.faults
+    changed, restored = recording.limit_changes
+    assert (fault.kind, fault.target) == (FaultKind.CHANGE_LIMIT, "stress.01")
+    assert (fault.began_at, fault.healed_at) == (changed.asked_at, restored.answered_at)
+    assert [(each.action, each.limit) for each in (changed, restored)] == [(1, 1), (1, LIMIT)]
+    assert restored.asked_at - changed.asked_at >= 300_000_000
+    sent_at = recording.orders["sent_at"]
+    # From before the first: who sends it may be the last to come.
+    due_at = recording.began_at + np.arange(EXECUTIONS) / rate * 1e9
+    assert (sent_at - due_at).min() > -10_000_000, "nothing is sent before it is due"

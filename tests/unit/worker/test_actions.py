@@ -1,0 +1,191 @@
+"""How actions are declared and found."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.unit.worker.conftest import MakeModule
+from turnstile.worker import command_action, http_action
+from turnstile.worker.actions import ActionsNotFound, action, action_from_entrypoint, load_actions
+from turnstile.worker.parameters import ActionDeclarationError
+
+HEAD = "from worker import Context, action, command_action, http_action\n"
+
+
+def refs(*targets: str) -> list[str]:
+    return [found.definition.ref for found in load_actions(*targets)]
+
+
+def test_a_decorated_function_stays_an_ordinary_function() -> None:
+    @action("add")
+    def add(a: int, b: int = 2) -> int:
+        return a + b
+
+    @action("add.async")
+    async def add_async(a: int) -> int:
+        return a + 1
+
+    assert add(1) == 3
+    assert add.__name__ == "add"
+    assert asyncio.run(add_async(1)) == 2
+
+
+def test_every_field_of_a_definition_can_be_given(make_module: MakeModule) -> None:
+    module = make_module(
+        HEAD
+        + "@action('a', max_concurrent=3, concurrency_key='/customer', timeout='5m', ttl=60, "
+        + "retry={'max_attempts': 3, 'delay': '10s'}, on_worker_lost='abandon', max_reclaims=1, pool='gpu', "
+        + "when_full='reject', max_queued=9, paused=True)\n"
+        + "def a(): pass\n"
+    )
+    (found,) = load_actions(module)
+    definition = found.definition
+    assert (definition.runner, definition.entrypoint, definition.max_concurrent) == ("python", None, 3)
+    assert (definition.timeout, definition.ttl, definition.retry.delay) == (300.0, 60.0, 10.0)
+    assert (definition.pool, definition.paused, definition.max_queued) == ("gpu", True, 9)
+
+
+@pytest.mark.parametrize(
+    ("declaration", "words"),
+    [
+        (
+            "@action('a', max_concurent=3)",
+            "max_concurent: no such field; known are: callback_url, concurrency_key, ",
+        ),
+        ("@action('a', max_concurrent=-1)", "max_concurrent: Input should be greater than or equal to 0"),
+        (
+            "@action('a', timeout='soon')",
+            "timeout: Value error, not a duration: 'soon'; expected for example",
+        ),
+        ("@action('a b')", "ref: Value error, 'a b' cannot name an action"),
+        ("@action('a', retry={'times': 2})", "retry.times: Extra inputs are not permitted"),
+        ("@action('a', entrypoint='x:y')", "entrypoint: no such field"),
+    ],
+)
+def test_a_wrong_field_is_refused_at_import_with_its_name_and_the_remedy(
+    make_module: MakeModule, declaration: str, words: str
+) -> None:
+    module = make_module(f"{HEAD}{declaration}\ndef a(): pass\n")
+    with pytest.raises(ActionDeclarationError) as refused:
+        load_actions(module)
+    assert words in str(refused.value)
+    assert "action('a" in str(refused.value)
+
+
+def test_commands_and_urls_are_actions_without_a_function(make_module: MakeModule) -> None:
+    module = make_module(
+        f"{HEAD}command_action('count', argv=['wc', '-w'], max_concurrent=2)\n"
+        "hook = http_action('hook', url='https://example.org/hook')\n"
+    )
+    count, hook = load_actions(module)
+    assert (count.definition.runner, count.definition.entrypoint) == ("command", ["wc", "-w"])
+    assert (hook.definition.runner, hook.definition.entrypoint) == ("http", "https://example.org/hook")
+    assert refs(f"{module}:hook") == ["hook"]
+
+
+def test_a_command_needs_an_argv_and_a_hook_a_url() -> None:
+    with pytest.raises(ActionDeclarationError, match="argv as a list"):
+        command_action("count", argv=[])
+    with pytest.raises(ActionDeclarationError, match="needs a URL"):
+        http_action("hook", url="example.org")
+
+
+def test_async_functions_run_in_the_loop_and_others_do_not(make_module: MakeModule) -> None:
+    module = make_module(
+        f"{HEAD}@action('a')\nasync def a(): pass\n@action('b')\ndef b(): pass\n"
+        "command_action('c', argv=['true'])\n"
+    )
+    assert [found.runs_in_loop for found in load_actions(module)] == [True, False, False]
+
+
+def test_one_name_or_a_list_can_be_loaded(make_module: MakeModule) -> None:
+    module = make_module(
+        f"{HEAD}@action('a')\ndef a(): pass\n@action('b')\ndef b(): pass\n@action('c')\ndef c(): pass\n"
+        "some = [c, a]\n"
+    )
+    assert refs(module) == ["a", "b", "c"]
+    assert refs(f"{module}:b") == ["b"]
+    assert refs(f"{module}:some") == ["c", "a"]
+    assert refs(f"{module}:b", module) == ["b", "a", "c"]
+
+
+def test_actions_that_a_module_imports_are_its_own_too(make_module: MakeModule) -> None:
+    first = make_module(f"{HEAD}@action('a')\ndef a(): pass\n@action('hidden')\ndef hidden(): pass\n")
+    second = make_module(f"from {first} import a\n")
+    assert refs(second) == ["a"]
+
+
+@pytest.mark.usefixtures("make_module")
+def test_a_package_has_the_actions_of_the_submodules_it_imports() -> None:
+    package = Path("package_of_actions")
+    package.mkdir()
+    (package / "__init__.py").write_text(f"import {package}.inner\n")
+    (package / "inner.py").write_text(f"{HEAD}@action('inner')\ndef inner(): pass\n")
+    (package / "other.py").write_text(f"{HEAD}@action('other')\ndef other(): pass\n")
+    assert refs(str(package)) == ["inner"]
+
+
+def test_two_actions_with_one_name_are_refused(make_module: MakeModule) -> None:
+    first = make_module(f"{HEAD}@action('a')\ndef a(): pass\n")
+    second = make_module(f"{HEAD}command_action('a', argv=['true'])\n")
+    both = make_module(f"{HEAD}@action('a')\ndef a(): pass\n@action('a')\ndef b(): pass\n")
+    assert refs(first, first) == ["a"]
+    with pytest.raises(ActionDeclarationError, match=f"two actions are called 'a', in {first} and {second}"):
+        load_actions(first, second)
+    with pytest.raises(ActionDeclarationError, match="two actions are called 'a'"):
+        load_actions(both)
+
+
+def test_what_cannot_be_found_is_said_in_one_line(make_module: MakeModule) -> None:
+    module = make_module("nothing = 1\n")
+    needy = make_module("import no_such_library\n")
+    for target, words in (
+        ("no_such_module", "No module named 'no_such_module'"),
+        (needy, "No module named 'no_such_library'"),
+        (f"{module}:missing", "has no 'missing'"),
+        (f"{module}:nothing", "declares no action"),
+        (module, "declares no action"),
+        ("", "not the name of a module"),
+        ("./actions.py", "not the name of a module"),
+    ):
+        with pytest.raises(ActionsNotFound) as missing:
+            load_actions(target)
+        assert words in str(missing.value)
+        assert "\n" not in str(missing.value)
+
+
+def test_a_module_that_fails_says_so_itself(make_module: MakeModule) -> None:
+    with pytest.raises(ValueError, match="my own"):
+        load_actions(make_module("raise ValueError('my own')\n"))
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        ("def a(x, /): pass", "cannot be passed by keyword"),
+        ("def a(*x): pass", "cannot be passed by keyword"),
+        ("def a(): yield 1", "an action returns one value"),
+        ("async def a(): yield 1", "an action returns one value"),
+        ("def a(x: 'NoSuchName'): pass", "NoSuchName"),
+        ("class C: pass\n@action('b')\ndef a(x: C): pass", "is of no use for JSON"),
+    ],
+)
+def test_a_function_that_could_never_be_called_is_refused_at_the_start(
+    make_module: MakeModule, function: str, words: str
+) -> None:
+    lines = function if "@action" in function else f"@action('a')\n{function}"
+    module = make_module(f"{HEAD}{lines}\n")
+    with pytest.raises(ActionDeclarationError, match=words):
+        load_actions(module)
+
+
+def test_an_entrypoint_names_any_function(make_module: MakeModule) -> None:
+    module = make_module("def plain(a: int): return a\nvalue = 1\n")
+    found = action_from_entrypoint("some.ref", f"{module}:plain")
+    assert found.definition.ref == "some.ref"
+    assert found.function is not None
+    assert found.function(a=1) == 1
+    for missing in (f"{module}:nothing", f"{module}:value", module):
+        with pytest.raises(ActionsNotFound, match="has no function"):
+            action_from_entrypoint("some.ref", missing)
