@@ -1,11 +1,9 @@
-"""Runs executions: what user code imports to declare its actions.
+"""The API with which user code declares its actions.
 
-    from turnstile.worker import Context, action
+from turnstile.worker import Context, action
 
-    @action("reports.render", max_concurrent=3, timeout="5m")
-    async def render(context: Context, customer_id: int) -> dict: ...
-
-Next: `worker.actions` collects what is declared here, `worker.runners` runs it.
+@action("reports.render", max_concurrent=3, timeout="5m")
+async def render(context: Context, customer_id: int) -> dict: ...
 """
 
 from turnstile.common.domain.errors import PermanentError, TemporaryError

@@ -1,14 +1,13 @@
 """Declares actions in code and collects them.
 
-In: `@action`, `command_action`, `http_action` at import time; `load_actions` at the start of the worker and
-of each child. Out: `RegisteredAction` values: the definition, and the function where there is one.
-Next: `worker.parameters` checks what the function is called with, `worker.runners` runs it.
+In: `@action`, `command_action`, `http_action` at import time; `load_actions` when a worker or child starts.
+Out: `RegisteredAction` values: the definition, and the function of a python action.
 """
 
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -22,11 +21,11 @@ from turnstile.worker.parameters import ActionDeclarationError, parameters_of
 
 
 class ActionsNotFound(TurnstileError):
-    """What `--actions` names has no actions; the message is one line that says why."""
+    """The target of `--actions` has no actions; the message is one line that says why."""
 
 
 class ActionFields(TypedDict, total=False):
-    """The fields of a definition that may be given in code; see `ActionDefinition` for each."""
+    """The fields of a definition that code may set; `ActionDefinition` describes each."""
 
     max_concurrent: int | None
     concurrency_key: str | None
@@ -53,34 +52,31 @@ class RegisteredAction:
     module: str
     """The module that declares it."""
     function: Callable[..., Any] | None = None
-    """What a python action calls."""
+    """The function of a python action."""
 
     @property
     def runs_in_loop(self) -> bool:
-        """Whether it runs in the worker's event loop: `async def` does, plain `def` gets a process."""
+        """Whether it runs in the worker's event loop (`async def`); plain `def` runs in a child process."""
         return inspect.iscoroutinefunction(self.function)
 
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_DECLARED: Final = "__turnstile_actions__"
-"""The name under which a module holds what it declares, in its own namespace."""
-
-_by_function: Final[dict[int, RegisteredAction]] = {}
-"""Finds the action of a function that another module imported by name; the values keep the ids valid."""
+_declared: Final[list[RegisteredAction]] = []
+"""Every action of this process, in the order of declaration."""
 
 
 def action(ref: str, **fields: Unpack[ActionFields]) -> Callable[[F], F]:
-    """Declare the decorated function as the action `ref`; the function itself stays as it is.
+    """Declare the decorated function as the action `ref`; the function itself is unchanged.
 
-    Raises ActionDeclarationError, at import, for a field that is unknown or wrong.
+    Raises ActionDeclarationError, at import, for an unknown or invalid field.
     """
     definition = _definition(f"@action({ref!r})", {"ref": ref, "runner": "python"}, fields)
-    # The module of the `@`: a function that another decorator wrapped carries that decorator's namespace.
-    namespace = sys._getframe(1).f_globals
+    # The module that uses the decorator: `function` may be wrapped by a decorator of another module.
+    module = _module_of_caller()
 
     def declare(function: F) -> F:
-        _by_function[id(function)] = _declare(namespace, definition, function)
+        _declare(module, definition, function)
         return function
 
     return declare
@@ -89,21 +85,20 @@ def action(ref: str, **fields: Unpack[ActionFields]) -> Callable[[F], F]:
 def command_action(ref: str, *, argv: Sequence[str], **fields: Unpack[ActionFields]) -> RegisteredAction:
     """Declare a command as the action `ref`: parameters are JSON on stdin, the result is JSON on stdout."""
     fixed = {"ref": ref, "runner": "command", "entrypoint": list(argv)}
-    return _declare(sys._getframe(1).f_globals, _definition(f"command_action({ref!r})", fixed, fields))
+    return _declare(_module_of_caller(), _definition(f"command_action({ref!r})", fixed, fields))
 
 
 def http_action(ref: str, *, url: str, **fields: Unpack[ActionFields]) -> RegisteredAction:
-    """Declare a POST to `url` as the action `ref`; the body of a 2xx answer is the result."""
+    """Declare a POST to `url` as the action `ref`; the body of a 2xx response is the result."""
     fixed = {"ref": ref, "runner": "http", "entrypoint": url}
-    return _declare(sys._getframe(1).f_globals, _definition(f"http_action({ref!r})", fixed, fields))
+    return _declare(_module_of_caller(), _definition(f"http_action({ref!r})", fixed, fields))
 
 
 def load_actions(*targets: str) -> list[RegisteredAction]:
     """Import each `module` or `module:name` and return its actions in the order of their declaration.
 
-    A module's actions are those that it or its imported submodules declare, and those it imported by name.
-    Raises ActionsNotFound where there are none, ActionDeclarationError where one cannot work or two share
-    a ref.
+    A module's actions are those that it or its imported submodules declare, and those that it imports.
+    Raises ActionsNotFound if there are none, ActionDeclarationError if one cannot work or two share a ref.
     """
     found: dict[str, RegisteredAction] = {}
     for target in targets:
@@ -112,7 +107,7 @@ def load_actions(*targets: str) -> list[RegisteredAction]:
             other = found.setdefault(ref, registered)
             if other is not registered:
                 raise ActionDeclarationError(
-                    f"two actions are called {ref!r}, in {other.module} and {registered.module}; rename one"
+                    f"two actions are named {ref!r}, in {other.module} and {registered.module}; rename one"
                 )
             if registered.function is not None:
                 parameters_of(registered.function)
@@ -129,29 +124,32 @@ def action_from_entrypoint(ref: str, entrypoint: str) -> RegisteredAction:
     return RegisteredAction(definition=ActionDefinition(ref=ref), module=module_name, function=function)
 
 
-def _definition(place: str, fixed: dict[str, Any], fields: ActionFields) -> ActionDefinition:
+def _definition(location: str, fixed: dict[str, Any], fields: ActionFields) -> ActionDefinition:
     known = ActionFields.__annotations__
     unknown = [name for name in fields if name not in known]
     if unknown:
         raise ActionDeclarationError(
-            f"{place}: {', '.join(unknown)}: no such field; known are: {', '.join(sorted(known))}"
+            f"{location}: {', '.join(unknown)}: unknown field; known: {', '.join(sorted(known))}"
         )
     try:
         return ActionDefinition.model_validate(fixed | fields)
     except ValidationError as error:
-        sentences = [
+        problems = [
             f"{'.'.join(str(step) for step in problem['loc']) or 'definition'}: {problem['msg']}"
             for problem in error.errors(include_url=False, include_input=False)
         ]
-        raise ActionDeclarationError(f"{place}: {'; '.join(sentences)}") from None
+        raise ActionDeclarationError(f"{location}: {'; '.join(problems)}") from None
+
+
+def _module_of_caller() -> str:
+    return str(sys._getframe(2).f_globals.get("__name__", "__main__"))
 
 
 def _declare(
-    namespace: dict[str, Any], definition: ActionDefinition, function: Callable[..., Any] | None = None
+    module: str, definition: ActionDefinition, function: Callable[..., Any] | None = None
 ) -> RegisteredAction:
-    module = str(namespace.get("__name__", "__main__"))
     registered = RegisteredAction(definition=definition, module=module, function=function)
-    namespace.setdefault(_DECLARED, []).append(registered)
+    _declared.append(registered)
     return registered
 
 
@@ -164,20 +162,16 @@ def _actions_of(target: str) -> list[RegisteredAction]:
         named = getattr(module, name)
         found = _among(named if isinstance(named, list | tuple) else [named])
     else:
-        found = [*_declared_in(module_name), *_among(list(vars(module).values()))]
+        declared = [each for each in _declared if f"{each.module}.".startswith(f"{module_name}.")]
+        found = [*declared, *_among(list(vars(module).values()))]
     if not found:
         raise ActionsNotFound(f"{target}: declares no action; decorate a function with @action('name')")
     return found
 
 
-def _declared_in(module_name: str) -> Iterator[RegisteredAction]:
-    for name, module in list(sys.modules.items()):
-        if name == module_name or name.startswith(f"{module_name}."):
-            yield from vars(module).get(_DECLARED, [])
-
-
 def _among(values: Sequence[object]) -> list[RegisteredAction]:
-    found = [v if isinstance(v, RegisteredAction) else _by_function.get(id(v)) for v in values]
+    by_function = {id(each.function): each for each in _declared if each.function is not None}
+    found = [v if isinstance(v, RegisteredAction) else by_function.get(id(v)) for v in values]
     return [registered for registered in found if registered is not None]
 
 

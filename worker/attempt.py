@@ -1,142 +1,181 @@
-"""One attempt, step by step: receive ▸ claim ▸ run ▸ finish ▸ tell ▸ acknowledge.
+"""One attempt, step by step: receive, claim, run, finish, publish, acknowledge.
 
-In: one `execution.scheduled`. Out: the attempt's end in the record (P3), told to the executor (P4), and only
-then the word to acknowledge it (P5). Whatever step a process dies in, the message comes again or the
-watchdog finds the row, and the claim's fence (P6) lets only the right attempt act. Once the lease is lost,
-whatever step it is at, an attempt writes nothing and tells nothing any more. Claims, finishes and messages of
-all attempts of the process are gathered into batches. Next: `worker.runners` does the running.
+In: one `execution.scheduled`. Out: the attempt's outcome in the database (P3), its completion published to
+the executor (P4), and only then the delivery's disposition (P5). Wherever a process dies, the message is
+redelivered or the watchdog finds the row, and the claim's fence (P6) admits only the right attempt. Once the
+lease is lost, an attempt writes and publishes nothing, whatever its step. Claims, finishes and messages of
+all attempts of the process are batched by `worker.gateway`.
 """
 
 import asyncio
 import logging
+import random
 import time
 from collections import Counter
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Final, assert_never
 
+from pydantic_core import from_json
+
 from turnstile.common.broker.delivery import Delivery
+from turnstile.common.broker.message import Outgoing
 from turnstile.common.broker.topology import WORKER_RETRY
 from turnstile.common.crash_points import CrashPoint, reached
 from turnstile.common.domain.errors import Code, Refusal
-from turnstile.common.domain.outcomes import Outcome
-from turnstile.common.domain.states import Status
-from turnstile.common.envelopes import dead_letter, delayed_retry, slot_message, tries_of
-from turnstile.worker import transitions
-from turnstile.worker.attempt_values import call_of, end_message, offer_in, report_of, status_changed, told_of
+from turnstile.common.domain.identifiers import Attempt, ExecutionId
+from turnstile.common.domain.outcomes import Completed, Failed, Outcome, failure_of, status_of
+from turnstile.common.domain.retries import retry_delay_seconds
+from turnstile.common.domain.states import Status, is_terminal
+from turnstile.common.envelopes import completed_message, dead_letter, delayed_retry, slot_message, tries_of
+from turnstile.common.json_limits import readable
+from turnstile.common.messages import Error, ExecutionCompleted, ExecutionScheduled, StatusChanged
+from turnstile.common.requests import check_schema_version, read_json, read_model
+from turnstile.worker import instrumentation
 from turnstile.worker.fence import Standing
-from turnstile.worker.links import Links
+from turnstile.worker.gateway import Gateway
 from turnstile.worker.metrics import DEAD_LETTERED
-from turnstile.worker.record import Claim, Finished, Offer, Verdict
-from turnstile.worker.runners import Interrupted, RunReport, StopRequest
-from turnstile.worker.runners.assembly import Runners
-from turnstile.worker.runners.report import ending
-from turnstile.worker.under_way import Step, UnderWay
+from turnstile.worker.protocol import Claim, Finished, Offer, Report, Verdict
+from turnstile.worker.runners.base import Call, Interrupted, RunReport, StopRequest, outcome_of_stop
+from turnstile.worker.runners.registry import Runners
 
 logger = logging.getLogger(__name__)
 
 TRIES_MAX: Final = 30
-"""How often an offer for something not known yet comes back, about a second apart."""
-_STOPS_REMEMBERED_MAX: Final = 1000
+"""How often an offer of an unknown execution is redelivered, about a second apart."""
+_EARLY_CANCELS_MAX: Final = 1000
+_SCHEDULED_BYTES_MAX: Final = 64 * 1024
 
 
 class Disposition(Enum):
-    """What is to be done with the message."""
+    """What to do with the delivery."""
 
     ACKNOWLEDGE = "acknowledge"
-    GIVE_BACK = "give back"
+    REQUEUE = "requeue"
+
+
+class Step(Enum):
+    """How far an attempt has come."""
+
+    WAIT = "wait"
+    """No claim was sent: another worker may take it."""
+    CLAIM = "claim"
+    """The claim was sent, and perhaps made; nothing runs yet."""
+    RUN = "run"
+    """The action runs."""
+    PUBLISH = "publish"
+    """The action has ended."""
+
+
+class RunningAttempt:
+    """One attempt in progress; create it in the task that makes the attempt."""
+
+    __slots__ = ("abandoned", "step", "stop", "task")
+
+    def __init__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.task: asyncio.Task[object] = task
+        self.stop = StopRequest()
+        self.step = Step.WAIT
+        self.abandoned = False
+
+    def abandon(self) -> None:
+        """Cancel its wait for a server; a run is ended by `stop`, so that its end is seen."""
+        self.abandoned = True
+        if self.step is not Step.RUN:
+            self.task.cancel()
 
 
 class Attempts:
-    """Runs attempts for one worker id, and knows which are under way."""
+    """Runs the attempts of one worker id, and knows which are in progress."""
 
-    def __init__(self, links: Links, runners: Runners, *, event_result_max_bytes: int) -> None:
-        self._links = links
-        self._lease = links.lease
+    def __init__(self, gateway: Gateway, runners: Runners, *, event_result_max_bytes: int) -> None:
+        self._gateway = gateway
+        self._lease = gateway.lease
         self._runners = runners
         self._event_result_max_bytes = event_result_max_bytes
-        self._under_way: dict[Offer, UnderWay] = {}
-        self._stops_ahead: dict[Offer, str] = {}
+        self._running: dict[Offer, RunningAttempt] = {}
+        self._early_cancels: dict[Offer, str] = {}
         self.not_applied: Counter[str] = Counter()
-        """What the record did not do, by its verdict, and what was dropped without asking it."""
+        """Calls that the database did not apply, by verdict, and attempts dropped without a call."""
         self.draining = False
-        self.kept: list[Claim] = []
-        """What the drain interrupted and what runs on all the same: not to be handed back while it does."""
+        self.not_stopped: list[Claim] = []
+        """Attempts that the drain interrupted but whose action still runs: not to be handed back yet."""
 
     @property
     def count(self) -> int:
-        """Attempts under way."""
-        return len(self._under_way)
+        """Attempts in progress."""
+        return len(self._running)
 
     @property
     def running(self) -> int:
         """Attempts whose action runs."""
-        return sum(each.step is Step.RUN for each in self._under_way.values())
+        return sum(each.step is Step.RUN for each in self._running.values())
 
-    def ask_to_stop(self, offer: Offer, reason: str) -> None:
-        """Cancel one attempt; one whose claim is still on its way is stopped once it is claimed.
+    def cancel(self, offer: Offer, reason: str) -> None:
+        """Cancel one attempt; one that is not claimed yet is stopped once it is claimed.
 
-        While the lease is in doubt there is no time for grace: the word may mean that another copy starts.
+        While the lease is in doubt there is no grace: another copy may start at any moment.
         """
-        under_way = self._under_way.get(offer)
-        if under_way is not None:
+        attempt = self._running.get(offer)
+        if attempt is not None:
             certain = self._lease.standing() is Standing.CERTAIN
-            under_way.stop.ask("cancel" if certain else "lease_lost", reason)
-        elif len(self._stops_ahead) < _STOPS_REMEMBERED_MAX:
-            self._stops_ahead[offer] = reason
+            attempt.stop.request("cancel" if certain else "lease_lost", reason)
+        elif len(self._early_cancels) < _EARLY_CANCELS_MAX:
+            self._early_cancels[offer] = reason
 
-    def give_back_all(self) -> None:
-        """Stop what runs, to be given back, and claim no more: the time to drain is over."""
-        for under_way in list(self._under_way.values()):
-            under_way.stop.ask("drain", "the worker stops")
-            if under_way.step in (Step.WAIT, Step.CLAIM):
-                under_way.give_up()
+    def hand_back_all(self) -> None:
+        """Stop what runs, to be handed back, and claim nothing more: the drain timeout has passed."""
+        for attempt in list(self._running.values()):
+            attempt.stop.request("drain", "the worker stops")
+            if attempt.step in (Step.WAIT, Step.CLAIM):
+                attempt.abandon()
 
-    def leave_unclaimed(self) -> None:
-        """Leave to other workers what was not claimed yet. Whose claim is on its way may be ours already."""
-        for under_way in list(self._under_way.values()):
-            if under_way.step is Step.WAIT:
-                under_way.give_up()
+    def return_unclaimed(self) -> None:
+        """Return offers to the queue unless their claim was sent: such a claim may have been made."""
+        for attempt in list(self._running.values()):
+            if attempt.step is Step.WAIT:
+                attempt.abandon()
 
     def lose_all(self) -> None:
-        """Kill what runs and end every wait: nothing of it is ours any more."""
+        """Kill what runs and end every wait: the lease is lost."""
         self.draining = True
-        for under_way in list(self._under_way.values()):
-            under_way.stop.ask("lease_lost", "the worker's lease is lost")
-            under_way.give_up()
+        for attempt in list(self._running.values()):
+            attempt.stop.request("lease_lost", "the worker's lease is lost")
+            attempt.abandon()
 
     async def run(self, delivery: Delivery) -> Disposition:
-        """Take one attempt from its offer to its end."""
+        """Run one attempt, from its offer to its outcome."""
         try:
-            offer = offer_in(delivery)
+            offer = _offer_in(delivery)
         except Refusal as refusal:
-            DEAD_LETTERED.add(refusal.code)
-            await self._links.bury(dead_letter(delivery, refusal.code, refusal.message, app_id="worker"))
+            await self._dead_letter(delivery, refusal.code, refusal.message)
             return Disposition.ACKNOWLEDGE
-        if offer in self._under_way:
-            return Disposition.ACKNOWLEDGE  # a copy of what we are doing
+        if offer in self._running:
+            return Disposition.ACKNOWLEDGE  # a copy of an attempt in progress
         reached(CrashPoint.OFFER_RECEIVED)
-        under_way = self._under_way[offer] = UnderWay()
+        attempt = self._running[offer] = RunningAttempt()
         try:
-            return await self._run_offer(offer, delivery, under_way)
+            return await self._run_offer(offer, delivery, attempt)
         except asyncio.CancelledError:
-            # The batches that it waited for may have been the first to be told.
-            if not (under_way.given_up or self._lease.lost):
+            # When the lease is lost, a batch that this attempt waits for may be cancelled first.
+            if not (attempt.abandoned or self._lease.lost):
                 raise
-            under_way.task.uncancel()
-            return Disposition.GIVE_BACK if under_way.step is Step.WAIT else self._drop(offer)
+            attempt.task.uncancel()
+            return Disposition.REQUEUE if attempt.step is Step.WAIT else self._drop(offer)
         finally:
-            del self._under_way[offer]
-            self._stops_ahead.pop(offer, None)
+            del self._running[offer]
+            self._early_cancels.pop(offer, None)
 
-    async def _run_offer(self, offer: Offer, delivery: Delivery, under_way: UnderWay) -> Disposition:
+    async def _run_offer(self, offer: Offer, delivery: Delivery, attempt: RunningAttempt) -> Disposition:
         if not await self._lease.certain():
-            return Disposition.GIVE_BACK
-        under_way.step, offered_at = Step.CLAIM, time.monotonic()
-        claim = await self._links.claim(offer, give_up=lambda: self.draining)
+            return Disposition.REQUEUE
+        attempt.step, offered_at = Step.CLAIM, time.monotonic()
+        claim = await self._gateway.claim(offer, give_up=lambda: self.draining)
         match claim:
             case None:
-                return Disposition.GIVE_BACK
+                return Disposition.REQUEUE
             case Verdict.UNKNOWN:
                 await self._postpone(delivery)
                 return Disposition.ACKNOWLEDGE
@@ -147,88 +186,96 @@ class Attempts:
                 self._note_not_applied("claim", offer, claim)
                 return Disposition.ACKNOWLEDGE
             case Claim():
-                with transitions.processing(claim, delivery, offered_at=offered_at) as traced:
-                    return await self._carry_out(traced, under_way)
+                with instrumentation.processing(claim, delivery, offered_at=offered_at) as traced:
+                    return await self._run_claim(traced, attempt)
         assert_never(claim)
 
-    async def _carry_out(self, claim: Claim, under_way: UnderWay) -> Disposition:
+    async def _run_claim(self, claim: Claim, attempt: RunningAttempt) -> Disposition:
         reached(CrashPoint.ATTEMPT_CLAIMED)
-        # Time may have passed since the database said so: a process can be stopped at any line.
+        # The process may have been stopped since the database answered.
         if not await self._lease.certain():
             return self._drop(claim)
-        self._links.announce(status_changed(claim, Status.RUNNING, Status.SCHEDULED, datetime.now(UTC)))
-        transitions.started(claim)
-        under_way.step = Step.RUN
-        report = await self._perform(claim, under_way.stop)
-        under_way.step = Step.TELL
-        # How a run ended whose lease is over says nothing: it may have been killed for that.
+        self._gateway.announce(_status_changed(claim, Status.RUNNING, Status.SCHEDULED, datetime.now(UTC)))
+        instrumentation.started(claim)
+        attempt.step = Step.RUN
+        report = await self._run_action(claim, attempt.stop)
+        attempt.step = Step.PUBLISH
+        # After the lease the outcome is void: the loss of the lease may have killed the run.
         if self._lease.standing() is Standing.OVER:
             return self._drop(claim)
         match report.outcome:
             case Interrupted():
-                await self._give_back(claim)
+                await self._hand_back(claim)
             case outcome:
                 reached(CrashPoint.ATTEMPT_RUN)
-                finished = await self._links.finish(report_of(claim, outcome, report))
+                finished = await self._gateway.finish(_report_of(claim, outcome, report))
                 reached(CrashPoint.ATTEMPT_FINISHED)
-                # Telling may take long, and a large result is in the record only.
+                # Publishing may take long; only the database needs the log and a large result.
                 del report
-                outcome = told_of(outcome, result_bytes_max=self._event_result_max_bytes)
-                await self._tell(claim, outcome, finished)
-                reached(CrashPoint.ATTEMPT_TOLD)
+                outcome = _published_outcome(outcome, result_bytes_max=self._event_result_max_bytes)
+                await self._publish_outcome(claim, outcome, finished)
+                reached(CrashPoint.ATTEMPT_PUBLISHED)
         return Disposition.ACKNOWLEDGE
 
-    async def _perform(self, claim: Claim, stop: StopRequest) -> RunReport:
-        offer = Offer(execution_id=claim.execution_id, attempt=claim.attempt)
-        if (reason := self._stops_ahead.get(offer)) is not None:
-            stop.ask("cancel", reason)
+    async def _run_action(self, claim: Claim, stop: StopRequest) -> RunReport:
+        offer = claim.offer
+        if (reason := self._early_cancels.get(offer)) is not None:
+            stop.request("cancel", reason)
         if stop.stop is not None:
-            return RunReport(outcome=ending(stop.stop), log="")
-        with transitions.running(claim) as traced:
-            call = call_of(traced, stop, lambda log: self._links.logs.watch(offer, log))
+            return RunReport(outcome=outcome_of_stop(stop.stop), log="")
+        with instrumentation.running(claim) as traced:
+            call = Call(
+                execution_id=traced.execution_id,
+                attempt=traced.attempt,
+                action_ref=traced.action_ref,
+                entrypoint=None if traced.entrypoint_json is None else from_json(traced.entrypoint_json),
+                parameters_json=traced.parameters_json,
+                timeout_seconds=traced.timeout_seconds,
+                traceparent=traced.traceparent,
+                stop=stop,
+                on_log=lambda log: self._gateway.logs.watch(offer, log),
+            )
             try:
                 return await self._runners.runner_for(claim.action_ref, claim.runner).run(call)
             finally:
-                self._links.logs.forget(offer)
+                self._gateway.logs.forget(offer)
 
-    async def _give_back(self, claim: Claim) -> None:
-        """Put what could not end in time back to the head of its line, if it is still ours."""
-        offer = Offer(execution_id=claim.execution_id, attempt=claim.attempt)
-        if (claim.execution_id, claim.attempt) in self._runners.left_behind:
+    async def _hand_back(self, claim: Claim) -> None:
+        """Return a run that could not end in time to the head of its queue, if this worker still holds it."""
+        if (claim.execution_id, claim.attempt) in self._runners.in_loop.left_behind:
             # It would run twice at once. The lease protects it until the session has ended the process.
-            self.kept.append(claim)
+            self.not_stopped.append(claim)
             return
-        if not await self._links.hand_back(offer):
+        if not await self._gateway.hand_back(claim.offer):
             self._note_not_applied("hand_back", claim, Verdict.STALE)
             return
         reached(CrashPoint.ATTEMPT_HANDED_BACK)
-        transitions.handed_back(claim)
-        await self._links.tell(
-            [slot_message(claim.execution_id, claim.attempt, claim.action_ref, Status.QUEUED)]
+        instrumentation.handed_back(claim)
+        await self._gateway.publish(
+            slot_message(claim.execution_id, claim.attempt, claim.action_ref, Status.QUEUED)
         )
 
-    async def _tell(self, claim: Claim, outcome: Outcome, finished: Finished) -> None:
+    async def _publish_outcome(self, claim: Claim, outcome: Outcome, finished: Finished) -> None:
         status, ended_at = finished.status, finished.ended_at
         if finished.verdict is not Verdict.APPLIED:
             self._note_not_applied("finish", claim, finished.verdict)
         if finished.verdict not in (Verdict.APPLIED, Verdict.ALREADY) or status is None:
             return
-        transitions.ended(claim, status)
-        self._links.announce(status_changed(claim, status, Status.RUNNING, ended_at))
-        message = end_message(claim, outcome, status, ended_at)
-        with transitions.telling(claim):
-            await self._links.tell([message])
+        instrumentation.ended(claim, status)
+        self._gateway.announce(_status_changed(claim, status, Status.RUNNING, ended_at))
+        message = _outcome_message(claim, outcome, status, ended_at)
+        with instrumentation.publishing(claim):
+            await self._gateway.publish(message)
 
     async def _postpone(self, delivery: Delivery) -> None:
         if tries_of(delivery) < TRIES_MAX:
-            await self._links.tell([delayed_retry(delivery, retry_exchange=WORKER_RETRY, app_id="worker")])
+            await self._retry_later(delivery)
         else:
             reason = f"no such execution after {TRIES_MAX} tries"
-            DEAD_LETTERED.add(Code.UNKNOWN_EXECUTION)
-            await self._links.bury(dead_letter(delivery, Code.UNKNOWN_EXECUTION, reason, app_id="worker"))
+            await self._dead_letter(delivery, Code.UNKNOWN_EXECUTION, reason)
 
     async def _pass_on(self, delivery: Delivery) -> None:
-        """Let another worker of the pool have it; after many tries the watchdog's offers have to do."""
+        """Return it to the pool for another worker; after many tries only the watchdog offers it again."""
         tries = tries_of(delivery)
         if tries % 10 == 0:
             fields = {
@@ -238,13 +285,89 @@ class Attempts:
             }
             logger.warning("action_not_served", extra=fields)
         if tries < TRIES_MAX:
-            await self._links.tell([delayed_retry(delivery, retry_exchange=WORKER_RETRY, app_id="worker")])
+            await self._retry_later(delivery)
 
-    def _note_not_applied(self, write: transitions.Write, attempt: Claim | Offer, verdict: Verdict) -> None:
+    async def _retry_later(self, delivery: Delivery) -> None:
+        await self._gateway.publish(delayed_retry(delivery, retry_exchange=WORKER_RETRY, app_id="worker"))
+
+    async def _dead_letter(self, delivery: Delivery, code: Code, reason: str) -> None:
+        DEAD_LETTERED.add(code)
+        await self._gateway.dead_letter(dead_letter(delivery, code, reason, app_id="worker"))
+
+    def _note_not_applied(
+        self, write: instrumentation.Write, attempt: Claim | Offer, verdict: Verdict
+    ) -> None:
         self.not_applied[str(verdict)] += 1
-        transitions.not_applied(write, attempt, verdict)
+        instrumentation.not_applied(write, attempt, verdict)
 
     def _drop(self, attempt: Claim | Offer) -> Disposition:
         self.not_applied["dropped"] += 1
-        transitions.dropped(attempt)
-        return Disposition.GIVE_BACK
+        instrumentation.dropped(attempt)
+        return Disposition.REQUEUE
+
+
+def _offer_in(delivery: Delivery) -> Offer:
+    """Return the attempt that a delivery offers; raises Refusal."""
+    check_schema_version(delivery.headers)
+    scheduled = read_model(ExecutionScheduled, read_json(delivery.body, bytes_max=_SCHEDULED_BYTES_MAX))
+    if not (0 < scheduled.execution_id < 2**63 and 0 < scheduled.attempt < 2**31):
+        raise Refusal(Code.INVALID_MESSAGE, "execution_id, attempt: out of range")
+    return Offer(execution_id=ExecutionId(scheduled.execution_id), attempt=Attempt(scheduled.attempt))
+
+
+def _report_of(claim: Claim, outcome: Outcome, run: RunReport) -> Report:
+    failure = failure_of(outcome)
+    return Report(
+        execution_id=claim.execution_id,
+        attempt=claim.attempt,
+        status=status_of(outcome),
+        result_json=outcome.result_json if isinstance(outcome, Completed) else None,
+        error_type=failure.type if failure else None,
+        error_message=failure.message if failure else None,
+        log=run.log or None,
+        log_start=run.log_start,
+        retry_delay_seconds=_retry_delay_seconds(claim, outcome),
+    )
+
+
+def _retry_delay_seconds(claim: Claim, outcome: Outcome) -> float | None:
+    if not isinstance(outcome, Failed) or not outcome.retryable:
+        return None
+    wait = retry_delay_seconds(claim.retry, failures=claim.failures + 1, spread=random.uniform(-1, 1))
+    return wait if wait is None or outcome.delay_seconds is None else outcome.delay_seconds
+
+
+def _published_outcome(outcome: Outcome, *, result_bytes_max: int) -> Outcome:
+    """Return `outcome` without a result that is too large for a message."""
+    if isinstance(outcome, Completed) and len(outcome.result_json) > result_bytes_max:
+        return Completed(result_json="null")
+    return outcome
+
+
+def _outcome_message(claim: Claim, outcome: Outcome, status: Status, ended_at: datetime) -> Outgoing:
+    """Return the completion, or for an execution that runs again the message that its slot is free."""
+    if not is_terminal(status):
+        return slot_message(claim.execution_id, claim.attempt, claim.action_ref, status)
+    failure = failure_of(outcome)
+    completed = ExecutionCompleted(
+        execution_id=claim.execution_id,
+        action_id=claim.action_id,
+        action_ref=claim.action_ref,
+        status=status,
+        result=readable(outcome.result_json) if isinstance(outcome, Completed) else None,
+        error=None if failure is None else Error(type=failure.type, message=failure.message),
+        attempt=claim.attempt,
+        completed_at=ended_at,
+    )
+    return completed_message(completed, app_id="worker", traceparent=claim.traceparent)
+
+
+def _status_changed(claim: Claim, status: Status, previous: Status, at: datetime) -> StatusChanged:
+    return StatusChanged(
+        execution_id=claim.execution_id,
+        action_ref=claim.action_ref,
+        status=status,
+        previous_status=previous,
+        attempt=claim.attempt,
+        changed_at=at,
+    )

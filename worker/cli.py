@@ -1,7 +1,7 @@
 """The command line `worker`.
 
-In: the modules that declare actions, and settings from the environment. Out: a running service (next:
-`worker.service`), or a list of what the modules declare. Exit codes are those of `executor`.
+In: the modules that declare actions, and settings from the environment. Out: a running service, or a list of
+the declared actions. Exit codes are those of `executor`.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from turnstile.common.command_line import (
+from turnstile.common.cli import (
     EXIT_USAGE,
     CommandFailed,
     command_line,
@@ -25,10 +25,10 @@ from turnstile.common.command_line import (
     with_options,
 )
 from turnstile.common.domain.durations import format_duration
-from turnstile.common.http_server import listen
+from turnstile.common.http import listen
 from turnstile.common.lifecycle import run_service
 from turnstile.common.settings import read_settings
-from turnstile.common.telemetry import configure_logging
+from turnstile.common.telemetry.logs import configure_logging
 from turnstile.common.telemetry.tracing import configure_tracing
 from turnstile.worker.actions import ActionsNotFound, RegisteredAction, load_actions
 from turnstile.worker.health import serve_with_health
@@ -36,7 +36,7 @@ from turnstile.worker.parameters import ActionDeclarationError
 from turnstile.worker.service import WorkerService
 from turnstile.worker.settings import WorkerSettings
 
-app = command_line("Runs executions: claims what was granted, runs it, tells how it ended.")
+app = command_line("Run workers: claim scheduled executions, run their actions, publish the outcomes.")
 
 _PIPED_WIDTH: Final = 10_000
 
@@ -45,8 +45,8 @@ Targets = Annotated[
     typer.Option(
         "--actions",
         metavar="MODULE[:NAME]",
-        help="Module that declares actions, or one of them; may be repeated. "
-        "The current folder is importable. Example: --actions reports.actions",
+        help="Module that declares actions, or one action of it. Repeat it for several modules. "
+        "Modules in the current folder can be imported. Example: --actions reports.actions",
     ),
 ]
 
@@ -54,7 +54,10 @@ Targets = Annotated[
 @app.command()
 @with_options(WorkerSettings, functools.partial(read_settings, WorkerSettings))
 def serve(settings: WorkerSettings, actions: Targets) -> None:
-    """Serve the actions of these modules. Stops in order on SIGTERM: what runs may end first."""
+    """Run a worker for the actions of these modules.
+
+    On SIGTERM it waits for running executions, then stops.
+    """
     configure_logging(level=settings.log_level, form=settings.log_format)
     configure_tracing(service="turnstile-worker", endpoint=settings.otlp_endpoint)
     loaded = _load(actions)
@@ -76,10 +79,10 @@ def serve(settings: WorkerSettings, actions: Targets) -> None:
 @app.command("actions")
 def show_actions(
     actions: Targets,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: a list of definitions.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of action definitions.")] = False,
 ) -> None:
-    """Show the actions that these modules declare."""
-    # Their modules may print; what is shown here may be read by a program.
+    """List the actions that these modules declare."""
+    # The modules may print, and a program may read the output of this command.
     with contextlib.redirect_stdout(sys.stderr):
         loaded = _load(actions)
     if as_json:
@@ -101,7 +104,7 @@ def _load(targets: Sequence[str]) -> list[RegisteredAction]:
 
 
 def _print_table(loaded: Sequence[RegisteredAction]) -> None:
-    # By itself it takes 80 columns in a pipe, which would fold what a script is to read.
+    # In a pipe, rich assumes 80 columns and would wrap the lines.
     console = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPED_WIDTH)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("ACTION", "RUNNER", "LIMIT", "KEY", "TIMEOUT", "POOL", "MODULE"):

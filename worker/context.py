@@ -1,70 +1,68 @@
-"""What a running action is told: a parameter annotated `Context` receives it.
-
-In: the ids of the attempt, a way to ask whether it is to stop, a place for log lines. Out: nothing; the
-runner that made it reads the outcome. Next: `worker.attempt_log`.
-"""
+"""What an action can know about its attempt: a parameter annotated with `Context` receives it."""
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 
 from turnstile.common.domain.identifiers import Attempt, ExecutionId
+from turnstile.worker.logs import attempt_logger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invocation:
+    """One attempt: its identity, and what it runs."""
+
+    execution_id: ExecutionId
+    attempt: Attempt
+    action_ref: str
+    entrypoint: str | list[str] | None
+    """What the definition in the database runs: argv, URL, `module:function`; None: the loaded action."""
+    parameters_json: str
+    traceparent: str | None
 
 
 class ExecutionStopped(BaseException):
-    """The attempt was asked to stop: raised by `Context.check_cancelled`, to be let through.
+    """The attempt must stop: raised by `Context.check_cancelled`; do not catch it.
 
-    Like `asyncio.CancelledError` it is no `Exception`, so that `except Exception` does not swallow it.
+    Like `asyncio.CancelledError` it is not an `Exception`, so `except Exception` does not catch it.
     """
 
 
 class Context:
-    """One attempt, seen from inside the action."""
-
-    __slots__ = (
-        "_logger",
-        "_make_logger",
-        "_stop_reason",
-        "action_ref",
-        "attempt",
-        "execution_id",
-        "traceparent",
-    )
+    """One attempt, as its action sees it."""
 
     def __init__(
         self,
+        invocation: Invocation,
         *,
-        execution_id: ExecutionId,
-        attempt: Attempt,
-        action_ref: str,
-        traceparent: str | None,
-        make_logger: Callable[[], logging.Logger],
+        write_line: Callable[[str], None],
+        pass_on: Callable[[int, str], None],
         stop_reason: Callable[[], str | None],
     ) -> None:
-        self.execution_id = execution_id
-        self.attempt = attempt
-        self.action_ref = action_ref
-        self.traceparent = traceparent
-        self._make_logger = make_logger
+        self.execution_id = invocation.execution_id
+        self.attempt = invocation.attempt
+        self.action_ref = invocation.action_ref
+        self.traceparent = invocation.traceparent
+        self._write_line = write_line
+        self._pass_on = pass_on
         self._stop_reason = stop_reason
-        self._logger: logging.Logger | None = None
 
-    @property
+    @cached_property
     def logger(self) -> logging.Logger:
-        """A logger whose lines are kept with the attempt and go to the worker's log."""
-        if self._logger is None:
-            self._logger = self._make_logger()
-        return self._logger
+        """A logger whose lines are stored with the attempt and also go to the worker's log."""
+        return attempt_logger(self.action_ref, write_line=self._write_line, pass_on=self._pass_on)
 
     @property
     def cancelled(self) -> bool:
-        """Whether this attempt was asked to stop: cancelled, out of time, or its worker is leaving.
+        """Whether this attempt must stop: it was cancelled, its timeout has passed, or its worker drains.
 
-        What it returns after that is not kept.
+        Whatever the action returns after that is discarded.
         """
         return self._stop_reason() is not None
 
     def check_cancelled(self) -> None:
-        """Raise `ExecutionStopped` if this attempt was asked to stop; call it between steps of long work."""
+        """Raise `ExecutionStopped` if this attempt must stop; call it between the steps of long work."""
         reason = self._stop_reason()
         if reason is not None:
             raise ExecutionStopped(reason)

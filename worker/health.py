@@ -1,8 +1,7 @@
 """`/livez`, `/readyz` and `/metrics` of a worker, on a port of its own.
 
-In: what the worker knows of its servers and itself. Out: the same answers as the executor service gives, so
-that one health check and one scrape fit both. Nothing here stops the worker: who is not ready still works off
-what it holds.
+In: the state of the worker and of its connections. Out: the same answers as the executor's, so that one
+health check and one scrape configuration fit both. A worker that is not ready still finishes its attempts.
 """
 
 import asyncio
@@ -17,17 +16,16 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from turnstile.common.http_server import HttpServer
-from turnstile.common.telemetry.exposition import exposed
-from turnstile.common.telemetry.loop_lag import LoopLag
-from turnstile.worker.metrics import LINK_UP, LOOP_LAG, METER
+from turnstile.common.http import HttpServer
+from turnstile.common.telemetry.metrics import LoopLag, exposed
+from turnstile.worker.metrics import LOOP_LAG, METER, SERVER_UP
 
 logger = logging.getLogger(__name__)
 
 _STOP_TIMEOUT_SECONDS: Final = 5.0
 
 Readiness = Callable[[], dict[str, str | None]]
-"""Names each server we depend on, with None or why it cannot be reached."""
+"""Maps each server to None, or to why it cannot be reached."""
 
 
 def health_app(readiness: Readiness) -> Starlette:
@@ -38,42 +36,33 @@ def health_app(readiness: Readiness) -> Starlette:
 
     async def get_readyz(_: Request) -> JSONResponse:
         parts = readiness()
-        ill = "; ".join(f"{name}: {reason}" for name, reason in parts.items() if reason is not None)
-        if not ill:
+        errors = "; ".join(f"{name}: {reason}" for name, reason in parts.items() if reason is not None)
+        if not errors:
             return JSONResponse({"status": "ready", "parts": parts})
-        return JSONResponse(
-            {
-                "type": "urn:turnstile:problem:unavailable",
-                "title": "Unavailable",
-                "status": 503,
-                "detail": ill,
-                "code": "unavailable",
-                "parts": parts,
-            },
-            status_code=503,
-            headers={"Retry-After": "1"},
-            media_type="application/problem+json",
-        )
+        problem = {
+            "type": "urn:turnstile:problem:unavailable",
+            "title": "Unavailable",
+            "status": 503,
+            "detail": errors,
+            "code": "unavailable",
+            "parts": parts,
+        }
+        return JSONResponse(problem, 503, {"Retry-After": "1"}, media_type="application/problem+json")
 
     async def get_metrics(request: Request) -> Response:
-        for server, trouble in readiness().items():
-            LINK_UP.set(float(trouble is None), server)
+        for server, error in readiness().items():
+            SERVER_UP.set(float(error is None), server)
         content, content_type = exposed(METER, request.headers.get("accept", ""))
         return Response(content, headers={"Content-Type": content_type})
 
-    return Starlette(
-        routes=[
-            Route("/livez", get_livez),
-            Route("/readyz", get_readyz),
-            Route("/metrics", get_metrics),
-        ]
-    )
+    endpoints = {"/livez": get_livez, "/readyz": get_readyz, "/metrics": get_metrics}
+    return Starlette(routes=[Route(path, endpoint) for path, endpoint in endpoints.items()])
 
 
 async def serve_with_health(
     work: Coroutine[Any, Any, None], readiness: Readiness, listener: socket.socket
 ) -> None:
-    """Answer on `listener`, which is closed at the end, for as long as `work` takes."""
+    """Run `work`, and answer on `listener` until it ends; then close `listener`."""
     config = uvicorn.Config(
         health_app(readiness),
         log_config=None,
@@ -88,12 +77,12 @@ async def serve_with_health(
     loop_lag = LoopLag()
     LOOP_LAG.read_from(loop_lag.worst_seconds)
     async with asyncio.TaskGroup() as tasks:
-        looking = tasks.create_task(loop_lag.run(), name="loop-lag")
+        measuring = tasks.create_task(loop_lag.run(), name="loop-lag")
         http = tasks.create_task(server.serve(sockets=[listener]), name="health")
         try:
             await work
         finally:
-            looking.cancel()
+            measuring.cancel()
             server.should_exit = True
             await asyncio.wait({http}, timeout=_STOP_TIMEOUT_SECONDS)
             http.cancel()

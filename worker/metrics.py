@@ -1,66 +1,68 @@
-"""What the worker service counts and measures; docs/telemetry.md explains each, and a test compares them.
-
-`worker.transitions` says what happened, and `worker.health` answers `/metrics`.
-"""
+"""The metrics of the worker service; docs/telemetry.md lists them, and a test compares the list."""
 
 from typing import Final
 
+from turnstile.common.broker.best_effort import KINDS
 from turnstile.common.domain.errors import Code
-from turnstile.common.telemetry.instruments import Meter
-from turnstile.common.undelivered import KINDS
+from turnstile.common.telemetry.metrics import Meter
 
 METER: Final = Meter()
 
 ENDED: Final = METER.counter(
     "turnstile_ended_total",
-    "Attempts whose end this worker wrote, by what the execution is then; delayed: it will run again.",
+    "Attempts whose outcome this worker stored, by the execution's new status; delayed: it will run again.",
     "action_ref",
     "status",
 )
 HANDED_BACK: Final = METER.counter(
-    "turnstile_handed_back_total", "Attempts that a worker that stops gave back to the head of their line."
+    "turnstile_handed_back_total", "Attempts that a draining worker returned to the head of their queue."
 )
 NOT_APPLIED: Final = METER.counter(
     "turnstile_not_applied_total",
-    "Writes that changed nothing because something came first, as they may.",
+    "Writes that were not applied because another came first; expected in races.",
     "write",
     "reason",
 )
 DEAD_LETTERED: Final = METER.counter(
     "turnstile_dead_lettered_total",
-    "Messages put to the dead letters by this process, by code.",
+    "Messages dead-lettered by this process, by code.",
     "code",
     known=Code,
 )
 UNDELIVERED: Final = METER.counter(
     "turnstile_undelivered_total",
-    "Messages given up because an address would not take them; the log names it.",
+    "Messages dropped after retries because their destination rejected them; the log names it.",
     "kind",
     known=KINDS,
 )
 LEASES_LOST: Final = METER.counter(
-    "turnstile_leases_lost_total", "Leases lost: what ran was killed, and the worker registered anew."
+    "turnstile_leases_lost_total", "Leases lost: the runs were killed, and the worker registered again."
 )
 
 WAIT_SECONDS: Final = METER.histogram(
-    "turnstile_wait_seconds", "From taking a place in line to the start; the database's clock.", "action_ref"
+    "turnstile_wait_seconds", "From the enqueue to the start, on the database's clock.", "action_ref"
 )
 RUN_SECONDS: Final = METER.histogram(
-    "turnstile_run_seconds", "From the start of an attempt to its end, however it ended.", "action_ref"
+    "turnstile_run_seconds", "From the start of an attempt to its end, whatever its outcome.", "action_ref"
 )
 
 RUNNING: Final = METER.gauge("turnstile_worker_running", "Attempts whose action runs.")
-CONCURRENCY: Final = METER.gauge("turnstile_worker_concurrency", "Attempts that may run at once.")
+CONCURRENCY: Final = METER.gauge("turnstile_worker_concurrency", "Maximum number of concurrent attempts.")
 LEASE_AGE: Final = METER.gauge(
-    "turnstile_worker_lease_age_seconds", "Since the last renewal of the lease was sent that succeeded."
+    "turnstile_worker_lease_age_seconds", "Age of the lease: since its last successful renewal was sent."
 )
 LEASE_DURATION: Final = METER.gauge(
-    "turnstile_worker_lease_duration_seconds", "How old the lease may become before it is lost."
+    "turnstile_worker_lease_duration_seconds", "Duration of the lease: it is lost at this age."
 )
-LINK_UP: Final = METER.gauge("turnstile_link_up", "1: this server is in reach; 0: it is not.", "server")
+SERVER_UP: Final = METER.gauge(
+    "turnstile_server_up",
+    "1: this server is reachable; 0: it is not.",
+    "server",
+    formerly="turnstile_link_up",
+)
 PUBLISHER_BLOCKED: Final = METER.gauge(
-    "turnstile_publisher_blocked", "1: the broker takes no messages for now (memory or disk alarm)."
+    "turnstile_publisher_blocked", "1: the broker accepts no messages (memory or disk alarm)."
 )
 LOOP_LAG: Final = METER.gauge(
-    "turnstile_event_loop_lag_seconds", "The latest that the event loop came, over the last half minute."
+    "turnstile_event_loop_lag_seconds", "Largest delay of the event loop over the last 30 s."
 )

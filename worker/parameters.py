@@ -1,7 +1,7 @@
-"""Checks an execution's parameters against the annotations of the function that will get them.
+"""Validates an execution's parameters against the annotations of the action's function.
 
-In: a function; JSON text. Out: keyword arguments, or `InvalidParameters` that names each wrong field and what
-was expected, before the function runs. Next: `worker.judgement` calls the function.
+In: a function; JSON text. Out: keyword arguments, or `InvalidParameters` with each wrong field and what was
+expected, before the function runs.
 """
 
 import inspect
@@ -19,7 +19,7 @@ _PROBLEMS_MAX: Final = 10
 
 
 class ActionDeclarationError(TurnstileError, ValueError):
-    """An action is declared in a way that cannot work; the message names the place and the remedy."""
+    """An action's declaration cannot work; the message says where, and how to fix it."""
 
 
 class InvalidParameters(TurnstileError):
@@ -32,17 +32,17 @@ class ParametersReader:
     __slots__ = ("_context_name", "_model", "_names")
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        place = f"{function.__module__}.{function.__qualname__}"
+        location = f"{function.__module__}.{function.__qualname__}"
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise ActionDeclarationError(f"{place}: yields; an action returns one value")
-        hints = _hints(function, place)
+            raise ActionDeclarationError(f"{location}: is a generator; an action returns one value")
+        hints = _hints(function, location)
         open_ended = False
         expected: dict[str, inspect.Parameter] = {}
         self._context_name: str | None = None
         for name, parameter in inspect.signature(function).parameters.items():
             if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
                 raise ActionDeclarationError(
-                    f"{place}: parameter '{parameter}' cannot be passed by keyword; remove '/' and '*args'"
+                    f"{location}: parameter '{parameter}' cannot be passed by keyword: remove '/' and '*args'"
                 )
             if parameter.kind is parameter.VAR_KEYWORD:
                 open_ended = True
@@ -50,18 +50,18 @@ class ParametersReader:
                 self._context_name = name
             else:
                 expected[name] = parameter
-        # Neutral field names, the parameters as aliases: a parameter may be called `json` or `_x`.
+        # Neutral field names with the parameters as aliases: a parameter may be called `json` or `_x`.
         self._names = {f"parameter_{index}": name for index, name in enumerate(expected)}
-        self._model = _model(place, self._names, expected, hints, open_ended=open_ended)
+        self._model = _model(location, self._names, expected, hints, open_ended=open_ended)
 
     def read(self, parameters_json: str, context: Context) -> dict[str, Any]:
-        """Return keyword arguments, the context among them if it is wanted; raises InvalidParameters."""
+        """Return keyword arguments, with the context if the function takes it; raises InvalidParameters."""
         try:
             checked = self._model.model_validate_json(parameters_json)
         except ValidationError as error:
             problems = error.errors(include_url=False, include_input=False)
-            raise InvalidParameters("; ".join(self._sentence(p) for p in problems[:_PROBLEMS_MAX])) from None
-        # What was not sent is left to the function's own default.
+            raise InvalidParameters("; ".join(self._message(p) for p in problems[:_PROBLEMS_MAX])) from None
+        # A parameter that was not sent keeps the function's own default.
         arguments = {
             self._names[f]: getattr(checked, f) for f in self._names if f in checked.model_fields_set
         }
@@ -70,30 +70,30 @@ class ParametersReader:
             arguments[self._context_name] = context
         return arguments
 
-    def _sentence(self, problem: ErrorDetails) -> str:
+    def _message(self, problem: ErrorDetails) -> str:
         path = ".".join(str(step) for step in problem["loc"]) or "parameters"
         known = ", ".join(self._names.values()) or "none"
         match problem["type"]:
             case "extra_forbidden":
-                return f"{path}: no such parameter; known are: {known}"
+                return f"{path}: unknown parameter; known: {known}"
             case "missing":
-                return f"{path}: required, but not given"
+                return f"{path}: required, but missing"
             case _:
                 return f"{path}: {problem['msg']}"
 
 
 @cache
 def parameters_of(function: Callable[..., Any]) -> ParametersReader:
-    """Return the reader for `function`; raises ActionDeclarationError if no JSON can be passed to it."""
+    """Return the reader for `function`; raises ActionDeclarationError if JSON cannot be passed to it."""
     return ParametersReader(function)
 
 
-def _hints(function: Callable[..., Any], place: str) -> dict[str, Any]:
+def _hints(function: Callable[..., Any], location: str) -> dict[str, Any]:
     try:
         return get_type_hints(function, include_extras=True)
     except (NameError, AttributeError, TypeError) as error:
         raise ActionDeclarationError(
-            f"{place}: an annotation cannot be read: {error}; import what it names outside `if TYPE_CHECKING`"
+            f"{location}: an annotation cannot be read: {error}; import its names outside `if TYPE_CHECKING`"
         ) from error
 
 
@@ -102,7 +102,7 @@ def _is_context(annotation: object) -> bool:
 
 
 def _model(
-    place: str,
+    location: str,
     names: dict[str, str],
     expected: dict[str, inspect.Parameter],
     hints: dict[str, Any],
@@ -118,5 +118,5 @@ def _model(
         return create_model("Parameters", __config__=config, **fields)
     except PydanticUserError as error:
         raise ActionDeclarationError(
-            f"{place}: an annotation is of no use for JSON: {str(error).splitlines()[0]}"
+            f"{location}: an annotation cannot be read from JSON: {str(error).splitlines()[0]}"
         ) from error

@@ -1,7 +1,6 @@
 """The composition root of `worker serve`: one session per worker id, drained on SIGTERM.
 
-When the database gives a worker up, its session kills what it runs, and the next one starts under a new id
-(P6). Next: `worker.session`.
+When a session loses its lease, it kills its runs, and the next session starts under a new id (P6).
 """
 
 import asyncio
@@ -12,15 +11,15 @@ from typing import Final
 from turnstile.common.database import Database, DatabaseTimeouts
 from turnstile.common.lifecycle import done_before
 from turnstile.worker.actions import RegisteredAction
-from turnstile.worker.runners import RunLimits
-from turnstile.worker.runners.assembly import Runners
+from turnstile.worker.runners.base import RunLimits
+from turnstile.worker.runners.registry import Runners
 from turnstile.worker.session import Session
 from turnstile.worker.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
 
 _COMMAND_SECONDS: Final = 10.0
-"""A claim or a report that takes longer is said again, on another connection."""
+"""A claim or a report that takes longer is repeated on another connection."""
 
 
 class WorkerService:
@@ -43,7 +42,7 @@ class WorkerService:
         self._session: Session | None = None
 
     def readiness(self) -> dict[str, str | None]:
-        """Return, for each server we depend on, None or why it cannot be reached."""
+        """Return for each server None, or why it cannot be reached."""
         broker = "not connected" if self._session is None else self._session.broker_error
         return {"database": self._database.last_error, "broker": broker}
 
@@ -58,7 +57,7 @@ class WorkerService:
         async with Runners(
             self._actions, self._targets, concurrency=settings.worker_concurrency, limits=limits
         ) as runners:
-            asyncio.get_running_loop().set_default_executor(runners.threads)
+            asyncio.get_running_loop().set_default_executor(runners.in_loop.threads)
             try:
                 await done_before(self._database.open(), stop)
                 while not stop.is_set():

@@ -1,19 +1,23 @@
-"""One worker id, from its registration to its sign-off or its loss.
+"""One worker id, from its registration to its sign-off or the loss of its lease.
 
-Registers, holds the lease, consumes the pools' queues and its own, drains. Order at the end: take nothing
-new, wait for what runs, give back what does not end in time, tell all that, sign off (SIGTERM loses
-nothing). What could not be stopped is given back last, and the process ends with it (`worker.leaving`). When
-the lease is lost: kill all, write and tell nothing, sign off once the database answers, so that what ran is
-taken back at once (P6). Next: `worker.consumer`, `worker.attempt`, `worker.cancels`.
+Registers, holds the lease, consumes the pools' queues and the control queue, drains. SIGTERM loses nothing:
+take nothing new, wait for what runs, hand back what does not end in time, publish all that, sign off. A run
+that could not be stopped is handed back last, and the process ends with it (`_end_process`). When the lease
+is lost: kill all, write and publish nothing, sign off once the database answers, so that whatever ran is
+reclaimed at once (P6).
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+import os
+import socket
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, NoReturn
 from uuid import uuid4
 
-from aio_pika.abc import AbstractChannel
+import asyncpg
 
 from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.broker.connection import BrokerTimeouts
@@ -21,33 +25,32 @@ from turnstile.common.broker.consumer import ConsumerConnection
 from turnstile.common.broker.publisher import Publisher
 from turnstile.common.broker.topology import declare_workers, ensure_pool, pool_queue
 from turnstile.common.database import Database
+from turnstile.common.domain.errors import Unavailable
 from turnstile.common.domain.identifiers import WorkerId
+from turnstile.common.lifecycle import EXIT_NOT_STOPPED, end_process
+from turnstile.worker import instrumentation, metrics
 from turnstile.worker.attempt import Attempts
-from turnstile.worker.cancels import Cancels
-from turnstile.worker.consumer import PoolConsumer
+from turnstile.worker.consumer import Concurrency, PoolConsumer
+from turnstile.worker.control import CancelConsumer, ControlQueue
 from turnstile.worker.fence import Terms
-from turnstile.worker.gauges import show
-from turnstile.worker.lease import Lease
-from turnstile.worker.lease_thread import LeaseThread
-from turnstile.worker.leaving import leave_with_process
-from turnstile.worker.links import Links
-from turnstile.worker.log_flusher import LogFlusher
-from turnstile.worker.metrics import LEASES_LOST
-from turnstile.worker.own_queue import OwnQueue
-from turnstile.worker.places import Places
-from turnstile.worker.record import Record
-from turnstile.worker.registration import Registration
-from turnstile.worker.runners.assembly import Runners
+from turnstile.worker.gateway import Gateway, LogFlusher
+from turnstile.worker.lease import Lease, LeaseThread, clock
+from turnstile.worker.protocol import Claim, WorkerProtocol, single_connection
+from turnstile.worker.runners.in_loop import Run
+from turnstile.worker.runners.registry import Runners
 from turnstile.worker.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
 
-_GIVING_BACK_SECONDS: Final = 10.0
-"""For stopping, handing back and telling, after the drain's time is over."""
-_STOPPED_LOOK_SECONDS: Final = 0.02
-_COURIER_TIMEOUTS: Final = BrokerTimeouts(confirm_seconds=2.0)
+_HAND_BACK_SECONDS: Final = 10.0
+"""For stopping, handing back and publishing, after the drain timeout."""
+_STOPPED_POLL_SECONDS: Final = 0.02
+_REGISTER_RETRY_SECONDS: Final = 1.0
+_SIDE_TIMEOUTS: Final = BrokerTimeouts(confirm_seconds=2.0)
 _BROKER_HEARTBEATS_IN_A_LEASE: Final = 5
 _BROKER_HEARTBEAT_SECONDS_MAX: Final = 10
+_EXIT_CALL_SECONDS: Final = 2.0
+_EXIT_SECONDS: Final = 4.0
 
 
 class Session:
@@ -60,49 +63,58 @@ class Session:
         definitions: Sequence[ActionDefinition],
         runners: Runners,
     ) -> None:
-        """Make it in the event loop that serves."""
+        """Create it in the event loop that serves."""
         self._settings = settings
+        self._definitions = definitions
         self._runners = runners
         self.worker_id = WorkerId(str(uuid4()))
-        self._own_queue = OwnQueue(self.worker_id, settings.queue_type)
+        self._control_queue = ControlQueue(self.worker_id, settings.queue_type)
         amqp_url = settings.amqp_url.get_secret_value()
         self._publisher = Publisher(
             amqp_url,
             name=f"worker {settings.worker_name} publisher",
-            declare=self._own_queue.declare,
+            declare=self._control_queue.declare,
         )
         self._consumers = ConsumerConnection(
             amqp_url,
             name=f"worker {settings.worker_name} consumer",
             timeouts=BrokerTimeouts(heartbeat_seconds=_broker_heartbeat_seconds(settings.lease_duration)),
         )
-        self._pools = settings.worker_pools or sorted({d.pool for d in definitions}) or ["default"]
-        record = Record(database, self.worker_id, served_refs=[d.ref for d in definitions])
-        self._registration = Registration(
-            settings, database, record, self.worker_id, definitions=definitions, pools=self._pools
+        side_publisher = Publisher(
+            amqp_url,
+            name=f"worker {settings.worker_name} best-effort",
+            declare=partial(declare_workers, queue_type=settings.queue_type),
+            timeouts=_SIDE_TIMEOUTS,
         )
+        self._pools = settings.worker_pools or sorted({d.pool for d in definitions}) or ["default"]
+        self._protocol = WorkerProtocol(database, self.worker_id, served_refs=[d.ref for d in definitions])
         self._ending = asyncio.Event()
-        self._asked_to_drain = asyncio.Event()
+        self._drain_requested = asyncio.Event()
         terms = Terms(lease_seconds=settings.lease_duration, heartbeat_seconds=settings.heartbeat_interval)
-        self._lease = Lease(terms, on_lost=self._lose, hold_until=runners.hold_until)
+        self._lease = Lease(terms, on_lost=self._lose, set_deadline=runners.supervisor.set_deadline)
         self._lease_thread = LeaseThread(
             self._lease,
             settings.database_url.get_secret_value(),
             self.worker_id,
-            on_drain=self._asked_to_drain.set,
+            on_drain=self._drain_requested.set,
         )
-        logs = LogFlusher(record, interval_seconds=settings.log_flush_interval)
-        strangers = Publisher(
-            amqp_url,
-            name=f"worker {settings.worker_name} courier",
-            declare=lambda channel: declare_workers(channel, queue_type=settings.queue_type),
-            timeouts=_COURIER_TIMEOUTS,
-        )
-        self._links = Links(record, self._publisher, strangers, self._lease, logs)
+        logs = LogFlusher(self._protocol, interval_seconds=settings.log_flush_interval)
+        self._gateway = Gateway(self._protocol, self._publisher, side_publisher, self._lease, logs)
         self._attempts = Attempts(
-            self._links, runners, event_result_max_bytes=settings.event_result_max_bytes
+            self._gateway, runners, event_result_max_bytes=settings.event_result_max_bytes
         )
-        show(settings, self._attempts, self._lease, self._publisher)
+        self._publish_gauges()
+
+    def _publish_gauges(self) -> None:
+        metrics.RUNNING.read_from(lambda: self._attempts.running)
+        metrics.CONCURRENCY.read_from(lambda: self._settings.worker_concurrency)
+        metrics.LEASE_AGE.read_from(self._lease_age_seconds)
+        metrics.LEASE_DURATION.read_from(lambda: self._lease.terms.lease_seconds)
+        metrics.PUBLISHER_BLOCKED.read_from(lambda: float(self._publisher.blocked))
+
+    def _lease_age_seconds(self) -> float | None:
+        renewed_at = self._lease.evidence.renewed_at
+        return None if renewed_at is None else clock() - renewed_at
 
     @property
     def broker_error(self) -> str | None:
@@ -116,7 +128,7 @@ class Session:
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Serve until `stop`, a request to drain, or the loss of the lease."""
-        if not await self._registration.begin(stop):
+        if not await self._begin(stop):
             return
         self._lease_thread.start()
         try:
@@ -124,108 +136,145 @@ class Session:
         finally:
             await self._lease_thread.stop()
         if not self._lease.given_up:
-            await self._registration.end(stop)
+            await self._sign_off(stop)
         counts = " ".join(f"{verdict}={count}" for verdict, count in self._attempts.not_applied.items())
         logger.info("session_ended", extra={"worker_id": self.worker_id, "not_applied": counts or "0"})
-        if self._asked_to_drain.is_set():
-            # An operator took this worker out: it idles until its process is stopped.
+        if self._drain_requested.is_set():
+            # An operator drained this worker: it stays idle until its process is stopped.
             await stop.wait()
 
+    async def _begin(self, stop: asyncio.Event) -> bool:
+        """Register the actions and this worker, however long it takes; False when stopped first."""
+        while not stop.is_set():
+            try:
+                await self._register()
+                return True
+            except (Unavailable, asyncpg.PostgresError) as error:
+                logger.warning("not_registered", extra={"reason": str(error)})
+                await _pause(stop)
+        return False
+
+    async def _register(self) -> None:
+        settings = self._settings
+        for difference in await self._protocol.register_actions(self._definitions):
+            fields = {"action_ref": difference.ref, "fields": ",".join(difference.fields)}
+            logger.warning("action_differs", extra=fields)
+        await self._protocol.register_worker(
+            name=settings.worker_name,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            pools=self._pools,
+            concurrency=settings.worker_concurrency,
+            lease_seconds=settings.lease_duration,
+        )
+
+    async def _sign_off(self, stop: asyncio.Event) -> None:
+        """End the lease, so that whatever is left is reclaimed at once.
+
+        Repeats until the database answers, but tries only once when `stop` is set.
+        """
+        while True:
+            try:
+                await self._protocol.sign_off()
+                return
+            except (Unavailable, asyncpg.PostgresError) as error:
+                logger.warning("not_signed_off", extra={"reason": str(error)})
+            if stop.is_set():
+                return
+            await _pause(stop)
+
     async def _serve(self, stop: asyncio.Event) -> None:
-        cancels = Cancels(self._consumers, self._own_queue, self._attempts)
+        cancels = CancelConsumer(self._consumers, self._control_queue, self._attempts)
         pools = self._pool_consumers()
         async with asyncio.TaskGroup() as tasks:
             serving = [
                 tasks.create_task(self._publisher.run(), name="publisher"),
                 tasks.create_task(self._consumers.run(), name="consumers"),
-                tasks.create_task(self._links.run(), name="links"),
-                tasks.create_task(cancels.obey(), name="cancels"),
-                tasks.create_task(cancels.prove(self._lease), name="broker-proof"),
+                tasks.create_task(self._gateway.run(), name="gateway"),
+                tasks.create_task(cancels.run(), name="cancels"),
+                tasks.create_task(cancels.probe(self._lease), name="broker-probe"),
                 *(tasks.create_task(pool.run(), name="pool") for pool in pools),
             ]
-            standing_back = tasks.create_task(self._stand_back_in_doubt(pools), name="stand-back")
+            pausing = tasks.create_task(self._pause_in_doubt(pools), name="pause-in-doubt")
             logger.info("serving", extra={"worker_id": self.worker_id, "pools": ",".join(self._pools)})
-            await _any_of(stop, self._ending, self._asked_to_drain)
-            standing_back.cancel()
+            await _any_of(stop, self._ending, self._drain_requested)
+            pausing.cancel()
             if not self._lease.lost:
                 await self._drain(pools)
-            left_behind = self._runners.left_behind
-            if (left_behind or self._attempts.kept) and not self._lease.lost:
-                leave_with_process(self._settings, self.worker_id, self._attempts.kept, left_behind)
+            left_behind, not_stopped = self._runners.in_loop.left_behind, self._attempts.not_stopped
+            if (left_behind or not_stopped) and not self._lease.lost:
+                _end_process(self._settings, self.worker_id, not_stopped, left_behind)
             for task in serving:
                 task.cancel()
             if self._lease.lost:
                 await self._all_stopped()
 
     def _pool_consumers(self) -> list[PoolConsumer]:
-        concurrency = self._settings.worker_concurrency
-        places = Places(concurrency)
+        settings = self._settings
+        concurrency = Concurrency(settings.worker_concurrency)
         return [
             PoolConsumer(
                 self._consumers.subscribe(
-                    pool_queue(pool), prefetch=concurrency, declare=self._declares_pool(pool)
+                    pool_queue(pool),
+                    prefetch=concurrency.limit,
+                    declare=partial(ensure_pool, pool=pool, queue_type=settings.queue_type),
                 ),
                 self._attempts,
-                places,
-                batch_max=concurrency,
-                acknowledge_after_seconds=self._settings.acknowledge_after,
+                concurrency,
+                acknowledge_after_seconds=settings.acknowledge_after,
             )
             for pool in self._pools
         ]
 
-    def _declares_pool(self, pool: str) -> Callable[[AbstractChannel], Awaitable[Any]]:
-        return lambda channel: ensure_pool(channel, pool, queue_type=self._settings.queue_type)
-
-    async def _stand_back_in_doubt(self, pools: Sequence[PoolConsumer]) -> None:
-        """Leave the offers to other workers while nothing may be started here."""
+    async def _pause_in_doubt(self, pools: Sequence[PoolConsumer]) -> None:
+        """Leave the offers to other workers while the lease is in doubt."""
         while not self._lease.lost:
             await self._lease.doubted()
             for pool in pools:
-                await pool.stand_back()
-            self._attempts.leave_unclaimed()
+                await pool.pause()
+            self._attempts.return_unclaimed()
             if await self._lease.certain():
                 for pool in pools:
-                    await pool.take_again()
+                    await pool.resume()
 
     async def _drain(self, pools: list[PoolConsumer]) -> None:
-        """End what is under way: wait, then stop and give back. Return at once when the lease is lost."""
+        """Wait for the attempts in progress, then stop and hand back; return at once if the lease is lost."""
         logger.info("draining", extra={"under_way": self._attempts.count})
         self._attempts.draining = True
-        self._attempts.leave_unclaimed()
+        self._attempts.return_unclaimed()
         async with asyncio.TaskGroup() as tasks:
             lost = tasks.create_task(self._ending.wait(), name="lease-lost")
-            drained = tasks.create_task(_drained(pools), name="drained")
-            ends: set[asyncio.Future[Any]] = {drained, lost}
+            drained = asyncio.gather(*(tasks.create_task(pool.drain(), name="drain-pool") for pool in pools))
+            either: set[asyncio.Future[Any]] = {drained, lost}
             await asyncio.wait(
-                ends, timeout=self._settings.drain_timeout, return_when=asyncio.FIRST_COMPLETED
+                either, timeout=self._settings.drain_timeout, return_when=asyncio.FIRST_COMPLETED
             )
             if not (drained.done() or lost.done()):
-                self._attempts.give_back_all()
+                self._attempts.hand_back_all()
                 await asyncio.wait(
-                    ends,
-                    timeout=self._settings.stop_grace + _GIVING_BACK_SECONDS,
+                    either,
+                    timeout=self._settings.stop_grace + _HAND_BACK_SECONDS,
                     return_when=asyncio.FIRST_COMPLETED,
                 )
             drained.cancel()
             lost.cancel()
 
     def _lose(self) -> None:
-        """End everything at once: the lease is lost."""
-        LEASES_LOST.add()
+        """Kill everything at once: the lease is lost."""
+        metrics.LEASES_LOST.add()
         self._attempts.lose_all()
         self._ending.set()
 
     async def _all_stopped(self) -> None:
-        """Wait until nothing of this id runs; if that takes too long, the lease's thread ends the process."""
-        while self._attempts.running or self._runners.left_behind:  # noqa: ASYNC110  (who runs is counted by others)
-            await asyncio.sleep(_STOPPED_LOOK_SECONDS)
-        self._lease.all_stopped()
+        """Wait until nothing of this id runs; if that takes too long, the lease thread ends the process."""
+        while self._attempts.running or self._runners.in_loop.left_behind:  # noqa: ASYNC110  (no event counts both)
+            await asyncio.sleep(_STOPPED_POLL_SECONDS)
+        self._lease.all_stopped.set()
 
 
-async def _drained(pools: Sequence[PoolConsumer]) -> None:
-    async with asyncio.TaskGroup() as tasks:
-        for pool in pools:
-            tasks.create_task(pool.drain(), name="drain-pool")
+async def _pause(stop: asyncio.Event) -> None:
+    with suppress(TimeoutError):
+        await asyncio.wait_for(stop.wait(), _REGISTER_RETRY_SECONDS)
 
 
 async def _any_of(*events: asyncio.Event) -> None:
@@ -236,9 +285,50 @@ async def _any_of(*events: asyncio.Event) -> None:
 
 
 def _broker_heartbeat_seconds(lease_seconds: float) -> int:
-    """Return how often the broker wants a sign of life.
+    """Return the heartbeat interval of the consumers' connection.
 
-    It gives up a worker that stands still after two or three of these, and offers to others what it had sent
-    there: well before the lease is over, since until then each offer holds a slot.
+    The broker closes the connection of a stopped worker after two or three intervals, and redelivers its
+    offers to other workers: well before the lease ends, since until then each offer holds a slot.
     """
     return max(1, min(_BROKER_HEARTBEAT_SECONDS_MAX, round(lease_seconds / _BROKER_HEARTBEATS_IN_A_LEASE)))
+
+
+def _end_process(
+    settings: WorkerSettings, worker_id: WorkerId, claims: Sequence[Claim], running: Collection[Run]
+) -> NoReturn:
+    """Hand back `claims`, sign off and end the process, which a coroutine or a thread keeps running.
+
+    Call it in the event loop, which it blocks: so no coroutine does anything between the hand-back and the
+    end of the process. A thread may, for that round trip. If the database does not answer, the lease runs
+    out, and the executions are reclaimed as from any dead worker (P6).
+    """
+
+    def hand_back() -> None:
+        fields = {
+            "worker_id": worker_id,
+            "executions": ",".join(str(execution_id) for execution_id, _ in sorted(running)),
+            "exit_code": EXIT_NOT_STOPPED,
+        }
+        logger.critical("not_stopped_in_time", extra=fields)
+        asyncio.run(_hand_back_and_sign_off(settings, worker_id, claims))
+
+    end_process(hand_back, seconds=_EXIT_SECONDS)
+
+
+async def _hand_back_and_sign_off(
+    settings: WorkerSettings, worker_id: WorkerId, claims: Sequence[Claim]
+) -> None:
+    # The worker's own connections belong to the blocked event loop.
+    url = settings.database_url.get_secret_value()
+    database = single_connection(url, "leaving", _EXIT_CALL_SECONDS, give_up_seconds=_EXIT_CALL_SECONDS)
+    await database.open()
+    protocol = WorkerProtocol(database, worker_id)
+    try:
+        if claims:
+            handed_back = await protocol.hand_back([claim.offer for claim in claims])
+            for claim in claims:
+                if claim.execution_id in handed_back:
+                    instrumentation.handed_back(claim)
+        await protocol.sign_off()
+    except (Unavailable, asyncpg.PostgresError) as error:
+        logger.warning("not_signed_off", extra={"reason": str(error)})

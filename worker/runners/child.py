@@ -1,7 +1,8 @@
-"""One child process, seen from the worker.
+"""Runs plain functions in child processes.
 
-In: the modules to load; calls, one at a time. Out: outcomes, and the log lines between. A child that was
-asked to stop, or that died, is never used again. Next: `child_pool` keeps them, `child_main` runs in them.
+In: a `Call`. Out: its report. At most `size` processes, each with one call at a time, are kept for the next
+calls, since an interpreter takes 100 ms and more to start. A child that was stopped or that died is replaced.
+`child_main` runs in the child.
 """
 
 import asyncio
@@ -15,30 +16,34 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from turnstile.common.domain.outcomes import Completed, Failed
-from turnstile.worker.attempt_log import WORKER_LOG, LogTail
-from turnstile.worker.judgement import failed
-from turnstile.worker.runners.capture import PipeReader
+from turnstile.worker.logs import WORKER_LOG, LogTail
+from turnstile.worker.outcome import failed
+from turnstile.worker.runners.base import (
+    Call,
+    PipeReader,
+    RunLimits,
+    RunReport,
+    Stop,
+    run_until_stopped,
+)
 from turnstile.worker.runners.child_protocol import (
     HEADER,
     Ended,
     FromChild,
     Invoke,
+    Loaded,
     LogLine,
-    NotReady,
-    Ready,
     Setup,
-    StopAsked,
+    StopRequested,
     ToChild,
     read_from_child,
     to_child,
 )
-from turnstile.worker.runners.environment import inherited_environment
-from turnstile.worker.runners.guardian import Guardian
-from turnstile.worker.runners.process_group import ProcessGroup, exit_sentence
-from turnstile.worker.runners.report import RunLimits
-from turnstile.worker.runners.stopping import Stop
+from turnstile.worker.runners.supervisor import ProcessGroup, Supervisor, exit_reason, inherited_environment
 
-_LAST_WORDS_SECONDS: Final = 1.0
+_START_SECONDS: Final = 60.0
+"""Longest start of a child: an interpreter and the imports of the user's modules."""
+_LAST_FRAME_SECONDS: Final = 1.0
 _DYING_SECONDS: Final = 3.0
 _FRAME_BYTES_SPARE: Final = 1024 * 1024
 """For all of a frame but its result."""
@@ -49,7 +54,7 @@ class ChildDied(Exception):
 
 
 class Child:
-    """A process with the actions loaded; `ask` and `kill` act on its whole process group."""
+    """A process with the actions loaded; `terminate` and `kill` act on its whole process group."""
 
     def __init__(
         self,
@@ -59,7 +64,7 @@ class Child:
         writer: asyncio.StreamWriter,
         result_bytes_max: int,
     ) -> None:
-        # A result may double where each of its characters is escaped once more.
+        # A result may double in size when its characters are escaped again.
         self._frame_bytes_max = 2 * result_bytes_max + _FRAME_BYTES_SPARE
         self._group = group
         self._output = output
@@ -68,24 +73,17 @@ class Child:
         self._is_fresh = True
 
     @classmethod
-    async def start(cls, targets: Sequence[str], *, limits: RunLimits, guardian: Guardian) -> Self:
-        """Start a process; it is not ready before `ready` returns."""
+    async def start(cls, targets: Sequence[str], *, limits: RunLimits, supervisor: Supervisor) -> Self:
+        """Start a process; it is ready once `ready` returns."""
         ours, theirs = socket.socketpair()
         output_read, output_write = os.pipe()
+        # -P: its import path is the worker's (see _environment), without the current folder before it; -u:
+        # what it printed is in the pipe even if it dies.
+        command = [sys.executable, "-P", "-u", "-m", "turnstile.worker.runners.child_main"]
         try:
             group = ProcessGroup.start(
-                # -P: its import path is ours (see _environment), not the current folder before it; -u: what
-                # it printed is in the pipe even if it dies.
-                [
-                    sys.executable,
-                    "-P",
-                    "-u",
-                    "-m",
-                    "turnstile.worker.runners.child_main",
-                    str(theirs.fileno()),
-                    *targets,
-                ],
-                guardian=guardian,
+                [*command, str(theirs.fileno()), *targets],
+                supervisor=supervisor,
                 environment=_environment(limits.variables_passed),
                 stdin=subprocess.DEVNULL,
                 stdout=output_write,
@@ -108,21 +106,15 @@ class Child:
             ours.close()
             raise
         child = cls(group, output, reader, writer, limits.result_bytes_max)
-        level = min(logging.INFO, WORKER_LOG.getEffectiveLevel())
         child._send(
             Setup(
                 parent_pid=os.getpid(),
                 pythonpath=os.environ.get("PYTHONPATH"),
-                log_level=level,
+                log_level=min(logging.INFO, WORKER_LOG.getEffectiveLevel()),
                 result_bytes_max=limits.result_bytes_max,
             )
         )
         return child
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._group.pid
 
     @property
     def is_usable(self) -> bool:
@@ -135,26 +127,21 @@ class Child:
         try:
             message = await self._receive()
         except ChildDied as error:
-            return self._group.overdue or failed(
-                "ProcessDied", f"the process {error} while it loaded the actions"
-            )
+            return self._died(f"the process {error} while it loaded the actions")
         finally:
             self._output.drain()
             self._output.sink = _discard
-        match message:
-            case Ready():
-                return None
-            case NotReady():
-                self._is_fresh = False
-                return failed("ActionsNotLoaded", f"in the child process: {message.message}")
-            case LogLine() | Ended():
-                raise AssertionError(message)
+        assert isinstance(message, Loaded)
+        if message.error is None:
+            return None
+        self._is_fresh = False
+        return failed("ActionsNotLoaded", f"in the child process: {message.error}")
 
     async def invoke(
         self, invoke: Invoke, log: LogTail, pass_on: Callable[[int, str], None]
     ) -> Completed | Failed | Stop:
         """Run one call to its end; its output goes to `log`, its log records to `pass_on` too."""
-        # What a thread of the run before printed since then belongs to nobody.
+        # Output of a thread of the previous run, since that run ended, is discarded.
         self._output.drain()
         self._output.sink = log.write
         try:
@@ -165,21 +152,19 @@ class Child:
                         pass_on(line.level, line.message)
                     case Ended() as end:
                         return end.outcome
-                    case Ready() | NotReady() as late:
+                    case Loaded() as late:
                         raise AssertionError(late)
         except ChildDied as error:
-            return self._group.overdue or failed(
-                "ProcessDied", f"the process {error} before the action returned"
-            )
+            return self._died(f"the process {error} before the action returned")
         finally:
             self._output.drain()
             self._output.sink = _discard
 
-    def ask(self, stop: Stop) -> None:
-        """Ask the running action to stop: say why, then SIGTERM to the group."""
+    def terminate(self, stop: Stop) -> None:
+        """Request that the running action stops: send the reason, then SIGTERM to the group."""
         self._is_fresh = False
-        self._send(StopAsked(reason=stop.reason[:1000]))
-        self._group.ask(stop)
+        self._send(StopRequested(reason=stop.reason[:1000]))
+        self._group.terminate(stop)
 
     def kill(self) -> None:
         """End it now."""
@@ -193,44 +178,126 @@ class Child:
         self._writer.close()
         await asyncio.wait({self._group.ended}, timeout=_DYING_SECONDS)
 
+    def _died(self, message: str) -> Failed | Stop:
+        return self._group.overdue or failed("ProcessDied", message)
+
     def _send(self, message: ToChild) -> None:
-        # Bounded by one call's parameters, since nothing is sent before the call before it has ended.
+        # Bounded by one call's parameters, since nothing is sent before the previous call has ended.
         self._writer.write(to_child(message))
 
     async def _receive(self) -> FromChild:
         """Return the next message; raises ChildDied.
 
         The end of the process counts, not the end of the stream: a process that it forked may hold the
-        socket open. But what it still said is read first.
+        socket open. But a last frame is read first.
         """
-        frame = asyncio.create_task(self._frame(), name=f"child {self.pid}: frame")
+        frame = asyncio.create_task(self._frame(), name=f"child {self._group.pid}: frame")
         try:
             either: set[asyncio.Future[Any]] = {frame, self._group.ended}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not frame.done():
-                await asyncio.wait({frame}, timeout=_LAST_WORDS_SECONDS)
+                await asyncio.wait({frame}, timeout=_LAST_FRAME_SECONDS)
             error = frame.exception() if frame.done() else None
             if frame.done() and error is None:
                 return frame.result()
             if isinstance(error, ValueError):
                 self.kill()
-                raise ChildDied("wrote to the worker's socket, which is not the action's to write to")
+                raise ChildDied("wrote to the worker's socket, which the action must not use")
         finally:
             frame.cancel()
-        # It closed its end, or is closing everything because it ends: do not wait long to learn which.
-        await asyncio.wait({self._group.ended}, timeout=_LAST_WORDS_SECONDS)
+        # It closed its end, or closes everything because it ends: wait a moment to learn which.
+        await asyncio.wait({self._group.ended}, timeout=_LAST_FRAME_SECONDS)
         self._is_fresh = False
         if not self._group.ended.done():
-            self.kill()
             raise ChildDied("closed its connection to the worker")
-        raise ChildDied(exit_sentence(self._group.ended.result()))
+        raise ChildDied(exit_reason(self._group.ended.result()))
 
     async def _frame(self) -> FromChild:
-        """Return the next message; raises ValueError for what is none, EOFError at the end."""
+        """Return the next message; raises ValueError if it is none, EOFError at the end."""
         (length,) = HEADER.unpack(await self._reader.readexactly(HEADER.size))
         if length > self._frame_bytes_max:
             raise ValueError(length)
         return read_from_child(await self._reader.readexactly(length))
+
+
+class ChildRunner:
+    """Runs functions of the modules `targets`, or the call's entrypoint; close it at the end."""
+
+    def __init__(
+        self, targets: Sequence[str], *, size: int, limits: RunLimits, supervisor: Supervisor
+    ) -> None:
+        self._targets = targets
+        self._limits = limits
+        self._supervisor = supervisor
+        self._slots = asyncio.Semaphore(size)
+        # Last in, first out: the last used child's memory is warm, that of the others may be swapped out.
+        self._idle: list[Child] = []
+        self._all: set[Child] = set()
+
+    async def run(self, call: Call) -> RunReport:
+        """Run one attempt; the timeout starts when a process is ready for it."""
+        log = call.open_log(self._limits.log_bytes_max)
+        async with self._slots:
+            child = await self._ready_child(call, log)
+            if not isinstance(child, Child):
+                return RunReport.of(child, log)
+            try:
+                ended = await self._run_in(child, call, log)
+            finally:
+                if child.is_usable:
+                    self._idle.append(child)
+                else:
+                    await self._retire(child)
+        return RunReport.of(ended, log)
+
+    async def close(self) -> None:
+        """End all processes, including those that still run something."""
+        self._idle.clear()
+        for child in self._all:
+            # All are killed first, so that they end at the same time.
+            child.kill()
+        for child in list(self._all):
+            await self._retire(child)
+
+    async def _run_in(self, child: Child, call: Call, log: LogTail) -> Completed | Failed | Stop:
+        work = asyncio.create_task(child.invoke(Invoke.of(call), log, call.log_in_worker), name=call.name)
+        try:
+            return await run_until_stopped(
+                work, call.stop, call.timeout_seconds, self._limits.grace_seconds, child
+            )
+        finally:
+            work.cancel()
+
+    async def _ready_child(self, call: Call, log: LogTail) -> Child | Failed | Stop:
+        while self._idle:
+            child = self._idle.pop()
+            if child.is_usable:
+                return child
+            await self._retire(child)
+        work = asyncio.create_task(self._started(log), name=f"{call.name}: start of a child")
+        return await run_until_stopped(work, call.stop, None, 0.0)
+
+    async def _started(self, log: LogTail) -> Child | Failed | Stop:
+        try:
+            child = await Child.start(self._targets, limits=self._limits, supervisor=self._supervisor)
+        except OSError as error:
+            return failed("ProcessNotStarted", str(error))
+        self._all.add(child)
+        is_ready = False
+        try:
+            async with asyncio.timeout(_START_SECONDS):
+                problem = await child.ready(log)
+            is_ready = problem is None
+            return problem or child
+        except TimeoutError:
+            return failed("ProcessNotStarted", f"the actions were not loaded within {_START_SECONDS:.0f} s")
+        finally:
+            if not is_ready:
+                await self._retire(child)
+
+    async def _retire(self, child: Child) -> None:
+        self._all.discard(child)
+        await child.close()
 
 
 def _discard(data: bytes) -> None:
@@ -238,6 +305,6 @@ def _discard(data: bytes) -> None:
 
 
 def _environment(passed: Collection[str]) -> dict[str, str]:
-    """Return what it inherits, with our import path of now, so that the child finds the same modules."""
+    """Return what the child inherits, with the worker's import path, so that it finds the same modules."""
     path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
     return {**inherited_environment(passed), "PYTHONPATH": path}

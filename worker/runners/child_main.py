@@ -1,9 +1,8 @@
 """The child process: loads the actions once, then runs plain functions, one at a time.
 
-In: `python -m worker.runners.child_main <descriptor> module[:name]...` and frames on that descriptor. Out: an
-`Ended` for each `Invoke`; all that is printed goes to stdout and stderr, which the worker keeps as the log.
-It ends when the worker closes the socket, and is killed by the kernel when the worker dies (Linux).
-Next: `worker.judgement`.
+In: `python -m turnstile.worker.runners.child_main <descriptor> module[:name]...`, frames on that descriptor.
+Out: an `Ended` for each `Invoke`; stdout and stderr go to the attempt's log. It ends when the worker closes
+the socket, and the kernel kills it when the worker dies (Linux).
 """
 
 import asyncio
@@ -19,20 +18,28 @@ from typing import Any, Final
 
 from turnstile.common.domain.outcomes import Completed, Failed
 from turnstile.worker.actions import ActionsNotFound, RegisteredAction, action_from_entrypoint, load_actions
-from turnstile.worker.attempt_log import attempt_logger, clipped, line_formatter
 from turnstile.worker.context import Context
-from turnstile.worker.judgement import Judge
+from turnstile.worker.logs import clipped, line_formatter
+from turnstile.worker.outcome import OutcomeCatcher
 from turnstile.worker.parameters import parameters_of
-from turnstile.worker.runners.child_channel import ChildChannel, WorkerGone
-from turnstile.worker.runners.child_protocol import Ended, Invoke, LogLine, NotReady, Ready, Setup
+from turnstile.worker.runners.child_protocol import (
+    ChildChannel,
+    Ended,
+    Invoke,
+    Loaded,
+    LogLine,
+    Setup,
+    StopRequested,
+    WorkerGone,
+)
 
 _PR_SET_PDEATHSIG: Final = 1
 _LOG_LINE_CHARS_MAX: Final = 16 * 1024
-"""Of a record in the worker's log; the attempt's own log has all of it."""
+"""Of a record in the worker's log; the attempt's own log has the whole record."""
 
 
 class _Child:
-    """The actions, and what is known of the one that runs."""
+    """The loaded actions, and the state of the running one."""
 
     def __init__(self, channel: ChildChannel, setup: Setup) -> None:
         self._channel = channel
@@ -40,54 +47,45 @@ class _Child:
         self._actions: dict[str, RegisteredAction] = {}
         self._by_entrypoint: dict[str | None, RegisteredAction] = {}
         self._terminated = False
-        # A handler, not SIG_IGN: programs that an action starts must get the default back.
+        # A handler, not SIG_IGN: programs that an action starts must have the default.
         signal.signal(signal.SIGTERM, self._on_sigterm)
 
     def load(self, targets: list[str]) -> None:
         self._actions = {found.definition.ref: found for found in load_actions(*targets)} if targets else {}
 
     def serve(self) -> None:
-        """Run what comes; raises WorkerGone at the end."""
-        while True:
-            message = self._channel.receive()
+        """Run each call, until a stop is requested; raises WorkerGone at the worker's end."""
+        while not isinstance(message := self._channel.receive(), StopRequested):
             assert isinstance(message, Invoke)
-            outcome = self._judged(message)
+            outcome = self._outcome(message)
             _flush()
             self._channel.send(Ended(outcome=outcome))
 
-    def _judged(self, invoke: Invoke) -> Completed | Failed:
-        judge = Judge(result_bytes_max=self._setup.result_bytes_max, write_log=_write_line)
-        with judge:
+    def _outcome(self, invoke: Invoke) -> Completed | Failed:
+        catcher = OutcomeCatcher(result_bytes_max=self._setup.result_bytes_max, write_log=_write_line)
+        with catcher:
             function = self._action(invoke).function
             assert function is not None
-            value = function(**parameters_of(function).read(invoke.parameters_json, self._context(invoke)))
-            judge.returned(asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value)
-        return judge.outcome
+            context = Context(
+                invoke, write_line=_write_line, pass_on=self._pass_on, stop_reason=self._stop_reason
+            )
+            value = function(**parameters_of(function).read(invoke.parameters_json, context))
+            catcher.returned(asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value)
+        return catcher.outcome
 
     def _action(self, invoke: Invoke) -> RegisteredAction:
-        # What the modules declare comes first, as in the worker; a changed entrypoint is another function.
-        known = self._actions.get(invoke.action_ref) or self._by_entrypoint.get(invoke.entrypoint)
+        # Declared actions take precedence, as in the worker; a changed entrypoint is another function.
+        entrypoint = invoke.entrypoint if isinstance(invoke.entrypoint, str) else None
+        known = self._actions.get(invoke.action_ref) or self._by_entrypoint.get(entrypoint)
         if known is None or known.function is None:
-            if invoke.entrypoint is None:
+            if entrypoint is None:
                 raise ActionsNotFound(
-                    f"no module of this worker declares {invoke.action_ref!r}; serve it with --actions, "
-                    "or give the action an entrypoint"
+                    f"no module of this worker declares {invoke.action_ref!r}: add one with --actions, "
+                    "or set the action's entrypoint"
                 )
-            known = action_from_entrypoint(invoke.action_ref, invoke.entrypoint)
-            self._by_entrypoint[invoke.entrypoint] = known
+            known = action_from_entrypoint(invoke.action_ref, entrypoint)
+            self._by_entrypoint[entrypoint] = known
         return known
-
-    def _context(self, invoke: Invoke) -> Context:
-        return Context(
-            execution_id=invoke.execution_id,
-            attempt=invoke.attempt,
-            action_ref=invoke.action_ref,
-            traceparent=invoke.traceparent,
-            make_logger=lambda: attempt_logger(
-                invoke.action_ref, write_line=_write_line, pass_on=self._pass_on
-            ),
-            stop_reason=self._stop_reason,
-        )
 
     def _pass_on(self, level: int, message: str) -> None:
         self._channel.send(LogLine(level=level, message=clipped(message, _LOG_LINE_CHARS_MAX)))
@@ -96,8 +94,8 @@ class _Child:
         self._terminated = True
 
     def _stop_reason(self) -> str | None:
-        # A service manager sends SIGTERM to every process of the worker when the worker is to drain: running
-        # work goes on then. So the signal only says where to look.
+        # A service manager sends SIGTERM to every process of a draining worker, whose runs must go on. So the
+        # signal alone stops nothing: the frame decides.
         return self._channel.stop_reason() if self._terminated else None
 
 
@@ -124,7 +122,7 @@ def _die_with(parent_pid: int) -> None:
         raise WorkerGone
 
 
-def _put_back_pythonpath(value: str | None) -> None:
+def _restore_pythonpath(value: str | None) -> None:
     if value is None:
         os.environ.pop("PYTHONPATH", None)
     else:
@@ -138,20 +136,20 @@ def main(arguments: list[str]) -> int:
         setup = channel.receive()
         assert isinstance(setup, Setup)
         _die_with(setup.parent_pid)
-        _put_back_pythonpath(setup.pythonpath)
+        _restore_pythonpath(setup.pythonpath)
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(line_formatter("%(levelname)s %(name)s: %(message)s"))
         logging.basicConfig(level=setup.log_level, handlers=[handler])
         child = _Child(channel, setup)
-        # Importing runs user code: whatever it raises is told, so that the run fails with a reason.
-        loading = Judge(result_bytes_max=setup.result_bytes_max, write_log=_write_line)
+        # Importing runs user code: whatever it raises is reported, so that the run fails with a reason.
+        loading = OutcomeCatcher(result_bytes_max=setup.result_bytes_max, write_log=_write_line)
         with loading:
             child.load(arguments[1:])
             loading.returned(None)
-        if isinstance(loading.outcome, Failed):
-            channel.send(NotReady(message=loading.outcome.failure.message))
+        error = loading.outcome.failure.message if isinstance(loading.outcome, Failed) else None
+        channel.send(Loaded(error=error))
+        if error is not None:
             return 1
-        channel.send(Ready())
         child.serve()
     except WorkerGone:
         pass

@@ -1,9 +1,8 @@
 """Runs commands: an argv, never a shell.
 
-In: a `Call`; the parameters are JSON on stdin. Out: the JSON on stdout (nothing stands for null), stderr as
-the log. The command inherits the worker's environment without the worker's own settings (`TURNSTILE_*`, which
-hold passwords) but for those that are to be passed, and is told who it is. Next:
-`worker.runners.process_group`.
+In: a `Call`; the parameters are JSON on stdin. Out: the JSON on stdout (no output means null), stderr as the
+log. The command inherits the worker's environment without `TURNSTILE_*`, which hold passwords, except the
+variables of `RunLimits.variables_passed`, and gets variables that name its execution.
 """
 
 import asyncio
@@ -14,26 +13,30 @@ from contextlib import ExitStack
 from typing import Any, Final
 
 from turnstile.common.domain.outcomes import Completed, Failed
-from turnstile.worker.attempt_log import LogTail
-from turnstile.worker.judgement import failed, judge_text, result_too_large
-from turnstile.worker.runners.capture import PipeReader, ResultBuffer
-from turnstile.worker.runners.environment import inherited_environment
-from turnstile.worker.runners.guardian import Guardian
-from turnstile.worker.runners.process_group import ProcessGroup, exit_sentence
-from turnstile.worker.runners.report import Call, RunLimits, RunReport
-from turnstile.worker.runners.stopping import Stop, run_until_stopped
+from turnstile.worker.logs import LogTail
+from turnstile.worker.outcome import failed, outcome_of_text, result_too_large
+from turnstile.worker.runners.base import (
+    Call,
+    PipeReader,
+    ResultBuffer,
+    RunLimits,
+    RunReport,
+    Stop,
+    run_until_stopped,
+)
+from turnstile.worker.runners.supervisor import ProcessGroup, Supervisor, exit_reason, inherited_environment
 
 _STDERR_IN_MESSAGE_CHARS: Final = 1000
-# Nothing will change about these by trying again.
+# A retry cannot succeed.
 _FINAL_ERRNOS: Final = {errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.E2BIG, errno.ELOOP}
 
 
 class CommandRunner:
     """Runs `call.entrypoint` in a process group of its own."""
 
-    def __init__(self, limits: RunLimits, guardian: Guardian) -> None:
+    def __init__(self, limits: RunLimits, supervisor: Supervisor) -> None:
         self._limits = limits
-        self._guardian = guardian
+        self._supervisor = supervisor
 
     async def run(self, call: Call) -> RunReport:
         """Run one attempt."""
@@ -43,19 +46,13 @@ class CommandRunner:
             )
         log = call.open_log(self._limits.log_bytes_max)
         try:
-            running = _Running(call, call.entrypoint, log, self._limits, self._guardian)
+            running = _Running(call, call.entrypoint, log, self._limits, self._supervisor)
         except (OSError, ValueError) as error:
             return RunReport(outcome=_not_started(call.entrypoint[0], error), log="")
-        work = asyncio.create_task(
-            running.outcome(), name=f"execution {call.execution_id} attempt {call.attempt}"
-        )
+        work = asyncio.create_task(running.outcome(), name=call.name)
         try:
             ended = await run_until_stopped(
-                work,
-                running.group,
-                stop=call.stop,
-                timeout_seconds=call.timeout_seconds,
-                grace_seconds=self._limits.grace_seconds,
+                work, call.stop, call.timeout_seconds, self._limits.grace_seconds, running.group
             )
         finally:
             running.close()
@@ -67,12 +64,11 @@ class _Running:
     """A started command with its two pipes."""
 
     def __init__(
-        self, call: Call, argv: list[str], log: LogTail, limits: RunLimits, guardian: Guardian
+        self, call: Call, argv: list[str], log: LogTail, limits: RunLimits, supervisor: Supervisor
     ) -> None:
         self._log = log
         self._result_bytes_max = limits.result_bytes_max
-        self._overflowed = asyncio.Event()
-        self._result = ResultBuffer(limits.result_bytes_max, self._overflowed)
+        self._result = ResultBuffer(limits.result_bytes_max)
         with ExitStack() as here, ExitStack() as on_failure:
             out_read, out_write = os.pipe()
             here.callback(os.close, out_write)
@@ -80,14 +76,14 @@ class _Running:
             error_read, error_write = os.pipe()
             here.callback(os.close, error_write)
             on_failure.callback(os.close, error_read)
-            # A file in memory: the command may read its stdin when, and if, it likes; nobody waits.
+            # A file in memory: nothing blocks if the command reads its stdin late or never.
             parameters = os.memfd_create("parameters")
             here.callback(os.close, parameters)
             os.write(parameters, call.parameters_json.encode())
             os.lseek(parameters, 0, os.SEEK_SET)
             self.group = ProcessGroup.start(
                 argv,
-                guardian=guardian,
+                supervisor=supervisor,
                 environment=_environment(call, limits.variables_passed),
                 stdin=parameters,
                 stdout=out_write,
@@ -98,8 +94,8 @@ class _Running:
         self._stderr = PipeReader(error_read, log.write)
 
     async def outcome(self) -> Completed | Failed | Stop:
-        """Wait for the end, or for too large a result, and judge it."""
-        overflow = asyncio.create_task(self._overflowed.wait(), name="result too large")
+        """Wait for the end, or for a result above the limit, and return the outcome."""
+        overflow = asyncio.create_task(self._result.overflowed.wait(), name="result too large")
         try:
             either: set[asyncio.Future[Any]] = {self.group.ended, overflow}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -117,12 +113,12 @@ class _Running:
             return self.group.overdue
         if code != 0:
             tail = self._log.end(_STDERR_IN_MESSAGE_CHARS).strip()
-            sentence = f"the command {exit_sentence(code)}"
-            return failed("ExitCode", f"{sentence}: {tail}" if tail else sentence)
-        return judge_text(self._result.content(), self._result_bytes_max)
+            reason = f"the command {exit_reason(code)}"
+            return failed("ExitCode", f"{reason}: {tail}" if tail else reason)
+        return outcome_of_text(self._result.content(), self._result_bytes_max)
 
     def close(self) -> None:
-        """Stop reading; kill what still runs, which is nothing unless the run was broken off."""
+        """Stop reading; kill what still runs if the run was cancelled."""
         self._stderr.drain()
         self._stdout.close()
         self._stderr.close()
@@ -130,13 +126,13 @@ class _Running:
 
 
 def _environment(call: Call, passed: Collection[str]) -> dict[str, str]:
-    told = {
+    identity = {
         "TURNSTILE_EXECUTION_ID": str(call.execution_id),
         "TURNSTILE_ATTEMPT": str(call.attempt),
         "TURNSTILE_ACTION_REF": call.action_ref,
     }
     trace = {"TRACEPARENT": call.traceparent} if call.traceparent else {}
-    return inherited_environment(passed) | told | trace
+    return inherited_environment(passed) | identity | trace
 
 
 def _not_started(program: str, error: OSError | ValueError) -> Failed:

@@ -1,8 +1,8 @@
 """Runs actions that are a POST to a URL.
 
-In: a `Call`; the body is `{execution_id, attempt, action_ref, parameters}`, the header `Idempotency-Key`
-names execution and attempt. Out: the JSON body of a 2xx answer. Stopping closes the connection. Redirects are
-not followed. Next: `worker.judgement`.
+In: a `Call`; the request body is `{execution_id, attempt, action_ref, parameters}`, and `Idempotency-Key`
+names execution and attempt. Out: the JSON body of a 2xx response. A stop closes the connection. Redirects are
+not followed.
 """
 
 import asyncio
@@ -14,23 +14,33 @@ import httpx
 from pydantic_core import to_json
 
 from turnstile.common.domain.outcomes import Completed, Failed
-from turnstile.common.retry_after import retry_after_seconds
-from turnstile.worker.attempt_log import LogTail
-from turnstile.worker.judgement import Judge, failed, invalid_result, judge_text, result_too_large
-from turnstile.worker.runners.capture import ResultBuffer
-from turnstile.worker.runners.report import Call, RunLimits, RunReport
-from turnstile.worker.runners.stopping import StoppableTask, run_until_stopped
+from turnstile.common.http import retry_after_seconds
+from turnstile.worker.logs import LogTail
+from turnstile.worker.outcome import (
+    OutcomeCatcher,
+    failed,
+    invalid_result,
+    outcome_of_text,
+    result_too_large,
+)
+from turnstile.worker.runners.base import (
+    Call,
+    ResultBuffer,
+    RunLimits,
+    RunReport,
+    run_until_stopped,
+)
 
 _CONNECT_SECONDS: Final = 10.0
 _IDLE_SECONDS: Final = 300.0
-"""Longest silence of the server for an action without a timeout of its own."""
+"""Longest silence of the server for an action that has no timeout."""
 _ERROR_BODY_BYTES: Final = 4096
-# Request Timeout, Too Early, Too Many Requests: the request itself was not at fault.
+# Request Timeout, Too Early, Too Many Requests: the same request may succeed later.
 _RETRYABLE_4XX: Final = {408, 425, 429}
 
 
 class HttpRunner:
-    """Posts to `call.entrypoint`; the client stays the caller's."""
+    """Posts to `call.entrypoint`; the caller closes the client."""
 
     def __init__(self, limits: RunLimits, client: httpx.AsyncClient) -> None:
         self._limits = limits
@@ -39,38 +49,30 @@ class HttpRunner:
     async def run(self, call: Call) -> RunReport:
         """Run one attempt."""
         log = call.open_log(self._limits.log_bytes_max)
-        task = asyncio.create_task(
-            self._judged(call, log), name=f"execution {call.execution_id} attempt {call.attempt}"
-        )
-        ended = await run_until_stopped(
-            task,
-            StoppableTask(task),
-            stop=call.stop,
-            timeout_seconds=call.timeout_seconds,
-            grace_seconds=self._limits.grace_seconds,
-        )
+        task = asyncio.create_task(self._outcome(call, log), name=call.name)
+        ended = await run_until_stopped(task, call.stop, call.timeout_seconds, self._limits.grace_seconds)
         return RunReport.of(ended, log)
 
-    async def _judged(self, call: Call, log: LogTail) -> Completed | Failed:
-        judge = Judge(result_bytes_max=self._limits.result_bytes_max, write_log=log.write_line)
-        with judge:
+    async def _outcome(self, call: Call, log: LogTail) -> Completed | Failed:
+        catcher = OutcomeCatcher(result_bytes_max=self._limits.result_bytes_max, write_log=log.write_line)
+        with catcher:
             try:
-                judge.outcome = await self._posted(call, log)
+                catcher.outcome = await self._post(call, log)
             except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
-                judge.outcome = failed(type(error).__name__, str(error), retryable=False)
+                catcher.outcome = failed(type(error).__name__, str(error), retryable=False)
             except httpx.HTTPError as error:
-                reason = str(error) or "no answer"
-                judge.outcome = failed(type(error).__name__, f"POST {call.entrypoint}: {reason}")
-        return judge.outcome
+                reason = str(error) or "no response"
+                catcher.outcome = failed(type(error).__name__, f"POST {call.entrypoint}: {reason}")
+        return catcher.outcome
 
-    async def _posted(self, call: Call, log: LogTail) -> Completed | Failed:
+    async def _post(self, call: Call, log: LogTail) -> Completed | Failed:
         started_at = time.monotonic()
         timeout = httpx.Timeout(call.timeout_seconds or _IDLE_SECONDS, connect=_CONNECT_SECONDS)
         async with self._client.stream(
             "POST", str(call.entrypoint), content=_body(call), headers=_headers(call), timeout=timeout
         ) as response:
             bytes_max = self._limits.result_bytes_max if response.is_success else _ERROR_BODY_BYTES
-            body = ResultBuffer(bytes_max, asyncio.Event())
+            body = ResultBuffer(bytes_max)
             async for chunk in response.aiter_raw():
                 body.write(chunk)
                 if not body.is_complete:
@@ -84,12 +86,12 @@ class HttpRunner:
             return invalid_result("the server compressed it although `Accept-Encoding: identity` was sent")
         if not body.is_complete:
             return result_too_large(body.size_bytes, bytes_max)
-        return judge_text(body.content(), bytes_max)
+        return outcome_of_text(body.content(), bytes_max)
 
 
 def _body(call: Call) -> bytes:
     known = {"execution_id": call.execution_id, "attempt": call.attempt, "action_ref": call.action_ref}
-    # The parameters are JSON text already: they are put in as they are, not read and written again.
+    # The parameters are JSON text already: they are inserted without parsing.
     return to_json(known)[:-1] + b',"parameters":' + call.parameters_json.encode() + b"}"
 
 
@@ -97,7 +99,7 @@ def _headers(call: Call) -> dict[str, str]:
     headers = {
         "Content-Type": "application/json",
         "Accept": "application/json",
-        # A compressed answer could be a thousand times the bound when unpacked.
+        # A compressed response could be a thousand times the limit when unpacked.
         "Accept-Encoding": "identity",
         "Idempotency-Key": f"{call.execution_id}-{call.attempt}",
     }

@@ -1,29 +1,70 @@
-"""Runs `async def` actions as tasks of the worker's loop.
+"""Runs `async def` actions as tasks of the worker's event loop.
 
-In: a `Call`. Out: its report. A coroutine can only be cancelled, not killed, and a thread that it waited for
-not even that: what runs on is left behind with a warning, while its outcome is told.
-Next: `worker.judgement`.
+In: a `Call`. Out: its report. A coroutine can be cancelled but not killed, and a thread that it waits for
+cannot even be cancelled: whatever runs on is left behind with a warning, while its outcome is reported. A
+worker that must stop finds here what still runs (P6).
 """
 
 import asyncio
 import logging
-from collections.abc import Mapping
-from functools import partial
-from typing import Final
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import ContextVar
+from typing import Final, ParamSpec, TypeVar
 
+from turnstile.common.domain.identifiers import Attempt, ExecutionId
 from turnstile.common.domain.outcomes import Completed, Failed
 from turnstile.worker.actions import RegisteredAction
-from turnstile.worker.attempt_log import LogTail, attempt_logger, log_in_worker
 from turnstile.worker.context import Context
-from turnstile.worker.judgement import Judge
+from turnstile.worker.logs import LogTail
+from turnstile.worker.outcome import OutcomeCatcher
 from turnstile.worker.parameters import parameters_of
-from turnstile.worker.runners.report import Call, RunLimits, RunReport
-from turnstile.worker.runners.stopping import Stop, StoppableTask, run_until_stopped
-from turnstile.worker.runners.threads import ActionThreads, Run, current_run
+from turnstile.worker.runners.base import Call, RunLimits, RunReport, Stop, run_until_stopped
 
 logger = logging.getLogger(__name__)
 
-_LOOK_SECONDS: Final = 0.02
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_POLL_SECONDS: Final = 0.02
+
+Run = tuple[ExecutionId, Attempt]
+
+_current_run: Final[ContextVar[Run | None]] = ContextVar("current_run", default=None)
+"""Set in the task that runs an action; the tasks and threads that it starts inherit it."""
+
+
+class ActionThreads(ThreadPoolExecutor):
+    """The default executor of the worker's event loop: knows for which attempt each thread works."""
+
+    def __init__(self) -> None:
+        super().__init__(thread_name_prefix="action")
+        self._guard = threading.Lock()
+        self._working: Counter[Run] = Counter()
+
+    @property
+    def working(self) -> set[Run]:
+        """The attempts that have a thread; may be read from any thread."""
+        with self._guard:
+            return set(self._working)
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Run `fn` in a thread, for the attempt in whose context this is called."""
+        future = super().submit(fn, *args, **kwargs)
+        run = _current_run.get()
+        if run is not None:
+            with self._guard:
+                self._working[run] += 1
+            future.add_done_callback(lambda _: self._done(run))
+        return future
+
+    def _done(self, run: Run) -> None:
+        with self._guard:
+            self._working[run] -= 1
+            if not self._working[run]:
+                del self._working[run]
 
 
 class InLoopRunner:
@@ -32,16 +73,15 @@ class InLoopRunner:
     def __init__(self, actions: Mapping[str, RegisteredAction], limits: RunLimits) -> None:
         self._actions = actions
         self._limits = limits
-        # The loop itself holds tasks weakly: one that was left behind would vanish in the middle of its work.
-        self._tasks: set[asyncio.Task[Completed | Failed]] = set()
+        # The event loop holds tasks weakly: without this, one could be collected while it runs.
         self._left_behind: dict[asyncio.Task[Completed | Failed], Run] = {}
         self._running: set[Run] = set()
         self.threads: Final = ActionThreads()
-        """To be the default executor of the loop."""
+        """To be the default executor of the event loop."""
 
     @property
     def left_behind(self) -> set[Run]:
-        """What still runs although its attempt has ended."""
+        """Attempts that have ended but whose action still runs: only the process's end ends it."""
         return {*self._left_behind.values(), *(self.threads.working - self._running)}
 
     async def run(self, call: Call) -> RunReport:
@@ -52,59 +92,41 @@ class InLoopRunner:
         try:
             ended = await self._run_until_stopped(call, log, run)
             if isinstance(ended, Stop) and ended.kind == "drain" and run not in self._left_behind.values():
-                await self._threads_ended(run)
+                await self._threads_ended(call, run)
         finally:
             self._running.discard(run)
         return RunReport.of(ended, log)
 
     async def _run_until_stopped(self, call: Call, log: LogTail, run: Run) -> Completed | Failed | Stop:
-        name = f"execution {call.execution_id} attempt {call.attempt}"
-        task = asyncio.create_task(self._judged(call, log), name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task = asyncio.create_task(self._outcome(call, log), name=call.name)
         try:
-            return await run_until_stopped(
-                task,
-                StoppableTask(task),
-                stop=call.stop,
-                timeout_seconds=call.timeout_seconds,
-                grace_seconds=self._limits.grace_seconds,
-            )
+            return await run_until_stopped(task, call.stop, call.timeout_seconds, self._limits.grace_seconds)
         finally:
             if not task.done():
                 self._left_behind[task] = run
                 task.add_done_callback(self._left_behind.pop)
 
-    async def _threads_ended(self, run: Run) -> None:
-        """Give the threads of an attempt that is handed back its grace."""
-        until = asyncio.get_running_loop().time() + self._limits.grace_seconds
+    async def _threads_ended(self, call: Call, run: Run) -> None:
+        """Wait for the threads of an attempt that is handed back, for the grace period."""
+        deadline = asyncio.get_running_loop().time() + self._limits.grace_seconds
         while run in self.threads.working:
-            if asyncio.get_running_loop().time() >= until:
-                fields = {"run": f"threads of execution {run[0]} attempt {run[1]}", "reason": "drain"}
+            if asyncio.get_running_loop().time() >= deadline:
+                fields = {"run": f"threads of {call.name}", "reason": "drain"}
                 logger.warning("run_left_behind", extra=fields)
                 return
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
 
-    async def _judged(self, call: Call, log: LogTail) -> Completed | Failed:
+    async def _outcome(self, call: Call, log: LogTail) -> Completed | Failed:
         function = self._actions[call.action_ref].function
         assert function is not None
-        current_run.set((call.execution_id, call.attempt))
-        context = _context(call, log)
-        judge = Judge(result_bytes_max=self._limits.result_bytes_max, write_log=log.write_line)
-        with judge:
-            judge.returned(await function(**parameters_of(function).read(call.parameters_json, context)))
-        return judge.outcome
-
-
-def _context(call: Call, log: LogTail) -> Context:
-    pass_on = partial(
-        log_in_worker, execution_id=call.execution_id, attempt=call.attempt, action_ref=call.action_ref
-    )
-    return Context(
-        execution_id=call.execution_id,
-        attempt=call.attempt,
-        action_ref=call.action_ref,
-        traceparent=call.traceparent,
-        make_logger=lambda: attempt_logger(call.action_ref, write_line=log.write_line, pass_on=pass_on),
-        stop_reason=lambda: call.stop.stop.reason if call.stop.stop else None,
-    )
+        _current_run.set((call.execution_id, call.attempt))
+        context = Context(
+            call,
+            write_line=log.write_line,
+            pass_on=call.log_in_worker,
+            stop_reason=lambda: call.stop.stop.reason if call.stop.stop else None,
+        )
+        catcher = OutcomeCatcher(result_bytes_max=self._limits.result_bytes_max, write_log=log.write_line)
+        with catcher:
+            catcher.returned(await function(**parameters_of(function).read(call.parameters_json, context)))
+        return catcher.outcome

@@ -5,6 +5,7 @@ import itertools
 import json
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,25 +13,16 @@ from typing import Any
 import pytest
 import uvloop
 
-from tests.unit.worker.waiting import unreaped, until
+from tests.support.traffic import until
+from tests.unit.worker.waiting import unreaped
 from turnstile.common.domain.identifiers import Attempt, ExecutionId
-from turnstile.worker.runners import Call, RunLimits, StopRequest
-from turnstile.worker.runners.child_pool import ChildRunner
-from turnstile.worker.runners.guardian import Guardian
-
-_ON_BOTH_LOOPS = {
-    "test_child_calls",
-    "test_child_lives",
-    "test_child_output",
-    "test_child_stops",
-    "test_command_ends",
-    "test_command_results",
-}
+from turnstile.worker.runners.base import Call, RunLimits, StopRequest
+from turnstile.worker.runners.supervisor import Supervisor
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Run what touches file descriptors and processes on uvloop too: a worker uses it where it can."""
-    if item.path.stem in _ON_BOTH_LOOPS:
+    """Run the tests of file descriptors and processes on uvloop too: a worker uses it if it is installed."""
+    if item.path.stem in ("test_child", "test_command"):
         return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
     return {"asyncio": asyncio.new_event_loop}
 
@@ -46,20 +38,13 @@ def limits() -> RunLimits:
 
 @pytest.fixture
 def module(request: pytest.FixtureRequest, make_module: MakeModule) -> str:
-    """The name of a module that holds the `ACTIONS` of whoever asks."""
+    """The name of a module with the `ACTIONS` of the test module."""
     return make_module(request.module.ACTIONS)
 
 
 @pytest.fixture
-async def child_runner(module: str, limits: RunLimits, guardian: Guardian) -> AsyncIterator[ChildRunner]:
-    runner = ChildRunner([module], size=2, limits=limits, guardian=guardian)
-    yield runner
-    await runner.close()
-
-
-@pytest.fixture
 def make_call() -> MakeCall:
-    """Make a call of an action with parameters by keyword; `call_` fields by their own name."""
+    """Make a call of an action; its parameters are given by keyword."""
     ids = itertools.count(1)
 
     def make(ref: str = "tried", *, timeout_seconds: float | None = 20.0, **parameters: Any) -> Call:
@@ -88,13 +73,13 @@ def make_command_call(make_call: MakeCall) -> MakeCall:
 
 @pytest.fixture
 def make_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeModule]:
-    """Write a module into the current folder, importable in the worker and its children; returns its name."""
+    """Write a module that the worker and its children can import; return its name."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     names: list[str] = []
 
     def make(source: str) -> str:
-        # A name of its own: nothing is taken from the import system's caches.
+        # A unique name, because the import system caches modules.
         name = f"actions_{tmp_path.name.replace('-', '_')}_{len(names)}"
         Path(f"{name}.py").write_text(source)
         names.append(name)
@@ -106,8 +91,8 @@ def make_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mak
 
 
 @pytest.fixture
-async def guardian() -> AsyncIterator[Guardian]:
-    with Guardian() as guardian:
-        yield guardian
-        # A run that was broken off is reaped by the loop, which is about to go.
+async def supervisor() -> AsyncIterator[Supervisor]:
+    with closing(Supervisor()) as supervisor:
+        yield supervisor
+        # The event loop reaps a run that was cancelled, and it is about to close.
         await until(lambda: not unreaped())

@@ -1,6 +1,6 @@
-"""A program whose processes leave it in every way there is: `escaping.py FILE wait|end|fail|stubborn`.
+"""A program whose processes leave its group in all known ways: `escaping.py FILE wait|end|fail|stubborn`.
 
-Each writes its number to FILE. It runs on its own, with the standard library alone.
+Each writes its pid to FILE. It uses only the standard library.
 """
 
 import os
@@ -19,7 +19,7 @@ def main(path: str, mode: str) -> None:
     if mode == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while resource.getrlimit(resource.RLIMIT_RTTIME) == UNLIMITED:
-        time.sleep(0.001)  # the second mark is set a moment after the start
+        time.sleep(0.001)  # the tag in the limits is set a moment after the start
     note(path)
     children: list[Callable[[], None]] = [a_child, a_job, a_session]
     if mode == "stubborn":
@@ -56,7 +56,7 @@ def a_session() -> None:
 
 
 def a_bare_child() -> None:
-    """No mark at all, and a session of its own: only that its parent lives tells where it came from."""
+    """Neither tag, and a session of its own: only its living parent shows where it came from."""
     os.setsid()
     resource.setrlimit(resource.RLIMIT_RTTIME, UNLIMITED)
     os.execvpe("sleep", SLEEP, {})

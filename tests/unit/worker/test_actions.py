@@ -1,4 +1,4 @@
-"""How actions are declared and found."""
+"""Declaring actions in code, and loading them."""
 
 import asyncio
 from pathlib import Path
@@ -10,7 +10,7 @@ from turnstile.worker import command_action, http_action
 from turnstile.worker.actions import ActionsNotFound, action, action_from_entrypoint, load_actions
 from turnstile.worker.parameters import ActionDeclarationError
 
-HEAD = "from worker import Context, action, command_action, http_action\n"
+HEAD = "from turnstile.worker import Context, action, command_action, http_action\n"
 
 
 def refs(*targets: str) -> list[str]:
@@ -51,7 +51,7 @@ def test_every_field_of_a_definition_can_be_given(make_module: MakeModule) -> No
     [
         (
             "@action('a', max_concurent=3)",
-            "max_concurent: no such field; known are: callback_url, concurrency_key, ",
+            "max_concurent: unknown field; known: callback_url, concurrency_key, ",
         ),
         ("@action('a', max_concurrent=-1)", "max_concurrent: Input should be greater than or equal to 0"),
         (
@@ -60,10 +60,10 @@ def test_every_field_of_a_definition_can_be_given(make_module: MakeModule) -> No
         ),
         ("@action('a b')", "ref: Value error, 'a b' cannot name an action"),
         ("@action('a', retry={'times': 2})", "retry.times: Extra inputs are not permitted"),
-        ("@action('a', entrypoint='x:y')", "entrypoint: no such field"),
+        ("@action('a', entrypoint='x:y')", "entrypoint: unknown field"),
     ],
 )
-def test_a_wrong_field_is_refused_at_import_with_its_name_and_the_remedy(
+def test_an_invalid_field_is_refused_at_import_with_its_name_and_what_is_expected(
     make_module: MakeModule, declaration: str, words: str
 ) -> None:
     module = make_module(f"{HEAD}{declaration}\ndef a(): pass\n")
@@ -82,35 +82,25 @@ def test_commands_and_urls_are_actions_without_a_function(make_module: MakeModul
     assert (count.definition.runner, count.definition.entrypoint) == ("command", ["wc", "-w"])
     assert (hook.definition.runner, hook.definition.entrypoint) == ("http", "https://example.org/hook")
     assert refs(f"{module}:hook") == ["hook"]
-
-
-def test_a_command_needs_an_argv_and_a_hook_a_url() -> None:
     with pytest.raises(ActionDeclarationError, match="argv as a list"):
         command_action("count", argv=[])
     with pytest.raises(ActionDeclarationError, match="needs a URL"):
         http_action("hook", url="example.org")
 
 
-def test_async_functions_run_in_the_loop_and_others_do_not(make_module: MakeModule) -> None:
-    module = make_module(
-        f"{HEAD}@action('a')\nasync def a(): pass\n@action('b')\ndef b(): pass\n"
-        "command_action('c', argv=['true'])\n"
-    )
-    assert [found.runs_in_loop for found in load_actions(module)] == [True, False, False]
-
-
 def test_one_name_or_a_list_can_be_loaded(make_module: MakeModule) -> None:
     module = make_module(
-        f"{HEAD}@action('a')\ndef a(): pass\n@action('b')\ndef b(): pass\n@action('c')\ndef c(): pass\n"
+        f"{HEAD}@action('a')\ndef a(): pass\n@action('b')\ndef b(): pass\n@action('c')\nasync def c(): pass\n"
         "some = [c, a]\n"
     )
+    assert [found.runs_in_loop for found in load_actions(module)] == [False, False, True]
     assert refs(module) == ["a", "b", "c"]
     assert refs(f"{module}:b") == ["b"]
     assert refs(f"{module}:some") == ["c", "a"]
     assert refs(f"{module}:b", module) == ["b", "a", "c"]
 
 
-def test_actions_that_a_module_imports_are_its_own_too(make_module: MakeModule) -> None:
+def test_a_module_has_the_actions_that_it_imports(make_module: MakeModule) -> None:
     first = make_module(f"{HEAD}@action('a')\ndef a(): pass\n@action('hidden')\ndef hidden(): pass\n")
     second = make_module(f"from {first} import a\n")
     assert refs(second) == ["a"]
@@ -126,18 +116,18 @@ def test_a_package_has_the_actions_of_the_submodules_it_imports() -> None:
     assert refs(str(package)) == ["inner"]
 
 
-def test_two_actions_with_one_name_are_refused(make_module: MakeModule) -> None:
+def test_two_actions_with_the_same_ref_are_refused(make_module: MakeModule) -> None:
     first = make_module(f"{HEAD}@action('a')\ndef a(): pass\n")
     second = make_module(f"{HEAD}command_action('a', argv=['true'])\n")
     both = make_module(f"{HEAD}@action('a')\ndef a(): pass\n@action('a')\ndef b(): pass\n")
     assert refs(first, first) == ["a"]
-    with pytest.raises(ActionDeclarationError, match=f"two actions are called 'a', in {first} and {second}"):
+    with pytest.raises(ActionDeclarationError, match=f"two actions are named 'a', in {first} and {second}"):
         load_actions(first, second)
-    with pytest.raises(ActionDeclarationError, match="two actions are called 'a'"):
+    with pytest.raises(ActionDeclarationError, match="two actions are named 'a'"):
         load_actions(both)
 
 
-def test_what_cannot_be_found_is_said_in_one_line(make_module: MakeModule) -> None:
+def test_a_target_that_cannot_be_loaded_is_explained_in_one_line(make_module: MakeModule) -> None:
     module = make_module("nothing = 1\n")
     needy = make_module("import no_such_library\n")
     for target, words in (
@@ -155,7 +145,7 @@ def test_what_cannot_be_found_is_said_in_one_line(make_module: MakeModule) -> No
         assert "\n" not in str(missing.value)
 
 
-def test_a_module_that_fails_says_so_itself(make_module: MakeModule) -> None:
+def test_the_exception_of_a_module_is_raised_unchanged(make_module: MakeModule) -> None:
     with pytest.raises(ValueError, match="my own"):
         load_actions(make_module("raise ValueError('my own')\n"))
 
@@ -168,10 +158,10 @@ def test_a_module_that_fails_says_so_itself(make_module: MakeModule) -> None:
         ("def a(): yield 1", "an action returns one value"),
         ("async def a(): yield 1", "an action returns one value"),
         ("def a(x: 'NoSuchName'): pass", "NoSuchName"),
-        ("class C: pass\n@action('b')\ndef a(x: C): pass", "is of no use for JSON"),
+        ("class C: pass\n@action('b')\ndef a(x: C): pass", "cannot be read from JSON"),
     ],
 )
-def test_a_function_that_could_never_be_called_is_refused_at_the_start(
+def test_a_function_that_cannot_be_called_with_json_is_refused_when_it_is_loaded(
     make_module: MakeModule, function: str, words: str
 ) -> None:
     lines = function if "@action" in function else f"@action('a')\n{function}"
@@ -180,7 +170,7 @@ def test_a_function_that_could_never_be_called_is_refused_at_the_start(
         load_actions(module)
 
 
-def test_an_entrypoint_names_any_function(make_module: MakeModule) -> None:
+def test_an_entrypoint_is_any_function(make_module: MakeModule) -> None:
     module = make_module("def plain(a: int): return a\nvalue = 1\n")
     found = action_from_entrypoint("some.ref", f"{module}:plain")
     assert found.definition.ref == "some.ref"

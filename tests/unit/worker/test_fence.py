@@ -1,4 +1,4 @@
-"""The decision of a worker that may have lost its lease, for every lease, every moment and every silence."""
+"""The decision of a worker that may have lost its lease, for all leases, instants and outages."""
 
 import math
 
@@ -36,7 +36,7 @@ def test_the_margin_is_a_second_or_a_fifth_and_at_most_a_third() -> None:
     assert margins == {1.5: 0.5, 3.0: 1.0, 5.0: 1.0, 15.0: 3.0, 60.0: 12.0}
 
 
-def test_what_follows_one_renewal_and_nothing_else_by_the_defaults() -> None:
+def test_the_standing_after_one_renewal_with_the_defaults() -> None:
     assert [_standing(DEFAULTS, 100.0, None, now) for now in (100.0, 111.9, 112.0, 200.0)] == [
         Standing.CERTAIN,
         Standing.CERTAIN,
@@ -45,7 +45,7 @@ def test_what_follows_one_renewal_and_nothing_else_by_the_defaults() -> None:
     ]
 
 
-def test_the_broker_alone_lets_work_go_on_as_long_as_it_answers() -> None:
+def test_work_goes_on_in_doubt_as_long_as_probes_of_the_broker_succeed() -> None:
     for now in (112.0, 150.0, 10_000.0):
         assert _standing(DEFAULTS, 100.0, now - 2.9, now) is Standing.IN_DOUBT
         assert _standing(DEFAULTS, 100.0, now - 3.1, now) is Standing.OVER
@@ -53,7 +53,7 @@ def test_the_broker_alone_lets_work_go_on_as_long_as_it_answers() -> None:
 
 def test_before_the_first_renewal_nothing_may_start_and_nothing_need_be_killed() -> None:
     assert _standing(DEFAULTS, None, None, 1e9) is Standing.IN_DOUBT
-    assert DEFAULTS.asks_broker_from(Evidence()) == math.inf
+    assert DEFAULTS.probes_broker_from(Evidence()) == math.inf
 
 
 @given(terms=_terms(), evidence=_evidence, now=_seconds)
@@ -77,7 +77,7 @@ def test_cut_off_from_both_a_process_is_ended_before_its_lease_is(
 
 
 @given(terms=_terms(), evidence=_evidence, now=_seconds)
-def test_no_work_goes_on_in_doubt_without_a_fresh_answer_of_the_broker(
+def test_no_work_goes_on_in_doubt_without_a_recent_probe(
     terms: Terms, evidence: Evidence, now: float
 ) -> None:
     if evidence.renewed_at is not None and terms.standing(evidence, now=now) is Standing.IN_DOUBT:
@@ -86,16 +86,16 @@ def test_no_work_goes_on_in_doubt_without_a_fresh_answer_of_the_broker(
 
 
 @given(terms=_terms(), renewed_at=_seconds)
-def test_the_broker_is_asked_when_a_renewal_is_late_and_the_lease_not_yet_in_doubt(
+def test_the_broker_is_probed_once_a_renewal_is_late_and_before_the_lease_is_in_doubt(
     terms: Terms, renewed_at: float
 ) -> None:
     evidence = Evidence(renewed_at=renewed_at)
     due_at = renewed_at + terms.heartbeat_seconds
-    assert due_at < terms.asks_broker_from(evidence) < terms.certain_until(evidence)
+    assert due_at < terms.probes_broker_from(evidence) < terms.certain_until(evidence)
 
 
 @given(terms=_terms(), evidence=_evidence, later=_seconds, now=_seconds)
-def test_news_never_makes_it_worse_and_time_never_better(
+def test_new_evidence_never_lowers_the_standing_and_time_never_raises_it(
     terms: Terms, evidence: Evidence, later: float, now: float
 ) -> None:
     assume(evidence.renewed_at is not None)

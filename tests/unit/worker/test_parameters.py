@@ -1,8 +1,7 @@
-"""What a function is called with."""
+"""Parameters are validated against a function's annotations and passed by keyword."""
 
 import functools
 import json
-import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
@@ -13,15 +12,20 @@ from pydantic import BaseModel, Field
 from tests.unit.worker.conftest import MakeModule
 from turnstile.common.domain.identifiers import Attempt, ExecutionId
 from turnstile.worker.actions import load_actions
-from turnstile.worker.context import Context
+from turnstile.worker.context import Context, Invocation
 from turnstile.worker.parameters import InvalidParameters, ParametersReader
 
 CONTEXT = Context(
-    execution_id=ExecutionId(1),
-    attempt=Attempt(1),
-    action_ref="tried",
-    traceparent=None,
-    make_logger=lambda: logging.getLogger("tried"),
+    Invocation(
+        execution_id=ExecutionId(1),
+        attempt=Attempt(1),
+        action_ref="tried",
+        entrypoint=None,
+        parameters_json="{}",
+        traceparent=None,
+    ),
+    write_line=lambda _: None,
+    pass_on=lambda *_: None,
     stop_reason=lambda: None,
 )
 
@@ -52,7 +56,7 @@ def test_parameters_are_passed_by_keyword_and_as_their_types() -> None:
     )
 
 
-def test_what_is_not_sent_has_the_functions_own_default() -> None:
+def test_a_parameter_that_is_not_sent_has_the_functions_own_default() -> None:
     marker = object()
 
     def function(a: int | None = None, b: Any = marker) -> object:
@@ -76,11 +80,11 @@ def test_unknown_parameters_are_refused_unless_the_function_takes_any() -> None:
     def open_ended(a: int, **others: Any) -> object:
         return a, others
 
-    assert refused(strict, {"a": 1}) == "a: no such parameter; known are: none"
+    assert refused(strict, {"a": 1}) == "a: unknown parameter; known: none"
     assert called(open_ended, {"a": 1, "b": [2]}) == (1, {"b": [2]})
 
 
-def test_parameters_that_are_no_object_are_refused() -> None:
+def test_parameters_must_be_a_json_object() -> None:
     def function() -> None: ...
 
     wrong: list[object] = [[], "a", 1, None]
@@ -95,7 +99,7 @@ def test_a_parameter_may_have_any_name(name: str) -> None:
     assert called(namespace["function"], {name: 3}) == 3
 
 
-def test_the_context_may_stand_anywhere_and_is_not_a_parameter() -> None:
+def test_the_context_is_accepted_at_any_position_and_is_not_a_parameter() -> None:
     def first(context: Context, a: int) -> object:
         return context, a
 
@@ -107,30 +111,31 @@ def test_the_context_may_stand_anywhere_and_is_not_a_parameter() -> None:
 
     for function in (first, last, keyword):
         assert called(function, {"a": 1}) == (CONTEXT, 1)
-    assert refused(first, {"a": 1, "context": 2}) == "context: no such parameter; known are: a"
+    assert refused(first, {"a": 1, "context": 2}) == "context: unknown parameter; known: a"
 
 
 @pytest.mark.parametrize(
     "annotation", ["'Context'", "'Context | None'", "worker.Context", "Optional['Context']"]
 )
-def test_the_context_is_known_by_its_annotation_as_text_too(make_module: MakeModule, annotation: str) -> None:
+def test_a_postponed_annotation_is_the_context_too(make_module: MakeModule, annotation: str) -> None:
     module = make_module(
-        "from __future__ import annotations\nimport worker\nfrom typing import Optional\n"
-        f"from worker import Context, action\n@action('a')\ndef a(x: int, c: {annotation}): return c\n"
+        "from __future__ import annotations\nfrom turnstile import worker\nfrom typing import Optional\n"
+        "from turnstile.worker import Context, action\n"
+        f"@action('a')\ndef a(x: int, c: {annotation}): return c\n"
     )
     (found,) = load_actions(module)
     assert found.function is not None
     assert called(found.function, {"x": 1}) is CONTEXT
 
 
-def test_a_name_alone_makes_no_context() -> None:
+def test_a_parameter_named_context_is_not_the_context() -> None:
     def function(context: str) -> str:
         return context
 
     assert called(function, {"context": "x"}) == "x"
 
 
-def test_what_another_decorator_wraps_keeps_its_signature() -> None:
+def test_a_wrapped_function_keeps_its_signature() -> None:
     def logged(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -143,4 +148,4 @@ def test_what_another_decorator_wraps_keeps_its_signature() -> None:
         return a, context
 
     assert called(function, {"a": "1"}) == (1, CONTEXT)
-    assert refused(function, {"b": 1}) == "a: required, but not given; b: no such parameter; known are: a"
+    assert refused(function, {"b": 1}) == "a: required, but missing; b: unknown parameter; known: a"

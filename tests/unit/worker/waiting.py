@@ -1,26 +1,19 @@
-"""Waiting for a condition with a deadline, and looking at processes."""
+"""The state of processes, the outcomes of reports, and calls of a runner."""
 
 import asyncio
 import os
 import resource
-import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from tests.support.traffic import until
 from turnstile.common.domain.outcomes import Cancelled, Completed, Failed, Failure, TimedOut
-from turnstile.worker.runners import Interrupted, RunReport
-
-
-async def until(condition: Callable[[], bool], timeout_seconds: float = 10.0) -> None:
-    """Wait until `condition()` holds; fail after the deadline."""
-    deadline = time.monotonic() + timeout_seconds
-    while not condition():
-        assert time.monotonic() < deadline, "did not come true in time"
-        await asyncio.sleep(0.01)
+from turnstile.worker.runners.base import Call, Interrupted, Runner, RunReport
 
 
 def is_alive(pid: int) -> bool:
-    """Whether the process runs; one that ended and was not yet reaped does not."""
+    """Return whether the process runs; one that has ended but is not reaped does not."""
     return _state(pid) not in ("Z", "X", "")
 
 
@@ -39,13 +32,13 @@ def unreaped() -> list[str]:
 
 
 async def gone(pids: list[int]) -> None:
-    """Wait until none of them is alive: killed stragglers may take a moment to die."""
+    """Wait until none of them is alive: a killed process may take a moment to die."""
     assert pids
     await until(lambda: not any(is_alive(pid) for pid in pids))
 
 
 def peak_bytes() -> int:
-    """The most memory that this process ever held."""
+    """Return the peak memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
@@ -77,3 +70,24 @@ def failed_in(report: RunReport) -> Failed:
 def stopped_in(report: RunReport) -> TimedOut | Cancelled | Interrupted:
     assert isinstance(report.outcome, TimedOut | Cancelled | Interrupted), report
     return report.outcome
+
+
+class Calls:
+    """Runs calls on one runner."""
+
+    def __init__(self, runner: Runner, make: Callable[..., Call]) -> None:
+        self.runner = runner
+        self.make = make
+
+    async def run(self, *args: Any, **parameters: Any) -> RunReport:
+        """Run a call to its end."""
+        return await self.runner.run(self.make(*args, **parameters))
+
+    def start(self, *args: Any, **parameters: Any) -> tuple[Call, asyncio.Task[RunReport]]:
+        """Start a call."""
+        call = self.make(*args, **parameters)
+        return call, asyncio.create_task(self.runner.run(call))
+
+    def on(self, runner: Runner) -> "Calls":
+        """Return the same calls on another runner."""
+        return Calls(runner, self.make)

@@ -1,46 +1,45 @@
-"""The worker's statements on the record: claim, finish, hand back, log, register: all that its role may do.
+"""Calls every SQL function `turnstile.*` that the worker uses, and decodes the rows that they return.
 
-In: attempts, in batches. Out: a verdict for each. P6 is kept by the statements: each names worker and
-attempt, and requires a live lease. All may be said again after an unknown outcome.
+In: attempts, in batches. Out: one typed answer for each. The SQL functions keep P6: claim, finish, hand back
+and log name the worker and the attempt, and require a live lease. Every call may be repeated when its result
+is unknown.
 """
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 import asyncpg
 from pydantic_core import from_json
 
 from turnstile.common.action_definition import ActionDefinition, action_columns
-from turnstile.common.database import REFUSED_BY_DATABASE, Database
+from turnstile.common.database import REFUSED_BY_DATABASE, Database, DatabaseTimeouts
 from turnstile.common.domain.identifiers import Attempt, ExecutionId, WorkerId
 from turnstile.common.domain.retries import RetryPolicy
 from turnstile.common.domain.states import Status
 from turnstile.common.requests import json_text
-from turnstile.worker.attempt_log import LogPiece
-
-RunnerKind = Literal["python", "command", "http"]
+from turnstile.worker.logs import LogPiece
 
 
 class Verdict(StrEnum):
-    """What the record said to a claim or a finish."""
+    """How the database answered a claim or a finish."""
 
     CLAIMED = "claimed"
     APPLIED = "applied"
     ALREADY = "already"
-    """It was said before, by this worker: an answer had been lost."""
+    """This worker made the same call before, and its answer was lost."""
     STALE = "stale"
-    """The attempt is over, or somebody else's."""
+    """The attempt has ended, or belongs to another worker."""
     UNKNOWN = "unknown"
-    """There is no such execution, yet."""
+    """No such execution exists yet."""
     LEASE_OVER = "lease_over"
-    """Nothing was changed: this worker's lease has to be renewed first."""
+    """Nothing was changed: this worker must renew its lease first."""
     NOT_SERVED = "not_served"
-    """This worker does not have the action's code; another one of the pool may."""
+    """This worker does not have the action's code; another worker of the pool may have it."""
     HELD = "held"
-    """Nothing was changed: another database session holds the execution, for now."""
+    """Nothing was changed: another database session has locked the execution."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,13 +52,13 @@ class Offer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """One attempt that this worker holds: all that is needed to run it."""
+    """One attempt that this worker holds, with all that is needed to run it."""
 
     execution_id: ExecutionId
     attempt: Attempt
     action_id: int
     action_ref: str
-    runner: RunnerKind
+    runner: Literal["python", "command", "http"]
     entrypoint_json: str | None
     parameters_json: str
     timeout_seconds: float | None
@@ -67,7 +66,12 @@ class Claim:
     retry: RetryPolicy
     traceparent: str | None
     waited_seconds: float
-    """From its place in line to this claim, on the database's clock."""
+    """From the enqueue to this claim, on the database's clock."""
+
+    @property
+    def offer(self) -> Offer:
+        """The attempt as it was offered."""
+        return Offer(execution_id=self.execution_id, attempt=self.attempt)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,13 +86,13 @@ class Report:
     error_message: str | None = None
     log: str | None = None
     log_start: int = 0
-    """How many characters of the log came before `log`: those that the record has already."""
+    """How many characters of the log precede `log`; the database has those already."""
     retry_delay_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """What the record made of a report. `status` is where the execution stands now."""
+    """The answer to a report. `status` is the execution's status now."""
 
     verdict: Verdict
     status: Status | None
@@ -97,11 +101,14 @@ class Finished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """An action whose definition in the database is not the one in the code. The database wins."""
+    """An action whose definition in the database differs from the code. The database takes precedence."""
 
     ref: str
     fields: tuple[str, ...]
 
+
+Request: TypeAlias = Offer | Report
+Answer: TypeAlias = Claim | Verdict | Finished
 
 _EXCHANGE: Final = """
 SELECT ARRAY(
@@ -109,60 +116,76 @@ SELECT ARRAY(
        ) AS finished,
        ARRAY(SELECT c FROM turnstile.claim($1, $2, $3, $4, $14, $15) c) AS claimed
 """
-"""In this order: what ran has mostly lower ids than what starts, and others lock executions ascending."""
+"""Finishes first: they mostly have lower ids than claims, and other sessions lock executions ascending."""
 _REFUSED: Final = "ReportRefused"
 _LOCK_TIMEOUT_MS: Final = 250
-"""Longest wait for an execution that another database session holds; then the others go on without it."""
+"""Longest wait for an execution locked by another database session; then the batch goes on without it."""
 
 
-class Record:
-    """The worker's door to the database."""
+def single_connection(url: str, purpose: str, timeout_seconds: float, *, give_up_seconds: float) -> Database:
+    """Return a database with one connection, whose calls all have the same timeout."""
+    return Database(
+        url,
+        application_name=f"turnstile worker {purpose}",
+        connections_max=1,
+        timeouts=DatabaseTimeouts(
+            connect_seconds=timeout_seconds,
+            acquire_seconds=timeout_seconds,
+            command_seconds=timeout_seconds,
+            give_up_seconds=give_up_seconds,
+            close_seconds=timeout_seconds,
+        ),
+    )
+
+
+class WorkerProtocol:
+    """The calls of one worker id."""
 
     def __init__(
         self, database: Database, worker_id: WorkerId, *, served_refs: Sequence[str] | None = None
     ) -> None:
-        """`served_refs` names the actions whose code this worker has; None: all there are."""
+        """`served_refs` names the actions whose code this worker has; None: all actions."""
         self._database = database
         self._worker_id = worker_id
         self._served_refs = None if served_refs is None else list(served_refs)
         self._held: set[ExecutionId] = set()
 
-    async def exchange(self, wishes: Sequence[Offer | Report]) -> list[Claim | Verdict | Finished]:
-        """Claim offers and report ends in one commit; one answer each, in order.
+    async def exchange(self, requests: Sequence[Request]) -> list[Answer]:
+        """Claim offers and report ends in one commit; return one answer for each, in order.
 
-        A batch that the database refuses is split until the bad report stands alone: that attempt ends as
-        failed, with the refusal as its error, and nobody else's is held up.
+        A batch that the database refuses is split until the bad report is alone: that attempt ends as
+        failed, with the refusal as its error, and the other reports are applied.
         """
         try:
-            return await self._exchange_unheld(wishes)
+            return await self._exchange_unlocked(requests)
         except REFUSED_BY_DATABASE as error:
-            if len(wishes) == 1:
-                (wish,) = wishes
-                if isinstance(wish, Offer) or wish.error_type == _REFUSED:
+            if len(requests) == 1:
+                (request,) = requests
+                if isinstance(request, Offer) or request.error_type == _REFUSED:
                     raise
-                return await self.exchange([_as_refused(wish, error)])
-        middle = len(wishes) // 2
-        return await self.exchange(wishes[:middle]) + await self.exchange(wishes[middle:])
+                return await self.exchange([_as_refused(request, error)])
+        middle = len(requests) // 2
+        return await self.exchange(requests[:middle]) + await self.exchange(requests[middle:])
 
-    async def _exchange_unheld(self, wishes: Sequence[Offer | Report]) -> list[Claim | Verdict | Finished]:
-        """Exchange, and leave out what other database sessions hold: until they let go it is only tried."""
+    async def _exchange_unlocked(self, requests: Sequence[Request]) -> list[Answer]:
+        """Exchange without waiting for executions that are known to be locked by other sessions."""
         try:
-            answers = await self._exchange_batch(wishes, self._held)
+            answers = await self._exchange_batch(requests, self._held)
         except asyncpg.LockNotAvailableError:
-            answers = await self._exchange_batch(wishes, None)
-        for wish, answer in zip(wishes, answers, strict=True):
+            answers = await self._exchange_batch(requests, None)
+        for request, answer in zip(requests, answers, strict=True):
             if Verdict.HELD in (answer, getattr(answer, "verdict", None)):
-                self._held.add(wish.execution_id)
+                self._held.add(request.execution_id)
             else:
-                self._held.discard(wish.execution_id)
+                self._held.discard(request.execution_id)
         return answers
 
     async def _exchange_batch(
-        self, wishes: Sequence[Offer | Report], suspects: Collection[ExecutionId] | None
-    ) -> list[Claim | Verdict | Finished]:
-        # Ascending, so that two batches never wait for each other's rows crosswise.
-        offers = sorted((w for w in wishes if isinstance(w, Offer)), key=lambda w: w.execution_id)
-        reports = sorted((w for w in wishes if isinstance(w, Report)), key=lambda w: w.execution_id)
+        self, requests: Sequence[Request], suspects: Collection[ExecutionId] | None
+    ) -> list[Answer]:
+        # Ascending, so that two batches never wait for each other's rows.
+        offers = sorted((r for r in requests if isinstance(r, Offer)), key=lambda r: r.execution_id)
+        reports = sorted((r for r in requests if isinstance(r, Report)), key=lambda r: r.execution_id)
         row = await self._database.fetchrow(
             _EXCHANGE,
             self._worker_id,
@@ -185,14 +208,14 @@ class Record:
         claims = {(c["execution_id"], c["attempt"]): c for c in row["claimed"]}
         ends = {(f["execution_id"], f["attempt"]): f for f in row["finished"]}
         return [
-            _claim(claims[w.execution_id, w.attempt])
-            if isinstance(w, Offer)
-            else _finished(ends[w.execution_id, w.attempt])
-            for w in wishes
+            _claim(claims[r.execution_id, r.attempt])
+            if isinstance(r, Offer)
+            else _finished(ends[r.execution_id, r.attempt])
+            for r in requests
         ]
 
     async def hand_back(self, offers: Sequence[Offer]) -> set[ExecutionId]:
-        """Give running attempts back to the heads of their lines; returns those that were given back."""
+        """Return running attempts to the heads of their queues; return those that this worker still held."""
         rows = await self._database.fetch(
             "SELECT execution_id FROM turnstile.hand_back($1, $2, $3)",
             self._worker_id,
@@ -202,9 +225,9 @@ class Record:
         return {row["execution_id"] for row in rows}
 
     async def append_logs(self, pieces: Sequence[tuple[Offer, LogPiece]]) -> bool:
-        """Add to the logs of running attempts; False: this worker's lease has to be renewed first.
+        """Append to the logs of running attempts; False: this worker must renew its lease first.
 
-        A piece of an attempt that is not this worker's any more is passed over.
+        A piece of an attempt that this worker no longer holds is ignored.
         """
         applied: bool = await self._database.fetchval(
             "SELECT turnstile.append_logs($1, $2, $3, $4, $5)",
@@ -217,15 +240,42 @@ class Record:
         return applied
 
     async def register_actions(self, definitions: Sequence[ActionDefinition]) -> list[Difference]:
-        """Store what the database lacks; returns what it has otherwise than the code."""
+        """Store the actions that the database lacks; return those that differ from the code."""
         wanted = {d.ref: action_columns(d) for d in definitions}
         rows = await self._database.fetch(
             "SELECT ref, to_jsonb(a) AS stored FROM turnstile.register_actions($1) a",
             json_text([*wanted.values()]),
         )
-        return [
-            d for row in rows if (d := _difference(wanted[row["ref"]], from_json(row["stored"]))) is not None
-        ]
+        found = (_difference(wanted[row["ref"]], from_json(row["stored"])) for row in rows)
+        return [difference for difference in found if difference is not None]
+
+    async def register_worker(
+        self, *, name: str, host: str, pid: int, pools: Sequence[str], concurrency: int, lease_seconds: float
+    ) -> None:
+        """Insert the worker's row and start its lease."""
+        await self._database.fetch(
+            "SELECT turnstile.register_worker($1, $2, $3, $4, $5, $6, $7, $8)",
+            self._worker_id,
+            name,
+            host,
+            pid,
+            list(pools),
+            concurrency,
+            lease_seconds,
+            self._served_refs,
+        )
+
+    async def renew(self, lease_seconds: float) -> tuple[bool, bool]:
+        """Renew the lease; return whether the worker still has one, and whether it must drain."""
+        row = await self._database.fetchrow(
+            "SELECT * FROM turnstile.renew($1, $2)", self._worker_id, lease_seconds
+        )
+        assert row is not None
+        return row["alive"], row["draining"]
+
+    async def sign_off(self) -> None:
+        """End the lease at once, so that whatever this worker still holds is reclaimed."""
+        await self._database.fetch("SELECT turnstile.sign_off($1)", self._worker_id)
 
 
 def _claim(row: asyncpg.Record) -> Claim | Verdict:

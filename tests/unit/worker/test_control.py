@@ -1,4 +1,4 @@
-"""A worker's own queue: where its node is down, another takes its place, and words to stop reach that one."""
+"""The control queue: while its node is down, cancel messages reach the worker through another queue."""
 
 from typing import Any
 
@@ -6,19 +6,20 @@ import pytest
 from aio_pika.abc import AbstractChannel
 from aio_pika.exceptions import ChannelNotFoundEntity
 
-from tests.support.brokers import bodies, running, take, until
+from tests.support.brokers import bodies, running, take
+from tests.support.traffic import until
 from turnstile.common.broker.consumer import ConsumerConnection
-from turnstile.common.broker.delivery import Publication
+from turnstile.common.broker.message import Publication
 from turnstile.common.broker.publisher import Publisher
 from turnstile.common.broker.topology import declare_own_queue, declare_workers
 from turnstile.common.domain.identifiers import WorkerId
 from turnstile.common.envelopes import cancel_message
 from turnstile.common.messages import ExecutionCancel
-from turnstile.worker import own_queue
-from turnstile.worker.own_queue import OwnQueue
+from turnstile.worker import control
+from turnstile.worker.control import ControlQueue
 
 
-async def test_where_the_queues_node_is_down_another_queue_takes_its_place_for_all_who_declare_it(
+async def test_while_the_queues_node_is_down_every_connection_uses_another_queue(
     amqp_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def declare_where_it_lives(channel: AbstractChannel, queue: str) -> None:
@@ -26,8 +27,8 @@ async def test_where_the_queues_node_is_down_another_queue_takes_its_place_for_a
             raise ChannelNotFoundEntity("home node is down or inaccessible")
         await declare_own_queue(channel, queue)
 
-    monkeypatch.setattr(own_queue, "declare_own_queue", declare_where_it_lives)
-    own = OwnQueue(WorkerId("w1"), "quorum")
+    monkeypatch.setattr(control, "declare_own_queue", declare_where_it_lives)
+    own = ControlQueue(WorkerId("w1"), "quorum")
     moved: list[str] = []
     consumer = ConsumerConnection(amqp_url, name="con")
     publisher = Publisher(amqp_url, name="pub", declare=own.declare)
@@ -37,17 +38,17 @@ async def test_where_the_queues_node_is_down_another_queue_takes_its_place_for_a
         moved.append(name)
         queue.queue = name
 
-    own.tell_when_moved(move)
+    own.on_moved(move)
     async with running(publisher, consumer):
         await until(lambda: queue.ready)
         assert moved == ["worker.w1.2"]
         assert await consumer.reaches(queue)
-        words = cancel_message(ExecutionCancel(execution_id=1, attempt=1), worker_id="w1")
-        assert await publisher.publish([words]) == [Publication.CONFIRMED]
-        assert bodies(await take(queue, 1)) == [words.body]
+        message = cancel_message(ExecutionCancel(execution_id=1, attempt=1), worker_id="w1")
+        assert await publisher.publish([message]) == [Publication.CONFIRMED]
+        assert bodies(await take(queue, 1)) == [message.body]
 
 
-async def test_a_shared_queue_that_goes_while_it_is_declared_moves_no_worker_s_own(
+async def test_the_loss_of_a_shared_queue_does_not_move_the_control_queue(
     amqp_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     losses = 0
@@ -59,8 +60,8 @@ async def test_a_shared_queue_that_goes_while_it_is_declared_moves_no_worker_s_o
             raise ChannelNotFoundEntity("no queue 'executions.dead_letters'")
         await declare_workers(channel, **named)
 
-    monkeypatch.setattr(own_queue, "declare_workers", lose_one_first)
-    own = OwnQueue(WorkerId("w1"), "quorum")
+    monkeypatch.setattr(control, "declare_workers", lose_one_first)
+    own = ControlQueue(WorkerId("w1"), "quorum")
     consumer = ConsumerConnection(amqp_url, name="con")
     queue = consumer.subscribe(own.name, prefetch=10, declare=own.declare)
     async with running(consumer):

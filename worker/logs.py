@@ -1,8 +1,8 @@
-"""The log of one attempt: bounded, fit for the database, and seen in the worker's log too.
+"""The log of one attempt: bounded, storable in the database, and copied to the worker's log.
 
-In: bytes that a process printed, records of `Context.logger`. Out: what is new as text, piece by piece while
-it runs (next: `worker.log_flusher`), and the rest with the attempt's end; the records also on the logger
-`turnstile.action`, with `execution_id`, `attempt`, `action_ref`.
+In: bytes that a process printed, and records of `Context.logger`. Out: new text, piece by piece while the
+attempt runs, and the rest with its end. The records also go to the logger `turnstile.action`, with the fields
+`execution_id`, `attempt`, `action_ref`.
 """
 
 import codecs
@@ -16,16 +16,16 @@ from typing import Final
 from turnstile.common.domain.identifiers import Attempt, ExecutionId
 
 WORKER_LOG: Final = logging.getLogger("turnstile.action")
-_END_CHARS_MAX: Final = 4096
+_TAKEN_END_CHARS_MAX: Final = 4096
 
 
 def storable(text: str) -> str:
-    """Return `text` without what PostgreSQL refuses: U+0000 and lone surrogates become replacements."""
+    """Return `text` with what PostgreSQL refuses (U+0000, lone surrogates) replaced."""
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
 
 
 def clipped(text: str, chars_max: int) -> str:
-    """Return `text` in storable form, its middle cut out if it is too long."""
+    """Return `text` in storable form, without its middle if it is too long."""
     if len(text) > chars_max:
         text = f"{text[: chars_max * 3 // 4]} [...] {text[-(chars_max // 4 - 7) :]}"
     return storable(text)
@@ -33,28 +33,28 @@ def clipped(text: str, chars_max: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPiece:
-    """Some of a log. What was kept of a log is its pieces, laid side by side."""
+    """A part of a log. The stored log is the concatenation of its pieces."""
 
     start: int
-    """How many characters of the log came before it."""
+    """How many characters of the log precede it."""
     text: str
 
 
 class LogTail:
-    """What was written and is not in the record yet: the last `bytes_max` bytes, and a count of the rest.
+    """What was written and is not stored yet: the last `bytes_max` bytes, and a count of the bytes before.
 
-    May be written to from any thread. A piece that was taken stays what it is until it is confirmed, since
-    nobody knows whether a flush without an answer was done: said again, it begins at the same place.
+    May be written to from any thread. A piece that was taken stays the same until it is confirmed, because
+    the result of a failed flush is unknown: repeated, it starts at the same character.
     """
 
-    __slots__ = ("_bytes_max", "_cut_bytes", "_in_doubt", "_kept", "_lock", "_start", "_taken_end")
+    __slots__ = ("_bytes_max", "_cut_bytes", "_kept", "_lock", "_start", "_taken_end", "_unconfirmed")
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._lock = threading.Lock()
         self._kept = bytearray()
         self._cut_bytes = 0
-        self._in_doubt: LogPiece | None = None
+        self._unconfirmed: LogPiece | None = None
         self._start = 0
         self._taken_end = ""
 
@@ -71,35 +71,35 @@ class LogTail:
         self.write(line.encode("utf-8", "replace") + b"\n")
 
     def take(self) -> LogPiece | None:
-        """Return the piece that is next, the same one until it is confirmed; None: there is nothing new."""
+        """Return the next piece, the same one until it is confirmed; None if there is nothing new."""
         with self._lock:
-            if self._in_doubt is None:
+            if self._unconfirmed is None:
                 decoder = codecs.getincrementaldecoder("utf-8")("replace")
                 text = self._text(decoder.decode)
                 if not text:
                     return None
-                self._in_doubt = LogPiece(start=self._start, text=text)
+                self._unconfirmed = LogPiece(start=self._start, text=text)
                 self._start += len(text)
-                self._taken_end = (self._taken_end + text)[-_END_CHARS_MAX:]
-                # A character of which only the beginning was written waits for its end.
+                self._taken_end = (self._taken_end + text)[-_TAKEN_END_CHARS_MAX:]
+                # An incomplete character stays for the next piece.
                 self._kept, self._cut_bytes = bytearray(decoder.getstate()[0]), 0
-            return self._in_doubt
+            return self._unconfirmed
 
     def confirm(self) -> None:
-        """Take note that the piece is in the record."""
+        """Note that the piece is stored."""
         with self._lock:
-            self._in_doubt = None
+            self._unconfirmed = None
 
     def rest(self) -> LogPiece:
-        """Return all that is not known to be in the record, whether or not it was taken."""
+        """Return everything that is not confirmed as stored, whether or not it was taken."""
         with self._lock:
             text = self._text(lambda kept: kept.decode("utf-8", "replace"))
-            if self._in_doubt is None:
+            if self._unconfirmed is None:
                 return LogPiece(start=self._start, text=text)
-            return LogPiece(start=self._in_doubt.start, text=self._in_doubt.text + text)
+            return LogPiece(start=self._unconfirmed.start, text=self._unconfirmed.text + text)
 
     def end(self, chars_max: int) -> str:
-        """Return the last characters written, at most 4096 of what was taken among them."""
+        """Return the last characters written, at most 4096 of them from pieces that were taken."""
         with self._lock:
             text = self._text(lambda kept: kept.decode("utf-8", "replace"))
             return (self._taken_end + text)[-chars_max:]
@@ -117,7 +117,7 @@ class LogTail:
 
 
 def line_formatter(pattern: str) -> logging.Formatter:
-    """Return a formatter of `pattern` behind the time in UTC."""
+    """Return a formatter that writes the time in UTC before `pattern`."""
     formatter = logging.Formatter(f"%(asctime)s.%(msecs)03dZ {pattern}", "%Y-%m-%dT%H:%M:%S")
     formatter.converter = time.gmtime
     return formatter
@@ -126,8 +126,8 @@ def line_formatter(pattern: str) -> logging.Formatter:
 _FORMATTER: Final = line_formatter("%(levelname)s %(message)s")
 
 
-class AttemptLogHandler(logging.Handler):
-    """Writes each record as a line of the attempt's log and passes it on to the worker's."""
+class _AttemptLogHandler(logging.Handler):
+    """Writes each record to the attempt's log, and passes it on to the worker's log."""
 
     def __init__(self, *, write_line: Callable[[str], None], pass_on: Callable[[int, str], None]) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ class AttemptLogHandler(logging.Handler):
         self._pass_on = pass_on
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write `record`; its traceback stays in the attempt's log."""
+        """Write `record`; its traceback goes only to the attempt's log."""
         self._write_line(self.format(record))
         self._pass_on(record.levelno, record.getMessage())
 
@@ -144,16 +144,16 @@ class AttemptLogHandler(logging.Handler):
 def attempt_logger(
     action_ref: str, *, write_line: Callable[[str], None], pass_on: Callable[[int, str], None]
 ) -> logging.Logger:
-    """Return a logger for one attempt: never registered by name, so it goes when the attempt goes."""
+    """Return a logger for one attempt; it is not registered by name, so it is freed with the attempt."""
     level = min(logging.INFO, WORKER_LOG.getEffectiveLevel())
     logger = logging.Logger(action_ref, level)  # noqa: LOG001
-    logger.addHandler(AttemptLogHandler(write_line=write_line, pass_on=pass_on))
+    logger.addHandler(_AttemptLogHandler(write_line=write_line, pass_on=pass_on))
     return logger
 
 
 def log_in_worker(
     level: int, message: str, *, execution_id: ExecutionId, attempt: Attempt, action_ref: str
 ) -> None:
-    """Put a line of an attempt into the worker's log."""
+    """Write a line of an attempt to the worker's log."""
     fields = {"execution_id": execution_id, "attempt": attempt, "action_ref": action_ref}
     WORKER_LOG.log(level, "%s", storable(message), extra=fields)

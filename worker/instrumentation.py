@@ -1,0 +1,133 @@
+"""Logs, counts and traces the steps of attempts.
+
+In: a step of one attempt, when it begins or ends. Out: nothing that can fail. One log event per transition:
+`execution_started`, `execution_ended`, `execution_handed_back`. A trace shows an attempt as the processing of
+its offer, with the run inside it; spans of the action itself and the requests it makes belong to that run.
+"""
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+from turnstile.common.broker.delivery import Delivery
+from turnstile.common.domain.states import Status
+from turnstile.common.telemetry import tracing
+from turnstile.worker.metrics import ENDED, HANDED_BACK, METER, NOT_APPLIED, RUN_SECONDS, WAIT_SECONDS
+from turnstile.worker.protocol import Claim, Offer, Verdict
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
+    from turnstile.common.telemetry.spans import Spans
+
+logger = logging.getLogger(__name__)
+
+Write: TypeAlias = Literal["claim", "finish", "hand_back"]
+
+_NOT_APPLIED_EVENTS: Final[Mapping[Write, str]] = {
+    "claim": "claim_not_applied",
+    "finish": "finish_not_applied",
+    "hand_back": "hand_back_not_applied",
+}
+_FAILURES: Final = frozenset({Status.FAILED, Status.TIMEOUT})
+
+
+@contextmanager
+def processing(claim: Claim, delivery: Delivery, *, offered_at: float) -> Iterator[Claim]:
+    """Trace the processing of an offer; yields the claim with this span as its trace context."""
+    spans = tracing.active()
+    if spans is None:
+        yield claim
+        return
+    span = spans.begin_message(
+        "process",
+        delivery.routing_key,
+        parent=claim.traceparent,
+        began_seconds_ago=time.monotonic() - offered_at,
+    )
+    with _inside(spans, span, claim) as traced:
+        yield traced
+
+
+@contextmanager
+def running(claim: Claim) -> Iterator[Claim]:
+    """Measure and trace a run; yields the claim with this span as its trace context."""
+    spans, started_at = tracing.active(), time.monotonic()
+    try:
+        if spans is None:
+            yield claim
+            return
+        span = spans.begin(f"run {claim.action_ref}", parent=claim.traceparent)
+        with _inside(spans, span, claim) as traced:
+            yield traced
+    finally:
+        RUN_SECONDS.observe(time.monotonic() - started_at, METER.action_refs[claim.action_ref])
+
+
+@contextmanager
+def publishing(claim: Claim) -> Iterator[None]:
+    """Trace the publishing of the completion, until the broker has confirmed it."""
+    spans = tracing.active()
+    if spans is None:
+        yield
+        return
+    span = spans.begin_message("send", "execution.completed", parent=claim.traceparent)
+    try:
+        yield
+    finally:
+        span.end()
+
+
+def started(claim: Claim) -> None:
+    """Note that an attempt starts."""
+    WAIT_SECONDS.observe(claim.waited_seconds, METER.action_refs[claim.action_ref])
+    logger.info("execution_started", extra=_log_fields(claim))
+
+
+def ended(claim: Claim, status: Status) -> None:
+    """Note that the database has stored an attempt's outcome; called within `processing`."""
+    ENDED.add(METER.action_refs[claim.action_ref], status)
+    logger.info("execution_ended", extra={**_log_fields(claim), "status": str(status)})
+    spans = tracing.active()
+    if spans is not None:
+        span = spans.current_span()
+        span.set_attribute("turnstile.status", status)
+        if status in _FAILURES:
+            spans.failed(span, status)
+
+
+def handed_back(claim: Claim) -> None:
+    """Note that an attempt was returned to the head of its queue."""
+    HANDED_BACK.add()
+    logger.info("execution_handed_back", extra=_log_fields(claim))
+
+
+def not_applied(write: Write, attempt: Claim | Offer, verdict: Verdict) -> None:
+    """Note that the database did not apply a call, because another change came first."""
+    NOT_APPLIED.add(write, verdict)
+    logger.info(_NOT_APPLIED_EVENTS[write], extra={**_log_fields(attempt), "verdict": str(verdict)})
+
+
+def dropped(attempt: Claim | Offer) -> None:
+    """Note that an attempt was dropped without a call to the database: the lease is lost."""
+    NOT_APPLIED.add("attempt", "dropped")
+    logger.info("attempt_dropped", extra=_log_fields(attempt))
+
+
+@contextmanager
+def _inside(spans: "Spans", span: "Span", claim: Claim) -> Iterator[Claim]:
+    """Yield the claim with `span` as its trace context, then end the span."""
+    span.set_attributes(spans.of_execution(claim.action_ref, claim.execution_id, claim.attempt))
+    try:
+        with spans.current(span):
+            yield replace(claim, traceparent=spans.traceparent_of(span))
+    finally:
+        span.end()
+
+
+def _log_fields(attempt: Claim | Offer) -> dict[str, object]:
+    fields: dict[str, object] = {"execution_id": attempt.execution_id, "attempt": attempt.attempt}
+    return fields | {"action_ref": attempt.action_ref} if isinstance(attempt, Claim) else fields

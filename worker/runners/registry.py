@@ -1,0 +1,61 @@
+"""Creates the runners, and chooses the runner of an action."""
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Literal, Self, assert_never
+
+import httpx
+
+from turnstile.worker.actions import RegisteredAction
+from turnstile.worker.runners.base import RunLimits, Runner
+from turnstile.worker.runners.child import ChildRunner
+from turnstile.worker.runners.command import CommandRunner
+from turnstile.worker.runners.http import HttpRunner
+from turnstile.worker.runners.in_loop import InLoopRunner
+from turnstile.worker.runners.supervisor import Supervisor
+
+
+class Runners:
+    """All runners of a worker; use them as a context."""
+
+    def __init__(
+        self,
+        actions: Sequence[RegisteredAction],
+        targets: Sequence[str],
+        *,
+        concurrency: int,
+        limits: RunLimits,
+    ) -> None:
+        """`targets` are the modules that `actions` were loaded from: child processes load them again."""
+        self.supervisor = Supervisor()
+        # The worker's concurrency is the limit. The pool has none: a request that is stopped while it
+        # connects never leaves the pool (httpcore 1.0), so any limit would be used up in time.
+        pool = httpx.Limits(max_connections=None, max_keepalive_connections=concurrency)
+        self._client = httpx.AsyncClient(limits=pool, follow_redirects=False)
+        async_actions = {found.definition.ref: found for found in actions if found.runs_in_loop}
+        self._async_refs = frozenset(async_actions)
+        self.in_loop = InLoopRunner(async_actions, limits)
+        self._child = ChildRunner(targets, size=concurrency, limits=limits, supervisor=self.supervisor)
+        self._command = CommandRunner(limits, self.supervisor)
+        self._http = HttpRunner(limits, self._client)
+
+    def runner_for(self, action_ref: str, runner: Literal["python", "command", "http"]) -> Runner:
+        """Return the runner of the action; a python action that was not loaded runs in a child process."""
+        match runner:
+            case "python":
+                return self.in_loop if action_ref in self._async_refs else self._child
+            case "command":
+                return self._command
+            case "http":
+                return self._http
+        assert_never(runner)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, frames: TracebackType | None
+    ) -> None:
+        await self._child.close()
+        await self._client.aclose()
+        self.supervisor.close()
