@@ -3,19 +3,17 @@
     async with AsyncClient(amqp_url="amqp://guest:guest@127.0.0.1:5672/") as client:
         result = await client.run("reports.render", {"customer_id": 7})
 
-`Client` is the same for code without an event loop. Next: `async_client` is the front; behind it stand
-`submissions` and `request` (what is sent), `outbox` (sent for certain), `answers` (accepted or rejected),
-`ends` (how it ended) and `api` (what is read); `sync_client` makes the blocking one out of it.
+`Client` is the same for code without an event loop.
 """
 
-from turnstile.client.async_client import AsyncClient
-from turnstile.client.ends import Completion
+from turnstile.client.api import Execution, ExecutionPage, QueueStats
+from turnstile.client.client import AsyncClient, Client
+from turnstile.client.completions import Completion
 from turnstile.client.errors import ExecutionFailed, Rejected, Unavailable
-from turnstile.client.request import Request
-from turnstile.client.shapes import Error, Execution, ExecutionPage, QueueStats
-from turnstile.client.submissions import Submitted
-from turnstile.client.sync_client import Client
+from turnstile.client.requests import Request
+from turnstile.client.submission import Submitted
 from turnstile.common.domain.states import Status
+from turnstile.common.messages import Error
 
 __all__ = [
     "AsyncClient",

@@ -1,32 +1,139 @@
-"""Reads over HTTP: executions and queues, as the executor's API shows them.
+"""Reads executions and queues over HTTP.
 
-In: ids, filters, cursors. Out: the shapes of `shapes`; `Rejected` for a problem document, `Unavailable` for
-anything that another try may change. Next: `shapes`.
+In: ids, filters, cursors. Out: typed values; `Rejected` for a problem document, `Unavailable` for anything
+that another try may change. Fields that this version does not know are ignored, since newer executors may add
+some. Durations are seconds, instants have a time zone.
 """
 
 import asyncio
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Final, TypeVar
 from urllib.parse import quote
 
 import httpx
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from turnstile.client.errors import Rejected, Unavailable
-from turnstile.client.shapes import Execution, ExecutionPage, QueueStats
 from turnstile.common.domain.errors import Code
 from turnstile.common.domain.states import Status
+from turnstile.common.messages import Error
 
 _TIMEOUT_SECONDS: Final = 10.0
-_READINGS_MAX: Final = 8
+_REQUESTS_MAX: Final = 8
 
 Shape = TypeVar("Shape", bound=BaseModel)
 
 
+class _Response(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class Attempt(_Response):
+    """One attempt that a worker claimed."""
+
+    attempt: int
+    worker_id: str
+    outcome: str | None = None
+    """The terminal status, or retried, reclaimed, handed_back; None while it runs."""
+    error: Error | None = None
+    granted_at: datetime
+    started_at: datetime
+    ended_at: datetime | None = None
+
+
+class WaitingOn(BaseModel):
+    """Why an execution has not started; further fields depend on the reason (P10)."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    reason: str
+    """`limit`, `paused`, `no_worker`, `not_due`, `unavailable` or `handing_over`."""
+
+
+class EstimatedStart(_Response):
+    """When a waiting execution will be claimed: right in at least 80 % of cases under steady load."""
+
+    earliest: datetime
+    latest: datetime
+
+
+class Execution(_Response):
+    """A stored execution. Lists leave out position, reason and attempts."""
+
+    id: int
+    action_ref: str
+    concurrency_key: str | None = None
+    idempotency_key: str | None = None
+    status: Status
+    attempt: int
+    """Number of the latest grant; 0 before the first."""
+    parameters: dict[str, JsonValue]
+    result: JsonValue = None
+    error: Error | None = None
+    metadata: dict[str, JsonValue]
+    worker_id: str | None = None
+    created_at: datetime
+    queued_at: datetime | None = None
+    scheduled_at: datetime | None = None
+    started_at: datetime | None = None
+    completed_at: datetime | None = None
+    run_at: datetime | None = None
+    expires_at: datetime | None = None
+    position: int | None = None
+    queue_length: int | None = None
+    waiting_on: WaitingOn | None = None
+    estimated_start: EstimatedStart | None = None
+    attempts: tuple[Attempt, ...] = ()
+
+
+class ExecutionPage(_Response):
+    """One page of a list, newest first; `next_cursor` is None at the end."""
+
+    items: tuple[Execution, ...]
+    next_cursor: str | None = None
+
+
+class WaitingCounts(_Response):
+    """Waiting executions by reason; the sum is `queue_length`."""
+
+    limit: int
+    paused: int
+    no_worker: int
+    rate: int
+
+
+class KeyStats(_Response):
+    """The queue of one concurrency key."""
+
+    concurrency_key: str
+    queue_length: int
+    active_count: int
+
+
+class QueueStats(_Response):
+    """A snapshot of the queues of an action."""
+
+    action_id: int
+    action_ref: str
+    queue_length: int
+    """Queued executions."""
+    active_count: int
+    """Slots in use, over all keys."""
+    max_concurrent: int | None
+    """Limit of each queue; None: no limit."""
+    oldest_enqueued_at: datetime | None
+    total_enqueued: int
+    total_completed: int
+    last_updated: datetime
+    paused: bool
+    waiting: WaitingCounts
+    by_key: tuple[KeyStats, ...] = ()
+
+
 class Api:
-    """The HTTP API, for reading."""
+    """The reading part of the HTTP API."""
 
     def __init__(self, http_url: str, *, token: str | None, ca_file: str | None = None) -> None:
         self._http = httpx.AsyncClient(
@@ -35,92 +142,74 @@ class Api:
             headers={} if token is None else {"Authorization": f"Bearer {token}"},
             timeout=_TIMEOUT_SECONDS,
         )
-        # Turns are taken here: the library's own line costs more with each one who stands in it.
-        self._turns = asyncio.Semaphore(_READINGS_MAX)
-        self._under_way: set[asyncio.Task[httpx.Response]] = set()
+        # Limited here: the cost of the library's own queue grows with its length.
+        self._slots = asyncio.Semaphore(_REQUESTS_MAX)
+        self._running: set[asyncio.Task[httpx.Response]] = set()
 
     async def close(self) -> None:
         """Close the connections."""
-        for task in self._under_way:
+        for task in self._running:
             task.cancel()
-        await asyncio.gather(*self._under_way, return_exceptions=True)
+        await asyncio.gather(*self._running, return_exceptions=True)
         await self._http.aclose()
 
     async def execution(self, execution_id: int) -> Execution:
-        """Return one execution with its place, its reason to wait and its attempts."""
+        """Return one execution with its position, the reason it waits for and its attempts."""
         return await self._get(f"/executions/{execution_id:d}", Execution)
 
-    async def executions(
-        self,
-        *,
-        action_ref: str | None,
-        status: Sequence[Status],
-        concurrency_key: str | None,
-        created_after: datetime | None,
-        created_before: datetime | None,
-        limit: int | None,
-        cursor: str | None,
-    ) -> ExecutionPage:
-        """Return one page of executions, newest first."""
-        asked = {
-            "action_ref": action_ref,
-            "status": [str(each) for each in status] or None,
-            "concurrency_key": concurrency_key,
-            "created_after": None if created_after is None else created_after.isoformat(),
-            "created_before": None if created_before is None else created_before.isoformat(),
-            "limit": limit,
-            "cursor": cursor,
-        }
-        return await self._get(
-            "/executions", ExecutionPage, {name: value for name, value in asked.items() if value is not None}
-        )
+    async def executions(self, filters: Mapping[str, str | int | list[str] | None]) -> ExecutionPage:
+        """Return one page of executions, newest first; a filter with None is left out."""
+        given = {name: value for name, value in filters.items() if value is not None}
+        return await self._get("/executions", ExecutionPage, given)
 
     async def queue_stats(self, action_ref: str) -> QueueStats:
-        """Return how the queues of an action stand."""
+        """Return the state of the queues of an action."""
         return await self._get(f"/actions/{quote(action_ref, safe='')}/queue-stats", QueueStats)
 
     async def _get(
         self,
         path: str,
         shape: type[Shape],
-        asked: Mapping[str, str | int | list[str]] | None = None,
+        parameters: Mapping[str, str | int | list[str]] | None = None,
     ) -> Shape:
         try:
-            response = await self._answered(path, asked)
+            response = await self._response(path, parameters)
         except httpx.HTTPError as error:
             raise Unavailable(f"{self._http.base_url}: {str(error) or type(error).__name__}") from error
         if not response.is_success:
-            raise _refusal(response)
+            raise _error_of(response)
         try:
             return shape.model_validate_json(response.content)
         except ValidationError as error:
-            raise Unavailable(f"{response.url}: not an answer of Turnstile: {error}") from error
+            raise Unavailable(f"{response.url}: not a response of Turnstile: {error}") from error
 
-    async def _answered(self, path: str, asked: Mapping[str, str | int | list[str]] | None) -> httpx.Response:
-        """Ask in a task that outlives whoever gives up.
+    async def _response(
+        self, path: str, parameters: Mapping[str, str | int | list[str]] | None
+    ) -> httpx.Response:
+        """Send the request in a task of its own, which a cancelled caller does not cancel.
 
-        A request cancelled while it connects keeps its place in the library's pool for good, and after
-        a hundred of those nobody gets one (httpcore 1.0).
+        A request cancelled while it connects occupies a connection of the pool for ever, and a
+        hundred of those block the pool (httpcore 1.0).
         """
-        await self._turns.acquire()
-        task = asyncio.create_task(self._http.get(path, params=asked), name="read")
-        self._under_way.add(task)
-        task.add_done_callback(self._end_turn)
+        await self._slots.acquire()
+        task = asyncio.create_task(self._http.get(path, params=parameters), name="read")
+        self._running.add(task)
+        task.add_done_callback(self._finish)
         return await asyncio.shield(task)
 
-    def _end_turn(self, task: asyncio.Task[httpx.Response]) -> None:
-        self._under_way.discard(task)
-        self._turns.release()
+    def _finish(self, task: asyncio.Task[httpx.Response]) -> None:
+        self._running.discard(task)
+        self._slots.release()
         if not task.cancelled():
-            task.exception()  # seen, though nobody may be waiting for it
+            task.exception()  # mark as retrieved: the caller may be gone
 
 
-def _refusal(response: httpx.Response) -> Rejected | Unavailable:
+def _error_of(response: httpx.Response) -> Rejected | Unavailable:
     try:
         problem = response.json()
         code, detail = str(problem["code"]), str(problem["detail"])
     except (ValueError, KeyError, TypeError):
-        # A proxy spoke, or another server altogether.
+        # The response of a proxy, or of another server.
         return Unavailable(f"{response.url}: HTTP {response.status_code}")
     if response.is_server_error or code == Code.UNAVAILABLE:
         return Unavailable(f"{response.url}: {code}: {detail}")

@@ -1,22 +1,22 @@
 """What the client raises.
 
     TurnstileError
-    ├── Rejected           the request will not be done as it is; `code` says why
-    ├── ExecutionFailed    it was done, and ended as anything but completed
-    └── Unavailable        no answer in time: the outcome is unknown, look or repeat
+    ├── Rejected           the request cannot be accepted unchanged; `code` says why
+    ├── ExecutionFailed    it was executed, and did not complete
+    └── Unavailable        no answer in time: the outcome is unknown, so look it up or repeat
 
-A `wait` that outlasts its own timeout raises Python's `TimeoutError`; the execution goes on.
+A `wait` that outlasts its own timeout raises Python's `TimeoutError`; the execution continues.
 """
 
-from turnstile.common.domain.errors import Refusal, TurnstileError, Unavailable
+from turnstile.common.domain.errors import TurnstileError, Unavailable
 from turnstile.common.domain.states import Status
 from turnstile.common.messages import Error
 
-__all__ = ["ExecutionFailed", "Rejected", "Unavailable", "rejected"]
+__all__ = ["ExecutionFailed", "Rejected", "Unavailable"]
 
 
 class Rejected(TurnstileError):
-    """The request was refused, by the executor or by this client before it was sent.
+    """The request was rejected, by the executor or by this client before it was sent.
 
     `code` is one of the codes of replies and problem documents; `message` names the field and the remedy.
     """
@@ -31,7 +31,7 @@ class Rejected(TurnstileError):
 
 
 class ExecutionFailed(TurnstileError):
-    """The execution ended as anything but completed."""
+    """The execution reached a terminal state other than completed."""
 
     def __init__(self, execution_id: int, status: Status, error: Error | None) -> None:
         super().__init__(execution_id, status, error)
@@ -42,8 +42,3 @@ class ExecutionFailed(TurnstileError):
     def __str__(self) -> str:
         reason = "" if self.error is None else f": {self.error.type}: {self.error.message}"
         return f"execution {self.execution_id} ended as {self.status}{reason}"
-
-
-def rejected(refusal: Refusal) -> Rejected:
-    """Return what our own check refused, as the executor would have said it."""
-    return Rejected(refusal.code, refusal.message)

@@ -1,5 +1,7 @@
-"""What the services of Turnstile must agree on, and nothing else.
+"""What both services must agree on, and nothing else.
 
-`domain` holds the pure rules; `messages` the wire; `sql` the protocol's statements; `tables` the
-schema; `broker` and `database` the two links. Nothing enters here unless both services need it.
+`domain` holds the pure rules; `messages`, `envelopes` and `requests` the wire; `sql` the protocol's
+statements; `tables` the schema; `broker` and `database` the connections to the servers; `settings`, `cli`,
+`http`, `lifecycle` and `telemetry` what makes both processes behave alike. Code that only one service needs
+belongs into that service.
 """

@@ -1,7 +1,7 @@
-"""The token that a caller of the HTTP API shows: from the environment or a file, never from an argument.
+"""The bearer token of a caller of the HTTP API: from the environment or a file, never from an argument.
 
 Every user of a machine can read the arguments of its processes. In: `TURNSTILE_API_TOKEN`, or the file that
-`TURNSTILE_API_TOKEN_FILE` names, which is how secrets are mounted. Out: the token, checked.
+`TURNSTILE_API_TOKEN_FILE` names, as secrets are mounted. Out: the token, checked.
 """
 
 from collections.abc import Mapping
@@ -11,11 +11,11 @@ from typing import Final
 TOKEN: Final = "TURNSTILE_API_TOKEN"
 TOKEN_FILE: Final = "TURNSTILE_API_TOKEN_FILE"
 CA_FILE: Final = "TURNSTILE_API_CA_FILE"
-"""The authority that signed the API's certificate, where it is none that the system trusts."""
+"""The authority that signed the API's certificate, where the system does not trust it."""
 
 
 def api_token(environment: Mapping[str, str]) -> str | None:
-    """Return the token to show, or None where none is set; raises ValueError, which never shows it."""
+    """Return the token, or None where none is set; raises ValueError without the token in its text."""
     token, name = environment.get(TOKEN, ""), TOKEN
     path = environment.get(TOKEN_FILE, "")
     if not token and path:

@@ -1,9 +1,9 @@
-"""Group commit: many callers, one statement at a time over all that has gathered meanwhile.
+"""Group commit: many callers, one statement at a time for all items that have gathered.
 
-In: items from any number of tasks. Out: each caller's own results. While one batch is with the server the
-next gathers; a lone item is a batch of one and never waits for company. Items keep the order in which they
-came (P2). Batches and what waits are bounded, in items and in bytes: beyond that a caller is refused with
-`Overloaded`, at once. Used for HTTP admissions in the executor and for claims and finishes in the worker.
+In: items from any number of tasks. Out: each caller's own results. While the server handles one batch the
+next gathers; a single item is a batch of one and never waits for others. Items keep their order of arrival
+(P2). Batches and waiting items are bounded in number and bytes; beyond the bound a call fails with
+`Overloaded` at once. Used for HTTP admissions in the executor and for claims and finishes in the worker.
 """
 
 import asyncio
@@ -15,16 +15,15 @@ from typing import Final, Generic, NoReturn, TypeVar
 from turnstile.common.domain.errors import Overloaded, StatementTimeout
 
 WAITING_MAX: Final = 10_000
-"""As many as one worker may run at once; whoever meets it meets a server that is out."""
+"""Upper bound on waiting items, the maximum concurrency of a worker; reaching it means the server is down."""
 
 BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Most bytes that callers gave in one statement, unless a single item is larger."""
+"""Maximum bytes of the items in one statement, unless a single item is larger."""
 _STEP_SECONDS: Final = 0.02
-"""How long one caller may keep the event loop from the others."""
+"""How long one caller may occupy the event loop."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-
 
 _Pending = tuple[Item, asyncio.Future[Result], int]
 
@@ -42,7 +41,7 @@ class Batcher(Generic[Item, Result]):
         batch_bytes_max: int = BATCH_BYTES_MAX,
         waiting_bytes_max: int | None = None,
     ) -> None:
-        """`size_bytes` tells how large an item is; without it bytes are not bounded."""
+        """`size_bytes` returns the size of an item; without it bytes are not bounded."""
         self._handle = handle
         self._items_max = items_max
         self._waiting_max = waiting_max
@@ -55,21 +54,21 @@ class Batcher(Generic[Item, Result]):
         self._batch_max = items_max
 
     async def submit(self, item: Item) -> Result:
-        """Have one item handled in the next batch; raises what the batch raised."""
+        """Handle one item in the next batch; raises what the batch raised."""
         return (await self.submit_all([item]))[0]
 
     async def submit_all(self, items: Sequence[Item]) -> list[Result]:
-        """Have items handled in order, not necessarily in one batch; raises what a batch of theirs raised.
+        """Handle items in order, not necessarily in one batch; raises what one of their batches raised.
 
-        Raises Overloaded, and has none of them handled, while too many wait.
+        Raises Overloaded, without handling any of them, while too many wait.
         """
         if len(self._pending) + len(items) > self._waiting_max:
-            raise Overloaded(f"{len(self._pending)} wait already, at most {self._waiting_max} may")
+            raise Overloaded(f"{len(self._pending)} items are waiting; the maximum is {self._waiting_max}")
         sizes = [self._size_bytes(item) for item in items]
         added_bytes = sum(sizes)
         bytes_max = self._waiting_bytes_max
         if bytes_max is not None and self._pending_bytes and self._pending_bytes + added_bytes > bytes_max:
-            raise Overloaded(f"{self._pending_bytes} bytes wait already, at most {bytes_max} may")
+            raise Overloaded(f"{self._pending_bytes} bytes are waiting; the maximum is {bytes_max}")
         loop = asyncio.get_running_loop()
         futures: list[asyncio.Future[Result]] = [loop.create_future() for _ in items]
         self._pending.extend(zip(items, futures, sizes, strict=True))
@@ -78,7 +77,7 @@ class Batcher(Generic[Item, Result]):
         return await asyncio.gather(*futures)
 
     async def run(self) -> NoReturn:
-        """Handle batches until cancelled; items that wait then are refused with CancelledError."""
+        """Handle batches until cancelled; then waiting items fail with CancelledError."""
         try:
             while True:
                 await self._arrived.wait()
@@ -90,7 +89,7 @@ class Batcher(Generic[Item, Result]):
                 future.cancel()
 
     async def _handle_next(self) -> None:
-        # Whoever gave up waiting must not find later that it was done after all.
+        # An item whose caller gave up must not be handled later.
         taken = [(item, future) for item, future in self._take() if not future.done()]
         if not taken:
             return
@@ -100,7 +99,7 @@ class Batcher(Generic[Item, Result]):
             for _, future in taken:
                 future.cancel()
             raise
-        except Exception as error:  # noqa: BLE001  (whatever it was belongs to the callers, not to this loop)
+        except Exception as error:  # noqa: BLE001  (every error is the callers', not this loop's)
             if isinstance(error, StatementTimeout):
                 self._batch_max = max(1, len(taken) // 2)
             for _, future in taken:
@@ -113,7 +112,7 @@ class Batcher(Generic[Item, Result]):
                 future.set_result(result)
 
     def _take(self) -> list[tuple[Item, asyncio.Future[Result]]]:
-        """Take the next batch: what has gathered, up to both bounds, and at least one."""
+        """Take the next batch: all items that have gathered, at least one, up to both bounds."""
         taken: list[tuple[Item, asyncio.Future[Result]]] = []
         batch_bytes = 0
         while self._pending and len(taken) < self._batch_max:
@@ -128,18 +127,18 @@ class Batcher(Generic[Item, Result]):
 
 
 class Gatherer(Generic[Item]):
-    """Hands over in one call what was added meanwhile: one write for many.
+    """Passes on in one call all items added within a delay, or within one turn of the event loop.
 
-    Without a delay that is one turn of the event loop. A delay is for what nobody waits for.
+    A delay is for items that no caller waits for.
     """
 
-    def __init__(self, hand_over: Callable[[list[Item]], None], *, delay_seconds: float = 0.0) -> None:
-        self._hand_over = hand_over
+    def __init__(self, deliver: Callable[[list[Item]], None], *, delay_seconds: float = 0.0) -> None:
+        self._deliver = deliver
         self._delay_seconds = delay_seconds
         self._items: list[Item] = []
 
     def add(self, *items: Item) -> None:
-        """Have `items` handed over soon."""
+        """Pass on `items` soon."""
         if not self._items and items:
             loop = asyncio.get_running_loop()
             if self._delay_seconds:
@@ -149,14 +148,14 @@ class Gatherer(Generic[Item]):
         self._items += items
 
     def flush(self) -> None:
-        """Hand over at once what is there."""
+        """Pass on at once what has gathered."""
         items, self._items = self._items, []
         if items:
-            self._hand_over(items)
+            self._deliver(items)
 
 
 async def in_steps(items: Iterable[Item]) -> AsyncIterator[Item]:
-    """Yield items one by one, and give other tasks the event loop at short intervals."""
+    """Yield items one by one, and let other tasks run at short intervals."""
     began_at = time.perf_counter()
     for item in items:
         yield item

@@ -1,9 +1,9 @@
-"""The link to PostgreSQL: a pool of asyncpg connections with a bound on every wait.
+"""The connection to PostgreSQL: a pool of asyncpg connections with a bound on every wait.
 
-Both services call the protocol's statements through it; JSON travels as text in both directions. What
-the database does not answer in time, or answers with a broken connection, raises `Unavailable`: the
-outcome is unknown, and every statement of the protocol may be said again. Where the database answers at
-once when it is asked for nothing, it was this statement that took too long: `StatementTimeout`.
+Both services call the protocol's statements through it; JSON travels as text in both directions. A statement
+without an answer in time, or with a broken connection, raises `Unavailable`: the outcome is unknown, and
+every statement of the protocol may be repeated. Where the database answers an empty statement at once, only
+this statement took too long: `StatementTimeout`.
 """
 
 import asyncio
@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import asyncpg
 
-from turnstile.common.database_hosts import DatabaseHosts
-from turnstile.common.database_url import shown_url
 from turnstile.common.domain.errors import StatementTimeout, Unavailable
-from turnstile.common.tls import explained
+from turnstile.common.urls import host_urls, shown_url, with_tls_hint
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
     Connection: TypeAlias = asyncpg.pool.PoolConnectionProxy[asyncpg.Record]
     Pool: TypeAlias = asyncpg.Pool[asyncpg.Record]
 
-CONNECTION_TROUBLE: Final = (
+CONNECTION_ERRORS: Final = (
     OSError,
     TimeoutError,
     asyncpg.InterfaceError,
@@ -42,15 +40,15 @@ CONNECTION_TROUBLE: Final = (
     asyncpg.IdleSessionTimeoutError,
     asyncpg.ReadOnlySQLTransactionError,
 )
-"""The connection or its server failed, not what was asked: the same call may work later."""
+"""The connection or its server failed, not the statement: the same call may work later."""
 REFUSED_BY_DATABASE: Final = (
     asyncpg.exceptions.DataError,
     asyncpg.exceptions.IntegrityConstraintViolationError,
     asyncpg.exceptions.ProgramLimitExceededError,
     asyncpg.exceptions._base.DataError,
 )
-"""A value in the batch cannot be stored, whatever is tried: the batch must be split."""
-_NOT_LET_IN: Final = (asyncpg.InvalidCatalogNameError, asyncpg.InvalidAuthorizationSpecificationError)
+"""A value in the batch can never be stored: the batch must be split."""
+_LOGIN_ERRORS: Final = (asyncpg.InvalidCatalogNameError, asyncpg.InvalidAuthorizationSpecificationError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,13 +62,13 @@ class DatabaseTimeouts:
     command_seconds: float = 30.0
     """One statement, or one step of a transaction."""
     give_up_seconds: float = 1.0
-    """For the server to confirm that it gave up a statement that took too long; else the connection goes."""
+    """For the server to confirm the cancellation of a slow statement; else the connection is dropped."""
     close_seconds: float = 5.0
-    """For statements under way when the pool is closed."""
+    """For running statements when the pool is closed."""
 
 
 class Database:
-    """A pool that may be opened before the server is there, and outlives its restarts."""
+    """A pool that may be opened before the server is up, and survives its restarts."""
 
     def __init__(
         self,
@@ -87,17 +85,17 @@ class Database:
         self._hosts = DatabaseHosts(url, connect_seconds=self._timeouts.connect_seconds)
         self._pool: Pool | None = None
         self.last_error: str | None = "not connected yet"
-        """Why the last call could not reach the server; None while all is well (for /readyz)."""
+        """Why the last call could not reach the server; None after a success (for /readyz)."""
 
     async def open(self) -> None:
-        """Connect, trying again with backoff until the server answers. One log line per new reason."""
+        """Connect, with retries and backoff until the server answers. Logs each new reason once."""
         delay_seconds, reason = 0.1, ""
         while True:
             try:
                 self._pool = await self._create_pool()
-            except (*CONNECTION_TROUBLE, *_NOT_LET_IN) as error:
-                if _said(error) != reason:
-                    reason = self.last_error = _said(error)
+            except (*CONNECTION_ERRORS, *_LOGIN_ERRORS) as error:
+                if _reason(error) != reason:
+                    reason = self.last_error = _reason(error)
                     logger.warning(
                         "database_unreachable", extra={"url": shown_url(self._url), "reason": reason}
                     )
@@ -108,7 +106,7 @@ class Database:
                 return
 
     async def close(self) -> None:
-        """Give the connections back to the server, at the latest after a few seconds."""
+        """Close the connections; abort those that are still busy after a few seconds."""
         if self._pool is None:
             return
         try:
@@ -131,28 +129,28 @@ class Database:
 
     @asynccontextmanager
     async def transaction(self) -> "AsyncIterator[Connection]":
-        """Lend a connection inside a transaction; for the rare work that takes more than one statement."""
+        """Yield a connection inside a transaction; for the rare work with more than one statement."""
         async with self._translated(), self._connection() as connection, connection.transaction():
             yield connection
 
-    async def _run(self, ask: "Callable[[Connection], Awaitable[T]]") -> T:
+    async def _run(self, operation: "Callable[[Connection], Awaitable[T]]") -> T:
         try:
-            return await self._repeated(lambda connection: _in_time(ask(connection)))
-        except _GaveUp:
-            # A server that stands still lets every statement run out of time, whatever it holds.
+            return await self._repeated(lambda connection: _in_time(operation(connection)))
+        except _StatementCancelled:
+            # If the server hangs, this statement fails as well, with Unavailable.
             seconds = self._timeouts.give_up_seconds
             await self._repeated(lambda connection: connection.execute("SELECT 1", timeout=seconds))
             raise StatementTimeout(
                 f"database: the statement was not finished within {self._timeouts.command_seconds:g} s"
             ) from None
 
-    async def _repeated(self, ask: "Callable[[Connection], Awaitable[T]]") -> T:
+    async def _repeated(self, operation: "Callable[[Connection], Awaitable[T]]") -> T:
         for tries_left in reversed(range(_DEADLOCK_RETRIES)):
             try:
                 async with self._translated(), self._connection() as connection:
-                    return await ask(connection)
+                    return await operation(connection)
             except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError):
-                # The server undid the statement as a whole: saying it again is exact.
+                # The server rolled the statement back as a whole: a repeat is safe.
                 if not tries_left:
                     raise
         raise AssertionError("unreachable")
@@ -166,15 +164,14 @@ class Database:
         try:
             yield connection
         except asyncpg.InternalClientError:
-            # The server left in the middle of a preparation and the driver lost track: such a connection
-            # never works again.
+            # The server went away during a preparation: the driver cannot use this connection again.
             connection.terminate()
             raise
         finally:
-            # After a timeout the driver has asked the server to give the statement up. Where that is not
-            # confirmed soon the driver drops the connection, and the next call gets a new one. That must hide
-            # neither an answer nor a cancellation.
-            with suppress(*CONNECTION_TROUBLE):
+            # After a timeout the driver has sent a cancel request. Without a confirmation it
+            # drops the connection, and the next call gets a new one. An error of that must hide neither a
+            # result nor a cancellation.
+            with suppress(*CONNECTION_ERRORS):
                 await pool.release(connection, timeout=self._timeouts.give_up_seconds)
 
     @asynccontextmanager
@@ -182,11 +179,11 @@ class Database:
         try:
             yield
         except asyncpg.DataError:
-            # The driver files a value that it cannot encode under InterfaceError: that is no trouble
-            # with the connection, and saying it again would fail again.
+            # A value that the driver cannot encode is an InterfaceError, but not one of the connection: a
+            # repeat would fail again.
             raise
-        except CONNECTION_TROUBLE as error:
-            self.last_error = _said(error)
+        except CONNECTION_ERRORS as error:
+            self.last_error = _reason(error)
             raise Unavailable(f"database: {self.last_error}") from error
         else:
             self.last_error = None
@@ -194,37 +191,76 @@ class Database:
     async def _create_pool(self) -> "Pool":
         return await asyncpg.create_pool(
             connect=self._hosts.connect,
-            # One to begin with, and no floor: while the server is out, a driver that tries to restore one in
-            # the background holds the places that callers wait for.
+            # One connection at the start, and no minimum: during an outage a driver that restores the minimum
+            # in the background occupies the connections that callers wait for.
             min_size=0,
             init_size=1,
             max_size=self._connections_max,
             command_timeout=self._timeouts.command_seconds,
             server_settings={"application_name": self._application_name},
-            # Our statements leave nothing behind in a session, so a returned connection needs no reset:
-            # that would be a second round trip for each of them.
-            reset=_leave_as_it_is,
+            # Our statements leave no session state, so a released connection needs no reset, which would be
+            # a second round trip for each statement.
+            reset=_no_reset,
         )
 
 
-class _GaveUp(Exception):
-    """A statement took too long, or was cancelled on the server."""
+class DatabaseHosts:
+    """The hosts of one database, the last that accepted a connection first.
+
+    The driver tries several hosts by itself, but within one time limit: a host that is switched off, and so
+    refuses nothing, would use it up each time, and a promoted standby would never be tried.
+    """
+
+    def __init__(self, url: str, *, connect_seconds: float) -> None:
+        """`connect_seconds`: time limit for each host."""
+        self._urls = host_urls(url)
+        self._connect_seconds = connect_seconds
+
+    async def connect(self, *_: Any, **options: Any) -> Any:
+        """Connect to the first host that accepts; raise the error of the last one.
+
+        A pool passes None instead of a URL.
+        """
+        *others, last = self._urls
+        for url in others:
+            try:
+                return await self._connect(url, options)
+            except (OSError, asyncpg.PostgresError, asyncpg.InternalClientError):
+                continue
+        return await self._connect(last, options)
+
+    async def _connect(self, url: str, options: dict[str, Any]) -> Any:
+        # Before the attempt: if the caller gives up, its next attempt must not wait for this host again.
+        self._move(url, to_front=False)
+        connection = await asyncpg.connect(url, timeout=self._connect_seconds, **options)
+        self._move(url, to_front=True)
+        return connection
+
+    def _move(self, url: str, *, to_front: bool) -> None:
+        others = [other for other in self._urls if other != url]
+        self._urls = [url, *others] if to_front else [*others, url]
+
+
+class _StatementCancelled(Exception):
+    """A statement timed out, or was cancelled on the server."""
 
 
 async def _in_time(answer: Awaitable[T]) -> T:
     try:
         return await answer
     except asyncpg.QueryCanceledError as error:
-        raise _GaveUp from error
+        raise _StatementCancelled from error
     except TimeoutError as error:
         if error.errno is not None:
-            raise  # the network's, not the statement's
-        raise _GaveUp from error
+            raise  # a timeout of the network, not of the statement
+        raise _StatementCancelled from error
 
 
-def _said(error: BaseException) -> str:
-    return explained(str(error), authority="sslrootcert in TURNSTILE_DATABASE_URL") or type(error).__name__
+def _reason(error: BaseException) -> str:
+    return (
+        with_tls_hint(str(error), authority="sslrootcert in TURNSTILE_DATABASE_URL") or type(error).__name__
+    )
 
 
-async def _leave_as_it_is(_: object) -> None:
+async def _no_reset(_: object) -> None:
     return

@@ -1,6 +1,6 @@
-"""Addresses and wraps every message that the services send: one function per message of the wire.
+"""Addresses and wraps every message that the services send: one function per message type.
 
-In: the facts. Out: an `Outgoing` with its exchange, routing key and properties. Who sends it is `app_id`.
+In: the body. Out: an `Outgoing` with its exchange, routing key and properties; `app_id` is the sender.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,9 +11,16 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from turnstile.common.broker.delivery import Delivery, HeaderValue, Outgoing
+from turnstile.common.broker.delivery import Delivery
+from turnstile.common.broker.message import HeaderValue, Outgoing
 from turnstile.common.broker.topology import (
     DEAD_LETTER_EXCHANGE,
+    EXECUTION_ACCEPTED,
+    EXECUTION_CANCEL,
+    EXECUTION_COMPLETED,
+    EXECUTION_REJECTED,
+    EXECUTION_SCHEDULED,
+    EXECUTION_STATUS_CHANGED,
     EXECUTIONS,
     EXECUTOR_COMPLETIONS,
     pool_queue,
@@ -24,13 +31,7 @@ from turnstile.common.broker.topology import (
 from turnstile.common.domain.errors import Code
 from turnstile.common.domain.states import Status
 from turnstile.common.messages import (
-    ACCEPTED,
-    CANCEL,
-    COMPLETED,
-    REJECTED,
-    SCHEDULED,
     SCHEMA_VERSION,
-    STATUS_CHANGED,
     AppId,
     ExecutionAccepted,
     ExecutionCancel,
@@ -43,16 +44,16 @@ from turnstile.common.messages import (
 RETRY_DELAY_MS: Final = 1000
 """How long an early message waits; one value, since only the head of a delay queue expires."""
 ANNOUNCE_DELAY_SECONDS: Final = 0.005
-"""How long status events are gathered: they are advisory, and one write for many costs a fraction."""
+"""How long status events are gathered into one write; they are advisory."""
 TRIES_HEADER: Final = "x-tries"
-"""How often an early message has come back."""
+"""How often an early message was delayed and redelivered."""
 ERROR_CODE_HEADER: Final = "x-error-code"
 ERROR_HEADER: Final = "x-error"
 ORIGINAL_KEY_HEADER: Final = "x-original-routing-key"
 DIED_AT_HEADER: Final = "x-died-at"
-"""What a dead letter says of its death: why, in a word and in a sentence, under which key, and when."""
+"""Headers of a dead letter: error code, error message, original routing key, and time."""
 CUT_HEADERS_HEADER: Final = "x-headers-cut"
-"""How many headers a forwarded message had, where not all of them were kept."""
+"""Number of headers that a forwarded message had, where not all of them were kept."""
 _FORWARDED_HEADER_CHARS_MAX: Final = 4096
 _FORWARDED_HEADERS_BYTES_MAX: Final = 48 * 1024
 
@@ -70,9 +71,9 @@ def envelope(
     advisory: bool = False,
     mandatory: bool = True,
     also_to: Sequence[str] = (),
-    door: tuple[str, str] | None = None,
+    direct_address: tuple[str, str] | None = None,
 ) -> Outgoing:
-    """Wrap a body in the properties that every message of ours carries; `also_to`: more routing keys."""
+    """Wrap a body in the properties that all our messages carry; `also_to`: further routing keys."""
     headers: dict[str, HeaderValue] = {"schema_version": SCHEMA_VERSION}
     if also_to:
         headers["CC"] = tuple(also_to)
@@ -91,12 +92,12 @@ def envelope(
         headers=headers,
         persistent=not advisory,
         mandatory=mandatory and not advisory,
-        door=door,
+        direct_address=direct_address,
     )
 
 
 def message_id() -> str:
-    """Return a new UUID. Unique, not secret: it saves a system call for each message."""
+    """Return a new UUID: unique but not secret, made without a system call."""
     return str(UUID(int=getrandbits(128), version=4))
 
 
@@ -104,10 +105,10 @@ def scheduled_message(scheduled: ExecutionScheduled, *, pool: str, traceparent: 
     """Offer one attempt to the workers of its pool."""
     return envelope(
         scheduled,
-        message_type=SCHEDULED,
+        message_type=EXECUTION_SCHEDULED,
         exchange=EXECUTIONS,
         routing_key=scheduled_key(pool),
-        door=("", pool_queue(pool)),
+        direct_address=("", pool_queue(pool)),
         app_id="executor",
         correlation_id=str(scheduled.execution_id),
         traceparent=traceparent,
@@ -115,12 +116,12 @@ def scheduled_message(scheduled: ExecutionScheduled, *, pool: str, traceparent: 
 
 
 def status_message(changed: StatusChanged, *, app_id: AppId) -> Outgoing:
-    """Announce one move, to whoever binds; may be lost."""
+    """Announce a status change to all queues that bind; may be lost."""
     return envelope(
         changed,
-        message_type=STATUS_CHANGED,
+        message_type=EXECUTION_STATUS_CHANGED,
         exchange=EXECUTIONS,
-        routing_key=STATUS_CHANGED,
+        routing_key=EXECUTION_STATUS_CHANGED,
         app_id=app_id,
         correlation_id=str(changed.execution_id),
         advisory=True,
@@ -130,13 +131,13 @@ def status_message(changed: StatusChanged, *, app_id: AppId) -> Outgoing:
 def completed_message(
     completed: ExecutionCompleted, *, app_id: AppId, traceparent: str | None = None
 ) -> Outgoing:
-    """Tell the end of an execution (P4)."""
+    """Announce the terminal state of an execution (P4)."""
     return envelope(
         completed,
-        message_type=COMPLETED,
+        message_type=EXECUTION_COMPLETED,
         exchange=EXECUTIONS,
-        routing_key=COMPLETED,
-        door=(EXECUTOR_COMPLETIONS, COMPLETED),
+        routing_key=EXECUTION_COMPLETED,
+        direct_address=(EXECUTOR_COMPLETIONS, EXECUTION_COMPLETED),
         app_id=app_id,
         correlation_id=str(completed.execution_id),
         traceparent=traceparent,
@@ -144,9 +145,9 @@ def completed_message(
 
 
 def slot_message(execution_id: int, attempt: int, action_ref: str, status: Status) -> Outgoing:
-    """Tell the executor alone that an attempt gave up its slot and is no end: it waits, or is back in line.
+    """Tell the executor alone that an attempt released its slot without a terminal state: it will run again.
 
-    The status event, addressed to the completion queue itself: it frees the slot like a completion does.
+    This is a status event, addressed to the completion queue itself, where it frees the slot.
     """
     changed = StatusChanged(
         execution_id=execution_id,
@@ -158,22 +159,22 @@ def slot_message(execution_id: int, attempt: int, action_ref: str, status: Statu
     )
     return envelope(
         changed,
-        message_type=STATUS_CHANGED,
-        # Not by the default exchange: who may publish there reaches every queue.
+        message_type=EXECUTION_STATUS_CHANGED,
+        # Not through the default exchange: an account that may publish there reaches every queue.
         exchange=EXECUTIONS,
         routing_key=EXECUTOR_COMPLETIONS,
-        door=(EXECUTOR_COMPLETIONS, EXECUTOR_COMPLETIONS),
+        direct_address=(EXECUTOR_COMPLETIONS, EXECUTOR_COMPLETIONS),
         app_id="worker",
         correlation_id=str(execution_id),
     )
 
 
 def cancel_message(cancel: ExecutionCancel, *, worker_id: str) -> Outgoing:
-    """Ask one worker to stop an attempt. Not mandatory: the worker's queue goes with the worker."""
+    """Ask one worker to stop an attempt. Not mandatory: the queue is deleted with the worker."""
     own, *others = worker_queues(worker_id)
     return envelope(
         cancel,
-        message_type=CANCEL,
+        message_type=EXECUTION_CANCEL,
         exchange="",
         routing_key=own,
         also_to=others,
@@ -184,17 +185,17 @@ def cancel_message(cancel: ExecutionCancel, *, worker_id: str) -> Outgoing:
 
 
 def reply(request: Delivery, answer: ExecutionAccepted | ExecutionRejected) -> Outgoing | None:
-    """Answer a request, or None where nobody asked for an answer.
+    """Return the reply to a request, or None where it has no `reply_to`.
 
-    The correlation is what the asker gave: its correlation id, else its message id. Not mandatory: whoever
-    asked may be gone.
+    It carries the correlation id of the request, else its message id. Not mandatory: the reply queue may be
+    deleted already.
     """
     if not request.reply_to:
         return None
     fallback = str(answer.execution_id) if isinstance(answer, ExecutionAccepted) else None
     return envelope(
         answer,
-        message_type=ACCEPTED if isinstance(answer, ExecutionAccepted) else REJECTED,
+        message_type=EXECUTION_ACCEPTED if isinstance(answer, ExecutionAccepted) else EXECUTION_REJECTED,
         exchange="",
         routing_key=request.reply_to,
         app_id="executor",
@@ -204,7 +205,7 @@ def reply(request: Delivery, answer: ExecutionAccepted | ExecutionRejected) -> O
 
 
 def dead_letter(delivery: Delivery, code: Code, message: str, *, app_id: AppId) -> Outgoing:
-    """Put a message that nobody can use to the dead letters, as it came, with the reason."""
+    """Dead-letter a message as it was received, with the reason."""
     reason = {
         ERROR_CODE_HEADER: str(code),
         ERROR_HEADER: message[:1000],
@@ -221,7 +222,7 @@ def dead_letter(delivery: Delivery, code: Code, message: str, *, app_id: AppId) 
 
 
 def delayed_retry(delivery: Delivery, *, retry_exchange: str, app_id: AppId) -> Outgoing:
-    """Send an early message round the delay queue, one try older."""
+    """Send an early message to the delay queue, with its number of tries increased."""
     tries: Mapping[str, HeaderValue] = {TRIES_HEADER: tries_of(delivery) + 1}
     return _forwarded(
         delivery,
@@ -234,9 +235,9 @@ def delayed_retry(delivery: Delivery, *, retry_exchange: str, app_id: AppId) -> 
 
 
 def tries_of(delivery: Delivery) -> int:
-    """Return how often this message came back from a delay queue."""
+    """Return how often this message came from a delay queue."""
     tries = delivery.headers.get(TRIES_HEADER, 0)
-    # A stranger may write the header: a negative count would go round for years.
+    # A sender may write this header: a negative count would allow tries for years.
     return max(tries, 0) if isinstance(tries, int) else 0
 
 
@@ -266,11 +267,11 @@ def _forwarded(
 
 
 def _bounded_headers(headers: Mapping[str, object]) -> dict[str, HeaderValue]:
-    """Return the plain headers of a stranger's message, cut so that ours fit into the same frame."""
+    """Return the plain headers of a received message, cut so that ours fit into the same frame."""
     bounded: dict[str, HeaderValue] = {}
     room_bytes = _FORWARDED_HEADERS_BYTES_MAX
     for name, given in headers.items():
-        # Tables that the broker added (x-death) stay behind: it would read its own history in them.
+        # Tables that the broker added (x-death) are left out: it would read its own history in them.
         if not isinstance(given, str | int | bool) or name == "x-delivery-count":
             continue
         value = given

@@ -1,7 +1,7 @@
-"""How a service process lives: one event loop, one stop signal, an orderly end with a deadline.
+"""The life of a service process: one event loop, stop signals, an orderly exit with a deadline.
 
-In: what serves. Out: no process, whatever was left running in the loop: a task that cannot be cancelled, or a
-thread that it waits for, would otherwise hold the loop open for ever.
+In: the coroutine that serves. The process ends at the deadline even if something is left in the loop: a task
+that cannot be cancelled, or a thread that it waits for, would otherwise keep the process alive.
 """
 
 import asyncio
@@ -18,21 +18,21 @@ from typing import Any, Final, NoReturn
 logger = logging.getLogger(__name__)
 
 EXIT_NOT_STOPPED: Final = 70
-"""The exit code of a process that could not stop what it ran: EX_SOFTWARE of sysexits.h."""
+"""Exit code of a process that could not stop its work in time: EX_SOFTWARE of sysexits.h."""
 _LEFTOVERS_SECONDS: Final = 10.0
-"""For what `serve` left in the loop, after its end."""
+"""For tasks left in the loop after `serve` returned."""
 _AT_ONCE_SECONDS: Final = 1.0
-"""From the second signal to the end of the process, in order or not."""
-_LAST_WORDS_SECONDS: Final = 0.2
+"""From the second signal to the end of the process."""
+_LOG_SECONDS: Final = 0.2
 
 
 def run_service(serve: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
     """Run `serve(stop)` to its end; SIGTERM and SIGINT set `stop`, a second one ends at once.
 
-    What is still in the loop when `serve` has returned is cancelled; if it does not end in time, the process
-    does, with EXIT_NOT_STOPPED.
+    Tasks still in the loop after `serve` returned are cancelled; if they do not end in time, the process
+    exits with EXIT_NOT_STOPPED.
     """
-    # Our objects live for one message or for ever: look for cycles rarely.
+    # Our objects live for one message or as long as the process: collect cycles rarely.
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
     deadline = _Deadline()
@@ -44,23 +44,23 @@ def run_service(serve: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> 
         else:
             uvloop.run(_with_signals(serve, deadline))
     finally:
-        deadline.lift()
+        deadline.cancel()
 
 
-def end_process(last_words: Callable[[], object], *, seconds: float = _LAST_WORDS_SECONDS) -> NoReturn:
-    """End the process at once with EXIT_NOT_STOPPED, after `last_words`, or without them when time is up."""
-    # Said by a thread of its own: whatever blocks this one may hold the log's lock.
-    words = threading.Thread(target=last_words, name="last-words", daemon=True)
-    words.start()
-    words.join(seconds)
+def end_process(log_reason: Callable[[], object], *, seconds: float = _LOG_SECONDS) -> NoReturn:
+    """End the process with EXIT_NOT_STOPPED, after `log_reason` returned or `seconds` passed."""
+    # In a separate thread: what blocks this one may hold the lock of the log.
+    logging_thread = threading.Thread(target=log_reason, name="log-reason", daemon=True)
+    logging_thread.start()
+    logging_thread.join(seconds)
     flush = threading.Thread(target=_flush, name="flush", daemon=True)
     flush.start()
-    flush.join(_LAST_WORDS_SECONDS)
+    flush.join(_LOG_SECONDS)
     os._exit(EXIT_NOT_STOPPED)
 
 
 async def done_before(work: Coroutine[Any, Any, None], stop: asyncio.Event) -> bool:
-    """Run `work` until it is done or `stop` is set, whichever is first; tell whether it was done."""
+    """Run `work` until it is done or `stop` is set; return whether it was done."""
     working = asyncio.create_task(work, name="until-stopped")
     stopping = asyncio.create_task(stop.wait(), name="stop-signal")
     try:
@@ -74,21 +74,21 @@ async def done_before(work: Coroutine[Any, Any, None], stop: asyncio.Event) -> b
 
 
 class _Deadline:
-    """Ends the process at an instant, unless that is lifted before."""
+    """Ends the process at a point in time, unless cancelled before."""
 
     def __init__(self) -> None:
         self._timer: threading.Timer | None = None
 
     def set(self, seconds: float) -> None:
-        """Set it, unless it is set: an earlier word is a sooner end."""
+        """Set the deadline, unless it is set already: the earlier one applies."""
         if self._timer is not None:
             return
-        self._timer = threading.Timer(seconds, end_process, args=(_say_not_stopped,))
+        self._timer = threading.Timer(seconds, end_process, args=(_log_not_stopped,))
         self._timer.daemon = True
         self._timer.start()
 
-    def lift(self) -> None:
-        """Set none."""
+    def cancel(self) -> None:
+        """Remove the deadline."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -108,8 +108,8 @@ async def _with_signals(
             return
         logger.warning("stopping_at_once", extra={"signal": name})
         if served:
-            # There is no task left to cancel.
-            end_process(_say_not_stopped)
+            # `serve` has returned: there is no task to cancel.
+            end_process(_log_not_stopped)
         task.cancel()
         deadline.set(_AT_ONCE_SECONDS)
 
@@ -125,7 +125,7 @@ async def _with_signals(
         deadline.set(_LEFTOVERS_SECONDS)
 
 
-def _say_not_stopped() -> None:
+def _log_not_stopped() -> None:
     logger.critical("not_stopped_in_time", extra={"exit_code": EXIT_NOT_STOPPED})
 
 

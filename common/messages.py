@@ -1,9 +1,8 @@
-"""The bodies on the wire, and how they travel (DESIGN: names on the wire).
+"""The bodies of the messages (DESIGN: names on the wire).
 
-What comes from outside (`ExecutionRequested`, `CancelRequested`) is read strictly: an unknown field is
-refused, so that a misspelt option is not silently dropped. What passes between our own services is read
-leniently: a newer version may add fields. Next: `common.requests` reads
-requests; `common.envelopes` addresses messages; `common.broker` carries them.
+Messages from outside (`ExecutionRequested`, `CancelRequested`) are read strictly: an unknown field is
+rejected, so that a misspelt option is not ignored. Messages between our own services are read leniently: a
+newer version may add fields. `requests` reads requests, `envelopes` addresses and wraps messages.
 """
 
 from datetime import datetime
@@ -11,16 +10,13 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints
 
-from turnstile.common.action_definition import ActionRef, Duration
-from turnstile.common.callback_url import CallbackUrl
 from turnstile.common.domain.errors import Code
 from turnstile.common.domain.states import Status
-from turnstile.common.instant import Instant
+from turnstile.common.fields import ActionRef, CallbackUrl, Duration, Instant, Key
 
 SCHEMA_VERSION: Final = 1
 
 AppId = Literal["client", "executor", "worker"]
-Key = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 
 
 class _FromOutside(BaseModel):
@@ -32,28 +28,32 @@ class _BetweenServices(BaseModel):
 
 
 class ExecutionRequested(_FromOutside):
-    """Somebody asks for a run of an action: `execution.requested`, and the body of `POST /executions`."""
+    """A request to run an action: `execution.requested`, and the body of `POST /executions`."""
 
     action_ref: ActionRef = Field(description="The action to run.", examples=["reports.render"])
     parameters: dict[str, JsonValue] = Field(
         default_factory=dict, description="Passed to the action by name."
     )
-    idempotency_key: Key | None = Field(default=None, description="The same key is the same execution.")
+    idempotency_key: Key | None = Field(
+        default=None, description="Requests with the same key are one execution."
+    )
     concurrency_key: Key | None = Field(
         default=None,
-        description="Names the queue, where the action has `submitter_keys`; else the action's pointer does.",
+        description="Names the queue if the action has `submitter_keys`; else the action's pointer does.",
     )
     run_at: Instant | None = Field(default=None, description="Not before this instant (RFC 3339).")
     timeout: Duration | None = Field(default=None, description="Longest run of one attempt, like '5m'.")
     ttl: Duration | None = Field(default=None, description="Longest wait for a start, like '1h'.")
-    callback_url: CallbackUrl | None = Field(default=None, description="Where the end is POSTed to.")
+    callback_url: CallbackUrl | None = Field(
+        default=None, description="URL that receives a webhook when the execution finished."
+    )
     metadata: dict[str, JsonValue] = Field(
-        default_factory=dict, description="Kept beside the execution, never read."
+        default_factory=dict, description="Stored with the execution, never interpreted."
     )
 
 
 class CancelRequested(_FromOutside):
-    """Somebody asks for an execution to stop: `execution.cancel_requested`."""
+    """A request to cancel an execution: `execution.cancel_requested`."""
 
     execution_id: int | None = Field(default=None, ge=1, le=2**63 - 1)
     idempotency_key: Key | None = None
@@ -76,7 +76,7 @@ class ExecutionCancel(_BetweenServices):
 
 
 class StatusChanged(_BetweenServices):
-    """Advisory: an execution moved. May be lost."""
+    """Advisory: the status of an execution changed. May be lost."""
 
     execution_id: int
     action_ref: str
@@ -87,14 +87,14 @@ class StatusChanged(_BetweenServices):
 
 
 class Error(_BetweenServices):
-    """What went wrong, in a word and in a sentence."""
+    """A failure: a short type and a sentence."""
 
     type: str
     message: str
 
 
 class ExecutionCompleted(_BetweenServices):
-    """An execution reached its end. Sent at least once for each (P4)."""
+    """An execution reached a terminal state. Sent at least once for each (P4)."""
 
     execution_id: int
     action_id: int
@@ -107,7 +107,7 @@ class ExecutionCompleted(_BetweenServices):
 
 
 class ExecutionAccepted(_BetweenServices):
-    """The answer to a request that was taken."""
+    """The reply to an accepted request."""
 
     execution_id: int
     status: Status
@@ -116,17 +116,7 @@ class ExecutionAccepted(_BetweenServices):
 
 
 class ExecutionRejected(_BetweenServices):
-    """The answer to a request that was not."""
+    """The reply to a rejected request."""
 
     code: Code
     message: str
-
-
-REQUESTED: Final = "execution.requested"
-CANCEL_REQUESTED: Final = "execution.cancel_requested"
-SCHEDULED: Final = "execution.scheduled"
-CANCEL: Final = "execution.cancel"
-STATUS_CHANGED: Final = "execution.status_changed"
-COMPLETED: Final = "execution.completed"
-ACCEPTED: Final = "execution.accepted"
-REJECTED: Final = "execution.rejected"

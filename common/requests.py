@@ -1,7 +1,7 @@
-"""Reads what strangers send: bytes in, a checked request or a `Refusal` that names field and remedy out.
+"""Reads requests from outside: bytes in; a checked request, or a `Refusal` that names field and remedy, out.
 
-Nothing here can crash on any input: not JSON, not UTF-8, NaN, a NUL character, any depth, any size.
-Used by the request listener, the HTTP API and the client, so that all of them refuse alike.
+No input raises anything else: not JSON, not UTF-8, NaN, a NUL character, any depth, any size. The request
+listener, the HTTP API and the client share these checks, so all of them refuse alike.
 """
 
 import hashlib
@@ -14,18 +14,18 @@ from uuid import UUID
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, from_json, to_json
 
-from turnstile.common.documents import LEVELS_MAX, read_document
 from turnstile.common.domain.errors import Code, Refusal
+from turnstile.common.json_limits import LEVELS_MAX, read_document
 from turnstile.common.messages import SCHEMA_VERSION, ExecutionRequested
 
 PARAMETERS_BYTES_MAX: Final = 256 * 1024
 _ENVELOPE_BYTES_MAX: Final = 64 * 1024
-_DOCUMENTS: Final = ("parameters", "metadata")
+_JSON_FIELDS: Final = ("parameters", "metadata")
 _NESTING: Final = (dict, list)
 _NAMED_MAX: Final = 5
-"""Most wrong fields that one refusal names."""
+"""Number of wrong fields that one refusal names at most."""
 _UNUSUAL: Final = re.compile(rb"\\u0000|\x00|[0-9][eE]\+?[0-9]{3}|[0-9]{300}")
-"""What a character that cannot be stored, or a number beyond every range, looks like before it is read."""
+"""Matches JSON text with a NUL character or a number out of range, before it is parsed."""
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -36,7 +36,7 @@ def read_json(body: bytes, *, bytes_max: int) -> Any:
     if len(body) > bytes_max:
         raise Refusal(
             Code.TOO_LARGE,
-            f"body: {len(body)} bytes, at most {bytes_max} are taken; send a reference instead",
+            f"body: {len(body)} bytes, at most {bytes_max} are accepted; send a reference instead",
         )
     try:
         value = from_json(body, allow_inf_nan=False)
@@ -67,13 +67,13 @@ def read_model(model: type[Model], value: Any) -> Model:
 def read_request(value: Any, *, parameters_bytes_max: int = PARAMETERS_BYTES_MAX) -> ExecutionRequested:
     """Return a checked request from a JSON value, which becomes part of it."""
     request = _read_around_documents(value)
-    for field in _DOCUMENTS:
+    for field in _JSON_FIELDS:
         text = json_text(getattr(request, field))
         size_bytes = len(text)
         if size_bytes > parameters_bytes_max:
             raise Refusal(
                 Code.TOO_LARGE,
-                f"{field}: {size_bytes} bytes, at most {parameters_bytes_max} are taken; send a reference",
+                f"{field}: {size_bytes} bytes, at most {parameters_bytes_max} are accepted; send a reference",
             )
         try:
             if text.count("[") + text.count("{") > LEVELS_MAX:
@@ -84,10 +84,10 @@ def read_request(value: Any, *, parameters_bytes_max: int = PARAMETERS_BYTES_MAX
 
 
 def _read_around_documents(value: Any) -> ExecutionRequested:
-    """Check all but what stands in the documents: that is JSON already, and may be a million values."""
+    """Check everything but the documents: they are JSON already, and may hold a million values."""
     documents = {}
     if isinstance(value, dict):
-        documents = {field: value[field] for field in _DOCUMENTS if isinstance(value.get(field), dict)}
+        documents = {field: value[field] for field in _JSON_FIELDS if isinstance(value.get(field), dict)}
     request = read_model(
         ExecutionRequested, {**value, **{field: {} for field in documents}} if documents else value
     )
@@ -103,13 +103,13 @@ def read_requested_body(
 
 
 def request_bytes_max(parameters_bytes_max: int) -> int:
-    """Return how large the body of one request may be; JSON may be written in twice the bytes."""
+    """Return the maximum size of one request body; JSON may be written in twice the bytes."""
     return 2 * parameters_bytes_max + _ENVELOPE_BYTES_MAX
 
 
-def known_fields(model: type[BaseModel], place: Sequence[int | str]) -> str:
-    """Return the names of the fields that could stand at `place`, where one that is unknown was found."""
-    for step in place[:-1]:
+def known_fields(model: type[BaseModel], location: Sequence[int | str]) -> str:
+    """Return the names of the fields allowed at the location of an unknown field."""
+    for step in location[:-1]:
         kind = model.model_fields[step].annotation if step in model.model_fields else None
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             model = kind
@@ -117,31 +117,33 @@ def known_fields(model: type[BaseModel], place: Sequence[int | str]) -> str:
 
 
 def check_schema_version(headers: Mapping[str, object]) -> None:
-    """Raise Refusal unless the header `schema_version` is absent or the one we speak."""
+    """Raise Refusal unless the header `schema_version` is absent or the supported one."""
     version = headers.get("schema_version", SCHEMA_VERSION)
     if version != SCHEMA_VERSION:
         raise Refusal(
             Code.UNSUPPORTED_SCHEMA_VERSION,
-            f"header schema_version: {str(version)[:40]!r} is not spoken here; "
-            f"send {SCHEMA_VERSION}, or no such header",
+            f"header schema_version: {str(version)[:40]!r} is not supported; "
+            f"send {SCHEMA_VERSION}, or leave the header out",
         )
 
 
 def read_traceparent(headers: Mapping[str, object]) -> str | None:
-    """Return the W3C trace context that came along, or None where there is none, or none that is valid."""
+    """Return the W3C trace context of a message, or None where it has no valid one."""
     value = headers.get("traceparent")
     return value if isinstance(value, str) and _TRACEPARENT.fullmatch(value) else None
 
 
 def request_hash(request: ExecutionRequested) -> UUID:
-    """Return a hash of what is asked for, blind to the order of keys: equal requests have equal hashes."""
-    asked = request.model_dump(mode="json", exclude={"idempotency_key", *_DOCUMENTS}, exclude_defaults=True)
-    asked |= {field: document for field in _DOCUMENTS if (document := getattr(request, field))}
-    return _hash(_canonical(asked))
+    """Return a hash of the request, independent of the order of keys: equal requests have equal hashes."""
+    fields = request.model_dump(
+        mode="json", exclude={"idempotency_key", *_JSON_FIELDS}, exclude_defaults=True
+    )
+    fields |= {field: value for field in _JSON_FIELDS if (value := getattr(request, field))}
+    return _hash(to_json(_sorted(fields)))
 
 
 def delivery_key(message_id: str, request_hash: UUID) -> UUID:
-    """Return the key under which a message delivered twice is recognised (P5)."""
+    """Return the key that recognises a message delivered twice (P5)."""
     return _hash(message_id.encode() + b"\0" + request_hash.bytes)
 
 
@@ -154,29 +156,25 @@ def _hash(content: bytes) -> UUID:
     return UUID(bytes=hashlib.blake2b(content, digest_size=16).digest())
 
 
-def _canonical(value: object) -> bytes:
-    return to_json(_sorted(value))
-
-
 def _sorted(value: Any) -> Any:
-    """Return `value` with the keys of every object in order: itself, as far as they are."""
+    """Return `value` with the keys of every object in order; copies only what is out of order."""
     if isinstance(value, dict):
         keys = list(value)
         in_order = sorted(keys)
         if keys != in_order:
             value = {key: value[key] for key in in_order}
-        places: Iterable[Any] = value.items()
+        items: Iterable[Any] = value.items()
     else:
-        places = enumerate(value)
+        items = enumerate(value)
     changed = {}
-    for place, item in places:
-        if type(item) in _NESTING and item and (again := _sorted(item)) is not item:
-            changed[place] = again
+    for key, item in items:
+        if type(item) in _NESTING and item and (in_order_item := _sorted(item)) is not item:
+            changed[key] = in_order_item
     if not changed:
         return value
     if isinstance(value, dict):
         return value | changed
-    return [changed.get(place, item) for place, item in enumerate(value)]
+    return [changed.get(index, item) for index, item in enumerate(value)]
 
 
 def _check_storable(value: object) -> None:

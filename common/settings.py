@@ -9,9 +9,8 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from turnstile.common.action_definition import Duration
-from turnstile.common.amqp_url import amqp_urls
-from turnstile.common.database_url import check_database_url
+from turnstile.common.fields import Duration
+from turnstile.common.urls import amqp_urls, check_database_url
 
 
 def _split(value: object) -> object:
@@ -23,41 +22,42 @@ CommaSeparated = Annotated[list[Text], NoDecode, BeforeValidator(_split)]
 
 
 class CommonSettings(BaseSettings):
-    """What every service needs to know."""
+    """The settings of every service."""
 
     model_config = SettingsConfigDict(env_prefix="TURNSTILE_", extra="ignore", env_ignore_empty=True)
 
     database_url: SecretStr = Field(
         default=SecretStr("postgresql://postgres@127.0.0.1:5432/turnstile"),
-        description="postgresql://user:password@host:port/database; of several hosts: "
+        description="postgresql://user:password@host:port/database; with several hosts: "
         "...@a:5432,b:5432/database?target_session_attrs=primary",
     )
     amqp_url: SecretStr = Field(
         default=SecretStr("amqp://guest:guest@127.0.0.1:5672/"),
-        description="amqp://user:password@host:port/vhost; of several nodes: whole URLs, by commas.",
+        description="amqp://user:password@host:port/vhost; with several nodes: their URLs, comma-separated.",
     )
     queue_type: Literal["quorum", "classic"] = Field(
-        default="quorum", description="Type of the broker's queues."
+        default="quorum", description="Type of the queues in the broker."
     )
     lease_duration: Duration = Field(
-        default=15.0, gt=0, description="How long a silent worker keeps its work."
+        default=15.0, gt=0, description="Time without a heartbeat after which a worker is lost."
     )
     heartbeat_interval: Duration = Field(
-        default=5.0, gt=0, description="How often a worker renews its lease."
+        default=5.0, gt=0, description="Interval at which a worker renews its lease."
     )
     parameters_bytes_max: int = Field(
-        default=256 * 1024, ge=1024, description="Largest parameters of one request."
+        default=256 * 1024, ge=1024, description="Maximum size of the parameters of a request, in bytes."
     )
     result_bytes_max: int = Field(
-        default=1024 * 1024, ge=1024, description="Largest result of one execution."
+        default=1024 * 1024, ge=1024, description="Maximum size of the result of an execution, in bytes."
     )
     event_result_max_bytes: int = Field(
-        default=64 * 1024, ge=0, description="Largest result inside an event."
+        default=64 * 1024, ge=0, description="Maximum size of a result that events include, in bytes."
     )
     otlp_endpoint: str | None = Field(
         default=None,
         pattern=r"^https?://[^/]+",
-        description="Where traces go, like http://127.0.0.1:4318; off unless set. Needs turnstile[otel].",
+        description="OTLP endpoint for traces, like http://127.0.0.1:4318. Default: no traces. "
+        "Needs turnstile[otel].",
     )
     log_format: Literal["console", "json"] = Field(default="console")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO")
@@ -75,7 +75,7 @@ class CommonSettings(BaseSettings):
         return value
 
     def model_post_init(self, _: object) -> None:
-        """Check what two settings must agree on."""
+        """Check the settings that depend on each other."""
         if self.heartbeat_interval * 2 > self.lease_duration:
             raise ValueError(
                 f"TURNSTILE_HEARTBEAT_INTERVAL ({self.heartbeat_interval:g} s) must be at most half of "
@@ -87,7 +87,7 @@ S = TypeVar("S", bound=CommonSettings)
 
 
 def read_settings(kind: type[S], **overrides: Any) -> S:
-    """Return the settings, options from the command line first; a wrong one ends the process with code 2."""
+    """Return the settings; `overrides` come first. A wrong value ends the process with exit code 2."""
     try:
         return kind(**{name: value for name, value in overrides.items() if value is not None})
     except ValidationError as error:

@@ -1,23 +1,24 @@
-"""Installs the protocol: the files of `common.sql`, in order, into the schema `turnstile`.
+"""Builds the protocol's installation script from the SQL files of `common.sql`.
 
-`:sources_of_<transition>` in a file becomes the array of states from which that transition may start,
-so that the one table in `common.domain.states` guards every write (P3). The schema's comment holds the
-text's hash: an installation that is up to date is left alone.
+The files of the folder come first, by name, then those of its subfolders; compatibility and permissions come
+last. `_filled` replaces the placeholders. The comment of the schema holds the hash of the text: an
+installation that is up to date is left unchanged.
 """
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import Final
 
 from turnstile.common.domain.states import sources_of
 
 SCHEMA: Final = "turnstile"
 WORKER_ROLE: Final = "turnstile_worker"
-"""Where this role exists, it may call `WORKER_FUNCTIONS`, and nothing else."""
+"""Database role that may only call `WORKER_FUNCTIONS`. Optional."""
 EXECUTOR_ROLE: Final = "turnstile_executor"
-"""Where this role exists, it may call every function, and read and write rows."""
+"""Database role that may call every function, and read and write rows. Optional."""
 WORKER_FUNCTIONS: Final = (
     "claim",
     "finish",
@@ -29,26 +30,37 @@ WORKER_FUNCTIONS: Final = (
     "register_actions",
 )
 
-_GRANTS = resources.files("turnstile.common.sql") / "90_grants.sql"
+_FOLDER = resources.files("turnstile.common.sql")
+_COMPATIBILITY, _PERMISSIONS = "compatibility.sql", "permissions.sql"
+_LAST = {_COMPATIBILITY, _PERMISSIONS}
 _SOURCES = re.compile(r":sources_of_(\w+)")
+_SETTINGS = re.compile(r"^:(settings\w*)$", re.MULTILINE)
+_SEARCH_PATH = "SET search_path = public, pg_temp"
+_INDEX_LOOKUPS = f"""{_SEARCH_PATH}
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET jit = off"""
+_SETTINGS_TEXT: Final = {
+    "settings": _SEARCH_PATH,
+    "settings_for_index_lookups": _INDEX_LOOKUPS,
+    "settings_for_index_order": f"{_INDEX_LOOKUPS}\nSET enable_bitmapscan = off",
+}
+"""SET clauses of a function's header. `00_types.sql` explains what the planner settings are for."""
 
 
 def protocol_text() -> str:
-    """Return the statements of all files, with what they leave open filled in."""
-    files = sorted(
-        (f for f in resources.files("turnstile.common.sql").iterdir() if f.name.endswith(".sql")),
-        key=lambda f: f.name,
-    )
-    return "\n".join(_filled(f.read_text(encoding="utf-8")) for f in files)
+    """Return the statements of all files, with the placeholders replaced."""
+    texts = [_filled(file.read_text(encoding="utf-8")) for file in _sql_files(_FOLDER)]
+    return "\n".join([*texts, _text(_COMPATIBILITY), permissions_text()])
 
 
 def protocol_hash() -> str:
-    """Return the hash by which an installed protocol is recognised."""
+    """Return the hash that identifies an installed protocol."""
     return hashlib.sha256(protocol_text().encode()).hexdigest()
 
 
 def installation_text() -> str:
-    """Return one script that replaces whatever protocol is installed with this one."""
+    """Return one script that replaces any installed protocol with this one."""
     return "\n".join(
         [
             f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE;",
@@ -59,12 +71,30 @@ def installation_text() -> str:
     )
 
 
-def grants_text() -> str:
-    """Return the statements that give the services' roles their rights, where there are such roles."""
-    return _filled(_GRANTS.read_text(encoding="utf-8"))
+def permissions_text() -> str:
+    """Return the statements that grant the services' roles their rights, where these roles exist."""
+    return _text(_PERMISSIONS)
+
+
+def _text(name: str) -> str:
+    return _filled((_FOLDER / name).read_text(encoding="utf-8"))
+
+
+def _sql_files(folder: Traversable) -> Iterator[Traversable]:
+    entries = sorted(folder.iterdir(), key=lambda entry: entry.name)
+    yield from (entry for entry in entries if entry.name.endswith(".sql") and entry.name not in _LAST)
+    for entry in entries:
+        if entry.is_dir():
+            yield from _sql_files(entry)
 
 
 def _filled(text: str) -> str:
+    """Replace the placeholders.
+
+    `:sources_of_<transition>`: the states from which `common.domain.states` allows that transition: one table
+    guards every write (P3). `:settings...`: the SET clauses of a function. `:worker_functions`: their names.
+    """
+    text = _SETTINGS.sub(lambda match: _SETTINGS_TEXT[match.group(1)], text)
     return _SOURCES.sub(_source_states, text).replace(":worker_functions", _array(WORKER_FUNCTIONS))
 
 

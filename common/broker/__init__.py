@@ -1,4 +1,5 @@
-"""What both services use to talk to RabbitMQ: topology, confirmed bulk publishing, batch consumption.
+"""The connection to RabbitMQ: topology, publishing in bulk with confirms, consuming in batches.
 
-Publishers and consumers have connections of their own, since an alarm in the broker blocks the publishers'.
+Publishers and consumers use separate connections, because a resource alarm of the broker blocks publishers.
+Imports go one way: message, frames, confirms, errors < channel < connection < publisher, consumer.
 """

@@ -1,13 +1,11 @@
-"""Keep one connection to the broker alive: connect, serve, and after a loss connect again, until cancelled.
+"""Keeps one connection to the broker: connects, serves, and reconnects after a loss, until cancelled.
 
-In: the broker's AMQP URLs and what to do with each living connection. Out: `Link`, one connection from its
-first to its last moment, and for /readyz whether there is one, whether the broker blocks it, the last error.
-Keeps P7 on the wire: whatever broke, the next session, with the next node, declares and consumes all anew.
+In: the broker's AMQP URLs and what to do with each connection. Out: `Link`, one open connection, and for
+/readyz whether there is one, whether the broker blocks it, and the last error. Keeps P7 on the wire: after
+any loss the next session, with the next node, declares and consumes everything again.
 
-aio-pika's own recovery (RobustConnection) is not used: a delivery is void with its channel, a half-confirmed
-batch with its own, so a restored channel would hide what must be given up. Here one loop rebuilds all.
-
-Next: `publisher` and `consumer` say what a session does.
+aio-pika's own recovery (RobustConnection) is not used: a delivery is void with its channel and a
+half-confirmed batch with its own, so a restored channel would hide what must be given up.
 """
 
 from __future__ import annotations
@@ -18,50 +16,31 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import NoReturn, TypeVar
+from typing import NoReturn
 
 import aio_pika
 import aiormq
 from aio_pika.abc import AbstractChannel
-from aio_pika.exceptions import CONNECTION_EXCEPTIONS
 from aiormq.connection import TCPTransportFactory, TLSTransportFactory, TransportFactory
 from aiormq.exceptions import ChannelAccessRefused, ChannelLockedResource, ChannelPreconditionFailed
 from yarl import URL
 
-from turnstile.common.amqp_url import amqp_urls
-from turnstile.common.broker.bulk_channel import (
+from turnstile.common.broker.channel import (
     BodyFilter,
     BulkChannel,
-    ChannelLost,
     DeliverySink,
     is_blocked,
     open_bulk_channel,
 )
-from turnstile.common.broker.decoding import read_leniently
-from turnstile.common.tls import explained
+from turnstile.common.broker.errors import BrokerUnavailable, DeclarationRefused, answered
+from turnstile.common.broker.frames import read_properties_leniently
+from turnstile.common.urls import amqp_urls, with_tls_hint
 
 logger = logging.getLogger(__name__)
 
 _REFUSED_DECLARATIONS = (ChannelPreconditionFailed, ChannelAccessRefused, ChannelLockedResource)
 
-T = TypeVar("T")
 Declare = Callable[[AbstractChannel], Awaitable[None]]
-
-
-class BrokerUnavailable(Exception):
-    """The broker did not answer in time or the connection broke: the outcome is unknown, so repeat it."""
-
-
-class NotSent(BrokerUnavailable):
-    """There was no usable connection: nothing of it reached the broker."""
-
-
-class NotConfirmed(BrokerUnavailable):
-    """The connection stands and the broker fell silent: one of the queues concerned may never answer."""
-
-
-class DeclarationRefused(BrokerUnavailable):
-    """The broker answered, and does not declare it: it exists with other properties, or belongs to others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,56 +50,24 @@ class BrokerTimeouts:
     connect_seconds: float = 5.0
     """From the first packet to an open connection."""
     rpc_seconds: float = 5.0
-    """One answered method, or one set of declarations."""
+    """One method with an answer, or one set of declarations."""
     confirm_seconds: float = 10.0
     """The longest silence while written messages are unconfirmed."""
     wait_seconds: float = 5.0
     """How long a publish waits for a usable connection before it gives up."""
     heartbeat_seconds: int = 10
-    """What client and broker agree on; either gives up the other after three of them."""
+    """Agreed with the broker; either side closes the connection after three missed ones."""
     quiet_seconds: float = 15.0
-    """After so long without a delivery a subscription starts anew: RabbitMQ 3.10 can forget a consumer
-    without a word, as when its queue is deleted and at once declared again."""
+    """After this long without a delivery a subscription is renewed: RabbitMQ 3.10 can lose a consumer without
+    notice, for instance when its queue is deleted and declared again at once."""
     backoff_first_seconds: float = 0.1
     """The pause before the second attempt to connect; it doubles from there."""
     backoff_max_seconds: float = 5.0
     """The longest pause between two attempts."""
 
 
-async def answered(request: Awaitable[T], timeout_seconds: float) -> T:
-    """Await the library within a time limit; raise BrokerUnavailable for every way it can fail.
-
-    The library cancels its callers when a connection dies: a cancellation nobody asked this task for is a
-    loss. And it answers a cancellation with errors and results of its own: one that somebody did ask for
-    stays one.
-    """
-    task = asyncio.current_task()
-    assert task is not None
-    asked_before = task.cancelling()
-    try:
-        async with asyncio.timeout(timeout_seconds):
-            answer = await request
-    except asyncio.CancelledError as error:
-        if task.cancelling() > asked_before:
-            raise
-        raise BrokerUnavailable("the connection closed") from error
-    except TimeoutError as error:
-        _stay_cancelled(task, asked_before)
-        raise BrokerUnavailable(f"the broker did not answer within {timeout_seconds:g} s") from error
-    except (ChannelLost, *CONNECTION_EXCEPTIONS) as error:
-        _stay_cancelled(task, asked_before)
-        raise BrokerUnavailable(str(error) or repr(error)) from error
-    _stay_cancelled(task, asked_before)
-    return answer
-
-
-def _stay_cancelled(task: asyncio.Task[object], asked_before: int) -> None:
-    if task.cancelling() > asked_before:
-        raise asyncio.CancelledError
-
-
 class Link:
-    """One living connection."""
+    """One open connection."""
 
     def __init__(
         self,
@@ -134,7 +81,7 @@ class Link:
         self._transport = transport
         self._timeouts = timeouts
         self.gone: asyncio.Future[object] = amqp.closing
-        """Done, with whatever exception or none, once the connection is closed."""
+        """Done, with any exception or none, once the connection is closed."""
         self.served = False
 
     @property
@@ -144,20 +91,20 @@ class Link:
 
     @property
     def blocked(self) -> bool:
-        """Whether the broker told us that it takes no publishes for now."""
+        """Whether the broker takes no publishes for now (memory or disk alarm)."""
         return is_blocked(self._amqp)
 
     @property
     def write_buffer_bytes(self) -> int:
-        """What we wrote and the network has not taken yet."""
+        """Bytes written and not yet accepted by the network."""
         return self._transport.get_write_buffer_size()
 
     def serving(self) -> None:
-        """Say that the session is set up: the next attempt after a loss starts without a long pause."""
+        """Mark the session as set up: the next attempt after a loss starts without a long pause."""
         self.served = True
 
     async def declare(self, declare: Declare) -> None:
-        """Run declarations on a channel of their own, so that a refused one ends nothing else.
+        """Run declarations on a separate channel, so that a refused one closes nothing else.
 
         Raises DeclarationRefused, BrokerUnavailable.
         """
@@ -181,9 +128,9 @@ class Link:
         on_delivery: DeliverySink | None = None,
         keeps: BodyFilter | None = None,
     ) -> BulkChannel:
-        """Open a channel for bulk work; deliveries are handed to `on_delivery` in the reader's own step.
+        """Open a channel for bulk work; deliveries are passed to `on_delivery` in the reader's own step.
 
-        A body that `keeps` does not want, asked with its size, is dropped while it comes.
+        `keeps` decides by size whether a body is kept or dropped while it is read.
         """
         opening = open_bulk_channel(
             self._amqp, self._transport, confirms=confirms, on_delivery=on_delivery, keeps=keeps
@@ -199,7 +146,7 @@ class Link:
         self._transport.abort()
 
     async def close(self) -> None:
-        """Part in good order where the broker still listens, else drop it."""
+        """Close in good order where the broker still answers, else abort."""
         try:
             await answered(self._connection.close(), self._timeouts.rpc_seconds)
         except BrokerUnavailable:
@@ -208,22 +155,22 @@ class Link:
 
 
 class BrokerConnection:
-    """The loop that keeps a `Link` standing, and its state for /readyz."""
+    """The loop that keeps a `Link` open, and its state for /readyz."""
 
     def __init__(self, url: str, *, name: str, timeouts: BrokerTimeouts) -> None:
-        read_leniently()
-        # In an order of its own, so that the processes of one installation spread over the nodes.
+        read_properties_leniently()
+        # Shuffled, so that the processes of one installation spread over the nodes.
         self._urls = deque(amqp_urls(url, heartbeat=timeouts.heartbeat_seconds))
         random.shuffle(self._urls)
         self._name = name
         self._timeouts = timeouts
         self._link: Link | None = None
         self.last_error: str | None = None
-        """Why the last session or attempt ended; None while all is well."""
+        """Why the last session or attempt ended; None while connected."""
 
     @property
     def connected(self) -> bool:
-        """Whether a session is set up and its connection stands."""
+        """Whether a session is set up and its connection is open."""
         return self._link is not None and self._link.served and self._link.is_open
 
     @property
@@ -232,7 +179,7 @@ class BrokerConnection:
         return self._link is not None and self._link.blocked
 
     async def run(self, serve: Callable[[Link], Awaitable[None]]) -> NoReturn:
-        """Connect and serve, for ever; `serve` returns or raises BrokerUnavailable when its link is gone."""
+        """Connect and serve until cancelled; `serve` ends, or raises BrokerUnavailable, with its link."""
         pause_seconds = self._timeouts.backoff_first_seconds
         while True:
             try:
@@ -249,7 +196,7 @@ class BrokerConnection:
             except BrokerUnavailable as error:
                 self._note(str(error))
             self._urls.rotate(-1)
-            # Jitter keeps the processes of one installation from knocking in step after a broker restart.
+            # Jitter keeps the processes of one installation from reconnecting in step after a broker restart.
             await asyncio.sleep(pause_seconds * random.uniform(0.5, 1.0))
             pause_seconds = min(pause_seconds * 2, self._timeouts.backoff_max_seconds)
 
@@ -272,14 +219,14 @@ class BrokerConnection:
         return Link(connection, amqp, keeper.transport, self._timeouts)
 
     def _note(self, error: str) -> None:
-        error = explained(error, authority="cafile in TURNSTILE_AMQP_URL")
+        error = with_tls_hint(error, authority="cafile in TURNSTILE_AMQP_URL")
         if error != self.last_error:
             logger.warning("broker_unavailable", extra={"connection": self._name, "error": error})
         self.last_error = error
 
 
 class _TransportKeeper(TransportFactory):
-    """Open the connection as the library does, and keep the transport, to read its level and abort it."""
+    """Opens the connection as the library does, and keeps its transport, to measure and abort it."""
 
     def __init__(self, scheme: str) -> None:
         self._factory = TLSTransportFactory() if scheme == "amqps" else TCPTransportFactory()

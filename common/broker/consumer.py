@@ -1,28 +1,35 @@
-"""Consume on a connection of its own: bounded batches in, one write of acknowledgements out.
+"""Consumes on a separate connection: bounded batches in, one write of acknowledgements out.
 
-In: queue names. Out: `Subscription`s, each with its own channel, so that one that fails or is slow holds up
-no other. Keeps P5 (acknowledged only when told to; what a dead channel held, the broker delivers again) and
-the arrival order that P2 builds on (deliveries are handed out as they came, given back as a whole). Next:
-`connection`, `outstanding`.
+In: queue names. Out: `Subscription`s, each with its own channel, so that one that fails or is slow delays no
+other; batches for one or more callers, who settle them in any order. Every channel is a new start: deliveries
+of the old one that were not handed out are dropped here, the others can no longer be settled, and the broker
+delivers both again. Keeps P5 (acknowledged only on request) and the arrival order that P2 builds on
+(deliveries are handed out in order, and requeued as a whole). `prefetch` bounds what is unsettled.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import islice
 from typing import NoReturn
 
 from aio_pika.abc import AbstractChannel
-from pamqp.common import FieldTable
 
-from turnstile.common.broker.connection import (
-    BrokerConnection,
-    BrokerTimeouts,
-    BrokerUnavailable,
-    Declare,
-    Link,
-)
-from turnstile.common.broker.outstanding import ByteBounds
-from turnstile.common.broker.subscription import Subscription
+from turnstile.common.broker.channel import BulkChannel
+from turnstile.common.broker.connection import BrokerConnection, BrokerTimeouts, Declare, Link
+from turnstile.common.broker.delivery import Delivery, UnsettledTags
+from turnstile.common.broker.errors import BrokerUnavailable, answered
+from turnstile.common.broker.prefetch import ByteBounds, ByteBudget, Credits
+
+logger = logging.getLogger(__name__)
+
+_GATHER_SECONDS = 0.05
+"""How long changes of the bound are gathered: each costs a few exchanges with the broker."""
 
 
 class ConsumerConnection:
@@ -37,17 +44,12 @@ class ConsumerConnection:
 
     @property
     def connected(self) -> bool:
-        """Whether the connection stands and every subscription consumes (or is paused)."""
+        """Whether the connection is open and every subscription consumes (or is paused)."""
         return self._connection.connected and all(each.ready for each in self._subscriptions)
 
     @property
-    def blocked(self) -> bool:
-        """Whether the broker raised an alarm on this connection; consuming goes on all the same."""
-        return self._connection.blocked
-
-    @property
     def last_error(self) -> str | None:
-        """Why there is no connection, else why a subscription does not consume."""
+        """Why there is no connection, or else why a subscription does not consume."""
         reasons = (each.last_error for each in self._subscriptions)
         return self._connection.last_error or next((reason for reason in reasons if reason), None)
 
@@ -61,18 +63,16 @@ class ConsumerConnection:
         *,
         prefetch: int,
         declare: Declare | None = None,
-        arguments: FieldTable | None = None,
         byte_bounds: ByteBounds | None = None,
     ) -> Subscription:
-        """Consume a queue from now on, over every reconnection; `declare` is run before each start.
+        """Consume a queue from now on, across reconnections; `declare` is run before each start.
 
-        `prefetch` bounds what is delivered and not settled, and so what is buffered here; `byte_bounds` too.
+        `prefetch` and `byte_bounds` limit what is delivered and not settled, and so what is buffered here.
         """
         subscription = Subscription(
             queue,
             prefetch=prefetch,
             declare=declare,
-            arguments=arguments,
             timeouts=self._timeouts,
             byte_bounds=byte_bounds,
         )
@@ -81,23 +81,23 @@ class ConsumerConnection:
         return subscription
 
     async def reaches(self, subscription: Subscription) -> bool:
-        """Ask the broker whether what it now put into the queue would be delivered here, and nowhere else.
+        """Check with the broker that a message put into the queue now would be delivered here only.
 
-        It must know one consumer: of two, the other may be what is left of a connection that it has not
-        given up yet. False also where it does not answer in time.
+        The queue must have exactly one consumer: a second one may belong to a connection whose loss the
+        broker has not noticed yet. Returns False also where the broker does not answer in time.
         """
         link = self._link
         if link is None or not subscription.ready:
             return False
         consumers: int | None = None
 
-        async def look(channel: AbstractChannel) -> None:
+        async def count(channel: AbstractChannel) -> None:
             nonlocal consumers
             queue = await channel.declare_queue(subscription.queue, passive=True)
             consumers = queue.declaration_result.consumer_count
 
         try:
-            await link.declare(look)
+            await link.declare(count)
         except BrokerUnavailable:
             return False
         return consumers == 1 and link is self._link and subscription.ready
@@ -126,3 +126,267 @@ class ConsumerConnection:
 
 async def _wait_gone(link: Link) -> None:
     await asyncio.wait({link.gone})
+
+
+class _Start:
+    """One channel of a subscription, from open to close."""
+
+    channel: BulkChannel
+    credits: Credits
+
+    def __init__(self, budget: ByteBudget | None) -> None:
+        loop = asyncio.get_running_loop()
+        self.budget = budget
+        self.spent: asyncio.Future[object] = loop.create_future()
+        self.unsettled = UnsettledTags()
+        self.buffer: deque[Delivery] = deque()
+        self.released: list[tuple[list[Delivery], bool]] = []
+        self.consumes = False
+        self.quiet = False
+        self.unfit: asyncio.Future[object] = loop.create_future()
+        self.cancelled_by_broker: asyncio.Future[object] = loop.create_future()
+
+    def note_cancel(self, _: object) -> None:
+        """Note that the broker cancelled the consumer, as it does when the queue is deleted or moves."""
+        if not self.cancelled_by_broker.done():
+            self.cancelled_by_broker.set_result(None)
+
+    def was_quiet(self) -> bool:
+        """Whether nothing arrived since the last call, and nothing is unsettled."""
+        quiet, self.quiet = self.quiet, True
+        return quiet and not self.unsettled
+
+    def note_unfit(self) -> None:
+        """Request that the consumers are fitted to the bound."""
+        if not self.unfit.done():
+            self.unfit.set_result(None)
+
+    def settle(self, deliveries: Sequence[Delivery]) -> tuple[int, list[int]]:
+        """Return the tags to settle, without those of another channel."""
+        tags = [delivery.tag for delivery in deliveries if delivery.channel is self.channel]
+        if self.credits.settle(tags):
+            self.note_unfit()
+        if self.budget is not None:
+            self.budget.settle(tags)
+            if self.budget.spent and not self.spent.done():
+                self.spent.set_result(None)
+        return self.unsettled.settle(tags)
+
+
+class Subscription:
+    """Deliveries of one queue. `queue` may be changed: the next start consumes the new one."""
+
+    def __init__(
+        self,
+        queue: str,
+        *,
+        prefetch: int,
+        declare: Declare | None,
+        timeouts: BrokerTimeouts,
+        byte_bounds: ByteBounds | None = None,
+    ) -> None:
+        assert prefetch >= 1, "0 means no bound in AMQP"
+        self.queue = queue
+        self.last_error: str | None = None
+        self._byte_bounds = byte_bounds
+        self._prefetch = self._fitting = prefetch
+        self._bound: Callable[[], int] = lambda: self._fitting
+        self._declare = declare
+        self._timeouts = timeouts
+        self._paused = False
+        self._renewing = False
+        self._start: _Start | None = None
+        self._arrived = asyncio.Event()
+        # Pausing, resuming and a new bound take several AMQP methods each: one change at a time.
+        self._changing = asyncio.Lock()
+
+    @property
+    def ready(self) -> bool:
+        """Whether deliveries can arrive, or the subscription is paused."""
+        return self._renewing or (self._start is not None and self._start.consumes)
+
+    @property
+    def buffered(self) -> int:
+        """How many deliveries wait for `next_batch`."""
+        return 0 if self._start is None else len(self._start.buffer)
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing more is kept until everything handed out is settled."""
+        budget = None if self._start is None else self._start.budget
+        return budget is not None and budget.full
+
+    async def next_batch(self, items_max: int, *, bytes_max: int | None = None) -> list[Delivery]:
+        """Wait for a delivery, then return all that are there, in order, up to both bounds."""
+        while True:
+            start = self._start
+            if start is not None and start.buffer and start.channel.usable:
+                buffer = start.buffer
+                count = min(items_max, len(buffer))
+                if bytes_max is not None:
+                    count = _count_within(bytes_max, islice(buffer, count))
+                return [buffer.popleft() for _ in range(count)]
+            self._arrived.clear()
+            await self._arrived.wait()
+
+    def ack(self, deliveries: Sequence[Delivery]) -> None:
+        """Acknowledge in one write, without deliveries of a closed channel, which are redelivered."""
+        if (start := self._start) is not None:
+            start.channel.ack(*start.settle(deliveries))
+
+    def reject(self, deliveries: Sequence[Delivery], *, requeue: bool) -> None:
+        """Reject: requeue to the front of the queue, or else dead-letter."""
+        start = self._start
+        if start is not None:
+            start.channel.nack(*start.settle(deliveries), requeue=requeue)
+
+    def bound_by(self, bound: Callable[[], int]) -> None:
+        """Limit the unsettled deliveries to `bound()`, which is read at each start and `refit`."""
+        self._bound = bound
+        self.refit()
+
+    def refit(self) -> None:
+        """Read the bound again soon, because it changed."""
+        if self._start is not None:
+            self._start.note_unfit()
+
+    def release(self, deliveries: Sequence[Delivery], *, give_back: bool) -> None:
+        """Acknowledge or requeue when the bound is next read, so that no delivery replaces them.
+
+        The caller has already lowered the bound by their number.
+        """
+        start = self._start
+        if start is not None and deliveries:
+            start.released.append((list(deliveries), give_back))
+            start.note_unfit()
+
+    async def pause(self) -> None:
+        """Stop deliveries: buffered ones are requeued; those already taken can still be settled."""
+        async with self._changing:
+            self._paused = True
+            await self._fit()
+            start = self._start
+            if start is not None:
+                buffered = list(start.buffer)
+                start.buffer.clear()
+                self.reject(buffered, requeue=True)
+
+    async def resume(self) -> None:
+        """Receive deliveries again."""
+        async with self._changing:
+            self._paused = False
+            await self._fit()
+
+    async def serve(self, link: Link) -> None:
+        """Consume on this link until it is gone, on a new channel whenever one closes."""
+        pause_seconds = self._timeouts.backoff_first_seconds
+        while link.is_open:
+            try:
+                await self._one_start(link)
+                pause_seconds = self._timeouts.backoff_first_seconds
+            except BrokerUnavailable as error:
+                self._note(str(error))
+            await asyncio.wait({link.gone}, timeout=pause_seconds)
+            pause_seconds = min(pause_seconds * 2, self._timeouts.backoff_max_seconds)
+
+    async def _one_start(self, link: Link) -> None:
+        if self._declare is not None:
+            await link.declare(self._declare)
+        start = _Start(self._new_budget())
+        start.channel = channel = await link.open_channel(
+            on_delivery=partial(self._take, start),
+            keeps=None if start.budget is None else start.budget.keeps,
+        )
+        start.credits = Credits(channel, self.queue, self._timeouts)
+        channel.on_consumer_cancel_callbacks.add(start.note_cancel)
+        try:
+            async with self._changing:
+                self._start = start
+                await start.credits.raise_to(self._wanted())
+            start.consumes = True
+            self.last_error = None
+            self._renewing = await self._keep_to_bound(start, link)
+        finally:
+            self._start = None
+            if channel.usable:
+                with suppress(BrokerUnavailable):
+                    await answered(channel.close(), self._timeouts.rpc_seconds)
+        if link.is_open and not self._renewing:
+            self._note(_reason(start))
+
+    def _new_budget(self) -> ByteBudget | None:
+        if self._byte_bounds is None:
+            return None
+        return ByteBudget(self._byte_bounds, prefetch=self._fitting, prefetch_max=self._prefetch)
+
+    def _take(self, start: _Start, delivery: Delivery) -> None:
+        start.unsettled.arrive(delivery.tag)
+        start.credits.arrive(delivery.tag, delivery.consumer)
+        start.quiet = False
+        budget = start.budget
+        if budget is not None and not budget.arrive(delivery.tag, delivery.size_bytes, kept=delivery.kept):
+            return
+        start.buffer.append(delivery)
+        self._arrived.set()
+
+    async def _keep_to_bound(self, start: _Start, link: Link) -> bool:
+        """Fit the consumers to the bound whenever it changed, until the channel ends.
+
+        Returns True where the channel is to be renewed: it was quiet, or its byte budget is spent.
+        """
+        endings = {start.channel.gone, start.cancelled_by_broker, link.gone, start.spent}
+        while not any(each.done() for each in endings):
+            reasons, seconds = {*endings, start.unfit}, self._timeouts.quiet_seconds
+            done, _ = await asyncio.wait(reasons, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if not done and start.was_quiet() and not self._paused:
+                return True
+            if start.unfit.done():
+                await asyncio.wait(endings, timeout=_GATHER_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                start.unfit = asyncio.get_running_loop().create_future()
+                async with self._changing:
+                    await self._fit()
+        if start.budget is not None and start.spent.done():
+            self._fitting = start.budget.fitting_prefetch
+            logger.info("broker_prefetch_fitted", extra={"queue": self.queue, "prefetch": self._fitting})
+            return True
+        return False
+
+    def _wanted(self) -> int:
+        return 0 if self._paused else self._bound()
+
+    async def _fit(self) -> None:
+        """Fit the consumers to the bound, if there is a channel; where that fails, the next one will."""
+        start = self._start
+        if start is None or not start.channel.usable:
+            return
+        with suppress(BrokerUnavailable):
+            released, start.released = start.released, []
+            await start.credits.lower_to(self._wanted())
+            # Not before: the broker would replace each one by a new delivery to a consumer that still exists.
+            for deliveries, give_back in released:
+                self.reject(deliveries, requeue=True) if give_back else self.ack(deliveries)
+            await start.credits.raise_to(self._wanted())
+
+    def _note(self, error: str) -> None:
+        self._renewing = False
+        if error != self.last_error:
+            logger.warning("broker_subscription_lost", extra={"queue": self.queue, "error": error})
+        self.last_error = error
+
+
+def _count_within(bytes_max: int, deliveries: Iterable[Delivery]) -> int:
+    """Return how many deliveries from the first on, at least one, stay within the bound together."""
+    count = total_bytes = 0
+    for delivery in deliveries:
+        total_bytes += len(delivery.body)
+        if count and total_bytes > bytes_max:
+            break
+        count += 1
+    return count
+
+
+def _reason(start: _Start) -> str:
+    if start.cancelled_by_broker.done():
+        return "the broker cancelled the consumer"
+    gone = start.channel.gone
+    return "channel closed" if not gone.done() or gone.cancelled() else repr(gone.exception())

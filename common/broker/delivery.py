@@ -1,79 +1,39 @@
-"""The two values that cross the broker: a message to publish and a message received.
+"""A message received, and which deliveries of a channel are not settled yet.
 
-In: properties and body as the message module wrote them. Out: the same, with the delivery tag that settles
-it. Neither knows JSON or the scheduler. Next: `frames` packs an `Outgoing`, `bulk_channel` makes a
-`Delivery`.
+In: frames of one delivery; tags as they arrive (ascending) and as they are settled (in any order). Out: the
+message; one tag up to which all may be settled at once, and the single tags beyond it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections import deque
+from collections.abc import Iterable, Mapping
 from datetime import datetime
-from enum import Enum
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from pamqp.commands import Basic
     from pamqp.header import ContentHeader
 
-    from turnstile.common.broker.bulk_channel import BulkChannel
-
-HeaderValue = str | int | bool | tuple[str, ...] | None
-"""What our own headers hold: AMQP tables allow more, our messages need no more."""
+_SETTLED_KEPT = 1000
 
 
-class Publication(Enum):
-    """What the broker said about one published message."""
+class DeliveryChannel(Protocol):
+    """The channel that a delivery came on."""
 
-    CONFIRMED = "confirmed"
-    """Every queue it was routed to has taken it."""
-    RETURNED = "returned"
-    """No queue is bound to its routing key: nobody has it."""
-    REFUSED = "refused"
-    """A queue was full or broken: nobody, or not everybody, has it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outgoing:
-    """One message to publish: AMQP address, properties and packed body."""
-
-    exchange: str
-    routing_key: str
-    body: bytes
-    type: str
-    message_id: str
-    correlation_id: str | None = None
-    reply_to: str | None = None
-    app_id: str | None = None
-    headers: Mapping[str, HeaderValue] | None = None
-    timestamp: datetime | int | None = None
-    """Whole seconds on the wire."""
-    persistent: bool = True
-    mandatory: bool = True
-    """Come back as RETURNED where no queue would take it; without it the broker drops it and confirms."""
-    expiration_ms: int | None = None
-    """How long a queue keeps it before it expires (and is dead-lettered, in a delay queue)."""
-    content_type: str = "application/json"
-    door: tuple[str, str] | None = None
-    """Exchange and routing key that lead to the destination queue alone. Used where the message's own address
-    also reaches queues of others and one of those refuses it."""
-
-    def by_door(self) -> Self:
-        """Return the same message addressed to its own queue alone."""
-        assert self.door is not None
-        exchange, routing_key = self.door
-        return replace(self, exchange=exchange, routing_key=routing_key, mandatory=True, door=None)
+    @property
+    def usable(self) -> bool:
+        """Whether what is written now can still reach the broker."""
 
 
 class Delivery:
     """One received message. It is void once its channel closed: the broker then delivers it again."""
 
-    __slots__ = ("_channel", "_header", "_method", "body", "kept", "size_bytes", "tag")
+    __slots__ = ("_header", "_method", "body", "channel", "kept", "size_bytes", "tag")
 
     def __init__(
         self,
-        channel: BulkChannel,
+        channel: DeliveryChannel,
         method: Basic.Deliver,
         header: ContentHeader,
         body: bytes,
@@ -81,20 +41,16 @@ class Delivery:
         size_bytes: int,
         kept: bool,
     ) -> None:
-        self._channel = channel
+        self.channel = channel
+        """The channel that its tag belongs to: tags mean nothing on any other."""
         self._method = method
         self._header = header
         self.body = body
         self.size_bytes = size_bytes
-        """Of its header and its body, as they came."""
+        """Size of header and body as received."""
         self.kept = kept
-        """False: the body was not wanted, and is not here."""
+        """False where the body was too large to keep and was dropped."""
         self.tag: int = method.delivery_tag or 0
-
-    @property
-    def channel(self) -> BulkChannel:
-        """The channel whose tag this is: tags mean nothing on any other."""
-        return self._channel
 
     @property
     def body_bytes(self) -> int:
@@ -104,21 +60,21 @@ class Delivery:
     @property
     def live(self) -> bool:
         """Whether settling it can still reach the broker."""
-        return self._channel.usable
+        return self.channel.usable
 
     @property
     def consumer(self) -> str:
-        """The name of the consumer that it was sent to."""
+        """The tag of the consumer that received it."""
         return self._method.consumer_tag or ""
 
     @property
     def message_id(self) -> str | None:
-        """The publisher's name for it."""
+        """The publisher's id of the message."""
         return self._header.properties.message_id
 
     @property
     def type(self) -> str | None:
-        """Which of our messages it is."""
+        """The kind of message, like `execution.requested`."""
         return self._header.properties.message_type
 
     @property
@@ -128,17 +84,17 @@ class Delivery:
 
     @property
     def reply_to(self) -> str | None:
-        """The queue that waits for an answer."""
+        """The queue that a reply goes to."""
         return self._header.properties.reply_to
 
     @property
     def app_id(self) -> str | None:
-        """Which kind of process published it."""
+        """The kind of process that published it."""
         return self._header.properties.app_id
 
     @property
     def content_type(self) -> str | None:
-        """What the body is."""
+        """The media type of the body."""
         return self._header.properties.content_type
 
     @property
@@ -148,7 +104,7 @@ class Delivery:
 
     @property
     def timestamp(self) -> datetime | None:
-        """When its publisher made it, in whole seconds."""
+        """When the publisher created it, in whole seconds."""
         return self._header.properties.timestamp
 
     @property
@@ -163,8 +119,47 @@ class Delivery:
 
     @property
     def redelivered(self) -> bool:
-        """Whether somebody was handed this message before, as far as the broker knows."""
+        """Whether it may have been delivered before, as far as the broker knows."""
         return bool(self._method.redelivered)
 
     def __repr__(self) -> str:
         return f"<Delivery {self.tag} {self.type} {self.routing_key!r} {self.size_bytes} bytes>"
+
+
+class UnsettledTags:
+    """The unsettled delivery tags of one channel, in order of arrival.
+
+    `multiple` of AMQP settles every earlier tag: this class makes sure that no unsettled one is among them.
+    """
+
+    __slots__ = ("_open", "_order")
+
+    def __init__(self) -> None:
+        self._open: set[int] = set()
+        self._order: deque[int] = deque()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def arrive(self, tag: int) -> None:
+        """Add the tag of a new delivery; tags of a channel only grow."""
+        self._open.add(tag)
+        self._order.append(tag)
+
+    def settle(self, tags: Iterable[int]) -> tuple[int, list[int]]:
+        """Return the tag up to which all may be settled (0: none), and the single tags beyond it.
+
+        Tags that are not outstanding are left out, so settling twice is harmless.
+        """
+        settled = self._open.intersection(tags)
+        self._open -= settled
+        upto = 0
+        while self._order and self._order[0] not in self._open:
+            tag = self._order.popleft()
+            if tag in settled:
+                upto = tag
+                settled.discard(tag)
+        # One early delivery that stays open for hours must not keep the tags of all later ones in memory.
+        if len(self._order) > 2 * len(self._open) + _SETTLED_KEPT:
+            self._order = deque(tag for tag in self._order if tag in self._open)
+        return upto, sorted(settled)

@@ -1,9 +1,13 @@
-"""Pack messages and acknowledgements into AMQP 0-9-1 frames, one buffer for a whole batch.
+"""AMQP 0-9-1 encoding: packs messages and acknowledgements into frames, and reads properties leniently.
 
-In: `Outgoing` messages, or delivery tags. Out: bytes for one write. pamqp packs the same bytes from an
-object per frame, at several times the cost (a contract test holds both equal); so the fields of a message
-are packed here, and what many messages share (address, header table) is packed once. Section numbers are
-those of the AMQP 0-9-1 specification. Next: `bulk_channel` writes the buffer.
+Packing: in go `Outgoing` messages, or delivery tags; out come the bytes of one write. pamqp packs the same
+bytes at several times the cost, with an object per frame (a contract test compares both); here the fields of
+a message are packed directly, and what many messages share (address, header table) is packed once. Section
+numbers are those of the AMQP 0-9-1 specification.
+
+Reading: AMQP lets a publisher send any number as a timestamp and any bytes as a name, the broker passes them
+on, and the library closes the connection of the consumer that reads them. One such message at the head of a
+queue would block it for every consumer (P9), so an unreadable property is left out or replaced instead.
 """
 
 from __future__ import annotations
@@ -12,10 +16,11 @@ import struct
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import lru_cache
+from typing import Any, Final
 
-from pamqp import encode
+from pamqp import decode, encode
 
-from turnstile.common.broker.delivery import HeaderValue, Outgoing
+from turnstile.common.broker.message import HeaderValue, Outgoing
 
 _METHOD, _HEADER, _BODY = 1, 2, 3
 _FRAME_END = b"\xce"
@@ -27,14 +32,9 @@ _header_start = struct.Struct(">BHIHHQH").pack
 _timestamp = struct.Struct(">Q").pack
 _settle = struct.Struct(">BHIHHQBB").pack
 
-# 4.2.6.1: which property follows is said by one bit each, most significant first.
-_CONTENT_TYPE, _HEADERS, _DELIVERY_MODE, _CORRELATION_ID, _REPLY_TO = (
-    1 << 15,
-    1 << 13,
-    1 << 12,
-    1 << 10,
-    1 << 9,
-)
+# 4.2.6.1: one flag bit for each property present, most significant first.
+_CONTENT_TYPE, _HEADERS, _DELIVERY_MODE = 1 << 15, 1 << 13, 1 << 12
+_CORRELATION_ID, _REPLY_TO = 1 << 10, 1 << 9
 _EXPIRATION, _MESSAGE_ID, _TIMESTAMP, _TYPE, _APP_ID = 1 << 8, 1 << 7, 1 << 6, 1 << 5, 1 << 3
 
 
@@ -42,7 +42,7 @@ def pack_publishes(channel: int, messages: Iterable[Outgoing], *, frame_bytes_ma
     """Pack publish, header and body frames of all messages, in order, bodies split to the agreed frame size.
 
     Raises ValueError for a short field (routing key, message id, ...) above 255 bytes, and for properties
-    that do not fit into one frame (they are never split): the broker would end the connection.
+    that do not fit into one frame (they are never split): the broker would close the connection.
     """
     body_bytes_max = frame_bytes_max - _FRAME_OVERHEAD_BYTES if frame_bytes_max else 1 << 31
     parts: list[bytes] = []
@@ -67,7 +67,7 @@ def pack_acks(channel: int, upto: int, singles: Sequence[int]) -> bytes:
 
 
 def pack_nacks(channel: int, upto: int, singles: Sequence[int], *, requeue: bool) -> bytes:
-    """Pack basic.nack, as `pack_acks` does: back to the queue, or else to its dead letters."""
+    """Pack basic.nack in the same way: requeued, or else dead-lettered."""
     flags = 2 if requeue else 0
     parts = [_settle(_METHOD, channel, 13, 60, 120, upto, flags | 1, 0xCE)] if upto else []
     parts += [_settle(_METHOD, channel, 13, 60, 120, tag, flags, 0xCE) for tag in singles]
@@ -140,3 +140,42 @@ def _typed_value(value: HeaderValue) -> bytes:
 def _header_table(items: tuple[tuple[str, HeaderValue], ...]) -> bytes:
     table = b"".join([_shared_short(name) + _typed_value(value) for name, value in sorted(items)])
     return len(table).to_bytes(4, "big") + table
+
+
+_STRICT_SHORT_STRING: Final = decode.short_str
+_STRICT_TIMESTAMP: Final = decode.timestamp
+_STRICT_TABLE: Final = decode.field_table
+
+
+def read_properties_leniently() -> None:
+    """Make the library read properties with the functions below; calling it again changes nothing."""
+    methods: dict[str, Any] = decode.METHODS
+    methods["shortstr"] = _lenient_short_string
+    methods["timestamp"] = decode.TABLE_MAPPING[b"T"] = _lenient_timestamp
+    methods["table"] = _lenient_table
+
+
+def _lenient_short_string(value: bytes) -> tuple[int, str]:
+    """Read a name; where it is not UTF-8, replace each byte that is not ASCII by a question mark."""
+    try:
+        return _STRICT_SHORT_STRING(value)
+    except UnicodeDecodeError:
+        # The length stays the same: the name may be sent on, and AMQP bounds its length.
+        end = 1 + value[0]
+        return end, value[1:end].decode("ascii", "replace").replace("\N{REPLACEMENT CHARACTER}", "?")
+
+
+def _lenient_timestamp(value: bytes) -> tuple[int, datetime | None]:
+    """Read an instant; None where the number is out of range, like microseconds."""
+    try:
+        return _STRICT_TIMESTAMP(value)
+    except (ValueError, OverflowError, OSError):
+        return 8, None
+
+
+def _lenient_table(value: bytes) -> tuple[int, dict[str, Any]]:
+    """Read a header table; an empty one where it cannot be read."""
+    try:
+        return _STRICT_TABLE(value)
+    except (ValueError, RecursionError):
+        return 4 + int.from_bytes(value[:4], "big"), {}

@@ -1,9 +1,8 @@
-"""Publish on a connection of its own: confirmed in bulk, or announced and forgotten.
+"""Publishes on a separate connection: in bulk with confirms, or best effort without.
 
 In: batches of `Outgoing`. Out: one `Publication` each, in order, or BrokerUnavailable where the outcome is
-unknown. Keeps P4 and P5: a caller acknowledges what led to a message only after the broker confirmed the
-message. What is repeated after BrokerUnavailable may arrive twice; receivers are idempotent. Next:
-`connection`, `bulk_channel`.
+unknown. Keeps P4 and P5: a caller acknowledges a delivery only after the broker confirmed the messages that
+follow from it. A batch repeated after BrokerUnavailable may arrive twice; receivers are idempotent.
 """
 
 from __future__ import annotations
@@ -14,18 +13,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from turnstile.common.broker.bulk_channel import BulkChannel, ChannelLost
-from turnstile.common.broker.connection import (
-    BrokerConnection,
-    BrokerTimeouts,
-    BrokerUnavailable,
-    Declare,
-    Link,
-    NotConfirmed,
-    NotSent,
-    answered,
-)
-from turnstile.common.broker.delivery import Outgoing, Publication
+from turnstile.common.broker.channel import BulkChannel
+from turnstile.common.broker.connection import BrokerConnection, BrokerTimeouts, Declare, Link
+from turnstile.common.broker.errors import BrokerUnavailable, ChannelLost, NotConfirmed, NotSent, answered
+from turnstile.common.broker.message import Outgoing, Publication
 
 _CHUNK_MESSAGES_MAX = 500
 _CHUNK_BYTES_MAX = 1 << 20
@@ -41,7 +32,7 @@ class _Session:
 
 
 class Publisher:
-    """Publishes for one service process. `run` keeps it connected; the rest may be called at any time."""
+    """Publishes for one service process. `run` keeps it connected; all else may be called at any time."""
 
     def __init__(
         self,
@@ -51,7 +42,7 @@ class Publisher:
         declare: Declare | None = None,
         timeouts: BrokerTimeouts | None = None,
     ) -> None:
-        """`declare` is run at each connection, before the first message."""
+        """`declare` is run on each connection, before the first message."""
         self._timeouts = timeouts or BrokerTimeouts()
         self._connection = BrokerConnection(url, name=name, timeouts=self._timeouts)
         self._declare = declare
@@ -79,12 +70,11 @@ class Publisher:
         await self._connection.run(self._serve)
 
     async def publish(self, messages: Sequence[Outgoing]) -> list[Publication]:
-        """Publish all and wait until the broker answered for each.
+        """Publish all and wait for the broker's answer to each; no time limit applies while answers arrive.
 
-        A batch of any size may take as long as it needs while answers come. Raises NotSent when there is no
-        usable connection in time, BrokerUnavailable when it broke before the last answer, NotConfirmed when
-        the broker fell silent (any of them may have arrived): repeat the batch. Raises ValueError for a
-        message that AMQP cannot carry.
+        Raises NotSent when there is no usable connection in time, BrokerUnavailable when it broke before the
+        last answer, NotConfirmed when answers stopped (any message may have arrived): repeat the batch.
+        Raises ValueError for a message that AMQP cannot carry.
         """
         if not messages:
             return []
@@ -92,14 +82,14 @@ class Publisher:
         try:
             return await _send(session.confirmed, messages, self._timeouts.confirm_seconds)
         except BrokerUnavailable as error:
-            # Silence without an alarm: this connection is not worth another try.
+            # No answers although there is no alarm: do not use this connection again.
             if session.link.is_open and not session.link.blocked and session.confirmed.usable:
                 session.link.abort()
                 raise NotConfirmed(str(error)) from error
             raise
 
     def announce(self, messages: Sequence[Outgoing]) -> None:
-        """Send advisory messages if that is possible at once; else drop and count them."""
+        """Send advisory messages if that is possible without waiting; else drop and count them."""
         assert not any(message.mandatory or message.persistent for message in messages)
         session = self._session
         if (
@@ -115,7 +105,7 @@ class Publisher:
             self.announcements_dropped += len(messages)
 
     async def declare(self, declare: Declare) -> None:
-        """Run further declarations now, on a channel of their own.
+        """Run further declarations now, on a separate channel.
 
         Raises DeclarationRefused, BrokerUnavailable.
         """
@@ -123,7 +113,7 @@ class Publisher:
         await session.link.declare(declare)
 
     async def restore(self) -> None:
-        """Declare again what each connection declares: it was deleted. Raises BrokerUnavailable."""
+        """Repeat the declarations of each connection, after a deletion. Raises BrokerUnavailable."""
         if self._declare is not None:
             await self.declare(self._declare)
 
@@ -146,14 +136,14 @@ class Publisher:
             self._has_session.clear()
 
     async def _usable_session(self) -> _Session:
-        """Wait for a connection that takes publishes; what is written during an alarm could only pile up."""
+        """Wait for a connection that takes publishes; during an alarm written messages would only pile up."""
         try:
             async with asyncio.timeout(self._timeouts.wait_seconds):
                 while True:
                     await self._has_session.wait()
                     session = self._session
                     if session is None or not session.confirmed.usable:
-                        # It just broke: let `_serve` notice.
+                        # The connection just broke: give `_serve` time to notice.
                         await asyncio.sleep(0.01)
                     elif session.link.blocked:
                         await session.link.unblocked(self._timeouts.wait_seconds)
@@ -186,7 +176,7 @@ def _written(channel: BulkChannel, chunk: Sequence[Outgoing]) -> asyncio.Future[
 
 
 def _chunks(messages: Sequence[Outgoing]) -> Iterator[Sequence[Outgoing]]:
-    """Cut a batch into writes that neither hold up the loop nor fill the memory."""
+    """Cut a batch into writes that neither block the event loop for long nor fill the memory."""
     start = chunk_bytes = 0
     for index, message in enumerate(messages):
         size_bytes = len(message.body)

@@ -1,10 +1,10 @@
-"""Publishes what the protocol needs until its own queue has it, whatever queues of others do (P4, P5, P9).
+"""Publishes the protocol's messages until their own queue has them, whatever other queues do (P4, P5, P9).
 
-A message addressed to the exchange `executions` reaches every queue that is bound there, and the broker
-confirms it only where each of them took it. So a message that is not confirmed is published once more by its
-door, to its own queue alone; the courier repeats the listeners' copy a few times. A message that its own
-queue refuses is abandoned after a few tries: the row is the outbox, and the watchdog publishes it again. In:
-batches of `Outgoing`. Out: nothing, once each is confirmed or abandoned. Next: `publisher`, `courier`.
+A message published to the exchange `executions` reaches every queue that is bound there, and the broker
+confirms it only when each of them took it. So a message that is not confirmed is published once more to its
+direct address, its own queue alone; the best-effort publisher repeats the copy for listeners a few times. A
+message that its own queue refuses is abandoned after a few tries: the row is the outbox, and the watchdog
+publishes it again. In: batches of `Outgoing`. Out: nothing, once each is confirmed or abandoned.
 """
 
 from __future__ import annotations
@@ -14,53 +14,59 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from turnstile.common.broker.connection import BrokerUnavailable, NotConfirmed, NotSent
-from turnstile.common.broker.courier import Courier
-from turnstile.common.broker.delivery import Outgoing, Publication
+from turnstile.common.broker.best_effort import BestEffortPublisher, Dropped, RecentAddresses
+from turnstile.common.broker.errors import BrokerUnavailable, NotConfirmed, NotSent
+from turnstile.common.broker.message import Outgoing, Publication
 from turnstile.common.broker.publisher import Publisher
 
 _PAUSE_SECONDS: Final = 0.2
 _TRIES_MAX: Final = 3
-"""How often a message may be refused by its own queue."""
+"""How often the message's own queue may refuse it."""
 _REFUSAL_REMEMBERED_SECONDS: Final = 5.0
-"""A queue that refused so lately is not waited for: one try is enough to see that it still does."""
+"""For this long after a refusal an address gets only one try."""
 _SILENCE_REMEMBERED_SECONDS: Final = 60.0
 """How long an address is avoided after its messages were not confirmed in time."""
 _COPIES_TRIES_MAX: Final = 2
 
-Abandoned = Callable[[Outgoing, str], None]
 Restore = Callable[[Sequence[Outgoing]], Awaitable[Sequence[Outgoing]]]
 
 
 @dataclass(slots=True, kw_only=True)
 class _Parcel:
     message: Outgoing
-    by_door: bool
+    direct: bool
     refusals: int = 0
-    """By its own queue, or its door."""
+    """By its own queue, or its direct address."""
 
     def addressed(self) -> Outgoing:
-        return self.message.by_door() if self.by_door else self.message
+        return self.message.to_direct_address() if self.direct else self.message
 
 
 class ReliablePublisher:
-    """Safe to share between tasks: calls go side by side, and none waits for another's refused message."""
+    """Safe to share between tasks: calls run concurrently, and none waits for another's refused message."""
 
     def __init__(
-        self, publisher: Publisher, courier: Courier, *, restore: Restore, on_abandoned: Abandoned
+        self,
+        publisher: Publisher,
+        best_effort: BestEffortPublisher,
+        *,
+        restore: Restore,
+        on_abandoned: Dropped,
     ) -> None:
         """`restore` is given messages whose queues are missing, and returns those worth another try."""
         self._publisher = publisher
-        self._courier = courier
+        self._best_effort = best_effort
         self._restore = restore
         self._on_abandoned = on_abandoned
-        self._refused_at: dict[tuple[str, str], float] = {}
-        self._silent_until: dict[tuple[str, str], float] = {}
+        self._refused = RecentAddresses(_REFUSAL_REMEMBERED_SECONDS)
+        self._silent = RecentAddresses(_SILENCE_REMEMBERED_SECONDS)
 
     async def publish(self, messages: Sequence[Outgoing]) -> None:
         """Return once each message is confirmed by its own queue, or abandoned. Waits out an outage."""
-        pending = [_Parcel(message=m, by_door=self._avoids(m)) for m in messages]
-        self._courier.post([p.message for p in pending if p.by_door], tries_max=1)
+        pending = [
+            _Parcel(message=m, direct=m.direct_address is not None and m in self._silent) for m in messages
+        ]
+        self._best_effort.post([p.message for p in pending if p.direct], tries_max=1)
         while pending:
             try:
                 outcomes = await self._publisher.publish([p.addressed() for p in pending])
@@ -69,7 +75,7 @@ class ReliablePublisher:
             except NotConfirmed:
                 self._avoid_silence(pending)
             except BrokerUnavailable as error:
-                pending = self._without_doors(pending, str(error))
+                pending = self._without_direct_addresses(pending, str(error))
                 await asyncio.sleep(_PAUSE_SECONDS)
             except ValueError as error:
                 pending = await self._divide(pending, str(error))
@@ -80,23 +86,23 @@ class ReliablePublisher:
         """Return what is to be published again."""
         returned = [parcel for parcel, outcome in answers if outcome is Publication.RETURNED]
         refused = [parcel for parcel, outcome in answers if outcome is Publication.REFUSED]
-        by_somebody = [p for p in refused if p.message.door is not None and not p.by_door]
-        by_own_queue = [p for p in refused if p.message.door is None or p.by_door]
-        self._repeat_for_listeners([parcel.message for parcel in by_somebody])
-        for parcel in by_somebody:
-            parcel.by_door = True
+        by_some_queue = [p for p in refused if p.message.direct_address is not None and not p.direct]
+        by_own_queue = [p for p in refused if p.message.direct_address is None or p.direct]
+        self._repeat_for_listeners([parcel.message for parcel in by_some_queue])
+        for parcel in by_some_queue:
+            parcel.direct = True
         again = self._worth_another_try(by_own_queue)
         if returned:
             again += await self._restored(returned)
         elif again:
             await asyncio.sleep(_PAUSE_SECONDS)
-        return by_somebody + again
+        return by_some_queue + again
 
     async def _restored(self, returned: Sequence[_Parcel]) -> list[_Parcel]:
         await asyncio.sleep(_PAUSE_SECONDS)
         worth = {id(message) for message in await self._restore([p.message for p in returned])}
         for parcel in returned:
-            parcel.by_door = False
+            parcel.direct = False
             if id(parcel.message) not in worth:
                 self._on_abandoned(parcel.message, "its queue is missing and cannot be declared")
         return [parcel for parcel in returned if id(parcel.message) in worth]
@@ -106,72 +112,50 @@ class ReliablePublisher:
         for parcel in refused:
             addressed = parcel.addressed()
             parcel.refusals += 1
-            if parcel.refusals < _TRIES_MAX and not self._refused_lately(addressed):
+            if parcel.refusals < _TRIES_MAX and addressed not in self._refused:
                 again.append(parcel)
             else:
-                self._note_refusal(addressed)
+                self._refused.add(addressed)
                 self._on_abandoned(addressed, "its queue refuses messages")
         return again
 
     def _repeat_for_listeners(self, messages: Sequence[Outgoing]) -> None:
-        """Have the listeners' copies repeated, unless one of them refused such messages just now."""
-        lately = [self._refused_lately(message) for message in messages]
-        for message, refused_lately in zip(messages, lately, strict=True):
-            self._note_refusal(message)
-            if refused_lately:
+        """Repeat the listeners' copies, unless such an address refused a message recently."""
+        refused_recently = [message in self._refused for message in messages]
+        for message, refused in zip(messages, refused_recently, strict=True):
+            self._refused.add(message)
+            if refused:
                 self._on_abandoned(message, "a queue that is bound to this exchange refuses it")
             else:
-                self._courier.post([message], tries_max=_COPIES_TRIES_MAX)
-
-    def _refused_lately(self, message: Outgoing) -> bool:
-        refused_at = self._refused_at.get(_address(message))
-        now = asyncio.get_running_loop().time()
-        return refused_at is not None and now - refused_at < _REFUSAL_REMEMBERED_SECONDS
-
-    def _note_refusal(self, message: Outgoing) -> None:
-        self._refused_at[_address(message)] = asyncio.get_running_loop().time()
+                self._best_effort.post([message], tries_max=_COPIES_TRIES_MAX)
 
     def _avoid_silence(self, pending: Sequence[_Parcel]) -> None:
-        """Use the doors for a while: a queue bound beside ours may never confirm."""
-        silent_until = asyncio.get_running_loop().time() + _SILENCE_REMEMBERED_SECONDS
+        """Use direct addresses for a while: another queue on the same exchange may never confirm."""
         for parcel in pending:
-            if parcel.message.door is not None and not parcel.by_door:
-                self._silent_until[_address(parcel.message)] = silent_until
-                self._courier.post([parcel.message], tries_max=1)
-                parcel.by_door = True
+            if parcel.message.direct_address is not None and not parcel.direct:
+                self._silent.add(parcel.message)
+                self._best_effort.post([parcel.message], tries_max=1)
+                parcel.direct = True
 
-    def _without_doors(self, pending: Sequence[_Parcel], error: str) -> list[_Parcel]:
-        """Return what is to be published again: a door that is missing or forbidden ends the channel."""
+    def _without_direct_addresses(self, pending: Sequence[_Parcel], error: str) -> list[_Parcel]:
+        """Return what to publish again: a missing or forbidden direct address closes the channel."""
         again: list[_Parcel] = []
         for parcel in pending:
-            if parcel.by_door:
-                parcel.by_door = False
+            if parcel.direct:
+                parcel.direct = False
                 parcel.refusals += 1
-                self._silent_until.pop(_address(parcel.message), None)
+                self._silent.discard(parcel.message)
             if parcel.refusals < _TRIES_MAX:
                 again.append(parcel)
             else:
-                self._on_abandoned(parcel.message.by_door(), f"it cannot be published: {error}")
+                self._on_abandoned(parcel.message.to_direct_address(), f"it cannot be published: {error}")
         return again
 
-    def _avoids(self, message: Outgoing) -> bool:
-        if message.door is None or not self._silent_until:
-            return False
-        address = _address(message)
-        if self._silent_until.get(address, 0.0) > asyncio.get_running_loop().time():
-            return True
-        self._silent_until.pop(address, None)
-        return False
-
     async def _divide(self, pending: list[_Parcel], error: str) -> list[_Parcel]:
-        """Publish the halves of a batch that AMQP cannot carry, until the one message stands alone."""
+        """Split a batch with a message that AMQP cannot carry, until that message is alone."""
         if len(pending) == 1:
             self._on_abandoned(pending[0].message, f"AMQP cannot carry it: {error}")
             return []
         middle = len(pending) // 2
         await self.publish([parcel.message for parcel in pending[:middle]])
         return pending[middle:]
-
-
-def _address(message: Outgoing) -> tuple[str, str]:
-    return message.exchange, message.routing_key

@@ -1,19 +1,18 @@
-"""Exchanges, queues and bindings: every name on the wire, and the declarations that create them.
+"""Exchanges, queues, bindings and message types: every name on the wire, and the declarations.
 
-In: an open channel. Out: what the service needs exists. All declarations are idempotent, so whichever
-service starts first creates what it needs; changing an argument of a queue that exists is refused by the
-broker (406). Where the rest is there, a worker creates nothing but its own queue, and binds none: its user of
-the broker need not be one who may. Keeps P2 (one consumer at a time takes requests, and what it gives back
-stands at the front again) and P5 (durable, quorum, dead letters kept however often they are delivered).
+In: an open channel. Out: what the service needs exists. All declarations are idempotent, so whichever service
+starts first creates what it needs; the broker refuses (406) a changed argument of an existing queue. Where
+everything else exists, a worker creates only its own queue and no binding, so its broker account needs no
+permission to. Keeps P2 (one consumer at a time takes requests, and requeued ones return to the front) and P5
+(durable, quorum, dead letters kept however often they are delivered).
 
-Delay: a message published to the exchange `executor.retry` or `worker.retry` with an `expiration_ms` waits
-in the queue of that name, expires, and is dead-lettered to `executions` under the routing key it was
-published with, so it comes back to the queue it was taken from. Each time it is published as a fresh
-message, so the broker sees no cycle. Only the head of a queue expires: give all messages of one delay queue
-the same expiration.
+Delay queues: a message published to the exchange `executor.retry` or `worker.retry` with an `expiration_ms`
+waits in the queue of that name, expires, and is dead-lettered to `executions` under its original routing key,
+so it returns to the queue that it was taken from. Each time it is published as a new message, so the broker
+sees no cycle. Only the head of a queue expires: all messages of one delay queue need the same expiration.
 
-Door: an exchange named like the queue behind it; no account but the executor's may bind to it. A message
-that a queue of others refuses on `executions` is published there. Next: `connection`.
+Direct addresses: an exchange named like the queue behind it, to which only the executor's account may bind.
+A message that another queue on `executions` refuses is published there instead.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from aio_pika.abc import AbstractChannel, AbstractExchange, AbstractQueue
 from aiormq.exceptions import ChannelAccessRefused, ChannelNotFoundEntity
 from pamqp.common import FieldTable
 
-from turnstile.common.broker.connection import BrokerUnavailable
+from turnstile.common.broker.errors import BrokerUnavailable
 
 QueueType = Literal["quorum", "classic"]
 
@@ -40,31 +39,36 @@ WORKER_RETRY = "worker.retry"
 
 EXECUTION_REQUESTED = "execution.requested"
 EXECUTION_CANCEL_REQUESTED = "execution.cancel_requested"
+EXECUTION_ACCEPTED = "execution.accepted"
+EXECUTION_REJECTED = "execution.rejected"
+EXECUTION_SCHEDULED = "execution.scheduled"
+EXECUTION_CANCEL = "execution.cancel"
+EXECUTION_STATUS_CHANGED = "execution.status_changed"
 EXECUTION_COMPLETED = "execution.completed"
 
 _DELIVERY_LIMIT = 1000
 _NO_DELIVERY_LIMIT = 2**31 - 1
-"""Never reached. To leave it out would be a limit of 20 on RabbitMQ 4.x, and would cost the order on 3.10."""
+"""Never reached. Without the argument RabbitMQ 4.x has a limit of 20, and 3.10 does not keep the order."""
 WORKER_QUEUE_EXPIRES_MS = 30 * 60 * 1000
 _WORKER_QUEUES_MAX = 9
 
 
 def scheduled_key(pool: str) -> str:
     """Return the routing key of an execution granted to any worker of the pool."""
-    return f"execution.scheduled.{pool}"
+    return f"{EXECUTION_SCHEDULED}.{pool}"
 
 
 def pool_queue(pool: str) -> str:
     """Return the queue that all workers of the pool share."""
     if worker_queue(pool) == WORKER_RETRY:
-        raise ValueError(f"no pool can be called {pool!r}: its queue is the workers' delay queue")
+        raise ValueError(f"a pool cannot be named {pool!r}: worker.{pool} is the workers' delay queue")
     return f"worker.{pool}"
 
 
 def published_key(routing_key: str) -> str:
-    """Return the key under which a message comes back to its queue over `executions`.
+    """Return the routing key on `executions` that leads back to the queue of a message.
 
-    An offer that went to its pool's queue by the default exchange has the queue's name for a key.
+    An offer published to the queue of its pool by the default exchange has the queue's name as its key.
     """
     if routing_key.startswith("worker."):
         return scheduled_key(routing_key.removeprefix("worker."))
@@ -72,18 +76,18 @@ def published_key(routing_key: str) -> str:
 
 
 def worker_queue(worker_id: str) -> str:
-    """Return one worker's own queue; the default exchange reaches it under this key."""
+    """Return the control queue of one worker; the default exchange routes to it under this name."""
     return f"worker.{worker_id}"
 
 
 def worker_queues(worker_id: str) -> list[str]:
-    """Return every name that it may have: another one takes its place where its node is down."""
+    """Return all possible names of a control queue: the worker uses the next one where its node is down."""
     first = worker_queue(worker_id)
     return [first, *(f"{first}.{number}" for number in range(2, _WORKER_QUEUES_MAX + 1))]
 
 
 async def declare_executor(channel: AbstractChannel, *, queue_type: QueueType = "quorum") -> None:
-    """Create what the executor service consumes and where it puts what it cannot use yet."""
+    """Create the executor's queues, the delay queues and the dead-letter queue."""
     executions = await _declare_exchanges(channel, queue_type)
     requests = await channel.declare_queue(
         EXECUTOR_REQUESTS,
@@ -92,15 +96,15 @@ async def declare_executor(channel: AbstractChannel, *, queue_type: QueueType = 
     )
     await requests.bind(executions, EXECUTION_REQUESTED)
     await requests.bind(executions, EXECUTION_CANCEL_REQUESTED)
-    await _declare_door(channel, requests)
-    # What is addressed to the queue itself keeps that key round the delay queue and the dead letters.
+    await _declare_direct_exchange(channel, requests)
+    # A message published to the queue by name keeps that key in the delay queue and in the dead letters.
     await requests.bind(executions, EXECUTOR_REQUESTS)
     completions = await channel.declare_queue(
         EXECUTOR_COMPLETIONS, durable=True, arguments=_arguments(queue_type)
     )
     await completions.bind(executions, EXECUTION_COMPLETED)
     await completions.bind(executions, EXECUTOR_COMPLETIONS)
-    await _declare_door(channel, completions)
+    await _declare_direct_exchange(channel, completions)
     await _declare_delay(channel, EXECUTOR_RETRY, queue_type)
     await _declare_delay(channel, WORKER_RETRY, queue_type)
 
@@ -113,16 +117,16 @@ async def declare_pool(channel: AbstractChannel, pool: str, *, queue_type: Queue
 
 
 async def ensure_pool(channel: AbstractChannel, pool: str, *, queue_type: QueueType = "quorum") -> None:
-    """Look for the queue of a pool, and create it only where it is missing."""
+    """Create the queue of a pool only where it is missing."""
 
-    async def look() -> None:
+    async def check() -> None:
         await channel.declare_queue(pool_queue(pool), passive=True)
 
-    await _unless_there(channel, look, lambda: declare_pool(channel, pool, queue_type=queue_type))
+    await _create_if_missing(channel, check, lambda: declare_pool(channel, pool, queue_type=queue_type))
 
 
 async def ready_offers(channel: AbstractChannel, pool: str) -> int:
-    """Return how many messages wait in the queue of a pool; those that workers hold do not count."""
+    """Return how many messages are ready in the queue of a pool, without the unacknowledged ones."""
     try:
         queue = await channel.declare_queue(pool_queue(pool), passive=True)
     except ChannelNotFoundEntity:
@@ -131,27 +135,27 @@ async def ready_offers(channel: AbstractChannel, pool: str) -> int:
 
 
 async def declare_workers(channel: AbstractChannel, *, queue_type: QueueType = "quorum") -> None:
-    """Create what the workers share where it is missing."""
-    await _unless_there(
-        channel, lambda: _look_for_shared(channel), lambda: _declare_shared(channel, queue_type)
+    """Create the exchanges and queues that all workers share, where they are missing."""
+    await _create_if_missing(
+        channel, lambda: _check_shared(channel), lambda: _declare_shared(channel, queue_type)
     )
 
 
 async def declare_own_queue(
     channel: AbstractChannel, queue: str, *, expires_ms: int = WORKER_QUEUE_EXPIRES_MS
 ) -> None:
-    """Create one worker's own queue, one of `worker_queues`; it is gone `expires_ms` after the worker.
+    """Create one of `worker_queues`, the control queue of a worker; it expires `expires_ms` after the worker.
 
-    Bound nowhere, since a name that one may create, bind and consume from is an exchange just as well, on
-    which to publish anything.
+    It has no binding: an account that may bind this name could also create an exchange of this name and
+    publish any message to it.
     """
-    # Classic whatever the setting: a Raft group per process start is a waste for cancels, and RabbitMQ 3.10
-    # ends the connection of whoever publishes to a quorum queue while it expires.
+    # Classic for every setting: a Raft group per process start is a waste for cancels, and RabbitMQ 3.10
+    # closes the connection of a publisher to a quorum queue that is just expiring.
     arguments = _arguments("classic") | {"x-expires": expires_ms}
     await channel.declare_queue(queue, durable=True, arguments=arguments)
 
 
-async def _look_for_shared(channel: AbstractChannel) -> None:
+async def _check_shared(channel: AbstractChannel) -> None:
     for name in (EXECUTIONS, DEAD_LETTER_EXCHANGE, WORKER_RETRY):
         await channel.declare_exchange(name, passive=True)
     for name in (DEAD_LETTERS, WORKER_RETRY):
@@ -163,13 +167,13 @@ async def _declare_shared(channel: AbstractChannel, queue_type: QueueType) -> No
     await _declare_delay(channel, WORKER_RETRY, queue_type)
 
 
-async def _unless_there(
-    channel: AbstractChannel, look: Callable[[], Awaitable[None]], create: Callable[[], Awaitable[None]]
+async def _create_if_missing(
+    channel: AbstractChannel, check: Callable[[], Awaitable[None]], create: Callable[[], Awaitable[None]]
 ) -> None:
     try:
-        await look()
+        await check()
     except ChannelNotFoundEntity as missing:
-        # The broker closes a channel that asked for what is not there.
+        # The broker closed the channel because of the missing name.
         await channel.reopen()
         try:
             await create()
@@ -180,22 +184,22 @@ async def _unless_there(
 async def _declare_exchanges(channel: AbstractChannel, queue_type: QueueType) -> AbstractExchange:
     executions = await channel.declare_exchange(EXECUTIONS, ExchangeType.TOPIC, durable=True)
     dead_letters = await channel.declare_exchange(DEAD_LETTER_EXCHANGE, ExchangeType.FANOUT, durable=True)
-    # However often an executor dies before it has stored a letter: at a limit the broker would drop it.
+    # An executor may crash any number of times before it stored a letter; at a limit the broker drops it.
     arguments = _arguments(queue_type, dead_letter_exchange=None, delivery_limit=_NO_DELIVERY_LIMIT)
     queue = await channel.declare_queue(DEAD_LETTERS, durable=True, arguments=arguments)
     await queue.bind(dead_letters)
     return executions
 
 
-async def _declare_door(channel: AbstractChannel, queue: AbstractQueue) -> None:
-    door = await channel.declare_exchange(queue.name, ExchangeType.TOPIC, durable=True)
-    await queue.bind(door, "#")
+async def _declare_direct_exchange(channel: AbstractChannel, queue: AbstractQueue) -> None:
+    direct = await channel.declare_exchange(queue.name, ExchangeType.TOPIC, durable=True)
+    await queue.bind(direct, "#")
 
 
 async def _declare_delay(channel: AbstractChannel, name: str, queue_type: QueueType) -> None:
-    # A queue fed through the default exchange would lose the routing key to its own name; hence the exchange.
-    # Dead-lettering stays at-most-once: at-least-once keeps what has no queue any more and lets it clog the
-    # rest, and what is delayed here is published again by the watchdog if it is lost.
+    # The default exchange would replace the routing key by the queue's name; hence an exchange for each.
+    # Dead-lettering stays at-most-once: at-least-once keeps messages whose queue is gone and lets them block
+    # the others, and the watchdog publishes a lost delayed message again.
     exchange = await channel.declare_exchange(name, ExchangeType.TOPIC, durable=True)
     queue = await channel.declare_queue(
         name, durable=True, arguments=_arguments(queue_type, dead_letter_exchange=EXECUTIONS)
@@ -212,7 +216,7 @@ def _arguments(
     if dead_letter_exchange is not None:
         arguments["x-dead-letter-exchange"] = dead_letter_exchange
     if queue_type == "quorum":
-        # RabbitMQ puts a given-back message to the front only where there is a limit, and 4.x has one of 20
-        # by default, at which a message is dead-lettered: too few for one that merely met many restarts.
+        # RabbitMQ requeues to the front only where there is a limit, and dead-letters beyond it. The default
+        # of 4.x is 20: too few for a message that is redelivered at each of many restarts.
         arguments["x-delivery-limit"] = delivery_limit
     return arguments

@@ -1,5 +1,5 @@
 """The rules of Turnstile as pure values and functions: no clock, no network, no third-party import.
 
-Start with `states`: the one table of transitions that the statements, the database's enum, the API
-and the documentation are all checked against.
+`states` holds the table of transitions: a test compares it with the enum in PostgreSQL, and the statements,
+the API and the documentation are derived from it.
 """

@@ -1,4 +1,4 @@
-"""Durations as people write them: `250ms`, `30s`, `5m`, `1h30m`, or a number of seconds."""
+"""Durations as text: `250ms`, `30s`, `5m`, `1h30m`, or a number of seconds."""
 
 import math
 import re
@@ -9,15 +9,11 @@ _PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _WHOLE: Final = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
 _NUMBER: Final = re.compile(r"\d+(?:\.\d+)?")
 SECONDS_MAX: Final = 10 * 366 * 86400.0
-"""Ten years: far above any use, far below what a timestamp overflows at."""
+"""Ten years: far above any use, far below the overflow of a timestamp."""
 
 
 def parse_duration(text: object) -> float:
-    """Return the seconds that `text` stands for.
-
-    Raises ValueError, with an example of what was expected, for anything that is not a finite
-    duration between zero and ten years.
-    """
+    """Return the seconds of a duration; raises ValueError, with an example, outside zero to ten years."""
     seconds = _seconds(text)
     if not math.isfinite(seconds) or seconds < 0 or seconds > SECONDS_MAX:
         raise ValueError(f"duration out of range: {text!r:.60}; expected between 0 and 10 years, like '5m'")
@@ -39,7 +35,7 @@ def _seconds(text: object) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """Write `seconds` the short way that `parse_duration` reads back (to the millisecond)."""
+    """Return `seconds` as the shortest text that `parse_duration` reads back (to the millisecond)."""
     milliseconds = round(seconds * 1000)
     parts = []
     for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)):

@@ -1,15 +1,15 @@
 """The tree of errors.
 
     TurnstileError
-    ├── Refusal            a request that will never be accepted as it is; `code` says why
-    ├── Unavailable        a server cannot be reached just now; the same call may work later
-    │   ├── Overloaded         it was not even begun
-    │   └── StatementTimeout   the database answers, but not to this statement in its time
-    └── ActionError        what an action raises on purpose
-        ├── PermanentError     trying again is useless
-        └── TemporaryError     try again, after `delay` where it is given
+    ├── Refusal            a request that can never be accepted unchanged; `code` says why
+    ├── Unavailable        a server cannot be reached; the same call may work later
+    │   ├── Overloaded         the call was not started
+    │   └── StatementTimeout   the database answers, but this statement timed out
+    └── ActionError        raised by an action
+        ├── PermanentError     no retry
+        └── TemporaryError     retry, after `delay` if given
 
-Expected races (a late finish, a duplicate delivery, a lost lease) are not errors: the write says
+Expected races (a late finish, a duplicate delivery, a lost lease) are not errors: the write returns
 "not applied" and is counted.
 """
 
@@ -17,7 +17,7 @@ from enum import StrEnum
 
 
 class Code(StrEnum):
-    """Why a request was refused: the same word in replies, problem documents and dead letters."""
+    """Why a request was refused: the same code in replies, problem documents and dead letters."""
 
     INVALID_MESSAGE = "invalid_message"
     UNKNOWN_FIELD = "unknown_field"
@@ -39,7 +39,7 @@ class Code(StrEnum):
 
 
 class TurnstileError(Exception):
-    """Anything that Turnstile raises on purpose."""
+    """Base of all errors that Turnstile raises."""
 
 
 class Refusal(TurnstileError):
@@ -52,27 +52,27 @@ class Refusal(TurnstileError):
 
 
 class Unavailable(TurnstileError):
-    """A server cannot be reached, or did not answer in time: the outcome is unknown, repeat."""
+    """A server cannot be reached, or did not answer in time: the outcome is unknown, so repeat."""
 
 
 class Overloaded(Unavailable):
-    """Too many wait already: nothing was begun, repeat later."""
+    """Too many calls are waiting: this one was not started; repeat it later."""
 
 
 class StatementTimeout(Unavailable):
-    """The database answers, and yet did not finish this statement in its time: repeat with less."""
+    """The database answers, but this statement timed out: repeat it with less data."""
 
 
 class ActionError(TurnstileError):
-    """What an action raises to say how its failure is to be taken."""
+    """Raised by an action to say whether its failure is retried."""
 
 
 class PermanentError(ActionError):
-    """The attempt failed and trying again is useless."""
+    """The attempt failed, and is not retried."""
 
 
 class TemporaryError(ActionError):
-    """The attempt failed; try again after `delay` seconds, or by the action's policy."""
+    """The attempt failed; retry after `delay` seconds, or by the action's retry policy."""
 
     def __init__(self, message: str = "", *, delay: float | None = None) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""How an attempt ended, as a value: what the worker's one broad `except` turns everything into."""
+"""The outcome of an attempt, as a value: the worker turns every result and exception into one."""
 
 from dataclasses import dataclass
 from typing import assert_never
@@ -8,7 +8,7 @@ from turnstile.common.domain.states import Status
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """What went wrong: a short type name and a sentence for a person."""
+    """A failure: a short type name and a sentence."""
 
     type: str
     message: str
@@ -28,19 +28,19 @@ class Failed:
     failure: Failure
     retryable: bool = True
     delay_seconds: float | None = None
-    """The wait that the action asked for, else the policy's."""
+    """The delay that the action requested; None: the policy's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedOut:
-    """It was stopped because its timeout had passed."""
+    """It was stopped after its timeout."""
 
     failure: Failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancelled:
-    """It was stopped because somebody asked for it."""
+    """It was stopped by a cancel request."""
 
     failure: Failure
 
@@ -49,7 +49,7 @@ Outcome = Completed | Failed | TimedOut | Cancelled
 
 
 def status_of(outcome: Outcome) -> Status:
-    """Return the terminal state that `outcome` leads to when no retry follows."""
+    """Return the terminal state that `outcome` leads to if no retry follows."""
     match outcome:
         case Completed():
             return Status.COMPLETED
@@ -63,5 +63,5 @@ def status_of(outcome: Outcome) -> Status:
 
 
 def failure_of(outcome: Outcome) -> Failure | None:
-    """Return what went wrong, or None for a completed attempt."""
+    """Return the failure, or None for a completed attempt."""
     return None if isinstance(outcome, Completed) else outcome.failure

@@ -1,8 +1,8 @@
-"""The states of an execution and every legal move between them (P3).
+"""The states of an execution and every legal transition between them (P3).
 
-One table, `TRANSITIONS`, is the source of everything: the source states in the guarded UPDATEs are
-filled in from it when the statements are installed (`common.statements`), a test holds PostgreSQL's
-enum against `Status`, and the API's 409 follows from `is_terminal`.
+The table `TRANSITIONS` is the only source: the source states in the guarded UPDATEs are filled in from it
+when the statements are installed (`common.statements`), a test compares the enum in PostgreSQL with
+`Status`, and the 409 of the API follows from `is_terminal`.
 """
 
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from typing import Final
 
 
 class Status(StrEnum):
-    """Where an execution stands."""
+    """The status of an execution."""
 
     DELAYED = "delayed"
-    """Not due yet (`run_at`, or the wait before a retry): no position, no slot."""
+    """Not due yet (`run_at`, or the delay before a retry): no position, no slot."""
     QUEUED = "queued"
-    """In line, at the place that its id gives it."""
+    """Waits in its queue, in order of its id."""
     SCHEDULED = "scheduled"
     """Holds a slot; offered to the workers of its pool."""
     RUNNING = "running"
@@ -28,16 +28,16 @@ class Status(StrEnum):
     TIMEOUT = "timeout"
     """It ran longer than its timeout and was stopped."""
     CANCELLED = "cancelled"
-    """Somebody asked for it to stop, and it did."""
+    """A cancel request stopped it."""
     EXPIRED = "expired"
     """Its time to live ran out before it started."""
     ABANDONED = "abandoned"
-    """Its worker was lost, and it may not, or may no longer, be run again."""
+    """Its worker was lost, and it may not be run again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """A named move: the only way from one of `sources` to `target`."""
+    """A named transition: the only way from one of `sources` to `target`."""
 
     name: str
     sources: frozenset[Status]
@@ -60,25 +60,27 @@ HOLDS_SLOT: Final = frozenset({Status.SCHEDULED, Status.RUNNING})
 """States that imply a slot. A terminal execution may still hold one, until it is settled (P1)."""
 
 INITIAL: Final = frozenset({Status.QUEUED, Status.DELAYED})
-"""States in which an execution can be born."""
+"""States in which an execution can be created."""
 
 
-def _move(name: str, sources: set[Status], target: Status) -> Transition:
+def _transition(name: str, sources: set[Status], target: Status) -> Transition:
     return Transition(name=name, sources=frozenset(sources), target=target)
 
 
 TRANSITIONS: Final = (
-    _move("wake", {Status.DELAYED}, Status.QUEUED),
-    _move("grant", {Status.QUEUED}, Status.SCHEDULED),
-    _move("claim", {Status.SCHEDULED}, Status.RUNNING),
-    _move("complete", {Status.RUNNING}, Status.COMPLETED),
-    _move("fail", {Status.RUNNING}, Status.FAILED),
-    _move("time_out", {Status.RUNNING}, Status.TIMEOUT),
-    _move("retry", {Status.RUNNING}, Status.DELAYED),
-    _move("reclaim", {Status.SCHEDULED, Status.RUNNING}, Status.QUEUED),
-    _move("abandon", {Status.RUNNING}, Status.ABANDONED),
-    _move("cancel", {Status.DELAYED, Status.QUEUED, Status.SCHEDULED, Status.RUNNING}, Status.CANCELLED),
-    _move("expire", {Status.DELAYED, Status.QUEUED, Status.SCHEDULED}, Status.EXPIRED),
+    _transition("wake", {Status.DELAYED}, Status.QUEUED),
+    _transition("grant", {Status.QUEUED}, Status.SCHEDULED),
+    _transition("claim", {Status.SCHEDULED}, Status.RUNNING),
+    _transition("complete", {Status.RUNNING}, Status.COMPLETED),
+    _transition("fail", {Status.RUNNING}, Status.FAILED),
+    _transition("time_out", {Status.RUNNING}, Status.TIMEOUT),
+    _transition("retry", {Status.RUNNING}, Status.DELAYED),
+    _transition("reclaim", {Status.SCHEDULED, Status.RUNNING}, Status.QUEUED),
+    _transition("abandon", {Status.RUNNING}, Status.ABANDONED),
+    _transition(
+        "cancel", {Status.DELAYED, Status.QUEUED, Status.SCHEDULED, Status.RUNNING}, Status.CANCELLED
+    ),
+    _transition("expire", {Status.DELAYED, Status.QUEUED, Status.SCHEDULED}, Status.EXPIRED),
 )
 
 

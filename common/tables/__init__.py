@@ -1,25 +1,36 @@
-"""The schema, one room per concern (DESIGN: what lives is small, what is recorded is wide).
+"""The tables. Live state is slim, history is wide.
 
-`definition`: actions, their changes and their queues. `record`: executions and their attempts, wide, kept.
-`log`: what running attempts wrote. `live`: the line, the slots and the ends not yet told, slim, only what is
-live. `webhook`: calls back. `retention`: what was pruned or deleted. `worker`: leases.
-`dead_letter`: messages that no service could use.
+`actions`: definitions, their changes and their queues. `live`: what is queued, held, unpublished, delayed or
+about to expire. `executions`: executions, attempts, logs and the counts of pruned ones. `workers`: leases.
+`webhooks`: deliveries. `dead_letters`: messages that no service could process.
 
-There are no foreign keys on the live tables: each would lock its parent row at every insert, and the
-statements in `common.sql` are the only writers. Every invariant that a row can state is a CHECK or a
-UNIQUE constraint here, by name.
+The live tables have no foreign keys, because each would lock its parent row at every insert, and the
+functions in `common.sql` are the only writers. Every invariant of a single row is a named CHECK or UNIQUE
+constraint.
 """
 
 from sqlmodel import SQLModel
 
-from turnstile.common.tables.dead_letter import DeadLetter
-from turnstile.common.tables.definition import Action, ActionChange, ActionQueue
-from turnstile.common.tables.live import Delayed, EarlyCancel, Expiring, Slot, UntoldEnd, UntoldStop, Waiting
-from turnstile.common.tables.log import AttemptLogPiece
-from turnstile.common.tables.record import AttemptRecord, Execution
-from turnstile.common.tables.retention import DeletedQueueTotal, PrunedCount
-from turnstile.common.tables.webhook import WebhookDelivery
-from turnstile.common.tables.worker import Worker
+from turnstile.common.tables.actions import Action, ActionChange, ActionQueue
+from turnstile.common.tables.dead_letters import DeadLetter
+from turnstile.common.tables.executions import (
+    AttemptLogPiece,
+    AttemptRecord,
+    DeletedQueueTotal,
+    Execution,
+    PrunedCount,
+)
+from turnstile.common.tables.live import (
+    Delayed,
+    EarlyCancel,
+    Expiring,
+    Slot,
+    UnpublishedCancel,
+    UnpublishedCompletion,
+    Waiting,
+)
+from turnstile.common.tables.webhooks import WebhookDelivery
+from turnstile.common.tables.workers import Worker
 
 metadata = SQLModel.metadata
 
@@ -37,8 +48,8 @@ __all__ = [
     "Expiring",
     "PrunedCount",
     "Slot",
-    "UntoldEnd",
-    "UntoldStop",
+    "UnpublishedCancel",
+    "UnpublishedCompletion",
     "Waiting",
     "WebhookDelivery",
     "Worker",

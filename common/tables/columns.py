@@ -1,4 +1,4 @@
-"""Column shapes shared by the tables: instants, JSON, the status enum."""
+"""Columns that the tables share: instants, JSON, the status enum, identities."""
 
 from typing import Any
 
@@ -22,11 +22,11 @@ STATUS_TYPE = ENUM(
     values_callable=lambda statuses: [status.value for status in statuses],
     metadata=SQLModel.metadata,
 )
-"""PostgreSQL's enum; a test keeps its labels equal to `Status`."""
+"""The enum in PostgreSQL. A test keeps its labels equal to `Status`."""
 
 
 def instant(*, nullable: bool = True, default_now: bool = False) -> Any:
-    """Return a field for an instant, always with its time zone."""
+    """Return a field for an instant with time zone."""
     return Field(
         default=None,
         sa_column=Column(
@@ -38,7 +38,7 @@ def instant(*, nullable: bool = True, default_now: bool = False) -> Any:
 
 
 def json_column(*, nullable: bool, default: str | None = None, name: str | None = None) -> Any:
-    """Return a field stored as jsonb, in the column `name` where the attribute's name will not do."""
+    """Return a jsonb field, in the column `name` if it differs from the attribute."""
     server_default = text(default) if default else None
     return Field(
         default=None, sa_column=Column(name, JSONB, nullable=nullable, server_default=server_default)
@@ -48,6 +48,6 @@ def json_column(*, nullable: bool, default: str | None = None, name: str | None 
 def identity() -> Any:
     """Return a primary key that the database numbers.
 
-    `BY DEFAULT`, since admission draws the numbers itself, in arrival order, under the queue's lock.
+    `BY DEFAULT`, because admit draws the numbers itself, under the locks of the queues.
     """
     return Field(default=None, sa_column=Column(BigInteger, Identity(always=False), primary_key=True))

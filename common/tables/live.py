@@ -1,4 +1,4 @@
-"""What is live: the lines, the held slots, the ends not told yet, the deadlines.
+"""Live state: queues, held slots, unpublished messages, delays, deadlines and early cancels.
 
 Slim tables, whose size follows the load and not the history.
 """
@@ -11,7 +11,7 @@ from sqlmodel import Field, SQLModel
 
 from turnstile.common.tables.columns import identity, instant
 
-# These tables turn over completely all the time: vacuum by count of dead rows, not by share.
+# Rows of these tables are short-lived: vacuum by the number of dead rows, not by their share.
 _BRISK_VACUUM = {
     "autovacuum_vacuum_scale_factor": "0",
     "autovacuum_vacuum_threshold": "2000",
@@ -20,7 +20,7 @@ _BRISK_VACUUM = {
 
 
 class Waiting(SQLModel, table=True):
-    """The line itself: read in the order of its primary key."""
+    """A waiting execution. The queue is read in the order of the primary key."""
 
     __tablename__ = "waiting"
     __table_args__ = ({"postgresql_with": _BRISK_VACUUM},)
@@ -34,8 +34,8 @@ class Slot(SQLModel, table=True):
 
     __tablename__ = "slot"
     __table_args__ = (
-        # Backs the limit: under a limit slots are numbered from 1, so two grants that wrongly saw
-        # the same free slot collide here instead of overshooting. It also counts a queue's slots.
+        # Protects the limit (P1): slots of a limited queue are numbered from 1, so two grants that wrongly
+        # saw the same free slot collide here instead of exceeding the limit. Also counts a queue's slots.
         Index("uq_slot_number", "queue_id", "slot_number", unique=True),
         CheckConstraint("slot_number >= 1", name="number_positive"),
         CheckConstraint("attempt >= 1", name="attempt_positive"),
@@ -51,46 +51,46 @@ class Slot(SQLModel, table=True):
     worker_id: str | None = Field(default=None, sa_column=Column(Text))
     granted_at: datetime = instant(nullable=False)
     offered_at: datetime | None = instant()
-    """When `execution.scheduled` was last due for publishing; None: withheld until a worker serves it."""
+    """When `execution.scheduled` was last to be published. None: withheld until a worker serves it."""
     claimed_at: datetime | None = instant()
     finished_at: datetime | None = instant()
-    """When the attempt ended; from then on the slot only waits to be settled."""
-    told_at: datetime | None = instant()
-    """When `execution.completed` was last due for publishing."""
+    """When the attempt ended. From then on the slot waits only for its settle."""
+    published_at: datetime | None = instant()
+    """When `execution.completed` was last to be published."""
     overdue_at: datetime | None = instant()
-    """From when on the attempt should have stopped: its timeout is over, or somebody asked for its end."""
-    stops_asked: int = Field(default=0, sa_column=Column(Integer, nullable=False, server_default="0"))
-    """How often the watchdog has told the worker to stop it."""
+    """The end of the attempt's timeout, or the instant of its cancel request."""
+    cancels_sent: int = Field(default=0, sa_column=Column(Integer, nullable=False, server_default="0"))
+    """Number of cancel messages that the watchdog has sent to the worker."""
 
 
-class UntoldEnd(SQLModel, table=True):
-    """An execution that ended while it waited, and whose completion has not come round yet (P4).
+class UnpublishedCompletion(SQLModel, table=True):
+    """An execution that became terminal while it waited, and whose completion is not consumed yet (P4).
 
-    A slot beside it is one that the attempt before its end left unsettled.
+    If it also has a slot, an earlier attempt left that slot unsettled.
     """
 
-    __tablename__ = "untold_end"
+    __tablename__ = "unpublished_completion"
     __table_args__ = ({"postgresql_with": _BRISK_VACUUM},)
 
     execution_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
     queue_id: int = Field(sa_column=Column(BigInteger, nullable=False))
-    told_at: datetime = instant(nullable=False)
+    published_at: datetime = instant(nullable=False)
 
 
-class UntoldStop(SQLModel, table=True):
-    """A lost worker's attempt that was taken back; the worker has not been told to stop it yet (P6)."""
+class UnpublishedCancel(SQLModel, table=True):
+    """An attempt reclaimed from a lost worker, whose cancel message is not published yet (P6)."""
 
-    __tablename__ = "untold_stop"
+    __tablename__ = "unpublished_cancel"
     __table_args__ = ({"postgresql_with": _BRISK_VACUUM},)
 
     execution_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
     attempt: int = Field(sa_column=Column(Integer, primary_key=True, autoincrement=False))
     worker_id: str = Field(sa_column=Column(Text, nullable=False))
-    noted_at: datetime = instant(nullable=False)
+    recorded_at: datetime = instant(nullable=False)
 
 
 class Delayed(SQLModel, table=True):
-    """An execution that is not due yet: read in the order of `due_at`."""
+    """An execution that is not due yet, read in the order of `due_at`."""
 
     __tablename__ = "delayed"
     __table_args__ = (Index("ix_delayed_due_at", "due_at"), {"postgresql_with": _BRISK_VACUUM})
@@ -101,7 +101,7 @@ class Delayed(SQLModel, table=True):
 
 
 class Expiring(SQLModel, table=True):
-    """A deadline for a start. Removed when it has passed, whatever became of the execution."""
+    """The deadline of a start. Deleted when it has passed, whatever the state of the execution."""
 
     __tablename__ = "expiring"
     __table_args__ = (Index("ix_expiring_expires_at", "expires_at"), {"postgresql_with": _BRISK_VACUUM})
@@ -112,13 +112,13 @@ class Expiring(SQLModel, table=True):
 
 
 class EarlyCancel(SQLModel, table=True):
-    """A request to stop an execution that is not in the record, kept until it is or for about 30 s."""
+    """A cancel request for an unknown execution, kept until the execution exists or for about 30 s."""
 
     __tablename__ = "early_cancel"
     __table_args__ = (
         CheckConstraint("(execution_id IS NULL) <> (idempotency_key IS NULL)", name="names_one_execution"),
         Index("ix_early_cancel_kept_until", "kept_until"),
-        # A message delivered twice is kept once.
+        # A message that is delivered twice is stored once.
         Index("uq_early_cancel_message_key", "message_key", unique=True),
         {"postgresql_with": _BRISK_VACUUM},
     )
@@ -128,7 +128,7 @@ class EarlyCancel(SQLModel, table=True):
     idempotency_key: str | None = Field(default=None, sa_column=Column(Text))
     reason: str | None = Field(default=None, sa_column=Column(Text))
     message_key: UUID | None = Field(default=None, sa_column=Column(Uuid))
-    """Hash of the message's id and content; None where it has no id."""
+    """Hash of the message's id and content; None without an id."""
     messages: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
-    """What is published if the execution stays unknown: the answer, and the dead letter."""
+    """Published if the execution stays unknown: the reply and the dead letter."""
     kept_until: datetime = instant(nullable=False)

@@ -1,10 +1,5 @@
-"""What the processes say of themselves: log lines, figures, traces.
+"""Logs, metrics and traces of the processes.
 
-`logs` gives lines their form. `instruments` counts and `exposition` answers `/metrics`; `loop_lag` watches
-the event loop. `tracing` is off, and imports nothing, until `spans` is switched on. The services say which
-figures there are: `executor.metrics`, `worker.metrics`.
+`logs` formats log lines. `metrics` counts, and writes `/metrics`; the services declare their metrics in
+`executor.metrics` and `worker.metrics`. `tracing` is off, and imports nothing, until `spans` is needed.
 """
-
-from turnstile.common.telemetry.logs import configure_logging
-
-__all__ = ["configure_logging"]

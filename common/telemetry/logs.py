@@ -1,19 +1,21 @@
-"""The one place where log lines get their form: a stable event name, then its fields.
+"""Formats log lines: a stable event name, then its fields; and summarises failures that repeat.
 
 Code logs `logger.info("event_name", extra={...})`; here it becomes one readable line on a console, or one
-JSON object per line. Values may come from strangers: whatever they hold, a record is one line, and a
-traceback is told from lines of ours by the bar in front.
+JSON object per line. Values may come from outside: a record is always one line without control characters,
+and the lines of a traceback begin with a bar.
 """
 
 import json
 import logging
 import re
 import sys
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Literal
 
-from turnstile.common.passwords import without_passwords
-from turnstile.common.terminal_text import escaped
+from turnstile.common.redaction import escaped, redact_passwords
 
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {
     "message",
@@ -22,8 +24,11 @@ _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {
     "color_message",
 }
 _LIKE_FIELDS: Final = re.compile(r"\s.*=|^\"", re.DOTALL)
-"""A value that could be read as several fields, or as quoted."""
+"""A value that looks like several fields, or like a quoted one."""
 _TRACEBACK_BAR: Final = "  | "
+_REPORT_SECONDS: Final = 60.0
+_KEPT_MAX: Final = 1000
+"""Failures remembered at once; beyond it the one logged longest ago is forgotten."""
 
 
 def configure_logging(*, level: str, form: Literal["console", "json"]) -> None:
@@ -33,7 +38,7 @@ def configure_logging(*, level: str, form: Literal["console", "json"]) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
-    # The libraries narrate their own reconnections; ours say it once.
+    # The libraries log each step of a reconnection; our code logs it once.
     for name in ("aio_pika", "aiormq", "asyncio", "asyncpg", "httpx", "httpcore", "alembic"):
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
     for name in ("aiormq", "asyncpg"):
@@ -46,7 +51,7 @@ def _fields(record: logging.LogRecord) -> dict[str, object]:
 
 class _ConsoleFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        return without_passwords(self._lines(record))
+        return redact_passwords(self._lines(record))
 
     def _lines(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%S.%f")[:-3]
@@ -55,7 +60,7 @@ class _ConsoleFormatter(logging.Formatter):
         line = escaped(f"{at} {record.levelname:<7} {source:<8} {record.getMessage()} {fields}".rstrip())
         if not record.exc_info:
             return line
-        # The message of an exception may be a stranger's, of any number of lines.
+        # The message of an exception may come from outside, with any number of lines.
         traceback = escaped(self.formatException(record.exc_info), keep="\n").split("\n")
         return "\n".join([line, *(_TRACEBACK_BAR + each for each in traceback)])
 
@@ -76,5 +81,45 @@ class _JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             content["exception"] = self.formatException(record.exc_info)
-        # Escapes all but ASCII, and of that the control characters, but for the last one.
-        return without_passwords(json.dumps(content, default=str)).replace("\x7f", "\\u007f")
+        # json.dumps escapes everything but printable ASCII and DEL.
+        return redact_passwords(json.dumps(content, default=str)).replace("\x7f", "\\u007f")
+
+
+@dataclass(slots=True)
+class _Episode:
+    logged_at: float
+    count: int = 0
+    """Failures since the last line."""
+
+
+class Episodes:
+    """Repeated failures, logged at their start, once a minute with a count, and at their end."""
+
+    def __init__(self, logger: logging.Logger, event: str) -> None:
+        """`event` names the failures in the log."""
+        self._logger = logger
+        self._event = event
+        self._over = f"{event}_over"
+        self._episodes: OrderedDict[str, _Episode] = OrderedDict()
+
+    def failed(self, what: str, **fields: object) -> None:
+        """Record one failure of `what`."""
+        now = time.monotonic()
+        episode = self._episodes.get(what)
+        if episode is None:
+            self._episodes[what] = _Episode(logged_at=now)
+            if len(self._episodes) > _KEPT_MAX:
+                self._episodes.popitem(last=False)
+            self._logger.warning(self._event, extra={**fields, "count": 1})
+            return
+        episode.count += 1
+        if now - episode.logged_at >= _REPORT_SECONDS:
+            self._logger.warning(self._event, extra={**fields, "count": episode.count})
+            self._episodes.move_to_end(what)
+            episode.logged_at, episode.count = now, 0
+
+    def works(self, what: str, **fields: object) -> None:
+        """Record that `what` works; logged if it had failed."""
+        episode = self._episodes.pop(what, None)
+        if episode is not None:
+            self._logger.info(self._over, extra={**fields, "count": episode.count})

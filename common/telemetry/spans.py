@@ -1,9 +1,8 @@
 """Spans, named and described by the semantic conventions for messaging; loaded only where traces are on.
 
-In: a name, the trace context that came with a message or a row. Out: a span, and the context to hand on. A
-step of one execution is a child of what came before it, so that a trace reads from submit to completion; a
-batch is a span of its own, with a link to each execution in it. Next: `executor.transitions`,
-`worker.transitions` say when.
+In: a name, and the trace context that came with a message or a row. Out: a span, and the context to pass on.
+Each step of an execution is a child of the step before, so that a trace reads from submit to completion; a
+batch is a span with a link to each execution in it.
 """
 
 import os
@@ -35,7 +34,7 @@ from opentelemetry.trace import (
 Attributes: TypeAlias = Mapping[str, str | int | float | bool]
 
 LINKS_MAX: Final = 100
-"""Links of one batch: as many as a span keeps by default, with some to spare."""
+"""Maximum links of one batch, below the number that a span keeps by default."""
 _KINDS: Final = {
     "create": SpanKind.PRODUCER,
     "send": SpanKind.PRODUCER,
@@ -61,7 +60,7 @@ class Spans:
         links: Iterable[str | None] = (),
         began_seconds_ago: float = 0.0,
     ) -> Span:
-        """Begin a span under `parent`, a W3C traceparent; None: it is the root of a new trace."""
+        """Begin a span under `parent`, a W3C traceparent; None: the root of a new trace."""
         context = _context_of(parent)
         return self._tracer.start_span(
             name,
@@ -88,7 +87,7 @@ class Spans:
     def during_batch(
         self, operation: str, destination: str, contexts: Sequence[str | None], *, count: int
     ) -> Iterator[None]:
-        """Trace what is done with a batch of `count` messages, with links to the traces they belong to."""
+        """Trace an operation on a batch of `count` messages, with links to their traces."""
         span = self.begin(
             f"{operation} {destination}",
             kind=_KINDS[operation],
@@ -105,7 +104,7 @@ class Spans:
 
     @staticmethod
     def of_execution(action_ref: str, execution_id: int, attempt: int | None = None) -> Attributes:
-        """Return what every span about an execution says of it."""
+        """Return the attributes that identify an execution in every span."""
         known: dict[str, str | int] = {
             "turnstile.action_ref": action_ref,
             "turnstile.execution_id": execution_id,
@@ -115,7 +114,7 @@ class Spans:
 
     @staticmethod
     def traceparent_of(span: Span) -> str | None:
-        """Return the trace context to hand on, as W3C Trace Context writes it."""
+        """Return the trace context to pass on, in the format of W3C Trace Context."""
         context = span.get_span_context()
         if not context.is_valid:
             return None
@@ -123,23 +122,23 @@ class Spans:
 
     @staticmethod
     def failed(span: Span, kind: str) -> None:
-        """Mark a span as failed, in a word: a message may hold what is nobody's business."""
+        """Mark a span as failed, without the error message, which may hold secrets."""
         span.set_attribute("error.type", kind)
         span.set_status(Status(StatusCode.ERROR))
 
     @staticmethod
     def current_span() -> Span:
-        """Return the span that this code finds itself in."""
+        """Return the current span."""
         return trace.get_current_span()
 
     @staticmethod
     def current(span: Span) -> AbstractContextManager[Span]:
-        """Make it the span that user code finds itself in; its end stays the caller's business."""
+        """Make it the current span of user code; the caller ends it."""
         return trace.use_span(span, end_on_exit=False, record_exception=False, set_status_on_exception=False)
 
 
 def _messaging(operation: str, destination: str) -> dict[str, str | int | float | bool]:
-    """Return what the conventions want to know of every operation on messages."""
+    """Return the attributes that the conventions require of every operation on messages."""
     return {
         "messaging.system": "rabbitmq",
         "messaging.operation.name": operation,
@@ -149,15 +148,15 @@ def _messaging(operation: str, destination: str) -> dict[str, str | int | float 
 
 
 def exporting_spans(*, service: str, endpoint: str | None) -> Spans:
-    """Return spans that are sent over OTLP, in batches, from a thread of their own.
+    """Return spans that are exported over OTLP, in batches, from a background thread.
 
     Sampling, batching, headers and further resource attributes follow the standard `OTEL_...` variables. The
-    provider becomes the process's: actions that make spans of their own find it.
+    provider becomes the global one, so that actions may create their own spans.
     """
     known = trace.get_tracer_provider()
     if not isinstance(known, ProxyTracerProvider):
         return Spans(known)
-    # Who runs several installations tells them apart by the standard variable.
+    # Several installations are distinguished by the standard variable.
     name = os.environ.get("OTEL_SERVICE_NAME") or service
     provider = TracerProvider(resource=Resource.create({"service.name": name, "service.version": _version()}))
     exporter = OTLPSpanExporter(endpoint=_traces_url(endpoint)) if endpoint else OTLPSpanExporter()

@@ -1,8 +1,8 @@
-"""Traces are off, and cost the comparison with None, until a process switches them on.
+"""Traces are off, at the cost of a comparison with None, until a process switches them on.
 
 In: an OTLP endpoint, from `TURNSTILE_OTLP_ENDPOINT` or the standard `OTEL_...` variables. Out: `active()`,
-asked wherever a span could begin. Without an endpoint nothing of OpenTelemetry is loaded here, and the trace
-context that came along travels on untouched. Next: `spans`.
+called wherever a span could begin. Without an endpoint nothing of OpenTelemetry is imported, and received
+trace contexts are passed on unchanged.
 """
 
 import os
@@ -17,27 +17,27 @@ _active: "Spans | None" = None
 
 
 def active() -> "Spans | None":
-    """Return what begins spans, or None: traces are off."""
+    """Return the factory of spans, or None while traces are off."""
     return _active
 
 
 def switch_on(spans: "Spans | None") -> None:
-    """Have spans begun by this from now on; None: by nobody."""
-    global _active  # noqa: PLW0603  (one process, one place where its spans go)
+    """Set the factory of spans; None switches traces off."""
+    global _active  # noqa: PLW0603  (one exporter per process)
     _active = spans
 
 
 def configure_tracing(*, service: str, endpoint: str | None) -> None:
-    """Send the spans of this process to an endpoint, if the settings or the environment name one.
+    """Export the spans of this process to an endpoint, if the settings or the environment name one.
 
-    Raises CommandFailed where what sends them is not installed.
+    Raises CommandFailed where the packages for it are not installed.
     """
     if not _is_wanted(endpoint):
         return
     try:
-        from turnstile.common.telemetry.spans import exporting_spans  # noqa: PLC0415  (only where traces are wanted)
+        from turnstile.common.telemetry.spans import exporting_spans  # noqa: PLC0415  (only where traces are on)
     except ImportError as error:
-        from turnstile.common.command_line import EXIT_USAGE, CommandFailed  # noqa: PLC0415  (asked for on no hot path)
+        from turnstile.common.cli import EXIT_USAGE, CommandFailed  # noqa: PLC0415  (only for this error)
 
         named = "TURNSTILE_OTLP_ENDPOINT" if endpoint else next(n for n in _STANDARD if os.environ.get(n))
         raise CommandFailed(

@@ -1,11 +1,11 @@
-"""Reads over HTTP, from a server that takes its time: giving one up costs the others nothing."""
+"""Reads over HTTP from a slow server: a cancelled read does not affect the others."""
 
 import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from turnstile.client.api import _READINGS_MAX, Api
+from turnstile.client.api import _REQUESTS_MAX, Api
 from turnstile.client.errors import Rejected
 
 _PROBLEM = b'{"code": "not_found", "detail": "execution_id: there is no execution 1"}'
@@ -47,7 +47,7 @@ async def _read(api: Api) -> str:
     return "found"
 
 
-async def test_reads_that_are_given_up_at_any_moment_leave_connections_for_the_next() -> None:
+async def test_reads_cancelled_at_any_moment_do_not_exhaust_the_pool() -> None:
     async with _api() as api, asyncio.timeout(60):
         chance = random.Random(7)
         for _ in range(100):
@@ -56,12 +56,12 @@ async def test_reads_that_are_given_up_at_any_moment_leave_connections_for_the_n
             for read in reads:
                 read.cancel()
             await asyncio.gather(*reads, return_exceptions=True)
-        # The library's own book-keeping: it gives nobody a place once a hundred are taken.
-        assert len(api._http._transport._pool.connections) <= _READINGS_MAX  # type: ignore[attr-defined]
+        # The pool of the library blocks once a hundred connections are occupied.
+        assert len(api._http._transport._pool.connections) <= _REQUESTS_MAX  # type: ignore[attr-defined]
         assert await asyncio.gather(*(_read(api) for _ in range(20))) == ["not_found"] * 20
 
 
-async def test_a_read_that_is_given_up_is_cancelled_at_once() -> None:
+async def test_a_cancelled_read_ends_at_once() -> None:
     async with _api() as api:
         read = asyncio.create_task(_read(api))
         await asyncio.sleep(0)

@@ -3,8 +3,8 @@ from datetime import UTC, datetime
 import pytest
 
 from turnstile.client.errors import Rejected
-from turnstile.client.request import Request, cancel_request_message, request_message
-from turnstile.common.broker.delivery import Outgoing
+from turnstile.client.requests import Request, cancel_request_message, request_message
+from turnstile.common.broker.message import Outgoing
 from turnstile.common.requests import read_requested_body
 
 _TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -14,7 +14,7 @@ def _message(request: Request, parameters_bytes_max: int = 1024) -> Outgoing:
     return request_message(request, reply_to="answers", parameters_bytes_max=parameters_bytes_max)
 
 
-def test_a_request_carries_what_was_asked_and_nothing_else() -> None:
+def test_a_request_message_carries_only_the_given_fields() -> None:
     message = _message(
         Request(
             action_ref="reports.render",
@@ -48,9 +48,7 @@ def test_a_request_carries_what_was_asked_and_nothing_else() -> None:
         (Request(action_ref="a", traceparent="00-x"), "invalid_message", "traceparent"),
     ],
 )
-def test_what_the_executor_would_refuse_is_refused_before_it_is_sent(
-    request_: Request, code: str, names: str
-) -> None:
+def test_an_invalid_request_is_rejected_before_it_is_sent(request_: Request, code: str, names: str) -> None:
     with pytest.raises(Rejected, match=names) as refused:
         _message(request_)
     assert refused.value.code == code

@@ -1,8 +1,8 @@
-"""One executor and one worker that say everything of themselves, for all tests of this folder."""
+"""One executor and one worker with all telemetry on, for all tests of this folder."""
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -17,7 +17,7 @@ from tests.support.processes import System, running
 from turnstile.client import AsyncClient
 from turnstile.localservers import BrokerServer, DatabaseServer
 
-TOKEN = "a-token-that-nobody-must-see"
+TOKEN = "a-secret-token"
 _SEEN_SECONDS = 20.0
 
 
@@ -31,13 +31,13 @@ class Scrape:
         return self.samples.get((name, frozenset(labels.items())))
 
     def since(self, before: "Scrape", name: str, **labels: str) -> float:
-        """How much this counter has grown."""
+        """The increase of this counter."""
         return (self.value(name, **labels) or 0) - (before.value(name, **labels) or 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """The system, and what it tells."""
+class Observed:
+    """A running system and its telemetry."""
 
     system: System
     client: AsyncClient
@@ -45,11 +45,11 @@ class Told:
     receiver: Receiver
 
     async def executor(self, name: str, value: float, **labels: str) -> Scrape:
-        """Scrape the executor until this figure has this value."""
+        """Scrape the executor until this metric has this value."""
         return await self._scrape(self.system.http_url, name, value, labels)
 
     async def worker(self, name: str, value: float, **labels: str) -> Scrape:
-        """Scrape the worker until this figure has this value."""
+        """Scrape the worker until this metric has this value."""
         return await self._scrape(self.system.workers[0].http_url, name, value, labels)
 
     async def _scrape(self, url: str, name: str, value: float, labels: dict[str, str]) -> Scrape:
@@ -71,13 +71,6 @@ class Told:
         )
 
 
-async def seen(is_so: Callable[[], bool]) -> None:
-    """Wait until it is so."""
-    async with asyncio.timeout(_SEEN_SECONDS):
-        while not is_so():
-            await asyncio.sleep(0.02)
-
-
 @pytest.fixture(scope="session")
 def receiver() -> Iterator[Receiver]:
     with receiving() as receiver:
@@ -85,9 +78,9 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def told(
+async def observed(
     postgresql: DatabaseServer, rabbitmq: BrokerServer, template_database: str, receiver: Receiver
-) -> AsyncIterator[Told]:
+) -> AsyncIterator[Observed]:
     name = f"turnstile_test_telemetry_{secrets.token_hex(4)}"
     settings = {
         "TURNSTILE_API_TOKENS": TOKEN,
@@ -107,13 +100,13 @@ async def told(
             http = await stack.enter_async_context(
                 httpx.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"})
             )
-            yield Told(system=system, client=client, http=http, receiver=receiver)
+            yield Observed(system=system, client=client, http=http, receiver=receiver)
     finally:
         postgresql.drop_database(name)
         rabbitmq.delete_vhost(name)
 
 
 def secrets_of(system: System) -> list[str]:
-    """What must stand in no log line."""
+    """Secrets that no log line may contain."""
     passwords = [urlsplit(url).password for url in (system.database_url, system.amqp_url)]
     return [TOKEN, *(password for password in passwords if password)]

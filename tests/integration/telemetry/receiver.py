@@ -1,4 +1,4 @@
-"""An OTLP receiver: what an exporter POSTs to it, it keeps, as spans."""
+"""An OTLP receiver that keeps the received spans."""
 
 import threading
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ class Received:
 
 @dataclass(slots=True, kw_only=True)
 class Receiver:
-    """Spans as they come, from any process."""
+    """The received spans of all processes."""
 
     endpoint: str
     spans: list[Received] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What docs, alerts and dashboard say of the figures and events is what the code has."""
+"""Docs, alerts and the dashboard name exactly the metrics and events that the code has."""
 
 import ast
 import json
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from turnstile.common.telemetry.instruments import Histogram, Instrument, Meter
+from turnstile.common.telemetry.metrics import Histogram, Instrument, Meter
 from turnstile.executor import metrics as executor_metrics
 from turnstile.worker import metrics as worker_metrics
 
@@ -61,7 +61,7 @@ def labels_in(expression: str) -> set[str]:
 
 
 def samples() -> set[str]:
-    """The names under which a scrape shows our figures."""
+    """The names of our samples in a scrape."""
     return {
         f"{each.name}{suffix}"
         for each in instruments()
@@ -69,20 +69,20 @@ def samples() -> set[str]:
     }
 
 
-def test_the_table_of_figures_is_what_the_services_declare() -> None:
+def test_the_documented_metrics_are_the_declared_ones() -> None:
     declared: dict[str, list[str]] = {}
     for service, meter in METERS.items():
         for each in meter.instruments:
             labels = ", ".join(f"`{label}`" for label in each.labels)
-            told_by = declared.setdefault(
+            services_of = declared.setdefault(
                 f"| `{each.name}` | {each.kind} | {labels} | {{}} | {each.meaning} |", []
             )
-            told_by.append(service)
+            services_of.append(service)
     expected = [row.format(", ".join(services)) for row, services in declared.items()]
     assert re.findall(r"^\| `turnstile_.*$", TELEMETRY, flags=re.MULTILINE) == expected
 
 
-def test_figures_have_units_in_their_names_and_few_labels() -> None:
+def test_metrics_have_units_in_their_names_and_few_labels() -> None:
     for each in instruments():
         assert each.name.startswith("turnstile_")
         assert not re.search(r"_(ms|millis|minutes|percent)\b", each.name)
@@ -98,7 +98,7 @@ def test_every_metric_and_label_that_alerts_and_dashboard_read_exists() -> None:
         assert labels_in(expression) <= LABELS_KNOWN | {"instance", "le"}, expression
 
 
-def test_every_counter_of_trouble_is_looked_at_by_an_alert_or_the_dashboard() -> None:
+def test_every_metric_but_a_few_is_read_by_an_alert_or_the_dashboard() -> None:
     read = {name for expression in expressions() for name in names_in(expression)}
     unread = {each.name for each in instruments()} - {re.sub("_bucket$", "", name) for name in read}
     assert unread == {
@@ -111,7 +111,7 @@ def test_every_counter_of_trouble_is_looked_at_by_an_alert_or_the_dashboard() ->
     }
 
 
-def test_every_alert_has_its_own_place_in_the_runbook() -> None:
+def test_every_alert_has_a_section_in_the_runbook() -> None:
     titles = re.findall(r"^## (\w+)$", RUNBOOK, flags=re.MULTILINE)
     assert titles == sorted(titles, key=[rule["alert"] for rule in alerts()].index)
     assert len(titles) == len(alerts())
@@ -121,7 +121,13 @@ def test_every_alert_has_its_own_place_in_the_runbook() -> None:
         assert rule["annotations"]["summary"]
 
 
-def test_prometheus_takes_the_rules() -> None:
+def test_every_former_name_of_a_metric_is_documented() -> None:
+    former = {each.formerly for each in instruments() if each.formerly is not None}
+    assert former <= set(re.findall(r"turnstile_\w+", TELEMETRY))
+    assert not former & {each.name for each in instruments()}
+
+
+def test_promtool_accepts_the_rules() -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("promtool is not on this machine")
@@ -131,24 +137,9 @@ def test_prometheus_takes_the_rules() -> None:
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
-def test_panels_of_the_dashboard_lie_side_by_side() -> None:
-    taken: set[tuple[int, int]] = set()
-    for panel in DASHBOARD["panels"]:
-        place = panel["gridPos"]
-        cells = {
-            (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
-        }
-        assert not cells & taken, panel["title"]
-        assert max(x for x, _ in cells) < 24
-        taken |= cells
-    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
-
-
 @cache
 def events() -> list[tuple[str, str, str]]:
-    """Place, level and event of each line that the services and what they share can log."""
+    """Place, level and event of each line that the services can log."""
     found = []
     for file in sorted(
         each for part in ("common", "executor", "worker") for each in (ROOT / part).rglob("*.py")
@@ -172,7 +163,7 @@ def test_every_module_that_logs_names_its_logger_alike() -> None:
             assert set(named) <= {"logger"}, file
 
 
-def test_every_line_of_the_log_has_a_stable_event_name() -> None:
+def test_every_log_line_has_a_stable_event_name() -> None:
     assert len(events()) > 40
     for place, _, event in events():
         assert re.fullmatch(r"'[a-z]+(_[a-z]+)*'|_NOT_APPLIED_EVENTS\[write\]", event), f"{place}: {event}"

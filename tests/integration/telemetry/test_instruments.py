@@ -6,10 +6,9 @@ import sys
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from turnstile.common.command_line import CommandFailed
+from turnstile.common.cli import CommandFailed
 from turnstile.common.telemetry import tracing
-from turnstile.common.telemetry.exposition import exposed
-from turnstile.common.telemetry.instruments import ACTION_REFS_MAX, BUCKETS_SECONDS, OTHER, Meter
+from turnstile.common.telemetry.metrics import ACTION_REFS_MAX, BUCKETS_SECONDS, OTHER, Meter, exposed
 
 
 def scraped(meter: Meter) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -28,7 +27,7 @@ def test_actions_beyond_the_bound_share_one_name_and_those_before_keep_theirs() 
     assert counter.values[("action-0",)] == 2
 
 
-def test_a_bucket_holds_what_took_at_most_its_bound() -> None:
+def test_a_bucket_counts_durations_up_to_its_bound() -> None:
     meter = Meter()
     histogram = meter.histogram("turnstile_took_seconds", "Took.")
     for seconds, count in ((-1.0, 1), (0.001, 1), (0.0011, 2), (BUCKETS_SECONDS[-1] + 1, 1)):
@@ -43,29 +42,38 @@ def test_a_bucket_holds_what_took_at_most_its_bound() -> None:
     assert found["turnstile_took_seconds_sum", frozenset()] == pytest.approx(7201.0032)
 
 
-def test_a_counter_whose_labels_are_known_stands_at_zero_from_the_start() -> None:
+def test_a_counter_with_known_labels_is_zero_from_the_start() -> None:
     meter = Meter()
     meter.counter("turnstile_done_total", "Done.", "status", known=("good", "bad"))
     assert scraped(meter)["turnstile_done_total", frozenset({("status", "bad")})] == 0
 
 
-def test_a_label_with_quotes_and_line_ends_comes_through_whole() -> None:
+def test_a_label_with_quotes_and_newlines_is_exposed_unchanged() -> None:
     meter = Meter()
     strange = 'a "b"\\\n{c="d"}'
     meter.counter("turnstile_done_total", "Done.", "action_ref").add(strange)
     assert scraped(meter)["turnstile_done_total", frozenset({("action_ref", strange)})] == 1
 
 
-def test_a_gauge_that_has_nothing_to_say_is_left_out() -> None:
+def test_a_renamed_metric_is_exposed_under_its_former_name_too() -> None:
+    meter = Meter()
+    meter.counter("turnstile_new_total", "Done.", formerly="turnstile_old_total").add(count=2)
+    meter.histogram("turnstile_new_seconds", "Took.", formerly="turnstile_old_seconds").observe(1.0)
+    found = scraped(meter)
+    assert found["turnstile_new_total", frozenset()] == found["turnstile_old_total", frozenset()] == 2
+    assert found["turnstile_old_seconds_count", frozenset()] == 1
+
+
+def test_a_gauge_without_a_value_is_left_out() -> None:
     meter = Meter()
     meter.gauge("turnstile_age_seconds", "Age.").read_from(lambda: None)
     assert not [name for name, _ in scraped(meter) if name == "turnstile_age_seconds"]
 
 
-def test_neither_service_loads_what_sends_traces_while_they_are_off() -> None:
+def test_the_exporter_is_not_imported_while_traces_are_off() -> None:
     code = (
-        "import sys, executor.service, worker.service, client\n"
-        "from common.telemetry.tracing import active, configure_tracing\n"
+        "import sys, turnstile.executor.service, turnstile.worker.service, turnstile.client\n"
+        "from turnstile.common.telemetry.tracing import active, configure_tracing\n"
         "configure_tracing(service='any', endpoint=None)\n"
         "assert active() is None\n"
         "print([name for name in sys.modules if name.startswith('opentelemetry.sdk')])"

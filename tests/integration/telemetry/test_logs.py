@@ -1,4 +1,4 @@
-"""A record is one line that says what happened, never a password, and nothing that a stranger made it say."""
+"""A log record is one line, without passwords and without control characters from outside."""
 
 import json
 import logging
@@ -6,22 +6,20 @@ import logging
 import pytest
 
 from turnstile.common.domain.identifiers import Attempt, ExecutionId
-from turnstile.common.telemetry import configure_logging
-from turnstile.worker.attempt_log import log_in_worker
+from turnstile.common.telemetry.logs import configure_logging
+from turnstile.worker.logs import log_in_worker
 
 
 @pytest.fixture(autouse=True)
 def own_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is configured here ends with the test."""
+    """Restore the root logger after the test."""
     root = logging.getLogger()
     monkeypatch.setattr(root, "handlers", list(root.handlers))
     monkeypatch.setattr(root, "level", root.level)
 
 
 @pytest.mark.parametrize("form", ["console", "json"])
-def test_the_password_of_a_url_is_blanked_wherever_it_stands(
-    form: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_password_of_a_url_is_always_blanked(form: str, capsys: pytest.CaptureFixture[str]) -> None:
     configure_logging(level="INFO", form="json" if form == "json" else "console")
     logger = logging.getLogger("executor.any")
     try:
@@ -61,7 +59,7 @@ def said_by(form: str, text: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 @pytest.mark.parametrize("text", HOSTILE)
 @pytest.mark.parametrize("form", ["console", "json"])
-def test_whatever_a_value_holds_a_record_is_one_line_of_characters_that_can_be_seen(
+def test_a_record_is_one_line_of_printable_characters(
     form: str, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     written = said_by(form, text, capsys)
@@ -74,7 +72,7 @@ def test_whatever_a_value_holds_a_record_is_one_line_of_characters_that_can_be_s
 
 @pytest.mark.parametrize("text", HOSTILE)
 @pytest.mark.parametrize("form", ["console", "json"])
-def test_whatever_an_action_logs_it_is_one_line(
+def test_a_log_line_of_an_action_is_one_line(
     form: str, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     configure_logging(level="INFO", form="json" if form == "json" else "console")
@@ -87,11 +85,11 @@ def test_a_value_on_the_console_cannot_look_like_several_fields(capsys: pytest.C
     assert 'message_id="m code=accepted execution_id=7 \\"" code=not_found' in written
 
 
-def test_names_in_any_script_are_written_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_in_any_script_are_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
     assert "message_id=señor-مرحبا-👩\u200d💻-数" in said_by("console", "señor-مرحبا-👩\u200d💻-数", capsys)
 
 
-def test_the_lines_of_a_traceback_cannot_be_taken_for_lines_of_the_log(
+def test_traceback_lines_cannot_look_like_log_lines(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     configure_logging(level="INFO", form="console")

@@ -1,10 +1,11 @@
-"""What the services count is what happened, and /metrics says so."""
+"""/metrics shows what happened in both services."""
 
 import json
 
 import pytest
 
-from tests.integration.telemetry.conftest import Told, secrets_of, seen
+from tests.integration.telemetry.conftest import Observed, secrets_of
+from tests.support.traffic import until
 from turnstile.client import ExecutionFailed, Rejected, Request, Status
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -12,24 +13,26 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 RUNS = 5
 
 
-async def test_both_services_count_and_time_what_passed_through_them(told: Told) -> None:
-    before = await told.executor("turnstile_link_up", 1, server="database")
-    await told.client.submit_many([Request(action_ref="one") for _ in range(RUNS)])
-    await told.client.run("one", idempotency_key="counted-once")
-    assert (await told.client.submit("one", idempotency_key="counted-once")).duplicate
+async def test_both_services_count_and_time_executions(observed: Observed) -> None:
+    before = await observed.executor("turnstile_server_up", 1, server="database")
+    await observed.client.submit_many([Request(action_ref="one") for _ in range(RUNS)])
+    await observed.client.run("one", idempotency_key="counted-once")
+    assert (await observed.client.submit("one", idempotency_key="counted-once")).duplicate
     with pytest.raises(ExecutionFailed):
-        await told.client.run("retried", {"steps": ["PERMANENT"]})
+        await observed.client.run("retried", {"steps": ["PERMANENT"]})
     with pytest.raises(Rejected):
-        await told.client.submit("nobody.has.this")
-    refused = await told.http.post(f"{told.system.http_url}/api/v1/executions", json={"action": "one"})
+        await observed.client.submit("unknown.action")
+    refused = await observed.http.post(
+        f"{observed.system.http_url}/api/v1/executions", json={"action": "one"}
+    )
     assert refused.status_code == 422
 
     completed, failed = (
         (before.value("turnstile_settled_total", status=status) or 0) + count
         for status, count in (("completed", RUNS + 1), ("failed", 1))
     )
-    await told.executor("turnstile_settled_total", completed, status="completed")
-    executor = await told.executor("turnstile_settled_total", failed, status="failed")
+    await observed.executor("turnstile_settled_total", completed, status="completed")
+    executor = await observed.executor("turnstile_settled_total", failed, status="failed")
     assert executor.value("turnstile_admitted_total", action_ref="one") == RUNS + 1
     assert executor.value("turnstile_duplicates_total", action_ref="one") == 1
     assert executor.value("turnstile_granted_total", action_ref="one") == RUNS + 1
@@ -40,63 +43,65 @@ async def test_both_services_count_and_time_what_passed_through_them(told: Told)
     assert executor.since(before, "turnstile_hand_over_seconds_count") >= 1
     assert executor.value("turnstile_drift_found_total") == 0
 
-    worker = await told.worker("turnstile_ended_total", RUNS + 1, action_ref="one", status="completed")
+    worker = await observed.worker("turnstile_ended_total", RUNS + 1, action_ref="one", status="completed")
     assert worker.value("turnstile_ended_total", action_ref="retried", status="failed") == 1
     for histogram in ("turnstile_wait_seconds", "turnstile_run_seconds"):
         assert worker.value(f"{histogram}_count", action_ref="one") == RUNS + 1
         assert (worker.value(f"{histogram}_sum", action_ref="one") or 0) > 0
 
 
-async def test_gauges_show_the_line_its_limit_and_who_serves_it(told: Told) -> None:
-    await told.client.submit_many([Request(action_ref="hold") for _ in range(3)])
+async def test_gauges_show_the_queue_its_limit_and_its_workers(observed: Observed) -> None:
+    await observed.client.submit_many([Request(action_ref="hold") for _ in range(3)])
     held = {"action_ref": "hold"}
-    executor = await told.executor("turnstile_queue_depth", 2, **held)
+    executor = await observed.executor("turnstile_queue_depth", 2, **held)
     assert executor.value("turnstile_slots_held", **held) == 1
     assert executor.value("turnstile_slot_limit", **held) == 1
     assert (executor.value("turnstile_queue_oldest_seconds", **held) or 0) > 0
     assert executor.value("turnstile_workers", state="live") == 1
-    assert executor.value("turnstile_link_up", server="database") == 1
+    assert executor.value("turnstile_server_up", server="database") == 1
     assert executor.value("turnstile_publisher_blocked") == 0
     assert executor.value("turnstile_sweep_last_success_timestamp_seconds", sweep="reclaim_lost")
 
-    worker = await told.worker("turnstile_worker_running", 1)
+    worker = await observed.worker("turnstile_worker_running", 1)
     assert worker.value("turnstile_worker_concurrency") == 10
     age_seconds = worker.value("turnstile_worker_lease_age_seconds")
     duration_seconds = worker.value("turnstile_worker_lease_duration_seconds")
     assert age_seconds is not None
     assert duration_seconds is not None
     assert 0 <= age_seconds < duration_seconds
-    page = await told.client.list(action_ref="hold")
+    page = await observed.client.list(action_ref="hold")
     for execution in page.items:
-        await told.client.cancel(execution.id)
-    await told.client.wait_many([execution.id for execution in page.items])
-    executor = await told.executor("turnstile_slots_held", 0, **held)
+        await observed.client.cancel(execution.id)
+    await observed.client.wait_many([execution.id for execution in page.items])
+    executor = await observed.executor("turnstile_slots_held", 0, **held)
     assert executor.value("turnstile_queue_depth", **held) == 0
 
 
-async def test_the_content_type_is_what_the_scraper_asks_for(told: Told) -> None:
-    url = f"{told.system.http_url}/metrics"
-    plain = await told.http.get(url, headers={"Accept": "text/plain"})
+async def test_the_content_type_follows_the_accept_header(observed: Observed) -> None:
+    url = f"{observed.system.http_url}/metrics"
+    plain = await observed.http.get(url, headers={"Accept": "text/plain"})
     assert plain.headers["content-type"].startswith("text/plain; version=")
-    openmetrics = await told.http.get(url, headers={"Accept": "application/openmetrics-text; version=1.0.0"})
+    openmetrics = await observed.http.get(
+        url, headers={"Accept": "application/openmetrics-text; version=1.0.0"}
+    )
     assert openmetrics.headers["content-type"].startswith("application/openmetrics-text")
     assert openmetrics.text.endswith("# EOF\n")
 
 
-async def test_each_transition_has_one_event_and_no_line_has_a_secret(told: Told) -> None:
-    submitted = await told.client.submit("noop")
-    completion = await told.client.wait(submitted.execution_id)
+async def test_each_transition_has_one_event_and_no_line_has_a_secret(observed: Observed) -> None:
+    submitted = await observed.client.submit("noop")
+    completion = await observed.client.wait(submitted.execution_id)
     assert completion.status is Status.COMPLETED
 
     def events() -> list[str]:
         lines = [
             json.loads(line)
-            for service in (*told.system.executors, *told.system.workers)
+            for service in (*observed.system.executors, *observed.system.workers)
             for line in service.log.read_text().splitlines()
         ]
         return sorted(line["event"] for line in lines if line.get("execution_id") == submitted.execution_id)
 
-    await seen(lambda: "execution_settled" in events())
+    await until(lambda: "execution_settled" in events())
     assert events() == [
         "execution_admitted",
         "execution_ended",
@@ -104,6 +109,6 @@ async def test_each_transition_has_one_event_and_no_line_has_a_secret(told: Told
         "execution_settled",
         "execution_started",
     ]
-    for service in (*told.system.executors, *told.system.workers):
+    for service in (*observed.system.executors, *observed.system.workers):
         text = service.log.read_text()
-        assert not [secret for secret in secrets_of(told.system) if secret in text], service.name
+        assert not [secret for secret in secrets_of(observed.system) if secret in text], service.name

@@ -8,10 +8,11 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from tests.integration.telemetry.conftest import Told, seen
+from tests.integration.telemetry.conftest import Observed
 from tests.integration.telemetry.receiver import Received
+from tests.support.traffic import until
 from turnstile.client import ExecutionFailed
-from turnstile.client.tracing import traceparent_here
+from turnstile.client.requests import traceparent_here
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -20,7 +21,7 @@ PRODUCER, CONSUMER = 4, 5
 
 @pytest.fixture
 def own_spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
-    """This process traces what it does, as a user's would."""
+    """Trace this process, as a user's application would."""
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
@@ -28,16 +29,16 @@ def own_spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
 
 
 async def test_one_trace_leads_from_the_clients_call_to_the_settled_completion(
-    told: Told, own_spans: InMemorySpanExporter
+    observed: Observed, own_spans: InMemorySpanExporter
 ) -> None:
     with trace.get_tracer("a user's").start_as_current_span("order"):
-        assert await told.client.run("noop", {"number": 7}) == 7
+        assert await observed.client.run("noop", {"number": 7}) == 7
     create, order = own_spans.get_finished_spans()
     assert create.name == "create executor.requests"
     trace_id = f"{order.context.trace_id:032x}"
     # Each process sends its spans in its own time.
-    await seen(lambda: len(told.receiver.of_trace(trace_id)) == 6)
-    spans = {span.name: span for span in told.receiver.of_trace(trace_id)}
+    await until(lambda: len(observed.receiver.of_trace(trace_id)) == 6)
+    spans = {span.name: span for span in observed.receiver.of_trace(trace_id)}
     parents = {span.span_id: span.name for span in spans.values()} | {
         f"{create.context.span_id:016x}": create.name
     }
@@ -56,24 +57,24 @@ async def test_one_trace_leads_from_the_clients_call_to_the_settled_completion(
     assert process.attributes["turnstile.status"] == "completed"
     assert process.attributes["turnstile.attempt"] == 1
     assert spans["send execution.completed"].kind == PRODUCER
-    await seen(lambda: len(_batches(told, trace_id)) == 3)
-    assert {span.name for span in _batches(told, trace_id)} == {
+    await until(lambda: len(_batches(observed, trace_id)) == 3)
+    assert {span.name for span in _batches(observed, trace_id)} == {
         "process executor.requests",
         "send execution.scheduled",
         "process executor.completions",
     }
 
 
-async def test_a_request_without_a_trace_begins_one_and_a_bad_end_shows_as_an_error(told: Told) -> None:
+async def test_a_request_without_a_trace_begins_one_and_a_failure_marks_its_span(observed: Observed) -> None:
     with pytest.raises(ExecutionFailed) as failed:
-        await told.client.run("scripted", {"steps": ["PERMANENT"]})
+        await observed.client.run("scripted", {"steps": ["PERMANENT"]})
     execution_id = failed.value.execution_id
 
     def of_execution() -> dict[str, Received]:
-        spans = list(told.receiver.spans)
+        spans = list(observed.receiver.spans)
         return {s.name: s for s in spans if s.attributes.get("turnstile.execution_id") == execution_id}
 
-    await seen(lambda: {"settle scripted", "process execution.scheduled.default"} <= of_execution().keys())
+    await until(lambda: {"settle scripted", "process execution.scheduled.default"} <= of_execution().keys())
     spans = of_execution()
     assert len({span.trace_id for span in spans.values()}) == 1
     assert spans["admit scripted"].parent_id == ""
@@ -81,29 +82,29 @@ async def test_a_request_without_a_trace_begins_one_and_a_bad_end_shows_as_an_er
     assert spans["process execution.scheduled.default"].attributes["error.type"] == "failed"
 
 
-async def test_a_request_over_http_keeps_its_trace(told: Told) -> None:
+async def test_a_request_over_http_keeps_its_trace(observed: Observed) -> None:
     trace_id = "0af7651916cd43dd8448eb211c80319c"
-    answer = await told.http.post(
-        f"{told.system.http_url}/api/v1/executions",
+    answer = await observed.http.post(
+        f"{observed.system.http_url}/api/v1/executions",
         json={"action_ref": "noop"},
         headers={"traceparent": f"00-{trace_id}-b7ad6b7169203331-01"},
     )
     assert answer.status_code == 202
-    await seen(lambda: len(told.receiver.of_trace(trace_id)) == 6)
-    assert {span.parent_id for span in told.receiver.of_trace(trace_id) if span.name == "admit noop"} == {
+    await until(lambda: len(observed.receiver.of_trace(trace_id)) == 6)
+    assert {span.parent_id for span in observed.receiver.of_trace(trace_id) if span.name == "admit noop"} == {
         "b7ad6b7169203331"
     }
 
 
-async def test_what_its_sender_does_not_sample_is_traced_nowhere(told: Told) -> None:
+async def test_an_unsampled_trace_is_not_exported(observed: Observed) -> None:
     trace_id = "1af7651916cd43dd8448eb211c80319c"
-    unsampled = await told.client.submit("noop", traceparent=f"00-{trace_id}-b7ad6b7169203331-00")
-    await told.client.wait(unsampled.execution_id)
+    unsampled = await observed.client.submit("noop", traceparent=f"00-{trace_id}-b7ad6b7169203331-00")
+    await observed.client.wait(unsampled.execution_id)
     behind = "2af7651916cd43dd8448eb211c80319c"
-    sampled = await told.client.submit("noop", traceparent=f"00-{behind}-b7ad6b7169203331-01")
-    await told.client.wait(sampled.execution_id)
-    await seen(lambda: len(told.receiver.of_trace(behind)) == 6)
-    assert told.receiver.of_trace(trace_id) == []
+    sampled = await observed.client.submit("noop", traceparent=f"00-{behind}-b7ad6b7169203331-01")
+    await observed.client.wait(sampled.execution_id)
+    await until(lambda: len(observed.receiver.of_trace(behind)) == 6)
+    assert observed.receiver.of_trace(trace_id) == []
 
 
 async def test_a_client_that_does_not_trace_loads_nothing_and_sends_nothing(
@@ -114,5 +115,5 @@ async def test_a_client_that_does_not_trace_loads_nothing_and_sends_nothing(
     assert "opentelemetry.trace" not in sys.modules
 
 
-def _batches(told: Told, trace_id: str) -> list[Received]:
-    return [span for span in list(told.receiver.spans) if trace_id in span.linked_trace_ids]
+def _batches(observed: Observed, trace_id: str) -> list[Received]:
+    return [span for span in list(observed.receiver.spans) if trace_id in span.linked_trace_ids]

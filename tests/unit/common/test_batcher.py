@@ -1,4 +1,4 @@
-"""Group commit: batches of what is there, in order, and each caller gets its own answer."""
+"""Group commit: batches of what has gathered, in order, and each caller gets its own answer."""
 
 import asyncio
 import time
@@ -13,17 +13,17 @@ from turnstile.common.domain.errors import Overloaded, StatementTimeout
 
 
 class Server:
-    """Answers a batch when the test lets it; keeps what it was asked."""
+    """Answers a batch when the test opens it; records the batches."""
 
     def __init__(self) -> None:
         self.batches: list[list[int]] = []
         self.open = asyncio.Event()
-        self.asked = asyncio.Event()
+        self.called = asyncio.Event()
         self.refused: set[int] = set()
 
     async def handle(self, items: Sequence[int]) -> list[str]:
         self.batches.append([*items])
-        self.asked.set()
+        self.called.set()
         await self.open.wait()
         if self.refused & {*items}:
             raise ValueError("refused")
@@ -40,21 +40,12 @@ async def running(batcher: Batcher[int, Any]) -> AsyncIterator[None]:
         await asyncio.wait({task}, timeout=5)
 
 
-async def test_a_lone_item_is_a_batch_of_one_and_does_not_wait() -> None:
-    server = Server()
-    server.open.set()
-    batcher = Batcher(server.handle)
-    async with running(batcher), asyncio.timeout(5):
-        assert await batcher.submit(7) == "did 7"
-    assert server.batches == [[7]]
-
-
-async def test_what_comes_while_one_batch_is_under_way_is_the_next_one_in_order() -> None:
+async def test_items_that_arrive_during_a_batch_are_the_next_batch_in_order() -> None:
     server = Server()
     batcher = Batcher(server.handle)
     async with running(batcher), asyncio.timeout(5):
         first = asyncio.create_task(batcher.submit(0))
-        await server.asked.wait()
+        await server.called.wait()
         rest = [asyncio.create_task(batcher.submit(n)) for n in range(1, 5)]
         listed = asyncio.create_task(batcher.submit_all([5, 6]))
         await asyncio.sleep(0)
@@ -69,8 +60,10 @@ async def test_no_batch_is_larger_than_its_bound_and_order_is_kept_across_batche
     server.open.set()
     batcher = Batcher(server.handle, items_max=3)
     async with running(batcher), asyncio.timeout(5):
+        assert await batcher.submit_all([]) == []
+        assert await batcher.submit(9) == "did 9"
         assert await batcher.submit_all([*range(8)]) == [f"did {n}" for n in range(8)]
-    assert server.batches == [[0, 1, 2], [3, 4, 5], [6, 7]]
+    assert server.batches == [[9], [0, 1, 2], [3, 4, 5], [6, 7]]
 
 
 async def test_a_failing_batch_fails_its_callers_and_no_others() -> None:
@@ -83,42 +76,31 @@ async def test_a_failing_batch_fails_its_callers_and_no_others() -> None:
     assert [str(answer) for answer in answers] == ["did 0", "refused", "did 2"]
 
 
-async def test_who_gives_up_waiting_harms_no_other_in_the_batch() -> None:
+async def test_an_item_given_up_is_not_started_and_harms_no_other() -> None:
     server = Server()
     batcher = Batcher(server.handle)
     async with running(batcher), asyncio.timeout(5):
-        impatient, patient = (asyncio.create_task(batcher.submit(n)) for n in range(2))
-        await server.asked.wait()
-        impatient.cancel()
-        server.open.set()
-        assert await patient == "did 1"
-        assert await batcher.submit(2) == "did 2"
-
-
-async def test_what_nobody_waits_for_any_more_is_not_begun() -> None:
-    server = Server()
-    batcher = Batcher(server.handle)
-    async with running(batcher), asyncio.timeout(5):
-        first = asyncio.create_task(batcher.submit(0))
-        await server.asked.wait()
+        first, started = (asyncio.create_task(batcher.submit(n)) for n in (0, 9))
+        await server.called.wait()
+        started.cancel()
         impatient, patient = (asyncio.create_task(batcher.submit(n)) for n in (1, 2))
         await asyncio.sleep(0)
         impatient.cancel()
         await asyncio.wait({impatient}, timeout=5)
         server.open.set()
         assert [await first, await patient] == ["did 0", "did 2"]
-    assert server.batches == [[0], [2]]
+    assert server.batches == [[0, 9], [2]]
 
 
-async def test_what_is_too_much_is_refused_at_once_and_as_a_whole_until_there_is_room() -> None:
+async def test_beyond_the_bound_a_call_is_refused_at_once_and_as_a_whole() -> None:
     server = Server()
     batcher = Batcher(server.handle, items_max=2, waiting_max=4)
     async with running(batcher), asyncio.timeout(5):
         first = asyncio.create_task(batcher.submit_all([0, 1]))
-        await server.asked.wait()
+        await server.called.wait()
         second = asyncio.create_task(batcher.submit_all([2, 3, 4]))
         await asyncio.sleep(0)
-        with pytest.raises(Overloaded, match="3 wait already, at most 4"):
+        with pytest.raises(Overloaded, match="3 items are waiting; the maximum is 4"):
             await batcher.submit_all([5, 6])
         last = asyncio.create_task(batcher.submit(7))
         await asyncio.sleep(0)
@@ -128,28 +110,20 @@ async def test_what_is_too_much_is_refused_at_once_and_as_a_whole_until_there_is
     assert [item for batch in server.batches for item in batch] == [0, 1, 2, 3, 4, 7, 5, 6]
 
 
-async def test_a_stop_refuses_what_waits() -> None:
+async def test_a_stop_cancels_waiting_items() -> None:
     server = Server()
     batcher = Batcher(server.handle)
     async with running(batcher), asyncio.timeout(5):
-        under_way = asyncio.create_task(batcher.submit(0))
-        await server.asked.wait()
+        running_item = asyncio.create_task(batcher.submit(0))
+        await server.called.wait()
         waiting = asyncio.create_task(batcher.submit(1))
         await asyncio.sleep(0)
-    for task in (under_way, waiting):
+    for task in (running_item, waiting):
         with pytest.raises(asyncio.CancelledError):
             await task
 
 
-async def test_nothing_is_asked_for_nothing() -> None:
-    server = Server()
-    batcher = Batcher(server.handle)
-    async with running(batcher), asyncio.timeout(5):
-        assert await batcher.submit_all([]) == []
-    assert server.batches == []
-
-
-async def test_what_is_gathered_in_one_turn_is_handed_over_once_in_order() -> None:
+async def test_items_gathered_in_one_turn_are_passed_on_once_in_order() -> None:
     handed: list[list[int]] = []
     gatherer: Gatherer[int] = Gatherer(handed.append)
     for n in range(3):
@@ -173,15 +147,15 @@ async def test_no_batch_holds_more_bytes_than_its_bound_unless_it_is_a_single_it
     assert server.batches == [[4, 6], [1], [20], [3, 3, 3], [3]]
 
 
-async def test_what_waits_is_bounded_in_bytes() -> None:
+async def test_waiting_items_are_bounded_in_bytes() -> None:
     server = Server()
     batcher = Batcher(server.handle, items_max=1, size_bytes=lambda item: item, waiting_bytes_max=10)
     async with running(batcher), asyncio.timeout(5):
         first = asyncio.create_task(batcher.submit(5))
-        await server.asked.wait()
+        await server.called.wait()
         second = asyncio.create_task(batcher.submit(30))
         await asyncio.sleep(0)
-        with pytest.raises(Overloaded, match="30 bytes wait already, at most 10 may"):
+        with pytest.raises(Overloaded, match="30 bytes are waiting; the maximum is 10"):
             await batcher.submit(1)
         server.open.set()
         assert [await first, await second, await batcher.submit(1)] == ["did 5", "did 30", "did 1"]
@@ -203,7 +177,7 @@ async def test_after_a_statement_timeout_batches_are_smaller_until_one_is_finish
         assert [isinstance(answer, StatementTimeout) for answer in answers] == [True] * 12 + [False] * 4
 
 
-async def test_others_have_the_loop_between_long_steps() -> None:
+async def test_other_tasks_run_between_long_steps() -> None:
     turns = 0
 
     async def count_turns() -> None:

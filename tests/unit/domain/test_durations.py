@@ -1,4 +1,4 @@
-"""Durations as people write them."""
+"""Durations as text."""
 
 import math
 
@@ -12,20 +12,10 @@ from turnstile.common.domain.durations import SECONDS_MAX, format_duration, pars
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [
-        ("250ms", 0.25),
-        ("30s", 30.0),
-        ("5m", 300.0),
-        ("1h30m", 5400.0),
-        ("2d", 172_800.0),
-        ("1.5h", 5400.0),
-        (" 1H 30M ", 5400.0),
-        ("90", 90.0),
-        ("0.5", 0.5),
-        ("0s", 0.0),
-        (45, 45.0),
-        (0.25, 0.25),
+        ("250ms", 0.25), ("30s", 30.0), ("5m", 300.0), ("1h30m", 5400.0), ("2d", 172_800.0), ("1.5h", 5400.0),
+        (" 1H 30M ", 5400.0), ("90", 90.0), ("0.5", 0.5), ("0s", 0.0), (45, 45.0), (0.25, 0.25),
     ],
-)
+)  # fmt: skip
 def test_a_duration_is_a_number_of_seconds_or_numbers_with_units(text: str | float, seconds: float) -> None:
     assert parse_duration(text) == pytest.approx(seconds)
 
@@ -33,7 +23,7 @@ def test_a_duration_is_a_number_of_seconds_or_numbers_with_units(text: str | flo
 @pytest.mark.parametrize(
     "text", ["", "soon", "5 minutes", "5x", "m5", "1h-30m", "-5s", "1e3", "nan", "inf", "1h30", ".5s", True]
 )
-def test_what_is_no_duration_is_refused_with_an_example(text: str | float) -> None:
+def test_invalid_text_is_refused_with_an_example(text: str | float) -> None:
     with pytest.raises(ValueError, match=r"expected for example '250ms', '30s', '1h30m' or 2\.5"):
         parse_duration(text)
 
@@ -47,7 +37,7 @@ def test_a_duration_is_between_zero_and_ten_years(seconds: str | float) -> None:
 
 
 @given(st.integers(min_value=0, max_value=int(SECONDS_MAX * 1000)))
-def test_what_is_written_reads_back_to_the_millisecond(milliseconds: int) -> None:
+def test_formatted_durations_parse_back_to_the_millisecond(milliseconds: int) -> None:
     assert parse_duration(format_duration(milliseconds / 1000)) == pytest.approx(
         milliseconds / 1000, abs=1e-4
     )

@@ -1,4 +1,4 @@
-"""The one table of transitions."""
+"""The table of transitions."""
 
 from collections.abc import Iterable
 
@@ -28,7 +28,7 @@ FAILURE = Failure(type="Broken", message="it broke")
 
 
 def reachable(start: Iterable[Status]) -> set[Status]:
-    """Return the states that can follow, these included."""
+    """Return `start` and all states that can follow."""
     found = set(start)
     while True:
         further = {t.target for t in TRANSITIONS if found & t.sources} - found
@@ -37,7 +37,7 @@ def reachable(start: Iterable[Status]) -> set[Status]:
         found |= further
 
 
-def test_every_state_is_reached_from_a_birth() -> None:
+def test_every_state_is_reachable_from_an_initial_one() -> None:
     assert reachable(INITIAL) == set(Status)
 
 
@@ -47,12 +47,12 @@ def test_nothing_leads_out_of_a_terminal_state() -> None:
 
 
 @pytest.mark.parametrize("status", sorted(set(Status) - TERMINAL))
-def test_every_other_state_can_end(status: Status) -> None:
+def test_every_other_state_can_end_and_be_cancelled(status: Status) -> None:
     assert reachable({status}) & TERMINAL
     assert Status.CANCELLED in reachable({status})
 
 
-def test_a_slot_is_taken_by_a_grant_and_by_nothing_else() -> None:
+def test_only_a_grant_takes_a_slot() -> None:
     into = [t for t in TRANSITIONS if t.target in HOLDS_SLOT and t.sources - HOLDS_SLOT]
     assert [(t.name, t.sources) for t in into] == [("grant", frozenset({Status.QUEUED}))]
 
@@ -63,27 +63,9 @@ def test_only_what_was_claimed_completes_fails_or_times_out() -> None:
     assert sources_of("claim") == {Status.SCHEDULED}
 
 
-def test_nothing_expires_once_it_runs() -> None:
-    assert sources_of("expire") == set(Status) - TERMINAL - {Status.RUNNING}
-
-
-def test_whatever_lives_can_be_cancelled() -> None:
-    assert sources_of("cancel") == set(Status) - TERMINAL
-
-
-def test_what_waits_again_passes_through_the_line() -> None:
-    assert {t.name for t in TRANSITIONS if t.target is Status.QUEUED} == {"wake", "reclaim"}
-    assert not may_move(Status.DELAYED, Status.SCHEDULED)
-
-
-def test_every_transition_has_a_name_of_its_own() -> None:
+def test_every_transition_has_its_own_name() -> None:
     names = [transition.name for transition in TRANSITIONS]
     assert len(names) == len(set(names))
-
-
-def test_an_unknown_transition_is_a_bug() -> None:
-    with pytest.raises(ValueError, match="not enough values"):
-        sources_of("teleport")
 
 
 @pytest.mark.parametrize(

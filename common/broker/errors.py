@@ -1,0 +1,70 @@
+"""How an exchange with the broker fails.
+
+BrokerUnavailable          no answer, or the connection broke: the outcome is unknown, so repeat
+├── NotSent                there was no usable connection: nothing reached the broker
+├── NotConfirmed           the connection is open, and the broker does not confirm
+└── DeclarationRefused     it exists with other properties, or belongs to another connection
+ChannelLost                the channel closed before the broker answered
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TypeVar
+
+from aio_pika.exceptions import CONNECTION_EXCEPTIONS
+
+T = TypeVar("T")
+
+
+class BrokerUnavailable(Exception):
+    """The broker did not answer in time or the connection broke: the outcome is unknown, so repeat."""
+
+
+class NotSent(BrokerUnavailable):
+    """There was no usable connection: nothing reached the broker."""
+
+
+class NotConfirmed(BrokerUnavailable):
+    """The connection is open and the broker does not confirm: one of the queues may never answer."""
+
+
+class DeclarationRefused(BrokerUnavailable):
+    """The broker refuses the declaration: it exists with other properties, or belongs to others."""
+
+
+class ChannelLost(Exception):
+    """The channel closed before the broker answered: the outcome is unknown."""
+
+
+async def answered(request: Awaitable[T], timeout_seconds: float) -> T:
+    """Await a call of the AMQP library; raise BrokerUnavailable for every way in which it can fail.
+
+    The library cancels its callers when a connection closes, so a cancellation that this task did not
+    receive itself is a lost connection. And the library may answer a real cancellation with an error or a
+    result: it is raised as the cancellation that it is.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    cancelled_before = task.cancelling()
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            answer = await request
+    except asyncio.CancelledError as error:
+        if task.cancelling() > cancelled_before:
+            raise
+        raise BrokerUnavailable("the connection closed") from error
+    except TimeoutError as error:
+        _raise_cancellation(task, cancelled_before)
+        raise BrokerUnavailable(f"the broker did not answer within {timeout_seconds:g} s") from error
+    except (ChannelLost, *CONNECTION_EXCEPTIONS) as error:
+        _raise_cancellation(task, cancelled_before)
+        raise BrokerUnavailable(str(error) or repr(error)) from error
+    _raise_cancellation(task, cancelled_before)
+    return answer
+
+
+def _raise_cancellation(task: asyncio.Task[object], cancelled_before: int) -> None:
+    if task.cancelling() > cancelled_before:
+        raise asyncio.CancelledError

@@ -1,0 +1,220 @@
+"""What the command lines share: options made from a settings model, and how a command fails.
+
+In: a model whose fields are settings. Out: one option for each, with its environment variable, default and
+description, so that `--help` lists every `TURNSTILE_*`. A secret has no option: every user of a machine can
+read the arguments of its processes. A command that cannot continue raises `CommandFailed`: the user sees its
+message and the exit code, never a traceback.
+"""
+
+import errno
+import functools
+import inspect
+import os
+import re
+import sys
+from collections.abc import Callable, Collection, Mapping
+from io import TextIOWrapper
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    Concatenate,
+    Final,
+    Literal,
+    ParamSpec,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+)
+
+import typer
+from pydantic import BaseModel, SecretStr
+from pydantic.fields import FieldInfo
+from typer.core import TyperGroup
+
+from turnstile.common.domain.durations import format_duration
+from turnstile.common.domain.errors import TurnstileError
+from turnstile.common.redaction import escaped
+
+EXIT_FAILED: Final = 1
+"""A request was rejected, or an execution failed."""
+EXIT_USAGE: Final = 2
+"""An argument or a setting is wrong."""
+EXIT_UNREACHABLE: Final = 3
+"""A server cannot be reached."""
+EXIT_TIMED_OUT: Final = 4
+"""A wait timed out."""
+
+ENVIRONMENT_ONLY: Final = "environment only"
+"""Metadata of a field that holds a secret: `Annotated[SecretStr, ENVIRONMENT_ONLY]`."""
+_WITH_PASSWORD: Final = re.compile(r"//[^/@]*:[^/@]+@|password=")
+
+_OUTPUT_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+Subject = TypeVar("Subject")
+Rest = ParamSpec("Rest")
+
+
+class CommandFailed(TurnstileError):
+    """The command ends here; the message explains what is wrong, where, and what was expected."""
+
+    def __init__(self, message: str, *, exit_code: int) -> None:
+        super().__init__(message)
+        self.message = message
+        self.exit_code = exit_code
+
+
+class CommandGroup(TyperGroup):
+    """A group of commands that turns `CommandFailed` into its message and its exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that is called."""
+        try:
+            return super().invoke(ctx)
+        except CommandFailed as failed:
+            # The message may quote text from outside.
+            typer.echo(escaped(failed.message, keep="\n\t"), err=True)
+            raise typer.Exit(failed.exit_code) from None
+
+
+def command_line(
+    summary: str, *, group: type[CommandGroup] = CommandGroup, completes: bool = False
+) -> typer.Typer:
+    """Return an empty command line, or a group inside one; `completes` adds shell completion."""
+    return typer.Typer(
+        cls=group,
+        help=summary,
+        no_args_is_help=True,
+        add_completion=completes,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    )
+
+
+def run_command_line(app: typer.Typer, *, name: str) -> None:
+    """Run a program and exit; its output may be closed, full, or limited to an encoding."""
+    # A closed stream is None: discard its output.
+    sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115
+    sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            # A character that the encoding lacks is written as its escape.
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        app(prog_name=name)
+    except OSError as error:
+        if error.errno not in _OUTPUT_ERRORS:
+            raise
+        typer.echo(f"{error.filename or 'stdout'}: {error.strerror}", err=True)
+        # Python would try to flush the buffer again at exit, and report a second error.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(EXIT_FAILED)
+
+
+def with_options(
+    model: type[BaseModel], read: Callable[..., Subject], *, only: Collection[str] | None = None
+) -> Callable[[Callable[Concatenate[Subject, Rest], None]], Callable[..., None]]:
+    """Add an option to a command for each field of `model`, or those in `only`, and pass it `read(**given)`.
+
+    A setting given neither as an option nor in the environment is None. `read` reports a wrong setting by
+    name. The command's own parameters come first in its help.
+    """
+    fields = {name: f for name, f in model.model_fields.items() if only is None or name in only}
+    secrets = {name: field for name, field in fields.items() if ENVIRONMENT_ONLY in field.metadata}
+    options = [_option(name, field) for name, field in fields.items() if name not in secrets]
+
+    def decorate(command: Callable[Concatenate[Subject, Rest], None]) -> Callable[..., None]:
+        signature = inspect.signature(command, eval_str=True)
+        _, *own = signature.parameters.values()
+
+        @functools.wraps(command)
+        def with_subject(**given: Any) -> None:
+            settings = {option.name: given.pop(option.name) for option in options}
+            refuse_passwords({n: v for n, v in settings.items() if fields[n].annotation is SecretStr})
+            settings |= {name: os.environ.get(environment_name(name)) or None for name in secrets}
+            command(read(**settings), **given)  # type: ignore[call-arg]
+
+        with_subject.__doc__ = "\n\n".join(
+            [inspect.getdoc(command) or "", *map(_line, secrets, secrets.values())]
+        )
+        parameters = [*(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own), *options]
+        with_subject.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return with_subject
+
+    return decorate
+
+
+def environment_name(field_name: str) -> str:
+    """Return the name of a setting in the environment."""
+    return f"TURNSTILE_{field_name.upper()}"
+
+
+def refuse_passwords(given: Mapping[str, object]) -> None:
+    """Raise CommandFailed for a URL with a password that is an argument and not from the environment."""
+    for name, value in given.items():
+        variable = environment_name(name)
+        is_argument = isinstance(value, str) and value != os.environ.get(variable)
+        if is_argument and _WITH_PASSWORD.search(str(value)):
+            raise CommandFailed(
+                f"--{name.replace('_', '-')}: every user of this machine can read a password among the "
+                f"arguments; set {variable} in the environment instead",
+                exit_code=EXIT_USAGE,
+            )
+
+
+def _line(name: str, field: FieldInfo) -> str:
+    variable = environment_name(name)
+    return f"Secret: set it with the environment variable {variable}. {field.description}"
+
+
+def _option(name: str, field: FieldInfo) -> inspect.Parameter:
+    flag, is_switch = f"--{name.replace('_', '-')}", field.annotation is bool
+    sentence = field.description or f"{name.replace('_', ' ').capitalize()}."
+    default = _shown(field.get_default(call_default_factory=True, validated_data={}))
+    option = typer.Option(
+        f"{flag}/--no-{flag[2:]}" if is_switch else flag,
+        envvar=environment_name(name),
+        help=f"{sentence} [default: {default}]" if default else sentence,
+        metavar=None if is_switch else _metavar(field),
+        show_default=False,
+    )
+    kind = bool if is_switch else str
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
+    )
+
+
+def _shown(default: object) -> str:
+    match default:
+        case None:
+            return ""
+        case SecretStr():
+            return default.get_secret_value()
+        case bool():
+            return "yes" if default else "no"
+        case float():
+            return format_duration(default)
+        case list():
+            return ",".join(map(str, default))
+        case _:
+            return str(default)
+
+
+_METAVARS: Final[Mapping[object, str]] = {
+    int: "NUMBER",
+    float: "DURATION",
+    SecretStr: "TEXT",
+    list: "A,B,...",
+}
+
+
+def _metavar(field: FieldInfo) -> str:
+    kind: Any = field.annotation
+    if get_origin(kind) in (Union, UnionType):
+        kind = next(part for part in get_args(kind) if part is not NoneType)
+    if get_origin(kind) is Literal:
+        return "|".join(get_args(kind))
+    return _METAVARS.get(get_origin(kind) or kind, "TEXT")

@@ -1,0 +1,120 @@
+"""Types of the fields that users write in actions, requests and settings, with their checks.
+
+In: values from YAML, JSON, code or the environment. Out: checked values; pydantic turns each ValueError into
+an error that names the field. Nothing is stored before these checks.
+"""
+
+import re
+from datetime import UTC, datetime
+from typing import Annotated, Final
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, StringConstraints
+
+from turnstile.common.domain.durations import SECONDS_MAX, parse_duration
+
+_REF: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,199}")
+_POOL: Final = re.compile(r"[A-Za-z0-9_\-]{1,64}")
+_POINTER: Final = re.compile(r"(?:/(?:[^~/]|~0|~1)*)+")
+_EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LATEST: Final = datetime(9000, 1, 1, tzinfo=UTC)
+_URL_EXAMPLE: Final = "like 'https://example.org/hooks/turnstile'"
+
+_Written = Annotated[str, Field(pattern=r"^([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+$|^[0-9]+(\.[0-9]+)?$")]
+_Seconds = Annotated[float, Field(ge=0, le=SECONDS_MAX)]
+
+Duration = Annotated[
+    float,
+    BeforeValidator(
+        parse_duration, json_schema_input_type=Annotated[_Seconds | _Written, Field(examples=["5m", 90])]
+    ),
+]
+"""Seconds, read from `250ms`, `30s`, `1h30m` or a number."""
+
+
+def check_ref(ref: str) -> str:
+    """Return `ref` if it can name an action; raises ValueError with the rule otherwise."""
+    if not _REF.fullmatch(ref):
+        raise ValueError(
+            f"{ref[:60]!r} cannot name an action: "
+            "letters, digits, '_', '-' and '.', at most 200, like 'reports.render'"
+        )
+    return ref
+
+
+def is_pool(name: str) -> bool:
+    """Tell whether `name` can name a pool."""
+    # `worker.retry` is the workers' delay queue.
+    return bool(_POOL.fullmatch(name)) and name != "retry"
+
+
+def _check_pool(pool: str) -> str:
+    if not is_pool(pool):
+        raise ValueError(
+            f"{pool[:60]!r} cannot name a pool: letters, digits, '_' and '-', at most 64, like 'gpu'"
+        )
+    return pool
+
+
+def _check_pointer(pointer: str) -> str:
+    if not _POINTER.fullmatch(pointer):
+        raise ValueError(
+            f"{pointer[:60]!r} is not a JSON Pointer (RFC 6901) into the parameters, like '/customer/id'"
+        )
+    return pointer
+
+
+def pointer_path(pointer: str) -> list[str]:
+    """Split a JSON Pointer into its unescaped steps (RFC 6901, section 4)."""
+    return [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
+
+
+def check_callback_url(url: str) -> str:
+    """Return `url` if webhooks can be posted to it; raises ValueError with the rule otherwise.
+
+    Which addresses are allowed is checked at each connection (`executor.webhooks`): a name that is harmless
+    today may resolve to any address tomorrow.
+    """
+    if any(character.isspace() or not character.isprintable() for character in url):
+        raise ValueError(f"contains blanks or control characters; expected a URL {_URL_EXAMPLE}")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise ValueError(f"not a URL; expected one {_URL_EXAMPLE}") from None
+    if parts.scheme.lower() not in ("http", "https") or not parts.hostname or port == 0:
+        raise ValueError(f"expected an http or https URL with a host, {_URL_EXAMPLE}")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError(
+            "a name or password in the URL would be stored and shown; leave it out and check the signature"
+        )
+    return url
+
+
+def check_instant(instant: datetime) -> datetime:
+    """Return an aware `instant` if it is in the years 1970 to 8999; raises ValueError otherwise.
+
+    PostgreSQL's driver turns the ends of Python's calendar into infinities, which cannot be read back, and
+    other languages send those ends to mean "none".
+    """
+    try:
+        utc = instant.astimezone(UTC)
+    except OverflowError:
+        utc = datetime.min.replace(tzinfo=UTC)
+    if not _EARLIEST <= utc < _LATEST:
+        raise ValueError(
+            "expected an instant from 1970 to 8999, like 2026-11-21T12:00:00Z; leave it out if there is none"
+        )
+    return instant
+
+
+ActionRef = Annotated[str, AfterValidator(check_ref)]
+Pool = Annotated[str, AfterValidator(_check_pool)]
+JsonPointer = Annotated[str, AfterValidator(_check_pointer)]
+Instant = Annotated[AwareDatetime, AfterValidator(check_instant)]
+Key = Annotated[str, StringConstraints(min_length=1, max_length=512)]
+CallbackUrl = Annotated[
+    str,
+    StringConstraints(pattern=r"^[Hh][Tt][Tt][Pp][Ss]?://", max_length=2048),
+    AfterValidator(check_callback_url),
+]

@@ -1,0 +1,111 @@
+"""What the HTTP servers and clients of both services share.
+
+`listen` binds the port before anything else starts, `HttpServer` leaves the signals to `lifecycle` and closes
+stalled connections, and `retry_after_seconds` reads `Retry-After` of webhook receivers and http actions.
+"""
+
+import errno
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+
+import uvicorn
+
+from turnstile.common.cli import EXIT_USAGE, CommandFailed
+from turnstile.common.domain.durations import SECONDS_MAX
+
+_STALL_SECONDS: Final = 30.0
+_PORT_ERRORS: Final = (errno.EADDRINUSE, errno.EACCES)
+_TICKS_PER_CHECK: Final = 10
+"""uvicorn ticks ten times a second."""
+
+
+class HttpServer(uvicorn.Server):
+    """Leaves the signals to `common.lifecycle`, and closes stalled connections.
+
+    A client that connects and sends no request, or does not read its response, would otherwise keep an open
+    file, and the response in memory. Between two requests uvicorn's own time limit applies.
+    """
+
+    def __init__(self, config: uvicorn.Config, *, stall_seconds: float = _STALL_SECONDS) -> None:
+        super().__init__(config)
+        self._stall_seconds = stall_seconds
+        self._stalled: dict[Any, tuple[int, float]] = {}
+        """Connections without progress at the last check: unsent bytes, and since when."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none: HTTP requests are answered until the service has drained."""
+        yield
+
+    async def on_tick(self, counter: int) -> bool:
+        """Check the connections once a second."""
+        if counter % _TICKS_PER_CHECK == 0:
+            self._abort_stalled()
+        return await super().on_tick(counter)
+
+    def _abort_stalled(self) -> None:
+        now = time.monotonic()
+        waiting = {
+            connection: connection.transport.get_write_buffer_size()
+            for connection in list[Any](self.server_state.connections)
+            if connection.cycle is None or connection.flow.write_paused
+        }
+        self._stalled = {
+            connection: self._stalled[connection]
+            if self._stalled.get(connection, (-1, 0.0))[0] == unsent_bytes
+            else (unsent_bytes, now)
+            for connection, unsent_bytes in waiting.items()
+        }
+        for connection, (_, since) in self._stalled.items():
+            if now - since >= self._stall_seconds:
+                connection.transport.abort()
+
+
+def listen(host: str, port: int, *, settings: str) -> socket.socket:
+    """Bind the address; raises CommandFailed, which names the setting, where that is impossible.
+
+    `settings` is the common prefix of both settings, like `TURNSTILE_HTTP` of `TURNSTILE_HTTP_PORT`.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        if error.errno in _PORT_ERRORS:
+            raise CommandFailed(
+                f"{settings}_PORT: cannot listen on {host}:{port}: {error.strerror}; "
+                "choose another port, or 0 for any free one",
+                exit_code=EXIT_USAGE,
+            ) from None
+        raise _wrong_host(settings, host, error.strerror) from None
+    except UnicodeError:
+        raise _wrong_host(settings, host, "not a host name") from None
+
+
+def _wrong_host(settings: str, host: str, reason: str | None) -> CommandFailed:
+    return CommandFailed(
+        f"{settings}_HOST: cannot listen on {host}: {reason}; expected an address of this machine, like "
+        "127.0.0.1, or 0.0.0.0 for all of them",
+        exit_code=EXIT_USAGE,
+    )
+
+
+def retry_after_seconds(value: str | None, now: datetime) -> float | None:
+    """Return the wait that a `Retry-After` header requests, in seconds or by a date; None where invalid.
+
+    RFC 9110, section 10.2.3.
+    """
+    if value is None:
+        return None
+    if value.isascii() and value.isdigit():
+        return min(float(value[:20]), SECONDS_MAX)
+    try:
+        at = parsedate_to_datetime(value)
+    except (ValueError, OverflowError):
+        return None
+    due_at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    return min(max(0.0, (due_at - now).total_seconds()), SECONDS_MAX)

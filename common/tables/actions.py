@@ -1,0 +1,140 @@
+"""Actions, their changes, and one row per queue (an action, or an action and a concurrency key).
+
+The row of `action_queue` is the lock that serialises admission and grant of its queue (P1, P2). It holds a
+copy of the action's limit and pause, so that a grant decides from the row that it has locked.
+"""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    Text,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlmodel import Field, SQLModel
+
+from turnstile.common.tables.columns import identity, instant, json_column
+
+
+class Action(SQLModel, table=True):
+    """The definition of an action."""
+
+    __tablename__ = "action"
+    __table_args__ = (
+        UniqueConstraint("ref"),
+        CheckConstraint("max_concurrent >= 0", name="limit_not_negative"),
+        CheckConstraint("max_queued >= 0", name="max_queued_not_negative"),
+        CheckConstraint("keep_for_seconds >= 0 AND keep_count >= 0", name="keeps_not_negative"),
+        CheckConstraint("timeout_seconds >= 0 AND ttl_seconds >= 0", name="durations_not_negative"),
+        CheckConstraint("runner IN ('python', 'command', 'http')", name="runner_known"),
+        CheckConstraint("on_worker_lost IN ('requeue', 'abandon')", name="on_worker_lost_known"),
+        CheckConstraint("when_full IN ('enqueue', 'reject')", name="when_full_known"),
+        CheckConstraint("retry_max_attempts >= 1 AND max_reclaims >= 0", name="counts_not_negative"),
+        # Read by the watchdog at every tick, usually empty.
+        Index(
+            "ix_action_rollout",
+            "id",
+            postgresql_where=text("rollout_from_key IS NOT NULL OR rollout_held_ids IS NOT NULL"),
+        ),
+    )
+
+    id: int = identity()
+    ref: str = Field(sa_column=Column(Text, nullable=False))
+    runner: str = Field(sa_column=Column(Text, nullable=False, server_default="python"))
+    entrypoint: Any = json_column(nullable=True)
+    max_concurrent: int | None = Field(default=None, sa_column=Column(Integer))
+    concurrency_key: str | None = Field(default=None, sa_column=Column(Text))
+    concurrency_key_path: list[str] | None = Field(default=None, sa_column=Column(ARRAY(Text)))
+    submitter_keys: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
+    """Whether requests may set the concurrency key. Each key has a queue with the action's limit."""
+    timeout_seconds: float | None = None
+    ttl_seconds: float | None = None
+    callback_url: str | None = Field(default=None, sa_column=Column(Text))
+    """Receives a POST for each terminal execution, unless the request has its own URL."""
+    keep_for_seconds: float | None = None
+    """How long terminal executions are kept. None: the setting applies."""
+    keep_count: int | None = Field(default=None, sa_column=Column(Integer))
+    """Maximum number of terminal executions that are kept. None: the setting applies."""
+    retry_max_attempts: int = Field(default=1, sa_column=Column(Integer, nullable=False, server_default="1"))
+    retry_delay_seconds: float = Field(default=1.0, sa_column_kwargs={"server_default": "1"})
+    retry_factor: float = Field(default=2.0, sa_column_kwargs={"server_default": "2"})
+    retry_max_delay_seconds: float = Field(default=300.0, sa_column_kwargs={"server_default": "300"})
+    retry_jitter: float = Field(default=0.1, sa_column_kwargs={"server_default": "0.1"})
+    on_worker_lost: str = Field(sa_column=Column(Text, nullable=False, server_default="requeue"))
+    max_reclaims: int = Field(default=5, sa_column=Column(Integer, nullable=False, server_default="5"))
+    pool: str = Field(sa_column=Column(Text, nullable=False, server_default="default"))
+    when_full: str = Field(sa_column=Column(Text, nullable=False, server_default="enqueue"))
+    max_queued: int | None = Field(default=None, sa_column=Column(Integer))
+    paused: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
+    created_at: datetime = instant(nullable=False, default_now=True)
+    updated_at: datetime = instant(nullable=False, default_now=True)
+    rollout_from_key: str | None = Field(default=None, sa_column=Column(Text))
+    """Where the rollout of a changed limit or pause to the queues continues, in the order of their keys.
+
+    None: all queues have it.
+    """
+    rollout_held_ids: list[int] | None = Field(default=None, sa_column=Column(ARRAY(BigInteger)))
+    """Queues that the rollout skipped because another database session held them."""
+    deleted_at: datetime | None = instant()
+    """When it was deleted. The row stays: executions refer to it, and the name may be defined again."""
+
+
+class ActionChange(SQLModel, table=True):
+    """One change of an action, written in the transaction of the change."""
+
+    __tablename__ = "action_change"
+    __table_args__ = (
+        Index("ix_action_change_action_ref", "action_ref", "id"),
+        CheckConstraint(
+            "change IN ('created', 'changed', 'limit_changed', 'paused', 'resumed', 'deleted')",
+            name="change_known",
+        ),
+    )
+
+    id: int = identity()
+    action_ref: str = Field(sa_column=Column(Text, nullable=False))
+    changed_at: datetime = instant(nullable=False, default_now=True)
+    changed_by: str | None = Field(default=None, sa_column=Column(Text))
+    """The name of the API token; `local` without tokens; `worker` for a registration."""
+    change: str = Field(sa_column=Column(Text, nullable=False))
+    old: Any = json_column(nullable=False, default="'{}'::jsonb")
+    """The changed fields with their old values."""
+    new: Any = json_column(nullable=False, default="'{}'::jsonb")
+
+
+class ActionQueue(SQLModel, table=True):
+    """One queue. Locked, in ascending id, before anything is admitted to it or granted from it."""
+
+    __tablename__ = "action_queue"
+    __table_args__ = (
+        UniqueConstraint("action_id", "concurrency_key"),
+        CheckConstraint("depth >= 0", name="depth_not_negative"),
+        CheckConstraint("total_completed >= 0 AND total_completed <= total_enqueued", name="totals_ordered"),
+        CheckConstraint("max_concurrent >= 0", name="limit_not_negative"),
+        # Every batch updates these rows: free space keeps the new versions on the same page (HOT).
+        {"postgresql_with": {"fillfactor": "50"}},
+    )
+
+    id: int = identity()
+    action_id: int = Field(sa_column=Column(BigInteger, ForeignKey("action.id"), nullable=False))
+    concurrency_key: str = Field(sa_column=Column(Text, nullable=False, server_default=""))
+    """Empty for an action without concurrency key."""
+    max_concurrent: int | None = Field(default=None, sa_column=Column(Integer))
+    """A copy of the action's limit, under the lock of the grant."""
+    paused: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
+    depth: int = Field(default=0, sa_column=Column(BigInteger, nullable=False, server_default="0"))
+    """Number of rows in `waiting`."""
+    head_id: int = Field(default=0, sa_column=Column(BigInteger, nullable=False, server_default="0"))
+    """A lower bound of the waiting ids: a grant starts to read here, after the dead index entries."""
+    total_enqueued: int = Field(default=0, sa_column=Column(BigInteger, nullable=False, server_default="0"))
+    total_completed: int = Field(default=0, sa_column=Column(BigInteger, nullable=False, server_default="0"))
+    """Number of terminal executions that are settled."""
+    updated_at: datetime = instant(nullable=False, default_now=True)

@@ -1,0 +1,45 @@
+"""Worker processes and their leases (P6)."""
+
+from datetime import datetime
+
+from sqlalchemy import CheckConstraint, Column, Index, Integer, Text, text
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlmodel import Field, SQLModel
+
+from turnstile.common.tables.columns import instant
+
+
+class Worker(SQLModel, table=True):
+    """One worker process. A restart is a new worker."""
+
+    __tablename__ = "worker"
+    __table_args__ = (
+        CheckConstraint("concurrency >= 1", name="concurrency_positive"),
+        # Workers that may still renew.
+        Index("ix_worker_live", "id", postgresql_where=text("lost_at IS NULL AND stopped_at IS NULL")),
+        # Workers that stopped or were lost, the oldest first, for pruning.
+        Index(
+            "ix_worker_gone",
+            "started_at",
+            postgresql_where=text("lost_at IS NOT NULL OR stopped_at IS NOT NULL"),
+        ),
+        {"postgresql_with": {"fillfactor": "50"}},
+    )
+
+    id: str = Field(sa_column=Column(Text, primary_key=True))
+    name: str = Field(sa_column=Column(Text, nullable=False))
+    host: str = Field(sa_column=Column(Text, nullable=False))
+    pid: int = Field(sa_column=Column(Integer, nullable=False))
+    pools: list[str] = Field(sa_column=Column(ARRAY(Text), nullable=False))
+    concurrency: int = Field(sa_column=Column(Integer, nullable=False))
+    served_refs: list[str] | None = Field(default=None, sa_column=Column(ARRAY(Text)))
+    """The actions whose code it has. None: unknown, it counts for all actions of its pools."""
+    started_at: datetime = instant(nullable=False, default_now=True)
+    renewed_at: datetime = instant(nullable=False, default_now=True)
+    lease_expires_at: datetime = instant(nullable=False)
+    draining_at: datetime | None = instant()
+    """When draining was requested, or began by itself."""
+    stopped_at: datetime | None = instant()
+    """When it stopped in good order."""
+    lost_at: datetime | None = instant()
+    """When its lease was found to be over and its attempts were reclaimed. A lost worker cannot renew."""

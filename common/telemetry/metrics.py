@@ -1,0 +1,233 @@
+"""Metrics: counters, histograms and gauges, and the text format in which `/metrics` shows them.
+
+In: what happened, counted in the event loop with a look-up and an addition, without a lock. Out: values by
+label at each scrape, in Prometheus' text format or in OpenMetrics, with the metrics of the process
+(`process_...`). Labels have few values: statuses, codes, and action refs up to a bound; never an id or a key.
+A renamed metric is shown under its former name, too, for one version (`formerly`).
+"""
+
+import asyncio
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from itertools import accumulate
+from typing import Final, NoReturn, TypeAlias, assert_never
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector, CollectorRegistry
+
+Labels: TypeAlias = tuple[str, ...]
+
+OTHER: Final = "other"
+ACTION_REFS_MAX: Final = 100
+"""Actions with their own label value in one process; all further ones share "other"."""
+BUCKETS_SECONDS: Final = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+    *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0),
+)
+
+_BUCKET_NAMES: Final = [*(str(bound) for bound in BUCKETS_SECONDS), "+Inf"]
+_LAG_INTERVAL_SECONDS: Final = 0.5
+_LAGS_KEPT: Final = 60
+"""Half a minute: longer than the interval between two scrapes."""
+
+
+class LabelValues:
+    """The first `values_max` names are label values; each further name becomes "other"."""
+
+    def __init__(self, values_max: int) -> None:
+        self._values_max = values_max
+        self._known: dict[str, str] = {}
+
+    def __getitem__(self, name: str) -> str:
+        """Return the label value of a name."""
+        known = self._known.get(name)
+        if known is not None:
+            return known
+        if len(self._known) >= self._values_max:
+            return OTHER
+        return self._known.setdefault(name, name)
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names that have their own label value."""
+        return iter(self._known)
+
+
+class _Named:
+    """What all metrics have; `formerly` is the name of the previous version, if it was another."""
+
+    suffix = ""
+
+    def __init__(self, name: str, meaning: str, labels: Labels, formerly: str | None = None) -> None:
+        assert name.endswith(self.suffix), name
+        self.name, self.meaning, self.labels, self.formerly = name, meaning, labels, formerly
+
+
+class Counter(_Named):
+    """A value that only grows."""
+
+    kind: Final = "counter"
+    suffix = "_total"
+
+    def __init__(self, name: str, meaning: str, labels: Labels, formerly: str | None = None) -> None:
+        super().__init__(name, meaning, labels, formerly)
+        self.values: dict[Labels, int] = {} if labels else {(): 0}
+
+    def add(self, *values: str, count: int = 1) -> None:
+        """Add `count` under these label values."""
+        self.values[values] = self.values.get(values, 0) + count
+
+
+class Histogram(_Named):
+    """A distribution of durations, in seconds."""
+
+    kind: Final = "histogram"
+    suffix = "_seconds"
+
+    def __init__(self, name: str, meaning: str, labels: Labels, formerly: str | None = None) -> None:
+        super().__init__(name, meaning, labels, formerly)
+        self.counts: dict[Labels, list[int]] = {}
+        """The count of each bucket, not cumulative; the last bucket has no bound."""
+        self.sums: dict[Labels, float] = {}
+
+    def observe(self, seconds: float, *values: str, count: int = 1) -> None:
+        """Count a duration `count` times; a negative one, from two clocks, counts as zero."""
+        counts = self.counts.get(values)
+        if counts is None:
+            counts = self.counts[values] = [0] * (len(BUCKETS_SECONDS) + 1)
+            self.sums[values] = 0.0
+        counts[bisect_left(BUCKETS_SECONDS, seconds)] += count
+        self.sums[values] += max(seconds, 0.0) * count
+
+
+class Gauge(_Named):
+    """A value that is read at each scrape."""
+
+    kind: Final = "gauge"
+
+    def __init__(self, name: str, meaning: str, labels: Labels, formerly: str | None = None) -> None:
+        super().__init__(name, meaning, labels, formerly)
+        self.values: Mapping[Labels, float] = {}
+        self._read: Callable[[], float | None] | None = None
+
+    def set(self, value: float, *values: str) -> None:
+        """Set the value under these label values."""
+        self.values = {**self.values, values: value}
+
+    def read_from(self, read: Callable[[], float | None]) -> None:
+        """Call `read` at each scrape; None: the gauge is left out. A later call replaces `read`."""
+        self._read = read
+
+    def now(self) -> Mapping[Labels, float]:
+        """Return the current values."""
+        if self._read is None:
+            return self.values
+        value = self._read()
+        return {} if value is None else {(): value}
+
+
+Instrument: TypeAlias = Counter | Histogram | Gauge
+
+
+class Meter:
+    """The metrics of one service, in the order of their declaration."""
+
+    def __init__(self, instruments: Iterable[Instrument] = ()) -> None:
+        self.instruments: list[Instrument] = list(instruments)
+        self.action_refs = LabelValues(ACTION_REFS_MAX)
+
+    def counter(
+        self, name: str, meaning: str, *labels: str, known: Iterable[str] = (), formerly: str | None = None
+    ) -> Counter:
+        """Declare a counter; `known` label values are exposed as zero from the start.
+
+        A query for an increase would otherwise miss the first one of each label value.
+        """
+        counter = Counter(name, meaning, labels, formerly)
+        for value in known:
+            counter.add(value, count=0)
+        self.instruments.append(counter)
+        return counter
+
+    def histogram(self, name: str, meaning: str, *labels: str, formerly: str | None = None) -> Histogram:
+        """Declare a histogram of seconds."""
+        histogram = Histogram(name, meaning, labels, formerly)
+        self.instruments.append(histogram)
+        return histogram
+
+    def gauge(self, name: str, meaning: str, *labels: str, formerly: str | None = None) -> Gauge:
+        """Declare a gauge."""
+        gauge = Gauge(name, meaning, labels, formerly)
+        self.instruments.append(gauge)
+        return gauge
+
+
+class LoopLag:
+    """The lag of the event loop: the first sign of an overloaded or blocked process."""
+
+    def __init__(self) -> None:
+        self._lags_seconds: deque[float] = deque(maxlen=_LAGS_KEPT)
+
+    async def run(self) -> NoReturn:
+        """Measure until cancelled: how much longer than its time each sleep takes."""
+        loop = asyncio.get_running_loop()
+        while True:
+            due_at = loop.time() + _LAG_INTERVAL_SECONDS
+            await asyncio.sleep(_LAG_INTERVAL_SECONDS)
+            self._lags_seconds.append(max(0.0, loop.time() - due_at))
+
+    def worst_seconds(self) -> float | None:
+        """Return the largest lag of the last half minute; None before the first measurement."""
+        return max(self._lags_seconds, default=None)
+
+
+def exposed(meter: Meter, accept: str) -> tuple[bytes, str]:
+    """Return the current metrics, in the format that the `Accept` header prefers, and its content type."""
+    encode, content_type = choose_encoder(accept)
+    return encode(_registry(meter)), content_type
+
+
+@cache
+def _registry(meter: Meter) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(_Families(meter))
+    ProcessCollector(registry=registry)
+    return registry
+
+
+class _Families(Collector):
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+
+    def collect(self) -> Iterator[Metric]:
+        for instrument in self._meter.instruments:
+            yield _family(instrument, instrument.name)
+            if instrument.formerly is not None:
+                yield _family(instrument, instrument.formerly)
+
+
+def _family(instrument: Instrument, name: str) -> Metric:
+    match instrument:
+        case Counter():
+            counter = CounterMetricFamily(name, instrument.meaning, labels=instrument.labels)
+            for labels, count in instrument.values.items():
+                counter.add_metric(labels, count)
+            return counter
+        case Gauge():
+            gauge = GaugeMetricFamily(name, instrument.meaning, labels=instrument.labels)
+            for labels, value in instrument.now().items():
+                gauge.add_metric(labels, value)
+            return gauge
+        case Histogram():
+            histogram = HistogramMetricFamily(name, instrument.meaning, labels=instrument.labels)
+            for labels, counts in instrument.counts.items():
+                buckets = [
+                    (bound, float(count))
+                    for bound, count in zip(_BUCKET_NAMES, accumulate(counts), strict=True)
+                ]
+                histogram.add_metric(labels, buckets, sum_value=instrument.sums[labels])
+            return histogram
+    assert_never(instrument)

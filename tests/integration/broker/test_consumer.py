@@ -1,0 +1,270 @@
+"""Subscriptions: deliveries in order, bounded, removed only when acknowledged, redelivered after a loss."""
+
+import asyncio
+import time
+from contextlib import AsyncExitStack
+
+import pytest
+from aio_pika.abc import AbstractChannel
+
+from tests.support.brokers import (
+    IMPATIENT,
+    bare_channel,
+    bodies,
+    channel_of,
+    declares,
+    message,
+    numbered,
+    numbered_bodies,
+    ready_messages,
+    running,
+    settled,
+    subscribed,
+    take,
+    until_ready,
+)
+from tests.support.proxy import proxy_to
+from tests.support.traffic import until
+from turnstile.common.broker.connection import BrokerTimeouts
+from turnstile.common.broker.consumer import ConsumerConnection
+from turnstile.common.broker.publisher import Publisher
+from turnstile.common.broker.topology import EXECUTOR_REQUESTS, declare_executor
+
+FRESH_SECONDS = 0.3
+
+
+async def test_a_batch_is_what_is_buffered_and_never_waits_to_be_full(amqp_url: str) -> None:
+    async with subscribed(amqp_url, prefetch=100) as (publisher, _consumer, queue):
+        await publisher.publish(numbered("q", 7))
+        await until(lambda: queue.buffered == 7)
+        assert bodies(await queue.next_batch(5)) == numbered_bodies(0, 1, 2, 3, 4)
+        assert bodies(await queue.next_batch(5)) == numbered_bodies(5, 6)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(queue.next_batch(5), FRESH_SECONDS)
+
+
+async def test_acknowledging_out_of_order_settles_those_and_no_others(amqp_url: str) -> None:
+    async with (
+        proxy_to(amqp_url) as proxy,
+        subscribed(amqp_url, prefetch=100, consumer_url=proxy.url) as (
+            publisher,
+            _consumer,
+            queue,
+        ),
+    ):
+        await publisher.publish(numbered("q", 10))
+        deliveries = await take(queue, 10)
+        queue.ack([deliveries[number] for number in (0, 1, 4, 9, 6)])
+        queue.ack([deliveries[2]])
+        queue.ack([deliveries[number] for number in (4, 5, 0)])
+        await settled(deliveries[0])
+        proxy.cut()
+        again = await take(queue, 3)
+        assert bodies(again) == numbered_bodies(3, 7, 8)
+        assert all(delivery.redelivered for delivery in again)
+
+
+async def test_a_pause_requeues_what_is_buffered_and_the_rest_can_be_settled(amqp_url: str) -> None:
+    async with subscribed(amqp_url, prefetch=5) as (publisher, consumer, queue):
+        await publisher.publish(numbered("q", 8))
+        deliveries = await take(queue, 2)
+        await until(lambda: queue.buffered == 3)
+        await queue.pause()
+        await queue.pause()
+        await until_ready(amqp_url, "q", 6)
+        queue.ack(deliveries)
+        assert consumer.connected
+        await queue.resume()
+        await queue.resume()
+        assert bodies(await take(queue, 5)) == numbered_bodies(2, 3, 4, 5, 6)
+
+
+async def test_one_consumer_at_a_time_takes_requests_and_the_next_begins_with_what_was_left(
+    amqp_url: str,
+) -> None:
+    publisher = Publisher(amqp_url, name="pub", declare=declare_executor)
+    first, second = ConsumerConnection(amqp_url, name="first"), ConsumerConnection(amqp_url, name="second")
+    active = first.subscribe(EXECUTOR_REQUESTS, prefetch=5, declare=declare_executor)
+    async with running(publisher), AsyncExitStack() as first_runs:
+        await first_runs.enter_async_context(running(first))
+        standby = second.subscribe(EXECUTOR_REQUESTS, prefetch=20, declare=declare_executor)
+        async with running(second):
+            await publisher.publish(numbered("execution.requested", 20, exchange="executions"))
+            deliveries = await take(active, 5)
+            active.ack(deliveries[:2])
+            assert bodies(deliveries + await take(active, 2)) == numbered_bodies(0, 1, 2, 3, 4, 5, 6)
+            assert standby.buffered == 0
+            await first_runs.aclose()
+            assert bodies(await take(standby, 18)) == numbered_bodies(*range(2, 20))
+
+
+async def test_after_a_loss_unacknowledged_deliveries_come_again_and_late_acknowledgements_do_nothing(
+    amqp_url: str,
+) -> None:
+    async with (
+        proxy_to(amqp_url) as proxy,
+        subscribed(amqp_url, consumer_url=proxy.url) as (publisher, _consumer, queue),
+    ):
+        await publisher.publish(numbered("q", 6))
+        old = await take(queue, 2)
+        await until(lambda: queue.buffered == 4)
+        proxy.cut()
+        await until(lambda: not old[0].live)
+        new = await take(queue, 6)
+        assert bodies(new) == numbered_bodies(0, 1, 2, 3, 4, 5)
+        queue.ack(old)
+        queue.ack(new[3:])
+        await settled(new[0])
+        proxy.cut()
+        assert bodies(await take(queue, 3)) == numbered_bodies(0, 1, 2)
+
+
+async def test_a_channel_closed_by_the_broker_is_reopened_without_effect_on_another(
+    amqp_url: str,
+) -> None:
+    async with subscribed(amqp_url) as (publisher, consumer, queue):
+        neighbour = consumer.subscribe("n", prefetch=10, declare=declares("n"))
+        await until(lambda: neighbour.ready)
+        await publisher.publish([*numbered("q", 3), message("n")])
+        deliveries, other = await take(queue, 3), await take(neighbour, 1)
+        # An unknown tag is answered with 406, as is a delivery that stays unacknowledged for too long.
+        channel_of(deliveries[0]).ack(0, [99])
+        assert bodies(await take(queue, 3)) == numbered_bodies(0, 1, 2)
+        assert other[0].live
+        await until(lambda: consumer.connected)
+
+
+async def test_a_deleted_queue_is_declared_and_consumed_again(amqp_url: str) -> None:
+    async with subscribed(amqp_url) as (publisher, _, queue):
+        async with bare_channel(amqp_url) as bare:
+            await bare.queue_delete("q")
+        await until(lambda: not queue.ready)
+        await until(lambda: queue.ready)
+        await publisher.publish([message("q", b"new")])
+        assert bodies(await take(queue, 1)) == [b"new"]
+
+
+async def test_a_queue_that_cannot_be_consumed_is_reported_and_retried(amqp_url: str) -> None:
+    consumer = ConsumerConnection(amqp_url, name="con")
+    queue = consumer.subscribe("missing", prefetch=10)
+    publisher = Publisher(amqp_url, name="pub")
+    async with running(publisher):
+        run = asyncio.create_task(consumer.run(), name="con")
+        await until(lambda: "no queue 'missing'" in (consumer.last_error or ""))
+        assert not consumer.connected
+        await publisher.declare(declares("missing"))
+        await until(lambda: queue.ready and consumer.connected and consumer.last_error is None)
+        run.cancel()
+        await asyncio.wait({run})
+
+
+async def test_a_pause_lasts_over_a_reconnection(amqp_url: str) -> None:
+    async with (
+        proxy_to(amqp_url) as proxy,
+        subscribed(amqp_url, prefetch=5, consumer_url=proxy.url) as (publisher, consumer, queue),
+    ):
+        await queue.pause()
+        proxy.cut()
+        await until(lambda: not consumer.connected)
+        await until(lambda: consumer.connected)
+        await publisher.publish(numbered("q", 3))
+        assert await ready_messages(amqp_url, "q") == 3
+        await queue.resume()
+        assert bodies(await take(queue, 3)) == numbered_bodies(0, 1, 2)
+
+
+QUIET_SECONDS = 0.3
+SOON_QUIET = BrokerTimeouts(quiet_seconds=QUIET_SECONDS)
+
+
+async def test_a_quiet_subscription_without_unsettled_deliveries_is_renewed_and_stays_ready(
+    amqp_url: str,
+) -> None:
+    starts = 0
+
+    async def declare(channel: AbstractChannel) -> None:
+        nonlocal starts
+        starts += 1
+        await declares("q")(channel)
+
+    async with subscribed(amqp_url, declare=declare, timeouts=SOON_QUIET) as (publisher, consumer, queue):
+        ready = True
+
+        async def watch() -> None:
+            nonlocal ready
+            while True:
+                ready = ready and consumer.connected and consumer.last_error is None
+                await asyncio.sleep(0)
+
+        watching = asyncio.create_task(watch(), name="watch")
+        await until(lambda: starts == 3)
+        watching.cancel()
+        assert ready
+        await publisher.publish(numbered("q", 1))
+        (held,) = await take(queue, 1)
+        before = starts
+        await asyncio.sleep(QUIET_SECONDS * 4)
+        assert starts == before, "what is unsettled must not be delivered again"
+        queue.ack([held])
+        await until(lambda: starts > before)
+        await publisher.publish([message("q", b"after")])
+        assert bodies(await take(queue, 1)) == [b"after"]
+
+
+async def test_a_consumer_that_the_broker_lost_is_replaced(amqp_url: str) -> None:
+    async with subscribed(amqp_url, timeouts=SOON_QUIET) as (publisher, _consumer, queue):
+        await publisher.publish(numbered("q", 1))
+        (first,) = await take(queue, 1)
+        # As a cancel by the broker of which the subscription learns nothing.
+        await channel_of(first).basic_cancel(first.consumer)
+        queue.ack([first])
+        await publisher.publish([message("q", b"after")])
+        assert bodies(await take(queue, 1)) == [b"after"]
+
+
+_DECLARE = declares("q", {"x-queue-type": "classic"})
+
+
+async def test_only_a_running_subscription_is_reachable(amqp_url: str) -> None:
+    consumer = ConsumerConnection(amqp_url, name="con")
+    queue = consumer.subscribe("q", prefetch=10, declare=_DECLARE)
+    assert not await consumer.reaches(queue), "not connected yet"
+    async with running(consumer):
+        assert await consumer.reaches(queue)
+        await queue.pause()
+        assert not await consumer.reaches(queue)
+        await queue.resume()
+        assert await consumer.reaches(queue)
+    assert not await consumer.reaches(queue)
+
+
+async def test_with_a_second_consumer_a_subscription_is_not_reachable(amqp_url: str) -> None:
+    consumer = ConsumerConnection(amqp_url, name="con")
+    left_over = ConsumerConnection(amqp_url, name="left-over")
+    queue = consumer.subscribe("q", prefetch=10, declare=_DECLARE)
+    left_over.subscribe("q", prefetch=10, declare=_DECLARE)
+    async with running(consumer):
+        async with running(left_over):
+            assert not await consumer.reaches(queue)
+        await until(lambda: consumer.reaches(queue))
+
+
+async def test_with_a_deleted_queue_or_a_silent_broker_a_subscription_is_not_reachable(
+    amqp_url: str,
+) -> None:
+    async with proxy_to(amqp_url) as proxy, bare_channel(amqp_url) as channel:
+        consumer = ConsumerConnection(proxy.url, name="con", timeouts=IMPATIENT)
+        deleted = consumer.subscribe("deleted", prefetch=10)
+        await channel.queue_declare("deleted")
+        queue = consumer.subscribe("q", prefetch=10, declare=_DECLARE)
+        async with running(consumer):
+            await until(lambda: deleted.ready and queue.ready)
+            assert await consumer.reaches(deleted)
+            await channel.queue_delete("deleted")
+            assert not await consumer.reaches(deleted)
+            assert await consumer.reaches(queue)
+            proxy.freeze()
+            started_at = time.monotonic()
+            assert not await consumer.reaches(queue)
+            assert time.monotonic() - started_at < 3 * IMPATIENT.rpc_seconds
+            proxy.thaw()

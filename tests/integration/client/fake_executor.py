@@ -1,0 +1,74 @@
+"""A fake executor on a real broker: receives requests, replies as the test decides, records them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from tests.support.traffic import until
+from turnstile.common.broker.consumer import ConsumerConnection
+from turnstile.common.broker.delivery import Delivery
+from turnstile.common.broker.message import Outgoing
+from turnstile.common.broker.publisher import Publisher
+from turnstile.common.broker.topology import EXECUTOR_REQUESTS, declare_executor
+from turnstile.common.domain.states import Status
+from turnstile.common.envelopes import reply
+from turnstile.common.messages import ExecutionAccepted, ExecutionRejected
+
+DEADLINE_SECONDS = 20.0
+
+Reply = ExecutionAccepted | ExecutionRejected
+Decide = Callable[[Delivery, int, bool], Reply | None]
+"""Decides the reply from a request, its execution id and whether it is a duplicate."""
+
+
+def accept(_: Delivery, execution_id: int, duplicate: bool) -> ExecutionAccepted:
+    return ExecutionAccepted(
+        execution_id=execution_id, status=Status.QUEUED, position=execution_id, duplicate=duplicate
+    )
+
+
+class FakeExecutor:
+    def __init__(self, amqp_url: str, decide: Decide) -> None:
+        self.decide = decide
+        self.deliveries: list[Delivery] = []
+        self.admitted: dict[str, int] = {}
+        self._consumer = ConsumerConnection(amqp_url, name="fake-executor-consumer")
+        self._publisher = Publisher(amqp_url, name="fake-executor-publisher", declare=declare_executor)
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._consumer.run(), name="consumer")
+            tasks.create_task(self._publisher.run(), name="publisher")
+            subscription = self._consumer.subscribe(EXECUTOR_REQUESTS, prefetch=500, declare=declare_executor)
+            while True:
+                batch = await subscription.next_batch(500)
+                answers = [self._answer(delivery) for delivery in batch]
+                self.deliveries += batch
+                await self._publisher.publish([each for each in answers if each is not None])
+                subscription.ack(batch)
+
+    def _answer(self, delivery: Delivery) -> Outgoing | None:
+        assert delivery.message_id
+        duplicate = delivery.message_id in self.admitted
+        execution_id = self.admitted.setdefault(delivery.message_id, len(self.admitted) + 1)
+        answer = self.decide(delivery, execution_id, duplicate)
+        return None if answer is None else reply(delivery, answer)
+
+    async def answer(self, delivery: Delivery, answer: Reply) -> None:
+        message = reply(delivery, answer)
+        assert message is not None
+        await self._publisher.publish([message])
+
+    async def has_received(self, count: int) -> None:
+        await until(lambda: len(self.deliveries) >= count)
+
+
+@asynccontextmanager
+async def run_fake_executor(amqp_url: str, decide: Decide = accept) -> AsyncIterator[FakeExecutor]:
+    executor = FakeExecutor(amqp_url, decide)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(executor.run(), name="fake-executor")
+        try:
+            yield executor
+        finally:
+            running.cancel()

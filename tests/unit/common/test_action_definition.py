@@ -1,0 +1,125 @@
+"""The fields of an action definition, and the checks of each field type."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from turnstile.common.action_definition import ActionDefinition
+from turnstile.common.fields import pointer_path
+
+
+def error_of(**fields: Any) -> str:
+    with pytest.raises(ValidationError) as error:
+        ActionDefinition.model_validate({"ref": "a", **fields})
+    (problem,) = error.value.errors(include_input=False)
+    return f"{'.'.join(str(step) for step in problem['loc'])}: {problem['msg']}"
+
+
+def test_a_name_is_enough() -> None:
+    definition = ActionDefinition(ref="reports.render")
+    assert (definition.runner, definition.pool, definition.max_concurrent) == ("python", "default", None)
+    assert (definition.timeout, definition.ttl, definition.retry.max_attempts) == (None, None, 1)
+    assert (definition.on_worker_lost, definition.when_full) == ("requeue", "enqueue")
+
+
+@pytest.mark.parametrize("ref", ["a", "reports.render", "A-b_c.9", "_x", "9", "a" * 200])
+def test_a_ref_has_letters_digits_and_few_other_characters(ref: str) -> None:
+    assert ActionDefinition(ref=ref).ref == ref
+
+
+@pytest.mark.parametrize("ref", ["", " ", "a b", ".a", "-a", "a/b", "ü", "a\n", "a\0", "a#", "a*", "a" * 201])
+def test_any_other_ref_is_refused_with_an_example(ref: str) -> None:
+    assert error_of(ref=ref).startswith("ref: ")
+    assert "like 'reports.render'" in error_of(ref=ref)
+
+
+@pytest.mark.parametrize(
+    ("pointer", "steps"),
+    [
+        ("/customer/id", ["customer", "id"]),
+        ("/a~1b/m~0n", ["a/b", "m~n"]),
+        ("/~01", ["~1"]),
+        ("/", [""]),
+        ("/a//b", ["a", "", "b"]),
+    ],
+)
+def test_a_concurrency_key_is_a_json_pointer(pointer: str, steps: list[str]) -> None:
+    assert ActionDefinition(ref="a", concurrency_key=pointer).concurrency_key == pointer
+    assert pointer_path(pointer) == steps
+
+
+@pytest.mark.parametrize("pointer", ["", "customer", "$.customer", "/a~", "/a~2"])
+def test_an_invalid_json_pointer_is_refused_with_an_example(pointer: str) -> None:
+    assert "like '/customer/id'" in error_of(concurrency_key=pointer)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://example.org", "http://example.org:8080/a?b=c#d", "HTTPS://EXAMPLE.ORG/", "http://[::1]:80/",
+        "https://münchen.example/", "http://10.0.0.1/",
+    ],
+)  # fmt: skip
+def test_a_callback_url_with_a_host_is_stored_unchanged(url: str) -> None:
+    assert ActionDefinition(ref="a", callback_url=url).callback_url == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "", "example.org", "ftp://example.org/", "file:///etc/passwd", "http://", "http:///path", "http://[::1",
+        "http://a:b/", "http://a:70000/", "http://a:0/", "http://a b/", "http://a\n/", "http://a/\t", "https://\0/",
+        "http://user@example.org/", "http://user:sesame@example.org/", "http://example.org/" + "a" * 2048,
+    ],
+)  # fmt: skip
+def test_any_other_callback_url_is_refused_without_repeating_a_password(url: str) -> None:
+    assert "sesame" not in error_of(callback_url=url)
+
+
+def test_durations_are_read_from_text() -> None:
+    definition = ActionDefinition.model_validate(
+        {"ref": "a", "timeout": "1h30m", "ttl": 60, "retry": {"delay": "250ms", "max_delay": "5m"}}
+    )
+    assert (definition.timeout, definition.ttl) == (5400.0, 60.0)
+    assert (definition.retry.delay, definition.retry.max_delay) == (0.25, 300.0)
+    assert "not a duration: 'soon'" in error_of(timeout="soon")
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        *(({"pool": pool}, "pool") for pool in ("", "a.b", "a b", "*", "#", "a" * 65, "retry")),
+        *(({"max_concurrent": limit}, "max_concurrent") for limit in (-1, 1_000_001, 1.5)),
+        ({"max_reclaims": -1}, "max_reclaims"),
+        ({"max_queued": -1}, "max_queued"),
+        ({"runner": "shell"}, "runner"),
+        ({"on_worker_lost": "ignore"}, "on_worker_lost"),
+        ({"when_full": "drop"}, "when_full"),
+        ({"max_concurent": 1}, "max_concurent"),
+        ({"retry": {"max_attempts": 0}}, "retry.max_attempts"),
+        ({"retry": {"factor": 0.5}}, "retry.factor"),
+        ({"retry": {"jitter": 1.1}}, "retry.jitter"),
+        ({"retry": {"delay": -1}}, "retry.delay"),
+        ({"retry": {"times": 1}}, "retry.times"),
+    ],
+    ids=str,
+)
+def test_an_invalid_field_is_refused_by_its_name(fields: dict[str, object], name: str) -> None:
+    assert error_of(**fields).startswith(f"{name}: ")
+
+
+@pytest.mark.parametrize(
+    ("runner", "good", "bad"),
+    [
+        ("command", [["wc", "-w"]], [None, "wc -w", []]),
+        ("http", ["https://example.org/hook"], [None, "example.org", ["https://example.org"]]),
+        ("python", [None, "reports:render"], [["a", "b"]]),
+    ],
+)
+def test_an_entrypoint_fits_its_runner(runner: str, good: list[object], bad: list[object]) -> None:
+    for entrypoint in good:
+        fields = {"ref": "a", "runner": runner, "entrypoint": entrypoint}
+        assert ActionDefinition.model_validate(fields).entrypoint == entrypoint
+    for entrypoint in bad:
+        assert "entrypoint: " in error_of(runner=runner, entrypoint=entrypoint)
