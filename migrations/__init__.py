@@ -2,7 +2,7 @@
 
 `migrate` may be run by any number of processes at once: an advisory lock lets one through at a time,
 and the rest find nothing left to do. Tables come from the revisions in `versions`, the protocol's
-functions from `common.sql`, all in one transaction, which gives way to whoever holds a table for long.
+functions from `common.sql`, all in one transaction, which yields to sessions that hold a table for long.
 """
 
 from turnstile.migrations.run import MigrationBlocked, is_current, migrate

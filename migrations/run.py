@@ -1,7 +1,8 @@
 """Runs Alembic over asyncpg, under an advisory lock, and installs the protocol.
 
-A change of a table waits for whoever reads it, and everybody else waits behind the change. So it waits a
-moment, gives way, and tries again: a backup costs the services short pauses, and the migration time.
+A change of a table waits for the sessions that read it, and all later statements wait for the change. So the
+migration waits a moment, releases its locks and tries again: beside a backup the services have short pauses,
+and the migration takes longer.
 """
 
 import asyncio
@@ -21,8 +22,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from turnstile.common.database import CONNECTION_TROUBLE
-from turnstile.common.database_hosts import DatabaseHosts
+from turnstile.common.database import CONNECTION_ERRORS, DatabaseHosts
 from turnstile.common.domain.errors import TurnstileError
 from turnstile.common.statements import SCHEMA, installation_text, protocol_hash
 
@@ -141,7 +141,7 @@ async def _watched(
 
 async def _watch(engine: AsyncEngine, pid: int, blockers: list[Blocker]) -> None:
     # To know who is in the way is a help, and no condition.
-    with suppress(DBAPIError, *CONNECTION_TROUBLE, asyncpg.PostgresError):
+    with suppress(DBAPIError, *CONNECTION_ERRORS, asyncpg.PostgresError):
         async with engine.connect() as connection:
             await connection.execution_options(isolation_level="AUTOCOMMIT")
             while True:

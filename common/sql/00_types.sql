@@ -1,13 +1,13 @@
--- The rows that the statements hand back.
+-- Types of the rows that the protocol's functions return.
 --
--- A word on plans, for all files that follow. A session may keep a plan for as long as it lives, made when the
--- tables were empty: with `id = x` such a plan may read a whole table, to merge or to hash it with a handful of
--- rows. `id = ANY (ARRAY[x])` means the same and can be neither merged nor hashed: each row is looked up by the
--- index, whatever the planner believes. So it is written wherever few rows meet a table that grows, together
--- with `enable_seqscan = off`; a scalar subquery serves where nothing is written. Without `jit = off`, a
--- server that overestimates such a lookup would compile it each time.
+-- Planner settings of all files. A session may keep a plan that it made while the tables were empty. With `id = x`
+-- such a plan may read a whole table, to merge or hash it with a few rows. `id = ANY (ARRAY[x])` means the same, but
+-- can be neither merged nor hashed: each row is looked up in the index, whatever the planner estimates. So it is used
+-- wherever a few rows join a table that grows, with `enable_seqscan = off`; where nothing is written, a scalar
+-- subquery does the same. `jit = off`: a server that overestimates such a lookup would compile it on each call.
+-- `enable_bitmapscan = off` where the order of an index limits the rows that are read.
 
--- A slot was given: what `execution.scheduled` must say.
+-- A granted slot: the content of `execution.scheduled`.
 CREATE TYPE turnstile.granted AS (
     execution_id bigint,
     attempt integer,
@@ -18,7 +18,7 @@ CREATE TYPE turnstile.granted AS (
     waited_seconds double precision
 );
 
--- What became of one request. `code` is null when it was accepted.
+-- The outcome of one request. `code` is null if it was accepted.
 CREATE TYPE turnstile.admitted AS (
     code text,
     detail text,
@@ -28,7 +28,7 @@ CREATE TYPE turnstile.admitted AS (
     duplicate boolean
 );
 
--- What became of one retry: the ended execution, and what became of the request made of it.
+-- The outcome of one retry: the terminal execution, and the outcome of the request made from it.
 CREATE TYPE turnstile.retried AS (
     retry_of bigint,
     previous_status text,
@@ -41,7 +41,7 @@ CREATE TYPE turnstile.retried AS (
     duplicate boolean
 );
 
--- What became of one claim. Only a row with verdict 'claimed' may run.
+-- The outcome of one claim. Only a row with the verdict 'claimed' may run.
 CREATE TYPE turnstile.claimed AS (
     execution_id bigint,
     attempt integer,
@@ -59,11 +59,11 @@ CREATE TYPE turnstile.claimed AS (
     retry_max_delay_seconds double precision,
     retry_jitter double precision,
     traceparent text,
-    -- From its place in line to this start, on this server's clock.
+    -- From entering its queue to this start, on this server's clock.
     waited_seconds double precision
 );
 
--- What became of one finish. 'applied' and 'already' are to be told; 'stale' and 'lease_over' changed nothing.
+-- The outcome of one finish. Publish 'applied' and 'already'; 'stale' and 'lease_over' changed nothing.
 CREATE TYPE turnstile.finished AS (
     execution_id bigint,
     attempt integer,
@@ -72,7 +72,7 @@ CREATE TYPE turnstile.finished AS (
     ended_at timestamptz
 );
 
--- An execution that came to its end, or moved, without a worker's doing.
+-- A change of an execution's state that no worker reported.
 CREATE TYPE turnstile.moved AS (
     execution_id bigint,
     attempt integer,
@@ -84,14 +84,14 @@ CREATE TYPE turnstile.moved AS (
     moved_at timestamptz
 );
 
--- A queue whose counters were off.
+-- A queue whose counters were wrong.
 CREATE TYPE turnstile.repaired AS (
     queue_id bigint,
     depth_before bigint,
     depth bigint
 );
 
--- A delivery that was claimed. Whoever notes what became of it names the end of its lease.
+-- A claimed delivery. `claimed_until` identifies the claim when its outcome is recorded.
 CREATE TYPE turnstile.webhook AS (
     execution_id bigint,
     event_id uuid,

@@ -1,21 +1,19 @@
--- Locks of queue rows that a stranger may hold: a session in `psql`, a tool, a service that hangs (P9).
+-- Locks of rows that a foreign session may hold for long: `psql`, a tool, a service that hangs (P9).
 --
--- A caller says how long it waits. If that is too long, the statement is undone as a whole (lock_not_available),
--- and the caller asks again with every queue as a suspect: then nothing is waited for, what can be locked is
--- decided, and the rest is named. Until they are found free, those are suspects of the caller's next statements:
--- so one locked row costs one wait, and not one for each statement.
+-- The caller sets how long a statement waits for a lock. On a timeout the whole statement is rolled back
+-- (lock_not_available), and the caller repeats it with all queues as suspects: the statement then waits for no lock,
+-- handles the queues that it can lock, and returns the others as blocked. Blocked queues stay suspects in the
+-- caller's next statements until they are found free. So one locked row costs one wait, not one wait per statement.
 
--- lock_queues: lock these queues for the transaction; returns those that other sessions hold.
+-- lock_queues: locks these queues until the transaction ends; returns those that other sessions hold.
 --
--- `in_wait_ms` null: wait for ever, for all. Else wait so long, at every lock until the transaction's end, and fail
--- then; but only try to lock `in_suspect_ids` (null: all). What is only tried never waits, so it may be locked
--- behind higher ids without a deadlock.
+-- `in_wait_ms` null: waits without limit, for all queues. Otherwise every lock of the transaction waits at most that
+-- long, and then the statement fails; queues in `in_suspect_ids` (null: all) are only tried. A tried lock never
+-- waits, so it may come after locks of higher ids without a deadlock.
 CREATE FUNCTION turnstile.lock_queues(in_queue_ids bigint[], in_wait_ms integer, in_suspect_ids bigint[])
 RETURNS bigint[]
 LANGUAGE plpgsql
-SET search_path = public, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
+:settings_for_index_lookups
 AS $$
 DECLARE
     open_ids bigint[] := '{}';
@@ -31,7 +29,7 @@ BEGIN
     END IF;
     PERFORM 1 FROM action_queue q
     WHERE q.id = ANY (in_queue_ids) AND q.id <> ALL (open_ids) ORDER BY q.id FOR NO KEY UPDATE;
-    -- Our own services hold these rows too, for a moment: a few tries tell them from a stranger.
+    -- Our own services hold these rows for a moment: a few tries tell them from a foreign session.
     WHILE cardinality(open_ids) > 0 AND tries_left > 0 LOOP
         open_ids := ARRAY(
             SELECT o.id FROM unnest(open_ids) o(id)
@@ -44,13 +42,13 @@ BEGIN
             PERFORM pg_sleep(0.01);
         END IF;
     END LOOP;
-    -- A queue that was deleted is held by nobody.
+    -- No session holds a deleted queue.
     RETURN CASE WHEN cardinality(open_ids) = 0 THEN open_ids
                 ELSE ARRAY(SELECT q.id FROM action_queue q WHERE q.id = ANY (open_ids)) END;
 END
 $$;
 
--- free_suspects: those of `in_suspect_ids` that were asked for and are not held by others.
+-- free_suspects: those of `in_suspect_ids` that are in `in_queue_ids` and not blocked.
 CREATE FUNCTION turnstile.free_suspects(in_suspect_ids bigint[], in_queue_ids bigint[], in_blocked_ids bigint[])
 RETURNS bigint[]
 LANGUAGE sql
@@ -60,13 +58,12 @@ AS $$
     WHERE s.id = ANY (in_queue_ids) AND s.id <> ALL (in_blocked_ids)
 $$;
 
--- lock_unheld_queues: lock these queues, except what others hold for longer than a moment; returns what they hold. For
--- sweeps: what is left out has its turn at the next tick.
-CREATE FUNCTION turnstile.lock_unheld_queues(in_queue_ids bigint[], in_wait_ms integer DEFAULT 250)
+-- lock_available_queues: locks these queues, except those that other sessions hold for longer than `in_wait_ms`;
+-- returns the exceptions. For sweeps, which handle the exceptions at the next tick.
+CREATE FUNCTION turnstile.lock_available_queues(in_queue_ids bigint[], in_wait_ms integer DEFAULT 250)
 RETURNS bigint[]
 LANGUAGE plpgsql
-SET search_path = public, pg_temp
-SET enable_seqscan = off
+:settings_for_index_lookups
 AS $$
 BEGIN
     BEGIN
@@ -77,14 +74,12 @@ BEGIN
 END
 $$;
 
--- held_executions: lock those of these executions, and their slots, that are in `in_suspect_ids` (null: all), without
--- waiting; returns those of them that other sessions hold. The locks of the queues come before.
-CREATE FUNCTION turnstile.held_executions(in_execution_ids bigint[], in_suspect_ids bigint[])
+-- lock_available_executions: locks, without waiting, those of these executions and their slots that are in
+-- `in_suspect_ids` (null: all); returns those that other sessions hold. The caller has locked the queues.
+CREATE FUNCTION turnstile.lock_available_executions(in_execution_ids bigint[], in_suspect_ids bigint[])
 RETURNS bigint[]
 LANGUAGE plpgsql
-SET search_path = public, pg_temp
-SET enable_seqscan = off
-SET jit = off
+:settings_for_index_lookups
 AS $$
 DECLARE
     tried_ids bigint[] := ARRAY(

@@ -1,44 +1,39 @@
--- grant_locked: give the free slots of the queues to the heads of their lines.
+-- grant_locked: grants the free slots of these queues to the heads of the queues.
 --
--- The caller holds the rows of `action_queue` locked since an EARLIER statement. Under READ COMMITTED
--- the statements below take newer snapshots than that lock, so they see every grant that committed
--- before it. Locking and counting in one statement would count with a snapshot older than the lock,
--- and overshoot.
+-- The caller has locked the rows of `action_queue` in an EARLIER statement. Under READ COMMITTED the statements below
+-- take newer snapshots than that lock, so they see every grant that committed before it. One statement that locks and
+-- counts would count with a snapshot older than the lock, and exceed the limit.
 --
--- Keeps P1 (slots are counted from rows), P2 (heads in ticket order), P9 (only the queues named).
--- At most 1,000 per queue and call; queues that could take more come back in `more_queue_ids`.
--- Of `in_suspect_ids` (null: all) those are left out, and come back in `stuck_queue_ids`, of which another session
--- holds an execution that would start: a later one must not start before it.
+-- Keeps P1 (slots are counted from rows), P2 (heads in order of execution id), P9 (only the given queues). Grants at
+-- most 1,000 per queue and call; `more_queue_ids` are queues that could take more. `blocked_queue_ids` are those of
+-- `in_suspect_ids` (null: all) where another session holds an execution that would start. Nothing of such a queue is
+-- granted, because a later execution must not start first.
 CREATE FUNCTION turnstile.grant_locked(
     in_queue_ids bigint[],
     in_suspect_ids bigint[] DEFAULT '{}',
     OUT granted turnstile.granted[],
     OUT more_queue_ids bigint[],
-    OUT stuck_queue_ids bigint[]
+    OUT blocked_queue_ids bigint[]
 )
 LANGUAGE plpgsql
-SET search_path = public, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET jit = off
+:settings_for_index_order
 AS $$
 DECLARE
-    -- Read after the lock was taken, so it grows from grant to grant of one queue.
+    -- Read after the lock was taken, so it increases from grant to grant of one queue.
     decided_at timestamptz := clock_timestamp();
 BEGIN
-    -- Mostly nobody waits. And what follows is planned only once there is an execution: while that table is
-    -- empty, an index with the ticket in second place looks as good as the ticket's own.
+    -- The common case: nothing waits. Also, what follows is planned only once an execution exists: for an empty
+    -- table, an index with the id in second place looks as good as the primary key.
     IF NOT EXISTS (SELECT FROM action_queue q WHERE q.id = ANY (in_queue_ids) AND NOT q.paused AND q.depth > 0) THEN
         RETURN;
     END IF;
     IF in_suspect_ids IS NULL OR in_suspect_ids && in_queue_ids THEN
-        stuck_queue_ids := turnstile.stuck_queues(in_queue_ids, in_suspect_ids);
-        in_queue_ids := ARRAY(SELECT q.id FROM unnest(in_queue_ids) q(id) WHERE q.id <> ALL (stuck_queue_ids));
+        blocked_queue_ids := turnstile.queues_with_locked_heads(in_queue_ids, in_suspect_ids);
+        in_queue_ids := ARRAY(SELECT q.id FROM unnest(in_queue_ids) q(id) WHERE q.id <> ALL (blocked_queue_ids));
     END IF;
 
     WITH
-    -- Stage 1: how many each queue may start. No limit: no count.
+    -- Stage 1: how many executions each queue may start. Without a limit nothing is counted.
     capacity AS MATERIALIZED (
         SELECT q.id AS queue_id, q.head_id, q.max_concurrent, held.slots AS held,
                least(q.depth, 1000, coalesce(q.max_concurrent - held.slots, 1000)) AS take
@@ -48,9 +43,9 @@ BEGIN
         ) held
         WHERE q.id = ANY (in_queue_ids) AND NOT q.paused AND q.depth > 0
     ),
-    -- Stage 2: the smallest free slot numbers. Among 1 .. held + take at least `take` are free, and
-    -- held + take never exceeds the limit.
-    room AS MATERIALIZED (
+    -- Stage 2: the lowest free slot numbers. Among 1 .. held + take at least `take` are free, and held + take never
+    -- exceeds the limit.
+    free_slot AS MATERIALIZED (
         SELECT c.queue_id, c.head_id, c.take,
                CASE WHEN c.max_concurrent IS NOT NULL THEN ARRAY(
                    SELECT n::integer FROM generate_series(1, c.held + c.take) n
@@ -59,20 +54,21 @@ BEGIN
                ) END AS numbers
         FROM capacity c WHERE c.take > 0
     ),
-    -- Stage 3: the heads of the lines. `head_id` lets the scan start behind the entries that earlier
-    -- grants left dead in the index.
+    -- Stage 3: the heads of the queues. `head_id` lets the scan start behind the dead index entries of earlier
+    -- grants.
     head AS MATERIALIZED (
         SELECT r.queue_id, w.execution_id, r.numbers[w.rank] AS slot_number
-        FROM room r
+        FROM free_slot r
         CROSS JOIN LATERAL (
             SELECT first.execution_id, row_number() OVER (ORDER BY first.execution_id) AS rank
             FROM (
-                SELECT line.execution_id FROM waiting line
-                WHERE line.queue_id = r.queue_id AND line.execution_id >= r.head_id
-                ORDER BY line.execution_id LIMIT r.take
+                SELECT queued.execution_id FROM waiting queued
+                WHERE queued.queue_id = r.queue_id AND queued.execution_id >= r.head_id
+                ORDER BY queued.execution_id LIMIT r.take
             ) first
         ) w
     ),
+    -- Stage 4: the transition, guarded by the source states. Later stages follow the rows that it changed.
     moved AS (
         UPDATE execution e
         SET status = 'scheduled', attempt = e.attempt + 1, scheduled_at = decided_at, worker_id = NULL
@@ -81,12 +77,12 @@ BEGIN
         RETURNING e.id AS execution_id, e.attempt, e.action_id, e.traceparent, h.queue_id, h.slot_number,
                   extract(epoch FROM decided_at - e.queued_at)::double precision AS waited_seconds
     ),
-    left_line AS (
-        -- The second column by its bounds: an array there may be left out of the index condition.
+    dequeued AS (
+        -- The second column as bounds: with an array the planner may leave it out of the index condition.
         DELETE FROM waiting w USING moved m
         WHERE w.queue_id = ANY (ARRAY[m.queue_id]) AND w.execution_id BETWEEN m.execution_id AND m.execution_id
     ),
-    took_slot AS (
+    new_slot AS (
         INSERT INTO slot (execution_id, queue_id, slot_number, attempt, granted_at, offered_at)
         SELECT m.execution_id, m.queue_id, m.slot_number, m.attempt, decided_at, decided_at FROM moved m
     ),
@@ -103,21 +99,17 @@ BEGIN
                               m.waited_seconds)::turnstile.granted
                           ORDER BY m.execution_id)
          FROM moved m JOIN action a ON a.id = ANY (ARRAY[m.action_id])),
-        (SELECT array_agg(r.queue_id) FROM room r WHERE r.take = 1000)
+        (SELECT array_agg(r.queue_id) FROM free_slot r WHERE r.take = 1000)
     INTO granted, more_queue_ids;
 END
 $$;
 
--- stuck_queues: those of these queues of which another session holds an execution that `grant_locked` would start.
--- The caller holds the queues locked.
-CREATE FUNCTION turnstile.stuck_queues(in_queue_ids bigint[], in_suspect_ids bigint[])
+-- queues_with_locked_heads: those of these queues where another session holds an execution that `grant_locked` would
+-- start. The caller has locked the queues.
+CREATE FUNCTION turnstile.queues_with_locked_heads(in_queue_ids bigint[], in_suspect_ids bigint[])
 RETURNS bigint[]
 LANGUAGE plpgsql
-SET search_path = public, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET jit = off
+:settings_for_index_order
 AS $$
 DECLARE
     head_ids bigint[];
@@ -130,9 +122,9 @@ BEGIN
         SELECT count(*) AS slots FROM slot s WHERE s.queue_id = q.id AND q.max_concurrent IS NOT NULL
     ) held
     CROSS JOIN LATERAL (
-        SELECT line.execution_id FROM waiting line
-        WHERE line.queue_id = q.id AND line.execution_id >= q.head_id
-        ORDER BY line.execution_id
+        SELECT queued.execution_id FROM waiting queued
+        WHERE queued.queue_id = q.id AND queued.execution_id >= q.head_id
+        ORDER BY queued.execution_id
         LIMIT greatest(least(q.depth, 1000, coalesce(q.max_concurrent - held.slots, 1000)), 0)
     ) w
     WHERE q.id = ANY (in_queue_ids) AND (in_suspect_ids IS NULL OR q.id = ANY (in_suspect_ids))
@@ -145,8 +137,8 @@ BEGIN
 END
 $$;
 
--- grant_slots: lock the queues, then grant. For limit changes and the watchdog. `blocked_queue_ids` are held by other
--- sessions, `free_queue_ids` are suspects that are not (see `lock_queues`).
+-- grant_slots: locks the queues, then grants. For limit changes and the watchdog. Other sessions hold
+-- `blocked_queue_ids`; `free_queue_ids` are suspects that none holds (see `lock_queues`).
 CREATE FUNCTION turnstile.grant_slots(
     in_queue_ids bigint[],
     in_wait_ms integer DEFAULT NULL,
@@ -157,18 +149,16 @@ CREATE FUNCTION turnstile.grant_slots(
     OUT free_queue_ids bigint[]
 )
 LANGUAGE plpgsql
-SET search_path = public, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
+:settings_for_index_lookups
 AS $$
 DECLARE
-    stuck_ids bigint[];
+    blocked_head_ids bigint[];
 BEGIN
     blocked_queue_ids := turnstile.lock_queues(in_queue_ids, in_wait_ms, in_suspect_ids);
-    SELECT g.granted, g.more_queue_ids, g.stuck_queue_ids INTO granted, more_queue_ids, stuck_ids
+    SELECT g.granted, g.more_queue_ids, g.blocked_queue_ids INTO granted, more_queue_ids, blocked_head_ids
     FROM turnstile.grant_locked(
         ARRAY(SELECT q.id FROM unnest(in_queue_ids) q(id) WHERE q.id <> ALL (blocked_queue_ids)), in_suspect_ids) g;
-    blocked_queue_ids := blocked_queue_ids || coalesce(stuck_ids, '{}');
+    blocked_queue_ids := blocked_queue_ids || coalesce(blocked_head_ids, '{}');
     free_queue_ids := turnstile.free_suspects(in_suspect_ids, in_queue_ids, blocked_queue_ids);
 END
 $$;

@@ -1,12 +1,89 @@
--- admit: take requests into the record and into their lines, in the order given, and grant what is free.
+-- refuse_above_bounds: sets the code 'queue_full' for requests that do not fit into their bounded queues. For admit,
+-- which has locked the queues.
 --
--- Tickets (execution ids) are drawn after the queue rows are locked, so ticket order, commit order and
--- arrival order are one (P2). The same request twice, by idempotency key or by delivery, is one
--- execution (P5: a redelivery after a crash is harmless). Returns one row per request, in order.
+-- A copy of an admitted request takes no position in its queue; copies within the batch share the outcome of the
+-- first one.
+CREATE FUNCTION turnstile.refuse_above_bounds(
+    in_queue_ids bigint[],
+    in_codes text[],
+    in_details text[],
+    in_run_ats timestamptz[],
+    in_idempotency_keys text[],
+    in_delivery_keys uuid[],
+    in_now timestamptz,
+    OUT codes text[],
+    OUT details text[]
+)
+LANGUAGE plpgsql
+:settings_for_index_lookups
+AS $$
+BEGIN
+    -- Which requests of the batch are copies of an earlier one.
+    WITH request AS (
+        SELECT r.*, min(r.ord) OVER (
+            PARTITION BY r.code IS NULL, r.idempotency_key,
+                         CASE WHEN r.idempotency_key IS NULL THEN r.delivery_key END,
+                         CASE WHEN r.idempotency_key IS NULL AND r.delivery_key IS NULL THEN r.ord END
+        ) AS first_ord
+        FROM unnest(in_queue_ids, in_codes, in_run_ats, in_idempotency_keys, in_delivery_keys)
+             WITH ORDINALITY r(queue_id, code, run_at, idempotency_key, delivery_key, ord)
+    ),
+    -- Which requests would enter a queue.
+    newcomer AS (
+        SELECT r.ord, r.first_ord, r.queue_id,
+               r.code IS NULL AND r.ord = r.first_ord
+               AND (r.run_at IS NULL OR r.run_at <= in_now)
+               AND (SELECT e.id FROM execution e WHERE e.idempotency_key = r.idempotency_key) IS NULL
+               AND (SELECT e.id FROM execution e WHERE e.delivery_key = r.delivery_key) IS NULL AS joins_queue
+        FROM request r
+    ),
+    -- Their numbers among the newcomers of their queue.
+    positioned AS (
+        SELECT n.*, count(*) FILTER (WHERE n.joins_queue) OVER (PARTITION BY n.queue_id ORDER BY n.ord) AS position
+        FROM newcomer n
+    ),
+    -- The bounded queues. `free` is null without a limit: everything starts, nothing is refused.
+    bounded AS MATERIALIZED (
+        SELECT q.id AS queue_id, q.depth, q.max_concurrent, held.slots AS held,
+               coalesce(a.max_queued, CASE WHEN a.when_full = 'reject' THEN 0 END) AS bound,
+               CASE WHEN q.paused THEN 0
+                    WHEN q.max_concurrent IS NOT NULL THEN greatest(q.max_concurrent - held.slots, 0) END AS free
+        FROM action_queue q
+        JOIN action a ON a.id = ANY (ARRAY[q.action_id])
+        CROSS JOIN LATERAL (SELECT count(*) AS slots FROM slot s WHERE s.queue_id = q.id) held
+        WHERE q.id = ANY (in_queue_ids)
+    ),
+    -- A newcomer is refused if it would wait behind more than the bound.
+    evaluated AS (
+        SELECT p.ord, p.first_ord,
+               CASE WHEN p.joins_queue AND l.depth + p.position - l.free > l.bound THEN
+                   format('%s waiting of at most %s, %s running %s', l.depth, l.bound, l.held,
+                          coalesce('of at most ' || l.max_concurrent, 'without a limit')) END AS refusal
+        FROM positioned p LEFT JOIN bounded l ON l.queue_id = p.queue_id
+    ),
+    -- Copies within the batch share the refusal of the first one.
+    shared AS (
+        SELECT j.ord, max(j.refusal) OVER (PARTITION BY j.first_ord) AS refusal FROM evaluated j
+    )
+    SELECT array_agg(coalesce(in_codes[s.ord], CASE WHEN s.refusal IS NOT NULL THEN 'queue_full' END) ORDER BY s.ord),
+           array_agg(coalesce(in_details[s.ord], s.refusal) ORDER BY s.ord)
+    INTO codes, details
+    FROM shared s;
+END
+$$;
+
+-- admit: inserts requests in the given order, each into its queue, and grants the free slots.
 --
--- A request whose queue another session holds for longer than `in_wait_ms` comes back as 'unavailable' (see
--- `lock_queues`), and with it all of the same queue: none passes an earlier one. `blocked_queue_ids` are such queues,
--- `free_queue_ids` those of `in_suspect_ids` that are none.
+-- Execution ids are drawn after the queue rows are locked, so the order of ids, commits and arrivals is the same
+-- (P2). The same request twice, by idempotency key or by delivery, is one execution (P5: a redelivery after a crash
+-- is harmless). Returns one row per request, in order.
+--
+-- If another session holds a queue for longer than `in_wait_ms`, all requests of that queue get the code
+-- 'unavailable' (see `lock_queues`): none overtakes an earlier one. `blocked_queue_ids` are these queues,
+-- `free_queue_ids` those of `in_suspect_ids` that are not blocked.
+--
+-- Parallel arrays, not one array of a composite type: the prepared statement of a running executor names the type by an
+-- OID, which changes when a protocol is installed, and the statement would fail from then on.
 CREATE FUNCTION turnstile.admit(
     in_action_refs text[],
     in_parameters jsonb[],
@@ -30,24 +107,21 @@ CREATE FUNCTION turnstile.admit(
     OUT free_queue_ids bigint[]
 )
 LANGUAGE plpgsql
-SET search_path = public, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET jit = off
+:settings_for_index_lookups
 AS $$
 DECLARE
     action_ids bigint[];
     keys text[];
     codes text[];
     details text[];
-    lacking_ids bigint[];
+    new_queue_action_ids bigint[];
     queue_ids bigint[];
-    stuck_ids bigint[];
+    blocked_head_ids bigint[];
     tickets bigint[];
     admitted_at timestamptz;
     was_pruned boolean;
 BEGIN
-    -- 1. Name the action and the queue of each request.
+    -- 1. Find the action and the concurrency key of each request.
     SELECT array_agg(a.id ORDER BY r.ord),
            array_agg(k.key ORDER BY r.ord),
            array_agg(CASE WHEN a.id IS NULL THEN 'unknown_action'
@@ -67,8 +141,8 @@ BEGIN
                     WHEN a.concurrency_key_path IS NULL THEN ''
                     ELSE r.parameters #>> a.concurrency_key_path END
     ) k(key)
-    -- Each key has the action's whole limit: who chooses keys freely has no limit (P1). A retry repeats the key
-    -- that was accepted once.
+    -- Each key has the action's whole limit, so a submitter who chooses keys freely would have no limit (P1). A retry
+    -- repeats a key that was accepted before.
     CROSS JOIN LATERAL (
         SELECT CASE WHEN r.key IS NULL OR a.submitter_keys OR r.retry_of IS NOT NULL THEN NULL
                     WHEN a.concurrency_key_path IS NULL THEN
@@ -78,31 +152,31 @@ BEGIN
                                ' submitter_keys in the action', a.concurrency_key) END
     ) f(detail);
 
-    -- 2. Queues that do not exist yet. A limit change writes the action's row before its queues' rows:
-    --    waiting for that row here means that a new queue is born with the new limit.
-    lacking_ids := ARRAY(
+    -- 2. Create missing queues. A limit change writes the action's row before the rows of its queues: this waits for
+    -- the action's row, so a new queue gets the new limit.
+    new_queue_action_ids := ARRAY(
         SELECT DISTINCT r.action_id FROM unnest(action_ids, keys, codes) r(action_id, key, code)
         WHERE r.code IS NULL AND (
             SELECT q.id FROM action_queue q WHERE q.action_id = r.action_id AND q.concurrency_key = r.key) IS NULL);
-    IF cardinality(lacking_ids) > 0 THEN
+    IF cardinality(new_queue_action_ids) > 0 THEN
         IF in_wait_ms IS NOT NULL AND in_suspect_ids IS NULL THEN
-            lacking_ids := ARRAY(
-                SELECT a.id FROM action a WHERE a.id = ANY (lacking_ids) ORDER BY a.id FOR SHARE SKIP LOCKED);
+            new_queue_action_ids := ARRAY(
+                SELECT a.id FROM action a WHERE a.id = ANY (new_queue_action_ids) ORDER BY a.id FOR SHARE SKIP LOCKED);
         ELSE
             PERFORM set_config('lock_timeout', in_wait_ms || 'ms', true) WHERE in_wait_ms IS NOT NULL;
-            PERFORM 1 FROM action a WHERE a.id = ANY (lacking_ids) ORDER BY a.id FOR SHARE;
+            PERFORM 1 FROM action a WHERE a.id = ANY (new_queue_action_ids) ORDER BY a.id FOR SHARE;
         END IF;
         INSERT INTO action_queue (action_id, concurrency_key, max_concurrent, paused)
         SELECT DISTINCT a.id, r.key, a.max_concurrent, a.paused
         FROM unnest(action_ids, keys, codes) r(action_id, key, code)
         JOIN action a ON a.id = ANY (ARRAY[r.action_id])
-        WHERE r.code IS NULL AND a.id = ANY (lacking_ids) AND (
+        WHERE r.code IS NULL AND a.id = ANY (new_queue_action_ids) AND (
             SELECT q.id FROM action_queue q WHERE q.action_id = r.action_id AND q.concurrency_key = r.key) IS NULL
         ORDER BY a.id, r.key
         ON CONFLICT (action_id, concurrency_key) DO NOTHING;
     END IF;
 
-    -- 3. Lock the lines, in ascending id, and only then draw the tickets.
+    -- 3. Lock the queues in ascending id, and only then draw the execution ids.
     SELECT array_agg(CASE WHEN r.code IS NULL THEN (
                SELECT q.id FROM action_queue q WHERE q.action_id = r.action_id AND q.concurrency_key = r.key
            ) END ORDER BY r.ord) INTO queue_ids
@@ -110,8 +184,8 @@ BEGIN
     blocked_queue_ids := turnstile.lock_queues(queue_ids, in_wait_ms, in_suspect_ids);
     tickets := ARRAY(SELECT nextval('execution_id_seq') FROM generate_series(1, cardinality(in_action_refs)));
     admitted_at := clock_timestamp();
-    -- A queue that was deleted as idle since step 2 (see delete_idle_queues) is created when the statement is
-    -- repeated: the caller does so, as after a deadlock. To create it here, with these locks held, could become one.
+    -- A queue was deleted as idle after step 2 (see delete_idle_queues). The caller repeats the statement, as after a
+    -- deadlock, and step 2 creates the queue. Creating it here, under these locks, could cause a deadlock.
     IF (SELECT count(*) FROM action_queue q WHERE q.id = ANY (queue_ids))
        < (SELECT count(DISTINCT q.id) FROM unnest(queue_ids) q(id))
        OR (in_wait_ms IS NULL OR in_suspect_ids IS NOT NULL) AND EXISTS (
@@ -121,13 +195,13 @@ BEGIN
             USING ERRCODE = 'serialization_failure', HINT = 'Repeat the statement.';
     END IF;
 
-    -- A queue that is not there could not be created: another session holds its action's row.
+    -- A missing queue could not be created: another session holds its action's row.
     SELECT array_agg(CASE WHEN r.code IS NULL AND (r.queue_id IS NULL OR r.queue_id = ANY (blocked_queue_ids))
                           THEN 'unavailable' ELSE r.code END ORDER BY r.ord)
     INTO codes
     FROM unnest(queue_ids, codes) WITH ORDINALITY r(queue_id, code, ord);
 
-    -- An action that was deleted while we waited for its lines takes nothing any more.
+    -- An action that was deleted while this statement waited for its queues accepts nothing.
     IF EXISTS (SELECT FROM action a WHERE a.id = ANY (action_ids) AND a.deleted_at IS NOT NULL) THEN
         SELECT array_agg(CASE WHEN a.deleted_at IS NULL THEN r.code ELSE 'unknown_action' END ORDER BY r.ord)
         INTO codes
@@ -135,61 +209,17 @@ BEGIN
         LEFT JOIN action a ON a.id = ANY (ARRAY[r.action_id]);
     END IF;
 
-    -- 4. Refuse what a bounded line cannot take. `place` numbers the newcomers of each line. Copies of a
-    --    request that is already known take no place; copies inside the batch share the fate of the first.
+    -- 4. Refuse what a bounded queue cannot take.
     IF EXISTS (
         SELECT FROM action a
         WHERE a.id = ANY (action_ids) AND (a.max_queued IS NOT NULL OR a.when_full = 'reject')
     ) THEN
-        WITH request AS (
-            SELECT r.*, min(r.ord) OVER (
-                PARTITION BY r.code IS NULL, r.idempotency_key,
-                             CASE WHEN r.idempotency_key IS NULL THEN r.delivery_key END,
-                             CASE WHEN r.idempotency_key IS NULL AND r.delivery_key IS NULL THEN r.ord END
-            ) AS first_ord
-            FROM unnest(queue_ids, codes, in_run_ats, in_idempotency_keys, in_delivery_keys)
-                 WITH ORDINALITY r(queue_id, code, run_at, idempotency_key, delivery_key, ord)
-        ),
-        newcomer AS (
-            SELECT r.ord, r.first_ord, r.queue_id,
-                   r.code IS NULL AND r.ord = r.first_ord
-                   AND (r.run_at IS NULL OR r.run_at <= admitted_at)
-                   AND (SELECT e.id FROM execution e WHERE e.idempotency_key = r.idempotency_key) IS NULL
-                   AND (SELECT e.id FROM execution e WHERE e.delivery_key = r.delivery_key) IS NULL AS takes_place
-            FROM request r
-        ),
-        placed AS (
-            SELECT n.*, count(*) FILTER (WHERE n.takes_place) OVER (PARTITION BY n.queue_id ORDER BY n.ord) AS place
-            FROM newcomer n
-        ),
-        -- `free` is null without a limit: everything starts, nothing is refused.
-        line AS MATERIALIZED (
-            SELECT q.id AS queue_id, q.depth, q.max_concurrent, held.slots AS held,
-                   coalesce(a.max_queued, CASE WHEN a.when_full = 'reject' THEN 0 END) AS bound,
-                   CASE WHEN q.paused THEN 0
-                        WHEN q.max_concurrent IS NOT NULL THEN greatest(q.max_concurrent - held.slots, 0) END AS free
-            FROM action_queue q
-            JOIN action a ON a.id = ANY (ARRAY[q.action_id])
-            CROSS JOIN LATERAL (SELECT count(*) AS slots FROM slot s WHERE s.queue_id = q.id) held
-            WHERE q.id = ANY (queue_ids)
-        ),
-        judged AS (
-            SELECT p.ord, p.first_ord,
-                   CASE WHEN p.takes_place AND l.depth + p.place - l.free > l.bound THEN
-                       format('%s waiting of at most %s, %s running %s', l.depth, l.bound, l.held,
-                              coalesce('of at most ' || l.max_concurrent, 'without a limit')) END AS refusal
-            FROM placed p LEFT JOIN line l ON l.queue_id = p.queue_id
-        ),
-        shared AS (
-            SELECT j.ord, max(j.refusal) OVER (PARTITION BY j.first_ord) AS refusal FROM judged j
-        )
-        SELECT array_agg(coalesce(codes[s.ord], CASE WHEN s.refusal IS NOT NULL THEN 'queue_full' END) ORDER BY s.ord),
-               array_agg(coalesce(details[s.ord], s.refusal) ORDER BY s.ord)
-        INTO codes, details
-        FROM shared s;
+        SELECT r.codes, r.details INTO codes, details
+        FROM turnstile.refuse_above_bounds(
+            queue_ids, codes, details, in_run_ats, in_idempotency_keys, in_delivery_keys, admitted_at) r;
     END IF;
 
-    -- 5. Record them and let them take their places. A known key inserts nothing.
+    -- 5. Insert the executions and enqueue them. A known key inserts nothing.
     WITH inserted AS (
         INSERT INTO execution (
             id, action_id, queue_id, status, parameters, metadata, concurrency_key, idempotency_key,
@@ -216,14 +246,14 @@ BEGIN
         ON CONFLICT DO NOTHING
         RETURNING id, queue_id, status, run_at, expires_at
     ),
-    in_line AS (
+    enqueued AS (
         INSERT INTO waiting (queue_id, execution_id) SELECT i.queue_id, i.id FROM inserted i WHERE i.status = 'queued'
     ),
-    not_due AS (
+    new_delay AS (
         INSERT INTO delayed (execution_id, queue_id, due_at)
         SELECT i.id, i.queue_id, i.run_at FROM inserted i WHERE i.status = 'delayed'
     ),
-    with_deadline AS (
+    new_deadline AS (
         INSERT INTO expiring (execution_id, queue_id, expires_at)
         SELECT i.id, i.queue_id, i.expires_at FROM inserted i WHERE i.expires_at IS NOT NULL
     )
@@ -235,17 +265,18 @@ BEGIN
     ) n
     WHERE q.id = ANY (ARRAY[n.queue_id]);
 
-    -- 6. Grant what is free, in the same transaction.
-    SELECT g.granted, g.more_queue_ids, g.stuck_queue_ids INTO granted, more_queue_ids, stuck_ids
+    -- 6. Grant the free slots in the same transaction.
+    SELECT g.granted, g.more_queue_ids, g.blocked_queue_ids INTO granted, more_queue_ids, blocked_head_ids
     FROM turnstile.grant_locked(
         ARRAY(SELECT DISTINCT q.id FROM unnest(queue_ids) q(id)
               WHERE q.id IS NOT NULL AND q.id <> ALL (blocked_queue_ids)),
         in_suspect_ids) g;
-    blocked_queue_ids := blocked_queue_ids || coalesce(stuck_ids, '{}');
+    blocked_queue_ids := blocked_queue_ids || coalesce(blocked_head_ids, '{}');
     free_queue_ids := turnstile.free_suspects(in_suspect_ids, queue_ids, blocked_queue_ids);
 
-    -- 7. Say what became of each. Newcomers stand at the tail, so a place is the depth less those behind. What is
-    --    in the record already stays accepted, though a newcomer would be refused: its action may be gone since.
+    -- 7. Return the outcome of each. New executions are at the tail, so a position is the depth less the number
+    -- behind it. An execution that existed before stays accepted even if a new one would be refused: its action may
+    -- be deleted.
     SELECT array_agg(
         ROW(
             CASE WHEN e.id IS NULL THEN r.code
@@ -279,12 +310,12 @@ BEGIN
             ) e
             WHERE t.code IS NULL OR e.request_hash = t.request_hash
         ) f
-        -- The queue of a known one that has ended may be deleted.
+        -- The queue of an existing terminal execution may be deleted.
         LEFT JOIN action_queue q ON q.id = ANY (ARRAY[f.queue_id])
     ) e ON e.ord = r.ord;
 
-    -- Its key was known to the insert and pruned before this look: undone as a whole, it is taken in as new. The
-    -- callers repeat what could not be serialised.
+    -- The insert found the key of an execution that was then pruned. Rolled back and repeated by the caller, the
+    -- request is admitted as new.
     IF was_pruned THEN
         RAISE EXCEPTION 'an execution was pruned while its key was admitted again'
             USING ERRCODE = 'serialization_failure';

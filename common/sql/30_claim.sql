@@ -1,15 +1,15 @@
 -- claim: a worker takes the attempts that it was offered.
 --
--- Guarded by status and attempt (P6): of two workers that hold the same offer one wins, and an offer
--- from before a reclaim wins nothing. Saying it again after a lost answer is harmless: what this worker
--- already holds comes back as 'claimed'.
+-- Guarded by status and attempt (P6): one of two workers with the same offer wins, and an offer from before a reclaim
+-- never wins. Repeating a claim after a lost answer is harmless: what this worker holds comes back as 'claimed'.
 --
--- Verdicts: 'claimed', 'stale' (do not run, acknowledge), 'unknown' (no such execution yet),
--- 'lease_over' (renew first; nothing was claimed), 'not_served' (a python action whose code this worker does
--- not have: it is not among `in_served_refs` and names no entrypoint; null: this worker has everything), 'held' (another
--- session holds the execution: later). Where no live worker has the code, the offer is withheld from now on, and
--- 'stale' for the worker that has it. With `in_wait_ms` no lock is waited for longer than that: the statement
--- fails, and is to be asked again with `in_suspect_ids` null; those are not waited for at all (null: none is).
+-- Verdicts: 'claimed'; 'stale' (do not run, acknowledge); 'unknown' (no such execution yet); 'lease_over' (nothing
+-- was claimed, renew first); 'held' (another session holds the execution, try later); 'not_served' (a python action
+-- without entrypoint that is not in `in_served_refs`; null: the worker has the code of every action). If no live
+-- worker has the code, the offer is withheld from then on, and the verdict is 'stale'.
+--
+-- With `in_wait_ms` no lock waits longer: the statement fails, and the caller repeats it with `in_suspect_ids` null.
+-- Suspects are not waited for (null: all).
 CREATE FUNCTION turnstile.claim(
     in_worker_id text, in_execution_ids bigint[], in_attempts integer[], in_served_refs text[] DEFAULT NULL,
     in_wait_ms integer DEFAULT NULL, in_suspect_ids bigint[] DEFAULT '{}'
@@ -17,21 +17,18 @@ CREATE FUNCTION turnstile.claim(
 RETURNS SETOF turnstile.claimed
 LANGUAGE plpgsql
 SECURITY DEFINER
-SET search_path = public, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET jit = off
+:settings_for_index_lookups
 AS $$
 DECLARE
     claimed_now timestamptz := clock_timestamp();
-    held_ids bigint[] := '{}';
+    unavailable_ids bigint[] := '{}';
     claimed_count integer;
     withheld_ids bigint[];
 BEGIN
     IF in_wait_ms IS NOT NULL THEN
         PERFORM set_config('lock_timeout', in_wait_ms || 'ms', true);
     END IF;
-    -- Shared until the commit: whoever takes this worker's lease away waits for that, or comes first.
+    -- A shared lock until the commit: a sweep that marks this worker as lost waits for it, or comes first.
     PERFORM 1 FROM worker w
     WHERE w.id = in_worker_id AND w.lost_at IS NULL AND w.lease_expires_at > claimed_now
     FOR KEY SHARE;
@@ -46,14 +43,14 @@ BEGIN
     END IF;
 
     IF in_suspect_ids IS NULL OR in_suspect_ids && in_execution_ids THEN
-        held_ids := turnstile.held_executions(in_execution_ids, in_suspect_ids);
+        unavailable_ids := turnstile.lock_available_executions(in_execution_ids, in_suspect_ids);
     END IF;
     WITH moved AS (
         UPDATE execution e
         SET status = 'running', worker_id = in_worker_id, started_at = claimed_now
         FROM unnest(in_execution_ids, in_attempts) c(id, attempt)
         WHERE e.id = ANY (ARRAY[c.id]) AND e.attempt = c.attempt AND e.status = ANY (:sources_of_claim)
-          AND c.id <> ALL (held_ids) AND (e.expires_at IS NULL OR e.expires_at > claimed_now)
+          AND c.id <> ALL (unavailable_ids) AND (e.expires_at IS NULL OR e.expires_at > claimed_now)
           AND (in_served_refs IS NULL OR EXISTS (
               SELECT FROM action a WHERE a.id = ANY (ARRAY[e.action_id])
               AND (a.runner <> 'python' OR a.entrypoint IS NOT NULL OR a.ref = ANY (in_served_refs))))
@@ -70,7 +67,7 @@ BEGIN
 
     RETURN QUERY
     SELECT c.id, c.attempt,
-           CASE WHEN c.id = ANY (held_ids) THEN 'held'
+           CASE WHEN c.id = ANY (unavailable_ids) THEN 'held'
                 WHEN e.id IS NULL OR e.attempt < c.attempt THEN 'unknown'
                 WHEN e.status = 'running' AND e.attempt = c.attempt AND e.worker_id = in_worker_id THEN 'claimed'
                 WHEN c.id = ANY (withheld_ids) THEN 'stale'

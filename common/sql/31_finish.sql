@@ -1,12 +1,12 @@
--- finish: a worker reports how its attempts ended.
+-- finish: a worker reports the outcomes of its attempts.
 --
--- Guarded by worker, attempt and a live lease (P3, P6): a late report of a reclaimed attempt changes
--- nothing. The slot stays held until `settle` (P1). An attempt with `in_retry_delay_seconds` goes back
--- to wait for its retry, unless it was asked to stop or its time to live leaves no room for one.
+-- Guarded by worker, attempt and a live lease (P3, P6): a late report of a reclaimed attempt changes nothing. The
+-- slot stays held until `settle` (P1). An attempt with `in_retry_delay_seconds` is delayed for its retry, unless its
+-- execution was cancelled or its time to live leaves no time for a retry.
 --
--- `in_logs` is what is left of each log behind `append_logs`: `in_log_starts` says how many characters came before.
--- Verdicts: 'applied'; 'already' (said before by this worker; tell it again); 'stale'; 'lease_over'; 'held' (as in
--- claim, like `in_wait_ms` and `in_suspect_ids`).
+-- `in_logs` is the rest of each log after `append_logs`; `in_log_starts` is the number of characters before it.
+-- Verdicts: 'applied'; 'already' (this worker reported it before; publish it again); 'stale'; 'lease_over'; 'held'.
+-- `in_wait_ms` and `in_suspect_ids`: as in claim.
 CREATE FUNCTION turnstile.finish(
     in_worker_id text,
     in_execution_ids bigint[],
@@ -24,31 +24,28 @@ CREATE FUNCTION turnstile.finish(
 RETURNS SETOF turnstile.finished
 LANGUAGE plpgsql
 SECURITY DEFINER
-SET search_path = public, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET jit = off
+:settings_for_index_lookups
 AS $$
 DECLARE
     finished_now timestamptz := clock_timestamp();
     applied_ids bigint[];
     lease_live boolean;
-    held_ids bigint[] := '{}';
+    unavailable_ids bigint[] := '{}';
 BEGIN
     IF in_wait_ms IS NOT NULL THEN
         PERFORM set_config('lock_timeout', in_wait_ms || 'ms', true);
     END IF;
-    -- Shared until the commit, as in claim.
+    -- A shared lock until the commit, as in claim.
     PERFORM 1 FROM worker w
     WHERE w.id = in_worker_id AND w.lost_at IS NULL AND w.lease_expires_at > finished_now
     FOR KEY SHARE;
     lease_live := FOUND;
     IF in_suspect_ids IS NULL OR in_suspect_ids && in_execution_ids THEN
-        held_ids := turnstile.held_executions(in_execution_ids, in_suspect_ids);
+        unavailable_ids := turnstile.lock_available_executions(in_execution_ids, in_suspect_ids);
     END IF;
 
     WITH report AS (
-        -- Within ten years, whoever asks for the wait: beyond the calendar of its readers nothing could be shown.
+        -- At most ten years, whatever delay was given: later dates are beyond what clients can show.
         SELECT r.*, finished_now + make_interval(secs => CASE WHEN r.retry_delay_seconds IS NOT NULL
                    THEN least(greatest(r.retry_delay_seconds, 0), 316224000) END) AS due_at FROM unnest(
             in_execution_ids, in_attempts, in_statuses, in_results, in_error_types, in_error_messages, in_logs,
@@ -57,35 +54,37 @@ BEGIN
     ),
     moved AS (
         UPDATE execution e
-        -- Judged on the row as it is when it is locked: a cancel that came first is seen.
+        -- Decided on the row as it is when it is locked: an earlier cancel is seen.
         SET (status, completed_at, run_at) = (
                 SELECT CASE WHEN again THEN 'delayed' ELSE r.status END::execution_status,
                        CASE WHEN again THEN NULL ELSE finished_now END,
                        CASE WHEN again THEN r.due_at ELSE e.run_at END
                 FROM (SELECT r.due_at IS NOT NULL AND e.cancel_requested_at IS NULL
-                             AND (e.expires_at IS NULL OR e.expires_at > r.due_at) AS again) judged
+                             AND (e.expires_at IS NULL OR e.expires_at > r.due_at) AS again) evaluated
             ),
             result = r.result, error_type = r.error_type,
-            -- Whoever asked for the end said why; the worker knows only that it was asked.
+            -- The reason of the cancel wins: the worker knows only that the execution was cancelled.
             error_message = CASE WHEN r.status = 'cancelled' THEN coalesce(e.cancel_reason, r.error_message)
                                  ELSE r.error_message END,
             failures = e.failures + (r.status = 'failed')::integer
         FROM report r
         WHERE lease_live AND e.id = ANY (ARRAY[r.id]) AND e.attempt = r.attempt AND e.worker_id = in_worker_id
-          AND e.status = ANY (:sources_of_complete) AND r.id <> ALL (held_ids)
+          AND e.status = ANY (:sources_of_complete) AND r.id <> ALL (unavailable_ids)
         RETURNING e.id, e.attempt, e.queue_id, e.status, e.run_at, r.status AS reported,
                   r.error_type, r.error_message, r.log, r.log_start
     ),
-    not_due AS (
+    new_delay AS (
         INSERT INTO delayed (execution_id, queue_id, due_at)
         SELECT m.id, m.queue_id, m.run_at FROM moved m WHERE m.status = 'delayed'
     ),
+    -- The slot stays held until settle; the worker publishes the completion now.
     ended AS (
-        UPDATE slot s SET finished_at = finished_now, told_at = finished_now
+        UPDATE slot s SET finished_at = finished_now, published_at = finished_now
         FROM moved m WHERE s.execution_id = ANY (ARRAY[m.id]) AND s.attempt = m.attempt
         RETURNING m.id, m.attempt, CASE WHEN m.status = 'delayed' THEN 'retried' ELSE m.reported END AS outcome,
                   m.error_type, m.error_message, m.log, m.log_start, s.granted_at, s.claimed_at
     ),
+    -- One row of history per claimed attempt.
     history AS (
         INSERT INTO attempt (execution_id, attempt, worker_id, outcome, error_type, error_message, log,
                              log_start, granted_at, started_at, ended_at)
@@ -97,9 +96,9 @@ BEGIN
 
     RETURN QUERY
     SELECT r.id, r.attempt,
-           CASE WHEN r.id = ANY (held_ids) THEN 'held'
+           CASE WHEN r.id = ANY (unavailable_ids) THEN 'held'
                 WHEN r.id = ANY (applied_ids) THEN 'applied'
-                -- What this worker said and what the record holds are the same: not an end by somebody else.
+                -- The report equals the stored outcome: this worker reported it before.
                 WHEN e.attempt = r.attempt AND e.worker_id = in_worker_id
                      AND (e.status::text = r.status OR e.status = 'delayed' AND r.delay IS NOT NULL) THEN 'already'
                 WHEN NOT lease_live THEN 'lease_over'

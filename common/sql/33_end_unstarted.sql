@@ -1,21 +1,20 @@
--- end_unstarted: end what has not started, wherever it stands: in line, not due, or in a slot that nobody
--- claimed. For cancel and expire.
+-- end_unstarted: makes executions terminal that have not started: queued, delayed, or granted and not claimed. For
+-- cancel and expire.
 --
--- The caller holds the queue rows and the execution rows locked. What has started or ended meanwhile is left
--- as it is (P3), and does not come back.
+-- The caller has locked the queue rows and the execution rows. An execution that has started or is terminal stays
+-- unchanged (P3) and is not returned.
 CREATE FUNCTION turnstile.end_unstarted(
     in_execution_ids bigint[], in_status text, in_error_type text, in_error_messages text[]
 )
 RETURNS SETOF turnstile.moved
 LANGUAGE plpgsql
-SET search_path = public, pg_temp
-SET enable_seqscan = off
-SET jit = off
+:settings_for_index_lookups
 AS $$
 DECLARE
     ended_at timestamptz := clock_timestamp();
 BEGIN
     RETURN QUERY
+    -- The state before, which decides what is to be removed.
     WITH before AS MATERIALIZED (
         SELECT e.id, e.status, e.attempt, e.queue_id, e.action_id, c.error_message
         FROM unnest(in_execution_ids, in_error_messages) c(id, error_message)
@@ -27,28 +26,29 @@ BEGIN
             error_type = in_error_type, error_message = b.error_message
         FROM before b WHERE e.id = ANY (ARRAY[b.id])
     ),
-    left_line AS (
+    dequeued AS (
         DELETE FROM waiting w USING before b
         WHERE b.status = 'queued'
           AND w.queue_id = ANY (ARRAY[b.queue_id]) AND w.execution_id BETWEEN b.id AND b.id
     ),
-    not_due_any_more AS (
+    undelayed AS (
         DELETE FROM delayed d USING before b WHERE b.status = 'delayed' AND d.execution_id = ANY (ARRAY[b.id])
     ),
     counted AS (
-        UPDATE action_queue q SET depth = q.depth - n.gone, updated_at = ended_at
-        FROM (SELECT b.queue_id, count(*) AS gone FROM before b WHERE b.status = 'queued' GROUP BY b.queue_id) n
+        UPDATE action_queue q SET depth = q.depth - n.removed, updated_at = ended_at
+        FROM (SELECT b.queue_id, count(*) AS removed FROM before b WHERE b.status = 'queued' GROUP BY b.queue_id) n
         WHERE q.id = ANY (ARRAY[n.queue_id])
     ),
-    -- A granted slot stays held until its completion is settled, like every other end (P1).
+    -- A granted slot stays held until its completion is settled, as for every terminal execution (P1).
     ended_slot AS (
-        UPDATE slot s SET finished_at = ended_at, told_at = ended_at
+        UPDATE slot s SET finished_at = ended_at, published_at = ended_at
         FROM before b
         WHERE b.status = 'scheduled' AND s.execution_id = ANY (ARRAY[b.id]) AND s.finished_at IS NULL
     ),
-    -- Also where a retry that waits has its last slot unsettled: what frees that slot tells no end.
-    untold AS (
-        INSERT INTO untold_end (execution_id, queue_id, told_at)
+    -- Without a slot, this row repeats the completion until it is settled. Also for a retry whose last slot is
+    -- unsettled: the message that frees that slot reports no terminal state.
+    unpublished AS (
+        INSERT INTO unpublished_completion (execution_id, queue_id, published_at)
         SELECT b.id, b.queue_id, ended_at FROM before b
         WHERE b.status IN ('queued', 'delayed')
     )

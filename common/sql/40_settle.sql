@@ -1,12 +1,11 @@
--- blocked_slots: which of these executions cannot be settled now: their queue is in `in_blocked_queue_ids`, or another
--- session holds their slot; then their queue comes back too. The caller holds the other queues locked.
+-- blocked_slots: those of these executions that cannot be settled now, because their queue is in
+-- `in_blocked_queue_ids` or another session holds their slot; and the queues of the latter. The caller has locked the
+-- other queues.
 CREATE FUNCTION turnstile.blocked_slots(
     in_execution_ids bigint[], in_blocked_queue_ids bigint[], OUT blocked_ids bigint[], OUT queue_ids bigint[]
 )
 LANGUAGE plpgsql
-SET search_path = public, pg_temp
-SET enable_seqscan = off
-SET jit = off
+:settings_for_index_lookups
 AS $$
 DECLARE
     free_ids bigint[];
@@ -25,22 +24,22 @@ BEGIN
 END
 $$;
 
--- settle: free the slots of finished attempts, once each, and grant them on.
+-- settle: frees the slots of finished attempts, once each, and grants them to the next executions.
 --
--- Keeps P4: however often, late or early a completion comes, it deletes the slot row of that very
--- attempt, or nothing. A completion whose finish is not committed yet comes back in `early_ids`,
--- one for an execution that the record does not know in `unknown_ids`: neither may be acknowledged away. Nor may one
--- in `blocked_ids`: another session holds its queue or its slot for longer than `in_wait_ms` (see `lock_queues`).
+-- Keeps P4: a completion deletes the slot row of exactly its attempt, or nothing, however often, late or early it
+-- arrives. `early_ids` are completions whose finish is not committed yet, `unknown_ids` those of unknown executions,
+-- `blocked_ids` those whose queue or slot another session holds for longer than `in_wait_ms` (see `lock_queues`):
+-- none of these may be acknowledged as done.
 --
--- `in_ends` has the end that each message told, null where it told none (an attempt that waits for its retry, or
--- was handed back). Without it, from a service of the previous version, nobody can say what was told: then an end
--- counts as told only where no attempt came before it, so that no other message can bear its name.
+-- `in_statuses` are the terminal statuses that the messages report, null where a message reports none (an attempt
+-- that waits for its retry, or was handed back). Services of the previous version do not pass it. Then a completion
+-- counts as published only if no attempt came before it, so that no other message can have the same name.
 CREATE FUNCTION turnstile.settle(
     in_execution_ids bigint[],
     in_attempts integer[],
     in_wait_ms integer DEFAULT NULL,
     in_suspect_ids bigint[] DEFAULT '{}',
-    in_ends text[] DEFAULT NULL,
+    in_statuses text[] DEFAULT NULL,
     OUT settled_count integer,
     OUT early_ids bigint[],
     OUT unknown_ids bigint[],
@@ -53,15 +52,12 @@ CREATE FUNCTION turnstile.settle(
     OUT free_queue_ids bigint[]
 )
 LANGUAGE plpgsql
-SET search_path = public, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET jit = off
+:settings_for_index_lookups
 AS $$
 DECLARE
     queue_ids bigint[];
     called_ids bigint[];
-    stuck_ids bigint[];
+    blocked_head_ids bigint[];
     settled_at timestamptz;
 BEGIN
     queue_ids := ARRAY(SELECT DISTINCT e.queue_id FROM execution e WHERE e.id = ANY (in_execution_ids));
@@ -71,35 +67,40 @@ BEGIN
         SELECT s.blocked_ids, blocked_queue_ids || s.queue_ids INTO blocked_ids, blocked_queue_ids
         FROM turnstile.blocked_slots(in_execution_ids, blocked_queue_ids) s;
         SELECT coalesce(array_agg(c.id), '{}'), coalesce(array_agg(c.attempt), '{}'),
-               CASE WHEN in_ends IS NOT NULL THEN coalesce(array_agg(c.told_end), '{}') END
-        INTO in_execution_ids, in_attempts, in_ends
-        FROM unnest(in_execution_ids, in_attempts, in_ends) c(id, attempt, told_end) WHERE c.id <> ALL (blocked_ids);
+               CASE WHEN in_statuses IS NOT NULL THEN coalesce(array_agg(c.published_status), '{}') END
+        INTO in_execution_ids, in_attempts, in_statuses
+        FROM unnest(in_execution_ids, in_attempts, in_statuses) c(id, attempt, published_status)
+        WHERE c.id <> ALL (blocked_ids);
         free_queue_ids := turnstile.free_suspects(in_suspect_ids, queue_ids, '{}');
     END IF;
     settled_at := clock_timestamp();
 
+    -- Slots of finished attempts.
     WITH freed AS (
         DELETE FROM slot s USING unnest(in_execution_ids, in_attempts) c(id, attempt)
         WHERE s.execution_id = ANY (ARRAY[c.id]) AND s.attempt = c.attempt AND s.finished_at IS NOT NULL
         RETURNING s.execution_id, s.queue_id
     ),
-    told AS (
-        -- Only by word of that very end: slot messages of its last attempt may come late, and again and again.
-        DELETE FROM untold_end u USING unnest(in_execution_ids, in_attempts, in_ends) c(id, attempt, told_end)
+    completed AS (
+        -- Only for a message of that very terminal status: messages about the slot of its last attempt may arrive
+        -- late and repeatedly.
+        DELETE FROM unpublished_completion u
+        USING unnest(in_execution_ids, in_attempts, in_statuses) c(id, attempt, published_status)
         WHERE u.execution_id = ANY (ARRAY[c.id])
-          AND (SELECT c.told_end = e.status::text OR in_ends IS NULL AND c.attempt = 0
+          AND (SELECT c.published_status = e.status::text OR in_statuses IS NULL AND c.attempt = 0
                FROM execution e WHERE e.id = u.execution_id AND e.attempt = c.attempt)
         RETURNING u.execution_id, u.queue_id
     ),
+    -- Executions that are terminal and settled now.
     ended AS (
         SELECT f.queue_id, f.execution_id, e.callback_url FROM freed f
-        -- An attempt that waits for its retry frees its slot but is no end.
+        -- An attempt that waits for its retry frees its slot, but its execution is not terminal.
         JOIN execution e ON e.id = ANY (ARRAY[f.execution_id]) AND e.completed_at IS NOT NULL
-        -- Nor is one that ended while it waited: that end is settled when it was told.
-        WHERE (SELECT u.execution_id FROM untold_end u WHERE u.execution_id = f.execution_id) IS NULL
+        -- An execution that became terminal while it waited is settled when its own completion arrives.
+        WHERE (SELECT u.execution_id FROM unpublished_completion u WHERE u.execution_id = f.execution_id) IS NULL
         UNION ALL
-        SELECT t.queue_id, t.execution_id, e.callback_url FROM told t
-        JOIN execution e ON e.id = ANY (ARRAY[t.execution_id])
+        SELECT c.queue_id, c.execution_id, e.callback_url FROM completed c
+        JOIN execution e ON e.id = ANY (ARRAY[c.execution_id])
     ),
     counted AS (
         UPDATE action_queue q
@@ -110,29 +111,29 @@ BEGIN
     SELECT array_agg(s.execution_id),
            (SELECT array_agg(d.execution_id) FROM ended d WHERE d.callback_url IS NOT NULL)
     INTO settled_ids, called_ids
-    FROM (SELECT f.execution_id FROM freed f UNION SELECT t.execution_id FROM told t) s;
+    FROM (SELECT f.execution_id FROM freed f UNION SELECT c.execution_id FROM completed c) s;
     settled_count := coalesce(cardinality(settled_ids), 0);
 
-    -- Mostly nobody is called back: a statement of its own costs only those who are.
+    -- The common case: no callback. A separate statement costs only those with one.
     callback_count := coalesce(cardinality(called_ids), 0);
     IF callback_count > 0 THEN
-        PERFORM turnstile.call_back(called_ids, settled_at);
+        PERFORM turnstile.enqueue_webhooks(called_ids, settled_at);
     END IF;
 
-    -- Each settled something: none was early or unknown.
+    -- If every completion settled something, none was early or unknown.
     IF settled_count < cardinality(in_execution_ids) THEN
         SELECT array_agg(c.id) FILTER (WHERE e.id IS NOT NULL), array_agg(c.id) FILTER (WHERE e.id IS NULL)
         INTO early_ids, unknown_ids
         FROM unnest(in_execution_ids, in_attempts) c(id, attempt)
         LEFT JOIN execution e ON e.id = ANY (ARRAY[c.id])
         LEFT JOIN slot s ON s.execution_id = ANY (ARRAY[c.id]) AND s.attempt = c.attempt
-        -- What has ended has no later attempt to wait for.
+        -- A terminal execution has no later attempt.
         WHERE e.id IS NULL OR (c.attempt > e.attempt AND e.completed_at IS NULL) OR s.execution_id IS NOT NULL;
     END IF;
 
-    SELECT g.granted, g.more_queue_ids, g.stuck_queue_ids INTO granted, more_queue_ids, stuck_ids
+    SELECT g.granted, g.more_queue_ids, g.blocked_queue_ids INTO granted, more_queue_ids, blocked_head_ids
     FROM turnstile.grant_locked(queue_ids, in_suspect_ids) g;
-    blocked_queue_ids := blocked_queue_ids || coalesce(stuck_ids, '{}');
+    blocked_queue_ids := blocked_queue_ids || coalesce(blocked_head_ids, '{}');
     free_queue_ids := ARRAY(SELECT f.id FROM unnest(free_queue_ids) f(id) WHERE f.id <> ALL (blocked_queue_ids));
 END
 $$;

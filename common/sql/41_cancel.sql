@@ -1,18 +1,15 @@
--- cancel: end what has not started, and ask for the end of what runs.
+-- cancel: ends what has not started, and requests the cancellation of what runs.
 --
--- One guarded write decides every race with grant, claim and finish: the queue rows are locked, then the
--- execution rows, and only then are they judged (P3). What runs is overdue from now on: the watchdog sees to
--- its end if the word to its worker is lost.
+-- One guarded write decides every race with grant, claim and finish: the queue rows are locked, then the execution
+-- rows, and only then are they checked (P3). A running attempt is overdue from now on, so the watchdog ends it if the
+-- cancel message is lost.
 --
--- Statuses returned: 'cancelled' (ended here), 'running' (its worker is to be asked), the status it
--- already had if it was terminal before, null if there is no such execution.
+-- Statuses returned: 'cancelled' (ended here); 'running' (send its worker a cancel message); the status that it had,
+-- if it was terminal; null if the execution does not exist.
 CREATE FUNCTION turnstile.cancel(in_execution_ids bigint[], in_reasons text[])
 RETURNS SETOF turnstile.moved
 LANGUAGE plpgsql
-SET search_path = public, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET jit = off
+:settings_for_index_lookups
 AS $$
 DECLARE
     cancelled_at timestamptz;
@@ -26,14 +23,14 @@ BEGIN
     PERFORM 1 FROM execution e WHERE e.id = ANY (in_execution_ids) ORDER BY e.id FOR NO KEY UPDATE;
     cancelled_at := clock_timestamp();
 
-    -- The first reason given is the one that stays.
-    WITH asked AS (
+    -- The first reason is kept.
+    WITH requested AS (
         SELECT DISTINCT ON (c.id) c.id, c.reason
         FROM unnest(in_execution_ids, in_reasons) WITH ORDINALITY c(id, reason, ord) ORDER BY c.id, c.ord
     )
     SELECT array_agg(e.id), array_agg(e.status::text), array_agg(coalesce(e.cancel_reason, c.reason))
     INTO known_ids, previous, reasons
-    FROM asked c JOIN execution e ON e.id = ANY (ARRAY[c.id]);
+    FROM requested c JOIN execution e ON e.id = ANY (ARRAY[c.id]);
 
     UPDATE execution e
     SET cancel_requested_at = coalesce(e.cancel_requested_at, cancelled_at), cancel_reason = k.reason
@@ -55,8 +52,8 @@ BEGIN
 END
 $$;
 
--- cancel_unless_held: cancel, except what another session holds for longer than `in_wait_ms`: the execution, or its
--- queue (see `lock_queues`). That comes back in `blocked_ids`.
+-- cancel_unless_held: cancels, except executions that another session holds, or whose queue it holds, for longer than
+-- `in_wait_ms` (see `lock_queues`). `blocked_ids` are the exceptions.
 CREATE FUNCTION turnstile.cancel_unless_held(
     in_execution_ids bigint[],
     in_reasons text[],
@@ -68,18 +65,15 @@ CREATE FUNCTION turnstile.cancel_unless_held(
     OUT free_queue_ids bigint[]
 )
 LANGUAGE plpgsql
-SET search_path = public, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET jit = off
+:settings_for_index_lookups
 AS $$
 DECLARE
     queue_ids bigint[] := ARRAY(
         SELECT DISTINCT e.queue_id FROM execution e WHERE e.id = ANY (in_execution_ids));
-    held_ids bigint[] := '{}';
+    unavailable_ids bigint[] := '{}';
 BEGIN
     blocked_queue_ids := turnstile.lock_queues(queue_ids, in_wait_ms, in_suspect_ids);
-    -- What is only tried is locked last: it waits for nobody.
+    -- Suspects are locked last, without waiting.
     PERFORM 1 FROM execution e
     WHERE e.id = ANY (in_execution_ids) AND e.queue_id <> ALL (coalesce(in_suspect_ids, queue_ids))
     ORDER BY e.id FOR NO KEY UPDATE;
@@ -91,12 +85,12 @@ BEGIN
             ORDER BY e.id FOR NO KEY UPDATE SKIP LOCKED
         )
         SELECT array_agg(e.id), blocked_queue_ids || coalesce(array_agg(DISTINCT e.queue_id), '{}')
-        INTO held_ids, blocked_queue_ids
+        INTO unavailable_ids, blocked_queue_ids
         FROM execution e
         WHERE e.id = ANY (in_execution_ids) AND e.id NOT IN (SELECT f.id FROM free f)
           AND (in_suspect_ids IS NULL OR e.queue_id = ANY (in_suspect_ids));
     END IF;
-    blocked_ids := coalesce(held_ids, '{}');
+    blocked_ids := coalesce(unavailable_ids, '{}');
     free_queue_ids := turnstile.free_suspects(in_suspect_ids, queue_ids, blocked_queue_ids);
     moves := ARRAY(
         SELECT m::turnstile.moved

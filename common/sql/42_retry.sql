@@ -1,11 +1,11 @@
--- retry: ask again for what these ended executions asked for, in the order given.
+-- retry: submits the requests of these terminal executions again, in the given order.
 --
--- Each becomes an execution of its own: a terminal row never changes (P3). It goes through admit like any other
--- request, so bounds, order and idempotency are the same; its hash names what it retries, so that a key which
--- already stands for anything else is a conflict.
+-- Each becomes a new execution: a terminal row never changes (P3). It passes admit like any request, so bounds, order
+-- and idempotency are the same. Its hash names the execution that it retries: a key that was used for anything else
+-- is a conflict.
 --
--- Returns one row per execution given. `previous_status` is null where there is none; one that has not ended is
--- asked for nothing, and `execution_id` and `code` are both null.
+-- Returns one row per given execution. `previous_status` is null if it does not exist. One that is not terminal is
+-- not retried: `execution_id` and `code` are both null.
 CREATE FUNCTION turnstile.retry(
     in_execution_ids bigint[],
     in_idempotency_keys text[],
@@ -19,31 +19,28 @@ CREATE FUNCTION turnstile.retry(
     OUT free_queue_ids bigint[]
 )
 LANGUAGE plpgsql
-SET search_path = public, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET jit = off
+:settings_for_index_lookups
 AS $$
 DECLARE
     ended record;
     answers turnstile.admitted[];
 BEGIN
-    -- Looked at once: while admit waits for a line, what has ended may be pruned, and what has not may end.
-    WITH asked AS MATERIALIZED (
+    -- Read once: while admit waits for a queue, a terminal execution may be pruned, and another may become terminal.
+    WITH requested AS MATERIALIZED (
         SELECT c.ord, c.key, e.*, a.ref
         FROM unnest(in_execution_ids, in_idempotency_keys) WITH ORDINALITY c(id, key, ord)
         LEFT JOIN execution e ON e.id = ANY (ARRAY[c.id])
         LEFT JOIN action a ON a.id = ANY (ARRAY[e.action_id])
     )
-    SELECT (SELECT array_agg(s.status::text ORDER BY s.ord) FROM asked s) AS found_statuses,
-           (SELECT array_agg(s.ref ORDER BY s.ord) FROM asked s) AS found_refs,
+    SELECT (SELECT array_agg(s.status::text ORDER BY s.ord) FROM requested s) AS found_statuses,
+           (SELECT array_agg(s.ref ORDER BY s.ord) FROM requested s) AS found_refs,
            array_agg(r.ord) AS ords, array_agg(r.id) AS ids, array_agg(r.ref) AS refs,
            array_agg(r.parameters) AS parameters, array_agg(r.concurrency_key) AS concurrency_keys,
            array_agg(r.key) AS idempotency_keys, array_agg(md5('retry of ' || r.id)::uuid) AS request_hashes,
            array_agg(r.timeout_seconds) AS timeouts, array_agg(r.callback_url) AS callback_urls,
            array_agg(r.metadata) AS metadata, array_agg(in_traceparent) AS traceparents
     INTO ended
-    FROM (SELECT s.* FROM asked s WHERE s.completed_at IS NOT NULL ORDER BY s.ord) r;
+    FROM (SELECT s.* FROM requested s WHERE s.completed_at IS NOT NULL ORDER BY s.ord) r;
 
     IF ended.ids IS NOT NULL THEN
         SELECT m.admitted, m.granted, m.more_queue_ids, m.blocked_queue_ids, m.free_queue_ids
@@ -62,8 +59,8 @@ BEGIN
             n.duplicate)::turnstile.retried ORDER BY r.ord)
     INTO retried
     FROM unnest(in_execution_ids, ended.found_statuses, ended.found_refs) WITH ORDINALITY r(id, status, ref, ord)
-    LEFT JOIN unnest(ended.ords) WITH ORDINALITY o(ord, place) ON o.ord = r.ord
-    LEFT JOIN unnest(answers) WITH ORDINALITY n(code, detail, execution_id, status, queue_position, duplicate, place)
-        ON n.place = o.place;
+    LEFT JOIN unnest(ended.ords) WITH ORDINALITY o(ord, position) ON o.ord = r.ord
+    LEFT JOIN unnest(answers) WITH ORDINALITY n(code, detail, execution_id, status, queue_position, duplicate, position)
+        ON n.position = o.position;
 END
 $$;

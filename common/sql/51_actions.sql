@@ -1,11 +1,11 @@
--- Definitions. `in_definitions` is a JSON array of objects with the columns of `action` as keys.
+-- Action definitions. `in_definitions` is a JSON array of objects with the columns of `action` as keys.
 
--- definition_of: an action as its definition is written, flat: the record of changes compares and keeps these.
+-- definition_of: an action as a flat definition, for comparing and for the log of changes.
 CREATE FUNCTION turnstile.definition_of(in_action action)
 RETURNS jsonb
 LANGUAGE sql
 STABLE
-SET search_path = public, pg_temp
+:settings
 AS $$
     SELECT jsonb_object_agg(
         regexp_replace(regexp_replace(f.column_name, '^retry_', 'retry.'), '_seconds$', ''), f.value)
@@ -14,12 +14,12 @@ AS $$
                                 'rollout_from_key', 'rollout_held_ids')
 $$;
 
--- note_change: who changed an action and how, in the transaction of the change. `{}` stands for an action that
--- is not there: before it is created, after it is deleted.
-CREATE FUNCTION turnstile.note_change(in_action_ref text, in_old jsonb, in_new jsonb, in_changed_by text)
+-- record_change: logs who changed an action and how, in the transaction of the change. `{}` means that the action
+-- does not exist: before its creation, after its deletion.
+CREATE FUNCTION turnstile.record_change(in_action_ref text, in_old jsonb, in_new jsonb, in_changed_by text)
 RETURNS void
 LANGUAGE sql
-SET search_path = public, pg_temp
+:settings
 AS $$
     INSERT INTO action_change (action_ref, changed_at, changed_by, change, old, new)
     SELECT in_action_ref, clock_timestamp(), in_changed_by,
@@ -40,16 +40,16 @@ AS $$
     WHERE d.fields IS NOT NULL
 $$;
 
--- store_actions: let actions be as these definitions say, all of them or only those that are not there yet.
--- Returns those that are as given now.
+-- store_actions: stores these definitions, all of them or only the missing ones. Returns the ids of the stored
+-- actions.
 --
--- Their queues follow: `roll_out` brings limit and pause to them, after the action's row. A queue that is being
--- born waits for that row (see admit), so none keeps an old limit. A new name begins as a deleted action: so there is always a row to lock,
--- and what was deleted comes back the same way.
-CREATE FUNCTION turnstile.store_actions(in_definitions jsonb, in_lacking_only boolean, in_changed_by text)
+-- `roll_out` then copies limit and pause to their queues. The creation of a queue waits for the action's row (see
+-- admit), so no queue keeps an old limit. A new action is inserted as deleted first: so there is always a row to
+-- lock, and a deleted action is restored in the same way.
+CREATE FUNCTION turnstile.store_actions(in_definitions jsonb, in_missing_only boolean, in_changed_by text)
 RETURNS bigint[]
 LANGUAGE plpgsql
-SET search_path = public, pg_temp
+:settings
 AS $$
 DECLARE
     changed record;
@@ -64,16 +64,17 @@ BEGIN
     ON CONFLICT (ref) DO NOTHING;
     PERFORM 1 FROM action a
     WHERE a.ref IN (SELECT d.ref FROM jsonb_populate_recordset(NULL::action, in_definitions) d)
-      AND (a.deleted_at IS NOT NULL OR NOT in_lacking_only)
+      AND (a.deleted_at IS NOT NULL OR NOT in_missing_only)
     ORDER BY a.id FOR NO KEY UPDATE;
 
-    -- A service of an earlier version does not know these fields: it leaves them as they are.
+    -- A service of an earlier version does not know these fields: they stay unchanged.
     SELECT jsonb_agg(jsonb_build_object('submitter_keys', coalesce(a.submitter_keys, false)) || d.definition)
     INTO definitions
     FROM jsonb_array_elements(in_definitions) d(definition)
     LEFT JOIN action a ON a.ref = d.definition ->> 'ref' AND a.deleted_at IS NULL;
 
-    -- One instant: an action whose two are the same was never changed, and the audit judges it from its first grant.
+    -- One instant for both columns: an action with equal instants was never changed, and the audit checks it from its
+    -- first grant.
     stored_at := clock_timestamp();
     FOR changed IN
         UPDATE action a SET
@@ -92,17 +93,17 @@ BEGIN
         JOIN action b ON b.ref = d.ref
         WHERE a.id = b.id AND (
             b.deleted_at IS NOT NULL
-            OR NOT in_lacking_only AND turnstile.definition_of(b) <> turnstile.definition_of(d)
+            OR NOT in_missing_only AND turnstile.definition_of(b) <> turnstile.definition_of(d)
         )
         RETURNING a.id, a.ref, turnstile.definition_of(a) AS new,
                   CASE WHEN b.deleted_at IS NULL THEN turnstile.definition_of(b) ELSE '{}' END AS old
     LOOP
-        PERFORM turnstile.note_change(changed.ref, changed.old, changed.new, in_changed_by);
+        PERFORM turnstile.record_change(changed.ref, changed.old, changed.new, in_changed_by);
         changed_ids := changed_ids || changed.id;
     END LOOP;
 
-    -- Whoever puts a definition again has its lines looked at again, changed or not.
-    stored_ids := CASE WHEN in_lacking_only THEN changed_ids ELSE ARRAY(
+    -- Storing a definition again rolls it out again, changed or not.
+    stored_ids := CASE WHEN in_missing_only THEN changed_ids ELSE ARRAY(
         SELECT a.id FROM action a
         WHERE a.ref IN (SELECT d.ref FROM jsonb_populate_recordset(NULL::action, in_definitions) d)
     ) END;
@@ -112,11 +113,12 @@ BEGIN
 END
 $$;
 
--- roll_out: let the next queues of an action have its limit and pause, at most `in_limit` in the order of their
--- keys, and grant. What another session holds for longer than `in_wait_ms` is passed by and comes again at the end.
+-- roll_out: copies limit and pause of an action to its next queues, at most `in_limit` in the order of their keys,
+-- and grants. A queue that another session holds for longer than `in_wait_ms` is skipped and repeated at the end.
 --
--- One transaction is one slice: the queues of a million keys are not locked together (P9), and whoever dies between
--- two leaves the rest to the watchdog. `looked_at`: queues of this slice. `changed`: those that had other values.
+-- One transaction is one slice: a million queues are not locked together (P9), and if the caller dies between two
+-- slices, the watchdog does the rest. `looked_at`: number of queues of this slice. `changed`: number of those that
+-- had other values.
 CREATE FUNCTION turnstile.roll_out(
     in_action_id bigint,
     in_limit integer,
@@ -127,15 +129,12 @@ CREATE FUNCTION turnstile.roll_out(
     OUT more_queue_ids bigint[]
 )
 LANGUAGE plpgsql
-SET search_path = public, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET jit = off
+:settings_for_index_lookups
 AS $$
 DECLARE
     rolled record;
     queue_ids bigint[];
-    held_ids bigint[];
+    unavailable_ids bigint[];
     next_key text;
 BEGIN
     looked_at := 0;
@@ -150,10 +149,10 @@ BEGIN
     IF rolled.rollout_from_key IS NULL THEN
         queue_ids := rolled.rollout_held_ids;
     ELSE
-        SELECT array_agg(s.id) FILTER (WHERE s.place <= in_limit), max(s.key) FILTER (WHERE s.place > in_limit)
+        SELECT array_agg(s.id) FILTER (WHERE s.rank <= in_limit), max(s.key) FILTER (WHERE s.rank > in_limit)
         INTO queue_ids, next_key
         FROM (
-            SELECT q.id, q.concurrency_key AS key, row_number() OVER (ORDER BY q.concurrency_key) AS place
+            SELECT q.id, q.concurrency_key AS key, row_number() OVER (ORDER BY q.concurrency_key) AS rank
             FROM action_queue q
             WHERE q.action_id = in_action_id AND q.concurrency_key >= rolled.rollout_from_key
             ORDER BY q.action_id, q.concurrency_key LIMIT in_limit + 1
@@ -161,41 +160,41 @@ BEGIN
     END IF;
     looked_at := coalesce(cardinality(queue_ids), 0);
 
-    held_ids := turnstile.lock_unheld_queues(queue_ids, in_wait_ms);
-    queue_ids := ARRAY(SELECT q.id FROM unnest(queue_ids) q(id) WHERE q.id <> ALL (held_ids));
+    unavailable_ids := turnstile.lock_available_queues(queue_ids, in_wait_ms);
+    queue_ids := ARRAY(SELECT q.id FROM unnest(queue_ids) q(id) WHERE q.id <> ALL (unavailable_ids));
     UPDATE action_queue q
     SET max_concurrent = rolled.max_concurrent, paused = rolled.paused, updated_at = clock_timestamp()
     WHERE q.id = ANY (queue_ids)
       AND (q.max_concurrent IS DISTINCT FROM rolled.max_concurrent OR q.paused <> rolled.paused);
     GET DIAGNOSTICS changed = ROW_COUNT;
     IF rolled.rollout_from_key IS NOT NULL THEN
-        -- Of very many the rest is left to `repair_queues`.
-        held_ids := (coalesce(rolled.rollout_held_ids, '{}') || held_ids)[1:1000];
+        -- Above this bound `repair_queues` corrects the rest.
+        unavailable_ids := (coalesce(rolled.rollout_held_ids, '{}') || unavailable_ids)[1:1000];
     END IF;
-    UPDATE action a SET rollout_from_key = next_key, rollout_held_ids = nullif(held_ids, '{}')
+    UPDATE action a SET rollout_from_key = next_key, rollout_held_ids = nullif(unavailable_ids, '{}')
     WHERE a.id = in_action_id;
     SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids FROM turnstile.grant_locked(queue_ids, NULL) g;
 END
 $$;
 
--- rollouts_due: the actions of which not every queue has the limit and pause yet.
+-- rollouts_due: the actions with queues that do not have their limit and pause yet.
 CREATE FUNCTION turnstile.rollouts_due(in_limit integer)
 RETURNS SETOF bigint
 LANGUAGE sql
-SET search_path = public, pg_temp
+:settings
 AS $$
     SELECT a.id FROM action a WHERE a.rollout_from_key IS NOT NULL OR a.rollout_held_ids IS NOT NULL
     ORDER BY a.id LIMIT in_limit
 $$;
 
--- misfits: the fields that no definition can have, of those that a worker declares. Its account calls the
--- statements itself: what services and people could not read again must not get in here. The rules are those of
+-- invalid_fields: the fields of declared definitions that no definition can have. A worker's account calls the
+-- function itself, so values that services and clients could not read must be refused here. The rules equal those of
 -- `common.action_definition`.
-CREATE FUNCTION turnstile.misfits(in_definitions jsonb)
+CREATE FUNCTION turnstile.invalid_fields(in_definitions jsonb)
 RETURNS TABLE (ref text, field text)
 LANGUAGE sql
 IMMUTABLE
-SET search_path = public, pg_temp
+:settings
 AS $$
     SELECT d.ref, c.field
     FROM jsonb_populate_recordset(NULL::action, in_definitions) d
@@ -204,7 +203,8 @@ AS $$
         ('entrypoint', CASE
             WHEN jsonb_typeof(d.entrypoint) = 'array' THEN
                 d.runner = 'command' AND d.entrypoint <> '[]'
-                AND NOT EXISTS (SELECT FROM jsonb_array_elements(d.entrypoint) w WHERE jsonb_typeof(w.value) <> 'string')
+                AND NOT EXISTS (
+                    SELECT FROM jsonb_array_elements(d.entrypoint) w WHERE jsonb_typeof(w.value) <> 'string')
             WHEN d.entrypoint IS NULL THEN d.runner = 'python'
             WHEN d.runner = 'http' THEN jsonb_typeof(d.entrypoint) = 'string' AND d.entrypoint #>> '{}' ~ '^https?://'
             ELSE d.runner = 'python' AND jsonb_typeof(d.entrypoint) = 'string' END),
@@ -213,8 +213,8 @@ AS $$
         ('concurrency_key', d.concurrency_key ~ '^(/([^~/]|~0|~1)*)+$'),
         ('concurrency_key', d.concurrency_key_path = ARRAY(
             SELECT replace(replace(s.step, '~1', '/'), '~0', '~')
-            FROM regexp_split_to_table(substr(d.concurrency_key, 2), '/') WITH ORDINALITY s(step, place)
-            ORDER BY s.place)),
+            FROM regexp_split_to_table(substr(d.concurrency_key, 2), '/') WITH ORDINALITY s(step, rank)
+            ORDER BY s.rank)),
         ('timeout', d.timeout_seconds BETWEEN 0 AND 316224000),
         ('ttl', d.ttl_seconds BETWEEN 0 AND 316224000),
         ('keep_for', d.keep_for_seconds BETWEEN 0 AND 316224000),
@@ -227,28 +227,29 @@ AS $$
         ('max_reclaims', d.max_reclaims <= 1000),
         ('pool', d.pool ~ '^[A-Za-z0-9_-]{1,64}$' AND d.pool <> 'retry'),
         ('max_queued', d.max_queued <= 1000000000),
-        ('callback_url', d.callback_url ~* '^https?://[^[:space:]/?#@]+([/?#][^[:space:]]*)?$' AND length(d.callback_url) <= 2048)
+        ('callback_url', d.callback_url ~* '^https?://[^[:space:]/?#@]+([/?#][^[:space:]]*)?$'
+                         AND length(d.callback_url) <= 2048)
     ) c(field, fits)
     WHERE NOT c.fits
 $$;
 
--- register_actions: store what is lacking, change nothing that is there: the limit in the database wins
--- over what a worker declares. Returns the definitions now in force.
+-- register_actions: stores what is missing and changes nothing that exists: the limit in the database wins over the
+-- declared one. Returns the stored definitions.
 CREATE FUNCTION turnstile.register_actions(in_definitions jsonb)
 RETURNS SETOF action
 LANGUAGE plpgsql
 SECURITY DEFINER
-SET search_path = public, pg_temp
+:settings
 AS $$
 DECLARE
-    misfit record;
+    invalid record;
 BEGIN
-    SELECT * INTO misfit FROM turnstile.misfits(in_definitions) LIMIT 1;
+    SELECT * INTO invalid FROM turnstile.invalid_fields(in_definitions) LIMIT 1;
     IF FOUND THEN
-        RAISE EXCEPTION 'action %: no definition has such a value in %', left(misfit.ref, 200), misfit.field
+        RAISE EXCEPTION 'action %: invalid value in %', left(invalid.ref, 200), invalid.field
             USING ERRCODE = 'check_violation';
     END IF;
-    -- One that comes back has queues, with nobody in them, and whatever limit it had.
+    -- A restored action has queues, all empty, with an old limit.
     PERFORM turnstile.roll_out(s.id, 1000) FROM unnest(turnstile.store_actions(in_definitions, true, 'worker')) s(id);
     RETURN QUERY
     SELECT a.* FROM action a
@@ -256,8 +257,8 @@ BEGIN
 END
 $$;
 
--- put_actions: store these definitions, and let a changed limit or pause act at once: on the first 1,000 queues here,
--- on the others slice by slice, by the watchdog.
+-- put_actions: stores these definitions. A changed limit or pause takes effect at once on the first 1,000 queues; the
+-- watchdog rolls it out to the others.
 CREATE FUNCTION turnstile.put_actions(
     in_definitions jsonb,
     in_changed_by text DEFAULT NULL,
@@ -265,19 +266,19 @@ CREATE FUNCTION turnstile.put_actions(
     OUT more_queue_ids bigint[]
 )
 LANGUAGE plpgsql
-SET search_path = public, pg_temp
+:settings
 AS $$
 DECLARE
     stored_id bigint;
     slice record;
-    left_to_look integer := 1000;
+    rows_left integer := 1000;
 BEGIN
     FOREACH stored_id IN ARRAY turnstile.store_actions(in_definitions, false, in_changed_by) LOOP
-        SELECT * INTO slice FROM turnstile.roll_out(stored_id, left_to_look, 2000);
+        SELECT * INTO slice FROM turnstile.roll_out(stored_id, rows_left, 2000);
         granted := granted || slice.granted;
         more_queue_ids := more_queue_ids || slice.more_queue_ids;
-        left_to_look := left_to_look - slice.looked_at;
-        EXIT WHEN left_to_look <= 0;
+        rows_left := rows_left - slice.looked_at;
+        EXIT WHEN rows_left <= 0;
     END LOOP;
 END
 $$;

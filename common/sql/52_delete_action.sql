@@ -1,11 +1,12 @@
--- delete_action: forget an action that nothing waits for and nothing runs of, or whose waiting may be ended.
+-- delete_action: deletes an action that has nothing waiting or running, or whose waiting executions may be cancelled.
 --
--- Its row stays, marked: the record names it, and who puts its name again revives it. The queues are locked first
--- and the executions with a slot then, as everywhere; so nothing is admitted, granted, claimed or finished while
--- it is counted and decided. An admission that waited for its queues meanwhile looks again (see admit).
+-- Its row stays, marked as deleted: executions refer to it, and a new definition of the same name restores it. The
+-- queues are locked first and then the executions with a slot, as everywhere, so nothing is admitted, granted,
+-- claimed or finished while the function counts and decides. An admission that waited for these queues checks the
+-- action again (see admit).
 --
--- `waiting` and `running` are what was found: null where there is no such action. It was deleted if nothing ran
--- and no more than `in_cancel_max` waited; then `ended` are those that waited.
+-- `waiting` and `running` are the counts, null if there is no such action. It was deleted if nothing ran and at most
+-- `in_cancel_max` waited; then `ended` are the cancelled executions.
 CREATE FUNCTION turnstile.delete_action(
     in_action_ref text,
     in_cancel_max integer,
@@ -17,9 +18,7 @@ CREATE FUNCTION turnstile.delete_action(
     OUT ended turnstile.moved[]
 )
 LANGUAGE plpgsql
-SET search_path = public, pg_temp
-SET enable_seqscan = off
-SET jit = off
+:settings_for_index_lookups
 AS $$
 DECLARE
     found_id bigint;
@@ -65,7 +64,7 @@ BEGIN
         SELECT c::turnstile.moved
         FROM turnstile.cancel(waiting_ids, array_fill(in_reason, ARRAY[cardinality(waiting_ids)])) c
     );
-    PERFORM turnstile.note_change(in_action_ref, turnstile.definition_of(a), '{}', in_changed_by)
+    PERFORM turnstile.record_change(in_action_ref, turnstile.definition_of(a), '{}', in_changed_by)
     FROM action a WHERE a.id = found_id;
     UPDATE action a SET deleted_at = clock_timestamp(), updated_at = clock_timestamp() WHERE a.id = found_id;
     deleted := true;

@@ -1,56 +1,53 @@
--- stop_overdue: see to the end of attempts that should have stopped and have not: their timeout is over, or
--- somebody asked for their end, and the word was lost or the worker does not obey.
+-- stop_overdue: ends attempts that should have stopped and have not: their timeout is over, or they were cancelled
+-- and the message was lost or the worker does not react.
 --
--- First the worker is told, `in_asks_max` times, `in_grace_seconds` apart; then the attempt is ended here, as the
--- worker should have reported it, and the worker's own report will come too late (P3, P6). The slot waits to
--- be settled like any other.
+-- First the worker gets `in_cancels_max` cancel messages, `in_grace_seconds` apart. Then the attempt ends here, with
+-- the outcome that the worker should have reported, and the worker's own report is too late (P3, P6). The slot waits
+-- for its settle as usual.
 CREATE FUNCTION turnstile.stop_overdue(
     in_grace_seconds double precision,
-    in_asks_max integer,
+    in_cancels_max integer,
     in_limit integer,
     OUT asked turnstile.moved[],
     OUT ended turnstile.moved[]
 )
 LANGUAGE plpgsql
-SET search_path = public, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET jit = off
+:settings_for_index_lookups
 AS $$
 DECLARE
     due_ids bigint[];
-    over_ids bigint[];
-    held_ids bigint[];
+    exhausted_ids bigint[];
+    unavailable_ids bigint[];
     overdue_since timestamptz := clock_timestamp() - make_interval(secs => in_grace_seconds);
     ended_at timestamptz;
 BEGIN
     due_ids := ARRAY(
         SELECT s.execution_id FROM slot s
-        WHERE s.overdue_at < overdue_since AND s.finished_at IS NULL AND s.stops_asked < in_asks_max
+        WHERE s.overdue_at < overdue_since AND s.finished_at IS NULL AND s.cancels_sent < in_cancels_max
         ORDER BY s.execution_id LIMIT in_limit);
-    over_ids := ARRAY(
+    exhausted_ids := ARRAY(
         SELECT s.execution_id FROM slot s
-        WHERE s.overdue_at < overdue_since AND s.finished_at IS NULL AND s.stops_asked >= in_asks_max
+        WHERE s.overdue_at < overdue_since AND s.finished_at IS NULL AND s.cancels_sent >= in_cancels_max
         ORDER BY s.execution_id LIMIT in_limit);
-    IF cardinality(due_ids || over_ids) = 0 THEN
+    IF cardinality(due_ids || exhausted_ids) = 0 THEN
         RETURN;
     END IF;
-    -- Executions before slots, as in finish and cancel; what others hold has its turn later. All is judged again
-    -- under the locks: a report may have come first, or another replica.
-    held_ids := turnstile.held_executions(due_ids || over_ids, NULL);
-    due_ids := ARRAY(SELECT c.id FROM unnest(due_ids) c(id) WHERE c.id <> ALL (held_ids));
-    over_ids := ARRAY(SELECT c.id FROM unnest(over_ids) c(id) WHERE c.id <> ALL (held_ids));
+    -- Executions before slots, as in finish and cancel; rows that other sessions hold are left for later. Everything
+    -- is checked again under the locks: a report or another replica may have come first.
+    unavailable_ids := turnstile.lock_available_executions(due_ids || exhausted_ids, NULL);
+    due_ids := ARRAY(SELECT c.id FROM unnest(due_ids) c(id) WHERE c.id <> ALL (unavailable_ids));
+    exhausted_ids := ARRAY(SELECT c.id FROM unnest(exhausted_ids) c(id) WHERE c.id <> ALL (unavailable_ids));
 
-    WITH told AS (
-        UPDATE slot s SET overdue_at = clock_timestamp(), stops_asked = s.stops_asked + 1
+    WITH cancelled AS (
+        UPDATE slot s SET overdue_at = clock_timestamp(), cancels_sent = s.cancels_sent + 1
         WHERE s.execution_id = ANY (due_ids) AND s.overdue_at < overdue_since
-          AND s.finished_at IS NULL AND s.stops_asked < in_asks_max
+          AND s.finished_at IS NULL AND s.cancels_sent < in_cancels_max
         RETURNING s.execution_id, s.attempt, s.worker_id
     )
     SELECT array_agg(ROW(t.execution_id, t.attempt, e.action_id, a.ref, 'running', 'running', t.worker_id,
                          clock_timestamp())::turnstile.moved ORDER BY t.execution_id)
     INTO asked
-    FROM told t
+    FROM cancelled t
     JOIN execution e ON e.id = ANY (ARRAY[t.execution_id])
     JOIN action a ON a.id = ANY (ARRAY[e.action_id]);
 
@@ -65,13 +62,13 @@ BEGIN
                             e.timeout_seconds, e.worker_id)
                 ELSE coalesce(e.cancel_reason || '; ', '') || format('worker %s did not stop it', e.worker_id) END
         FROM slot s
-        WHERE s.execution_id = ANY (over_ids) AND s.overdue_at < overdue_since
-          AND s.finished_at IS NULL AND s.stops_asked >= in_asks_max
+        WHERE s.execution_id = ANY (exhausted_ids) AND s.overdue_at < overdue_since
+          AND s.finished_at IS NULL AND s.cancels_sent >= in_cancels_max
           AND e.id = ANY (ARRAY[s.execution_id]) AND e.attempt = s.attempt AND e.status = ANY (:sources_of_time_out)
         RETURNING e.id, e.attempt, e.action_id, e.status, e.worker_id, e.error_type, e.error_message
     ),
     ended_slot AS (
-        UPDATE slot s SET finished_at = ended_at, told_at = ended_at
+        UPDATE slot s SET finished_at = ended_at, published_at = ended_at
         FROM moved m WHERE s.execution_id = ANY (ARRAY[m.id]) AND s.attempt = m.attempt
         RETURNING s.execution_id, s.granted_at, s.claimed_at
     ),

@@ -301,3 +301,31 @@ SELECT turnstile.register_worker($1, $2, $3, $4, $5, $6, $7, $8);
 -- takes bool
 -- gives return_to_present int8
 SELECT turnstile.return_to_present($1);
+
+-- takes int8, int4
+-- gives next_id int8, queue_ids int8[]
+SELECT * FROM turnstile.grantable_queues($1, $2);
+
+-- takes float8, int4
+-- gives attempt int4, execution_id int8, worker_id text
+SELECT * FROM turnstile.due_cancels($1, $2);
+
+-- takes int8[], int4[]
+-- gives cancels_published void
+SELECT turnstile.cancels_published($1, $2);
+
+-- takes bool
+-- gives clamp_future_instants int8
+SELECT turnstile.clamp_future_instants($1);
+
+-- takes int8[], text[], text[], uuid[], bytea[], float8[], int4
+-- gives store_early_cancels int4
+SELECT turnstile.store_early_cancels($1, $2, $3, $4, $5, $6, $7);
+
+-- takes int8[]
+-- gives delete_early_cancels void
+SELECT turnstile.delete_early_cancels($1);
+
+-- takes int8[], timestamptz[], text[], int4[], text[], float8[]
+-- gives record_webhooks int8
+SELECT * FROM turnstile.record_webhooks($1, $2, $3, $4, $5, $6);

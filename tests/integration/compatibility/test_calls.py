@@ -1,7 +1,7 @@
-"""Old services on a new protocol: every call that a released service makes is still understood.
+"""Old services on a new protocol: every call of a released service still works.
 
-`calls.sql` is the record: calls are added to it and never changed or taken away. So a function may grow by
-parameters with defaults, a row by fields, and nothing else about them may change.
+`calls.sql` lists them: calls are added and never changed or removed. A function may get parameters with
+defaults, a row may get fields, and nothing else may change.
 """
 
 import ast
@@ -33,7 +33,7 @@ class Call:
     gives: frozenset[str]
 
     def __str__(self) -> str:
-        """Return it as it stands in the record."""
+        """Return the call in the form of `calls.sql`."""
         takes = f"-- takes {', '.join(self.takes)}".rstrip()
         gives = f"-- gives {', '.join(sorted(self.gives))}"
         head = "\n".join(_FOLD.join(textwrap.wrap(line, _WIDTH)) for line in (takes, gives))
@@ -87,7 +87,7 @@ async def connection(database_url: str) -> AsyncIterator["asyncpg.Connection[asy
     await connection.close()
 
 
-async def test_every_recorded_call_takes_what_it_took_and_gives_at_least_what_it_gave(
+async def test_every_recorded_call_has_its_parameters_and_at_least_its_columns(
     connection: "asyncpg.Connection[asyncpg.Record]",
 ) -> None:
     recorded = _recorded()
@@ -98,7 +98,7 @@ async def test_every_recorded_call_takes_what_it_took_and_gives_at_least_what_it
         assert not call.gives - now.gives, call.statement
 
 
-async def test_every_call_that_the_services_make_and_every_row_that_they_read_is_recorded(
+async def test_every_call_of_the_services_and_every_row_type_is_recorded(
     connection: "asyncpg.Connection[asyncpg.Record]",
 ) -> None:
     recorded = {call.statement for call in _recorded()}

@@ -1,4 +1,4 @@
-"""admit: requests become executions, in the order given, each one once (P2, P5)."""
+"""admit: requests become executions once, in order, within the bounds of their queues (P2, P5)."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -6,13 +6,20 @@ from uuid import uuid4
 
 import pytest
 
-from tests.integration.executor.reading import ids_in
-from tests.support.protocol import Protocol, accepted, rejected, request
+from tests.support.protocol import Protocol, accepted, ids_in, rejected, request
 from turnstile.common.domain.errors import Code
 from turnstile.common.domain.identifiers import ExecutionId
+from turnstile.executor.results import Accepted, Admission, Rejected, Verdict
+
+in_one_or_two_batches = pytest.mark.parametrize("together", [True, False], ids=["one batch", "two batches"])
 
 
-async def test_the_order_given_is_the_order_of_ids_over_all_lines(protocol: Protocol) -> None:
+async def admit_both(protocol: Protocol, *twice: Admission, together: bool) -> list[Verdict]:
+    batches = [twice] if together else [(admission,) for admission in twice]
+    return [verdict for batch in batches for verdict in (await protocol.admit(*batch))[0]]
+
+
+async def test_the_given_order_is_the_order_of_ids_over_all_queues(protocol: Protocol) -> None:
     await protocol.put("a", max_concurrent=0)
     await protocol.put("b", max_concurrent=0)
     verdicts, grants = await protocol.admit(*(request("ab"[n % 2], metadata={"n": n}) for n in range(100)))
@@ -22,15 +29,10 @@ async def test_the_order_given_is_the_order_of_ids_over_all_lines(protocol: Prot
     assert grants.granted == []
     stored = await protocol.column("SELECT (metadata->>'n')::int FROM execution ORDER BY id")
     assert stored == list(range(100))
+    assert max(ids) < min(await protocol.submit(count=5))
 
 
-async def test_a_later_batch_has_later_ids(protocol: Protocol) -> None:
-    await protocol.put(max_concurrent=1)
-    first, second = await protocol.submit(count=5), await protocol.submit(count=5)
-    assert max(first) < min(second)
-
-
-async def test_an_empty_batch_is_nothing(protocol: Protocol) -> None:
+async def test_an_empty_batch_does_nothing(protocol: Protocol) -> None:
     assert (await protocol.admit())[0] == []
     nothing = ", ".join(["'{}'"] * 12)
     row = await protocol.connection.fetchrow(f"SELECT * FROM turnstile.admit({nothing})")
@@ -38,17 +40,16 @@ async def test_an_empty_batch_is_nothing(protocol: Protocol) -> None:
     assert not any(row.values())
 
 
-async def test_what_is_free_is_granted_at_once_and_the_rest_stands_in_line(protocol: Protocol) -> None:
+async def test_free_slots_are_granted_at_once_and_the_rest_waits(protocol: Protocol) -> None:
     await protocol.put(max_concurrent=2, pool="gpu")
     verdicts, grants = await protocol.admit(*(request() for _ in range(5)))
-    assert [(a.status, a.position) for a in map(accepted, verdicts)] == [
-        ("scheduled", None), ("scheduled", None), ("queued", 1), ("queued", 2), ("queued", 3),
-    ]  # fmt: skip
+    positions = [(a.status, a.position) for a in map(accepted, verdicts)]
+    assert positions == [("scheduled", None)] * 2 + [("queued", 1), ("queued", 2), ("queued", 3)]
     assert ids_in(grants) == [accepted(v).execution_id for v in verdicts[:2]]
     assert {(g.attempt, g.action_ref, g.pool) for g in grants.granted} == {(1, "a", "gpu")}
 
 
-async def test_positions_are_exact_in_each_line_of_a_mixed_batch(protocol: Protocol) -> None:
+async def test_positions_are_exact_in_each_queue_of_a_mixed_batch(protocol: Protocol) -> None:
     await protocol.put("a", max_concurrent=0)
     await protocol.put("b", max_concurrent=1)
     await protocol.submit("a", 3)
@@ -58,7 +59,7 @@ async def test_positions_are_exact_in_each_line_of_a_mixed_batch(protocol: Proto
     assert (queue["depth"], queue["total_enqueued"]) == (6, 6)
 
 
-async def test_an_unknown_action_is_refused_and_harms_no_other(protocol: Protocol) -> None:
+async def test_an_unknown_action_is_rejected_and_affects_no_other_request(protocol: Protocol) -> None:
     await protocol.put()
     verdicts, _ = await protocol.admit(request(), request("no.such"), request())
     assert rejected(verdicts[1]).code is Code.UNKNOWN_ACTION
@@ -67,17 +68,17 @@ async def test_an_unknown_action_is_refused_and_harms_no_other(protocol: Protoco
     assert len(await protocol.column("SELECT id FROM execution")) == 2
 
 
-# --- the same request twice ---------------------------------------------------------------------------
+# --- duplicates
 
 
-@pytest.mark.parametrize("together", [True, False], ids=["in one batch", "in two batches"])
-async def test_the_same_key_and_request_is_the_same_execution(protocol: Protocol, together: bool) -> None:
+@in_one_or_two_batches
+@pytest.mark.parametrize("known", ["idempotency_key", "delivery_key"])
+async def test_the_same_key_or_delivery_is_the_same_execution(
+    protocol: Protocol, together: bool, known: str
+) -> None:
     await protocol.put(max_concurrent=0)
-    twice = [request(idempotency_key="k", parameters={"x": 1}) for _ in range(2)]
-    if together:
-        (first, second), _ = await protocol.admit(*twice)
-    else:
-        ((first,), _), ((second,), _) = await protocol.admit(twice[0]), await protocol.admit(twice[1])
+    fields: dict[str, Any] = {known: uuid4() if known == "delivery_key" else "k", "parameters": {"x": 1}}
+    first, second = await admit_both(protocol, request(**fields), request(**fields), together=together)
     assert (accepted(first).duplicate, accepted(second).duplicate) == (False, True)
     assert accepted(first).execution_id == accepted(second).execution_id
     assert (accepted(first).position, accepted(second).position) == (1, 1)
@@ -85,45 +86,21 @@ async def test_the_same_key_and_request_is_the_same_execution(protocol: Protocol
     assert (queue["depth"], queue["total_enqueued"]) == (1, 1)
 
 
-@pytest.mark.parametrize("together", [True, False], ids=["in one batch", "in two batches"])
-async def test_the_same_key_with_another_request_is_refused(protocol: Protocol, together: bool) -> None:
+@in_one_or_two_batches
+async def test_the_same_key_with_another_request_is_a_conflict(protocol: Protocol, together: bool) -> None:
     await protocol.put(max_concurrent=0)
-    one, other = (request(idempotency_key="k", parameters={"x": x}) for x in (1, 2))
-    if together:
-        (first, second), _ = await protocol.admit(one, other)
-    else:
-        ((first,), _), ((second,), _) = await protocol.admit(one), await protocol.admit(other)
+    first, second = await admit_both(
+        protocol, *(request(idempotency_key="k", parameters={"x": x}) for x in (1, 2)), together=together
+    )
     assert rejected(second).code is Code.IDEMPOTENCY_CONFLICT
     assert str(accepted(first).execution_id) in rejected(second).message
-    assert await protocol.line() == [accepted(first).execution_id]
-
-
-async def test_a_known_key_says_where_its_execution_stands_now(protocol: Protocol) -> None:
-    await protocol.put(max_concurrent=1)
-    (first,) = await protocol.submit(idempotency_key="k")
-    await protocol.run(first)
-    (again,), _ = await protocol.admit(request(idempotency_key="k"))
-    assert (accepted(again).execution_id, accepted(again).status) == (first, "completed")
-    assert accepted(again).duplicate
-
-
-@pytest.mark.parametrize("together", [True, False], ids=["in one batch", "in two batches"])
-async def test_the_same_delivery_is_the_same_execution(protocol: Protocol, together: bool) -> None:
-    await protocol.put(max_concurrent=0)
-    twice = [request(delivery_key=key) for key in [uuid4()] * 2]
-    if together:
-        (first, second), _ = await protocol.admit(*twice)
-    else:
-        ((first,), _), ((second,), _) = await protocol.admit(twice[0]), await protocol.admit(twice[1])
-    assert accepted(first).execution_id == accepted(second).execution_id
-    assert accepted(second).duplicate
-    assert len(await protocol.line()) == 1
+    assert await protocol.waiting() == [accepted(first).execution_id]
 
 
 @pytest.mark.parametrize(
     "known", [{"idempotency_key": "k"}, {"delivery_key": uuid4()}], ids=["key", "delivery"]
 )
-async def test_what_is_known_stays_so_when_its_action_is_deleted(
+async def test_a_duplicate_is_recognised_after_its_action_was_deleted(
     protocol: Protocol, known: dict[str, Any]
 ) -> None:
     await protocol.put()
@@ -140,7 +117,7 @@ async def test_what_is_known_stays_so_when_its_action_is_deleted(
     assert [rejected(v).code for v in (new, other)] == [Code.UNKNOWN_ACTION] * 2
 
 
-async def test_what_is_known_stays_so_when_its_line_could_not_be_named_any_more(protocol: Protocol) -> None:
+async def test_a_duplicate_is_recognised_where_a_new_request_would_have_no_queue(protocol: Protocol) -> None:
     await protocol.put()
     (first,) = await protocol.submit(idempotency_key="k")
     await protocol.put(concurrency_key="/who")
@@ -149,10 +126,10 @@ async def test_what_is_known_stays_so_when_its_line_could_not_be_named_any_more(
     assert rejected(new).code is Code.INVALID_PARAMETERS
 
 
-# --- which line ---------------------------------------------------------------------------------------
+# --- concurrency keys
 
 
-async def test_each_value_at_the_pointer_has_a_line_of_its_own(protocol: Protocol) -> None:
+async def test_each_value_at_the_pointer_has_its_own_queue(protocol: Protocol) -> None:
     await protocol.put(max_concurrent=1, concurrency_key="/customer/id")
     verdicts, grants = await protocol.admit(
         *(request(parameters={"customer": {"id": who}}) for who in ("x", "x", "y", 7, "7"))
@@ -163,21 +140,14 @@ async def test_each_value_at_the_pointer_has_a_line_of_its_own(protocol: Protoco
     assert keys == ["x", "x", "y", "7", "7"]
 
 
-async def test_a_key_in_the_request_comes_before_the_pointer_where_submitters_may_name_keys(
-    protocol: Protocol,
-) -> None:
-    await protocol.put(max_concurrent=1, concurrency_key="/who", submitter_keys=True)
-    await protocol.submit(parameters={"who": "x"}, concurrency_key="mine")
-    assert (await protocol.queue(key="mine"))["total_enqueued"] == 1
-
-
 @pytest.mark.parametrize("pointer", [None, "/who"])
-async def test_a_key_of_the_request_s_own_is_refused_and_what_is_known_stays_known(
+async def test_only_actions_with_submitter_keys_accept_a_key_in_the_request(
     protocol: Protocol, pointer: str | None
 ) -> None:
     await protocol.put(concurrency_key=pointer, submitter_keys=True)
     mine = request(parameters={"who": "x"}, concurrency_key="mine", idempotency_key="k")
     ((before,), _) = await protocol.admit(mine)
+    assert (await protocol.queue(key="mine"))["total_enqueued"] == 1
     await protocol.put(concurrency_key=pointer)
     (again, new), _ = await protocol.admit(mine, request(parameters={"who": "x"}, concurrency_key="mine"))
     assert accepted(again).execution_id == accepted(before).execution_id
@@ -185,7 +155,7 @@ async def test_a_key_of_the_request_s_own_is_refused_and_what_is_known_stays_kno
     assert rejected(new).message.startswith("concurrency_key: ")
 
 
-async def test_a_retry_keeps_its_key_though_no_new_request_may_name_one(protocol: Protocol) -> None:
+async def test_a_retry_keeps_its_key_where_new_requests_may_have_none(protocol: Protocol) -> None:
     await protocol.put(submitter_keys=True)
     (first,) = await protocol.submit(concurrency_key="mine")
     await protocol.run(first)
@@ -198,55 +168,140 @@ async def test_a_retry_keeps_its_key_though_no_new_request_may_name_one(protocol
 
 
 @pytest.mark.parametrize(
-    "parameters", [{}, {"who": None}, {"who": {}}], ids=["absent", "null", "too shallow"]
+    ("pointer", "parameters"),
+    [("/who", {}), ("/who/id", {"who": None}), ("/who/id", {"who": {}}), ("/who", {"who": "x" * 513})],
+    ids=["absent", "null", "too shallow", "too long"],
 )
-async def test_no_value_at_the_pointer_is_refused(protocol: Protocol, parameters: dict[str, object]) -> None:
-    await protocol.put(concurrency_key="/who/id" if "who" in parameters else "/who")
-    (verdict,), _ = await protocol.admit(request(parameters=parameters))
-    assert rejected(verdict).code is Code.INVALID_PARAMETERS
-    assert "/who" in rejected(verdict).message
-
-
-async def test_a_value_too_long_to_name_a_line_is_refused(protocol: Protocol) -> None:
-    await protocol.put(concurrency_key="/who")
-    verdicts, _ = await protocol.admit(*(request(parameters={"who": "x" * n}) for n in (513, 512)))
+async def test_a_request_without_a_usable_concurrency_key_is_rejected(
+    protocol: Protocol, pointer: str, parameters: dict[str, object]
+) -> None:
+    await protocol.put(concurrency_key=pointer)
+    verdicts, _ = await protocol.admit(
+        request(parameters=parameters),
+        request(parameters={"who": {"id": 1} if "id" in pointer else "x" * 512}),
+    )
     assert rejected(verdicts[0]).code is Code.INVALID_PARAMETERS
+    assert "concurrency key" in rejected(verdicts[0]).message
     assert accepted(verdicts[1]).status == "scheduled"
 
 
-# --- not yet, not for ever ----------------------------------------------------------------------------
+# --- run_at, ttl, timeout
 
 
-async def test_what_is_not_due_is_delayed_without_a_place(protocol: Protocol) -> None:
+async def test_an_execution_with_a_later_start_is_delayed_and_has_no_position(protocol: Protocol) -> None:
     await protocol.put(max_concurrent=1)
     run_at = datetime.now(UTC) + timedelta(hours=1)
-    verdicts, grants = await protocol.admit(request(run_at=run_at), request(), request())
-    assert [(a.status, a.position) for a in map(accepted, verdicts)] == [
-        ("delayed", None), ("scheduled", None), ("queued", 1),
-    ]  # fmt: skip
+    past = datetime(2020, 1, 1, tzinfo=UTC)
+    verdicts, grants = await protocol.admit(request(run_at=run_at), request(run_at=past), request())
+    positions = [(a.status, a.position) for a in map(accepted, verdicts)]
+    assert positions == [("delayed", None), ("scheduled", None), ("queued", 1)]
     assert len(grants.granted) == 1
     assert await protocol.column("SELECT due_at FROM delayed") == [run_at]
     queue = await protocol.queue()
     assert (queue["depth"], queue["total_enqueued"]) == (1, 3)
 
 
-async def test_a_time_that_has_passed_is_now(protocol: Protocol) -> None:
-    await protocol.put()
-    (verdict,), _ = await protocol.admit(request(run_at=datetime(2020, 1, 1, tzinfo=UTC)))
-    assert accepted(verdict).status == "scheduled"
-
-
-async def test_the_time_to_live_of_the_request_comes_before_the_action_s(protocol: Protocol) -> None:
-    await protocol.put(max_concurrent=0, ttl=60)
-    await protocol.admit(request(), request(ttl=5))
-    seconds = await protocol.column(
-        "SELECT extract(epoch FROM x.expires_at - e.created_at)::float"
+async def test_ttl_and_timeout_of_the_request_override_those_of_the_action(protocol: Protocol) -> None:
+    await protocol.put(max_concurrent=0, ttl=60, timeout=70)
+    await protocol.admit(request(), request(ttl=5, timeout=6))
+    seconds = await protocol.connection.fetch(
+        "SELECT extract(epoch FROM x.expires_at - e.created_at)::float, e.timeout_seconds"
         " FROM expiring x JOIN execution e ON e.id = x.execution_id ORDER BY e.id"
     )
-    assert seconds == [60.0, 5.0]
+    assert [tuple(row) for row in seconds] == [(60.0, 70.0), (5.0, 6.0)]
 
 
-async def test_the_timeout_of_the_request_comes_before_the_action_s(protocol: Protocol) -> None:
-    await protocol.put(timeout=60)
-    await protocol.admit(request(), request(timeout=5))
-    assert await protocol.column("SELECT timeout_seconds FROM execution ORDER BY id") == [60.0, 5.0]
+# --- bounded queues
+
+
+async def admitted(protocol: Protocol, count: int) -> int:
+    verdicts, _ = await protocol.admit(*(request() for _ in range(count)))
+    outcome = [isinstance(v, Accepted) for v in verdicts]
+    assert outcome == sorted(outcome, reverse=True), "a later one was admitted after a rejected one"
+    assert all(v.code is Code.QUEUE_FULL for v in verdicts if isinstance(v, Rejected))
+    return sum(outcome)
+
+
+@pytest.mark.parametrize(
+    ("definition", "capacity"),
+    [
+        ({"max_concurrent": 1, "max_queued": 3}, 4),
+        ({"max_concurrent": 3, "max_queued": 0}, 3),
+        ({"max_concurrent": 0, "max_queued": 2}, 2),
+        ({"max_concurrent": 5, "max_queued": 5}, 10),
+        ({"max_concurrent": 2, "when_full": "reject"}, 2),
+        ({"max_concurrent": 5, "max_queued": 2, "paused": True}, 2),
+        ({"when_full": "reject"}, 50),
+        ({"max_queued": 1}, 50),
+    ],
+)
+async def test_one_batch_fills_the_slots_and_the_queue_to_the_bound(
+    protocol: Protocol, definition: dict[str, Any], capacity: int
+) -> None:
+    await protocol.put(**definition)
+    assert await admitted(protocol, 50) == capacity
+    held, depth = len(await protocol.held()), (await protocol.queue())["depth"]
+    assert held + depth == capacity
+    if capacity < 50:
+        assert await admitted(protocol, 3) == 0
+
+
+async def test_many_batches_fill_the_queue_to_the_same_bound(protocol: Protocol) -> None:
+    await protocol.put(max_concurrent=2, max_queued=5)
+    assert sum([await admitted(protocol, 3) for _ in range(5)]) == 7
+
+
+@pytest.mark.parametrize(
+    ("definition", "numbers"),
+    [
+        ({"max_concurrent": 3, "max_queued": 2}, "2 waiting of at most 2, 3 running of at most 3"),
+        ({"max_queued": 0, "paused": True}, "0 waiting of at most 0, 0 running without a limit"),
+    ],
+)
+async def test_the_rejection_names_the_numbers(
+    protocol: Protocol, definition: dict[str, Any], numbers: str
+) -> None:
+    await protocol.put(**definition)
+    await admitted(protocol, 5)
+    (verdict,), _ = await protocol.admit(request())
+    assert numbers in rejected(verdict).message
+
+
+async def test_a_copy_of_an_admitted_request_takes_no_position(protocol: Protocol) -> None:
+    await protocol.put(max_concurrent=0, max_queued=2)
+    verdicts, _ = await protocol.admit(*(request(idempotency_key=key) for key in "kkkl"))
+    assert [accepted(v).duplicate for v in verdicts] == [False, True, True, False]
+    (again, other), _ = await protocol.admit(request(idempotency_key="k"), request())
+    assert accepted(again).duplicate
+    assert rejected(other).code is Code.QUEUE_FULL
+
+
+async def test_a_copy_of_a_rejected_request_is_rejected(protocol: Protocol) -> None:
+    await protocol.put(max_concurrent=0, max_queued=1)
+    await protocol.submit()
+    verdicts, _ = await protocol.admit(*(request(idempotency_key="k") for _ in range(3)))
+    assert [rejected(v).code for v in verdicts] == [Code.QUEUE_FULL] * 3
+    assert (await protocol.queue())["depth"] == 1
+
+
+async def test_the_bound_counts_after_an_invalid_copy(protocol: Protocol) -> None:
+    await protocol.put("keyed", max_concurrent=0, max_queued=0, concurrency_key="/who")
+    verdicts, _ = await protocol.admit(
+        request("keyed", idempotency_key="k"), request("keyed", idempotency_key="k", parameters={"who": "x"})
+    )
+    assert [rejected(v).code for v in verdicts] == [Code.INVALID_PARAMETERS, Code.QUEUE_FULL]
+
+
+async def test_a_key_that_equals_an_ordinal_is_no_copy(protocol: Protocol) -> None:
+    await protocol.put(max_concurrent=0, max_queued=1)
+    verdicts, _ = await protocol.admit(request(idempotency_key="2"), request())
+    assert [isinstance(v, Accepted) for v in verdicts] == [True, False]
+
+
+async def test_the_bound_holds_for_each_queue_alone(protocol: Protocol) -> None:
+    await protocol.put("full", max_concurrent=0, max_queued=0)
+    await protocol.put(max_concurrent=0, max_queued=1, concurrency_key="/who")
+    verdicts, _ = await protocol.admit(
+        request("full"), *(request(parameters={"who": who}) for who in "xyxy"), request("full")
+    )
+    assert [isinstance(v, Accepted) for v in verdicts] == [False, True, True, False, False, False]

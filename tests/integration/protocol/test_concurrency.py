@@ -1,4 +1,4 @@
-"""Many sessions at once: the limit and the order hold, and nobody waits for ever (P1, P2)."""
+"""Many sessions at the same time: limit and order hold, without deadlocks (P1, P2)."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -6,13 +6,20 @@ from contextlib import AsyncExitStack
 import asyncpg
 import pytest
 
-from tests.integration.executor.reading import ids_in
-from tests.support.protocol import Protocol, accepted, connected, new_worker, request
-from tests.support.stepping import blocked
-from turnstile.worker.record import Claim
+from tests.support.protocol import (
+    Protocol,
+    accepted,
+    blocked,
+    connected,
+    ids_in,
+    in_turn,
+    new_worker,
+    request,
+)
+from turnstile.worker.protocol import Claim
 
 
-async def test_eight_granters_never_overshoot_in_forty_rounds(database_url: str, protocol: Protocol) -> None:
+async def test_eight_granting_sessions_never_exceed_the_limit(database_url: str, protocol: Protocol) -> None:
     limit, rounds = 3, 40
     async with AsyncExitStack() as stack:
         sessions = [await stack.enter_async_context(connected(database_url)) for _ in range(8)]
@@ -26,10 +33,10 @@ async def test_eight_granters_never_overshoot_in_forty_rounds(database_url: str,
                 i for i, s in zip(held, await protocol.statuses(*held), strict=True) if s == "scheduled"
             ]
             await protocol.run(*running)
-            ends = [(i, 1) for i in held]
-            # All settle the same ends, admit newcomers or grant: each may start what waits.
+            completions = [(i, 1) for i in held]
+            # All settle the same completions, admit or grant: each may start what waits.
             await asyncio.gather(
-                *(s.settle(*ends) for s in sessions[:3]),
+                *(s.settle(*completions) for s in sessions[:3]),
                 *(s.submit(count=1 + n) for n, s in enumerate(sessions[3:6])),
                 *(s.grant(queue_id) for s in sessions[6:]),
             )
@@ -48,55 +55,48 @@ async def test_the_slot_number_raises_where_two_sessions_grant_without_the_lock(
     await protocol.submit(count=2)
     await protocol.connection.execute("UPDATE action_queue SET max_concurrent = 1")
     queue_id = (await protocol.queue())["id"]
-    # What a forgotten lock would do: both count the same free slot, and take a head each.
+    # The effect of a missing lock: both count the same free slot, and take one head each.
     grant_unlocked = (
         "INSERT INTO slot (execution_id, queue_id, slot_number, attempt, granted_at, offered_at)"
         " SELECT $1, $2, count(*) + 1, 1, now(), now() FROM slot WHERE queue_id = $2"
     )
-    first, second = await protocol.line()
-    transaction = protocol.transaction()
-    await transaction.start()
-    await protocol.connection.execute(grant_unlocked, first, queue_id)
-    late = await blocked(other, protocol, other.connection.execute(grant_unlocked, second, queue_id))
-    await transaction.commit()
+    first, second = await protocol.waiting()
     with pytest.raises(asyncpg.UniqueViolationError, match="uq_slot_number"):
-        await late
+        await in_turn(
+            protocol,
+            other,
+            protocol.connection.execute(grant_unlocked, first, queue_id),
+            other.connection.execute(grant_unlocked, second, queue_id),
+        )
     assert len(await protocol.held()) == 1
 
 
-async def test_admissions_to_one_line_commit_in_the_order_of_their_ids(
+async def test_admissions_to_one_queue_commit_in_the_order_of_their_ids(
     protocol: Protocol, other: Protocol
 ) -> None:
     await protocol.put(max_concurrent=1)
     await protocol.submit()
-    transaction = protocol.transaction()
-    await transaction.start()
-    (first,) = await protocol.submit()
-    late = await blocked(other, protocol, other.submit())
-    await transaction.commit()
-    (second,) = await late
+    (first,), (second,) = await in_turn(protocol, other, protocol.submit(), other.submit())
     assert first < second
-    assert await protocol.line() == [first, second]
+    assert await protocol.waiting() == [first, second]
 
 
-async def test_who_waits_for_one_line_draws_no_ticket_for_another_meanwhile(
+async def test_an_admission_that_waits_for_one_queue_draws_no_id_for_another(
     protocol: Protocol, other: Protocol, database_url: str
 ) -> None:
     for ref in "ab":
         await protocol.put(ref, max_concurrent=1)
         await protocol.submit(ref)
-    transaction = protocol.transaction()
-    await transaction.start()
-    await protocol.submit("a")
-    both = await blocked(other, protocol, other.admit(request("a"), request("b")))
-    async with connected(database_url) as third:
-        (overtaking,) = await third.submit("b")
-    await transaction.commit()
+    async with protocol.transaction():
+        await protocol.submit("a")
+        both = await blocked(other, protocol, other.admit(request("a"), request("b")))
+        async with connected(database_url) as third:
+            (overtaking,) = await third.submit("b")
     verdicts, _ = await both
-    assert overtaking < accepted(verdicts[1]).execution_id, "P2: it would stand before one that is there"
+    assert overtaking < accepted(verdicts[1]).execution_id, "P2: it would overtake a queued execution"
 
 
-async def test_admissions_to_different_lines_do_not_wait_for_each_other(
+async def test_admissions_to_different_queues_do_not_wait_for_each_other(
     protocol: Protocol, other: Protocol
 ) -> None:
     for ref in "ab":
@@ -115,16 +115,14 @@ async def test_a_grant_waits_for_an_uncommitted_admission_and_then_sees_it(
     await protocol.submit()
     await protocol.connection.execute("UPDATE action_queue SET max_concurrent = 5, paused = true")
     queue_id = (await protocol.queue())["id"]
-    transaction = protocol.transaction()
-    await transaction.start()
-    await protocol.submit()
-    await protocol.connection.execute("UPDATE action_queue SET paused = false")
-    late = await blocked(other, protocol, other.grant(queue_id))
-    await transaction.commit()
+    async with protocol.transaction():
+        await protocol.submit()
+        await protocol.connection.execute("UPDATE action_queue SET paused = false")
+        late = await blocked(other, protocol, other.grant(queue_id))
     assert len((await late).granted) == 2
 
 
-async def test_an_admission_that_is_undone_leaves_no_trace(protocol: Protocol, other: Protocol) -> None:
+async def test_an_admission_that_is_rolled_back_leaves_no_trace(protocol: Protocol, other: Protocol) -> None:
     await protocol.put(max_concurrent=1)
     transaction = protocol.transaction()
     await transaction.start()
@@ -150,21 +148,21 @@ async def test_fifty_submitters_of_one_key_get_one_execution(database_url: str, 
     assert await protocol.column("SELECT count(*) FROM execution") == [1]
 
 
-async def test_one_key_for_two_lines_at_once_is_one_execution(protocol: Protocol, other: Protocol) -> None:
+async def test_one_key_for_two_queues_is_one_execution(protocol: Protocol, other: Protocol) -> None:
     for ref in "ab":
         await protocol.put(ref, max_concurrent=1)
-    transaction = protocol.transaction()
-    await transaction.start()
-    (first,) = await protocol.submit("a", idempotency_key="k")
-    late = await blocked(other, protocol, other.admit(request("b", idempotency_key="k")))
-    await transaction.commit()
-    (verdict,), grants = await late
+    (first,), ((verdict,), grants) = await in_turn(
+        protocol,
+        other,
+        protocol.submit("a", idempotency_key="k"),
+        other.admit(request("b", idempotency_key="k")),
+    )
     assert str(first) in repr(verdict)
     assert grants.granted == []
     assert (await protocol.queue("b"))["total_enqueued"] == 0
 
 
-async def test_statements_over_the_same_lines_in_any_order_do_not_deadlock(
+async def test_statements_over_the_same_queues_in_any_order_do_not_deadlock(
     database_url: str, protocol: Protocol
 ) -> None:
     refs = "abcd"

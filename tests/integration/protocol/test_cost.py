@@ -1,6 +1,6 @@
-"""A statement costs what it moves, however many wait, came before, or have lines of their own.
+"""The cost of a statement depends on the rows that it changes, not on depth, history or number of queues.
 
-A session may plan its statements while the tables are empty, and keep such a plan for as long as it lives.
+A session may plan its statements while the tables are empty, and keep these plans.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -11,8 +11,7 @@ import pytest
 import pytest_asyncio
 
 from tests.integration.executor.page_counts import Cost, cost_of
-from tests.integration.executor.reading import ids_in
-from tests.support.protocol import Protocol, connected, request
+from tests.support.protocol import Protocol, connected, ids_in, request
 from turnstile.localservers import DatabaseServer
 
 WAITING = 1_000_000
@@ -25,7 +24,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deep:
-    """A database with 1,000,000 waiting in one line and 10,000 lines beside it, and three sessions."""
+    """A database with 1,000,000 waiting in one queue and 10,000 other queues, and three sessions."""
 
     planned_empty: Protocol
     planned_full: Protocol
@@ -43,7 +42,7 @@ async def deep(postgresql: DatabaseServer, template_database: str) -> AsyncItera
         early, other = [await stack.enter_async_context(connected(url)) for _ in range(2)]
         await early.register()
         await other.connection.execute("ANALYZE")
-        await _say_everything(early)
+        await _plan_everything(early)
         await _fill(other)
         await other.connection.execute("ANALYZE")
         yield Deep(
@@ -58,7 +57,7 @@ async def deep(postgresql: DatabaseServer, template_database: str) -> AsyncItera
         )
 
 
-async def _say_everything(protocol: Protocol) -> None:
+async def _plan_everything(protocol: Protocol) -> None:
     """Let the session plan every statement."""
     await protocol.put("warm", max_concurrent=5, max_queued=9)
     for _ in range(2):
@@ -71,7 +70,7 @@ async def _say_everything(protocol: Protocol) -> None:
         await protocol.hand_back(one)
         await protocol.cancel(one)
         await protocol.grant((await protocol.queue("warm"))["id"])
-        for sweep in (protocol.due_completions(), protocol.due_offers(), protocol.idle_queues()):
+        for sweep in (protocol.due_completions(), protocol.due_offers(), protocol.grantable_queues()):
             await sweep
         await protocol.wake_due()
         await protocol.expire_due()
@@ -110,13 +109,13 @@ async def undone(protocol: Protocol) -> AsyncIterator[None]:
 
 def assert_small(cost: Cost, rows: int, what: str) -> None:
     assert cost.pages <= PAGES_PER_STATEMENT + PAGES_PER_ROW * rows, f"{what}: {cost}"
-    # Slim tables hold what is live, and may be read as a whole by the watchdog.
+    # The watchdog may read whole slim tables.
     assert not cost.full_scans.keys() & {"execution", "waiting", "action_queue", "attempt"}, f"{what}: {cost}"
 
 
 @pytest.mark.parametrize("planned", ["planned_empty", "planned_full"])
 @pytest.mark.parametrize("limit", [1, 4, 100])
-async def test_every_statement_costs_what_it_moves_beside_a_million_waiting(
+async def test_the_cost_of_every_statement_is_independent_of_a_million_waiting(
     deep: Deep, planned: str, limit: int
 ) -> None:
     session: Protocol = getattr(deep, planned)
@@ -131,7 +130,7 @@ async def test_every_statement_costs_what_it_moves_beside_a_million_waiting(
         ("finish", 2 * limit, lambda: session.finish(*heads[1:])),
         ("finish again", 1, lambda: session.finish(heads[0], attempt=2)),
         ("settle", 2 * limit, lambda: session.settle((heads[0], 2), *pairs[1:])),
-        # Whoever may grant counts the slots that are held.
+        # Every grant counts the held slots.
         ("admit", 1 + limit, lambda: session.submit("deep")),
         ("admit many", 50 + limit, lambda: session.submit("deep", 50)),
         ("admit a known key", 2, lambda: session.admit(request("warm", idempotency_key="w"))),
@@ -141,17 +140,17 @@ async def test_every_statement_costs_what_it_moves_beside_a_million_waiting(
         ("wake_due", 1, session.wake_due),
         ("expire_due", 1, session.expire_due),
         ("reclaim", 2 * limit, session.reclaim),
-        ("due_stops", 1, session.due_stops),
+        ("due_cancels", 1, session.due_cancels),
         ("stop_overdue", 2 * limit, session.stop_overdue),
-        ("idle_queues", 20, lambda: session.idle_queues(lines_max=20)),
+        ("grantable_queues", 20, lambda: session.grantable_queues(queues_max=20)),
         ("drifted_queues", 20, lambda: session.drifted_queues(deep.queue_id, limit=20)),
     ]  # fmt: skip
     async with undone(session):
         await session.connection.execute(
             "UPDATE action_queue SET max_concurrent = $1 WHERE id = $2", limit, deep.queue_id
         )
-        for what, rows, say in steps:
-            assert_small(await cost_of(session, say()), rows, what)
+        for what, rows, call in steps:
+            assert_small(await cost_of(session, call()), rows, what)
         held = set(await session.held())
         assert held == set(await session.column(
             "SELECT id FROM execution WHERE queue_id = $1 AND status = 'scheduled'", deep.queue_id
@@ -160,7 +159,7 @@ async def test_every_statement_costs_what_it_moves_beside_a_million_waiting(
 
 
 @pytest.mark.parametrize("planned", ["planned_empty", "planned_full"])
-async def test_one_of_ten_thousand_lines_costs_no_look_at_the_others(deep: Deep, planned: str) -> None:
+async def test_one_of_ten_thousand_queues_does_not_read_the_others(deep: Deep, planned: str) -> None:
     session: Protocol = getattr(deep, planned)
     key = str(KEYS // 2)
     async with undone(session):
@@ -169,25 +168,25 @@ async def test_one_of_ten_thousand_lines_costs_no_look_at_the_others(deep: Deep,
         (one,) = await session.held()
         again = session.submit("keyed", parameters={"key": key})
         assert_small(await cost_of(session, again), 1, "admit")
-        newborn = session.submit("keyed", parameters={"key": "a new one"})
-        assert_small(await cost_of(session, newborn), 2, "admit to a new line")
+        first_of_a_key = session.submit("keyed", parameters={"key": "a new one"})
+        assert_small(await cost_of(session, first_of_a_key), 2, "admit to a new queue")
         assert_small(await cost_of(session, session.claim(one)), 1, "claim")
         assert_small(await cost_of(session, session.finish(one)), 1, "finish")
         assert_small(await cost_of(session, session.settle((one, 1))), 2, "settle")
 
 
-async def test_ten_thousand_lines_with_one_waiting_each_are_all_granted(deep: Deep) -> None:
+async def test_ten_thousand_queues_with_one_waiting_each_are_all_granted(deep: Deep) -> None:
     session = deep.planned_full
     async with undone(session):
         await session.connection.execute("UPDATE action_queue SET paused = true WHERE id = $1", deep.queue_id)
         granted = 0
-        while queue_ids := await session.idle_queues():
+        while queue_ids := await session.grantable_queues():
             granted += len((await session.grant(*queue_ids)).granted)
         assert granted == KEYS
 
 
-async def test_dead_entries_at_the_head_of_the_line_are_passed_over(deep: Deep) -> None:
-    """An old snapshot (a backup, a forgotten session) keeps what grants have left from being cleaned up."""
+async def test_dead_entries_at_the_head_of_the_queue_are_skipped(deep: Deep) -> None:
+    """An old snapshot (a backup, a forgotten session) keeps dead rows from being vacuumed."""
     session = deep.planned_empty
     snapshot = deep.other.connection.transaction(isolation="repeatable_read")
     await snapshot.start()
@@ -197,7 +196,7 @@ async def test_dead_entries_at_the_head_of_the_line_are_passed_over(deep: Deep) 
             f"SELECT max(w) FROM (SELECT execution_id AS w FROM waiting WHERE queue_id = {deep.queue_id}"
             f" ORDER BY 1 LIMIT {DEAD}) w"
         )
-        # What so many cancels leave: a line whose head nobody has moved.
+        # As after many cancels: the stored head was not moved.
         await session.connection.execute(
             f"DELETE FROM waiting WHERE queue_id = {deep.queue_id} AND execution_id <= {past}"
         )

@@ -1,25 +1,25 @@
-"""due_pools, missing_offers, claim: what the broker lost is offered again, and what nobody serves is not."""
+"""Offers that the broker lost are repeated; offers that no live worker could run are withheld (P7)."""
 
 import pytest
 
-from tests.integration.executor.reading import ids_in
 from tests.support.brokers import ready_messages
-from tests.support.protocol import OTHER_WORKER, Protocol, connected, offer
+from tests.support.protocol import OTHER_WORKER, Protocol, connected, ids_in, offer
 from tests.support.traffic import publishing
-from turnstile.executor.hand_over import HandOver
+from turnstile.executor.dispatcher import Dispatcher
 from turnstile.executor.queue_manager import QueueManager
 from turnstile.executor.sql import query
 
 POOL = "default"
 
 
-async def age(protocol: Protocol, *execution_ids: int, seconds: float = 100) -> None:
-    """Let these have been granted and offered so long ago."""
+async def age(protocol: Protocol, *execution_ids: int, granted: float = 100, offered: float = 100) -> None:
+    """Move the instants of these slots so many seconds into the past."""
     await protocol.connection.execute(
         "UPDATE slot SET granted_at = granted_at - make_interval(secs => $2),"
-        " offered_at = offered_at - make_interval(secs => $2) WHERE execution_id = ANY ($1)",
+        " offered_at = offered_at - make_interval(secs => $3) WHERE execution_id = ANY ($1)",
         execution_ids,
-        float(seconds),
+        float(granted),
+        float(offered),
     )
 
 
@@ -27,68 +27,67 @@ async def withheld(protocol: Protocol) -> list[int]:
     return await protocol.column("SELECT execution_id FROM slot WHERE offered_at IS NULL ORDER BY 1")
 
 
+async def missing(protocol: Protocol, ready: int, limit: int = 1000) -> list[int]:
+    """Return the repeated offers where the pool's queue holds so many messages; the timeout is 30 s."""
+    return await protocol.missing_offers({POOL: ready}, timeout_seconds=30, limit=limit)
+
+
 @pytest.fixture
 async def ids(protocol: Protocol) -> list[int]:
-    """Ten executions, offered a while ago, the first longest, and claimed by nobody."""
+    """Ten executions, offered a while ago, the first one longest, and claimed by no worker."""
     await protocol.put()
     ids = await protocol.submit(count=10)
     for position, execution_id in enumerate(reversed(ids)):
-        await age(protocol, execution_id, seconds=100 + position)
+        await age(protocol, execution_id, granted=100 + position, offered=100 + position)
     return ids
 
 
-# --- what the broker holds is not copied --------------------------------------------------------------
+# --- due_pools, missing_offers
 
 
-async def test_what_the_queue_of_the_pool_holds_is_not_offered_again(
+async def test_offers_that_the_queue_of_the_pool_holds_are_not_repeated(
     protocol: Protocol, ids: list[int]
 ) -> None:
     assert await protocol.due_pools(30) == {POOL: 10}
-    assert await protocol.missing_offers({POOL: 10}, timeout_seconds=30) == []
-    assert await protocol.missing_offers({POOL: 25}, timeout_seconds=30) == []
+    assert await missing(protocol, 10) == []
+    assert await missing(protocol, 25) == []
 
 
-async def test_an_emptied_queue_gets_every_offer_once_more(protocol: Protocol, ids: list[int]) -> None:
-    assert await protocol.missing_offers({POOL: 0}, timeout_seconds=30) == ids
+async def test_a_purged_queue_gets_every_offer_once_more(protocol: Protocol, ids: list[int]) -> None:
+    assert await missing(protocol, 0) == ids
+    # A repeated or a new offer is not due.
     assert await protocol.due_pools(30) == {}
-    assert await protocol.missing_offers({POOL: 0}, timeout_seconds=30) == []
+    assert await missing(protocol, 0) == []
 
 
-async def test_as_many_are_repeated_as_are_missing_the_longest_offered_first(
+async def test_as_many_offers_are_repeated_as_messages_are_missing_the_oldest_first(
     protocol: Protocol, ids: list[int]
 ) -> None:
-    assert await protocol.missing_offers({POOL: 7}, timeout_seconds=30) == ids[:3]
-    # They are in the queue again, and what is not due is not repeated.
-    assert await protocol.missing_offers({POOL: 10}, timeout_seconds=30) == []
-    assert await protocol.missing_offers({POOL: 8}, timeout_seconds=30) == ids[3:5]
-
-
-async def test_what_was_offered_just_now_is_not_repeated(protocol: Protocol) -> None:
-    await protocol.put()
-    await protocol.submit(count=3)
-    assert await protocol.due_pools(30) == {}
-    assert await protocol.missing_offers({POOL: 0}, timeout_seconds=30) == []
+    assert await missing(protocol, 7) == ids[:3]
+    # These are in the queue again.
+    assert await missing(protocol, 10) == []
+    assert await missing(protocol, 8) == ids[3:5]
 
 
 async def test_an_overtaken_offer_is_repeated_though_enough_other_messages_are_there(
     protocol: Protocol, ids: list[int]
 ) -> None:
-    """Copies and offers of what was cancelled hide in a count that one offer is missing."""
+    """Copies, and offers of cancelled executions, can hide in the count that one offer is missing."""
     (later,) = await protocol.submit()
-    assert await protocol.missing_offers({POOL: 12}, timeout_seconds=30) == []
+    assert await missing(protocol, 12) == []
     await protocol.claim(later)
-    assert await protocol.missing_offers({POOL: 17}, timeout_seconds=30, limit=2) == ids[:2]
-    assert await protocol.missing_offers({POOL: 19}, timeout_seconds=30) == ids[2:3]
-    assert await protocol.missing_offers({POOL: 20}, timeout_seconds=30) == []
+    assert await missing(protocol, 17, limit=2) == ids[:2]
+    assert await missing(protocol, 19) == ids[2:3]
+    assert await missing(protocol, 20) == []
 
 
-async def test_executors_that_look_at_once_repeat_no_offer_twice(
+async def test_executors_that_sweep_at_the_same_time_repeat_no_offer_twice(
     protocol: Protocol, ids: list[int], database_url: str
 ) -> None:
     looked_at = await protocol.connection.fetchval("SELECT clock_timestamp()")
     async with connected(database_url) as other, protocol.transaction():
-        first = await protocol.missing_offers({POOL: 4}, timeout_seconds=30)
-        # It saw the same messages, and cannot see what the first has not committed.
+        first = await missing(protocol, 4)
+        # It saw the same messages, and cannot see what the first one has not committed.
         second = await other.missing_offers({POOL: 4}, timeout_seconds=30, looked_at=looked_at)
     third = await protocol.missing_offers({POOL: 4}, timeout_seconds=30, looked_at=looked_at)
     assert first == ids[:6]
@@ -97,7 +96,9 @@ async def test_executors_that_look_at_once_repeat_no_offer_twice(
     assert len([*first, *second, *third]) <= 10
 
 
-async def test_each_pool_is_counted_by_itself(protocol: Protocol, ids: list[int]) -> None:
+async def test_each_pool_is_counted_alone_and_only_with_a_live_worker(
+    protocol: Protocol, ids: list[int]
+) -> None:
     await protocol.put("g", pool="gpu")
     await protocol.register("another", pools=["gpu"])
     others = await protocol.submit("g", 4)
@@ -105,27 +106,11 @@ async def test_each_pool_is_counted_by_itself(protocol: Protocol, ids: list[int]
     assert await protocol.due_pools(30) == {POOL: 10, "gpu": 4}
     assert await protocol.missing_offers({"gpu": 3}, timeout_seconds=30) == others[:1]
     assert await protocol.missing_offers({POOL: 9, "gpu": 4}, timeout_seconds=30) == ids[:1]
-
-
-async def test_a_pool_without_a_live_worker_is_left_alone(protocol: Protocol, ids: list[int]) -> None:
     await protocol.lose_lease()
-    assert await protocol.due_pools(30) == {}
+    assert await protocol.due_pools(30) == {"gpu": 4}
 
 
-async def test_no_offer_is_repeated_before_the_lost_worker_was_told_to_stop(protocol: Protocol) -> None:
-    await protocol.put()
-    (one,) = await protocol.submit()
-    await protocol.claim(one)
-    await protocol.lose_lease()
-    assert (await protocol.reclaim()).granted == [one]
-    await protocol.register("another")
-    await age(protocol, one)
-    assert await protocol.missing_offers({POOL: 0}, timeout_seconds=30) == []
-    await protocol.stops_told((one, 1))
-    assert await protocol.missing_offers({POOL: 0}, timeout_seconds=30) == [one]
-
-
-# --- what nobody serves is not offered ----------------------------------------------------------------
+# --- withheld offers
 
 
 async def serve_only(protocol: Protocol, *refs: str) -> None:
@@ -139,7 +124,9 @@ async def withhold(protocol: Protocol, *execution_ids: int) -> list[int]:
     return sorted(row[0] for row in rows)
 
 
-async def test_what_no_worker_of_its_pool_has_code_for_is_withheld_until_one_has(protocol: Protocol) -> None:
+async def test_offers_of_actions_that_no_worker_of_the_pool_has_are_withheld_until_one_has(
+    protocol: Protocol,
+) -> None:
     await serve_only(protocol, "b")
     await protocol.put("a")
     await protocol.put("b")
@@ -147,21 +134,24 @@ async def test_what_no_worker_of_its_pool_has_code_for_is_withheld_until_one_has
     assert await withhold(protocol, *ones, *others) == ones
     assert await protocol.due_pools(30) == {}
     await protocol.register("newcomer", serves=["a", "c"])
-    # Not so long after, but at once; what waits in the queue is no reason to hold it back.
-    assert await protocol.missing_offers({POOL: 1000}, timeout_seconds=30) == ones
+    # Due at once, whatever the queue holds.
+    assert await missing(protocol, 1000) == ones
     assert await withheld(protocol) == []
     assert await protocol.due_pools(30) == {}
 
 
 @pytest.mark.parametrize(
     "definition",
-    [{"runner": "command", "entrypoint": ["true"]}, {"entrypoint": "a.b:c"}, {"pool": "nobody"}],
-    ids=["a command", "an entrypoint", "a pool without workers"],
+    [{"runner": "command", "entrypoint": ["true"]}, {"entrypoint": "a.b:c"}, {"pool": "empty"}, {}],
+    ids=["a command", "an entrypoint", "a pool without workers", "a worker of the previous version"],
 )
-async def test_what_any_worker_could_run_or_none_is_there_for_is_offered(
+async def test_offers_that_any_worker_could_run_or_for_which_none_is_there_are_made(
     protocol: Protocol, definition: dict[str, object]
 ) -> None:
     await serve_only(protocol, "b")
+    if not definition:
+        # It does not report its actions, and counts for all of its pools.
+        await protocol.register("older")
     await protocol.put("a", **definition)
     assert await withhold(protocol, *await protocol.submit("a")) == []
 
@@ -178,33 +168,26 @@ async def test_a_worker_that_leaves_serves_nothing(protocol: Protocol, gone: str
     assert await withhold(protocol, one) == [one]
 
 
-async def test_a_worker_of_the_version_before_counts_for_all_of_its_pools(protocol: Protocol) -> None:
-    await serve_only(protocol, "b")
-    await protocol.register("older")
-    await protocol.put("a")
-    assert await withhold(protocol, *await protocol.submit("a")) == []
-
-
-async def test_an_offer_that_nobody_could_run_goes_to_one_worker_once(protocol: Protocol) -> None:
+async def test_an_offer_that_no_worker_could_run_is_refused_once(protocol: Protocol) -> None:
     await serve_only(protocol, "b")
     await protocol.put("a")
     (one,) = await protocol.submit("a")
     assert await protocol.record(serves=["b"]).exchange([offer(one, 1)]) == ["stale"]
     assert await withheld(protocol) == [one]
     await protocol.register(OTHER_WORKER, serves=["a"])
-    # Somebody serves it: whoever cannot run it passes it on, as ever.
+    # Another worker serves it: a worker that cannot run it passes it on.
     assert await protocol.record(serves=["b"]).exchange([offer(one, 1)]) == ["not_served"]
-    assert await protocol.missing_offers({POOL: 0}, timeout_seconds=30) == [one]
+    assert await missing(protocol, 0) == [one]
     assert await protocol.claim_verdicts(one, worker=OTHER_WORKER) == ["claimed"]
 
 
-async def test_what_no_worker_has_code_for_is_found_as_the_single_look_says(protocol: Protocol) -> None:
+async def test_the_list_of_unserved_actions_agrees_with_the_check_of_one_action(protocol: Protocol) -> None:
     await protocol.register("gpus", pools=["gpu"], serves=["g"])
     await serve_only(protocol, "b", "g")
     await protocol.register("older", pools=["old"])
     for ref, fields in (
         ("a", {}), ("b", {}), ("g", {"pool": "gpu"}), ("h", {"pool": "gpu"}), ("o", {"pool": "old"}),
-        ("n", {"pool": "nobody"}), ("e", {"entrypoint": "a.b:c"}),
+        ("n", {"pool": "empty"}), ("e", {"entrypoint": "a.b:c"}),
         ("c", {"runner": "command", "entrypoint": ["true"]}),
     ):  # fmt: skip
         await protocol.put(ref, **fields)
@@ -216,10 +199,10 @@ async def test_what_no_worker_has_code_for_is_found_as_the_single_look_says(prot
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-async def test_an_executor_publishes_no_offer_that_it_knows_to_be_unserved(
+async def test_an_executor_publishes_no_offer_of_an_action_that_is_unserved(
     protocol: Protocol, amqp_url: str, is_known: bool
 ) -> None:
-    """And what it knows wrongly, since a worker has just come, it looks up."""
+    """Its list may be outdated, because a worker has just come: it checks before it withholds."""
     await serve_only(protocol, "b")
     await protocol.put("a")
     await protocol.put("b")
@@ -229,11 +212,51 @@ async def test_an_executor_publishes_no_offer_that_it_knows_to_be_unserved(
     if not is_known:
         await protocol.register("newcomer", serves=["a"])
     async with publishing(amqp_url) as publisher:
-        hand_over = HandOver(publisher, QueueManager(protocol.database), "quorum", publisher)
-        await hand_over.prepare([POOL])
-        hand_over.unserved_refs = frozenset(["a"])
+        dispatcher = Dispatcher(publisher, QueueManager(protocol.database), "quorum", publisher)
+        await dispatcher.declare_pools([POOL])
+        dispatcher.unserved_refs = frozenset(["a"])
         grants = await protocol.grant((await protocol.queue("a"))["id"])
         assert ids_in(grants) == ids
-        await hand_over.offer(grants)
+        await dispatcher.dispatch(grants)
     assert await ready_messages(amqp_url, "worker.default") == (0 if is_known else 3)
     assert await withheld(protocol) == (ids if is_known else [])
+
+
+# --- due_offers, for executors of the previous version
+
+
+async def test_an_unclaimed_offer_is_repeated_after_the_timeout(protocol: Protocol) -> None:
+    await protocol.put(max_concurrent=4)
+    ids = await protocol.submit(count=5)
+    await protocol.claim(ids[0])
+    await protocol.cancel(ids[3])
+    assert await protocol.due_offers(30) == []
+    await age(protocol, *ids, granted=31, offered=31)
+    assert await protocol.due_offers(30, limit=1) == [ids[1]]
+    assert await protocol.due_offers(30) == [ids[2]]
+    assert await protocol.due_offers(30) == []
+
+
+@pytest.mark.parametrize(("granted_ago", "offered_ago"), [(100, 60), (100_000, 300)])
+async def test_the_time_between_repeated_offers_grows_with_the_age_of_the_grant_up_to_ten_timeouts(
+    protocol: Protocol, granted_ago: float, offered_ago: float
+) -> None:
+    await protocol.put()
+    (one,) = await protocol.submit()
+    await age(protocol, one, granted=granted_ago, offered=min(offered_ago, granted_ago / 2) - 20)
+    assert await protocol.due_offers(30) == []
+    await age(protocol, one, granted=0, offered=21)
+    assert await protocol.due_offers(30) == [one]
+
+
+@pytest.mark.parametrize("why", ["other pool", "lease over", "lost"])
+async def test_without_a_live_worker_of_the_pool_no_offer_is_repeated(protocol: Protocol, why: str) -> None:
+    await protocol.put(pool="gpu" if why == "other pool" else "default")
+    (one,) = await protocol.submit()
+    if why == "lease over":
+        await protocol.lose_lease()
+    elif why == "lost":
+        await protocol.connection.execute("UPDATE worker SET lost_at = now()")
+    assert await protocol.due_offers() == []
+    await protocol.register("late", pools=["x", "gpu", "default"])
+    assert await protocol.due_offers() == [one]

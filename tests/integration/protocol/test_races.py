@@ -1,16 +1,16 @@
-"""Two statements at once on the same execution or line: exactly one wins (P1, P3, P6)."""
+"""Two statements on the same rows at the same time: exactly one wins (P1, P3, P6)."""
 
 import asyncio
 
 import pytest
 
-from tests.integration.executor.reading import ids_in
-from tests.support.protocol import OTHER_WORKER, Protocol, connected, offer
-from tests.support.stepping import blocked
+from tests.support.protocol import OTHER_WORKER, Protocol, blocked, connected, ids_in, in_turn, offer
 from turnstile.common.domain.identifiers import Attempt, ExecutionId
 from turnstile.common.domain.states import Status
-from turnstile.worker.record import Claim, Finished, Report
-from turnstile.worker.record import Verdict as Said
+from turnstile.worker.protocol import Claim, Finished, Report
+from turnstile.worker.protocol import Verdict as WorkerVerdict
+
+_IN_AN_HOUR = "SELECT clock_timestamp() + interval '1 h'"
 
 
 async def test_a_lower_limit_waits_for_the_grant_before_it_and_binds_the_one_after_it(
@@ -18,40 +18,29 @@ async def test_a_lower_limit_waits_for_the_grant_before_it_and_binds_the_one_aft
 ) -> None:
     await protocol.put(max_concurrent=0)
     ids = await protocol.submit(count=10)
-    transaction = protocol.transaction()
-    await transaction.start()
-    granted = await protocol.put(max_concurrent=4)
-    late = await blocked(other, protocol, other.put(max_concurrent=2))
-    await transaction.commit()
-    assert (granted, await late) == (ids[:4], [])
+    granted, late = await in_turn(
+        protocol, other, protocol.put(max_concurrent=4), other.put(max_concurrent=2)
+    )
+    assert (granted, late) == (ids[:4], [])
     await protocol.run(*granted)
     assert (await protocol.settle(*((i, 1) for i in granted))).granted == ids[4:6]
 
 
-async def test_a_settle_behind_a_limit_change_obeys_the_new_limit(
-    protocol: Protocol, other: Protocol
-) -> None:
+async def test_a_settle_after_a_limit_change_obeys_the_new_limit(protocol: Protocol, other: Protocol) -> None:
     await protocol.put(max_concurrent=2)
     ids = await protocol.submit(count=6)
     await protocol.run(*ids[:2])
-    transaction = protocol.transaction()
-    await transaction.start()
-    await protocol.put(max_concurrent=1)
-    late = await blocked(other, protocol, other.settle((ids[0], 1), (ids[1], 1)))
-    await transaction.commit()
-    assert (await late).granted == ids[2:3]
+    _, settled = await in_turn(
+        protocol, other, protocol.put(max_concurrent=1), other.settle((ids[0], 1), (ids[1], 1))
+    )
+    assert settled.granted == ids[2:3]
 
 
-async def test_two_settles_of_one_end_free_one_slot(protocol: Protocol, other: Protocol) -> None:
+async def test_two_settles_of_one_completion_free_one_slot(protocol: Protocol, other: Protocol) -> None:
     await protocol.put(max_concurrent=1)
     one, two, _ = await protocol.submit(count=3)
     await protocol.run(one)
-    transaction = protocol.transaction()
-    await transaction.start()
-    first = await protocol.settle((one, 1))
-    late = await blocked(other, protocol, other.settle((one, 1)))
-    await transaction.commit()
-    second = await late
+    first, second = await in_turn(protocol, other, protocol.settle((one, 1)), other.settle((one, 1)))
     assert (first.count, first.granted) == (1, [two])
     assert (second.count, second.granted, second.early) == (0, [], set())
     assert await protocol.held() == [two]
@@ -63,22 +52,15 @@ async def test_of_cancel_and_grant_exactly_one_wins(protocol: Protocol, other: P
     one, two = await protocol.submit(count=2)
     await protocol.connection.execute("UPDATE action_queue SET paused = false")
     queue_id = (await protocol.queue())["id"]
-    transaction = protocol.transaction()
-    await transaction.start()
     if first == "cancel":
-        await protocol.cancel(one)
-        granting = await blocked(other, protocol, other.grant(queue_id))
-        await transaction.commit()
-        assert ids_in(await granting) == [two]
-        assert await protocol.untold() == [one]
+        _, grants = await in_turn(protocol, other, protocol.cancel(one), other.grant(queue_id))
+        assert ids_in(grants) == [two]
+        assert await protocol.unpublished() == [one]
     else:
-        await protocol.grant(queue_id)
-        cancelling = await blocked(other, protocol, other.cancel(one))
-        await transaction.commit()
-        (move,) = await cancelling
+        _, (move,) = await in_turn(protocol, other, protocol.grant(queue_id), other.cancel(one))
         assert (move.previous_status, move.status) == ("scheduled", "cancelled")
-        # Its slot is settled like that of any other end, and only then granted on.
-        assert (await protocol.held(), await protocol.line()) == ([one], [two])
+        # Its slot is free for the next execution only after its settle.
+        assert (await protocol.held(), await protocol.waiting()) == ([one], [two])
         assert (await protocol.settle((one, 1))).granted == [two]
 
 
@@ -86,55 +68,34 @@ async def test_of_cancel_and_grant_exactly_one_wins(protocol: Protocol, other: P
 async def test_of_cancel_and_claim_exactly_one_wins(protocol: Protocol, other: Protocol, first: str) -> None:
     await protocol.put()
     (one,) = await protocol.submit()
-    transaction = protocol.transaction()
-    await transaction.start()
     if first == "cancel":
-        await protocol.cancel(one)
-        claiming = await blocked(other, protocol, other.claim(one, worker=OTHER_WORKER))
-        await transaction.commit()
-        assert (await claiming)[0] == "stale"
-        assert await protocol.status(one) == "cancelled"
+        _, (claim,) = await in_turn(
+            protocol, other, protocol.cancel(one), other.claim(one, worker=OTHER_WORKER)
+        )
+        assert (claim, await protocol.status(one)) == ("stale", "cancelled")
     else:
-        await protocol.claim(one)
-        cancelling = await blocked(other, protocol, other.cancel(one))
-        await transaction.commit()
-        (move,) = await cancelling
+        _, (move,) = await in_turn(protocol, other, protocol.claim(one), other.cancel(one))
         assert (move.status, move.worker_id) == ("running", "worker-1")
 
 
 @pytest.mark.parametrize("first", ["cancel", "finish"])
 async def test_of_cancel_and_finish_exactly_one_wins(protocol: Protocol, other: Protocol, first: str) -> None:
-    await protocol.put()
-    (one,) = await protocol.submit()
-    await protocol.claim(one)
-    transaction = protocol.transaction()
-    await transaction.start()
+    (one,) = await protocol.start()
     if first == "cancel":
-        await protocol.cancel(one)
-        finishing = await blocked(other, protocol, other.finish(one))
-        await transaction.commit()
-        # Asked to stop, it had come to its end already: the result is kept.
-        assert (await finishing)[0].verdict == "applied"
+        # The attempt completed before it received the cancel message: its result is kept.
+        _, (finished,) = await in_turn(protocol, other, protocol.cancel(one), other.finish(one))
+        assert finished.verdict == "applied"
     else:
-        await protocol.finish(one)
-        cancelling = await blocked(other, protocol, other.cancel(one))
-        await transaction.commit()
-        assert (await cancelling)[0].status == "completed"
+        _, (move,) = await in_turn(protocol, other, protocol.finish(one), other.cancel(one))
+        assert move.status == "completed"
     assert await protocol.status(one) == "completed"
 
 
-async def test_a_cancel_that_a_failing_attempt_had_to_wait_for_leaves_no_retry(
-    protocol: Protocol, other: Protocol
-) -> None:
-    await protocol.put()
-    (one,) = await protocol.submit()
-    await protocol.claim(one)
-    transaction = protocol.transaction()
-    await transaction.start()
-    await protocol.cancel(one)
-    finishing = await blocked(other, protocol, other.finish(one, status=Status.FAILED, retry_delay_seconds=0))
-    await transaction.commit()
-    assert (await finishing)[0].status == "failed"
+async def test_a_cancel_that_precedes_a_failure_leaves_no_retry(protocol: Protocol, other: Protocol) -> None:
+    (one,) = await protocol.start()
+    failure = other.finish(one, status=Status.FAILED, retry_delay_seconds=0)
+    _, (finished,) = await in_turn(protocol, other, protocol.cancel(one), failure)
+    assert finished.status == "failed"
     assert await protocol.column("SELECT execution_id FROM delayed") == []
 
 
@@ -144,24 +105,21 @@ async def test_of_expiry_and_claim_exactly_one_wins(protocol: Protocol, other: P
     (one,) = await protocol.submit(ttl=3600)
     # Due for the sweep, and still in time for the claim: the narrowest race.
     await protocol.connection.execute("UPDATE expiring SET expires_at = now() - interval '1 s'")
-    transaction = protocol.transaction()
-    await transaction.start()
     if first == "expire":
-        await protocol.expire_due()
-        claiming = await blocked(other, protocol, other.claim(one, worker=OTHER_WORKER))
-        await transaction.commit()
-        assert (await claiming)[0] == "stale"
-        assert await protocol.status(one) == "expired"
-    else:
+        _, (claim,) = await in_turn(
+            protocol, other, protocol.expire_due(), other.claim(one, worker=OTHER_WORKER)
+        )
+        assert (claim, await protocol.status(one)) == ("stale", "expired")
+        return
+    async with protocol.transaction():
         await protocol.claim(one)
-        # Held by the claim: left to the next tick, which finds it running.
+        # The claim holds the row: the next tick finds it running.
         assert await other.expire_due() == []
-        await transaction.commit()
-        assert await other.expire_due() == []
-        assert await protocol.status(one) == "running"
+    assert await other.expire_due() == []
+    assert await protocol.status(one) == "running"
 
 
-async def test_of_two_workers_at_once_one_wins(protocol: Protocol, other: Protocol) -> None:
+async def test_of_two_workers_that_claim_together_one_wins(protocol: Protocol, other: Protocol) -> None:
     await protocol.put()
     ids = await protocol.submit(count=20)
     mine, theirs = await asyncio.gather(
@@ -176,75 +134,154 @@ async def test_of_two_workers_at_once_one_wins(protocol: Protocol, other: Protoc
 async def test_of_hand_back_and_finish_exactly_one_wins(
     protocol: Protocol, other: Protocol, first: str
 ) -> None:
-    await protocol.put()
-    (one,) = await protocol.submit()
-    await protocol.claim(one)
-    transaction = protocol.transaction()
-    await transaction.start()
+    (one,) = await protocol.start()
     if first == "hand_back":
-        await protocol.hand_back(one)
-        finishing = await blocked(other, protocol, other.finish(one))
-        await transaction.commit()
-        assert (await finishing)[0].verdict == "stale"
-        assert await protocol.status(one) == "queued"
+        _, (finished,) = await in_turn(protocol, other, protocol.hand_back(one), other.finish(one))
+        assert (finished.verdict, await protocol.status(one)) == ("stale", "queued")
     else:
-        await protocol.finish(one)
-        handing = await blocked(other, protocol, other.hand_back(one))
-        await transaction.commit()
-        assert await handing == set()
-        assert await protocol.status(one) == "completed"
+        _, back = await in_turn(protocol, other, protocol.finish(one), other.hand_back(one))
+        assert (back, await protocol.status(one)) == (set(), "completed")
 
 
-async def test_a_line_born_beside_a_limit_change_has_the_new_limit(
+async def test_a_queue_created_beside_a_limit_change_has_the_new_limit(
     protocol: Protocol, other: Protocol, database_url: str
 ) -> None:
     await protocol.put(max_concurrent=5)
     async with connected(database_url) as third:
-        transaction = protocol.transaction()
-        await transaction.start()
-        await protocol.submit(count=3)
-        changing = await blocked(third, protocol, third.put(max_concurrent=1))
-        admitting = await blocked(other, protocol, other.submit(count=3))
-        await transaction.commit()
+        async with protocol.transaction():
+            await protocol.submit(count=3)
+            changing = await blocked(third, protocol, third.put(max_concurrent=1))
+            admitting = await blocked(other, protocol, other.submit(count=3))
         await asyncio.gather(changing, admitting)
-    queue = await protocol.queue()
-    assert (queue["max_concurrent"], queue["depth"] + len(await protocol.held())) == (1, 6)
-    await protocol.run(*await protocol.held())
-    assert len((await protocol.settle(*((i, 1) for i in await protocol.held()))).granted) == 1
+    queue, held = await protocol.queue(), await protocol.held()
+    assert (queue["max_concurrent"], queue["depth"] + len(held)) == (1, 6)
+    await protocol.run(*held)
+    assert len((await protocol.settle(*((i, 1) for i in held))).granted) == 1
 
 
-async def test_a_line_born_behind_an_uncommitted_limit_change_has_the_new_limit(
+async def test_a_queue_created_after_an_uncommitted_limit_change_has_the_new_limit(
     protocol: Protocol, other: Protocol
 ) -> None:
     await protocol.put(max_concurrent=5)
-    transaction = protocol.transaction()
-    await transaction.start()
-    await protocol.put(max_concurrent=1)
-    admitting = await blocked(other, protocol, other.submit(count=3))
-    await transaction.commit()
-    await admitting
+    await in_turn(protocol, other, protocol.put(max_concurrent=1), other.submit(count=3))
     assert ((await protocol.queue())["max_concurrent"], len(await protocol.held())) == (1, 1)
 
 
-async def test_a_worker_s_batch_ends_what_ran_before_it_claims_anything(
-    protocol: Protocol, other: Protocol
-) -> None:
+async def test_a_worker_s_batch_finishes_before_it_claims(protocol: Protocol, other: Protocol) -> None:
     await protocol.put(max_concurrent=None)
     older, younger = await protocol.submit(count=2)
     await protocol.claim(older)
-    transaction = protocol.transaction()
-    await transaction.start()
-    await protocol.cancel(older)
     report = Report(
-        execution_id=ExecutionId(older),
-        attempt=Attempt(1),
-        status=Status.COMPLETED,
-        result_json="1",
+        execution_id=ExecutionId(older), attempt=Attempt(1), status=Status.COMPLETED, result_json="1"
     )
-    late = await blocked(other, protocol, other.record().exchange([offer(younger, 1), report]))
-    # A cancel of both, which takes them in ascending order, would wait for ever otherwise.
-    await protocol.cancel(younger)
-    await transaction.commit()
+    async with protocol.transaction():
+        await protocol.cancel(older)
+        late = await blocked(other, protocol, other.record().exchange([offer(younger, 1), report]))
+        # This cancel, in ascending order, would deadlock with a claim that came before the finish.
+        await protocol.cancel(younger)
     claimed, finished = await late
     assert isinstance(finished, Finished)
-    assert (claimed, finished.verdict) == (Said.STALE, Said.APPLIED)
+    assert (claimed, finished.verdict) == (WorkerVerdict.STALE, WorkerVerdict.APPLIED)
+
+
+# --- leases
+
+
+async def test_a_claim_in_progress_delays_the_loss_of_its_lease(protocol: Protocol, other: Protocol) -> None:
+    await protocol.put()
+    (one,) = await protocol.submit()
+    async with protocol.transaction():
+        assert await protocol.claim_verdicts(one) == ["claimed"]
+        # The lease expires before the claim commits: this sweep skips the worker, the next one does not.
+        (as_of,) = await other.column(_IN_AN_HOUR)
+        assert (await other.reclaim(as_of=as_of)).returned == []
+        assert await other.column("SELECT lost_at FROM worker WHERE id = 'worker-1'") == [None]
+    assert (await other.reclaim(as_of=as_of)).returned == [one]
+
+
+async def test_a_claim_after_the_loss_of_its_lease_claims_nothing(
+    protocol: Protocol, other: Protocol
+) -> None:
+    await protocol.put()
+    (one,) = await protocol.submit()
+    await protocol.lose_lease()
+
+    async def renew_and_claim() -> tuple[tuple[bool, bool], list[str]]:
+        return await protocol.renew(), await protocol.claim_verdicts(one)
+
+    _, claim = await in_turn(other, protocol, other.reclaim(), renew_and_claim())
+    assert claim == ((False, False), ["lease_over"])
+    assert await protocol.status(one) == "scheduled"
+
+
+@pytest.mark.parametrize("first", ["finish", "reclaim"])
+async def test_of_finish_and_reclaim_exactly_one_wins(
+    protocol: Protocol, other: Protocol, first: str
+) -> None:
+    await protocol.put(max_concurrent=1)
+    one, _ = await protocol.submit(count=2)
+    await protocol.claim(one)
+    if first == "finish":
+        async with protocol.transaction():
+            assert await protocol.finish_verdict(one, result_json="1") == "applied"
+            (as_of,) = await other.column(_IN_AN_HOUR)
+            assert (await other.reclaim(as_of=as_of)).returned == []
+        assert (await other.reclaim(as_of=as_of)).returned == []
+        assert await protocol.status(one) == "completed"
+        assert await protocol.attempts(one) == [(1, "worker-1", "completed")]
+        return
+    await protocol.lose_lease()
+    assert (await other.reclaim()).granted == [one]
+    assert await protocol.finish_verdict(one, result_json="1") == "lease_over"
+    row = await protocol.execution(one)
+    assert (row["status"], row["attempt"], row["result"]) == ("scheduled", 2, None)
+    assert await protocol.attempts(one) == [(1, "worker-1", "reclaimed")]
+
+
+async def test_two_reclaims_of_one_attempt_take_it_back_once(protocol: Protocol, other: Protocol) -> None:
+    (one,) = await protocol.start(max_concurrent=1)
+    await protocol.lose_lease()
+    await other.connection.execute("UPDATE worker SET lost_at = now() WHERE id = 'worker-1'")
+    first, second = await in_turn(protocol, other, protocol.reclaim(), other.reclaim())
+    assert first.granted == [one]
+    assert (second.returned, second.ended, second.granted) == ([], {}, [])
+    row = await protocol.execution(one)
+    assert (row["attempt"], row["reclaims"]) == (2, 1)
+    assert await protocol.held() == [one]
+
+
+@pytest.mark.parametrize("first", ["finish", "stop_overdue"])
+async def test_of_finish_and_stop_overdue_exactly_one_wins(
+    protocol: Protocol, other: Protocol, first: str
+) -> None:
+    (one,) = await protocol.start()
+    await protocol.cancel(one)
+    if first == "finish":
+        async with protocol.transaction():
+            assert await protocol.finish_verdict(one, result_json="1") == "applied"
+            # The report holds the row: the next tick finds it terminal.
+            assert await other.stop_overdue(-1, asks_max=0) == ([], [])
+        assert await other.stop_overdue(-1, asks_max=0) == ([], [])
+        assert await protocol.status(one) == "completed"
+    else:
+        (_, (ended,)), late = await in_turn(
+            protocol,
+            other,
+            protocol.stop_overdue(-1, asks_max=0),
+            other.finish_verdict(one, result_json="1"),
+        )
+        assert (ended.status, late) == (Status.CANCELLED, "stale")
+        assert (await protocol.execution(one))["result"] is None
+    assert len(await protocol.attempts(one)) == 1
+
+
+async def test_a_reclaim_does_not_block_the_claims_of_other_workers(
+    protocol: Protocol, other: Protocol
+) -> None:
+    await protocol.put()
+    one, two = await protocol.submit(count=2)
+    await protocol.claim(one)
+    await protocol.lose_lease()
+    async with protocol.transaction():
+        assert (await protocol.reclaim()).returned == [one]
+        assert await other.claim_verdicts(two, worker=OTHER_WORKER) == ["claimed"]

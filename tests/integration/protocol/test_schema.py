@@ -1,23 +1,37 @@
-"""The schema says what the code says: the same states, the same tables, every invariant by name."""
+"""The schema: equal to the code, installed by migrations, guarded by constraints and roles."""
+
+import asyncio
+import re
+import secrets
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection
 
 from tests.support.protocol import Protocol, connected
+from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.domain.states import Status
+from turnstile.common.statements import WORKER_FUNCTIONS, WORKER_ROLE, installation_text, protocol_hash
 from turnstile.common.tables import metadata
-from turnstile.migrations.run import engine_of
+from turnstile.localservers import DatabaseServer
+from turnstile.migrations import MigrationBlocked, is_current, migrate
+from turnstile.migrations.run import alembic_config, engine_of
 
 
-async def test_the_states_in_the_database_are_those_of_the_code_in_the_same_order(protocol: Protocol) -> None:
+async def test_the_enum_in_the_database_equals_the_enum_in_the_code(protocol: Protocol) -> None:
     labels = await protocol.column("SELECT unnest(enum_range(NULL::execution_status))::text")
     assert labels == [status.value for status in Status]
 
 
-async def test_the_migrations_lead_to_the_tables(database_url: str) -> None:
+async def test_the_migrations_create_the_tables_of_the_code(database_url: str) -> None:
     def differences(connection: Connection) -> list[object]:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         return list(compare_metadata(context, metadata))
@@ -30,10 +44,10 @@ async def test_the_migrations_lead_to_the_tables(database_url: str) -> None:
         await engine.dispose()
 
 
-async def test_the_migrations_lead_to_the_storage_settings_checks_and_partial_indexes(
+async def test_the_migrations_create_the_settings_constraints_and_indexes_of_the_code(
     database_url: str, empty_database_url: str
 ) -> None:
-    # What Alembic does not compare: the catalogue after the migrations against that of the tables themselves.
+    # Alembic does not compare these: the catalogue after the migrations with that of the tables.
     engine = engine_of(empty_database_url)
     async with engine.begin() as connection:
         await connection.run_sync(metadata.create_all)
@@ -50,7 +64,8 @@ async def test_the_migrations_lead_to_the_storage_settings_checks_and_partial_in
             " ORDER BY 1",
             "SELECT table_name || '.' || column_name || ' ' || data_type || ' ' || is_nullable || ' '"
             " || coalesce(column_default, '-') FROM information_schema.columns"
-            " WHERE table_schema = 'public' AND table_name <> 'alembic_version' ORDER BY 1",
+            " JOIN information_schema.tables USING (table_schema, table_name) WHERE table_schema = 'public'"
+            " AND table_type = 'BASE TABLE' AND table_name <> 'alembic_version' ORDER BY 1",
         ):
             found = await migrated.column(query)
             assert found == await created.column(query)
@@ -117,7 +132,7 @@ VIOLATIONS = {
 }
 
 
-async def test_every_invariant_that_a_row_can_state_bites(protocol: Protocol) -> None:
+async def test_every_named_constraint_refuses_a_violation(protocol: Protocol) -> None:
     await protocol.put(max_concurrent=2)
     await protocol.submit(count=2)
     for name, violation in VIOLATIONS.items():
@@ -126,8 +141,192 @@ async def test_every_invariant_that_a_row_can_state_bites(protocol: Protocol) ->
         assert getattr(raised.value, "constraint_name", None) == name
 
 
-def test_every_named_invariant_is_tried() -> None:
+def test_every_named_constraint_is_violated_above() -> None:
     tables = metadata.tables.values()
     named = {str(constraint.name) for table in tables for constraint in table.constraints}
     named |= {str(index.name) for table in tables for index in table.indexes if index.unique}
     assert {name for name in named if not name.startswith("pk_")} == set(VIOLATIONS)
+
+
+_INSTALLED = "SELECT xmin::text || ctid::text FROM pg_namespace WHERE nspname = 'turnstile'"
+
+
+async def test_six_processes_migrate_one_database_at_the_same_time(empty_database_url: str) -> None:
+    program = (
+        "import asyncio; from turnstile.migrations import migrate;"
+        f" asyncio.run(migrate({empty_database_url!r}))"
+    )
+    processes = [
+        await asyncio.create_subprocess_exec(
+            sys.executable, "-W", "error", "-c", program, stderr=subprocess.PIPE
+        )
+        for _ in range(6)
+    ]
+    async with asyncio.timeout(60):
+        errors = [(await process.communicate())[1] for process in processes]
+    assert [process.returncode for process in processes] == [0] * 6, errors
+    assert await is_current(empty_database_url)
+    async with connected(empty_database_url) as protocol:
+        assert await protocol.column("SELECT count(*) FROM alembic_version") == [1]
+
+
+async def test_a_current_protocol_is_left_unchanged(protocol: Protocol, database_url: str) -> None:
+    before = await protocol.column(_INSTALLED)
+    await migrate(database_url)
+    assert await protocol.column(_INSTALLED) == before
+
+
+async def test_the_protocol_of_another_version_is_replaced(protocol: Protocol, database_url: str) -> None:
+    await protocol.connection.execute(
+        "CREATE FUNCTION turnstile.of_an_older_version() RETURNS int LANGUAGE sql AS 'SELECT 1';"
+        "COMMENT ON SCHEMA turnstile IS 'an older hash'"
+    )
+    assert not await is_current(database_url)
+    await migrate(database_url)
+    assert await is_current(database_url)
+    names = "SELECT proname FROM pg_proc WHERE pronamespace = 'turnstile'::regnamespace"
+    assert "of_an_older_version" not in await protocol.column(names)
+
+
+async def test_rows_survive_a_new_protocol(protocol: Protocol, database_url: str) -> None:
+    await protocol.put(max_concurrent=1)
+    ids = await protocol.submit(count=2)
+    await protocol.connection.execute("COMMENT ON SCHEMA turnstile IS 'an older hash'")
+    await migrate(database_url)
+    async with connected(database_url) as fresh:
+        await fresh.run(ids[0])
+        assert (await fresh.settle((ids[0], 1))).granted == [ids[1]]
+
+
+def test_the_loader_replaces_every_placeholder() -> None:
+    text = installation_text()
+    assert not re.search(r"(?<!:):[a-z_]+\b(?!:)", re.sub(r"--.*|'[^']*'", "", text))
+    assert "ARRAY['delayed', 'queued', 'scheduled']::execution_status[]" in text
+    assert protocol_hash() in text
+
+
+async def _older(url: str) -> None:
+    """Bring a database to the first revision."""
+    engine = engine_of(url)
+    try:
+        async with engine.begin() as connection:
+            await connection.run_sync(lambda c: command.upgrade(alembic_config(c), "0001"))
+    finally:
+        await engine.dispose()
+
+
+@asynccontextmanager
+async def _backup(url: str) -> AsyncIterator[int]:
+    """Lock every table as `pg_dump` does; yields the process id."""
+    dump = await asyncpg.connect(url, server_settings={"application_name": "pg_dump"})
+    try:
+        async with dump.transaction():
+            tables = await dump.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+            for table in tables:
+                await dump.execute(f"LOCK TABLE {table[0]} IN ACCESS SHARE MODE")
+            yield dump.get_server_pid()
+    finally:
+        await dump.close()
+
+
+async def test_a_migration_behind_a_backup_gives_way_and_names_the_blocking_session(
+    empty_database_url: str,
+) -> None:
+    await _older(empty_database_url)
+    other = await asyncpg.connect(empty_database_url)
+    try:
+        async with _backup(empty_database_url) as pid:
+            migrating = asyncio.create_task(migrate(empty_database_url, lock_wait_seconds=0))
+            waits = "SELECT relation::regclass::text FROM pg_locks WHERE NOT granted AND relation IS NOT NULL"
+            async with asyncio.timeout(20):
+                while not (table := await other.fetchval(waits)):
+                    await asyncio.sleep(0.02)
+            # Readers wait while the migration waits, and continue once it has given way.
+            await asyncio.wait_for(other.fetchval(f"SELECT count(*) FROM {table}"), 20)
+            with pytest.raises(MigrationBlocked, match=f"pid {pid} .pg_dump, user ") as blocked:
+                await migrating
+        assert [blocker.pid for blocker in blocked.value.blockers] == [pid]
+        assert not await is_current(empty_database_url)
+    finally:
+        await other.close()
+
+
+async def test_a_migration_continues_when_the_backup_has_ended(empty_database_url: str) -> None:
+    await _older(empty_database_url)
+    async with _backup(empty_database_url):
+        migrating = asyncio.create_task(migrate(empty_database_url))
+        await asyncio.sleep(0)
+        async with connected(empty_database_url) as watcher, asyncio.timeout(20):
+            while not await watcher.column("SELECT 1 FROM pg_locks WHERE NOT granted"):
+                assert not migrating.done()
+                await asyncio.sleep(0.02)
+    await migrating
+    assert await is_current(empty_database_url)
+
+
+_PASSWORD = secrets.token_hex(8)
+
+
+@pytest.fixture
+async def as_worker(
+    postgresql: DatabaseServer, protocol: Protocol, database_url: str
+) -> AsyncIterator[Protocol]:
+    """A session of a login role that is only in the workers' group."""
+    login = f"turnstile_test_{secrets.token_hex(4)}"
+    # Roles belong to the server, which others may use: a role that existed before stays.
+    made = not await protocol.column("SELECT 1 FROM pg_roles WHERE rolname = $1", WORKER_ROLE)
+    if made:
+        postgresql.execute(f"CREATE ROLE {WORKER_ROLE}")
+    postgresql.execute(f"CREATE ROLE {login} LOGIN PASSWORD '{_PASSWORD}' IN ROLE {WORKER_ROLE}")
+    try:
+        # The template is older than the role: permissions are part of the installation.
+        await protocol.connection.execute("COMMENT ON SCHEMA turnstile IS 'before the role'")
+        await migrate(database_url)
+        parts = urlsplit(database_url)
+        host = parts.netloc.rpartition("@")[2]
+        url = urlunsplit(parts._replace(netloc=f"{login}:{_PASSWORD}@{host}"))
+        async with connected(url) as session:
+            yield session
+    finally:
+        postgresql.execute(f"DROP ROLE {login}")
+        if made:
+            await protocol.connection.execute(f"DROP OWNED BY {WORKER_ROLE}")
+            # Another test session may use it by now.
+            with suppress(asyncpg.DependentObjectsStillExistError):
+                postgresql.execute(f"DROP ROLE {WORKER_ROLE}")
+
+
+async def test_the_worker_role_may_call_its_functions(protocol: Protocol, as_worker: Protocol) -> None:
+    assert await as_worker.register_actions(ActionDefinition(ref="a", max_concurrent=3)) == []
+    await as_worker.register("restricted")
+    one, two = await protocol.submit(count=2)
+    assert await as_worker.claim_verdicts(one, two, worker="restricted") == ["claimed"] * 2
+    assert await as_worker.finish_verdict(one, worker="restricted") == "applied"
+    assert await as_worker.hand_back(two, worker="restricted") == {two}
+    assert await as_worker.renew("restricted") == (True, False)
+    await as_worker.connection.execute("SELECT turnstile.sign_off('restricted')")
+    assert await as_worker.renew("restricted") == (False, False)
+
+
+async def test_the_worker_role_may_call_nothing_else(protocol: Protocol, as_worker: Protocol) -> None:
+    allowed = await as_worker.column(
+        "SELECT proname::text FROM pg_proc WHERE pronamespace = 'turnstile'::regnamespace"
+        " AND has_function_privilege(oid, 'EXECUTE') ORDER BY 1"
+    )
+    assert allowed == sorted(WORKER_FUNCTIONS)
+    await protocol.put()
+    (one,) = await protocol.submit()
+    for attempt in (
+        as_worker.submit(), as_worker.settle((one, 1)), as_worker.grant(1), as_worker.cancel(one),
+        as_worker.put(max_concurrent=9), as_worker.expire_due(), as_worker.wake_due(),
+    ):  # fmt: skip
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await attempt
+
+
+async def test_functions_with_the_owner_s_rights_have_a_fixed_search_path(protocol: Protocol) -> None:
+    paths = await protocol.connection.fetch(
+        "SELECT proname, proconfig FROM pg_proc WHERE pronamespace = 'turnstile'::regnamespace AND prosecdef"
+    )
+    assert {row["proname"] for row in paths} == set(WORKER_FUNCTIONS)
+    assert all("search_path=public, pg_temp" in row["proconfig"] for row in paths)

@@ -1,16 +1,28 @@
-"""settle: a slot is freed once, by the completion of its own attempt, and granted on (P1, P4)."""
+"""settle: a completion frees exactly its slot, and counts its execution once (P1, P4).
 
+An attempt that is delayed for its retry, or was handed back, frees its slot with a message that reports no
+terminal status. That message may arrive before the completion of the execution, after it, and repeatedly; the
+service that ended the execution may have died before it published the completion.
+"""
+
+from itertools import permutations
+
+import pytest
+
+from tests.integration.protocol.test_sweeps import make_expired
 from tests.support.protocol import Protocol
 from turnstile.common.domain.states import Status
 
+SLOT_MESSAGE, COMPLETION = "slot message", "completion"
 
-async def test_a_settled_slot_goes_to_the_head_of_the_line(protocol: Protocol) -> None:
+
+async def test_a_settled_slot_goes_to_the_head_of_the_queue(protocol: Protocol) -> None:
     await protocol.put(max_concurrent=1)
     one, two, three = await protocol.submit(count=3)
     await protocol.run(one)
     settled = await protocol.settle((one, 1))
     assert (settled.count, settled.granted) == (1, [two])
-    assert await protocol.line() == [three]
+    assert await protocol.waiting() == [three]
     queue = await protocol.queue()
     assert (queue["depth"], queue["total_completed"]) == (1, 1)
 
@@ -28,7 +40,7 @@ async def test_ten_copies_free_one_slot_together_or_one_by_one(protocol: Protoco
     assert (await protocol.queue())["total_completed"] == 1
 
 
-async def test_a_completion_from_before_its_finish_is_early_and_frees_nothing(protocol: Protocol) -> None:
+async def test_a_completion_before_its_finish_is_early_and_frees_nothing(protocol: Protocol) -> None:
     await protocol.put(max_concurrent=1)
     one, _ = await protocol.submit(count=2)
     for _ in ("scheduled", "running"):
@@ -39,15 +51,8 @@ async def test_a_completion_from_before_its_finish_is_early_and_frees_nothing(pr
     assert await protocol.held() == [one]
 
 
-async def test_a_completion_of_an_unknown_execution_is_named(protocol: Protocol) -> None:
-    settled = await protocol.settle((10**12, 1))
-    assert (settled.count, settled.unknown, settled.early) == (0, {10**12}, set())
-
-
 async def test_a_completion_of_another_attempt_leaves_the_slot(protocol: Protocol) -> None:
-    await protocol.put(max_concurrent=1)
-    (one,) = await protocol.submit()
-    await protocol.claim(one)
+    (one,) = await protocol.start(max_concurrent=1)
     await protocol.hand_back(one)
     await protocol.grant((await protocol.queue())["id"])
     await protocol.run(one, attempt=2)
@@ -57,15 +62,7 @@ async def test_a_completion_of_another_attempt_leaves_the_slot(protocol: Protoco
     assert (await protocol.settle((one, 2))).count == 1
 
 
-async def test_a_completion_of_one_frees_nothing_of_another(protocol: Protocol) -> None:
-    await protocol.put(max_concurrent=2)
-    one, two = await protocol.submit(count=2)
-    await protocol.run(one, two)
-    assert (await protocol.settle((two, 1))).count == 1
-    assert await protocol.held() == [one]
-
-
-async def test_one_batch_settles_many_lines_and_names_the_rest(protocol: Protocol) -> None:
+async def test_one_batch_settles_many_queues_and_returns_the_rest(protocol: Protocol) -> None:
     await protocol.put("a", max_concurrent=1)
     await protocol.put("b", max_concurrent=2)
     a, b = await protocol.submit("a", 2), await protocol.submit("b", 4)
@@ -74,14 +71,11 @@ async def test_one_batch_settles_many_lines_and_names_the_rest(protocol: Protoco
     assert settled.count == 2
     assert (settled.early, settled.unknown) == ({b[1]}, {10**12})
     assert sorted(settled.granted) == [a[1], b[2]]
+    assert await protocol.held() == [a[1], b[1], b[2]]
+    assert (await protocol.settle()).count == 0
 
 
-async def test_an_empty_batch_is_nothing(protocol: Protocol) -> None:
-    settled = await protocol.settle()
-    assert (settled.count, settled.granted) == (0, [])
-
-
-async def test_a_retry_frees_its_slot_and_is_no_end(protocol: Protocol) -> None:
+async def test_a_retry_frees_its_slot_and_is_not_counted(protocol: Protocol) -> None:
     await protocol.put(max_concurrent=1)
     one, two = await protocol.submit(count=2)
     await protocol.claim(one)
@@ -91,22 +85,144 @@ async def test_a_retry_frees_its_slot_and_is_no_end(protocol: Protocol) -> None:
     assert (await protocol.queue())["total_completed"] == 0
 
 
-async def test_an_end_without_a_slot_is_settled_once_too(protocol: Protocol) -> None:
+async def test_a_completion_without_a_slot_is_settled_once_too(protocol: Protocol) -> None:
     await protocol.put(max_concurrent=0)
     (one,) = await protocol.submit()
     await protocol.cancel(one)
-    assert await protocol.untold() == [one]
+    assert await protocol.unpublished() == [one]
     assert [(await protocol.settle((one, 0))).count for _ in range(3)] == [1, 0, 0]
-    assert await protocol.untold() == []
-    assert (await protocol.queue())["total_completed"] == 1
+    assert await totals(protocol) == (1, [], [])
 
 
-async def test_settling_never_grants_past_the_limit_or_the_pause(protocol: Protocol) -> None:
-    await protocol.put(max_concurrent=3)
-    ids = await protocol.submit(count=6)
-    await protocol.run(*ids[:3])
-    await protocol.put(max_concurrent=2)
-    assert (await protocol.settle((ids[0], 1))).granted == []
-    assert (await protocol.settle((ids[1], 1))).granted == [ids[3]]
-    await protocol.put(max_concurrent=2, paused=True)
-    assert (await protocol.settle((ids[2], 1))).granted == []
+# --- executions that end without a slot
+
+
+async def wait_for_retry(protocol: Protocol, ref: str = "a") -> int:
+    """Fail once, with a retry in an hour; the slot is not settled."""
+    await protocol.put(ref, max_concurrent=1)
+    (one,) = await protocol.submit(ref, ttl=7200)
+    await protocol.claim(one)
+    await protocol.finish(one, status=Status.FAILED, retry_delay_seconds=3600)
+    return one
+
+
+async def end_while_it_waits(protocol: Protocol, execution_id: int, status: Status) -> None:
+    if status is Status.CANCELLED:
+        await protocol.cancel(execution_id)
+    else:
+        await make_expired(protocol, execution_id)
+        await protocol.expire_due()
+    assert await protocol.status(execution_id) == status
+
+
+async def is_due(protocol: Protocol, execution_id: int) -> bool:
+    return execution_id in await protocol.due_completions()
+
+
+async def totals(protocol: Protocol, ref: str = "a") -> tuple[int, list[int], list[int]]:
+    return (await protocol.queue(ref))["total_completed"], await protocol.held(), await protocol.unpublished()
+
+
+@pytest.mark.parametrize("status", [Status.CANCELLED, Status.EXPIRED])
+@pytest.mark.parametrize("before", [0, 1, 2])
+async def test_a_completion_is_repeated_until_it_is_consumed_whatever_slot_messages_arrive(
+    protocol: Protocol, status: Status, before: int
+) -> None:
+    for after in sorted(set(permutations([SLOT_MESSAGE, SLOT_MESSAGE, COMPLETION, COMPLETION], 3))):
+        ref = "-".join(after).replace(" ", "")
+        one = await wait_for_retry(protocol, ref)
+        for _ in range(before):
+            await protocol.settle_as((one, 1, None))
+        await end_while_it_waits(protocol, one, status)
+        consumed = False
+        for message in after:
+            # The service that ended it has died: only the watchdog publishes the completion.
+            assert await is_due(protocol, one) is not consumed, after
+            await protocol.settle_as((one, 1, status if message is COMPLETION else None))
+            consumed = consumed or message is COMPLETION
+            assert (await protocol.queue(ref))["total_completed"] == consumed, after
+        assert consumed, after
+        assert not await is_due(protocol, one), after
+        assert await totals(protocol, ref) == (1, [], []), after
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+async def test_a_completion_and_slot_messages_in_one_batch_count_it_once(
+    protocol: Protocol, order: tuple[int, ...]
+) -> None:
+    one = await wait_for_retry(protocol)
+    await protocol.cancel(one)
+    messages = [(one, 1, None), (one, 1, Status.CANCELLED), (one, 1, None)]
+    freed = await protocol.settle_as(*(messages[i] for i in order))
+    assert (freed.count, freed.early, freed.unknown) == (1, set(), set())
+    assert await totals(protocol) == (1, [], [])
+
+
+async def test_the_last_slot_of_a_cancelled_retry_is_free_before_the_completion_arrives(
+    protocol: Protocol,
+) -> None:
+    one = await wait_for_retry(protocol)
+    (two,) = await protocol.submit()
+    await protocol.cancel(one)
+    assert (await protocol.settle_as((one, 1, None))).granted == [two]
+    assert await totals(protocol) == (0, [two], [one])
+    assert (await protocol.settle_as((one, 1, Status.CANCELLED))).granted == []
+    assert await totals(protocol) == (1, [two], [])
+
+
+async def test_the_message_of_a_handed_back_attempt_is_no_completion(protocol: Protocol) -> None:
+    (one,) = await protocol.start(max_concurrent=1)
+    assert await protocol.hand_back(one) == {one}
+    await protocol.cancel(one)
+    assert (await protocol.settle_as((one, 1, None))).count == 0
+    assert await is_due(protocol, one)
+    assert (await protocol.settle_as((one, 1, Status.CANCELLED))).count == 1
+    assert await totals(protocol) == (1, [], [])
+
+
+@pytest.mark.parametrize(
+    ("attempt", "status"),
+    [(0, Status.CANCELLED), (2, Status.CANCELLED), (1, Status.FAILED), (1, Status.EXPIRED)],
+)
+async def test_a_completion_of_another_attempt_or_status_does_not_count(
+    protocol: Protocol, attempt: int, status: Status
+) -> None:
+    one = await wait_for_retry(protocol)
+    await protocol.settle_as((one, 1, None))
+    await protocol.cancel(one)
+    freed = await protocol.settle_as((one, attempt, status))
+    assert (freed.count, freed.early, freed.unknown) == (0, set(), set())
+    assert await totals(protocol) == (0, [], [one])
+
+
+async def test_the_completion_of_a_retry_that_was_cancelled_in_its_queue_is_repeated_too(
+    protocol: Protocol,
+) -> None:
+    await protocol.put(max_concurrent=1)
+    one, two = await protocol.submit(count=2)
+    await protocol.claim(one)
+    await protocol.finish(one, status=Status.FAILED, retry_delay_seconds=0)
+    assert (await protocol.settle_as((one, 1, None))).granted == [two]
+    await protocol.wake_due()
+    assert await protocol.waiting() == [one]
+    await protocol.cancel(one)
+    await protocol.settle_as((one, 1, None))
+    assert await is_due(protocol, one)
+    await protocol.settle_as((one, 1, Status.CANCELLED))
+    assert await totals(protocol) == (1, [two], [])
+
+
+async def test_a_service_of_the_previous_version_settles_all_but_what_it_cannot_distinguish(
+    protocol: Protocol,
+) -> None:
+    """It passes no status: a completion after an attempt is repeated until a newer service consumes it."""
+    one = await wait_for_retry(protocol)
+    await protocol.put("b", max_concurrent=0)
+    (never_ran,) = await protocol.submit("b")
+    await protocol.cancel(one, never_ran)
+    query = "SELECT settled_ids FROM turnstile.settle($1, $2)"
+    settled = await protocol.connection.fetchval(query, [one, never_ran], [1, 0])
+    assert sorted(settled) == [one, never_ran]
+    assert await totals(protocol) == (0, [], [one])
+    assert (await protocol.settle((one, 1))).count == 1
+    assert await totals(protocol) == (1, [], [])

@@ -1,11 +1,10 @@
-"""The watchdog's sweeps: what is due is done once, what is not is left (P2, P4, P7)."""
+"""The sweeps of the watchdog: what is due is done once, and nothing else changes (P2, P4, P7)."""
 
 from datetime import UTC, datetime
 
 import pytest
 
-from tests.integration.executor.reading import ids_in
-from tests.support.protocol import Protocol, connected
+from tests.support.protocol import Protocol, connected, ids_in
 from turnstile.common.domain.states import Status
 
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
@@ -24,24 +23,27 @@ async def make_expired(protocol: Protocol, *execution_ids: int) -> None:
         )
 
 
-# --- wake_due -----------------------------------------------------------------------------------------
+# --- wake_due
 
 
-async def test_a_delayed_one_lets_others_pass_and_stands_by_its_id_when_due(protocol: Protocol) -> None:
+async def test_a_delayed_execution_lets_others_pass_and_is_enqueued_by_its_id_when_due(
+    protocol: Protocol,
+) -> None:
     await protocol.put(max_concurrent=1)
     (delayed,) = await protocol.submit(run_at=LATER)
     one, two = await protocol.submit(count=2)
     assert await protocol.held() == [one]
+    assert (await protocol.wake_due())[0] == []
     await make_due(protocol, delayed)
     woken, grants = await protocol.wake_due()
     assert [(m.execution_id, m.previous_status, m.status) for m in woken] == [(delayed, "delayed", "queued")]
     assert grants.granted == []
-    assert await protocol.line() == [delayed, two]
+    assert await protocol.waiting() == [delayed, two]
     await protocol.run(one)
     assert (await protocol.settle((one, 1))).granted == [delayed]
 
 
-async def test_what_wakes_beside_a_free_slot_starts_at_once(protocol: Protocol) -> None:
+async def test_due_executions_beside_free_slots_start_at_once(protocol: Protocol) -> None:
     await protocol.put(max_concurrent=2)
     ids = await protocol.submit(count=3, run_at=LATER)
     await make_due(protocol, *ids)
@@ -50,15 +52,7 @@ async def test_what_wakes_beside_a_free_slot_starts_at_once(protocol: Protocol) 
     assert (await protocol.queue())["depth"] == 1
 
 
-async def test_what_is_not_due_sleeps_on(protocol: Protocol) -> None:
-    await protocol.put()
-    ids = await protocol.submit(count=2, run_at=LATER)
-    woken, grants = await protocol.wake_due()
-    assert (woken, grants.granted) == ([], [])
-    assert await protocol.statuses(*ids) == ["delayed"] * 2
-
-
-async def test_waking_takes_the_longest_due_first_and_no_more_than_asked(protocol: Protocol) -> None:
+async def test_the_longest_due_are_enqueued_first_up_to_the_given_number(protocol: Protocol) -> None:
     await protocol.put()
     ids = await protocol.submit(count=3, run_at=LATER)
     await make_due(protocol, *ids)
@@ -69,7 +63,7 @@ async def test_waking_takes_the_longest_due_first_and_no_more_than_asked(protoco
     assert [m.execution_id for m in woken] == [ids[2]]
 
 
-async def test_a_retry_wakes_only_after_its_last_slot_is_settled(protocol: Protocol) -> None:
+async def test_a_retry_is_enqueued_only_after_its_last_slot_is_settled(protocol: Protocol) -> None:
     await protocol.put(max_concurrent=1)
     one, two = await protocol.submit(count=2)
     await protocol.claim(one)
@@ -77,37 +71,40 @@ async def test_a_retry_wakes_only_after_its_last_slot_is_settled(protocol: Proto
     assert (await protocol.wake_due())[0] == []
     assert (await protocol.settle((one, 1))).granted == [two]
     assert len((await protocol.wake_due())[0]) == 1
-    assert await protocol.line() == [one]
+    assert await protocol.waiting() == [one]
     await protocol.run(two)
     assert (await protocol.settle((two, 1))).granted == [one]
     assert await protocol.claim_verdicts(one, attempt=2) == ["claimed"]
 
 
-# --- expire_due ---------------------------------------------------------------------------------------
+# --- expire_due
 
 
-async def test_what_does_not_start_in_time_expires_and_its_successor_runs(protocol: Protocol) -> None:
+async def test_executions_that_do_not_start_in_time_expire_and_the_next_one_runs(protocol: Protocol) -> None:
     await protocol.put(max_concurrent=1)
     scheduled, queued = await protocol.submit(count=2, ttl=60)
     (delayed,) = await protocol.submit(ttl=60, run_at=LATER)
-    (successor,) = await protocol.submit()
+    (in_time,) = await protocol.submit(ttl=3600)
     await make_expired(protocol, scheduled, queued, delayed)
     moves = await protocol.expire_due()
-    assert sorted((m.execution_id, m.previous_status.value, m.status.value) for m in moves) == [
-        (scheduled, "scheduled", "expired"), (queued, "queued", "expired"), (delayed, "delayed", "expired"),
-    ]  # fmt: skip
+    assert {m.execution_id: m.previous_status for m in moves} == {
+        scheduled: "scheduled",
+        queued: "queued",
+        delayed: "delayed",
+    }
+    assert {m.status for m in moves} == {Status.EXPIRED}
     ended = await protocol.execution(queued)
     assert ended["error_type"] == "Expired"
     assert "time to live" in ended["error_message"]
-    assert await protocol.line() == [successor]
+    assert await protocol.waiting() == [in_time]
     assert await protocol.held() == [scheduled]
-    assert await protocol.untold() == [queued, delayed]
-    assert (await protocol.settle((scheduled, 1))).granted == [successor]
+    assert await protocol.unpublished() == [queued, delayed]
+    assert (await protocol.settle((scheduled, 1))).granted == [in_time]
     await protocol.settle((queued, 0), (delayed, 0))
     assert (await protocol.queue())["total_completed"] == 3
 
 
-async def test_what_runs_or_has_ended_does_not_expire(protocol: Protocol) -> None:
+async def test_running_and_terminal_executions_do_not_expire(protocol: Protocol) -> None:
     await protocol.put()
     running, ended = await protocol.submit(count=2, ttl=60)
     await protocol.claim(running, ended)
@@ -118,110 +115,38 @@ async def test_what_runs_or_has_ended_does_not_expire(protocol: Protocol) -> Non
     assert await protocol.column("SELECT * FROM expiring") == []
 
 
-async def test_what_is_handed_back_after_its_deadline_expires(protocol: Protocol) -> None:
-    await protocol.put(max_concurrent=0)
-    (one,) = await protocol.submit(ttl=60)
+async def test_an_execution_that_is_handed_back_after_its_deadline_expires(protocol: Protocol) -> None:
     await protocol.put(max_concurrent=1)
+    (one,) = await protocol.submit(ttl=60)
     await protocol.claim(one)
     await make_expired(protocol, one)
-    await protocol.expire_due()
+    assert await protocol.expire_due() == []
     await protocol.hand_back(one)
     assert [m.execution_id for m in await protocol.expire_due()] == [one]
-    assert await protocol.untold() == [one]
+    assert await protocol.unpublished() == [one]
 
 
-async def test_what_has_time_left_waits_on(protocol: Protocol) -> None:
-    await protocol.put(max_concurrent=0)
-    ids = await protocol.submit(count=3, ttl=3600)
-    await make_expired(protocol, ids[1])
-    assert [m.execution_id for m in await protocol.expire_due()] == [ids[1]]
-    assert await protocol.line() == [ids[0], ids[2]]
+# --- due_completions, grantable_queues
 
 
-# --- due_offers ---------------------------------------------------------------------------------------
-
-
-async def age(protocol: Protocol, column: str, seconds: float) -> None:
-    await protocol.connection.execute(
-        f"UPDATE slot SET {column} = {column} - make_interval(secs => $1)", float(seconds)
-    )
-
-
-async def test_what_nobody_claims_is_offered_again_after_the_timeout(protocol: Protocol) -> None:
-    await protocol.put(max_concurrent=3)
-    ids = await protocol.submit(count=4)
-    await protocol.claim(ids[0])
-    assert await protocol.due_offers(30) == []
-    await age(protocol, "granted_at", 31)
-    await age(protocol, "offered_at", 31)
-    assert await protocol.due_offers(30, limit=1) == [ids[1]]
-    assert await protocol.due_offers(30) == [ids[2]]
-    assert await protocol.due_offers(30) == []
-
-
-async def test_the_wait_between_offers_grows_with_the_age_of_the_grant(protocol: Protocol) -> None:
-    await protocol.put()
-    (one,) = await protocol.submit()
-    await age(protocol, "granted_at", 100)
-    await age(protocol, "offered_at", 40)
-    assert await protocol.due_offers(30) == []
-    await age(protocol, "offered_at", 21)
-    assert await protocol.due_offers(30) == [one]
-
-
-async def test_the_wait_grows_to_ten_timeouts_and_no_further(protocol: Protocol) -> None:
-    await protocol.put()
-    (one,) = await protocol.submit()
-    await age(protocol, "granted_at", 100_000)
-    await age(protocol, "offered_at", 299)
-    assert await protocol.due_offers(30) == []
-    await age(protocol, "offered_at", 2)
-    assert await protocol.due_offers(30) == [one]
-
-
-@pytest.mark.parametrize("nobody", ["other pool", "lease over", "lost"])
-async def test_without_a_live_worker_for_the_pool_nothing_is_offered_again(
-    protocol: Protocol, nobody: str
-) -> None:
-    await protocol.put(pool="gpu" if nobody == "other pool" else "default")
-    (one,) = await protocol.submit()
-    if nobody == "lease over":
-        await protocol.lose_lease()
-    elif nobody == "lost":
-        await protocol.connection.execute("UPDATE worker SET lost_at = now()")
-    assert await protocol.due_offers() == []
-    await protocol.register("late", pools=["x", "gpu", "default"])
-    assert await protocol.due_offers() == [one]
-
-
-async def test_what_has_ended_is_not_offered_again(protocol: Protocol) -> None:
-    await protocol.put()
-    (one,) = await protocol.submit()
-    await protocol.cancel(one)
-    assert await protocol.due_offers() == []
-
-
-# --- due_completions, idle_queues ---------------------------------------------------------------------
-
-
-async def test_an_end_that_is_not_settled_is_told_again_after_the_timeout(protocol: Protocol) -> None:
+async def test_a_completion_that_is_not_settled_is_repeated_after_the_timeout(protocol: Protocol) -> None:
     await protocol.put(max_concurrent=2)
     ended, _, waiting = await protocol.submit(count=3)
     await protocol.run(ended)
     await protocol.cancel(waiting)
     assert await protocol.due_completions(30) == []
-    await protocol.connection.execute("UPDATE slot SET told_at = told_at - interval '31 s'")
-    await protocol.connection.execute("UPDATE untold_end SET told_at = told_at - interval '31 s'")
+    for table in ("slot", "unpublished_completion"):
+        await protocol.connection.execute(f"UPDATE {table} SET published_at = published_at - interval '31 s'")
     assert await protocol.due_completions(30) == [ended, waiting]
     assert await protocol.due_completions(30) == []
     await protocol.settle((ended, 1), (waiting, 0))
     assert await protocol.due_completions(0) == []
 
 
-async def test_a_queue_is_idle_only_where_a_free_slot_stands_beside_a_waiting_one(protocol: Protocol) -> None:
+async def test_a_queue_is_grantable_only_with_a_free_slot_and_a_waiting_execution(protocol: Protocol) -> None:
     for ref, limit, paused, count in (
         ("full", 1, False, 2), ("empty", 1, False, 0), ("paused", 2, True, 2), ("zero", 0, False, 2),
-        ("idle", 2, False, 3), ("unlimited", None, False, 2),
+        ("free", 2, False, 3), ("unlimited", None, False, 2),
     ):  # fmt: skip
         await protocol.put(ref, max_concurrent=limit, paused=True)
         await protocol.submit(ref, count)
@@ -230,13 +155,13 @@ async def test_a_queue_is_idle_only_where_a_free_slot_stands_beside_a_waiting_on
             ref, paused,
         )  # fmt: skip
     await protocol.put("full", max_concurrent=1)
-    idle = [(await protocol.queue(ref))["id"] for ref in ("idle", "unlimited")]
-    assert await protocol.idle_queues() == idle
-    await protocol.grant(*idle)
-    assert await protocol.idle_queues() == []
+    grantable = [(await protocol.queue(ref))["id"] for ref in ("free", "unlimited")]
+    assert await protocol.grantable_queues() == grantable
+    await protocol.grant(*grantable)
+    assert await protocol.grantable_queues() == []
 
 
-async def test_two_replicas_share_what_is_due(protocol: Protocol, database_url: str) -> None:
+async def test_two_replicas_share_the_due_rows(protocol: Protocol, database_url: str) -> None:
     await protocol.put()
     ids = await protocol.submit(count=4)
     await protocol.run(*ids[:2])
@@ -245,3 +170,59 @@ async def test_two_replicas_share_what_is_due(protocol: Protocol, database_url: 
         assert await other.due_offers() == [ids[3]]
         assert await protocol.due_completions(limit=1) == [ids[0]]
         assert await other.due_completions() == [ids[1]]
+
+
+# --- drifted_queues, repair_queues
+
+
+async def test_correct_counters_are_no_drift_even_beside_an_open_admission(
+    protocol: Protocol, other: Protocol
+) -> None:
+    await protocol.put(max_concurrent=1)
+    await protocol.put("b", concurrency_key="/key")
+    await protocol.submit(count=3)
+    await protocol.submit("b", 2, parameters={"key": 1})
+    async with other.transaction():
+        await other.submit(count=3)
+        assert await protocol.drifted_queues() == []
+
+
+@pytest.mark.parametrize(
+    "drift", ["depth = depth + 1", "depth = 0", "head_id = 10000000", "max_concurrent = 7", "paused = true"]
+)
+async def test_wrong_counters_are_repaired(protocol: Protocol, drift: str) -> None:
+    await protocol.put(max_concurrent=1)
+    one, two, three = await protocol.submit(count=3)
+    queue_id = (await protocol.queue())["id"]
+    await protocol.connection.execute(f"UPDATE action_queue SET {drift}")
+    assert await protocol.drifted_queues() == [queue_id]
+    assert await protocol.repair(queue_id) == ([queue_id], [])
+    assert await protocol.drifted_queues() == []
+    assert await protocol.repair(queue_id) == ([], [])
+    await protocol.run(one)
+    assert (await protocol.settle((one, 1))).granted == [two]
+    assert await protocol.waiting() == [three]
+
+
+async def test_a_repair_grants_what_a_wrong_depth_held_up(protocol: Protocol) -> None:
+    await protocol.put(max_concurrent=0)
+    one, two = await protocol.submit(count=2)
+    await protocol.connection.execute("UPDATE action_queue SET depth = 0, max_concurrent = 1")
+    await protocol.connection.execute("UPDATE action SET max_concurrent = 1")
+    queue_id = (await protocol.queue())["id"]
+    assert (await protocol.grant(queue_id)).granted == []
+    assert await protocol.repair(queue_id) == ([queue_id], [one])
+    assert await protocol.waiting() == [two]
+
+
+async def test_the_recount_continues_after_the_last_queue(protocol: Protocol) -> None:
+    await protocol.put(concurrency_key="/key")
+    for key in range(5):
+        await protocol.submit(parameters={"key": key})
+    await protocol.connection.execute("UPDATE action_queue SET depth = depth + 1")
+    queue_ids = await protocol.column("SELECT id FROM action_queue ORDER BY id")
+    assert await protocol.drifted_queues(limit=2) == queue_ids[:2]
+    assert await protocol.drifted_queues(queue_ids[1], limit=2) == queue_ids[2:4]
+    row = await protocol.connection.fetchrow("SELECT * FROM turnstile.drifted_queues($1, 2)", queue_ids[3])
+    assert row is not None
+    assert (row["queue_ids"], row["next_id"]) == (queue_ids[4:], 0)

@@ -1,4 +1,4 @@
-"""What stands in the tables, in one query, and what the model says should stand there."""
+"""The contents of the tables, read in one query, and the contents that the model expects."""
 
 import json
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import asyncpg
 from tests.proof.model.model import Model
 
 _QUERY = """
-WITH line AS (
+WITH queue AS (
     SELECT q.*, a.ref, q.concurrency_key AS key FROM action_queue q JOIN action a ON a.id = q.action_id
 )
 SELECT json_build_object(
@@ -18,20 +18,20 @@ SELECT json_build_object(
     'ends', (SELECT json_object_agg(id, concat_ws(' ', status, result, error_type, error_message,
                                                        completed_at))
              FROM execution WHERE completed_at IS NOT NULL),
-    'lines', (SELECT json_agg(json_build_array(
+    'queues', (SELECT json_agg(json_build_array(
                   l.ref, l.key, l.max_concurrent, l.paused, l.depth, l.total_enqueued, l.total_completed,
                   ARRAY(SELECT execution_id FROM waiting w WHERE w.queue_id = l.id ORDER BY 1),
                   ARRAY(SELECT execution_id FROM slot s WHERE s.queue_id = l.id ORDER BY 1)
-              ) ORDER BY l.ref, l.key) FROM line l),
+              ) ORDER BY l.ref, l.key) FROM queue l),
     'slots', (SELECT json_agg(json_build_array(execution_id, attempt, worker_id, finished_at IS NOT NULL)
                               ORDER BY execution_id) FROM slot),
-    'beside', json_build_array(
+    'rest', json_build_array(
         ARRAY(SELECT execution_id FROM delayed ORDER BY 1),
         ARRAY(SELECT execution_id FROM expiring ORDER BY 1),
-        ARRAY(SELECT execution_id FROM untold_end ORDER BY 1), (SELECT count(*) FROM attempt)),
+        ARRAY(SELECT execution_id FROM unpublished_completion ORDER BY 1), (SELECT count(*) FROM attempt)),
     'deleted', (SELECT json_object_agg(a.ref, t.executions)
                 FROM deleted_queue_total t JOIN action a ON a.id = t.action_id WHERE t.executions > 0),
-    'overshot_heads', (SELECT count(*) FROM line l JOIN waiting w ON w.queue_id = l.id
+    'waiting_below_head', (SELECT count(*) FROM queue l JOIN waiting w ON w.queue_id = l.id
                        WHERE w.execution_id < l.head_id)
 )
 """
@@ -39,41 +39,41 @@ SELECT json_build_object(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """Everything that one step may change, in the words of the tables."""
+    """Everything that one step may change."""
 
     runs: list[Any]
-    lines: list[Any]
+    queues: list[Any]
     slots: list[Any]
-    beside: list[Any]
-    """Delayed, with a deadline, ended and untold, and the number of rows of history."""
+    rest: list[Any]
+    """Delayed ids, ids with a deadline, unpublished completions, number of attempts."""
     deleted: dict[str, int]
-    """What deleted queues counted, by action."""
+    """Totals of deleted queues, by action."""
 
 
 async def observe(connection: "asyncpg.Connection[asyncpg.Record]") -> tuple[Observation, dict[str, str]]:
-    """Return what stands in the tables, and the ends in full."""
+    """Return the contents of the tables, and the terminal executions in full."""
     found = json.loads(await connection.fetchval(_QUERY))
-    assert found["overshot_heads"] == 0, "somebody waits before the place where a grant starts to read"
+    assert found["waiting_below_head"] == 0, "an execution waits below the id where a grant starts to read"
     observation = Observation(
         runs=found["runs"] or [],
-        lines=found["lines"] or [],
+        queues=found["queues"] or [],
         slots=found["slots"] or [],
-        beside=found["beside"],
+        rest=found["rest"],
         deleted=found["deleted"] or {},
     )
     return observation, found["ends"] or {}
 
 
 def expected(model: Model) -> Observation:
-    """Return what should stand there."""
+    """Return the contents that the model expects."""
     return Observation(
         runs=[
-            [i, run.status, run.attempt, run.failures, run.reclaims, run.worker, run.stop_asked]
+            [i, run.status, run.attempt, run.failures, run.reclaims, run.worker, run.cancel_requested]
             for i, run in sorted(model.runs.items())
         ],
-        lines=[
+        queues=[
             [
-                *line,
+                *queue_key,
                 q.limit,
                 q.paused,
                 len(q.waiting),
@@ -82,12 +82,12 @@ def expected(model: Model) -> Observation:
                 sorted(q.waiting),
                 sorted(q.slots),
             ]
-            for line, q in sorted(model.queues.items())
+            for queue_key, q in sorted(model.queues.items())
         ],
         slots=[
             [i, model.runs[i].attempt, model.runs[i].worker, ended]
             for i, ended in sorted(model.slots().items())
         ],
-        beside=[sorted(model.delayed), sorted(model.deadlines), sorted(model.untold), model.attempts],
+        rest=[sorted(model.delayed), sorted(model.deadlines), sorted(model.unpublished), model.attempts],
         deleted={ref: count for ref, count in model.deleted.items() if count},
     )

@@ -1,14 +1,13 @@
-"""`make mutants`: plant each defect in turn and print the kill rate; exit code 1 unless it is 100 %."""
+"""`make mutants`: plants each defect in turn and prints the kill rate. Exit code 1 unless it is 100 %."""
 
 import argparse
 import sys
 
-from tests.proof.mutants.defects import DEFECTS
-from tests.proof.mutants.trial import Fate, attempt, baseline, servers
+from tests.proof.mutants.trial import DEFECTS, Fate, attempt, baseline, servers
 
 
 def main() -> int:
-    """Try the defects whose name contains the words given, or all."""
+    """Try the defects whose names contain one of the given words, or all."""
     parser = argparse.ArgumentParser(prog="make mutants", description=__doc__)
     parser.add_argument("words", nargs="*", help="only defects whose name contains one of these")
     words = parser.parse_args().words

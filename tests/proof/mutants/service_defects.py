@@ -1,39 +1,39 @@
-"""Defects of the services: what they acknowledge, tell, repeat, wait for and stop."""
+"""Defects of the services: acknowledgements, publishing, redelivery, waiting and stopping."""
 
 from typing import Final
 
 from tests.proof.mutants.defect import Defect
 
 _E2E: Final = "tests/e2e"
-_WATCHDOG: Final = "executor/watchdog"
+_WATCHDOG: Final = "executor/watchdog.py"
 
 SERVICE_DEFECTS: Final = (
     Defect(
         name="requests are acknowledged before they are decided",
-        file="executor/intake.py",
-        before="            async for decided in decisions_over(aside, fresh, listener, size):\n",
+        file="executor/batch_consumer.py",
+        before="            async for processed in results_of(blocked, fresh, handler, size):\n",
         after="            subscription.ack(fresh)\n"
-        "            async for decided in decisions_over(aside, fresh, listener, size):\n",
+        "            async for processed in results_of(blocked, fresh, handler, size):\n",
         caught_by=(
             f"{_E2E}/test_server_outages.py::test_a_database_frozen_or_gone_for_longer_than_a_lease_ends_no_work_and_acknowledges_nothing",
         ),
     ),
     Defect(
-        name="what is kept aside is decided behind what came later",
-        file="executor/intake.py",
-        before="_until_available(listener, [*aside, *part])",
-        after="_until_available(listener, [*part, *aside])",
+        name="a postponed request is decided after later requests of its queue",
+        file="executor/batch_consumer.py",
+        before="_until_available(handler, [*blocked, *part])",
+        after="_until_available(handler, [*part, *blocked])",
         caught_by=(
-            f"{_E2E}/test_locked_rows.py::test_requests_behind_a_locked_queue_pass_it_and_its_own_keep_their_order",
+            f"{_E2E}/test_locked_rows.py::test_requests_behind_a_locked_queue_overtake_it_and_its_own_keep_their_order",
         ),
     ),
     Defect(
         name="an unroutable message counts as published",
-        file="common/broker/bulk_channel.py",
+        file="common/broker/confirms.py",
         before="self.outcomes[index] = Publication.RETURNED if index in self.returned else outcome",
         after="self.outcomes[index] = outcome",
         caught_by=(
-            "tests/integration/broker/test_broker_bulk_channel.py::test_an_unroutable_message_comes_back_and_the_others_are_confirmed",
+            "tests/integration/broker/test_channel.py::test_an_unroutable_message_comes_back_and_the_others_are_confirmed",
         ),
     ),
     Defect(
@@ -49,40 +49,40 @@ SERVICE_DEFECTS: Final = (
         before='"x-single-active-consumer": True',
         after='"x-single-active-consumer": False',
         caught_by=(
-            "tests/integration/broker/test_broker_deliveries.py::test_one_consumer_at_a_time_takes_requests_and_the_next_begins_with_what_was_left",
+            "tests/integration/broker/test_consumer.py::test_one_consumer_at_a_time_takes_requests_and_the_next_begins_with_what_was_left",
         ),
     ),
     Defect(
-        name="what nobody can use is thrown away",
+        name="an unusable message is dropped",
         file="executor/request_listener.py",
-        before="            intake.letters.append(Letter(delivery=delivery, message=letter))\n",
-        after="            del letter\n",
+        before="                self.replies.append(Reply(delivery=delivery, message=letter))\n",
+        after="                del letter\n",
         caught_by=(
-            f"{_E2E}/test_messages.py::test_bad_requests_are_answered_and_kept_and_a_thousand_good_ones_around_them_run",
+            f"{_E2E}/test_messages.py::test_invalid_requests_are_rejected_and_stored_and_a_thousand_valid_ones_around_them_run",
         ),
     ),
     Defect(
-        name="an early completion is acknowledged away",
+        name="an early completion is acknowledged and lost",
         file="executor/completion_listener.py",
-        before="if completion.execution_id in settled.early or completion.execution_id in settled.unknown:\n",
-        after="if completion.execution_id in settled.unknown:\n",
+        before="completion.execution_id in settled.early or completion.execution_id in settled.unknown:\n",
+        after="completion.execution_id in settled.unknown:\n",
         caught_by=(
-            f"{_E2E}/test_early_messages.py::test_a_completion_before_its_row_and_before_its_end_is_tried_again_and_frees_one_slot",
+            f"{_E2E}/test_early_messages.py::test_a_completion_before_its_row_and_before_its_end_is_retried_and_frees_one_slot",
         ),
     ),
     Defect(
-        name="unsettled ends are not told again",
-        file=f"{_WATCHDOG}/watchdog.py",
-        before="            self.links.repeat_completions,\n",
+        name="unsettled completions are not republished",
+        file=_WATCHDOG,
+        before="            self.redelivery.repeat_completions,\n",
         after="",
         caught_by=(
-            f"{_E2E}/test_ends.py::test_every_end_that_its_worker_could_not_tell_is_kept_and_told_for_it",
+            f"{_E2E}/test_completions.py::test_every_end_that_a_killed_worker_did_not_publish_is_published_by_the_executor",
         ),
     ),
     Defect(
         name="unclaimed offers are not repeated",
-        file=f"{_WATCHDOG}/watchdog.py",
-        before="            self.links.repeat_offers,\n",
+        file=_WATCHDOG,
+        before="            self.redelivery.repeat_offers,\n",
         after="",
         caught_by=(
             "tests/proof/crash/test_crash_points.py::test_processes_that_die_between_two_steps_break_no_promise",
@@ -90,57 +90,58 @@ SERVICE_DEFECTS: Final = (
     ),
     Defect(
         name="the watchdog reclaims without a healthy lease",
-        file=f"{_WATCHDOG}/health.py",
-        before="        return self._seen_at if self._seen_at - self._well_since >= self._lease else None\n",
-        after="        return self._seen_at\n",
-        caught_by=("tests/unit/executor/test_watchdog_health.py",),
+        file="executor/database_health.py",
+        before="return self._seen_at if self._seen_at - self._healthy_since >= self._lease else None\n",
+        after="return self._seen_at\n",
+        caught_by=("tests/unit/executor/test_database_health.py",),
     ),
     Defect(
-        name="a database that stood still counts as healthy",
-        file=f"{_WATCHDOG}/health.py",
+        name="a database that did not answer counts as healthy",
+        file="executor/database_health.py",
         before="or at - self._seen_at > self._lease / _GAP_SHARE or at < self._seen_at",
         after="or at < self._seen_at",
-        caught_by=("tests/unit/executor/test_watchdog_health.py",),
+        caught_by=("tests/unit/executor/test_database_health.py",),
     ),
     Defect(
-        name="lost stops are not repeated",
-        file=f"{_WATCHDOG}/watchdog.py",
-        before="            self.leases.stop_overdue,\n",
+        name="lost cancel messages are not repeated",
+        file=_WATCHDOG,
+        before="            self.reclaims.stop_overdue,\n",
         after="",
-        caught_by=(f"{_E2E}/test_broker_down.py",),
+        caught_by=(f"{_E2E}/test_unreachable_servers.py",),
     ),
     Defect(
-        name="dead workers keep their work",
-        file=f"{_WATCHDOG}/watchdog.py",
-        before="            self.leases.reclaim_lost,\n",
+        name="dead workers keep their attempts",
+        file=_WATCHDOG,
+        before="            self.reclaims.reclaim_lost,\n",
         after="",
         caught_by=(
             f"{_E2E}/test_workers_lost.py::test_the_work_of_a_killed_worker_goes_back_to_the_head_and_is_run_again",
         ),
     ),
     Defect(
-        name="a reclaimed worker is not told to stop",
-        file=f"{_WATCHDOG}/leases.py",
-        before="        await self._hand_over.tell("
-        "[stop_of(i, attempt, worker_id=worker) for i, attempt, worker in stops])\n",
+        name="a reclaimed worker gets no cancel message",
+        file=_WATCHDOG,
+        before=(
+            "        await self._dispatcher.publish(messages)\n        await self._protocol.cancels_published"
+        ),
         after="",
         caught_by=(
-            f"{_E2E}/test_partitions.py::test_cut_off_from_the_database_alone_work_goes_on_until_it_is_told_to_stop",
+            f"{_E2E}/test_worker_partitions.py::test_without_the_database_alone_work_continues_until_the_cancel_message",
         ),
     ),
     Defect(
-        name="a worker cut off from both servers runs on",
+        name="a worker without both servers continues to run",
         file="worker/fence.py",
         before="        return Standing.IN_DOUBT if now < self.may_run_until(evidence) else Standing.OVER\n",
         after="        return Standing.IN_DOUBT\n",
-        caught_by=("tests/unit/worker/test_fence.py", "tests/unit/worker/test_fence_lease.py"),
+        caught_by=("tests/unit/worker/test_fence.py", "tests/unit/worker/test_lease.py"),
     ),
     Defect(
-        name="a refusal of the claim is not obeyed",
-        file="worker/record.py",
+        name="a refused claim is ignored",
+        file="worker/protocol.py",
         before='    if (verdict := Verdict(row["verdict"])) is not Verdict.CLAIMED:\n',
         after='    if (verdict := Verdict(row["verdict"])) is Verdict.UNKNOWN:\n',
-        caught_by=("tests/integration/protocol/test_claim.py",),
+        caught_by=("tests/integration/protocol/test_attempts.py",),
     ),
     Defect(
         name="long runs are acknowledged when they end",
@@ -148,7 +149,7 @@ SERVICE_DEFECTS: Final = (
         before="            self._acknowledge_long_runs()\n",
         after="",
         caught_by=(
-            f"{_E2E}/test_long_run_acknowledgements.py::test_a_run_of_several_acknowledgement_timeouts_runs_once_and_so_do_its_neighbours",
+            f"{_E2E}/test_long_runs.py::test_a_run_of_several_acknowledgement_timeouts_runs_once_and_so_do_its_neighbours",
         ),
     ),
 )

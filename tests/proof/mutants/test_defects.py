@@ -1,17 +1,21 @@
-"""The list of planted defects fits the tree, and the trial tells a caught one from one that survives."""
-
-from pathlib import Path
+"""The planted defects fit the tree, and a trial tells a caught defect from one that survives."""
 
 import pytest
 
 from tests.proof.mutants.defect import Defect
-from tests.proof.mutants.defects import DEFECTS
-from tests.proof.mutants.trial import ROOT, Fate, attempt, servers
+from tests.proof.mutants.trial import DEFECTS, ROOT, Fate, attempt, servers
+
+_STATES, _STATES_TEST = "common/domain/states.py", "tests/unit/domain/test_states.py"
+_CLAIM = '_move("claim", {Status.SCHEDULED}, Status.RUNNING)'
+
+
+def _defect(*, before: str = _CLAIM, after: str) -> Defect:
+    return Defect(name="a defect", file=_STATES, before=before, after=after, caught_by=(_STATES_TEST,))
 
 
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name)
-def test_every_defect_can_be_planted_and_names_tests_that_exist(defect: Defect) -> None:
-    assert defect.stands_in((ROOT / defect.file).read_text(encoding="utf-8"))
+def test_every_defect_fits_the_tree_and_names_tests_that_exist(defect: Defect) -> None:
+    assert defect.fits((ROOT / defect.file).read_text(encoding="utf-8"))
     assert defect.before != defect.after
     assert defect.caught_by
     for test in defect.caught_by:
@@ -24,33 +28,33 @@ def test_no_two_defects_share_a_name() -> None:
     assert len({defect.name for defect in DEFECTS}) == len(DEFECTS)
 
 
+@pytest.mark.parametrize(
+    ("text", "fits"),
+    [
+        ("if (\n    a\n    and call(b, c)\n):\n", True),
+        ("if (a and  call(\n    b,  # the first\n    c,\n)):", True),
+        ("if (a and call(b, c)): if (a and call(b, c)):", False),
+        ("if (a and call(b, c2)):", False),
+        ("elif (a and call(b, c)):", False),
+    ],
+)
+def test_a_defect_fits_a_reformatted_file_and_nothing_else(text: str, fits: bool) -> None:
+    assert _defect(before="if (a and call(b, c)):\n", after="").fits(text) is fits
+
+
 @pytest.mark.whole
 @pytest.mark.timeout(300)
-def test_a_trial_catches_what_a_test_notices_and_reports_what_none_does(tmp_path: Path) -> None:
-    file, test = "common/domain/states.py", "tests/unit/domain/test_states.py"
-    before = '_move("claim", {Status.SCHEDULED}, Status.RUNNING)'
-    caught = Defect(
-        name="an end can be left",
-        file=file,
-        before=before,
-        after='_move("claim", {Status.SCHEDULED, Status.COMPLETED}, Status.RUNNING)',
-        caught_by=(test,),
-    )
-    unnoticed = Defect(
-        name="nothing",
-        file=file,
-        before=before,
-        after=before.replace(", Status", ",  Status"),
-        caught_by=(test,),
-    )
-    broken = Defect(name="no code", file=file, before=before, after="(", caught_by=(test,))
-    fates = [attempt(defect, {}).fate for defect in (caught, unnoticed, broken)]
+def test_a_trial_tells_a_caught_defect_from_a_survivor_and_from_invalid_code() -> None:
+    caught = _defect(after='_move("claim", {Status.SCHEDULED, Status.COMPLETED}, Status.RUNNING)')
+    survivor = _defect(after=_CLAIM.replace(", Status", ",  Status"))
+    invalid = _defect(after="(")
+    fates = [attempt(defect, {}).fate for defect in (caught, survivor, invalid)]
     assert fates == [Fate.CAUGHT, Fate.SURVIVED, Fate.BROKEN]
 
 
 @pytest.mark.whole
 @pytest.mark.timeout(300)
-def test_a_trial_leaves_the_tree_alone_and_uses_the_servers_it_is_given() -> None:
+def test_a_trial_leaves_the_tree_unchanged_and_uses_the_given_servers() -> None:
     (defect,) = (d for d in DEFECTS if d.name == "a slot is released before its attempt has ended")
     before = (ROOT / defect.file).read_text(encoding="utf-8")
     with servers() as environment:

@@ -1,6 +1,6 @@
-"""Plants one defect in a copy of the tree and runs the tests that must catch it.
+"""Plants one defect in a copy of the tree and runs the tests that must detect it.
 
-In: a defect, servers that are already up. Out: whether it was caught, survived, or broke the trial itself.
+A defect is caught, survives, or breaks the trial itself.
 """
 
 import os
@@ -16,9 +16,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.proof.mutants.defect import Defect
+from tests.proof.mutants.protocol_defects import PROTOCOL_DEFECTS
+from tests.proof.mutants.service_defects import SERVICE_DEFECTS
 from tests.support.sources import AMQP_URL, DATABASE_URL, MANAGEMENT_URL
 from turnstile.localservers import LocalServers
 
+DEFECTS = (*PROTOCOL_DEFECTS, *SERVICE_DEFECTS)
 ROOT = Path(__file__).parents[3]
 _NOT_COPIED = shutil.ignore_patterns(
     ".git", ".venv", "__pycache__", ".*_cache", ".hypothesis", "build", "dist"
@@ -28,17 +31,17 @@ _TRIAL_SECONDS = 300
 
 
 class Fate(StrEnum):
-    """What became of a planted defect."""
+    """The outcome of a trial."""
 
     CAUGHT = "caught"
     SURVIVED = "survived"
     BROKEN = "broken"
-    """The tests could not even run: the defect is not one line of plausible code, or a test is gone."""
+    """The tests could not run: the defect is no valid code, or a test does not exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One defect's fate."""
+    """One defect and the outcome of its tests."""
 
     defect: Defect
     fate: Fate
@@ -48,7 +51,7 @@ class Trial:
 
 @contextmanager
 def servers() -> Iterator[Mapping[str, str]]:
-    """Start servers for all trials; yields the environment that leads tests to them."""
+    """Start servers for all trials; yields the environment variables that name them."""
     with LocalServers.start(durable=False) as local:
         yield {
             DATABASE_URL: local.postgresql.url("postgres"),
@@ -58,14 +61,14 @@ def servers() -> Iterator[Mapping[str, str]]:
 
 
 def baseline(defects: Sequence[Defect], environment: Mapping[str, str]) -> Trial:
-    """Run all the tests that are to catch something on the tree as it is: they must pass."""
+    """Run all the detecting tests on the unchanged tree, where they must pass."""
     tests = sorted({test for defect in defects for test in defect.caught_by})
     nothing = Defect(name="no defect", file="", before="", after="", caught_by=tuple(tests))
     return _run(nothing, ROOT, environment, seconds_max=_TRIAL_SECONDS * 4)
 
 
 def attempt(defect: Defect, environment: Mapping[str, str]) -> Trial:
-    """Plant one defect in a copy of the tree, and see."""
+    """Plant one defect in a copy of the tree and run its tests."""
     with TemporaryDirectory(prefix="turnstile-mutant-") as folder:
         tree = Path(folder) / "tree"
         shutil.copytree(ROOT, tree, ignore=_NOT_COPIED, symlinks=True)
@@ -75,22 +78,12 @@ def attempt(defect: Defect, environment: Mapping[str, str]) -> Trial:
 
 def _run(defect: Defect, tree: Path, environment: Mapping[str, str], *, seconds_max: float) -> Trial:
     started = time.monotonic()
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-x",
-        "-q",
-        "-m",
-        "",
-        "-p",
-        "no:cacheprovider",
-        *defect.caught_by,
-    ]
+    options = ("-x", "-q", "-m", "", "-p", "no:cacheprovider")
+    command = [sys.executable, "-m", "pytest", *options, *defect.caught_by]
     with subprocess.Popen(
         command,
         cwd=tree,
-        # The copy comes before the installed tree, here and in every process that a test starts.
+        # The copy has priority over the installed tree, also in every process that a test starts.
         env={**os.environ, **environment, "PYTHONPATH": f"{tree / 'src'}{os.pathsep}{tree}", "CI": "true"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -101,7 +94,7 @@ def _run(defect: Defect, tree: Path, environment: Mapping[str, str], *, seconds_
         except subprocess.TimeoutExpired:
             process.kill()
             output, _ = process.communicate()
-            output += "\nthe trial took too long"
+            output += "\nthe trial timed out"
     return Trial(
         defect=defect,
         fate=_fate(process.returncode),

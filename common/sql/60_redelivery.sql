@@ -1,16 +1,16 @@
--- The watchdog's links: what was told to nobody, or got lost, is told again (P4, P7).
+-- Redelivery by the watchdog: messages that were never published, or were lost, are published again (P4, P7).
 --
--- As all of its sweeps: they read only live tables, take a bounded number of rows, and where that is of use
--- skip what another replica is working on.
+-- Like all sweeps, these read only live tables and a bounded number of rows, and skip rows that another replica is
+-- working on.
 
--- is_unserved: whether nobody could run an action though somebody works in its pool: it is written in Python, names
--- no entrypoint, and no live worker of the pool has its code. To offer it would only send it round. A pool without
--- any worker keeps its offers: they are there for the first who comes.
+-- is_unserved: whether a pool has live workers but none of them can run this action: a python action without
+-- entrypoint whose code none has. Its offers would only be refused and repeated. A pool without workers keeps its
+-- offers for the first worker that comes.
 CREATE FUNCTION turnstile.is_unserved(in_action public.action)
 RETURNS boolean
 LANGUAGE sql
 STABLE
-SET search_path = public, pg_temp
+:settings
 AS $$
     SELECT in_action.runner = 'python' AND in_action.entrypoint IS NULL AND coalesce((
         SELECT bool_and(w.served_refs IS NOT NULL AND NOT in_action.ref = ANY (w.served_refs))
@@ -20,13 +20,12 @@ AS $$
     ), false);
 $$;
 
--- withhold_offers: of these granted attempts, those that nobody could run are not to be offered, and come back. They
--- are due at once when a worker serves them. What another session is just working on is left alone.
+-- withhold_offers: withholds the offers of those of these granted attempts that no live worker could run, and returns
+-- them. They are due as soon as a worker serves them. Rows that another session holds are skipped.
 CREATE FUNCTION turnstile.withhold_offers(in_execution_ids bigint[], in_attempts integer[])
 RETURNS SETOF bigint
 LANGUAGE sql
-SET search_path = public, pg_temp
-SET enable_seqscan = off
+:settings_for_index_lookups
 AS $$
     WITH unserved AS (
         SELECT s.execution_id
@@ -41,47 +40,13 @@ AS $$
     RETURNING s.execution_id;
 $$;
 
--- due_offers: granted, not claimed, and last offered longer ago than `in_timeout_seconds`. For services of the
--- previous version, which do not ask the broker what it still holds: so the wait grows with the age of the grant
--- (to ten timeouts).
-CREATE FUNCTION turnstile.due_offers(in_timeout_seconds double precision, in_limit integer)
-RETURNS SETOF turnstile.granted
-LANGUAGE sql
-SET search_path = public, pg_temp
-AS $$
-    WITH due AS (
-        SELECT s.execution_id FROM slot s
-        WHERE s.claimed_at IS NULL AND s.finished_at IS NULL
-          AND (s.offered_at IS NULL OR s.offered_at < clock_timestamp() - greatest(
-              make_interval(secs => in_timeout_seconds),
-              least(s.offered_at - s.granted_at, make_interval(secs => in_timeout_seconds * 10))))
-          AND EXISTS (
-              SELECT FROM action_queue q
-              JOIN action a ON a.id = q.action_id
-              JOIN worker w ON a.pool = ANY (w.pools) AND w.lost_at IS NULL AND w.stopped_at IS NULL
-                            AND w.lease_expires_at > clock_timestamp()
-              WHERE q.id = s.queue_id AND NOT turnstile.is_unserved(a))
-          -- A lost worker is told to stop its attempt before the next one is offered.
-          AND NOT EXISTS (SELECT FROM untold_stop u WHERE u.execution_id = s.execution_id)
-        ORDER BY s.execution_id LIMIT in_limit FOR NO KEY UPDATE SKIP LOCKED
-    ),
-    offered AS (
-        UPDATE slot s SET offered_at = clock_timestamp() FROM due d WHERE s.execution_id = ANY (ARRAY[d.execution_id])
-        RETURNING s.execution_id, s.attempt
-    )
-    SELECT o.execution_id, o.attempt, a.ref, a.pool, e.traceparent, NULL::double precision
-    FROM offered o
-    JOIN execution e ON e.id = ANY (ARRAY[o.execution_id])
-    JOIN action a ON a.id = ANY (ARRAY[e.action_id]);
-$$;
-
--- due_pools: the pools with a live worker and an offer that was made longer ago than `in_timeout_seconds` and not
--- taken, or was withheld and need not be any more. `offered` is how many of their slots wait to be claimed and were
--- offered: so many messages the queue of the pool should hold, at `looked_at`.
+-- due_pools: the pools with a live worker and an offer that was made more than `in_timeout_seconds` ago and not
+-- claimed, or that was withheld and is served now. `offered` is the number of unclaimed slots that were offered: the
+-- number of messages that the pool's queue should hold at `looked_at`.
 CREATE FUNCTION turnstile.due_pools(in_timeout_seconds double precision)
 RETURNS TABLE (pool text, offered bigint, looked_at timestamptz)
 LANGUAGE sql
-SET search_path = public, pg_temp
+:settings
 AS $$
     WITH unclaimed AS MATERIALIZED (
         SELECT q.action_id, count(s.offered_at) AS offered,
@@ -89,7 +54,7 @@ AS $$
                        OR s.offered_at < clock_timestamp() - make_interval(secs => in_timeout_seconds)) AS is_due
         FROM slot s JOIN action_queue q ON q.id = ANY (ARRAY[s.queue_id])
         WHERE s.claimed_at IS NULL AND s.finished_at IS NULL
-          AND NOT EXISTS (SELECT FROM untold_stop u WHERE u.execution_id = s.execution_id)
+          AND NOT EXISTS (SELECT FROM unpublished_cancel u WHERE u.execution_id = s.execution_id)
         GROUP BY q.action_id
     )
     SELECT a.pool, sum(u.offered)::bigint, clock_timestamp()
@@ -102,14 +67,14 @@ AS $$
     HAVING bool_or(CASE WHEN u.is_due THEN NOT turnstile.is_unserved(a) ELSE false END);
 $$;
 
--- missing_offers: what is to be offered again in these pools, whose queues held so many messages (`in_ready`) when so
--- many slots had been offered and not claimed (`in_offered`). A repeated offer is harmless: the claim is fenced.
+-- missing_offers: repeats offers in these pools, whose queues held `in_ready` messages while `in_offered` offered
+-- slots were unclaimed. A repeated offer is harmless, because the claim is fenced.
 --
--- Which offer is missing no count tells. One that was overtaken is: a later grant of its pool was claimed, and queues
--- are first in, first out. Beside those, as many are repeated as messages are missing, the longest offered first. No
--- offer is repeated twice within the timeout, and none that would make the messages more than twice the slots, with
--- any number of executors that look at once: what was offered since `in_looked_at` minus the timeout is not due.
--- What was withheld and is served now comes in any case: it is no copy.
+-- Counts do not tell which offer is missing. An overtaken offer is: a later grant of its pool was claimed, and queues
+-- are first in, first out. In addition, as many offers are repeated as messages are missing, the oldest first. No
+-- offer is repeated twice within the timeout, and the messages never exceed twice the slots, however many executors
+-- sweep at the same time: an offer made after `in_looked_at` minus the timeout is not due. An offer that was withheld
+-- and is served now is always made: it is no copy.
 CREATE FUNCTION turnstile.missing_offers(
     in_timeout_seconds double precision,
     in_looked_at timestamptz,
@@ -120,21 +85,24 @@ CREATE FUNCTION turnstile.missing_offers(
 )
 RETURNS SETOF turnstile.granted
 LANGUAGE sql
-SET search_path = public, pg_temp
+:settings
 AS $$
+    -- Offers that are due.
     WITH unclaimed AS MATERIALIZED (
         SELECT s.execution_id, s.offered_at, q.action_id
         FROM slot s JOIN action_queue q ON q.id = ANY (ARRAY[s.queue_id])
         WHERE s.claimed_at IS NULL AND s.finished_at IS NULL
           AND (s.offered_at IS NULL OR s.offered_at < in_looked_at - make_interval(secs => in_timeout_seconds))
-          -- A lost worker is told to stop its attempt before the next one is offered.
-          AND NOT EXISTS (SELECT FROM untold_stop u WHERE u.execution_id = s.execution_id)
+          -- A lost worker gets the cancel message of its attempt before the next attempt is offered.
+          AND NOT EXISTS (SELECT FROM unpublished_cancel u WHERE u.execution_id = s.execution_id)
     ),
+    -- Actions of these pools that a live worker serves.
     served AS MATERIALIZED (
         SELECT a.id, a.pool FROM action a
         WHERE a.id = ANY (ARRAY(SELECT DISTINCT u.action_id FROM unclaimed u)) AND a.pool = ANY (in_pools)
           AND NOT turnstile.is_unserved(a)
     ),
+    -- The latest claimed grant of each pool.
     newest AS MATERIALIZED (
         SELECT a.pool, max(s.granted_at) AS granted_at
         FROM slot s
@@ -145,25 +113,28 @@ AS $$
     ),
     due AS (
         SELECT u.execution_id, u.offered_at, r.offered, r.ready,
-               -- Two executors may publish a little crosswise.
+               -- Two executors may publish slightly out of order.
                coalesce(u.offered_at < n.granted_at - interval '1 s', false) AS is_overtaken, a.pool
         FROM unclaimed u
         JOIN served a ON a.id = u.action_id
         JOIN unnest(in_pools, in_offered, in_ready) r(pool, offered, ready) ON r.pool = a.pool
         LEFT JOIN newest n ON n.pool = a.pool
     ),
+    -- Within each pool: overtaken offers first, then the oldest.
     ranked AS (
         SELECT d.*, row_number() OVER (
                    PARTITION BY d.pool, d.offered_at IS NULL
                    ORDER BY d.is_overtaken DESC, d.offered_at, d.execution_id) AS rank
         FROM due d
     ),
+    -- As many as messages are missing; overtaken ones up to twice the slots.
     chosen AS MATERIALIZED (
         SELECT k.execution_id, k.offered_at FROM ranked k
         WHERE k.offered_at IS NULL OR k.rank <= k.offered - k.ready
            OR k.is_overtaken AND k.rank <= 2 * k.offered - k.ready
         ORDER BY k.rank, k.execution_id LIMIT in_limit
     ),
+    -- Checked again under the lock: another executor may have repeated it.
     locked AS (
         SELECT s.execution_id, c.offered_at IS NULL AS is_first
         FROM chosen c
@@ -184,52 +155,55 @@ AS $$
     ORDER BY o.execution_id;
 $$;
 
--- due_completions: ended, not settled, and last told longer ago than `in_timeout_seconds`. Telling it again is
--- harmless: settling deletes a row or nothing.
+-- due_completions: marks and returns terminal executions that are not settled and whose completion was last published
+-- more than `in_timeout_seconds` ago. Publishing it again is harmless: settle deletes a row or nothing.
 CREATE FUNCTION turnstile.due_completions(in_timeout_seconds double precision, in_limit integer)
 RETURNS SETOF bigint
 LANGUAGE sql
-SET search_path = public, pg_temp
+:settings
 AS $$
     WITH due_slot AS (
         SELECT s.execution_id FROM slot s
-        WHERE s.finished_at IS NOT NULL AND s.told_at < clock_timestamp() - make_interval(secs => in_timeout_seconds)
+        WHERE s.finished_at IS NOT NULL
+          AND s.published_at < clock_timestamp() - make_interval(secs => in_timeout_seconds)
         ORDER BY s.execution_id LIMIT in_limit FOR NO KEY UPDATE SKIP LOCKED
     ),
-    slot_told AS (
-        UPDATE slot s SET told_at = clock_timestamp() FROM due_slot d WHERE s.execution_id = ANY (ARRAY[d.execution_id])
+    republished_slot AS (
+        UPDATE slot s SET published_at = clock_timestamp()
+        FROM due_slot d WHERE s.execution_id = ANY (ARRAY[d.execution_id])
         RETURNING s.execution_id
     ),
-    due_end AS (
-        SELECT u.execution_id FROM untold_end u
-        WHERE u.told_at < clock_timestamp() - make_interval(secs => in_timeout_seconds)
+    due_without_slot AS (
+        SELECT u.execution_id FROM unpublished_completion u
+        WHERE u.published_at < clock_timestamp() - make_interval(secs => in_timeout_seconds)
         ORDER BY u.execution_id LIMIT in_limit FOR NO KEY UPDATE SKIP LOCKED
     ),
-    end_told AS (
-        UPDATE untold_end u SET told_at = clock_timestamp() FROM due_end d WHERE u.execution_id = ANY (ARRAY[d.execution_id])
+    republished_end AS (
+        UPDATE unpublished_completion u SET published_at = clock_timestamp()
+        FROM due_without_slot d WHERE u.execution_id = ANY (ARRAY[d.execution_id])
         RETURNING u.execution_id
     )
-    SELECT execution_id FROM slot_told UNION SELECT execution_id FROM end_told;
+    SELECT execution_id FROM republished_slot UNION SELECT execution_id FROM republished_end;
 $$;
 
--- due_stops: attempts taken back from lost workers longer than `in_timeout_seconds` ago, whose workers nobody
--- told to stop: whoever reclaimed them has died. Telling it twice is harmless.
-CREATE FUNCTION turnstile.due_stops(in_timeout_seconds double precision, in_limit integer)
+-- due_cancels: attempts that were reclaimed from lost workers more than `in_timeout_seconds` ago, whose cancel
+-- messages are not published: the executor that reclaimed them has died. A repeated cancel message is harmless.
+CREATE FUNCTION turnstile.due_cancels(in_timeout_seconds double precision, in_limit integer)
 RETURNS TABLE (execution_id bigint, attempt integer, worker_id text)
 LANGUAGE sql
-SET search_path = public, pg_temp
+:settings
 AS $$
-    SELECT u.execution_id, u.attempt, u.worker_id FROM untold_stop u
-    WHERE u.noted_at < clock_timestamp() - make_interval(secs => in_timeout_seconds)
+    SELECT u.execution_id, u.attempt, u.worker_id FROM unpublished_cancel u
+    WHERE u.recorded_at < clock_timestamp() - make_interval(secs => in_timeout_seconds)
     ORDER BY u.execution_id LIMIT in_limit;
 $$;
 
--- stops_told: these workers were told, and the broker has confirmed it.
-CREATE FUNCTION turnstile.stops_told(in_execution_ids bigint[], in_attempts integer[])
+-- cancels_published: the broker has confirmed the cancel messages of these attempts.
+CREATE FUNCTION turnstile.cancels_published(in_execution_ids bigint[], in_attempts integer[])
 RETURNS void
 LANGUAGE sql
-SET search_path = public, pg_temp
+:settings
 AS $$
-    DELETE FROM untold_stop u USING unnest(in_execution_ids, in_attempts) c(id, attempt)
+    DELETE FROM unpublished_cancel u USING unnest(in_execution_ids, in_attempts) c(id, attempt)
     WHERE u.execution_id = ANY (ARRAY[c.id]) AND u.attempt = c.attempt;
 $$;

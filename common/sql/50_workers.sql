@@ -1,7 +1,7 @@
--- The worker's lease (P6). All arithmetic is on the database's clock.
+-- Workers and their leases (P6). All arithmetic is on the database's clock.
 
--- register_worker: a new process, a new row; the id is never used again. `in_served_refs` are the actions whose
--- code it has; a worker of the previous version does not say, and counts for all of its pools.
+-- register_worker: inserts a worker process; ids are never reused. `in_served_refs` are the actions whose code it
+-- has. Null, from a worker of the previous version: it counts for all actions of its pools.
 CREATE FUNCTION turnstile.register_worker(
     in_worker_id text, in_name text, in_host text, in_pid integer, in_pools text[], in_concurrency integer,
     in_lease_seconds double precision, in_served_refs text[] DEFAULT NULL
@@ -9,7 +9,7 @@ CREATE FUNCTION turnstile.register_worker(
 RETURNS void
 LANGUAGE sql
 SECURITY DEFINER
-SET search_path = public, pg_temp
+:settings
 AS $$
     INSERT INTO worker (id, name, host, pid, pools, concurrency, served_refs, started_at, renewed_at,
                         lease_expires_at)
@@ -18,14 +18,14 @@ AS $$
     ON CONFLICT (id) DO NOTHING;
 $$;
 
--- renew: hold the lease for another `in_lease_seconds`. `alive` is false once the worker was given up:
--- it must stop what it runs and register anew. An overdue lease that nobody acted on may be renewed.
+-- renew: extends the lease by `in_lease_seconds`. `alive` is false once the worker was marked as lost: it must stop
+-- its attempts and register again. An expired lease that was not acted on may be renewed.
 CREATE FUNCTION turnstile.renew(
     in_worker_id text, in_lease_seconds double precision, OUT alive boolean, OUT draining boolean
 )
 LANGUAGE plpgsql
 SECURITY DEFINER
-SET search_path = public, pg_temp
+:settings
 AS $$
 BEGIN
     UPDATE worker w
@@ -38,23 +38,23 @@ BEGIN
 END
 $$;
 
--- sign_off: the worker leaves in good order; its lease ends at once.
+-- sign_off: the worker stops regularly; its lease ends at once.
 CREATE FUNCTION turnstile.sign_off(in_worker_id text)
 RETURNS void
 LANGUAGE sql
 SECURITY DEFINER
-SET search_path = public, pg_temp
+:settings
 AS $$
     UPDATE worker SET stopped_at = clock_timestamp(), lease_expires_at = least(lease_expires_at, clock_timestamp())
     WHERE id = in_worker_id AND stopped_at IS NULL;
 $$;
 
--- drain_worker: ask a worker to take nothing new, end or give back what it runs, and leave. It hears of it with its
--- next heartbeat. One that has left or was lost stays as it is.
+-- drain_worker: requests that a worker claims nothing new, finishes or hands back its attempts, and stops. The worker
+-- learns it with its next renewal. A worker that stopped or was lost stays unchanged.
 CREATE FUNCTION turnstile.drain_worker(in_worker_id text)
 RETURNS boolean
 LANGUAGE sql
-SET search_path = public, pg_temp
+:settings
 AS $$
     UPDATE worker SET draining_at = coalesce(draining_at, clock_timestamp())
     WHERE id = in_worker_id AND lost_at IS NULL AND stopped_at IS NULL

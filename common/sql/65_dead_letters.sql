@@ -1,14 +1,14 @@
--- Dead letters: stored as they are drained from the broker, deleted when they were replayed or purged, pruned when
--- they are older, or more, than is kept.
+-- Dead letters: stored when they are drained from the broker, deleted when they are replayed or purged, pruned by
+-- age, number and size.
 
--- store_dead_letters: store a batch, in order; returns the codes of those that are new. A letter that is stored
--- already, by this executor before a crash or by another one, is passed over.
+-- store_dead_letters: stores a batch in order; returns the codes of the new ones. A dead letter that is stored
+-- already, by this executor before a crash or by another one, is skipped.
 --
--- `in_letters`: an array of objects with the columns' names; `in_bodies`: their bodies, in the same order.
+-- `in_letters`: an array of objects with the names of the columns; `in_bodies`: their bodies in the same order.
 CREATE FUNCTION turnstile.store_dead_letters(in_letters jsonb, in_bodies bytea[])
 RETURNS SETOF text
 LANGUAGE sql
-SET search_path = public, pg_temp
+:settings
 AS $$
     INSERT INTO dead_letter (
         fingerprint, code, error, type, message_id, correlation_id, app_id, reply_to, content_type, exchange,
@@ -28,18 +28,18 @@ AS $$
         unnest(in_bodies)
     ) WITH ORDINALITY AS l (
         fingerprint, code, error, type, message_id, correlation_id, app_id, reply_to, content_type, exchange,
-        routing_key, original_routing_key, tries, published_at, died_at, headers, body_bytes, stored_bytes, body, place
+        routing_key, original_routing_key, tries, published_at, died_at, headers, body_bytes, stored_bytes, body, ord
     )
-    ORDER BY l.place
+    ORDER BY l.ord
     ON CONFLICT (fingerprint) DO NOTHING
     RETURNING code
 $$;
 
--- delete_dead_letters: delete these; returns how many there were. In ascending order, as every other writer.
+-- delete_dead_letters: deletes these; returns how many there were. In ascending order, like every other writer.
 CREATE FUNCTION turnstile.delete_dead_letters(in_ids bigint[])
 RETURNS integer
 LANGUAGE plpgsql
-SET search_path = public, pg_temp
+:settings
 AS $$
 DECLARE
     deleted integer;
@@ -53,11 +53,11 @@ BEGIN
 END
 $$;
 
--- prune_dead_letters: delete among the oldest `in_limit` those that were stored longer than `in_keep_seconds` ago
--- (null: none), and those above `in_keep_count` rows or `in_keep_bytes` in all. All three are null while another
--- replica prunes: two that count the same excess would both delete it.
+-- prune_dead_letters: deletes, among the oldest `in_limit`, those that were stored more than `in_keep_seconds` ago
+-- (null: none), and those above `in_keep_count` rows or `in_keep_bytes` in total. Returns three nulls while another
+-- replica prunes: two replicas that count the same excess would both delete it.
 --
--- The oldest by id, which is the order of storing: the instant of a death is the sender's word.
+-- The oldest by id, which is the order of storing: the instant of dead-lettering comes from the sender.
 CREATE FUNCTION turnstile.prune_dead_letters(
     in_keep_seconds double precision,
     in_keep_count bigint,
@@ -68,9 +68,7 @@ CREATE FUNCTION turnstile.prune_dead_letters(
     OUT by_bytes integer
 )
 LANGUAGE plpgsql
-SET search_path = public, pg_temp
-SET enable_seqscan = off
-SET jit = off
+:settings_for_index_lookups
 AS $$
 DECLARE
     kept_since timestamptz := clock_timestamp() - make_interval(secs => in_keep_seconds);
@@ -86,19 +84,19 @@ BEGIN
     WITH oldest AS MATERIALIZED (
         SELECT d.id, d.stored_at, d.stored_bytes FROM dead_letter d ORDER BY d.id LIMIT in_limit
     ),
-    judged AS (
+    evaluated AS (
         SELECT o.id,
                CASE WHEN o.stored_at < kept_since THEN 'age'
                     WHEN row_number() OVER older <= excess_rows THEN 'count'
                     WHEN sum(o.stored_bytes) OVER older - o.stored_bytes < excess_bytes THEN 'bytes' END AS reason
         FROM oldest o WINDOW older AS (ORDER BY o.id)
     ),
-    gone AS (
-        DELETE FROM dead_letter d USING judged j
+    deleted_rows AS (
+        DELETE FROM dead_letter d USING evaluated j
         WHERE d.id = ANY (ARRAY[j.id]) AND j.reason IS NOT NULL RETURNING j.reason
     )
     SELECT count(*) FILTER (WHERE g.reason = 'age'), count(*) FILTER (WHERE g.reason = 'count'),
            count(*) FILTER (WHERE g.reason = 'bytes')
-    INTO by_age, by_count, by_bytes FROM gone g;
+    INTO by_age, by_count, by_bytes FROM deleted_rows g;
 END
 $$;

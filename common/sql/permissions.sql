@@ -1,8 +1,8 @@
--- grants: what the two services' database roles may do, where those roles exist.
+-- permissions: the rights of the two services' database roles, where these roles exist.
 --
--- turnstile_worker calls the worker's functions, which run with their owner's rights, and sees no table.
--- turnstile_executor calls every function, and reads and writes rows; it can change no definition.
--- What a worker may call is listed in `common.statements`. May be said again at any time.
+-- turnstile_worker may call the worker's functions (`common.statements` lists them), which run with their owner's
+-- rights, and reads no table. turnstile_executor may call every function, and read and write rows; it cannot change
+-- definitions. May be run at any time.
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA turnstile FROM PUBLIC;
 
 DO $$
@@ -23,9 +23,9 @@ BEGIN
         GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA turnstile TO turnstile_executor;
         GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO turnstile_executor;
         GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA public TO turnstile_executor;
-        -- Which revision this is, `migrate` alone decides.
+        -- Only `migrate` changes the revision.
         REVOKE INSERT, UPDATE, DELETE ON alembic_version FROM turnstile_executor;
-        -- A later migration's tables too, whether or not it comes with another protocol.
+        -- Also for tables of later migrations, whether or not the protocol changes with them.
         EXECUTE format(
             'ALTER DEFAULT PRIVILEGES FOR ROLE %I IN SCHEMA public'
             ' GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO turnstile_executor',

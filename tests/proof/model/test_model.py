@@ -1,4 +1,4 @@
-"""The statements do, step by step, what the model of the queues says, whatever is asked in whatever order."""
+"""The SQL functions behave like the model, step by step, for random sequences of operations."""
 
 import asyncio
 import os
@@ -8,18 +8,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.proof.model.healing import Healing
+from tests.proof.model.machine import Machine
 from tests.support.protocol import Protocol
 from tests.support.sizes import sizes
 
 
-class Machine(Healing):
-    """Says everything twice, to the statements and to the model; at the end everything drains."""
-
-
 @sizes("examples", short=60, whole=200)
 @pytest.mark.timeout(400)
-def test_the_statements_do_what_the_model_says(database_url: str, examples: int) -> None:
+def test_the_functions_behave_like_the_model(database_url: str, examples: int) -> None:
     with asyncio.Runner() as runner:
         Machine.runner = runner
         connection = runner.run(asyncpg.connect(database_url))

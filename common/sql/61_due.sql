@@ -1,32 +1,28 @@
--- The watchdog's lines: free slots beside waiting executions, and what is due.
+-- Sweeps of the watchdog: free slots beside waiting executions, due executions, passed deadlines.
 
--- idle_queues: queues where a free slot stands beside a waiting execution (P7), among the next
--- `in_lines_max` lines after `in_after_id`. It steps from line to line by the index, past all that wait in
--- each, so it costs what there are lines with somebody in them. `next_id`: where to go on; 0: from the start.
-CREATE FUNCTION turnstile.idle_queues(
-    in_after_id bigint, in_lines_max integer, OUT queue_ids bigint[], OUT next_id bigint
+-- grantable_queues: queues with a free slot and a waiting execution (P7), among the next `in_queues_max` non-empty
+-- queues after `in_after_id`. It steps from queue to queue in the index, past everything that waits in each, so the
+-- cost depends on the number of non-empty queues. `next_id`: where to continue; 0: from the start.
+CREATE FUNCTION turnstile.grantable_queues(
+    in_after_id bigint, in_queues_max integer, OUT queue_ids bigint[], OUT next_id bigint
 )
 LANGUAGE plpgsql
-SET search_path = public, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET jit = off
+:settings_for_index_order
 AS $$
 BEGIN
-    WITH RECURSIVE line(queue_id, rank) AS (
+    WITH RECURSIVE nonempty(queue_id, rank) AS (
         SELECT (SELECT w.queue_id FROM waiting w WHERE w.queue_id > in_after_id
                 ORDER BY w.queue_id, w.execution_id LIMIT 1), 1
         UNION ALL
         SELECT (SELECT w.queue_id FROM waiting w WHERE w.queue_id > l.queue_id
                 ORDER BY w.queue_id, w.execution_id LIMIT 1), l.rank + 1
-        FROM line l WHERE l.queue_id IS NOT NULL AND l.rank < in_lines_max
+        FROM nonempty l WHERE l.queue_id IS NOT NULL AND l.rank < in_queues_max
     )
     SELECT array_agg(q.id ORDER BY q.id) FILTER (
                WHERE NOT q.paused AND (q.max_concurrent IS NULL OR q.max_concurrent > held.slots)),
-           CASE WHEN count(l.queue_id) = in_lines_max THEN max(l.queue_id) ELSE 0 END
+           CASE WHEN count(l.queue_id) = in_queues_max THEN max(l.queue_id) ELSE 0 END
     INTO queue_ids, next_id
-    FROM line l
+    FROM nonempty l
     LEFT JOIN action_queue q ON q.id = ANY (ARRAY[l.queue_id])
     CROSS JOIN LATERAL (
         SELECT count(*) AS slots FROM slot s WHERE s.queue_id = q.id AND q.max_concurrent IS NOT NULL
@@ -34,50 +30,47 @@ BEGIN
 END
 $$;
 
--- wake_due: let delayed executions that are due take their place in line, by their ticket, and grant.
+-- wake_due: enqueues delayed executions that are due, by their ids, and grants.
 CREATE FUNCTION turnstile.wake_due(
     in_limit integer, OUT woken turnstile.moved[], OUT granted turnstile.granted[], OUT more_queue_ids bigint[]
 )
 LANGUAGE plpgsql
-SET search_path = public, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET jit = off
+:settings_for_index_lookups
 AS $$
 DECLARE
     due_ids bigint[];
     queue_ids bigint[];
-    held_ids bigint[] := '{}';
-    found_held_ids bigint[];
+    unavailable_ids bigint[] := '{}';
+    newly_unavailable_ids bigint[];
     woken_at timestamptz := clock_timestamp();
 BEGIN
-    -- Once more without the queues that other sessions hold: what is due in them must not fill the bound.
+    -- A second round without the queues that other sessions hold: their due executions must not fill the limit.
     FOR round IN 1..2 LOOP
         SELECT array_agg(d.execution_id), array_agg(DISTINCT d.queue_id) INTO due_ids, queue_ids
         FROM (
             SELECT d.execution_id, d.queue_id FROM delayed d
-            -- A retry keeps its place outside the line until the slot of its last attempt is settled.
+            -- A retry stays delayed until the slot of its last attempt is settled.
             WHERE d.due_at <= woken_at
               AND (SELECT s.execution_id FROM slot s WHERE s.execution_id = d.execution_id) IS NULL
-              AND d.queue_id <> ALL (held_ids)
+              AND d.queue_id <> ALL (unavailable_ids)
             ORDER BY d.due_at LIMIT in_limit
         ) d;
         IF due_ids IS NULL THEN
             RETURN;
         END IF;
-        found_held_ids := turnstile.lock_unheld_queues(queue_ids);
-        held_ids := held_ids || found_held_ids;
-        EXIT WHEN found_held_ids = '{}';
+        newly_unavailable_ids := turnstile.lock_available_queues(queue_ids);
+        unavailable_ids := unavailable_ids || newly_unavailable_ids;
+        EXIT WHEN newly_unavailable_ids = '{}';
     END LOOP;
-    queue_ids := ARRAY(SELECT q.id FROM unnest(queue_ids) q(id) WHERE q.id <> ALL (held_ids));
-    held_ids := turnstile.held_executions(
+    queue_ids := ARRAY(SELECT q.id FROM unnest(queue_ids) q(id) WHERE q.id <> ALL (unavailable_ids));
+    unavailable_ids := turnstile.lock_available_executions(
         ARRAY(SELECT d.execution_id FROM delayed d
               WHERE d.execution_id = ANY (due_ids) AND d.queue_id = ANY (queue_ids)), NULL);
 
     WITH due AS (
         DELETE FROM delayed d
         WHERE d.execution_id = ANY (due_ids) AND d.due_at <= woken_at AND d.queue_id = ANY (queue_ids)
-          AND d.execution_id <> ALL (held_ids)
+          AND d.execution_id <> ALL (unavailable_ids)
         RETURNING d.execution_id
     ),
     moved AS (
@@ -85,7 +78,7 @@ BEGIN
         FROM due d WHERE e.id = ANY (ARRAY[d.execution_id]) AND e.status = ANY (:sources_of_wake)
         RETURNING e.id, e.attempt, e.action_id, e.queue_id
     ),
-    in_line AS (
+    enqueued AS (
         INSERT INTO waiting (queue_id, execution_id) SELECT m.queue_id, m.id FROM moved m
     ),
     counted AS (
@@ -101,42 +94,40 @@ BEGIN
 END
 $$;
 
--- expire_due: end what did not start before its deadline. A deadline that passed is removed, whatever
--- became of its execution.
+-- expire_due: makes executions 'expired' that did not start before their deadline. A deadline that passed is deleted,
+-- whatever the state of its execution.
 CREATE FUNCTION turnstile.expire_due(in_limit integer)
 RETURNS SETOF turnstile.moved
 LANGUAGE plpgsql
-SET search_path = public, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET jit = off
+:settings_for_index_lookups
 AS $$
 DECLARE
     due_ids bigint[];
     queue_ids bigint[];
-    held_ids bigint[] := '{}';
-    found_held_ids bigint[];
+    unavailable_ids bigint[] := '{}';
+    newly_unavailable_ids bigint[];
     reasons text[];
 BEGIN
-    -- Once more without the queues that other sessions hold, as in wake_due.
+    -- A second round without the queues that other sessions hold, as in wake_due.
     FOR round IN 1..2 LOOP
         SELECT array_agg(x.execution_id), array_agg(DISTINCT x.queue_id) INTO due_ids, queue_ids
         FROM (
             SELECT * FROM expiring x
-            WHERE x.expires_at <= clock_timestamp() AND x.queue_id <> ALL (held_ids)
+            WHERE x.expires_at <= clock_timestamp() AND x.queue_id <> ALL (unavailable_ids)
             ORDER BY x.expires_at LIMIT in_limit
         ) x;
         IF due_ids IS NULL THEN
             RETURN;
         END IF;
-        found_held_ids := turnstile.lock_unheld_queues(queue_ids);
-        held_ids := held_ids || found_held_ids;
-        EXIT WHEN found_held_ids = '{}';
+        newly_unavailable_ids := turnstile.lock_available_queues(queue_ids);
+        unavailable_ids := unavailable_ids || newly_unavailable_ids;
+        EXIT WHEN newly_unavailable_ids = '{}';
     END LOOP;
     due_ids := ARRAY(
-        SELECT x.execution_id FROM expiring x WHERE x.execution_id = ANY (due_ids) AND x.queue_id <> ALL (held_ids));
-    held_ids := turnstile.held_executions(due_ids, NULL);
-    due_ids := ARRAY(SELECT c.id FROM unnest(due_ids) c(id) WHERE c.id <> ALL (held_ids));
+        SELECT x.execution_id FROM expiring x
+        WHERE x.execution_id = ANY (due_ids) AND x.queue_id <> ALL (unavailable_ids));
+    unavailable_ids := turnstile.lock_available_executions(due_ids, NULL);
+    due_ids := ARRAY(SELECT c.id FROM unnest(due_ids) c(id) WHERE c.id <> ALL (unavailable_ids));
 
     DELETE FROM expiring x WHERE x.execution_id = ANY (due_ids);
     SELECT array_agg(e.id),

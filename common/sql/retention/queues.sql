@@ -1,0 +1,78 @@
+-- delete_idle_queues: deletes the queues of concurrency keys that were idle for `in_idle_seconds`, among the next
+-- `in_limit` queues after `in_after_id`. `next_id`: where to continue; 0: from the start.
+--
+-- Their totals are added to the action's row in `deleted_queue_total`; a key that is used again gets a new queue.
+-- Everything that was enqueued is terminal and settled, so nothing of such a queue is waiting, delayed, in a slot or
+-- unpublished, and only an admission, under the lock of the queue, could change that. A queue whose limit or pause
+-- differs from its action's stays. A session that found the queue before and locks it now finds no row: admit is
+-- repeated, and every other function has nothing to do there.
+--
+-- Waits for no lock: a locked queue is in use, and an action whose total another session changes is left for later.
+-- The total is locked first, so no session waits for a queue while its holder waits for a total.
+CREATE FUNCTION turnstile.delete_idle_queues(
+    in_after_id bigint,
+    in_idle_seconds double precision,
+    in_limit integer,
+    OUT deleted integer,
+    OUT next_id bigint
+)
+LANGUAGE plpgsql
+:settings_for_index_lookups
+AS $$
+DECLARE
+    idle_since timestamptz := clock_timestamp() - make_interval(secs => in_idle_seconds);
+    idle_ids bigint[];
+    action_ids bigint[];
+BEGIN
+    deleted := 0;
+    SELECT array_agg(q.id) FILTER (
+               WHERE q.concurrency_key <> '' AND q.depth = 0 AND q.total_enqueued = q.total_completed
+                 AND q.updated_at < idle_since),
+           CASE WHEN count(*) = in_limit THEN max(q.id) ELSE 0 END
+    INTO idle_ids, next_id
+    FROM (SELECT * FROM action_queue q WHERE q.id > in_after_id ORDER BY q.id LIMIT in_limit) q;
+
+    IF idle_ids IS NULL THEN
+        RETURN;
+    END IF;
+    action_ids := ARRAY(SELECT DISTINCT q.action_id FROM action_queue q WHERE q.id = ANY (idle_ids));
+    INSERT INTO deleted_queue_total (action_id, executions, pruned, updated_at)
+    SELECT a.id, 0, 0, '-infinity' FROM unnest(action_ids) a(id)
+    WHERE (SELECT t.action_id FROM deleted_queue_total t WHERE t.action_id = a.id) IS NULL
+    ORDER BY a.id ON CONFLICT DO NOTHING;
+    action_ids := ARRAY(
+        SELECT t.action_id FROM deleted_queue_total t WHERE t.action_id = ANY (action_ids)
+        ORDER BY t.action_id FOR NO KEY UPDATE SKIP LOCKED);
+    idle_ids := ARRAY(
+        SELECT q.id FROM action_queue q WHERE q.id = ANY (idle_ids) AND q.action_id = ANY (action_ids)
+        ORDER BY q.id FOR UPDATE SKIP LOCKED);
+    -- Checked again under the lock, with a newer snapshot: an admission may have come first.
+    idle_ids := ARRAY(
+        SELECT q.id FROM action_queue q JOIN action a ON a.id = ANY (ARRAY[q.action_id])
+        WHERE q.id = ANY (idle_ids)
+          AND q.depth = 0 AND q.total_enqueued = q.total_completed AND q.updated_at < idle_since
+          AND q.max_concurrent IS NOT DISTINCT FROM a.max_concurrent AND q.paused = a.paused
+          -- The counters say the same; if they are wrong, the rows decide.
+          AND (SELECT w.execution_id FROM waiting w WHERE w.queue_id = q.id LIMIT 1) IS NULL
+          AND (SELECT s.execution_id FROM slot s WHERE s.queue_id = q.id LIMIT 1) IS NULL);
+
+    WITH deleted_queue AS (
+        DELETE FROM action_queue q WHERE q.id = ANY (idle_ids)
+        RETURNING q.id, q.action_id, q.total_completed, q.updated_at
+    ),
+    -- Pruning locks the queues that it counts in this table, so no row can appear again.
+    pruned AS (
+        DELETE FROM pruned_count p WHERE p.queue_id = ANY (idle_ids) RETURNING p.queue_id, p.executions
+    )
+    UPDATE deleted_queue_total t
+    SET executions = t.executions + n.executions, pruned = t.pruned + n.pruned,
+        updated_at = greatest(t.updated_at, n.updated_at)
+    FROM (
+        SELECT g.action_id, sum(g.total_completed) AS executions, coalesce(sum(p.executions), 0) AS pruned,
+               max(g.updated_at) AS updated_at
+        FROM deleted_queue g LEFT JOIN pruned p ON p.queue_id = g.id GROUP BY g.action_id
+    ) n
+    WHERE t.action_id = n.action_id;
+    deleted := cardinality(idle_ids);
+END
+$$;
