@@ -1,6 +1,6 @@
 """The executor service: admits executions in arrival order, grants slots, frees them.
 
-Read `request_listener` (a request comes in), `queue_manager` (it is admitted and granted),
-`hand_over` (workers are told), `completion_listener` (its slot is freed and granted on). `service` wires
-them together.
+One execution: `request_listener` (the request comes in), `queue_manager` (it is admitted and granted),
+`dispatcher` (a worker gets the offer), `completion_listener` (its slot is freed and granted on). `protocol`
+calls the SQL functions, `watchdog` repairs what was lost, `service` wires the parts together.
 """

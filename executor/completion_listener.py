@@ -1,9 +1,9 @@
-"""Takes `execution.completed`, frees the slot of each attempt, and hands the next heads over (P4, P8).
+"""Consumes `execution.completed`: frees the slot of each attempt and grants it to the next one (P4, P8).
 
-Any replica, any order, any number of copies: settling deletes the slot row of that very attempt, or nothing.
-A completion that comes before its finish is committed, or that names nothing we know, goes round the delay
-queue a bounded number of times, and so many a second at most, then to the dead letters; the others flow on
-meanwhile (P9). Next: `queue_manager` settles and grants in one statement, `hand_over` offers.
+Any replica, in any order, any number of copies: settling deletes the slot row of that very attempt, or
+nothing. A completion that comes before its finish is committed, or that names an unknown execution, goes to
+the delay queue a bounded number of times, at a bounded rate, then to the dead letters; it delays no other
+(P9).
 """
 
 import json
@@ -16,35 +16,39 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict
 
 from turnstile.common.batcher import in_steps
-from turnstile.common.broker.delivery import Delivery, Outgoing
-from turnstile.common.broker.topology import EXECUTOR_COMPLETIONS, EXECUTOR_RETRY
+from turnstile.common.broker.delivery import Delivery
+from turnstile.common.broker.message import Outgoing
+from turnstile.common.broker.topology import (
+    EXECUTION_COMPLETED,
+    EXECUTION_STATUS_CHANGED,
+    EXECUTOR_COMPLETIONS,
+    EXECUTOR_RETRY,
+)
 from turnstile.common.crash_points import CrashPoint, reached
 from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.domain.identifiers import Attempt, ExecutionId
 from turnstile.common.domain.states import Status
 from turnstile.common.envelopes import dead_letter, delayed_retry, tries_of
-from turnstile.common.messages import COMPLETED, STATUS_CHANGED
 from turnstile.common.requests import check_schema_version, read_json, read_model
-from turnstile.executor import transitions
-from turnstile.executor.decisions import Grants, Settled
-from turnstile.executor.hand_over import HandOver
-from turnstile.executor.intake import Letter, check_kept
+from turnstile.executor import instrumentation
+from turnstile.executor.batch_consumer import Reply, check_kept
+from turnstile.executor.dispatcher import Dispatcher
 from turnstile.executor.metrics import DEAD_LETTERED, HAND_OVER_SECONDS, NOT_APPLIED
 from turnstile.executor.queue_manager import QueueManager
-from turnstile.executor.transitions import Ended
+from turnstile.executor.results import Completion, Grants, Settled
 
 logger = logging.getLogger(__name__)
 
 TRIES_MAX: Final = 30
-"""How often an early or unknown completion comes back, about a second apart."""
-_ROUNDS_PER_SECOND: Final = 200
-"""How many of them go round, in all: a flood must not hold up the others again every second."""
+"""Retries of an early or unknown completion, about a second apart."""
+_RETRIES_PER_SECOND: Final = 200
+"""For all completions together: repeated retries of a flood must not delay the others."""
 _COMPLETION_BYTES_MAX: Final = 16 * 1024 * 1024
 _INTEGER_CHARS_MAX: Final = 20
 
 
-class _End(BaseModel):
-    """What frees a slot, of `execution.completed` and of a status event alike."""
+class _Body(BaseModel):
+    """The fields of `execution.completed` and of a status event that free a slot."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -55,31 +59,43 @@ class _End(BaseModel):
 
 
 @dataclass(slots=True, kw_only=True)
-class Release:
-    """What one batch of completions led to, to be told after the commit."""
+class CompletionBatch:
+    """Result of one batch of completions, to be published after the commit."""
 
     messages: list[Outgoing] = field(default_factory=list)
-    letters: list[Letter] = field(default_factory=list)
+    replies: list[Reply] = field(default_factory=list)
     grants: Grants = field(default_factory=lambda: Grants(granted=[]))
-    taken_in_at: float = field(default_factory=time.monotonic)
-    aside: Sequence[Delivery] = ()
-    """Always none: what waits for a held row goes round the delay queue."""
+    received_at: float = field(default_factory=time.monotonic)
+    blocked: Sequence[Delivery] = ()
+    """Always empty: completions that need a blocked row go to the delay queue."""
     left: Sequence[Delivery] = ()
-    """What was not decided about, since the database fell out."""
+    """Not processed, because the database failed."""
+
+    def refuse(self, delivery: Delivery, code: Code, message: str) -> None:
+        """Dead-letter a delivery."""
+        logger.warning("completion_refused", extra={"code": str(code), "reason": message})
+        DEAD_LETTERED.add(code)
+        if delivery.kept:
+            letter = dead_letter(delivery, code, message, app_id="executor")
+            self.replies.append(Reply(delivery=delivery, message=letter))
+
+    def retry_later(self, delivery: Delivery) -> None:
+        """Send a delivery to the delay queue."""
+        self.messages.append(delayed_retry(delivery, retry_exchange=EXECUTOR_RETRY, app_id="executor"))
 
 
-class _Rounds:
-    """Counts what may still go round: so many each second, and as many at once."""
+class _RetryBudget:
+    """Limits retries to a rate, with a burst of one second."""
 
     def __init__(self) -> None:
-        self._left = float(_ROUNDS_PER_SECOND)
+        self._left = float(_RETRIES_PER_SECOND)
         self._counted_at = time.monotonic()
 
     def take(self) -> bool:
-        """Tell whether one more may go round, and count it."""
+        """Return whether one more retry is allowed, and count it."""
         now = time.monotonic()
-        earned = (now - self._counted_at) * _ROUNDS_PER_SECOND
-        self._left, self._counted_at = min(self._left + earned, float(_ROUNDS_PER_SECOND)), now
+        earned = (now - self._counted_at) * _RETRIES_PER_SECOND
+        self._left, self._counted_at = min(self._left + earned, float(_RETRIES_PER_SECOND)), now
         if self._left < 1:
             return False
         self._left -= 1
@@ -87,107 +103,109 @@ class _Rounds:
 
 
 class CompletionListener:
-    """Decides over batches of completions, and tells what was decided."""
+    """Processes batches of completions and publishes the results."""
 
     def __init__(
-        self, queue_manager: QueueManager, hand_over: HandOver, *, on_callbacks: Callable[[], None]
+        self, queue_manager: QueueManager, dispatcher: Dispatcher, *, on_callbacks: Callable[[], None]
     ) -> None:
-        """`on_callbacks` is told when webhooks have become due."""
+        """`on_callbacks` is called when webhooks have become due."""
         self._queue_manager = queue_manager
-        self._hand_over = hand_over
+        self._dispatcher = dispatcher
         self._on_callbacks = on_callbacks
-        self._rounds = _Rounds()
+        self._retry_budget = _RetryBudget()
 
-    async def decide(self, deliveries: Sequence[Delivery]) -> Release:
-        """Settle a batch of completions and grant on."""
+    async def process(self, deliveries: Sequence[Delivery]) -> CompletionBatch:
+        """Settle a batch of completions and grant the freed slots."""
         reached(CrashPoint.COMPLETIONS_RECEIVED)
-        release = Release()
-        completions: list[Ended] = []
+        batch = CompletionBatch()
+        completions: list[Completion] = []
         async for delivery in in_steps(deliveries):
             try:
                 completions.append(read(delivery))
             except Refusal as refusal:
-                _bury(release, delivery, refusal.code, refusal.message)
+                batch.refuse(delivery, refusal.code, refusal.message)
         if completions:
-            with transitions.batch_from(EXECUTOR_COMPLETIONS, deliveries):
+            with instrumentation.batch_span(EXECUTOR_COMPLETIONS, deliveries):
                 settled = await self._queue_manager.settle(
-                    [(c.execution_id, c.attempt, c.status if c.tells_end else None) for c in completions]
+                    [(c.execution_id, c.attempt, c.status if c.is_end else None) for c in completions]
                 )
             reached(CrashPoint.COMPLETIONS_SETTLED)
-            release.grants = settled.grants
+            batch.grants = settled.grants
             if settled.callbacks:
                 self._on_callbacks()
-            release.left = [completion.delivery for completion in completions[settled.decided :]]
-            self._conclude(release, completions[: settled.decided], settled)
-        return release
+            batch.left = [completion.delivery for completion in completions[settled.decided :]]
+            self._conclude(batch, completions[: settled.decided], settled)
+        return batch
 
-    def put_aside(self, delivery: Delivery, reason: str) -> Release:
-        """Dead-letter what the database never finishes; the watchdog tells the end again."""
-        release = Release()
-        _bury(release, delivery, Code.UNAVAILABLE, reason)
-        return release
+    def give_up(self, delivery: Delivery, reason: str) -> CompletionBatch:
+        """Dead-letter a completion that the database never finishes; the watchdog publishes it again."""
+        batch = CompletionBatch()
+        batch.refuse(delivery, Code.UNAVAILABLE, reason)
+        return batch
 
-    async def tell(self, release: Release) -> None:
-        """Offer what was granted, and send the early ones round."""
-        await self._hand_over.offer(release.grants)
-        if release.grants.granted:
-            taken_seconds = time.monotonic() - release.taken_in_at
-            HAND_OVER_SECONDS.observe(taken_seconds, count=len(release.grants.granted))
-        await self._hand_over.tell(release.messages)
-        reached(CrashPoint.COMPLETIONS_TOLD)
+    async def publish(self, batch: CompletionBatch) -> None:
+        """Publish the offers of a batch, and send early completions to the delay queue."""
+        await self._dispatcher.dispatch(batch.grants)
+        if batch.grants.granted:
+            elapsed_seconds = time.monotonic() - batch.received_at
+            HAND_OVER_SECONDS.observe(elapsed_seconds, count=len(batch.grants.granted))
+        await self._dispatcher.publish(batch.messages)
+        reached(CrashPoint.COMPLETIONS_PUBLISHED)
 
-    def _conclude(self, release: Release, completions: Sequence[Ended], settled: Settled) -> None:
-        _note(completions, settled)
+    def _conclude(self, batch: CompletionBatch, completions: Sequence[Completion], settled: Settled) -> None:
+        _count(completions, settled)
         for completion in completions:
+            delivery = completion.delivery
             if (why := settled.refused.get((completion.execution_id, completion.attempt))) is not None:
-                _bury(release, completion.delivery, Code.INVALID_MESSAGE, why)
-            elif completion.execution_id in settled.held:
-                _put_off(release, completion.delivery)
+                batch.refuse(delivery, Code.INVALID_MESSAGE, why)
+            elif completion.execution_id in settled.blocked:
+                # After so many tries the watchdog repeats it from its row (P4).
+                if tries_of(delivery) < TRIES_MAX:
+                    batch.retry_later(delivery)
             elif completion.execution_id in settled.early or completion.execution_id in settled.unknown:
-                self._postpone(release, completion, settled)
+                self._postpone(batch, completion, settled)
 
-    def _postpone(self, release: Release, completion: Ended, settled: Settled) -> None:
+    def _postpone(self, batch: CompletionBatch, completion: Completion, settled: Settled) -> None:
         delivery = completion.delivery
         if tries_of(delivery) >= TRIES_MAX:
-            _bury(
-                release, delivery, Code.UNKNOWN_EXECUTION, f"no such ended execution after {TRIES_MAX} tries"
-            )
-        elif self._rounds.take():
-            release.messages.append(delayed_retry(delivery, retry_exchange=EXECUTOR_RETRY, app_id="executor"))
+            message = f"no such ended execution after {TRIES_MAX} tries"
+            batch.refuse(delivery, Code.UNKNOWN_EXECUTION, message)
+        elif self._retry_budget.take():
+            batch.retry_later(delivery)
         elif completion.execution_id in settled.unknown:
-            _bury(
-                release,
-                delivery,
-                Code.UNKNOWN_EXECUTION,
-                f"no such execution; not tried again, since more than {_ROUNDS_PER_SECOND} a second are",
+            message = (
+                f"no such execution; not tried again, because more than {_RETRIES_PER_SECOND} a second are"
             )
-        # Else it is dropped: when its attempt ends that is told, by its worker or by the watchdog.
+            batch.refuse(delivery, Code.UNKNOWN_EXECUTION, message)
+        # Else it is dropped: the worker or the watchdog publishes the completion when its attempt ends.
 
 
-def read(delivery: Delivery) -> Ended:
-    """Return which attempt ended; raises Refusal. Without a type, the routing key tells."""
+def read(delivery: Delivery) -> Completion:
+    """Validate a delivery; raises Refusal. Without a type, its routing key decides what it is."""
     check_kept(delivery)
     check_schema_version(delivery.headers)
     kind = delivery.type or delivery.routing_key
-    if kind not in (COMPLETED, STATUS_CHANGED):
-        raise Refusal(Code.INVALID_MESSAGE, f"type: {kind[:60]!r} is not taken here; expected {COMPLETED}")
-    end = read_model(_End, _content(delivery.body))
-    if not (0 < end.execution_id < 2**63 and 0 <= end.attempt < 2**31):
+    if kind not in (EXECUTION_COMPLETED, EXECUTION_STATUS_CHANGED):
+        raise Refusal(
+            Code.INVALID_MESSAGE, f"type: {kind[:60]!r} is not accepted here; expected {EXECUTION_COMPLETED}"
+        )
+    body = read_model(_Body, _content(delivery.body))
+    if not (0 < body.execution_id < 2**63 and 0 <= body.attempt < 2**31):
         raise Refusal(Code.INVALID_MESSAGE, "execution_id, attempt: out of range")
-    return Ended(
-        execution_id=ExecutionId(end.execution_id),
-        attempt=Attempt(end.attempt),
-        action_ref=end.action_ref,
-        status=end.status,
-        tells_end=kind == COMPLETED,
+    return Completion(
+        execution_id=ExecutionId(body.execution_id),
+        attempt=Attempt(body.attempt),
+        action_ref=body.action_ref,
+        status=body.status,
+        is_end=kind == EXECUTION_COMPLETED,
         delivery=delivery,
     )
 
 
 def _content(body: bytes) -> Any:
-    """Return the JSON value in `body`, also where its result is deeper or holds more than is taken elsewhere.
+    """Return the JSON value in `body`, also where its result exceeds the bounds on JSON elsewhere.
 
-    Whoever ended the attempt chose that result, and only this message frees the slot.
+    The action chose that result, and only this message frees the slot.
     """
     try:
         return read_json(body, bytes_max=_COMPLETION_BYTES_MAX)
@@ -204,27 +222,12 @@ def _short_integer(digits: str) -> int | None:
     return int(digits) if len(digits) <= _INTEGER_CHARS_MAX else None
 
 
-def _note(completions: Sequence[Ended], settled: Settled) -> None:
-    transitions.settled(each for each in completions if each.execution_id in settled.ids)
+def _count(completions: Sequence[Completion], settled: Settled) -> None:
+    instrumentation.settled(each for each in completions if each.execution_id in settled.ids)
     if settled.count < len(completions):
-        early, unknown = len(settled.early), len(settled.unknown)
-        held = len(settled.held)
-        repeated = len(completions) - settled.count - early - unknown - held - len(settled.refused)
-        counts = (("early", early), ("unknown", unknown), ("held", held), ("repeated", repeated))
+        early, unknown, blocked = len(settled.early), len(settled.unknown), len(settled.blocked)
+        repeated = len(completions) - settled.count - early - unknown - blocked - len(settled.refused)
+        counts = (("early", early), ("unknown", unknown), ("held", blocked), ("repeated", repeated))
         for reason, count in counts:
             if count > 0:
                 NOT_APPLIED.add("settle", reason, count=count)
-
-
-def _put_off(release: Release, delivery: Delivery) -> None:
-    # Another session holds its queue or slot. After so many tries its row is the reminder (P4).
-    if tries_of(delivery) < TRIES_MAX:
-        release.messages.append(delayed_retry(delivery, retry_exchange=EXECUTOR_RETRY, app_id="executor"))
-
-
-def _bury(release: Release, delivery: Delivery, code: Code, message: str) -> None:
-    logger.warning("completion_refused", extra={"code": str(code), "reason": message})
-    DEAD_LETTERED.add(code)
-    if delivery.kept:
-        letter = dead_letter(delivery, code, message, app_id="executor")
-        release.letters.append(Letter(delivery=delivery, message=letter))

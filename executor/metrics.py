@@ -1,67 +1,85 @@
-"""What the executor service counts and measures; docs/telemetry.md explains each, and a test compares them.
+"""Metrics of the executor service; docs/telemetry.md describes each, and a test compares the two.
 
-`executor.transitions` and the sweeps say what happened, `executor.gauges` reads how the lines stand, and
-`executor.api.metrics` answers `/metrics`.
+`executor.instrumentation` and the sweeps count; `QueueGauges` reads the state of queues and workers from the
+database for a scrape, and `executor.api.metrics` answers `/metrics`.
 """
 
-from typing import Final
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
-from turnstile.common.domain.errors import Code
+import asyncpg
+from pydantic_core import from_json
+
+from turnstile.common.broker.best_effort import KINDS
+from turnstile.common.database import Database
+from turnstile.common.domain.errors import Code, Unavailable
 from turnstile.common.domain.states import Status, is_terminal
-from turnstile.common.telemetry.instruments import Meter
-from turnstile.common.undelivered import KINDS
+from turnstile.common.telemetry.metrics import Gauge, Labels, Meter
+from turnstile.executor.sql import query
+
+logger = logging.getLogger(__name__)
+
+_QUEUES_MAX: Final = 20_000
+_FRESH_SECONDS: Final = 1.0
+_TIMEOUT_SECONDS: Final = 5.0
+_STATES: Final = ("live", "draining", "overdue")
 
 METER: Final = Meter()
 
-ADMITTED: Final = METER.counter("turnstile_admitted_total", "Executions taken into the record.", "action_ref")
+ADMITTED: Final = METER.counter("turnstile_admitted_total", "Executions admitted.", "action_ref")
 DUPLICATES: Final = METER.counter(
-    "turnstile_duplicates_total", "Requests whose execution was in the record already.", "action_ref"
+    "turnstile_duplicates_total", "Requests that repeat an admitted execution.", "action_ref"
 )
-REFUSED: Final = METER.counter("turnstile_refused_total", "Requests refused, by code.", "code", known=Code)
-GRANTED: Final = METER.counter("turnstile_granted_total", "Slots given.", "action_ref")
+REFUSED: Final = METER.counter("turnstile_refused_total", "Requests rejected, by code.", "code", known=Code)
+GRANTED: Final = METER.counter("turnstile_granted_total", "Slots granted.", "action_ref")
 SETTLED: Final = METER.counter(
     "turnstile_settled_total",
-    "Ended attempts whose slot was freed, and ends without a slot; delayed or queued: it will run again.",
+    "Settled attempts, and executions ended without a slot; delayed or queued: it runs again.",
     "status",
     known=(status for status in Status if is_terminal(status)),
 )
 NOT_APPLIED: Final = METER.counter(
     "turnstile_not_applied_total",
-    "Writes that changed nothing because something came first, as they may.",
+    "Writes that were not applied because another came first; expected in races.",
     "write",
     "reason",
 )
 REPAIRS: Final = METER.counter(
     "turnstile_repairs_total",
-    "What the watchdog did because a message was lost.",
+    "Repairs by the watchdog after a lost message.",
     "repair",
     known=("offer_repeated", "completion_repeated", "stop_repeated", "slot_granted"),
 )
 RECLAIMS: Final = METER.counter(
     "turnstile_reclaims_total",
-    "Attempts taken back from lost workers, by what became of them.",
+    "Attempts reclaimed from lost workers, by the status that follows.",
     "status",
     known=(Status.QUEUED, Status.ABANDONED),
 )
-STOPS_ENFORCED: Final = METER.counter(
-    "turnstile_stops_enforced_total",
+CANCELS_ENFORCED: Final = METER.counter(
+    "turnstile_cancels_enforced_total",
     "Overdue attempts ended without their worker.",
     "status",
     known=(Status.TIMEOUT, Status.CANCELLED),
+    formerly="turnstile_stops_enforced_total",
 )
 DRIFT_FOUND: Final = METER.counter(
-    "turnstile_drift_found_total", "Queues whose counters were not the count of their rows."
+    "turnstile_drift_found_total", "Queues whose counters differed from their rows."
 )
 DRIFT_REPAIRED: Final = METER.counter(
-    "turnstile_drift_repaired_total", "Queues whose counters were put right."
+    "turnstile_drift_repaired_total", "Queues whose counters were repaired."
 )
-QUEUES_HELD: Final = METER.counter(
-    "turnstile_queues_held_total",
-    "How often a queue was found held by another database session for longer than the lock timeout.",
+QUEUES_BLOCKED: Final = METER.counter(
+    "turnstile_queues_blocked_total",
+    "Times that another database session locked a queue for longer than the lock timeout.",
+    formerly="turnstile_queues_held_total",
 )
 DEAD_LETTERED: Final = METER.counter(
     "turnstile_dead_lettered_total",
-    "Messages put to the dead letters by this process, by code.",
+    "Messages dead-lettered by this process, by code.",
     "code",
     known=Code,
 )
@@ -81,42 +99,45 @@ DEAD_LETTERS_PRUNED: Final = METER.counter(
 )
 SWEEP_FAILURES: Final = METER.counter(
     "turnstile_sweep_failures_total",
-    "Sweeps of the watchdog, and rounds of `deliver_webhooks`, that ended with an error.",
+    "Sweeps of the watchdog, and iterations of `deliver_webhooks`, that failed.",
     "sweep",
 )
 SWEEP_ROWS: Final = METER.counter(
     "turnstile_sweep_rows_total",
-    "What the sweeps of the watchdog repaired, took back, woke, ended or pruned.",
+    "Rows that the sweeps of the watchdog repaired, reclaimed, queued, ended or deleted.",
     "sweep",
 )
 WEBHOOK_ATTEMPTS: Final = METER.counter(
     "turnstile_webhook_attempts_total",
-    "Webhooks posted, by what became of the delivery; pending, released: it is tried again.",
+    "Webhooks posted, by the resulting state; pending and released ones are tried again.",
     "state",
     known=("delivered", "pending", "released", "failed"),
 )
 UNDELIVERED: Final = METER.counter(
     "turnstile_undelivered_total",
-    "Messages given up because an address would not take them; the log names it.",
+    "Messages dropped after retries because their destination rejected them; the log names it.",
     "kind",
     known=KINDS,
 )
 SCRAPE_FAILURES: Final = METER.counter(
-    "turnstile_scrape_failures_total", "Scrapes without the gauges of the lines: the database did not answer."
+    "turnstile_scrape_failures_total",
+    "Scrapes without the gauges of queues, because the database did not respond.",
 )
 
 GRANT_SECONDS: Final = METER.histogram(
     "turnstile_grant_seconds",
-    "In line, from taking a place to the grant; the database's clock.",
+    "Time in the queue until the grant, on the database's clock.",
     "action_ref",
 )
 HAND_OVER_SECONDS: Final = METER.histogram(
-    "turnstile_hand_over_seconds", "From taking a completion in to the confirmed offer of the next grant."
+    "turnstile_hand_over_seconds", "From receiving a completion to the confirmed offer of the next grant."
 )
 
-QUEUE_DEPTH: Final = METER.gauge("turnstile_queue_depth", "Executions that wait in line.", "action_ref")
+QUEUE_DEPTH: Final = METER.gauge("turnstile_queue_depth", "Queued executions.", "action_ref")
 OLDEST_SECONDS: Final = METER.gauge(
-    "turnstile_queue_oldest_seconds", "How long the head of the line has been waiting.", "action_ref"
+    "turnstile_queue_oldest_seconds",
+    "How long the first execution in the queue has been waiting.",
+    "action_ref",
 )
 SLOTS_HELD: Final = METER.gauge(
     "turnstile_slots_held", "Slots held, from the grant to the settle.", "action_ref"
@@ -131,22 +152,96 @@ DEAD_LETTERS: Final = METER.gauge(
     "Dead letters in the database, by code, without those still on the broker.",
     "code",
 )
-WORKERS: Final = METER.gauge("turnstile_workers", "Worker processes on the record, by state.", "state")
+WORKERS: Final = METER.gauge("turnstile_workers", "Registered worker processes, by state.", "state")
 LAST_SWEEP: Final = METER.gauge(
-    "turnstile_sweep_last_success_timestamp_seconds", "When a sweep of the watchdog last ended well.", "sweep"
+    "turnstile_sweep_last_success_timestamp_seconds", "When a sweep of the watchdog last succeeded.", "sweep"
 )
-LINK_UP: Final = METER.gauge("turnstile_link_up", "1: this server is in reach; 0: it is not.", "server")
+SERVER_UP: Final = METER.gauge(
+    "turnstile_server_up",
+    "1: this server is reachable; 0: it is not.",
+    "server",
+    formerly="turnstile_link_up",
+)
 PUBLISHER_BLOCKED: Final = METER.gauge(
-    "turnstile_publisher_blocked", "1: the broker takes no messages for now (memory or disk alarm)."
+    "turnstile_publisher_blocked", "1: the broker accepts no messages (memory or disk alarm)."
 )
 POOL_UNUSABLE: Final = METER.gauge(
     "turnstile_pool_unusable", "1: the queue of this pool cannot be declared; its offers wait.", "pool"
 )
 LOOP_LAG: Final = METER.gauge(
-    "turnstile_event_loop_lag_seconds", "The latest that the event loop came, over the last half minute."
+    "turnstile_event_loop_lag_seconds", "Largest delay of the event loop over the last 30 s."
 )
 
 
 def dead_letter_label(code: str) -> str:
     """Return the label under which a dead letter of this code is counted."""
     return code if code in DEAD_LETTER_CODES else "other"
+
+
+class QueueGauges:
+    """Reads the gauges of queues, workers and dead letters: one bounded query, at most once a second.
+
+    Every replica shows the same rows, so an aggregation over replicas takes the maximum. While the database
+    does not answer these gauges are absent: an old depth would be wrong.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._lock = asyncio.Lock()
+        self._read_at = -_FRESH_SECONDS
+
+    async def refresh(self) -> None:
+        """Read the gauges, unless that was done within the last second."""
+        async with self._lock:
+            if time.monotonic() - self._read_at < _FRESH_SECONDS:
+                return
+            try:
+                async with asyncio.timeout(_TIMEOUT_SECONDS):
+                    codes = [*map(str, DEAD_LETTER_CODES)]
+                    row = await self._database.fetchrow(query("gauges"), _QUEUES_MAX, codes)
+            except (Unavailable, asyncpg.PostgresError, TimeoutError) as error:
+                logger.warning("gauges_not_read", extra={"reason": str(error) or "no answer in time"})
+                SCRAPE_FAILURES.add()
+                _forget()
+            else:
+                assert row is not None
+                _show_actions(from_json(row["actions"] or "[]"))
+                _show_workers(from_json(row["workers"] or "{}"))
+                _show_dead_letters(from_json(row["dead_letters"] or "{}"))
+            self._read_at = time.monotonic()
+
+
+def _show_actions(actions: Sequence[Mapping[str, Any]]) -> None:
+    shown: dict[Gauge, dict[Labels, float]] = {
+        # An empty queue is zero: it must differ from an unknown one.
+        QUEUE_DEPTH: {(name,): 0.0 for name in METER.action_refs},
+        SLOTS_HELD: {(name,): 0.0 for name in METER.action_refs},
+        OLDEST_SECONDS: {(name,): 0.0 for name in METER.action_refs},
+        SLOT_LIMIT: {},
+    }
+    for action in actions:
+        name = METER.action_refs[action["action_ref"]]
+        label = (name,)
+        for gauge, field in ((QUEUE_DEPTH, "depth"), (SLOTS_HELD, "slots")):
+            shown[gauge][label] = shown[gauge].get(label, 0.0) + action[field]
+        oldest_seconds = max(shown[OLDEST_SECONDS].get(label, 0.0), action["oldest_seconds"] or 0.0)
+        shown[OLDEST_SECONDS][label] = oldest_seconds
+        # A sum of the limits of several actions has no meaning.
+        if action["slot_limit"] is not None and name == action["action_ref"]:
+            shown[SLOT_LIMIT][label] = action["slot_limit"]
+    for gauge, values in shown.items():
+        gauge.values = values
+
+
+def _show_workers(workers: Mapping[str, int]) -> None:
+    WORKERS.values = {(state,): float(workers.get(state, 0)) for state in _STATES}
+
+
+def _show_dead_letters(letters: Mapping[str, int]) -> None:
+    # A code without dead letters is zero: it must differ from one that could not be read.
+    DEAD_LETTERS.values = {(code,): float(letters.get(code, 0)) for code in (*DEAD_LETTER_CODES, "other")}
+
+
+def _forget() -> None:
+    for gauge in (QUEUE_DEPTH, SLOTS_HELD, OLDEST_SECONDS, SLOT_LIMIT, WORKERS, DEAD_LETTERS):
+        gauge.values = {}

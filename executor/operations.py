@@ -1,98 +1,232 @@
-"""What people ask for over HTTP, besides submitting: each one statement, told after its commit.
+"""What HTTP may do with executions, actions and workers: each operation is one statement and one commit.
 
-In: ids, definitions, who asks. Out: what became of it. The messages that follow go out behind the answer: the
-rows are committed, and the watchdog tells again what is lost (P4, P7). Next: `queue_manager` and `cancelling`
-decide, `hand_over` tells.
+In: requests, ids, definitions, and the caller's name. Out: the result. The messages that follow are published
+in the background: the rows are committed, and the watchdog republishes what is lost (P4, P7).
 """
 
-from collections.abc import Sequence
-from typing import Final
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final, NoReturn
+
+import asyncpg
 
 from turnstile.common.action_definition import ActionDefinition
-from turnstile.common.broker.delivery import Outgoing
+from turnstile.common.batcher import Batcher
+from turnstile.common.broker.message import Outgoing
 from turnstile.common.crash_points import CrashPoint, reached
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import Unavailable
 from turnstile.common.domain.identifiers import ExecutionId
 from turnstile.common.domain.states import Status
 from turnstile.common.messages import CancelRequested, Error
-from turnstile.executor.cancelling import Canceller, end_message
-from turnstile.executor.decisions import Accepted, Deletion, Grants, Move, Retried
-from turnstile.executor.hand_over import HandOver
+from turnstile.executor.cancellation import Canceller
+from turnstile.executor.completions import completion_of
+from turnstile.executor.dispatcher import Dispatcher
+from turnstile.executor.protocol import ExecutorProtocol
 from turnstile.executor.queue_manager import QueueManager
+from turnstile.executor.results import (
+    Accepted,
+    Admission,
+    Deletion,
+    Move,
+    Retried,
+    Verdict,
+    blocked_verdict,
+    is_blocked,
+)
 
+BLOCKED_SECONDS: Final = 2.0
+"""How long a submission waits for a queue that another session holds."""
 _DELETED: Final = "its action was deleted"
+_BLOCKED_MAX: Final = 1000
+_PAUSE_SECONDS: Final = 0.1
 
 
 class Operations:
-    """Safe to share between tasks. All raise Unavailable."""
+    """Safe to share between tasks. All operations raise Unavailable."""
 
-    def __init__(
-        self,
-        database: Database,
-        queue_manager: QueueManager,
-        hand_over: HandOver,
-    ) -> None:
-        self._database = database
+    def __init__(self, database: Database, queue_manager: QueueManager, dispatcher: Dispatcher) -> None:
+        self._protocol = ExecutorProtocol(database)
         self._queue_manager = queue_manager
         self._canceller = Canceller(queue_manager)
-        self._hand_over = hand_over
+        self._dispatcher = dispatcher
+
+    async def admit(self, admissions: Sequence[Admission]) -> list[Verdict]:
+        """Admit in the order given; one verdict each."""
+        verdicts: list[Verdict] = []
+        while len(verdicts) < len(admissions):
+            undecided = admissions[len(verdicts) :]
+            decided, grants = await self._queue_manager.admit(undecided)
+            reached(CrashPoint.SUBMISSION_ADMITTED)
+            self._dispatcher.announce_admitted(
+                (admission.action_ref, verdict)
+                for admission, verdict in zip(undecided, decided, strict=False)
+                if isinstance(verdict, Accepted) and not verdict.duplicate
+            )
+            if grants.granted:
+                self._dispatcher.dispatch_in_background(grants)
+            verdicts += decided
+        return verdicts
 
     async def put_actions(self, definitions: Sequence[ActionDefinition], changed_by: str) -> None:
         """Store definitions, and who changed them."""
         grants = await self._queue_manager.put_actions(definitions, changed_by=changed_by)
         reached(CrashPoint.ACTIONS_PUT)
-        self._offer(grants)
+        self._dispatcher.dispatch_in_background(grants)
 
     async def delete_action(self, ref: str, cancel_max: int, changed_by: str) -> Deletion | None:
-        """Delete an action that at most so many wait for; None: there is no such action."""
+        """Delete an action with at most `cancel_max` waiting executions; None: there is no such action."""
         deletion = await self._queue_manager.delete_action(
             ref, cancel_max=cancel_max, reason=_DELETED, changed_by=changed_by
         )
         if deletion is not None:
             ended = [move for move in deletion.ended if move.status is Status.CANCELLED]
-            self._hand_over.announce_moves(ended)
+            self._dispatcher.announce_moves(ended)
             error = Error(type="Cancelled", message=_DELETED)
-            self._tell([end_message(move, error) for move in ended])
+            self._publish([completion_of(move, error) for move in ended])
         return deletion
 
     async def cancel(self, execution_ids: Sequence[ExecutionId], reason: str | None) -> list[Move]:
-        """End what has not started, ask the workers of what runs; what does not exist is left out.
+        """End what has not started, and cancel what runs; unknown executions are left out.
 
-        Raises Unavailable where another database session holds one of them; the others are ended.
+        Raises Unavailable where another database session holds one of them; the others are cancelled.
         """
         cancelled = await self._canceller.cancel(
             [CancelRequested(execution_id=execution_id, reason=reason) for execution_id in execution_ids]
         )
         reached(CrashPoint.CANCELLATION_DECIDED)
-        self._hand_over.announce_moves(cancelled.moves)
-        self._tell(cancelled.messages)
-        if cancelled.held:
-            ids = [execution_ids[place] for place in sorted(cancelled.held)]
+        self._dispatcher.announce_moves(cancelled.moves)
+        self._publish(cancelled.messages)
+        if cancelled.blocked:
+            ids = [execution_ids[index] for index in sorted(cancelled.blocked)]
             raise Unavailable(f"execution_id: another database session holds {ids[:20]}, or their queues")
         return cancelled.found
 
     async def retry(
         self, requests: Sequence[tuple[ExecutionId, str | None]], traceparent: str | None
     ) -> list[Retried]:
-        """Ask for ended executions again, each under a key or none; one answer each, in that order."""
+        """Request ended executions again, each under a key or None; one result each, in that order."""
         retried, grants = await self._queue_manager.retry(requests, traceparent=traceparent)
-        self._hand_over.announce_admitted(
+        self._dispatcher.announce_admitted(
             (one.action_ref, one.verdict)
             for one in retried
             if one.action_ref is not None and isinstance(one.verdict, Accepted) and not one.verdict.duplicate
         )
-        self._offer(grants)
+        self._dispatcher.dispatch_in_background(grants)
         return retried
 
     async def drain_worker(self, worker_id: str) -> bool:
-        """Ask a worker to leave; False: there is none that could."""
-        return bool(await self._database.fetchval("SELECT turnstile.drain_worker($1)", worker_id))
+        """Request that a worker drains; False: there is no such live worker."""
+        return await self._protocol.drain_worker(worker_id)
 
-    def _offer(self, grants: Grants) -> None:
-        if grants.granted or grants.more_queue_ids:
-            self._hand_over.tell_later(self._hand_over.offer(grants), count=len(grants.granted))
-
-    def _tell(self, messages: Sequence[Outgoing]) -> None:
+    def _publish(self, messages: Sequence[Outgoing]) -> None:
         if messages:
-            self._hand_over.tell_later(self._hand_over.tell(messages), count=len(messages))
+            self._dispatcher.in_background(self._dispatcher.publish(messages), count=len(messages))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Submission:
+    admission: Admission
+    verdict: "asyncio.Future[Verdict]" = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+
+
+class Submissions:
+    """Admits HTTP submissions in batches, in the order of arrival. Safe to share between tasks.
+
+    A submission whose queue another database session holds is blocked for a bounded time, and admitted before
+    later ones (P2); other queues overtake it (P9).
+    """
+
+    def __init__(
+        self,
+        admit: Callable[[Sequence[Admission]], Awaitable[Sequence[Verdict]]],
+        *,
+        items_max: int,
+        waiting_bytes_max: int | None = None,
+    ) -> None:
+        self._admit = admit
+        # None: try the blocked submissions again.
+        self._batches: Batcher[_Submission | None, None] = Batcher(
+            self._handle,
+            items_max=items_max,
+            size_bytes=lambda submission: 0 if submission is None else submission.admission.size_bytes,
+            waiting_bytes_max=waiting_bytes_max,
+        )
+        self._blocked: list[_Submission] = []
+        self._admitting = asyncio.Lock()
+
+    async def run(self) -> NoReturn:
+        """Admit until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._batches.run(), name="submission-batches")
+            while True:
+                await asyncio.sleep(_PAUSE_SECONDS)
+                if self._blocked:
+                    with suppress(Unavailable, asyncpg.PostgresError):
+                        await self._batches.submit(None)
+        raise AssertionError("ends by cancellation only")
+
+    async def submit_all(self, admissions: Sequence[Admission]) -> list[Verdict]:
+        """Admit in the order given. Raises Unavailable."""
+        submissions = [_Submission(admission=admission) for admission in admissions]
+        verdicts = [each.verdict for each in submissions]
+        try:
+            await self._batches.submit_all(submissions)
+            waiting = [verdict for verdict in verdicts if not verdict.done()]
+            if waiting:
+                await asyncio.wait(waiting, timeout=BLOCKED_SECONDS)
+                # After the running batch: what it still admits must not be reported as blocked.
+                async with self._admitting:
+                    _cancel_all(verdicts)
+            return [
+                blocked_verdict(each.admission.action_ref)
+                if each.verdict.cancelled()
+                else each.verdict.result()
+                for each in submissions
+            ]
+        finally:
+            _cancel_all(verdicts)
+
+    async def _handle(self, fresh: Sequence[_Submission | None]) -> list[None]:
+        async with self._admitting:
+            await self._admit_in_order(fresh)
+        return [None] * len(fresh)
+
+    async def _admit_in_order(self, fresh: Sequence[_Submission | None]) -> None:
+        batch = [s for s in (*self._blocked, *fresh) if s is not None and not s.verdict.done()]
+        try:
+            verdicts = await self._admit([submission.admission for submission in batch])
+        except BaseException as error:
+            # Their outcome is unknown too: their callers decide whether to repeat the request.
+            for submission in self._blocked:
+                _fail(submission.verdict, error)
+            self._blocked = []
+            raise
+        blocked: list[_Submission] = []
+        for submission, verdict in zip(batch, verdicts, strict=True):
+            if submission.verdict.done():
+                continue
+            if is_blocked(verdict) and len(blocked) < _BLOCKED_MAX:
+                blocked.append(submission)
+            else:
+                submission.verdict.set_result(verdict)
+        self._blocked = blocked
+
+
+def _cancel_all(verdicts: "Sequence[asyncio.Future[Verdict]]") -> None:
+    for verdict in verdicts:
+        verdict.cancel()
+
+
+def _fail(verdict: "asyncio.Future[Verdict]", error: BaseException) -> None:
+    if verdict.done():
+        return
+    if isinstance(error, Exception):
+        verdict.set_exception(error)
+        verdict.exception()  # A caller that waits for another verdict first must not cause a warning.
+    else:
+        verdict.cancel()

@@ -1,9 +1,8 @@
-"""Takes `execution.requested` and `execution.cancel_requested` in arrival order (P2).
+"""Consumes `execution.requested` and `execution.cancel_requested` in arrival order (P2).
 
-`executor.requests` has a single active consumer: of all replicas one admits, and the batch keeps the order
-of the queue. What cannot be taken is answered and put to the dead letters with the reason, never requeued;
-a refusal by a full queue that was answered is no dead letter.
-Next: `queue_manager` admits, `hand_over` offers what was granted.
+`executor.requests` has a single active consumer: one replica admits at a time, and a batch keeps the order of
+the queue. A message that cannot be used is rejected with a reply and dead-lettered with the reason, never
+requeued. A request that a full queue refused is not dead-lettered if a reply was possible.
 """
 
 import logging
@@ -12,18 +11,18 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from turnstile.common.batcher import in_steps
-from turnstile.common.broker.delivery import Delivery, Outgoing
-from turnstile.common.broker.topology import EXECUTOR_REQUESTS, EXECUTOR_RETRY
+from turnstile.common.broker.delivery import Delivery
+from turnstile.common.broker.message import Outgoing
+from turnstile.common.broker.topology import (
+    EXECUTION_CANCEL_REQUESTED,
+    EXECUTION_REQUESTED,
+    EXECUTOR_REQUESTS,
+    EXECUTOR_RETRY,
+)
 from turnstile.common.crash_points import CrashPoint, reached
 from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.envelopes import dead_letter, delayed_retry, reply, tries_of
-from turnstile.common.messages import (
-    CANCEL_REQUESTED,
-    REQUESTED,
-    CancelRequested,
-    ExecutionAccepted,
-    ExecutionRejected,
-)
+from turnstile.common.messages import CancelRequested, ExecutionAccepted, ExecutionRejected
 from turnstile.common.requests import (
     check_schema_version,
     delivery_key,
@@ -33,63 +32,96 @@ from turnstile.common.requests import (
     read_traceparent,
     request_hash,
 )
-from turnstile.executor import transitions
-from turnstile.executor.cancelling import Canceller
-from turnstile.executor.decisions import Accepted, Admission, Grants, Move, Rejected, Verdict, is_held
-from turnstile.executor.early_cancels import UNKNOWN, EarlyCancels
-from turnstile.executor.hand_over import HandOver
-from turnstile.executor.intake import Letter, check_kept
+from turnstile.executor import instrumentation
+from turnstile.executor.batch_consumer import Reply, check_kept
+from turnstile.executor.cancellation import UNKNOWN, Canceller, EarlyCancels
+from turnstile.executor.dispatcher import Dispatcher
 from turnstile.executor.metrics import DEAD_LETTERED, REFUSED
 from turnstile.executor.queue_manager import QueueManager
+from turnstile.executor.results import Accepted, Admission, Grants, Move, Rejected, Verdict, is_blocked
 
 logger = logging.getLogger(__name__)
 
 TRIES_MAX: Final = 30
-"""How often a cancel of what another session holds comes back, about a second apart."""
+"""Retries of a cancel of an execution that another session holds, about a second apart."""
 _CANCEL_BYTES_MAX: Final = 16 * 1024
-_KEYS: Final = frozenset({REQUESTED, CANCEL_REQUESTED, EXECUTOR_REQUESTS})
+_KEYS: Final = frozenset({EXECUTION_REQUESTED, EXECUTION_CANCEL_REQUESTED, EXECUTOR_REQUESTS})
 
 
 @dataclass(slots=True, kw_only=True)
-class Intake:
-    """What one batch of deliveries led to, to be told after the commit."""
+class RequestBatch:
+    """Result of one batch of deliveries, to be published after the commit."""
 
     messages: list[Outgoing] = field(default_factory=list)
-    letters: list[Letter] = field(default_factory=list)
+    replies: list[Reply] = field(default_factory=list)
     admitted: list[tuple[str, Accepted]] = field(default_factory=list)
     moves: list[Move] = field(default_factory=list)
-    aside: list[Delivery] = field(default_factory=list)
-    """Requests whose queue another database session holds: to be decided again before what comes later."""
+    blocked: list[Delivery] = field(default_factory=list)
+    """Requests whose queue another database session holds: processed again before later ones."""
     grants: Grants = field(default_factory=lambda: Grants(granted=[]))
     left: Sequence[Delivery] = ()
-    """What was not decided about: cancels behind admissions, and what the database was out for."""
+    """Not processed: cancels behind admissions, and requests at which the database failed."""
+
+    def refuse(self, delivery: Delivery, code: Code, message: str) -> None:
+        """Reply to and dead-letter a delivery."""
+        logger.info(
+            "request_refused", extra={"code": str(code), "reason": message, "message_id": delivery.message_id}
+        )
+        REFUSED.add(code)
+        answer = reply(delivery, ExecutionRejected(code=code, message=message))
+        if answer is not None:
+            self.replies.append(Reply(delivery=delivery, message=answer))
+        # A full queue is no fault of the message: a submitter that got a reply may submit it again.
+        if answer is None or code is not Code.QUEUE_FULL:
+            DEAD_LETTERED.add(code)
+            if delivery.kept:
+                letter = dead_letter(delivery, code, message, app_id="executor")
+                self.replies.append(Reply(delivery=delivery, message=letter))
+
+    def answer(self, delivery: Delivery, admission: Admission, verdict: Verdict) -> None:
+        """Reply to a request with its verdict."""
+        match verdict:
+            case Rejected():
+                self.refuse(delivery, verdict.code, verdict.message)
+            case Accepted():
+                accepted = ExecutionAccepted(
+                    execution_id=verdict.execution_id,
+                    status=verdict.status,
+                    position=verdict.position,
+                    duplicate=verdict.duplicate,
+                )
+                answer = reply(delivery, accepted)
+                if answer is not None:
+                    self.replies.append(Reply(delivery=delivery, message=answer))
+                if not verdict.duplicate:
+                    self.admitted.append((admission.action_ref, verdict))
 
 
 class RequestListener:
-    """Decides over batches of requests, and tells what was decided."""
+    """Processes batches of requests and publishes the results."""
 
     def __init__(
         self,
         queue_manager: QueueManager,
         canceller: Canceller,
         early_cancels: EarlyCancels,
-        hand_over: HandOver,
+        dispatcher: Dispatcher,
         *,
         parameters_bytes_max: int,
     ) -> None:
         self._queue_manager = queue_manager
         self._canceller = canceller
         self._early_cancels = early_cancels
-        self._hand_over = hand_over
+        self._dispatcher = dispatcher
         self._parameters_bytes_max = parameters_bytes_max
 
-    async def decide(self, deliveries: Sequence[Delivery]) -> Intake:
-        """Admit the requests of a batch in order, and leave its cancels where one was admitted.
+    async def process(self, deliveries: Sequence[Delivery]) -> RequestBatch:
+        """Admit the requests of a batch in order, and leave its cancels where a request was admitted.
 
-        Two statements are two decisions: what the first one granted is offered whatever comes of the other.
+        Admitting and cancelling are two commits: the grants of the first must not wait for the second.
         """
         reached(CrashPoint.REQUESTS_RECEIVED)
-        intake = Intake()
+        batch = RequestBatch()
         admissions: list[tuple[Delivery, Admission]] = []
         cancels: list[tuple[Delivery, CancelRequested]] = []
         async for delivery in in_steps(deliveries):
@@ -100,127 +132,94 @@ class RequestListener:
                     case CancelRequested() as cancel:
                         cancels.append((delivery, cancel))
             except Refusal as refusal:
-                _refuse(intake, delivery, refusal.code, refusal.message)
+                batch.refuse(delivery, refusal.code, refusal.message)
         if admissions:
-            await self._admit(intake, admissions)
-        if len(intake.aside) == len(admissions):
-            await self._cancel(intake, cancels)
+            await self._admit(batch, admissions)
+        if len(batch.blocked) == len(admissions):
+            await self._cancel(batch, cancels)
         else:
-            intake.left = [*intake.left, *(delivery for delivery, _ in cancels)]
+            batch.left = [*batch.left, *(delivery for delivery, _ in cancels)]
         reached(CrashPoint.REQUESTS_DECIDED)
-        return intake
+        return batch
 
-    def put_aside(self, delivery: Delivery, reason: str) -> Intake:
-        """Answer and dead-letter what the database never finishes."""
-        intake = Intake()
-        _refuse(intake, delivery, Code.UNAVAILABLE, reason)
-        return intake
+    def give_up(self, delivery: Delivery, reason: str) -> RequestBatch:
+        """Reply to and dead-letter a request that the database never finishes."""
+        batch = RequestBatch()
+        batch.refuse(delivery, Code.UNAVAILABLE, reason)
+        return batch
 
-    async def tell(self, intake: Intake) -> None:
-        """Offer what was granted, answer those who asked, announce."""
-        self._hand_over.announce_admitted(intake.admitted)
-        self._hand_over.announce_moves(intake.moves)
-        await self._hand_over.offer(intake.grants)
-        await self._hand_over.tell(intake.messages)
-        reached(CrashPoint.REQUESTS_TOLD)
+    async def publish(self, batch: RequestBatch) -> None:
+        """Publish status events, offers and the other messages of a batch."""
+        self._dispatcher.announce_admitted(batch.admitted)
+        self._dispatcher.announce_moves(batch.moves)
+        await self._dispatcher.dispatch(batch.grants)
+        await self._dispatcher.publish(batch.messages)
+        reached(CrashPoint.REQUESTS_PUBLISHED)
 
-    async def _admit(self, intake: Intake, admissions: Sequence[tuple[Delivery, Admission]]) -> None:
-        with transitions.batch_from(EXECUTOR_REQUESTS, [delivery for delivery, _ in admissions]):
-            verdicts, intake.grants = await self._queue_manager.admit([each for _, each in admissions])
+    async def _admit(self, batch: RequestBatch, admissions: Sequence[tuple[Delivery, Admission]]) -> None:
+        with instrumentation.batch_span(EXECUTOR_REQUESTS, [delivery for delivery, _ in admissions]):
+            verdicts, batch.grants = await self._queue_manager.admit([each for _, each in admissions])
         reached(CrashPoint.REQUESTS_ADMITTED)
         for (delivery, admission), verdict in zip(admissions, verdicts, strict=False):
-            if is_held(verdict):
-                intake.aside.append(delivery)
+            if is_blocked(verdict):
+                batch.blocked.append(delivery)
             else:
-                _answer(intake, delivery, admission, verdict)
-        intake.left = [delivery for delivery, _ in admissions[len(verdicts) :]]
+                batch.answer(delivery, admission, verdict)
+        batch.left = [delivery for delivery, _ in admissions[len(verdicts) :]]
 
-    async def _cancel(self, intake: Intake, cancels: Sequence[tuple[Delivery, CancelRequested]]) -> None:
+    async def _cancel(self, batch: RequestBatch, cancels: Sequence[tuple[Delivery, CancelRequested]]) -> None:
         if not cancels:
             return
         cancelled = await self._canceller.cancel([cancel for _, cancel in cancels])
-        intake.messages += cancelled.messages
-        intake.moves += cancelled.moves
-        early = [cancels[place] for place in sorted(cancelled.unknown)]
+        batch.messages += cancelled.messages
+        batch.moves += cancelled.moves
+        early = [cancels[index] for index in sorted(cancelled.unknown)]
         if early:
-            kept = await self._early_cancels.keep(early)
-            for (delivery, _), is_kept in zip(early, kept, strict=True):
-                if not is_kept:
-                    _refuse(intake, delivery, Code.UNKNOWN_EXECUTION, UNKNOWN)
-        for place in sorted(cancelled.held):
-            delivery, _ = cancels[place]
+            stored = await self._early_cancels.store(early)
+            for (delivery, _), is_stored in zip(early, stored, strict=True):
+                if not is_stored:
+                    batch.refuse(delivery, Code.UNKNOWN_EXECUTION, UNKNOWN)
+        for index in sorted(cancelled.blocked):
+            delivery, _ = cancels[index]
             if tries_of(delivery) < TRIES_MAX:
-                intake.messages.append(
+                batch.messages.append(
                     delayed_retry(delivery, retry_exchange=EXECUTOR_RETRY, app_id="executor")
                 )
             else:
-                _refuse(intake, delivery, Code.UNAVAILABLE, "another database session holds the execution")
+                batch.refuse(delivery, Code.UNAVAILABLE, "another database session holds the execution")
 
 
 def read(delivery: Delivery, parameters_bytes_max: int) -> Admission | CancelRequested:
-    """Return the checked content of a delivery; raises Refusal. Without a type, its routing key tells."""
+    """Validate a delivery; raises Refusal. Without a type, its routing key decides what it is."""
     check_kept(delivery)
     check_schema_version(delivery.headers)
     if delivery.routing_key not in _KEYS:
-        # Who may not use these keys can put them into the header CC, beside one that it may use.
+        # A sender without the right to use these keys can add them in the header CC to a key that it may use.
         raise Refusal(
             Code.FORBIDDEN,
-            f"routing key: {delivery.routing_key[:60]!r} is not taken here; publish with {REQUESTED} or "
-            f"{CANCEL_REQUESTED}",
+            f"routing key: {delivery.routing_key[:60]!r} is not accepted here; publish with "
+            f"{EXECUTION_REQUESTED} or {EXECUTION_CANCEL_REQUESTED}",
         )
     kind = delivery.type or delivery.routing_key
-    if kind == CANCEL_REQUESTED:
+    if kind == EXECUTION_CANCEL_REQUESTED:
         cancel = read_model(CancelRequested, read_json(delivery.body, bytes_max=_CANCEL_BYTES_MAX))
         if (cancel.execution_id is None) == (cancel.idempotency_key is None):
             raise Refusal(Code.INVALID_MESSAGE, "execution_id, idempotency_key: give exactly one of them")
         return cancel
-    if kind != REQUESTED:
+    if kind != EXECUTION_REQUESTED:
         raise Refusal(
             Code.INVALID_MESSAGE,
-            f"type: {kind[:60]!r} is not taken here; expected {REQUESTED} or {CANCEL_REQUESTED}",
+            f"type: {kind[:60]!r} is not accepted here; expected "
+            f"{EXECUTION_REQUESTED} or {EXECUTION_CANCEL_REQUESTED}",
         )
     request = read_requested_body(delivery.body, parameters_bytes_max=parameters_bytes_max)
-    asked = request_hash(request)
+    content_hash = request_hash(request)
     return Admission.of(
         request,
-        asked,
+        content_hash,
         # The idempotency key already makes a repeated delivery the same execution.
-        delivery_key=delivery_key(delivery.message_id, asked)
+        delivery_key=delivery_key(delivery.message_id, content_hash)
         if delivery.message_id and request.idempotency_key is None
         else None,
         traceparent=read_traceparent(delivery.headers),
     )
-
-
-def _answer(intake: Intake, delivery: Delivery, admission: Admission, verdict: Verdict) -> None:
-    match verdict:
-        case Rejected():
-            _refuse(intake, delivery, verdict.code, verdict.message)
-        case Accepted():
-            accepted = ExecutionAccepted(
-                execution_id=verdict.execution_id,
-                status=verdict.status,
-                position=verdict.position,
-                duplicate=verdict.duplicate,
-            )
-            answer = reply(delivery, accepted)
-            if answer is not None:
-                intake.letters.append(Letter(delivery=delivery, message=answer))
-            if not verdict.duplicate:
-                intake.admitted.append((admission.action_ref, verdict))
-
-
-def _refuse(intake: Intake, delivery: Delivery, code: Code, message: str) -> None:
-    logger.info(
-        "request_refused", extra={"code": str(code), "reason": message, "message_id": delivery.message_id}
-    )
-    REFUSED.add(code)
-    answer = reply(delivery, ExecutionRejected(code=code, message=message))
-    if answer is not None:
-        intake.letters.append(Letter(delivery=delivery, message=answer))
-    # A full queue is no fault of the message: a submitter that was answered may send it again.
-    if answer is None or code is not Code.QUEUE_FULL:
-        DEAD_LETTERED.add(code)
-        if delivery.kept:
-            letter = dead_letter(delivery, code, message, app_id="executor")
-            intake.letters.append(Letter(delivery=delivery, message=letter))

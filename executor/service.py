@@ -1,67 +1,62 @@
 """The composition root of `executor serve`: builds the parts, runs them, stops them in order.
 
-Start: HTTP and the links first (so that /readyz can tell what is missing), then the listeners.
+Start: HTTP and the connections first (so that /readyz reports what is missing), then the listeners.
 Stop: take nothing new, finish what is decided, close.
 """
 
 import asyncio
 import logging
 import socket
-from collections.abc import Sequence
 from typing import Any, Final
 
 import uvicorn
 from fastapi import FastAPI
 
 from turnstile.common.broker.connection import BrokerTimeouts
-from turnstile.common.broker.consumer import ConsumerConnection
-from turnstile.common.broker.outstanding import ByteBounds
+from turnstile.common.broker.consumer import ConsumerConnection, Subscription
+from turnstile.common.broker.prefetch import ByteBounds
 from turnstile.common.broker.publisher import Publisher
-from turnstile.common.broker.subscription import Subscription
 from turnstile.common.broker.topology import EXECUTOR_COMPLETIONS, EXECUTOR_REQUESTS, declare_executor
-from turnstile.common.crash_points import CrashPoint, reached
 from turnstile.common.database import Database
-from turnstile.common.http_server import HttpServer
+from turnstile.common.http import HttpServer
 from turnstile.common.lifecycle import done_before
 from turnstile.common.requests import request_bytes_max
-from turnstile.common.telemetry.loop_lag import LoopLag
-from turnstile.executor.api import ApiServices, create_app
-from turnstile.executor.cancelling import Canceller
+from turnstile.common.telemetry.metrics import LoopLag
+from turnstile.executor.api.app import create_app
+from turnstile.executor.batch_consumer import consume_batches
+from turnstile.executor.cancellation import Canceller, EarlyCancels
 from turnstile.executor.completion_listener import CompletionListener
-from turnstile.executor.dead_letters import DeadLetters, Drain
-from turnstile.executor.decisions import Accepted, Admission, Verdict
-from turnstile.executor.early_cancels import EarlyCancels
-from turnstile.executor.hand_over import HandOver
-from turnstile.executor.intake import take_in
+from turnstile.executor.dead_letters.drain import Drain
+from turnstile.executor.dead_letters.store import DeadLetters
+from turnstile.executor.dispatcher import Dispatcher
 from turnstile.executor.metrics import LOOP_LAG, PUBLISHER_BLOCKED
-from turnstile.executor.operations import Operations
+from turnstile.executor.operations import Operations, Submissions
 from turnstile.executor.queue_manager import QueueManager
 from turnstile.executor.request_listener import RequestListener
-from turnstile.executor.retention.pruner import Pruner
+from turnstile.executor.retention import Pruner
 from turnstile.executor.settings import ExecutorSettings
-from turnstile.executor.submissions import Submissions
 from turnstile.executor.watchdog import Watchdog
 from turnstile.executor.webhooks.deliverer import Deliverer
 
 logger = logging.getLogger(__name__)
 
 _MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Of a larger message only the size is looked at. Twice as much of each queue is in hand at most."""
+"""A larger message is refused by its size alone. At most twice as much is held of each queue."""
 _SUBMISSIONS_BYTES_MAX: Final = 32 * 1024 * 1024
-"""What HTTP submissions may hold while they wait for their batch; beyond that they are refused, 503."""
+"""Memory of HTTP submissions that wait for their batch; further ones are refused with 503."""
 
 _CONSUMER_TIMEOUTS: Final = BrokerTimeouts(heartbeat_seconds=2)
-"""One executor admits: the broker gives up one that hangs after two or three of these heartbeats."""
+"""One executor admits: the broker closes a frozen one's connection after two or three heartbeats."""
 
-_COURIER_TIMEOUTS: Final = BrokerTimeouts(confirm_seconds=2.0)
-"""A stranger's queue that never confirms costs the other replies so long, once."""
+_BEST_EFFORT_TIMEOUTS: Final = BrokerTimeouts(confirm_seconds=2.0)
+"""A reply queue that never confirms delays the other replies for this long, once."""
 
 
 class ExecutorService:
     """One executor process."""
 
     def __init__(self, settings: ExecutorSettings, listener: socket.socket) -> None:
-        """HTTP is answered on `listener`, which is closed at the end."""
+        """Serve HTTP on `listener`, and close it at the end."""
         self.settings = settings
         self._listener = listener
         amqp_url = settings.amqp_url.get_secret_value()
@@ -73,7 +68,7 @@ class ExecutorService:
             connections_max=settings.database_connections,
         )
         self._publisher = Publisher(amqp_url, name="executor publisher", declare=self._declare)
-        # A connection each: what is dropped of huge requests while it comes delays no completion.
+        # A connection each: a huge request, dropped while it arrives, delays no completion.
         self._request_consumer = ConsumerConnection(
             amqp_url, name="executor request consumer", timeouts=_CONSUMER_TIMEOUTS
         )
@@ -81,30 +76,30 @@ class ExecutorService:
             amqp_url, name="executor completion consumer", timeouts=_CONSUMER_TIMEOUTS
         )
         self._queue_manager = QueueManager(self._database, lock_timeout_seconds=settings.lock_timeout)
-        strangers = Publisher(
-            amqp_url, name="executor courier", declare=self._declare, timeouts=_COURIER_TIMEOUTS
+        replies = Publisher(
+            amqp_url, name="executor best-effort", declare=self._declare, timeouts=_BEST_EFFORT_TIMEOUTS
         )
-        self._hand_over = HandOver(self._publisher, self._queue_manager, queue_type, strangers)
+        self._dispatcher = Dispatcher(self._publisher, self._queue_manager, queue_type, replies)
         self._canceller = Canceller(self._queue_manager)
-        self._early_cancels = EarlyCancels(self._database, self._canceller, self._hand_over)
+        self._early_cancels = EarlyCancels(self._database, self._canceller, self._dispatcher)
         self._requests = RequestListener(
             self._queue_manager,
             self._canceller,
             self._early_cancels,
-            self._hand_over,
+            self._dispatcher,
             parameters_bytes_max=settings.parameters_bytes_max,
         )
         self._webhooks = Deliverer(settings, self._database)
         self._completions = CompletionListener(
-            self._queue_manager, self._hand_over, on_callbacks=self._webhooks.due
+            self._queue_manager, self._dispatcher, on_callbacks=self._webhooks.due
         )
         self._drain = Drain(
             settings, self._database, make_room=Pruner(self._database, settings).prune_dead_letters
         )
+        self._operations = Operations(self._database, self._queue_manager, self._dispatcher)
         self._submissions = Submissions(
-            self._admit, items_max=settings.batch_max, waiting_bytes_max=_SUBMISSIONS_BYTES_MAX
+            self._operations.admit, items_max=settings.batch_max, waiting_bytes_max=_SUBMISSIONS_BYTES_MAX
         )
-        self._operations = Operations(self._database, self._queue_manager, self._hand_over)
         self._http_ended = asyncio.Event()
         self._loop_lag = LoopLag()
         LOOP_LAG.read_from(self._loop_lag.worst_seconds)
@@ -126,7 +121,7 @@ class ExecutorService:
         logger.info("stopped")
 
     def readiness(self) -> dict[str, str | None]:
-        """Return, for each server we depend on, None or why it cannot be reached."""
+        """Return, for each server, None or why it cannot be reached."""
         links = (self._publisher, self._request_consumer, self._completion_consumer)
         broker = next((link.last_error for link in links if link.last_error), None)
         connected = all(link.connected for link in links)
@@ -136,8 +131,8 @@ class ExecutorService:
         }
 
     def degraded(self) -> dict[str, str]:
-        """Return what does not work though the servers can be reached, and why."""
-        return {f"pool {pool}": reason for pool, reason in self._hand_over.pools.unusable.items()}
+        """Return what does not work while the servers can be reached, and why."""
+        return {f"pool {pool}": reason for pool, reason in self._dispatcher.pools.unusable.items()}
 
     async def _work(self, stop: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -149,7 +144,7 @@ class ExecutorService:
                 tasks.create_task(self._loop_lag.run(), name="loop-lag"),
             ]
             if await done_before(self._database.open(), stop):
-                background.append(tasks.create_task(self._hand_over.run(), name="hand-over"))
+                background.append(tasks.create_task(self._dispatcher.run(), name="dispatcher"))
                 background.append(tasks.create_task(self._watchdog().run(), name="watchdog"))
                 webhooks = tasks.create_task(self._webhooks.run(stop), name="webhooks")
                 background.append(webhooks)
@@ -158,30 +153,34 @@ class ExecutorService:
                 await self._listen(stop)
                 self._webhooks.due()
                 await asyncio.wait({webhooks}, timeout=self.settings.drain_timeout)
-            # Requests that HTTP still answers need the submissions and the publisher.
+            # HTTP requests under way need the submissions and the publisher.
             await self._http_ended.wait()
-            await self._hand_over.finish_telling(self.settings.drain_timeout)
+            await self._dispatcher.finish(self.settings.drain_timeout)
             for task in background:
                 task.cancel()
 
     async def _listen(self, stop: asyncio.Event) -> None:
-        batch_max, courier = self.settings.batch_max, self._hand_over.courier
+        batch_max, best_effort = self.settings.batch_max, self._dispatcher.best_effort
         async with asyncio.TaskGroup() as tasks:
             requests = self._subscribe(self._request_consumer, EXECUTOR_REQUESTS)
             tasks.create_task(
-                take_in(requests, self._requests, courier=courier, batch_max=batch_max, stop=stop),
+                consume_batches(
+                    requests, self._requests, best_effort=best_effort, batch_max=batch_max, stop=stop
+                ),
                 name="requests",
             )
             completions = self._subscribe(self._completion_consumer, EXECUTOR_COMPLETIONS)
             tasks.create_task(
-                take_in(completions, self._completions, courier=courier, batch_max=batch_max, stop=stop),
+                consume_batches(
+                    completions, self._completions, best_effort=best_effort, batch_max=batch_max, stop=stop
+                ),
                 name="completions",
             )
             tasks.create_task(self._drain.run(stop, declare=self._declare), name="dead-letters")
 
     def _subscribe(self, consumer: ConsumerConnection, queue: str) -> Subscription:
-        prefetch = self.settings.batch_max * 4  # the batch being told, the one being decided, the next
-        # Whatever could be accepted fits; by default a message above 16 MiB is refused by its size alone.
+        prefetch = self.settings.batch_max * 4  # the batch being published, the one being processed, the next
+        # Every acceptable request fits; by default a message above 16 MiB is refused by its size alone.
         one_bytes = max(_MESSAGE_BYTES_MAX, request_bytes_max(self.settings.parameters_bytes_max))
         return consumer.subscribe(
             queue,
@@ -191,26 +190,18 @@ class ExecutorService:
         )
 
     def _watchdog(self) -> Watchdog:
-        return Watchdog(self.settings, self._database, self._queue_manager, self._hand_over)
+        return Watchdog(self.settings, self._database, self._queue_manager, self._dispatcher)
 
     def application(self, stop: asyncio.Event) -> FastAPI:
-        """Return the HTTP API over this service's parts; streams that it answers with end at `stop`."""
+        """Return the HTTP API over this service's parts; its streams end at `stop`."""
         return create_app(
-            ApiServices(
-                settings=self.settings,
-                database=self._database,
-                queue_manager=self._queue_manager,
-                submit=self._submissions.submit_all,
-                put_actions=self._operations.put_actions,
-                delete_action=self._operations.delete_action,
-                cancel=self._operations.cancel,
-                retry=self._operations.retry,
-                drain_worker=self._operations.drain_worker,
-                dead_letters=DeadLetters(self._database, self._publisher),
-                readiness=self.readiness,
-                degraded=self.degraded,
-                stopping=stop,
-            )
+            settings=self.settings,
+            database=self._database,
+            operations=self._operations,
+            submissions=self._submissions,
+            dead_letters=DeadLetters(self._database, self._publisher),
+            health=self,
+            stopping=stop,
         )
 
     def _http_server(self, stop: asyncio.Event) -> uvicorn.Server:
@@ -220,26 +211,10 @@ class ExecutorService:
             log_level="warning",
             access_log=False,
             timeout_graceful_shutdown=5,
-            # Longer than clients and proxies keep an idle connection: whoever closes it first must not be us,
-            # or a request that is just on its way meets a closed door.
+            # Longer than clients and proxies keep an idle connection: if the server closed it first, a
+            # request that is just on its way would fail.
             timeout_keep_alive=75,
             ssl_certfile=self.settings.http_tls_cert,
             ssl_keyfile=self.settings.http_tls_key,
         )
         return HttpServer(config)
-
-    async def _admit(self, admissions: Sequence[Admission]) -> list[Verdict]:
-        verdicts: list[Verdict] = []
-        while len(verdicts) < len(admissions):
-            undecided = admissions[len(verdicts) :]
-            decided, grants = await self._queue_manager.admit(undecided)
-            reached(CrashPoint.SUBMISSION_ADMITTED)
-            self._hand_over.announce_admitted(
-                (admission.action_ref, verdict)
-                for admission, verdict in zip(undecided, decided, strict=False)
-                if isinstance(verdict, Accepted) and not verdict.duplicate
-            )
-            if grants.granted:
-                self._hand_over.tell_later(self._hand_over.offer(grants), count=len(grants.granted))
-            verdicts += decided
-        return verdicts

@@ -1,11 +1,6 @@
-"""The HTTP API of the executor service, under `/api/v1`.
+"""The HTTP API: routes under `/api/v1`, problem documents, bearer tokens, and the dashboard at `/`.
 
-In: JSON over HTTP, read as strictly as a message. Out: the shapes of `executor.reading`, or a problem
-document that names the field and the remedy. `app` puts it together; `executions`, `actions`, `workers`
-and `health` are the routes; `problems` says every way to be refused.
+In: requests. Out: what `executor.operations` and `executor.submissions` did, and what `executor.queries`
+reads. `app.create_app` puts it together; a module holds the routes of one resource. A body is read as
+strictly as a message (`bodies`), and every error is a problem document (`problems`).
 """
-
-from turnstile.executor.api.app import create_app
-from turnstile.executor.api.services import ApiServices
-
-__all__ = ["ApiServices", "create_app"]

@@ -1,206 +1,416 @@
-"""The routes of actions: define, change, pause, delete, and see how their lines stand."""
+"""The routes of actions: define, change, pause, delete, and show their queues and changes.
 
+A change reads the definition, changes it, checks it as a whole and stores it; one at a time for each action,
+over all executors, so that no change undoes another. Requests may be conditional (RFC 9110, section 13):
+`If-Match` and `If-None-Match` are checked under the same lock. Who changed what is stored in the transaction
+of the change.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import APIRouter, Body, Depends, Header, Path, Query, Request, Response
+from fastapi.openapi.models import Example
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler
+from pydantic_core import CoreSchema
 
-from turnstile.common.domain.errors import Code
-from turnstile.executor.api.bodies import read_value
-from turnstile.executor.api.changes import add_changes_route
-from turnstile.executor.api.definitions import (
-    DELETED_WITH_MAX,
-    AskingNow,
-    Definitions,
-    PossibleRef,
-    RefPath,
-    unknown_action,
-)
+from turnstile.common.action_definition import ActionDefinition
+from turnstile.common.database import REFUSED_BY_DATABASE, Database
+from turnstile.common.domain.errors import Code, Refusal
+from turnstile.common.fields import check_ref
+from turnstile.common.requests import read_model
+from turnstile.executor.api.bodies import JsonBody, JsonRoute, StrictModel
 from turnstile.executor.api.executions import FilterText
-from turnstile.executor.api.paging import Page, Paging, cursor_of, places_of, ticket_of
-from turnstile.executor.api.preconditions import ETAG_HEADER, IfNoneMatch, etag_of, is_unchanged
-from turnstile.executor.api.problems import answer, documented, problem
-from turnstile.executor.api.requested import requested_body
-from turnstile.executor.api.services import ApiServices
-from turnstile.executor.decisions import Deletion
-from turnstile.executor.reading import ActionShape, LineShape, LineStart, QueueStats, Reader
+from turnstile.executor.api.paging import Page, Paging, cursor_id, cursor_parts, next_cursor
+from turnstile.executor.api.problems import answer, answer_deadline, documented, problem
+from turnstile.executor.operations import Operations
+from turnstile.executor.queries import ActionChangeEntry, ActionQueuePage, QueueStats, Reader, StoredAction
+from turnstile.executor.results import Deletion
 
-_CURSOR = "actions"
-_LINE_CURSOR = "line"
-_USED: Final = documented(Code.NOT_FOUND, Code.PRECONDITION_FAILED)
-_SHOWN: Final[dict[int | str, dict[str, Any]]] = {200: {"headers": ETAG_HEADER}}
+DELETED_WITH_MAX: Final = 10_000
+"""Most waiting executions that are cancelled with their action in one call."""
+_CURSOR: Final = "actions"
+_QUEUE_CURSOR: Final = "line"
+_CHANGES_CURSOR: Final = "changes"
+_DIGEST_BYTES: Final = 12
+
+IfMatch = Annotated[
+    str | None,
+    Header(
+        description="An `ETag`, unchanged: the change is made only if the action still has it. `*`: only if "
+        "the action exists."
+    ),
+]
+IfNoneMatch = Annotated[
+    str | None,
+    Header(description="An `ETag`, unchanged: 304 without a body while the action has it."),
+]
+_TAGGED: Final[dict[int | str, dict[str, Any]]] = {
+    200: {
+        "headers": {
+            "ETag": {
+                "description": "Identifies this state of the action; for If-Match and If-None-Match.",
+                "schema": {"type": "string"},
+                "example": '"4f1d2c9ab0e83d55c1a7f6e2"',
+            }
+        }
+    }
+}
+RefPath = Annotated[str, Path(description="The action's name.", examples=["reports.render"])]
 
 
-class LineListing(Paging):
-    """Which part of a line to show."""
+async def _possible_ref(ref: RefPath) -> str:
+    try:
+        return check_ref(ref)
+    except ValueError:
+        raise _unknown_action(ref) from None
 
-    concurrency_key: FilterText | None = Field(default=None, description="Only the line of this key.")
+
+PossibleRef = Annotated[str, Depends(_possible_ref)]
+"""A path whose name no action can have is not found."""
 
 
-class DeletionAsked(BaseModel):
-    """What is to become of what waits. No other parameters are taken."""
+class ActionFields(JsonBody):
+    """Fields of a definition. The path names the action."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, _: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        # Checked as a whole with the path and the stored fields; every field has a default or is kept.
+        schema = handler.resolve_ref_schema(handler(ActionDefinition.__pydantic_core_schema__))
+        return {key: part for key, part in schema.items() if key != "required"} | {"title": cls.__name__}
+
+    @property
+    def given(self) -> Mapping[str, Any]:
+        """The fields of the request."""
+        return self.model_extra or {}
+
+
+_FIELDS_EXAMPLES: Final[dict[str, Example]] = {
+    "command": {
+        "summary": "At most two concurrent runs",
+        "value": {"runner": "command", "entrypoint": ["wc", "-w"], "max_concurrent": 2, "timeout": "5m"},
+    },
+    "limit": {"summary": "Only a limit", "value": {"max_concurrent": 5}},
+}
+GivenFields = Annotated[ActionFields, Body(openapi_examples=_FIELDS_EXAMPLES)]
+
+
+class QueueListing(Paging):
+    """Which part of the queues of an action to list."""
+
+    concurrency_key: FilterText | None = Field(default=None, description="Only the queue of this key.")
+
+
+class DeletionParameters(StrictModel):
+    """What happens to waiting executions."""
 
     waiting: Literal["refuse", "cancel"] = Field(
         default="refuse",
-        description="refuse: an action that executions wait for stays; cancel: they end with it.",
+        description="refuse: an action with waiting executions is not deleted; cancel: they are cancelled.",
     )
 
 
 class ActionDeleted(BaseModel):
-    """It is gone; its executions stay in the record."""
+    """The action was deleted; its executions stay in the history."""
 
     action_ref: str = Field(examples=["reports.render"])
-    cancelled: int = Field(description="Executions that waited and were ended with it.")
+    cancelled: int = Field(description="Waiting executions that were cancelled with it.")
 
 
-def action_routes(services: ApiServices, reader: Reader) -> APIRouter:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Caller:
+    """Who requests a change, and of which state."""
+
+    name: str
+    if_match: str | None
+
+
+async def _caller(request: Request, if_match: IfMatch = None) -> _Caller:
+    name: str | None = getattr(request.state, "caller_name", None)
+    return _Caller(name="local" if name is None else name, if_match=if_match)
+
+
+Caller = Annotated[_Caller, Depends(_caller)]
+
+
+class Definitions:
+    """Reads and writes definitions. Safe to share between tasks."""
+
+    def __init__(self, database: Database, operations: Operations, reader: Reader) -> None:
+        self._database = database
+        self._operations = operations
+        self._reader = reader
+        self._writing = asyncio.Lock()
+
+    async def read(self, ref: str) -> StoredAction:
+        """Return an action; raises Refusal if it does not exist."""
+        found = await self._reader.action(ref)
+        if found is None:
+            raise _unknown_action(ref)
+        return found
+
+    async def put(
+        self, ref: str, given: Mapping[str, Any], caller: _Caller, *, if_none_match: str | None = None
+    ) -> StoredAction:
+        """Store a whole definition: absent fields get their defaults."""
+        if given.get("ref", ref) != ref:
+            raise Refusal(Code.INVALID_MESSAGE, f"ref: differs from the path; omit it, or send {ref!r}")
+        definition = read_model(ActionDefinition, {**given, "ref": ref})
+        async with answer_deadline(), self._one_at_a_time(ref):
+            if caller.if_match is not None or if_none_match is not None:
+                stored = await self._reader.action(ref)
+                _check_match(caller.if_match, stored)
+                _check_none_match(if_none_match, stored)
+            await self._store(definition, caller)
+            return await self.read(ref)
+
+    async def change(self, ref: str, given: Mapping[str, Any], caller: _Caller) -> StoredAction:
+        """Change some fields of a definition and keep the others."""
+        if given.get("ref", ref) != ref:
+            raise Refusal(Code.INVALID_MESSAGE, "ref: the name of an action never changes; omit it")
+        async with answer_deadline(), self._one_at_a_time(ref):
+            found = await self.read(ref)
+            _check_match(caller.if_match, found)
+            stored = found.model_dump(include=set(ActionDefinition.model_fields))
+            merged = {**stored, **given}
+            if isinstance(retry := given.get("retry"), Mapping):
+                merged["retry"] = {**stored["retry"], **retry}
+            await self._store(read_model(ActionDefinition, merged), caller)
+            return await self.read(ref)
+
+    async def delete(self, ref: str, caller: _Caller, *, with_waiting: bool) -> Deletion:
+        """Delete an action, if none of its executions runs and, unless `with_waiting`, none waits.
+
+        The result shows whether it was deleted.
+        """
+        async with answer_deadline(), self._one_at_a_time(ref):
+            _check_match(caller.if_match, await self.read(ref))
+            cancel_max = DELETED_WITH_MAX if with_waiting else 0
+            deletion = await self._operations.delete_action(ref, cancel_max, caller.name)
+        if deletion is None:
+            raise _unknown_action(ref)
+        return deletion
+
+    async def _store(self, definition: ActionDefinition, caller: _Caller) -> None:
+        try:
+            await self._operations.put_actions([definition], caller.name)
+        except REFUSED_BY_DATABASE as error:
+            raise Refusal(Code.INVALID_MESSAGE, f"the database refuses it: {error}") from None
+
+    @asynccontextmanager
+    async def _one_at_a_time(self, ref: str) -> AsyncIterator[None]:
+        # The local lock comes first, so that this executor holds one connection at most while it waits.
+        async with self._writing, self._database.transaction() as connection:
+            await connection.execute(
+                "SELECT pg_advisory_xact_lock(hashtextextended('turnstile.action.' || $1, 0))", ref
+            )
+            yield
+
+
+def action_routes(database: Database, operations: Operations, reader: Reader) -> APIRouter:
     """Return the routes of actions."""
-    routes = APIRouter(prefix="/actions", tags=["actions"])
-    definitions = Definitions(services, reader)
-    _add_definition_routes(routes, definitions, reader)
+    routes = APIRouter(prefix="/actions", tags=["actions"], route_class=JsonRoute)
+    definitions = Definitions(database, operations, reader)
+    _add_reading_routes(routes, definitions, reader)
     _add_changing_routes(routes, definitions)
     _add_deleting_route(routes, definitions)
-    add_changes_route(routes, reader)
-    _add_line_routes(routes, definitions, reader)
+    _add_queue_routes(routes, definitions, reader)
     return routes
 
 
-def _add_definition_routes(routes: APIRouter, definitions: Definitions, reader: Reader) -> None:
+def _add_reading_routes(routes: APIRouter, definitions: Definitions, reader: Reader) -> None:
     @routes.get("", summary="List actions by name", responses=documented(Code.UNKNOWN_FIELD))
-    async def get_actions(asked: Annotated[Paging, Query()]) -> Page[ActionShape]:
-        after = None if asked.cursor is None else places_of(_CURSOR, asked.cursor, count=1)[0]
-        items, last = await reader.actions(after_ref=after, limit=asked.limit)
-        return Page(items=items, next_cursor=None if last is None else cursor_of(_CURSOR, last))
+    async def get_actions(query: Annotated[Paging, Query()]) -> Page[StoredAction]:
+        after = None if query.cursor is None else cursor_parts(_CURSOR, query.cursor, count=1)[0]
+        items, last = await reader.actions(after_ref=after, limit=query.limit)
+        return Page(items=items, next_cursor=next_cursor(_CURSOR, last))
 
     @routes.get(
         "/{ref}",
         summary="Read one action",
         responses={
-            **_SHOWN,
-            304: {"description": "It still is the one of `If-None-Match`"},
+            **_TAGGED,
+            304: {"description": "The action still has the `ETag` of `If-None-Match`"},
             **documented(Code.NOT_FOUND),
         },
-        response_model=ActionShape,
+        response_model=StoredAction,
     )
     async def get_action(ref: PossibleRef, response: Response, if_none_match: IfNoneMatch = None) -> Any:
         action = await definitions.read(ref)
-        if is_unchanged(if_none_match, action):
+        if _is_unchanged(if_none_match, action):
             return Response(status_code=HTTPStatus.NOT_MODIFIED, headers={"ETag": etag_of(action)})
         return _tagged(action, response)
 
+    @routes.get(
+        "/{ref}/changes",
+        summary="List its changes: who, when and what; newest first",
+        description="Limit, pause and every other field, creation and deletion; stored in the transaction of "
+        "the change. Those of a deleted action stay.",
+        responses=documented(Code.NOT_FOUND, Code.UNKNOWN_FIELD),
+    )
+    async def get_changes(ref: PossibleRef, query: Annotated[Paging, Query()]) -> Page[ActionChangeEntry]:
+        before_id = cursor_id(_CHANGES_CURSOR, query.cursor)
+        items, last = await reader.changes(ref, before_id=before_id, limit=query.limit)
+        if not items and before_id is None:
+            await definitions.read(ref)
+        return Page(items=items, next_cursor=next_cursor(_CHANGES_CURSOR, last))
+
 
 def _add_changing_routes(routes: APIRouter, definitions: Definitions) -> None:
+    changes = documented(Code.UNKNOWN_FIELD, Code.TOO_LARGE, Code.PRECONDITION_FAILED)
+    switches = documented(Code.NOT_FOUND, Code.PRECONDITION_FAILED)
+
     @routes.put(
         "/{ref}",
-        summary="Store a whole definition; a changed limit acts at once",
-        responses={
-            **_SHOWN,
-            **documented(Code.UNKNOWN_FIELD, Code.TOO_LARGE, Code.PRECONDITION_FAILED),
-        },
-        openapi_extra=requested_body("ActionFields"),
+        summary="Store a whole definition; a changed limit takes effect at once",
+        responses={**_TAGGED, **changes},
     )
     async def put_action(
         ref: RefPath,
-        asking: AskingNow,
-        request: Request,
+        fields: GivenFields,
+        caller: Caller,
         response: Response,
         if_none_match: IfNoneMatch = None,
-    ) -> ActionShape:
-        value = await read_value(request)
-        stored = await definitions.put(ref, value, asking, if_none_match=if_none_match)
+    ) -> StoredAction:
+        stored = await definitions.put(ref, fields.given, caller, if_none_match=if_none_match)
         return _tagged(stored, response)
 
     @routes.patch(
         "/{ref}",
-        summary="Change some fields; a changed limit acts at once",
-        responses={
-            **_SHOWN,
-            **documented(Code.NOT_FOUND, Code.UNKNOWN_FIELD, Code.TOO_LARGE, Code.PRECONDITION_FAILED),
-        },
-        openapi_extra=requested_body("ActionFields"),
+        summary="Change some fields; a changed limit takes effect at once",
+        responses={**_TAGGED, **documented(Code.NOT_FOUND), **changes},
     )
     async def patch_action(
-        ref: PossibleRef, asking: AskingNow, request: Request, response: Response
-    ) -> ActionShape:
-        return _tagged(await definitions.change(ref, await read_value(request), asking), response)
+        ref: PossibleRef, fields: GivenFields, caller: Caller, response: Response
+    ) -> StoredAction:
+        return _tagged(await definitions.change(ref, fields.given, caller), response)
 
-    @routes.post("/{ref}/pause", summary="Admit, but grant nothing", responses={**_SHOWN, **_USED})
-    async def post_pause(ref: PossibleRef, asking: AskingNow, response: Response) -> ActionShape:
-        return _tagged(await definitions.change(ref, {"paused": True}, asking), response)
+    @routes.post("/{ref}/pause", summary="Admit, but grant no slots", responses={**_TAGGED, **switches})
+    async def post_pause(ref: PossibleRef, caller: Caller, response: Response) -> StoredAction:
+        return _tagged(await definitions.change(ref, {"paused": True}, caller), response)
 
-    @routes.post("/{ref}/resume", summary="Grant again", responses={**_SHOWN, **_USED})
-    async def post_resume(ref: PossibleRef, asking: AskingNow, response: Response) -> ActionShape:
-        return _tagged(await definitions.change(ref, {"paused": False}, asking), response)
+    @routes.post("/{ref}/resume", summary="Grant slots again", responses={**_TAGGED, **switches})
+    async def post_resume(ref: PossibleRef, caller: Caller, response: Response) -> StoredAction:
+        return _tagged(await definitions.change(ref, {"paused": False}, caller), response)
 
 
 def _add_deleting_route(routes: APIRouter, definitions: Definitions) -> None:
     @routes.delete(
         "/{ref}",
-        summary="Delete it; say what becomes of executions that wait",
-        description="Its executions stay in the record. While something of it runs it is never deleted.",
+        summary="Delete it, with or without executions that wait",
+        description="Its executions stay in the history. It is never deleted while one of them runs.",
         responses=documented(Code.NOT_FOUND, Code.IN_USE, Code.PRECONDITION_FAILED, Code.UNKNOWN_FIELD),
         response_model=ActionDeleted,
     )
     async def delete_action(
-        ref: PossibleRef, asked: Annotated[DeletionAsked, Query()], asking: AskingNow
+        ref: PossibleRef, query: Annotated[DeletionParameters, Query()], caller: Caller
     ) -> Any:
-        with_waiting = asked.waiting == "cancel"
-        deletion = await definitions.delete(ref, asking, with_waiting=with_waiting)
+        with_waiting = query.waiting == "cancel"
+        deletion = await definitions.delete(ref, caller, with_waiting=with_waiting)
         if deletion.deleted:
             return ActionDeleted(action_ref=ref, cancelled=len(deletion.ended))
         detail = _in_use(ref, deletion, with_waiting=with_waiting)
         return answer(problem(Code.IN_USE, detail, waiting=deletion.waiting, running=deletion.running))
 
 
-def _in_use(ref: str, deletion: Deletion, *, with_waiting: bool) -> str:
-    bulk = f'POST /api/v1/executions/cancel with {{"filter": {{"action_ref": "{ref}"}}}}'
-    if deletion.running:
-        return (
-            f"ref: of {ref!r} {deletion.running} run and {deletion.waiting} wait; wait for the end of those "
-            f"that run, or end them: {bulk}"
-        )
-    if with_waiting:
-        return (
-            f"waiting: of {ref!r} {deletion.waiting} wait, at most {DELETED_WITH_MAX} end with their action; "
-            f"end them first: {bulk}"
-        )
-    return (
-        f"waiting: of {ref!r} {deletion.waiting} wait; send ?waiting=cancel to end them with it, or wait "
-        "until they have run"
-    )
-
-
-def _tagged(action: ActionShape, response: Response) -> ActionShape:
-    response.headers["ETag"] = etag_of(action)
-    return action
-
-
-def _add_line_routes(routes: APIRouter, definitions: Definitions, reader: Reader) -> None:
+def _add_queue_routes(routes: APIRouter, definitions: Definitions, reader: Reader) -> None:
     @routes.get(
         "/{ref}/queue-stats",
-        summary="How its queues stand, at one instant",
+        summary="The state of its queues at one instant",
         responses=documented(Code.NOT_FOUND),
     )
     async def get_queue_stats(ref: PossibleRef) -> QueueStats:
         found = await reader.queue_stats(ref)
         if found is None:
-            raise unknown_action(ref)
+            raise _unknown_action(ref)
         return found
 
     @routes.get(
         "/{ref}/queue",
-        summary="Who waits, in order, and who holds the slots",
+        summary="List its queued executions, in order, and its slot holders",
         responses=documented(Code.NOT_FOUND, Code.UNKNOWN_FIELD),
     )
-    async def get_queue(ref: PossibleRef, asked: Annotated[LineListing, Query()]) -> LineShape:
+    async def get_queue(ref: PossibleRef, query: Annotated[QueueListing, Query()]) -> ActionQueuePage:
         await definitions.read(ref)
-        start = LineStart(ticket_of(_LINE_CURSOR, asked.cursor) or 0)
-        shape, rest = await reader.line(
-            ref, concurrency_key=asked.concurrency_key, start=start, limit=asked.limit
+        after_id = cursor_id(_QUEUE_CURSOR, query.cursor) or 0
+        shown, last = await reader.queue(
+            ref, concurrency_key=query.concurrency_key, after_id=after_id, limit=query.limit
         )
-        return shape.model_copy(
-            update={"next_cursor": None if rest is None else cursor_of(_LINE_CURSOR, rest.after_id)}
+        return shown.model_copy(update={"next_cursor": next_cursor(_QUEUE_CURSOR, last)})
+
+
+def _unknown_action(ref: str) -> Refusal:
+    return Refusal(
+        Code.NOT_FOUND, f"ref: there is no action {ref[:200]!r}; PUT it, or start a worker that serves it"
+    )
+
+
+def _in_use(ref: str, deletion: Deletion, *, with_waiting: bool) -> str:
+    bulk = f'POST /api/v1/executions/cancel with {{"filter": {{"action_ref": "{ref}"}}}}'
+    if deletion.running:
+        return (
+            f"ref: {deletion.running} executions of {ref!r} run and {deletion.waiting} wait; wait until they "
+            f"have ended, or cancel them: {bulk}"
         )
+    if with_waiting:
+        return (
+            f"waiting: {deletion.waiting} executions of {ref!r} wait, at most {DELETED_WITH_MAX} are "
+            f"cancelled with their action; cancel them first: {bulk}"
+        )
+    return (
+        f"waiting: {deletion.waiting} executions of {ref!r} wait; send ?waiting=cancel to cancel them, or "
+        "wait until they have run"
+    )
+
+
+def etag_of(action: StoredAction) -> str:
+    """Return the tag of this state of an action: it changes with every change."""
+    digest = hashlib.blake2b(action.model_dump_json().encode(), digest_size=_DIGEST_BYTES)
+    return f'"{digest.hexdigest()}"'
+
+
+def _tagged(action: StoredAction, response: Response) -> StoredAction:
+    response.headers["ETag"] = etag_of(action)
+    return action
+
+
+def _check_match(if_match: str | None, action: StoredAction | None) -> None:
+    """Raise Refusal unless `If-Match` names the state of the action."""
+    if if_match is None:
+        return
+    if action is None:
+        raise Refusal(Code.PRECONDITION_FAILED, "header If-Match: the action does not exist; omit the header")
+    tags = _tags(if_match)
+    if "*" not in tags and etag_of(action) not in tags:
+        raise Refusal(
+            Code.PRECONDITION_FAILED,
+            f"header If-Match: the action was changed since then, its ETag is {etag_of(action)}; "
+            "read it again, then repeat the change",
+        )
+
+
+def _check_none_match(if_none_match: str | None, action: StoredAction | None) -> None:
+    """Raise Refusal if `If-None-Match` names the state of the action; `*`: if it exists."""
+    if action is not None and _is_unchanged(if_none_match, action):
+        raise Refusal(
+            Code.PRECONDITION_FAILED,
+            f"header If-None-Match: the action {action.ref!r} exists; omit the header to replace it",
+        )
+
+
+def _is_unchanged(if_none_match: str | None, action: StoredAction) -> bool:
+    if if_none_match is None:
+        return False
+    tags = {tag.removeprefix("W/") for tag in _tags(if_none_match)}
+    return "*" in tags or etag_of(action) in tags
+
+
+def _tags(header: str) -> set[str]:
+    return {tag.strip() for tag in header.split(",")}

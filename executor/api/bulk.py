@@ -1,137 +1,234 @@
-"""`POST /executions/cancel` and `POST /executions/retry`: many executions at once, named by a filter.
+"""`POST /executions/cancel` and `POST /executions/retry`: many executions at once, selected by a filter.
 
-In: a filter, a bound, and where to go on. Out: what was found and what became of each. Every one goes
-through the same guarded statements as a single one; a call looks at and changes a bounded number, and its
-cursor leads to the rest. Next: `executor.reading` finds them, `services` ends or asks for them again.
+In: a filter, a limit, a cursor. Out: the matching executions and the result for each. Each goes through the
+same guarded statements as a single one. A call reads and changes a bounded number; its cursor leads to the
+rest.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
-from fastapi import APIRouter, Header, Request
+from fastapi import APIRouter, Body, Header, Request
+from fastapi.openapi.models import Example
+from pydantic import BaseModel, Field, StringConstraints
 
 from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.domain.states import TERMINAL, Status, is_terminal
-from turnstile.common.requests import json_text, read_model, read_traceparent
-from turnstile.executor.api.bodies import read_value
-from turnstile.executor.api.bulk_shapes import (
-    BulkCancelBody,
-    BulkFilter,
-    BulkItem,
-    BulkOutcome,
-    BulkRetryBody,
-)
-from turnstile.executor.api.header_text import InUtf8
-from turnstile.executor.api.paging import cursor_of, ticket_of, tickets_of
-from turnstile.executor.api.problems import documented, problem
-from turnstile.executor.api.requested import requested_body
-from turnstile.executor.api.services import ApiServices, answer_deadline
-from turnstile.executor.decisions import Accepted, Move, Rejected, Retried
-from turnstile.executor.reading import ExecutionFilter, Match, Matches, Reader
+from turnstile.common.fields import Instant
+from turnstile.common.requests import json_text, read_traceparent
+from turnstile.executor.api.bodies import InUtf8, JsonBody, JsonRoute, StrictModel
+from turnstile.executor.api.executions import Reason
+from turnstile.executor.api.paging import cursor_id, cursor_ids, cursor_of, next_cursor
+from turnstile.executor.api.problems import Problem, answer_deadline, documented, problem
+from turnstile.executor.operations import Operations
+from turnstile.executor.queries import ExecutionFilter, Match, Matches, Reader
+from turnstile.executor.results import Accepted, Move, Rejected, Retried
 
-_RETRIED_AT_ONCE: Final = 100
+BULK_MAX: Final = 1000
+"""Most executions in one call."""
+_RETRY_BATCH_MAX: Final = 100
 _CANCEL_CURSOR: Final = "bulk-cancel"
 _RETRY_CURSOR: Final = "bulk-retry"
 _UNSUCCESSFUL: Final = (Status.FAILED, Status.TIMEOUT, Status.EXPIRED, Status.ABANDONED)
-"""What a retry means where its filter names no status."""
+"""What a retry selects if its filter names no status."""
+_REFUSALS: Final = documented(Code.UNKNOWN_FIELD, Code.UNKNOWN_ACTION, Code.TOO_LARGE)
+_Text = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 
 
-def add_bulk_routes(routes: APIRouter, services: ApiServices, reader: Reader) -> None:
-    """Add the routes to those of executions."""
-    refusals = documented(Code.UNKNOWN_FIELD, Code.UNKNOWN_ACTION, Code.TOO_LARGE)
+class BulkFilter(StrictModel):
+    """Which executions to change: all conditions must hold, and at least one is required."""
 
+    action_ref: _Text | None = Field(default=None, examples=["reports.render"])
+    status: Annotated[list[Status], Field(min_length=1)] | None = Field(
+        default=None,
+        description="Any of these. Default: for cancel all that have not ended, for retry failed, timeout, "
+        "expired and abandoned.",
+    )
+    concurrency_key: _Text | None = None
+    created_after: Instant | None = Field(default=None, description="This instant or later.")
+    created_before: Instant | None = Field(default=None, description="Earlier than this instant.")
+    worker_id: _Text | None = Field(default=None, description="The worker of its latest attempt.")
+    metadata: dict[str, str | bool | int | float] = Field(
+        default_factory=dict, description="Each of these keys has this value.", examples=[{"tenant": "acme"}]
+    )
+
+
+class _BulkBody(JsonBody):
+    filter: BulkFilter
+    dry_run: bool = Field(default=False, description="Only list the matching executions; change nothing.")
+    limit: int = Field(default=BULK_MAX, ge=1, le=BULK_MAX, description="Most executions in this call.")
+    cursor: Annotated[str, Field(max_length=1000)] | None = Field(
+        default=None, description="`next_cursor` of the previous call, with the same filter."
+    )
+
+
+class BulkCancelBody(_BulkBody):
+    """Which executions to cancel, and why."""
+
+    reason: Reason | None = Field(default=None, examples=["no longer needed"])
+
+
+class BulkRetryBody(_BulkBody):
+    """Which ended executions to retry."""
+
+
+class BulkItem(BaseModel):
+    """One matching execution."""
+
+    id: int = Field(examples=[4711])
+    status: Status = Field(
+        description="Its status now; running after a cancel: its worker was requested to stop it."
+    )
+    retry_id: int | None = Field(default=None, description="The new execution.")
+    problem: Problem | None = Field(default=None, description="Why there is no new execution.")
+
+
+class BulkOutcome(BaseModel):
+    """The result of a call."""
+
+    dry_run: bool
+    matched: int = Field(description="Matching executions in this call.", examples=[1])
+    changed: int = Field(
+        description="Executions that this call ended, requested to stop, or retried.", examples=[1]
+    )
+    items: list[BulkItem]
+    next_cursor: str | None = Field(
+        description="There may be more, even if this call matched none: send it with the same filter. Null: "
+        "this was the last page."
+    )
+
+
+_CANCEL_EXAMPLES: Final[dict[str, Example]] = {
+    "dry": {
+        "summary": "Which executions of a tenant would be cancelled?",
+        "value": {
+            "filter": {"action_ref": "reports.render", "metadata": {"tenant": "acme"}},
+            "dry_run": True,
+        },
+    },
+    "queued": {
+        "summary": "Cancel what waits, with a reason",
+        "value": {
+            "filter": {"action_ref": "reports.render", "status": ["queued", "delayed"]},
+            "reason": "no longer needed",
+        },
+    },
+}
+_RETRY_EXAMPLES: Final[dict[str, Example]] = {
+    "night": {
+        "summary": "Retry what failed in one night",
+        "value": {
+            "filter": {
+                "action_ref": "reports.render",
+                "status": ["failed", "timeout"],
+                "created_after": "2026-11-20T22:00:00Z",
+                "created_before": "2026-11-21T06:00:00Z",
+            },
+            "limit": 500,
+        },
+    }
+}
+
+
+def bulk_routes(operations: Operations, reader: Reader) -> APIRouter:
+    """Return the routes for many executions."""
+    routes = APIRouter(prefix="/executions", tags=["executions"], route_class=JsonRoute)
+    _add_cancel_route(routes, operations, reader)
+    _add_retry_route(routes, operations, reader)
+    return routes
+
+
+def _add_cancel_route(routes: APIRouter, operations: Operations, reader: Reader) -> None:
     @routes.post(
         "/cancel",
-        summary="Cancel all that a filter names, at most 1000 in a call",
-        description="Newest first, so that the heads of the lines do not start meanwhile. A repeated call is "
-        "harmless.",
+        summary=f"Cancel all executions that match a filter, at most {BULK_MAX} in a call",
+        description="Newest first, so that the heads of the queues do not start meanwhile. Repeating a call "
+        "is harmless.",
         status_code=202,
-        responses=refusals,
-        openapi_extra=requested_body("BulkCancelBody"),
-        response_model=BulkOutcome,
+        responses=_REFUSALS,
     )
-    async def post_bulk_cancel(request: Request) -> Any:
-        asked = read_model(BulkCancelBody, await read_value(request))
-        wanted = _wanted(asked.filter, "cancel", frozenset(Status) - TERMINAL)
-        before_id = ticket_of(_CANCEL_CURSOR, asked.cursor)
+    async def post_bulk_cancel(
+        body: Annotated[BulkCancelBody, Body(openapi_examples=_CANCEL_EXAMPLES)],
+    ) -> BulkOutcome:
+        wanted = _wanted(body.filter, "cancel", frozenset(Status) - TERMINAL)
+        before_id = cursor_id(_CANCEL_CURSOR, body.cursor)
         async with answer_deadline():
-            found = await reader.live_matches(wanted, before_id=before_id, limit=asked.limit)
+            found = await reader.unfinished(wanted, before_id=before_id, limit=body.limit)
             _check_action(found, wanted)
             ids = [match.id for match in found.items]
-            moves = [] if asked.dry_run or not ids else await services.cancel(ids, asked.reason)
-        cursor = None if found.next_id is None else cursor_of(_CANCEL_CURSOR, found.next_id)
-        return _after_cancel(found.items, moves, dry_run=asked.dry_run, cursor=cursor)
+            moves = [] if body.dry_run or not ids else await operations.cancel(ids, body.reason)
+        cursor = next_cursor(_CANCEL_CURSOR, found.next_id)
+        return _after_cancel(found.items, moves, dry_run=body.dry_run, cursor=cursor)
 
+
+def _add_retry_route(routes: APIRouter, operations: Operations, reader: Reader) -> None:
     @routes.post(
         "/retry",
-        summary="Do all again that a filter names, at most 1000 in a call",
-        description="Oldest first, so that they stand in line in their old order. With an `Idempotency-Key`, "
-        "a call that is repeated after a lost answer asks for none of them twice, nor for what it made.",
+        summary=f"Retry all executions that match a filter, at most {BULK_MAX} in a call",
+        description="Oldest first, so that they are queued in their former order. With an `Idempotency-Key`, "
+        "a call that is repeated after a lost answer retries nothing twice, nor its own results.",
         status_code=202,
-        responses=refusals,
-        openapi_extra=requested_body("BulkRetryBody"),
-        response_model=BulkOutcome,
+        responses=_REFUSALS,
     )
     async def post_bulk_retry(
         request: Request,
+        body: Annotated[BulkRetryBody, Body(openapi_examples=_RETRY_EXAMPLES)],
         idempotency_key: Annotated[
             InUtf8 | None,
             Header(
                 min_length=1,
                 max_length=480,
-                description="With it, the key of each new execution is `key/id`.",
+                description="Each new execution then has the key `key/id`.",
             ),
         ] = None,
-    ) -> Any:
-        asked = read_model(BulkRetryBody, await read_value(request))
-        wanted = _wanted(asked.filter, "retry", TERMINAL, default=_UNSUCCESSFUL)
+    ) -> BulkOutcome:
+        wanted = _wanted(body.filter, "retry", TERMINAL, default=_UNSUCCESSFUL)
         after_id, up_to_id = 0, None
-        if asked.cursor is not None:
-            after_id, up_to_id = tickets_of(_RETRY_CURSOR, asked.cursor, count=2)
+        if body.cursor is not None:
+            after_id, up_to_id = cursor_ids(_RETRY_CURSOR, body.cursor, count=2)
         async with answer_deadline():
-            found = await reader.ended_matches(
+            found = await reader.ended(
                 wanted,
                 after_id=after_id,
                 up_to_id=up_to_id,
-                limit=asked.limit,
+                limit=body.limit,
                 not_made_under=idempotency_key,
             )
             _check_action(found, wanted)
-            items = () if asked.dry_run else found.items
-            retried = await _retry_all(services, items, idempotency_key, read_traceparent(request.headers))
+            items = () if body.dry_run else found.items
+            retried = await _retry_all(operations, items, idempotency_key, read_traceparent(request.headers))
         cursor = None
         if found.next_id is not None and found.up_to_id is not None:
             cursor = cursor_of(_RETRY_CURSOR, found.next_id, found.up_to_id)
-        return _after_retry(found.items, retried, dry_run=asked.dry_run, cursor=cursor)
+        return _after_retry(found.items, retried, dry_run=body.dry_run, cursor=cursor)
 
 
 def _wanted(
-    asked: BulkFilter, verb: str, allowed: frozenset[Status], default: tuple[Status, ...] | None = None
+    given: BulkFilter, verb: str, allowed: frozenset[Status], default: tuple[Status, ...] | None = None
 ) -> ExecutionFilter:
-    if not asked.model_dump(exclude_defaults=True):
+    if not given.model_dump(exclude_defaults=True):
         fields = ", ".join(BulkFilter.model_fields)
         raise Refusal(
             Code.INVALID_MESSAGE,
-            f"filter: is empty and would mean every execution; name at least one of {fields}, "
+            f"filter: an empty filter would match every execution; give at least one of {fields}, "
             'like {"filter": {"action_ref": "reports.render"}}',
         )
-    for status in asked.status or ():
+    for status in given.status or ():
         if status not in allowed:
-            ended = "has not ended yet" if verb == "retry" else "has ended, which never changes"
             names = ", ".join(s for s in Status if s in allowed)
             raise Refusal(
-                Code.INVALID_MESSAGE, f"filter.status: what is {status} {ended}; {verb} takes {names}"
+                Code.INVALID_MESSAGE, f"filter.status: {verb} does not apply to {status}; expected {names}"
             )
     return ExecutionFilter(
-        action_ref=asked.action_ref,
-        statuses=tuple(asked.status) if asked.status else default,
-        concurrency_key=asked.concurrency_key,
-        created_after=asked.created_after,
-        created_before=asked.created_before,
-        worker_id=asked.worker_id,
+        action_ref=given.action_ref,
+        statuses=tuple(given.status) if given.status else default,
+        concurrency_key=given.concurrency_key,
+        created_after=given.created_after,
+        created_before=given.created_before,
+        worker_id=given.worker_id,
         metadata=tuple(
             (key, value if isinstance(value, str) else json_text(value))
-            for key, value in asked.metadata.items()
+            for key, value in given.metadata.items()
         ),
     )
 
@@ -142,14 +239,14 @@ def _check_action(found: Matches, wanted: ExecutionFilter) -> None:
 
 
 async def _retry_all(
-    services: ApiServices, items: Sequence[Match], key: str | None, traceparent: str | None
+    operations: Operations, items: Sequence[Match], key: str | None, traceparent: str | None
 ) -> list[Retried]:
     retried: list[Retried] = []
-    # A few at a time: their documents are copied, and each batch holds the locks of its lines.
-    for start in range(0, len(items), _RETRIED_AT_ONCE):
-        batch = items[start : start + _RETRIED_AT_ONCE]
+    # In batches: each copies documents and holds the locks of its queues.
+    for start in range(0, len(items), _RETRY_BATCH_MAX):
+        batch = items[start : start + _RETRY_BATCH_MAX]
         requests = [(match.id, None if key is None else f"{key}/{match.id}") for match in batch]
-        retried += await services.retry(requests, traceparent)
+        retried += await operations.retry(requests, traceparent)
     return retried
 
 

@@ -1,15 +1,14 @@
-"""The routes of dead letters: list, show, replay (with another body, if wanted), purge."""
+"""The routes of dead letters: list, show, replay (with another body if given), purge."""
 
 from base64 import b64decode, b64encode
 from codecs import getincrementaldecoder
 from datetime import datetime
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal, Self
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Path, Query
 from pydantic import (
     AwareDatetime,
     BaseModel,
-    ConfigDict,
     Field,
     JsonValue,
     StringConstraints,
@@ -17,12 +16,16 @@ from pydantic import (
 )
 
 from turnstile.common.domain.errors import Code, Refusal
-from turnstile.common.requests import read_model
-from turnstile.executor.api.bodies import LIST_BYTES_MAX, read_value
-from turnstile.executor.api.paging import Page, Paging, cursor_of, foreign_cursor, places_of
+from turnstile.executor.api.bodies import LIST_BYTES_MAX, JsonBody, JsonRoute
+from turnstile.executor.api.paging import Page, Paging, cursor_of, cursor_parts, invalid_cursor
 from turnstile.executor.api.problems import documented
-from turnstile.executor.api.requested import requested_body
-from turnstile.executor.dead_letters import DeadLetters, Dealt, Place, Selection, StoredLetter
+from turnstile.executor.dead_letters.message import StoredDeadLetter
+from turnstile.executor.dead_letters.store import (
+    DeadLetterResult,
+    DeadLetters,
+    Position,
+    Selection,
+)
 
 LETTERS_MAX: Final = 10_000
 """Most letters of one replay or purge."""
@@ -32,13 +35,16 @@ Name = Annotated[str, StringConstraints(min_length=1, max_length=255)]
 NamePath = Annotated[str, Path(max_length=255, description="The letter's id, fingerprint or message id.")]
 
 
-class DeadLetterShape(BaseModel):
-    """A message that no service could use."""
+class DeadLetterDetail(BaseModel):
+    """A message that no service could handle."""
 
-    id: str = Field(description="A number of its own.", examples=["42"])
-    fingerprint: str = Field(description="A hash of the message and of its death; names it too.")
+    id: str = Field(description="A number.", examples=["42"])
+    fingerprint: str = Field(
+        description="A hash of the message and of when and why it was dead-lettered; identifies it too."
+    )
     code: str = Field(
-        description="Why it died: a code of this API, or a word of the broker's: rejected, expired, ...",
+        description="Why it was dead-lettered: a code of this API, or the reason of the broker: rejected, "
+        "expired, ...",
         examples=["unknown_action"],
     )
     error: str
@@ -48,50 +54,50 @@ class DeadLetterShape(BaseModel):
     app_id: str | None
     content_type: str | None
     reply_to: str | None
-    exchange: str = Field(description="It came to the dead letters by this exchange.")
+    exchange: str = Field(description="The exchange that it came from.")
     routing_key: str
     original_routing_key: str = Field(description="A replay publishes it with this key.")
     published_at: AwareDatetime | None
-    died_at: AwareDatetime = Field(description="When it was stored, where the message does not say.")
+    died_at: AwareDatetime = Field(description="When it was dead-lettered; if unknown, when it was stored.")
     stored_at: AwareDatetime
-    tries: int = Field(description="How often it had come back from a delay queue.")
+    tries: int = Field(description="How often it was redelivered from a delay queue.")
     headers: dict[str, JsonValue] = Field(
         description='At most 64 KiB. A value that is too large or cannot be stored is {"cut": ..., "bytes": '
-        "...}; a replay leaves it out."
+        "...}; a replay omits it."
     )
-    body: str = Field(description="Or its beginning: 1 KiB in lists, 1 MiB alone.")
+    body: str = Field(description="The body or its beginning: 1 KiB in lists, 1 MiB alone.")
     body_encoding: Literal["text", "base64"]
     body_bytes: int = Field(description="Of the whole body.")
     body_truncated: bool = Field(
-        description="Only its first 64 KiB are stored, as it is larger than any that is taken: a replay "
+        description="Only its first 64 KiB are stored, as it is larger than any accepted body: a replay "
         "needs another body."
     )
 
 
-_SAME: Final = set(DeadLetterShape.model_fields) - {"id", "body", "body_encoding"}
+_SAME: Final = set(DeadLetterDetail.model_fields) - {"id", "body", "body_encoding"}
 
 
-class DeadLetterPage(Page[DeadLetterShape]):
-    """Some of the letters, the oldest deaths first."""
+class DeadLetterPage(Page[DeadLetterDetail]):
+    """A page of dead letters, oldest first."""
 
-    total: int = Field(description="Letters there are, of any code.")
+    total: int = Field(description="All dead letters, of any code.")
 
 
 class DeadLetterListing(Paging):
     """Which letters to list."""
 
-    code: Name | None = Field(default=None, description="Only those that died of this.")
+    code: Name | None = Field(default=None, description="Only those with this code.")
 
 
-class DeadLetterSelection(BaseModel):
-    """Which letters are meant: exactly one of `ids`, `code` and `all`."""
+class DeadLetterSelection(JsonBody):
+    """Which dead letters to purge: exactly one of `ids`, `code` and `all`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    bytes_max: ClassVar[int] = 1024 * 1024
 
     ids: Annotated[list[Name], Field(min_length=1, max_length=1000)] | None = None
     code: Name | None = None
     all: Literal[True] | None = None
-    limit: int = Field(default=LETTERS_MAX, ge=1, le=LETTERS_MAX, description="Most letters at once.")
+    limit: int = Field(default=LETTERS_MAX, ge=1, le=LETTERS_MAX, description="Most letters in one call.")
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
@@ -100,22 +106,24 @@ class DeadLetterSelection(BaseModel):
         return self
 
     def selection(self) -> Selection:
-        """Return what is meant."""
+        """Return the selection."""
         return Selection(names=tuple(self.ids or ()), code=self.code, all=bool(self.all))
 
 
 class DeadLetterReplay(DeadLetterSelection):
-    """Which letters to replay; one alone may be given another body."""
+    """Which dead letters to replay; a single one may get another body."""
+
+    bytes_max: ClassVar[int] = LIST_BYTES_MAX
 
     body: Annotated[str, Field(max_length=_BODY_CHARS_MAX)] | None = Field(
-        default=None, description="Published in place of the body of the one letter in `ids`."
+        default=None, description="Published instead of the body of the one letter in `ids`."
     )
     body_encoding: Literal["text", "base64"] = "text"
 
     @model_validator(mode="after")
     def _edits_one(self) -> Self:
         if self.body is not None and len(self.ids or ()) != 1:
-            raise ValueError("a body is for one letter: give its id alone in ids")
+            raise ValueError("a body is for a single letter: give only its id in ids")
         self.edited()
         return self
 
@@ -132,39 +140,39 @@ class DeadLetterReplay(DeadLetterSelection):
 
 
 class RefusedLetter(BaseModel):
-    """A letter that stays."""
+    """A letter that was not replayed or purged."""
 
     id: str
     reason: str
 
 
-class DealtShape(BaseModel):
-    """What became of the letters that were meant."""
+class DeadLetterReport(BaseModel):
+    """The result of a replay or purge."""
 
-    done: int = Field(description="Letters that are gone from here.")
-    refused: list[RefusedLetter] = Field(description="Letters that stay, and why.")
-    missing: list[str] = Field(description="Names that mean no letter.")
-    left: int = Field(description="Letters that are meant too: ask again.")
+    done: int = Field(description="Letters that were replayed or purged, and deleted.")
+    refused: list[RefusedLetter] = Field(description="Letters that were not, and why.")
+    missing: list[str] = Field(description="Names that match no letter.")
+    left: int = Field(description="Matching letters that are left: repeat the call.")
 
 
 def dead_letter_routes(dead_letters: DeadLetters) -> APIRouter:
     """Return the routes of dead letters."""
-    routes = APIRouter(prefix="/dead-letters", tags=["operation"])
+    routes = APIRouter(prefix="/dead-letters", tags=["operation"], route_class=JsonRoute)
     _add_reading_routes(routes, dead_letters)
-    _add_dealing_routes(routes, dead_letters)
+    _add_changing_routes(routes, dead_letters)
     return routes
 
 
 def _add_reading_routes(routes: APIRouter, dead_letters: DeadLetters) -> None:
     @routes.get(
         "",
-        summary="List dead letters, the oldest first",
-        description="As soon as an executor has drained them from the broker.",
+        summary="List dead letters, oldest first",
+        description="A letter appears once an executor has drained it from the broker.",
         responses=documented(Code.UNKNOWN_FIELD),
     )
-    async def get_dead_letters(asked: Annotated[DeadLetterListing, Query()]) -> DeadLetterPage:
-        after = None if asked.cursor is None else _place(asked.cursor)
-        page = await dead_letters.page(code=asked.code, after=after, limit=asked.limit)
+    async def get_dead_letters(query: Annotated[DeadLetterListing, Query()]) -> DeadLetterPage:
+        after = None if query.cursor is None else _position(query.cursor)
+        page = await dead_letters.page(code=query.code, after=after, limit=query.limit)
         last = page.letters[-1] if page.rest else None
         return DeadLetterPage(
             items=[_shown(letter) for letter in page.letters],
@@ -173,52 +181,48 @@ def _add_reading_routes(routes: APIRouter, dead_letters: DeadLetters) -> None:
         )
 
     @routes.get("/{name}", summary="Read one dead letter", responses=documented(Code.NOT_FOUND))
-    async def get_dead_letter(name: NamePath) -> DeadLetterShape:
+    async def get_dead_letter(name: NamePath) -> DeadLetterDetail:
         letter = await dead_letters.read(name)
         if letter is None:
             raise Refusal(Code.NOT_FOUND, f"id: there is no dead letter {name!r}")
         return _shown(letter)
 
 
-def _add_dealing_routes(routes: APIRouter, dead_letters: DeadLetters) -> None:
+def _add_changing_routes(routes: APIRouter, dead_letters: DeadLetters) -> None:
     @routes.post(
         "/replay",
-        summary="Replay letters, the oldest first",
-        description="Publishes them with their original routing keys, as they first came or, one alone, "
-        "with another body. A letter is gone once the broker has confirmed the message; what no queue takes "
-        "stays, and says so. What is still wrong dies again, as a letter of a new id. The message id stays "
-        "the same: a request that is replayed twice is one execution.",
+        summary="Replay dead letters, oldest first",
+        description="Publishes them with their original routing keys, unchanged or, a single one, with "
+        "another body. A letter is deleted once the broker has confirmed the message; one that no queue "
+        "accepts stays, with the reason. An invalid message is dead-lettered again under a new id. The "
+        "message id stays the same: a request that is replayed twice is one execution.",
         responses=documented(Code.UNKNOWN_FIELD, Code.TOO_LARGE),
-        openapi_extra=requested_body("DeadLetterReplay"),
     )
-    async def post_replay(request: Request) -> DealtShape:
-        asked = read_model(DeadLetterReplay, await read_value(request, bytes_max=LIST_BYTES_MAX))
-        return _dealt(await dead_letters.replay(asked.selection(), limit=asked.limit, body=asked.edited()))
+    async def post_replay(body: DeadLetterReplay) -> DeadLetterReport:
+        return _dealt(await dead_letters.replay(body.selection(), limit=body.limit, body=body.edited()))
 
     @routes.post(
         "/purge",
-        summary="Delete letters, the oldest first",
+        summary="Purge dead letters, oldest first",
         responses=documented(Code.UNKNOWN_FIELD, Code.TOO_LARGE),
-        openapi_extra=requested_body("DeadLetterSelection"),
     )
-    async def post_purge(request: Request) -> DealtShape:
-        asked = read_model(DeadLetterSelection, await read_value(request, bytes_max=1024 * 1024))
-        return _dealt(await dead_letters.purge(asked.selection(), limit=asked.limit))
+    async def post_purge(body: DeadLetterSelection) -> DeadLetterReport:
+        return _dealt(await dead_letters.purge(body.selection(), limit=body.limit))
 
 
-def _place(cursor: str) -> Place:
-    died_at, letter_id = places_of(_CURSOR, cursor, count=2)
+def _position(cursor: str) -> Position:
+    died_at, letter_id = cursor_parts(_CURSOR, cursor, count=2)
     try:
-        place = Place(died_at=datetime.fromisoformat(died_at), id=int(letter_id))
+        position = Position(died_at=datetime.fromisoformat(died_at), id=int(letter_id))
     except ValueError:
-        raise foreign_cursor() from None
-    if place.died_at.tzinfo is None or not 0 < place.id < 2**63:
-        raise foreign_cursor()
-    return place
+        raise invalid_cursor() from None
+    if position.died_at.tzinfo is None or not 0 < position.id < 2**63:
+        raise invalid_cursor()
+    return position
 
 
-def _dealt(dealt: Dealt) -> DealtShape:
-    return DealtShape(
+def _dealt(dealt: DeadLetterResult) -> DeadLetterReport:
+    return DeadLetterReport(
         done=dealt.done,
         refused=[RefusedLetter(id=str(letter.id), reason=reason) for letter, reason in dealt.refused],
         missing=dealt.missing,
@@ -226,14 +230,14 @@ def _dealt(dealt: Dealt) -> DealtShape:
     )
 
 
-def _shown(letter: StoredLetter) -> DeadLetterShape:
+def _shown(letter: StoredDeadLetter) -> DeadLetterDetail:
     is_whole, encoding = len(letter.body) == letter.body_bytes, "text"
     try:
-        # What was cut in the middle of a character is text all the same.
+        # A body that was cut inside a character is still text.
         body = getincrementaldecoder("utf-8")().decode(letter.body, final=is_whole)
     except UnicodeDecodeError:
         body, encoding = b64encode(letter.body).decode(), "base64"
-    return DeadLetterShape.model_validate(
+    return DeadLetterDetail.model_validate(
         {
             **{name: getattr(letter, name) for name in _SAME},
             "id": str(letter.id),

@@ -1,8 +1,8 @@
-"""`GET /events`: what changes, as server-sent events, for the dashboard and for anybody.
+"""`GET /events`: changes as server-sent events, for the dashboard and other clients.
 
-In: a stream, perhaps with executions to watch and the last event that was seen. Out: batches of events as
-the dashboard's reading finds them, and comments in between so that proxies keep the line open. A reader that
-does not take them is dropped: it comes back with `Last-Event-ID`, or loads anew. Next: `executor.dashboard`.
+In: a stream, optionally with executions to watch and the id of the last received event. Out: batches of
+events of the dashboard's poller, and comments in between so that proxies keep the connection open. A client
+that does not keep up is dropped: it reconnects with `Last-Event-ID`, or reloads.
 """
 
 import asyncio
@@ -11,10 +11,11 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Header, Query
 from fastapi.responses import Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.types import Message, Receive, Scope, Send
 
 from turnstile.common.domain.errors import Code
+from turnstile.executor.api.bodies import StrictModel
 from turnstile.executor.api.problems import documented
 from turnstile.executor.dashboard import Live
 from turnstile.executor.dashboard.events import HEARTBEAT
@@ -24,56 +25,54 @@ logger = logging.getLogger(__name__)
 
 _HEARTBEAT_SECONDS: Final = 15.0
 _SEND_TIMEOUT_SECONDS: Final = 10.0
-_LASTING_SECONDS: Final = 600.0
-"""Then a reader comes again, and shows a token that is still good."""
+_DURATION_SECONDS: Final = 600.0
+"""Then the client reconnects, with a token that is still valid."""
 
 
-class EventsAsked(BaseModel):
-    """What a stream is about. No other parameters are taken."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class StreamParameters(StrictModel):
+    """The parameters of a stream."""
 
     execution_id: list[Annotated[int, Field(ge=1, le=2**63 - 1)]] = Field(
-        default=[], max_length=20, description="Executions whose moves are told too; repeat it for several."
+        default=[], max_length=20, description="Executions whose changes are sent too; repeat it for several."
     )
 
 
 class EventStream(Response):
-    """An answer that ends when the reader goes or does not keep up, the service stops, or time is over."""
+    """A response that ends when the client leaves or does not keep up, the service stops, or time is over."""
 
     media_type = "text/event-stream"
 
     def __init__(
         self,
         live: Live,
-        asked: EventsAsked,
+        query: StreamParameters,
         *,
         last_event_id: str | None,
         stopping: asyncio.Event,
         heartbeat_seconds: float = _HEARTBEAT_SECONDS,
-        lasting_seconds: float = _LASTING_SECONDS,
+        duration_seconds: float = _DURATION_SECONDS,
     ) -> None:
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._live = live
-        self._asked = asked
+        self._query = query
         self._last_event_id = last_event_id
         self._stopping = stopping
         self._heartbeat_seconds = heartbeat_seconds
-        self._lasting_seconds = lasting_seconds
+        self._duration_seconds = duration_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send until one of the ends."""
-        with self._live.stream(self._asked.execution_id, last_event_id=self._last_event_id) as stream:
+        """Send until one of these ends it."""
+        with self._live.stream(self._query.execution_id, last_event_id=self._last_event_id) as stream:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             ends = [
-                asyncio.create_task(_gone(receive), name="reader gone"),
+                asyncio.create_task(_gone(receive), name="client gone"),
                 asyncio.create_task(self._stopping.wait(), name="service stops"),
-                asyncio.create_task(stream.dropped.wait(), name="reader dropped"),
+                asyncio.create_task(stream.dropped.wait(), name="client dropped"),
                 asyncio.create_task(self._send_all(stream, send), name="events"),
             ]
             try:
-                await asyncio.wait(ends, timeout=self._lasting_seconds, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(ends, timeout=self._duration_seconds, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 for task in ends:
                     task.cancel()
@@ -105,10 +104,10 @@ def event_routes(live: Live, stopping: asyncio.Event) -> APIRouter:
 
     @routes.get(
         "/events",
-        summary="What changes, as server-sent events",
-        description="`overview`: totals; `queues`: those that moved since the last batch; `executions`: how "
-        "watched ones stand; `opening`: load what you show. At most one batch a second. Comments keep the "
-        "line open. Send `Last-Event-ID` to go on where a stream ended.",
+        summary="Changes as server-sent events",
+        description="`overview`: totals; `queues`: those that changed since the last batch; `executions`: "
+        "the status of watched ones; `opening`: load the current state. At most one batch a second. Comments "
+        "keep the connection open. Send `Last-Event-ID` to continue where a stream ended.",
         response_class=Response,
         responses={
             200: {
@@ -119,10 +118,10 @@ def event_routes(live: Live, stopping: asyncio.Event) -> APIRouter:
         },
     )
     async def get_events(
-        asked: Annotated[EventsAsked, Query()],
+        query: Annotated[StreamParameters, Query()],
         last_event_id: Annotated[str | None, Header(max_length=100)] = None,
     ) -> Response:
-        return EventStream(live, asked, last_event_id=last_event_id, stopping=stopping)
+        return EventStream(live, query, last_event_id=last_event_id, stopping=stopping)
 
     return routes
 

@@ -1,41 +1,120 @@
-"""The routes of executions: submit, list, read, cancel; `retrying` and `bulk` add theirs."""
+"""The routes of executions: submit, list, read, logs, cancel, retry; `bulk` has those for many at once.
+
+A submitted request is read exactly like the body of `execution.requested`, and admitted by the same
+statement, so the same idempotency key over HTTP and over the broker is the same execution.
+"""
 
 import asyncio
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Body, Header, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic.config import JsonDict
 
-from turnstile.common.domain.errors import Code
+from turnstile.common.batcher import in_steps
+from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.domain.identifiers import ExecutionId
 from turnstile.common.domain.states import Status, is_terminal
-from turnstile.common.instant import Instant
-from turnstile.common.requests import read_json, read_model
-from turnstile.executor.api.bodies import SMALL_BYTES_MAX, read_body
-from turnstile.executor.api.bulk import add_bulk_routes
-from turnstile.executor.api.paging import Page, Paging, cursor_of, ticket_of
-from turnstile.executor.api.problems import Problem, answer, documented, problem
-from turnstile.executor.api.requested import requested_body
-from turnstile.executor.api.retrying import add_retry_route
-from turnstile.executor.api.services import ApiServices, answer_deadline
-from turnstile.executor.api.submissions import (
-    Acceptance,
-    AcceptanceList,
-    ExecutionPath,
-    read_asked,
-    submit,
-    unknown_execution,
+from turnstile.common.fields import Instant
+from turnstile.common.messages import ExecutionRequested
+from turnstile.common.requests import read_json, read_request, read_traceparent, request_hash
+from turnstile.executor.api.bodies import (
+    LIST_BYTES_MAX,
+    InUtf8,
+    JsonBody,
+    JsonRoute,
+    StrictModel,
+    in_utf8,
+    read_body,
 )
-from turnstile.executor.reading import ExecutionFilter, ExecutionRecord, ExecutionShape, Reader
+from turnstile.executor.api.paging import (
+    Page,
+    Paging,
+    cursor_id,
+    cursor_of,
+    cursor_parts,
+    invalid_cursor,
+    next_cursor,
+)
+from turnstile.executor.api.problems import Problem, answer, answer_deadline, documented, problem
+from turnstile.executor.metrics import REFUSED
+from turnstile.executor.operations import Operations, Submissions
+from turnstile.executor.queries import (
+    ExecutionDetail,
+    ExecutionFilter,
+    ExecutionRecord,
+    LogEntry,
+    LogPosition,
+    Reader,
+)
+from turnstile.executor.results import Accepted, Admission, Rejected, Verdict
 
-_CURSOR = "executions"
+LIST_MAX: Final = 1000
+"""Most requests in one list."""
+_PIECES_MAX: Final = 1000
+_ENVELOPE_BYTES_MAX: Final = 64 * 1024
+"""What one request may contain besides parameters and metadata."""
+_CURSOR: Final = "executions"
+_LOG_CURSOR: Final = "logs"
+_KNOWN_KEY: Final = "The idempotency key is known: the execution that it names"
+
+ExecutionPath = Annotated[int, Path(ge=1, le=2**63 - 1, description="The execution's id.", examples=[4711])]
 FilterText = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=r"^[^\x00]*$")]
-
 MetadataPair = Annotated[str, StringConstraints(max_length=1024, pattern=r"^[^\x00:]+:[^\x00]*$")]
+Reason = Annotated[str, StringConstraints(max_length=1000)]
+
+
+class Acceptance(BaseModel):
+    """The request was accepted."""
+
+    id: int = Field(examples=[4711])
+    status: Status = Field(examples=["queued"])
+    position: int | None = Field(
+        description="Position in the queue, from 1; null if it is not queued.", examples=[3]
+    )
+    duplicate: bool = Field(description="The idempotency key is known: this is the execution that it names.")
+
+
+class AcceptanceList(BaseModel):
+    """The result of each request of a list, in order."""
+
+    items: list[Acceptance | Problem]
+
+
+class RetryAcceptance(Acceptance):
+    """The retry was accepted as a new execution."""
+
+    retry_of: int = Field(description="The execution that it retries.", examples=[4700])
+
+
+class RetryBody(JsonBody):
+    """An empty object: a retry repeats the original request."""
+
+
+class CancelBody(JsonBody):
+    """Why an execution is cancelled."""
+
+    reason: Reason | None = Field(default=None, examples=["no longer needed"])
+
+
+_NO_REASON: Final = CancelBody()
+_NOTHING: Final = RetryBody()
+
+
+class Cancelled(BaseModel):
+    """The result of a cancel."""
+
+    id: int = Field(examples=[4711])
+    status: Status = Field(
+        description="cancelled; or running: its worker was requested to stop it.", examples=["cancelled"]
+    )
 
 
 class ExecutionListing(Paging):
-    """Which executions to list."""
+    """Which executions to list; all conditions must hold."""
 
     action_ref: FilterText | None = Field(default=None, examples=["reports.render"])
     status: list[Status] | None = Field(default=None, description="Any of these; repeat it for several.")
@@ -49,47 +128,103 @@ class ExecutionListing(Paging):
         examples=["tenant:acme"],
     )
 
+    def filter(self) -> ExecutionFilter:
+        """Return the conditions."""
+        return ExecutionFilter(
+            action_ref=self.action_ref,
+            statuses=tuple(self.status) if self.status else None,
+            concurrency_key=self.concurrency_key,
+            created_after=self.created_after,
+            created_before=self.created_before,
+            worker_id=self.worker_id,
+            metadata=tuple((key, value) for key, _, value in (m.partition(":") for m in self.metadata or ())),
+        )
 
-class CancelBody(BaseModel):
-    """Why an execution is to stop."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class LogListing(StrictModel):
+    """Which part of the logs to read."""
 
-    reason: Annotated[str, StringConstraints(max_length=1000)] | None = Field(
-        default=None, examples=["no longer needed"]
+    attempt: int | None = Field(default=None, ge=1, lt=2**31, description="Only this attempt.")
+    cursor: Annotated[str, Field(max_length=1000)] | None = Field(
+        default=None, description="`next_cursor` of the previous answer; absent: from the beginning."
     )
-
-
-class Cancelled(BaseModel):
-    """What a cancel did."""
-
-    id: int = Field(examples=[4711])
-    status: Status = Field(
-        description="cancelled; or running: its worker was asked to stop it.", examples=["cancelled"]
+    after: Annotated[str, Field(max_length=1000)] | None = Field(
+        default=None, description="The former name of `cursor`.", json_schema_extra={"deprecated": True}
     )
+    limit: int = Field(default=200, ge=1, le=_PIECES_MAX, description="Most pieces in the answer.")
 
 
-def execution_routes(services: ApiServices, reader: Reader) -> APIRouter:
+_LOGS_EXAMPLE: Final[JsonDict] = {
+    "items": [
+        {
+            "attempt": 1,
+            "at": "2026-11-21T07:30:01.250Z",
+            "text": "2026-11-21T07:30:00.312Z INFO page 1 of 40\n",
+        }
+    ],
+    "next_cursor": "bG9ncwoxCjQz",
+    "ended": False,
+}
+
+
+class Logs(BaseModel):
+    """Pieces of logs in order: attempt by attempt, as they were written."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_LOGS_EXAMPLE]})
+
+    items: list[LogEntry]
+    next_cursor: str | None = Field(
+        description="Send it as `cursor` for what follows, at once or a second later; null once `ended`."
+    )
+    ended: bool = Field(description="Nothing follows: the execution, or the requested attempt, has ended.")
+
+
+def execution_routes(
+    operations: Operations, submissions: Submissions, reader: Reader, *, parameters_bytes_max: int
+) -> APIRouter:
     """Return the routes of executions."""
-    routes = APIRouter(prefix="/executions", tags=["executions"])
-    _add_submit_route(routes, services)
+    routes = APIRouter(prefix="/executions", tags=["executions"], route_class=JsonRoute)
+    _add_submit_route(routes, submissions, parameters_bytes_max)
     _add_reading_routes(routes, reader)
-    _add_cancel_route(routes, services)
-    add_retry_route(routes, services)
-    add_bulk_routes(routes, services, reader)
+    _add_cancel_route(routes, operations)
+    _add_retry_route(routes, operations)
     return routes
 
 
-def _add_submit_route(routes: APIRouter, services: ApiServices) -> None:
-    parameters_bytes_max = services.settings.parameters_bytes_max
-    turn = asyncio.Lock()
+_ONE_EXAMPLE: Final = {
+    "action_ref": "reports.render",
+    "parameters": {"customer_id": 17},
+    "idempotency_key": "invoice-2041",
+}
+_LIST_EXAMPLE: Final = [
+    {"action_ref": "reports.render", "parameters": {"customer_id": 17}},
+    {"action_ref": "reports.render", "parameters": {"customer_id": 18}, "ttl": "1h"},
+]
+
+
+def _submit_body() -> dict[str, Any]:
+    """Return the OpenAPI description of the body; it is read by hand: a wrong item must not harm others."""
+    one = ExecutionRequested.model_json_schema(ref_template="#/components/schemas/{model}")
+    one.pop("$defs", None)  # what it refers to is described with the answers
+    content = {
+        "schema": {"oneOf": [one, {"type": "array", "items": one, "maxItems": LIST_MAX}]},
+        "examples": {
+            "one": {"summary": "One execution", "value": _ONE_EXAMPLE},
+            "list": {"summary": "Two executions, admitted in this order", "value": _LIST_EXAMPLE},
+        },
+    }
+    return {"requestBody": {"required": True, "content": {"application/json": content}}}
+
+
+def _add_submit_route(routes: APIRouter, submissions: Submissions, parameters_bytes_max: int) -> None:
+    lock = asyncio.Lock()
 
     @routes.post(
         "",
-        summary="Submit one execution, or a list of at most 1000",
+        summary=f"Submit one execution, or a list of at most {LIST_MAX}",
         status_code=202,
         responses={
-            200: {"model": Acceptance, "description": "The key was known: the execution that it names"},
+            200: {"model": Acceptance, "description": _KNOWN_KEY},
             **documented(
                 Code.UNKNOWN_FIELD,
                 Code.INVALID_PARAMETERS,
@@ -99,86 +234,270 @@ def _add_submit_route(routes: APIRouter, services: ApiServices) -> None:
                 Code.QUEUE_FULL,
             ),
         },
-        openapi_extra=requested_body("ExecutionRequested", or_list=True),
+        openapi_extra=_submit_body(),
         response_model=Acceptance | AcceptanceList,
     )
     async def post_executions(
         request: Request,
         response: Response,
         idempotency_key: Annotated[
-            str | None, Header(description="The same key is the same execution; for one, not for a list.")
+            str | None, Header(description="The same key is the same execution; not for a list.")
         ] = None,
     ) -> Any:
-        del idempotency_key  # read with the body, where a field of that name may stand
-        asked = await read_asked(request, parameters_bytes_max=parameters_bytes_max, turn=turn)
-        answers = await submit(services, asked.requests)
-        if asked.is_list:
+        submitted = await _read_submitted(
+            request, idempotency_key, parameters_bytes_max=parameters_bytes_max, lock=lock
+        )
+        answers = await _submit(submissions, submitted.requests)
+        if submitted.is_list:
             return AcceptanceList(items=answers)
         match answers[0]:
             case Problem() as refused:
                 return answer(refused)
             case Acceptance() as accepted:
-                response.status_code = 200 if accepted.duplicate else 202
-                response.headers["Location"] = f"/api/v1/executions/{accepted.id}"
-                return accepted
+                return _created(accepted, response)
+
+
+def _created(accepted: Acceptance, response: Response) -> Acceptance:
+    response.status_code = 200 if accepted.duplicate else 202
+    response.headers["Location"] = f"/api/v1/executions/{accepted.id}"
+    return accepted
 
 
 def _add_reading_routes(routes: APIRouter, reader: Reader) -> None:
     @routes.get(
         "",
         summary="List executions, newest first",
-        description="A page may be short, or empty, and still have a `next_cursor`: it looks at a bounded "
-        "number of executions and carries a bounded number of bytes.",
+        description="A page may be short, or empty, and still have a `next_cursor`: it reads a bounded "
+        "number of executions and contains a bounded number of bytes.",
         responses=documented(Code.UNKNOWN_FIELD),
     )
-    async def get_executions(asked: Annotated[ExecutionListing, Query()]) -> Page[ExecutionRecord]:
-        wanted = ExecutionFilter(
-            action_ref=asked.action_ref,
-            statuses=tuple(asked.status) if asked.status else None,
-            concurrency_key=asked.concurrency_key,
-            created_after=asked.created_after,
-            created_before=asked.created_before,
-            worker_id=asked.worker_id,
-            metadata=tuple(_pair(text) for text in asked.metadata or ()),
-        )
-        items, before_id = await reader.executions(
-            wanted, before_id=ticket_of(_CURSOR, asked.cursor), limit=asked.limit
-        )
-        return Page(items=items, next_cursor=None if before_id is None else cursor_of(_CURSOR, before_id))
+    async def get_executions(query: Annotated[ExecutionListing, Query()]) -> Page[ExecutionRecord]:
+        before_id = cursor_id(_CURSOR, query.cursor)
+        items, last = await reader.executions(query.filter(), before_id=before_id, limit=query.limit)
+        return Page(items=items, next_cursor=next_cursor(_CURSOR, last))
 
     @routes.get("/{execution_id}", summary="Read one execution", responses=documented(Code.NOT_FOUND))
-    async def get_execution(execution_id: ExecutionPath) -> ExecutionShape:
+    async def get_execution(execution_id: ExecutionPath) -> ExecutionDetail:
         found = await reader.execution(ExecutionId(execution_id))
         if found is None:
-            raise unknown_execution(execution_id)
+            raise _unknown_execution(execution_id)
         return found
 
+    @routes.get(
+        "/{execution_id}/logs",
+        summary="Read the logs of its attempts, also while they run",
+        description="About the last 64 KiB of each attempt are kept.",
+        responses=documented(Code.NOT_FOUND, Code.UNKNOWN_FIELD),
+    )
+    async def get_logs(execution_id: ExecutionPath, query: Annotated[LogListing, Query()]) -> Logs:
+        after = _log_position(query.cursor or query.after)
+        page = await reader.logs(
+            ExecutionId(execution_id), attempt=query.attempt, after=after, limit=query.limit
+        )
+        if page is None:
+            raise _unknown_execution(execution_id)
+        read = page.position
+        cursor = None if page.is_ended else cursor_of(_LOG_CURSOR, read.attempt, read.chars)
+        return Logs(items=page.items, next_cursor=cursor, ended=page.is_ended)
 
-def _add_cancel_route(routes: APIRouter, services: ApiServices) -> None:
+
+def _add_cancel_route(routes: APIRouter, operations: Operations) -> None:
     @routes.post(
         "/{execution_id}/cancel",
-        summary="End what has not started; ask for the end of what runs",
+        summary="Cancel one execution",
+        description="Before its start it ends at once; later its worker is requested to stop it.",
         status_code=202,
         responses=documented(Code.NOT_FOUND, Code.ALREADY_TERMINAL, Code.UNKNOWN_FIELD, Code.TOO_LARGE),
-        openapi_extra=requested_body("CancelBody", required=False),
         response_model=Cancelled,
     )
-    async def post_cancel(execution_id: ExecutionPath, request: Request) -> Any:
-        body = await read_body(request, bytes_max=SMALL_BYTES_MAX)
-        asked = read_model(CancelBody, read_json(body or b"{}", bytes_max=SMALL_BYTES_MAX))
+    async def post_cancel(
+        execution_id: ExecutionPath,
+        body: Annotated[
+            CancelBody,
+            Body(openapi_examples={"reason": {"value": {"reason": "no longer needed"}}}),
+        ] = _NO_REASON,
+    ) -> Any:
         async with answer_deadline():
-            moves = await services.cancel([ExecutionId(execution_id)], asked.reason)
+            moves = await operations.cancel([ExecutionId(execution_id)], body.reason)
         if not moves:
-            raise unknown_execution(execution_id)
+            raise _unknown_execution(execution_id)
         move = moves[0]
         if is_terminal(move.previous_status):
-            ended = f"execution {execution_id} is {move.status}; what has ended never changes"
+            detail = f"execution {execution_id} is {move.status}; an ended execution never changes"
             return answer(
-                problem(Code.ALREADY_TERMINAL, ended, id=execution_id, execution_status=move.status)
+                problem(Code.ALREADY_TERMINAL, detail, id=execution_id, execution_status=move.status)
             )
         return Cancelled(id=execution_id, status=move.status)
 
 
-def _pair(text: str) -> tuple[str, str]:
-    key, _, value = text.partition(":")
-    return key, value
+def _add_retry_route(routes: APIRouter, operations: Operations) -> None:
+    @routes.post(
+        "/{execution_id}/retry",
+        summary="Retry an ended execution as a new one",
+        description="Same action, parameters, concurrency key, timeout, callback_url and metadata, under the "
+        "action's present limits, at the tail of the queue. The ended execution does not change.",
+        status_code=202,
+        responses={
+            200: {"model": RetryAcceptance, "description": _KNOWN_KEY},
+            **documented(
+                Code.NOT_FOUND,
+                Code.NOT_TERMINAL,
+                Code.UNKNOWN_ACTION,
+                Code.UNKNOWN_FIELD,
+                Code.TOO_LARGE,
+                Code.INVALID_PARAMETERS,
+                Code.IDEMPOTENCY_CONFLICT,
+                Code.QUEUE_FULL,
+            ),
+        },
+        response_model=RetryAcceptance,
+    )
+    async def post_retry(
+        execution_id: ExecutionPath,
+        request: Request,
+        response: Response,
+        _: Annotated[RetryBody, Body(openapi_examples={"empty": {"value": {}}})] = _NOTHING,
+        idempotency_key: Annotated[
+            InUtf8 | None,
+            Header(min_length=1, max_length=512, description="The same key is the same new execution."),
+        ] = None,
+    ) -> Any:
+        async with answer_deadline():
+            (retried,) = await operations.retry(
+                [(ExecutionId(execution_id), idempotency_key)], read_traceparent(request.headers)
+            )
+        if retried.previous_status is None:
+            raise _unknown_execution(execution_id)
+        match retried.verdict:
+            case None:
+                status = retried.previous_status
+                detail = f"execution_id: {execution_id} is {status}; wait until it ends, or cancel it first"
+                return answer(problem(Code.NOT_TERMINAL, detail, id=execution_id, execution_status=status))
+            case Rejected(code=code, message=message):
+                raise Refusal(code, message)
+            case Accepted() as accepted:
+                shown = RetryAcceptance(**_acceptance(accepted).model_dump(), retry_of=execution_id)
+                return _created(shown, response)
+
+
+def _unknown_execution(execution_id: int) -> Refusal:
+    return Refusal(Code.NOT_FOUND, f"execution_id: there is no execution {execution_id}")
+
+
+def _log_position(cursor: str | None) -> LogPosition:
+    if cursor is None:
+        return LogPosition()
+    attempt, chars = cursor_parts(_LOG_CURSOR, cursor, count=2)
+    if not all(part.isascii() and part.isdigit() for part in (attempt, chars)):
+        raise invalid_cursor()
+    position = LogPosition(attempt=int(attempt), chars=int(chars))
+    if not (position.attempt < 2**31 and position.chars < 2**62):
+        raise invalid_cursor()
+    return position
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Submitted:
+    """The requests of a body: each checked, or refused."""
+
+    is_list: bool
+    requests: Sequence[Admission | Refusal]
+
+
+async def _read_submitted(
+    request: Request, header: str | None, *, parameters_bytes_max: int, lock: asyncio.Lock
+) -> _Submitted:
+    """Return the requests in a body; raises Refusal where the body as a whole is invalid.
+
+    One list at a time: while it is read it takes many times its size.
+    """
+    one_bytes_max = 2 * parameters_bytes_max + _ENVELOPE_BYTES_MAX
+    list_bytes_max = max(LIST_BYTES_MAX, one_bytes_max)
+    body = await read_body(request, bytes_max=list_bytes_max)
+    is_list = body[:100].lstrip().startswith(b"[")
+    async with lock if is_list else nullcontext():
+        value = read_json(body, bytes_max=list_bytes_max if is_list else one_bytes_max)
+        key, traceparent = _key_in(header), read_traceparent(request.headers)
+        if not isinstance(value, list):
+            keyed = _with_key(value, key)
+            return _Submitted(is_list=False, requests=[_admission(keyed, traceparent, parameters_bytes_max)])
+        _check_list(value, key)
+        requests = [_read_item(item, traceparent, parameters_bytes_max) async for item in in_steps(value)]
+        return _Submitted(is_list=True, requests=requests)
+
+
+def _check_list(value: Sequence[Any], key: str | None) -> None:
+    if key is not None:
+        raise Refusal(
+            Code.INVALID_MESSAGE,
+            "header Idempotency-Key: names one execution, but the body is a list; "
+            "put idempotency_key into each of its items",
+        )
+    if len(value) > LIST_MAX:
+        raise Refusal(Code.TOO_LARGE, f"body: a list of {len(value)}, at most {LIST_MAX} are allowed")
+
+
+def _key_in(header: str | None) -> str | None:
+    try:
+        return None if header is None else in_utf8(header)
+    except ValueError as error:
+        raise Refusal(Code.INVALID_MESSAGE, f"header Idempotency-Key: {error}") from None
+
+
+def _with_key(value: Any, key: str | None) -> Any:
+    if key is None or not isinstance(value, Mapping):
+        return value
+    if value.get("idempotency_key", key) != key:
+        raise Refusal(
+            Code.INVALID_MESSAGE,
+            "idempotency_key: differs from the header Idempotency-Key; send one of them, or both the same",
+        )
+    return {**value, "idempotency_key": key}
+
+
+def _read_item(value: Any, traceparent: str | None, parameters_bytes_max: int) -> Admission | Refusal:
+    try:
+        return _admission(value, traceparent, parameters_bytes_max)
+    except Refusal as refusal:
+        return refusal
+
+
+def _admission(value: Any, traceparent: str | None, parameters_bytes_max: int) -> Admission:
+    request = read_request(value, parameters_bytes_max=parameters_bytes_max)
+    return Admission.of(request, request_hash(request), traceparent=traceparent)
+
+
+async def _submit(
+    submissions: Submissions, requests: Sequence[Admission | Refusal]
+) -> list[Acceptance | Problem]:
+    """Admit the checked requests; return the result of each request, in order."""
+    admissions = [r for r in requests if isinstance(r, Admission)]
+    verdicts: Sequence[Verdict] = ()
+    if admissions:
+        async with answer_deadline():
+            verdicts = await submissions.submit_all(admissions)
+    in_order = iter(verdicts)
+    answers = [
+        problem(r.code, r.message) if isinstance(r, Refusal) else _shown(next(in_order)) for r in requests
+    ]
+    for refused in answers:
+        if isinstance(refused, Problem):
+            REFUSED.add(refused.code)
+    return answers
+
+
+def _shown(verdict: Verdict) -> Acceptance | Problem:
+    match verdict:
+        case Accepted():
+            return _acceptance(verdict)
+        case Rejected():
+            return problem(verdict.code, verdict.message)
+
+
+def _acceptance(accepted: Accepted) -> Acceptance:
+    return Acceptance(
+        id=accepted.execution_id,
+        status=accepted.status,
+        position=accepted.position,
+        duplicate=accepted.duplicate,
+    )

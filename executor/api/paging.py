@@ -4,9 +4,10 @@ import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import Annotated, Final, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from turnstile.common.domain.errors import Code, Refusal
+from turnstile.executor.api.bodies import StrictModel
 
 PAGE_MAX: Final = 1000
 PAGE_DEFAULT: Final = 50
@@ -15,57 +16,58 @@ Item = TypeVar("Item", bound=BaseModel)
 
 
 class Page(BaseModel, Generic[Item]):
-    """Some of a list; `next_cursor` leads to the rest and is null at the end."""
+    """A page of a list; `next_cursor` leads to the next one and is null at the end."""
 
     items: list[Item]
     next_cursor: str | None
 
 
-class Paging(BaseModel):
-    """Which page of a list. No other parameters are taken."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class Paging(StrictModel):
+    """The parameters of a list."""
 
     limit: int = Field(default=PAGE_DEFAULT, ge=1, le=PAGE_MAX, description="Most items on the page.")
     cursor: Annotated[str, Field(max_length=1000)] | None = Field(
-        default=None, description="`next_cursor` of the page before; absent: the first page."
+        default=None, description="`next_cursor` of the previous page; absent: the first page."
     )
 
 
-def cursor_of(kind: str, *places: str | int) -> str:
+def cursor_of(kind: str, *parts: str | int) -> str:
     """Return a cursor that says where the next page of this kind of list starts."""
-    return urlsafe_b64encode("\n".join([kind, *map(str, places)]).encode()).decode().rstrip("=")
+    return urlsafe_b64encode("\n".join([kind, *map(str, parts)]).encode()).decode().rstrip("=")
 
 
-def places_of(kind: str, cursor: str, *, count: int) -> list[str]:
+def cursor_parts(kind: str, cursor: str, *, count: int) -> list[str]:
     """Return what `cursor_of` was given; raises Refusal for anything that it did not return."""
     try:
         text = urlsafe_b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4)).decode()
     except (binascii.Error, ValueError):
-        raise foreign_cursor() from None
-    found_kind, *places = text.split("\n")
-    if found_kind != kind or len(places) != count or cursor_of(kind, *places) != cursor or "\0" in text:
-        raise foreign_cursor()
-    return places
+        raise invalid_cursor() from None
+    found_kind, *parts = text.split("\n")
+    if found_kind != kind or len(parts) != count or cursor_of(kind, *parts) != cursor or "\0" in text:
+        raise invalid_cursor()
+    return parts
 
 
-def ticket_of(kind: str, cursor: str | None) -> int | None:
-    """Return the execution id in a cursor; raises Refusal."""
-    if cursor is None:
-        return None
-    return tickets_of(kind, cursor, count=1)[0]
+def cursor_id(kind: str, cursor: str | None) -> int | None:
+    """Return the id in a cursor; raises Refusal."""
+    return None if cursor is None else cursor_ids(kind, cursor, count=1)[0]
 
 
-def tickets_of(kind: str, cursor: str, *, count: int) -> list[int]:
-    """Return the execution ids in a cursor; raises Refusal."""
-    places = places_of(kind, cursor, count=count)
-    if not all(place.isascii() and place.isdigit() and int(place) < 2**63 for place in places):
-        raise foreign_cursor()
-    return [int(place) for place in places]
+def cursor_ids(kind: str, cursor: str, *, count: int) -> list[int]:
+    """Return the ids in a cursor; raises Refusal."""
+    parts = cursor_parts(kind, cursor, count=count)
+    if not all(part.isascii() and part.isdigit() and int(part) < 2**63 for part in parts):
+        raise invalid_cursor()
+    return [int(part) for part in parts]
 
 
-def foreign_cursor() -> Refusal:
+def next_cursor(kind: str, last: str | int | None) -> str | None:
+    """Return the cursor behind the last item of a page; None: it was the last page."""
+    return None if last is None else cursor_of(kind, last)
+
+
+def invalid_cursor() -> Refusal:
     """Refuse a cursor."""
     return Refusal(
-        Code.INVALID_MESSAGE, "cursor: not one of this list; send next_cursor as it came, or no cursor"
+        Code.INVALID_MESSAGE, "cursor: not from this list; send next_cursor unchanged, or no cursor"
     )

@@ -1,10 +1,12 @@
-"""Every way to be refused, as problem documents (RFC 9457): the same codes as on the wire.
+"""Errors as problem documents (RFC 9457), with the same codes as in messages.
 
 In: a `Refusal`, `Unavailable`, an error of the framework, or a bug. Out: `application/problem+json` with
 `code` and a `detail` that names the field and the remedy; never a traceback.
 """
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Any, Final, Literal, assert_never
 
@@ -14,11 +16,13 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
-from turnstile.common.domain.errors import Code, Refusal, Unavailable
+from turnstile.common.domain.errors import Code, Overloaded, Refusal, Unavailable
 from turnstile.executor.metrics import REFUSED
 
 PROBLEM_JSON: Final = "application/problem+json"
 _RETRY_AFTER_SECONDS: Final = 1
+_ANSWER_TIMEOUT_SECONDS: Final = 30.0
+_UNKNOWN: Final = "all or part of it may be done: check, or repeat it with the same idempotency key"
 _STATUS: Final[Mapping[Code, HTTPStatus]] = {
     Code.INVALID_MESSAGE: HTTPStatus.UNPROCESSABLE_ENTITY,
     Code.UNKNOWN_FIELD: HTTPStatus.UNPROCESSABLE_ENTITY,
@@ -41,31 +45,31 @@ _STATUS: Final[Mapping[Code, HTTPStatus]] = {
 _DETAILS: Final[Mapping[Code, str]] = {
     Code.INVALID_MESSAGE: "limit: Input should be less than or equal to 1000",
     Code.UNKNOWN_FIELD: "max_concurent: no such field; known are ref, runner, entrypoint, max_concurrent",
-    Code.UNSUPPORTED_SCHEMA_VERSION: "header schema_version: '2' is not spoken here; send 1, or none",
-    Code.TOO_LARGE: "body: 9000000 bytes, at most 8388608 are taken; send a reference instead",
+    Code.UNSUPPORTED_SCHEMA_VERSION: "header schema_version: '2' is not supported; send 1, or omit it",
+    Code.TOO_LARGE: "body: 9000000 bytes, at most 8388608 are allowed; send a reference instead",
     Code.UNKNOWN_ACTION: "action_ref: no action 'reports.rendr'; start a worker that serves it, or apply it",
     Code.INVALID_PARAMETERS: "parameters: no value at concurrency key /customer_id",
-    Code.IDEMPOTENCY_CONFLICT: "idempotency_key: 'invoice-2041' already names execution 4711, which asked "
-    "for something else; use another key, or repeat the same request",
+    Code.IDEMPOTENCY_CONFLICT: "idempotency_key: 'invoice-2041' already names execution 4711, a "
+    "different request; use another key, or repeat the same request",
     Code.QUEUE_FULL: "action_ref: the queue of 'reports.render' is full: 100 waiting of at most 100, "
     "4 running of at most 4; try again later",
     Code.NOT_FOUND: "execution_id: there is no execution 4711",
-    Code.ALREADY_TERMINAL: "execution 4711 is completed; what has ended never changes",
+    Code.ALREADY_TERMINAL: "execution 4711 is completed; an ended execution never changes",
     Code.NOT_TERMINAL: "execution_id: 4711 is running; wait for its end, or cancel it first",
-    Code.IN_USE: "waiting: of 'reports.render' 3 wait; send ?waiting=cancel to end them with it, or wait "
-    "until they have run",
-    Code.PRECONDITION_FAILED: "header If-Match: the action was changed meanwhile; read it again, then repeat "
-    "the change",
+    Code.IN_USE: "waiting: 3 executions of 'reports.render' wait; send ?waiting=cancel to cancel them, or "
+    "wait until they have run",
+    Code.PRECONDITION_FAILED: "header If-Match: the action was changed since then; read it again, then "
+    "repeat the change",
     Code.UNKNOWN_EXECUTION: "no such execution; check the id or the key",
     Code.UNAUTHORIZED: "header Authorization: send 'Bearer <token>' with a token of this service",
     Code.FORBIDDEN: "header Origin: a page of another site may not change anything here",
     Code.UNAVAILABLE: "database: connection refused",
 }
-"""One answer for each code, as the API's description shows it."""
+"""One example for each code, for the OpenAPI document."""
 
 
 class Problem(BaseModel):
-    """Why a request was not done (RFC 9457)."""
+    """Why a request was refused (RFC 9457)."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -93,7 +97,7 @@ def problem(
 
 
 def answer(shown: Problem, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """Send a problem document."""
+    """Return a problem document as a response."""
     more = dict(headers or {})
     match shown.code:
         case Code.UNAUTHORIZED:
@@ -108,7 +112,7 @@ def answer(shown: Problem, headers: Mapping[str, str] | None = None) -> JSONResp
 
 
 def documented(*codes: Code) -> dict[int | str, dict[str, Any]]:
-    """Return what OpenAPI says about the ways in which a route may refuse."""
+    """Return the OpenAPI responses of a route that may refuse with these codes."""
     by_status: dict[int | str, list[str]] = {}
     for code in (*codes, Code.INVALID_MESSAGE, Code.UNAUTHORIZED, Code.FORBIDDEN, Code.UNAVAILABLE):
         by_status.setdefault(int(_STATUS[code]), []).append(code)
@@ -126,7 +130,7 @@ def _content(codes: Sequence[str]) -> dict[str, Any]:
 
 
 def install(app: FastAPI) -> None:
-    """Have every error leave the app as a problem document."""
+    """Answer every error with a problem document."""
 
     async def handle(_: Request, error: Exception) -> JSONResponse:
         return _answer_to(error)
@@ -148,8 +152,8 @@ def _answer_to(error: Exception) -> JSONResponse:
         case HTTPException():
             return answer(_of_framework(error), error.headers)
         case Exception():
-            # The server logs what it was; the world only learns that it was our fault.
-            return answer(problem("internal_error", "the service failed at this; its log says why"))
+            # The server logs the error; the client only learns that the service failed.
+            return answer(problem("internal_error", "the service failed; its log has the error"))
         case _:
             assert_never(error)
 
@@ -162,7 +166,7 @@ def _of_validation(errors: Sequence[Any]) -> Problem:
 
 
 def _field(error: Mapping[str, Any]) -> str:
-    # The first step only says where it stood: path, query or header.
+    # The first step is only path, query or header.
     return ".".join(str(step) for step in error["loc"][1:])[:200] or str(error["loc"][0])
 
 
@@ -170,9 +174,23 @@ def _of_framework(error: HTTPException) -> Problem:
     detail = str(error.detail)
     match error.status_code:
         case HTTPStatus.NOT_FOUND:
-            return problem(Code.NOT_FOUND, "path: nothing is here; see /docs")
+            return problem(Code.NOT_FOUND, "path: no such route; see /docs")
         case HTTPStatus.METHOD_NOT_ALLOWED:
             allowed = (error.headers or {}).get("Allow", "another")
-            return problem(Code.INVALID_MESSAGE, f"method: not taken here; use {allowed}", status=405)
+            return problem(Code.INVALID_MESSAGE, f"method: not allowed here; use {allowed}", status=405)
         case _:
             return problem(Code.INVALID_MESSAGE, detail, status=error.status_code)
+
+
+@asynccontextmanager
+async def answer_deadline() -> AsyncIterator[None]:
+    """Bound a change; raises Unavailable, which says whether the change may be done."""
+    try:
+        async with asyncio.timeout(_ANSWER_TIMEOUT_SECONDS):
+            yield
+    except TimeoutError:
+        raise Unavailable(f"no answer in time; {_UNKNOWN}") from None
+    except Overloaded as error:
+        raise Overloaded(f"{error}; nothing was done, repeat it later") from error
+    except Unavailable as error:
+        raise Unavailable(f"{error}; {_UNKNOWN}") from error

@@ -1,4 +1,4 @@
-"""The routes of workers: who is there, who left, who was lost; and have one leave."""
+"""The routes of workers: list them, and drain one."""
 
 from datetime import datetime
 from typing import Annotated, Any
@@ -7,11 +7,11 @@ from fastapi import APIRouter, Path, Query
 from pydantic import Field
 
 from turnstile.common.domain.errors import Code, Refusal
-from turnstile.common.instant import check_instant
-from turnstile.executor.api.paging import Page, Paging, cursor_of, foreign_cursor, places_of
-from turnstile.executor.api.problems import answer, documented, problem
-from turnstile.executor.api.services import ApiServices, answer_deadline
-from turnstile.executor.reading import Reader, WorkerShape, WorkerStart, WorkerState
+from turnstile.common.fields import check_instant
+from turnstile.executor.api.paging import Page, Paging, cursor_of, cursor_parts, invalid_cursor
+from turnstile.executor.api.problems import answer, answer_deadline, documented, problem
+from turnstile.executor.operations import Operations
+from turnstile.executor.queries import Reader, WorkerDetail, WorkerStart, WorkerState
 
 _CURSOR = "workers"
 WorkerPath = Annotated[
@@ -26,40 +26,40 @@ class WorkerListing(Paging):
     state: list[WorkerState] | None = Field(default=None, description="Any of these; repeat it for several.")
 
 
-def worker_routes(services: ApiServices, reader: Reader) -> APIRouter:
+def worker_routes(operations: Operations, reader: Reader) -> APIRouter:
     """Return the routes of workers."""
     routes = APIRouter(prefix="/workers", tags=["workers"])
 
     @routes.get("", summary="List workers, the newest first", responses=documented(Code.UNKNOWN_FIELD))
-    async def get_workers(asked: Annotated[WorkerListing, Query()]) -> Page[WorkerShape]:
+    async def get_workers(query: Annotated[WorkerListing, Query()]) -> Page[WorkerDetail]:
         items, rest = await reader.workers(
-            states=asked.state or None, start=_start(asked.cursor), limit=asked.limit
+            states=query.state or None, start=_start(query.cursor), limit=query.limit
         )
         return Page(items=items, next_cursor=None if rest is None else _cursor(rest))
 
     @routes.post(
         "/{worker_id}/drain",
-        summary="Have it take nothing new, end or give back what it runs, and leave",
-        description="It hears of it with its next heartbeat. What it cannot end in its `drain_timeout` goes "
-        "back to the head of its line. Its process idles then, until it is stopped.",
+        summary="Drain a worker: it takes nothing new, finishes or hands back what it runs, and signs off",
+        description="Takes effect with its next heartbeat. What it cannot finish within its `drain_timeout` "
+        "returns to the head of its queue. Its process then idles until it is stopped.",
         status_code=202,
         responses=documented(Code.NOT_FOUND, Code.ALREADY_TERMINAL),
-        response_model=WorkerShape,
+        response_model=WorkerDetail,
     )
     async def post_drain(worker_id: WorkerPath) -> Any:
         async with answer_deadline():
-            # No id has this character, and the database takes it in no text.
-            possible = "\0" not in worker_id
-            drains = possible and await services.drain_worker(worker_id)
-            worker = await reader.worker(worker_id) if possible else None
+            # No id contains this character, and the database accepts it in no text.
+            is_possible = "\0" not in worker_id
+            drains = is_possible and await operations.drain_worker(worker_id)
+            worker = await reader.worker(worker_id) if is_possible else None
         if worker is None:
             raise Refusal(
                 Code.NOT_FOUND,
-                f"worker_id: there is no worker {worker_id[:80]!r}; GET /api/v1/workers has them",
+                f"worker_id: there is no worker {worker_id[:80]!r}; GET /api/v1/workers lists them",
             )
         if not drains:
-            left = f"worker_id: {worker_id} is {worker.state}; only one that is there can drain"
-            return answer(problem(Code.ALREADY_TERMINAL, left, id=worker_id, worker_state=worker.state))
+            detail = f"worker_id: {worker_id} is {worker.state}; only a live worker can be drained"
+            return answer(problem(Code.ALREADY_TERMINAL, detail, id=worker_id, worker_state=worker.state))
         return worker
 
     return routes
@@ -72,11 +72,11 @@ def _cursor(start: WorkerStart) -> str:
 def _start(cursor: str | None) -> WorkerStart | None:
     if cursor is None:
         return None
-    started_at, worker_id = places_of(_CURSOR, cursor, count=2)
+    started_at, worker_id = cursor_parts(_CURSOR, cursor, count=2)
     try:
         instant = check_instant(datetime.fromisoformat(started_at))
     except ValueError:
-        raise foreign_cursor() from None
+        raise invalid_cursor() from None
     if instant.tzinfo is None:
-        raise foreign_cursor()
+        raise invalid_cursor()
     return WorkerStart(instant, worker_id)

@@ -1,59 +1,55 @@
 """The command line `executor`.
 
-In: arguments, and settings from the environment. Out: a service (`serve`), a database (`migrate`), or an
-answer of the HTTP API, for people or with `--json` for scripts. Exit codes: 0 done, 1 something was refused
-or failed, 2 wrong usage or setting, 3 a server cannot be reached, 4 waited too long.
+In: arguments, and settings from the environment. Out: a service (`serve`), a database schema (`migrate`), or
+a response of the HTTP API, as a table or, with `--json`, as JSON. Exit codes: 0 success, 1 rejected or
+failed, 2 wrong usage or setting, 3 a server cannot be reached, 4 timeout.
 """
 
 from typing import ClassVar
 
-from turnstile.common.command_line import command_line, run_command_line
-from turnstile.executor.cli.lazy_commands import CommandsOnDemand, Place
+from turnstile.common.cli import command_line, run_command_line
+from turnstile.executor.cli.lazy_commands import LazyCommand, LazyCommandGroup
+
+_SUMMARY = "Schedule executions in FIFO order, within the concurrency limit of each action."
 
 
-def _place(module: str, attribute: str, summary: str) -> Place:
-    return Place(module=f"turnstile.executor.cli.{module}", attribute=attribute, summary=summary)
+def _lazy(target: str, summary: str) -> LazyCommand:
+    return LazyCommand(f"turnstile.executor.cli.{target}", summary)
 
 
-class _Commands(CommandsOnDemand):
-    """All there are; the summaries are those of the commands' own help."""
+class _Commands(LazyCommandGroup):
+    """Every command of `executor`."""
 
-    places: ClassVar[dict[str, Place]] = {
-        "serve": _place("serve", "serve", "Serve requests, queues and the HTTP API."),
-        "migrate": _place("migrate", "migrate", "Bring the database to this version's schema."),
-        "setup-permissions": _place(
-            "setup_permissions", "setup_permissions", "Give each service accounts of its own."
+    lazy_commands: ClassVar[dict[str, LazyCommand]] = {
+        "serve": _lazy("admin:serve", "Run the executor service."),
+        "migrate": _lazy("admin:migrate", "Migrate the database to the schema of this version."),
+        "setup-permissions": _lazy(
+            "admin:setup_permissions", "Create least-privilege accounts for each service."
         ),
-        "demo": _place("demo", "demo", "Watch 200 executions pass on private servers."),
-        "submit": _place("submit", "submit", "Ask for an execution of an action, or for many."),
-        "get": _place("executions", "get", "Show an execution: how it stands, why it waits, what was tried."),
-        "list": _place("executions", "list_executions", "List executions, the newest first."),
-        "watch": _place("watch", "watch", "Follow an execution to its end; the exit code tells how."),
-        "logs": _place("logs", "logs", "Print what an execution has logged."),
-        "cancel": _place("cancel_retry", "cancel", "End executions; those that run are asked to stop."),
-        "retry": _place("cancel_retry", "retry", "Do ended executions again, as new ones."),
-        "audit": _place("audit", "audit", "Recount everything and compare."),
-        "top": _place("top", "top", "Show what goes on: queues, slots, workers; live on a terminal."),
-        "actions": _place("actions", "app", "Define actions and look at their definitions."),
-        "queue": _place("queue", "app", "Look at queues."),
-        "workers": _place("workers", "app", "Look at workers, and have one leave."),
-        "webhooks": _place("webhooks", "app", "Look at webhooks, and have them posted once more."),
-        "dead-letters": _place(
-            "dead_letters", "app", "Manage dead-lettered messages: list, show, replay and purge them."
-        ),
+        "demo": _lazy("demo:demo", "Run 200 executions on private servers and check order and limits."),
+        "submit": _lazy("submit:submit", "Submit one execution, or many from a file."),
+        "get": _lazy("executions:get", "Show an execution: status, attempts, and why it waits."),
+        "list": _lazy("executions:list_executions", "List executions, newest first."),
+        "watch": _lazy("executions:watch", "Watch an execution until it ends."),
+        "logs": _lazy("executions:logs", "Print the logs of an execution."),
+        "cancel": _lazy("cancel_retry:cancel", "Cancel waiting and running executions."),
+        "retry": _lazy("cancel_retry:retry", "Retry ended executions: each retry is a new execution."),
+        "audit": _lazy("audit:audit", "Recount all counters and check every invariant."),
+        "top": _lazy("top:top", "Show queues, slots and workers, refreshed every second."),
+        "actions": _lazy("actions:app", "Manage actions: definitions, limits, pause and resume."),
+        "queue": _lazy("queues:app", "Show statistics, slot holders and waiting executions."),
+        "workers": _lazy("workers:app", "List and drain workers."),
+        "webhooks": _lazy("webhooks:app", "List webhook deliveries and replay them."),
+        "dead-letters": _lazy("dead_letters:app", "Manage dead-lettered messages."),
     }
 
 
-app = command_line(
-    "Runs executions of actions in strict arrival order, never more at once than each action allows.",
-    group=_Commands,
-    completes=True,
-)
+app = command_line(_SUMMARY, group=_Commands, completes=True)
 
 
-@app.callback()
+@app.callback(help=_SUMMARY)
 def group() -> None:
-    """Run executions of actions in strict arrival order, never more at once than each action allows."""
+    """Take no options of its own: every option belongs to a command."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""`python -m executor.cli` is the command `executor`."""
+"""`python -m turnstile.executor.cli` is the command `executor`."""
 
 from turnstile.executor.cli import main
 

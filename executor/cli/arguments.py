@@ -1,59 +1,63 @@
-"""Reads what people type: `name=value`, JSON, durations, instants. What is wrong is told with an example."""
+"""Options, arguments and the parsing of what users type: JSON, durations, instants, names, filters.
 
+In: the words of a command line. Out: values, or an error that shows a valid example. The shell completes
+names of actions and workers from the API.
+"""
+
+import contextlib
+import functools
+import inspect
 import json
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import IO, Annotated, Any
+from typing import IO, Annotated, Any, Final
 
 import typer
 from pydantic_core import from_json
 
-from turnstile.common.command_line import EXIT_USAGE, CommandFailed
+from turnstile.common.cli import EXIT_USAGE, CommandFailed, environment_name
 from turnstile.common.domain.durations import parse_duration
+from turnstile.common.domain.states import Status
+from turnstile.common.fields import check_ref
+
+_COMPLETION_SECONDS: Final = 1.0
+_COMPLETIONS_MAX: Final = 1000
 
 
 def bad_input(message: str) -> CommandFailed:
-    """Return the end of a command that was told something wrong."""
+    """Return the error for an invalid argument."""
     return CommandFailed(message, exit_code=EXIT_USAGE)
 
 
 def read_assignments(words: Sequence[str], *, where: str) -> dict[str, Any]:
-    """Return `name=value` words as an object; a value that is JSON is read as JSON, any other is a string."""
-    found: dict[str, Any] = {}
-    for word in words:
-        name, sign, value = word.partition("=")
-        if not name or not sign:
-            raise bad_input(f"{where} {word!r}: expected name=value, like customer_id=7")
-        if name in found:
-            raise bad_input(f"{where} {word!r}: {name} is given twice")
-        found[name] = _json_or_text(value)
-    return found
+    """Return `name=value` words as an object; a value that is valid JSON is parsed, any other is a string."""
+    return {name: _json_or_text(value) for name, value in _assignments(words, where).items()}
 
 
 def piped_in() -> IO[bytes]:
-    """Return stdin; raises CommandFailed where there is none."""
+    """Return stdin; raises CommandFailed where it is closed."""
     if sys.stdin is None:
-        raise bad_input("stdin is closed; pipe something in, or name a file or text in the place of '-'")
+        raise bad_input("stdin is closed; redirect it, or give a file or a value in place of '-'")
     return sys.stdin.buffer
 
 
-def can_be_asked() -> bool:
-    """Tell whether somebody sits at a keyboard."""
+def is_interactive() -> bool:
+    """Tell whether stdin is a terminal, so that a question can be answered."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 
 def read_object(text: str, *, where: str) -> dict[str, Any]:
-    """Return the JSON object in `text`, or on stdin where that is '-'."""
+    """Return the JSON object in `text`, or on stdin where `text` is '-'."""
     source = piped_in().read() if text == "-" else _utf8(text)
+    example = "expected an object like '{\"customer_id\": 7}'"
     try:
         value = from_json(source, allow_inf_nan=False)
     except ValueError as error:
-        raise bad_input(
-            f"{where}: not JSON: {error}; expected an object like '{{\"customer_id\": 7}}'"
-        ) from None
+        raise bad_input(f"{where}: invalid JSON: {error}; {example}") from None
     if not isinstance(value, dict):
-        raise bad_input(f"{where}: not an object; expected one like '{{\"customer_id\": 7}}'")
+        raise bad_input(f"{where}: not a JSON object; {example}")
     return value
 
 
@@ -71,37 +75,153 @@ def duration(text: str) -> float:
 
 
 def instant_text(text: str) -> str:
-    """Return an instant option as it was given, checked."""
+    """Return an instant option unchanged, after a check."""
     try:
         aware = datetime.fromisoformat(text).tzinfo is not None
     except ValueError:
         aware = False
     if not aware:
         raise typer.BadParameter(
-            f"not an instant: {text!r}; expected date, time and zone, like 2026-11-21T07:30:00Z"
+            f"invalid instant {text!r}; expected date, time and zone, like 2026-11-21T07:30:00Z"
         )
     return text
 
 
 def execution_id(text: str) -> int:
-    """Return the id of an execution that was typed."""
+    """Return an execution id."""
     if text.isascii() and text.isdigit() and 0 < (number := int(text[:20])) < 2**63:
         return number
     raise typer.BadParameter(
-        f"{text[:40]!r} is not the id of an execution; expected a number like 4711, as 'executor list' shows"
+        f"invalid execution id {text[:40]!r}; expected a number like 4711, as 'executor list' shows"
     )
 
 
+def checked_ref(text: str) -> str:
+    """Return an action ref."""
+    try:
+        return check_ref(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def complete_ref(incomplete: str) -> list[str]:
+    """Return the refs of actions with this prefix; none if the API does not respond within a second."""
+    return [ref for ref in _names("/actions", {}, "ref") if ref.startswith(incomplete)]
+
+
+def complete_worker(incomplete: str) -> list[str]:
+    """Return the ids of live workers with this prefix."""
+    return [name for name in _names("/workers", {"state": "live"}, "id") if name.startswith(incomplete)]
+
+
 ExecutionIdArgument = Annotated[
-    int, typer.Argument(metavar="ID", parser=execution_id, help="Of an execution, like 4711.")
+    int, typer.Argument(metavar="ID", parser=execution_id, help="Execution id, like 4711.")
 ]
+_REF = typer.Argument(
+    metavar="REF", parser=checked_ref, autocompletion=complete_ref, help="Action, like reports.render."
+)
+RefArgument = Annotated[str, _REF]
+RefsArgument = Annotated[list[str], _REF]
+
+
+def _filter_options(
+    *,
+    action: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REF", parser=checked_ref, autocompletion=complete_ref, help="Executions of this action."
+        ),
+    ] = None,
+    status: Annotated[
+        list[Status] | None,
+        typer.Option(
+            metavar="STATUS", help=f"Executions with this status; repeatable. One of {', '.join(Status)}."
+        ),
+    ] = None,
+    concurrency_key: Annotated[str | None, typer.Option(help="Executions with this concurrency key.")] = None,
+    created_after: Annotated[
+        str | None,
+        typer.Option(
+            parser=instant_text,
+            metavar="INSTANT",
+            help="Executions created after this instant, like 2026-11-21T07:30:00Z.",
+        ),
+    ] = None,
+    created_before: Annotated[
+        str | None,
+        typer.Option(parser=instant_text, metavar="INSTANT", help="Executions created before this instant."),
+    ] = None,
+    worker: Annotated[
+        str | None,
+        typer.Option(metavar="ID", autocompletion=complete_worker, help="Executions of this worker."),
+    ] = None,
+    metadata: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Executions with this metadata; repeatable, all must match."),
+    ] = None,
+) -> dict[str, Any]:
+    """Return the filter as the API takes it, without options that were not given."""
+    given: dict[str, Any] = {
+        "action_ref": action,
+        "status": [one.value for one in status] if status else None,
+        "concurrency_key": concurrency_key,
+        "created_after": created_after,
+        "created_before": created_before,
+        "worker_id": worker,
+        "metadata": _assignments(metadata or (), "--metadata") or None,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def with_filter(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that select executions; its parameter `matching` receives the filter."""
+    signature = inspect.signature(command, eval_str=True)
+    options = inspect.signature(_filter_options, eval_str=True).parameters
+
+    @functools.wraps(command)
+    def filtered(*args: Any, **given: Any) -> None:
+        matching = _filter_options(**{name: given.pop(name) for name in options})
+        command(*args, matching=matching, **given)
+
+    parameters = [
+        each
+        for parameter in signature.parameters.values()
+        for each in (options.values() if parameter.name == "matching" else [parameter])
+    ]
+    filtered.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return filtered
+
+
+def _names(path: str, query: dict[str, str], field: str) -> list[str]:
+    from turnstile.executor.cli.client import ApiSettings, connect  # noqa: PLC0415
+
+    settings = {name: os.environ.get(environment_name(name)) for name in ApiSettings.model_fields}
+    try:
+        with contextlib.closing(connect(**settings)) as api:
+            page = api.get(path, {**query, "limit": _COMPLETIONS_MAX}, timeout_seconds=_COMPLETION_SECONDS)
+            return [item[field] for item in page["items"]]
+    except CommandFailed:
+        # An error message would garble the command line that is being typed.
+        return []
+
+
+def _assignments(words: Sequence[str], where: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for word in words:
+        name, sign, value = word.partition("=")
+        if not name or not sign:
+            raise bad_input(f"{where} {word!r}: expected NAME=VALUE, like customer_id=7")
+        if name in found:
+            raise bad_input(f"{where} {word!r}: {name} is given twice")
+        found[name] = value
+    return found
 
 
 def _utf8(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise bad_input("the arguments are not text in UTF-8") from None
+        raise bad_input("the arguments are not valid UTF-8") from None
 
 
 def _json_or_text(text: str) -> Any:

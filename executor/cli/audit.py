@@ -1,15 +1,15 @@
-"""`executor audit`: everything recounted and compared, over the HTTP API. Exit code 1: something is wrong."""
+"""`executor audit`: recounts all counters and checks every invariant, over the HTTP API."""
 
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Final
 
 import typer
 
-from turnstile.common.command_line import EXIT_FAILED
-from turnstile.executor.cli.connection import Api, Json, with_api
-from turnstile.executor.cli.output import JsonOption, instant, print_json, print_line, print_table
+from turnstile.common.cli import EXIT_FAILED
+from turnstile.executor.cli.client import Api, Json, with_api
+from turnstile.executor.cli.output import JsonOption, instant, print_line, print_table, show
 
-_HEADINGS: Final = ("CHECK", "ROWS", "WRONG", "WHAT MUST HOLD")
+_HEADINGS: Final = ("CHECK", "ROWS", "VIOLATIONS", "INVARIANT")
 _EXAMPLE_HEADINGS: Final = ("CHECK", "ID", "EXPECTED", "FOUND")
 
 
@@ -17,35 +17,35 @@ _EXAMPLE_HEADINGS: Final = ("CHECK", "ID", "EXPECTED", "FOUND")
 def audit(
     api: Api,
     live: Annotated[
-        bool, typer.Option("--live", help="Leave the record out: the cost follows what lives.")
+        bool, typer.Option("--live", help="Skip the history: the cost depends only on live executions.")
     ] = False,
-    examples: Annotated[int, typer.Option(min=0, max=100, help="Most examples of each fault.")] = 10,
+    examples: Annotated[
+        int, typer.Option(min=0, max=100, help="Maximum number of examples per violated check.")
+    ] = 10,
     as_json: JsonOption = False,
 ) -> None:
-    """Recount everything and compare.
+    """Recount all counters and check every invariant.
 
-    Counters against rows, slots against statuses, states, and links that are stuck, all in one snapshot. Exit
-    code 0: all agrees; 1: something does not.
+    Compares counters with rows, slots with statuses, and states with each other, in one snapshot, and finds
+    executions whose messages are overdue. Exit code 0: no violations; 1: violations.
     """
     found = api.get("/audit", {"record": "false" if live else "true", "examples": examples})
-    if as_json:
-        print_json(found)
-    else:
-        _print(found)
+    show(found, _print, as_json=as_json)
     if not found["clean"]:
         raise typer.Exit(EXIT_FAILED)
 
 
 def _print(found: Json) -> None:
     rows = ((check["name"], check["rows"], check["faults"], check["says"]) for check in found["checks"])
-    print_table(_HEADINGS, rows, empty="nothing was checked")
-    wrong = list(_examples(found))
-    if wrong:
+    print_table(_HEADINGS, rows, empty="No checks")
+    examples = list(_examples(found))
+    if examples:
         print_line("")
-        print_table(_EXAMPLE_HEADINGS, wrong, empty="")
-    faults = sum(check["faults"] for check in found["checks"])
+        print_table(_EXAMPLE_HEADINGS, examples, empty="")
+    count = sum(check["faults"] for check in found["checks"])
+    plural = "violation" if count == 1 else "violations"
     print_line("")
-    print_line(f"{instant(found['checked_at'])}: {f'{faults} wrong' if faults else 'clean'}")
+    print_line(f"{instant(found['checked_at'])}: {f'{count} {plural}' if count else 'no violations'}")
 
 
 def _examples(found: Json) -> Iterator[Sequence[object]]:

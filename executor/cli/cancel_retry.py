@@ -1,162 +1,190 @@
-"""`executor cancel` and `executor retry`: by ids, or all that a filter names.
+"""`executor cancel` and `executor retry`: by ids, or for all executions that match a filter.
 
-In: ids or a filter. Out: what became of each. Whatever ran is asked to stop; what has ended never changes, so
-a retry is a new execution. Next: `executor.cli.rounds` goes through what a filter names.
+In: ids or a filter. Out: one line per id, or a summary for a filter, and every item with `--json`. A terminal
+prompts for confirmation of a filter. A terminal status never changes, so a retry is a new execution.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Annotated, Any, Final
 from uuid import uuid4
 
 import typer
 
-from turnstile.common.command_line import EXIT_FAILED
-from turnstile.executor.cli.arguments import bad_input, encode, execution_id
-from turnstile.executor.cli.connection import Api, ApiRefused, Json, with_api
-from turnstile.executor.cli.output import JsonOption, print_json, print_line, warn
-from turnstile.executor.cli.refs import RefOption
-from turnstile.executor.cli.rounds import DryRunOption, RoundsLimitOption, YesOption, for_all
-from turnstile.executor.cli.selection import (
-    AfterOption,
-    BeforeOption,
-    KeyOption,
-    MetadataOption,
-    StatusOption,
-    WorkerOption,
-    selection,
-)
+from turnstile.common.cli import EXIT_FAILED
+from turnstile.executor.cli.arguments import bad_input, encode, execution_id, is_interactive, with_filter
+from turnstile.executor.cli.client import Api, Json, with_api
+from turnstile.executor.cli.output import JsonOption, for_each, print_json, print_line, progress, warn
+from turnstile.executor.cli.pagination import change_matching
+from turnstile.executor.cli.submit import acceptance
+
+_IDS_MAX: Final = 10
+_WARNINGS_MAX: Final = 20
 
 IdsArgument = Annotated[
     list[int] | None,
-    typer.Argument(metavar="ID", parser=execution_id, help="Ids, like 4711; or a filter."),
+    typer.Argument(
+        metavar="ID", parser=execution_id, help="Execution ids, like 4711, unless a filter is given."
+    ),
+]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Show which executions match the filter; change nothing.")
+]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not prompt for confirmation.")]
+LimitOption = Annotated[
+    int | None, typer.Option(min=1, help="Maximum number of executions for a filter. Default: all.")
 ]
 
 
 @with_api
+@with_filter
 def cancel(
     api: Api,
     *,
     execution_ids: IdsArgument = None,
-    reason: Annotated[str | None, typer.Option(help="Why, for the record.")] = None,
-    action: RefOption = None,
-    status: StatusOption = None,
-    concurrency_key: KeyOption = None,
-    created_after: AfterOption = None,
-    created_before: BeforeOption = None,
-    worker: WorkerOption = None,
-    metadata: MetadataOption = None,
+    reason: Annotated[str | None, typer.Option(help="Reason, stored with the execution.")] = None,
+    matching: dict[str, Any],
     dry_run: DryRunOption = False,
-    limit: RoundsLimitOption = None,
+    limit: LimitOption = None,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """End executions; those that run are asked to stop.
+    """Cancel waiting and running executions.
+
+    A running execution is stopped by its worker, and killed after a grace period.
 
     Examples: executor cancel 4711 4712 --reason "no longer needed";
     executor cancel --action reports.render --status queued --dry-run
     """
-    wanted = selection(
-        action=action,
-        status=status,
-        concurrency_key=concurrency_key,
-        created_after=created_after,
-        created_before=created_before,
-        worker=worker,
-        metadata=metadata,
-    )
-    said = {} if reason is None else {"reason": reason}
-    if _by_id("cancel", execution_ids, wanted, dry_run=dry_run):
-        _each(
+    options = {} if reason is None else {"reason": reason}
+    if _is_by_id("cancel", execution_ids, matching, dry_run=dry_run):
+        body = encode(options)
+        for_each(
             execution_ids or (),
-            lambda i: api.post(f"/executions/{i}/cancel", encode(said)),
+            lambda i: api.post(f"/executions/{i}/cancel", body),
             _cancelled,
-            as_json,
+            as_json=as_json,
         )
     else:
-        for_all(api, "cancel", wanted, said=said, dry_run=dry_run, limit=limit, yes=yes, as_json=as_json)
+        change = partial(change_matching, api, "cancel", key=None, limit=limit)
+        _change_all(
+            "cancel", change, {"filter": matching, **options}, dry_run=dry_run, yes=yes, as_json=as_json
+        )
 
 
 @with_api
+@with_filter
 def retry(
     api: Api,
     *,
     execution_ids: IdsArgument = None,
     idempotency_key: Annotated[
-        str | None, typer.Option(help="Said again with the same key, nothing is done twice.")
+        str | None, typer.Option(help="Repeating the command with the same key does not retry again.")
     ] = None,
-    action: RefOption = None,
-    status: StatusOption = None,
-    concurrency_key: KeyOption = None,
-    created_after: AfterOption = None,
-    created_before: BeforeOption = None,
-    worker: WorkerOption = None,
-    metadata: MetadataOption = None,
+    matching: dict[str, Any],
     dry_run: DryRunOption = False,
-    limit: RoundsLimitOption = None,
+    limit: LimitOption = None,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Do ended executions again, as new ones.
+    """Retry ended executions: each retry is a new execution.
 
-    By a filter without --status: those that failed, timed out, expired or were abandoned.
+    A filter without --status matches failed, timeout, expired and abandoned executions.
     Examples: executor retry 4711; executor retry --action reports.render --status failed --dry-run
     """
-    wanted = selection(
-        action=action,
-        status=status,
-        concurrency_key=concurrency_key,
-        created_after=created_after,
-        created_before=created_before,
-        worker=worker,
-        metadata=metadata,
-    )
     key = idempotency_key or str(uuid4())
-    if _by_id("retry", execution_ids, wanted, dry_run=dry_run):
-        ask = lambda i: api.post(f"/executions/{i}/retry", key=f"{key}/{i}")  # noqa: E731
-        _each(execution_ids or (), ask, _retried, as_json)
+    if _is_by_id("retry", execution_ids, matching, dry_run=dry_run):
+        for_each(
+            execution_ids or (),
+            lambda i: api.post(f"/executions/{i}/retry", key=f"{key}/{i}"),
+            _retried,
+            as_json=as_json,
+        )
     else:
-        for_all(api, "retry", wanted, key=key, dry_run=dry_run, limit=limit, yes=yes, as_json=as_json)
+        change = partial(change_matching, api, "retry", key=key, limit=limit)
+        _change_all("retry", change, {"filter": matching}, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
-def _by_id(verb: str, ids: Sequence[int] | None, wanted: dict[str, Any], *, dry_run: bool) -> bool:
-    if ids and wanted:
-        raise bad_input("give ids, or a filter that names them, not both")
+def _is_by_id(verb: str, ids: Sequence[int] | None, matching: dict[str, Any], *, dry_run: bool) -> bool:
+    if ids and matching:
+        raise bad_input("give ids or a filter, not both")
     if ids and dry_run:
-        raise bad_input("--dry-run: ids are meant as they stand; it shows what a filter like --action names")
-    if not (ids or wanted):
+        raise bad_input("--dry-run needs a filter, like --action reports.render")
+    if not (ids or matching):
         raise bad_input(
-            f"say which: ids, like 'executor {verb} 4711', or a filter, like 'executor {verb} --action "
+            f"give ids, like 'executor {verb} 4711', or a filter, like 'executor {verb} --action "
             "reports.render --dry-run'"
         )
     return bool(ids)
 
 
-def _each(
-    ids: Sequence[int], ask: Callable[[int], Json], sentence: Callable[[int, Json], str], as_json: bool
+def _cancelled(requested: int, execution: Json) -> str:
+    if execution["status"] == "cancelled":
+        return f"Cancelled {requested}"
+    return f"Cancelling {requested}: {execution['status']}; a cancel message is sent to its worker"
+
+
+def _retried(requested: int, accepted: Json) -> str:
+    return f"Retried {requested} as {accepted['id']}: {acceptance(accepted)}"
+
+
+def _change_all(
+    verb: str, change: Any, body: dict[str, Any], *, dry_run: bool, yes: bool, as_json: bool
 ) -> None:
-    refused = 0
-    for each in ids:
-        try:
-            answer = ask(each)
-        except ApiRefused as refusal:
-            refused += 1
-            warn(f"{each}: {refusal.message}")
-            continue
-        if as_json:
-            print_json(answer, on_one_line=True)
-        else:
-            print_line(sentence(each, answer))
-    if refused:
+    def total(*, dry_run: bool) -> dict[str, Any]:
+        with progress(verb, total=None) as advance:
+            return _summed(change({**body, "dry_run": dry_run}, on_matched=advance))
+
+    if not (dry_run or yes) and is_interactive() and sys.stdout.isatty():
+        _confirm(verb, total(dry_run=True))
+    result = total(dry_run=dry_run)
+    if as_json:
+        print_json(result)
+    else:
+        _print(verb, result)
+    if any("problem" in item and item["problem"] is not None for item in result["items"]):
         raise typer.Exit(EXIT_FAILED)
 
 
-def _cancelled(asked: int, answer: Json) -> str:
-    if answer["status"] == "cancelled":
-        return f"{asked}: cancelled"
-    return f"{asked}: {answer['status']}; its worker was asked to stop it"
+def _summed(pages: Iterable[Json]) -> dict[str, Any]:
+    total: dict[str, Any] = {"dry_run": False, "matched": 0, "changed": 0, "items": [], "next_cursor": None}
+    for page in pages:
+        total["matched"] += page["matched"]
+        total["changed"] += page["changed"]
+        total["items"] += page["items"]
+        total["dry_run"], total["next_cursor"] = page["dry_run"], page["next_cursor"]
+    return total
 
 
-def _retried(asked: int, answer: Json) -> str:
-    place = "" if answer["position"] is None else f", position {answer['position']}"
-    again = ", asked for before under this key" if answer["duplicate"] else ""
-    return f"{asked}: again as {answer['id']}: {answer['status']}{place}{again}"
+def _confirm(verb: str, total: dict[str, Any]) -> None:
+    question = f"{verb.capitalize()} {total['matched']} executions ({_statuses(total)})?"
+    if total["matched"] and not typer.confirm(question, err=True):
+        raise bad_input("aborted; nothing was changed")
+
+
+def _print(verb: str, total: dict[str, Any]) -> None:
+    if not total["matched"]:
+        print_line("No matching executions")
+        return
+    ids = [str(item["id"]) for item in total["items"]]
+    more = "" if len(ids) <= _IDS_MAX else f" and {len(ids) - _IDS_MAX} more"
+    listed = ", ".join(ids[:_IDS_MAX]) + more
+    if total["dry_run"]:
+        print_line(f"Would {verb} {total['matched']} ({_statuses(total)}): {listed}")
+    else:
+        done = {"cancel": "Cancellation requested", "retry": "Retried"}[verb]
+        print_line(f"{done}: {total['changed']} of {total['matched']} (now {_statuses(total)}): {listed}")
+    refused = [item for item in total["items"] if item.get("problem") is not None]
+    for item in refused[:_WARNINGS_MAX]:
+        warn(f"{item['id']}: {item['problem']['code']}: {item['problem']['detail']}")
+    if len(refused) > _WARNINGS_MAX:
+        warn(f"and {len(refused) - _WARNINGS_MAX} more rejected; --json lists all")
+    if total["next_cursor"] is not None:
+        warn("more executions match: --limit was reached")
+
+
+def _statuses(total: dict[str, Any]) -> str:
+    counts = Counter(item["status"] for item in total["items"])
+    return ", ".join(f"{count} {status}" for status, count in counts.most_common())

@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 import typer
 
-from turnstile.common.command_line import EXIT_FAILED, command_line
-from turnstile.executor.cli.arguments import bad_input, encode, piped_in
-from turnstile.executor.cli.connection import Api, Json, with_api
+from turnstile.common.cli import EXIT_FAILED, command_line
+from turnstile.executor.cli.arguments import bad_input, piped_in
+from turnstile.executor.cli.client import Api, Json, with_api
 from turnstile.executor.cli.output import (
     JsonOption,
     compact,
@@ -18,25 +18,23 @@ from turnstile.executor.cli.output import (
     print_fields,
     print_json,
     print_line,
-    print_table,
+    show,
     warn,
 )
-from turnstile.executor.cli.pages import read_pages
-
-app = command_line("Manage dead-lettered messages: list, show, replay and purge them.")
+from turnstile.executor.cli.pagination import CursorOption, print_page, read_pages, repeat_until_done
 
 _HEADINGS: Final = ("ID", "DIED", "CODE", "MESSAGE", "BYTES", "ERROR")
+_BATCH_MAX: Final = 10_000
+
+app = command_line("Manage dead-lettered messages.")
 
 NamesArgument = Annotated[
     list[str] | None, typer.Argument(metavar="[ID...]", help="Ids, fingerprints or message ids.")
 ]
-CodeOption = Annotated[str | None, typer.Option(metavar="CODE", help="All with this error code.")]
+CodeOption = Annotated[
+    str | None, typer.Option(metavar="CODE", help="All dead letters with this error code.")
+]
 AllOption = Annotated[bool, typer.Option("--all", help="All dead letters.")]
-
-
-@app.callback()
-def group() -> None:
-    """Manage dead-lettered messages: list, show, replay and purge them."""
 
 
 @app.command("list")
@@ -44,31 +42,24 @@ def group() -> None:
 def list_letters(
     api: Api,
     code: CodeOption = None,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Most letters shown.")] = 50,
-    cursor: Annotated[str | None, typer.Option(help="`next_cursor` of the list before.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of dead letters.")] = 50,
+    cursor: CursorOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List dead letters, the oldest first."""
-    items, next_cursor = read_pages(api, "/dead-letters", {"code": code}, limit=limit, cursor=cursor)
-    if as_json:
-        print_json({"items": items, "next_cursor": next_cursor})
-        return
-    print_table(_HEADINGS, map(_row, items), empty="no dead letters")
-    if next_cursor is not None:
-        warn(f"there are more: --limit {limit * 2}, or --cursor {next_cursor}")
+    """List dead letters, oldest first."""
+    found = read_pages(api, "/dead-letters", {"code": code}, limit=limit, cursor=cursor)
+    print_page(found, _HEADINGS, _row, empty="No dead letters", limit=limit, as_json=as_json)
 
 
-@app.command()
+@app.command("show")
 @with_api
-def show(api: Api, name: Annotated[str, typer.Argument(metavar="ID")], as_json: JsonOption = False) -> None:
-    """Show a dead letter: why it died, its headers and its body."""
-    letter = api.get(f"/dead-letters/{quote(name, safe='')}")
-    if as_json:
-        print_json(letter)
-        return
-    print_fields(_fields(letter))
-    print_line("")
-    print_line(letter["body"])
+def show_letter(
+    api: Api,
+    name: Annotated[str, typer.Argument(metavar="ID", help="Id, fingerprint or message id.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Show a dead letter: error, headers and body."""
+    show(api.get(f"/dead-letters/{quote(name, safe='')}"), _print, as_json=as_json)
 
 
 @app.command()
@@ -80,11 +71,12 @@ def replay(
     code: CodeOption = None,
     every: AllOption = False,
     body: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Publish one message with this body; '-': stdin.")
+        str | None,
+        typer.Option(metavar="FILE", help="Replay one message with the body from this file; '-': stdin."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Publish dead letters again, once their cause is fixed.
+    """Publish dead letters again, after their cause is fixed.
 
     A dead letter is deleted once the broker has confirmed its message. A message that fails again becomes a
     new dead letter. Example: executor dead-letters replay 42 --body corrected.json
@@ -92,9 +84,9 @@ def replay(
     selection = _selection(names, code, every=every)
     if body is not None:
         if len(names or ()) != 1:
-            raise bad_input("--body is for one dead letter: give one id")
+            raise bad_input("--body needs exactly one id")
         selection |= {"body": b64encode(_content(body)).decode(), "body_encoding": "base64"}
-    _deal(api, "replay", selection, "Replayed", as_json=as_json)
+    _handle(api, "replay", selection, "Replayed", as_json=as_json)
 
 
 @app.command()
@@ -107,7 +99,13 @@ def purge(
     as_json: JsonOption = False,
 ) -> None:
     """Delete dead letters."""
-    _deal(api, "purge", _selection(names, code, every=every), "Purged", as_json=as_json)
+    _handle(api, "purge", _selection(names, code, every=every), "Purged", as_json=as_json)
+
+
+def _print(letter: Json) -> None:
+    print_fields(_fields(letter))
+    print_line("")
+    print_line(letter["body"])
 
 
 def _content(file: str) -> bytes:
@@ -125,8 +123,8 @@ def _selection(names: list[str] | None, code: str | None, *, every: bool) -> dic
     return chosen
 
 
-def _deal(api: Api, verb: str, selection: dict[str, Any], done: str, *, as_json: bool) -> None:
-    total = _in_rounds(api, verb, selection)
+def _handle(api: Api, verb: str, selection: dict[str, Any], done: str, *, as_json: bool) -> None:
+    total = repeat_until_done(api, f"/dead-letters/{verb}", selection, batch_max=_BATCH_MAX)
     if as_json:
         print_json(total)
     else:
@@ -139,23 +137,6 @@ def _deal(api: Api, verb: str, selection: dict[str, Any], done: str, *, as_json:
             warn(f"{total['left']} left; repeat the command")
     if total["refused"] or total["missing"] or total["left"]:
         raise typer.Exit(EXIT_FAILED)
-
-
-def _in_rounds(api: Api, verb: str, selection: dict[str, Any]) -> dict[str, Any]:
-    """Repeat until nothing is left of what was there at first; what fails again meanwhile is left alone."""
-    answer = api.post(f"/dead-letters/{verb}", encode(selection))
-    done, at_first = answer["done"], answer["done"] + answer["left"]
-    while answer["left"] and answer["done"] and done < at_first:
-        answer = api.post(
-            f"/dead-letters/{verb}", encode({**selection, "limit": min(at_first - done, 10_000)})
-        )
-        done += answer["done"]
-    return {
-        "done": done,
-        "refused": answer["refused"],
-        "missing": answer["missing"],
-        "left": max(at_first - done, 0),
-    }
 
 
 def _row(letter: Json) -> Sequence[object]:
@@ -184,7 +165,5 @@ def _fields(letter: Json) -> Iterator[tuple[str, object]]:
     yield "reply to", letter["reply_to"]
     yield "headers", compact(letter["headers"])
     is_cut = letter["body_encoding"] == "text" and len(letter["body"].encode()) < letter["body_bytes"]
-    cut = (
-        ", only the beginning is stored" if letter["body_truncated"] else ", the beginning" if is_cut else ""
-    )
+    cut = ", truncated when stored" if letter["body_truncated"] else ", truncated here" if is_cut else ""
     yield "body", f"{letter['body_bytes']} bytes as {letter['body_encoding']}{cut}"

@@ -1,48 +1,36 @@
-"""`executor demo`: the system shown at work on private servers, or left running to be tried.
+"""`executor demo`: runs the demo of the stress package, which the container image does not contain.
 
-In: nothing but the machine. Out: a report and an exit code: 0 every promise was kept, 1 one was not, 69 a
-server is not installed and the message holds the command that installs it. Next: `executor.demo.run`.
+It is imported by name: a service must not depend on the stress test or the local servers.
 """
 
-import asyncio
+from importlib import import_module
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from turnstile.common.command_line import EXIT_FAILED, EXIT_USAGE, CommandFailed
+from turnstile.common.cli import EXIT_USAGE, CommandFailed
 
-_LINE_WIDTH_ELSEWHERE = 120
+_MODULE = "turnstile.stress.demo.command"
 
 
 def demo(
     stay: Annotated[
-        bool, typer.Option("--stay", help="Start everything, submit nothing, print the URLs and stay.")
+        bool,
+        typer.Option("--stay", help="Start everything, submit nothing, print the URLs and run until Ctrl-C."),
     ] = False,
 ) -> None:
-    """Watch 200 executions pass on private servers.
+    """Run 200 executions on private servers and check order and limits.
 
-    At the end: a report from the history in the database. No process and no folder stays behind.
+    The report at the end is computed from the history in the database. Afterwards all servers are stopped and
+    their folder is deleted.
     """
-    from turnstile.common.domain.errors import TurnstileError  # noqa: PLC0415
-    from turnstile.executor.demo import run, system  # noqa: PLC0415
-    from turnstile.localservers import LocalServersError  # noqa: PLC0415
-    from turnstile.localservers.signals import until_signal  # noqa: PLC0415
-
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = _LINE_WIDTH_ELSEWHERE
     try:
-        if stay:
-            code = asyncio.run(until_signal(run.stay(console), say=console.print, code_when_told=0))
-        else:
-            code = asyncio.run(until_signal(run.run_job(console), say=console.print))
-    except LocalServersError as error:
-        raise CommandFailed(str(error), exit_code=error.exit_code) from None
-    except system.NoExamples as error:
-        raise CommandFailed(str(error), exit_code=EXIT_USAGE) from None
-    except (TurnstileError, OSError) as error:
+        command = import_module(_MODULE)
+    except ModuleNotFoundError as error:
+        if not (error.name and _MODULE.startswith(error.name)) and error.name != "turnstile.localservers":
+            raise
         raise CommandFailed(
-            f"the demonstration failed: {str(error) or type(error).__name__}", exit_code=EXIT_FAILED
+            "the demo is not part of this installation; run `make demo` in a clone of the repository",
+            exit_code=EXIT_USAGE,
         ) from None
-    raise typer.Exit(code)
+    raise typer.Exit(command.run_demo(stay=stay))

@@ -1,19 +1,30 @@
-"""Says in words how an execution stands: rows for lists, fields for one (P10).
+"""How executions are shown: rows of lists, fields of one, and the sentence that says why one waits (P10).
 
 Pure: JSON of the API in, text out.
 """
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 
 from turnstile.common.domain.durations import format_duration
-from turnstile.executor.cli.connection import Json
+from turnstile.executor.cli.client import Json
 from turnstile.executor.cli.output import compact, instant
-from turnstile.executor.cli.waiting_sentence import waiting_sentence
 
-LIST_HEADINGS: Final = ("ID", "ACTION", "KEY", "STATUS", "ATTEMPT", "CREATED", "TOOK", "ERROR")
-ATTEMPT_HEADINGS: Final = ("ATTEMPT", "OUTCOME", "WORKER", "STARTED", "TOOK", "ERROR")
+LIST_HEADINGS: Final = ("ID", "ACTION", "KEY", "STATUS", "ATTEMPT", "CREATED", "DURATION", "ERROR")
+ATTEMPT_HEADINGS: Final = ("ATTEMPT", "OUTCOME", "WORKER", "STARTED", "DURATION", "ERROR")
+_INSTANTS: Final = (
+    "created_at",
+    "run_at",
+    "queued_at",
+    "scheduled_at",
+    "started_at",
+    "completed_at",
+    "expires_at",
+)
+_HOLDERS_MAX: Final = 10
+_UNITS: Final = ((86400.0, "days", 2.0), (3600.0, "h", 2.0), (60.0, "min", 3.0))
+"""Seconds of a unit, its name, and the smallest number of units for which it is used; below: seconds."""
 
 
 def list_row(execution: Json) -> Sequence[object]:
@@ -25,35 +36,9 @@ def list_row(execution: Json) -> Sequence[object]:
         execution["status"],
         execution["attempt"],
         instant(execution["created_at"]),
-        took(execution["started_at"], execution["completed_at"]),
+        run_duration(execution["started_at"], execution["completed_at"]),
         error_text(execution["error"]),
     )
-
-
-def fields(execution: Json) -> Iterator[tuple[str, object]]:
-    """Yield what there is to say about one execution."""
-    for name in ("id", "action_ref", "status"):
-        yield name, execution[name]
-    yield "waits for", waiting_sentence(execution)
-    for name in ("concurrency_key", "idempotency_key", "attempt", "worker_id"):
-        yield name, execution[name]
-    yield "parameters", compact(execution["parameters"])
-    if execution["metadata"]:
-        yield "metadata", compact(execution["metadata"])
-    if execution["status"] == "completed":
-        yield "result", compact(execution["result"])
-    yield "error", error_text(execution["error"])
-    for name in (
-        "created_at",
-        "run_at",
-        "queued_at",
-        "scheduled_at",
-        "started_at",
-        "completed_at",
-        "expires_at",
-    ):
-        yield name, instant(execution[name])
-    yield "took", took(execution["started_at"], execution["completed_at"])
 
 
 def attempt_row(attempt: Json) -> Sequence[object]:
@@ -63,9 +48,33 @@ def attempt_row(attempt: Json) -> Sequence[object]:
         attempt["outcome"] or "running",
         attempt["worker_id"],
         instant(attempt["started_at"]),
-        took(attempt["started_at"], attempt["ended_at"]),
+        run_duration(attempt["started_at"], attempt["ended_at"]),
         error_text(attempt["error"]),
     )
+
+
+def fields(execution: Json) -> Iterator[tuple[str, object]]:
+    """Yield names and values of one execution."""
+    for name in ("id", "action_ref", "status"):
+        yield name, execution[name]
+    yield "waiting", waiting_sentence(execution)
+    for name in ("concurrency_key", "idempotency_key", "attempt", "worker_id"):
+        yield name, execution[name]
+    yield "parameters", compact(execution["parameters"])
+    if execution["metadata"]:
+        yield "metadata", compact(execution["metadata"])
+    if execution["status"] == "completed":
+        yield "result", compact(execution["result"])
+    yield "error", error_text(execution["error"])
+    yield from ((name, instant(execution[name])) for name in _INSTANTS)
+    yield "duration", run_duration(execution["started_at"], execution["completed_at"])
+
+
+def waiting_sentence(execution: Json, *, now: datetime | None = None) -> str:
+    """Return position, reason and estimated start; empty if the execution does not wait."""
+    if execution.get("waiting_on") is None:
+        return ""
+    return "; ".join(_waiting_parts(execution, now or datetime.now(UTC)))
 
 
 def error_text(error: Json | None) -> str:
@@ -73,9 +82,67 @@ def error_text(error: Json | None) -> str:
     return "" if error is None else f"{error['type']}: {error['message']}"
 
 
-def took(started_at: str | None, ended_at: str | None) -> str:
-    """Return how long it ran; empty while that is not known."""
+def run_duration(started_at: str | None, ended_at: str | None) -> str:
+    """Return the duration of a run; empty until it has ended."""
     if started_at is None or ended_at is None:
         return ""
     run = datetime.fromisoformat(ended_at) - datetime.fromisoformat(started_at)
     return format_duration(max(run.total_seconds(), 0.0))
+
+
+def _waiting_parts(execution: Json, now: datetime) -> Iterator[str]:
+    if (position := execution.get("position")) is not None:
+        length, key = execution.get("queue_length"), execution.get("concurrency_key")
+        of_key = "" if key is None else f", key {key}"
+        queue = "" if length is None else f" of {length} in {execution['action_ref']}{of_key}"
+        yield f"position {position}{queue}"
+    yield _reason(execution["waiting_on"])
+    if (estimate := execution.get("estimated_start")) is not None:
+        yield _start(estimate, now)
+
+
+def _reason(waiting_on: Json) -> str:
+    match waiting_on:
+        case {"reason": "limit", "active_count": active, "max_concurrent": limit, "holders": holders}:
+            return f"{active} of {limit} slots in use{_by(holders)}"
+        case {"reason": "paused"}:
+            return "the action is paused"
+        case {"reason": "no_worker", "pool": pool}:
+            return f"no live worker in pool {pool} serves the action"
+        case {"reason": "not_due", "run_at": run_at}:
+            return f"not due before {instant(run_at)}" if run_at else "not due yet"
+        case {"reason": "handing_over"}:
+            return "about to be dispatched to a worker"
+        case {"reason": "unavailable", "part": str(part), "message": message} if part.startswith("pool "):
+            return f"{part} is unavailable: {message}"
+        case {"reason": "unavailable", "part": part, "message": message}:
+            return f"the executor cannot reach the {part}: {message}"
+        case _:
+            return str(waiting_on.get("reason", "unknown"))
+
+
+def _by(holders: Sequence[int]) -> str:
+    if not holders:
+        return ""
+    more = "" if len(holders) <= _HOLDERS_MAX else f" and {len(holders) - _HOLDERS_MAX} more"
+    return f", held by {', '.join(f'#{holder}' for holder in holders[:_HOLDERS_MAX])}{more}"
+
+
+def _start(estimate: Json, now: datetime) -> str:
+    earliest, latest = (
+        (datetime.fromisoformat(estimate[end]) - now).total_seconds() for end in ("earliest", "latest")
+    )
+    if latest < 1:
+        return "starts any moment"
+    if earliest < 1:
+        return f"starts within about {_about(latest)}"
+    if _about(earliest) == _about(latest):
+        return f"starts in about {_about(latest)}"
+    return f"starts in about {_about(earliest)} to {_about(latest)}"
+
+
+def _about(seconds: float) -> str:
+    for size, name, least in _UNITS:
+        if seconds >= size * least:
+            return f"{seconds / size:.0f} {name}"
+    return f"{seconds:.0f} s"

@@ -1,80 +1,229 @@
-"""`executor get` and `list`: look at executions, over the HTTP API."""
+"""`executor get`, `list`, `watch` and `logs`: read executions and follow them, over the HTTP API."""
 
-from typing import Annotated
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, Final
 
 import typer
+from rich.console import Console
 
-from turnstile.executor.cli.arguments import ExecutionIdArgument
-from turnstile.executor.cli.connection import Api, Json, with_api
+from turnstile.common.cli import EXIT_TIMED_OUT, CommandFailed
+from turnstile.common.domain.states import TERMINAL, Status
+from turnstile.executor.cli.arguments import ExecutionIdArgument, duration, with_filter
+from turnstile.executor.cli.client import Api, Json, OutageRetry, with_api
 from turnstile.executor.cli.execution_view import (
     ATTEMPT_HEADINGS,
     LIST_HEADINGS,
     attempt_row,
     fields,
     list_row,
+    waiting_sentence,
 )
-from turnstile.executor.cli.output import JsonOption, print_fields, print_json, print_line, print_table, warn
-from turnstile.executor.cli.pages import read_pages
-from turnstile.executor.cli.refs import RefOption
-from turnstile.executor.cli.selection import (
-    AfterOption,
-    BeforeOption,
-    KeyOption,
-    MetadataOption,
-    StatusOption,
-    WorkerOption,
-    as_query,
-    selection,
+from turnstile.executor.cli.output import (
+    JsonOption,
+    plain,
+    print_fields,
+    print_json,
+    print_line,
+    print_table,
+    print_text,
+    show,
+    warn,
 )
+from turnstile.executor.cli.pagination import CursorOption, print_page, read_pages
+
+EXIT_CODES: Final = {
+    Status.COMPLETED: 0,
+    Status.FAILED: 1,
+    Status.TIMEOUT: 5,
+    Status.CANCELLED: 6,
+    Status.EXPIRED: 7,
+    Status.ABANDONED: 8,
+}
+"""Exit codes of `watch`; 2, 3 and 4 mean what they mean for all commands."""
+_INTERVAL_SECONDS: Final = 0.5
 
 
 @with_api
 def get(api: Api, execution_id: ExecutionIdArgument, as_json: JsonOption = False) -> None:
-    """Show an execution: how it stands, why it waits, what was tried."""
-    execution = api.get(f"/executions/{execution_id}")
-    if as_json:
-        print_json(execution)
-    else:
-        print_execution(execution)
+    """Show an execution: status, attempts, and why it waits."""
+    show(api.get(f"/executions/{execution_id}"), print_execution, as_json=as_json)
+
+
+@with_api
+@with_filter
+def list_executions(
+    api: Api,
+    *,
+    matching: dict[str, Any],
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="Maximum number of executions.")] = 50,
+    cursor: CursorOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List executions, newest first."""
+    metadata = [f"{name}:{value}" for name, value in matching.get("metadata", {}).items()]
+    query = {**matching, "metadata": metadata or None}
+    found = read_pages(api, "/executions", query, limit=limit, cursor=cursor)
+    print_page(found, LIST_HEADINGS, list_row, empty="No executions", limit=limit, as_json=as_json)
+
+
+@with_api
+def watch(
+    api: Api,
+    execution_id: ExecutionIdArgument,
+    logs: Annotated[bool, typer.Option("--logs", help="Print its logs too.")] = False,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            parser=duration, metavar="DURATION", help="Stop watching after this duration; exit code 4."
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Watch an execution until it ends.
+
+    Exit codes: 0 completed, 1 failed, 5 timeout, 6 cancelled, 7 expired, 8 abandoned. With --json: prints
+    the execution after each change of its status, without logs.
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    reader = LogReader(api, execution_id) if logs and not as_json else None
+    printer = LogPrinter(as_json=False)
+    outages = OutageRetry()
+    seen: tuple[str, int] | None = None
+    with _status_line(shown=not as_json) as update:
+        while True:
+            execution = outages.call(lambda: api.get(f"/executions/{execution_id}"))
+            if seen != (seen := (execution["status"], execution["attempt"])):
+                _print_change(execution, as_json=as_json)
+            for piece in reader.new_pieces() if reader else ():
+                printer.print(piece)
+            if execution["status"] in TERMINAL:
+                break
+            if deadline is not None and time.monotonic() >= deadline:
+                raise CommandFailed(
+                    f"timeout: execution {execution_id} is {execution['status']}; it continues",
+                    exit_code=EXIT_TIMED_OUT,
+                )
+            update(waiting_sentence(execution) or execution["status"])
+            time.sleep(_INTERVAL_SECONDS)
+    printer.end()
+    if not as_json:
+        print_fields(
+            (name, value) for name, value in fields(execution) if name in ("result", "error", "duration")
+        )
+    raise typer.Exit(EXIT_CODES[Status(execution["status"])])
+
+
+@with_api
+def logs(
+    api: Api,
+    execution_id: ExecutionIdArgument,
+    follow: Annotated[
+        bool,
+        typer.Option("--follow", "-f", help="Continue until the execution ends; the delay is about 1 s."),
+    ] = False,
+    attempt: Annotated[
+        int | None, typer.Option(min=1, max=2**31 - 1, metavar="NUMBER", help="Only this attempt.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the logs of an execution.
+
+    With --json: one JSON object per piece. About the last 64 KiB of each attempt are kept.
+    """
+    reader = LogReader(api, execution_id, attempt=attempt)
+    printer = LogPrinter(as_json=as_json)
+    while True:
+        for piece in reader.new_pieces():
+            printer.print(piece)
+        if reader.has_ended or not follow:
+            break
+        time.sleep(_INTERVAL_SECONDS)
+    printer.end()
 
 
 def print_execution(execution: Json) -> None:
-    """Print one execution for people."""
+    """Print an execution and its attempts as tables."""
     print_fields(fields(execution))
     if execution["attempts"]:
         print_line("")
         print_table(ATTEMPT_HEADINGS, map(attempt_row, execution["attempts"]), empty="")
 
 
-@with_api
-def list_executions(
-    api: Api,
-    *,
-    action: RefOption = None,
-    status: StatusOption = None,
-    concurrency_key: KeyOption = None,
-    created_after: AfterOption = None,
-    created_before: BeforeOption = None,
-    worker: WorkerOption = None,
-    metadata: MetadataOption = None,
-    limit: Annotated[int, typer.Option(min=1, max=100_000, help="Most executions shown.")] = 50,
-    cursor: Annotated[str | None, typer.Option(help="`next_cursor` of the list before.")] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """List executions, the newest first."""
-    wanted = selection(
-        action=action,
-        status=status,
-        concurrency_key=concurrency_key,
-        created_after=created_after,
-        created_before=created_before,
-        worker=worker,
-        metadata=metadata,
-    )
-    items, next_cursor = read_pages(api, "/executions", as_query(wanted), limit=limit, cursor=cursor)
+class LogReader:
+    """Reads the logs of one execution from a cursor; short outages of the API are retried."""
+
+    def __init__(self, api: Api, execution_id: int, *, attempt: int | None = None) -> None:
+        self._api = api
+        self._path = f"/executions/{execution_id}/logs"
+        self._attempt = attempt
+        self._cursor: str | None = None
+        self._outages = OutageRetry()
+        self.has_ended = False
+
+    def new_pieces(self) -> Iterator[Json]:
+        """Yield the pieces that were written since the last call."""
+        while not self.has_ended:
+            page = self._outages.call(self._page)
+            self.has_ended, self._cursor = page["ended"], page["next_cursor"]
+            yield from page["items"]
+            if not page["items"]:
+                return
+
+    def _page(self) -> Json:
+        return self._api.get(self._path, {"attempt": self._attempt, "cursor": self._cursor})
+
+
+class LogPrinter:
+    """Prints pieces of logs: the text on stdout, a heading per attempt on stderr."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._attempt: int | None = None
+        self._is_at_line_start = True
+
+    def print(self, piece: Json) -> None:
+        """Print one piece."""
+        if self._as_json:
+            print_json(piece, on_one_line=True)
+            return
+        attempt, text = piece["attempt"], piece["text"]
+        if attempt != self._attempt:
+            self.end()
+            if self._attempt is not None or attempt > 1:
+                warn(f"--- attempt {attempt} ---")
+            self._attempt = attempt
+        print_text(text)
+        self._is_at_line_start = text.endswith("\n")
+
+    def end(self) -> None:
+        """End an unfinished line."""
+        if not self._is_at_line_start:
+            print_text("\n")
+            self._is_at_line_start = True
+
+
+def _print_change(execution: Json, *, as_json: bool) -> None:
     if as_json:
-        print_json({"items": items, "next_cursor": next_cursor})
+        print_json(execution, on_one_line=True)
         return
-    print_table(LIST_HEADINGS, map(list_row, items), empty="no executions")
-    if next_cursor is not None:
-        warn(f"there are more: --limit {limit * 2}, or --cursor {next_cursor}")
+    attempt = f", attempt {execution['attempt']}" if execution["attempt"] > 1 else ""
+    worker = f" on {execution['worker_id']}" if execution["status"] == Status.RUNNING else ""
+    reason = waiting_sentence(execution)
+    print_line(
+        f"{execution['id']} {execution['action_ref']}: {execution['status']}{attempt}{worker}"
+        + (f"; {reason}" if reason else "")
+    )
+
+
+@contextmanager
+def _status_line(*, shown: bool) -> Iterator[Callable[[str], None]]:
+    """Show a line below the output that the yielded function updates, on a terminal only."""
+    console = Console(stderr=True)
+    if not (shown and console.is_terminal and sys.stdout.isatty()):
+        yield lambda _: None
+        return
+    with console.status("") as line:
+        yield lambda text: line.update(plain(text))

@@ -1,56 +1,70 @@
-"""Commands that are imported when they are called: `executor --help`, and each command, load nothing else.
+"""Command groups that import a command when it is called: `--help` and each command load nothing else.
 
-In: a table of names, places and summaries. Out: a group that shows the summaries, and loads one command.
+In: a table of command names, import targets and summaries. Out: a group that lists the summaries.
 """
 
-from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import typer
 from typer.core import TyperCommand
 from typer.main import get_command
 
-from turnstile.common.command_line import CommandGroup, command_line
+from turnstile.common.cli import EXIT_USAGE, CommandFailed, CommandGroup, command_line
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a command is, and what it says of itself in one line."""
+class LazyCommand(NamedTuple):
+    """Where a command is defined, and its summary: the first sentence of its help."""
 
-    module: str
-    attribute: str
+    target: str
+    """`package.module:attribute`: a function or a `Typer` application."""
     summary: str
+    remedy: str = ""
+    """What to do where the module is not installed."""
 
 
-class _Deferred(TyperCommand):
-    """Stands for a command in the list of commands and in completions."""
+class _Placeholder(TyperCommand):
+    """Represents a command in lists of commands and in completions."""
 
-    def __init__(self, name: str, place: Place) -> None:
-        super().__init__(name, help=place.summary)
-        self._place = place
+    def __init__(self, name: str, lazy: LazyCommand) -> None:
+        super().__init__(name, help=lazy.summary)
+        self._lazy = lazy
 
     def load(self) -> Any:
-        """Return the command itself."""
-        found = getattr(import_module(self._place.module), self._place.attribute)
+        """Import the command."""
+        module, _, attribute = self._lazy.target.partition(":")
+        try:
+            found = getattr(import_module(module), attribute)
+        except ModuleNotFoundError as error:
+            if self._lazy.remedy and error.name and module.startswith(error.name):
+                message = f"{self.name} is not part of this installation; {self._lazy.remedy}"
+                raise CommandFailed(message, exit_code=EXIT_USAGE) from None
+            raise
         if not isinstance(found, typer.Typer):
-            alone = command_line(self._place.summary)
-            alone.command(self.name)(found)
-            found = alone
+            single = command_line(self._lazy.summary)
+            single.command(self.name)(found)
+            found = single
         return get_command(found)
 
 
-class CommandsOnDemand(CommandGroup):
-    """A group whose commands stand in `places`, in the order of the help."""
+class LazyCommandGroup(CommandGroup):
+    """A group of `lazy_commands`; the help lists them in this order."""
 
-    places: ClassVar[dict[str, Place]] = {}
+    lazy_commands: ClassVar[dict[str, LazyCommand]] = {}
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
-        for name, place in self.places.items():
-            self.add_command(_Deferred(name, place))
+        for name, lazy in self.lazy_commands.items():
+            self.add_command(_Placeholder(name, lazy))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Find the command that is called, and load it."""
+        """Find the command that is called, and import it."""
         name, command, rest = super().resolve_command(ctx, args)
-        return name, command.load() if isinstance(command, _Deferred) else command, rest
+        if isinstance(command, _Placeholder):
+            try:
+                command = command.load()
+            except CommandFailed:
+                # A shell that completes a command line shows no errors.
+                if not ctx.resilient_parsing:
+                    raise
+        return name, command, rest

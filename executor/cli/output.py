@@ -1,7 +1,7 @@
-"""How commands show what they found: tables for people, JSON for scripts, progress on stderr.
+"""The output of commands: tables, JSON for scripts, warnings and progress on stderr.
 
-Whatever comes from outside is shown as plain text: no markup, no control characters, nothing invisible, so
-that parameters of a stranger cannot drive a terminal, or look like something else.
+Values are printed as plain text: markup, control characters and invisible characters are escaped, so that the
+parameters of an execution can neither control a terminal nor imitate other output.
 """
 
 import json
@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
 import typer
 from rich.console import Console
@@ -17,12 +17,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from turnstile.common.terminal_text import escaped, escaped_json
+from turnstile.common.cli import EXIT_FAILED
+from turnstile.common.redaction import escaped, escaped_json
+from turnstile.executor.cli.client import ApiRefused, Json
+
+T = TypeVar("T")
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 _PIPED_WIDTH: Final = 10_000
-"""A table in a pipe is never cut."""
+"""Tables are not truncated when stdout is a pipe."""
 _STYLES: Final = {
     "running": "cyan",
     "scheduled": "cyan",
@@ -36,16 +40,23 @@ _STYLES: Final = {
     "expired": "yellow",
     "cancelled": "yellow",
 }
-"""Statuses of executions and workers; whatever is not here has no colour."""
+"""Colours of the statuses of executions and workers; all others have none."""
 
 
 def print_json(value: object, *, on_one_line: bool = False) -> None:
-    """Print `value`; spread over lines only for people."""
+    """Print `value` as JSON; indented only on a terminal."""
     indent = 2 if sys.stdout.isatty() and not on_one_line else None
-    # What stdout cannot show would get an escape that is none of JSON's.
-    text = json.dumps(value, ensure_ascii=not _shows_all(), indent=indent)
-    # Its own line breaks are those between values: in strings JSON escapes them.
+    # stdout would replace characters that it cannot encode by escapes that are not JSON.
+    text = json.dumps(value, ensure_ascii=not _is_utf8(), indent=indent)
     typer.echo(escaped_json(text))
+
+
+def show(value: Json, printer: Callable[[Json], None], *, as_json: bool) -> None:
+    """Print `value` as JSON, or as text by `printer`."""
+    if as_json:
+        print_json(value)
+    else:
+        printer(value)
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
@@ -54,13 +65,13 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, em
     for heading in headings:
         table.add_column(heading, overflow="fold")
     for row in rows:
-        # A line of the list is a line of the screen, whatever strangers put into their keys and errors.
+        # A row stays one line, also if its values contain line breaks.
         table.add_row(*(_cell(value, keep="") for value in row))
     _print(table if table.rows else Text(empty))
 
 
 def print_fields(fields: Iterable[tuple[str, object]]) -> None:
-    """Print names and values, one pair per line; pairs without a value are left out."""
+    """Print names and values, one pair per line, without the pairs whose value is empty."""
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
@@ -76,7 +87,7 @@ def print_line(text: str, *, style: str = "") -> None:
 
 
 def print_text(text: str) -> None:
-    """Print text as it stands, its own line breaks and no others."""
+    """Print text without a final line break."""
     typer.echo(plain(text), nl=False)
 
 
@@ -86,7 +97,7 @@ def warn(text: str) -> None:
 
 
 def instant(text: str | None) -> str:
-    """Return an instant of the API as people read it: UTC, to the second."""
+    """Return an instant of the API in UTC, to the second."""
     return "" if text is None else datetime.fromisoformat(text).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
@@ -97,7 +108,7 @@ def compact(value: object) -> str:
 
 @contextmanager
 def progress(label: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """Show a bar while the block runs, on a terminal only; call what it yields for each step done."""
+    """Show a progress bar on a terminal; the yielded function advances it."""
     console = Console(stderr=True)
     columns = (TextColumn(label), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
@@ -105,13 +116,33 @@ def progress(label: str, total: int | None) -> Iterator[Callable[[int], None]]:
         yield lambda steps: bar.advance(task, steps)
 
 
+def for_each(
+    subjects: Iterable[T], request: Callable[[T], Json], sentence: Callable[[T, Json], str], *, as_json: bool
+) -> None:
+    """Print the response of one request per subject; a rejection is a warning, and exit code 1 at the end."""
+    refused = 0
+    for subject in subjects:
+        try:
+            response = request(subject)
+        except ApiRefused as refusal:
+            refused += 1
+            warn(f"{subject}: {refusal.message}")
+            continue
+        if as_json:
+            print_json(response, on_one_line=True)
+        else:
+            print_line(sentence(subject, response))
+    if refused:
+        raise typer.Exit(EXIT_FAILED)
+
+
 def console_for_pipes() -> Console:
-    """Return stdout as wide as a script needs it: by itself it takes 80 columns in a pipe, and folds."""
+    """Return a console on stdout that does not fold lines in a pipe (rich assumes 80 columns there)."""
     width = None if sys.stdout.isatty() else _PIPED_WIDTH
     return Console(highlight=False, markup=False, emoji=False, width=width)
 
 
-def _shows_all() -> bool:
+def _is_utf8() -> bool:
     return (sys.stdout.encoding or "").lower().replace("_", "-") in ("utf-8", "utf8")
 
 
@@ -125,5 +156,5 @@ def _cell(value: object, *, keep: str = "\n\t") -> Text:
 
 
 def plain(text: str) -> str:
-    """Return `text` without what would drive a terminal."""
+    """Return `text` with escapes in place of control characters."""
     return escaped(text, keep="\n\t")

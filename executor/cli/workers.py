@@ -1,4 +1,4 @@
-"""`executor workers list | drain`: who is there, who left, who was lost; and have one leave."""
+"""`executor workers list | drain`, over the HTTP API."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -7,19 +7,19 @@ from urllib.parse import quote
 
 import typer
 
-from turnstile.common.command_line import EXIT_FAILED, command_line
-from turnstile.executor.cli.connection import Api, ApiRefused, Json, with_api
-from turnstile.executor.cli.output import JsonOption, instant, print_json, print_line, print_table, warn
-from turnstile.executor.cli.pages import read_pages
-from turnstile.executor.cli.refs import complete_worker
-
-app = command_line("Look at workers, and have one leave.")
+from turnstile.common.cli import command_line
+from turnstile.executor.cli.arguments import complete_worker
+from turnstile.executor.cli.client import Api, Json, with_api
+from turnstile.executor.cli.output import JsonOption, for_each, instant
+from turnstile.executor.cli.pagination import print_page, read_pages
 
 _HEADINGS: Final = ("WORKER", "NAME", "STATE", "RUNNING", "POOLS", "HOST", "PID", "STARTED", "RENEWED")
 
+app = command_line("List and drain workers.")
+
 
 class WorkerState(StrEnum):
-    """How a worker stands; the same words as in the API."""
+    """States of a worker in the API."""
 
     LIVE = "live"
     DRAINING = "draining"
@@ -28,31 +28,23 @@ class WorkerState(StrEnum):
     STOPPED = "stopped"
 
 
-@app.callback()
-def group() -> None:
-    """Look at workers, and have one leave."""
-
-
 @app.command("list")
 @with_api
 def list_workers(
     api: Api,
     state: Annotated[
         list[WorkerState] | None,
-        typer.Option(metavar="STATE", help=f"Only these; may be repeated. One of {', '.join(WorkerState)}."),
+        typer.Option(
+            metavar="STATE", help=f"Workers in this state; repeatable. One of {', '.join(WorkerState)}."
+        ),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=100_000, help="Most workers shown.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="Maximum number of workers.")] = 50,
     as_json: JsonOption = False,
 ) -> None:
-    """List workers, the newest first."""
+    """List workers, newest first."""
     query = {"state": [one.value for one in state] if state else None}
-    items, next_cursor = read_pages(api, "/workers", query, limit=limit)
-    if as_json:
-        print_json({"items": items, "next_cursor": next_cursor})
-        return
-    print_table(_HEADINGS, map(_row, items), empty="no workers")
-    if next_cursor is not None:
-        warn(f"there are more: --limit {limit * 2}")
+    found = read_pages(api, "/workers", query, limit=limit)
+    print_page(found, _HEADINGS, _row, empty="No workers", limit=limit, as_json=as_json, shows_cursor=False)
 
 
 @app.command()
@@ -62,26 +54,18 @@ def drain(
     worker_ids: Annotated[
         list[str],
         typer.Argument(
-            metavar="ID", autocompletion=complete_worker, help="As 'executor workers list' shows them."
+            metavar="ID", autocompletion=complete_worker, help="Worker ids, as in 'executor workers list'."
         ),
     ],
     as_json: JsonOption = False,
 ) -> None:
-    """Have workers take nothing new, end or give back what they run, and leave."""
-    refused = 0
-    for worker_id in worker_ids:
-        try:
-            worker = api.post(f"/workers/{quote(worker_id, safe='')}/drain")
-        except ApiRefused as refusal:
-            refused += 1
-            warn(f"{worker_id}: {refusal.message}")
-            continue
-        if as_json:
-            print_json(worker, on_one_line=True)
-        else:
-            print_line(f"{worker_id}: {worker['state']}; {worker['running']} still run")
-    if refused:
-        raise typer.Exit(EXIT_FAILED)
+    """Drain workers: they start nothing new, finish or hand back their running executions, and stop."""
+    for_each(
+        worker_ids,
+        lambda worker_id: api.post(f"/workers/{quote(worker_id, safe='')}/drain"),
+        lambda worker_id, worker: f"{worker_id}: {worker['state']}; {worker['running']} still running",
+        as_json=as_json,
+    )
 
 
 def _row(worker: Json) -> Sequence[object]:

@@ -1,14 +1,12 @@
-"""The dashboard: a page that shows what goes on, and the live reading behind it.
+"""The dashboard: a page, and the live state behind it.
 
-In: what the queues' rows, slots and workers say, read once a second for all who look, and not at all while
-nobody does (P9). Out: a `Board` in memory, from which every list of queues is sorted, searched and cut
-without asking the database again; events for all who listen; and the files of the page. Next: `live` runs
-the reading, `reading` asks it, `board` keeps it, `history` remembers the last minutes, `stream` hands the
-events on, `files` serves the page.
+In: the rows of queues, slots and workers, polled once a second for all clients, and not at all without
+clients (P9). Out: a `DashboardState` in memory, from which every list of queues is sorted, searched and cut
+without a query; events for all streams; and the files of the page.
 """
 
-from turnstile.executor.dashboard.board import Board, QueueOrder
 from turnstile.executor.dashboard.files import page_routes
 from turnstile.executor.dashboard.live import Live, LiveTimes
+from turnstile.executor.dashboard.state import DashboardState, QueueOrder
 
-__all__ = ["Board", "Live", "LiveTimes", "QueueOrder", "page_routes"]
+__all__ = ["DashboardState", "Live", "LiveTimes", "QueueOrder", "page_routes"]

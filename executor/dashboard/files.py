@@ -1,8 +1,7 @@
-"""Serves the page and its files: read once, revalidated by hash, under a policy that runs our scripts only.
+"""Serves the page and its files: read once, revalidated by hash, under a policy that runs only own scripts.
 
-In: a name. Out: a file of `static/`, open to everybody: it holds no data. Texts that come from outside can
-run nothing even if the page made a mistake: no script but the files, no inline style, no markup from text
-(trusted types).
+In: a name. Out: a file of `static/`, which needs no token: it contains no data. Foreign text cannot run code
+even if the page has a bug: no scripts but the files, no inline style, no markup from text (trusted types).
 """
 
 import hashlib
@@ -33,7 +32,7 @@ HEADERS: Final[Mapping[str, str]] = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    # A new version is there at once; what has not changed costs a 304.
+    # A new version is used at once; an unchanged file costs a 304.
     "Cache-Control": "no-cache",
 }
 
@@ -66,7 +65,7 @@ def page_routes() -> APIRouter:
     async def get_file(request: Request, file: str) -> Response:
         found = static_files().get(file)
         if found is None:
-            raise Refusal(Code.NOT_FOUND, "file: the dashboard has no such file; it begins at /")
+            raise Refusal(Code.NOT_FOUND, "file: the dashboard has no such file; open /")
         return _answer(request, found)
 
     return routes

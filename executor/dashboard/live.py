@@ -1,39 +1,59 @@
-"""Reads once a second for all who look, and not at all while nobody does (P9).
+"""Polls the queues once a second for all clients, and not at all without clients (P9).
 
-In: looks (a page of queues asked for, a stream open) and the executions that streams watch. Out: a board
-that is at most an interval old, and one batch of events a reading, encoded once and handed to every stream.
-A stream that does not keep up is dropped, never buffered for; the intervals grow where a reading is dear,
-so that it takes a twentieth of the time. Next: `reading` asks, `board` keeps, `events` words.
+In: requests for a page of queues, open streams, and the executions that streams watch. Out: a state that is
+at most one interval old, and one batch of events a poll, encoded once for all streams. A stream that does not
+keep up is dropped, never buffered. The interval grows with the duration of a poll, so that polling takes at
+most a twentieth of the time.
 """
 
 import asyncio
 import logging
 import secrets
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+import asyncpg
+
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import Unavailable
 from turnstile.executor.dashboard import events
-from turnstile.executor.dashboard.board import Board
-from turnstile.executor.dashboard.reading import Standing, read
+from turnstile.executor.dashboard.events import WatchedExecution
+from turnstile.executor.dashboard.state import (
+    QUEUES_MAX,
+    DashboardState,
+    Queue,
+    QueueName,
+    Snapshot,
+    Workers,
+)
+from turnstile.executor.queries import Health
+from turnstile.executor.sql import query
 
 logger = logging.getLogger(__name__)
 
 STREAMS_MAX: Final = 64
 _BATCHES_MAX: Final = 8
-"""Batches that wait for one stream; one more, and it is dropped."""
+"""Batches buffered for one stream; with one more it is dropped."""
 _KEPT_MAX: Final = 30
-"""Batches that a stream which comes back may still be given."""
+"""Batches kept for streams that reconnect."""
 _WHOLE_EVERY: Final = timedelta(seconds=60)
-"""How often everything is read: what was deleted moves nothing."""
+"""How often everything is read: a deletion changes no row that is still there."""
 _SHARE: Final = 20.0
-_LONGEST: Final = 5.0
-"""Intervals: so far they grow."""
+_INTERVALS_MAX: Final = 5.0
+"""Longest pause, in intervals."""
+_OVERLAP: Final = timedelta(seconds=5)
+"""`updated_at` is set before the commit: so far back a row may still appear."""
+_PREPARE: Final = """
+SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY;
+SET LOCAL plan_cache_mode = force_custom_plan;
+SET LOCAL statement_timeout = '10s';
+SET LOCAL max_parallel_workers_per_gather = 0;
+SET LOCAL jit = off
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,21 +62,21 @@ class LiveTimes:
 
     interval: float = 1.0
     linger: float = 5.0
-    """Readings go on so long after the last look: a page that is loaded anew finds its history."""
+    """How long polling continues after the last request, so that a reloaded page keeps its history."""
     first: float = 10.0
-    """Longest wait for the first reading."""
+    """Longest wait for the first poll."""
 
 
 class Stream:
-    """One who listens."""
+    """One client of the events."""
 
     def __init__(self, execution_ids: Collection[int]) -> None:
         self.execution_ids = frozenset(execution_ids)
         self.batches: asyncio.Queue[bytes] = asyncio.Queue(_BATCHES_MAX)
         self.dropped = asyncio.Event()
 
-    def hand(self, batch: bytes) -> None:
-        """Have a batch sent; drops the stream when it does not keep up."""
+    def send(self, batch: bytes) -> None:
+        """Enqueue a batch; drops the stream if it does not keep up."""
         try:
             self.batches.put_nowait(batch)
         except asyncio.QueueFull:
@@ -64,63 +84,58 @@ class Stream:
 
 
 class Live:
-    """One for each executor process. Its task runs while somebody looks."""
+    """The poller of one executor process. Its task runs while there are clients."""
 
-    def __init__(
-        self,
-        database: Database,
-        trouble: Callable[[], dict[str, str | None]],
-        times: LiveTimes | None = None,
-    ) -> None:
+    def __init__(self, database: Database, health: Health, times: LiveTimes | None = None) -> None:
         self._database = database
-        self._trouble = trouble
+        self._health = health
         self._times = times or LiveTimes()
-        self._board = Board()
+        self._state = DashboardState()
         self._whole_at: datetime | None = None
-        self._standings: dict[int, Standing] = {}
+        self._watched: dict[int, WatchedExecution] = {}
         self._overview: dict[str, object] = {}
         self._epoch = secrets.token_hex(4)
         self._number = 0
         self._kept: deque[tuple[int, bytes]] = deque(maxlen=_KEPT_MAX)
         self._streams: set[Stream] = set()
-        self._looked_at = 0.0
+        self._requested_at = 0.0
         self._fresh = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self.readings = 0
-        """How often it has read."""
+        self.polls = 0
+        """Number of polls."""
 
     @property
-    def is_reading(self) -> bool:
-        """Somebody looks, or did just now."""
+    def is_polling(self) -> bool:
+        """Whether there are clients, or were recently."""
         return self._task is not None and not self._task.done()
 
-    async def board(self) -> Board:
-        """Return the board, at most an interval old; raises Unavailable where nothing can be read."""
-        self._look()
+    async def state(self) -> DashboardState:
+        """Return the state, at most one interval old; raises Unavailable if it cannot be read."""
+        self._request()
         try:
             async with asyncio.timeout(self._times.first):
                 await self._fresh.wait()
         except TimeoutError:
-            raise Unavailable("the queues cannot be read at the moment; /readyz says why") from None
-        return self._board
+            raise Unavailable("the queues cannot be read at the moment; see /readyz") from None
+        return self._state
 
     @contextmanager
     def stream(self, execution_ids: Collection[int], *, last_event_id: str | None) -> Iterator[Stream]:
-        """Listen; a known `last_event_id` is gone on from. Raises Unavailable when too many listen."""
+        """Open a stream; it continues behind a known `last_event_id`. Raises Unavailable above the limit."""
         if len(self._streams) >= STREAMS_MAX:
             raise Unavailable(
-                f"{STREAMS_MAX} streams of events are open; try again later, or ask GET /queues"
+                f"{STREAMS_MAX} streams of events are open; try again later, or use GET /queues"
             )
         stream = Stream(execution_ids)
         for batch in self._missed(last_event_id):
             stream.batches.put_nowait(batch)
         self._streams.add(stream)
-        self._look()
+        self._request()
         try:
             yield stream
         finally:
             self._streams.discard(stream)
-            self._look()
+            self._request()
 
     def _missed(self, last_event_id: str | None) -> list[bytes]:
         epoch, _, number = (last_event_id or "").partition("-")
@@ -130,86 +145,86 @@ class Live:
             missed = [batch for kept, batch in self._kept if kept > seen]
             if len(missed) < _BATCHES_MAX:
                 return missed
-        # A newcomer, or one who was away too long: it is to load what it shows.
+        # A new client, or one that was disconnected for too long, must load the current state.
         return [events.opening(self._id(), self._overview)]
 
-    def _look(self) -> None:
+    def _request(self) -> None:
         loop = asyncio.get_running_loop()
-        self._looked_at = loop.time()
+        self._requested_at = loop.time()
         if self._task is None or self._task.done():
             self._fresh.clear()
-            self._task = loop.create_task(self._run(), name="dashboard reading")
+            self._task = loop.create_task(self._run(), name="dashboard poll")
             self._task.add_done_callback(self._ended)
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         try:
-            while self._streams or loop.time() - self._looked_at < self._times.linger:
+            while self._streams or loop.time() - self._requested_at < self._times.linger:
                 began_at = loop.time()
-                await self._read()
-                took_seconds = loop.time() - began_at
-                rest_seconds = min(took_seconds * _SHARE, self._times.interval * _LONGEST)
-                await asyncio.sleep(max(self._times.interval - took_seconds, rest_seconds))
+                await self._poll()
+                poll_seconds = loop.time() - began_at
+                rest_seconds = min(poll_seconds * _SHARE, self._times.interval * _INTERVALS_MAX)
+                await asyncio.sleep(max(self._times.interval - poll_seconds, rest_seconds))
         finally:
-            # Whoever looks next begins anew: what happens until then is not seen.
+            # The next client starts with an empty state, because changes until then are not read.
             self._fresh.clear()
-            self._board.forget()
+            self._state.forget()
             self._kept.clear()
-            self._overview, self._standings = {}, {}
+            self._overview, self._watched = {}, {}
             self._epoch, self._number = secrets.token_hex(4), 0
 
-    async def _read(self) -> None:
-        board = self._board
+    async def _poll(self) -> None:
+        state = self._state
         whole = (
-            self._whole_at is None or board.read_at is None or board.read_at >= self._whole_at + _WHOLE_EVERY
+            self._whole_at is None or state.read_at is None or state.read_at >= self._whole_at + _WHOLE_EVERY
         )
         watched = frozenset[int]().union(*(stream.execution_ids for stream in self._streams))
-        self.readings += 1
+        self.polls += 1
         try:
-            reading, standings = await read(
-                self._database, since=None if whole else board.read_at, execution_ids=watched
+            snapshot, found = await poll(
+                self._database, since=None if whole else state.read_at, execution_ids=watched
             )
         except Unavailable:
-            # Whoever asks for the board waits for the next reading: what is old must not pass for new.
+            # Requests wait for the next poll, so that they do not return outdated values.
             self._fresh.clear()
-            self._tell(events.Changes(overview=self._described()))
+            self._send(events.Changes(overview=self._changed_overview()))
             return
-        first = board.read_at is None
-        changed = board.take(reading)
+        first = state.read_at is None
+        changed = state.apply(snapshot)
         if whole:
-            self._whole_at = reading.read_at
-        self._tell(
+            self._whole_at = snapshot.read_at
+        self._send(
             events.Changes(
-                overview=self._described(),
-                lines=[]
+                overview=self._changed_overview(),
+                queues=[]
                 if first
-                else [events.line_shape(board, line) for line in changed[: events.LINES_MAX]],
-                more=not first and len(changed) > events.LINES_MAX,
-                standings=self._moved(standings),
+                else [events.queue_summary(state, queue) for queue in changed[: events.QUEUES_MAX]],
+                more=not first and len(changed) > events.QUEUES_MAX,
+                executions=self._changed(found),
             )
         )
         self._fresh.set()
 
-    def _moved(self, standings: Collection[Standing]) -> list[Standing]:
-        before, self._standings = self._standings, {standing.id: standing for standing in standings}
-        return [standing for standing in standings if before.get(standing.id) not in (None, standing)]
+    def _changed(self, found: Collection[WatchedExecution]) -> list[WatchedExecution]:
+        before, self._watched = self._watched, {each.id: each for each in found}
+        return [each for each in found if before.get(each.id) not in (None, each)]
 
-    def _described(self) -> dict[str, object] | None:
-        """Return the overview where it differs from the last one that was told."""
-        overview = events.overview(self._board, self._trouble())
+    def _changed_overview(self) -> dict[str, object] | None:
+        """Return the overview if it differs from the last one that was sent."""
+        overview = events.overview(self._state, self._health.readiness())
         if overview == self._overview:
             return None
         self._overview = overview
         return overview
 
-    def _tell(self, changes: events.Changes) -> None:
+    def _send(self, changes: events.Changes) -> None:
         if changes.is_empty:
             return
         self._number += 1
-        batch = events.worded(self._id(), changes)
+        batch = events.encoded(self._id(), changes)
         self._kept.append((self._number, batch))
         for stream in self._streams:
-            stream.hand(batch)
+            stream.send(batch)
 
     def _id(self) -> str:
         return f"{self._epoch}-{self._number}"
@@ -219,3 +234,63 @@ class Live:
             logger.error("dashboard_reading_failed", exc_info=error)
             for stream in self._streams:
                 stream.dropped.set()
+
+
+async def poll(
+    database: Database, *, since: datetime | None, execution_ids: Collection[int]
+) -> tuple[Snapshot, list[WatchedExecution]]:
+    """Return what changed since an instant (None: everything) and the status of these executions.
+
+    A few short statements in one snapshot, on one connection. Changes are found by `updated_at`, so a poll
+    returns what one interval changed. Raises Unavailable.
+    """
+    try:
+        async with database.transaction() as connection:
+            await connection.execute(_PREPARE)
+            workers = await connection.fetchrow(query("dashboard_workers"))
+            changed = await connection.fetch(
+                query("dashboard_queues"), None if since is None else since - _OVERLAP, QUEUES_MAX + 1
+            )
+            slots = await connection.fetchrow(query("dashboard_slots"))
+            deleted = 0 if since is not None else await connection.fetchval(query("dashboard_deleted"))
+            executions = (
+                await connection.fetch(query("dashboard_executions"), list(execution_ids))
+                if execution_ids
+                else []
+            )
+    except asyncpg.QueryCanceledError:
+        raise Unavailable("database: reading all queues took too long") from None
+    assert workers is not None
+    assert slots is not None
+    held = dict(zip(slots["queue_ids"], slots["held"], strict=True))
+    snapshot = Snapshot(
+        read_at=workers["read_at"],
+        whole=since is None,
+        truncated=len(changed) > QUEUES_MAX,
+        queues=[_queue(row, held) for row in changed[:QUEUES_MAX]],
+        held=held,
+        deleted=deleted,
+        workers=Workers(
+            live=workers["live"],
+            draining=workers["draining"],
+            overdue=workers["overdue"],
+            capacity=workers["places"],
+            pools=frozenset(workers["pools"]),
+        ),
+    )
+    return snapshot, [WatchedExecution(**row) for row in executions]
+
+
+def _queue(row: asyncpg.Record, held: Mapping[int, int]) -> Queue:
+    return Queue(
+        name=QueueName(row["action_ref"], row["concurrency_key"]),
+        queue_id=row["queue_id"],
+        pool=row["pool"],
+        max_concurrent=row["max_concurrent"],
+        paused=row["paused"],
+        depth=row["depth"],
+        oldest_enqueued_at=row["oldest_enqueued_at"],
+        total_enqueued=row["total_enqueued"],
+        total_completed=row["total_completed"],
+        active_count=held.get(row["queue_id"], 0),
+    )

@@ -1,12 +1,6 @@
 """Dead letters: messages that no service could use, kept as rows until an operator replays or purges them.
 
-In: the broker's queue `executions.dead_letters`. Out: rows of `dead_letter`, each with the reason and the
-instant of its death. Next: `letter` reads and bounds one, `drain` stores them, `desk` is what the API calls;
+In: the broker's queue `executions.dead_letters`. Out: rows of `dead_letter`, each with reason and time.
+`drain` stores them, `message` translates between a message and its row, `store` is what the API calls, and
 `executor.retention` prunes them.
 """
-
-from turnstile.executor.dead_letters.desk import DeadLetters, Dealt, Page, Place, Selection
-from turnstile.executor.dead_letters.drain import Drain
-from turnstile.executor.dead_letters.letter import Letter, StoredLetter
-
-__all__ = ["DeadLetters", "Dealt", "Drain", "Letter", "Page", "Place", "Selection", "StoredLetter"]

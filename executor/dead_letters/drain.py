@@ -1,9 +1,8 @@
-"""Drain the queue `executions.dead_letters` into the table `dead_letter`.
+"""Drains the queue `executions.dead_letters` into the table `dead_letter`.
 
-In: deliveries, a batch at a time. Out: rows, committed before the batch is acknowledged (P5). A delivery that
-comes again after a crash is recognised by its fingerprint, so any number of executors may drain side by side.
-On a connection of its own: large letters hold up neither requests nor completions (P9). Next: `desk` is what
-the API calls, `executor.retention` prunes.
+In: deliveries, a batch at a time. Out: rows, committed before the batch is acknowledged (P5). A fingerprint
+identifies a delivery that comes again after a crash, so any number of executors may drain side by side.
+Uses a connection of its own: large dead letters delay neither requests nor completions (P9).
 """
 
 import asyncio
@@ -17,39 +16,40 @@ from typing import Final
 from turnstile.common.broker.connection import Declare
 from turnstile.common.broker.consumer import ConsumerConnection
 from turnstile.common.broker.delivery import Delivery
-from turnstile.common.broker.outstanding import ByteBounds
+from turnstile.common.broker.prefetch import ByteBounds
 from turnstile.common.broker.topology import DEAD_LETTERS
 from turnstile.common.crash_points import CrashPoint, reached
 from turnstile.common.database import REFUSED_BY_DATABASE, Database
 from turnstile.common.requests import request_bytes_max
-from turnstile.executor.dead_letters.letter import CUT_BODY_BYTES, Letter, bare_letter, read_letter
-from turnstile.executor.intake import Done, take_in
+from turnstile.executor.batch_consumer import Processed, consume_batches
+from turnstile.executor.dead_letters.message import CUT_BODY_BYTES, DeadLetter, bare_letter, read_letter
 from turnstile.executor.metrics import DEAD_LETTERS_STORED, dead_letter_label
+from turnstile.executor.protocol import ExecutorProtocol
 from turnstile.executor.settings import ExecutorSettings
 
 logger = logging.getLogger(__name__)
 
 _LETTERS_MAX: Final = 20
-"""Letters in memory, and in one transaction."""
+"""Dead letters in memory, and in one transaction."""
 _MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024
 """Of a larger message only the properties are stored."""
 _LOGGED_BYTES_MAX: Final = 16 * 1024
 _ROOM_SHARE: Final = 10
-"""Room is made whenever a tenth of what may be kept was stored."""
-_STORED: Final = tuple(field.name for field in fields(Letter) if field.name != "body")
+"""Prunes whenever a tenth of the retention bounds was stored."""
+_STORED: Final = tuple(field.name for field in fields(DeadLetter) if field.name != "body")
 
 
 class Drain:
-    """Stores what the broker's queue holds, until it is stopped."""
+    """Stores dead letters until it is stopped."""
 
     def __init__(
         self, settings: ExecutorSettings, database: Database, *, make_room: Callable[[], Awaitable[int]]
     ) -> None:
-        """`make_room` prunes what is more than is kept."""
+        """`make_room` prunes what exceeds the retention bounds."""
         self._settings = settings
-        self._database = database
+        self._protocol = ExecutorProtocol(database)
         self._make_room = make_room
-        # Of a body that is larger than any that can be taken, a replay would be refused again.
+        # The replay of a body larger than any acceptable one would be refused again.
         self._body_bytes_max = max(
             request_bytes_max(settings.parameters_bytes_max),
             settings.event_result_max_bytes + CUT_BODY_BYTES,
@@ -58,7 +58,7 @@ class Drain:
         self._new_bytes = 0
 
     async def run(self, stop: asyncio.Event, *, declare: Declare) -> None:
-        """Drain until `stop`; the batch in hand is stored and acknowledged first."""
+        """Drain until `stop`; the current batch is stored and acknowledged first."""
         consumer = ConsumerConnection(
             self._settings.amqp_url.get_secret_value(), name="executor dead letters"
         )
@@ -70,12 +70,12 @@ class Drain:
                 declare=declare,
                 byte_bounds=ByteBounds(held=2 * _MESSAGE_BYTES_MAX, one=_MESSAGE_BYTES_MAX),
             )
-            await take_in(subscription, self, batch_max=_LETTERS_MAX, stop=stop)
+            await consume_batches(subscription, self, batch_max=_LETTERS_MAX, stop=stop)
         finally:
             connection.cancel()
             await asyncio.wait({connection})
 
-    async def decide(self, deliveries: Sequence[Delivery]) -> Done:
+    async def process(self, deliveries: Sequence[Delivery]) -> Processed:
         """Store a batch; raises Unavailable."""
         await self._keep_within_bounds()
         letters = []
@@ -90,16 +90,16 @@ class Drain:
                 codes = await self._store([bare_letter(deliveries[0], str(error))])
             else:
                 for delivery in deliveries:
-                    await self.decide([delivery])
-                return Done()
+                    await self.process([delivery])
+                return Processed()
         for code in codes:
             DEAD_LETTERS_STORED.add(dead_letter_label(code))
         self._new_rows += len(letters)
         self._new_bytes += sum(letter.stored_bytes for letter in letters)
-        return Done()
+        return Processed()
 
-    def put_aside(self, delivery: Delivery, reason: str) -> Done:
-        """Give up a letter that the database never finishes to store; it is in the log."""
+    def give_up(self, delivery: Delivery, reason: str) -> Processed:
+        """Log a dead letter that the database never finishes to store."""
         logger.error(
             "dead_letter_dropped",
             extra={
@@ -108,33 +108,29 @@ class Drain:
                 "body": delivery.body[:_LOGGED_BYTES_MAX].decode(errors="backslashreplace"),
             },
         )
-        return Done()
+        return Processed()
 
-    async def tell(self, _: Done) -> None:
-        """Nobody waits for a dead letter."""
+    async def publish(self, _: Processed) -> None:
+        """Publish nothing: a stored dead letter leads to no message."""
         reached(CrashPoint.DEAD_LETTERS_STORED)
 
-    def _read(self, delivery: Delivery) -> Letter:
+    def _read(self, delivery: Delivery) -> DeadLetter:
         try:
             return read_letter(delivery, body_bytes_max=self._body_bytes_max)
         except Exception as error:
-            # Whatever a sender made of it, the letters behind it are stored (P9).
+            # An unreadable message must not keep those behind it from being stored (P9).
             logger.exception("dead_letter_unreadable")
             return bare_letter(delivery, repr(error))
 
-    async def _store(self, letters: Sequence[Letter]) -> list[str]:
-        """Return the codes of those that are new."""
-        rows = await self._database.fetch(
-            "SELECT turnstile.store_dead_letters($1, $2)",
-            json.dumps(
-                [{name: getattr(letter, name) for name in _STORED} for letter in letters], default=_iso
-            ),
-            [letter.body for letter in letters],
+    async def _store(self, letters: Sequence[DeadLetter]) -> list[str]:
+        """Return the codes of the new ones."""
+        stored = [{name: getattr(letter, name) for name in _STORED} for letter in letters]
+        return await self._protocol.store_dead_letters(
+            json.dumps(stored, default=_iso), [letter.body for letter in letters]
         )
-        return [row[0] for row in rows]
 
     async def _keep_within_bounds(self) -> None:
-        """Prune in a flood, and let it wait meanwhile: the watchdog alone would come too late."""
+        """Prune during a flood, before storing more: the watchdog alone would be too late."""
         bounds = self._settings
         if (
             self._new_rows * _ROOM_SHARE > bounds.retention_dead_letters_count

@@ -1,5 +1,5 @@
-"""Accounts for each service, with no more rights than it needs: what `executor setup-permissions` does.
+"""Accounts for each service with the fewest rights, as `executor setup-permissions` creates them.
 
-`credentials` keeps a file with the passwords of each service, `database` makes the roles of PostgreSQL,
-`accounts` says what each account of RabbitMQ may do, `broker` tells it to a server, or writes it down.
+`credentials` writes a file with each service's passwords, `database` creates the roles of PostgreSQL,
+`broker` defines what each account of RabbitMQ may do and creates it.
 """

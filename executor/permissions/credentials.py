@@ -1,24 +1,30 @@
-"""The credentials of each service: one file for each, in a folder, with nothing of the others in it.
+"""The credentials of each service: one file per service, in a folder, with only its own credentials.
 
 In: the two servers' addresses, and passwords from the environment, from the files of an earlier run, or new
-ones. Out: `executor.env`, `worker.env` and `client.env`, readable by their owner alone, in the form that
-`docker --env-file`, systemd's `EnvironmentFile=` and a shell take.
+ones. Out: `executor.env`, `worker.env` and `client.env`, readable by their owner only, in the form that
+`docker --env-file`, systemd's `EnvironmentFile=` and a shell take. Servers get a hash of each password only,
+so no server log shows a password.
 """
 
+import hashlib
+import hmac
 import os
+import secrets
+from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-from turnstile.common.amqp_url import amqp_urls
-from turnstile.executor.permissions.passwords import new_password
+from turnstile.common.urls import amqp_urls
 
 PASSWORD: Final = "TURNSTILE_{service}_PASSWORD"
 _DATABASE: Final = "TURNSTILE_DATABASE_URL"
 _BROKER: Final = "TURNSTILE_AMQP_URL"
 _PASSWORD_LENGTH_MIN: Final = 12
+_SCRAM_ITERATIONS: Final = 4096
+_GENERATED_BYTES: Final = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +37,9 @@ class Login:
 
 
 def choose_login(service: str, name: str, folder: Path, environment: Mapping[str, str]) -> Login:
-    """Return its account: given, else as it was, else with a new password.
+    """Return an account with the given password, else that of an earlier run, else a new one.
 
-    Raises ValueError for a password that was given and is none.
+    Raises ValueError for an invalid given password.
     """
     variable = PASSWORD.format(service=service.upper())
     password = environment.get(variable, "")
@@ -54,7 +60,7 @@ def choose_login(service: str, name: str, folder: Path, environment: Mapping[str
 
 
 def write_credentials(login: Login, folder: Path, *, database_url: str, amqp_url: str) -> Path:
-    """Write what the service is to be started with; raises OSError."""
+    """Write the environment file of a service; raises OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     lines = [] if login.service == "client" else [f"{_DATABASE}={_url_of(login, database_url)}"]
     nodes = [_url_of(login, str(url)) for url in amqp_urls(amqp_url)]
@@ -65,12 +71,34 @@ def write_credentials(login: Login, folder: Path, *, database_url: str, amqp_url
 
 
 def write_privately(file: Path, text: str) -> None:
-    """Write a file for its owner alone; who reads it meanwhile finds the old one or the new one."""
+    """Write a file that only its owner can read, atomically."""
     fresh = file.with_name(f".{file.name}.{os.getpid()}")
-    # The mode is there before the content.
+    # The mode is set before the content is written.
     fresh.touch(mode=0o600, exist_ok=False)
     fresh.write_text(text, encoding="utf-8")
     fresh.replace(file)
+
+
+def new_password() -> str:
+    """Return a password that needs no quoting in a URL."""
+    return secrets.token_urlsafe(_GENERATED_BYTES)
+
+
+def scram_verifier(password: str) -> str:
+    """Return the verifier that PostgreSQL stores for SCRAM-SHA-256 (RFC 5803); the password is ASCII."""
+    salt = secrets.token_bytes(16)
+    salted = hashlib.pbkdf2_hmac("sha256", password.encode("ascii"), salt, _SCRAM_ITERATIONS)
+    client_key = hmac.digest(salted, b"Client Key", "sha256")
+    server_key = hmac.digest(salted, b"Server Key", "sha256")
+    stored_key = hashlib.sha256(client_key).digest()
+    parts = [b64encode(part).decode() for part in (salt, stored_key, server_key)]
+    return f"SCRAM-SHA-256${_SCRAM_ITERATIONS}:{parts[0]}${parts[1]}:{parts[2]}"
+
+
+def broker_hash(password: str) -> str:
+    """Return the hash that RabbitMQ stores: four bytes of salt, and the SHA-256 of salt and password."""
+    salt = secrets.token_bytes(4)
+    return b64encode(salt + hashlib.sha256(salt + password.encode()).digest()).decode()
 
 
 def _file(folder: Path, service: str) -> Path:
@@ -78,7 +106,7 @@ def _file(folder: Path, service: str) -> Path:
 
 
 def _earlier(file: Path, name: str) -> str | None:
-    """Return the password that an earlier run gave this account."""
+    """Return the account's password from an earlier run."""
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):

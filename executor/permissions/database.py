@@ -1,8 +1,8 @@
 """The services' roles in PostgreSQL.
 
-In: the URL of who owns the tables and may create roles, and the accounts. Out: `turnstile_executor` and
-`turnstile_worker`, groups with their rights (`common/sql/90_grants.sql`), and an account in each. Owns one
-transaction: all of it, or nothing.
+In: the URL of the tables' owner, who may create roles, and the accounts. Out: the groups
+`turnstile_executor` and `turnstile_worker` with their rights (`common/sql/permissions.sql`), and an account
+in each. Owns one transaction: all of it, or nothing.
 """
 
 import asyncio
@@ -12,10 +12,9 @@ from typing import Final
 
 import asyncpg
 
-from turnstile.common.database_url import driver_url
-from turnstile.common.statements import EXECUTOR_ROLE, SCHEMA, WORKER_ROLE, grants_text
-from turnstile.executor.permissions.credentials import Login
-from turnstile.executor.permissions.passwords import scram_verifier
+from turnstile.common.statements import EXECUTOR_ROLE, SCHEMA, WORKER_ROLE, permissions_text
+from turnstile.common.urls import driver_url
+from turnstile.executor.permissions.credentials import Login, scram_verifier
 
 GROUPS: Final = {"executor": EXECUTOR_ROLE, "worker": WORKER_ROLE}
 _TIMEOUT_SECONDS: Final = 30.0
@@ -23,7 +22,7 @@ _SET: Final = "SELECT set_config('turnstile.' || $1, $2, true)"
 
 
 class SetupRefused(Exception):
-    """The server cannot be set up like that; the message says what to do."""
+    """The server cannot be set up; the message says what to do."""
 
 
 async def set_up_roles(database_url: str, logins: Sequence[Login]) -> None:
@@ -35,7 +34,7 @@ async def set_up_roles(database_url: str, logins: Sequence[Login]) -> None:
                 await _check(connection, logins)
                 for login in logins:
                     await _create(connection, login)
-                await connection.execute(grants_text())
+                await connection.execute(permissions_text())
         finally:
             await connection.close()
 

@@ -1,9 +1,8 @@
-"""Goes round: claims what is due, posts it, notes what became of it.
+"""Claims due webhooks, posts them, and stores their results.
 
-In: the word of this executor's own settles (`due`), and time: every tick it looks for what others left, what
-is due again, and leases that are over. Out: deliveries settled. Every replica does so; a claim is one
-replica's. A delivery waits for its own receiver and holds up no other (P9): `places` says which receivers are
-served. Next: `post`, `judgement`, `record`.
+In: a wake-up when this executor settles an execution (`due`), and time: each tick it looks for deliveries
+of other executors, retries, and expired leases. Out: settled deliveries. Every replica runs this; a claim
+belongs to one replica. A delivery waits for its own receiver and delays no other (P9).
 """
 
 import asyncio
@@ -16,29 +15,28 @@ import asyncpg
 import httpx
 
 from turnstile.common.batcher import Batcher
-from turnstile.common.broker.delivery import Outgoing
+from turnstile.common.broker.message import Outgoing
 from turnstile.common.crash_points import CrashPoint, reached
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import Unavailable
 from turnstile.common.domain.retries import RetryPolicy
-from turnstile.executor.ends import read_ends
+from turnstile.executor.completions import read_completions
 from turnstile.executor.metrics import NOT_APPLIED, SWEEP_FAILURES, WEBHOOK_ATTEMPTS
 from turnstile.executor.settings import ExecutorSettings
-from turnstile.executor.webhooks.addresses import GuardedTransport
-from turnstile.executor.webhooks.judgement import Answer, judge
-from turnstile.executor.webhooks.places import PROMPT_SECONDS, Place, Places
-from turnstile.executor.webhooks.post import Poster
-from turnstile.executor.webhooks.record import Claim, Note, WebhookRecord
+from turnstile.executor.webhooks.concurrency import PROMPT_SECONDS, DeliveryPermits, Permit
+from turnstile.executor.webhooks.sender import Response, Sender, outcome_of
+from turnstile.executor.webhooks.ssrf_guard import GuardedTransport
+from turnstile.executor.webhooks.store import Claim, DeliveryResult, WebhookStore
 
 logger = logging.getLogger(__name__)
 
-_ROUND: Final = "deliver_webhooks"
-"""As the metric of failed sweeps calls it."""
+_SWEEP: Final = "deliver_webhooks"
+"""The label in the metric of failed sweeps."""
 _LATE_SECONDS: Final = 0.25
-"""A look that comes later than this after it was meant to says nothing about the receiver."""
-_TURNS: Final = 16
-"""Of the event loop before a delivery counts as hanging: more than a whole POST takes."""
-_LOOKS_MAX: Final = 10
+"""A check that runs this late proves nothing about the receiver."""
+_LOOP_ITERATIONS: Final = 16
+"""Iterations of the event loop before a delivery counts as hanging: more than a whole POST takes."""
+_CHECKS_MAX: Final = 10
 
 
 class Deliverer:
@@ -47,8 +45,10 @@ class Deliverer:
     def __init__(self, settings: ExecutorSettings, database: Database) -> None:
         self._settings = settings
         self._database = database
-        self._record = WebhookRecord(database)
-        self._notes: Batcher[Note, bool] = Batcher(self._record.note, items_max=settings.webhook_concurrency)
+        self._store = WebhookStore(database)
+        self._results: Batcher[DeliveryResult, bool] = Batcher(
+            self._store.record, items_max=settings.webhook_concurrency
+        )
         self._policy = RetryPolicy(
             max_attempts=settings.webhook_attempts,
             delay_seconds=settings.webhook_retry_delay,
@@ -56,72 +56,72 @@ class Deliverer:
             jitter=0.2,
         )
         self._due = asyncio.Event()
-        self._places = Places(settings.webhook_concurrency)
+        self._permits = DeliveryPermits(settings.webhook_concurrency)
         self._after_origin = ""
 
     def due(self) -> None:
-        """Say that a delivery was written: it need not wait for the next look."""
+        """Wake up the deliverer: a delivery became due."""
         self._due.set()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Deliver until `stop` is set; then claim nothing more and end with what is under way."""
+        """Deliver until `stop` is set; then claim nothing more and finish running deliveries."""
         transport = GuardedTransport(allow_private=self._settings.webhook_allow_private)
         async with httpx.AsyncClient(transport=transport, trust_env=False) as client:
-            poster = Poster(
+            sender = Sender(
                 client,
                 self._settings.webhook_secrets(),
                 timeout_seconds=self._settings.webhook_timeout,
             )
             async with asyncio.TaskGroup() as around:
-                notes = around.create_task(self._notes.run(), name="webhook notes")
+                results = around.create_task(self._results.run(), name="webhook results")
                 async with asyncio.TaskGroup() as deliveries:
-                    await self._go_round(stop, poster, deliveries)
-                notes.cancel()
+                    await self._claim_until(stop, sender, deliveries)
+                results.cancel()
 
-    async def _go_round(self, stop: asyncio.Event, poster: Poster, deliveries: asyncio.TaskGroup) -> None:
+    async def _claim_until(self, stop: asyncio.Event, sender: Sender, deliveries: asyncio.TaskGroup) -> None:
         while not stop.is_set():
             self._due.clear()
             try:
-                await self._start_due(poster, deliveries)
+                await self._start_due(sender, deliveries)
             except Unavailable as error:
-                SWEEP_FAILURES.add(_ROUND)
+                SWEEP_FAILURES.add(_SWEEP)
                 logger.debug("webhooks_postponed", extra={"reason": str(error)})
             except asyncpg.PostgresError as error:
-                SWEEP_FAILURES.add(_ROUND)
+                SWEEP_FAILURES.add(_SWEEP)
                 logger.error("webhooks_failed", extra={"reason": str(error)})
             except Exception:
-                # Whatever one end holds, the service goes on; what was claimed comes again after its lease.
-                SWEEP_FAILURES.add(_ROUND)
+                # A fault in one delivery does not stop the service; claims are due again after their lease.
+                SWEEP_FAILURES.add(_SWEEP)
                 logger.exception("webhooks_broken")
-            # Stopped at the latest after a tick; what was claimed then is delivered all the same.
+            # Stops after a tick at the latest; what was claimed by then is still delivered.
             try:
                 await asyncio.wait_for(self._due.wait(), self._settings.watchdog_interval)
             except TimeoutError:
                 pass
 
-    async def _start_due(self, poster: Poster, deliveries: asyncio.TaskGroup) -> None:
-        if self._places.are_full:
+    async def _start_due(self, sender: Sender, deliveries: asyncio.TaskGroup) -> None:
+        if self._permits.are_full:
             return
-        due, self._after_origin = await self._record.due(after_origin=self._after_origin)
+        due, self._after_origin = await self._store.due(after_origin=self._after_origin)
         if self._after_origin:
             self._due.set()
-        chosen = self._places.choose(due)
+        chosen = self._permits.choose(due)
         if not chosen:
             return
-        claims = await self._record.claim(chosen, lease_seconds=self._settings.webhook_lease_seconds())
+        claims = await self._store.claim(chosen, lease_seconds=self._settings.webhook_lease_seconds())
         if not claims:
             return
         reached(CrashPoint.WEBHOOKS_CLAIMED)
-        ends = await self._ends_of(claims)
+        completions = await self._completions_of(claims)
         for claim in claims:
-            delivery = _Delivery(self._places.take(claim.origin), self._places)
+            delivery = _Delivery(self._permits.acquire(claim.origin), self._permits)
             deliveries.create_task(
-                self._deliver(poster, claim, ends.get(claim.execution_id), delivery),
+                self._deliver(sender, claim, completions.get(claim.execution_id), delivery),
                 name=f"webhook of {claim.execution_id}",
             )
 
-    async def _ends_of(self, claims: list[Claim]) -> Mapping[int, Outgoing]:
-        messages = await read_ends(
+    async def _completions_of(self, claims: list[Claim]) -> Mapping[int, Outgoing]:
+        messages = await read_completions(
             self._database,
             [claim.execution_id for claim in claims],
             result_bytes_max=self._settings.event_result_max_bytes,
@@ -129,15 +129,15 @@ class Deliverer:
         return {int(message.correlation_id or 0): message for message in messages}
 
     async def _deliver(
-        self, poster: Poster, claim: Claim, end: Outgoing | None, delivery: "_Delivery"
+        self, sender: Sender, claim: Claim, completion: Outgoing | None, delivery: "_Delivery"
     ) -> None:
         try:
-            answer = await self._answer(poster, claim, end, delivery)
+            response = await self._respond(sender, claim, completion, delivery)
             reached(CrashPoint.WEBHOOK_POSTED)
-            note = self._note(claim, answer)
-            _tell(note, applied=await self._notes.submit(note))
+            result = self._result(claim, response)
+            _report(result, applied=await self._results.submit(result))
         except (Unavailable, asyncpg.PostgresError) as error:
-            # The lease runs out, and then somebody delivers it again: the event's id tells that it is a copy.
+            # It is delivered again after its lease: the event's id identifies the copy.
             logger.warning(
                 "webhook_not_noted", extra={"execution_id": claim.execution_id, "reason": str(error)}
             )
@@ -147,110 +147,109 @@ class Deliverer:
             delivery.end()
             self._due.set()
 
-    def _note(self, claim: Claim, answer: Answer | None) -> Note:
-        if answer is None:
-            error = (
-                f"no answer within {PROMPT_SECONDS:g} s, and many others do not answer either: it has to wait"
-            )
-            return Note(claim=claim, state="released", status=None, error=error, delay_seconds=0.0)
-        judgement = judge(answer, attempts=claim.attempts, policy=self._policy, spread=random.uniform(-1, 1))
-        return Note(
+    def _result(self, claim: Claim, response: Response | None) -> DeliveryResult:
+        if response is None:
+            error = f"no response within {PROMPT_SECONDS:g} s, and many others do not respond: it has to wait"
+            return DeliveryResult(claim=claim, state="released", status=None, error=error, delay_seconds=0.0)
+        outcome = outcome_of(
+            response, attempts=claim.attempts, policy=self._policy, spread=random.uniform(-1, 1)
+        )
+        return DeliveryResult(
             claim=claim,
-            state=judgement.state,
-            status=answer.status,
-            error=answer.error,
-            delay_seconds=judgement.delay_seconds,
+            state=outcome.state,
+            status=response.status,
+            error=response.error,
+            delay_seconds=outcome.delay_seconds,
         )
 
-    async def _answer(
-        self, poster: Poster, claim: Claim, end: Outgoing | None, delivery: "_Delivery"
-    ) -> Answer | None:
-        """Post; None where the delivery had to give up its place before its time was over."""
-        if end is None:
-            return Answer(error="the execution is not in the record any more", is_final=True)
-        traceparent = (end.headers or {}).get("traceparent")
+    async def _respond(
+        self, sender: Sender, claim: Claim, completion: Outgoing | None, delivery: "_Delivery"
+    ) -> Response | None:
+        """Post; None where the delivery had to return its permit before its timeout."""
+        if completion is None:
+            return Response(error="the execution is not stored any more", is_final=True)
+        traceparent = (completion.headers or {}).get("traceparent")
         try:
             async with asyncio.timeout(self._settings.webhook_timeout) as deadline:
                 delivery.begin(deadline)
-                answer = await poster.post(
+                response = await sender.post(
                     claim.url,
                     event_id=claim.event_id,
-                    body=end.body,
+                    body=completion.body,
                     traceparent=traceparent if isinstance(traceparent, str) else None,
                 )
-                delivery.answered = answer.status is not None
-                return answer
+                delivery.answered = response.status is not None
+                return response
         except TimeoutError:
             if delivery.is_cut_short:
                 return None
-            return Answer(error=f"no answer within {self._settings.webhook_timeout:g} s")
+            return Response(error=f"no response within {self._settings.webhook_timeout:g} s")
         except Exception as error:
-            # No URL, however odd, may end more than its own delivery.
+            # A faulty URL may end its own delivery only.
             logger.exception("webhook_broken", extra={"execution_id": claim.execution_id})
-            return Answer(error=f"{type(error).__name__} inside the executor service; its log says more")
+            return Response(error=f"{type(error).__name__} inside the executor service; its log says more")
 
 
 class _Delivery:
-    """One delivery and its place: looks after a while whether it hangs."""
+    """One delivery and its permit: checks after a while whether it hangs."""
 
-    def __init__(self, place: Place, places: Places) -> None:
+    def __init__(self, permit: Permit, permits: DeliveryPermits) -> None:
         self._loop = asyncio.get_running_loop()
-        self._place = place
-        self._places = places
+        self._permit = permit
+        self._permits = permits
         self._began_at: float | None = None
-        self._look: asyncio.Handle | None = None
-        self._looks = 0
+        self._check: asyncio.Handle | None = None
+        self._checks = 0
         self.answered = False
         self.is_cut_short = False
 
     def begin(self, deadline: asyncio.Timeout) -> None:
-        """Note that its POST begins; `deadline` comes sooner if it hangs and there is no place for that."""
+        """Note that its POST begins; `deadline` is moved up if it hangs and has to return its permit."""
         self._began_at = self._loop.time()
-        self._look_after(PROMPT_SECONDS, deadline)
+        self._check_after(PROMPT_SECONDS, deadline)
 
     def end(self) -> None:
-        """Give the place back."""
-        if self._look is not None:
-            self._look.cancel()
+        """Return the permit."""
+        if self._check is not None:
+            self._check.cancel()
         seconds = None if self._began_at is None else self._loop.time() - self._began_at
-        self._places.leave(self._place, seconds=seconds, answered=self.answered)
+        self._permits.release(self._permit, seconds=seconds, answered=self.answered)
 
-    def _look_after(self, seconds: float, deadline: asyncio.Timeout) -> None:
-        self._look = self._loop.call_later(seconds, self._looked, self._loop.time() + seconds, deadline)
+    def _check_after(self, seconds: float, deadline: asyncio.Timeout) -> None:
+        self._check = self._loop.call_later(
+            seconds, self._after_iterations, _LOOP_ITERATIONS, self._loop.time() + seconds, deadline
+        )
 
-    def _looked(self, meant_at: float, deadline: asyncio.Timeout) -> None:
-        self._let_turns_pass(_TURNS, meant_at, deadline)
-
-    def _let_turns_pass(self, turns: int, meant_at: float, deadline: asyncio.Timeout) -> None:
-        """Let the event loop take what has arrived: a POST needs many turns, and a busy process is slow."""
-        if turns:
-            self._look = self._loop.call_soon(self._let_turns_pass, turns - 1, meant_at, deadline)
-        elif self._loop.time() - meant_at > _LATE_SECONDS and self._looks < _LOOKS_MAX:
-            # This process was held up: the answer may be there already.
-            self._looks += 1
-            self._look_after(_LATE_SECONDS, deadline)
-        elif not self._places.hangs(self._place):
+    def _after_iterations(self, iterations: int, planned_at: float, deadline: asyncio.Timeout) -> None:
+        """Let the event loop handle arrived data first: a POST takes many iterations of a busy loop."""
+        if iterations:
+            self._check = self._loop.call_soon(self._after_iterations, iterations - 1, planned_at, deadline)
+        elif self._loop.time() - planned_at > _LATE_SECONDS and self._checks < _CHECKS_MAX:
+            # This process was delayed: the response may have arrived already.
+            self._checks += 1
+            self._check_after(_LATE_SECONDS, deadline)
+        elif not self._permits.keep_waiting(self._permit):
             self.is_cut_short = True
             deadline.reschedule(self._loop.time())
 
 
-def _tell(note: Note, *, applied: bool) -> None:
+def _report(result: DeliveryResult, *, applied: bool) -> None:
     fields = {
-        "execution_id": note.claim.execution_id,
-        "attempt": note.claim.attempts,
-        "status": note.status,
-        "reason": note.error,
+        "execution_id": result.claim.execution_id,
+        "attempt": result.claim.attempts,
+        "status": result.status,
+        "reason": result.error,
     }
     if not applied:
         NOT_APPLIED.add("webhook", "late")
         logger.info("webhook_noted_too_late", extra=fields)
         return
-    WEBHOOK_ATTEMPTS.add(note.state)
-    match note.state:
+    WEBHOOK_ATTEMPTS.add(result.state)
+    match result.state:
         case "delivered":
             logger.debug("webhook_delivered", extra=fields)
         case "pending":
-            logger.info("webhook_postponed", extra={**fields, "delay_seconds": note.delay_seconds})
+            logger.info("webhook_postponed", extra={**fields, "delay_seconds": result.delay_seconds})
         case "released":
             logger.info("webhook_released", extra=fields)
         case "failed":

@@ -1,0 +1,118 @@
+"""The routes for operators and probes: audit, health, metrics."""
+
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel, Field
+
+from turnstile.common.domain.errors import Code
+from turnstile.common.telemetry.metrics import exposed
+from turnstile.executor.api.bodies import StrictModel
+from turnstile.executor.api.problems import PROBLEM_JSON, answer, documented, problem
+from turnstile.executor.metrics import METER, SERVER_UP, QueueGauges
+from turnstile.executor.queries import Health
+from turnstile.executor.queries.audit import EXAMPLES_MAX, Auditor, AuditReport
+
+
+class AuditParameters(StrictModel):
+    """What to recount."""
+
+    record: bool = Field(
+        default=True, description="Also check the whole history; without it the cost follows the live tables."
+    )
+    examples: int = Field(default=10, ge=0, le=EXAMPLES_MAX, description="Most examples of each fault.")
+
+
+class Alive(BaseModel):
+    """The process answers."""
+
+    status: Literal["alive"] = "alive"
+
+
+class Ready(BaseModel):
+    """All servers are reachable."""
+
+    status: Literal["ready"] = "ready"
+    parts: dict[str, str | None]
+    degraded: dict[str, str] = {}
+    """What does not work, like `pool gpu`, and why; omitted if everything works."""
+
+
+def audit_routes(auditor: Auditor) -> APIRouter:
+    """Return the route of the audit."""
+    routes = APIRouter(tags=["operation"])
+
+    @routes.get(
+        "/audit",
+        summary="Recount everything, in one snapshot",
+        description="A wrong row is a fault of Turnstile, or of a foreign write to its tables. Reads the "
+        "whole history: a few seconds for a million executions. One audit at a time.",
+        responses=documented(Code.UNKNOWN_FIELD),
+    )
+    async def get_audit(query: Annotated[AuditParameters, Query()]) -> AuditReport:
+        return await auditor.audit(record=query.record, examples_max=query.examples)
+
+    return routes
+
+
+_NOT_READY: Final[dict[str, Any]] = {
+    "description": "unavailable; `parts` says which server and why",
+    "content": {
+        PROBLEM_JSON: {
+            "schema": {"$ref": "#/components/schemas/Problem"},
+            "example": problem(
+                Code.UNAVAILABLE,
+                "broker: connection refused",
+                parts={"database": None, "broker": "connection refused"},
+            ).model_dump(mode="json"),
+        }
+    },
+}
+
+
+def health_routes(health: Health) -> APIRouter:
+    """Return the probes, which need no token."""
+    routes = APIRouter(tags=["health"])
+
+    @routes.get("/livez", summary="Liveness: the process answers")
+    async def get_livez() -> Alive:
+        return Alive()
+
+    @routes.get(
+        "/readyz",
+        summary="Readiness: the servers are reachable",
+        responses={503: _NOT_READY},
+        response_model=Ready,
+        response_model_exclude_unset=True,
+    )
+    async def get_readyz() -> Any:
+        parts = dict(health.readiness())
+        unreachable = "; ".join(f"{name}: {reason}" for name, reason in parts.items() if reason is not None)
+        if unreachable:
+            return answer(problem(Code.UNAVAILABLE, unreachable, parts=parts))
+        if degraded := health.degraded():
+            return Ready(status="ready", parts=parts, degraded=dict(degraded))
+        return Ready(status="ready", parts=parts)
+
+    return routes
+
+
+def metrics_routes(gauges: QueueGauges, health: Health) -> APIRouter:
+    """Return the route of the metrics."""
+    routes = APIRouter(tags=["health"])
+
+    @routes.get(
+        "/metrics",
+        summary="Metrics for Prometheus",
+        description="In the text format that `Accept` names. docs/telemetry.md explains each metric.",
+        response_class=Response,
+        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+    )
+    async def get_metrics(request: Request) -> Response:
+        await gauges.refresh()
+        for server, trouble in health.readiness().items():
+            SERVER_UP.set(float(trouble is None), server)
+        content, content_type = exposed(METER, request.headers.get("accept", ""))
+        return Response(content, headers={"Content-Type": content_type})
+
+    return routes

@@ -1,0 +1,105 @@
+"""Requests that need several calls: lists by page, bulk operations by batch.
+
+Each call is bounded by the API; a bulk operation covers what exists when it starts.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Final
+
+import typer
+
+from turnstile.executor.cli.arguments import encode
+from turnstile.executor.cli.client import Api, ApiUnreachable, Json
+from turnstile.executor.cli.output import print_json, print_table, warn
+
+ALL: Final = 1_000_000
+"""The `limit` of a list that is not paginated for the user."""
+_PAGE_MAX: Final = 1000
+
+CursorOption = Annotated[str | None, typer.Option(help="Start after the previous page: its `next_cursor`.")]
+
+
+def read_pages(
+    api: Api, path: str, query: Mapping[str, Any], *, limit: int, cursor: str | None = None
+) -> tuple[list[Json], str | None]:
+    """Return at most `limit` items, and the cursor of the rest or None.
+
+    A short page is not necessarily the last one.
+    """
+    items: list[Json] = []
+    while True:
+        page = api.get(path, {**query, "limit": min(limit - len(items), _PAGE_MAX), "cursor": cursor})
+        items += page["items"]
+        cursor = page["next_cursor"]
+        if cursor is None or len(items) >= limit:
+            return items, cursor
+
+
+def print_page(
+    found: tuple[list[Json], str | None],
+    headings: Sequence[str],
+    row: Callable[[Json], Sequence[object]],
+    *,
+    empty: str,
+    limit: int,
+    as_json: bool,
+    shows_cursor: bool = True,
+) -> None:
+    """Print what `read_pages` returned; a warning says how to see the rest."""
+    items, next_cursor = found
+    if as_json:
+        print_json({"items": items, "next_cursor": next_cursor})
+        return
+    print_table(headings, map(row, items), empty=empty)
+    if next_cursor is not None:
+        warn(
+            f"more available: --limit {limit * 2}" + (f", or --cursor {next_cursor}" if shows_cursor else "")
+        )
+
+
+def change_matching(
+    api: Api,
+    verb: str,
+    body: dict[str, Any],
+    *,
+    key: str | None,
+    limit: int | None,
+    on_matched: Callable[[int], None],
+) -> Iterator[Json]:
+    """POST `body` to `/executions/{verb}` until its filter matches nothing more, or `limit` is reached.
+
+    Raises ApiUnreachable with how many were changed before, and how to repeat the command safely.
+    """
+    cursor, matched, changed = None, 0, 0
+    while limit is None or matched < limit:
+        batch_max = _PAGE_MAX if limit is None else min(_PAGE_MAX, limit - matched)
+        try:
+            page = api.post(
+                f"/executions/{verb}", encode({**body, "limit": batch_max, "cursor": cursor}), key=key
+            )
+        except ApiUnreachable as error:
+            same_key = "" if key is None else f" with --idempotency-key {key}, so that nothing is repeated"
+            raise ApiUnreachable(
+                f"{error.message}\n{changed} executions were changed before; run the command again{same_key}"
+            ) from None
+        yield page
+        matched, changed = matched + page["matched"], changed + page["changed"]
+        on_matched(page["matched"])
+        cursor = page["next_cursor"]
+        if cursor is None:
+            return
+
+
+def repeat_until_done(api: Api, path: str, selection: Mapping[str, Any], *, batch_max: int) -> dict[str, Any]:
+    """POST `selection` until everything that it matched at first is handled; later matches are left alone."""
+    page = api.post(path, encode(selection))
+    done, at_first = page["done"], page["done"] + page["left"]
+    while page["left"] and page["done"] and done < at_first:
+        page = api.post(path, encode({**selection, "limit": min(at_first - done, batch_max)}))
+        done += page["done"]
+    return {
+        "done": done,
+        "refused": page["refused"],
+        "missing": page["missing"],
+        "left": max(at_first - done, 0),
+    }

@@ -1,0 +1,94 @@
+"""`executor queue stats` and `queue line`: statistics, slot holders and waiting executions (P10)."""
+
+from collections.abc import Iterator
+from typing import Annotated, Final
+
+import typer
+
+from turnstile.common.cli import command_line
+from turnstile.executor.cli.arguments import RefArgument
+from turnstile.executor.cli.client import Api, Json, with_api
+from turnstile.executor.cli.output import (
+    JsonOption,
+    instant,
+    print_fields,
+    print_line,
+    print_table,
+    show,
+    warn,
+)
+from turnstile.executor.cli.pagination import CursorOption
+
+_REASONS: Final = {
+    "limit": "for a slot",
+    "paused": "because the action is paused",
+    "no_worker": "for a worker of the pool",
+    "rate": "to be dispatched",
+}
+
+app = command_line("Show statistics, slot holders and waiting executions.")
+
+
+@app.command("stats")
+@with_api
+def stats(api: Api, ref: RefArgument, as_json: JsonOption = False) -> None:
+    """Show statistics of the queues of an action, from one snapshot."""
+    show(api.get(f"/actions/{ref}/queue-stats"), _print_stats, as_json=as_json)
+
+
+@app.command("line")
+@with_api
+def line(
+    api: Api,
+    ref: RefArgument,
+    *,
+    concurrency_key: Annotated[str | None, typer.Option(help="Only the queue of this key.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of waiting executions.")] = 50,
+    cursor: CursorOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the slot holders of an action and its waiting executions, in order."""
+    query = {"concurrency_key": concurrency_key, "limit": limit, "cursor": cursor}
+    show(api.get(f"/actions/{ref}/queue", query), _print_line, as_json=as_json)
+
+
+def _print_stats(found: Json) -> None:
+    print_fields(_fields(found))
+    if found["by_key"]:
+        print_line("")
+        rows = ((key["concurrency_key"], key["queue_length"], key["active_count"]) for key in found["by_key"])
+        print_table(("KEY", "WAITING", "ACTIVE"), rows, empty="")
+
+
+def _print_line(found: Json) -> None:
+    names = ("id", "concurrency_key", "status", "attempt", "worker_id")
+    print_table(
+        ("SLOT HOLDER", "KEY", "STATUS", "ATTEMPT", "WORKER", "SINCE"),
+        ((*(each[name] for name in names), instant(each["granted_at"])) for each in found["holders"]),
+        empty="No slot is in use",
+    )
+    print_line("")
+    print_table(
+        ("POSITION", "ID", "KEY", "QUEUED SINCE"),
+        (
+            (each["position"], each["id"], each["concurrency_key"], instant(each["queued_at"]))
+            for each in found["items"]
+        ),
+        empty="Queue is empty",
+    )
+    if found["next_cursor"] is not None:
+        warn(f"more available: --cursor {found['next_cursor']}")
+
+
+def _fields(found: Json) -> Iterator[tuple[str, object]]:
+    limit = found["max_concurrent"]
+    yield "action", found["action_ref"]
+    yield "paused", "yes" if found["paused"] else None
+    yield "active", f"{found['active_count']}, {'no limit' if limit is None else f'limit {limit}'}"
+    yield "waiting", found["queue_length"]
+    for reason, count in found["waiting"].items():
+        yield f"  {_REASONS.get(reason, reason)}", count or None
+    yield "oldest queued", instant(found["oldest_enqueued_at"])
+    yield "total enqueued", found["total_enqueued"]
+    yield "total completed", found["total_completed"]
+    yield "last updated", instant(found["last_updated"])

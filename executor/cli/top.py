@@ -1,0 +1,185 @@
+"""`executor top`: queues, slots and workers on one screen; keys pause, resume and change limits.
+
+In: the API's lists of queues and workers, and keys. Out: a screen that is refreshed once a second; without a
+terminal, one print. `top_view` holds what is shown and what a key does.
+"""
+
+import os
+import select
+import sys
+import termios
+import time
+import tty
+from dataclasses import replace
+from types import TracebackType
+from typing import Annotated, Any, Final, Self
+
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from turnstile.executor.cli.arguments import duration, encode, is_interactive
+from turnstile.executor.cli.client import Api, ApiRefused, ApiUnreachable, Json, with_api
+from turnstile.executor.cli.output import JsonOption, console_for_pipes, print_json
+from turnstile.executor.cli.top_view import Change, Sort, View, after_change, after_key, draw, stepped
+
+_QUEUES_MAX: Final = 500
+_WORKERS_MAX: Final = 200
+_TIMEOUT_SECONDS: Final = 5.0
+"""Timeout of requests while the screen is shown: keys are not read meanwhile."""
+_STALE: Final = "Not refreshed: "
+_SEQUENCES: Final = {
+    b"\x1b[A": "up",
+    b"\x1bOA": "up",
+    b"\x1b[B": "down",
+    b"\x1bOB": "down",
+    b"\x1b[5~": "page up",
+    b"\x1b[6~": "page down",
+    b"\x1b[H": "home",
+    b"\x1b[F": "end",
+    b"\x1b": "escape",
+}
+_BYTES_MAX: Final = 256
+
+
+@with_api
+def top(
+    api: Api,
+    *,
+    sort: Annotated[Sort, typer.Option(help="Order of the queues.")] = Sort.WAITING,
+    search: Annotated[
+        str | None, typer.Option(help="Only queues whose action or key contains this text.")
+    ] = None,
+    interval: Annotated[
+        float,
+        typer.Option(
+            parser=duration, metavar="DURATION", show_default=False, help="Refresh interval. [default: 1s]"
+        ),
+    ] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Print once and exit, also on a terminal.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show queues, slots and workers, refreshed every second.
+
+    Keys: up, down, j, k select a queue; p pauses its action, r resumes it, + and - change its limit; s
+    changes the order; q quits. Without a terminal, and with --once or --json, it prints once and exits.
+    """
+    console = Console(highlight=False)
+    view = View(sort=sort)
+    if as_json:
+        print_json(_read(api, view, search, timeout_seconds=None))
+    elif once or not (is_interactive() and console.is_terminal) or console.is_dumb_terminal:
+        console_for_pipes().print(draw(_refreshed(api, view, search, timeout_seconds=None), height=None))
+    else:
+        _run(api, console, _refreshed(api, view, search), search, interval_seconds=max(interval, 0.1))
+
+
+def _run(api: Api, console: Console, view: View, search: str | None, *, interval_seconds: float) -> None:
+    with Keyboard() as keyboard, Live(console=console, screen=True, auto_refresh=False) as live:
+        refresh_at = time.monotonic() + interval_seconds
+        while not view.is_closed:
+            live.update(draw(view, height=console.height), refresh=True)
+            keys = keyboard.keys(refresh_at - time.monotonic())
+            before = view
+            for key in keys:
+                view, change = after_key(view, key)
+                if change is not None:
+                    view = _apply(api, view, change)
+            if not keys or view.sort != before.sort or view.message != before.message:
+                view = _refreshed_or_stale(api, view, search)
+                refresh_at = time.monotonic() + interval_seconds
+
+
+def _refreshed_or_stale(api: Api, view: View, search: str | None) -> View:
+    try:
+        return _refreshed(api, view, search)
+    except (ApiUnreachable, ApiRefused) as error:
+        return replace(view, message=f"{_STALE}{error.message}")
+
+
+def _refreshed(
+    api: Api, view: View, search: str | None, *, timeout_seconds: float | None = _TIMEOUT_SECONDS
+) -> View:
+    found = _read(api, view, search, timeout_seconds=timeout_seconds)
+    return replace(
+        view,
+        queues=found["queues"],
+        queues_total=found["queues_total"],
+        workers=found["workers"],
+        read_at=found["read_at"],
+        message="" if view.message.startswith(_STALE) else view.message,
+    )
+
+
+def _read(api: Api, view: View, search: str | None, *, timeout_seconds: float | None) -> dict[str, Any]:
+    query: dict[str, str | int | None] = {"sort": view.sort, "search": search, "limit": _QUEUES_MAX}
+    queues = api.get("/queues", query, timeout_seconds=timeout_seconds)
+    states: dict[str, Any] = {"state": ["live", "draining", "overdue"], "limit": _WORKERS_MAX}
+    workers = api.get("/workers", states, timeout_seconds=timeout_seconds)
+    return {
+        "read_at": queues["read_at"],
+        "queues": queues["items"],
+        "queues_total": queues["total"],
+        "workers": workers["items"],
+    }
+
+
+def _apply(api: Api, view: View, change: Change) -> View:
+    try:
+        action = _requested(api, change)
+    except (ApiRefused, ApiUnreachable) as error:
+        return replace(view, message=error.message)
+    limit = action["max_concurrent"]
+    state = f"{'no limit' if limit is None else f'limit {limit}'}, {'' if action['paused'] else 'not '}paused"
+    return replace(after_change(view, action), message=f"{change.ref}: {state}")
+
+
+def _requested(api: Api, change: Change) -> Json:
+    if change.verb != "limit":
+        return api.post(f"/actions/{change.ref}/{change.verb}")
+    action = api.get(f"/actions/{change.ref}", timeout_seconds=_TIMEOUT_SECONDS)
+    limit = stepped(action["max_concurrent"], change.step)
+    if limit is None:
+        return action
+    return api.patch(f"/actions/{change.ref}", encode({"max_concurrent": limit}))
+
+
+class Keyboard:
+    """Reads single keys from the terminal on stdin; Ctrl-C still interrupts."""
+
+    def __init__(self) -> None:
+        self._descriptor = sys.stdin.fileno()
+
+    def __enter__(self) -> Self:
+        """Switch off line buffering and echo."""
+        self._before = termios.tcgetattr(self._descriptor)
+        tty.setcbreak(self._descriptor)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, frames: TracebackType | None
+    ) -> None:
+        """Restore the terminal."""
+        termios.tcsetattr(self._descriptor, termios.TCSADRAIN, self._before)
+
+    def keys(self, wait_seconds: float) -> list[str]:
+        """Return the pressed keys, after waiting for the first; a closed terminal is 'q'."""
+        ready, _, _ = select.select([self._descriptor], [], [], max(wait_seconds, 0.0))
+        if not ready:
+            return []
+        data = os.read(self._descriptor, _BYTES_MAX)
+        return key_names(data) if data else ["q"]
+
+
+def key_names(data: bytes) -> list[str]:
+    """Return the names of the keys in the bytes from a terminal."""
+    keys = []
+    while data:
+        sequence = next((known for known in _SEQUENCES if data.startswith(known)), None)
+        if sequence is None:
+            keys.append(chr(data[0]))
+            data = data[1:]
+        else:
+            keys.append(_SEQUENCES[sequence])
+            data = data[len(sequence) :]
+    return keys

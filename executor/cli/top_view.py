@@ -1,0 +1,257 @@
+"""The screen of `executor top`: what it shows and what a key does to it.
+
+Pure: a view and a key in, a view and possibly a change of an action out; `draw` turns a view into text.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from turnstile.common.domain.durations import format_duration
+from turnstile.executor.cli.client import Json
+from turnstile.executor.cli.output import plain
+
+_PAGE: Final = 10
+_MOVES: Final = {
+    "up": -1,
+    "k": -1,
+    "down": 1,
+    "j": 1,
+    "page up": -_PAGE,
+    "page down": _PAGE,
+    "home": -1_000_000,
+    "g": -1_000_000,
+    "end": 1_000_000,
+    "G": 1_000_000,
+}
+LIMIT_MAX: Final = 1_000_000
+_BAR_WIDTH: Final = 10
+_WORKERS_SHARE: Final = 3
+"""Workers get at most this fraction of the screen: 1/3."""
+_HEIGHT_WITH_WORKERS: Final = 14
+_FRAME_LINES: Final = 6
+"""Lines around the rows of queues."""
+_KEYS: Final = "↑ ↓ j k select   p pause   r resume   + - limit   s sort   q quit"
+_STATE_STYLES: Final = {"live": "green", "draining": "yellow", "overdue": "red"}
+
+
+class Sort(StrEnum):
+    """Orders of the queues in the API."""
+
+    WAITING = "waiting"
+    OLDEST = "oldest"
+    OCCUPANCY = "occupancy"
+    RATE = "rate"
+    NAME = "name"
+
+
+class QueueName(NamedTuple):
+    """Action and concurrency key of a queue."""
+
+    action_ref: str
+    concurrency_key: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A change of the selected queue's action."""
+
+    ref: str
+    verb: str
+    """`pause`, `resume` or `limit`."""
+    step: int = 0
+    """Added to the current limit, not to the shown one, which may be a second old."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """The content of the screen."""
+
+    queues: Sequence[Json] = ()
+    queues_total: int = 0
+    workers: Sequence[Json] = ()
+    read_at: str | None = None
+    sort: Sort = Sort.WAITING
+    selected: QueueName | None = None
+    message: str = ""
+    """The result of the last key, or why the screen is not refreshed."""
+    is_closed: bool = False
+
+    @property
+    def row(self) -> int:
+        """The row of the selected queue; the first one if it is gone."""
+        names = [name_of(queue) for queue in self.queues]
+        return names.index(self.selected) if self.selected in names else 0
+
+    @property
+    def chosen(self) -> Json | None:
+        """The selected queue."""
+        return self.queues[self.row] if self.queues else None
+
+
+def name_of(queue: Json) -> QueueName:
+    """Return the name of a queue of the API."""
+    return QueueName(queue["action_ref"], queue["concurrency_key"])
+
+
+def after_key(view: View, key: str) -> tuple[View, Change | None]:
+    """Return the view after a key, and the change that the key requests."""
+    if key in ("q", "Q", "escape"):
+        return replace(view, is_closed=True), None
+    if key == "s":
+        sorts = list(Sort)
+        return replace(view, sort=sorts[(sorts.index(view.sort) + 1) % len(sorts)], message=""), None
+    if view.chosen is None:
+        return view, None
+    if key in _MOVES:
+        row = min(max(view.row + _MOVES[key], 0), len(view.queues) - 1)
+        return replace(view, selected=name_of(view.queues[row]), message=""), None
+    return _change(view, view.chosen, key)
+
+
+def after_change(view: View, action: Json) -> View:
+    """Return the view after a change, because the next refresh may be older than the change."""
+    changed = {"max_concurrent": action["max_concurrent"], "paused": action["paused"]}
+    queues = [
+        Json({**queue, **changed}) if queue["action_ref"] == action["ref"] else queue for queue in view.queues
+    ]
+    return replace(view, queues=queues)
+
+
+def stepped(limit: int | None, step: int) -> int | None:
+    """Return the changed limit; None if it would be invalid."""
+    return None if limit is None or not 0 <= limit + step <= LIMIT_MAX else limit + step
+
+
+def _change(view: View, chosen: Json, key: str) -> tuple[View, Change | None]:
+    ref = chosen["action_ref"]
+    # The selection follows the queue when rows move.
+    view = replace(view, selected=name_of(chosen))
+    match key:
+        case "p":
+            return view, Change(ref=ref, verb="pause")
+        case "r":
+            return view, Change(ref=ref, verb="resume")
+        case "+" | "=":
+            return view, Change(ref=ref, verb="limit", step=1)
+        case "-":
+            return view, Change(ref=ref, verb="limit", step=-1)
+        case _:
+            return view, None
+
+
+def draw(view: View, *, height: int | None) -> RenderableType:
+    """Return the screen; without a height all rows, for a pipe."""
+    lines_left = len(view.queues) + len(view.workers) + _FRAME_LINES if height is None else height
+    lines_left -= _FRAME_LINES
+    workers = view.workers
+    below: list[RenderableType] = []
+    if height is None or height >= _HEIGHT_WITH_WORKERS:
+        workers = workers if height is None else workers[: height // _WORKERS_SHARE]
+        below = [Text(), _workers(workers), *_more(len(view.workers) - len(workers))]
+        lines_left -= 0 if height is None else max(len(workers), 1) + 3
+    queues_max = max(lines_left, 1)
+    start = min(max(view.row - queues_max // 2, 0), max(len(view.queues) - queues_max, 0))
+    shown = view.queues[start : start + queues_max]
+    table = _queues(view, shown, interactive=height is not None)
+    parts: list[RenderableType] = [_head(view), Text(), table, *_more(view.queues_total - len(shown)), *below]
+    if height is not None:
+        parts += [Text(plain(view.message), style="yellow", no_wrap=True), Text(_KEYS, style="reverse")]
+    return Group(*parts)
+
+
+def _more(hidden: int) -> list[RenderableType]:
+    return [Text(f"  and {hidden} more", style="dim")] if hidden > 0 else []
+
+
+def _head(view: View) -> Text:
+    waiting = sum(queue["queue_length"] for queue in view.queues)
+    active = sum(queue["active_count"] for queue in view.queues)
+    running = sum(worker["running"] for worker in view.workers)
+    capacity = sum(worker["concurrency"] for worker in view.workers)
+    at = "" if view.read_at is None else datetime.fromisoformat(view.read_at).strftime("%H:%M:%SZ")
+    return Text(
+        f"{at}  {view.queues_total} queues by {view.sort}: {waiting} waiting, {active} slots in use;  "
+        f"{len(view.workers)} workers: {running} of {capacity} running",
+        style="bold",
+        no_wrap=True,
+    )
+
+
+def _queues(view: View, shown: Sequence[Json], *, interactive: bool) -> RenderableType:
+    if not shown:
+        return Text(
+            "No queues; create actions with 'executor actions apply FILE' or 'worker serve --actions MODULE'"
+        )
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("", "ACTION", "KEY", "SLOTS"):
+        table.add_column(heading, no_wrap=True, overflow="ellipsis")
+    for heading in ("WAITING", "IN/S", "OUT/S", "OLDEST"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for queue in shown:
+        selected = interactive and queue is view.chosen
+        table.add_row(
+            Text(">" if selected else " "),
+            Text(plain(queue["action_ref"])),
+            Text(plain(queue["concurrency_key"] or "")),
+            _slots(queue),
+            Text(str(queue["queue_length"])),
+            _rate(queue["enqueued_per_second"]),
+            _rate(queue["completed_per_second"]),
+            Text(_age(queue["oldest_enqueued_at"], view.read_at)),
+            _note(queue),
+            style="reverse" if selected else "",
+        )
+    return table
+
+
+def _slots(queue: Json) -> Text:
+    active, limit = queue["active_count"], queue["max_concurrent"]
+    if limit is None:
+        return Text(f"{active}, no limit")
+    filled = _BAR_WIDTH if active >= limit else active * _BAR_WIDTH // limit
+    bar = "█" * filled + "░" * (_BAR_WIDTH - filled)
+    return Text.assemble((bar, "yellow" if active >= limit else "green"), f" {active} of {limit}")
+
+
+def _note(queue: Json) -> Text:
+    if queue["paused"]:
+        return Text("paused", style="yellow")
+    if not queue["served"] and queue["queue_length"] + queue["active_count"]:
+        return Text(f"no worker serves {plain(queue['pool'])}", style="red")
+    return Text()
+
+
+def _workers(workers: Sequence[Json]) -> RenderableType:
+    if not workers:
+        return Text("No workers; start one with 'worker serve --actions MODULE'")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("WORKER", "NAME", "STATE", "RUNNING", "POOLS"):
+        table.add_column(heading, no_wrap=True, overflow="ellipsis")
+    for worker in workers:
+        table.add_row(
+            Text(plain(worker["id"])),
+            Text(plain(worker["name"])),
+            Text(worker["state"], style=_STATE_STYLES.get(worker["state"], "")),
+            Text(f"{worker['running']} of {worker['concurrency']}"),
+            Text(plain(", ".join(worker["pools"]))),
+        )
+    return table
+
+
+def _rate(per_second: float | None) -> Text:
+    return Text("-", style="dim") if per_second is None else Text(f"{per_second:.1f}")
+
+
+def _age(since: str | None, now: str | None) -> str:
+    if since is None or now is None:
+        return ""
+    seconds = (datetime.fromisoformat(now) - datetime.fromisoformat(since)).total_seconds()
+    return format_duration(max(round(seconds), 0))

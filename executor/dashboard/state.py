@@ -1,0 +1,343 @@
+"""The state of the dashboard in memory: all queues, sorted, searched and cut without a query (P9).
+
+In: snapshots of the queues that changed, and of all held slots. Out: pages of queues in any order, totals,
+rates and lengths over the last minutes, and what differs from the previous snapshot. Pure; `live` fills it. A
+point of a history is stored only where something changed, so an idle queue costs one point.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+QUEUES_MAX: Final = 20_000
+"""Maximum number of queues; above it, only the busiest are kept."""
+BUCKET_SECONDS: Final = 5
+BUCKETS: Final = 60
+"""Points of a sparkline: five minutes."""
+RATE_SECONDS: Final = 60
+_SORTED_MAX: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """The counters of a queue at one instant."""
+
+    enqueued: int
+    completed: int
+    depth: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Per second, over the last minute or the known part of it."""
+
+    enqueued: float
+    completed: float
+
+
+class History:
+    """Totals over the last minutes, at most one point a bucket: the last one in it."""
+
+    __slots__ = ("_points",)
+
+    def __init__(self, at: float, totals: Totals) -> None:
+        self._points = deque([(at, totals)], maxlen=BUCKETS + 1)
+
+    def add(self, at: float, totals: Totals) -> None:
+        """Store the totals at `at` (seconds since the epoch); instants never decrease."""
+        if self._points[-1][1] == totals:
+            return
+        # The first point stays: everything since then is counted from it.
+        if len(self._points) > 1 and bucket_of(self._points[-1][0]) == bucket_of(at):
+            self._points.pop()
+        self._points.append((at, totals))
+
+    def rates(self, now: float) -> Rates | None:
+        """Return the rates up to `now`; None before one second is known."""
+        # The point of a bucket is near its end, so the minute begins with a bucket.
+        start = float(bucket_of(now - RATE_SECONDS) * BUCKET_SECONDS)
+        began_at, first = self._points[0]
+        for at, totals in self._points:
+            if at > start:
+                break
+            first = totals
+        seconds = now - max(start, began_at)
+        if seconds < 1.0:
+            return None
+        last = self._points[-1][1]
+        # A repair of the counters may lower a total.
+        return Rates(
+            enqueued=max(last.enqueued - first.enqueued, 0) / seconds,
+            completed=max(last.completed - first.completed, 0) / seconds,
+        )
+
+    def depths(self, now: float) -> list[int | None]:
+        """Return the depth at the end of each of the last buckets, oldest first; None before the first."""
+        found: list[int | None] = []
+        last, points, depth = bucket_of(now), iter(self._points), None
+        following = next(points, None)
+        for bucket in range(last - BUCKETS + 1, last + 1):
+            while following is not None and bucket_of(following[0]) <= bucket:
+                depth = following[1].depth
+                following = next(points, None)
+            found.append(depth)
+        return found
+
+
+def bucket_of(at: float) -> int:
+    """Return the number of the bucket in which an instant falls."""
+    return int(at // BUCKET_SECONDS)
+
+
+class QueueName(NamedTuple):
+    """An action and a concurrency key."""
+
+    action_ref: str
+    concurrency_key: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """One queue as it was last read."""
+
+    name: QueueName
+    queue_id: int | None
+    """None: never used."""
+    pool: str
+    max_concurrent: int | None
+    paused: bool
+    depth: int
+    oldest_enqueued_at: datetime | None
+    total_enqueued: int
+    total_completed: int
+    active_count: int = 0
+
+    @property
+    def totals(self) -> Totals:
+        """The values for its history."""
+        return Totals(enqueued=self.total_enqueued, completed=self.total_completed, depth=self.depth)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workers:
+    """The registered workers."""
+
+    live: int = 0
+    draining: int = 0
+    overdue: int = 0
+    capacity: int = 0
+    """Concurrent attempts of the live ones."""
+    pools: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The result of one poll."""
+
+    read_at: datetime
+    whole: bool
+    """All queues, not only those that changed."""
+    truncated: bool
+    queues: Sequence[Queue]
+    held: Mapping[int, int]
+    """Held slots by queue id."""
+    workers: Workers
+    deleted: int = 0
+    """Executions that deleted queues counted; only in a whole snapshot."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Sums:
+    """Sums over all queues."""
+
+    depth: int = 0
+    active_count: int = 0
+    total_enqueued: int = 0
+    total_completed: int = 0
+
+    def add(self, queue: Queue, times: int) -> None:
+        """Add (1) or remove (-1) a queue."""
+        self.depth += times * queue.depth
+        self.active_count += times * queue.active_count
+        self.total_enqueued += times * queue.total_enqueued
+        self.total_completed += times * queue.total_completed
+
+    def add_deleted(self, executions: int) -> None:
+        """Keep the counters of deleted queues: all their executions have ended."""
+        self.total_enqueued += executions
+        self.total_completed += executions
+
+    @property
+    def totals(self) -> Totals:
+        """The values for the history."""
+        return Totals(enqueued=self.total_enqueued, completed=self.total_completed, depth=self.depth)
+
+
+class QueueOrder(StrEnum):
+    """The orders of queues."""
+
+    NAME = "name"
+    WAITING = "waiting"
+    OLDEST = "oldest"
+    OCCUPANCY = "occupancy"
+    RATE = "rate"
+
+
+class DashboardState:
+    """All queues. A queue that does not change costs nothing. Not safe to share between threads."""
+
+    def __init__(self) -> None:
+        self.truncated = False
+        self.workers = Workers()
+        self._sorted: dict[tuple[QueueOrder, str], list[Queue]] = {}
+        self.forget()
+
+    def forget(self) -> None:
+        """Discard the state: without clients no changes were read."""
+        self.read_at: datetime | None = None
+        self.queues: dict[QueueName, Queue] = {}
+        self._names: dict[int, QueueName] = {}
+        self._held: Mapping[int, int] = {}
+        self._histories: dict[QueueName, History] = {}
+        self._sums = Sums()
+        self._all: History | None = None
+        self._began_at = 0.0
+        self._sorted.clear()
+
+    def apply(self, snapshot: Snapshot) -> list[Queue]:
+        """Apply a snapshot; return the queues that differ from the previous one."""
+        before, at = self.queues, snapshot.read_at.timestamp()
+        if snapshot.whole:
+            self.queues, self._names, self._sums, self.truncated = {}, {}, Sums(), False
+            self._sums.add_deleted(snapshot.deleted)
+        if self.read_at is None:
+            self._began_at = at
+        changed = []
+        for queue in snapshot.queues:
+            known = before.get(queue.name)
+            if known != queue and self._put(queue):
+                changed.append(queue)
+                self._remember(at, queue, known)
+            elif known is not None and snapshot.whole:
+                self._put(queue)
+        changed += self._slots_changed(snapshot.held)
+        self.read_at, self.workers = snapshot.read_at, snapshot.workers
+        self.truncated |= snapshot.truncated
+        self._sorted.clear()
+        if self._all is None:
+            self._all = History(at, self._sums.totals)
+        else:
+            self._all.add(at, self._sums.totals)
+        if snapshot.whole:
+            self._histories = {name: kept for name, kept in self._histories.items() if name in self.queues}
+        return changed
+
+    def rates(self, name: QueueName) -> Rates | None:
+        """Return the rates of a queue."""
+        history = self._history(name)
+        return None if history is None else history.rates(self._now())
+
+    def depths(self, name: QueueName) -> list[int | None]:
+        """Return the lengths of a queue over the last minutes, oldest first."""
+        history = self._history(name)
+        return [] if history is None else history.depths(self._now())
+
+    def total(self) -> tuple[Sums, Rates | None]:
+        """Return the sums and the rates over all queues."""
+        return replace(self._sums), None if self._all is None else self._all.rates(self._now())
+
+    def sorted(self, order: QueueOrder, search: str) -> list[Queue]:
+        """Return the queues whose action or key contains a text; sorted once for each snapshot."""
+        wanted = (order, search.casefold())
+        if wanted not in self._sorted:
+            found = [queue for queue in self.queues.values() if _matches(queue, wanted[1])]
+            if len(self._sorted) >= _SORTED_MAX:
+                self._sorted.clear()
+            self._sorted[wanted] = sorted(found, key=lambda each: (self._rank(each, order), _key(each.name)))
+        return self._sorted[wanted]
+
+    def _put(self, queue: Queue) -> bool:
+        """Store a queue; return whether there was capacity."""
+        before = self.queues.get(queue.name)
+        if before is None and len(self.queues) >= QUEUES_MAX:
+            return False
+        if before is not None:
+            self._sums.add(before, -1)
+            if _is_succeeded(before, queue):
+                self._sums.add_deleted(before.total_completed)
+        self._sums.add(queue, 1)
+        self.queues[queue.name] = queue
+        if queue.queue_id is not None:
+            self._names[queue.queue_id] = queue.name
+        return True
+
+    def _slots_changed(self, held: Mapping[int, int]) -> list[Queue]:
+        """Apply slots that were taken or freed without a change of the totals."""
+        changed, self._held = {queue_id for queue_id, _ in self._held.items() ^ held.items()}, held
+        found = []
+        for name in filter(None, map(self._names.get, changed)):
+            queue = self.queues[name]
+            now = replace(queue, active_count=held.get(queue.queue_id or 0, 0))
+            if now != queue:
+                self._put(now)
+                found.append(now)
+        return found
+
+    def _remember(self, at: float, queue: Queue, known: Queue | None) -> None:
+        if known is not None and _is_succeeded(known, queue):
+            self._histories.pop(queue.name, None)
+            known = replace(known, depth=0, total_enqueued=0, total_completed=0)
+        history = self._histories.get(queue.name)
+        if history is not None:
+            history.add(at, queue.totals)
+        elif known is not None:
+            history = self._histories[queue.name] = History(self._began_at, known.totals)
+            history.add(at, queue.totals)
+        elif at > self._began_at:
+            self._histories[queue.name] = History(at, queue.totals)
+
+    def _history(self, name: QueueName) -> History | None:
+        """Return the history of a queue; a queue without changes has constant totals."""
+        kept, queue = self._histories.get(name), self.queues.get(name)
+        return kept if kept or queue is None else History(self._began_at, queue.totals)
+
+    def _now(self) -> float:
+        return 0.0 if self.read_at is None else self.read_at.timestamp()
+
+    def _rank(self, queue: Queue, order: QueueOrder) -> float:
+        match order:
+            case QueueOrder.NAME:
+                return 0.0
+            case QueueOrder.WAITING:
+                return -queue.depth
+            case QueueOrder.OLDEST:
+                return queue.oldest_enqueued_at.timestamp() if queue.oldest_enqueued_at else float("inf")
+            case QueueOrder.OCCUPANCY:
+                return -_occupancy(queue)
+            case QueueOrder.RATE:
+                rates = self.rates(queue.name)
+                return 0.0 if rates is None else -rates.completed
+
+
+def _is_succeeded(before: Queue, queue: Queue) -> bool:
+    """Tell whether the queue was deleted while its key was idle: the new one counts from zero."""
+    return before.queue_id not in (None, queue.queue_id)
+
+
+def _matches(queue: Queue, text: str) -> bool:
+    name = queue.name
+    return text in name.action_ref.casefold() or text in (name.concurrency_key or "").casefold()
+
+
+def _key(name: QueueName) -> tuple[str, str]:
+    return name.action_ref, name.concurrency_key or ""
+
+
+def _occupancy(queue: Queue) -> float:
+    if not queue.active_count:
+        return 0.0
+    # Queues without a limit are never full: after all that have one, by their held slots.
+    return queue.active_count / queue.max_concurrent if queue.max_concurrent else 1e-9 * queue.active_count

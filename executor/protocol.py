@@ -1,0 +1,415 @@
+"""Every call of a `turnstile.*` SQL function that the executor makes, one typed method each.
+
+In: values of `executor.results`. Out: the same, decoded. The SQL functions decide and commit; each method is
+one statement and one commit, and raises Unavailable where the database does not answer. Grants are counted
+here, because every statement that grants passes here once. Webhooks have a gateway of their own,
+`executor.webhooks.store`.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+import asyncpg
+
+from turnstile.common.action_definition import ActionDefinition, action_columns
+from turnstile.common.database import Database
+from turnstile.common.domain.identifiers import Attempt, ExecutionId, QueueId
+from turnstile.common.domain.states import Status
+from turnstile.common.requests import json_text
+from turnstile.executor import instrumentation
+from turnstile.executor.results import (
+    Admission,
+    Deletion,
+    Grant,
+    Grants,
+    Move,
+    Retried,
+    Settled,
+    Verdict,
+    read_deletion,
+    read_grant,
+    read_grants,
+    read_move,
+    read_moves,
+    read_retried,
+    read_settled,
+    read_verdicts,
+)
+
+PRUNING_REASONS: Final = ("age", "count", "bytes")
+
+
+class LockWait(NamedTuple):
+    """How long a statement waits for locks."""
+
+    timeout_ms: int | None
+    """None: without limit."""
+    suspect_queue_ids: list[QueueId] | None
+    """Queues that are only tried, not waited for; None: no row is waited for."""
+
+
+class QueueLocks(NamedTuple):
+    """Queues that a statement found locked by another session, and queues that it could lock."""
+
+    blocked: Sequence[QueueId]
+    free: Sequence[QueueId]
+
+
+class EarlyCancel(NamedTuple):
+    """A cancel request to be stored until its execution is known."""
+
+    execution_id: int | None
+    idempotency_key: str | None
+    reason: str | None
+    message_key: UUID | None
+    """Identifies copies of one message."""
+    messages: bytes
+    """What is published when the execution stays unknown."""
+    keep_seconds: float
+
+
+class ExecutorProtocol:
+    """The SQL functions of the executor. Safe to share between tasks."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    # Statements that wait for locks.
+
+    async def admit(
+        self, admissions: Sequence[Admission], wait: LockWait
+    ) -> tuple[tuple[list[Verdict], Grants], QueueLocks]:
+        """Queue requests in this order, and grant free slots; one verdict each."""
+        row = await self._row(
+            "SELECT * FROM turnstile.admit("
+            "$3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, in_wait_ms => $1, in_suspect_ids => $2)",
+            *wait,
+            [a.action_ref for a in admissions],
+            [a.parameters_json.decode() for a in admissions],
+            [a.concurrency_key for a in admissions],
+            [a.idempotency_key for a in admissions],
+            [a.delivery_key for a in admissions],
+            [a.request_hash for a in admissions],
+            [a.run_at for a in admissions],
+            [a.timeout for a in admissions],
+            [a.ttl for a in admissions],
+            [a.callback_url for a in admissions],
+            [a.metadata_json.decode() for a in admissions],
+            [a.traceparent for a in admissions],
+        )
+        return (read_verdicts(row["admitted"], admissions), _grants(row)), _locks(row)
+
+    async def settle(
+        self, completions: Sequence[tuple[ExecutionId, Attempt, Status | None]], wait: LockWait
+    ) -> tuple[Settled, QueueLocks]:
+        """Free the slots of these attempts and grant them to the next executions in their queues."""
+        row = await self._row(
+            "SELECT * FROM turnstile.settle($3, $4, $1, $2, $5)",
+            *wait,
+            [c[0] for c in completions],
+            [c[1] for c in completions],
+            [c[2] for c in completions],
+        )
+        return read_settled(row, len(completions), _grants(row)), _locks(row)
+
+    async def grant_slots(self, queue_ids: Sequence[QueueId], wait: LockWait) -> tuple[Grants, QueueLocks]:
+        """Grant the free slots of these queues to their first waiting executions."""
+        row = await self._row(
+            "SELECT * FROM turnstile.grant_slots($3, $1, $2)",
+            *wait,
+            list(queue_ids),
+        )
+        return _grants(row), _locks(row)
+
+    async def cancel(
+        self, requests: Sequence[tuple[ExecutionId, str | None]], wait: LockWait
+    ) -> tuple[tuple[list[Move], frozenset[ExecutionId]], QueueLocks]:
+        """Cancel executions, each with a reason; return those found, and those that were blocked."""
+        row = await self._row(
+            "SELECT * FROM turnstile.cancel_unless_held($3, $4, $1, $2)",
+            *wait,
+            *_columns(requests),
+        )
+        moves = [read_move(item) for item in row["moves"] if item["status"] is not None]
+        return (moves, frozenset(row["blocked_ids"])), _locks(row)
+
+    async def retry(
+        self,
+        requests: Sequence[tuple[ExecutionId, str | None]],
+        wait: LockWait,
+        *,
+        traceparent: str | None,
+    ) -> tuple[tuple[list[Retried], Grants], QueueLocks]:
+        """Request ended executions again, each under an idempotency key or None."""
+        row = await self._row(
+            "SELECT * FROM turnstile.retry($3, $4, $5, $1, $2)",
+            *wait,
+            *_columns(requests),
+            traceparent,
+        )
+        pairs = zip(row["retried"], requests, strict=True)
+        return ([read_retried(item, key) for item, (_, key) in pairs], _grants(row)), _locks(row)
+
+    # Executions, actions, workers.
+
+    async def withhold_offers(self, grants: Sequence[Grant]) -> set[ExecutionId]:
+        """Postpone the offers of those that no live worker can run; return them."""
+        ids, attempts = [grant.execution_id for grant in grants], [grant.attempt for grant in grants]
+        return set(await self._column("SELECT turnstile.withhold_offers($1, $2)", ids, attempts))
+
+    async def ids_by_key(self, idempotency_keys: Sequence[str]) -> dict[str, ExecutionId]:
+        """Return the executions with these idempotency keys."""
+        rows = await self._database.fetch(
+            "SELECT idempotency_key, id FROM execution WHERE idempotency_key = ANY ($1)",
+            list(idempotency_keys),
+        )
+        return {row["idempotency_key"]: row["id"] for row in rows}
+
+    async def put_actions(self, definitions: Sequence[ActionDefinition], changed_by: str | None) -> Grants:
+        """Store definitions, and who changed them."""
+        columns = json_text([action_columns(definition) for definition in definitions])
+        return _grants(await self._row("SELECT * FROM turnstile.put_actions($1, $2)", columns, changed_by))
+
+    async def delete_action(
+        self, ref: str, *, cancel_max: int, reason: str, changed_by: str | None
+    ) -> Deletion | None:
+        """Delete an action unless something of it runs or more than `cancel_max` wait."""
+        return read_deletion(
+            await self._row(
+                "SELECT * FROM turnstile.delete_action($1, $2, $3, $4)", ref, cancel_max, reason, changed_by
+            )
+        )
+
+    async def drain_worker(self, worker_id: str) -> bool:
+        """Request that a worker drains; False: there is no such live worker."""
+        return bool(await self._value("SELECT turnstile.drain_worker($1)", worker_id))
+
+    # Cancels of executions that are not known yet.
+
+    async def store_early_cancels(self, cancels: Sequence[EarlyCancel], rows_max: int) -> int:
+        """Store as many of these, from the first on, as fit into `rows_max` rows; return how many."""
+        return int(
+            await self._value(
+                "SELECT turnstile.store_early_cancels($1, $2, $3, $4, $5, $6, $7)",
+                *map(list, zip(*cancels, strict=True)),
+                rows_max,
+            )
+        )
+
+    async def known_early_cancels(self, rows_max: int) -> Sequence[asyncpg.Record]:
+        """Return stored cancels whose execution is known now: id, execution_id, reason."""
+        return await self._database.fetch("SELECT * FROM turnstile.known_early_cancels($1)", rows_max)
+
+    async def overdue_early_cancels(self, lease_seconds: float, rows_max: int) -> Sequence[asyncpg.Record]:
+        """Lease stored cancels whose time is over: id, messages."""
+        return await self._database.fetch(
+            "SELECT * FROM turnstile.overdue_early_cancels($1, $2)", lease_seconds, rows_max
+        )
+
+    async def delete_early_cancels(self, ids: Sequence[int]) -> None:
+        """Delete stored cancels."""
+        await self._database.fetch("SELECT turnstile.delete_early_cancels($1)", list(ids))
+
+    # Sweeps over queues.
+
+    async def grantable_queues(self, after_id: QueueId, rows_max: int) -> tuple[list[QueueId], QueueId]:
+        """Return queues with a free slot and a waiting execution, and after which id to continue."""
+        row = await self._row("SELECT * FROM turnstile.grantable_queues($1, $2)", after_id, rows_max)
+        return row["queue_ids"] or [], row["next_id"]
+
+    async def rollouts_due(self, rows_max: int) -> list[int]:
+        """Return actions with queues that do not have the action's current limit or pause."""
+        return await self._column("SELECT turnstile.rollouts_due($1)", rows_max)
+
+    async def roll_out(self, action_id: int, rows_max: int) -> tuple[int, int, Grants]:
+        """Apply limit and pause to the next queues of an action: number read, number changed, grants."""
+        row = await self._row("SELECT * FROM turnstile.roll_out($1, $2)", action_id, rows_max)
+        return row["looked_at"], row["changed"], _grants(row)
+
+    async def wake_due(self, rows_max: int) -> tuple[list[Move], Grants]:
+        """Queue delayed executions that are due."""
+        row = await self._row("SELECT * FROM turnstile.wake_due($1)", rows_max)
+        return read_moves(row["woken"]), _grants(row)
+
+    async def expire_due(self, rows_max: int) -> list[Move]:
+        """End executions that did not start within their ttl."""
+        return read_moves(await self._database.fetch("SELECT * FROM turnstile.expire_due($1)", rows_max))
+
+    async def drifted_queues(self, after_id: QueueId, rows_max: int) -> tuple[list[QueueId], QueueId]:
+        """Return queues whose counters differ from their rows, and after which id to continue."""
+        row = await self._row("SELECT * FROM turnstile.drifted_queues($1, $2)", after_id, rows_max)
+        return row["queue_ids"] or [], row["next_id"]
+
+    async def repair_queues(self, queue_ids: Sequence[QueueId]) -> tuple[list[dict[str, Any]], Grants]:
+        """Recount these queues under their locks; return what was wrong, and what that granted."""
+        row = await self._row("SELECT * FROM turnstile.repair_queues($1)", queue_ids)
+        return [dict(item.items()) for item in row["repaired"] or ()], _grants(row)
+
+    # Sweeps over offers and completions.
+
+    async def due_pools(self, timeout_seconds: float) -> Sequence[asyncpg.Record]:
+        """Return pools with unclaimed offers: pool, offered, looked_at."""
+        return await self._database.fetch("SELECT * FROM turnstile.due_pools($1)", timeout_seconds)
+
+    async def missing_offers(
+        self, timeout_seconds: float, due: Sequence[asyncpg.Record], ready: Sequence[int], rows_max: int
+    ) -> list[Grant]:
+        """Return offers to repeat in the pools of `due`, whose queues hold so many ready messages."""
+        rows = await self._database.fetch(
+            "SELECT * FROM turnstile.missing_offers($1, $2, $3, $4, $5, $6)",
+            timeout_seconds,
+            min(row["looked_at"] for row in due),
+            [row["pool"] for row in due],
+            [row["offered"] for row in due],
+            ready,
+            rows_max,
+        )
+        return [read_grant(row) for row in rows]
+
+    async def due_completions(self, timeout_seconds: float, rows_max: int) -> list[ExecutionId]:
+        """Return ended executions whose completion was published and not settled."""
+        return await self._column(
+            "SELECT * FROM turnstile.due_completions($1, $2)", timeout_seconds, rows_max
+        )
+
+    # Sweeps over claimed slots.
+
+    async def clock(self) -> datetime:
+        """Return the database's time."""
+        at: datetime = await self._value("SELECT clock_timestamp()")
+        return at
+
+    async def clamp_future_instants(self, was_set_back: bool) -> int:
+        """Repair times that lie in the future after the database's clock was set back."""
+        return int(await self._value("SELECT turnstile.clamp_future_instants($1)", was_set_back))
+
+    async def reclaim(self, rows_max: int, as_of: datetime) -> tuple[list[Move], list[Move], Grants]:
+        """Reclaim the work of workers whose lease ended before `as_of`: requeued, ended, granted."""
+        row = await self._row("SELECT * FROM turnstile.reclaim($1, $2)", rows_max, as_of)
+        return read_moves(row["returned"]), read_moves(row["ended"]), _grants(row)
+
+    async def due_cancels(self, timeout_seconds: float, rows_max: int) -> list[tuple[int, int, str]]:
+        """Return unpublished cancels of reclaimed attempts: execution id, attempt, worker id."""
+        rows = await self._database.fetch(
+            "SELECT * FROM turnstile.due_cancels($1, $2)", timeout_seconds, rows_max
+        )
+        return [(row["execution_id"], row["attempt"], row["worker_id"]) for row in rows]
+
+    async def cancels_published(self, cancels: Sequence[tuple[int, int, str]]) -> None:
+        """Store that these cancels were published."""
+        ids, attempts = [cancel[0] for cancel in cancels], [cancel[1] for cancel in cancels]
+        await self._database.fetch("SELECT turnstile.cancels_published($1, $2)", ids, attempts)
+
+    async def stop_overdue(
+        self, timeout_seconds: float, cancels_max: int, rows_max: int
+    ) -> tuple[list[Move], list[Move]]:
+        """Return overdue attempts that a worker has to cancel, and those that were ended."""
+        row = await self._row(
+            "SELECT * FROM turnstile.stop_overdue($1, $2, $3)", timeout_seconds, cancels_max, rows_max
+        )
+        return read_moves(row["asked"]), read_moves(row["ended"])
+
+    # Retention and dead letters.
+
+    async def prune_executions(
+        self,
+        action_id: int,
+        after_id: int,
+        *,
+        age_seconds: float | None,
+        count: int | None,
+        late_copy_seconds: float,
+        rows_max: int,
+    ) -> tuple[int | None, int, int]:
+        """Delete ended executions; return how many, and after which action and id to continue.
+
+        None instead of the count: another executor is pruning.
+        """
+        row = await self._row(
+            "SELECT * FROM turnstile.prune($1, $2, $3, $4, $5, $6)",
+            action_id,
+            after_id,
+            age_seconds,
+            count,
+            late_copy_seconds,
+            rows_max,
+        )
+        return row["pruned"], row["next_action_id"], row["next_id"]
+
+    async def delete_idle_queues(self, after_id: int, idle_seconds: float, rows_max: int) -> tuple[int, int]:
+        """Delete the queues of idle concurrency keys; return how many, and after which id to continue."""
+        row = await self._row(
+            "SELECT * FROM turnstile.delete_idle_queues($1, $2, $3)", after_id, idle_seconds, rows_max
+        )
+        return row["deleted"], row["next_id"]
+
+    async def prune_workers(self, keep_seconds: float, rows_max: int) -> int:
+        """Delete workers that left long ago."""
+        return int(await self._value("SELECT turnstile.prune_workers($1, $2)", keep_seconds, rows_max))
+
+    async def prune_changes(self, keep_seconds: float, rows_max: int) -> int:
+        """Delete old entries of the actions' change log."""
+        return int(await self._value("SELECT turnstile.prune_changes($1, $2)", keep_seconds, rows_max))
+
+    async def prune_webhooks(self, keep_seconds: float, rows_max: int) -> int:
+        """Delete deliveries that ended long ago."""
+        return int(await self._value("SELECT turnstile.clean_webhooks($1, $2)", keep_seconds, rows_max))
+
+    async def give_up_webhooks(self, after_id: int, age_max_seconds: float, rows_max: int) -> tuple[int, int]:
+        """Fail deliveries that are pending for too long; return how many, and after which id to continue."""
+        row = await self._row(
+            "SELECT * FROM turnstile.give_up_webhooks($1, $2, $3)", after_id, age_max_seconds, rows_max
+        )
+        return row["given_up"], row["next_id"]
+
+    async def prune_dead_letters(
+        self, age_seconds: float | None, count_max: int, bytes_max: int, rows_max: int
+    ) -> dict[str, int]:
+        """Delete dead letters; return how many for which of `PRUNING_REASONS`."""
+        row = await self._row(
+            "SELECT * FROM turnstile.prune_dead_letters($1, $2, $3, $4)",
+            age_seconds,
+            count_max,
+            bytes_max,
+            rows_max,
+        )
+        # Null: another executor is pruning.
+        return {reason: row[f"by_{reason}"] or 0 for reason in PRUNING_REASONS}
+
+    async def store_dead_letters(self, letters_json: str, bodies: Sequence[bytes]) -> list[str]:
+        """Store dead letters, each once; return the codes of the new ones."""
+        return await self._column("SELECT turnstile.store_dead_letters($1, $2)", letters_json, bodies)
+
+    async def delete_dead_letters(self, ids: Sequence[int]) -> int:
+        """Delete dead letters; return how many."""
+        return int(await self._value("SELECT turnstile.delete_dead_letters($1)", ids))
+
+    async def _row(self, statement: str, *arguments: object) -> asyncpg.Record:
+        row = await self._database.fetchrow(statement, *arguments)
+        assert row is not None
+        return row
+
+    async def _value(self, statement: str, *arguments: object) -> Any:
+        return await self._database.fetchval(statement, *arguments)
+
+    async def _column(self, statement: str, *arguments: object) -> list[Any]:
+        return [row[0] for row in await self._database.fetch(statement, *arguments)]
+
+
+def _columns(
+    requests: Sequence[tuple[ExecutionId, str | None]],
+) -> tuple[list[ExecutionId], list[str | None]]:
+    return [request[0] for request in requests], [request[1] for request in requests]
+
+
+def _grants(row: asyncpg.Record) -> Grants:
+    grants = read_grants(row)
+    if grants.granted:
+        instrumentation.granted(grants.granted)
+    return grants
+
+
+def _locks(row: asyncpg.Record) -> QueueLocks:
+    return QueueLocks(row["blocked_queue_ids"] or (), row["free_queue_ids"] or ())

@@ -1,0 +1,217 @@
+"""Recounts everything in one snapshot, and reports what does not agree (P1, P3, P4, P7).
+
+In: from the settings, when a step is late. Out: for each check how many rows it read, how many are
+wrong, and the first of them. It reads one snapshot, so concurrent work raises no false alarm; lateness is
+measured with bounds that a healthy watchdog keeps. One audit at a time, on one connection. The checks are in
+the files `executor/sql/audit_*.sql`, each under a line `-- check <name> of <what an id names>: <what must
+hold>`; those of one file are one statement, so that what they share is read once.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Final, Self
+
+import asyncpg
+from pydantic import AwareDatetime, Field
+
+from turnstile.common.database import Database
+from turnstile.common.domain.errors import Unavailable
+from turnstile.executor.queries.schemas import Schema
+from turnstile.executor.settings import ExecutorSettings
+from turnstile.executor.sql import query
+
+if TYPE_CHECKING:
+    from turnstile.common.database import Connection
+
+EXAMPLES_MAX: Final = 100
+_TIMEOUT_SECONDS: Final = 25.0
+"""For the whole audit: HTTP answers within 30 s."""
+_TICKS_OF_GRACE: Final = 5
+_GRACE_SECONDS: Final = 5.0
+_THOUSAND_ROWS_SECONDS: Final = 1.0
+"""Time that a watchdog may take for a thousand rows."""
+_HEAD: Final = re.compile(r"^-- check (?P<name>\w+) of (?P<subject>\w+): (?P<says>.+)$", re.MULTILINE)
+_LIVE: Final = ("audit_queues", "audit_live", "audit_links")
+_RECORD: Final = ("audit_record",)
+_PREPARE: Final = """
+SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY;
+SET LOCAL statement_timeout = '25s';
+SET LOCAL plan_cache_mode = force_custom_plan;
+SET LOCAL work_mem = '64MB';
+SET LOCAL max_parallel_workers_per_gather = 0;
+SET LOCAL jit = off
+"""
+"""Memory for one hash of a million ids; one processor, so that the work itself keeps the others."""
+
+
+class WrongRow(Schema):
+    """One wrong row."""
+
+    id: int = Field(description="Id of the subject of the check.")
+    expected: str
+    found: str
+
+
+class CheckResult(Schema):
+    """The result of one check."""
+
+    name: str = Field(examples=["queue_depth"])
+    says: str = Field(description="What must hold.")
+    subject: str = Field(description="What the ids identify: execution, queue or action.")
+    rows: int = Field(description="Rows that it read.")
+    faults: int = Field(description="Rows that are wrong.")
+    examples: list[WrongRow] = Field(description="The first wrong rows, by id.")
+
+
+class AuditReport(Schema):
+    """The results of all checks, at one instant."""
+
+    clean: bool = Field(description="No check found a wrong row.")
+    checked_at: AwareDatetime
+    checks: list[CheckResult]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditBounds:
+    """When a step counts as late: the bounds and the interval of the watchdog."""
+
+    dispatch_timeout_seconds: float
+    settle_timeout_seconds: float
+    stop_timeout_seconds: float
+    lease_seconds: float
+    tick_seconds: float
+    webhook_lease_seconds: float
+
+    @classmethod
+    def of(cls, settings: ExecutorSettings) -> Self:
+        """Return the bounds of a service with these settings."""
+        return cls(
+            dispatch_timeout_seconds=settings.dispatch_timeout,
+            settle_timeout_seconds=settings.settle_timeout,
+            stop_timeout_seconds=settings.stop_timeout,
+            lease_seconds=settings.lease_duration,
+            tick_seconds=settings.watchdog_interval,
+            webhook_lease_seconds=settings.webhook_lease_seconds(),
+        )
+
+    def arguments(self) -> tuple[float, ...]:
+        """Return the parameters of `audit_frame`."""
+        return (
+            self.dispatch_timeout_seconds,
+            self.settle_timeout_seconds,
+            self.stop_timeout_seconds,
+            self.lease_seconds,
+            self.tick_seconds * _TICKS_OF_GRACE + _GRACE_SECONDS,
+            self.tick_seconds + _THOUSAND_ROWS_SECONDS,
+            self.webhook_lease_seconds,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One condition that must hold for every row that it reads."""
+
+    name: str
+    says: str
+    subject: str
+    """What its ids identify: `execution`, `queue` or `action`."""
+    statement: str
+
+    def examples(self) -> str:
+        """Return the statement that lists the first wrong rows."""
+        return _framed(query("audit_examples").replace(":check", self.statement))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckGroup:
+    """Checks that are one statement."""
+
+    checks: tuple[Check, ...]
+
+    def tally(self) -> str:
+        """Return the statement that counts the rows and the wrong rows of each check, by name."""
+        frame = query("audit_tally")
+        tallies = (
+            frame.replace(":name", f"'{each.name}'").replace(":check", each.statement) for each in self.checks
+        )
+        return _framed("\nUNION ALL\n".join(tallies))
+
+
+@cache
+def check_groups(*, record: bool) -> tuple[CheckGroup, ...]:
+    """Return the checks of the live tables, and with `record` those that read the whole history too."""
+    files = (*_LIVE, *_RECORD) if record else _LIVE
+    return tuple(CheckGroup(checks=tuple(_checks_in(query(file)))) for file in files)
+
+
+def _framed(question: str) -> str:
+    return query("audit_frame").replace(":question", question)
+
+
+def _checks_in(text: str) -> Iterator[Check]:
+    heads = list(_HEAD.finditer(text))
+    ends = [head.start() for head in heads[1:]] + [len(text)]
+    for head, end in zip(heads, ends, strict=True):
+        statement, _, _ = text[head.end() : end].rpartition(";")
+        yield Check(name=head["name"], says=head["says"], subject=head["subject"], statement=statement)
+
+
+class Auditor:
+    """Runs audits. Safe to share between tasks."""
+
+    def __init__(self, database: Database, bounds: AuditBounds) -> None:
+        self._database = database
+        self._arguments = bounds.arguments()
+        self._lock = asyncio.Lock()
+
+    async def audit(self, *, record: bool = True, examples_max: int = 10) -> AuditReport:
+        """Recount the live tables, and with `record` the whole history too, at the cost of reading it.
+
+        Raises Unavailable after the timeout.
+        """
+        try:
+            async with asyncio.timeout(_TIMEOUT_SECONDS), self._lock, self._snapshot() as connection:
+                checked_at = await connection.fetchval("SELECT now()")
+                found = [
+                    check
+                    for group in check_groups(record=record)
+                    for check in await self._results(connection, group, examples_max)
+                ]
+        except (TimeoutError, asyncpg.QueryCanceledError):
+            raise Unavailable(
+                f"the audit did not finish within {_TIMEOUT_SECONDS:g} s; "
+                "leave the history out (record=false, --live), or repeat it under less load"
+            ) from None
+        return AuditReport(clean=not any(each.faults for each in found), checked_at=checked_at, checks=found)
+
+    async def _results(
+        self, connection: "Connection", group: CheckGroup, examples_max: int
+    ) -> list[CheckResult]:
+        tallies = {row["name"]: row for row in await connection.fetch(group.tally(), *self._arguments)}
+        return [
+            CheckResult(
+                name=check.name,
+                says=check.says,
+                subject=check.subject,
+                rows=tallies[check.name]["rows"],
+                faults=tallies[check.name]["faults"],
+                examples=await self._examples(connection, check, examples_max)
+                if tallies[check.name]["faults"]
+                else [],
+            )
+            for check in group.checks
+        ]
+
+    async def _examples(self, connection: "Connection", check: Check, rows_max: int) -> list[WrongRow]:
+        wrong = await connection.fetch(check.examples(), *self._arguments, rows_max)
+        return [WrongRow(**row) for row in wrong]
+
+    @asynccontextmanager
+    async def _snapshot(self) -> "AsyncIterator[Connection]":
+        async with self._database.transaction() as connection:
+            await connection.execute(_PREPARE)
+            yield connection

@@ -1,0 +1,405 @@
+"""Reads executions, actions, queues, workers and logs for people and programs, and never writes.
+
+In: ids, filters, where a page starts. Out: schemas, and where the next page starts; each page from one
+snapshot of the rows, so that its numbers agree with each other. The number of concurrent reads is bounded. A
+JSON value that cannot be read is left out of a page rather than failing it.
+"""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
+
+import asyncpg
+from pydantic import BaseModel
+
+from turnstile.common.action_definition import RetryDefinition
+from turnstile.common.database import Database
+from turnstile.common.domain.identifiers import ExecutionId
+from turnstile.common.domain.states import Status
+from turnstile.common.json_limits import readable
+from turnstile.executor.queries.estimate import SLOTS_MAX, Grant, Pace, estimated_start, may_be_estimated
+from turnstile.executor.queries.read_limiter import ReadLimiter
+from turnstile.executor.queries.schemas import (
+    HOLDERS_MAX,
+    ActionChangeEntry,
+    ActionQueuePage,
+    AttemptDetail,
+    ErrorDetail,
+    ExecutionDetail,
+    ExecutionRecord,
+    KeyStats,
+    LogEntry,
+    QueuedExecution,
+    QueueStats,
+    SlotHolder,
+    StoredAction,
+    WaitingCounts,
+    WorkerDetail,
+    WorkerState,
+)
+from turnstile.executor.queries.statements import (
+    ExecutionFilter,
+    Statement,
+    ended_executions,
+    listed_actions,
+    listed_changes,
+    listed_executions,
+    unfinished_executions,
+)
+from turnstile.executor.queries.waiting_reason import Facts, Health, Trouble, first_trouble, waiting_on
+from turnstile.executor.sql import query
+
+if TYPE_CHECKING:
+    from turnstile.common.database import Connection
+
+    Row: TypeAlias = asyncpg.Record
+
+KEYS_MAX: Final = 100
+"""Most concurrency keys in the statistics of one action."""
+_LOG_CHARS_MAX: Final = 1024 * 1024
+_GRANTS_SCANNED_MAX: Final = 500
+_GRANTS_MIN: Final = 200
+_GRANTS_PER_SLOT: Final = 3
+_ID_MAX: Final = 2**63 - 1
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+class WorkerStart(NamedTuple):
+    """A page of workers begins behind this one."""
+
+    started_at: datetime
+    id: str
+
+
+class Match(NamedTuple):
+    """One execution that a filter selects."""
+
+    id: ExecutionId
+    status: Status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matches:
+    """A page of what a bulk operation selects; it may be short, even empty, and not be the last."""
+
+    items: Sequence[Match] = ()
+    next_id: int | None = None
+    """Where the next page starts; None: nothing is left."""
+    up_to_id: int | None = None
+    """The last execution that any of the pages reads."""
+    action_is_known: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPosition:
+    """How far the logs of an execution were read."""
+
+    attempt: int = 0
+    chars: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPage:
+    """Pieces of logs; `is_ended`: nothing can follow."""
+
+    items: list[LogEntry]
+    position: LogPosition
+    is_ended: bool
+
+
+class Reader:
+    """Safe to share between tasks."""
+
+    def __init__(self, database: Database, limiter: ReadLimiter, health: Health) -> None:
+        self._database = database
+        self._limiter = limiter
+        self._health = health
+
+    async def execution(self, execution_id: ExecutionId) -> ExecutionDetail | None:
+        """Return one execution with its position, the reason why it waits, and its attempts."""
+        row = await self._row(query("execution"), execution_id)
+        if row is None:
+            return None
+        facts = _facts(row, first_trouble(self._health, row["pool"]))
+        pace = await self._pace(execution_id, facts) if may_be_estimated(facts) else None
+        return ExecutionDetail(
+            **_recorded(row),
+            position=row["position"],
+            queue_length=None if row["position"] is None else row["depth"],
+            waiting_on=waiting_on(facts),
+            estimated_start=None if pace is None else estimated_start(facts, pace),
+            attempts=_parsed(AttemptDetail, row["attempts"]),
+        )
+
+    async def executions(
+        self, wanted: ExecutionFilter, *, before_id: int | None, limit: int
+    ) -> tuple[list[ExecutionRecord], int | None]:
+        """Return executions, newest first, and the id before which the next page starts.
+
+        A page may be short, even empty, and not be the last: candidates and documents are bounded.
+        """
+        before = _ID_MAX if before_id is None else before_id
+        found = await self._selected(
+            wanted, lambda action: listed_executions(wanted, action, before_id=before, limit=limit)
+        )
+        if found is None:
+            return [], None
+        records = [ExecutionRecord(**_recorded(row)) for row in found if row["id"] is not None]
+        return records, found[0]["next_id"]
+
+    async def unfinished(self, wanted: ExecutionFilter, *, before_id: int | None, limit: int) -> Matches:
+        """Return matching executions that have not ended, newest first; `next_id` leads to earlier ones."""
+        before = _ID_MAX if before_id is None else before_id
+        found = await self._selected(
+            wanted, lambda action: unfinished_executions(wanted, action, before_id=before, limit=limit)
+        )
+        return _matches(found)
+
+    async def ended(
+        self,
+        wanted: ExecutionFilter,
+        *,
+        after_id: int,
+        up_to_id: int | None,
+        limit: int,
+        not_made_under: str | None = None,
+    ) -> Matches:
+        """Return matching executions that have ended, oldest first; `next_id` leads to later ones.
+
+        Without `up_to_id` the newest execution of this moment is the last that is read. What a bulk
+        retry under the idempotency key `not_made_under` made is left out, and what was made of that.
+        """
+        if up_to_id is None:
+            newest = await self._row("SELECT coalesce(max(id), 0) AS id FROM execution")
+            assert newest is not None
+            up_to_id = int(newest["id"])
+        ids = {"after_id": after_id, "up_to_id": up_to_id}
+        found = await self._selected(
+            wanted,
+            lambda action: ended_executions(
+                wanted, action, **ids, limit=limit, not_made_under=not_made_under
+            ),
+        )
+        return replace(_matches(found), up_to_id=up_to_id)
+
+    async def action(self, ref: str) -> StoredAction | None:
+        """Return one action."""
+        found = await self._rows(*listed_actions(ref=ref, after_ref=None, limit=1))
+        return _action(found[0]) if found else None
+
+    async def actions(self, *, after_ref: str | None, limit: int) -> tuple[list[StoredAction], str | None]:
+        """Return actions in the order of their names, and the name after which the next page starts."""
+        found = await self._rows(*listed_actions(ref=None, after_ref=after_ref, limit=limit + 1))
+        shown = [_action(row) for row in found[:limit]]
+        return shown, shown[-1].ref if len(found) > limit else None
+
+    async def changes(
+        self, ref: str, *, before_id: int | None, limit: int
+    ) -> tuple[list[ActionChangeEntry], int | None]:
+        """Return the changes of an action, newest first, and the id before which the next page starts."""
+        before = _ID_MAX if before_id is None else before_id
+        found = await self._rows(*listed_changes(ref, before_id=before, limit=limit + 1))
+        shown = [
+            ActionChangeEntry(**{**row, "old": readable(row["old"]), "new": readable(row["new"])})
+            for row in found[:limit]
+        ]
+        return shown, shown[-1].id if len(found) > limit else None
+
+    async def queue_stats(self, ref: str) -> QueueStats | None:
+        """Return the state of the queues of an action."""
+        row = await self._row(query("queue_stats"), ref, KEYS_MAX)
+        return None if row is None else queue_stats(row)
+
+    async def queue(
+        self, ref: str, *, concurrency_key: str | None, after_id: int, limit: int
+    ) -> tuple[ActionQueuePage, int | None]:
+        """Return queued executions in order, slot holders, and the id after which the next page starts."""
+        async with self._snapshot() as connection:
+            queued = await connection.fetch(query("queue_line"), ref, concurrency_key, after_id, limit + 1)
+            holders = await connection.fetch(query("queue_holders"), ref, concurrency_key, HOLDERS_MAX)
+        shown = ActionQueuePage(
+            action_ref=ref,
+            items=[QueuedExecution(**row) for row in queued[:limit]],
+            holders=[SlotHolder(**row) for row in holders],
+            next_cursor=None,
+        )
+        return shown, shown.items[-1].id if len(queued) > limit else None
+
+    async def workers(
+        self, *, states: Sequence[WorkerState] | None, start: WorkerStart | None, limit: int
+    ) -> tuple[list[WorkerDetail], WorkerStart | None]:
+        """Return workers, the newest first, and where the next page starts."""
+        after = (None, None) if start is None else start
+        found = await self._rows(query("workers"), states, *after, limit + 1, None)
+        shown = [WorkerDetail(**row) for row in found[:limit]]
+        last = shown[-1] if len(found) > limit else None
+        return shown, None if last is None else WorkerStart(last.started_at, last.id)
+
+    async def worker(self, worker_id: str) -> WorkerDetail | None:
+        """Return one worker."""
+        row = await self._row(query("workers"), None, None, None, 1, worker_id)
+        return None if row is None else WorkerDetail(**row)
+
+    async def logs(
+        self, execution_id: ExecutionId, *, attempt: int | None, after: LogPosition, limit: int
+    ) -> LogPage | None:
+        """Return what follows `after`, of one attempt or of all; None: there is no such execution.
+
+        Of an attempt that still runs this is what its worker has flushed so far.
+        """
+        read = after.attempt, after.chars
+        found = await self._rows(query("logs"), execution_id, attempt, *read, limit, _LOG_CHARS_MAX)
+        if not found:
+            return None
+        last = found[-1]
+        is_ended = last["is_last"] and last["is_over"]
+        if last["attempt"] is None:
+            return LogPage(items=[], position=after, is_ended=is_ended)
+        items = [LogEntry(attempt=row["attempt"], at=row["at"], text=_log_text(row)) for row in found]
+        position = LogPosition(attempt=last["attempt"], chars=last["start"] + len(last["text"]))
+        return LogPage(items=items, position=position, is_ended=is_ended)
+
+    async def _pace(self, execution_id: ExecutionId, facts: Facts) -> Pace | None:
+        # Of a wide queue most of the latest runs have not ended.
+        wanted = max(_GRANTS_MIN, _GRANTS_PER_SLOT * (facts.max_concurrent or 0))
+        async with self._snapshot() as connection:
+            row = await connection.fetchrow(
+                query("queue_pace"),
+                execution_id,
+                _GRANTS_SCANNED_MAX,
+                min(wanted, _GRANTS_SCANNED_MAX),
+                SLOTS_MAX,
+            )
+        return None if row is None else _pace(row)
+
+    async def _rows(self, text: str, *arguments: object) -> "Sequence[Row]":
+        async with self._limiter.permit():
+            return await self._database.fetch(text, *arguments)
+
+    async def _row(self, text: str, *arguments: object) -> "Row | None":
+        async with self._limiter.permit():
+            return await self._database.fetchrow(text, *arguments)
+
+    async def _selected(
+        self, wanted: ExecutionFilter, build: Callable[[int | None], Statement]
+    ) -> "Sequence[Row] | None":
+        """Return a page of executions; None: there is no such action."""
+        async with self._snapshot() as connection:
+            action_id = None
+            if wanted.action_ref is not None:
+                action_id = await connection.fetchval(
+                    "SELECT id FROM action WHERE ref = $1", wanted.action_ref
+                )
+                if action_id is None:
+                    return None
+            text, *arguments = build(action_id)
+            return await connection.fetch(text, *arguments)
+
+    @asynccontextmanager
+    async def _snapshot(self) -> "AsyncIterator[Connection]":
+        """Lend a connection on which all statements see the same rows, each planned for its values."""
+        async with self._limiter.permit(), self._database.transaction() as connection:
+            await connection.execute(
+                "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY;"
+                "SET LOCAL plan_cache_mode = force_custom_plan"
+            )
+            yield connection
+
+
+def _facts(row: "Row", trouble: Trouble | None) -> Facts:
+    return Facts(
+        status=Status(row["status"]),
+        run_at=row["run_at"],
+        scheduled_at=row["scheduled_at"],
+        position=row["position"],
+        paused=row["paused"],
+        max_concurrent=row["max_concurrent"],
+        active_count=row["active_count"],
+        holders=row["holder_ids"] or (),
+        pool=row["pool"],
+        served=row["served"],
+        trouble=trouble,
+    )
+
+
+def _pace(row: "Row") -> Pace:
+    grants: dict[bool, list[Grant]] = {True: [], False: []}
+    for own, queued_ago, granted_ago, claimed_after, lasted in readable(row["grants"]) or ():
+        grants[own].append(
+            Grant(
+                queued_ago=queued_ago,
+                granted_ago=max(granted_ago, 0.0),
+                claimed_after=claimed_after,
+                lasted=lasted,
+            )
+        )
+    return Pace(
+        read_at=row["looked_at"],
+        own=grants[True],
+        others=grants[False],
+        ages=row["ages"] or (),
+        ahead=row["ahead"],
+    )
+
+
+def _matches(found: "Sequence[Row] | None") -> Matches:
+    if found is None:
+        return Matches(action_is_known=False)
+    items = [Match(row["id"], Status(row["status"])) for row in found if row["id"] is not None]
+    return Matches(items=items, next_id=found[0]["next_id"])
+
+
+def queue_stats(row: "Row") -> QueueStats:
+    """Return the row of the statement `queue_stats`."""
+    waiting = WaitingCounts(
+        limit=row["on_limit"], paused=row["on_pause"], no_worker=row["on_worker"], rate=row["on_rate"]
+    )
+    by_key = _parsed(KeyStats, row["by_key"])
+    return QueueStats(**_fields(QueueStats, row, but={"waiting", "by_key"}), waiting=waiting, by_key=by_key)
+
+
+def _action(row: "Row") -> StoredAction:
+    retry = RetryDefinition(
+        max_attempts=row["retry_max_attempts"],
+        delay=row["retry_delay_seconds"],
+        factor=row["retry_factor"],
+        max_delay=row["retry_max_delay_seconds"],
+        jitter=row["retry_jitter"],
+    )
+    return StoredAction(
+        **_fields(StoredAction, row, but={"entrypoint", "retry", "timeout", "ttl", "keep_for"}),
+        entrypoint=readable(row["entrypoint"]),
+        retry=retry,
+        timeout=row["timeout_seconds"],
+        ttl=row["ttl_seconds"],
+        keep_for=row["keep_for_seconds"],
+    )
+
+
+def _recorded(row: "Row") -> dict[str, Any]:
+    error = None
+    if row["error_type"] is not None:
+        error = ErrorDetail(type=row["error_type"], message=row["error_message"] or "")
+    documents: dict[str, Any] = {"parameters": {}, "result": None, "metadata": {}}
+    return {
+        **_fields(ExecutionRecord, row, but={*documents, "error"}),
+        **{name: readable(row[name], otherwise=default) for name, default in documents.items()},
+        "error": error,
+    }
+
+
+def _fields(model: type[BaseModel], row: "Row", *, but: set[str]) -> dict[str, Any]:
+    return {name: row[name] for name in model.model_fields if name not in but}
+
+
+def _parsed(model: type[_Model], text: str | None) -> list[_Model]:
+    return [model.model_validate(item) for item in readable(text) or ()]
+
+
+def _log_text(row: "Row") -> str:
+    """Return a piece, after a line that names what is missing of the log before it."""
+    missing, text = row["missing"], str(row["text"])
+    return f"[{missing} characters before this were cut]\n{text}" if missing else text

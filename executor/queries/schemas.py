@@ -1,0 +1,268 @@
+"""The schemas of what the HTTP API shows of executions, queues, actions and workers (P10)."""
+
+from typing import Annotated, Literal
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, JsonValue
+
+from turnstile.common.action_definition import ActionDefinition
+from turnstile.common.domain.states import Status
+
+HOLDERS_MAX = 100
+"""Most slot holders in one answer."""
+
+
+class Schema(BaseModel):
+    """Base of all schemas."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class ErrorDetail(Schema):
+    """What went wrong: a type and a message."""
+
+    type: str
+    message: str
+
+
+class AttemptDetail(Schema):
+    """One attempt: a grant that a worker claimed."""
+
+    attempt: int = Field(description="Number of the grant, from 1.")
+    worker_id: str
+    outcome: str | None = Field(
+        description="Its terminal status, or retried, reclaimed, handed_back; null while it runs."
+    )
+    error: ErrorDetail | None
+    granted_at: AwareDatetime
+    started_at: AwareDatetime
+    ended_at: AwareDatetime | None
+
+
+class WaitingOnLimit(Schema):
+    """All slots of its queue are held, or will be by executions ahead of it."""
+
+    reason: Literal["limit"] = "limit"
+    max_concurrent: int
+    active_count: int = Field(description="Slots of its queue that are held.")
+    holders: list[int] = Field(description=f"Executions that hold slots, at most {HOLDERS_MAX}.")
+
+
+class WaitingOnPause(Schema):
+    """Its action is paused."""
+
+    reason: Literal["paused"] = "paused"
+
+
+class WaitingOnWorker(Schema):
+    """No live worker of its pool serves its action."""
+
+    reason: Literal["no_worker"] = "no_worker"
+    pool: str
+
+
+class NotDue(Schema):
+    """It is not due before `run_at`, or before the backoff of a retry ends."""
+
+    reason: Literal["not_due"] = "not_due"
+    run_at: AwareDatetime | None
+
+
+class HandingOver(Schema):
+    """Only the next dispatch: a slot is free or granted, and workers serve the pool."""
+
+    reason: Literal["handing_over"] = "handing_over"
+    pool: str
+
+
+class OutOfReach(Schema):
+    """The next dispatch, which needs a server, or the queue of a pool, that the executor cannot use."""
+
+    reason: Literal["unavailable"] = "unavailable"
+    part: str = Field(description="database, broker or pool NAME, as in /readyz.", examples=["broker"])
+    message: str = Field(examples=["not connected"])
+
+
+WaitingOn = Annotated[
+    WaitingOnLimit | WaitingOnPause | WaitingOnWorker | NotDue | HandingOver | OutOfReach,
+    Field(discriminator="reason"),
+]
+
+
+class EstimatedStart(Schema):
+    """When a worker will claim it, in at least eight of ten cases while the load stays the same."""
+
+    earliest: AwareDatetime
+    latest: AwareDatetime
+
+
+class ExecutionRecord(Schema):
+    """An execution as it is stored."""
+
+    id: int = Field(description="Ids are in the order of admission.")
+    action_ref: str
+    concurrency_key: str | None
+    idempotency_key: str | None
+    status: Status
+    attempt: int = Field(description="Number of its latest grant; 0 before the first.")
+    parameters: dict[str, JsonValue]
+    result: JsonValue
+    error: ErrorDetail | None
+    metadata: dict[str, JsonValue]
+    worker_id: str | None
+    created_at: AwareDatetime
+    queued_at: AwareDatetime | None = Field(description="When it last entered its queue.")
+    scheduled_at: AwareDatetime | None = Field(description="When its latest slot was granted.")
+    started_at: AwareDatetime | None
+    completed_at: AwareDatetime | None
+    run_at: AwareDatetime | None
+    expires_at: AwareDatetime | None
+    retry_of: int | None = Field(description="The ended execution that it retries.")
+
+
+class ExecutionDetail(ExecutionRecord):
+    """An execution with its position, the reason why it waits, and its attempts."""
+
+    position: int | None = Field(description="Position in its queue, from 1; null if it is not queued.")
+    queue_length: int | None = Field(description="Executions in its queue; null if it is not queued.")
+    waiting_on: WaitingOn | None = Field(description="Why it has not started; null if it does not wait.")
+    estimated_start: EstimatedStart | None = Field(
+        description="Estimated from the recent starts of its queue. Null if there is no basis: no run of the "
+        "action has ended yet, the action is paused or has no worker or a limit of 0, or a server is "
+        "unreachable."
+    )
+    attempts: list[AttemptDetail] = Field(description="Attempts, oldest first.")
+
+
+class WaitingCounts(Schema):
+    """What the queued executions wait for; adds up to `queue_length`."""
+
+    limit: int = Field(description="All slots are held, or will be by executions ahead.")
+    paused: int = Field(description="The action is paused.")
+    no_worker: int = Field(description="A slot is free, but no live worker serves the action.")
+    rate: int = Field(description="A slot is free: only the next dispatch is missing.")
+
+
+class KeyStats(Schema):
+    """The queue of one concurrency key."""
+
+    concurrency_key: str
+    queue_length: int
+    active_count: int
+
+
+class QueueStats(Schema):
+    """The state of the queues of an action at one instant."""
+
+    action_id: int
+    action_ref: str
+    queue_length: int = Field(description="Executions that are queued.")
+    active_count: int = Field(description="Slots that are held, over all keys.")
+    max_concurrent: int | None = Field(description="Limit of each queue; null: none.")
+    oldest_enqueued_at: AwareDatetime | None = Field(
+        description="When the head of the queue was enqueued; null if the queue is empty."
+    )
+    total_enqueued: int = Field(description="Executions ever admitted.")
+    total_completed: int = Field(description="Executions that have ended, with any status, and were settled.")
+    last_updated: AwareDatetime
+    paused: bool
+    waiting: WaitingCounts
+    by_key: list[KeyStats] = Field(description="The longest queues of an action with a concurrency key.")
+
+
+class QueuedExecution(Schema):
+    """One queued execution."""
+
+    id: int
+    position: int = Field(description="Position in the queue of its key, from 1.")
+    concurrency_key: str | None
+    created_at: AwareDatetime
+    queued_at: AwareDatetime
+
+
+class SlotHolder(Schema):
+    """One slot that is held."""
+
+    id: int = Field(description="The execution that holds it.")
+    concurrency_key: str | None
+    attempt: int
+    status: str = Field(description="An execution that has ended holds its slot until it is settled.")
+    worker_id: str | None
+    granted_at: AwareDatetime
+    claimed_at: AwareDatetime | None
+    finished_at: AwareDatetime | None
+
+
+class ActionQueuePage(Schema):
+    """The queues of an action: executions in order, and the slot holders ahead of them."""
+
+    action_ref: str
+    items: list[QueuedExecution]
+    holders: list[SlotHolder] = Field(description=f"Oldest execution first, at most {HOLDERS_MAX}.")
+    next_cursor: str | None
+
+
+class StoredAction(ActionDefinition):
+    """An action as it is stored. Durations are seconds."""
+
+    id: int
+    callback_url: str | None = Field(
+        default=None, description="Default URL for webhooks about ended executions."
+    )
+    """As it is stored: it is checked before each POST."""
+    created_at: AwareDatetime
+    updated_at: AwareDatetime
+
+
+Change = Literal["created", "changed", "limit_changed", "paused", "resumed", "deleted"]
+
+
+class ActionChangeEntry(Schema):
+    """One change of an action: who, when and what."""
+
+    id: int
+    changed_at: AwareDatetime
+    changed_by: str | None = Field(
+        description="The name of the token; local: no token was required; worker: a worker registered it.",
+        examples=["alice"],
+    )
+    change: Change
+    old: dict[str, JsonValue] = Field(
+        description="The changed fields before; durations in seconds. Empty if the action was created.",
+        examples=[{"max_concurrent": 2}],
+    )
+    new: dict[str, JsonValue] = Field(
+        description="The changed fields after. Empty if the action was deleted.",
+        examples=[{"max_concurrent": 5}],
+    )
+
+
+WorkerState = Literal["live", "draining", "overdue", "lost", "stopped"]
+
+
+class WorkerDetail(Schema):
+    """One worker process."""
+
+    id: str
+    name: str
+    host: str
+    pid: int
+    pools: list[str]
+    concurrency: int = Field(description="Most concurrent attempts.")
+    running: int = Field(description="Attempts that it claimed and has not finished.")
+    state: WorkerState = Field(
+        description="overdue: its lease expired, and its work is about to be reclaimed; lost: it was."
+    )
+    started_at: AwareDatetime
+    renewed_at: AwareDatetime
+    lease_expires_at: AwareDatetime
+    draining_at: AwareDatetime | None
+    stopped_at: AwareDatetime | None
+    lost_at: AwareDatetime | None
+
+
+class LogEntry(Schema):
+    """A piece of what an attempt has logged and printed."""
+
+    attempt: int = Field(description="Number of the attempt, from 1.")
+    at: AwareDatetime = Field(description="When it was stored: about a second after it was written.")
+    text: str = Field(description="As it was written: the concatenated pieces are the log.")

@@ -1,0 +1,317 @@
+"""Builds the statements of the lists, and the one filter that lists and bulk operations share.
+
+In: a filter, where a page starts, bounds. Out: SQL text and arguments for asyncpg, compiled from SQLAlchemy
+selects over the tables of the models, once for each combination of conditions. A page of executions reads
+a bounded number of candidates, so no filter makes it slow; it may be short, even empty, without being the
+last.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from typing import Any, Final
+
+from sqlalchemy import (
+    CTE,
+    BigInteger,
+    ColumnElement,
+    Integer,
+    Select,
+    Table,
+    Text,
+    bindparam,
+    case,
+    cast,
+    exists,
+    func,
+    or_,
+    select,
+    text,
+    true,
+    union,
+    union_all,
+)
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
+
+from turnstile.common.domain.states import Status
+from turnstile.common.tables import metadata
+from turnstile.executor.queries.schemas import ExecutionRecord
+from turnstile.executor.sql import query
+
+CANDIDATES_MAX: Final = 50_000
+"""Maximum number of executions that one page reads."""
+PAGE_BYTES_MAX: Final = 4_000_000
+"""Most bytes of documents on a page; the first execution is on it in any case."""
+_GENERATIONS_MAX: Final = 100
+_DIALECT: Final = PGDialect_asyncpg()  # type: ignore[no-untyped-call]
+_STARTED_OR_DELAYED: Final = frozenset({Status.SCHEDULED, Status.RUNNING, Status.DELAYED})
+
+Statement = tuple[Any, ...]
+"""SQL text, then its arguments."""
+
+_EXECUTION: Final[Table] = metadata.tables["execution"]
+_ACTION: Final[Table] = metadata.tables["action"]
+_ACTION_CHANGE: Final[Table] = metadata.tables["action_change"]
+_ACTION_QUEUE: Final[Table] = metadata.tables["action_queue"]
+_WAITING: Final[Table] = metadata.tables["waiting"]
+_SLOT: Final[Table] = metadata.tables["slot"]
+_DELAYED: Final[Table] = metadata.tables["delayed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionFilter:
+    """Which executions are selected: all conditions must hold; None: no condition."""
+
+    action_ref: str | None = None
+    statuses: tuple[Status, ...] | None = None
+    concurrency_key: str | None = None
+    created_after: datetime | None = None
+    """This instant or later."""
+    created_before: datetime | None = None
+    """Earlier than this instant."""
+    worker_id: str | None = None
+    """The worker of the latest attempt."""
+    metadata: tuple[tuple[str, str], ...] = ()
+    """Each of these keys has this value, as text."""
+
+    def values(self, action_id: int | None) -> dict[str, object]:
+        """Return the values of the conditions that are set."""
+        found: dict[str, object] = {
+            "action_id": action_id,
+            "statuses": self.statuses,
+            "concurrency_key": self.concurrency_key,
+            "created_after": self.created_after,
+            "created_before": self.created_before,
+            "worker_id": self.worker_id,
+            "metadata": [key for key, _ in self.metadata] or None,
+        }
+        set_values = {name: value for name, value in found.items() if value is not None}
+        return set_values | {"metadata_values": [value for _, value in self.metadata]}
+
+
+def listed_executions(
+    wanted: ExecutionFilter, action_id: int | None, *, before_id: int, limit: int
+) -> Statement:
+    """Select executions with their documents, newest first, those before an id."""
+    is_live = wanted.statuses is not None and _STARTED_OR_DELAYED.issuperset(wanted.statuses)
+    values = wanted.values(action_id)
+    return _listed(frozenset(values), is_live).bound(values, before_id=before_id, limit=limit)
+
+
+def unfinished_executions(
+    wanted: ExecutionFilter, action_id: int | None, *, before_id: int, limit: int
+) -> Statement:
+    """Select executions that have not ended, newest first, those before an id.
+
+    A bulk cancel begins at the tail of a queue, so that its head is not started meanwhile.
+    """
+    values = wanted.values(action_id)
+    return _unfinished(frozenset(values)).bound(values, before_id=before_id, limit=limit)
+
+
+def ended_executions(
+    wanted: ExecutionFilter,
+    action_id: int | None,
+    *,
+    after_id: int,
+    up_to_id: int,
+    limit: int,
+    not_made_under: str | None,
+) -> Statement:
+    """Select executions that have ended, oldest first, so that retries keep the order of the first requests.
+
+    What a bulk retry made under the idempotency key `not_made_under`, and retries of that, are left out: a
+    repeated call must not retry its own results.
+    """
+    values = wanted.values(action_id)
+    if not_made_under is not None:
+        values["retry_key"] = not_made_under
+    return _ended(frozenset(values)).bound(values, after_id=after_id, up_to_id=up_to_id, limit=limit)
+
+
+def listed_actions(*, ref: str | None, after_ref: str | None, limit: int) -> Statement:
+    """Select definitions in the order of their names: those after one name, or a single one."""
+    return _actions(is_one=ref is not None).bound({}, ref=ref, after_ref=after_ref or "", limit=limit)
+
+
+def listed_changes(ref: str, *, before_id: int, limit: int) -> Statement:
+    """Select the changes of an action, deleted or not, newest first."""
+    return _changes().bound({}, ref=ref, before_id=before_id, limit=limit)
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    text: str
+    names: tuple[str, ...]
+    constants: Mapping[str, object]
+
+    def bound(self, values: Mapping[str, object], **more: object) -> Statement:
+        bounds = {"candidates_max": CANDIDATES_MAX, "bytes_max": PAGE_BYTES_MAX}
+        found = {**self.constants, **bounds, **values, **more}
+        return self.text, *(found[name] for name in self.names)
+
+
+def _compiled(statement: Select[Any]) -> _Compiled:
+    compiled = statement.compile(dialect=_DIALECT)
+    assert compiled.positiontup is not None
+    return _Compiled(str(compiled), tuple(compiled.positiontup), compiled.params)
+
+
+_ID: Final = _EXECUTION.c.id
+_STATUS: Final = cast(_EXECUTION.c.status, Text).label("status")
+_JSON_COLUMNS: Final = ("parameters", "result", "metadata")
+_RECORDED: Final = ExecutionRecord.model_fields.keys() - {*_JSON_COLUMNS, "status"} | {
+    "error_type",
+    "error_message",
+}
+_BEFORE_ID: Final = bindparam("before_id", type_=BigInteger)
+_LIMIT: Final = bindparam("limit", type_=Integer)
+_CANDIDATES_MAX: Final = bindparam("candidates_max", type_=Integer)
+
+
+def _conditions(names: frozenset[str]) -> list[ColumnElement[bool]]:
+    """Return the conditions of a filter on `execution`."""
+    every = {
+        "action_id": _EXECUTION.c.action_id == bindparam("action_id"),
+        "statuses": cast(_EXECUTION.c.status, Text) == func.any(bindparam("statuses", type_=ARRAY(Text))),
+        "concurrency_key": _EXECUTION.c.concurrency_key == bindparam("concurrency_key"),
+        "created_after": _EXECUTION.c.created_at >= bindparam("created_after"),
+        "created_before": _EXECUTION.c.created_at < bindparam("created_before"),
+        "worker_id": _EXECUTION.c.worker_id == bindparam("worker_id"),
+        "metadata": _metadata_matches(),
+    }
+    return [condition for name, condition in every.items() if name in names]
+
+
+def _metadata_matches() -> ColumnElement[bool]:
+    # As two arrays: the length of the statement does not depend on the request.
+    keys, values = (bindparam(name, type_=ARRAY(Text)) for name in ("metadata", "metadata_values"))
+    wanted = func.unnest(keys, values).table_valued("key", "value").render_derived()
+    found = _EXECUTION.c.metadata.op("->>")(wanted.c.key)
+    return ~exists(select(wanted.c.key).where(found.is_distinct_from(wanted.c.value)))
+
+
+@cache
+def _listed(names: frozenset[str], is_live: bool) -> _Compiled:
+    if is_live:
+        # They are found in the live tables, however long the history and the queues are.
+        slots, delayed = select(_SLOT.c.execution_id.label("id")), select(_DELAYED.c.execution_id)
+        live = union(slots, delayed).subquery("live")
+        candidates = select(live.c.id).where(live.c.id < _BEFORE_ID).order_by(live.c.id.desc())
+    else:
+        candidates = select(_ID).where(_ID < _BEFORE_ID, *_of_action(names)).order_by(_ID.desc())
+    # Not materialized: candidates are read only as far as the page needs.
+    candidate = _candidate(candidates).prefix_with("NOT MATERIALIZED", dialect="postgresql")
+    texts = (cast(_EXECUTION.c[name], Text).label(name) for name in _JSON_COLUMNS)
+    recorded = (column for column in _EXECUTION.c if column.name in _RECORDED)
+    page = (
+        select(*recorded, _ACTION.c.ref.label("action_ref"), _STATUS, *texts)
+        .join_from(candidate, _EXECUTION, candidate.c.id == _ID)
+        .join(_ACTION, _ACTION.c.id == _EXECUTION.c.action_id)
+        .where(*_conditions(names))
+        .order_by(candidate.c.id.desc())
+    )
+    return _page(candidate, page, is_weighed=True)
+
+
+@cache
+def _unfinished(names: frozenset[str]) -> _Compiled:
+    # They are found in the live tables, however long the history is.
+    held = select(_SLOT.c.execution_id, _SLOT.c.queue_id).where(_SLOT.c.finished_at.is_(None))
+    waiting = select(_WAITING.c.execution_id.label("id"), _WAITING.c.queue_id)
+    live = union_all(waiting, held, select(_DELAYED.c.execution_id, _DELAYED.c.queue_id)).subquery("live")
+    candidates = select(live.c.id).where(live.c.id < _BEFORE_ID).order_by(live.c.id.desc())
+    if "action_id" in names:
+        queues = select(_ACTION_QUEUE.c.id).where(_ACTION_QUEUE.c.action_id == bindparam("action_id"))
+        candidates = candidates.where(live.c.queue_id.in_(queues))
+    candidate = _candidate(candidates)
+    page = (
+        select(_ID, _STATUS)
+        .join_from(candidate, _EXECUTION, candidate.c.id == _ID)
+        .where(_EXECUTION.c.completed_at.is_(None), *_conditions(names))
+        .order_by(_ID.desc())
+    )
+    return _page(candidate, page)
+
+
+@cache
+def _ended(names: frozenset[str]) -> _Compiled:
+    after_id, up_to_id = (bindparam(name, type_=BigInteger) for name in ("after_id", "up_to_id"))
+    between = after_id < _ID, up_to_id >= _ID
+    candidate = _candidate(select(_ID).where(*between, *_of_action(names)).order_by(_ID))
+    page = (
+        select(_ID, _STATUS)
+        .join_from(candidate, _EXECUTION, candidate.c.id == _ID)
+        .where(_EXECUTION.c.completed_at.is_not(None), *_conditions(names))
+        .order_by(_ID)
+    )
+    if "retry_key" in names:
+        not_made = text(query("not_made_under")).bindparams(
+            bindparam("retry_key", type_=Text), generations=_GENERATIONS_MAX
+        )
+        page = page.where(or_(_EXECUTION.c.retry_of.is_(None), not_made))
+    return _page(candidate, page, is_ascending=True)
+
+
+@cache
+def _actions(*, is_one: bool) -> _Compiled:
+    in_order = _ACTION.c.ref.collate("C")
+    which = _ACTION.c.ref == bindparam("ref") if is_one else in_order > bindparam("after_ref", type_=Text)
+    found = select(_ACTION).where(_ACTION.c.deleted_at.is_(None), which)
+    return _compiled(found.order_by(in_order).limit(_LIMIT))
+
+
+@cache
+def _changes() -> _Compiled:
+    change_id = _ACTION_CHANGE.c.id
+    which = _ACTION_CHANGE.c.action_ref == bindparam("ref"), change_id < _BEFORE_ID
+    return _compiled(select(_ACTION_CHANGE).where(*which).order_by(change_id.desc()).limit(_LIMIT))
+
+
+def _of_action(names: frozenset[str]) -> list[ColumnElement[bool]]:
+    return _conditions(names & {"action_id"})
+
+
+def _candidate(candidates: Select[Any]) -> CTE:
+    return candidates.limit(_CANDIDATES_MAX).cte("candidate")
+
+
+def _page(
+    candidate: CTE, found: Select[Any], *, is_ascending: bool = False, is_weighed: bool = False
+) -> _Compiled:
+    """Cut a page off what was found among the candidates.
+
+    Its first row carries in `next_id` behind which id the next page starts (null: nothing is left), and
+    may be otherwise empty.
+    """
+    page = found.limit(_LIMIT + 1).cte("page")
+    order = page.c.id.asc() if is_ascending else page.c.id.desc()
+    last_of = func.max if is_ascending else func.min
+    ranked = select(page, func.row_number().over(order_by=order).label("rank"))
+    if is_weighed:
+        parameters, result, metadata_ = (
+            func.coalesce(func.length(page.c[name]), 0) for name in _JSON_COLUMNS
+        )
+        length = parameters + result + metadata_
+        ranked = ranked.add_columns(func.sum(length).over(order_by=order).label("bytes"))
+    rank = ranked.cte("ranked")
+    rows = select(rank).where(rank.c.rank <= _LIMIT)
+    if is_weighed:
+        is_small = rank.c.bytes <= bindparam("bytes_max", type_=BigInteger)
+        rows = rows.where(or_(rank.c.rank == 1, is_small))
+    taken = rows.cte("taken")
+    # Behind the last row taken, or behind the last candidate.
+    last_candidate = case((func.count() >= _CANDIDATES_MAX, last_of(candidate.c.id)))
+    next_id = case(
+        (_count(page) > _count(taken), select(last_of(taken.c.id)).scalar_subquery()),
+        else_=select(last_candidate).select_from(candidate).scalar_subquery(),
+    )
+    rest = select(next_id.label("next_id")).subquery("rest")
+    whole = select(rest.c.next_id, taken).select_from(rest.outerjoin(taken, true()))
+    return _compiled(whole.order_by(taken.c.id.asc() if is_ascending else taken.c.id.desc()))
+
+
+def _count(rows: CTE) -> Any:
+    return select(func.count()).select_from(rows).scalar_subquery()

@@ -1,0 +1,445 @@
+"""Repairs what a lost message or a dead process left behind; never the normal path (P7, P8).
+
+In: the rows, once per tick. Out: what should have happened and did not. Every replica runs all sweeps, each
+in a task of its own, so a failing sweep delays no other. `QueueSweeps` grants, wakes, expires and recounts;
+`RedeliverySweeps` publishes lost offers and completions again; `ReclaimSweeps` reclaims the work of lost
+workers and stops overdue attempts. Sweeps that change rows do not wait for the broker.
+"""
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final, NoReturn, TypeAlias
+
+import asyncpg
+
+from turnstile.common.crash_points import CrashPoint, reached
+from turnstile.common.database import Database
+from turnstile.common.domain.errors import Unavailable
+from turnstile.common.domain.identifiers import QueueId
+from turnstile.common.fields import is_pool
+from turnstile.executor.cancellation import Canceller, EarlyCancels, cancel_of, cancel_of_move
+from turnstile.executor.completions import read_completions
+from turnstile.executor.database_health import DatabaseClock, DatabaseHealth
+from turnstile.executor.dispatcher import Dispatcher
+from turnstile.executor.metrics import (
+    CANCELS_ENFORCED,
+    DRIFT_FOUND,
+    DRIFT_REPAIRED,
+    LAST_SWEEP,
+    RECLAIMS,
+    REPAIRS,
+    SWEEP_FAILURES,
+    SWEEP_ROWS,
+)
+from turnstile.executor.protocol import ExecutorProtocol
+from turnstile.executor.queue_manager import QueueManager
+from turnstile.executor.results import Grants, Move
+from turnstile.executor.retention import Pruner
+from turnstile.executor.settings import ExecutorSettings
+from turnstile.executor.sql import query
+
+logger = logging.getLogger(__name__)
+
+SWEEP_ROWS_MAX: Final = 1000
+"""Rows per sweep and tick, so that repairs do not become a load of their own."""
+_PRUNING_TICKS: Final = 10
+_QUEUES_MAX: Final = 20_000
+"""Queues searched for idle slots per tick; the next tick continues behind them."""
+_RECOUNTED_MAX: Final = 1000
+"""Queues recounted per tick: with a tick of a second, 60,000 within a minute."""
+_SLICES_MAX: Final = 20
+"""Slices of one action's queues in one sweep: then the other actions follow."""
+_CANCELS_MAX: Final = 2
+"""Cancel messages to the worker of an overdue attempt before the attempt is ended without its worker."""
+_ACTIONS_RELOAD_TICKS: Final = 10
+"""Ticks after which new or changed actions are read although the workers are the same."""
+
+Sweep: TypeAlias = Callable[[], Awaitable[int]]
+
+
+class Watchdog:
+    """Runs every sweep each `watchdog_interval`."""
+
+    def __init__(
+        self,
+        settings: ExecutorSettings,
+        database: Database,
+        queue_manager: QueueManager,
+        dispatcher: Dispatcher,
+    ) -> None:
+        self._interval_seconds = settings.watchdog_interval
+        self.queues = QueueSweeps(settings, database, queue_manager, dispatcher)
+        self.redelivery = RedeliverySweeps(settings, database, queue_manager, dispatcher)
+        self.reclaims = ReclaimSweeps(settings, database, queue_manager, dispatcher)
+        self.early_cancels = EarlyCancels(
+            database, Canceller(queue_manager), dispatcher, rows_max=SWEEP_ROWS_MAX
+        )
+        self.pruner = Pruner(database, settings)
+
+    async def run(self) -> NoReturn:
+        """Sweep until cancelled."""
+        # These sweeps repeat while they are full, so that thousands of due rows take one tick.
+        eager: tuple[Sweep, ...] = (
+            self.queues.grant_idle_slots,
+            self.queues.roll_out_limits,
+            self.queues.wake_due,
+            self.queues.expire_due,
+        )
+        paced: tuple[Sweep, ...] = (
+            self.redelivery.repeat_offers,
+            self.redelivery.repeat_completions,
+            self.reclaims.reclaim_lost,
+            self.reclaims.return_to_present,
+            self.reclaims.repeat_stops,
+            self.reclaims.stop_overdue,
+            self.early_cancels.cancel_early,
+            self.queues.repair_counters,
+            self.queues.prepare_pools,
+        )
+        pruning: tuple[Sweep, ...] = (
+            self.pruner.prune_executions,
+            self.pruner.delete_idle_queues,
+            self.pruner.prune_workers,
+            self.pruner.prune_changes,
+            self.pruner.clean_webhooks,
+            self.pruner.prune_dead_letters,
+        )
+        check_seconds = min(self._interval_seconds, self.reclaims.check_seconds)
+        async with asyncio.TaskGroup() as tasks:
+            for sweep in eager:
+                tasks.create_task(self._repeat(sweep, full_at=SWEEP_ROWS_MAX), name=sweep.__name__)
+            for sweep in paced:
+                tasks.create_task(self._repeat(sweep), name=sweep.__name__)
+            for sweep in pruning:
+                pause_seconds = self._interval_seconds * _PRUNING_TICKS
+                tasks.create_task(self._repeat(sweep, every_seconds=pause_seconds), name=sweep.__name__)
+            tasks.create_task(self._repeat(self.reclaims.look, every_seconds=check_seconds), name="look")
+        raise AssertionError("sweeps end by cancellation only")
+
+    async def _repeat(
+        self, sweep: Sweep, *, full_at: float = math.inf, every_seconds: float | None = None
+    ) -> NoReturn:
+        pause_seconds = self._interval_seconds if every_seconds is None else every_seconds
+        while True:
+            if await self._attempt(sweep) < full_at:
+                await asyncio.sleep(pause_seconds)
+
+    async def _attempt(self, sweep: Sweep) -> int:
+        name = sweep.__name__
+        try:
+            healed = await sweep()
+        except Unavailable as error:
+            SWEEP_FAILURES.add(name)
+            logger.debug("sweep_postponed", extra={"sweep": name, "reason": str(error)})
+        except asyncpg.PostgresError as error:
+            SWEEP_FAILURES.add(name)
+            logger.error("sweep_failed", extra={"sweep": name, "reason": str(error)})
+        except Exception:
+            # A fault in one row stops neither the other sweeps nor the service (P7).
+            SWEEP_FAILURES.add(name)
+            logger.exception("sweep_broken", extra={"sweep": name})
+        else:
+            LAST_SWEEP.set(time.time(), name)
+            if healed:
+                SWEEP_ROWS.add(name, count=healed)
+                logger.info("sweep_healed", extra={"sweep": name, "rows": healed})
+            return healed
+        return 0
+
+
+class _Sweeps:
+    def __init__(
+        self,
+        settings: ExecutorSettings,
+        database: Database,
+        queue_manager: QueueManager,
+        dispatcher: Dispatcher,
+    ) -> None:
+        self._settings = settings
+        self._database = database
+        self._protocol = ExecutorProtocol(database)
+        self._queue_manager = queue_manager
+        self._dispatcher = dispatcher
+
+    async def _publish_completions(
+        self, execution_ids: Sequence[int], *, result_bytes_max: int | None = None
+    ) -> None:
+        if result_bytes_max is None:
+            result_bytes_max = self._settings.event_result_max_bytes
+        messages = await read_completions(self._database, execution_ids, result_bytes_max=result_bytes_max)
+        await self._dispatcher.publish(messages)
+
+
+class QueueSweeps(_Sweeps):
+    """Grants free slots, rolls out limits, wakes, expires, recounts, and declares the queues of pools."""
+
+    _granted_up_to = QueueId(0)
+    _recounted_up_to = QueueId(0)
+    _workers: list[str] | None = None
+    _ticks = 0
+    drift_found = 0
+
+    async def grant_idle_slots(self) -> int:
+        """Grant free slots of queues that have waiting executions."""
+        idle, self._granted_up_to = await self._protocol.grantable_queues(self._granted_up_to, _QUEUES_MAX)
+        granted = 0
+        for start in range(0, len(idle), SWEEP_ROWS_MAX):
+            grants = await self._queue_manager.grant(idle[start : start + SWEEP_ROWS_MAX])
+            reached(CrashPoint.SWEPT)
+            REPAIRS.add("slot_granted", count=len(grants.granted))
+            granted += len(grants.granted)
+            if not self._dispatch(grants):
+                # The broker is down: a long queue is granted at the pace of the ticks.
+                return 0
+        return granted
+
+    async def roll_out_limits(self) -> int:
+        """Bring changed limits and pauses to the queues that do not have them yet, slice by slice."""
+        healed = 0
+        for action_id in await self._protocol.rollouts_due(SWEEP_ROWS_MAX):
+            for _ in range(_SLICES_MAX):
+                looked_at, changed, grants = await self._protocol.roll_out(action_id, SWEEP_ROWS_MAX)
+                reached(CrashPoint.SWEPT)
+                await self._dispatcher.dispatch(grants)
+                healed += changed
+                if looked_at < SWEEP_ROWS_MAX:
+                    break
+        return healed
+
+    async def wake_due(self) -> int:
+        """Queue delayed executions that are due."""
+        woken, grants = await self._protocol.wake_due(SWEEP_ROWS_MAX)
+        if woken:
+            reached(CrashPoint.SWEPT)
+        self._dispatcher.announce_moves(woken)
+        # Also where none woke: the same statement may have granted to executions that waited.
+        self._dispatch(grants)
+        return len(woken)
+
+    async def expire_due(self) -> int:
+        """End executions that did not start within their ttl."""
+        moves = await self._protocol.expire_due(SWEEP_ROWS_MAX)
+        if not moves:
+            return 0
+        reached(CrashPoint.SWEPT)
+        self._dispatcher.announce_moves(moves)
+        ids = [move.execution_id for move in moves]
+        self._dispatcher.in_background(self._publish_completions(ids, result_bytes_max=0), count=len(ids))
+        return len(moves)
+
+    async def repair_counters(self) -> int:
+        """Recount the next queues, and repair counters that differ from their rows (P10).
+
+        Counters change only in the transaction that changes their rows, so drift is a fault: it is logged as
+        an error and counted.
+        """
+        drifted, self._recounted_up_to = await self._protocol.drifted_queues(
+            self._recounted_up_to, _RECOUNTED_MAX
+        )
+        if not drifted:
+            return 0
+        DRIFT_FOUND.add(count=len(drifted))
+        repaired, grants = await self._protocol.repair_queues(drifted)
+        reached(CrashPoint.SWEPT)
+        for queue in repaired:
+            self.drift_found += 1
+            DRIFT_REPAIRED.add()
+            logger.error("counters_repaired", extra=queue)
+        self._dispatch(grants)
+        return len(repaired)
+
+    async def prepare_pools(self) -> int:
+        """Declare the queues of live workers' pools, and note which actions no worker can run.
+
+        A worker whose account may not declare queues waits for this, not for the first offer (P7). Counts as
+        no repair.
+        """
+        rows = await self._database.fetch(query("pools"))
+        await self._find_unserved()
+        # A worker may register any text as a pool: an invalid one must not affect the others.
+        await self._dispatcher.declare_pools(row["pool"] for row in rows if is_pool(row["pool"]))
+        return 0
+
+    async def _find_unserved(self) -> None:
+        """Note the actions that no worker can run; an outdated note costs one statement, and no offer."""
+        workers = await self._database.fetchval(query("live_workers"))
+        self._ticks += 1
+        if workers != self._workers or self._ticks >= _ACTIONS_RELOAD_TICKS:
+            rows = await self._database.fetch(query("unserved"))
+            self._dispatcher.unserved_refs = frozenset(row["ref"] for row in rows)
+            self._workers, self._ticks = workers, 0
+
+    def _dispatch(self, grants: Grants) -> bool:
+        return not grants.granted or self._dispatcher.dispatch_in_background(grants)
+
+
+class RedeliverySweeps(_Sweeps):
+    """Publishes `execution.scheduled` and `execution.completed` again, from the rows (P4, P7).
+
+    Claims are fenced and settling is idempotent, so a copy is harmless; offers that the broker still holds
+    are not copied.
+    """
+
+    async def repeat_offers(self) -> int:
+        """Offer again what was granted and not claimed, unless the broker still holds the offer."""
+        timeout_seconds = self._settings.dispatch_timeout
+        due = await self._protocol.due_pools(timeout_seconds)
+        ready = await self._dispatcher.ready_offers(row["pool"] for row in due)
+        seen = [row for row in due if row["pool"] in ready]
+        if not seen:
+            return 0
+        counts = [ready[row["pool"]] for row in seen]
+        grants = await self._protocol.missing_offers(timeout_seconds, seen, counts, SWEEP_ROWS_MAX)
+        if grants:
+            reached(CrashPoint.SWEPT)
+            # A withheld offer is published for the first time: no message was lost.
+            REPAIRS.add("offer_repeated", count=sum(grant.waited_seconds is None for grant in grants))
+            await self._dispatcher.dispatch(Grants(granted=grants))
+        return len(grants)
+
+    async def repeat_completions(self) -> int:
+        """Publish again the completions of executions that ended and were not settled."""
+        ids = await self._protocol.due_completions(self._settings.settle_timeout, SWEEP_ROWS_MAX)
+        if ids:
+            reached(CrashPoint.SWEPT)
+            REPAIRS.add("completion_repeated", count=len(ids))
+            await self._publish_completions(ids)
+        return len(ids)
+
+
+class ReclaimSweeps(_Sweeps):
+    """Reclaims the work of lost workers, and stops overdue attempts (P6, P7).
+
+    The worker is sent a cancel message before its work is offered again: it may only have lost the database.
+    Reclaims require a healthy database and are decided as of an instant when it was healthy. They do not wait
+    for the broker: while it is down, live workers renew their leases in the database.
+    """
+
+    def __init__(
+        self,
+        settings: ExecutorSettings,
+        database: Database,
+        queue_manager: QueueManager,
+        dispatcher: Dispatcher,
+    ) -> None:
+        super().__init__(settings, database, queue_manager, dispatcher)
+        self._health = DatabaseHealth(settings.lease_duration)
+        self._clock = DatabaseClock()
+        self._returning_until = time.monotonic() + settings.lease_duration
+        self._was_set_back = False
+        self._check_lock = asyncio.Lock()
+        self.check_seconds = self._health.check_seconds
+        """Longest interval between two calls of `look`."""
+
+    async def look(self) -> int:
+        """Check the database's health and clock. Counts as no repair."""
+        # One at a time: responses out of order would look like a clock that was set back.
+        async with self._check_lock:
+            sent = time.monotonic()
+            try:
+                at = await self._protocol.clock()
+            except (Unavailable, asyncpg.PostgresError):
+                self._health.lost()
+                raise
+            self._health.seen(at)
+            self._note_jump(self._clock.seen(sent, at, time.monotonic()))
+        return 0
+
+    def _note_jump(self, jump_seconds: float) -> None:
+        if jump_seconds == 0:
+            return
+        logger.warning("database_clock_jumped", extra={"seconds": round(jump_seconds, 3)})
+        if jump_seconds < 0:
+            self._was_set_back = True
+            self._returning_until = time.monotonic() + self._settings.lease_duration
+
+    async def return_to_present(self) -> int:
+        """Repair times that lie in the future because the database's clock was set back.
+
+        Runs for one lease after a jump and after the start, because a jump before the start is not seen.
+        """
+        if time.monotonic() > self._returning_until:
+            return 0
+        returned = await self._protocol.clamp_future_instants(self._was_set_back)
+        # A repaired row proves a jump: the next call also checks the delays before retries.
+        self._was_set_back = returned > 0 and not self._was_set_back
+        return returned
+
+    async def reclaim_lost(self) -> int:
+        """Reclaim the work of lost workers."""
+        # An older check is valid too, but would delay the reclaim by its age.
+        await self.look()
+        as_of = self._health.healthy_for_a_lease()
+        if as_of is None:
+            return 0
+        requeued, ended, grants = await self._protocol.reclaim(SWEEP_ROWS_MAX, as_of)
+        if not (requeued or ended):
+            return 0
+        reached(CrashPoint.SWEPT)
+        for move in (*requeued, *ended):
+            RECLAIMS.add(move.status)
+        self._dispatcher.announce_moves([*requeued, *ended])
+        self._dispatcher.in_background(
+            self._publish_reclaimed(requeued, ended, grants),
+            count=len(requeued) + len(ended) * 2 + len(grants.granted),
+        )
+        return len(requeued) + len(ended)
+
+    async def repeat_stops(self) -> int:
+        """Publish cancel messages of reclaimed attempts that no executor has published."""
+        cancels = await self._protocol.due_cancels(self._settings.stop_timeout, SWEEP_ROWS_MAX)
+        if cancels:
+            REPAIRS.add("stop_repeated", count=len(cancels))
+            await self._publish_cancels(cancels)
+        return len(cancels)
+
+    async def stop_overdue(self) -> int:
+        """Cancel overdue attempts, and end those that their worker does not stop."""
+        cancelled, ended = await self._protocol.stop_overdue(
+            self._settings.stop_timeout, _CANCELS_MAX, SWEEP_ROWS_MAX
+        )
+        if not (cancelled or ended):
+            return 0
+        reached(CrashPoint.SWEPT)
+        for move in ended:
+            CANCELS_ENFORCED.add(move.status)
+            logger.warning(
+                "stop_enforced",
+                extra={
+                    "execution_id": move.execution_id,
+                    "attempt": move.attempt,
+                    "worker_id": move.worker_id,
+                    "status": str(move.status),
+                },
+            )
+        self._dispatcher.announce_moves(ended)
+        self._dispatcher.in_background(
+            self._publish_overdue(cancelled, ended), count=len(cancelled) + len(ended) * 2
+        )
+        return len(cancelled) + len(ended)
+
+    async def _publish_reclaimed(
+        self, requeued: Sequence[Move], ended: Sequence[Move], grants: Grants
+    ) -> None:
+        # In this order: a worker that lost its lease may still run what is offered next.
+        await self._publish_cancels(
+            [(m.execution_id, m.attempt, m.worker_id or "") for m in (*requeued, *ended)]
+        )
+        await self._publish_ended(ended)
+        await self._dispatcher.dispatch(grants)
+
+    async def _publish_overdue(self, cancelled: Iterable[Move], ended: Sequence[Move]) -> None:
+        await self._dispatcher.publish([cancel_of_move(move) for move in (*cancelled, *ended)])
+        await self._publish_ended(ended)
+
+    async def _publish_cancels(self, cancels: Sequence[tuple[int, int, str]]) -> None:
+        messages = [cancel_of(i, attempt, worker_id=worker) for i, attempt, worker in cancels]
+        await self._dispatcher.publish(messages)
+        await self._protocol.cancels_published(cancels)
+
+    async def _publish_ended(self, ended: Sequence[Move]) -> None:
+        if ended:
+            await self._publish_completions([move.execution_id for move in ended])
