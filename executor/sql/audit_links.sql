@@ -1,9 +1,9 @@
--- Stuck links: what should have been seen to by now. Lateness counts from the latest instant from which the next
--- step was possible, and the bounds are generous: the watchdog's own, and a grace beside them. Costs what lives.
+-- audit_links: overdue steps. Lateness counts from the latest instant at which the next step was possible; the
+-- bounds are those of the watchdog, plus a grace. Reads the live tables.
 
--- check offer of execution: what is granted and not claimed is offered again, where its pool's queue cannot hold it
--- It cannot where a later grant of the pool was claimed, nor where a worker that serves the action runs nothing for
--- long; an offer that was withheld is due from the instant from which somebody serves it.
+-- check offer of execution: an unclaimed grant is offered again, unless its message can still be in the pool's queue
+-- It cannot if a later grant of the pool was claimed, nor if a worker that serves the action is idle for long; a
+-- withheld offer is due from the instant at which a worker serves it.
 SELECT s.execution_id AS id,
        served.since IS NOT NULL
        AND greatest(served.since, CASE WHEN s.offered_at < n.granted_at - interval '1 s'
@@ -30,65 +30,65 @@ LEFT JOIN (
 ) n ON n.pool = a.pool
 WHERE s.claimed_at IS NULL AND s.finished_at IS NULL;
 
--- check completion of execution: an end that is not settled is told again
-SELECT u.execution_id AS id, u.told_at < b.at - b.settle - b.grace - b.pace * count(*) OVER () AS wrong,
-       format('told again within %s', b.settle) AS expected, format('last told %s', u.told_at) AS found
+-- check completion of execution: the completion of an unsettled end is published again
+SELECT u.execution_id AS id, u.published_at < b.at - b.settle - b.grace - b.pace * count(*) OVER () AS wrong,
+       format('published again within %s', b.settle) AS expected, format('last published %s', u.published_at) AS found
 FROM bound b
 CROSS JOIN (
-    SELECT s.execution_id, greatest(s.told_at, s.finished_at) AS told_at FROM slot s WHERE s.finished_at IS NOT NULL
+    SELECT s.execution_id, greatest(s.published_at, s.finished_at) AS published_at FROM slot s WHERE s.finished_at IS NOT NULL
     UNION ALL
-    SELECT u.execution_id, u.told_at FROM untold_end u
+    SELECT u.execution_id, u.published_at FROM unpublished_completion u
 ) u;
 
--- check settling of execution: an end that is told over and over is settled
+-- check settling of execution: a completion that is published again and again is settled
 SELECT u.execution_id AS id, u.ended_at < b.at - b.settle * 10 - b.grace - b.pace * count(*) OVER () AS wrong,
        format('settled within %s', b.settle * 10) AS expected, format('ended %s', u.ended_at) AS found
 FROM bound b
 CROSS JOIN (
     SELECT s.execution_id, s.finished_at AS ended_at FROM slot s WHERE s.finished_at IS NOT NULL
     UNION ALL
-    SELECT u.execution_id, e.completed_at FROM untold_end u JOIN execution e ON e.id = ANY (ARRAY[u.execution_id])
+    SELECT u.execution_id, e.completed_at FROM unpublished_completion u JOIN execution e ON e.id = ANY (ARRAY[u.execution_id])
 ) u;
 
--- check orphan of execution: what a worker held that left or was lost goes back
+-- check orphan of execution: what a stopped or lost worker held is reclaimed
 SELECT s.execution_id AS id,
        least(w.lost_at, w.stopped_at, w.lease_expires_at)
            < b.at - b.lease - b.grace - b.pace * count(*) OVER () AS wrong,
-       format('taken back within %s', b.lease) AS expected,
+       format('reclaimed within %s', b.lease) AS expected,
        format('worker %s, gone since %s', w.id, least(w.lost_at, w.stopped_at, w.lease_expires_at)) AS found
 FROM bound b CROSS JOIN slot s JOIN worker w ON w.id = s.worker_id WHERE s.finished_at IS NULL;
 
--- check overdue of execution: an attempt that should have stopped is told to, or ended
+-- check overdue of execution: an overdue attempt is requested to stop, or ended
 SELECT s.execution_id AS id, s.overdue_at < b.at - b.stop - b.grace - b.pace * count(*) OVER () AS wrong,
-       format('told to stop within %s', b.stop) AS expected, format('overdue since %s', s.overdue_at) AS found
+       format('requested to stop within %s', b.stop) AS expected, format('overdue since %s', s.overdue_at) AS found
 FROM bound b CROSS JOIN slot s WHERE s.finished_at IS NULL AND s.overdue_at IS NOT NULL;
 
--- check stop of execution: a lost worker is told to stop what was taken from it
-SELECT u.execution_id AS id, u.noted_at < b.at - b.stop - b.grace - b.pace * count(*) OVER () AS wrong,
-       format('worker %s told within %s', u.worker_id, b.stop) AS expected,
-       format('taken back at %s', u.noted_at) AS found
-FROM bound b CROSS JOIN untold_stop u;
+-- check stop of execution: a lost worker gets a cancel message for what was reclaimed
+SELECT u.execution_id AS id, u.recorded_at < b.at - b.stop - b.grace - b.pace * count(*) OVER () AS wrong,
+       format('cancel to worker %s within %s', u.worker_id, b.stop) AS expected,
+       format('reclaimed at %s', u.recorded_at) AS found
+FROM bound b CROSS JOIN unpublished_cancel u;
 
--- check waking of execution: what is due takes its place in line
--- A retry takes it once its last slot is settled, which may have been a moment ago.
+-- check waking of execution: a due execution enters its queue
+-- A retry enters it once its last slot is settled, which may have been a moment ago.
 SELECT d.execution_id AS id,
        NOT EXISTS (SELECT FROM slot s WHERE s.execution_id = d.execution_id)
        AND d.due_at < b.at - b.grace - b.pace * count(*) OVER ()
                       - CASE WHEN e.attempt > 0 THEN b.settle * 10 ELSE interval '0' END AS wrong,
-       'in line' AS expected, format('due at %s', d.due_at) AS found
+       'queued' AS expected, format('due at %s', d.due_at) AS found
 FROM bound b CROSS JOIN delayed d JOIN execution e ON e.id = ANY (ARRAY[d.execution_id]) WHERE d.due_at < b.at;
 
--- check expiry of execution: a deadline that has passed is acted on
+-- check expiry of execution: an expired execution is ended
 SELECT x.execution_id AS id, x.expires_at < b.at - b.grace - b.pace * count(*) OVER () AS wrong,
-       'no deadline any more' AS expected, format('expired at %s', x.expires_at) AS found
+       'expired' AS expected, format('expired at %s', x.expires_at) AS found
 FROM bound b CROSS JOIN expiring x WHERE x.expires_at < b.at;
 
--- check webhook of execution: the webhook that was due first of all to its receiver is under way
--- Behind it others may wait for long: a receiver gets so many at once. Each receiver's first may wait for a place.
+-- check webhook of execution: the first due webhook of each receiver is being delivered
+-- Others may wait for long behind it: deliveries to one receiver are bounded. Each receiver's first may wait too.
 SELECT f.execution_id AS id,
        greatest(f.due_at, f.claimed_until) < b.at - b.webhook * 2 - b.grace - b.webhook * count(*) OVER () / 32
            AS wrong,
-       format('posted within %s', b.webhook) AS expected,
+       format('delivered within %s', b.webhook) AS expected,
        format('due at %s, %s', f.due_at, coalesce('claimed until ' || f.claimed_until, 'never claimed')) AS found
 FROM bound b
 CROSS JOIN (
@@ -96,13 +96,13 @@ CROSS JOIN (
     FROM webhook_delivery d WHERE d.state = 'pending' ORDER BY d.origin, d.due_at
 ) f;
 
--- check idle_slot of queue: no free slot stands beside a waiting execution
--- Whatever makes a slot free or a line longer leaves its instant in the queue's row.
+-- check idle_slot of queue: no slot is free while an execution waits
+-- Whatever frees a slot or lengthens the queue stores its instant in the queue's row.
 SELECT q.id,
        (q.max_concurrent IS NULL OR q.max_concurrent > coalesce(h.slots, 0))
        AND q.updated_at < b.at - b.grace - b.pace * count(*) OVER () AS wrong,
-       coalesce(q.max_concurrent || ' slots held', 'nobody waits') AS expected,
-       format('%s wait, %s slots held, since %s', q.depth, coalesce(h.slots, 0), q.updated_at) AS found
+       coalesce(q.max_concurrent || ' slots held', 'no execution queued') AS expected,
+       format('%s queued, %s slots held, since %s', q.depth, coalesce(h.slots, 0), q.updated_at) AS found
 FROM bound b
 CROSS JOIN action_queue q
 LEFT JOIN (SELECT s.queue_id, count(*) AS slots FROM slot s GROUP BY s.queue_id) h ON h.queue_id = q.id

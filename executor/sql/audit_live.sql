@@ -1,34 +1,34 @@
--- What lives against the record: each row is there for an execution that is in that state. Costs what lives.
+-- audit_live: the live tables against the executions: each row is for an execution in that state.
 
--- check line_place of execution: who has a place in a line is queued there
+-- check line_place of execution: one in the line of a queue is queued there
 SELECT w.execution_id AS id, (e.status = 'queued' AND e.queue_id = w.queue_id) IS NOT TRUE AS wrong,
        format('queued in queue %s', w.queue_id) AS expected,
        coalesce(format('%s in queue %s', e.status, e.queue_id), 'no execution') AS found
 FROM waiting w LEFT JOIN execution e ON e.id = ANY (ARRAY[w.execution_id]);
 
--- check slot_holder of execution: who holds a slot is scheduled, runs under its worker, or has ended
+-- check slot_holder of execution: a slot holder is scheduled, runs on its worker, or has ended
 SELECT s.execution_id AS id,
        (s.attempt = e.attempt AND s.queue_id = e.queue_id AND CASE e.status
             WHEN 'scheduled' THEN s.worker_id IS NULL AND s.finished_at IS NULL
             WHEN 'running' THEN s.worker_id = e.worker_id AND s.finished_at IS NULL
             WHEN 'queued' THEN false
-            ELSE s.finished_at IS NOT NULL AND s.told_at IS NOT NULL
+            ELSE s.finished_at IS NOT NULL AND s.published_at IS NOT NULL
         END) IS NOT TRUE AS wrong,
        format('attempt %s %s in queue %s', s.attempt,
               CASE WHEN s.finished_at IS NOT NULL THEN 'ended'
-                   WHEN s.worker_id IS NOT NULL THEN 'running under ' || s.worker_id
+                   WHEN s.worker_id IS NOT NULL THEN 'running on ' || s.worker_id
                    ELSE 'scheduled' END, s.queue_id) AS expected,
        CASE WHEN e.id IS NULL THEN 'no execution'
-            ELSE format('attempt %s %s in queue %s', e.attempt, e.status || coalesce(' under ' || e.worker_id, ''),
+            ELSE format('attempt %s %s in queue %s', e.attempt, e.status || coalesce(' on ' || e.worker_id, ''),
                         e.queue_id) END AS found
 FROM slot s LEFT JOIN execution e ON e.id = ANY (ARRAY[s.execution_id]);
 
--- check slot_worker of execution: the worker that holds its attempt is on record
+-- check slot_worker of execution: the worker of its attempt is registered
 SELECT s.execution_id AS id, w.id IS NULL AS wrong, format('worker %s', s.worker_id) AS expected,
        'no such worker' AS found
 FROM slot s LEFT JOIN worker w ON w.id = s.worker_id WHERE s.worker_id IS NOT NULL;
 
--- check due_time of execution: who has a due time is delayed
+-- check due_time of execution: one with a due time is delayed
 SELECT d.execution_id AS id,
        (e.status = 'delayed' AND e.queue_id = d.queue_id AND e.run_at = d.due_at) IS NOT TRUE AS wrong,
        format('delayed until %s in queue %s', d.due_at, d.queue_id) AS expected,
@@ -37,14 +37,14 @@ SELECT d.execution_id AS id,
        END AS found
 FROM delayed d LEFT JOIN execution e ON e.id = ANY (ARRAY[d.execution_id]);
 
--- check deadline of execution: a deadline is its execution's
+-- check deadline of execution: a deadline equals that of its execution
 SELECT x.execution_id AS id, (e.expires_at = x.expires_at AND e.queue_id = x.queue_id) IS NOT TRUE AS wrong,
        format('expires_at %s in queue %s', x.expires_at, x.queue_id) AS expected,
        CASE WHEN e.id IS NULL THEN 'no execution'
             ELSE format('expires_at %s in queue %s', coalesce(e.expires_at::text, 'none'), e.queue_id) END AS found
 FROM expiring x LEFT JOIN execution e ON e.id = ANY (ARRAY[x.execution_id]);
 
--- check webhook_end of execution: what is to be told to a URL is an end, settled
+-- check webhook_end of execution: a pending webhook is for an ended and settled execution
 SELECT d.execution_id AS id,
        (e.completed_at IS NOT NULL AND s.execution_id IS NULL AND u.execution_id IS NULL) IS NOT TRUE AS wrong,
        'ended and settled' AS expected,
@@ -54,10 +54,10 @@ SELECT d.execution_id AS id,
 FROM webhook_delivery d
 LEFT JOIN execution e ON e.id = ANY (ARRAY[d.execution_id])
 LEFT JOIN slot s ON s.execution_id = d.execution_id
-LEFT JOIN untold_end u ON u.execution_id = d.execution_id
+LEFT JOIN unpublished_completion u ON u.execution_id = d.execution_id
 WHERE d.state = 'pending';
 
--- check untold_end of execution: an end that is still to be told holds no slot, but one that an attempt before it left
+-- check unpublished_completion of execution: one with an unpublished completion holds no slot, except of an earlier attempt
 SELECT u.execution_id AS id,
        (e.completed_at IS NOT NULL AND e.queue_id = u.queue_id
         AND (s.execution_id IS NULL OR s.claimed_at IS NOT NULL AND s.finished_at IS NOT NULL)) IS NOT TRUE AS wrong,
@@ -65,6 +65,6 @@ SELECT u.execution_id AS id,
        CASE WHEN e.id IS NULL THEN 'no execution'
             ELSE format('%s in queue %s, %s', e.status, e.queue_id,
                         CASE WHEN s.execution_id IS NULL THEN 'without a slot' ELSE 'with a slot' END) END AS found
-FROM untold_end u
+FROM unpublished_completion u
 LEFT JOIN execution e ON e.id = ANY (ARRAY[u.execution_id])
 LEFT JOIN slot s ON s.execution_id = u.execution_id;

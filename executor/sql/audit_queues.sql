@@ -1,4 +1,4 @@
--- The queues' rows against what they count. Costs what lives.
+-- audit_queues: the rows of the queues against what they count. Reads the live tables.
 
 -- check queue_depth of queue: its depth is the number of its rows in the line
 SELECT coalesce(q.id, w.queue_id) AS id, q.depth IS DISTINCT FROM coalesce(w.places, 0) AS wrong,
@@ -7,7 +7,7 @@ SELECT coalesce(q.id, w.queue_id) AS id, q.depth IS DISTINCT FROM coalesce(w.pla
 FROM action_queue q
 FULL JOIN (SELECT w.queue_id, count(*) AS places FROM waiting w GROUP BY w.queue_id) w ON w.queue_id = q.id;
 
--- check queue_head of queue: nobody waits before its head
+-- check queue_head of queue: no execution is before its head
 SELECT q.id, w.first_id < q.head_id AS wrong,
        format('head at most %s', w.first_id) AS expected, format('head %s', q.head_id) AS found
 FROM action_queue q
@@ -15,16 +15,16 @@ JOIN (SELECT w.queue_id, min(w.execution_id) AS first_id FROM waiting w GROUP BY
 
 -- check queue_rules of queue: its limit and pause are its action's
 SELECT q.id,
-       -- A change that has not come to this queue yet is under way.
+       -- A change that has not reached this queue yet is in progress.
        a.id IS NULL OR ((q.max_concurrent IS DISTINCT FROM a.max_concurrent OR q.paused <> a.paused)
                         AND a.rollout_from_key IS NULL AND (q.id = ANY (a.rollout_held_ids)) IS NOT TRUE) AS wrong,
        format('limit %s, paused %s', coalesce(a.max_concurrent::text, 'none'), a.paused) AS expected,
        format('limit %s, paused %s', coalesce(q.max_concurrent::text, 'none'), q.paused) AS found
 FROM action_queue q LEFT JOIN action a ON a.id = q.action_id;
 
--- check queue_limit of queue: no more slots than its limit, but for those from before the limit was lowered
--- What was granted since then proves an overshoot. A limit takes effect under the queue's lock, at most one
--- statement timeout after its action's `updated_at`; a grant leaves its own instant in the queue's.
+-- check queue_limit of queue: no more slots than its limit, except those granted before the limit was lowered
+-- Only a later grant proves an overshoot. A limit takes effect under the queue's lock, at most one
+-- statement timeout after its action's `updated_at`; a grant stores its instant in the queue's.
 SELECT q.id,
        h.slots > q.max_concurrent
        AND (a.updated_at = a.created_at OR h.last_granted_at = q.updated_at
@@ -37,7 +37,7 @@ JOIN (SELECT s.queue_id, count(*) AS slots, max(s.granted_at) AS last_granted_at
 WHERE q.max_concurrent IS NOT NULL;
 
 -- check slot_number of execution: under a limit its slot has a number within it, without one it has none
--- As above, only what was granted since the limit was last changed can be judged.
+-- As above, only grants since the last change of the limit count.
 SELECT s.execution_id AS id,
        (a.updated_at = a.created_at OR s.granted_at > a.updated_at + interval '30 s')
        AND (s.slot_number > q.max_concurrent OR (s.slot_number IS NULL) <> (q.max_concurrent IS NULL)) AS wrong,

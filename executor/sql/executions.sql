@@ -1,72 +1,111 @@
--- executions: newest first, those before the cursor that pass the filters.
---
--- A page looks at no more than $12 executions and carries about $11 bytes of documents, so that no filter makes
--- it slow and no content makes it large: it may come out short. The first row carries in `next_before` where
--- the next page goes on (null: nothing is left), and may be otherwise empty.
---
--- To be planned for its values (`plan_cache_mode`): a plan for any filter reads everything.
---
--- $1 before id, $2 action id, $3 statuses, $4 concurrency key, $5 created from, $6 created before, $7 worker id,
--- $8 metadata keys, $9 their values, $10 rows, $11 bytes, $12 rows looked at
-WITH
--- Only one branch runs, and only as far as the page needs. Executions that hold a slot or are not due are
--- found where they live, however long the record and the line are.
-candidate AS NOT MATERIALIZED (
-    (
-        SELECT e.id FROM execution e
-        WHERE $2::bigint IS NULL AND NOT coalesce($3::text[] <@ '{scheduled,running,delayed}', false)
-          AND e.id < $1::bigint
-        ORDER BY e.id DESC LIMIT $12::integer
-    )
+-- execution: one execution, and the facts that decide what it waits for (P10).
+-- $1 id
+SELECT e.id, a.ref AS action_ref, e.concurrency_key, e.idempotency_key, e.status::text AS status, e.attempt,
+       e.parameters, e.result, e.metadata, e.error_type, e.error_message, e.worker_id,
+       e.created_at, e.queued_at, e.scheduled_at, e.started_at, e.completed_at, e.run_at, e.expires_at, e.retry_of,
+       a.pool, coalesce(q.paused, a.paused) AS paused, q.max_concurrent, q.depth,
+       EXISTS (
+           SELECT FROM worker w
+           WHERE a.pool = ANY (w.pools) AND w.lost_at IS NULL AND w.stopped_at IS NULL
+             AND w.draining_at IS NULL AND w.lease_expires_at > now()
+             AND (a.runner <> 'python' OR a.entrypoint IS NOT NULL OR w.served_refs IS NULL
+                  OR a.ref = ANY (w.served_refs))
+       ) AS served,
+       place.position, held.active_count, held.holder_ids, history.attempts
+FROM execution e
+JOIN action a ON a.id = e.action_id
+-- The idle queue of an ended execution may have been deleted.
+LEFT JOIN action_queue q ON q.id = e.queue_id
+-- From `head_id` the count skips the dead index entries of earlier grants.
+CROSS JOIN LATERAL (
+    SELECT CASE WHEN e.status = 'queued' THEN (
+        SELECT count(*) FROM waiting w
+        WHERE w.queue_id = e.queue_id AND w.execution_id >= q.head_id AND w.execution_id <= e.id
+    ) END AS position
+) place
+CROSS JOIN LATERAL (
+    SELECT count(*) AS active_count, (array_agg(s.execution_id ORDER BY s.execution_id))[1:100] AS holder_ids
+    FROM slot s WHERE e.status = 'queued' AND s.queue_id = e.queue_id
+) held
+-- A running attempt has no row in `attempt` yet: its slot replaces it.
+CROSS JOIN LATERAL (
+    SELECT json_agg(json_build_object(
+               'attempt', t.attempt, 'worker_id', t.worker_id, 'outcome', t.outcome,
+               'error', CASE WHEN t.error_type IS NOT NULL THEN json_build_object(
+                   'type', t.error_type, 'message', coalesce(t.error_message, '')) END,
+               'granted_at', t.granted_at, 'started_at', t.started_at, 'ended_at', t.ended_at
+           ) ORDER BY t.attempt) AS attempts
+    FROM (
+        SELECT h.attempt, h.worker_id, h.outcome, h.error_type, h.error_message,
+               h.granted_at, h.started_at, h.ended_at
+        FROM attempt h WHERE h.execution_id = e.id
+        UNION ALL
+        SELECT s.attempt, s.worker_id, NULL, NULL, NULL, s.granted_at, s.claimed_at, NULL
+        FROM slot s WHERE s.execution_id = e.id AND s.claimed_at IS NOT NULL AND s.finished_at IS NULL
+    ) t
+) history
+WHERE e.id = $1
+
+-- logs: what the attempts of an execution have logged, in order, after a position in it.
+-- $1 execution id, $2 attempt or null for all, $3 attempt and $4 characters of it that were read before,
+-- $5 most pieces, $6 most characters (one piece is read in any case).
+-- No row: there is no such execution. One row with a null attempt: there is nothing (more) to read, yet.
+WITH piece AS (
+    SELECT l.attempt, l.start, l.at, l.text
+    FROM attempt_log l
+    WHERE l.execution_id = $1 AND ($2::integer IS NULL OR l.attempt = $2) AND l.attempt >= $3
     UNION ALL
-    (
-        SELECT e.id FROM execution e
-        WHERE $2::bigint IS NOT NULL AND NOT coalesce($3::text[] <@ '{scheduled,running,delayed}', false)
-          AND e.action_id = $2::bigint AND e.id < $1::bigint
-        ORDER BY e.id DESC LIMIT $12::integer
-    )
-    UNION ALL
-    (
-        SELECT live.execution_id
-        FROM (SELECT s.execution_id FROM slot s UNION SELECT d.execution_id FROM delayed d) live
-        WHERE coalesce($3::text[] <@ '{scheduled,running,delayed}', false) AND live.execution_id < $1::bigint
-        ORDER BY live.execution_id DESC LIMIT $12::integer
-    )
+    SELECT t.attempt, t.log_start, t.ended_at, t.log
+    FROM attempt t
+    WHERE t.execution_id = $1 AND ($2::integer IS NULL OR t.attempt = $2) AND t.attempt >= $3 AND t.log IS NOT NULL
 ),
-page AS MATERIALIZED (
-    SELECT e.id, a.ref AS action_ref, e.concurrency_key, e.idempotency_key, e.status::text AS status, e.attempt,
-           e.parameters::text AS parameters, e.result::text AS result, e.metadata::text AS metadata,
-           e.error_type, e.error_message, e.worker_id,
-           e.created_at, e.queued_at, e.scheduled_at, e.started_at, e.completed_at, e.run_at, e.expires_at, e.retry_of
-    FROM candidate c
-    JOIN execution e ON e.id = c.id
-    JOIN action a ON a.id = e.action_id
-    WHERE ($2::bigint IS NULL OR e.action_id = $2::bigint)
-      AND ($3::text[] IS NULL OR e.status::text = ANY ($3::text[]))
-      AND ($4::text IS NULL OR e.concurrency_key = $4::text)
-      AND ($5::timestamptz IS NULL OR e.created_at >= $5::timestamptz)
-      AND ($6::timestamptz IS NULL OR e.created_at < $6::timestamptz)
-      AND ($7::text IS NULL OR e.worker_id = $7::text)
-      AND (cardinality($8::text[]) = 0 OR NOT EXISTS (
-          SELECT FROM unnest($8::text[], $9::text[]) m(key, value)
-          WHERE e.metadata ->> m.key IS DISTINCT FROM m.value
-      ))
-    ORDER BY c.id DESC LIMIT $10::integer + 1
+-- A flush whose answer was lost comes again with the attempt's end: what was read of it is skipped.
+fresh AS (
+    SELECT p.attempt, p.at, greatest(p.start, seen.chars) AS start, greatest(p.start - seen.chars, 0) AS missing,
+           substr(p.text, (greatest(p.start, seen.chars) - p.start + 1)::integer) AS text
+    FROM (
+        SELECT p.*, max(p.start + length(p.text)) OVER (
+            PARTITION BY p.attempt ORDER BY p.start, p.at ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        ) AS read FROM piece p
+    ) p
+    CROSS JOIN LATERAL (
+        SELECT greatest(coalesce(p.read, 0), CASE WHEN p.attempt = $3 THEN $4::bigint ELSE 0 END) AS chars
+    ) seen
+    WHERE p.start + length(p.text) > seen.chars
 ),
-weighed AS (
-    SELECT p.*, row_number() OVER newest AS rank,
-           sum(length(p.parameters) + length(p.metadata) + coalesce(length(p.result), 0)) OVER newest AS bytes
-    FROM page p
-    WINDOW newest AS (ORDER BY p.id DESC)
-),
-taken AS (
-    SELECT w.* FROM weighed w WHERE w.rank <= $10::integer AND (w.rank = 1 OR w.bytes <= $11::bigint)
-),
--- Where the next page goes on: behind the last one taken, or where the look ended.
-rest AS (
-    SELECT CASE
-        WHEN (SELECT count(*) FROM page) > (SELECT count(*) FROM taken) THEN (SELECT min(t.id) FROM taken t)
-        ELSE (SELECT CASE WHEN count(*) >= $12::integer THEN min(c.id) END FROM candidate c)
-    END AS next_before
+page AS (
+    SELECT f.*, row_number() OVER place AS number, sum(length(f.text)) OVER place - length(f.text) AS before
+    FROM fresh f
+    WINDOW place AS (ORDER BY f.attempt, f.start ROWS UNBOUNDED PRECEDING)
 )
-SELECT r.next_before, t.* FROM rest r LEFT JOIN taken t ON true ORDER BY t.id DESC
+SELECT p.attempt, p.at, p.start, p.missing, p.text,
+       coalesce(p.number, 0) = (SELECT count(*) FROM page) AS is_last,
+       e.completed_at IS NOT NULL
+       OR EXISTS (SELECT FROM attempt t WHERE t.execution_id = e.id AND t.attempt = $2)
+       OR coalesce($2 < e.attempt, false) AS is_over
+FROM execution e
+LEFT JOIN page p ON p.number <= $5 AND p.before < $6
+WHERE e.id = $1
+ORDER BY p.number
+
+-- ends: what is needed to publish completions again. A result above $2 bytes is left out, and an error text that is
+-- longer than a worker reports is cut: the message must reach the completion listener.
+SELECT e.id, e.attempt, e.action_id, a.ref, e.status, left(e.error_type, 200) AS error_type,
+       left(e.error_message, 5000) AS error_message, e.completed_at, e.traceparent,
+       CASE WHEN octet_length(e.result::text) <= $2 THEN e.result END AS result
+FROM execution e
+JOIN action a ON a.id = e.action_id
+WHERE e.id = ANY ($1)
+
+-- not_made_under: a condition on a row of `execution`: neither it nor an execution that it is a retry of was made by a
+-- bulk retry under this idempotency key, which gives the keys `key/id`. Looks at a bounded number of generations.
+NOT EXISTS (
+    WITH RECURSIVE ancestor(retry_of, idempotency_key, generation) AS (
+        SELECT execution.retry_of, execution.idempotency_key, 1
+        UNION ALL
+        SELECT o.retry_of, o.idempotency_key, a.generation + 1
+        FROM ancestor a JOIN execution o ON o.id = a.retry_of
+        WHERE a.generation < :generations
+    )
+    SELECT FROM ancestor a WHERE a.idempotency_key = :retry_key || '/' || a.retry_of
+)

@@ -1,11 +1,11 @@
--- gauges: how the lines and the workers stand, in one snapshot, for /metrics.
+-- gauges: the state of queues and workers, in one snapshot, for /metrics.
 --
--- Steps from line to line by the index, past all that wait in each: it costs what there are lines with somebody in
--- them, at most $1 of them, and the slots that are held. Actions with nobody in line and no slot are left out.
+-- Steps from queue to queue by the index, past all entries of each: the cost follows the queues that are not empty, at
+-- most $1 of them, and the held slots. Actions without queued executions and held slots are left out.
 --
--- Dead letters are counted by the index on their codes; as many are kept as the retention allows.
+-- Dead letters are counted by the index on their codes; the retention bounds their number.
 --
--- $1 lines looked at, $2 codes of dead letters; those of any other code are counted together
+-- $1 queues read, $2 codes of dead letters; those of any other code are counted together
 WITH RECURSIVE line(queue_id, head_id, rank) AS (
     (SELECT w.queue_id, w.execution_id, 1 FROM waiting w ORDER BY w.queue_id, w.execution_id LIMIT 1)
     UNION ALL

@@ -1,6 +1,6 @@
 -- webhooks: deliveries in any of the states $1, with execution ids below $2, the newest first. $3 rows
--- One look by the index for each state: however few there are of one, no other is read for it. As bounds, the state
--- stays a part of the order: as a constant it would let the planner go through all states by the primary key.
+-- One index scan for each state: no row of another state is read. As bounds, the state stays part of the order: as a
+-- constant it would let the planner scan all states by the primary key.
 SELECT d.execution_id, d.event_id, a.ref AS action_ref, e.status::text AS execution_status, d.url, d.state, d.attempts,
        d.due_at, d.claimed_until, d.last_status, d.last_error, d.created_at, d.settled_at
 FROM unnest($1::text[]) s(state)

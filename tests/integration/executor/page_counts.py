@@ -1,4 +1,4 @@
-"""What a statement costs, counted in the pages that PostgreSQL looks at, by table and index."""
+"""The cost of a statement: the pages that PostgreSQL reads, by table and index."""
 
 from collections.abc import Awaitable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What one statement looked at."""
+    """The pages that one statement read."""
 
     pages: int
     by_relation: dict[str, int]

@@ -1,20 +1,29 @@
-"""Actions over HTTP: define, change, pause; what is granted by it is handed over."""
+"""Actions over HTTP: define, change conditionally, pause, delete; each change is stored with its author."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
+from tests.support.protocol import Protocol, blocked, connected, request
 from tests.support.served import Served, serve
+from turnstile.common.action_definition import ActionDefinition
+from turnstile.executor.api import actions
+from turnstile.executor.results import Rejected
+from turnstile.executor.settings import ExecutorSettings
 
 URL = "/api/v1/actions/a.b"
 
 
 @pytest.fixture
-async def api(database_url: str) -> AsyncIterator[Served]:
-    async with serve(database_url) as served:
-        yield served
+async def defined(api: Served) -> Served:
+    await api.define("a.b", max_concurrent=2)
+    await api.register_worker()
+    return api
+
+
+async def changes(api: Served, ref: str = "a.b") -> list[dict[str, Any]]:
+    return list((await api.get(f"/actions/{ref}/changes"))["items"])
 
 
 async def test_a_definition_comes_back_as_it_was_stored(api: Served) -> None:
@@ -31,11 +40,15 @@ async def test_a_definition_comes_back_as_it_was_stored(api: Served) -> None:
         "when_full": "reject",
         "max_queued": 10,
         "paused": True,
+        "callback_url": "https://example.org/",
+        "keep_for": "1h30m",
+        "keep_count": 5,
     }
     answer = await api.http.put(URL, json=definition)
     assert answer.status_code == 200
     stored = answer.json()
-    assert stored | definition | {"timeout": 90.0, "ttl": 5.0, "retry": stored["retry"]} == stored
+    seconds = {"timeout": 90.0, "ttl": 5.0, "keep_for": 5400.0}
+    assert stored | definition | seconds | {"retry": stored["retry"]} == stored
     assert stored["retry"] == {
         "max_attempts": 3, "delay": 0.5, "factor": 2.0, "max_delay": 300.0, "jitter": 0.1
     }  # fmt: skip
@@ -46,7 +59,7 @@ async def test_a_definition_comes_back_as_it_was_stored(api: Served) -> None:
     assert (await api.get("/actions"))["items"] == [stored]
 
 
-async def test_put_replaces_and_patch_keeps_the_rest(api: Served) -> None:
+async def test_put_replaces_a_definition_and_patch_keeps_the_other_fields(api: Served) -> None:
     await api.http.put(
         URL, json={"max_concurrent": 2, "timeout": 5, "retry": {"max_attempts": 3, "delay": 2}}
     )
@@ -59,14 +72,7 @@ async def test_put_replaces_and_patch_keeps_the_rest(api: Served) -> None:
     assert (replaced["timeout"], replaced["retry"]["max_attempts"]) == (None, 1)
 
 
-async def test_a_raised_limit_grants_at_once(api: Served) -> None:
-    await api.http.put(URL, json={"max_concurrent": 1})
-    ids = await api.submit_many("a.b", 4)
-    await api.http.patch(URL, json={"max_concurrent": 3})
-    assert [grant.execution_id for grant in api.granted] == ids[:3]
-
-
-async def test_a_pause_admits_and_grants_nothing_until_it_ends(api: Served) -> None:
+async def test_a_paused_action_admits_and_grants_nothing_until_it_is_resumed(api: Served) -> None:
     await api.http.put(URL, json={"max_concurrent": 2})
     paused = await api.http.post(f"{URL}/pause")
     assert (paused.status_code, paused.json()["paused"]) == (200, True)
@@ -77,18 +83,7 @@ async def test_a_pause_admits_and_grants_nothing_until_it_ends(api: Served) -> N
     assert [grant.execution_id for grant in api.granted] == ids[:2]
 
 
-async def test_changes_at_the_same_time_undo_none(api: Served) -> None:
-    await api.http.put(URL, json={})
-    changes: list[dict[str, Any]] = [
-        {"max_concurrent": 7}, {"timeout": 3}, {"pool": "gpu"}, {"paused": True}, {"ttl": 9},
-    ]  # fmt: skip
-    await asyncio.gather(*(api.http.patch(URL, json=change) for change in changes))
-    stored = (await api.http.get(URL)).json()
-    for change in changes:
-        assert stored | change == stored
-
-
-async def test_changes_through_two_executors_undo_none(api: Served, database_url: str) -> None:
+async def test_concurrent_changes_through_two_executors_undo_none(api: Served, database_url: str) -> None:
     async with serve(database_url) as other:
         await api.http.put(URL, json={})
         for number in range(10):
@@ -117,7 +112,7 @@ async def test_changes_through_two_executors_undo_none(api: Served, database_url
         (b'{"pool": "' + b"x" * 70_000 + b'"}', 413, "too_large", "body"),
     ],
 )
-async def test_a_bad_definition_is_refused_and_changes_nothing(
+async def test_an_invalid_definition_is_refused_and_changes_nothing(
     api: Served, body: bytes, status: int, code: str, field: str
 ) -> None:
     before = (await api.http.put(URL, json={"max_concurrent": 2})).json()
@@ -126,12 +121,6 @@ async def test_a_bad_definition_is_refused_and_changes_nothing(
         assert (answer.status_code, answer.json()["code"]) == (status, code), answer.text
         assert field in answer.json()["detail"]
     assert (await api.http.get(URL)).json() == before
-
-
-async def test_a_name_that_cannot_be_one_is_refused(api: Served) -> None:
-    answer = await api.http.put("/api/v1/actions/a%20b", json={})
-    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_message")
-    assert "ref" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize(
@@ -143,6 +132,8 @@ async def test_a_name_that_cannot_be_one_is_refused(api: Served) -> None:
         ("POST", "/resume"),
         ("GET", "/queue"),
         ("GET", "/queue-stats"),
+        ("GET", "/changes"),
+        ("DELETE", ""),
     ],
 )
 async def test_an_unknown_action_is_not_found(api: Served, method: str, rest: str) -> None:
@@ -150,3 +141,241 @@ async def test_an_unknown_action_is_not_found(api: Served, method: str, rest: st
         answer = await api.http.request(method, f"/api/v1/actions/{ref}{rest}", content=b"{}")
         assert (answer.status_code, answer.json()["code"]) == (404, "not_found"), answer.text
         assert answer.json()["detail"].startswith("ref:")
+
+
+async def test_changes_are_listed_with_author_time_and_fields_newest_first(api: Served) -> None:
+    await api.http.put(URL, json={"max_concurrent": 2})
+    await api.http.patch(URL, json={"max_concurrent": 5})
+    await api.http.post(f"{URL}/pause")
+    await api.http.post(f"{URL}/resume")
+    await api.http.patch(URL, json={"timeout": "5m", "retry": {"delay": 9}})
+    await api.http.delete(URL)
+    found = await changes(api)
+    assert [one["change"] for one in found] == [
+        "deleted", "changed", "resumed", "paused", "limit_changed", "created"
+    ]  # fmt: skip
+    deleted, changed, resumed, paused, limited, created = found
+    assert (limited["old"], limited["new"]) == ({"max_concurrent": 2}, {"max_concurrent": 5})
+    assert (paused["old"], paused["new"]) == ({"paused": False}, {"paused": True})
+    assert (resumed["old"], resumed["new"]) == ({"paused": True}, {"paused": False})
+    assert (changed["old"], changed["new"]) == (
+        {"timeout": None, "retry.delay": 1}, {"timeout": 300, "retry.delay": 9}
+    )  # fmt: skip
+    assert (created["old"], created["new"]["max_concurrent"]) == ({}, 2)
+    assert (deleted["old"]["max_concurrent"], deleted["new"]) == (5, {})
+    assert {one["changed_by"] for one in found} == {"local"}
+    assert [one["changed_at"] for one in found] == sorted((o["changed_at"] for o in found), reverse=True)
+
+
+async def test_a_write_without_effect_is_no_change(api: Served) -> None:
+    before = (await api.http.put(URL, json={"max_concurrent": 2})).json()
+    assert (await api.http.put(URL, json={"max_concurrent": 2})).json() == before
+    await api.http.post(f"{URL}/resume")
+    assert [one["change"] for one in await changes(api)] == ["created"]
+
+
+async def test_the_author_is_the_name_of_the_token(database_url: str) -> None:
+    settings = ExecutorSettings.model_validate({"api_tokens": "alice:operate:a-secret-that-is-long-enough"})
+    async with serve(database_url, settings) as api:
+        headers = {"Authorization": "Bearer a-secret-that-is-long-enough"}
+        assert (await api.http.put(URL, json={}, headers=headers)).status_code == 200
+        found = (await api.http.get(f"{URL}/changes", headers=headers)).json()["items"]
+        assert [one["changed_by"] for one in found] == ["alice"]
+
+
+async def test_a_registration_by_a_worker_is_one_change(api: Served, database_url: str) -> None:
+    async with connected(database_url) as protocol:
+        for _ in range(2):
+            await protocol.register_actions(ActionDefinition(ref="a.b", max_concurrent=3))
+    (created,) = await changes(api)
+    assert (created["changed_by"], created["change"], created["new"]["max_concurrent"]) == (
+        "worker", "created", 3
+    )  # fmt: skip
+
+
+async def test_changes_come_in_pages(api: Served) -> None:
+    for number in range(5):
+        await api.http.put(URL, json={"max_concurrent": number})
+    first = await api.get("/actions/a.b/changes", limit=3)
+    rest = await api.get("/actions/a.b/changes", limit=3, cursor=first["next_cursor"])
+    assert [one["new"]["max_concurrent"] for one in first["items"] + rest["items"]] == [4, 3, 2, 1, 0]
+    assert rest["next_cursor"] is None
+
+
+async def test_an_etag_names_one_state(api: Served) -> None:
+    stored = await api.http.put(URL, json={"max_concurrent": 2})
+    etag = stored.headers["etag"]
+    assert (await api.http.get(URL)).headers["etag"] == etag
+    assert (await api.http.put(URL, json={"max_concurrent": 2})).headers["etag"] == etag
+    tags = {etag}
+    for method, path, body in (
+        ("PATCH", URL, {"max_concurrent": 3}), ("POST", f"{URL}/pause", None), ("POST", f"{URL}/resume", None)
+    ):  # fmt: skip
+        answer = await api.http.request(method, path, json=body)
+        assert answer.status_code == 200
+        tags.add(answer.headers["etag"])
+    assert len(tags) == 4
+
+
+async def test_an_unchanged_action_is_not_sent_again(api: Served) -> None:
+    etag = (await api.http.put(URL, json={})).headers["etag"]
+    for header in (etag, f"W/{etag}", f'"other", {etag}', "*"):
+        answer = await api.http.get(URL, headers={"If-None-Match": header})
+        assert (answer.status_code, answer.content, answer.headers["etag"]) == (304, b"", etag)
+    assert (await api.http.get(URL, headers={"If-None-Match": '"other"'})).status_code == 200
+
+
+async def test_a_change_of_an_outdated_state_is_refused(api: Served) -> None:
+    changing = [
+        ("PUT", "", {"ttl": 5}),
+        ("PATCH", "", {"ttl": 6}),
+        ("POST", "/pause", None),
+        ("DELETE", "", None),
+    ]
+    for number, (method, rest, body) in enumerate(changing):
+        seen = (await api.http.put(URL, json={"max_concurrent": number})).headers["etag"]
+        current = await api.http.patch(URL, json={"max_concurrent": 9})
+        answer = await api.http.request(method, URL + rest, json=body, headers={"If-Match": seen})
+        assert (answer.status_code, answer.json()["code"]) == (412, "precondition_failed")
+        assert "If-Match" in answer.json()["detail"]
+        assert (await api.http.get(URL)).json() == current.json()
+        headers = {"If-Match": "*" if method == "PUT" else f'"x", {current.headers["etag"]}'}
+        assert (await api.http.request(method, URL + rest, json=body, headers=headers)).status_code == 200
+
+
+async def test_if_match_and_if_none_match_decide_between_create_and_replace(api: Served) -> None:
+    missing = await api.http.put(URL, json={}, headers={"If-Match": "*"})
+    assert (missing.status_code, missing.json()["code"]) == (412, "precondition_failed")
+    created = await api.http.put(URL, json={}, headers={"If-None-Match": "*"})
+    assert created.status_code == 200
+    exists = await api.http.put(URL, json={"max_concurrent": 2}, headers={"If-None-Match": "*"})
+    assert (exists.status_code, exists.json()["code"]) == (412, "precondition_failed")
+    assert "If-None-Match" in exists.json()["detail"]
+    assert (await api.get("/actions/a.b"))["max_concurrent"] is None
+
+
+async def test_a_deleted_action_is_gone_and_its_executions_stay(defined: Served) -> None:
+    (one,) = await defined.submit_many("a.b", 1)
+    await defined.claim(one)
+    await defined.finish(one)
+    await defined.settle(one)
+    answer = await defined.http.delete(URL)
+    assert (answer.status_code, answer.json()) == (200, {"action_ref": "a.b", "cancelled": 0})
+    assert (await defined.get("/actions"))["items"] == []
+    for rest in ("", "/queue", "/queue-stats"):
+        assert (await defined.http.get(URL + rest)).status_code == 404
+    assert (await defined.get(f"/executions/{one}"))["action_ref"] == "a.b"
+    assert len((await defined.get("/executions", action_ref="a.b"))["items"]) == 1
+    refused = await defined.http.post("/api/v1/executions", json={"action_ref": "a.b"})
+    assert (refused.status_code, refused.json()["code"]) == (422, "unknown_action")
+    assert (await defined.http.delete(URL)).status_code == 404
+
+
+async def test_an_action_with_waiting_executions_is_not_deleted_by_default(defined: Served) -> None:
+    await defined.submit_many("a.b", 3)
+    await defined.submit("a.b", run_at="2100-01-01T00:00:00Z")
+    answer = await defined.http.delete(URL)
+    problem = answer.json()
+    assert (answer.status_code, problem["code"]) == (409, "in_use")
+    assert (problem["waiting"], problem["running"]) == (4, 0)
+    assert "?waiting=cancel" in problem["detail"]
+    assert (await defined.http.get(URL)).status_code == 200
+
+
+async def test_waiting_executions_are_cancelled_with_their_action_on_request(defined: Served) -> None:
+    ids = await defined.submit_many("a.b", 3)
+    ids.append((await defined.submit("a.b", run_at="2100-01-01T00:00:00Z"))["id"])
+    answer = await defined.http.delete(URL, params={"waiting": "cancel"})
+    assert (answer.status_code, answer.json()["cancelled"]) == (200, 4)
+    for one in ids:
+        assert (await defined.get(f"/executions/{one}"))["status"] == "cancelled"
+    assert (await defined.get("/audit"))["clean"]
+
+
+async def test_an_action_with_running_executions_is_never_deleted(defined: Served) -> None:
+    ids = await defined.submit_many("a.b", 3)
+    await defined.claim(ids[0])
+    for waiting in ("refuse", "cancel"):
+        answer = await defined.http.delete(URL, params={"waiting": waiting})
+        problem = answer.json()
+        assert (answer.status_code, problem["waiting"], problem["running"]) == (409, 2, 1)
+        assert "/executions/cancel" in problem["detail"]
+    assert (await defined.get(f"/executions/{ids[2]}"))["status"] == "queued"
+
+
+async def test_an_action_with_too_many_waiting_executions_is_not_deleted(
+    defined: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actions, "DELETED_WITH_MAX", 2)
+    ids = await defined.submit_many("a.b", 3)
+    answer = await defined.http.delete(URL, params={"waiting": "cancel"})
+    assert (answer.status_code, answer.json()["code"]) == (409, "in_use")
+    assert (await defined.get(f"/executions/{ids[2]}"))["status"] == "queued"
+
+
+async def test_a_deleted_name_can_be_defined_again_with_its_own_limit(defined: Served) -> None:
+    await defined.submit_many("a.b", 3)
+    before = (await defined.http.get(URL)).json()
+    await defined.http.delete(URL, params={"waiting": "cancel"})
+    again = (await defined.http.put(URL, json={"max_concurrent": 1})).json()
+    assert again["created_at"] > before["created_at"]
+    (_, queued) = await defined.submit_many("a.b", 2)
+    shown = await defined.get(f"/executions/{queued}")
+    assert shown["waiting_on"]["max_concurrent"] == 1
+
+
+async def test_a_worker_registers_a_deleted_action_again(protocol: Protocol) -> None:
+    await protocol.put("a", max_concurrent=7)
+    await protocol.submit("a")
+    deletion = await protocol.queue_manager.delete_action("a", cancel_max=9, reason="r", changed_by="b")
+    assert deletion is not None
+    assert (deletion.deleted, len(deletion.ended)) == (True, 1)
+    assert await protocol.register_actions(ActionDefinition(ref="a", max_concurrent=3)) == []
+    assert (await protocol.queue())["max_concurrent"] == 3
+    await protocol.submit("a")
+
+
+@pytest.mark.parametrize("key", [None, "a-new-key"])
+async def test_an_admission_that_waited_for_the_deletion_is_refused(
+    protocol: Protocol, other: Protocol, key: str | None
+) -> None:
+    await protocol.put("a", submitter_keys=True)
+    await protocol.put("b")
+    await protocol.submit("a", count=2)
+    await protocol.run(*await protocol.held())
+    await protocol.settle(*((i, 1) for i in await protocol.held()))
+    transaction = protocol.transaction()
+    await transaction.start()
+    await protocol.queue_manager.delete_action("a", cancel_max=0, reason="r", changed_by="b")
+    late = await blocked(other, protocol, other.admit(request("b"), request("a", concurrency_key=key)))
+    await transaction.commit()
+    (admitted, refused), _ = await late
+    assert not isinstance(admitted, Rejected)
+    assert isinstance(refused, Rejected)
+    assert refused.code == "unknown_action"
+    assert "no action 'a'" in refused.message
+
+
+async def test_a_claim_behind_the_deletion_finds_the_execution_ended(
+    protocol: Protocol, other: Protocol
+) -> None:
+    await protocol.put("a", max_concurrent=1)
+    (one,) = await protocol.submit("a")
+    transaction = protocol.transaction()
+    await transaction.start()
+    deletion = await protocol.queue_manager.delete_action("a", cancel_max=1, reason="r", changed_by="b")
+    late = await blocked(other, protocol, other.claim_verdicts(one))
+    await transaction.commit()
+    assert deletion is not None
+    assert deletion.deleted
+    assert await asyncio.wait_for(late, 10) == ["stale"]
+
+
+async def test_an_invalid_name_or_parameter_is_refused(defined: Served) -> None:
+    for method, path, sent, field in (
+        ("PUT", "/api/v1/actions/a%20b", {"json": {}}, "ref"),
+        ("DELETE", URL, {"params": {"waiting": "keep"}}, "waiting"),
+    ):
+        answer = await defined.http.request(method, path, **sent)
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid_message")
+        assert field in answer.json()["detail"]

@@ -1,22 +1,21 @@
-"""Many at once: what a filter names is found, shown, changed within bounds, and gone on with by a cursor."""
+"""Bulk cancel and retry: what a filter selects, within bounds, continued by a cursor."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.support.served import Served, serve
-from turnstile.executor.reading import reader
+from tests.support.served import Served
+from turnstile.executor.queries import statements
 
 
 @pytest.fixture
-async def api(database_url: str) -> AsyncIterator[Served]:
-    async with serve(database_url) as served:
-        await served.define("a.b", max_concurrent=1, submitter_keys=True)
-        await served.define("c.d", max_concurrent=1)
-        await served.register_worker()
-        yield served
+async def api(api: Served) -> Served:
+    await api.define("a.b", max_concurrent=1, submitter_keys=True)
+    await api.define("c.d", max_concurrent=1)
+    await api.register_worker()
+    return api
 
 
 async def ask(api: Served, verb: str, wanted: dict[str, Any], **fields: Any) -> dict[str, Any]:
@@ -45,7 +44,7 @@ async def statuses(api: Served) -> dict[str, int]:
     return {row[0]: row[1] for row in rows}
 
 
-async def test_a_dry_run_names_them_and_changes_nothing(api: Served) -> None:
+async def test_a_dry_run_lists_the_matches_and_changes_nothing(api: Served) -> None:
     mine = await api.submit_many("a.b", 3)
     await api.submit_many("c.d", 2)
     before = await statuses(api)
@@ -59,7 +58,7 @@ async def test_a_dry_run_names_them_and_changes_nothing(api: Served) -> None:
     assert (ids(outcome), outcome["changed"], outcome["items"][0]["retry_id"]) == (mine[:1], 0, None)
 
 
-async def test_cancel_ends_what_waits_and_asks_what_runs(api: Served) -> None:
+async def test_a_bulk_cancel_ends_what_waits_and_requests_the_rest_to_stop(api: Served) -> None:
     mine = await api.submit_many("a.b", 3)
     await api.claim(mine[0])
     (other,) = await api.submit_many("c.d", 1)
@@ -72,7 +71,7 @@ async def test_cancel_ends_what_waits_and_asks_what_runs(api: Served) -> None:
     assert (await api.get(f"/executions/{other}"))["status"] == "scheduled"
 
 
-async def test_cancelling_a_whole_line_starts_none_of_it(api: Served) -> None:
+async def test_cancelling_a_whole_queue_starts_none_of_it(api: Served) -> None:
     await api.submit_many("a.b", 20)
     granted, cursor = len(api.granted), None
     while True:
@@ -83,7 +82,7 @@ async def test_cancelling_a_whole_line_starts_none_of_it(api: Served) -> None:
     assert (await statuses(api), len(api.granted)) == ({"cancelled": 20}, granted)
 
 
-async def test_a_cursor_goes_on_where_the_call_before_ended(api: Served) -> None:
+async def test_a_cursor_continues_where_the_previous_call_ended(api: Served) -> None:
     mine = await api.submit_many("a.b", 5)
     seen: list[list[int]] = []
     cursor = None
@@ -94,7 +93,7 @@ async def test_a_cursor_goes_on_where_the_call_before_ended(api: Served) -> None
     assert (seen, cursor) == ([mine[:2:-1], mine[2:0:-1], mine[:1]], None)
 
 
-async def test_retry_asks_again_for_what_failed_in_the_old_order(api: Served) -> None:
+async def test_a_bulk_retry_keeps_the_former_order(api: Served) -> None:
     mine = await api.submit_many("a.b", 4)
     await end(api, mine[:3])
     await end(api, mine[3:], "completed")
@@ -107,7 +106,7 @@ async def test_retry_asks_again_for_what_failed_in_the_old_order(api: Served) ->
     assert (await statuses(api))["failed"] == 3
 
 
-async def test_what_a_retry_made_is_not_retried_on_a_later_page(api: Served) -> None:
+async def test_a_later_page_does_not_retry_the_results_of_an_earlier_one(api: Served) -> None:
     mine = await api.submit_many("a.b", 3)
     await end(api, mine)
     first = await ask(api, "retry", {"action_ref": "a.b"}, limit=2)
@@ -116,20 +115,12 @@ async def test_what_a_retry_made_is_not_retried_on_a_later_page(api: Served) -> 
     assert (ids(rest), rest["next_cursor"]) == (mine[2:], None)
 
 
-async def test_a_call_repeated_under_its_key_asks_for_nothing_twice(api: Served) -> None:
-    mine = await api.submit_many("a.b", 2)
-    await end(api, mine)
-    body = {"filter": {"action_ref": "a.b"}, "limit": 2}
-    first, second = [(await _post(api, "retry", body, **{"Idempotency-Key": "k"})).json() for _ in range(2)]
-    assert (first["changed"], second["changed"]) == (2, 0)
-    assert [i["retry_id"] for i in first["items"]] == [i["retry_id"] for i in second["items"]]
-    assert await api.database.fetchval("SELECT count(*) FROM execution") == 4
-
-
-async def test_a_call_repeated_under_its_key_retries_none_of_its_own_copies(api: Served) -> None:
+async def test_a_call_repeated_with_its_key_retries_nothing_twice_nor_its_own_results(api: Served) -> None:
     mine = await api.submit_many("a.b", 3)
     await end(api, mine)
-    first = await _keyed(api, limit=2)
+    first, second = [await _keyed(api, limit=2) for _ in range(2)]
+    assert (first["changed"], second["changed"]) == (2, 0)
+    assert second["items"] == first["items"]
     copies = [item["retry_id"] for item in first["items"]]
     await end(api, copies)
     # What was made under another key, or by hand, comes from that call all the same.
@@ -150,7 +141,7 @@ async def _keyed(api: Served, **fields: Any) -> dict[str, Any]:
     return dict(answer.json())
 
 
-async def test_what_cannot_be_retried_says_why_and_the_rest_is(api: Served) -> None:
+async def test_a_refused_retry_has_its_reason_and_the_others_are_made(api: Served) -> None:
     await api.define("a.b", max_concurrent=1, max_queued=1)
     mine = []
     for _ in range(3):
@@ -163,7 +154,7 @@ async def test_what_cannot_be_retried_says_why_and_the_rest_is(api: Served) -> N
     ]  # fmt: skip
 
 
-async def test_all_of_a_filter_must_hold(api: Served) -> None:
+async def test_all_conditions_of_a_filter_must_hold(api: Served) -> None:
     (one,) = await api.submit_many("a.b", 1, concurrency_key="x", metadata={"tenant": "acme", "n": 3})
     (two,) = await api.submit_many("a.b", 1, concurrency_key="x", metadata={"tenant": "other", "n": 3})
     (three,) = await api.submit_many("a.b", 1, metadata={"tenant": "acme"}, run_at="2100-01-01T00:00:00Z")
@@ -184,8 +175,10 @@ async def test_all_of_a_filter_must_hold(api: Served) -> None:
         assert ids(await ask(api, "cancel", wanted, dry_run=True)) == expected, wanted
 
 
-async def test_a_call_looks_at_a_bounded_number(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "_LOOKED_AT_MAX", 3)
+async def test_a_call_reads_a_bounded_number_of_executions(
+    api: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(statements, "CANDIDATES_MAX", 3)
     mine = await api.submit_many("a.b", 7)
     first = await ask(api, "cancel", {"metadata": {"no": "such"}})
     assert (first["matched"], first["next_cursor"] is None) == (0, False)
@@ -201,9 +194,9 @@ async def test_a_call_looks_at_a_bounded_number(api: Served, monkeypatch: pytest
         assert rounds == 1 + len(mine) // 3
 
 
-UNCLEAR: list[tuple[Any, str, str]] = [
-    ({"filter": {}}, "invalid_message", "filter: is empty"),
-    ({"filter": {"metadata": {}}}, "invalid_message", "filter: is empty"),
+INVALID: list[tuple[Any, str, str]] = [
+    ({"filter": {}}, "invalid_message", "filter: an empty filter"),
+    ({"filter": {"metadata": {}}}, "invalid_message", "filter: an empty filter"),
     ({}, "invalid_message", "filter: "),
     ([], "invalid_message", "body"),
     ({"filter": {"action": "a.b"}}, "unknown_field", "filter.action"),
@@ -218,16 +211,10 @@ UNCLEAR: list[tuple[Any, str, str]] = [
 ]
 
 
-async def test_a_call_that_means_nothing_clear_is_refused(api: Served) -> None:
-    for verb in ("cancel", "retry"):
-        for body, code, said in UNCLEAR:
+async def test_an_invalid_call_is_refused_with_code_and_field(api: Served) -> None:
+    for verb, status in (("cancel", "completed"), ("retry", "queued")):
+        wrong_status = {"filter": {"status": [status]}}
+        for body, code, message in [*INVALID, (wrong_status, "invalid_message", "filter.status: ")]:
             answer = await _post(api, verb, body)
             assert (answer.status_code, answer.json()["code"]) == (422, code), answer.text
-            assert said in answer.json()["detail"]
-
-
-async def test_a_status_that_the_verb_cannot_change_is_refused(api: Served) -> None:
-    for verb, status in (("cancel", "completed"), ("retry", "queued")):
-        answer = await _post(api, verb, {"filter": {"status": [status]}})
-        assert (answer.status_code, answer.json()["code"]) == (422, "invalid_message")
-        assert answer.json()["detail"].startswith("filter.status: ")
+            assert message in answer.json()["detail"]

@@ -1,21 +1,23 @@
 """Lists: pages that neither lose nor repeat, filters, and cursors that are checked."""
 
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from tests.support.served import WORKER, Served, serve
-from turnstile.executor.reading import reader
+from tests.integration.executor.page_counts import cost_of
+from tests.support.protocol import Protocol
+from tests.support.served import WORKER, Served
+from turnstile.common.domain.states import Status
+from turnstile.executor.queries import ExecutionFilter, statements
+from turnstile.executor.queries.statements import listed_executions, unfinished_executions
 
 
 @pytest.fixture
-async def api(database_url: str) -> AsyncIterator[Served]:
-    async with serve(database_url) as served:
-        await served.define("a.b", max_concurrent=1, submitter_keys=True)
-        await served.define("a.c", max_concurrent=1, submitter_keys=True)
-        yield served
+async def api(api: Served) -> Served:
+    await api.define("a.b", max_concurrent=1, submitter_keys=True)
+    await api.define("a.c", max_concurrent=1, submitter_keys=True)
+    return api
 
 
 async def pages(api: Served, path: str, **parameters: Any) -> list[list[Any]]:
@@ -34,13 +36,14 @@ def flat(found: list[list[Any]]) -> list[Any]:
 
 
 async def test_pages_run_from_the_newest_to_the_oldest(api: Served) -> None:
+    assert await pages(api, "/executions") == [[]]
     ids = await api.submit_many("a.b", 7)
     assert await pages(api, "/executions", limit=3) == [ids[:3:-1], ids[3:0:-1], ids[:1]]
     assert await pages(api, "/executions", limit=7) == [ids[::-1]]
     assert await pages(api, "/executions") == [ids[::-1]]
 
 
-async def test_newcomers_shift_no_page(api: Served) -> None:
+async def test_new_executions_shift_no_page(api: Served) -> None:
     ids = await api.submit_many("a.b", 4)
     first = await api.get("/executions", limit=2)
     await api.submit_many("a.b", 3)
@@ -49,11 +52,7 @@ async def test_newcomers_shift_no_page(api: Served) -> None:
     assert second["next_cursor"] is None
 
 
-async def test_an_empty_record_is_one_empty_page(api: Served) -> None:
-    assert await pages(api, "/executions") == [[]]
-
-
-async def test_each_filter_holds_and_all_hold_together(api: Served) -> None:
+async def test_all_conditions_of_a_filter_must_hold(api: Served) -> None:
     b = await api.submit_many("a.b", 3)
     c = await api.submit_many("a.c", 2, concurrency_key="k")
     late = (await api.submit("a.c", run_at=(datetime.now(UTC) + timedelta(hours=1)).isoformat()))["id"]
@@ -76,7 +75,7 @@ async def test_each_filter_holds_and_all_hold_together(api: Served) -> None:
     assert await listed(created_after=middle) == [late, *c[::-1]]
 
 
-async def test_metadata_and_worker_are_filters_too(api: Served) -> None:
+async def test_metadata_and_worker_are_conditions_too(api: Served) -> None:
     await api.register_worker()
     (one,) = await api.submit_many("a.b", 1, metadata={"tenant": "acme", "n": 3, "ok": True, "url": "a:b"})
     (two,) = await api.submit_many("a.b", 1, metadata={"tenant": "acme", "n": "3"})
@@ -94,59 +93,58 @@ async def test_metadata_and_worker_are_filters_too(api: Served) -> None:
     assert await listed("none:") == []
     assert await listed("tenant:acme", status="queued") == [two]
     assert await listed(worker_id=WORKER) == [one]
-    assert await listed(worker_id="nobody") == []
+    assert await listed(worker_id="unknown") == []
 
 
-async def test_a_filter_looks_only_so_far_and_says_where_to_go_on(
+async def test_a_page_reads_a_bounded_number_of_executions(
     api: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = await api.submit_many("a.b", 10)
-    monkeypatch.setattr(reader, "_LOOKED_AT_MAX", 4)
+    monkeypatch.setattr(statements, "CANDIDATES_MAX", 4)
     assert await pages(api, "/executions", concurrency_key="none") == [[], [], []]
     found = await pages(api, "/executions", limit=3)
     assert flat(found) == ids[::-1]
     assert flat(await pages(api, "/executions", action_ref="a.b", limit=2)) == ids[::-1]
 
 
-async def test_a_page_carries_only_so_many_bytes(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_page_contains_a_bounded_number_of_bytes(
+    api: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ids = await api.submit_many("a.b", 5, parameters={"x": "y" * 1000})
-    monkeypatch.setattr(reader, "_PAGE_BYTES_MAX", 2500)
+    monkeypatch.setattr(statements, "PAGE_BYTES_MAX", 2500)
     assert [len(page) for page in await pages(api, "/executions")] == [2, 2, 1]
-    monkeypatch.setattr(reader, "_PAGE_BYTES_MAX", 10)
+    monkeypatch.setattr(statements, "PAGE_BYTES_MAX", 10)
     assert flat(await pages(api, "/executions")) == ids[::-1]
 
 
-@pytest.mark.parametrize(
-    ("query", "code", "field"),
-    [
-        ("limit=0", "invalid_message", "limit"),
-        ("limit=1001", "invalid_message", "limit"),
-        ("limit=x", "invalid_message", "limit"),
-        ("status=done", "invalid_message", "status"),
-        ("stauts=queued", "unknown_field", "stauts"),
-        ("created_after=yesterday", "invalid_message", "created_after"),
-        ("created_after=2030-01-01T00:00:00", "invalid_message", "created_after"),
-        ("created_after=0001-01-01T00:00:00%2B14:00", "invalid_message", "created_after"),
-        ("created_before=9999-12-31T23:59:59-14:00", "invalid_message", "created_before"),
-        ("action_ref=%00", "invalid_message", "action_ref"),
-        ("metadata=tenant", "invalid_message", "metadata"),
-        ("metadata=:x", "invalid_message", "metadata"),
-        ("worker_id=", "invalid_message", "worker_id"),
-        ("cursor=x", "invalid_message", "cursor"),
-        ("cursor=%C3%A4", "invalid_message", "cursor"),
-        ("cursor=%00", "invalid_message", "cursor"),
-        ("cursor=YWN0aW9ucwphLmI", "invalid_message", "cursor"),
-        ("cursor=ZXhlY3V0aW9ucwp4", "invalid_message", "cursor"),
-        ("cursor=ZXhlY3V0aW9ucwo5OTk5OTk5OTk5OTk5OTk5OTk5OTk5", "invalid_message", "cursor"),
-    ],
-)
-async def test_a_bad_question_is_refused_with_code_and_field(
-    api: Served, query: str, code: str, field: str
-) -> None:
-    answer = await api.http.get(f"/api/v1/executions?{query}")
-    assert (answer.status_code, answer.json()["code"]) == (422, code)
-    assert field in answer.json()["detail"]
-    assert answer.headers["content-type"] == "application/problem+json"
+INVALID = [
+    ("limit=0", "invalid_message", "limit"),
+    ("limit=1001", "invalid_message", "limit"),
+    ("limit=x", "invalid_message", "limit"),
+    ("status=done", "invalid_message", "status"),
+    ("stauts=queued", "unknown_field", "stauts"),
+    ("created_after=yesterday", "invalid_message", "created_after"),
+    ("created_after=2030-01-01T00:00:00", "invalid_message", "created_after"),
+    ("created_after=0001-01-01T00:00:00%2B14:00", "invalid_message", "created_after"),
+    ("created_before=9999-12-31T23:59:59-14:00", "invalid_message", "created_before"),
+    ("action_ref=%00", "invalid_message", "action_ref"),
+    ("metadata=tenant", "invalid_message", "metadata"),
+    ("metadata=:x", "invalid_message", "metadata"),
+    ("worker_id=", "invalid_message", "worker_id"),
+    ("cursor=x", "invalid_message", "cursor"),
+    ("cursor=%C3%A4", "invalid_message", "cursor"),
+    ("cursor=%00", "invalid_message", "cursor"),
+    ("cursor=YWN0aW9ucwphLmI", "invalid_message", "cursor"),
+    ("cursor=ZXhlY3V0aW9ucwp4", "invalid_message", "cursor"),
+    ("cursor=ZXhlY3V0aW9ucwo5OTk5OTk5OTk5OTk5OTk5OTk5OTk5", "invalid_message", "cursor"),
+]
+
+
+async def test_an_invalid_parameter_is_refused_with_code_and_field(api: Served) -> None:
+    for query, code, field in INVALID:
+        answer = await api.http.get(f"/api/v1/executions?{query}")
+        assert (answer.status_code, answer.json()["code"]) == (422, code), query
+        assert field in answer.json()["detail"]
 
 
 async def test_actions_are_listed_by_name(api: Served) -> None:
@@ -155,7 +153,7 @@ async def test_actions_are_listed_by_name(api: Served) -> None:
     assert await pages(api, "/actions", limit=2) == [["B", "a.a"], ["a.b", "a.c"], ["a_b", "z"]]
 
 
-async def test_the_line_is_shown_in_order_with_places_and_holders(api: Served) -> None:
+async def test_a_queue_is_listed_in_order_with_positions_and_slot_holders(api: Served) -> None:
     ids = await api.submit_many("a.b", 6)
     found = await pages(api, "/actions/a.b/queue", limit=2)
     assert found == [ids[1:3], ids[3:5], ids[5:]]
@@ -167,7 +165,7 @@ async def test_the_line_is_shown_in_order_with_places_and_holders(api: Served) -
     assert (holder["id"], holder["status"], holder["worker_id"]) == (ids[0], "scheduled", None)
 
 
-async def test_each_key_has_a_line_of_its_own(api: Served) -> None:
+async def test_each_key_has_its_own_queue(api: Served) -> None:
     x = await api.submit_many("a.b", 3, concurrency_key="x")
     y = await api.submit_many("a.b", 3, concurrency_key="y")
     shown = await api.get("/actions/a.b/queue")
@@ -182,19 +180,14 @@ async def test_each_key_has_a_line_of_its_own(api: Served) -> None:
     assert [(i["id"], i["position"]) for i in rest["items"]] == [(y[2], 2)]
 
 
-async def test_the_line_of_an_unknown_action_is_not_found(api: Served) -> None:
-    answer = await api.http.get("/api/v1/actions/no.such/queue")
-    assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
-
-
 async def test_workers_are_listed_with_state_and_load(api: Served) -> None:
     await api.register_worker()
     await api.register_worker("late", lease_seconds=0)
     for name, column in (("gone", "stopped_at"), ("lost", "lost_at"), ("leaving", "draining_at")):
         await api.register_worker(name)
         await api.database.fetch(f"UPDATE worker SET {column} = now() WHERE id = $1", name)
-    taken = await api.submit("a.b")
-    await api.claim(taken["id"])
+    submitted = await api.submit("a.b")
+    await api.claim(submitted["id"])
     shown = {w["id"]: w for w in (await api.get("/workers"))["items"]}
     assert {name: worker["state"] for name, worker in shown.items()} == {
         WORKER: "live", "late": "overdue", "gone": "stopped", "lost": "lost", "leaving": "draining",
@@ -203,3 +196,26 @@ async def test_workers_are_listed_with_state_and_load(api: Served) -> None:
     assert shown[WORKER]["pools"] == ["default"]
     assert await pages(api, "/workers", limit=2) == [["leaving", "lost"], ["gone", "late"], [WORKER]]
     assert await pages(api, "/workers", state=["live", "lost"]) == [["lost", WORKER]]
+
+
+async def test_the_cost_of_a_page_does_not_depend_on_the_history(protocol: Protocol) -> None:
+    await protocol.put("a", max_concurrent=1)
+    await protocol.submit("a", 2)
+    await protocol.connection.execute(
+        "INSERT INTO execution (action_id, queue_id, status, request_hash, created_at, completed_at)"
+        " SELECT action_id, id, 'cancelled', gen_random_uuid(), now(), now()"
+        " FROM action_queue, generate_series(1, 30000)"
+    )
+    await protocol.connection.execute("ANALYZE")
+    action_id = await protocol.connection.fetchval("SELECT id FROM action")
+    for statement in (
+        listed_executions(ExecutionFilter(), None, before_id=2**40, limit=20),
+        listed_executions(ExecutionFilter(), action_id, before_id=2**40, limit=20),
+        listed_executions(ExecutionFilter(statuses=(Status.RUNNING,)), None, before_id=2**40, limit=20),
+        unfinished_executions(ExecutionFilter(), action_id, before_id=2**40, limit=20),
+    ):
+        async with protocol.transaction():
+            await protocol.connection.execute("SET LOCAL plan_cache_mode = force_custom_plan")
+            cost = await cost_of(protocol, protocol.connection.fetch(*statement))
+        assert cost.pages < 200, cost
+        assert not cost.full_scans.get("execution"), cost

@@ -1,22 +1,19 @@
-"""GET /executions/{id}/logs: what attempts have written, also while they run, and nothing of it twice."""
-
-from collections.abc import AsyncIterator
+"""GET /executions/{id}/logs: what attempts have written, also while they run, and nothing twice."""
 
 import pytest
 
-from tests.support.served import WORKER, Served, serve
+from tests.support.served import WORKER, Served
 from turnstile.common.domain.identifiers import Attempt, ExecutionId, WorkerId
 from turnstile.common.domain.states import Status
-from turnstile.worker.attempt_log import LogPiece
-from turnstile.worker.record import Offer, Record, Report
+from turnstile.worker.logs import LogPiece
+from turnstile.worker.protocol import Offer, Report, WorkerProtocol
 
 
 @pytest.fixture
-async def api(database_url: str) -> AsyncIterator[Served]:
-    async with serve(database_url) as served:
-        await served.define("a", max_concurrent=1)
-        await served.register_worker()
-        yield served
+async def api(api: Served) -> Served:
+    await api.define("a", max_concurrent=1)
+    await api.register_worker()
+    return api
 
 
 async def running(api: Served) -> int:
@@ -27,7 +24,7 @@ async def running(api: Served) -> int:
 
 async def append(api: Served, execution_id: int, start: int, text: str, attempt: int = 1) -> None:
     offer = Offer(execution_id=ExecutionId(execution_id), attempt=Attempt(attempt))
-    record = Record(api.database, WorkerId(WORKER))
+    record = WorkerProtocol(api.database, WorkerId(WORKER))
     assert await record.append_logs([(offer, LogPiece(start=start, text=text))])
 
 
@@ -39,10 +36,10 @@ async def end(api: Served, execution_id: int, *, start: int, text: str, attempt:
         log=text,
         log_start=start,
     )
-    await Record(api.database, WorkerId(WORKER)).exchange([report])
+    await WorkerProtocol(api.database, WorkerId(WORKER)).exchange([report])
 
 
-async def test_a_reader_that_follows_gets_everything_once_and_is_told_of_the_end(api: Served) -> None:
+async def test_a_client_that_follows_gets_everything_once_and_the_end(api: Served) -> None:
     one = await running(api)
     path = f"/executions/{one}/logs"
     first = await api.get(path)
@@ -62,7 +59,7 @@ async def test_a_reader_that_follows_gets_everything_once_and_is_told_of_the_end
     assert whole["ended"]
 
 
-async def test_a_page_is_bounded_and_the_next_one_goes_on_behind_it(api: Served) -> None:
+async def test_a_page_is_bounded_and_the_next_one_continues_behind_it(api: Served) -> None:
     one = await running(api)
     for number in range(5):
         await append(api, one, number * 2, f"{number}\n")
@@ -78,10 +75,10 @@ async def test_a_page_is_bounded_and_the_next_one_goes_on_behind_it(api: Served)
     assert texts == [f"{number}\n" for number in range(6)]
 
 
-async def test_one_attempt_can_be_asked_for_and_is_over_before_the_execution_is(api: Served) -> None:
+async def test_one_attempt_can_be_read_and_ends_before_the_execution(api: Served) -> None:
     one = await running(api)
     await append(api, one, 0, "first\n")
-    record = Record(api.database, WorkerId(WORKER))
+    record = WorkerProtocol(api.database, WorkerId(WORKER))
     await record.hand_back([Offer(execution_id=ExecutionId(one), attempt=Attempt(1))])
     await api.database.fetch("SELECT * FROM turnstile.grant_slots(ARRAY(SELECT id FROM action_queue))")
     await api.claim(one, attempt=2)
@@ -95,14 +92,14 @@ async def test_one_attempt_can_be_asked_for_and_is_over_before_the_execution_is(
     assert ([item["text"] for item in second["items"]], second["ended"]) == (["second\n"], False)
 
 
-async def test_what_is_not_there_any_more_is_said(api: Served) -> None:
+async def test_a_missing_beginning_is_marked(api: Served) -> None:
     one = await running(api)
     await append(api, one, 70, "late\n")
     (item,) = (await api.get(f"/executions/{one}/logs"))["items"]
     assert item["text"] == "[70 characters before this were cut]\nlate\n"
 
 
-async def test_what_cannot_be_asked_for_is_refused_with_the_reason(api: Served) -> None:
+async def test_an_invalid_parameter_is_refused_by_name(api: Served) -> None:
     one = await running(api)
     for path, status, field in (
         ("/executions/999/logs", 404, "execution_id"),

@@ -1,31 +1,109 @@
-"""The audit finds each thing that can be wrong, by its name, and nothing where nothing is.
+"""The audit finds each kind of wrong row, by name, and no false ones.
 
-A scene holds executions of every kind. Each test spoils one thing in a copy of it.
+A scene has executions of every kind. Each test corrupts one row in a copy of it.
 """
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 import asyncpg
 import pytest
 
-from tests.integration.executor.spoilt import SPOILT, spelled_out
 from tests.support.protocol import OneConnection, Protocol, connected
 from tests.support.served import serve
 from turnstile.common.database import Database
 from turnstile.common.domain.states import Status
-from turnstile.executor.reading.audit import AuditBounds, Auditor, AuditShape
-from turnstile.executor.reading.audit_checks import check_groups
+from turnstile.executor.queries.audit import AuditBounds, Auditor, AuditReport, check_groups
 from turnstile.executor.settings import ExecutorSettings
 from turnstile.localservers import DatabaseServer
-from turnstile.worker.record import Claim
+from turnstile.worker.protocol import Claim
 
-# However long the tests take: the scene grows older from the first to the last.
+# Long bounds: the scene grows older from the first test to the last.
 PATIENT = ExecutorSettings(dispatch_timeout=3600, settle_timeout=3600, stop_timeout=3600)
 BOUNDS = AuditBounds.of(PATIENT)
+
+
+# In the statements `<queue>` is the queue of action a, `<late>` a time long ago, `<running>` and the like the
+# first execution of that status. Each statement is followed by the checks that find its corruption.
+_VALUES: Final = {
+    "queue": "(SELECT q.id FROM action_queue q JOIN action a ON a.id = q.action_id WHERE a.ref = 'a')",
+    "late": "timestamptz '2020-01-01Z'",
+}
+CORRUPTIONS: Final[list[tuple[str, set[str]]]] = [
+    ("UPDATE action_queue SET depth = depth + 1 WHERE id = <queue>", {"queue_depth"}),
+    ("UPDATE action_queue SET head_id = 1000 WHERE id = <queue>", {"queue_head"}),
+    ("UPDATE action_queue SET paused = true WHERE id = <queue>", {"queue_rules"}),
+    ("UPDATE action_queue SET total_completed = 2 WHERE id = <queue>", {"queue_totals"}),
+    ("UPDATE action SET max_concurrent = 2 WHERE ref = 'a';"
+     "UPDATE action_queue SET max_concurrent = 2 WHERE id = <queue>", {"queue_limit", "slot_number"}),
+    ("UPDATE slot SET slot_number = NULL WHERE execution_id = <running>", {"slot_number"}),
+    ("INSERT INTO waiting SELECT queue_id, id FROM execution WHERE id = <delayed>",
+     {"line_place", "queue_depth", "queue_head"}),
+    ("DELETE FROM waiting WHERE execution_id = <queued>", {"queued_in_line", "queue_depth"}),
+    ("UPDATE execution SET status = 'queued', worker_id = NULL, queued_at = now() WHERE id = <running>",
+     {"slot_holder", "queued_in_line"}),
+    ("UPDATE slot SET attempt = 2 WHERE execution_id = <running>", {"slot_holder", "started_in_slot"}),
+    ("UPDATE slot SET finished_at = now(), published_at = now() WHERE execution_id = <scheduled>",
+     {"slot_holder", "started_in_slot"}),
+    ("DELETE FROM slot WHERE execution_id = <running>", {"started_in_slot"}),
+    ("UPDATE execution SET worker_id = 'other' WHERE id = <running>", {"slot_holder"}),
+    ("DELETE FROM worker", {"slot_worker"}),
+    ("DELETE FROM delayed WHERE execution_id = <delayed>", {"delayed_until"}),
+    ("INSERT INTO delayed SELECT id, queue_id, now() + interval '1 h' FROM execution WHERE id = <queued>",
+     {"due_time"}),
+    ("DELETE FROM expiring WHERE execution_id = <queued>", {"deadline_kept"}),
+    ("UPDATE expiring SET expires_at = now() + interval '1 h' WHERE execution_id = <queued>", {"deadline"}),
+    ("INSERT INTO unpublished_completion SELECT id, queue_id, now() FROM execution WHERE id = <running>",
+     {"unpublished_completion"}),
+    ("DELETE FROM unpublished_completion", {"queue_totals"}),
+    ("UPDATE execution SET queue_id = 999 WHERE id = <scheduled>",
+     {"execution_queue", "slot_holder", "queue_totals", "deadline", "deleted_totals"}),
+    ("UPDATE waiting SET queue_id = 999 WHERE execution_id = <queued>",
+     {"queue_depth", "line_place", "queued_in_line"}),
+    ("UPDATE execution SET started_at = NULL WHERE id = <running>", {"execution_state"}),
+    ("UPDATE execution SET queued_at = NULL WHERE id = <queued>", {"execution_state"}),
+    ("DELETE FROM attempt WHERE execution_id = <completed>", {"attempt_recorded"}),
+    ("UPDATE attempt SET outcome = 'failed' WHERE execution_id = <completed>", {"attempt_history"}),
+    ("UPDATE attempt SET execution_id = 999 WHERE execution_id = <completed>",
+     {"attempt_history", "attempt_recorded"}),
+    ("UPDATE slot SET granted_at = <late>, offered_at = <late> WHERE claimed_at IS NULL;"
+     "UPDATE slot SET claimed_at = <late> WHERE claimed_at IS NOT NULL;"
+     "UPDATE worker SET started_at = <late>", {"offer"}),
+    ("UPDATE slot SET offered_at = NULL WHERE claimed_at IS NULL; UPDATE worker SET started_at = <late>",
+     {"offer"}),
+    ("UPDATE slot SET published_at = <late>, finished_at = <late> WHERE finished_at IS NOT NULL",
+     {"completion", "settling"}),
+    ("UPDATE slot SET finished_at = <late> WHERE finished_at IS NOT NULL", {"settling"}),
+    ("UPDATE unpublished_completion SET published_at = <late>", {"completion"}),
+    ("UPDATE webhook_delivery SET due_at = <late>, claimed_until = <late>", {"webhook"}),
+    ("UPDATE webhook_delivery SET execution_id = <running>", {"webhook_end"}),
+    ("INSERT INTO pruned_count VALUES (<queue>, 1)", {"queue_totals"}),
+    ("UPDATE deleted_queue_total SET executions = executions + 1", {"deleted_totals"}),
+    ("UPDATE deleted_queue_total SET pruned = pruned - 1", {"deleted_totals"}),
+    ("UPDATE pruned_count SET queue_id = 999", {"pruned_queue", "queue_totals"}),
+    ("INSERT INTO unpublished_cancel SELECT id, 1, 'gone', <late> FROM execution WHERE id = <running>",
+     {"stop"}),
+    ("UPDATE worker SET lost_at = <late>", {"orphan"}),
+    ("UPDATE worker SET lease_expires_at = <late>", {"orphan"}),
+    ("UPDATE slot SET overdue_at = <late> WHERE finished_at IS NULL AND claimed_at IS NOT NULL", {"overdue"}),
+    ("UPDATE delayed SET due_at = <late>; UPDATE execution SET run_at = <late> WHERE status = 'delayed'",
+     {"waking"}),
+    ("UPDATE expiring SET expires_at = <late>; UPDATE execution SET expires_at = <late>"
+     " WHERE expires_at IS NOT NULL", {"expiry"}),
+    ("DELETE FROM slot WHERE execution_id = <failed>;"
+     "UPDATE action_queue SET updated_at = <late>, total_completed = total_completed + 1 WHERE id = <queue>",
+     {"idle_slot"}),
+]  # fmt: skip
+
+
+def statement_of(corruption: str) -> str:
+    """Return the statement with its placeholders replaced."""
+    first = "(SELECT min(id) FROM execution WHERE status = '{}')"
+    return re.sub(r"<(\w+)>", lambda name: _VALUES.get(name[1], first.format(name[1])), corruption)
 
 
 @asynccontextmanager
@@ -39,7 +117,7 @@ async def auditing(database_url: str) -> AsyncIterator[Auditor]:
 
 
 class InsideTransaction(OneConnection):
-    """A link that reads what an open transaction did, and leaves the transaction open."""
+    """Reads what an open transaction did, and leaves the transaction open."""
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Any]:
@@ -47,7 +125,7 @@ class InsideTransaction(OneConnection):
             yield self.connection
 
 
-def wrong(found: AuditShape) -> dict[str, int]:
+def wrong(found: AuditReport) -> dict[str, int]:
     return {check.name: check.faults for check in found.checks if check.faults}
 
 
@@ -86,7 +164,7 @@ async def _set_up(database_url: str) -> None:
 
 @pytest.fixture(scope="module")
 def scene(postgresql: DatabaseServer, template_database: str) -> Iterator[str]:
-    """The name of a database in which everything is as it should be."""
+    """The name of a database in which everything is correct."""
     name = f"{template_database}_scene"
     asyncio.run(_set_up(postgresql.create_database(name, template_database)))
     yield name
@@ -100,24 +178,22 @@ def scene_url(postgresql: DatabaseServer, scene: str) -> Iterator[str]:
     postgresql.drop_database(name)
 
 
-async def test_where_nothing_is_wrong_every_check_looks_at_rows_and_finds_nothing(scene_url: str) -> None:
+async def test_in_a_correct_database_every_check_looks_at_rows_and_finds_nothing(scene_url: str) -> None:
     async with auditing(scene_url) as auditor:
         found = await auditor.audit()
     assert (found.clean, wrong(found)) == (True, {})
     idle = {check.name for check in found.checks if not check.rows}
-    assert idle <= {"overdue", "stop", "waking", "expiry"}, (
-        "the scene has nothing for these checks to look at"
-    )
+    assert idle <= {"overdue", "stop", "waking", "expiry"}, "the scene has no rows for these checks"
 
 
-@pytest.mark.parametrize(("spoil", "names"), SPOILT)
-async def test_each_thing_that_is_wrong_is_named(
-    postgresql: DatabaseServer, scene: str, spoil: str, names: set[str]
+@pytest.mark.parametrize(("corruption", "names"), CORRUPTIONS)
+async def test_each_corrupted_row_is_found_by_name(
+    postgresql: DatabaseServer, scene: str, corruption: str, names: set[str]
 ) -> None:
     async with connected(postgresql.url(scene)) as protocol:
         undone = protocol.connection.transaction(isolation="repeatable_read")
         await undone.start()
-        await protocol.connection.execute(spelled_out(spoil))
+        await protocol.connection.execute(statement_of(corruption))
         found = await Auditor(InsideTransaction(protocol.connection), BOUNDS).audit()
         await undone.rollback()
     assert not found.clean
@@ -125,12 +201,14 @@ async def test_each_thing_that_is_wrong_is_named(
     assert all(check.examples for check in found.checks if check.faults)
 
 
-def test_every_check_is_spoilt_once() -> None:
+def test_every_check_is_covered() -> None:
     known = {check.name for group in check_groups(record=True) for check in group.checks}
-    assert known == {name for _, names in SPOILT for name in names}
+    assert known == {name for _, names in CORRUPTIONS for name in names}
 
 
-async def test_slots_from_before_a_lowered_limit_are_no_fault(protocol: Protocol, database_url: str) -> None:
+async def test_slots_granted_before_a_limit_was_lowered_are_no_fault(
+    protocol: Protocol, database_url: str
+) -> None:
     await protocol.put("a", max_concurrent=5)
     ids = await protocol.submit(count=7)
     async with auditing(database_url) as auditor:
@@ -141,7 +219,7 @@ async def test_slots_from_before_a_lowered_limit_are_no_fault(protocol: Protocol
         assert wrong(await auditor.audit()) == {}
         await protocol.put("a", max_concurrent=None)
         assert wrong(await auditor.audit()) == {}
-        # Whoever grants above it now is found out at once.
+        # A grant above the limit is found at once.
         await protocol.put("a", max_concurrent=2)
         await protocol.connection.execute("UPDATE action_queue SET max_concurrent = 9")
         await protocol.submit(count=1)
@@ -164,9 +242,9 @@ async def test_an_audit_under_load_raises_no_false_alarm(
     async def work() -> None:
         while not stop.is_set():
             held = await protocol.column("SELECT execution_id FROM slot WHERE claimed_at IS NULL LIMIT 10")
-            taken = [c.execution_id for c in await protocol.claim(*held) if isinstance(c, Claim)]
-            await protocol.finish(*taken)
-            await protocol.settle(*((i, 1) for i in taken))
+            claimed = [c.execution_id for c in await protocol.claim(*held) if isinstance(c, Claim)]
+            await protocol.finish(*claimed)
+            await protocol.settle(*((i, 1) for i in claimed))
 
     async with auditing(database_url) as auditor, asyncio.TaskGroup() as tasks:
         tasks.create_task(submit(), name="submit")
@@ -177,10 +255,10 @@ async def test_an_audit_under_load_raises_no_false_alarm(
     assert len(submitted) > 100
 
 
-async def test_an_audit_waits_for_nobody_longer_than_its_time(
+async def test_an_audit_ends_at_its_timeout(
     protocol: Protocol, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnstile.executor.reading.audit._TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr("turnstile.executor.queries.audit._TIMEOUT_SECONDS", 0.3)
     async with serve(database_url) as api, protocol.transaction():
         await protocol.connection.execute("LOCK TABLE slot IN ACCESS EXCLUSIVE MODE")
         answer = await api.http.get("/api/v1/audit")
@@ -188,7 +266,7 @@ async def test_an_audit_waits_for_nobody_longer_than_its_time(
     assert "record=false" in answer.json()["detail"]
 
 
-async def test_the_route_says_what_was_found_and_bounds_its_examples(scene_url: str) -> None:
+async def test_the_route_shows_faults_with_a_bounded_number_of_examples(scene_url: str) -> None:
     connection = await asyncpg.connect(scene_url)
     await connection.execute("UPDATE action_queue SET depth = depth + 5, updated_at = now()")
     await connection.close()

@@ -1,6 +1,5 @@
-"""`estimated_start` and `unavailable`: what record and servers say about when a waiting one starts."""
+"""`estimated_start` and `unavailable`: when a waiting execution starts, from the history and the servers."""
 
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -8,7 +7,7 @@ import pytest
 
 from tests.integration.executor.page_counts import Cost, cost_of
 from tests.support.protocol import Protocol
-from tests.support.served import Served, serve
+from tests.support.served import Served
 from turnstile.executor.sql import query
 
 # Runs of 10 s each, one after the other, until now.
@@ -36,10 +35,9 @@ UPDATE action_queue SET depth = depth + $1
 
 
 @pytest.fixture
-async def api(database_url: str) -> AsyncIterator[Served]:
-    async with serve(database_url) as served:
-        await served.register_worker()
-        yield served
+async def api(api: Served) -> Served:
+    await api.register_worker()
+    return api
 
 
 async def history(api: Served, ref: str, *, runs: int = 50, key: str = "") -> None:
@@ -47,7 +45,7 @@ async def history(api: Served, ref: str, *, runs: int = 50, key: str = "") -> No
     await api.database.fetch(HISTORY, ref, runs, key)
 
 
-async def line(api: Served, **fields: Any) -> list[int]:
+async def queue(api: Served, **fields: Any) -> list[int]:
     """Submit one that holds the only slot of `a.b` and three that wait for it, after 50 runs of 10 s."""
     await api.define("a.b", max_concurrent=1)
     past = await api.submit("a.b")
@@ -69,15 +67,15 @@ async def expected(api: Served, execution_id: int) -> tuple[float, float] | None
     return earliest.total_seconds(), latest.total_seconds()
 
 
-async def test_the_start_follows_from_the_recent_runs_and_the_place(api: Served) -> None:
-    _, *waiting = await line(api)
+async def test_the_start_follows_from_recent_runs_and_the_position(api: Served) -> None:
+    _, *waiting = await queue(api)
     for place, execution_id in enumerate(waiting, start=1):
         found = await expected(api, execution_id)
         assert found is not None
         assert 6.0 * place < found[0] < 10.0 * place < found[1] < 15.0 * place
 
 
-async def test_while_no_run_has_ended_no_start_is_expected(api: Served) -> None:
+async def test_there_is_no_estimate_before_a_run_has_ended(api: Served) -> None:
     await api.define("a.b", max_concurrent=1)
     granted, waiting = await api.submit_many("a.b", 2)
     assert await expected(api, granted) is None
@@ -85,7 +83,7 @@ async def test_while_no_run_has_ended_no_start_is_expected(api: Served) -> None:
     assert await expected(api, waiting) is None
 
 
-async def test_a_key_that_has_run_nothing_yet_takes_the_pace_of_the_others(api: Served) -> None:
+async def test_a_new_key_takes_the_pace_of_the_other_keys(api: Served) -> None:
     await api.define("a.b", max_concurrent=1, concurrency_key="/k")
     await api.submit_many("a.b", 1, parameters={"k": "x"})
     await history(api, "a.b", key="x")
@@ -95,15 +93,15 @@ async def test_a_key_that_has_run_nothing_yet_takes_the_pace_of_the_others(api: 
     assert 7 < found[0] < 10 < found[1] < 14
 
 
-async def test_a_granted_one_is_expected_when_such_are_claimed(api: Served) -> None:
-    granted, *_ = await line(api)
+async def test_a_granted_execution_starts_when_such_are_claimed(api: Served) -> None:
+    granted, *_ = await queue(api)
     found = await expected(api, granted)
     assert found is not None
     assert -1 < found[0] <= found[1] < 2
 
 
-async def test_what_runs_or_has_ended_is_not_expected(api: Served) -> None:
-    granted, *_ = await line(api)
+async def test_a_started_execution_has_no_estimate(api: Served) -> None:
+    granted, *_ = await queue(api)
     await api.claim(granted)
     assert await expected(api, granted) is None
     await api.finish(granted)
@@ -119,29 +117,29 @@ async def test_what_runs_or_has_ended_is_not_expected(api: Served) -> None:
         "UPDATE worker SET pools = '{other}'",
     ],
 )
-async def test_what_nothing_moves_has_no_expected_start(api: Served, hindrance: str) -> None:
-    _, waiting, *_ = await line(api)
+async def test_a_blocked_execution_has_no_estimate(api: Served, hindrance: str) -> None:
+    _, waiting, *_ = await queue(api)
     assert await expected(api, waiting) is not None
     await api.database.fetch(hindrance)
     assert await expected(api, waiting) is None
 
 
-async def test_what_is_not_due_is_expected_from_its_run_at_on(api: Served) -> None:
-    await line(api)
+async def test_a_delayed_execution_starts_after_its_run_at(api: Served) -> None:
+    await queue(api)
     late = await api.submit("a.b", run_at=(datetime.now(UTC) + timedelta(hours=1)).isoformat())
     found = await expected(api, late["id"])
     assert found is not None
-    # By then the line is gone; whoever runs at that moment has at most one run left.
+    # The queue is empty then; a run at that moment ends within one run length.
     assert 3590 < found[0] <= 3600 < found[1] < 3620
     soon = await api.submit("a.b", run_at=(datetime.now(UTC) + timedelta(seconds=5)).isoformat())
     found = await expected(api, soon["id"])
     assert found is not None
-    # Behind three that wait already.
+    # After three that are queued already.
     assert 24 < found[0] < 40 < found[1] < 64
 
 
-async def test_what_waits_for_a_hand_over_names_the_server_out_of_reach(api: Served) -> None:
-    granted, waiting, *_ = await line(api)
+async def test_an_execution_that_waits_for_its_dispatch_names_the_unreachable_server(api: Served) -> None:
+    granted, waiting, *_ = await queue(api)
     api.parts["broker"] = "connection refused"
     shown = await api.get(f"/executions/{granted}")
     assert shown["waiting_on"] == {
@@ -157,7 +155,7 @@ async def test_what_waits_for_a_hand_over_names_the_server_out_of_reach(api: Ser
     assert await expected(api, waiting) is not None
 
 
-async def look_at_the_pace(protocol: Protocol, execution_id: int) -> Cost:
+async def cost_of_the_pace(protocol: Protocol, execution_id: int) -> Cost:
     async with protocol.transaction():
         await protocol.connection.execute("SET LOCAL plan_cache_mode = force_custom_plan")
         return await cost_of(
@@ -165,7 +163,7 @@ async def look_at_the_pace(protocol: Protocol, execution_id: int) -> Cost:
         )
 
 
-async def test_the_pace_costs_the_same_however_many_wait_or_came_before(protocol: Protocol) -> None:
+async def test_the_cost_of_the_pace_depends_neither_on_queue_nor_on_history(protocol: Protocol) -> None:
     connection = protocol.connection
     await protocol.put("other", max_concurrent=0)
     await protocol.put("a", max_concurrent=1)
@@ -174,13 +172,13 @@ async def test_the_pace_costs_the_same_however_many_wait_or_came_before(protocol
     await connection.execute(HISTORY, "a", 1000, "")
     (last,) = (await protocol.submit("a"))[-1:]
     await connection.execute("ANALYZE")
-    small = await look_at_the_pace(protocol, last)
-    # The plan may look as far back as it is told to; 500 rows of this size fill some 10 to 20 pages.
+    small = await cost_of_the_pace(protocol, last)
+    # The plan may read as far back as the bound; 500 rows of this size fill 10 to 20 pages.
     assert small.pages < 150, small
     await connection.execute(HISTORY, "a", 60_000, "")
     await connection.execute(LINE, 40_000)
     await connection.execute("ANALYZE")
     for execution_id in (last, await connection.fetchval("SELECT max(id) FROM execution")):
-        large = await look_at_the_pace(protocol, execution_id)
+        large = await cost_of_the_pace(protocol, execution_id)
         assert large.pages < small.pages + 50, large
         assert not large.full_scans.keys() & {"execution", "waiting"}, large

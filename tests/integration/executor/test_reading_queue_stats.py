@@ -3,14 +3,13 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from tests.support.served import Served, serve
+from tests.support.served import Served
 from turnstile.common.database import Database
-from turnstile.executor.reading import rows
+from turnstile.executor.queries import reader
 from turnstile.executor.sql import query
 
 RECOUNT = """
@@ -19,7 +18,7 @@ SELECT count(w.execution_id) AS waiting,
        (SELECT count(*) FROM execution e WHERE e.queue_id = ANY (l.ids)) AS enqueued,
        (SELECT count(*) FROM execution e WHERE e.queue_id = ANY (l.ids) AND e.completed_at IS NOT NULL
         AND NOT EXISTS (SELECT FROM slot s WHERE s.execution_id = e.id)
-        AND NOT EXISTS (SELECT FROM untold_end u WHERE u.execution_id = e.id)) AS completed,
+        AND NOT EXISTS (SELECT FROM unpublished_completion u WHERE u.execution_id = e.id)) AS completed,
        (SELECT e.queued_at FROM execution e WHERE e.id = min(w.execution_id)) AS head_queued_at
 FROM (
     SELECT array_agg(q.id) AS ids FROM action_queue q JOIN action a ON a.id = q.action_id WHERE a.ref = $1
@@ -29,19 +28,13 @@ GROUP BY l.ids
 """
 
 
-@pytest.fixture
-async def api(database_url: str) -> AsyncIterator[Served]:
-    async with serve(database_url) as served:
-        yield served
-
-
 async def stats_beside_recount(database: Database, ref: str) -> tuple[Any, Any]:
     async with database.transaction() as connection:
         await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         row = await connection.fetchrow(query("queue_stats"), ref, 100)
         counted = await connection.fetchrow(RECOUNT, ref)
     assert row is not None
-    return rows.queue_stats(row), counted
+    return reader.queue_stats(row), counted
 
 
 async def check_recount(database: Database, ref: str) -> None:
@@ -54,42 +47,28 @@ async def check_recount(database: Database, ref: str) -> None:
     assert stats.oldest_enqueued_at == counted["head_queued_at"]
 
 
-async def test_an_action_never_used_has_zeros(api: Served) -> None:
+async def test_an_unused_action_has_zeros(api: Served) -> None:
     await api.define("a.b", max_concurrent=3)
     stats = await api.get("/actions/a.b/queue-stats")
     assert list(stats) == [
         "action_id", "action_ref", "queue_length", "active_count", "max_concurrent", "oldest_enqueued_at",
         "total_enqueued", "total_completed", "last_updated", "paused", "waiting", "by_key",
     ]  # fmt: skip
-    assert stats | {"action_id": 0, "last_updated": ""} == {
-        "action_id": 0,
-        "action_ref": "a.b",
-        "queue_length": 0,
-        "active_count": 0,
-        "max_concurrent": 3,
-        "oldest_enqueued_at": None,
-        "total_enqueued": 0,
-        "total_completed": 0,
-        "last_updated": "",
-        "paused": False,
-        "waiting": {"limit": 0, "paused": 0, "no_worker": 0, "rate": 0},
-        "by_key": [],
-    }
+    assert stats["waiting"] == {"limit": 0, "paused": 0, "no_worker": 0, "rate": 0}
+    assert (stats["action_ref"], stats["max_concurrent"], stats["oldest_enqueued_at"]) == ("a.b", 3, None)
+    assert (stats["paused"], stats["by_key"]) == (False, [])
+    for counter in ("queue_length", "active_count", "total_enqueued", "total_completed"):
+        assert stats[counter] == 0
     assert stats["last_updated"].endswith("Z")
 
 
-@pytest.mark.parametrize("path", ["/api/v1/actions/no.such/queue-stats", "/actions/no.such/queue-stats"])
-async def test_an_unknown_action_is_not_found(api: Served, path: str) -> None:
-    answer = await api.http.get(path)
-    assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
-
-
-async def test_both_paths_answer_alike(api: Served) -> None:
+async def test_both_paths_give_the_same_answer(api: Served) -> None:
     await api.define("a.b", max_concurrent=1)
     await api.submit_many("a.b", 3)
     answer = await api.http.get("/actions/a.b/queue-stats")
     assert answer.json() == await api.get("/actions/a.b/queue-stats")
     assert answer.json()["queue_length"] == 2
+    assert (await api.http.get("/actions/no.such/queue-stats")).status_code == 404
 
 
 async def test_every_number_equals_a_recount_at_each_step(api: Served) -> None:
@@ -97,19 +76,17 @@ async def test_every_number_equals_a_recount_at_each_step(api: Served) -> None:
     await api.register_worker()
     ids = await api.submit_many("a.b", 10)
     await check_recount(api.database, "a.b")
-    await api.claim(ids[0])
-    await api.finish(ids[0])
-    await check_recount(api.database, "a.b")
-    await api.settle(ids[0])
-    await check_recount(api.database, "a.b")
-    await api.http.post(f"/api/v1/executions/{ids[5]}/cancel")
-    await check_recount(api.database, "a.b")
-    await api.settle(ids[5], 0)
-    await check_recount(api.database, "a.b")
-    await api.define("a.b", max_concurrent=5)
-    await check_recount(api.database, "a.b")
-    await api.define("a.b", max_concurrent=0)
-    await check_recount(api.database, "a.b")
+    for step in (
+        api.claim(ids[0]),
+        api.finish(ids[0]),
+        api.settle(ids[0]),
+        api.http.post(f"/api/v1/executions/{ids[5]}/cancel"),
+        api.settle(ids[5], 0),
+        api.define("a.b", max_concurrent=5),
+        api.define("a.b", max_concurrent=0),
+    ):
+        await step
+        await check_recount(api.database, "a.b")
     assert (await api.get("/actions/a.b/queue-stats"))["total_completed"] == 2
 
 
@@ -136,18 +113,10 @@ async def test_every_sample_under_load_equals_a_recount(api: Served) -> None:
     assert (stats["queue_length"], stats["active_count"], stats["total_enqueued"]) == (0, 0, 144)
 
 
-async def test_the_waiting_are_sorted_by_their_nearest_reason(api: Served) -> None:
+async def test_beside_a_free_slot_they_wait_for_a_worker_or_the_dispatch(api: Served) -> None:
     await api.define("a.b", max_concurrent=2)
     await api.submit_many("a.b", 5)
-    assert await waiting(api) == {"limit": 3, "paused": 0, "no_worker": 0, "rate": 0}
-    await api.define("a.b", max_concurrent=2, paused=True)
-    assert await waiting(api) == {"limit": 0, "paused": 3, "no_worker": 0, "rate": 0}
-
-
-async def test_the_waiting_beside_a_free_slot_wait_for_a_worker_or_the_hand_over(api: Served) -> None:
-    await api.define("a.b", max_concurrent=2)
-    await api.submit_many("a.b", 5)
-    # What a crash between two commits may leave for the watchdog: a free slot beside a line.
+    # What a crash between two commits may leave for the watchdog: a free slot beside a queue.
     await api.database.fetch("DELETE FROM slot WHERE slot_number = 1")
     assert await waiting(api) == {"limit": 2, "paused": 0, "no_worker": 1, "rate": 0}
     await api.register_worker(lease_seconds=0)
@@ -156,9 +125,11 @@ async def test_the_waiting_beside_a_free_slot_wait_for_a_worker_or_the_hand_over
     assert await waiting(api) == {"limit": 2, "paused": 0, "no_worker": 0, "rate": 1}
     await api.define("a.b", max_concurrent=0)
     assert await waiting(api) == {"limit": 3, "paused": 0, "no_worker": 0, "rate": 0}
+    await api.define("a.b", max_concurrent=2, paused=True)
+    assert await waiting(api) == {"limit": 0, "paused": 3, "no_worker": 0, "rate": 0}
 
 
-async def test_only_a_live_worker_of_the_pool_takes_what_waits_for_a_worker(api: Served) -> None:
+async def test_only_a_live_worker_of_the_pool_counts(api: Served) -> None:
     await api.define("a.b", max_concurrent=4)
     await api.submit_many("a.b", 6)
     await api.database.fetch("DELETE FROM slot WHERE slot_number = 1")
@@ -176,7 +147,7 @@ async def test_only_a_live_worker_of_the_pool_takes_what_waits_for_a_worker(api:
         assert await waiting(api) == {"limit": 1, "paused": 0, "no_worker": 1, "rate": 0}, hindrance
 
 
-async def test_keys_that_wait_for_different_reasons_add_up(api: Served) -> None:
+async def test_different_reasons_of_several_keys_add_up(api: Served) -> None:
     await api.define("a.b", max_concurrent=1, concurrency_key="/k")
     for key, count in (("full", 4), ("free", 3), ("paused", 6)):
         await api.submit_many("a.b", count, parameters={"k": key})
@@ -187,13 +158,19 @@ async def test_keys_that_wait_for_different_reasons_add_up(api: Served) -> None:
     assert await waiting(api) == {"limit": 3 + 1, "paused": 5, "no_worker": 1, "rate": 0}
     await api.register_worker()
     assert await waiting(api) == {"limit": 3 + 1, "paused": 5, "no_worker": 0, "rate": 1}
-    assert (await api.get("/actions/a.b/queue-stats"))["queue_length"] == 10
+    stats = await api.get("/actions/a.b/queue-stats")
+    assert (stats["queue_length"], stats["active_count"]) == (10, 2)
+    assert stats["by_key"] == [
+        {"concurrency_key": "paused", "queue_length": 5, "active_count": 1},
+        {"concurrency_key": "full", "queue_length": 3, "active_count": 1},
+        {"concurrency_key": "free", "queue_length": 2, "active_count": 0},
+    ]
 
 
 @pytest.mark.parametrize("paused", [False, True])
 @pytest.mark.parametrize("worker", [False, True])
 @pytest.mark.parametrize("trouble", [None, "connection refused"])
-async def test_each_execution_gives_the_reason_under_which_it_is_counted(
+async def test_each_execution_shows_the_reason_under_which_it_is_counted(
     api: Served, paused: bool, worker: bool, trouble: str | None
 ) -> None:
     api.parts["broker"] = trouble
@@ -205,26 +182,13 @@ async def test_each_execution_gives_the_reason_under_which_it_is_counted(
         await api.register_worker()
     shown = [await api.get(f"/executions/{execution_id}") for execution_id in ids]
     reasons = Counter(s["waiting_on"]["reason"] for s in shown if s["status"] == "queued")
-    # Only a server out of reach holds up what would be handed over: it counts with that.
+    # What only an unreachable server holds up counts with what waits for its dispatch.
     reasons["rate"] = reasons.pop("unavailable" if trouble else "handing_over", 0)
     counts = await waiting(api)
     assert {name: reasons[name] for name in counts} == counts
 
 
-async def test_each_key_has_its_own_figures(api: Served) -> None:
-    await api.define("a.b", max_concurrent=1, concurrency_key="/k")
-    await api.submit_many("a.b", 4, parameters={"k": "x"})
-    await api.submit_many("a.b", 2, parameters={"k": "y"})
-    stats = await api.get("/actions/a.b/queue-stats")
-    assert stats["by_key"] == [
-        {"concurrency_key": "x", "queue_length": 3, "active_count": 1},
-        {"concurrency_key": "y", "queue_length": 1, "active_count": 1},
-    ]
-    assert (stats["queue_length"], stats["active_count"]) == (4, 2)
-    await check_recount(api.database, "a.b")
-
-
-async def test_a_long_line_is_not_read(api: Served) -> None:
+async def test_a_long_queue_is_not_read(api: Served) -> None:
     await api.define("a.b", max_concurrent=1)
     await api.submit_many("a.b", 3)
     await api.database.fetch(

@@ -1,6 +1,5 @@
-"""Results that no worker of ours reports, written straight into the record, harm no reader and no slot."""
+"""Unreadable results, written directly into the table, block no reader and no slot."""
 
-from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -8,11 +7,12 @@ import pytest
 from pydantic_core import from_json
 
 from tests.support.protocol import Protocol
-from tests.support.served import Served, serve
-from turnstile.common.broker.delivery import Delivery, Outgoing
+from tests.support.served import Served
+from turnstile.common.broker.delivery import Delivery
+from turnstile.common.broker.message import Outgoing
 from turnstile.common.domain.errors import Refusal
 from turnstile.executor.completion_listener import read
-from turnstile.executor.ends import read_ends
+from turnstile.executor.completions import read_completions
 
 
 def nested(levels: int) -> str:
@@ -45,12 +45,6 @@ async def action(protocol: Protocol) -> None:
     await protocol.put("a", max_concurrent=None)
 
 
-@pytest.fixture
-async def api(protocol: Protocol, database_url: str) -> AsyncIterator[Served]:
-    async with serve(database_url) as served:
-        yield served
-
-
 def delivered(message: Outgoing, body: bytes | None = None) -> Delivery:
     fields: dict[str, Any] = {
         "headers": message.headers,
@@ -69,11 +63,11 @@ def with_result(message: Outgoing, text: str) -> bytes:
 
 
 async def ends_of(protocol: Protocol, *ids: int) -> dict[int, Outgoing]:
-    messages = await read_ends(protocol.database, ids, result_bytes_max=64 * 1024)
+    messages = await read_completions(protocol.database, ids, result_bytes_max=64 * 1024)
     return {int(message.correlation_id or 0): message for message in messages}
 
 
-async def test_an_end_is_told_without_a_result_that_nobody_could_read(protocol: Protocol) -> None:
+async def test_a_completion_is_published_without_an_unreadable_result(protocol: Protocol) -> None:
     ids = {
         await hostile_end(protocol, text): text
         for text in (*KEPT.values(), *LEFT_OUT.values(), TOO_DEEP_FOR_ANY_WRITER)
@@ -86,7 +80,7 @@ async def test_an_end_is_told_without_a_result_that_nobody_could_read(protocol: 
         assert read(delivered(ends[execution_id])).execution_id == execution_id
 
 
-async def test_an_end_frees_its_slot_whatever_its_result_is(protocol: Protocol) -> None:
+async def test_a_completion_with_any_result_frees_its_slot(protocol: Protocol) -> None:
     execution_id = await hostile_end(protocol, "null")
     message = (await ends_of(protocol, execution_id))[execution_id]
     for text in (*LEFT_OUT.values(), BEYOND_RANGE, '"\\u0000"'):
@@ -96,7 +90,7 @@ async def test_an_end_frees_its_slot_whatever_its_result_is(protocol: Protocol) 
         read(delivered(message, with_result(message, TOO_DEEP_FOR_ANY_READER)))
 
 
-async def test_an_error_of_any_length_is_told_shortened(protocol: Protocol) -> None:
+async def test_a_long_error_is_published_shortened(protocol: Protocol) -> None:
     execution_id = await hostile_end(protocol, "null")
     await protocol.connection.execute(
         "UPDATE execution SET status = 'failed', result = NULL, error_type = repeat('x', 100000),"
@@ -137,7 +131,7 @@ async def test_pages_show_no_documents_for_parameters_that_cannot_be_read(
         assert (shown["parameters"], shown["metadata"]) == ({}, {})
 
 
-async def test_an_execution_that_nobody_can_read_keeps_no_other_from_being_told(
+async def test_an_unreadable_execution_delays_no_other_completion(
     protocol: Protocol, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A newer version may have written a status that this one does not know."""
@@ -148,7 +142,7 @@ async def test_an_execution_that_nobody_can_read_keeps_no_other_from_being_told(
         "ALTER TABLE execution DROP CONSTRAINT ck_execution_completed_at_iff_terminal"
     )
     await protocol.connection.execute("UPDATE execution SET status = 'vanished' WHERE id = $1", ids[1])
-    told = await read_ends(protocol.database, await protocol.due_completions(), result_bytes_max=0)
-    assert sorted(message.correlation_id or "" for message in told) == [str(ids[0]), str(ids[2])]
+    messages = await read_completions(protocol.database, await protocol.due_completions(), result_bytes_max=0)
+    assert sorted(message.correlation_id or "" for message in messages) == [str(ids[0]), str(ids[2])]
     (line,) = [record for record in caplog.records if record.getMessage() == "end_unreadable"]
     assert vars(line)["execution_id"] == ids[1]

@@ -1,10 +1,12 @@
-"""A pruner with settings of the test's own, executions that ended long ago, and what is left of them."""
+"""A pruner with the test's settings, and executions that ended long ago."""
 
 from datetime import timedelta
 from typing import Any
 
 from tests.support.protocol import Protocol
-from turnstile.executor.retention.pruner import Pruner
+from turnstile.common.database import Database
+from turnstile.executor.queries.audit import AuditBounds, Auditor
+from turnstile.executor.retention import Pruner
 from turnstile.executor.settings import ExecutorSettings
 
 HOUR = 3600.0
@@ -22,7 +24,7 @@ def pruner(protocol: Protocol, *, late_copy_seconds: float = 0.0, **settings: An
 async def ended(
     protocol: Protocol, count: int = 1, ref: str = "a", *, hours_ago: float = 0, **fields: Any
 ) -> list[int]:
-    """Executions that ended so many hours ago and are settled."""
+    """Run and settle executions that ended `hours_ago`; return their ids."""
     ids = await protocol.submit(ref, count, **fields)
     await protocol.run(*ids)
     await protocol.settle(*((i, 1) for i in ids))
@@ -32,6 +34,16 @@ async def ended(
 
 async def age(protocol: Protocol, ids: list[int], hours: float) -> None:
     await protocol.connection.execute(_AGE, timedelta(hours=hours), ids)
+
+
+async def audit_is_clean(database_url: str) -> bool:
+    database = Database(database_url, application_name="test audit", connections_max=1)
+    await database.open()
+    try:
+        found = await Auditor(database, AuditBounds.of(ExecutorSettings())).audit()
+    finally:
+        await database.close()
+    return found.clean
 
 
 async def left(protocol: Protocol) -> list[int]:

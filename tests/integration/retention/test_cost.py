@@ -1,4 +1,4 @@
-"""Pruning costs what it looks at, however long the record is and whatever was planned when it was empty."""
+"""The cost of pruning does not grow with the tables, also with plans made while they were empty."""
 
 from tests.integration.executor.page_counts import Cost, cost_of
 from tests.support.protocol import Protocol
@@ -18,7 +18,7 @@ ANALYZE
 """
 
 
-async def test_a_batch_costs_what_it_looks_at_beside_a_long_record(protocol: Protocol) -> None:
+async def test_the_cost_of_a_pruning_batch_does_not_grow_with_the_table(protocol: Protocol) -> None:
     for ref in ("a", "b"):
         await protocol.put(ref)
         (one,) = await protocol.submit(ref)
@@ -52,7 +52,7 @@ async def test_a_batch_costs_what_it_looks_at_beside_a_long_record(protocol: Pro
         assert_small(await prune((1, middle), age=3600.0), 100)
 
 
-async def test_a_look_for_idle_keys_costs_what_it_looks_at_beside_many_queues(protocol: Protocol) -> None:
+async def test_the_cost_of_a_search_for_idle_keys_does_not_grow_with_the_queues(protocol: Protocol) -> None:
     await protocol.put("a", concurrency_key="/key", max_concurrent=1)
     (one,) = await protocol.submit(parameters={"key": "first"})
     await protocol.run(one)

@@ -10,20 +10,12 @@ from typing import Any, Final
 
 import pytest
 
-from tests.integration.executor.reading import ids_in
-from tests.integration.retention.pruning import HOUR, age, ended, left, pruner
-from tests.integration.retention.test_idle_keys import KEYED, ended_with, is_in_order, keys
-from tests.support.protocol import Protocol, accepted, connected, request
-from tests.support.stepping import blocked
+from tests.integration.retention.pruning import HOUR, age, audit_is_clean, ended, left, pruner
+from tests.integration.retention.test_idle_keys import KEYED, ended_with, keys
+from tests.support.protocol import Protocol, accepted, blocked, connected, ids_in, request
 from turnstile.common.domain.identifiers import ExecutionId
 
 X: Final[dict[str, Any]] = {"parameters": {"key": "x"}}
-
-
-@pytest.fixture
-async def other(database_url: str, protocol: Protocol) -> AsyncIterator[Protocol]:
-    async with connected(database_url) as session:
-        yield session
 
 
 @pytest.fixture
@@ -53,11 +45,11 @@ async def test_an_admission_that_waits_for_the_deletion_gets_a_new_queue(
         waiting = await blocked(other, protocol, other.submit(**X, count=2))
     first, second = await waiting
     assert await protocol.statuses(first, second) == ["scheduled", "queued"]
-    assert await protocol.line() == [second]
+    assert await protocol.waiting() == [second]
     assert await totals(protocol) == (3, 1)
     await protocol.run(first)
     assert (await protocol.settle((first, 1))).granted == [second]
-    assert await is_in_order(database_url)
+    assert await audit_is_clean(database_url)
 
 
 async def test_an_admission_that_waits_for_a_deletion_that_fails_keeps_the_queue(
@@ -74,7 +66,7 @@ async def test_an_admission_that_waits_for_a_deletion_that_fails_keeps_the_queue
     (one,) = await waiting
     assert await protocol.held() == [one]
     assert (await protocol.queue("a", "x"))["id"] == queue_id
-    assert await is_in_order(database_url)
+    assert await audit_is_clean(database_url)
 
 
 async def test_a_deletion_that_chose_a_queue_before_an_admission_to_it_leaves_it(
@@ -94,10 +86,10 @@ async def test_a_deletion_that_chose_a_queue_before_an_admission_to_it_leaves_it
     assert await totals(protocol) == (3, 2)
     await protocol.run(one)
     await protocol.settle((one, 1))
-    assert await is_in_order(database_url)
+    assert await audit_is_clean(database_url)
 
 
-async def test_two_admissions_around_a_deletion_share_one_new_queue_and_one_order(
+async def test_two_admissions_during_a_deletion_share_one_new_queue_and_one_order(
     protocol: Protocol, other: Protocol, third: Protocol, database_url: str
 ) -> None:
     await protocol.put("a", **KEYED)
@@ -110,15 +102,15 @@ async def test_two_admissions_around_a_deletion_share_one_new_queue_and_one_orde
         ]
     admitted = sorted(i for ids in await asyncio.gather(*waiting) for i in ids)
     assert await protocol.column("SELECT count(*) FROM action_queue") == [1]
-    assert (await protocol.held(), await protocol.line()) == (admitted[:1], admitted[1:])
+    assert (await protocol.held(), await protocol.waiting()) == (admitted[:1], admitted[1:])
     for head, following in zip(admitted, [*admitted[1:], None], strict=True):
         await protocol.run(head)
         granted = (await protocol.settle((head, 1))).granted
         assert granted == ([] if following is None else [following])
-    assert await is_in_order(database_url)
+    assert await audit_is_clean(database_url)
 
 
-async def test_batches_that_share_queues_come_through_whatever_is_deleted_of_them(
+async def test_batches_that_share_deleted_queues_do_not_deadlock(
     protocol: Protocol, other: Protocol, third: Protocol, database_url: str
 ) -> None:
     """Both wait for the same deletion, hold other queues they share, and create the same new ones."""
@@ -138,7 +130,7 @@ async def test_batches_that_share_queues_come_through_whatever_is_deleted_of_the
         assert len(ids_in(grants)) == 5
     assert await keys(protocol) == ["a", "b", "c", "d", "e"]
     assert await totals(protocol) == (14, 2)
-    assert await is_in_order(database_url)
+    assert await audit_is_clean(database_url)
 
 
 async def test_a_retry_that_waits_for_the_deletion_gets_a_new_queue(
@@ -152,7 +144,7 @@ async def test_a_retry_that_waits_for_the_deletion_gets_a_new_queue(
     (retried,), grants = await waiting
     assert retried.verdict is not None
     assert ids_in(grants) == [accepted(retried.verdict).execution_id]
-    assert await is_in_order(database_url)
+    assert await audit_is_clean(database_url)
 
 
 async def test_a_limit_change_that_waits_for_the_deletion_binds_the_new_queue(
@@ -166,13 +158,11 @@ async def test_a_limit_change_that_waits_for_the_deletion_binds_the_new_queue(
         waiting = await blocked(third, protocol, third.submit(**X, count=3))
     await change
     ids = await waiting
-    assert (await protocol.held(), await protocol.line()) == (ids[:2], ids[2:])
+    assert (await protocol.held(), await protocol.waiting()) == (ids[:2], ids[2:])
     assert (await protocol.queue("a", "x"))["max_concurrent"] == 2
 
 
-async def test_a_deletion_passes_over_what_others_hold_and_waits_for_nobody(
-    protocol: Protocol, other: Protocol
-) -> None:
+async def test_a_deletion_skips_locked_queues_without_waiting(protocol: Protocol, other: Protocol) -> None:
     await protocol.put("a", **KEYED)
     await ended_with(protocol, "x", "y")
     await protocol.connection.execute("SET lock_timeout = '2s'")
@@ -197,11 +187,11 @@ async def test_two_deletions_at_once_share_the_queues_and_count_each_once(
     await other.connection.execute("SET lock_timeout = '2s'")
     async with protocol.transaction():
         assert await protocol.delete_idle_queues(limit=2) == 2
-        # There are more, but the total of their action is taken.
+        # There are more, but the total of their action is locked.
         assert await other.delete_idle_queues() == 0
     assert await other.delete_idle_queues() == 1
     assert await totals(protocol) == (4, 4)
-    assert await is_in_order(database_url)
+    assert await audit_is_clean(database_url)
 
 
 async def test_pruning_passes_over_a_queue_that_is_just_being_deleted(
@@ -218,7 +208,7 @@ async def test_pruning_passes_over_a_queue_that_is_just_being_deleted(
         assert await left(other) == [kept]
     assert await pruner(other, retention_age=HOUR).prune_executions() == 1
     assert await left(other) == []
-    assert await is_in_order(database_url)
+    assert await audit_is_clean(database_url)
 
 
 async def test_a_deletion_passes_over_a_queue_that_is_just_being_pruned(
@@ -232,10 +222,10 @@ async def test_a_deletion_passes_over_a_queue_that_is_just_being_pruned(
         assert await other.delete_idle_queues() == 1
         assert await keys(other) == ["x"]
     assert await other.delete_idle_queues() == 1
-    assert await is_in_order(database_url)
+    assert await audit_is_clean(database_url)
 
 
-async def test_an_action_deleted_beside_its_idle_keys_takes_nothing_any_more(
+async def test_an_action_deleted_beside_its_idle_keys_accepts_no_request(
     protocol: Protocol, other: Protocol, third: Protocol, database_url: str
 ) -> None:
     await protocol.put("a", **KEYED)
@@ -252,4 +242,4 @@ async def test_an_action_deleted_beside_its_idle_keys_takes_nothing_any_more(
     assert deletion is not None
     assert deletion.deleted
     assert [getattr(verdict, "code", None) for verdict in verdicts] == ["unknown_action"]
-    assert await is_in_order(database_url)
+    assert await audit_is_clean(database_url)

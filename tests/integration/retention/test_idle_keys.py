@@ -1,4 +1,4 @@
-"""The queues of idle keys go; their totals stay with the action, and their executions in the record."""
+"""Queues of idle keys are deleted; their totals stay with the action, and their executions stay stored."""
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
@@ -6,26 +6,13 @@ from typing import Any, Final
 
 import pytest
 
-from tests.integration.retention.pruning import HOUR, age, ended, left, pruner
+from tests.integration.retention.pruning import HOUR, age, audit_is_clean, ended, left, pruner
 from tests.support.protocol import Protocol, accepted, request
 from tests.support.served import serve
-from turnstile.common.database import Database
 from turnstile.common.domain.states import Status
-from turnstile.executor.reading.audit import AuditBounds, Auditor
-from turnstile.executor.retention.pruner import Pruner
-from turnstile.executor.settings import ExecutorSettings
+from turnstile.executor.retention import Pruner
 
 KEYED: Final[dict[str, Any]] = {"concurrency_key": "/key", "max_concurrent": 1}
-
-
-async def is_in_order(database_url: str) -> bool:
-    database = Database(database_url, application_name="test audit", connections_max=1)
-    await database.open()
-    try:
-        found = await Auditor(database, AuditBounds.of(ExecutorSettings())).audit()
-    finally:
-        await database.close()
-    return found.clean
 
 
 async def keys(protocol: Protocol) -> list[str]:
@@ -48,15 +35,15 @@ async def test_the_queue_of_an_idle_key_goes_and_the_totals_of_its_action_stay(
     async with serve(database_url) as api:
         before = {ref: await api.get(f"/actions/{ref}/queue-stats") for ref in ("a", "b", "never-used")}
         assert (before["a"]["total_enqueued"], before["a"]["total_completed"]) == (4, 4)
-        assert await is_in_order(database_url)
+        assert await audit_is_clean(database_url)
         assert await protocol.delete_idle_queues() == 4
         assert await keys(protocol) == []
         after = {ref: await api.get(f"/actions/{ref}/queue-stats") for ref in before}
         assert after == {ref: {**stats, "by_key": []} for ref, stats in before.items()}
-    assert await is_in_order(database_url)
+    assert await audit_is_clean(database_url)
 
 
-async def test_totals_go_on_where_the_deleted_queue_ended(protocol: Protocol, database_url: str) -> None:
+async def test_totals_continue_after_a_queue_was_deleted(protocol: Protocol, database_url: str) -> None:
     await protocol.put("a", **KEYED)
     for _ in range(3):
         await ended_with(protocol, "x", "y")
@@ -65,7 +52,7 @@ async def test_totals_go_on_where_the_deleted_queue_ended(protocol: Protocol, da
     async with serve(database_url) as api:
         stats = await api.get("/actions/a/queue-stats")
     assert (stats["total_enqueued"], stats["total_completed"]) == (7, 7)
-    assert await is_in_order(database_url)
+    assert await audit_is_clean(database_url)
 
 
 async def waits(protocol: Protocol) -> None:
@@ -89,14 +76,14 @@ async def is_not_settled(protocol: Protocol) -> None:
     await protocol.run(*await protocol.submit(parameters={"key": "x"}))
 
 
-async def will_be_tried_again(protocol: Protocol) -> None:
+async def waits_for_its_retry(protocol: Protocol) -> None:
     (one,) = await protocol.submit(parameters={"key": "x"})
     await protocol.claim(one)
     await protocol.finish(one, status=Status.FAILED, retry_delay_seconds=HOUR)
     await protocol.settle((one, 1))
 
 
-async def has_an_end_to_be_told(protocol: Protocol) -> None:
+async def has_an_unpublished_completion(protocol: Protocol) -> None:
     (one,) = await protocol.submit(parameters={"key": "x"}, run_at=datetime.now(UTC) + timedelta(days=1))
     await protocol.cancel(one)
 
@@ -113,7 +100,7 @@ async def has_a_pause_of_its_own(protocol: Protocol) -> None:
     await protocol.connection.execute("UPDATE action_queue SET paused = true WHERE concurrency_key = 'x'")
 
 
-async def has_counters_that_are_off(protocol: Protocol) -> None:
+async def has_wrong_counters(protocol: Protocol) -> None:
     await protocol.put("a", **{**KEYED, "max_concurrent": 0})
     await protocol.submit(parameters={"key": "x"})
     await protocol.connection.execute(
@@ -124,8 +111,8 @@ async def has_counters_that_are_off(protocol: Protocol) -> None:
 @pytest.mark.parametrize(
     "use",
     [
-        waits, is_not_due, is_offered, runs, is_not_settled, will_be_tried_again, has_an_end_to_be_told,
-        has_a_limit_of_its_own, has_a_pause_of_its_own, has_counters_that_are_off,
+        waits, is_not_due, is_offered, runs, is_not_settled, waits_for_its_retry,
+        has_an_unpublished_completion, has_a_limit_of_its_own, has_a_pause_of_its_own, has_wrong_counters,
     ],
 )  # fmt: skip
 async def test_a_key_that_is_in_use_in_any_way_keeps_its_queue(
@@ -138,7 +125,7 @@ async def test_a_key_that_is_in_use_in_any_way_keeps_its_queue(
     assert await keys(protocol) == ["x"]
 
 
-async def test_only_what_was_idle_for_that_long_goes_and_never_the_queue_without_a_key(
+async def test_only_queues_idle_for_long_enough_are_deleted_and_never_one_without_a_key(
     protocol: Protocol,
 ) -> None:
     await protocol.put("a", **KEYED)
@@ -181,21 +168,21 @@ async def test_executions_of_a_deleted_queue_are_read_listed_and_retried(
         assert (again.status_code, again.json()["status"]) == (202, "scheduled")
         shown = await api.get(f"/executions/{again.json()['id']}")
         assert (shown["concurrency_key"], shown["retry_of"]) == ("x", one)
-    assert await is_in_order(database_url)
+    assert await audit_is_clean(database_url)
 
 
 async def test_a_request_that_comes_again_after_its_queue_is_deleted_is_known(protocol: Protocol) -> None:
     await protocol.put("a", **KEYED, max_queued=0)
-    asked = request("a", parameters={"key": "x"}, idempotency_key="once")
-    ((first,), _) = await protocol.admit(asked)
+    repeated = request("a", parameters={"key": "x"}, idempotency_key="once")
+    ((first,), _) = await protocol.admit(repeated)
     one = accepted(first).execution_id
     await protocol.run(one)
     await protocol.settle((one, 1))
     assert await protocol.delete_idle_queues() == 1
-    ((verdict,), _) = await protocol.admit(asked)
+    ((verdict,), _) = await protocol.admit(repeated)
     again = accepted(verdict)
     assert (again.execution_id, again.status, again.duplicate) == (one, Status.COMPLETED, True)
-    # What its coming left behind counts nothing and goes as well.
+    # The queue that the duplicate created is counted nowhere and is deleted too.
     assert await protocol.delete_idle_queues() == 1
 
 
@@ -214,31 +201,31 @@ async def test_late_messages_of_a_deleted_queue_change_nothing(protocol: Protoco
     await protocol.connection.execute("UPDATE expiring SET expires_at = '-infinity'")
     assert await protocol.expire_due() == []
     assert await protocol.status(one) == "completed"
-    assert await is_in_order(database_url)
+    assert await audit_is_clean(database_url)
 
 
-async def test_what_is_pruned_before_and_after_its_queue_goes_is_counted_once(
+async def test_an_execution_pruned_before_or_after_its_queue_is_counted_once(
     protocol: Protocol, database_url: str
 ) -> None:
     await protocol.put("a", **KEYED)
     await age(protocol, await ended_with(protocol, "x", "y", "x"), 5)
     late = await ended_with(protocol, "x", "y")
     assert await pruner(protocol, retention_age=HOUR).prune_executions() == 3
-    assert await is_in_order(database_url)
+    assert await audit_is_clean(database_url)
     assert await protocol.delete_idle_queues() == 2
-    assert await is_in_order(database_url)
+    assert await audit_is_clean(database_url)
     await age(protocol, late, 5)
     young = await ended_with(protocol, "x", "z")
     assert await pruner(protocol, retention_age=HOUR).prune_executions() == 2
     assert await left(protocol) == young
-    assert await is_in_order(database_url)
+    assert await audit_is_clean(database_url)
     row = await protocol.connection.fetchrow("SELECT executions, pruned FROM deleted_queue_total")
     assert row is not None
     assert tuple(row) == (5, 5)
     assert await protocol.column("SELECT executions FROM pruned_count") == []
 
 
-async def test_the_count_that_is_kept_spans_deleted_queues(protocol: Protocol, database_url: str) -> None:
+async def test_the_retention_count_spans_deleted_queues(protocol: Protocol, database_url: str) -> None:
     await protocol.put("a", **KEYED)
     ids = await ended_with(protocol, "u", "v", "w", "x")
     await protocol.delete_idle_queues()
@@ -248,24 +235,10 @@ async def test_the_count_that_is_kept_spans_deleted_queues(protocol: Protocol, d
     assert await left(protocol) == ids[3:]
     await protocol.delete_idle_queues()
     assert await sweep.prune_executions() == 0
-    assert await is_in_order(database_url)
+    assert await audit_is_clean(database_url)
 
 
-async def test_rounds_go_on_behind_the_queues_that_were_looked_at(protocol: Protocol) -> None:
-    await protocol.put("a", **KEYED)
-    await ended_with(protocol, *(f"key-{number}" for number in range(7)))
-    place, deleted = 0, []
-    for _ in range(3):
-        row = await protocol.connection.fetchrow(
-            "SELECT * FROM turnstile.delete_idle_queues($1, 0, 3)", place
-        )
-        assert row is not None
-        place = row["next_id"]
-        deleted.append(row["deleted"])
-    assert (deleted, place) == ([3, 3, 1], 0)
-
-
-async def test_a_process_deletes_nothing_before_it_has_run_for_the_idle_time_or_where_all_is_kept(
+async def test_a_process_deletes_nothing_before_the_idle_time_or_with_unlimited_retention(
     protocol: Protocol, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await protocol.put("a", **KEYED)
@@ -283,11 +256,11 @@ async def test_a_process_deletes_nothing_before_it_has_run_for_the_idle_time_or_
     assert await early.delete_idle_queues() == 1
 
 
-async def test_a_sweep_goes_on_where_the_last_one_left_off(
+async def test_a_sweep_continues_where_the_last_one_stopped(
     protocol: Protocol, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnstile.executor.retention.pruner._QUEUES_MAX", 2)
-    monkeypatch.setattr("turnstile.executor.retention.pruner._QUEUE_BATCHES_MAX", 2)
+    monkeypatch.setattr("turnstile.executor.retention._QUEUES_MAX", 2)
+    monkeypatch.setattr("turnstile.executor.retention._QUEUE_BATCHES_MAX", 2)
     await protocol.put("a", **KEYED)
     await ended_with(protocol, *(f"key-{number}" for number in range(7)))
     sweep = pruner(protocol, retention_idle_keys=0)

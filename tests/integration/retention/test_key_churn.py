@@ -1,4 +1,4 @@
-"""Many keys that come and go, under several submitters, workers and sweeps at once (P1, P2, P5)."""
+"""Many keys come and go under several submitters, workers and sweeps at once (P1, P2, P5)."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,7 +7,8 @@ from itertools import islice
 
 import pytest
 
-from tests.integration.retention.test_idle_keys import is_in_order, keys
+from tests.integration.retention.pruning import audit_is_clean
+from tests.integration.retention.test_idle_keys import keys
 from tests.support.protocol import Protocol, accepted, connected, request
 from tests.support.served import serve
 from tests.support.sizes import sizes
@@ -15,13 +16,13 @@ from turnstile.common.database import Database
 from turnstile.common.domain.identifiers import Attempt, ExecutionId
 from turnstile.common.domain.states import Status
 from turnstile.executor.queue_manager import QueueManager
-from turnstile.worker.record import Claim
+from turnstile.worker.protocol import Claim
 
 _SUBMITTERS, _WORKERS, _SWEEPERS = 4, 2, 2
 _BATCH = 100
 _RETURNING = 10
 """Keys that every batch comes back to: their queues are deleted between two uses, or just before one."""
-_UNDER_WAY_MAX = 2000
+_UNSETTLED_MAX = 2000
 _OVERTAKEN = """
 SELECT count(*) FROM (
     SELECT e.scheduled_at, lag(e.completed_at) OVER (PARTITION BY e.concurrency_key ORDER BY e.id) AS ended
@@ -31,7 +32,7 @@ SELECT count(*) FROM (
 
 
 class Churn:
-    """What the submitters have yet to ask for, and how far the workers are."""
+    """The requests that are not submitted yet, and the progress of the workers."""
 
     def __init__(self, count: int) -> None:
         self.fresh = iter(range(count))
@@ -42,7 +43,7 @@ class Churn:
 
     async def submit(self, queue_manager: QueueManager) -> None:
         while names := [f"once-{number}" for number in islice(self.fresh, _BATCH)]:
-            while self.submitted - self.settled > _UNDER_WAY_MAX:
+            while self.submitted - self.settled > _UNSETTLED_MAX:
                 await asyncio.sleep(0.005)
             names += [f"again-{number}" for number in range(_RETURNING)]
             verdicts, _ = await queue_manager.admit(
@@ -57,12 +58,12 @@ class Churn:
         while not self.done:
             offered = await protocol.column(unclaimed, _WORKERS, part)
             claims = [claim for claim in await protocol.claim(*offered) if isinstance(claim, Claim)]
-            taken = [claim.execution_id for claim in claims]
-            await protocol.finish(*taken)
-            ends = [(ExecutionId(i), Attempt(1), Status.COMPLETED) for i in taken]
+            claimed = [claim.execution_id for claim in claims]
+            await protocol.finish(*claimed)
+            ends = [(ExecutionId(i), Attempt(1), Status.COMPLETED) for i in claimed]
             settled = await protocol.queue_manager.settle(ends)
             self.settled += settled.count
-            await asyncio.sleep(0 if taken else 0.005)
+            await asyncio.sleep(0 if claimed else 0.005)
 
     async def sweep(self, protocol: Protocol) -> None:
         place = 0
@@ -109,11 +110,11 @@ async def test_keys_come_and_go_and_nothing_is_lost_overtaken_or_left(
     assert churn.submitted == count + _RETURNING * (count // _BATCH)
     assert churn.deleted > count // 2, "the sweeps were not beside the submitters"
     assert await protocol.column(_OVERTAKEN) == [0]
-    assert await is_in_order(database_url)
+    assert await audit_is_clean(database_url)
     while await protocol.delete_idle_queues():
         pass
     assert await keys(protocol) == []
     async with serve(database_url) as api:
         stats = await api.get("/actions/a/queue-stats")
     assert (stats["total_enqueued"], stats["total_completed"]) == (churn.submitted, churn.submitted)
-    assert await is_in_order(database_url)
+    assert await audit_is_clean(database_url)

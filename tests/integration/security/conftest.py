@@ -1,4 +1,4 @@
-"""`fortress`: one installation for all tests that attack it."""
+"""`fortress`: one secured installation for all tests of this package."""
 
 from collections.abc import AsyncIterator
 

@@ -1,7 +1,7 @@
-"""One installation as it should stand in production: TLS on every link, an account for each service, roles.
+"""One installation as in production: TLS on every link, an account for each service, roles.
 
-In: nothing. Out: `Fortress`: servers that take TLS and passwords, an executor and a worker that run with what
-`executor setup-permissions` gave them, and all that a test needs to attack them.
+Out: `Fortress`: servers that require TLS and passwords, an executor and a worker with the accounts of
+`executor setup-permissions`, and the credentials that a test needs to attack them.
 """
 
 import signal
@@ -16,6 +16,7 @@ from pathlib import Path
 import httpx
 import trustme
 
+from turnstile.client import AsyncClient
 from turnstile.localservers import LocalServers
 from turnstile.localservers.ports import free_port
 from turnstile.localservers.services import Service, environment_without
@@ -31,7 +32,7 @@ _COMMAND_SECONDS = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fortress:
-    """What runs, and the way in."""
+    """The servers, the services and their accounts."""
 
     servers: LocalServers
     authority: trustme.CA
@@ -40,18 +41,18 @@ class Fortress:
     executor: Service
     worker: Service
     owner: Mapping[str, str]
-    """The environment of who sets it up."""
+    """The environment of the commands that set it up."""
     environments: Mapping[str, dict[str, str]]
-    """Of each service, as its file of credentials says."""
+    """The environment of each service, from its file of credentials."""
     printed: str
-    """What the command that set it up printed."""
+    """The output of the command that set it up."""
 
     @property
     def api_url(self) -> str:
         return self.executor.url
 
     def http(self, token: str = TOKENS["ops"][1]) -> httpx.AsyncClient:
-        """A caller that trusts the right authority."""
+        """An HTTP client that trusts the authority."""
         return httpx.AsyncClient(
             base_url=f"{self.api_url}/api/v1",
             headers={"Authorization": f"Bearer {token}"},
@@ -59,8 +60,17 @@ class Fortress:
             trust_env=False,
         )
 
+    def client(self) -> AsyncClient:
+        """A client under the account of the clients."""
+        return AsyncClient(
+            amqp_url=self.environments["client"]["TURNSTILE_AMQP_URL"],
+            http_url=self.api_url,
+            token=TOKENS["ci"][1],
+            ca_file=str(self.ca_file),
+        )
+
     def secrets(self) -> set[str]:
-        """Everything that nobody may see."""
+        """Every secret of the installation."""
         passwords = {
             part.partition("@")[0].rpartition(":")[2]
             for environment in self.environments.values()
@@ -71,7 +81,7 @@ class Fortress:
 
 
 class TlsService(Service):
-    """Answers its probes over TLS."""
+    """A service with probes over TLS."""
 
     @property
     def url(self) -> str:
@@ -96,27 +106,11 @@ def read_environment(file: Path) -> dict[str, str]:
 
 @asynccontextmanager
 async def fortified(folder: Path) -> AsyncIterator[Fortress]:
-    """Bring it all up, and down again."""
+    """Start an installation, and stop it."""
     authority = trustme.CA()
-    shown = authority.issue_cert("localhost", "127.0.0.1")
-    ca_file, cert, key, tokens = (folder / name for name in ("ca.pem", "cert.pem", "key.pem", "tokens"))
+    ca_file = folder / "ca.pem"
     authority.cert_pem.write_to_path(str(ca_file))
-    certificate = b"".join(blob.bytes() for blob in shown.cert_chain_pems)
-    cert.write_bytes(certificate)
-    shown.private_key_pem.write_to_path(str(key))
-    tokens.write_text("\n".join(f"{name}:{role}:{token}" for name, (role, token) in TOKENS.items()))
-    tls = ServerTls(
-        certificate=certificate.decode(),
-        key=shown.private_key_pem.bytes().decode(),
-        authority=authority.cert_pem.bytes().decode(),
-    )
-    api = {
-        "TURNSTILE_HTTP_HOST": "localhost",
-        "TURNSTILE_HTTP_TLS_CERT": str(cert),
-        "TURNSTILE_HTTP_TLS_KEY": str(key),
-        "TURNSTILE_API_TOKENS_FILE": str(tokens),
-        "TURNSTILE_WATCHDOG_INTERVAL": "250ms",
-    }
+    tls, api = _tls_of(authority, folder)
     with LocalServers.start(durable=False, tls=tls) as servers:
         owner = owner_environment(servers, ca_file)
         run("turnstile.executor.cli", "migrate", environment=owner)
@@ -125,26 +119,7 @@ async def fortified(folder: Path) -> AsyncIterator[Fortress]:
             service: read_environment(folder / "credentials" / f"{service}.env")
             for service in ("executor", "worker", "client")
         }
-        ports = {"executor": free_port(), "worker": free_port()}
-        executor = TlsService(
-            name="executor",
-            arguments=["turnstile.executor.cli", "serve"],
-            folder=folder,
-            environment=_environment(environments["executor"], TURNSTILE_HTTP_PORT=ports["executor"], **api),
-            port=ports["executor"],
-        )
-        worker = Service(
-            name="worker",
-            arguments=[
-                "turnstile.worker.cli",
-                "serve",
-                "--actions",
-                "tests.integration.security.guarded_actions",
-            ],
-            folder=folder,
-            environment=_environment(environments["worker"], TURNSTILE_WORKER_HTTP_PORT=ports["worker"]),
-            port=ports["worker"],
-        )
+        executor, worker = _services(folder, environments, api)
         fortress = Fortress(
             servers=servers,
             authority=authority,
@@ -157,7 +132,7 @@ async def fortified(folder: Path) -> AsyncIterator[Fortress]:
             printed=printed,
         )
         try:
-            # The worker first: it may create next to nothing, so it waits for the executor.
+            # The worker first: its account may declare few queues, so it waits for the executor.
             await worker.start()
             await executor.start()
             async with fortress.http() as http:
@@ -169,8 +144,52 @@ async def fortified(folder: Path) -> AsyncIterator[Fortress]:
             await executor.end(signal.SIGTERM)
 
 
+def _tls_of(authority: trustme.CA, folder: Path) -> tuple[ServerTls, dict[str, str]]:
+    """Issue a certificate; return the TLS settings of the servers and of the executor's API."""
+    issued = authority.issue_cert("localhost", "127.0.0.1")
+    cert, key, tokens = (folder / name for name in ("cert.pem", "key.pem", "tokens"))
+    certificate = b"".join(blob.bytes() for blob in issued.cert_chain_pems)
+    cert.write_bytes(certificate)
+    issued.private_key_pem.write_to_path(str(key))
+    tokens.write_text("\n".join(f"{name}:{role}:{token}" for name, (role, token) in TOKENS.items()))
+    tls = ServerTls(
+        certificate=certificate.decode(),
+        key=issued.private_key_pem.bytes().decode(),
+        authority=authority.cert_pem.bytes().decode(),
+    )
+    return tls, {
+        "TURNSTILE_HTTP_HOST": "localhost",
+        "TURNSTILE_HTTP_TLS_CERT": str(cert),
+        "TURNSTILE_HTTP_TLS_KEY": str(key),
+        "TURNSTILE_API_TOKENS_FILE": str(tokens),
+        "TURNSTILE_WATCHDOG_INTERVAL": "250ms",
+    }
+
+
+def _services(
+    folder: Path, environments: Mapping[str, dict[str, str]], api: Mapping[str, str]
+) -> tuple[Service, Service]:
+    executor_port, worker_port = free_port(), free_port()
+    executor = TlsService(
+        name="executor",
+        arguments=["turnstile.executor.cli", "serve"],
+        folder=folder,
+        environment=_environment(environments["executor"], TURNSTILE_HTTP_PORT=executor_port, **api),
+        port=executor_port,
+    )
+    actions = ["--actions", "tests.integration.security.guarded_actions"]
+    worker = Service(
+        name="worker",
+        arguments=["turnstile.worker.cli", "serve", *actions],
+        folder=folder,
+        environment=_environment(environments["worker"], TURNSTILE_WORKER_HTTP_PORT=worker_port),
+        port=worker_port,
+    )
+    return executor, worker
+
+
 def owner_environment(servers: LocalServers, ca_file: Path) -> dict[str, str]:
-    """Create the database and its owner, who is no superuser; return what the setting up is run with."""
+    """Create the database and its owner, who is no superuser; return the environment of the setup."""
     servers.postgresql.execute(f"CREATE ROLE keeper LOGIN CREATEROLE PASSWORD '{OWNER_PASSWORD}'")
     servers.postgresql.execute(f"CREATE DATABASE {DATABASE} OWNER keeper")
     database = f"postgresql://keeper:{OWNER_PASSWORD}@localhost:{servers.postgresql.port}/{DATABASE}"

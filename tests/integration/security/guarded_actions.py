@@ -1,4 +1,4 @@
-"""Actions of the fortress: in the loop, in a child, one that fails first, one that has to be stopped."""
+"""Actions of the secured installation: async, plain, failing once, and one that runs until its cancel."""
 
 import asyncio
 

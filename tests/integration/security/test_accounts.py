@@ -1,4 +1,4 @@
-"""What `setup-permissions` writes, says and refuses, where no server is needed for it."""
+"""What `setup-permissions` writes, prints and refuses without a server."""
 
 import json
 import stat
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.integration.cli.conftest import CommandLines, alone, no_settings
-from turnstile.executor.permissions.accounts import ACCOUNTS, definitions
+from turnstile.executor.permissions.broker import ACCOUNTS, definitions
 
 __all__ = ["alone", "no_settings"]
 
@@ -27,7 +27,7 @@ def test_the_shipped_definitions_are_those_of_the_code_without_any_password() ->
     assert {user["password_hash"] for user in shipped["users"]} == {""}
 
 
-def test_without_a_management_url_the_definitions_are_written_and_the_next_step_said(
+def test_without_a_management_url_the_definitions_are_written_with_the_next_command(
     alone: CommandLines, tmp_path: Path
 ) -> None:
     folder = tmp_path / "credentials"
@@ -45,9 +45,7 @@ def test_without_a_management_url_the_definitions_are_written_and_the_next_step_
     assert len(hashes) == 3
 
 
-def test_a_password_that_is_given_is_taken_and_one_that_was_made_stays(
-    alone: CommandLines, tmp_path: Path
-) -> None:
+def test_a_given_password_is_used_and_a_generated_one_is_reused(alone: CommandLines, tmp_path: Path) -> None:
     assert set_up(alone, tmp_path).exit_code == 0
     before = (tmp_path / "executor.env").read_text()
     (tmp_path / "secret").write_text("a-password@of/mine\n")
@@ -62,7 +60,7 @@ def test_a_password_that_is_given_is_taken_and_one_that_was_made_stays(
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"TURNSTILE_WORKER_PASSWORD": "short"}, "TURNSTILE_WORKER_PASSWORD: expected at least 12"),
         ({"TURNSTILE_WORKER_PASSWORD_FILE": "/no/such"}, "TURNSTILE_WORKER_PASSWORD_FILE: /no/such: No such"),
@@ -73,10 +71,10 @@ def test_a_password_that_is_given_is_taken_and_one_that_was_made_stays(
         ),
     ],
 )
-def test_what_is_wrong_is_named(
-    alone: CommandLines, tmp_path: Path, settings: dict[str, str], said: str
+def test_an_invalid_setting_is_named_without_its_secret(
+    alone: CommandLines, tmp_path: Path, settings: dict[str, str], message: str
 ) -> None:
     ended = set_up(alone, tmp_path, **settings)
     assert ended.exit_code != 0
-    assert said in ended.err
+    assert message in ended.err
     assert "s3cret" not in ended.err

@@ -1,4 +1,4 @@
-"""An installation as it should stand: accounts for each service, TLS on every link, and it works."""
+"""A secured installation works: an account for each service, TLS on every link."""
 
 import asyncio
 import stat
@@ -13,7 +13,6 @@ import trustme
 from tests.integration.cli.conftest import CommandLines
 from tests.integration.security.fortress import TOKENS, VHOST, Fortress, set_up
 from tests.support.traffic import until
-from turnstile.client import AsyncClient
 from turnstile.common.broker.connection import BrokerConnection, BrokerTimeouts, Link
 from turnstile.common.database import Database
 from turnstile.common.settings import CommonSettings
@@ -33,30 +32,30 @@ async def read(http: httpx.AsyncClient, execution_id: int) -> dict[str, Any]:
     return dict((await http.get(f"/executions/{execution_id}")).json())
 
 
-async def stands(http: httpx.AsyncClient, execution_id: int, *statuses: str) -> dict[str, Any]:
-    async def does() -> bool:
+async def until_status(http: httpx.AsyncClient, execution_id: int, *statuses: str) -> dict[str, Any]:
+    async def has_status() -> bool:
         return (await read(http, execution_id))["status"] in statuses
 
-    await until(does, f"{execution_id} is one of {statuses}")
+    await until(has_status, f"{execution_id} is one of {statuses}")
     return await read(http, execution_id)
 
 
 async def is_ready(http: httpx.AsyncClient, fortress: Fortress) -> bool:
-    asked = [http.get(f"{service.url}/readyz") for service in (fortress.executor, fortress.worker)]
-    return all(answer.status_code == 200 for answer in await asyncio.gather(*asked))
+    requests = [http.get(f"{service.url}/readyz") for service in (fortress.executor, fortress.worker)]
+    return all(answer.status_code == 200 for answer in await asyncio.gather(*requests))
 
 
-async def test_whole_loops_run_under_the_accounts_of_the_services(fortress: Fortress) -> None:
+async def test_executions_run_under_the_accounts_of_the_services(fortress: Fortress) -> None:
     async with fortress.http(TOKENS["ci"][1]) as http:
         ids = [await submit(http, "guarded.echo", number=number) for number in range(6)]
         retried, child = await submit(http, "guarded.flaky"), await submit(http, "guarded.child", number=7)
         for number, execution_id in enumerate(ids):
-            assert (await stands(http, execution_id, *_ENDED))["result"] == number
-        assert (await stands(http, child, *_ENDED))["result"] == 7
-        assert (await stands(http, retried, *_ENDED))["result"] == 2
+            assert (await until_status(http, execution_id, *_ENDED))["result"] == number
+        assert (await until_status(http, child, *_ENDED))["result"] == 7
+        assert (await until_status(http, retried, *_ENDED))["result"] == 2
 
 
-async def test_what_is_there_already_no_service_tries_to_create(fortress: Fortress) -> None:
+async def test_no_service_declares_what_exists(fortress: Fortress) -> None:
     """The broker logs every refusal: a connection made anew leads to none."""
     (log,) = fortress.servers.rabbitmq.folder.glob("rabbitmq-node.log")
     before = log.read_text(errors="replace").count("ACCESS_REFUSED")
@@ -68,44 +67,41 @@ async def test_what_is_there_already_no_service_tries_to_create(fortress: Fortre
     await until(closed, "the broker knows the connections, and has closed them")
     async with fortress.http(TOKENS["ci"][1]) as http:
         again = await submit(http, "guarded.echo", number=5)
-        assert (await stands(http, again, *_ENDED))["result"] == 5
+        assert (await until_status(http, again, *_ENDED))["result"] == 5
         await until(lambda: is_ready(http, fortress), "both are ready again")
     assert log.read_text(errors="replace").count("ACCESS_REFUSED") == before
 
 
-async def test_a_worker_that_waits_for_an_executor_says_so(fortress: Fortress) -> None:
+async def test_a_worker_that_waits_for_an_executor_logs_it(fortress: Fortress) -> None:
     assert "may not create it; an executor does" in fortress.worker.log.read_text()
 
 
-async def test_a_word_to_stop_reaches_the_worker(fortress: Fortress) -> None:
+async def test_a_cancel_message_reaches_the_worker(fortress: Fortress) -> None:
     async with fortress.http(TOKENS["ci"][1]) as http:
         held = await submit(http, "guarded.hold")
-        await stands(http, held, "running")
+        await until_status(http, held, "running")
         assert (await http.post(f"/executions/{held}/cancel", json={})).status_code == 202
-        assert (await stands(http, held, *_ENDED))["status"] == "cancelled"
+        assert (await until_status(http, held, *_ENDED))["status"] == "cancelled"
 
 
 async def test_a_client_submits_and_waits_under_its_own_account(fortress: Fortress) -> None:
-    async with AsyncClient(
-        amqp_url=fortress.environments["client"]["TURNSTILE_AMQP_URL"],
-        http_url=fortress.api_url,
-        token=TOKENS["ci"][1],
-        ca_file=str(fortress.ca_file),
-    ) as client:
+    async with fortress.client() as client:
         submitted = await client.submit("guarded.echo", {"number": 41})
         assert (await client.wait(submitted.execution_id)).result == 41
 
 
-async def test_setting_up_again_changes_nothing_that_runs(fortress: Fortress) -> None:
+async def test_a_second_setup_changes_no_credentials_and_stops_no_service(fortress: Fortress) -> None:
     folder = fortress.folder / "credentials"
     before = {file.name: file.read_text() for file in folder.iterdir()}
     await asyncio.to_thread(set_up, fortress.owner, fortress.folder)
     assert {file.name: file.read_text() for file in folder.iterdir()} == before
     async with fortress.http() as http:
-        assert (await stands(http, await submit(http, "guarded.echo", number=1), *_ENDED))["result"] == 1
+        assert (await until_status(http, await submit(http, "guarded.echo", number=1), *_ENDED))[
+            "result"
+        ] == 1
 
 
-async def test_the_credentials_are_their_owner_s_alone_and_each_service_s_are_a_file(
+async def test_credentials_are_one_private_file_per_service(
     fortress: Fortress,
 ) -> None:
     folder = fortress.folder / "credentials"
@@ -138,42 +134,46 @@ async def test_no_secret_is_an_argument_or_in_a_log(fortress: Fortress) -> None:
         assert [secret for secret in secrets if secret in text] == [], where
 
 
-async def test_the_database_takes_nobody_without_tls(fortress: Fortress) -> None:
+async def test_the_database_refuses_connections_without_tls(fortress: Fortress) -> None:
     url = fortress.environments["worker"]["TURNSTILE_DATABASE_URL"].partition("?")[0]
     with pytest.raises(asyncpg.InvalidAuthorizationSpecificationError):
         await asyncpg.connect(f"{url}?sslmode=disable")
 
 
 @pytest.fixture
-def stranger(tmp_path: Path) -> str:
+def other_authority(tmp_path: Path) -> str:
     """The file of an authority that signed nothing here."""
-    file = tmp_path / "stranger.pem"
+    file = tmp_path / "other_authority.pem"
     trustme.CA().cert_pem.write_to_path(str(file))
     return str(file)
 
 
 async def test_another_authority_s_database_is_refused_with_the_remedy(
-    fortress: Fortress, stranger: str
+    fortress: Fortress, other_authority: str
 ) -> None:
-    url = fortress.environments["worker"]["TURNSTILE_DATABASE_URL"].replace(str(fortress.ca_file), stranger)
+    url = fortress.environments["worker"]["TURNSTILE_DATABASE_URL"].replace(
+        str(fortress.ca_file), other_authority
+    )
     database = Database(url, application_name="test")
     opening = asyncio.create_task(database.open())
-    await until(lambda: said(database.last_error, "not trusted"), "the reason")
+    await until(lambda: "not trusted" in str(database.last_error))
     opening.cancel()
     assert str(database.last_error).endswith("sslrootcert in TURNSTILE_DATABASE_URL")
 
 
 async def test_another_authority_s_broker_is_refused_with_the_remedy(
-    fortress: Fortress, stranger: str
+    fortress: Fortress, other_authority: str
 ) -> None:
-    url = fortress.environments["worker"]["TURNSTILE_AMQP_URL"].replace(str(fortress.ca_file), stranger)
+    url = fortress.environments["worker"]["TURNSTILE_AMQP_URL"].replace(
+        str(fortress.ca_file), other_authority
+    )
     connection = BrokerConnection(url, name="test", timeouts=BrokerTimeouts())
 
     async def serve(_: Link) -> None:
-        raise AssertionError("it was let in")
+        raise AssertionError("the connection was accepted")
 
     running = asyncio.create_task(connection.run(serve))
-    await until(lambda: said(connection.last_error, "not trusted"), "the reason")
+    await until(lambda: "not trusted" in str(connection.last_error))
     running.cancel()
     assert str(connection.last_error).endswith("cafile in TURNSTILE_AMQP_URL")
 
@@ -182,12 +182,8 @@ def arguments_of(pid: int) -> str:
     return Path(f"/proc/{pid}/cmdline").read_text()
 
 
-async def said(error: str | None, word: str) -> bool:
-    return error is not None and word in error
-
-
-async def test_the_command_line_trusts_the_authority_that_it_is_told_and_no_other(
-    fortress: Fortress, stranger: str, tmp_path: Path
+async def test_the_command_line_trusts_only_the_configured_authority(
+    fortress: Fortress, other_authority: str, tmp_path: Path
 ) -> None:
     token = tmp_path / "token"
     token.write_text(TOKENS["ci"][1])
@@ -200,7 +196,7 @@ async def test_the_command_line_trusts_the_authority_that_it_is_told_and_no_othe
 
     right = await asyncio.to_thread(listed, TURNSTILE_API_CA_FILE=str(fortress.ca_file))
     assert right.exit_code == 0, right.err
-    for settings in ({"TURNSTILE_API_CA_FILE": stranger}, {}):
+    for settings in ({"TURNSTILE_API_CA_FILE": other_authority}, {}):
         wrong = await asyncio.to_thread(listed, **settings)
         assert wrong.exit_code == 3
         assert "not trusted" in wrong.err
@@ -208,7 +204,7 @@ async def test_the_command_line_trusts_the_authority_that_it_is_told_and_no_othe
 
 
 @pytest.mark.parametrize(
-    ("query", "said"),
+    ("setting", "url"),
     [
         ("database_url", "postgresql://h/d?sslrootcert=/no/such"),
         ("database_url", "postgresql://h/d?sslmode=always"),
@@ -220,7 +216,7 @@ async def test_the_command_line_trusts_the_authority_that_it_is_told_and_no_othe
         ("amqp_url", "amqp://h/v?cafile=/etc/hostname"),
     ],
 )
-async def test_a_wrong_option_of_tls_is_named(query: str, said: str) -> None:
-    option = said.partition("?")[2].partition("=")[0]
+async def test_an_invalid_tls_option_of_a_url_is_named(setting: str, url: str) -> None:
+    option = url.partition("?")[2].partition("=")[0]
     with pytest.raises(ValueError, match=option):
-        CommonSettings.model_validate({query: said})
+        CommonSettings.model_validate({setting: url})

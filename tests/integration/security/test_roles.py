@@ -1,4 +1,4 @@
-"""What each route asks for: every one is listed, and asked as it is listed."""
+"""Every route is listed with a role, and requires it."""
 
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
@@ -14,12 +14,10 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from tests.support.served import Served, serve
-from turnstile.executor.api.access import Gate
-from turnstile.executor.api.app import PREFIX as API_PREFIX
+from turnstile.executor.api.auth import PREFIX, READING, ROLES, Gate, role_of
 from turnstile.executor.api.bodies import LIST_BYTES_MAX
 from turnstile.executor.api.paging import PAGE_MAX
-from turnstile.executor.api.roles import PREFIX, READING, ROLES, role_of
-from turnstile.executor.bearers import Bearers, Role, read_entries
+from turnstile.executor.api_tokens import ApiTokens, Role, read_entries
 from turnstile.executor.settings import ExecutorSettings
 from turnstile.localservers import DatabaseServer
 
@@ -58,21 +56,17 @@ def concrete(path: str) -> str:
     return "/".join("1" if step.startswith("{") else step for step in path.split("/"))
 
 
-async def asked(served: Served, method: str, path: str, token: str | None) -> int:
-    """Ask, and return the status; a stream is not read to its end."""
+async def status_of(served: Served, method: str, path: str, token: str | None) -> int:
+    """Request, and return the status; a stream is not read to its end."""
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     return (await served.http.request(method, concrete(path), headers=headers, content=b"{}")).status_code
-
-
-async def test_the_prefix_is_the_one_of_the_application() -> None:
-    assert PREFIX == API_PREFIX
 
 
 async def test_the_table_of_roles_has_every_route_and_nothing_else(api: Served) -> None:
     assert sorted(templates(api) ^ ROLES.keys()) == []
 
 
-async def test_every_route_that_changes_something_asks_for_more_than_reading(api: Served) -> None:
+async def test_every_route_that_changes_something_requires_more_than_the_role_read(api: Served) -> None:
     found = {(method, path): role_of(method, concrete(path)) for method, path in routes(api)}
     assert found
     for (method, path), role in found.items():
@@ -95,19 +89,21 @@ async def test_every_route_that_changes_something_asks_for_more_than_reading(api
         ("DELETE", "/api/v1/executions", Role.OPERATE),
     ],
 )
-async def test_what_is_not_listed_asks_for_the_most(method: str, path: str, role: Role | None) -> None:
+async def test_a_route_that_is_not_listed_requires_the_highest_role(
+    method: str, path: str, role: Role | None
+) -> None:
     assert role_of(method, path) is role
 
 
-async def test_each_route_is_closed_to_the_role_below_and_to_nobody(api: Served) -> None:
+async def test_each_route_requires_its_role(api: Served) -> None:
     for method, path in routes(api):
         role = role_of(method, concrete(path))
         if role is None:
             continue
-        assert await asked(api, method, path, None) == 401, (method, path)
+        assert await status_of(api, method, path, None) == 401, (method, path)
         for lower in Role:
             if lower < role:
-                assert await asked(api, method, path, _TOKEN_OF[lower]) == 403, (method, path, lower)
+                assert await status_of(api, method, path, _TOKEN_OF[lower]) == 403, (method, path, lower)
 
 
 @pytest.mark.parametrize(
@@ -120,11 +116,11 @@ async def test_each_route_is_closed_to_the_role_below_and_to_nobody(api: Served)
 )
 async def test_a_role_includes_those_before_it(api: Served, method: str, path: str, role: Role) -> None:
     for higher in Role:
-        status = await asked(api, method, PREFIX + path, _TOKEN_OF[higher])
+        status = await status_of(api, method, PREFIX + path, _TOKEN_OF[higher])
         assert (status in (401, 403)) == (higher < role)
 
 
-async def test_who_may_not_is_told_which_role_it_takes(api: Served) -> None:
+async def test_a_forbidden_caller_learns_the_required_role(api: Served) -> None:
     answer = await api.http.post(
         f"{PREFIX}/executions", json={"action_ref": "a"}, headers={"Authorization": "Bearer reading"}
     )
@@ -133,19 +129,19 @@ async def test_who_may_not_is_told_which_role_it_takes(api: Served) -> None:
 
 
 @pytest.mark.parametrize(("tokens", "name"), [("ci:operate:one", "ci"), ("one", "token-1"), ("", None)])
-async def test_the_bearer_s_name_is_there_for_the_record(tokens: str, name: str | None) -> None:
+async def test_the_name_of_the_bearer_is_in_the_state_of_the_request(tokens: str, name: str | None) -> None:
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
-        await PlainTextResponse(repr(Request(scope).state.bearer_name))(scope, receive, send)
+        await PlainTextResponse(repr(Request(scope).state.caller_name))(scope, receive, send)
 
-    gate = Gate(application, bearers=Bearers(read_entries(tokens)), own_hosts=None)
+    gate = Gate(application, tokens=ApiTokens(read_entries(tokens)), own_hosts=None)
     transport = httpx.ASGITransport(app=gate)
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
         answer = await http.get("/executions", headers={"Authorization": "Bearer one"})
     assert answer.text == repr(name)
 
 
-async def test_no_route_takes_a_body_of_any_size(api: Served) -> None:
-    """What reads a body at all answers 413 to one that is above the bound of every route."""
+async def test_every_route_bounds_its_body(api: Served) -> None:
+    """A route that reads a body answers 413 to a body above the bound of every route."""
     for method, path in routes(api):
         if method in READING:
             continue
@@ -167,7 +163,7 @@ async def test_no_route_takes_a_body_of_any_size(api: Served) -> None:
             assert (answer.status_code, answer.json()["code"]) == (413, "too_large"), (method, path)
 
 
-async def test_no_list_gives_a_page_of_any_size(api: Served) -> None:
+async def test_every_list_bounds_its_page(api: Served) -> None:
     get = partial(api.http.get, headers={"Authorization": "Bearer operating"})
     described = (await get("/openapi.json")).json()
     lists = [

@@ -1,4 +1,4 @@
-"""Secrets come from the environment or a file: they are no arguments, and no message shows them."""
+"""Secrets come from the environment or a file; they are no arguments, and no message shows them."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.integration.cli.conftest import CommandLines, alone, no_settings
 from turnstile.common.api_token import api_token
-from turnstile.common.command_line import EXIT_USAGE
+from turnstile.common.cli import EXIT_USAGE
 
 __all__ = ["alone", "no_settings"]
 
@@ -28,15 +28,16 @@ def test_a_password_in_an_option_is_refused(alone: CommandLines, option: str) ->
 
 
 @pytest.mark.parametrize("option", ["--api-tokens", "--api-token"])
-def test_a_token_is_no_option_and_the_help_says_where_it_belongs(alone: CommandLines, option: str) -> None:
+def test_a_token_is_no_option_and_the_help_names_its_variable(alone: CommandLines, option: str) -> None:
     command = ["serve"] if option == "--api-tokens" else ["list"]
     assert alone.executor(*command, option, "s3cret").exit_code == EXIT_USAGE
     shown = alone.executor(*command, "--help").out
     assert f"{option} " not in shown
-    assert f"[env var: TURNSTILE_{option[2:].upper().replace('-', '_')}]" in " ".join(shown.split())
+    variable = f"TURNSTILE_{option[2:].upper().replace('-', '_')}"
+    assert f"set it with the environment variable {variable}." in " ".join(shown.split())
 
 
-def test_the_token_of_a_caller_is_taken_from_the_environment_or_else_from_a_file(tmp_path: Path) -> None:
+def test_a_callers_token_is_read_from_the_environment_or_else_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("from-a-file\n")
     assert api_token({}) is None
@@ -46,11 +47,11 @@ def test_the_token_of_a_caller_is_taken_from_the_environment_or_else_from_a_file
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [(None, "No such file"), ("", "there is no token in it"), ("s3cret s3cret", "not a token")],
 )
 def test_a_file_that_holds_no_token_is_named(
-    alone: CommandLines, tmp_path: Path, content: str | None, said: str
+    alone: CommandLines, tmp_path: Path, content: str | None, message: str
 ) -> None:
     file = tmp_path / "token"
     if content is not None:
@@ -58,7 +59,7 @@ def test_a_file_that_holds_no_token_is_named(
     ended = alone.executor("list", TURNSTILE_API_TOKEN_FILE=str(file))
     assert ended.exit_code == EXIT_USAGE
     assert ended.err.startswith("TURNSTILE_API_TOKEN_FILE: ")
-    assert said in ended.err
+    assert message in ended.err
     assert "s3cret" not in ended.err
 
 

@@ -1,4 +1,4 @@
-"""What must not be in the source at all: what runs a string, and what makes objects of bytes."""
+"""The source neither runs strings as code nor unpickles data."""
 
 import ast
 from collections.abc import Iterator
@@ -43,12 +43,9 @@ def is_dangerous(keyword: ast.keyword) -> bool:
     return (keyword.arg == "shell" and value != "False") or (keyword.arg == "verify" and value == "False")
 
 
-def test_the_modules_are_found() -> None:
-    assert len(MODULES) > 200
-
-
 @pytest.mark.parametrize("package", PACKAGES)
 def test_nothing_is_unpickled_nothing_runs_a_string_and_every_server_is_checked(package: str) -> None:
+    assert len(MODULES) > 200
     found = {
         str(module.relative_to(ROOT)): list(faults(module.read_text(encoding="utf-8")))
         for module in MODULES

@@ -1,4 +1,4 @@
-"""A receiver on loopback: keeps what it is sent and answers as it is told."""
+"""A receiver on loopback: stores requests and sends prepared responses."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,8 +21,8 @@ class Receiver:
     received: list[Received] = field(default_factory=list)
     answers: list[bytes | None] = field(default_factory=list)
     """One for each request, the last one for all that follow; None: no answer at all."""
-    under_way: int = 0
-    most_at_once: int = 0
+    running: int = 0
+    peak_requests: int = 0
     delay_seconds: float = 0.0
     _released: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -34,7 +34,7 @@ class Receiver:
         self.answers.append(answer(status, body, *headers))
 
     def stop_hanging(self) -> None:
-        """Let go of whoever waits for an answer that does not come."""
+        """Close the connections that wait for a response."""
         self._released.set()
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -42,18 +42,18 @@ class Receiver:
         headers = dict(line.lower().split(": ", 1) for line in head[1:] if line)
         body = await reader.readexactly(int(headers["content-length"]))
         self.received.append(Received(path=head[0].split()[1], headers=headers, body=body))
-        self.under_way += 1
-        self.most_at_once = max(self.most_at_once, self.under_way)
-        said: bytes | None = answer("200 OK")
+        self.running += 1
+        self.peak_requests = max(self.peak_requests, self.running)
+        prepared: bytes | None = answer("200 OK")
         if self.answers:
-            said = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        if said is None:
+            prepared = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if prepared is None:
             await self._released.wait()
         else:
             await asyncio.sleep(self.delay_seconds)
-        self.under_way -= 1
-        if said is not None:
-            writer.write(said)
+        self.running -= 1
+        if prepared is not None:
+            writer.write(prepared)
         writer.close()
 
 

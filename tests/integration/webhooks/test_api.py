@@ -1,11 +1,10 @@
-"""The routes of webhooks: lists by state, and replays that say what became of each."""
+"""The routes of webhooks: lists by state, and replays with a result for each."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from tests.support.served import Served, serve
+from tests.support.served import Served
 
 _ROWS = """
 INSERT INTO webhook_delivery (execution_id, url, origin, due_at, created_at, state, settled_at, last_status)
@@ -15,10 +14,9 @@ FROM execution e JOIN unnest($1::bigint[], $2::text[]) s(id, state) ON s.id = e.
 
 
 @pytest.fixture
-async def api(database_url: str) -> AsyncIterator[Served]:
-    async with serve(database_url) as served:
-        await served.define("a")
-        yield served
+async def api(api: Served) -> Served:
+    await api.define("a")
+    return api
 
 
 async def webhooks(api: Served, *states: str) -> list[int]:
@@ -52,7 +50,7 @@ async def test_webhooks_are_listed_by_state_the_newest_first_in_pages(api: Serve
     assert (first["last_status"], first["execution_status"]) == (500, "scheduled")
 
 
-async def test_a_replay_says_what_became_of_each(api: Served) -> None:
+async def test_a_replay_reports_a_result_for_each_webhook(api: Served) -> None:
     failed, pending, delivered, other = await webhooks(api, "failed", "pending", "delivered", "failed")
     assert await replay(api, {"ids": [failed, pending, delivered, 999]}) == (
         200,
@@ -89,21 +87,11 @@ async def test_an_unclear_list_is_refused(api: Served, query: str) -> None:
     assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json")
 
 
-async def test_a_callback_url_that_cannot_be_one_is_refused_by_name(api: Served) -> None:
-    for body in ({"action_ref": "a", "callback_url": "http://user:word@example.org/"},):
-        answer = await api.http.post("/api/v1/executions", json=body)
-        assert answer.status_code == 422
-        assert answer.json()["detail"].startswith("callback_url: ")
-        assert "word" not in answer.text.replace("password", "")
+async def test_an_invalid_callback_url_is_refused_by_name(api: Served) -> None:
+    body = {"action_ref": "a", "callback_url": "http://user:sesame@example.org/"}
+    answer = await api.http.post("/api/v1/executions", json=body)
+    assert answer.status_code == 422
+    assert answer.json()["detail"].startswith("callback_url: ")
+    assert "sesame" not in answer.text
     answer = await api.http.put("/api/v1/actions/b", json={"callback_url": "nowhere"})
     assert answer.json()["detail"].startswith("callback_url: ")
-
-
-async def test_an_action_shows_its_url_and_what_it_keeps(api: Served) -> None:
-    fields = {"callback_url": "https://example.org/", "keep_for": "1h30m", "keep_count": 5}
-    answer = await api.http.put("/api/v1/actions/b", json=fields)
-    assert answer.status_code == 200, answer.text
-    shown = await api.get("/actions/b")
-    assert {name: shown[name] for name in fields} == {**fields, "keep_for": 5400.0}
-    changed = await api.http.patch("/api/v1/actions/b", json={"max_concurrent": 3})
-    assert {name: changed.json()[name] for name in fields} == {**fields, "keep_for": 5400.0}

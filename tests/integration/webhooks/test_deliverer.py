@@ -1,16 +1,16 @@
-"""Deliverers over a real database and a real receiver: what is due is posted, once, until it is settled."""
+"""The deliverer over a real database and receiver: due deliveries are posted once until they end."""
 
 from typing import Any
 
 import pytest
 from pydantic_core import from_json
 
-from tests.integration.webhooks.delivering import delivering, ended, settled
+from tests.integration.webhooks.deliveries import completed, delivering, ended
 from tests.integration.webhooks.receiver import Receiver, receiving
 from tests.support.protocol import Protocol
 from tests.support.traffic import until
 from turnstile.executor.metrics import SWEEP_FAILURES, WEBHOOK_ATTEMPTS
-from turnstile.executor.webhooks.record import WebhookRecord
+from turnstile.executor.webhooks.store import WebhookStore
 
 
 @pytest.fixture(autouse=True)
@@ -18,12 +18,12 @@ async def action(protocol: Protocol) -> None:
     await protocol.put("a")
 
 
-async def test_the_end_is_told_as_the_message_tells_it(
+async def test_the_body_is_that_of_the_completion_message(
     protocol: Protocol, database_url: str, receiver: Receiver
 ) -> None:
-    (one,) = await ended(protocol, receiver.url)
+    (one,) = await completed(protocol, receiver.url)
     async with delivering(database_url):
-        row = (await settled(protocol))[one]
+        row = (await ended(protocol))[one]
     (got,) = receiver.received
     body = from_json(got.body)
     assert (body["execution_id"], body["action_ref"], body["status"]) == (one, "a", "completed")
@@ -33,7 +33,7 @@ async def test_the_end_is_told_as_the_message_tells_it(
     assert (row["state"], row["attempts"], row["last_status"]) == ("delivered", 1, 200)
 
 
-async def test_an_end_whose_result_nobody_could_read_is_told_without_it(
+async def test_an_unreadable_result_is_left_out_of_the_body(
     protocol: Protocol, database_url: str, receiver: Receiver
 ) -> None:
     (one,) = await protocol.submit(callback_url=receiver.url)
@@ -41,58 +41,58 @@ async def test_an_end_whose_result_nobody_could_read_is_told_without_it(
     await protocol.finish(one, result_json="[" * 230 + "]" * 230)
     await protocol.settle((one, 1))
     async with delivering(database_url):
-        row = (await settled(protocol))[one]
+        row = (await ended(protocol))[one]
     assert row["state"] == "delivered"
     assert from_json(receiver.received[0].body)["result"] is None
 
 
-async def test_a_round_that_breaks_is_counted_and_the_next_delivers(
+async def test_a_sweep_that_fails_is_counted_and_the_next_delivers(
     protocol: Protocol,
     database_url: str,
     receiver: Receiver,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    claim, before = WebhookRecord.claim, SWEEP_FAILURES.values.get(("deliver_webhooks",), 0)
+    claim, before = WebhookStore.claim, SWEEP_FAILURES.values.get(("deliver_webhooks",), 0)
 
-    async def break_down_once(record: WebhookRecord, *arguments: Any, **options: Any) -> Any:
-        monkeypatch.setattr(WebhookRecord, "claim", claim)
-        raise RuntimeError("nobody thought of this")
+    async def fail_once(record: WebhookStore, *arguments: Any, **options: Any) -> Any:
+        monkeypatch.setattr(WebhookStore, "claim", claim)
+        raise RuntimeError("unexpected")
 
-    monkeypatch.setattr(WebhookRecord, "claim", break_down_once)
-    await ended(protocol, receiver.url)
+    monkeypatch.setattr(WebhookStore, "claim", fail_once)
+    await completed(protocol, receiver.url)
     async with delivering(database_url):
-        await settled(protocol)
+        await ended(protocol)
     assert SWEEP_FAILURES.values[("deliver_webhooks",)] == before + 1
     assert "webhooks_broken" in [record.getMessage() for record in caplog.records]
 
 
-async def test_what_fails_is_posted_again_with_the_same_event_until_it_is_delivered(
+async def test_a_failed_delivery_is_repeated_with_the_same_event_until_it_is_delivered(
     protocol: Protocol, database_url: str, receiver: Receiver
 ) -> None:
     receiver.says("503 Down", b"later")
     receiver.says("429 Slow down")
     receiver.says("204 Done")
-    (one,) = await ended(protocol, receiver.url)
+    (one,) = await completed(protocol, receiver.url)
     async with delivering(database_url):
-        row = (await settled(protocol))[one]
+        row = (await ended(protocol))[one]
     assert (row["state"], row["attempts"]) == ("delivered", 3)
     assert {got.headers["webhook-id"] for got in receiver.received} == {str(row["event_id"])}
     assert len({got.body for got in receiver.received}) == 1
 
 
-async def test_each_post_is_counted_by_what_became_of_the_delivery(
+async def test_each_post_is_counted_by_the_state_of_its_delivery(
     protocol: Protocol, database_url: str, receiver: Receiver
 ) -> None:
     before = dict(WEBHOOK_ATTEMPTS.values)
     receiver.says("503 Down")
     receiver.says("200 Done")
     receiver.says("410 Gone")
-    await ended(protocol, receiver.url)
+    await completed(protocol, receiver.url)
     async with delivering(database_url):
-        await settled(protocol)
-        await ended(protocol, receiver.url)
-        await settled(protocol, 2)
+        await ended(protocol)
+        await completed(protocol, receiver.url)
+        await ended(protocol, 2)
     grown = {state: count - before[state] for state, count in WEBHOOK_ATTEMPTS.values.items()}
     assert grown == {("pending",): 1, ("delivered",): 1, ("released",): 0, ("failed",): 1}
 
@@ -101,14 +101,14 @@ async def test_each_post_is_counted_by_what_became_of_the_delivery(
 async def test_a_refusal_is_final_at_once_and_a_failure_after_the_last_attempt(
     protocol: Protocol, database_url: str, receiver: Receiver, answer: str, posts: int
 ) -> None:
-    receiver.says(answer, b"nobody here")
-    (one,) = await ended(protocol, receiver.url)
+    receiver.says(answer, b"not here")
+    (one,) = await completed(protocol, receiver.url)
     async with delivering(database_url):
-        row = (await settled(protocol))[one]
+        row = (await ended(protocol))[one]
     assert (row["state"], row["attempts"], row["last_error"]) == (
         "failed",
         posts,
-        f"{answer}: nobody here",
+        f"{answer}: not here",
     )
     assert len(receiver.received) == posts
 
@@ -117,81 +117,78 @@ async def test_no_answer_in_time_is_a_failure(
     protocol: Protocol, database_url: str, receiver: Receiver
 ) -> None:
     receiver.answers = [None]
-    (one,) = await ended(protocol, receiver.url)
+    (one,) = await completed(protocol, receiver.url)
     async with delivering(database_url, webhook_timeout=0.1, webhook_attempts=1):
-        row = (await settled(protocol))[one]
+        row = (await ended(protocol))[one]
     assert (row["state"], row["last_status"]) == ("failed", None)
 
 
 async def test_two_replicas_post_each_end_once(
     protocol: Protocol, database_url: str, receiver: Receiver
 ) -> None:
-    ids = await ended(protocol, receiver.url, 60)
+    ids = await completed(protocol, receiver.url, 60)
     async with delivering(database_url, 2):
-        found = await settled(protocol, 60)
+        found = await ended(protocol, 60)
     assert sorted(from_json(got.body)["execution_id"] for got in receiver.received) == ids
     assert {row["attempts"] for row in found.values()} == {1}
-    assert receiver.most_at_once <= 8
+    assert receiver.peak_requests <= 8
 
 
-async def test_a_word_from_settle_is_enough(
+async def test_a_settle_wakes_the_deliverer(
     protocol: Protocol, database_url: str, receiver: Receiver
 ) -> None:
     async with delivering(database_url, watchdog_interval=3600.0) as (deliverer,):
-        await ended(protocol, receiver.url, 20)
+        await completed(protocol, receiver.url, 20)
         deliverer.due()
-        await settled(protocol, 20)
+        await ended(protocol, 20)
         deliverer.due()
 
 
-async def test_a_receiver_that_hangs_holds_up_no_other(
+async def test_a_hanging_receiver_delays_no_other(
     protocol: Protocol, database_url: str, receiver: Receiver
 ) -> None:
     async with receiving() as gone:
         gone.answers = [None]
-        await ended(protocol, gone.url, 40)
-        ids = await ended(protocol, receiver.url, 10)
+        await completed(protocol, gone.url, 40)
+        ids = await completed(protocol, receiver.url, 10)
         async with delivering(database_url, webhook_timeout=30.0, webhook_concurrency=12):
-            found = await settled(protocol, 10)
-            # Nothing of the one that hangs has ended: what did end did not wait for it.
+            found = await ended(protocol, 10)
+            # No delivery to the hanging receiver has ended.
             assert sorted(found) == ids
             await protocol.connection.execute("UPDATE webhook_delivery SET due_at = now() + interval '1 d'")
             gone.stop_hanging()
 
 
-async def test_an_execution_that_is_gone_ends_its_delivery(
+async def test_a_delivery_of_a_deleted_execution_fails(
     protocol: Protocol, database_url: str, receiver: Receiver
 ) -> None:
-    (one,) = await ended(protocol, receiver.url)
+    (one,) = await completed(protocol, receiver.url)
     await protocol.connection.execute("DELETE FROM execution")
     async with delivering(database_url):
-        row = (await settled(protocol))[one]
+        row = (await ended(protocol))[one]
     assert (row["state"], receiver.received) == ("failed", [])
-    assert "not in the record" in row["last_error"]
+    assert "not stored" in row["last_error"]
 
 
 async def test_a_private_address_is_refused_unless_it_is_allowed_and_can_be_replayed_then(
     protocol: Protocol, database_url: str, receiver: Receiver
 ) -> None:
-    (one,) = await ended(protocol, receiver.url)
+    (one,) = await completed(protocol, receiver.url)
     async with delivering(database_url, webhook_allow_private=False):
-        row = (await settled(protocol))[one]
+        row = (await ended(protocol))[one]
         assert (row["state"], receiver.received) == ("failed", [])
         assert "TURNSTILE_WEBHOOK_ALLOW_PRIVATE" in row["last_error"]
-    await WebhookRecord(protocol.database).replay(None, limit=10)
+    await WebhookStore(protocol.database).replay(None, limit=10)
     async with delivering(database_url):
-        assert (await settled(protocol))[one]["state"] == "delivered"
+        assert (await ended(protocol))[one]["state"] == "delivered"
 
 
-async def test_what_is_under_way_at_the_stop_is_ended(
+async def test_running_deliveries_are_completed_at_the_stop(
     protocol: Protocol, database_url: str, receiver: Receiver
 ) -> None:
     receiver.delay_seconds = 0.2
 
-    async def is_received() -> bool:
-        return bool(receiver.received)
-
-    (one,) = await ended(protocol, receiver.url)
+    (one,) = await completed(protocol, receiver.url)
     async with delivering(database_url):
-        await until(is_received, "it is received")
-    assert (await settled(protocol))[one]["state"] == "delivered"
+        await until(lambda: receiver.received, "it is received")
+    assert (await ended(protocol))[one]["state"] == "delivered"

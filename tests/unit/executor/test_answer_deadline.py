@@ -1,18 +1,18 @@
-"""A change that was not answered: whoever asked is told whether it may have been done."""
+"""A change without an answer: the error says whether all or part of it may be done."""
 
 import pytest
 
 from turnstile.common.domain.errors import Overloaded, Unavailable
-from turnstile.executor.api.services import answer_deadline
+from turnstile.executor.api.problems import answer_deadline
 
 
-async def test_of_what_was_lost_on_the_way_nobody_knows() -> None:
-    with pytest.raises(Unavailable, match=r"^database: gone; it may have been done"):
+async def test_a_lost_connection_is_an_unknown_outcome() -> None:
+    with pytest.raises(Unavailable, match=r"^database: gone; all or part of it may be done"):
         async with answer_deadline():
             raise Unavailable("database: gone")
 
 
-async def test_what_was_not_begun_was_not_done() -> None:
+async def test_a_request_that_did_not_start_is_not_applied() -> None:
     with pytest.raises(Unavailable, match=r"^3 wait already; nothing was done, repeat it later$"):
         async with answer_deadline():
             raise Overloaded("3 wait already")

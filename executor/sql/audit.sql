@@ -1,10 +1,10 @@
--- audit_frame: what every statement of the audit begins with; then comes its question.
+-- audit_frame: the beginning of every statement of the audit.
 --
--- `bound` holds what is late, and the instant from which lateness counts: that of the snapshot, or a moment before.
--- `record` is what the checks need of each execution: where several of them ask, it is read once.
+-- `bound` has the timeouts and the instant of the snapshot. `record` has what the checks need of each execution: if
+-- several checks use it, it is read once.
 --
 -- $1 dispatch timeout, $2 settle timeout, $3 stop timeout, $4 lease, $5 grace, $6 pace, $7 lease of a webhook: all in
--- seconds. Pace is what the watchdog may take for a thousand rows.
+-- seconds. Pace is the time of the watchdog for a thousand rows.
 WITH bound AS (
     SELECT now() AS at, make_interval(secs => $1) AS dispatch, make_interval(secs => $2) AS settle,
            make_interval(secs => $3) AS stop, make_interval(secs => $4) AS lease, make_interval(secs => $5) AS grace,
@@ -26,3 +26,10 @@ record AS (
     FROM execution e
 )
 :question
+
+-- audit_tally: how many rows a check read, and how many of them are wrong. A check yields one row for each
+-- subject that it reads: its id, whether it is wrong, what was expected and what was found.
+SELECT :name AS name, count(*) AS rows, count(*) FILTER (WHERE c.wrong) AS faults FROM (:check) c
+
+-- audit_examples: the first wrong rows of a check. $8 rows
+SELECT c.id, c.expected, c.found FROM (:check) c WHERE c.wrong ORDER BY c.id LIMIT $8

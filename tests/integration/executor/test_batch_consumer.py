@@ -1,17 +1,20 @@
-"""A batch that the database refuses or has no time for is divided: the bad one is put aside, others pass."""
+"""A batch that the database refuses or times out over is divided; blocked deliveries delay no others."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
+from tests.support.brokers import declares, message, running
 from tests.support.protocol import Protocol
 from tests.support.traffic import cancel_request, drain_queue, publishing, request, submit, until
 from turnstile.common.broker.connection import BrokerTimeouts
 from turnstile.common.broker.consumer import ConsumerConnection
+from turnstile.common.broker.delivery import Delivery
+from turnstile.common.broker.prefetch import ByteBounds
 from turnstile.common.broker.publisher import Publisher
 from turnstile.common.broker.topology import (
     DEAD_LETTERS,
@@ -23,11 +26,10 @@ from turnstile.common.broker.topology import (
 from turnstile.common.database import Database, DatabaseTimeouts
 from turnstile.common.domain.states import Status
 from turnstile.common.envelopes import ERROR_CODE_HEADER, ERROR_HEADER, slot_message
-from turnstile.executor.cancelling import Canceller
+from turnstile.executor.batch_consumer import BatchHandler, Processed, consume_batches
+from turnstile.executor.cancellation import Canceller, EarlyCancels
 from turnstile.executor.completion_listener import CompletionListener
-from turnstile.executor.early_cancels import EarlyCancels
-from turnstile.executor.hand_over import HandOver
-from turnstile.executor.intake import Listener, take_in
+from turnstile.executor.dispatcher import Dispatcher
 from turnstile.executor.queue_manager import QueueManager
 from turnstile.executor.request_listener import RequestListener
 
@@ -72,23 +74,27 @@ class _Executor:
         self.stack.push_async_callback(database.close)
         publisher = await enter(publishing(self.amqp_url))
         manager = QueueManager(database)
-        strangers = Publisher(self.amqp_url, name="strangers", declare=declare_executor)
-        hand_over = HandOver(publisher, manager, "quorum", strangers)
+        replies = Publisher(self.amqp_url, name="replies", declare=declare_executor)
+        dispatcher = Dispatcher(publisher, manager, "quorum", replies)
         canceller = Canceller(manager)
-        early = EarlyCancels(database, canceller, hand_over)
-        await hand_over.prepare(["default"])
-        listeners: dict[str, Listener[Any]] = {
+        early = EarlyCancels(database, canceller, dispatcher)
+        await dispatcher.declare_pools(["default"])
+        listeners: dict[str, BatchHandler[Any]] = {
             EXECUTOR_REQUESTS: RequestListener(
-                manager, canceller, early, hand_over, parameters_bytes_max=262_144
+                manager, canceller, early, dispatcher, parameters_bytes_max=262_144
             ),
-            EXECUTOR_COMPLETIONS: CompletionListener(manager, hand_over, on_callbacks=lambda: None),
+            EXECUTOR_COMPLETIONS: CompletionListener(manager, dispatcher, on_callbacks=lambda: None),
         }
         consumers = ConsumerConnection(self.amqp_url, name="test", timeouts=BrokerTimeouts())
         subscription = consumers.subscribe(queue, prefetch=100, declare=declare_executor)
-        intake = take_in(
-            subscription, listeners[queue], batch_max=50, stop=asyncio.Event(), courier=hand_over.courier
+        intake = consume_batches(
+            subscription,
+            listeners[queue],
+            batch_max=50,
+            stop=asyncio.Event(),
+            best_effort=dispatcher.best_effort,
         )
-        await enter(_in_background(hand_over.courier.run()))
+        await enter(_in_background(dispatcher.best_effort.run()))
         await enter(_in_background(consumers.run()))
         await enter(_in_background(intake))
 
@@ -109,14 +115,7 @@ async def executor(database_url: str, amqp_url: str) -> AsyncIterator[_Executor]
         yield _Executor(database_url=database_url, amqp_url=amqp_url, stack=stack)
 
 
-def _are(protocol: Protocol, count: int) -> Callable[[], Awaitable[bool]]:
-    async def there_are() -> bool:
-        return bool(await protocol.connection.fetchval("SELECT count(*) = $1 FROM execution", count))
-
-    return there_are
-
-
-async def test_a_request_that_the_database_has_no_time_for_is_put_aside_and_the_others_keep_their_order(
+async def test_a_request_that_times_out_is_given_up_and_the_others_keep_their_order(
     protocol: Protocol, amqp_url: str, executor: _Executor
 ) -> None:
     await protocol.put("a", max_concurrent=0)
@@ -125,7 +124,7 @@ async def test_a_request_that_the_database_has_no_time_for_is_put_aside_and_the_
     await submit(amqp_url, bodies)
     executor.command_seconds = 0.4
     await executor.take_in(EXECUTOR_REQUESTS)
-    await until(_are(protocol, 11), "all but the slow one are admitted")
+    await protocol.until("SELECT count(*) = 11 FROM execution")
     rows = await protocol.connection.fetch(
         "SELECT parameters->>'number' AS number FROM execution ORDER BY id"
     )
@@ -153,15 +152,12 @@ async def test_grants_are_offered_though_the_cancels_of_the_same_batch_fail(
     assert ref == "b"
     assert await protocol.status(waiting) == "queued"
     await protocol.connection.execute(_CANCELS_AGAIN)
-
-    async def is_cancelled() -> bool:
-        return await protocol.status(waiting) == "cancelled"
-
-    await until(is_cancelled, "the cancel is repeated until it is done")
+    # The cancel is repeated until it succeeds.
+    await protocol.until("SELECT status = 'cancelled' FROM execution WHERE id = $1", waiting)
     assert await protocol.connection.fetchval("SELECT count(*) FROM execution") == 3
 
 
-async def test_a_completion_that_the_database_refuses_is_put_aside_and_the_others_settle(
+async def test_a_completion_that_the_database_refuses_is_dead_lettered_and_the_others_settle(
     protocol: Protocol, amqp_url: str, executor: _Executor
 ) -> None:
     await protocol.put("a", max_concurrent=8)
@@ -175,8 +171,41 @@ async def test_a_completion_that_the_database_refuses_is_put_aside_and_the_other
     (letter,) = await drain_queue(amqp_url, DEAD_LETTERS, 1)
     assert letter.correlation_id == str(ids[3])
     assert "this slot is bad" in str(letter.headers[ERROR_HEADER])
+    await protocol.until("SELECT array_agg(execution_id) = ARRAY[$1::bigint] FROM slot", ids[3])
 
-    async def others_are_settled() -> bool:
-        return [r["execution_id"] for r in await protocol.connection.fetch("SELECT * FROM slot")] == [ids[3]]
 
-    await until(others_are_settled, "all other slots are free")
+@dataclass(slots=True)
+class Waiting:
+    """A listener for which messages that begin with `held` wait until they are `free`."""
+
+    free: bool = False
+    decided: list[bytes] = field(default_factory=list)
+
+    async def process(self, deliveries: Sequence[Delivery]) -> Processed:
+        blocked = [each for each in deliveries if each.body.startswith(b"held") and not self.free]
+        self.decided += [each.body.strip() for each in deliveries if each not in blocked]
+        return Processed(blocked=blocked)
+
+    def give_up(self, delivery: Delivery, reason: str) -> Processed:
+        raise AssertionError(f"{delivery}: {reason}")
+
+    async def publish(self, _: Processed) -> None:
+        pass
+
+
+async def test_deliveries_behind_blocked_ones_arrive_though_the_byte_bound_is_reached(amqp_url: str) -> None:
+    publisher = Publisher(amqp_url, name="pub", declare=declares("q"))
+    consumer = ConsumerConnection(amqp_url, name="con")
+    bounds = ByteBounds(held=1000, one=1000)
+    queue = consumer.subscribe("q", prefetch=100, declare=declares("q"), byte_bounds=bounds)
+    listener, stop = Waiting(), asyncio.Event()
+    bodies = [b"held 1", b"held 2", *(f"other {n}".encode() for n in range(30))]
+    async with running(publisher, consumer), asyncio.TaskGroup() as tasks:
+        await publisher.publish([message("q", body.ljust(200)) for body in bodies])
+        tasks.create_task(consume_batches(queue, listener, batch_max=10, stop=stop), name="take-in")
+        await until(lambda: len(listener.decided) >= 30)
+        assert list(dict.fromkeys(listener.decided)) == bodies[2:]
+        listener.free = True
+        await until(lambda: {b"held 1", b"held 2"} <= set(listener.decided))
+        assert listener.decided.index(b"held 1") < listener.decided.index(b"held 2")
+        stop.set()

@@ -1,4 +1,4 @@
-"""Only a whole lease without a gap, by the database's clock, makes a silent worker a dead one (P6)."""
+"""A worker is lost only after the database was healthy for a whole lease."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnstile.executor.watchdog.health import Clock, Health
+from turnstile.executor.database_health import DatabaseClock, DatabaseHealth
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 LEASE_SECONDS = 15.0
@@ -16,57 +16,57 @@ def at(seconds: float) -> datetime:
     return START + timedelta(seconds=seconds)
 
 
-def looks(*seconds: float) -> Health:
-    health = Health(LEASE_SECONDS)
+def checks(*seconds: float) -> DatabaseHealth:
+    health = DatabaseHealth(LEASE_SECONDS)
     for second in seconds:
         health.seen(at(second))
     return health
 
 
 def test_nothing_is_known_at_the_start() -> None:
-    assert Health(LEASE_SECONDS).well_for_a_lease() is None
-    assert looks(0).well_for_a_lease() is None
+    assert DatabaseHealth(LEASE_SECONDS).healthy_for_a_lease() is None
+    assert checks(0).healthy_for_a_lease() is None
 
 
 def test_a_whole_lease_of_looks_is_healthy() -> None:
-    assert looks(*range(15)).well_for_a_lease() is None
-    assert looks(*range(16)).well_for_a_lease() == at(15)
+    assert checks(*range(15)).healthy_for_a_lease() is None
+    assert checks(*range(16)).healthy_for_a_lease() == at(15)
 
 
-def test_a_look_that_comes_late_is_no_gap() -> None:
-    every = Health(LEASE_SECONDS).look_seconds
-    assert looks(*(n * 2 * every for n in range(100))).well_for_a_lease() is not None
+def test_a_late_look_is_no_gap() -> None:
+    every = DatabaseHealth(LEASE_SECONDS).check_seconds
+    assert checks(*(n * 2 * every for n in range(100))).healthy_for_a_lease() is not None
 
 
 def test_an_outage_starts_the_lease_anew() -> None:
-    health = looks(*range(20))
+    health = checks(*range(20))
     health.lost()
-    assert health.well_for_a_lease() is None
+    assert health.healthy_for_a_lease() is None
     for second in range(21, 36):
         health.seen(at(second))
-    assert health.well_for_a_lease() is None
+    assert health.healthy_for_a_lease() is None
     health.seen(at(36))
-    assert health.well_for_a_lease() == at(36)
+    assert health.healthy_for_a_lease() == at(36)
 
 
 def test_a_server_that_stood_still_without_any_error_starts_the_lease_anew() -> None:
-    health = looks(*range(20), 40)
-    assert health.well_for_a_lease() is None
+    health = checks(*range(20), 40)
+    assert health.healthy_for_a_lease() is None
 
 
 def test_a_clock_that_was_set_back_starts_the_lease_anew() -> None:
-    assert looks(*range(20), 18).well_for_a_lease() is None
+    assert checks(*range(20), 18).healthy_for_a_lease() is None
 
 
 @given(st.lists(st.floats(0.01, 30), min_size=1, max_size=60))
-def test_within_the_lease_before_the_judged_moment_there_was_no_long_gap(gaps: list[float]) -> None:
-    health, now, seen = Health(LEASE_SECONDS), 0.0, [0.0]
+def test_there_is_no_long_gap_within_the_last_lease_of_a_healthy_database(gaps: list[float]) -> None:
+    health, now, seen = DatabaseHealth(LEASE_SECONDS), 0.0, [0.0]
     health.seen(at(0))
     for gap in gaps:
         now += gap
         seen.append(now)
         health.seen(at(now))
-    if health.well_for_a_lease() is not None:
+    if health.healthy_for_a_lease() is not None:
         recent = [s for s in seen if s >= now - LEASE_SECONDS]
         assert all(b - a <= LEASE_SECONDS / 3 + 1e-3 for a, b in pairwise(recent))
         assert recent[0] <= now - LEASE_SECONDS + LEASE_SECONDS / 3
@@ -75,13 +75,13 @@ def test_within_the_lease_before_the_judged_moment_there_was_no_long_gap(gaps: l
 # --- a clock that jumps -------------------------------------------------------------------------------
 
 
-def jumps(*looks: tuple[float, float, float]) -> list[float]:
-    """Return what a clock made of looks: when it was asked, what the database said, when it answered."""
-    clock = Clock()
-    return [round(clock.seen(asked, at(said), answered), 3) for asked, said, answered in looks]
+def jumps(*probes: tuple[float, float, float]) -> list[float]:
+    """Return the jumps that a clock finds: each probe is (sent, time of the database, answered)."""
+    clock = DatabaseClock()
+    return [round(clock.seen(sent, at(shown), answered), 3) for sent, shown, answered in probes]
 
 
-def test_a_clock_that_goes_on_like_ours_does_not_jump() -> None:
+def test_a_clock_that_advances_like_the_monotonic_one_does_not_jump() -> None:
     assert jumps((10, 100, 10.1), (11, 101, 11.1), (4000, 4090, 4000.1)) == [0, 0, 0]
 
 
@@ -96,5 +96,5 @@ def test_a_jump_within_an_outage_is_seen_after_it() -> None:
 
 @given(st.floats(0, 30), st.floats(0, 30), st.floats(0, 1), st.floats(0, 1))
 def test_an_answer_that_is_slow_is_no_jump(first: float, second: float, early: float, late: float) -> None:
-    """Whenever within its request the database looked at its clock."""
+    """The database may read its clock at any moment of the request."""
     assert jumps((0, first * early, first), (40, 40 + second * late, 40 + second)) == [0, 0]

@@ -1,11 +1,11 @@
-"""A held queue is waited for again after 1, 2, 4 and then every 8 seconds; a free one is no suspect."""
+"""Queues that other sessions hold are tried without waiting, and waited for again later."""
 
 import time
 
 import pytest
 
 from turnstile.common.domain.identifiers import QueueId
-from turnstile.executor.held_queues import HeldQueues
+from turnstile.executor.queue_manager import BlockedQueues
 
 ONE, TWO = QueueId(1), QueueId(2)
 
@@ -18,7 +18,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_a_held_queue_is_waited_for_ever_more_seldom(clock: list[float]) -> None:
-    held = HeldQueues()
+    held = BlockedQueues()
     for seconds in (1.0, 2.0, 4.0, 8.0, 8.0):
         held.note([ONE], [])
         clock[0] += seconds - 0.1
@@ -29,8 +29,8 @@ def test_a_held_queue_is_waited_for_ever_more_seldom(clock: list[float]) -> None
         assert held.suspects() == []
 
 
-def test_what_could_be_locked_is_waited_for_like_any_other(clock: list[float]) -> None:
-    held = HeldQueues()
+def test_a_queue_that_could_be_locked_is_awaited_like_any_other(clock: list[float]) -> None:
+    held = BlockedQueues()
     held.note([ONE, TWO], [])
     held.note([], [ONE])
     assert held.suspects() == [TWO]
@@ -40,13 +40,13 @@ def test_what_could_be_locked_is_waited_for_like_any_other(clock: list[float]) -
 
 
 def test_the_memory_is_bounded() -> None:
-    held = HeldQueues()
+    held = BlockedQueues()
     held.note([QueueId(n) for n in range(5000)], [])
     assert held.suspects() == [QueueId(n) for n in range(4000, 5000)]
 
 
 def test_after_a_wait_in_vain_nothing_is_waited_for_and_ever_longer(clock: list[float]) -> None:
-    held = HeldQueues()
+    held = BlockedQueues()
     for seconds in (1.0, 2.0, 4.0, 8.0, 8.0):
         held.timed_out()
         clock[0] += seconds - 0.1

@@ -1,0 +1,414 @@
+"""One execution over HTTP: submit, read, cancel, retry; what is refused, and how."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.served import WORKER, Served, serve
+from turnstile.executor.settings import ExecutorSettings
+
+URL = "/api/v1/executions"
+REPEATED = ("action_ref", "parameters", "concurrency_key", "metadata")
+
+
+@pytest.fixture
+async def api(database_url: str) -> AsyncIterator[Served]:
+    async with serve(database_url, ExecutorSettings(parameters_bytes_max=4096)) as served:
+        await served.define("a.b", max_concurrent=1, submitter_keys=True, timeout=60)
+        yield served
+
+
+@pytest.fixture
+async def worked(api: Served) -> Served:
+    await api.register_worker()
+    return api
+
+
+async def post(
+    api: Served, execution_id: int, verb: str, key: str | None = None, **sent: Any
+) -> httpx.Response:
+    headers = {} if key is None else {"Idempotency-Key": key}
+    return await api.http.post(f"{URL}/{execution_id}/{verb}", headers=headers, **sent)
+
+
+async def ended(api: Served, status: str = "failed", **fields: object) -> int:
+    execution_id: int = (await api.submit("a.b", **fields))["id"]
+    await api.claim(execution_id)
+    await api.finish(execution_id, status=status)
+    await api.settle(execution_id)
+    return execution_id
+
+
+def refused(answer: httpx.Response) -> tuple[int, str]:
+    assert answer.headers["content-type"] == "application/problem+json"
+    return answer.status_code, answer.json()["code"]
+
+
+async def test_a_submission_is_answered_with_its_position(api: Served) -> None:
+    first = await api.http.post(URL, json={"action_ref": "a.b"})
+    assert first.status_code == 202
+    accepted = first.json()
+    assert accepted == {"id": accepted["id"], "status": "scheduled", "position": None, "duplicate": False}
+    assert first.headers["location"] == f"{URL}/{accepted['id']}"
+    assert (await api.submit("a.b"))["position"] == 1
+    second = await api.submit("a.b")
+    assert second == {"id": second["id"], "status": "queued", "position": 2, "duplicate": False}
+
+
+async def test_a_list_is_answered_in_order_and_an_invalid_item_harms_no_other(api: Served) -> None:
+    body: list[Any] = [{"action_ref": "a.b", "metadata": {"n": n}} for n in range(10)]
+    body[3] = {"action_ref": "no.such"}
+    body[5] = {"action_ref": "a.b", "paramters": {}}
+    body[7] = 17
+    answer = await api.http.post(URL, json=body)
+    assert answer.status_code == 202
+    items = answer.json()["items"]
+    assert [item.get("code") for item in items] == [
+        None, None, None, "unknown_action", None, "unknown_field", None, "invalid_message", None, None,
+    ]  # fmt: skip
+    valid = [item["id"] for item in items if "id" in item]
+    assert valid == sorted(valid)
+    for n in (0, 4, 9):
+        assert (await api.get(f"/executions/{items[n]['id']}"))["metadata"] == {"n": n}
+    assert (await api.http.post(URL, json=[])).json() == {"items": []}
+
+
+async def test_a_known_key_returns_its_execution_and_refuses_another_request(api: Served) -> None:
+    body = {"action_ref": "a.b", "parameters": {"x": 1, "y": 2}}
+    first = await api.http.post(URL, json=body, headers={"Idempotency-Key": "k"})
+    again = await api.http.post(
+        URL, json={"parameters": {"y": 2, "x": 1}, "action_ref": "a.b", "idempotency_key": "k"}
+    )
+    assert (first.status_code, again.status_code) == (202, 200)
+    assert again.json() == first.json() | {"duplicate": True}
+    other = await api.http.post(URL, json={"action_ref": "a.b", "idempotency_key": "k"})
+    assert refused(other) == (409, "idempotency_conflict")
+    assert "idempotency_key" in other.json()["detail"]
+
+
+async def test_fifty_submitters_with_one_key_get_one_execution(api: Served) -> None:
+    answers = await asyncio.gather(
+        *(api.http.post(URL, json={"action_ref": "a.b", "idempotency_key": "k"}) for _ in range(50))
+    )
+    assert len({answer.json()["id"] for answer in answers}) == 1
+    assert sorted(answer.status_code for answer in answers) == [200] * 49 + [202]
+
+
+async def test_the_key_in_the_header_is_utf_8_and_agrees_with_the_body(api: Served) -> None:
+    keyed = {b"Idempotency-Key": "schlüssel".encode()}
+    in_header = await api.http.post(URL, json={"action_ref": "a.b"}, headers=keyed)
+    in_body = await api.http.post(URL, json={"action_ref": "a.b", "idempotency_key": "schlüssel"})
+    assert (in_body.status_code, in_body.json()["id"]) == (200, in_header.json()["id"])
+    invalid: list[tuple[Any, bytes]] = [
+        ({"action_ref": "a.b"}, b"\xe4"),
+        ({"action_ref": "a.b", "idempotency_key": "k"}, b"l"),
+        ([{"action_ref": "a.b"}], b"k"),
+    ]
+    for body, header in invalid:
+        answer = await api.http.post(URL, json=body, headers={b"Idempotency-Key": header})
+        assert refused(answer) == (422, "invalid_message")
+        assert "Idempotency-Key" in answer.json()["detail"]
+
+
+async def test_an_error_names_some_of_many_unknown_fields(api: Served) -> None:
+    body = {"action_ref": "a.b"} | {f"field{n}": n for n in range(1000)}
+    answer = await api.http.post(URL, json=body)
+    assert refused(answer) == (422, "unknown_field")
+    assert "field0" in answer.json()["detail"]
+    assert "995 more" in answer.json()["detail"]
+    assert len(answer.json()["detail"]) < 1000
+
+
+def _with(fields: bytes) -> bytes:
+    return b'{"action_ref": "a.b", ' + fields + b"}"
+
+
+INVALID: dict[str, tuple[bytes, int, str, str]] = {
+    "empty": (b"", 422, "invalid_message", "body"),
+    "not JSON": (b"{nope", 422, "invalid_message", "body"),
+    "not UTF-8": (b'{"action_ref": "\xff"}', 422, "invalid_message", "body"),
+    "a number": (b"1", 422, "invalid_message", "body"),
+    "missing field": (b"{}", 422, "invalid_message", "action_ref"),
+    "wrong type": (b'{"action_ref": 5}', 422, "invalid_message", "action_ref"),
+    "parameters not an object": (_with(b'"parameters": [1]'), 422, "invalid_parameters", "parameters"),
+    "unknown field": (_with(b'"timout": 1'), 422, "unknown_field", "timout"),
+    "unknown action": (b'{"action_ref": "no.such"}', 422, "unknown_action", "action_ref"),
+    "NaN": (_with(b'"parameters": {"x": NaN}'), 422, "invalid_message", "body"),
+    "infinite": (_with(b'"parameters": {"x": 1e999}'), 422, "invalid_message", "too large"),
+    "minus infinite": (_with(b'"parameters": {"x": [-1e999]}'), 422, "invalid_message", "too large"),
+    "many digits": (
+        _with(b'"parameters": {"x": 1' + b"0" * 400 + b".0}"),
+        422,
+        "invalid_message",
+        "too large",
+    ),
+    "NUL": (_with(b'"parameters": {"x": "\\u0000"}'), 422, "invalid_parameters", "U+0000"),
+    "surrogate": (_with(b'"parameters": {"x": "\\ud800"}'), 422, "invalid_message", "body"),
+    "no time zone": (_with(b'"run_at": "2030-01-01T00:00:00"'), 422, "invalid_message", "run_at"),
+    "year 1": (_with(b'"run_at": "0001-01-01T00:00:00Z"'), 422, "invalid_message", "leave it out"),
+    "before year 1": (_with(b'"run_at": "0001-01-01T00:00:00+14:00"'), 422, "invalid_message", "run_at"),
+    "year 9999": (_with(b'"run_at": "9999-12-31T23:59:59.999999Z"'), 422, "invalid_message", "run_at"),
+    "before 1970": (_with(b'"run_at": "1969-12-31T23:59:59Z"'), 422, "invalid_message", "run_at"),
+    "bad duration": (_with(b'"ttl": "soon"'), 422, "invalid_message", "ttl"),
+    "depth 10,000": (b'{"a":' * 10_000 + b"1" + b"}" * 10_000, 422, "invalid_message", "body"),
+    "depth 1,000": (b'{"a":' * 1000 + b"1" + b"}" * 1000, 422, "invalid_message", "body"),
+    "depth 1,000 in a list": (b"[" * 1000 + b"]" * 1000, 422, "invalid_message", "body"),
+    "large parameters": (
+        _with(b'"parameters": {"x": "' + b"y" * 5000 + b'"}'),
+        413,
+        "too_large",
+        "parameters",
+    ),
+    "10 MB": (b'{"action_ref": "' + b"y" * 10_000_000 + b'"}', 413, "too_large", "body"),
+    "list of 10 MB": (b'["' + b"y" * 10_000_000 + b'"]', 413, "too_large", "body"),
+    "list of 1001": (b"[" + b",".join([b"{}"] * 1001) + b"]", 413, "too_large", "body"),
+}
+
+
+async def test_an_invalid_body_is_refused_with_code_and_field(api: Served) -> None:
+    for kind, (body, status, code, field) in INVALID.items():
+        answer = await api.http.post(URL, content=body)
+        assert refused(answer) == (status, code), kind
+        assert field in answer.json()["detail"], kind
+        assert answer.json()["status"] == status
+        assert answer.json()["title"]
+        assert answer.json()["type"].endswith(code)
+    assert (await api.submit("a.b"))["status"] == "scheduled"
+
+
+@pytest.mark.parametrize("field", ["parameters", "metadata"])
+async def test_a_document_may_be_nested_as_deep_as_it_can_be_shown(api: Served, field: str) -> None:
+    def nested(levels: int) -> Any:
+        return [nested(levels - 1)] if levels else 1
+
+    answer = await api.http.post(URL, json={"action_ref": "a.b", field: {"deep": nested(196)}})
+    assert refused(answer) == (422, "invalid_parameters")
+    assert answer.json()["detail"].startswith(f"{field}: it is nested deeper than 196 levels")
+    submitted = await api.submit("a.b", **{field: {"deep": nested(190)}})
+    assert (await api.get(f"/executions/{submitted['id']}"))[field] == {"deep": nested(190)}
+    assert (await api.get("/executions"))["items"][0][field] == {"deep": nested(190)}
+
+
+async def test_a_full_queue_refuses_a_submission_and_a_retry(worked: Served) -> None:
+    one = await ended(worked)
+    await worked.define("a.b", max_concurrent=1, max_queued=1)
+    await worked.submit_many("a.b", 2)
+    for answer in (await worked.http.post(URL, json={"action_ref": "a.b"}), await post(worked, one, "retry")):
+        assert refused(answer) == (429, "queue_full")
+        assert answer.headers["retry-after"]
+
+
+async def test_without_a_database_it_is_unavailable(api: Served) -> None:
+    await api.database.close()
+    answer = await api.http.post(URL, json={"action_ref": "a.b"})
+    assert refused(answer) == (503, "unavailable")
+    assert answer.headers["retry-after"]
+
+
+async def test_an_execution_is_shown_whole(api: Served) -> None:
+    submitted = await api.submit(
+        "a.b", parameters={"x": [1, None]}, metadata={"m": "ü"}, idempotency_key="k", ttl="1h"
+    )
+    shown = await api.get(f"/executions/{submitted['id']}")
+    assert list(shown) == [
+        "id", "action_ref", "concurrency_key", "idempotency_key", "status", "attempt", "parameters", "result",
+        "error", "metadata", "worker_id", "created_at", "queued_at", "scheduled_at", "started_at",
+        "completed_at", "run_at", "expires_at", "retry_of", "position", "queue_length", "waiting_on",
+        "estimated_start", "attempts",
+    ]  # fmt: skip
+    expected = {
+        "parameters": {"x": [1, None]}, "metadata": {"m": "ü"}, "idempotency_key": "k",
+        "status": "scheduled", "attempt": 1, "result": None, "error": None,
+    }  # fmt: skip
+    assert shown | expected == shown
+    created, expires = (datetime.fromisoformat(shown[name]) for name in ("created_at", "expires_at"))
+    assert expires - created == timedelta(hours=1)
+    assert shown["created_at"].endswith("Z")
+
+
+@pytest.mark.parametrize(("method", "rest"), [("GET", ""), ("POST", "/cancel"), ("POST", "/retry")])
+async def test_an_unknown_execution_is_not_found(api: Served, method: str, rest: str) -> None:
+    answer = await api.http.request(method, f"{URL}/4711{rest}")
+    assert refused(answer) == (404, "not_found")
+    assert "4711" in answer.json()["detail"]
+
+
+async def test_the_position_is_exact_and_the_limit_names_the_slot_holders(api: Served) -> None:
+    ids = await api.submit_many("a.b", 5)
+    await post(api, ids[2], "cancel")
+    for position, execution_id in enumerate([ids[1], ids[3], ids[4]], start=1):
+        shown = await api.get(f"/executions/{execution_id}")
+        assert (shown["position"], shown["queue_length"]) == (position, 3)
+        assert shown["waiting_on"] == {
+            "reason": "limit", "max_concurrent": 1, "active_count": 1, "holders": ids[:1]
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"max_concurrent": 0}, {"reason": "limit", "max_concurrent": 0, "active_count": 0, "holders": []}),
+        ({"max_concurrent": 2, "paused": True}, {"reason": "paused"}),
+    ],
+)
+async def test_a_limit_of_zero_and_a_pause_are_named(
+    api: Served, fields: dict[str, Any], reason: dict[str, Any]
+) -> None:
+    await api.define("c.d", **fields)
+    submitted = await api.submit("c.d")
+    assert (await api.get(f"/executions/{submitted['id']}"))["waiting_on"] == reason
+
+
+async def test_a_delayed_execution_has_no_position(api: Served) -> None:
+    run_at = datetime.now(UTC) + timedelta(hours=1)
+    submitted = await api.submit("a.b", run_at=run_at.isoformat())
+    shown = await api.get(f"/executions/{submitted['id']}")
+    assert (shown["status"], shown["position"]) == ("delayed", None)
+    assert shown["waiting_on"]["reason"] == "not_due"
+    assert datetime.fromisoformat(shown["waiting_on"]["run_at"]) == run_at
+
+
+async def test_a_granted_execution_waits_for_a_worker_of_its_pool(api: Served) -> None:
+    submitted = await api.submit("a.b")
+    path = f"/executions/{submitted['id']}"
+    assert (await api.get(path))["waiting_on"] == {"reason": "no_worker", "pool": "default"}
+    await api.register_worker()
+    assert (await api.get(path))["waiting_on"] == {"reason": "handing_over", "pool": "default"}
+    await api.database.fetch("UPDATE worker SET draining_at = now()")
+    assert (await api.get(path))["waiting_on"] == {"reason": "no_worker", "pool": "default"}
+
+
+async def test_a_running_execution_shows_its_attempt_and_an_ended_one_its_result(worked: Served) -> None:
+    submitted = await worked.submit("a.b")
+    path = f"/executions/{submitted['id']}"
+    await worked.claim(submitted["id"])
+    shown = await worked.get(path)
+    assert (shown["status"], shown["waiting_on"], shown["worker_id"]) == ("running", None, WORKER)
+    (attempt,) = shown["attempts"]
+    assert attempt["started_at"].endswith("Z")
+    assert attempt == {
+        "attempt": 1, "worker_id": WORKER, "outcome": None, "error": None,
+        "granted_at": attempt["granted_at"], "started_at": attempt["started_at"], "ended_at": None,
+    }  # fmt: skip
+    await worked.finish(submitted["id"], result='{"pages": 3}')
+    for _ in range(2):
+        shown = await worked.get(path)
+        assert (shown["status"], shown["result"], shown["position"]) == ("completed", {"pages": 3}, None)
+        assert [a["outcome"] for a in shown["attempts"]] == ["completed"]
+        assert shown["attempts"][0]["ended_at"] == shown["completed_at"]
+        await worked.settle(submitted["id"])
+
+
+async def test_a_failed_execution_shows_its_error(worked: Served) -> None:
+    shown = await worked.get(f"/executions/{await ended(worked)}")
+    assert shown["error"] == {"type": "Broken", "message": "it broke"}
+    assert shown["attempts"][0]["error"] == shown["error"]
+
+
+async def test_a_cancel_ends_a_queued_execution_with_the_reason(api: Served) -> None:
+    ids = await api.submit_many("a.b", 2)
+    answer = await post(api, ids[1], "cancel", json={"reason": "no longer needed"})
+    assert (answer.status_code, answer.json()) == (202, {"id": ids[1], "status": "cancelled"})
+    shown = await api.get(f"/executions/{ids[1]}")
+    assert shown["error"] == {"type": "Cancelled", "message": "no longer needed"}
+    assert (shown["position"], shown["waiting_on"]) == (None, None)
+    again = await post(api, ids[1], "cancel")
+    assert (again.status_code, again.json()["execution_status"]) == (409, "cancelled")
+
+
+async def test_a_cancel_requests_a_running_execution_to_stop(worked: Served) -> None:
+    submitted = await worked.submit("a.b")
+    await worked.claim(submitted["id"])
+    answer = await post(worked, submitted["id"], "cancel")
+    assert (answer.status_code, answer.json()) == (202, {"id": submitted["id"], "status": "running"})
+
+
+async def test_a_cancel_never_changes_an_ended_execution(worked: Served) -> None:
+    one = await ended(worked, "completed")
+    before = await worked.get(f"/executions/{one}")
+    answer = await post(worked, one, "cancel")
+    assert refused(answer) == (409, "already_terminal")
+    assert answer.json()["execution_status"] == "completed"
+    assert await worked.get(f"/executions/{one}") == before
+
+
+async def test_an_invalid_body_cancels_and_retries_nothing(worked: Served) -> None:
+    one, running = await ended(worked), (await worked.submit("a.b"))["id"]
+    for execution_id, verb, body, code, field in (
+        (running, "cancel", b'{"reson": "x"}', "unknown_field", "reson"),
+        (running, "cancel", b'{"reason": 5}', "invalid_message", "reason"),
+        (running, "cancel", b'{"reason": "\\u0000"}', "invalid_parameters", "U+0000"),
+        (running, "cancel", b"[]", "invalid_message", "body"),
+        (one, "retry", b'{"parameters": {}}', "unknown_field", "parameters"),
+        (one, "retry", b"[]", "invalid_message", "body"),
+        (one, "retry", b"{", "invalid_message", "body"),
+    ):
+        answer = await post(worked, execution_id, verb, content=body)
+        assert refused(answer) == (422, code)
+        assert field in answer.json()["detail"]
+    assert (await worked.get(f"/executions/{running}"))["status"] == "scheduled"
+    assert await worked.database.fetchval("SELECT count(*) FROM execution") == 2
+
+
+async def test_a_retry_repeats_the_request_and_leaves_the_ended_execution_alone(worked: Served) -> None:
+    one = await ended(
+        worked, parameters={"n": [1, 2.5, None]}, concurrency_key="k", timeout=7, metadata={"tenant": "acme"},
+        callback_url="https://example.org/hook", idempotency_key="first",
+    )  # fmt: skip
+    before = await worked.get(f"/executions/{one}")
+    answer = await post(worked, one, "retry")
+    assert answer.status_code == 202
+    again = answer.json()
+    assert again == {
+        "id": again["id"], "status": "scheduled", "position": None, "duplicate": False, "retry_of": one
+    }  # fmt: skip
+    assert answer.headers["location"] == f"{URL}/{again['id']}"
+    shown = await worked.get(f"/executions/{again['id']}")
+    assert [shown[name] for name in REPEATED] == [before[name] for name in REPEATED]
+    assert (shown["retry_of"], shown["idempotency_key"], shown["attempt"]) == (one, None, 1)
+    query = "SELECT timeout_seconds, callback_url FROM execution WHERE id = $1"
+    row = await worked.database.fetchrow(query, again["id"])
+    assert row is not None
+    assert tuple(row) == (7.0, "https://example.org/hook")
+    assert await worked.get(f"/executions/{one}") == before
+
+
+async def test_a_retry_enters_the_tail_of_the_queue_once_for_each_key(worked: Served) -> None:
+    one = await ended(worked)
+    queued = await worked.submit_many("a.b", 3)
+    again = (await post(worked, one, "retry")).json()
+    assert (again["status"], again["position"]) == ("queued", 3)
+    assert again["id"] > queued[-1]
+    assert (await post(worked, one, "retry")).json()["id"] != again["id"]
+    first, second = [await post(worked, one, "retry", "again") for _ in range(2)]
+    assert (first.status_code, second.status_code) == (202, 200)
+    assert second.json() == first.json() | {"duplicate": True}
+    assert await worked.database.fetchval("SELECT count(*) FROM execution") == 7
+
+
+async def test_a_key_of_another_request_refuses_a_retry(worked: Served) -> None:
+    one, other = await ended(worked, idempotency_key="mine"), await ended(worked)
+    assert (await post(worked, one, "retry", "k")).status_code == 202
+    # The key of the execution itself, and of the retry of another one.
+    for execution_id, key in ((one, "mine"), (other, "k")):
+        assert refused(await post(worked, execution_id, "retry", key)) == (409, "idempotency_conflict")
+
+
+async def test_a_retry_of_what_has_not_ended_is_refused_with_its_status(worked: Served) -> None:
+    running, queued = await worked.submit_many("a.b", 2)
+    await worked.claim(running)
+    for execution_id, status in ((running, "running"), (queued, "queued")):
+        answer = await post(worked, execution_id, "retry")
+        assert refused(answer) == (409, "not_terminal")
+        assert answer.json()["execution_status"] == status
+    assert await worked.database.fetchval("SELECT count(*) FROM execution") == 2
+
+
+async def test_a_retry_of_a_deleted_action_is_refused(worked: Served) -> None:
+    one = await ended(worked)
+    assert (await worked.http.delete("/api/v1/actions/a.b")).status_code == 200
+    assert refused(await post(worked, one, "retry")) == (422, "unknown_action")
