@@ -25,11 +25,11 @@ $(READY): pyproject.toml requirements/dev.txt scripts/setup
 	@touch $@
 
 .PHONY: demo
-demo: $(READY) ## Watch 200 executions pass in order on private servers, then a report
+demo: $(READY) ## Run 200 executions on private servers, then report order and limits
 	@$(BIN)/executor demo
 
 .PHONY: up
-up: $(READY) ## Start servers, executor and workers, print their URLs, and stay
+up: $(READY) ## Start servers, executor and workers, print their URLs, and run until Ctrl-C
 	@$(BIN)/executor demo --stay
 
 .PHONY: check

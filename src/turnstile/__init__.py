@@ -6,7 +6,7 @@
     async def render(context: Context, customer_id: int) -> dict: ...
 
 Declare actions with `action`, `command_action` and `http_action`; submit executions with `Client` or
-`AsyncClient`. Each name is imported when it is first used: `import turnstile` alone loads no other module.
+`AsyncClient`. Each name is imported at its first use: `import turnstile` alone loads no other module.
 """
 
 from importlib import import_module
@@ -36,14 +36,16 @@ __all__ = [
 
 _MODULES = {name: "turnstile.client" if name.endswith("Client") else "turnstile.worker" for name in __all__}
 
+# Hidden from type checkers, for which it would make every name exist.
+if not TYPE_CHECKING:
 
-def __getattr__(name: str) -> object:
-    """Import a public name at its first use (PEP 562)."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_MODULES[name]), name)
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> object:
+        """Import a public name at its first use (PEP 562)."""
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(_MODULES[name]), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -1,6 +1,19 @@
-"""`python -m turnstile` is the command `turnstile`."""
+"""The program `turnstile`, also as `python -m turnstile`."""
 
-from turnstile.cli import main
+import sys
+
+
+def main() -> None:
+    """Run `turnstile healthcheck` directly, because importing the whole command line takes far longer."""
+    if sys.argv[1:] == ["healthcheck"]:
+        from turnstile.healthcheck import healthcheck  # noqa: PLC0415
+
+        healthcheck()
+    else:
+        from turnstile.cli import main as run  # noqa: PLC0415
+
+        run()
+
 
 if __name__ == "__main__":
     main()

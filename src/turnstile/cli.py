@@ -1,39 +1,44 @@
-"""The command line `turnstile`: every command line of the project under one name.
+"""The command line `turnstile`: the command lines of all parts under one name, and `turnstile healthcheck`.
 
-`turnstile executor ...` is `executor ...`, and `turnstile worker ...` is `worker ...`.
-A group is imported when it is called.
+`turnstile executor ...` is `executor ...`, and `turnstile worker ...` is `worker ...`. A group is imported
+when it is called.
 """
 
 from typing import ClassVar
 
-from turnstile.common.command_line import command_line, run_command_line
-from turnstile.executor.cli.lazy_commands import CommandsOnDemand, Place
+from turnstile.common.cli import command_line, run_command_line
+from turnstile.executor.cli.lazy_commands import LazyCommand, LazyCommandGroup
+
+_SUMMARY = "Schedule executions in FIFO order, within the concurrency limit of each action."
 
 
-def _app(package: str, summary: str) -> Place:
-    return Place(module=f"turnstile.{package}.cli", attribute="app", summary=summary)
+class _CommandLines(LazyCommandGroup):
+    """The command lines of the services and of the stress harness, and the health check."""
 
-
-class _CommandLines(CommandsOnDemand):
-    """One group for each service, and one for the stress harness."""
-
-    places: ClassVar[dict[str, Place]] = {
-        "executor": _app("executor", "Schedule executions; submit, list, cancel and retry them."),
-        "worker": _app("worker", "Run executions of the actions that a module declares."),
-        "stress": _app("stress", "Load an installation and check that order and limits held."),
+    lazy_commands: ClassVar[dict[str, LazyCommand]] = {
+        "executor": LazyCommand(
+            "turnstile.executor.cli:app", "Run the executor; submit, list, cancel and retry executions."
+        ),
+        "worker": LazyCommand(
+            "turnstile.worker.cli:app", "Run workers that execute the actions of a module."
+        ),
+        "stress": LazyCommand(
+            "turnstile.stress.cli:app",
+            "Load-test an installation and verify order and limits.",
+            remedy="install the Python package: pip install 'turnstile[stress]'",
+        ),
+        "healthcheck": LazyCommand(
+            "turnstile.healthcheck:healthcheck", "Check that the service in this container is alive."
+        ),
     }
 
 
-app = command_line(
-    "Schedules executions in strict arrival order, within the concurrency limit of each action.",
-    group=_CommandLines,
-    completes=True,
-)
+app = command_line(_SUMMARY, group=_CommandLines, completes=True)
 
 
-@app.callback()
+@app.callback(help=_SUMMARY)
 def group() -> None:
-    """Schedule executions in strict arrival order, within the concurrency limit of each action."""
+    """Take no options of its own: every option belongs to a command."""
 
 
 def main() -> None:

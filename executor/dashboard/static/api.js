@@ -1,13 +1,13 @@
-// Asks the API. Where it wants a token, the page asks for one, once, and keeps it for this tab.
+// The client of the API. If the API requires a token, the page prompts for it and keeps it for this tab.
 
 import { askForToken } from "./token.js";
 import { setClock } from "./format.js";
 
 const KEY = "turnstile.token";
 const TIMEOUT_MILLISECONDS = 35000;
-let asking = null;
+let prompt = null;
 
-/** Why something was not done, as the API says it. */
+/** An error response of the API. */
 export class Problem extends Error {
   constructor(status, code, detail) {
     super(detail);
@@ -16,41 +16,41 @@ export class Problem extends Error {
   }
 }
 
-/** Ask with the token, if there is one; where it is refused, ask the person for it and ask again. */
+/** Send a request with the stored token; on 401, prompt for a token and send it again. */
 export async function authorized(path, options = {}) {
   for (;;) {
     const shown = sessionStorage.getItem(KEY);
     const headers = { Accept: "application/json", ...options.headers };
     if (shown) headers.Authorization = `Bearer ${shown}`;
-    const answer = await fetch(path, { ...options, headers, cache: "no-store", credentials: "omit" });
-    setClock(answer.headers.get("date"));
-    if (answer.status !== 401) return answer;
-    await answer.body?.cancel();
-    // Another request may have got the token meanwhile.
+    const response = await fetch(path, { ...options, headers, cache: "no-store", credentials: "omit" });
+    setClock(response.headers.get("date"));
+    if (response.status !== 401) return response;
+    await response.body?.cancel();
+    // Another request may have stored a new token meanwhile.
     if (sessionStorage.getItem(KEY) === shown) await token(shown !== null);
   }
 }
 
 async function token(wasRefused) {
-  asking ??= askForToken(wasRefused).then((given) => sessionStorage.setItem(KEY, given));
+  prompt ??= askForToken(wasRefused).then((given) => sessionStorage.setItem(KEY, given));
   try {
-    await asking;
+    await prompt;
   } finally {
-    asking = null;
+    prompt = null;
   }
 }
 
-/** Return the value that a route answers with; throws Problem. `query` leaves out what is empty. */
+/** Return the body of a response; throws Problem. Empty values of `query` are left out. */
 export async function ask(method, path, { query = {}, body, headers = {}, signal } = {}) {
   return (await exchange(method, path, { query, body, headers, signal })).value;
 }
 
-/** Return the value and the ETag that a route answers with; throws Problem. */
+/** Return the body and the ETag of a response; throws Problem. */
 export async function exchange(method, path, { query = {}, body, headers = {}, signal } = {}) {
   const signals = [AbortSignal.timeout(TIMEOUT_MILLISECONDS), ...(signal ? [signal] : [])];
-  let answer;
+  let response;
   try {
-    answer = await authorized(`/api/v1${path}${queryOf(query)}`, {
+    response = await authorized(`/api/v1${path}${queryOf(query)}`, {
       method,
       headers: body === undefined ? headers : { "Content-Type": "application/json", ...headers },
       body: body === undefined ? undefined : JSON.stringify(body),
@@ -58,14 +58,14 @@ export async function exchange(method, path, { query = {}, body, headers = {}, s
     });
   } catch (error) {
     if (signal?.aborted) throw error;
-    throw new Problem(0, "unreachable", "The service does not answer. Is it running?");
+    throw new Problem(0, "unreachable", "The executor does not respond. Check that it is running.");
   }
-  const value = await answer.json().catch((error) => {
+  const value = await response.json().catch((error) => {
     if (signal?.aborted) throw error;
     return null;
   });
-  if (answer.ok && value !== null) return { value, etag: answer.headers.get("etag") };
-  throw new Problem(answer.status, value?.code, value?.detail ?? `The service broke off its answer (${answer.status}).`);
+  if (response.ok && value !== null) return { value, etag: response.headers.get("etag") };
+  throw new Problem(response.status, value?.code, value?.detail ?? `Invalid response from the executor (status ${response.status}).`);
 }
 
 /** Return a query string, or nothing. */
@@ -76,11 +76,11 @@ export function queryOf(query) {
       if (each !== null && each !== undefined && each !== "") parts.append(name, each);
     }
   }
-  const said = parts.toString();
-  return said ? `?${said}` : "";
+  const encoded = parts.toString();
+  return encoded ? `?${encoded}` : "";
 }
 
-/** Whether an error only says that nobody wants the answer any more. */
+/** Whether an error comes from an aborted request. */
 export function isAbort(error) {
   return error.name === "AbortError";
 }

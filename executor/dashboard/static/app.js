@@ -1,7 +1,7 @@
-// Puts the page together: which screen is shown, the totals above it, and whether what is shown is live.
+// The page: selects the screen, shows the totals above it and the state of the event stream.
 
 import { el, say, text } from "./dom.js";
-import { count, counted, rate } from "./format.js";
+import { count, rate } from "./format.js";
 import { Live } from "./live.js";
 import { show as queues } from "./queues.js";
 import { show as queue } from "./queue.js";
@@ -20,7 +20,7 @@ const SCREENS = [
   [/^\/webhooks$/, webhooks, "Webhooks", "#/webhooks"],
   [/^\/dead-letters$/, deadLetters, "Dead letters", "#/dead-letters"],
 ];
-const STATES = { live: "Live", lost: "Connection lost, trying again", paused: "Paused" };
+const STATES = { live: "Live", lost: "Connection lost; reconnecting", paused: "Paused" };
 
 const live = new Live();
 const main = document.getElementById("main");
@@ -37,7 +37,7 @@ function route() {
     open(show, { ...Object.fromEntries(named), parameters }, title, tab, here);
     return;
   }
-  main.replaceChildren(el("h1", {}, "Nothing is here"), el("p", {}, el("a", { href: "#/queues" }, "To the queues")));
+  main.replaceChildren(el("h1", {}, "Page not found"), el("p", {}, el("a", { href: "#/queues" }, "Go to queues")));
 }
 
 function open(show, place, title, tab, here) {
@@ -60,30 +60,30 @@ function open(show, place, title, tab, here) {
   }
 }
 
-const FIGURES = [
-  ["Queues", (all) => (all.truncated ? `${count(all.queues)} and more` : count(all.queues))],
+const TOTALS = [
+  ["Queues", (all) => (all.truncated ? `more than ${count(all.queues)}` : count(all.queues))],
   ["Waiting", (all) => count(all.queue_length)],
-  ["Slots held", (all) => count(all.active_count)],
+  ["Slots in use", (all) => count(all.active_count)],
   ["Admitted", (all) => `${rate(all.enqueued_per_second)} /s`],
-  ["Ended", (all) => `${rate(all.completed_per_second)} /s`],
+  ["Completed", (all) => `${rate(all.completed_per_second)} /s`],
   ["Workers", (all) => workersIn(all.workers)],
 ];
 
-function workersIn({ live: there, draining, overdue, places }) {
+function workersIn({ live: alive, draining, overdue, places }) {
   const others = [draining && `${draining} draining`, overdue && `${overdue} overdue`].filter(Boolean);
-  return [`${count(there)} with ${counted(places, "place")}`, ...others].join(", ");
+  return [`${count(alive)}, capacity ${count(places)}`, ...others].join(", ");
 }
 
-function figures() {
-  const values = FIGURES.map(([name]) => [el("dt", {}, name), el("dd", {}, "–")]);
+function showTotals() {
+  const values = TOTALS.map(([name]) => [el("dt", {}, name), el("dd", {}, "–")]);
   document.getElementById("overview").replaceChildren(
     el("dl", {}, values.map((pair) => el("div", {}, pair))));
   const trouble = document.getElementById("trouble");
   live.on("overview", (all) => {
-    FIGURES.forEach(([, said], place) => text(values[place][1], said(all)));
+    TOTALS.forEach(([, valueOf], index) => text(values[index][1], valueOf(all)));
     const parts = Object.entries(all.trouble);
     trouble.hidden = parts.length === 0;
-    text(trouble, parts.map(([part, reason]) => `The ${part} cannot be reached: ${reason}`).join(" "));
+    text(trouble, parts.map(([part, reason]) => `Cannot reach the ${part}: ${reason}`).join(" "));
   });
 }
 
@@ -92,10 +92,10 @@ live.on("state", (state) => {
   node.dataset.state = state;
   text(node, STATES[state]);
 });
-figures();
+showTotals();
 addEventListener("hashchange", route);
 document.querySelector(".skip").addEventListener("click", (event) => {
-  // The address is the route: it stays.
+  // The link must not change the address, because the fragment is the route.
   event.preventDefault();
   main.focus();
 });

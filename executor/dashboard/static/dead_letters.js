@@ -1,17 +1,17 @@
-// Dead letters: read, replay (with another body, if wanted), purge.
+// The screen of dead letters: list, show, replay (also with another body), purge.
 
 import { el, say, text } from "./dom.js";
 import { clock, count, counted } from "./format.js";
 import { ask } from "./api.js";
-import { badge, cell, loader, pager, plainRow, table, wrongPlace } from "./parts.js";
+import { badge, cell, loader, pager, plainRow, table, errorLine } from "./parts.js";
 import { show as showDialog } from "./dialog.js";
-import { deal, replayEdited } from "./changes.js";
+import { changeDeadLetters, replayEdited } from "./changes.js";
 
 const PAGE = 50;
 
 export function show(main, { parameters }, { signal }) {
   const chosen = new Set();
-  const wrong = wrongPlace();
+  const wrong = errorLine();
   const words = el("p", { class: "said", role: "status" });
   const code = el("input", { type: "text", id: "code", value: parameters.get("code") ?? "", placeholder: "unknown_action", autocomplete: "off" });
   let cursor = null;
@@ -21,8 +21,8 @@ export function show(main, { parameters }, { signal }) {
     chosen.clear();
     loading.now();
   });
-  const shown = table("Dead letters, the oldest first", [
-    ["Selected", ""], ["ID", ""], ["Reason", ""], ["Message", ""], ["Died", ""], ["Size", "number"],
+  const shown = table("Dead letters, oldest first", [
+    ["Selected", ""], ["ID", ""], ["Reason", ""], ["Message", ""], ["Dead-lettered", ""], ["Size", "number"],
   ], { empty: "No dead letters." });
   const replay = el("button", { type: "button", on: { click: () => act("replay") } });
   const purge = el("button", { type: "button", class: "danger", on: { click: () => act("purge") } });
@@ -36,20 +36,20 @@ export function show(main, { parameters }, { signal }) {
     name();
   }, { every: 1000, signal, wrong });
 
-  /** What the buttons act on: the selected letters, those with the error code, or all. */
-  function meant() {
+  /** Return what the buttons act on: the selected messages, those with the error code, or all. */
+  function target() {
     if (chosen.size) return [{ ids: [...chosen] }, counted(chosen.size, "selected message")];
     const reason = code.value.trim();
     return reason ? [{ code: reason }, `all messages with the code ${reason}`] : [{ all: true }, `all ${counted(total, "message")}`];
   }
   function name() {
-    const said = chosen.size ? `${chosen.size} selected` : code.value.trim() ? "all with this code" : "all";
-    text(replay, `Replay ${said}`);
-    text(purge, `Purge ${said}`);
+    const scope = chosen.size ? `${chosen.size} selected` : code.value.trim() ? "all with this code" : "all";
+    text(replay, `Replay ${scope}`);
+    text(purge, `Purge ${scope}`);
   }
   async function act(verb) {
-    const [selection, said] = meant();
-    if (await deal(verb, selection, said)) await changed();
+    const [selection, subject] = target();
+    if (await changeDeadLetters(verb, selection, subject)) await changed();
   }
   async function changed() {
     chosen.clear();
@@ -86,7 +86,7 @@ function cells(letter, chosen, selected, open) {
     el("th", { scope: "row", class: "id" }, link),
     cell("Reason", {}, el("div", {}, badge(letter.code), " ", letter.error)),
     cell("Message", {}, letter.type ?? letter.original_routing_key),
-    cell("Died", {}, clock(letter.died_at)),
+    cell("Dead-lettered", {}, clock(letter.died_at)),
     cell("Size", { class: "number" }, `${count(letter.body_bytes)} B`),
   ];
 }
@@ -102,19 +102,19 @@ async function read({ id }, wrong, changed) {
   const facts = [
     ["Error", `${letter.code}: ${letter.error}`], ["Routing key", letter.original_routing_key],
     ["Message ID", letter.message_id ?? "none"], ["Published", clock(letter.published_at)],
-    ["Died", clock(letter.died_at)], ["Sender", letter.app_id ?? "unknown"],
+    ["Dead-lettered", clock(letter.died_at)], ["Sender", letter.app_id ?? "unknown"],
   ];
   const edit = el("button", { type: "button", on: { click: async (event) => {
     event.target.closest("dialog").close();
     if (await replayEdited(letter)) await changed();
   } } }, "Edit and replay");
   showDialog(`Dead letter ${id}`,
-    el("dl", { class: "figures" }, facts.map(([term, said]) => el("div", {}, el("dt", {}, term), el("dd", {}, said)))),
+    el("dl", { class: "figures" }, facts.map(([term, value]) => el("div", {}, el("dt", {}, term), el("dd", {}, value)))),
     el("h3", {}, bodyTitle(letter)), canBeEdited(letter) ? edit : null, el("pre", { tabindex: 0, "aria-label": "Body" }, letter.body),
     el("h3", {}, "Headers"), el("pre", { tabindex: 0, "aria-label": "Headers" }, JSON.stringify(letter.headers, null, 2)));
 }
 
-/** Whether the body is text and all of it is shown. */
+/** Whether the body is text and is shown completely. */
 function canBeEdited({ body, body_encoding: encoding, body_bytes: bytes }) {
   return encoding === "text" && new TextEncoder().encode(body).length === bytes;
 }

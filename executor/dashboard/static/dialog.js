@@ -1,11 +1,11 @@
-// Asks a person: a native dialog, so that focus, Escape and the rest of the page are looked after.
+// Dialogs. They are native, so that the browser handles focus, Escape and the page behind them.
 
 import { el, text } from "./dom.js";
 import { Problem } from "./api.js";
 
 /**
- * Ask, do, and close. `act(form)` does it; a Problem is shown in the dialog, which stays open.
- * Resolves to whether it was done.
+ * Show a confirmation dialog. `act(form)` makes the change; a Problem is shown in the dialog, which stays open.
+ * Resolves to whether the change was made.
  */
 export function confirm({ title, words, fields = [], verb, dangerous = false, act }) {
   return new Promise((resolve) => {
@@ -17,7 +17,7 @@ export function confirm({ title, words, fields = [], verb, dangerous = false, ac
       fields,
       wrong,
       el("div", { class: "buttons" },
-        el("button", { type: "button", on: { click: () => dialog.close() } }, "Leave it"), go));
+        el("button", { type: "button", on: { click: () => dialog.close() } }, "Close"), go));
     const dialog = el("dialog", { "aria-labelledby": "dialog-title" }, form);
     let done = false;
     form.addEventListener("submit", async (event) => {
@@ -43,7 +43,7 @@ export function confirm({ title, words, fields = [], verb, dangerous = false, ac
   });
 }
 
-/** A labelled input with a line that explains it. */
+/** An input with a label and a hint. */
 export function field(label, input, hint) {
   const id = `field-${input.name}`;
   input.id = id;
@@ -52,7 +52,7 @@ export function field(label, input, hint) {
   return el("div", { class: "field" }, el("label", { for: id }, label), input, explained);
 }
 
-/** Show something to read. */
+/** Show a dialog without a form. */
 export function show(title, ...content) {
   const dialog = el("dialog", { class: "wide", "aria-labelledby": "dialog-title" },
     el("h2", { id: "dialog-title" }, title), content,

@@ -1,4 +1,4 @@
-// Builds and updates the page. Whatever comes from outside goes in as text, never as markup.
+// Builds and updates elements. Values are inserted as text, never as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -7,7 +7,7 @@ export function el(name, attributes = {}, ...children) {
   return filled(document.createElement(name), attributes, children);
 }
 
-/** Return an element of a picture. */
+/** Return an SVG element. */
 export function svg(name, attributes = {}, ...children) {
   return filled(document.createElementNS(SVG, name), attributes, children);
 }
@@ -19,20 +19,20 @@ function filled(node, { on = {}, ...attributes }, children) {
   return node;
 }
 
-/** Set an attribute; null and false take it away. */
+/** Set an attribute; null and false remove it. */
 export function attribute(node, name, value) {
   if (value === null || value === undefined || value === false) node.removeAttribute(name);
   else if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value === true ? "" : value);
 }
 
-/** Set a node's text, if it differs: what a screen reader or a selection holds on to stays. */
+/** Set a node's text if it differs, so that a selection or a screen reader keeps its position. */
 export function text(node, value) {
   const shown = value === null || value === undefined ? "" : String(value);
   if (node.textContent !== shown) node.textContent = shown;
 }
 
 /**
- * Make the children of `parent` those of `items`, in order, keeping the nodes of the same key, so that focus stays.
+ * Make the children of `parent` match `items`, in order; nodes of the same key are kept, so that focus stays.
  * `make(item)` returns {node, update(item)}.
  */
 export function sync(parent, items, keyOf, make) {
@@ -45,15 +45,15 @@ export function sync(parent, items, keyOf, make) {
     now.set(key, row);
   }
   for (const [key, row] of known) if (!now.has(key)) row.node.remove();
-  let place = parent.firstElementChild;
+  let next = parent.firstElementChild;
   for (const row of now.values()) {
-    if (row.node === place) place = place.nextElementSibling;
-    else parent.insertBefore(row.node, place);
+    if (row.node === next) next = next.nextElementSibling;
+    else parent.insertBefore(row.node, next);
   }
   parent.rowsByKey = now;
 }
 
-/** Say something to those who do not see the page. */
+/** Announce something to screen readers. */
 export function say(words) {
   text(document.getElementById("spoken"), words);
 }

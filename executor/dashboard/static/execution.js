@@ -1,9 +1,9 @@
-// One execution: how it came to where it stands, why it waits, what was tried and what that wrote.
+// The screen of one execution: status, history, why it waits, attempts and logs.
 
 import { el, say } from "./dom.js";
 import { between, clock, count, duration } from "./format.js";
 import { ask } from "./api.js";
-import { badge, cell, instant, loader, plainRow, shortId, table, wrongPlace } from "./parts.js";
+import { badge, cell, instant, loader, plainRow, shortId, table, errorLine } from "./parts.js";
 import { cancel, retry } from "./changes.js";
 import { executionLink } from "./queue.js";
 import { queueLink } from "./queues.js";
@@ -11,20 +11,20 @@ import { logPart } from "./logs.js";
 
 const ENDS = ["completed", "failed", "timeout", "cancelled", "expired", "abandoned"];
 const STEPS = [
-  ["created_at", "Admitted"], ["queued_at", "Took its place"], ["scheduled_at", "Got a slot"],
+  ["created_at", "Created"], ["queued_at", "Queued"], ["scheduled_at", "Slot granted"],
   ["started_at", "Started"], ["completed_at", "Ended"],
 ];
 
 export function show(main, { id }, { live, signal }) {
-  const wrong = wrongPlace();
+  const wrong = errorLine();
   const state = el("span", { class: "states" });
   const why = el("div", { class: "why", role: "status" });
   const facts = el("dl", { class: "figures" });
   const steps = el("ol", { class: "timeline" });
   const buttons = el("div", { class: "buttons" });
   const documents = el("div", { class: "documents" });
-  const attempts = table("Attempts", [["Attempt", ""], ["Outcome", ""], ["Worker", ""], ["Started", ""], ["Ran", "number"], ["Error", ""]],
-    { empty: "None yet." });
+  const attempts = table("Attempts", [["Attempt", ""], ["Outcome", ""], ["Worker", ""], ["Started", ""], ["Duration", "number"], ["Error", ""]],
+    { empty: "No attempts yet." });
   const logs = logPart(id, signal);
   let known = null;
   const loading = loader(async (mine) => {
@@ -44,7 +44,7 @@ export function show(main, { id }, { live, signal }) {
     for (const each of items) if (String(each.id) === id) say(`Execution ${id} is ${each.status}`);
     loading.soon();
   }, signal);
-  // Its place in the line moves with the queue; what has ended moves no more.
+  // The position changes with the queue, until the execution has ended.
   live.on("queues", () => !ENDS.includes(known) && loading.soon(), signal);
   live.on("opening", loading.soon, signal);
   main.append(
@@ -58,7 +58,7 @@ export function show(main, { id }, { live, signal }) {
 
 function buttonsFor(it, reload) {
   const button = (name, kind, act) => el("button", { type: "button", class: kind, on: { click: act } }, name);
-  if (ENDS.includes(it.status)) return [button("Run again", "", () => retry(it.id))];
+  if (ENDS.includes(it.status)) return [button("Retry", "", () => retry(it.id))];
   return [button("Cancel", "danger", async () => await cancel(it.id, it.status === "running") && reload())];
 }
 
@@ -69,59 +69,59 @@ function factsOf(it) {
     ["Attempt", count(it.attempt)],
     it.worker_id && ["Worker", it.worker_id],
     it.idempotency_key && ["Idempotency key", it.idempotency_key],
-    it.run_at && ["Not before", clock(it.run_at)],
-    it.expires_at && !it.completed_at && ["Must start before", clock(it.expires_at)],
-    it.retry_of && ["Runs again", executionLink(it.retry_of)],
+    it.run_at && ["Earliest start", clock(it.run_at)],
+    it.expires_at && !it.completed_at && ["Expires at", clock(it.expires_at)],
+    it.retry_of && ["Retry of", executionLink(it.retry_of)],
   ];
   return facts.filter(Boolean).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)));
 }
 
-/** Each step with how long it took from the one before. */
+/** The steps, each with the time since the previous one. */
 function stepsOf(it) {
   let before = null;
   return STEPS.map(([field, name]) => {
     const at = it[field];
     const gap = between(before, at);
     if (at) before = at;
-    const said = field === "completed_at" && at ? it.status : name;
+    const label = field === "completed_at" && at ? it.status : name;
     return el("li", { class: at ? `done ${field === "completed_at" ? it.status : ""}` : "" },
-      el("span", { class: "step" }, said), at ? instant(at) : el("span", { class: "none" }, "not yet"),
+      el("span", { class: "step" }, label), at ? instant(at) : el("span", { class: "none" }, "not yet"),
       gap !== null && gap >= 0 ? el("span", { class: "gap" }, `after ${duration(gap)}`) : null);
   });
 }
 
-/** Why it waits, in a sentence, and when it may start. */
+/** Why the execution waits, and its estimated start. */
 function whyOf(it) {
   const on = it.waiting_on;
   if (!on) return it.error ? [el("p", { class: "wrong" }, el("strong", {}, it.error.type), ` ${it.error.message}`)] : [];
-  const place = it.position
-    ? `Place ${count(it.position)}${it.queue_length ? ` of ${count(it.queue_length)}` : ""} in its line. ` : "";
-  return [el("p", {}, place, ...reasonOf(on)), ...startOf(it)];
+  const position = it.position
+    ? `Position ${count(it.position)}${it.queue_length ? ` of ${count(it.queue_length)}` : ""} in the queue. ` : "";
+  return [el("p", {}, position, ...reasonOf(on)), ...startOf(it)];
 }
 
 function reasonOf(on) {
   switch (on.reason) {
     case "limit":
       return on.max_concurrent === 0 ? ["The limit is 0: nothing starts."]
-        : [`${count(on.active_count)} of ${count(on.max_concurrent)} slots are held`, ...holdersOf(on.holders ?? []), "."];
-    case "paused": return ["Its action is paused: nothing starts until it is resumed."];
-    case "no_worker": return [`No live worker of the pool ${on.pool} serves it: start one.`];
-    case "not_due": return on.run_at ? ["It is not due before ", instant(on.run_at), "."] : ["It is not due yet."];
-    case "handing_over": return [`A slot is there; it is being handed to a worker of the pool ${on.pool}.`];
-    case "unavailable": return [`The ${on.part} cannot be reached: ${on.message}`];
-    default: return [`It waits: ${on.reason}.`];
+        : [`${count(on.active_count)} of ${count(on.max_concurrent)} slots in use`, ...holdersOf(on.holders ?? []), "."];
+    case "paused": return ["The action is paused: nothing starts until it is resumed."];
+    case "no_worker": return [`No live worker in the pool ${on.pool} serves the action. Start one.`];
+    case "not_due": return on.run_at ? ["Not due before ", instant(on.run_at), "."] : ["Not due yet."];
+    case "handing_over": return [`A slot is free; about to be dispatched to a worker in the pool ${on.pool}.`];
+    case "unavailable": return [`Cannot reach the ${on.part}: ${on.message}`];
+    default: return [`Waiting: ${on.reason}.`];
   }
 }
 
 function holdersOf(ids) {
   if (ids.length === 0) return [];
-  const links = ids.slice(0, 8).flatMap((id, place) => [place ? ", " : " by ", executionLink(id)]);
+  const links = ids.slice(0, 8).flatMap((id, index) => [index ? ", " : ", held by ", executionLink(id)]);
   return ids.length > 8 ? [...links, ` and ${count(ids.length - 8)} more`] : links;
 }
 
 function startOf({ estimated_start: start }) {
   if (!start) return [];
-  return [el("p", {}, "It starts, by the recent pace, between ", instant(start.earliest), " and ", instant(start.latest), ".")];
+  return [el("p", {}, "Estimated start: between ", instant(start.earliest), " and ", instant(start.latest), ".")];
 }
 
 function attemptCells(each) {
@@ -130,7 +130,7 @@ function attemptCells(each) {
     cell("Outcome", {}, badge(each.outcome ?? "running")),
     cell("Worker", {}, shortId(each.worker_id)),
     cell("Started", {}, instant(each.started_at)),
-    cell("Ran", { class: "number" }, each.ended_at ? duration(between(each.started_at, each.ended_at)) : instant(each.started_at, { ago: true })),
+    cell("Duration", { class: "number" }, each.ended_at ? duration(between(each.started_at, each.ended_at)) : instant(each.started_at, { ago: true })),
     cell("Error", {}, each.error ? [el("strong", {}, each.error.type), ` ${each.error.message}`] : "–"),
   ];
 }

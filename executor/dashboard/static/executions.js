@@ -1,9 +1,9 @@
-// The list of executions, newest first, with filters that stand in the address.
+// The screen of executions, newest first; the filters are kept in the address.
 
 import { el, text } from "./dom.js";
 import { between, duration } from "./format.js";
 import { ask, queryOf } from "./api.js";
-import { badge, cell, instant, loader, pager, plainRow, shortId, table, wrongPlace } from "./parts.js";
+import { badge, cell, instant, loader, pager, plainRow, shortId, table, errorLine } from "./parts.js";
 import { executionLink } from "./queue.js";
 import { queueLink } from "./queues.js";
 
@@ -16,34 +16,34 @@ const FIELDS = [
   ["concurrency_key", "Concurrency key", "text", "customer-7"],
   ["metadata", "Metadata", "text", "order:4711"],
   ["worker_id", "Worker", "text", ""],
-  ["created_after", "Created from", "datetime-local", ""],
+  ["created_after", "Created after", "datetime-local", ""],
   ["created_before", "Created before", "datetime-local", ""],
 ];
 
 export function show(main, { parameters }, { live, signal }) {
-  const wrong = wrongPlace();
+  const wrong = errorLine();
   const words = el("p", { class: "said", role: "status" });
   let cursor = null;
   const form = filters(parameters);
   const shown = table("Executions, newest first", [
-    ["Execution", ""], ["Action", ""], ["State", ""], ["Created", ""], ["Waited", "number"], ["Ran", "number"], ["Attempt", "number"], ["Worker", ""],
-  ], { empty: "No execution is like that." });
+    ["Execution", ""], ["Action", ""], ["Status", ""], ["Created", ""], ["Waited", "number"], ["Duration", "number"], ["Attempt", "number"], ["Worker", ""],
+  ], { empty: "No matching executions." });
   const pages = pager((next) => {
     cursor = next;
     loading.now();
   });
   const loading = loader(async (mine) => {
-    const page = await ask("GET", "/executions", { query: { ...asked(form), limit: PAGE, cursor }, signal: mine });
+    const page = await ask("GET", "/executions", { query: { ...queryFrom(form), limit: PAGE, cursor }, signal: mine });
     shown.update(page.items, (each) => each.id, plainRow(cells));
     pages.update(page.next_cursor, null);
-    // A page looks at a bounded part of the record: it may be short and not the last.
-    text(words, page.items.length < PAGE && page.next_cursor ? "So far; there may be more on the next page." : "");
+    // A request reads a bounded part of the history: a short page is not necessarily the last one.
+    text(words, page.items.length < PAGE && page.next_cursor ? "The next page may contain more." : "");
   }, { every: 3000, signal, wrong });
 
   form.addEventListener("change", () => {
     cursor = null;
     pages.reset();
-    history.replaceState(null, "", `#/executions${queryOf(Object.fromEntries(stated(form)))}`);
+    history.replaceState(null, "", `#/executions${queryOf(Object.fromEntries(filled(form)))}`);
     loading.now();
   });
   form.addEventListener("submit", (event) => event.preventDefault());
@@ -53,10 +53,10 @@ export function show(main, { parameters }, { live, signal }) {
   loading.now();
 }
 
-/** Straight to one execution. */
+/** The form that opens one execution. */
 function goTo() {
   const input = el("input", { type: "text", id: "go-to", inputmode: "numeric", pattern: "#?[1-9][0-9]{0,18}", required: true, size: 10 });
-  const form = el("form", { class: "field search" }, el("label", { for: "go-to" }, "Open by number"), input);
+  const form = el("form", { class: "field search" }, el("label", { for: "go-to" }, "Open by ID"), input);
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     location.hash = `#/executions/${input.value.replace("#", "").trim()}`;
@@ -66,7 +66,7 @@ function goTo() {
 
 function filters(parameters) {
   const chosen = parameters.getAll("status").flatMap((each) => each.split(","));
-  const states = el("fieldset", { class: "choices" }, el("legend", {}, "State"), STATUSES.map((status) =>
+  const states = el("fieldset", { class: "choices" }, el("legend", {}, "Status"), STATUSES.map((status) =>
     el("label", {}, el("input", { type: "checkbox", name: "status", value: status, checked: chosen.includes(status) }), status)));
   const fields = FIELDS.map(([name, label, type, example]) => {
     const id = `filter-${name}`;
@@ -78,16 +78,16 @@ function filters(parameters) {
     el("details", { open }, el("summary", {}, "Filters"), el("div", { class: "fields" }, fields), states));
 }
 
-/** What is filled in, as it stands in the address. */
-function stated(form) {
+/** The filters as they are kept in the address. */
+function filled(form) {
   const entries = FIELDS.map(([name]) => [name, form.elements[name].value.trim()]);
   const status = [...form.querySelectorAll("input[name=status]:checked")].map((box) => box.value).join(",");
   return [...entries, ["status", status]].filter(([, value]) => value);
 }
 
-/** The same, as the API takes it. */
-function asked(form) {
-  const query = Object.fromEntries(stated(form));
+/** The filters as the API takes them. */
+function queryFrom(form) {
+  const query = Object.fromEntries(filled(form));
   for (const name of ["created_after", "created_before"]) {
     if (query[name]) query[name] = new Date(query[name]).toISOString();
   }
@@ -100,10 +100,10 @@ function cells(each) {
     el("th", { scope: "row" }, executionLink(each.id)),
     cell("Action", {}, el("div", {}, el("a", { href: queueLink(each) }, each.action_ref),
       each.concurrency_key === null ? null : el("span", { class: "key" }, each.concurrency_key))),
-    cell("State", {}, badge(each.status)),
+    cell("Status", {}, badge(each.status)),
     cell("Created", {}, instant(each.created_at, { ago: true })),
     cell("Waited", { class: "number" }, each.started_at ? duration(between(each.created_at, each.started_at)) : "–"),
-    cell("Ran", { class: "number" }, ran(each)),
+    cell("Duration", { class: "number" }, ran(each)),
     cell("Attempt", { class: "number" }, each.attempt),
     cell("Worker", {}, shortId(each.worker_id)),
   ];

@@ -1,14 +1,14 @@
-// Numbers, durations and instants as people read them.
+// Formats numbers, durations and instants.
 
 const COUNT = new Intl.NumberFormat("en");
 const SHORT = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 const CLOCK = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 const SPANS = [["d", 86400], ["h", 3600], ["m", 60], ["s", 1]];
 
-/** How far the service's clock is before this machine's, in milliseconds. */
+/** How far the executor's clock is ahead of this machine's, in milliseconds. */
 let ahead = 0;
 
-/** Learn the service's time from the header of an answer. */
+/** Set the executor's time from the Date header of a response. */
 export function setClock(date) {
   const theirs = Date.parse(date ?? "");
   if (!Number.isNaN(theirs) && Math.abs(theirs - Date.now()) > 2000) ahead = theirs - Date.now();
@@ -47,7 +47,7 @@ export function duration(seconds) {
   return parts.join(" ");
 }
 
-/** Seconds between two instants as the API writes them. */
+/** Seconds between two instants of the API. */
 export function between(from, to) {
   return from && to ? (Date.parse(to) - Date.parse(from)) / 1000 : null;
 }

@@ -1,8 +1,8 @@
-// The stream of changes, over fetch: EventSource cannot send a token. Closed while nobody looks at the page.
+// The event stream, over fetch because EventSource cannot send a token. It is closed while the page is hidden.
 
 import { authorized, queryOf } from "./api.js";
 
-const SILENCE_MILLISECONDS = 40000; // the service comments every 15 s
+const SILENCE_MILLISECONDS = 40000; // the executor sends a comment every 15 s
 const AWAY_MILLISECONDS = 20000;
 const SHORT_MILLISECONDS = 5000;
 const LONGEST_WAIT_MILLISECONDS = 15000;
@@ -28,7 +28,7 @@ export class Live extends EventTarget {
     this.#run();
   }
 
-  /** Hear of these executions too, and of no others. */
+  /** Receive events of exactly these executions. */
   watch(ids) {
     if (String(ids) === String(this.#executions)) return;
     this.#executions = ids;
@@ -49,30 +49,30 @@ export class Live extends EventTarget {
     if (this.#running) return;
     this.#running = true;
     while (this.#running) {
-      const why = await this.#listen().catch((error) => error);
-      if (why === "watch" || this.#controller.signal.reason === "watch") continue;
+      const reason = await this.#listen().catch((error) => error);
+      if (reason === "watch" || this.#controller.signal.reason === "watch") continue;
       if (!this.#running) break;
-      // The service ends each stream after some minutes: the next one goes on where it ended.
-      if (why === "ended" && performance.now() - this.#openedAt > SHORT_MILLISECONDS) continue;
-      this.#tell("state", "lost");
+      // The executor ends each stream after some minutes; the next one resumes by Last-Event-ID.
+      if (reason === "ended" && performance.now() - this.#openedAt > SHORT_MILLISECONDS) continue;
+      this.#emit("state", "lost");
       await new Promise((resolve) => setTimeout(resolve, this.#wait * (0.5 + Math.random() / 2)));
       this.#wait = Math.min(this.#wait * 2, LONGEST_WAIT_MILLISECONDS);
     }
-    this.#tell("state", "paused");
+    this.#emit("state", "paused");
   }
 
   async #listen() {
     const controller = (this.#controller = new AbortController());
     const headers = { Accept: "text/event-stream" };
     if (this.#lastId) headers["Last-Event-ID"] = this.#lastId;
-    const answer = await authorized(`/api/v1/events${queryOf({ execution_id: this.#executions })}`, {
+    const response = await authorized(`/api/v1/events${queryOf({ execution_id: this.#executions })}`, {
       headers, signal: controller.signal,
     });
-    if (!answer.ok) throw new Error(`events: ${answer.status}`);
-    this.#tell("state", "live");
+    if (!response.ok) throw new Error(`events: ${response.status}`);
+    this.#emit("state", "live");
     this.#wait = 1000;
     this.#openedAt = performance.now();
-    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = "";
     for (;;) {
       const silence = setTimeout(() => controller.abort("silence"), SILENCE_MILLISECONDS);
@@ -80,11 +80,11 @@ export class Live extends EventTarget {
       if (done) return "ended";
       const blocks = (rest + value).split("\n\n");
       rest = blocks.pop();
-      for (const block of blocks) this.#take(block);
+      for (const block of blocks) this.#parse(block);
     }
   }
 
-  #take(block) {
+  #parse(block) {
     let name = null;
     let data = null;
     for (const line of block.split("\n")) {
@@ -92,10 +92,10 @@ export class Live extends EventTarget {
       else if (line.startsWith("data: ")) data = line.slice(6);
       else if (line.startsWith("id: ")) this.#lastId = line.slice(4);
     }
-    if (name && data) this.#tell(name, JSON.parse(data));
+    if (name && data) this.#emit(name, JSON.parse(data));
   }
 
-  #tell(name, detail) {
+  #emit(name, detail) {
     this.dispatchEvent(new CustomEvent(name, { detail }));
   }
 }

@@ -1,17 +1,17 @@
-// What the attempts of an execution have written, followed while it runs.
+// The logs of an execution, followed while it runs.
 
 import { el, text } from "./dom.js";
 import { ask, Problem } from "./api.js";
-import { wrongPlace } from "./parts.js";
+import { errorLine } from "./parts.js";
 
 const EVERY_MILLISECONDS = 1500;
 const SHOWN_CHARS = 500000;
 
 export function logPart(id, signal) {
-  const wrong = wrongPlace();
-  const shown = el("pre", { class: "log", tabindex: 0, role: "log", "aria-label": "Log", "aria-live": "off" });
-  const empty = el("p", { class: "empty" }, "Nothing was written.");
-  const node = el("section", {}, el("h2", {}, "Log"), wrong, empty, shown);
+  const wrong = errorLine();
+  const shown = el("pre", { class: "log", tabindex: 0, role: "log", "aria-label": "Logs", "aria-live": "off" });
+  const empty = el("p", { class: "empty" }, "No log output.");
+  const node = el("section", {}, el("h2", {}, "Logs"), wrong, empty, shown);
   shown.hidden = true;
   let cursor = null;
   let attempt = 0;

@@ -1,16 +1,16 @@
-// What several screens are made of: badges, bars, sparklines, tables, pagers, and loading again in time.
+// Parts of several screens: badges, bars, sparklines, tables, pagers and timed reloads.
 
 import { attribute, el, svg, sync, text } from "./dom.js";
 import { clock, count, since } from "./format.js";
 import { isAbort, Problem } from "./api.js";
 
-/** Elements that say how long ago something was; one clock moves them all. */
+/** Updates every element that shows a time ago. */
 setInterval(() => {
   if (document.hidden) return;
   for (const node of document.querySelectorAll("time[data-since]")) text(node, since(node.dateTime));
 }, 1000);
 
-/** An instant, as how long ago it was or as the time of day. */
+/** An instant, as a time ago or as date and time. */
 export function instant(at, { ago = false } = {}) {
   if (!at) return el("span", { class: "none" }, "–");
   const shown = ago ? since(at) : clock(at);
@@ -21,7 +21,7 @@ export function badge(status) {
   return el("span", { class: `badge ${status}` }, status.replace("_", " "));
 }
 
-/** A bar of held slots against the limit, with the same in words. */
+/** A bar of the slots in use, with the numbers as text. */
 export function occupancyBar() {
   const fill = svg("rect", { class: "fill", height: 8 });
   const bar = svg("svg", { class: "bar", viewBox: "0 0 100 8", preserveAspectRatio: "none", "aria-hidden": "true" },
@@ -30,16 +30,16 @@ export function occupancyBar() {
   const node = el("div", { class: "occupancy" }, words, bar);
   return {
     node,
-    update(held, limit, said) {
+    update(held, limit, suffix) {
       const share = limit === null ? (held ? 100 : 0) : limit ? Math.min(100, (100 * held) / limit) : 0;
       attribute(fill, "width", share);
       attribute(bar, "class", `bar${limit === null ? " open" : share >= 100 ? " full" : ""}`);
-      text(words, said ? `${count(held)} ${said}` : limit === null ? `${count(held)} of no limit` : `${count(held)} of ${count(limit)}`);
+      text(words, suffix ? `${count(held)} ${suffix}` : limit === null ? `${count(held)}, no limit` : `${count(held)} of ${count(limit)}`);
     },
   };
 }
 
-/** The depth over the last minutes. */
+/** The queue length over the last minutes. */
 export function sparkline({ width = 120, height = 28 } = {}) {
   const line = svg("path", { class: "line" });
   const area = svg("path", { class: "area" });
@@ -53,26 +53,26 @@ export function sparkline({ width = 120, height = 28 } = {}) {
       const top = Math.max(1, ...seen);
       const step = width / Math.max(1, depths.length - 1);
       const points = depths
-        .map((depth, place) => [place * step, height - 2 - ((depth ?? 0) / top) * (height - 4), depth])
+        .map((depth, index) => [index * step, height - 2 - ((depth ?? 0) / top) * (height - 4), depth])
         .filter(([, , depth]) => depth !== null);
-      const drawn = points.map(([x, y], place) => `${place ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
+      const drawn = points.map(([x, y], index) => `${index ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
       attribute(line, "d", drawn || null);
       attribute(area, "d", points.length > 1
         ? `${drawn}L${width} ${height}L${points[0][0].toFixed(1)} ${height}Z` : null);
       attribute(node, "aria-label", seen.length
-        ? `Waiting over the last minutes: from ${count(seen[0])} to ${count(seen.at(-1))}, at most ${count(Math.max(...seen))}`
-        : "Not seen yet");
+        ? `Waiting over the last minutes: from ${count(seen[0])} to ${count(seen.at(-1))}, maximum ${count(Math.max(...seen))}`
+        : "No data yet");
     },
   };
 }
 
-/** The id of a process, short; the whole of it on pointing at it, and when it is copied from the workers. */
+/** The first characters of a worker id; the tooltip shows all of it. */
 export function shortId(id) {
   return id ? el("span", { class: "id", title: id }, id.slice(0, 8)) : el("span", { class: "none" }, "–");
 }
 
-/** A table with a caption for those who do not see it; `columns` are [heading, class] or a cell of one's own. */
-export function table(caption, columns, { empty = "Nothing here." } = {}) {
+/** A table with a caption for screen readers; `columns` are [heading, class] or header cells. */
+export function table(caption, columns, { empty = "No entries." } = {}) {
   const head = columns.map((column) => (column instanceof Node ? column
     : el("th", { scope: "col", class: column[1] }, column[0])));
   const body = el("tbody");
@@ -89,12 +89,12 @@ export function table(caption, columns, { empty = "Nothing here." } = {}) {
   };
 }
 
-/** A cell that carries its heading, for screens where the table is a list of cards. */
+/** A cell with its heading, which small screens show because there each row is a card. */
 export function cell(label, attributes, ...content) {
   return el("td", { "data-label": label, ...attributes }, ...content);
 }
 
-/** A row that is made anew when its item has changed. */
+/** A row that is rebuilt when its item has changed. */
 export function plainRow(build) {
   return (first) => {
     const node = el("tr");
@@ -112,7 +112,7 @@ export function plainRow(build) {
   };
 }
 
-/** Buttons for the pages of a list with cursors. `go(cursor)` loads one. */
+/** Buttons for the pages of a list with cursors. `go(cursor)` loads a page. */
 export function pager(go) {
   const before = [];
   let following = null;
@@ -129,20 +129,19 @@ export function pager(go) {
       before.length = 0;
       here = "";
     },
-    update(next, said) {
+    update(next, label) {
       following = next;
       back.disabled = before.length === 0;
       on.disabled = next === null;
-      node.hidden = back.disabled && on.disabled && !said;
-      text(words, said ?? `Page ${before.length + 1}`);
+      node.hidden = back.disabled && on.disabled && !label;
+      text(words, label ?? `Page ${before.length + 1}`);
     },
   };
 }
 
 /**
- * `now()` loads at once and gives up a load under way; `soon()` loads no sooner than `every` milliseconds after the
- * last began, and not while the page is hidden. `load(signal)` does it. A failure stands where `wrong` is, until the
- * next success.
+ * `now()` loads immediately and aborts a running load; `soon()` loads at the earliest `every` milliseconds after the
+ * last start, and not while the page is hidden. `load(signal)` does it. `wrong` shows an error until the next success.
  */
 export function loader(load, { every, signal, wrong }) {
   let loading = null;
@@ -179,7 +178,7 @@ export function loader(load, { every, signal, wrong }) {
   return { now, soon };
 }
 
-/** The place for what went wrong. */
-export function wrongPlace() {
+/** The line that shows errors. */
+export function errorLine() {
   return el("p", { class: "wrong", role: "alert" });
 }

@@ -1,27 +1,27 @@
-// One queue: who waits, in order, behind whom, and what was changed when.
+// The screen of one queue: slot holders, waiting executions in order, statistics and changes.
 
 import { el, say, text } from "./dom.js";
 import { clock, count, rate } from "./format.js";
 import { ask, Problem } from "./api.js";
-import { badge, cell, instant, loader, occupancyBar, pager, plainRow, shortId, sparkline, table, wrongPlace } from "./parts.js";
+import { badge, cell, instant, loader, occupancyBar, pager, plainRow, shortId, sparkline, table, errorLine } from "./parts.js";
 import { actionPath, changeLimit, changePause } from "./changes.js";
 import { queueLink } from "./queues.js";
 
 const PAGE = 50;
 const WHY = [
-  ["limit", "behind held slots"], ["paused", "paused"], ["no_worker", "no worker"], ["rate", "about to start"],
+  ["limit", "for a slot"], ["paused", "because the action is paused"], ["no_worker", "for a worker"], ["rate", "to be dispatched"],
 ];
 
 export function show(main, { ref, parameters }, { live, signal }) {
   const key = parameters.get("key");
-  const wrong = wrongPlace();
-  const screen = { line: null, cursor: null };
+  const wrong = errorLine();
+  const screen = { queue: null, cursor: null };
   const head = headOf(ref, key, screen, () => loading.now());
-  const holders = table("Who holds the slots", [["Execution", ""], ["State", ""], ["Attempt", "number"], ["Worker", ""], ["Holds it for", "number"]],
-    { empty: "All slots are free." });
-  const waiting = table("Who waits, in order", [["Place", ""], ["Execution", ""], ["Key", ""], ["Waits for", "number"]],
-    { empty: "Nobody waits." });
-  const keys = table("The longest queues by key", [["Key", ""], ["Waiting", "number"], ["Slots held", "number"]]);
+  const holders = table("Slot holders", [["Execution", ""], ["Status", ""], ["Attempt", "number"], ["Worker", ""], ["Held for", "number"]],
+    { empty: "No slot is in use." });
+  const waiting = table("Waiting executions, in order", [["Position", ""], ["Execution", ""], ["Key", ""], ["Waiting for", "number"]],
+    { empty: "Queue is empty." });
+  const keys = table("Longest queues by key", [["Key", ""], ["Waiting", "number"], ["Slots in use", "number"]]);
   const keysPart = el("section", { class: "tall", hidden: true }, el("h2", {}, "Longest queues by key"), keys.node);
   const changes = changesOf(ref, signal);
   const pages = pager((cursor) => {
@@ -30,28 +30,28 @@ export function show(main, { ref, parameters }, { live, signal }) {
   });
   const loading = loader(async (mine) => {
     const query = { action_ref: ref, concurrency_key: key, limit: 1 };
-    const [stats, line, seen] = await Promise.all([
+    const [stats, found, seen] = await Promise.all([
       ask("GET", `${actionPath(ref)}/queue-stats`, { signal: mine }),
       ask("GET", `${actionPath(ref)}/queue`, { query: { concurrency_key: key, limit: PAGE, cursor: screen.cursor }, signal: mine }),
       ask("GET", "/queues", { query, signal: mine }),
     ]);
-    screen.line = { action_ref: ref, max_concurrent: stats.max_concurrent, paused: stats.paused, active_count: stats.active_count };
+    screen.queue = { action_ref: ref, max_concurrent: stats.max_concurrent, paused: stats.paused, active_count: stats.active_count };
     head.update(stats, seen.items[0], key);
-    holders.update(line.holders, (each) => each.id, plainRow(holderCells));
-    waiting.update(line.items, (each) => each.id, plainRow(placeCells));
-    pages.update(line.next_cursor, null);
+    holders.update(found.holders, (each) => each.id, plainRow(holderCells));
+    waiting.update(found.items, (each) => each.id, plainRow(waitingCells));
+    pages.update(found.next_cursor, null);
     const split = key === null ? stats.by_key : [];
     keysPart.hidden = split.length === 0;
     keys.update(split, (each) => each.concurrency_key, plainRow((each) => keyCells(ref, each)));
   }, { every: 2000, signal, wrong });
 
   live.on("queues", ({ items, more }) => {
-    if (more || items.some((line) => line.action_ref === ref)) loading.soon();
+    if (more || items.some((each) => each.action_ref === ref)) loading.soon();
   }, signal);
   live.on("opening", loading.soon, signal);
   main.append(head.node, wrong,
-    el("section", { class: "tall" }, el("h2", {}, "Holds a slot"), holders.node),
-    el("section", {}, el("h2", {}, "Waits"), waiting.node, pages.node),
+    el("section", { class: "tall" }, el("h2", {}, "Slot holders"), holders.node),
+    el("section", {}, el("h2", {}, "Waiting"), waiting.node, pages.node),
     keysPart, changes);
   loading.now();
 }
@@ -60,41 +60,41 @@ function headOf(ref, key, screen, changed) {
   const bar = occupancyBar();
   const spark = sparkline({ width: 600, height: 60 });
   const states = el("span", { class: "states" });
-  const figures = ["Waiting", "Oldest waits", "Admitted", "Ended", "Ever admitted", "Ever ended"]
+  const figures = ["Waiting", "Oldest waiting", "Admitted", "Completed", "Total admitted", "Total completed"]
     .map((name) => [el("dt", {}, name), el("dd", {}, "–")]);
   const why = el("p", { class: "why" });
-  const act = async (what, said) => {
-    if (await what(screen.line)) {
-      say(said);
+  const act = async (change, message) => {
+    if (await change(screen.queue)) {
+      say(message);
       changed();
     }
   };
-  // What is not known yet cannot be changed.
+  // Disabled until the current state is loaded.
   const pause = el("button", { type: "button", disabled: true, on: { click: () => act(changePause, "Changed") } }, "Pause");
-  const limit = el("button", { type: "button", disabled: true, on: { click: () => act(changeLimit, "The limit is changed") } }, "Limit");
+  const limit = el("button", { type: "button", disabled: true, on: { click: () => act(changeLimit, "Limit changed") } }, "Limit");
   const node = el("div", {},
     el("p", { class: "trail" }, el("a", { href: "#/queues" }, "Queues")),
     el("div", { class: "head" },
       el("h1", {}, ref, key === null ? null : el("span", { class: "key" }, key), states),
       el("div", { class: "buttons" }, pause, limit,
-        el("a", { class: "button", href: `#/executions?action_ref=${encodeURIComponent(ref)}` }, "Its executions"))),
+        el("a", { class: "button", href: `#/executions?action_ref=${encodeURIComponent(ref)}` }, "Executions"))),
     el("div", { class: "panel" }, bar.node, spark.node, why,
       el("dl", { class: "figures" }, figures.map((pair) => el("div", {}, pair)))));
   return {
     node,
     update(stats, seen, ofKey) {
-      // Of one key the board knows; of an action with all its keys, the sums.
+      // Of one key the figures of its queue; of the action the sums over all keys.
       const one = ofKey === null ? null : seen;
       const waiting = one?.queue_length ?? stats.queue_length;
       const held = one?.active_count ?? stats.active_count;
       const single = ofKey !== null || stats.by_key.length === 0;
-      bar.update(held, single ? stats.max_concurrent : null, single ? null : "over all keys");
+      bar.update(held, single ? stats.max_concurrent : null, single ? null : "in use over all keys");
       const shown = [
         count(waiting), instant((one ?? stats).oldest_enqueued_at, { ago: true }),
         single ? `${rate(seen?.enqueued_per_second)} /s` : "–", single ? `${rate(seen?.completed_per_second)} /s` : "–",
         count(one?.total_enqueued ?? stats.total_enqueued), count(one?.total_completed ?? stats.total_completed),
       ];
-      shown.forEach((value, place) => figures[place][1].replaceChildren(value));
+      shown.forEach((value, index) => figures[index][1].replaceChildren(value));
       text(why, ofKey === null ? whyOf(stats) : "");
       spark.node.toggleAttribute("hidden", !single || !seen);
       if (seen) spark.update(seen.depths);
@@ -106,9 +106,9 @@ function headOf(ref, key, screen, changed) {
 }
 
 function whyOf({ queue_length: length, waiting }) {
-  if (length === 0) return "Nobody waits.";
-  const parts = WHY.filter(([reason]) => waiting[reason] > 0).map(([reason, said]) => `${count(waiting[reason])} ${said}`);
-  return `Of ${count(length)} waiting: ${parts.join(", ")}.`;
+  if (length === 0) return "Queue is empty.";
+  const parts = WHY.filter(([reason]) => waiting[reason] > 0).map(([reason, words]) => `${count(waiting[reason])} ${words}`);
+  return `${count(length)} waiting: ${parts.join(", ")}.`;
 }
 
 export function executionLink(id) {
@@ -118,19 +118,19 @@ export function executionLink(id) {
 function holderCells(each) {
   return [
     el("th", { scope: "row" }, executionLink(each.id), each.concurrency_key === null ? null : el("span", { class: "key" }, each.concurrency_key)),
-    cell("State", {}, badge(each.status)),
+    cell("Status", {}, badge(each.status)),
     cell("Attempt", { class: "number" }, each.attempt),
     cell("Worker", {}, each.worker_id ? shortId(each.worker_id) : el("span", { class: "none" }, "not claimed yet")),
-    cell("Holds it for", { class: "number" }, instant(each.granted_at, { ago: true })),
+    cell("Held for", { class: "number" }, instant(each.granted_at, { ago: true })),
   ];
 }
 
-function placeCells(each) {
+function waitingCells(each) {
   return [
-    cell("Place", {}, count(each.position)),
+    cell("Position", {}, count(each.position)),
     el("th", { scope: "row" }, executionLink(each.id)),
     cell("Key", {}, each.concurrency_key ?? el("span", { class: "none" }, "–")),
-    cell("Waits for", { class: "number" }, instant(each.queued_at, { ago: true })),
+    cell("Waiting for", { class: "number" }, instant(each.queued_at, { ago: true })),
   ];
 }
 
@@ -138,15 +138,15 @@ function keyCells(ref, each) {
   return [
     el("th", { scope: "row" }, el("a", { href: queueLink({ action_ref: ref, concurrency_key: each.concurrency_key }) }, each.concurrency_key)),
     cell("Waiting", { class: "number" }, count(each.queue_length)),
-    cell("Slots held", { class: "number" }, count(each.active_count)),
+    cell("Slots in use", { class: "number" }, count(each.active_count)),
   ];
 }
 
-/** What was changed, when, by whom: loaded when it is opened. */
+/** The changes of the action; loaded when the section is opened. */
 function changesOf(ref, signal) {
-  const shown = table("Changes, newest first", [["When", ""], ["By", ""], ["What", ""], ["Before", ""], ["After", ""]],
-    { empty: "Nothing was changed." });
-  const wrong = wrongPlace();
+  const shown = table("Changes, newest first", [["Changed", ""], ["By", ""], ["Change", ""], ["Before", ""], ["After", ""]],
+    { empty: "No changes recorded." });
+  const wrong = errorLine();
   const node = el("details", {}, el("summary", {}, "Changes"), wrong, shown.node);
   node.addEventListener("toggle", async () => {
     if (!node.open) return;
@@ -165,7 +165,7 @@ function changeCells({ changed_at: at, changed_by: by, change, old, new: now }) 
   return [
     el("th", { scope: "row" }, clock(at)),
     cell("By", {}, by ?? el("span", { class: "none" }, "unknown")),
-    cell("What", {}, change),
+    cell("Change", {}, change),
     cell("Before", {}, fieldsOf(old)),
     cell("After", {}, fieldsOf(now)),
   ];

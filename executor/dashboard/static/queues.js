@@ -1,15 +1,15 @@
-// All queues: sorted, searched and in pages by the service; a page is kept live from the stream of changes.
+// The screen of all queues: the executor sorts, searches and paginates; events update the rows of a page.
 
 import { attribute, el, say, text } from "./dom.js";
 import { count, counted, rate } from "./format.js";
 import { ask, queryOf } from "./api.js";
-import { cell, instant, loader, occupancyBar, pager, sparkline, table, wrongPlace } from "./parts.js";
+import { cell, instant, loader, occupancyBar, pager, sparkline, table, errorLine } from "./parts.js";
 import { changeLimit, changePause } from "./changes.js";
 
 const PAGE = 50;
 const SORTS = [
-  ["name", "Queue", ""], ["occupancy", "Slots", ""], ["waiting", "Waiting", "number"], ["oldest", "Oldest waits", "number"],
-  ["rate", "Ended /s", "number"],
+  ["name", "Queue", ""], ["occupancy", "Slots", ""], ["waiting", "Waiting", "number"], ["oldest", "Oldest waiting", "number"],
+  ["rate", "Completed /s", "number"],
 ];
 
 export function queueLink({ action_ref: ref, concurrency_key: key }) {
@@ -17,50 +17,50 @@ export function queueLink({ action_ref: ref, concurrency_key: key }) {
 }
 
 export function show(main, { parameters }, { live, signal }) {
-  const asked = { search: parameters.get("search") ?? "", sort: parameters.get("sort") ?? "waiting" };
+  const query = { search: parameters.get("search") ?? "", sort: parameters.get("sort") ?? "waiting" };
   const rows = new Map();
-  const wrong = wrongPlace();
+  const wrong = errorLine();
   const words = el("p", { class: "said", role: "status" });
-  const search = el("input", { type: "search", id: "search", value: asked.search, autocomplete: "off", spellcheck: "false" });
+  const search = el("input", { type: "search", id: "search", value: query.search, autocomplete: "off", spellcheck: "false" });
   const pages = pager((cursor) => {
-    asked.cursor = cursor;
+    query.cursor = cursor;
     loading.now();
   });
   const headings = SORTS.map(([sort, name, kind]) => [sort, heading(name, kind, () => resort(sort))]);
   const shown = table("Queues", [
     ...headings.slice(0, 4).map(([, head]) => head.node),
-    ["Admitted /s", "number"], headings[4][1].node, ["Last 5 minutes", ""], ["Change", "does"],
-  ], { empty: "No queue is called so." });
-  const change = async (act, line, said) => {
-    if (await act(line)) {
-      say(said);
+    ["Admitted /s", "number"], headings[4][1].node, ["Last 5 minutes", ""], ["Actions", "does"],
+  ], { empty: "No matching queues." });
+  const change = async (act, queue, message) => {
+    if (await act(queue)) {
+      say(message);
       loading.now();
     }
   };
   const loading = loader(async (mine) => {
-    const page = await ask("GET", "/queues", { query: { ...asked, limit: PAGE }, signal: mine });
+    const page = await ask("GET", "/queues", { query: { ...query, limit: PAGE }, signal: mine });
     shown.update(page.items, keyOf, (line) => rowOf(line, rows, change));
     for (const key of [...rows.keys()]) if (!page.items.some((line) => keyOf(line) === key)) rows.delete(key);
     pages.update(page.next_cursor, page.total > PAGE ? `Page ${pages.page() + 1} of ${count(Math.ceil(page.total / PAGE))}` : null);
-    text(words, counted(page.total, "queue") + (page.truncated ? ", the busiest of more" : ""));
+    text(words, counted(page.total, "queue") + (page.truncated ? " shown, the busiest ones" : ""));
   }, { every: 2000, signal, wrong });
 
   function keep() {
-    history.replaceState(null, "", `#/queues${queryOf({ search: asked.search, sort: asked.sort })}`);
-    asked.cursor = null;
+    history.replaceState(null, "", `#/queues${queryOf({ search: query.search, sort: query.sort })}`);
+    query.cursor = null;
     pages.reset();
-    for (const [sort, head] of headings) head.update(sort === asked.sort);
+    for (const [sort, head] of headings) head.update(sort === query.sort);
     loading.now();
   }
   function resort(sort) {
-    asked.sort = sort;
+    query.sort = sort;
     keep();
   }
   let typed = null;
   search.addEventListener("input", () => {
     clearTimeout(typed);
     typed = setTimeout(() => {
-      asked.search = search.value.trim();
+      query.search = search.value.trim();
       keep();
     }, 250);
   });
@@ -76,7 +76,7 @@ export function show(main, { parameters }, { live, signal }) {
     el("div", { class: "head" }, el("h1", {}, "Queues"),
       el("div", { class: "field search" }, el("label", { for: "search" }, "Search by action or key"), search)),
     wrong, words, shown.node, pages.node);
-  for (const [sort, head] of headings) head.update(sort === asked.sort);
+  for (const [sort, head] of headings) head.update(sort === query.sort);
   loading.now();
 }
 
@@ -89,7 +89,7 @@ function heading(name, kind, sort) {
   return {
     node,
     update(is) {
-      attribute(node, "aria-sort", is ? (name === "Queue" || name === "Oldest waits" ? "ascending" : "descending") : null);
+      attribute(node, "aria-sort", is ? (name === "Queue" || name === "Oldest waiting" ? "ascending" : "descending") : null);
     },
   };
 }
@@ -107,16 +107,16 @@ function rowOf(first, rows, change) {
   });
   const limit = el("button", {
     type: "button", "aria-label": `Limit of ${first.action_ref}`,
-    on: { click: () => change(changeLimit, line, `The limit of ${line.action_ref} is changed`) },
+    on: { click: () => change(changeLimit, line, `Limit of ${line.action_ref} changed`) },
   }, "Limit");
   const node = el("tr", {},
     el("th", { scope: "row" }, el("a", { href: queueLink(first) }, first.action_ref),
       first.concurrency_key === null ? null : el("span", { class: "key", title: "Concurrency key" }, first.concurrency_key), states),
     cell("Slots", {}, bar.node),
     cell("Waiting", { class: "number" }, waiting),
-    cell("Oldest waits", { class: "number" }, oldest),
+    cell("Oldest waiting", { class: "number" }, oldest),
     cell("Admitted /s", { class: "number" }, enqueued),
-    cell("Ended /s", { class: "number" }, completed),
+    cell("Completed /s", { class: "number" }, completed),
     cell("Last 5 minutes", {}, spark.node),
     cell("", { class: "does" }, pause, limit));
   const row = {
@@ -132,10 +132,10 @@ function rowOf(first, rows, change) {
       text(enqueued, rate(now.enqueued_per_second));
       text(completed, rate(now.completed_per_second));
       if (now.depths) spark.update(now.depths);
-      const said = [now.paused && "paused", !now.served && "no_worker"].filter(Boolean);
-      if (states.dataset.said !== String(said)) {
-        states.dataset.said = said;
-        states.replaceChildren(...said.map((state) => el("span", { class: `badge ${state}` }, state.replace("_", " "))));
+      const flags = [now.paused && "paused", !now.served && "no_worker"].filter(Boolean);
+      if (states.dataset.flags !== String(flags)) {
+        states.dataset.flags = flags;
+        states.replaceChildren(...flags.map((state) => el("span", { class: `badge ${state}` }, state.replace("_", " "))));
       }
       text(pause, now.paused ? "Resume" : "Pause");
       attribute(pause, "aria-label", `${now.paused ? "Resume" : "Pause"} ${name}`);

@@ -1,8 +1,8 @@
-// The one question that the page asks by itself.
+// The dialog that prompts for a token.
 
 import { el } from "./dom.js";
 
-/** Resolve to the token that the person gives; there is no way around it, since nothing is shown without. */
+/** Resolve to the token. The dialog cannot be cancelled, because the API shows nothing without a token. */
 export function askForToken(wasRefused) {
   return new Promise((resolve) => {
     const input = el("input", {
@@ -10,8 +10,8 @@ export function askForToken(wasRefused) {
       "aria-describedby": "token-hint",
     });
     const form = el("form", { method: "dialog" },
-      el("h2", { id: "token-title" }, "Which token?"),
-      wasRefused ? el("p", { class: "wrong", role: "alert" }, "This token is not taken; try another.") : null,
+      el("h2", { id: "token-title" }, "Token required"),
+      wasRefused ? el("p", { class: "wrong", role: "alert" }, "Invalid token. Try another one.") : null,
       el("div", { class: "field" },
         el("label", { for: "token" }, "Token"), input,
         el("small", { id: "token-hint" }, "One of TURNSTILE_API_TOKENS. It is kept until this tab is closed.")),
@@ -21,7 +21,7 @@ export function askForToken(wasRefused) {
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       dialog.remove();
-      // A token is ASCII; anything else could not be sent.
+      // A header can only hold ASCII.
       resolve(input.value.trim().replace(/[^\x21-\x7e]/g, ""));
     });
     document.body.append(dialog);

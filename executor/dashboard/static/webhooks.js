@@ -1,17 +1,17 @@
-// Webhooks: what became of each, what its receiver answered, and having them posted once more.
+// The screen of webhooks: state, last response, and replay.
 
 import { el, say, text } from "./dom.js";
 import { ask, queryOf } from "./api.js";
-import { badge, cell, instant, loader, pager, plainRow, table, wrongPlace } from "./parts.js";
+import { badge, cell, instant, loader, pager, plainRow, table, errorLine } from "./parts.js";
 import { executionLink } from "./queue.js";
-import { postAgain } from "./changes.js";
+import { replayWebhooks } from "./changes.js";
 
 const PAGE = 50;
 const EVERY = 2000;
 const STATES = ["pending", "delivered", "failed"];
 
 export function show(main, { parameters }, { live, signal }) {
-  const wrong = wrongPlace();
+  const wrong = errorLine();
   const states = el("fieldset", { class: "choices" }, el("legend", {}, "State"), STATES.map((state) =>
     el("label", {}, el("input", { type: "checkbox", value: state, checked: parameters.getAll("state").includes(state) }), state)));
   const chosen = () => [...states.querySelectorAll(":checked")].map((box) => box.value);
@@ -20,9 +20,9 @@ export function show(main, { parameters }, { live, signal }) {
     cursor = next;
     loading.now();
   });
-  const shown = table("Webhooks, those of the newest executions first", [
-    ["Execution", ""], ["State", ""], ["Receiver", ""], ["Last answer", ""], ["Posts", "number"], ["When", ""], ["Change", "does"],
-  ], { empty: "None: no execution with a callback_url has ended so." });
+  const shown = table("Webhooks, newest execution first", [
+    ["Execution", ""], ["State", ""], ["Receiver", ""], ["Last response", ""], ["Attempts", "number"], ["Time", ""], ["Actions", "does"],
+  ], { empty: "No webhooks in this state." });
   const cells = (webhook) => cellsOf(webhook, () => act({ ids: [webhook.execution_id] }, `the webhook of execution ${webhook.execution_id}`));
   const loading = loader(async (mine) => {
     const page = await ask("GET", "/webhooks", { query: { state: chosen(), limit: PAGE, cursor }, signal: mine });
@@ -30,8 +30,8 @@ export function show(main, { parameters }, { live, signal }) {
     pages.update(page.next_cursor, null);
   }, { every: EVERY, signal, wrong });
 
-  async function act(selection, said) {
-    if (!await postAgain(selection, said)) return;
+  async function act(selection, subject) {
+    if (!await replayWebhooks(selection, subject)) return;
     say("Done");
     await loading.now();
   }
@@ -41,13 +41,13 @@ export function show(main, { parameters }, { live, signal }) {
     history.replaceState(null, "", `#/webhooks${queryOf({ state: chosen() })}`);
     loading.now();
   });
-  // No event tells of a delivery: it may be all that happens.
-  const again = setInterval(() => pages.isFirst() && loading.soon(), EVERY);
-  signal.addEventListener("abort", () => clearInterval(again));
+  // There is no event for a delivery.
+  const polling = setInterval(() => pages.isFirst() && loading.soon(), EVERY);
+  signal.addEventListener("abort", () => clearInterval(polling));
   live.on("opening", loading.soon, signal);
   main.append(
     el("div", { class: "head" }, el("h1", {}, "Webhooks"),
-      el("button", { type: "button", on: { click: () => act({ all: true }, "all that have failed") } }, "Post again: all that have failed")),
+      el("button", { type: "button", on: { click: () => act({ all: true }, "all failed webhooks") } }, "Replay all failed")),
     el("form", { class: "filters" }, states), wrong, shown.node, pages.node);
   loading.now();
 }
@@ -58,11 +58,11 @@ function cellsOf(webhook, again) {
     el("th", { scope: "row" }, executionLink(id), el("span", { class: "key" }, webhook.action_ref ?? "pruned")),
     cell("State", {}, badge(state)),
     cell("Receiver", {}, el("span", { class: "pair" }, webhook.url)),
-    cell("Last answer", {}, webhook.last_error ?? webhook.last_status ?? "–"),
-    cell("Posts", { class: "number" }, webhook.attempts),
-    cell("When", {}, state === "pending"
-      ? el("span", {}, webhook.claimed_until ? "under way, since " : "due ", instant(webhook.due_at)) : instant(webhook.settled_at, { ago: true })),
+    cell("Last response", {}, webhook.last_error ?? webhook.last_status ?? "–"),
+    cell("Attempts", { class: "number" }, webhook.attempts),
+    cell("Time", {}, state === "pending"
+      ? el("span", {}, webhook.claimed_until ? "in progress since " : "due ", instant(webhook.due_at)) : instant(webhook.settled_at, { ago: true })),
     cell("", { class: "does" }, state === "pending" ? null
-      : el("button", { type: "button", "aria-label": `Post again the webhook of execution ${id}`, on: { click: again } }, "Post again")),
+      : el("button", { type: "button", "aria-label": `Replay the webhook of execution ${id}`, on: { click: again } }, "Replay")),
   ];
 }

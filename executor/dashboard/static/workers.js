@@ -1,32 +1,32 @@
-// Workers: what each runs, and having one leave in good order.
+// The screen of workers: list and drain.
 
 import { el, say } from "./dom.js";
 import { ask } from "./api.js";
-import { badge, cell, instant, loader, occupancyBar, pager, plainRow, table, wrongPlace } from "./parts.js";
+import { badge, cell, instant, loader, occupancyBar, pager, plainRow, table, errorLine } from "./parts.js";
 import { drain } from "./changes.js";
 
 const PAGE = 100;
-const THERE = ["live", "draining", "overdue"];
+const PRESENT = ["live", "draining", "overdue"];
 
 export function show(main, _, { live, signal }) {
-  const wrong = wrongPlace();
+  const wrong = errorLine();
   const gone = el("input", { type: "checkbox", id: "gone" });
   let cursor = null;
   const pages = pager((next) => {
     cursor = next;
     loading.now();
   });
-  const shown = table("Workers, the newest first", [
-    ["Worker", ""], ["State", ""], ["Runs", ""], ["Pools", ""], ["Place", ""], ["Started", ""], ["Renewed", ""], ["Change", "does"],
-  ], { empty: "No worker is there: executions wait. Start one with: worker serve --actions your.module" });
+  const shown = table("Workers, newest first", [
+    ["Worker", ""], ["State", ""], ["Running", ""], ["Pools", ""], ["Host", ""], ["Started", ""], ["Last heartbeat", ""], ["Actions", "does"],
+  ], { empty: "No workers. Start one with: worker serve --actions MODULE" });
   const cells = (worker) => cellsOf(worker, async () => {
     if (await drain(worker)) {
-      say(`${worker.name} drains`);
+      say(`${worker.name} is draining`);
       loading.now();
     }
   });
   const loading = loader(async (mine) => {
-    const query = { state: gone.checked ? [] : THERE, limit: PAGE, cursor };
+    const query = { state: gone.checked ? [] : PRESENT, limit: PAGE, cursor };
     const page = await ask("GET", "/workers", { query, signal: mine });
     shown.update(page.items, (each) => each.id, plainRow(cells));
     pages.update(page.next_cursor, null);
@@ -41,7 +41,7 @@ export function show(main, _, { live, signal }) {
   live.on("opening", loading.soon, signal);
   main.append(
     el("div", { class: "head" }, el("h1", {}, "Workers"),
-      el("label", { class: "choice" }, gone, "Also those that left or were lost")),
+      el("label", { class: "choice" }, gone, "Show stopped and lost workers")),
     wrong, shown.node, pages.node);
   loading.now();
 }
@@ -52,11 +52,11 @@ function cellsOf(worker, act) {
   return [
     el("th", { scope: "row" }, worker.name, el("span", { class: "id" }, worker.id)),
     cell("State", {}, badge(worker.state)),
-    cell("Runs", {}, bar.node),
+    cell("Running", {}, bar.node),
     cell("Pools", {}, worker.pools.join(", ")),
-    cell("Place", {}, `${worker.host}, process ${worker.pid}`),
+    cell("Host", {}, `${worker.host}, process ${worker.pid}`),
     cell("Started", {}, instant(worker.started_at, { ago: true })),
-    cell("Renewed", {}, instant(worker.renewed_at, { ago: true })),
+    cell("Last heartbeat", {}, instant(worker.renewed_at, { ago: true })),
     cell("", { class: "does" }, worker.state === "live"
       ? el("button", { type: "button", "aria-label": `Drain ${worker.name}`, on: { click: act } }, "Drain") : null),
   ];

@@ -1,4 +1,4 @@
-"""The command lines, called as people call them; for those that need it, a real system of two processes."""
+"""The command lines, called in this process; and a system of two real processes for tests that need one."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,7 +59,7 @@ class CommandLines:
 
 @pytest.fixture(autouse=True)
 def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Settings of whoever runs the tests are not those of a test."""
+    """Remove the settings of the environment that runs the tests."""
     for name in [name for name in os.environ if name.startswith("TURNSTILE_")]:
         if not name.startswith("TURNSTILE_TEST_"):
             monkeypatch.delenv(name)
@@ -67,7 +67,7 @@ def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def alone() -> CommandLines:
-    """The command lines where no API is."""
+    """The command lines without an API."""
     return CommandLines(environment={"TURNSTILE_API_URL": f"http://127.0.0.1:{free_port()}"})
 
 
@@ -109,7 +109,7 @@ def processes(
     urls = [f"http://127.0.0.1:{port}" for port in (executor_port, worker_port)]
     try:
         for process, url in zip(started, urls, strict=True):
-            _until_ready(process, url, folder)
+            until_ready(process, url, folder)
         yield Processes(
             executor_url=urls[0],
             worker_url=urls[1],
@@ -127,7 +127,7 @@ def processes(
 
 @pytest.fixture
 def system(processes: Processes) -> CommandLines:
-    """The command lines, told where the API is."""
+    """The command lines with the API of `processes`."""
     return CommandLines(
         environment={"TURNSTILE_API_URL": processes.executor_url, "TURNSTILE_API_TOKEN": TOKEN}
     )
@@ -135,11 +135,19 @@ def system(processes: Processes) -> CommandLines:
 
 @pytest.fixture
 def ref(system: CommandLines) -> str:
-    """An action of the test's own that nobody serves: what is submitted to it stays."""
-    name = f"kept.{secrets.token_hex(4)}"
-    definition = json.dumps([{"ref": name, "max_concurrent": 1, "pool": "nobody"}])
+    """An action without workers: its executions stay queued or scheduled."""
+    name = f"cli.{secrets.token_hex(4)}"
+    definition = json.dumps([{"ref": name, "max_concurrent": 1, "pool": "empty"}])
     assert system.executor("actions", "apply", "-", stdin=definition).exit_code == 0
     return name
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Wait until the condition is true."""
+    deadline = time.monotonic() + _READY_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def _start(arguments: list[str], environment: dict[str, str], log: Path) -> "subprocess.Popen[bytes]":
@@ -147,7 +155,8 @@ def _start(arguments: list[str], environment: dict[str, str], log: Path) -> "sub
         return subprocess.Popen([sys.executable, *arguments], env=environment, stdout=output, stderr=output)
 
 
-def _until_ready(process: "subprocess.Popen[bytes]", url: str, folder: Path) -> None:
+def until_ready(process: "subprocess.Popen[bytes]", url: str, folder: Path) -> None:
+    """Wait until a service responds to /readyz with 200; its log in `folder` explains a failure."""
     deadline = time.monotonic() + _READY_SECONDS
     while True:
         try:

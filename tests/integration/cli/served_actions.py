@@ -13,14 +13,14 @@ async def add(a: int, b: int = 0) -> int:
 
 
 @action("cli.fail")
-async def fail(message: str = "as it was told") -> None:
+async def fail(message: str = "failed as requested") -> None:
     """Fail."""
     raise PermanentError(message)
 
 
 @action("cli.talk")
 async def talk(context: Context, until: str) -> None:
-    """Say something, and go on once the file `until` is there."""
+    """Log a line, and a second one when the file `until` exists."""
     context.logger.info("first %s", "word")
     while not await asyncio.to_thread(Path(until).exists):
         await asyncio.sleep(0.05)

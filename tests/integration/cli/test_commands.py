@@ -1,17 +1,14 @@
-"""The client commands against a real executor and a real worker."""
+"""The client commands against a real executor and a real worker: submit, get, list and queue."""
 
 import json
 from pathlib import Path
 
-import httpx
-import pytest
-
-from tests.integration.cli.conftest import CommandLines, Processes
-from turnstile.common.command_line import EXIT_FAILED, EXIT_TIMED_OUT, EXIT_USAGE
+from tests.integration.cli.conftest import CommandLines
+from turnstile.common.cli import EXIT_FAILED, EXIT_TIMED_OUT, EXIT_USAGE
 
 
-def submitters_name_keys(system: CommandLines, ref: str) -> None:
-    definition = [{"ref": ref, "max_concurrent": 1, "pool": "nobody", "submitter_keys": True}]
+def allow_submitter_keys(system: CommandLines, ref: str) -> None:
+    definition = [{"ref": ref, "max_concurrent": 1, "pool": "empty", "submitter_keys": True}]
     assert system.executor("actions", "apply", "-", stdin=json.dumps(definition)).exit_code == 0
 
 
@@ -26,23 +23,23 @@ def test_submit_and_wait_shows_the_result_and_exits_with_0(system: CommandLines)
     assert (ended.exit_code, ended.json["status"], ended.json["result"]) == (0, "completed", 7)
 
 
-def test_what_does_not_complete_is_exit_code_1_and_says_why(system: CommandLines) -> None:
+def test_an_execution_that_fails_is_exit_code_1_with_its_error(system: CommandLines) -> None:
     ended = system.executor("submit", "cli.fail", "message=no paper", "--wait")
     assert ended.exit_code == EXIT_FAILED
     assert "PermanentError: no paper" in ended.out
 
 
-def test_what_is_refused_is_exit_code_1_and_names_the_field(system: CommandLines) -> None:
+def test_a_rejection_is_exit_code_1_and_names_the_field(system: CommandLines) -> None:
     ended = system.executor("submit", "cli.nothing")
     assert (ended.exit_code, ended.err.split(": ")[:2]) == (EXIT_FAILED, ["unknown_action", "action_ref"])
 
 
-def test_what_the_api_would_refuse_in_any_case_is_exit_code_2(system: CommandLines) -> None:
+def test_an_invalid_request_is_exit_code_2(system: CommandLines) -> None:
     for wrong in (["not a ref"], ["cli.add", "--callback-url", "here"], []):
         assert system.executor("submit", *wrong).exit_code == EXIT_USAGE
 
 
-def test_a_wait_that_is_too_long_is_exit_code_4_and_ends_nothing(system: CommandLines, ref: str) -> None:
+def test_a_timeout_of_wait_is_exit_code_4_and_cancels_nothing(system: CommandLines, ref: str) -> None:
     ended = system.executor("submit", ref, "--wait", "--wait-timeout", "200ms")
     assert ended.exit_code == EXIT_TIMED_OUT
     (left,) = system.executor("list", "--action", ref, "--json").json["items"]
@@ -50,8 +47,8 @@ def test_a_wait_that_is_too_long_is_exit_code_4_and_ends_nothing(system: Command
     assert f"'executor get {left['id']}'" in ended.err
 
 
-def test_everything_that_can_be_asked_for_arrives(system: CommandLines, ref: str) -> None:
-    submitters_name_keys(system, ref)
+def test_every_option_of_submit_reaches_the_execution(system: CommandLines, ref: str) -> None:
+    allow_submitter_keys(system, ref)
     options = [
         "--parameters",
         '{"a": 1, "b": 2}',
@@ -71,17 +68,17 @@ def test_everything_that_can_be_asked_for_arrives(system: CommandLines, ref: str
 def test_the_same_key_is_the_same_execution(system: CommandLines, ref: str) -> None:
     first, again = (system.executor("submit", ref, "--idempotency-key", ref) for _ in range(2))
     assert first.out.split(":")[0] == again.out.split(":")[0]
-    assert "submitted before under this key" in again.out
+    assert "duplicate: this idempotency key was used before" in again.out
 
 
 def test_get_says_why_it_waits(system: CommandLines, ref: str) -> None:
     holder, waiting = submitted(system, ref), submitted(system, ref)
     shown = system.executor("get", str(waiting)).out
-    assert f"position 1 of 1 in {ref}; 1 of 1 slots is held by #{holder}" in shown
-    assert "no live worker of pool nobody serves it" in system.executor("get", str(holder)).out
+    assert f"position 1 of 1 in {ref}; 1 of 1 slots in use, held by #{holder}" in shown
+    assert "no live worker in pool empty serves the action" in system.executor("get", str(holder)).out
 
 
-def test_list_goes_on_over_pages_and_says_when_there_is_more(system: CommandLines, ref: str) -> None:
+def test_list_is_paginated_and_a_warning_says_when_there_is_more(system: CommandLines, ref: str) -> None:
     bodies = "\n".join(json.dumps({"parameters": {"number": number}}) for number in range(5))
     assert system.executor("submit", ref, "--bulk", "-", stdin=bodies).exit_code == 0
     first = system.executor("list", "--action", ref, "--limit", "3", "--json").json
@@ -89,21 +86,9 @@ def test_list_goes_on_over_pages_and_says_when_there_is_more(system: CommandLine
     numbers = [item["parameters"]["number"] for item in [*first["items"], *rest["items"]]]
     assert numbers == [4, 3, 2, 1, 0]
     assert rest["next_cursor"] is None
-    assert "there are more" in system.executor("list", "--action", ref, "--limit", "3").err
+    assert "more available" in system.executor("list", "--action", ref, "--limit", "3").err
     queued = system.executor("list", "--action", ref, "--status", "queued", "--json").json["items"]
     assert len(queued) == 4
-
-
-def test_cancel_ends_each_that_can_be_ended_and_names_the_others(system: CommandLines, ref: str) -> None:
-    first, second = submitted(system, ref), submitted(system, ref)
-    ended = system.executor("cancel", str(first), "999999999", str(second), "--reason", "not needed")
-    assert (ended.exit_code, ended.out.splitlines()) == (
-        EXIT_FAILED,
-        [f"{first}: cancelled", f"{second}: cancelled"],
-    )
-    assert ended.err.startswith("999999999: not_found")
-    again = system.executor("cancel", str(first))
-    assert (again.exit_code, "already_terminal" in again.err) == (EXIT_FAILED, True)
 
 
 def test_a_bulk_submit_keeps_the_order_of_its_lines_over_many_lists(
@@ -120,12 +105,12 @@ def test_a_bulk_submit_keeps_the_order_of_its_lines_over_many_lists(
     assert [item["parameters"]["number"] for item in reversed(listed)] == list(range(1200))
 
 
-def test_a_line_that_is_refused_is_named_and_stops_no_other(system: CommandLines) -> None:
+def test_a_rejected_line_is_named_and_affects_no_other(system: CommandLines) -> None:
     good, unknown = '{"parameters": {"a": 1}}', '{"action_ref": "cli.nothing"}'
     lines = "\n".join([good, "not json", unknown, '{"colour": 1}', good])
     ended = system.executor("submit", "cli.add", "--bulk", "-", "--wait", stdin=lines)
     assert ended.exit_code == EXIT_FAILED
-    assert ended.out.splitlines() == ["2 accepted, 0 of them submitted before, 3 refused", "2 completed"]
+    assert ended.out.splitlines() == ["2 accepted (0 duplicates), 3 rejected", "2 completed"]
     assert [line.split(": ")[:2] for line in ended.err.splitlines()] == [
         ["line 2", "invalid_message"],
         ["line 3", "unknown_action"],
@@ -140,38 +125,15 @@ def test_a_bulk_submit_with_a_key_can_be_sent_again(system: CommandLines, ref: s
     assert [answer["duplicate"] for answer in again] == [True, True]
 
 
-def test_a_bulk_wait_tells_of_every_line_how_it_ended(system: CommandLines) -> None:
+def test_a_bulk_wait_prints_the_outcome_of_every_line(system: CommandLines) -> None:
     lines = "".join(f'{{"action_ref": "cli.{ref}", "parameters": {{}}}}\n' for ref in ("fail", "add", "fail"))
     ended = system.executor("submit", "--bulk", "-", "--wait", "--json", stdin=lines)
     assert ended.exit_code == EXIT_FAILED
     assert {end["line"]: end["status"] for end in ended.lines} == dict.fromkeys((1, 2, 3), "failed")
 
 
-def test_apply_shows_what_it_would_do_and_does_it_once(system: CommandLines, ref: str) -> None:
-    file = json.dumps([{"ref": ref, "max_concurrent": 3}, {"ref": f"{ref}.new", "timeout": "5m"}])
-    would = system.executor("actions", "apply", "-", "--dry-run", stdin=file)
-    assert would.out.splitlines() == [
-        f"~ {ref}  max_concurrent: 1 -> 3, pool: nobody -> default",
-        f"+ {ref}.new  timeout: 5m",
-    ]
-    assert system.executor("actions", "show", ref, "--json").json["max_concurrent"] == 1
-    done = system.executor("actions", "apply", "-", "--json", stdin=file).json
-    assert [action["step"] for action in done["actions"]] == ["change", "create"]
-    assert system.executor("actions", "show", ref, "--json").json["max_concurrent"] == 3
-    again = system.executor("actions", "apply", "-", stdin=file)
-    assert again.out.splitlines() == [f"= {ref}", f"= {ref}.new"]
-
-
-def test_a_file_with_one_wrong_entry_is_not_applied_at_all(system: CommandLines, ref: str) -> None:
-    file = json.dumps([{"ref": ref, "max_concurrent": 9}, {"ref": "x", "runner": "command"}])
-    ended = system.executor("actions", "apply", "-", stdin=file)
-    assert ended.exit_code == EXIT_USAGE
-    assert ended.err.startswith("stdin: entry 2 (x): ")
-    assert system.executor("actions", "show", ref, "--json").json["max_concurrent"] == 1
-
-
-def test_actions_and_workers_and_queues_are_shown(system: CommandLines, ref: str) -> None:
-    submitters_name_keys(system, ref)
+def test_actions_workers_and_queues_are_listed(system: CommandLines, ref: str) -> None:
+    allow_submitter_keys(system, ref)
     submitted(system, ref), submitted(system, ref), submitted(system, ref, "--concurrency-key", "k")
     assert ref in system.executor("actions", "list").out
     (worker,) = system.executor("workers", "list", "--state", "live", "--json").json["items"]
@@ -181,25 +143,35 @@ def test_actions_and_workers_and_queues_are_shown(system: CommandLines, ref: str
     assert "for a slot" in system.executor("queue", "stats", ref).out
 
 
-def test_what_is_not_there_is_exit_code_1(system: CommandLines) -> None:
+def test_an_unknown_id_or_action_is_exit_code_1(system: CommandLines) -> None:
     for arguments in (["get", "999999999"], ["actions", "show", "no.such"], ["queue", "stats", "no.such"]):
         ended = system.executor(*arguments)
         assert (ended.exit_code, ended.err.split(":")[0]) == (EXIT_FAILED, "not_found")
 
 
-def test_a_wrong_token_is_exit_code_1_and_says_what_is_wanted(system: CommandLines) -> None:
+def test_an_invalid_token_is_exit_code_1(system: CommandLines) -> None:
     ended = system.executor("list", TURNSTILE_API_TOKEN="another")
     assert (ended.exit_code, ended.err.split(":")[0]) == (EXIT_FAILED, "unauthorized")
 
 
-def test_what_a_stranger_sent_cannot_drive_a_terminal(system: CommandLines) -> None:
+def test_error_messages_cannot_control_the_terminal(system: CommandLines) -> None:
     ended = system.executor("submit", "cli.fail", 'message="\\u001b[31m[bold]red"', "--wait")
     assert "\x1b" not in ended.out
     assert "\\x1b[31m[bold]red" in ended.out
 
 
-@pytest.mark.parametrize("path", ["/livez", "/readyz"])
-def test_the_worker_answers_for_its_health(processes: Processes, path: str) -> None:
-    answer = httpx.get(processes.worker_url + path, trust_env=False, timeout=5)
-    assert answer.status_code == 200
-    assert answer.json()["status"] in ("alive", "ready")
+def test_queue_line_shows_holders_and_positions_in_order_by_page(system: CommandLines, ref: str) -> None:
+    assert system.executor("queue", "line", ref).out == "No slot is in use\n\nQueue is empty\n"
+    holder, *waiting = [submitted(system, ref) for _ in range(4)]
+    found = system.executor("queue", "line", ref, "--json").json
+    assert [each["id"] for each in found["holders"]] == [holder]
+    assert [(each["position"], each["id"]) for each in found["items"]] == list(enumerate(waiting, start=1))
+    shown = system.executor("queue", "line", ref)
+    assert [line.split()[0] for line in shown.out.splitlines() if line] == [
+        "SLOT", str(holder), "POSITION", "1", "2", "3",
+    ]  # fmt: skip
+    page = system.executor("queue", "line", ref, "--limit", "1", "--json").json
+    rest = system.executor("queue", "line", ref, "--cursor", page["next_cursor"], "--json").json
+    assert [each["id"] for each in [*page["items"], *rest["items"]]] == waiting
+    assert rest["next_cursor"] is None
+    assert "more available" in system.executor("queue", "line", ref, "--limit", "1").err

@@ -3,16 +3,14 @@
 import asyncio
 import json
 import secrets
-import time
-from collections.abc import Callable
 
-from tests.integration.cli.conftest import CommandLines, Processes
+from tests.integration.cli.conftest import CommandLines, Processes, until
 from tests.support.traffic import publishing, request
-from turnstile.common.command_line import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE
+from turnstile.common.cli import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE
 
 
 def send(processes: Processes, **messages: bytes) -> None:
-    """Publish requests under these message ids."""
+    """Publish requests with these message ids."""
 
     async def publish() -> None:
         async with publishing(processes.amqp_url) as publisher:
@@ -31,14 +29,7 @@ def statuses_of(system: CommandLines, ref: str) -> list[str]:
     return [each["status"] for each in system.executor("list", "--action", ref, "--json").json["items"]]
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def test_a_letter_is_shown_replayed_as_it_came_or_corrected_and_then_runs(
+def test_a_dead_letter_is_replayed_unchanged_or_with_a_corrected_body(
     system: CommandLines, processes: Processes
 ) -> None:
     ref = f"late.{secrets.token_hex(4)}"
@@ -71,10 +62,10 @@ def test_a_letter_is_shown_replayed_as_it_came_or_corrected_and_then_runs(
     assert purged.exit_code == EXIT_FAILED
     assert purged.json == {"done": 1, "refused": [], "missing": ["fourth"], "left": 0}
     assert system.executor("dead-letters", "purge", "--all").out.strip() == "Purged 0 messages"
-    assert "no dead letters" in system.executor("dead-letters", "list").out
+    assert "No dead letters" in system.executor("dead-letters", "list").out
 
 
-def test_which_letters_are_meant_has_to_be_said_once(system: CommandLines) -> None:
+def test_exactly_one_selection_is_required(system: CommandLines) -> None:
     for arguments in ([], ["--all", "--code", "x"], ["one", "--all"]):
         for verb in ("replay", "purge"):
             assert system.executor("dead-letters", verb, *arguments).exit_code == EXIT_USAGE
@@ -82,12 +73,12 @@ def test_which_letters_are_meant_has_to_be_said_once(system: CommandLines) -> No
     assert (absent.exit_code, absent.err.split(":")[0]) == (EXIT_FAILED, "not_found")
 
 
-def test_a_clean_audit_is_exit_code_0_and_a_missing_api_3(system: CommandLines, alone: CommandLines) -> None:
+def test_an_audit_without_violations_is_exit_code_0(system: CommandLines, alone: CommandLines) -> None:
     whole = system.executor("audit", "--json")
     assert (whole.exit_code, whole.json["clean"]) == (0, True)
     shown = system.executor("audit", "--live")
     assert shown.exit_code == 0
     assert "queue_depth" in shown.out
     assert "queue_totals" not in shown.out
-    assert shown.out.splitlines()[-1].endswith(": clean")
+    assert shown.out.splitlines()[-1].endswith(": no violations")
     assert alone.executor("audit").exit_code == EXIT_UNREACHABLE

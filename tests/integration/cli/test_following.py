@@ -1,18 +1,17 @@
-"""Logs and ends are followed while they come; the exit code tells how it ended."""
+"""`logs --follow`, `watch` and `workers drain` against real processes; completion by the shell."""
 
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from typer.testing import CliRunner
 
-from tests.integration.cli.conftest import CommandLines, Processes
-from turnstile.common.command_line import EXIT_FAILED, EXIT_TIMED_OUT
+from tests.integration.cli.conftest import CommandLines, Processes, until
+from turnstile.common.cli import EXIT_FAILED, EXIT_TIMED_OUT
 from turnstile.executor.cli import app
 
 _DEADLINE_SECONDS = 60.0
@@ -27,8 +26,8 @@ def environment(system: CommandLines) -> Mapping[str, str]:
 
 
 def test_logs_are_followed_while_the_execution_runs(system: CommandLines, tmp_path: Path) -> None:
-    until = tmp_path / "until"
-    execution_id = submitted(system, "cli.talk", f"until={until}")
+    end = tmp_path / "until"
+    execution_id = submitted(system, "cli.talk", f"until={end}")
     with subprocess.Popen(
         [sys.executable, "-m", "turnstile.executor.cli", "logs", str(execution_id), "--follow"],
         env=environment(system),
@@ -38,7 +37,7 @@ def test_logs_are_followed_while_the_execution_runs(system: CommandLines, tmp_pa
         assert following.stdout is not None
         first = following.stdout.readline()
         assert system.executor("get", str(execution_id), "--json").json["status"] == "running"
-        until.touch()
+        end.touch()
         rest = following.stdout.read()
     assert (first.endswith("INFO first word\n"), rest.endswith("INFO last word\n")) == (True, True)
     assert following.returncode == 0
@@ -48,7 +47,7 @@ def test_logs_are_followed_while_the_execution_runs(system: CommandLines, tmp_pa
     assert "".join(piece["text"] for piece in pieces) == first + rest
 
 
-def test_a_watch_ends_with_the_execution_and_its_exit_code_tells_how(
+def test_watch_ends_with_the_execution_and_its_exit_code_is_the_outcome(
     system: CommandLines, ref: str, tmp_path: Path
 ) -> None:
     (tmp_path / "until").touch()
@@ -65,15 +64,15 @@ def test_a_watch_ends_with_the_execution_and_its_exit_code_tells_how(
     assert (ended.exit_code, [line["status"] for line in ended.lines]) == (6, ["cancelled"])
 
 
-def test_a_watch_that_is_too_long_says_why_it_waits_and_exits_with_4(system: CommandLines, ref: str) -> None:
+def test_a_timeout_of_watch_is_exit_code_4_and_says_why_it_waits(system: CommandLines, ref: str) -> None:
     _, waiting = submitted(system, ref), submitted(system, ref)
     ended = system.executor("watch", str(waiting), "--timeout", "10ms")
     assert ended.exit_code == EXIT_TIMED_OUT
     assert "queued; " in ended.out
-    assert "is not stopped by that" in ended.err
+    assert "it continues" in ended.err
 
 
-def test_a_worker_that_is_drained_leaves_and_what_cannot_drain_is_named(
+def test_a_drained_worker_stops_and_an_unknown_one_is_named(
     system: CommandLines, processes: Processes, tmp_path: Path
 ) -> None:
     command = [
@@ -92,51 +91,49 @@ def test_a_worker_that_is_drained_leaves_and_what_cannot_drain_is_named(
         subprocess.Popen(command, env={**settings, **own, **quick}, stdout=log, stderr=log) as worker,
     ):
         worker_id = until_seen(system, "drained", "live")
-        ended = system.executor("workers", "drain", worker_id, "nobody")
+        ended = system.executor("workers", "drain", worker_id, "unknown")
         assert (ended.exit_code, ended.out.split(":")[0]) == (EXIT_FAILED, worker_id)
-        assert "nobody: not_found" in ended.err
+        assert "unknown: not_found" in ended.err
         assert until_seen(system, "drained", "stopped") == worker_id
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(_DEADLINE_SECONDS) == 0
 
 
 def until_seen(system: CommandLines, name: str, state: str) -> str:
-    """Return the id of the worker of this name, once it is in this state."""
-    deadline = time.monotonic() + _DEADLINE_SECONDS
-    while time.monotonic() < deadline:
+    """Wait for a worker in a state and return its id."""
+    found: list[str] = []
+
+    def is_found() -> bool:
         workers = system.executor("workers", "list", "--state", state, "--json").json["items"]
-        found = [str(worker["id"]) for worker in workers if worker["name"] == name]
-        if found:
-            return found[0]
-        time.sleep(0.05)
-    raise AssertionError(f"no worker {name} is {state}")
+        found[:] = [str(worker["id"]) for worker in workers if worker["name"] == name]
+        return bool(found)
+
+    until(is_found)
+    return found[0]
 
 
 def completed(system: CommandLines, words: str, **settings: str) -> list[str]:
-    """Return what the shell would offer for the last of these words."""
+    """Return the completions of the last word."""
     completing = {
         "_EXECUTOR_COMPLETE": "complete_bash",
         "COMP_WORDS": words,
         "COMP_CWORD": str(len(words.split()) - 1),
     }
-    asked = {**system.environment, **completing, **settings}
-    return CliRunner().invoke(app, [], prog_name="executor", env=asked).output.split()
+    settings_of_completion = {**system.environment, **completing, **settings}
+    return CliRunner().invoke(app, [], prog_name="executor", env=settings_of_completion).output.split()
 
 
 def test_commands_and_names_of_actions_are_completed_by_the_shell(system: CommandLines, ref: str) -> None:
     assert completed(system, "executor actions l") == ["list", "limit"]
-    # An API that does not answer within a second is not waited for: a busy machine may need a second try.
-    deadline = time.monotonic() + _DEADLINE_SECONDS
-    while (found := completed(system, f"executor actions show {ref[:8]}")) != [ref]:
-        assert not found
-        assert time.monotonic() < deadline
-    assert completed(system, "executor actions show k", TURNSTILE_API_URL="http://127.0.0.1:1") == []
+    # Completion gives up after a second, so a busy machine may need a second try.
+    until(lambda: completed(system, f"executor actions show {ref[:8]}") == [ref])
+    assert completed(system, "executor actions show c", TURNSTILE_API_URL="http://127.0.0.1:1") == []
 
 
-def test_what_is_printed_for_scripts_is_json_and_has_no_colour(system: CommandLines, ref: str) -> None:
+def test_output_in_a_pipe_has_no_colour(system: CommandLines, ref: str) -> None:
     submitted(system, ref)
     for arguments in (["top"], ["workers", "list"], ["actions", "changes", ref]):
-        asked = system.executor(*arguments, "--json")
-        assert asked.exit_code == 0, asked.err
-        assert json.loads(asked.out)
+        printed = system.executor(*arguments, "--json")
+        assert printed.exit_code == 0, printed.err
+        assert json.loads(printed.out)
         assert "\x1b" not in system.executor(*arguments).out

@@ -1,4 +1,4 @@
-"""`executor migrate` that cannot: one sentence that says why and what would do, and exit code 1."""
+"""`executor migrate` that fails: one sentence with reason and remedy, and exit code 1."""
 
 import asyncio
 import secrets
@@ -7,13 +7,13 @@ from urllib.parse import urlsplit
 import asyncpg
 
 from tests.integration.cli.conftest import CommandLines, Ended
-from turnstile.common.command_line import EXIT_FAILED
+from turnstile.common.cli import EXIT_FAILED
 from turnstile.localservers import DatabaseServer
 
 _RIGHTS = "GRANT ALL ON ALL TABLES IN SCHEMA public TO {0}"
 
 
-def test_a_schema_of_a_newer_version_is_left_alone_and_said(
+def test_the_schema_of_a_newer_version_is_not_changed(
     alone: CommandLines, postgresql: DatabaseServer, database_url: str
 ) -> None:
     name = urlsplit(database_url).path[1:]
@@ -24,7 +24,7 @@ def test_a_schema_of_a_newer_version_is_left_alone_and_said(
     assert "'9999'" in ended.err
 
 
-def test_a_role_that_does_not_own_the_protocol_is_told_what_it_lacks(
+def test_a_role_that_is_not_the_owner_is_rejected_with_a_remedy(
     alone: CommandLines, postgresql: DatabaseServer, database_url: str
 ) -> None:
     name, role = urlsplit(database_url).path[1:], f"stranger_{secrets.token_hex(4)}"
@@ -44,7 +44,7 @@ def test_a_role_that_does_not_own_the_protocol_is_told_what_it_lacks(
     assert "run it as the role that owns" in ended.err
 
 
-def test_a_database_that_takes_no_changes_is_said_at_once(
+def test_a_read_only_database_is_an_error_at_once(
     alone: CommandLines, postgresql: DatabaseServer, database_url: str
 ) -> None:
     name = urlsplit(database_url).path[1:]
@@ -55,7 +55,7 @@ def test_a_database_that_takes_no_changes_is_said_at_once(
     assert "in a read-only transaction" in ended.err
 
 
-def test_a_session_that_holds_what_is_changed_is_named_with_the_remedy(
+def test_a_session_that_holds_a_lock_is_named_with_a_remedy(
     alone: CommandLines, postgresql: DatabaseServer, database_url: str
 ) -> None:
     name = urlsplit(database_url).path[1:]

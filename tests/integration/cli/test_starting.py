@@ -1,13 +1,17 @@
-"""Every command starts fast: it imports what it needs, when it is called."""
+"""Commands start fast, reject invalid input with an example, and never show a traceback."""
 
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.main import get_command
 
 from tests.integration.cli.conftest import CommandLines
+from turnstile.common.cli import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE
 from turnstile.executor.cli import app
 from turnstile.localservers.ports import free_port
 
@@ -35,30 +39,30 @@ def modules_after(*commands: list[str]) -> tuple[list[int], set[str]]:
         env={"TURNSTILE_API_URL": f"http://127.0.0.1:{free_port()}", "PATH": "/usr/bin"},
     )
     codes = [int(line.split()[1]) for line in run.stderr.splitlines() if line.startswith("exit ")]
-    return codes, {module.split(".")[0] for module in json.loads(run.stdout.splitlines()[-1])}
+    return codes, set(json.loads(run.stdout.splitlines()[-1]))
 
 
-def test_the_help_imports_neither_the_services_nor_the_way_to_the_api() -> None:
+def test_help_imports_no_command_and_no_client() -> None:
     codes, modules = modules_after(["--help"])
     assert codes == [0]
     assert not modules & {*_SERVICES, "httpx", "yaml", "turnstile.executor.cli.submit"}
 
 
-def test_client_commands_import_nothing_of_the_services() -> None:
+def test_client_commands_import_no_service() -> None:
     codes, modules = modules_after(["submit", "a"], ["get", "1"], ["cancel", "1"], ["logs", "1"])
     assert codes == [3, 3, 3, 3]
     assert not modules & set(_SERVICES)
     assert "httpx" in modules
 
 
-def test_the_list_of_commands_says_of_each_what_its_own_help_says() -> None:
+def test_the_summary_of_a_command_is_the_first_sentence_of_its_help() -> None:
     group = get_command(app)
-    for name, stand_in in group.commands.items():  # type: ignore[attr-defined]
-        command = stand_in.load()
-        assert (command.help or "").startswith(stand_in.help.removesuffix(".")), name
+    for name, placeholder in group.commands.items():  # type: ignore[attr-defined]
+        command = placeholder.load()
+        assert (command.help or "").startswith(placeholder.help.removesuffix(".")), name
 
 
-def test_a_command_that_is_mistyped_is_answered_with_what_it_may_have_been(alone: CommandLines) -> None:
+def test_a_mistyped_command_is_answered_with_a_suggestion(alone: CommandLines) -> None:
     ended = alone.executor("cancle", "1")
     assert ended.exit_code == 2
     assert "Did you mean 'cancel'?" in ended.err
@@ -67,11 +71,11 @@ def test_a_command_that_is_mistyped_is_answered_with_what_it_may_have_been(alone
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["get", "x"], "'x' is not the id of an execution; expected a number like 4711"),
+        (["get", "x"], "invalid execution id 'x'; expected a number like 4711"),
         (["watch", "0"], "expected a number like 4711"),
         (["cancel"], "like 'executor cancel 4711', or a filter, like 'executor cancel --action"),
         (["cancel", "1", "--action", "a"], "not both"),
-        (["retry", "--metadata", "team"], "expected NAME=VALUE, like tenant=acme"),
+        (["retry", "--metadata", "team"], "expected NAME=VALUE, like customer_id=7"),
         (["list", "--action", "a b"], "like 'reports.render'"),
         (["actions", "limit", "a", "many"], "expected a number from 0 to 1000000, like 4, or 'none'"),
         (["actions", "delete", "a", "--waiting", "maybe"], "'cancel'"),
@@ -79,10 +83,74 @@ def test_a_command_that_is_mistyped_is_answered_with_what_it_may_have_been(alone
         (["list", "--status", "gone"], "'queued'"),
     ],
 )
-def test_what_is_mistyped_is_answered_with_what_was_expected(
+def test_an_invalid_argument_is_answered_with_an_example(
     alone: CommandLines, arguments: list[str], expected: str
 ) -> None:
     ended = alone.executor(*arguments)
     assert ended.exit_code == 2, ended
     assert expected in ended.err
     assert "Traceback" not in ended.err
+
+
+_SAY = """
+from turnstile.executor.cli import app, main
+from turnstile.executor.cli.output import print_json
+app.command("say")(lambda: print_json({"said": True}))
+main()
+"""
+
+
+def _shell(redirection: str, *arguments: str) -> tuple[int, str, str]:
+    """Run a command in a process of its own, with a stream redirected as a shell does it."""
+    url = f"http://127.0.0.1:{free_port()}"
+    ran = subprocess.run(
+        ["/bin/sh", "-c", f'exec "$@" {redirection}', "sh", sys.executable, "-c", _SAY, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={"TURNSTILE_API_URL": url, "PATH": "/usr/bin:/bin"},
+    )
+    return ran.returncode, ran.stdout, ran.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("actions", "apply", "-"), ("submit", "a", "--parameters", "-"), ("submit", "a", "--bulk", "-")],
+)
+def test_a_closed_stdin_is_an_error(
+    alone: CommandLines, monkeypatch: pytest.MonkeyPatch, arguments: Sequence[str]
+) -> None:
+    monkeypatch.setattr("turnstile.executor.cli.arguments.sys", SimpleNamespace(stdin=None))
+    ended = alone.executor(*arguments)
+    assert ended.exit_code == EXIT_USAGE
+    assert ended.err.startswith("stdin is closed")
+
+
+def test_a_closed_stdin_prompts_for_nothing() -> None:
+    code, _, errors = _shell("<&-", "cancel", "--action", "a")
+    assert code == EXIT_UNREACHABLE
+    assert "Traceback" not in errors
+
+
+def test_a_closed_stdout_is_no_error() -> None:
+    code, _, errors = _shell(">&-", "say")
+    assert (code, errors) == (0, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no full device")
+def test_a_full_disk_is_an_error() -> None:
+    code, _, errors = _shell("> /dev/full", "say")
+    assert (code, errors) == (EXIT_FAILED, "stdout: No space left on device\n")
+
+
+def test_output_of_a_module_is_not_mixed_with_the_json(
+    alone: CommandLines, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "talking_actions.py").write_text(
+        "from turnstile import action\nprint('hello')\n\n@action('talk.once')\ndef once() -> None: ...\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    ended = alone.worker("actions", "--actions", "talking_actions", "--json")
+    assert [definition["ref"] for definition in ended.json] == ["talk.once"]
+    assert "hello" in ended.err

@@ -1,4 +1,4 @@
-"""`executor top` on a real terminal: it shows what goes on, and its keys act."""
+"""`executor top` on a real terminal: its screen and its keys."""
 
 import fcntl
 import os
@@ -50,7 +50,7 @@ class Terminal:
         while select.select([self.controller], [], [], wait_seconds)[0]:
             try:
                 data = os.read(self.controller, 65536)
-            except OSError:  # how Linux says that nobody has the other end open
+            except OSError:  # Linux raises this once the other end is closed
                 return
             if not data:
                 return
@@ -59,8 +59,8 @@ class Terminal:
 
 
 @contextmanager
-def _heeded_ctrl_c() -> Iterator[None]:
-    """Who started the tests in the background has it ignored, and what they start would inherit that."""
+def _default_ctrl_c() -> Iterator[None]:
+    """Processes started in the background ignore SIGINT, and child processes inherit that."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
@@ -73,7 +73,7 @@ def on_a_terminal(system: CommandLines, *arguments: str, **settings: str) -> Ite
     controller, end = pty.openpty()
     fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
     environment = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "TERM": "xterm-256color"}
-    with _heeded_ctrl_c():
+    with _default_ctrl_c():
         command = subprocess.Popen(
             [sys.executable, "-m", "turnstile.executor.cli", *arguments],
             env={**environment, **system.environment, **settings},
@@ -120,9 +120,7 @@ def test_keys_pause_resume_and_change_the_limit_of_the_selected_action(
     assert "Traceback" not in terminal.written
 
 
-def test_ctrl_c_leaves_the_terminal_as_it_was_and_no_color_is_honoured(
-    system: CommandLines, ref: str
-) -> None:
+def test_ctrl_c_restores_the_terminal_and_no_color_is_honoured(system: CommandLines, ref: str) -> None:
     with on_a_terminal(system, "top", "--search", ref, NO_COLOR="1") as terminal:
         before = termios.tcgetattr(terminal.controller)[3]
         terminal.shows(ref)
@@ -134,7 +132,7 @@ def test_ctrl_c_leaves_the_terminal_as_it_was_and_no_color_is_honoured(
     assert "Traceback" not in terminal.written
 
 
-def test_what_cannot_be_reached_is_said_and_exits_with_3(alone: CommandLines) -> None:
+def test_an_unreachable_api_is_exit_code_3_without_a_screen(alone: CommandLines) -> None:
     with on_a_terminal(alone, "top") as terminal:
         assert terminal.ends() == 3
     assert "the API cannot be reached" in terminal.written

@@ -1,20 +1,19 @@
-"""`executor webhooks` against a real executor, which refuses to call loopback: every webhook fails."""
+"""`executor webhooks` against a real executor; every webhook fails, because it must not call loopback."""
 
 import json
 import secrets
-import time
 
 import pytest
 
-from tests.integration.cli.conftest import CommandLines
-from turnstile.common.command_line import EXIT_FAILED, EXIT_USAGE
+from tests.integration.cli.conftest import CommandLines, until
+from turnstile.common.cli import EXIT_FAILED, EXIT_USAGE
 
 
 @pytest.fixture
 def failed(system: CommandLines) -> int:
-    """The id of an execution whose webhook has failed."""
+    """The id of an execution with a failed webhook."""
     ref = f"called.{secrets.token_hex(4)}"
-    definition = json.dumps([{"ref": ref, "pool": "nobody", "callback_url": "http://127.0.0.1:1/hook"}])
+    definition = json.dumps([{"ref": ref, "pool": "empty", "callback_url": "http://127.0.0.1:1/hook"}])
     assert system.executor("actions", "apply", "-", stdin=definition).exit_code == 0
     execution_id = int(system.executor("submit", ref, "--json").json["id"])
     assert system.executor("cancel", str(execution_id)).exit_code == 0
@@ -23,10 +22,7 @@ def failed(system: CommandLines) -> int:
 
 
 def until_failed(system: CommandLines, execution_id: int) -> None:
-    deadline = time.monotonic() + 30
-    while execution_id not in ids_in(system, "--state", "failed"):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: execution_id in ids_in(system, "--state", "failed"))
 
 
 def ids_in(system: CommandLines, *arguments: str) -> list[int]:
@@ -35,23 +31,21 @@ def ids_in(system: CommandLines, *arguments: str) -> list[int]:
     return [item["execution_id"] for item in ended.json["items"]]
 
 
-def test_a_webhook_that_failed_is_seen_with_its_reason_and_replayed(
-    system: CommandLines, failed: int
-) -> None:
+def test_a_failed_webhook_is_listed_with_its_error_and_replayed(system: CommandLines, failed: int) -> None:
     listed = system.executor("webhooks", "list", "--state", "failed")
     assert "private addresses are not called" in listed.out
     assert failed not in ids_in(system, "--state", "delivered")
     replayed = system.executor("webhooks", "replay", str(failed))
-    assert (replayed.exit_code, replayed.out) == (0, "1 posted once more\n")
+    assert (replayed.exit_code, replayed.out) == (0, "Replayed 1 webhook\n")
     until_failed(system, failed)
     everything = system.executor("webhooks", "replay", "--all", "--json")
     assert everything.exit_code == 0
     assert everything.json["done"] >= 1
 
 
-def test_what_has_no_webhook_is_said_and_is_exit_code_1(system: CommandLines) -> None:
+def test_an_execution_without_webhook_is_exit_code_1(system: CommandLines) -> None:
     ended = system.executor("webhooks", "replay", "999999999")
-    assert (ended.exit_code, ended.out) == (EXIT_FAILED, "0 posted once more\n")
+    assert (ended.exit_code, ended.out) == (EXIT_FAILED, "Replayed 0 webhooks\n")
     assert ended.err == "999999999: not_found: no webhook of this execution\n"
 
 

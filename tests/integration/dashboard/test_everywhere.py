@@ -1,4 +1,4 @@
-"""What holds on every screen, and with 10,000 queues: names, one heading, focus, no sideways scroll."""
+"""All screens, also with 10,000 queues: accessible names, one heading, focus, no horizontal scrolling."""
 
 from collections.abc import AsyncIterator
 
@@ -8,7 +8,7 @@ from playwright.async_api import Browser, Page, expect
 
 from tests.integration.dashboard.browser import DEADLINE_MILLISECONDS, watched_page
 from tests.integration.dashboard.conftest import TOKEN
-from tests.support.stage import Stage
+from tests.support.environment import Environment
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 expect.set_options(timeout=DEADLINE_MILLISECONDS)
@@ -23,7 +23,7 @@ SCREENS = [
     "/webhooks",
     "/dead-letters",
 ]
-# What a screen reader would call each thing that can be operated; the ones without a name are returned.
+# Returns the interactive elements without an accessible name.
 NAMELESS = """() => [...document.querySelectorAll("a, button, input, summary")].filter((node) => !(
     node.getAttribute("aria-label") || node.textContent.trim()
     || [...(node.labels ?? [])].some((label) => label.textContent.trim())
@@ -31,20 +31,20 @@ NAMELESS = """() => [...document.querySelectorAll("a, button, input, summary")].
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="package")
-async def many(stage: Stage) -> AsyncIterator[Stage]:
+async def many(env: Environment) -> AsyncIterator[Environment]:
     """An action with 10,000 keys, each with a queue of its own."""
-    await stage.put("many", max_concurrent=3, concurrency_key="/key", pool="nobody")
-    await stage.submit("many", parameters={"key": "key-00007"})
-    await stage.history.rows(
+    await env.put("many", max_concurrent=3, concurrency_key="/key", pool="empty")
+    await env.submit("many", parameters={"key": "key-00007"})
+    await env.history.rows(
         "INSERT INTO action_queue (action_id, concurrency_key, max_concurrent)"
         " SELECT a.id, 'key-' || lpad(n::text, 5, '0'), 3"
         " FROM action a, generate_series(1, $1::integer) n WHERE a.ref = 'many' ON CONFLICT DO NOTHING",
         MANY,
     )
-    yield stage
+    yield env
 
 
-async def test_ten_thousand_queues_come_in_pages_and_each_can_be_found(page: Page, many: Stage) -> None:
+async def test_ten_thousand_queues_are_paginated_and_searched(page: Page, many: Environment) -> None:
     await page.goto("/#/queues?sort=name")
     rows = page.locator("tbody tr")
     await expect(rows).to_have_count(50)
@@ -62,7 +62,7 @@ async def test_ten_thousand_queues_come_in_pages_and_each_can_be_found(page: Pag
     await expect(page.locator("h1")).to_contain_text("key-07345")
 
 
-async def test_a_change_in_one_of_ten_thousand_queues_reaches_the_page(page: Page, many: Stage) -> None:
+async def test_a_change_in_one_of_ten_thousand_queues_reaches_the_page(page: Page, many: Environment) -> None:
     await page.goto("/#/queues?search=key-04711")
     row = page.locator("tbody tr")
     await expect(row).to_contain_text("0 of 3")
@@ -70,7 +70,7 @@ async def test_a_change_in_one_of_ten_thousand_queues_reaches_the_page(page: Pag
     await expect(row).to_contain_text("1 of 3")
 
 
-async def test_the_screens_are_named_and_can_be_reached_by_keyboard(page: Page, many: Stage) -> None:
+async def test_screens_are_named_and_reached_by_keyboard(page: Page, many: Environment) -> None:
     await page.goto("/")
     await expect(page.locator("#live")).to_have_text("Live")
     await page.keyboard.press("Tab")
@@ -87,8 +87,8 @@ async def test_the_screens_are_named_and_can_be_reached_by_keyboard(page: Page, 
     await expect(page.get_by_role("navigation", name="Screens")).to_be_visible()
 
 
-async def test_what_has_the_focus_keeps_it_while_the_page_moves(page: Page, many: Stage) -> None:
-    await many.put("focus.kept", max_concurrent=1, pool="nobody")
+async def test_an_update_keeps_the_focus(page: Page, many: Environment) -> None:
+    await many.put("focus.kept", max_concurrent=1, pool="empty")
     await page.goto("/#/queues?search=focus.kept")
     button = page.get_by_role("button", name="Pause focus.kept")
     await button.focus()
@@ -97,7 +97,7 @@ async def test_what_has_the_focus_keeps_it_while_the_page_moves(page: Page, many
     await expect(button).to_be_focused()
 
 
-async def test_no_screen_scrolls_sideways_on_a_phone(browser: Browser, many: Stage) -> None:
+async def test_no_screen_scrolls_horizontally_on_a_phone(browser: Browser, many: Environment) -> None:
     look = {"viewport": {"width": 360, "height": 740}, "color_scheme": "dark", "reduced_motion": "reduce"}
     async with watched_page(browser, many.system.http_url, token=TOKEN, **look) as page:
         for screen in SCREENS:

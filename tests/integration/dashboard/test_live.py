@@ -1,4 +1,4 @@
-"""One reading for all who look, none when nobody does; bounded streams that go on where they ended."""
+"""One poll for all clients, none without clients; bounded streams that continue where they ended."""
 
 import asyncio
 import json
@@ -9,13 +9,14 @@ import pytest
 from starlette.types import Message
 
 from tests.support.protocol import Protocol
+from tests.support.served import FixedHealth
 from tests.support.traffic import until
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import Unavailable
-from turnstile.executor.api.events import EventsAsked, EventStream
+from turnstile.executor.api.events import EventStream, StreamParameters
 from turnstile.executor.dashboard import Live, LiveTimes
-from turnstile.executor.dashboard.lines import QueueName
 from turnstile.executor.dashboard.live import STREAMS_MAX, Stream
+from turnstile.executor.dashboard.state import QueueName
 
 DEADLINE_SECONDS = 30
 TIMES = LiveTimes(interval=0.02, linger=0.1)
@@ -25,7 +26,7 @@ TIMES = LiveTimes(interval=0.02, linger=0.1)
 async def live(database_url: str) -> AsyncIterator[Live]:
     database = Database(database_url, application_name="test", connections_max=2)
     await database.open()
-    live = Live(database, lambda: {"database": None, "broker": None}, TIMES)
+    live = Live(database, FixedHealth(), TIMES)
     yield live
     await ends(live)
     await database.close()
@@ -33,27 +34,19 @@ async def live(database_url: str) -> AsyncIterator[Live]:
 
 @pytest.fixture
 async def cut_off() -> AsyncIterator[Live]:
-    """A database that cannot be reached."""
+    """The live state of an unreachable database."""
     database = Database("postgresql://127.0.0.1:1/none", application_name="test")
-    trouble = {"database": "refused", "broker": None}
-    live = Live(database, lambda: trouble, LiveTimes(interval=0.02, linger=0.05, first=0.1))
+    live = Live(database, FixedHealth(database="refused"), LiveTimes(interval=0.02, linger=0.05, first=0.1))
     yield live
     await ends(live)
 
 
 async def ends(live: Live) -> None:
-    await truth(lambda: not live.is_reading, "the readings end")
-
-
-async def truth(holds: Callable[[], bool], what: str) -> None:
-    async def does() -> bool:
-        return holds()
-
-    await until(does, what, deadline_seconds=DEADLINE_SECONDS)
+    await until(lambda: not live.is_polling, "the polls end")
 
 
 def events_in(batch: bytes) -> list[tuple[str, Any]]:
-    """The events of a batch, as a browser would take them apart."""
+    """The events of a batch, as a browser parses them."""
     blocks = batch.decode().split("\n\n")
     fields = [dict(line.split(": ", 1) for line in block.split("\n") if line) for block in blocks]
     return [(each["event"], json.loads(each["data"])) for each in fields if "event" in each]
@@ -64,7 +57,7 @@ def id_in(batch: bytes) -> str:
 
 
 async def heard(stream: Stream, name: str, holds: Callable[[Any], bool] = lambda _: True) -> Any:
-    """Wait for an event of this name that is as wanted."""
+    """Wait for a matching event of this name."""
     async with asyncio.timeout(DEADLINE_SECONDS):
         while True:
             for event, body in events_in(await stream.batches.get()):
@@ -72,70 +65,63 @@ async def heard(stream: Stream, name: str, holds: Callable[[Any], bool] = lambda
                     return body
 
 
-async def test_nothing_is_read_until_somebody_looks_and_after_the_last_look(live: Live) -> None:
-    assert (live.readings, live.is_reading) == (0, False)
-    await live.board()
+async def test_nothing_is_polled_before_the_first_and_after_the_last_client(live: Live) -> None:
+    assert (live.polls, live.is_polling) == (0, False)
+    await live.state()
     await ends(live)
-    assert live.readings >= 1
+    assert live.polls >= 1
 
 
-async def test_all_who_look_share_one_reading(live: Live) -> None:
-    await asyncio.gather(*(live.board() for _ in range(500)))
-    assert live.readings == 1
+async def test_all_clients_share_one_poll(live: Live) -> None:
+    await asyncio.gather(*(live.state() for _ in range(500)))
+    assert live.polls == 1
 
 
-async def test_streams_alone_keep_the_readings_going_and_share_each_batch(
-    live: Live, protocol: Protocol
-) -> None:
-    with live.stream([], last_event_id=None) as one, live.stream([], last_event_id=None) as other:
-        await live.board()
-        await protocol.put("a", max_concurrent=1)
-        await protocol.submit("a", 3)
-        bodies = [await heard(each, "queues", lambda body: bool(body["items"])) for each in (one, other)]
-    assert bodies[0] == bodies[1]
-
-
-async def test_a_batch_tells_the_queues_that_moved_as_the_record_has_them(
+async def test_streams_keep_the_polls_going_and_share_batches_of_what_changed(
     live: Live, protocol: Protocol
 ) -> None:
     await protocol.put("a", max_concurrent=1)
     await protocol.put("still", max_concurrent=1)
-    with live.stream([], last_event_id=None) as stream:
-        await live.board()
+    with live.stream([], last_event_id=None) as one, live.stream([], last_event_id=None) as other:
+        await live.state()
         await protocol.submit("a", 3)
-        told = await heard(stream, "queues", lambda body: any(i["queue_length"] == 2 for i in body["items"]))
-    (queue,) = told["items"]
+        bodies = [
+            await heard(each, "queues", lambda body: any(i["queue_length"] == 2 for i in body["items"]))
+            for each in (one, other)
+        ]
+    assert bodies[0] == bodies[1]
+    (queue,) = bodies[0]["items"]
     assert (queue["action_ref"], queue["active_count"], queue["total_enqueued"]) == ("a", 1, 3)
 
 
-async def test_the_board_agrees_with_a_recount_after_every_kind_of_move(
-    live: Live, protocol: Protocol
-) -> None:
+async def test_the_state_follows_every_kind_of_change(live: Live, protocol: Protocol) -> None:
     await protocol.put("a", max_concurrent=2)
     ids = await protocol.submit("a", 5)
     await protocol.claim(*ids[:2])
     await protocol.cancel(ids[4])
-    board = await live.board()
+    state = await live.state()
 
-    async def stands(**expected: object) -> None:
+    async def shows(**expected: object) -> None:
         def as_expected() -> bool:
-            line = board.lines.get(QueueName("a", None))
+            line = state.queues.get(QueueName("a", None))
             return line is not None and {name: getattr(line, name) for name in expected} == expected
 
         with live.stream([], last_event_id=None):
-            await truth(as_expected, f"the board shows {expected}")
+            await until(as_expected, f"the board shows {expected}")
 
     head = (await protocol.execution(ids[2]))["queued_at"]
-    await stands(depth=2, active_count=2, total_enqueued=5, oldest_enqueued_at=head, paused=False)
+    await shows(depth=2, active_count=2, total_enqueued=5, oldest_enqueued_at=head, paused=False)
     await protocol.put("a", max_concurrent=3, paused=True)
-    await stands(depth=2, max_concurrent=3, paused=True)
+    await shows(depth=2, max_concurrent=3, paused=True)
     await protocol.put("a", max_concurrent=3)
-    await stands(depth=1, active_count=3, paused=False)
+    await shows(depth=1, active_count=3, paused=False)
+    await protocol.put("gone")
+    await protocol.connection.execute("UPDATE action SET deleted_at = now() WHERE ref = 'gone'")
+    await ends(live)
+    assert [name.action_ref for name in (await live.state()).queues] == ["a"]
 
 
-async def test_the_totals_of_the_board_hold_what_deleted_queues_counted(
-    live: Live, protocol: Protocol
-) -> None:
+async def test_the_totals_include_deleted_queues(live: Live, protocol: Protocol) -> None:
     await protocol.put("a", concurrency_key="/key")
     await protocol.register()
     for key in ("x", "y"):
@@ -144,29 +130,29 @@ async def test_the_totals_of_the_board_hold_what_deleted_queues_counted(
         await protocol.settle((one, 1))
     assert await protocol.delete_idle_queues() == 2
     (one,) = await protocol.submit("a", parameters={"key": "x"})
-    sums, _ = (await live.board()).total()
+    sums, _ = (await live.state()).total()
     assert (sums.total_enqueued, sums.total_completed, sums.active_count) == (3, 2, 1)
 
 
-async def test_a_stream_hears_how_the_executions_that_it_watches_move(live: Live, protocol: Protocol) -> None:
+async def test_a_stream_gets_the_status_of_its_watched_executions(live: Live, protocol: Protocol) -> None:
     await protocol.put("a", max_concurrent=1)
     first, second = await protocol.submit("a", 2)
     with live.stream([first], last_event_id=None) as stream:
-        await live.board()
-        await truth(lambda: live.readings >= 2, "it was read with the watch")
+        await live.state()
+        await until(lambda: live.polls >= 2, "it was read with the watch")
         await protocol.claim(first)
-        told = await heard(stream, "executions")
-    assert told == {"items": [{"id": first, "status": "running", "attempt": 1}]}
+        received = await heard(stream, "executions")
+    assert received == {"items": [{"id": first, "status": "running", "attempt": 1}]}
     assert second != first
 
 
-async def test_a_reader_that_does_not_keep_up_is_dropped_and_the_others_go_on(
+async def test_a_client_that_does_not_keep_up_is_dropped_and_the_others_continue(
     live: Live, protocol: Protocol
 ) -> None:
     await protocol.put("a", max_concurrent=1)
     with live.stream([], last_event_id=None) as slow, live.stream([], last_event_id=None) as quick:
-        # What the first reading finds has not moved.
-        await live.board()
+        # What the first poll finds is no change.
+        await live.state()
         async with asyncio.timeout(DEADLINE_SECONDS):
             while not slow.dropped.is_set():
                 await protocol.submit("a")
@@ -185,12 +171,12 @@ async def test_streams_are_bounded(cut_off: Live) -> None:
         stream.__exit__(None, None, None)
 
 
-async def test_a_stream_that_comes_back_goes_on_behind_the_last_event_it_had(
+async def test_a_stream_that_reconnects_continues_behind_its_last_event(
     live: Live, protocol: Protocol
 ) -> None:
     await protocol.put("a", max_concurrent=1)
     with live.stream([], last_event_id=None) as one:
-        await live.board()
+        await live.state()
         async with asyncio.timeout(DEADLINE_SECONDS):
             batch = await one.batches.get()
             await protocol.submit("a", 3)
@@ -200,58 +186,50 @@ async def test_a_stream_that_comes_back_goes_on_behind_the_last_event_it_had(
 
 
 @pytest.mark.parametrize("unknown", [None, "", "x", "abcd-1", "-", "12345678-99999999999999999999", "ä-²"])
-async def test_a_stream_with_nothing_to_go_on_from_is_told_to_load_what_it_shows(
+async def test_a_stream_with_an_unknown_id_has_to_load_the_current_state(
     cut_off: Live, unknown: str | None
 ) -> None:
     with cut_off.stream([], last_event_id=unknown) as stream:
         assert events_in(stream.batches.get_nowait())[0][0] == "opening"
 
 
-async def test_after_a_time_without_anybody_an_old_place_is_no_place_to_go_on_from(live: Live) -> None:
+async def test_an_id_from_before_a_pause_without_clients_is_unknown(live: Live) -> None:
     with live.stream([], last_event_id=None) as stream:
-        await live.board()
+        await live.state()
         batch = await stream.batches.get()
     await ends(live)
     with live.stream([], last_event_id=id_in(batch)) as again:
         assert events_in(again.batches.get_nowait())[0][0] == "opening"
 
 
-async def test_a_database_out_of_reach_is_told_and_does_not_end_the_streams(cut_off: Live) -> None:
+async def test_an_unreachable_database_is_reported_and_ends_no_stream(cut_off: Live) -> None:
     with cut_off.stream([], last_event_id=None) as stream:
-        told = await heard(stream, "overview")
-        assert told["trouble"] == {"database": "refused"}
+        received = await heard(stream, "overview")
+        assert received["trouble"] == {"database": "refused"}
         with pytest.raises(Unavailable, match="readyz"):
-            await cut_off.board()
+            await cut_off.state()
         assert not stream.dropped.is_set()
 
 
-async def test_what_was_read_before_an_outage_does_not_pass_for_new(
+async def test_old_values_do_not_pass_for_new_ones_in_an_outage(
     live: Live, protocol: Protocol, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def cannot(*_: object, **__: object) -> None:
         raise Unavailable("gone")
 
     with live.stream([], last_event_id=None):
-        await live.board()
-        monkeypatch.setattr("turnstile.executor.dashboard.live.read", cannot)
-        readings = live.readings
-        await truth(lambda: live.readings > readings + 1, "a reading after the outage began")
+        await live.state()
+        monkeypatch.setattr("turnstile.executor.dashboard.live.poll", cannot)
+        readings = live.polls
+        await until(lambda: live.polls > readings + 1, "a reading after the outage began")
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.2):
-                await live.board()
+                await live.state()
 
 
-async def test_a_deleted_action_leaves_the_board(live: Live, protocol: Protocol) -> None:
-    await protocol.put("there")
-    await protocol.put("gone")
-    await protocol.connection.execute("UPDATE action SET deleted_at = now() WHERE ref = 'gone'")
-    board = await live.board()
-    assert [name.action_ref for name in board.lines] == ["there"]
-
-
-async def test_a_stream_ends_after_its_time_and_the_reader_comes_again(live: Live) -> None:
+async def test_a_stream_ends_after_its_duration(live: Live) -> None:
     stream = EventStream(
-        live, EventsAsked(), last_event_id=None, stopping=asyncio.Event(), lasting_seconds=0.1
+        live, StreamParameters(), last_event_id=None, stopping=asyncio.Event(), duration_seconds=0.1
     )
     sent: list[Message] = []
 

@@ -1,4 +1,4 @@
-"""Every screen, clicked through in a real browser, over a real executor and worker."""
+"""Every screen in a real browser, over a real executor and worker."""
 
 from pathlib import Path
 
@@ -8,42 +8,40 @@ from playwright.async_api import Browser, Page, expect
 from tests.integration.dashboard.browser import DEADLINE_MILLISECONDS, watched_page
 from tests.integration.dashboard.conftest import TOKEN
 from tests.integration.webhooks.receiver import receiving
-from tests.support.stage import Stage
+from tests.support.environment import Environment
 from tests.support.traffic import submit, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 expect.set_options(timeout=DEADLINE_MILLISECONDS)
 
-HOSTILE = "<img src=x onerror=document.title='taken'> & <b>bold</b>"
+HOSTILE = "<img src=x onerror=document.title='hostile'> & <b>bold</b>"
 
 
-async def test_the_token_is_asked_for_once_and_a_wrong_one_again(browser: Browser, stage: Stage) -> None:
-    async with watched_page(browser, stage.system.http_url) as page:
+async def test_the_page_prompts_once_for_a_valid_token(browser: Browser, env: Environment) -> None:
+    async with watched_page(browser, env.system.http_url) as page:
         await page.goto("/")
-        question = page.get_by_role("dialog", name="Which token?")
-        await question.get_by_label("Token").fill("wrong")
-        await question.get_by_role("button", name="Continue").click()
-        await expect(question).to_contain_text("not taken")
-        await question.get_by_label("Token").fill(TOKEN)
-        await question.get_by_role("button", name="Continue").click()
+        prompt = page.get_by_role("dialog", name="Token required")
+        await prompt.get_by_label("Token").fill("wrong")
+        await prompt.get_by_role("button", name="Continue").click()
+        await expect(prompt).to_contain_text("Invalid token")
+        await prompt.get_by_label("Token").fill(TOKEN)
+        await prompt.get_by_role("button", name="Continue").click()
         await expect(page.locator("#live")).to_have_text("Live")
         await page.reload()
         await expect(page.locator("#live")).to_have_text("Live")
-        await expect(question).to_have_count(0)
+        await expect(prompt).to_have_count(0)
         assert TOKEN not in page.url
 
 
-async def test_the_queues_move_by_themselves_and_can_be_found_paused_and_limited(
-    page: Page, stage: Stage
-) -> None:
-    await stage.put("screen.one", max_concurrent=1, pool="nobody")
-    await stage.put("screen.two", max_concurrent=4, pool="nobody")
+async def test_queues_are_updated_searched_paused_and_limited(page: Page, env: Environment) -> None:
+    await env.put("screen.one", max_concurrent=1, pool="empty")
+    await env.put("screen.two", max_concurrent=4, pool="empty")
     await page.goto("/#/queues?search=screen")
     one, two = (page.get_by_role("row").filter(has_text=f"screen.{which}") for which in ("one", "two"))
     await expect(one).to_contain_text("0 of 1")
     await expect(page.locator("tbody tr")).to_have_count(2)
 
-    await stage.submit_many([{"action_ref": "screen.one"}] * 4)
+    await env.submit_many([{"action_ref": "screen.one"}] * 4)
     await expect(one).to_contain_text("1 of 1")
     await expect(one.locator("td[data-label=Waiting]")).to_have_text("3")
     await expect(one).to_contain_text("no worker")
@@ -51,11 +49,11 @@ async def test_the_queues_move_by_themselves_and_can_be_found_paused_and_limited
     await page.get_by_role("button", name="Pause screen.one").click()
     await page.get_by_role("dialog").get_by_role("button", name="Pause").click()
     await expect(page.get_by_role("button", name="Resume screen.one")).to_be_visible()
-    assert (await stage.stats("screen.one"))["paused"]
+    assert (await env.stats("screen.one"))["paused"]
 
     await page.get_by_role("button", name="Limit of screen.two").click()
-    await page.get_by_label("At most so many at once").fill("9")
-    await page.get_by_role("button", name="Change the limit").click()
+    await page.get_by_label("Maximum concurrency").fill("9")
+    await page.get_by_role("button", name="Change limit").click()
     await expect(two).to_contain_text("0 of 9")
 
     await page.get_by_role("button", name="Queue").click()
@@ -66,76 +64,78 @@ async def test_the_queues_move_by_themselves_and_can_be_found_paused_and_limited
     await expect(two).to_be_visible()
 
 
-async def test_a_limit_that_cannot_be_is_refused_in_the_dialog_and_escape_leaves_it(
-    page: Page, stage: Stage
+async def test_a_conflicting_limit_is_rejected_in_the_dialog_and_escape_closes_it(
+    page: Page, env: Environment
 ) -> None:
-    await stage.put("refusing", max_concurrent=2)
+    await env.put("refusing", max_concurrent=2)
     await page.goto("/#/queue/refusing")
     await page.get_by_role("button", name="Limit").click()
-    limit = page.get_by_label("At most so many at once")
+    limit = page.get_by_label("Maximum concurrency")
     await limit.fill("3")
-    await stage.patch("refusing", max_concurrent=5)
-    await page.get_by_role("button", name="Change the limit").click()
+    await env.patch("refusing", max_concurrent=5)
+    await page.get_by_role("button", name="Change limit").click()
     await expect(page.get_by_role("dialog").get_by_role("alert")).not_to_be_empty()
     await page.keyboard.press("Escape")
     await expect(page.get_by_role("dialog")).to_have_count(0)
-    assert (await stage.stats("refusing"))["max_concurrent"] == 5
+    assert (await env.stats("refusing"))["max_concurrent"] == 5
 
 
-async def test_a_queue_shows_its_line_its_holders_and_its_changes(page: Page, stage: Stage) -> None:
-    await stage.put("lined.up", max_concurrent=1, pool="nobody")
-    first, second, third = await stage.submit_many([{"action_ref": "lined.up"}] * 3)
+async def test_a_queue_shows_holders_waiting_executions_and_changes(page: Page, env: Environment) -> None:
+    await env.put("lined.up", max_concurrent=1, pool="empty")
+    first, second, third = await env.submit_many([{"action_ref": "lined.up"}] * 3)
     await page.goto("/#/queue/lined.up")
-    holders = page.get_by_role("table", name="Who holds the slots").locator("tbody tr")
-    line = page.get_by_role("table", name="Who waits, in order").locator("tbody tr")
+    holders = page.get_by_role("table", name="Slot holders").locator("tbody tr")
+    line = page.get_by_role("table", name="Waiting executions, in order").locator("tbody tr")
     await expect(holders).to_have_count(1)
     await expect(holders).to_contain_text(f"#{first}")
     await expect(line.nth(0)).to_contain_text(f"#{second}")
     await expect(line.nth(1)).to_contain_text(f"#{third}")
-    await expect(page.locator("p.why")).to_contain_text("Of 2 waiting: 2 behind held slots")
-    await stage.cancel(second)
+    await expect(page.locator("p.why")).to_contain_text("2 waiting: 2 for a slot")
+    await env.cancel(second)
     await expect(line).to_have_count(1)
-    await stage.patch("lined.up", max_concurrent=7)
+    await env.patch("lined.up", max_concurrent=7)
     await page.get_by_text("Changes", exact=True).click()
     changes = page.get_by_role("table", name="Changes, newest first").locator("tbody tr")
     await expect(changes.first).to_contain_text("max_concurrent: 7")
 
 
-async def test_an_execution_says_why_it_waits_is_followed_to_its_end_and_run_again(
-    page: Page, stage: Stage, tmp_path: Path
+async def test_an_execution_shows_why_it_waits_until_it_ends_and_is_retried(
+    page: Page, env: Environment, tmp_path: Path
 ) -> None:
     door = tmp_path / "open"
-    holder, waiting = await stage.submit_many([{"action_ref": "gate", "parameters": {"file": str(door)}}] * 2)
-    await stage.stands(holder, "running")
+    holder, waiting = await env.submit_many([{"action_ref": "gate", "parameters": {"file": str(door)}}] * 2)
+    await env.until_status(holder, "running")
     await page.goto(f"/#/executions/{waiting}")
-    await expect(page.locator(".why")).to_contain_text("Place 1 of 1 in its line. 1 of 1 slots are held")
+    await expect(page.locator(".why")).to_contain_text(
+        "Position 1 of 1 in the queue. 1 of 1 slots in use, held by"
+    )
     await expect(page.locator(".why").get_by_role("link", name=f"#{holder}")).to_be_visible()
     door.touch()
     await expect(page.locator("h1 .badge")).to_have_text("completed")
     await expect(page.locator(".timeline li.done")).to_have_count(5)
     await expect(page.get_by_role("table", name="Attempts").locator("tbody tr")).to_have_count(1)
-    await page.get_by_role("button", name="Run again").click()
-    await page.get_by_role("button", name="Run it again").click()
+    await page.get_by_role("button", name="Retry").click()
+    await page.get_by_role("button", name="Retry execution").click()
     await expect(page.locator("h1")).not_to_contain_text(f"#{waiting}")
     await expect(page.get_by_role("link", name=f"#{waiting}")).to_be_visible()
     await expect(page.locator("h1 .badge")).to_have_text("completed")
 
 
-async def test_an_execution_is_cancelled_with_a_reason(page: Page, stage: Stage) -> None:
-    await stage.put("to.cancel", max_concurrent=0)
-    execution_id = await stage.submit("to.cancel")
+async def test_an_execution_is_cancelled_with_a_reason(page: Page, env: Environment) -> None:
+    await env.put("to.cancel", max_concurrent=0)
+    execution_id = await env.submit("to.cancel")
     await page.goto(f"/#/executions/{execution_id}")
     await expect(page.locator(".why")).to_contain_text("The limit is 0: nothing starts.")
     await page.get_by_role("button", name="Cancel").click()
     await page.get_by_label("Reason").fill("no longer needed")
-    await page.get_by_role("button", name="Cancel the execution").click()
+    await page.get_by_role("button", name="Cancel execution").click()
     await expect(page.locator("h1 .badge")).to_have_text("cancelled")
-    assert "no longer needed" in (await stage.get(execution_id))["error"]["message"]
+    assert "no longer needed" in (await env.get(execution_id))["error"]["message"]
 
 
-async def test_texts_from_outside_stay_texts(page: Page, stage: Stage) -> None:
-    await stage.put("hostile", max_concurrent=1, concurrency_key="/who", pool="nobody")
-    execution_id = await stage.submit("hostile", parameters={"who": HOSTILE}, metadata={HOSTILE: HOSTILE})
+async def test_values_are_shown_as_text(page: Page, env: Environment) -> None:
+    await env.put("hostile", max_concurrent=1, concurrency_key="/who", pool="empty")
+    execution_id = await env.submit("hostile", parameters={"who": HOSTILE}, metadata={HOSTILE: HOSTILE})
     for path in (
         f"/#/executions/{execution_id}",
         "/#/executions?action_ref=hostile",
@@ -146,14 +146,14 @@ async def test_texts_from_outside_stay_texts(page: Page, stage: Stage) -> None:
     await page.locator("tbody a").click()
     await expect(page.locator("h1")).to_contain_text(HOSTILE)
     assert await page.locator("main img, main b").count() == 0
-    assert await page.title() != "taken"
+    assert await page.title() != "hostile"
 
 
-async def test_the_list_of_executions_is_filtered_and_the_filters_stand_in_the_address(
-    page: Page, stage: Stage
+async def test_executions_are_filtered_and_the_address_keeps_the_filters(
+    page: Page, env: Environment
 ) -> None:
-    await stage.put("listed", max_concurrent=1, pool="nobody")
-    held, queued = await stage.submit_many(
+    await env.put("listed", max_concurrent=1, pool="empty")
+    held, queued = await env.submit_many(
         [{"action_ref": "listed"}, {"action_ref": "listed", "metadata": {"order": "4711"}}]
     )
     await page.goto("/#/executions?action_ref=listed")
@@ -169,16 +169,16 @@ async def test_the_list_of_executions_is_filtered_and_the_filters_stand_in_the_a
     assert "metadata=order%3A4711" in page.url
     await page.reload()
     await expect(rows).to_contain_text(f"#{queued}")
-    await page.get_by_label("Open by number").fill(f"#{held}")
-    await page.get_by_label("Open by number").press("Enter")
+    await page.get_by_label("Open by ID").fill(f"#{held}")
+    await page.get_by_label("Open by ID").press("Enter")
     await expect(page.locator("h1")).to_contain_text(f"#{held}")
 
 
-async def test_dead_letters_are_read_replayed_edited_and_purged(page: Page, stage: Stage) -> None:
-    await submit(stage.amqp_url, [{"action_ref": "not.yet"}, b'{"action_ref": "not.yet"', b"{ broken"])
+async def test_dead_letters_are_read_replayed_edited_and_purged(page: Page, env: Environment) -> None:
+    await submit(env.amqp_url, [{"action_ref": "not.yet"}, b'{"action_ref": "not.yet"', b"{ broken"])
 
     async def all_are_there() -> bool:
-        return bool((await stage.http.get("/dead-letters")).json()["total"] == 3)
+        return bool((await env.http.get("/dead-letters")).json()["total"] == 3)
 
     await until(all_are_there, "all letters")
     await page.goto("/#/dead-letters")
@@ -188,7 +188,7 @@ async def test_dead_letters_are_read_replayed_edited_and_purged(page: Page, stag
     await expect(page.get_by_role("dialog")).to_contain_text("not.yet")
     await page.get_by_role("button", name="Close").click()
 
-    await stage.put("not.yet", max_concurrent=1)
+    await env.put("not.yet", max_concurrent=1)
     await letter.get_by_role("checkbox").check()
     await page.get_by_role("button", name="Replay 1 selected").click()
     await page.get_by_role("dialog").get_by_role("button", name="Replay").click()
@@ -203,38 +203,38 @@ async def test_dead_letters_are_read_replayed_edited_and_purged(page: Page, stag
     await expect(page.get_by_text("No dead letters.")).to_be_visible()
 
     async def both_are_admitted() -> bool:
-        return bool((await stage.stats("not.yet"))["total_enqueued"] == 2)
+        return bool((await env.stats("not.yet"))["total_enqueued"] == 2)
 
     await until(both_are_admitted, "both that were replayed")
 
 
-async def test_a_webhook_that_failed_says_why_and_is_posted_again(page: Page, stage: Stage) -> None:
+async def test_a_failed_webhook_shows_its_error_and_is_replayed(page: Page, env: Environment) -> None:
     async with receiving() as receiver:
-        receiver.says("410 Gone", b"nobody is here")
+        receiver.says("410 Gone", b"not here")
         receiver.says("200 OK")
-        execution_id = await stage.submit("noop", callback_url=receiver.url)
+        execution_id = await env.submit("noop", callback_url=receiver.url)
         await page.goto("/#/webhooks")
         row = page.locator("tbody tr").filter(has_text=f"#{execution_id}")
         await expect(row).to_contain_text("failed")
-        await expect(row).to_contain_text("nobody is here")
+        await expect(row).to_contain_text("not here")
         await expect(row).to_contain_text(receiver.url)
-        await row.get_by_role("button", name="Post again").click()
-        await page.get_by_role("dialog").get_by_role("button", name="Post again").click()
+        await row.get_by_role("button", name="Replay").click()
+        await page.get_by_role("dialog").get_by_role("button", name="Replay").click()
         await expect(row).to_contain_text("delivered")
         assert len(receiver.received) == 2
     await page.get_by_role("checkbox", name="failed").check()
-    await expect(page.get_by_text("None: no execution with a callback_url")).to_be_visible()
+    await expect(page.get_by_text("No webhooks in this state.")).to_be_visible()
     await page.reload()
     await expect(page.get_by_role("checkbox", name="failed")).to_be_checked()
 
 
-async def test_a_worker_is_drained_and_seen_to_leave(page: Page, stage: Stage) -> None:
-    leaver = await stage.start_worker()
+async def test_a_drained_worker_stops_and_is_shown_as_stopped(page: Page, env: Environment) -> None:
+    leaver = await env.start_worker()
     await page.goto("/#/workers")
     row = page.get_by_role("row").filter(has_text=leaver.name)
     await expect(row).to_contain_text("live")
     await row.get_by_role("button", name=f"Drain {leaver.name}").click()
     await page.get_by_role("dialog").get_by_role("button", name="Drain").click()
     await expect(row).to_have_count(0)
-    await page.get_by_label("Also those that left or were lost").check()
+    await page.get_by_label("Show stopped and lost workers").check()
     await expect(row).to_contain_text("stopped")

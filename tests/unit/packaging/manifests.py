@@ -1,13 +1,15 @@
-"""deploy/kubernetes as the tests see it: every document of every folder, and what pods say of themselves."""
+"""The manifests of deploy/kubernetes, and the command lines that deployments call."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 from turnstile.worker.actions import RegisteredAction, load_actions
 
@@ -19,6 +21,21 @@ SECRETS: Final = KUBERNETES / "secrets.example.yaml"
 Document = dict[str, Any]
 
 
+def help_of(command: list[str]) -> tuple[int, str]:
+    """Parse a command by its real command line; --help at its end stops it before it acts."""
+    program, *arguments = command
+    app = import_module("turnstile.cli" if program == "turnstile" else f"turnstile.{program}.cli").app
+    result = CliRunner().invoke(app, [*arguments, "--help"], env={"COLUMNS": "400", "NO_COLOR": "1"})
+    return result.exit_code, result.output
+
+
+def assert_accepted(command: list[str], settings: Collection[str] = ()) -> None:
+    """Fail unless our command line accepts the command and its help names every setting."""
+    exit_code, output = help_of(command)
+    assert exit_code == 0, output
+    assert [name for name in settings if name not in output] == []
+
+
 def parsed(text: str) -> list[Document]:
     """Return the documents of a text."""
     return [document for document in yaml.safe_load_all(text) if document]
@@ -26,12 +43,12 @@ def parsed(text: str) -> list[Document]:
 
 @cache
 def read(path: Path) -> list[Document]:
-    """Return the documents of a file, for nobody to change."""
+    """Return the documents of a file; callers must not change them."""
     return parsed(path.read_text())
 
 
 def kustomization(folder: str) -> Document:
-    """Return what a folder is made of."""
+    """Return the kustomization of a folder."""
     (document,) = read(KUBERNETES / folder / "kustomization.yaml")
     return document
 
@@ -51,7 +68,7 @@ def of_kind(kind: str) -> dict[str, Document]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
-    """What these rules look at in a pod that a Deployment or a Job makes."""
+    """The pod of a Deployment or a Job."""
 
     name: str
     labels: dict[str, str]
@@ -65,7 +82,7 @@ class Pod:
 
     @property
     def environment(self) -> dict[str, str | None]:
-        """What is set in the pod itself; None where the value comes from elsewhere."""
+        """Its variables; None for a value from elsewhere."""
         return {entry["name"]: entry.get("value") for entry in self.container["env"]}
 
     @property
@@ -80,7 +97,7 @@ class Pod:
 
 
 def pods() -> dict[str, Pod]:
-    """Return every pod, by the name of what makes it."""
+    """Return every pod by the name of its Deployment or Job."""
     made = {**of_kind("Deployment"), **of_kind("Job")}
     return {
         name: Pod(
@@ -93,6 +110,6 @@ def pods() -> dict[str, Pod]:
 
 
 def actions_of_the_base(monkeypatch: pytest.MonkeyPatch) -> list[RegisteredAction]:
-    """Return the actions that the base's workers serve, as a worker there loads them."""
+    """Load the actions of the base's workers."""
     monkeypatch.syspath_prepend(KUBERNETES / "base" / "actions")
     return load_actions("hello")

@@ -1,4 +1,4 @@
-"""What the wheel carries: every package, its data files, its types; and the layers it was built from."""
+"""The wheel: every package with its data files and types, and no tests, benchmarks or examples."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ PACKAGES = sorted(path.name for path in SOURCE.iterdir() if path.is_symlink())
 
 @pytest.fixture(scope="module")
 def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """The names inside a wheel that is built from the tree as it stands."""
+    """Build the wheel and return the names of its files."""
     target = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(target)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=60)
@@ -23,7 +23,7 @@ def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_the_wheel_carries_every_file_of_a_package(package: str, wheel_names: set[str]) -> None:
+def test_the_wheel_contains_every_file_of_a_package(package: str, wheel_names: set[str]) -> None:
     tree = (path for path in (ROOT / package).rglob("*") if path.is_file() and path.suffix != ".pyc")
     files = {f"turnstile/{path.relative_to(ROOT).as_posix()}" for path in tree}
     assert files
@@ -37,5 +37,5 @@ def test_the_wheel_installs_one_package_without_tests_benchmarks_and_examples(wh
     }  # fmt: skip
 
 
-def test_the_wheel_carries_its_types_and_the_licence(wheel_names: set[str]) -> None:
+def test_the_wheel_contains_its_types_and_the_licence(wheel_names: set[str]) -> None:
     assert {"turnstile/py.typed", "turnstile-0.1.0.dist-info/licenses/LICENSE"} <= wheel_names

@@ -4,13 +4,13 @@ import re
 
 import pytest
 
-from tests.proof.scenarios import page
+from tests.proof import scenarios as page
 
 ROOT = page.ROOT
 GUARANTEES = (ROOT / "docs" / "guarantees.md").read_text()
 SCENARIOS = page.SCENARIOS.read_text()
 MEASURED = 12
-"""The one scenario that a benchmark answers."""
+"""The scenario that a benchmark measures."""
 
 
 def test_every_promise_names_at_least_one_test() -> None:

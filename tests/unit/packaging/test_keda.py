@@ -1,6 +1,6 @@
-"""The scaling of workers. No package has KEDA's schemas: every field used here was held to its pages by hand.
+"""The scaling of workers by KEDA. No package has its schemas, so the models here follow its documentation:
 
-https://keda.sh/docs/2.17/reference/scaledobject-spec/ and .../scalers/metrics-api/ say which there are.
+https://keda.sh/docs/2.17/reference/scaledobject-spec/ and .../scalers/metrics-api/
 """
 
 from typing import Any, Literal
@@ -10,11 +10,11 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
 from tests.unit.packaging.manifests import SECRETS, actions_of_the_base, kustomization, of_kind, pods, read
-from turnstile.executor.reading import QueueStats
+from turnstile.executor.queries import QueueStats
 
 
 class Strict(BaseModel):
-    """Knows all the fields there may be."""
+    """Rejects unknown fields."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -58,7 +58,7 @@ def scaled() -> ScaledObject:
     return ScaledObject.model_validate(of_kind("ScaledObject")["turnstile-worker"]["spec"])
 
 
-def test_what_is_scaled_is_the_deployment_of_the_workers_and_nobody_else_says_how_many(
+def test_only_keda_sets_the_replicas_of_the_worker_deployment(
     scaled: ScaledObject,
 ) -> None:
     assert scaled.scaleTargetRef.name in of_kind("Deployment")
@@ -67,7 +67,7 @@ def test_what_is_scaled_is_the_deployment_of_the_workers_and_nobody_else_says_ho
     assert "path: /spec/replicas" in patch["patch"]
 
 
-def test_what_is_asked_is_a_route_of_the_executors_service_and_a_number_in_its_answer(
+def test_every_trigger_reads_a_number_of_queue_stats(
     scaled: ScaledObject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (action,) = actions_of_the_base(monkeypatch)
@@ -82,17 +82,17 @@ def test_what_is_asked_is_a_route_of_the_executors_service_and_a_number_in_its_a
     assert {t.metadata.valueLocation for t in scaled.triggers} == {"queue_length", "active_count"}
 
 
-def test_the_workers_at_their_most_have_as_many_places_as_the_action_has_slots(
+def test_the_maximum_of_workers_has_the_capacity_of_the_actions_limit(
     scaled: ScaledObject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (action,) = actions_of_the_base(monkeypatch)
-    places = pods()["turnstile-worker"].environment["TURNSTILE_WORKER_CONCURRENCY"]
-    assert {trigger.metadata.targetValue for trigger in scaled.triggers} == {places}
-    assert scaled.maxReplicaCount * int(places or 0) == action.definition.max_concurrent
+    concurrency = pods()["turnstile-worker"].environment["TURNSTILE_WORKER_CONCURRENCY"]
+    assert {trigger.metadata.targetValue for trigger in scaled.triggers} == {concurrency}
+    assert scaled.maxReplicaCount * int(concurrency or 0) == action.definition.max_concurrent
     assert 1 <= scaled.minReplicaCount <= scaled.fallback.replicas <= scaled.maxReplicaCount
 
 
-def test_the_token_that_is_sent_may_only_read(scaled: ScaledObject) -> None:
+def test_the_token_of_keda_has_the_role_read(scaled: ScaledObject) -> None:
     secrets = {secret["metadata"]["name"]: secret["stringData"] for secret in read(SECRETS)}
     for trigger in scaled.triggers:
         authentication = of_kind("TriggerAuthentication")[trigger.authenticationRef.name]

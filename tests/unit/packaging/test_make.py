@@ -1,45 +1,50 @@
-"""The Makefile: it explains itself, and every target that a person types is in its help."""
+"""The commands of contributors: `make` explains itself, scripts are well formed, the pre-commit hooks run."""
 
 import re
+import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[3]
-MAKEFILE = (ROOT / "Makefile").read_text()
-TARGETS = re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE)
-
-needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
-
-
-def output(*command: str) -> str:
-    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=30).stdout
+HOOKS: list[dict[str, Any]] = [
+    hook
+    for repository in yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    for hook in repository["hooks"]
+]
 
 
-@needs_make
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 def test_make_alone_lists_every_target_with_a_sentence() -> None:
-    listed = dict(re.findall(r"^  make ([a-z-]+) +(\S.*)$", output("make"), re.MULTILINE))
-    assert sorted(listed) == sorted(set(TARGETS))
-
-
-def test_the_targets_that_the_documentation_promises_exist() -> None:
-    assert {"setup", "demo", "up", "check", "test", "bench", "lock", "clean", "format", "help"} <= set(
-        TARGETS
-    )
-
-
-def test_every_target_is_phony_so_that_a_folder_of_its_name_does_not_hide_it() -> None:
-    assert sorted(re.findall(r"^\.PHONY: ([a-z-]+)$", MAKEFILE, re.MULTILINE)) == sorted(TARGETS)
-
-
-def test_the_gate_runs_check_and_then_test() -> None:
-    commands = [line for line in (ROOT / ".ci" / "run").read_text().splitlines() if line.startswith("make ")]
-    assert commands == ["make check", "make test"]
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    done = subprocess.run(["make"], cwd=ROOT, check=True, capture_output=True, text=True, timeout=30)
+    listed = dict(re.findall(r"^  make ([a-z-]+) +(\S.*)$", done.stdout, re.MULTILINE))
+    assert sorted(listed) == sorted(set(targets))
 
 
 @pytest.mark.parametrize("script", ["scripts/setup", ".ci/run"])
 def test_scripts_are_executable_and_well_formed(script: str) -> None:
     assert (ROOT / script).stat().st_mode & 0o111
-    output("bash", "-n", script)
+    subprocess.run(["bash", "-n", script], cwd=ROOT, check=True, timeout=30)
+
+
+@pytest.mark.parametrize("hook", HOOKS, ids=lambda hook: hook["id"])
+def test_a_pre_commit_hook_accepts_clean_code_and_rejects_or_rewrites_other(
+    hook: dict[str, Any], tmp_path: Path
+) -> None:
+    program, *arguments = shlex.split(hook["entry"])
+    installed = Path(sys.executable).parent / Path(program).name
+    assert (program, hook["language"]) == (f".venv/bin/{installed.name}", "system")
+    (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
+    for content, is_clean in (('"""A module."""\n', True), ("import os, sys\nx = '1'\n", False)):
+        file = tmp_path / "module.py"
+        file.write_text(content)
+        done = subprocess.run(
+            [installed, *arguments, file], cwd=tmp_path, capture_output=True, timeout=60, check=False
+        )
+        assert (done.returncode == 0 and file.read_text() == content) == is_clean

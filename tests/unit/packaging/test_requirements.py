@@ -1,4 +1,4 @@
-"""The pins: everything that is installed is named, versioned and hashed, and no index is."""
+"""The requirement files: every package is pinned and hashed, and no index is named."""
 
 import re
 import tomllib
@@ -16,22 +16,18 @@ every_file = pytest.mark.parametrize("path", REQUIREMENTS, ids=lambda path: path
 
 
 def entries(path: Path) -> list[str]:
-    """One string per requirement, its continued lines joined, comments left out."""
+    """Return one string per requirement, with continued lines joined and without comments."""
     lines = [line for line in path.read_text().splitlines() if not line.lstrip().startswith("#")]
     return [entry for entry in "\n".join(lines).replace("\\\n", " ").splitlines() if entry.strip()]
 
 
 def pins(path: Path) -> dict[str, set[str]]:
-    """The versions pinned per name; more than one where they differ by platform."""
+    """Return the pinned versions by name; several where they differ by platform."""
     found: dict[str, set[str]] = {}
     for entry in entries(path):
         requirement = Requirement(entry.split("--hash")[0])
         found.setdefault(canonicalize_name(requirement.name), set()).add(str(requirement.specifier))
     return found
-
-
-def test_the_four_requirement_files_are_there() -> None:
-    assert [path.name for path in REQUIREMENTS] == ["build.txt", "dev.txt", "peers.txt", "runtime.txt"]
 
 
 @every_file
@@ -70,7 +66,7 @@ def test_the_documentation_gives_a_reason_for_every_declared_dependency() -> Non
 
 
 def declared() -> list[Requirement]:
-    """What the services, the stress harness and the developers need; the peers are only compared with."""
+    """Return the requirements of the services, the stress harness and the developers."""
     project, groups = PROJECT["project"], PROJECT["dependency-groups"]
     extras = [text for extra in project["optional-dependencies"].values() for text in extra]
     texts = [*project["dependencies"], *extras, *groups["build"], *groups["dev"]]

@@ -1,4 +1,4 @@
-"""`make setup` where something is missing: one clear line, the exact remedy, a failing exit code."""
+"""`make setup` on an incomplete machine: one line with the remedy, and a failing exit code."""
 
 import os
 import subprocess
@@ -28,7 +28,7 @@ def executable(folder: Path, name: str, body: str) -> None:
 
 
 def setup(folder: Path, python: str, uid: int = 1000) -> subprocess.CompletedProcess[str]:
-    """Run the script in a world that holds only `folder`, bash and dirname, as the user `uid`."""
+    """Run the script as the user `uid` where only `folder`, bash and dirname exist."""
     executable(folder, "id", f"echo {uid}")
     for tool in ("bash", "dirname"):
         (folder / tool).symlink_to(Path("/usr/bin") / tool)
@@ -44,7 +44,7 @@ def setup(folder: Path, python: str, uid: int = 1000) -> subprocess.CompletedPro
     [(None, "python3 python3-venv"), (ENSUREPIP_MISSING, "python3.12-venv")],
     ids=["no-python", "no-venv-module"],
 )
-def test_what_is_missing_is_named_with_the_one_command_that_installs_it(
+def test_a_missing_part_is_named_with_the_command_that_installs_it(
     tmp_path: Path, interpreter: str | None, packages: str
 ) -> None:
     executable(tmp_path, "apt-get", "exit 99")
@@ -55,14 +55,14 @@ def test_what_is_missing_is_named_with_the_one_command_that_installs_it(
     assert done.stderr.rstrip().endswith(f"install it with: apt-get install -y {packages}")
 
 
-def test_sudo_is_part_of_the_command_where_there_is_one(tmp_path: Path) -> None:
+def test_the_command_uses_sudo_if_it_is_installed(tmp_path: Path) -> None:
     executable(tmp_path, "apt-get", "exit 99")
     executable(tmp_path, "sudo", "exit 99")
     done = setup(tmp_path, "python3")
     assert done.stderr.rstrip().endswith("install it with: sudo apt-get install -y python3 python3-venv")
 
 
-def test_an_old_python_is_refused_with_the_version_that_is_needed(tmp_path: Path) -> None:
+def test_an_old_python_is_rejected_with_the_required_version(tmp_path: Path) -> None:
     executable(tmp_path, "python3", TOO_OLD)
     done = setup(tmp_path, "python3")
     assert done.returncode == 1
@@ -70,7 +70,7 @@ def test_an_old_python_is_refused_with_the_version_that_is_needed(tmp_path: Path
     assert not (tmp_path / "venv").exists()
 
 
-def test_root_gets_what_is_missing_installed(tmp_path: Path) -> None:
+def test_the_script_installs_missing_packages_as_root(tmp_path: Path) -> None:
     executable(tmp_path, "apt-get", f'echo "$*" >> {tmp_path}/installed')
     done = setup(tmp_path, "python3", uid=0)
     (command,) = (tmp_path / "installed").read_text().splitlines()

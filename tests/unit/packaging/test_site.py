@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build it all, from nothing."""
+    """Build the site into an empty folder."""
     folder = tmp_path_factory.mktemp("site")
     command = (sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-E", "docs", str(folder))
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=110)

@@ -1,10 +1,10 @@
-"""An action to begin with: put your own in its place."""
+"""An example action; replace it with your own."""
 
-from turnstile.worker import Context, action
+from turnstile import Context, action
 
 
 @action("hello.greet", max_concurrent=40)
 async def greet(context: Context, name: str = "world") -> str:
-    """Greet somebody."""
+    """Return a greeting."""
     context.logger.info("greeting")
     return f"Hello, {name}!"

@@ -1,20 +1,18 @@
-"""What is printed with `--json` is JSON, whatever stdout can show and whatever a user's module prints."""
+"""Output is valid JSON in every encoding, and values cannot control a terminal."""
 
 import io
 import json
 import sys
-from pathlib import Path
 
 import pytest
 
-from tests.integration.cli.conftest import CommandLines
 from turnstile.executor.cli.output import plain, print_fields, print_json, print_line, print_table, warn
 
 _TEXT = "é \U0001f600 \x7f\x85\x9f"
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "ascii"])
-def test_json_is_json_whatever_stdout_can_show(monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
+def test_json_is_valid_in_every_encoding_of_stdout(monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
     out = io.BytesIO()
     stream = io.TextIOWrapper(out, encoding=encoding, errors="backslashreplace")
     monkeypatch.setattr(sys, "stdout", stream)
@@ -26,22 +24,10 @@ def test_json_is_json_whatever_stdout_can_show(monkeypatch: pytest.MonkeyPatch, 
     assert ("\U0001f600" in printed) == (encoding == "utf-8")
 
 
-def test_what_a_module_prints_does_not_come_among_the_json(
-    alone: CommandLines, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "talking_actions.py").write_text(
-        "from worker import action\nprint('hello')\n\n@action('talk.once')\ndef once() -> None: ...\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    ended = alone.worker("actions", "--actions", "talking_actions", "--json")
-    assert [definition["ref"] for definition in ended.json] == ["talk.once"]
-    assert "hello" in ended.err
-
-
 _HOSTILE = "a\r\x1b[2J\x9bm\u202etxt\u2066\u2028\u200b"
 
 
-def test_nothing_that_a_stranger_wrote_drives_the_terminal_or_hides(
+def test_values_cannot_control_the_terminal_or_hide(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     print_table(["ID", "KEY"], [[_HOSTILE, _HOSTILE]], empty="none")
@@ -60,6 +46,6 @@ def test_a_row_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
-def test_text_in_any_script_is_shown_as_it_is() -> None:
+def test_text_in_any_script_is_unchanged() -> None:
     text = "señor مرحبا 👩\u200d💻 数\n\tnext"
     assert plain(text) == text

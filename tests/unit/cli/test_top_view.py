@@ -1,4 +1,4 @@
-"""What a key does to what is seen, and how it is drawn."""
+"""What a key of `executor top` does, and how the screen is drawn."""
 
 from io import StringIO
 from typing import Any
@@ -6,10 +6,18 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from turnstile.executor.cli.connection import Json
-from turnstile.executor.cli.top.keyboard import named
-from turnstile.executor.cli.top.picture import picture
-from turnstile.executor.cli.top.view import Sort, View, Wish, after_change, after_key, name_of, stepped
+from turnstile.executor.cli.client import Json
+from turnstile.executor.cli.top import key_names
+from turnstile.executor.cli.top_view import (
+    Change,
+    Sort,
+    View,
+    after_change,
+    after_key,
+    draw,
+    name_of,
+    stepped,
+)
 
 
 def queue(ref: str, **fields: Any) -> Json:
@@ -39,43 +47,48 @@ def view(*queues: Json, **fields: Any) -> View:
 
 def drawn(seen: View, *, height: int | None = 24) -> str:
     console = Console(file=StringIO(), width=100, height=height or 500)
-    console.print(picture(seen, height=height))
+    console.print(draw(seen, height=height))
     assert isinstance(console.file, StringIO)
     return console.file.getvalue()
 
 
-def test_keys_select_a_queue_and_stay_in_the_list() -> None:
+def test_keys_select_a_queue_and_the_selection_follows_it() -> None:
     seen = view(queue("a"), queue("b"), queue("c"))
     rows = []
-    for key in ("j", "down", "down", "k", "home", "up", "end"):
-        seen, wish = after_key(seen, key)
-        assert wish is None
-        rows.append(seen.place)
-    assert rows == [1, 2, 2, 1, 0, 0, 2]
-
-
-def test_the_selection_stays_with_its_queue_when_the_rows_move() -> None:
-    seen, _ = after_key(view(queue("a"), queue("b")), "j")
+    for key in key_names(b"j\x1b[B\x1b[Bk\x1b[H\x1b[A\x1b[Fk"):
+        seen, change = after_key(seen, key)
+        assert change is None
+        rows.append(seen.row)
+    assert rows == [1, 2, 2, 1, 0, 0, 2, 1]
     moved = view(queue("b"), queue("a"), selected=seen.selected)
     assert moved.chosen is not None
     assert name_of(moved.chosen).action_ref == "b"
 
 
+def test_keys_change_the_order_and_quit_and_are_harmless_without_queues() -> None:
+    assert after_key(view(), "s")[0].sort is Sort.OLDEST
+    assert after_key(view(), "q")[0].is_closed
+    assert after_key(view(), "escape")[0].is_closed
+    for key in "jkpr+-":
+        assert after_key(view(), key) == (view(), None)
+    assert "No queues" in drawn(view())
+
+
 @pytest.mark.parametrize(
-    ("key", "wish"),
+    ("key", "change"),
     [
-        ("p", Wish(ref="a", verb="pause")),
-        ("r", Wish(ref="a", verb="resume")),
-        ("+", Wish(ref="a", verb="limit", step=1)),
-        ("-", Wish(ref="a", verb="limit", step=-1)),
+        ("p", Change(ref="a", verb="pause")),
+        ("r", Change(ref="a", verb="resume")),
+        ("+", Change(ref="a", verb="limit", step=1)),
+        ("-", Change(ref="a", verb="limit", step=-1)),
         ("x", None),
     ],
 )
-def test_a_key_asks_for_a_change_of_the_selected_action(key: str, wish: Wish | None) -> None:
-    assert after_key(view(queue("a")), key)[1] == wish
+def test_a_key_requests_a_change_of_the_selected_action(key: str, change: Change | None) -> None:
+    assert after_key(view(queue("a")), key)[1] == change
 
 
-def test_no_limit_goes_below_0_and_none_is_made_up_where_there_is_none() -> None:
+def test_a_limit_is_not_stepped_below_0_and_no_limit_stays_none() -> None:
     assert [stepped(limit, step) for limit, step in ((1, 1), (1, -1), (0, -1), (None, 1))] == [
         2,
         0,
@@ -84,7 +97,7 @@ def test_no_limit_goes_below_0_and_none_is_made_up_where_there_is_none() -> None
     ]
 
 
-def test_a_change_is_seen_at_once_in_all_queues_of_the_action() -> None:
+def test_a_change_is_shown_at_once_in_all_queues_of_the_action() -> None:
     seen = view(queue("a", concurrency_key="k"), queue("a"), queue("b"))
     seen = after_change(seen, Json(ref="a", max_concurrent=7, paused=True))
     assert [(each["max_concurrent"], each["paused"]) for each in seen.queues] == [
@@ -94,23 +107,7 @@ def test_a_change_is_seen_at_once_in_all_queues_of_the_action() -> None:
     ]
 
 
-def test_without_queues_every_key_is_harmless() -> None:
-    for key in "jkpr+-":
-        assert after_key(view(), key) == (view(), None)
-    assert "no queues" in drawn(view())
-
-
-def test_s_sorts_otherwise_and_q_leaves() -> None:
-    seen, _ = after_key(view(), "s")
-    assert seen.sort is Sort.OLDEST
-    assert after_key(view(), "q")[0].is_left
-
-
-def test_what_a_terminal_sends_is_named() -> None:
-    assert named(b"j\x1b[A\x1b[Bq\x1b") == ["j", "up", "down", "q", "escape"]
-
-
-def test_a_queue_shows_its_slots_its_line_its_rates_and_what_is_wrong() -> None:
+def test_a_queue_shows_slots_length_rates_and_problems() -> None:
     shown = drawn(view(queue("a"), queue("b", paused=True, max_concurrent=None), queue("c", served=False)))
     for text in ("██████████ 2 of 2", "1m30s", "1.5", "2, no limit", "paused", "no worker serves default"):
         assert text in shown
@@ -125,7 +122,7 @@ def test_a_screen_is_never_longer_than_the_terminal() -> None:
     assert "> a299" in " ".join(drawn(last).split())
 
 
-def test_what_a_stranger_named_cannot_drive_the_terminal() -> None:
+def test_names_from_outside_cannot_control_the_terminal() -> None:
     shown = drawn(view(queue("a", concurrency_key="\x1b[31m[bold]k")))
     assert "\x1b" not in shown
     assert "\\x1b[31m[bold]k" in shown

@@ -85,7 +85,7 @@ def machine(postgresql: DatabaseServer, rabbitmq: BrokerServer, tmp_path: Path) 
     postgresql.execute("DROP ROLE turnstile")
 
 
-async def test_what_the_file_starts_runs_what_is_submitted(machine: Machine) -> None:
+async def test_the_started_services_run_a_submitted_execution(machine: Machine) -> None:
     for name in ("migrate", "permissions"):
         await asyncio.to_thread(machine.run, name)
     executor = machine.service("executor", "TURNSTILE_HTTP_PORT")

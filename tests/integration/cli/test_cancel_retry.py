@@ -1,0 +1,99 @@
+"""`executor cancel` and `executor retry`: by ids or by filter; a dry run changes nothing."""
+
+import secrets
+from types import SimpleNamespace
+
+import pytest
+from pydantic_core import from_json
+
+from tests.integration.cli.conftest import CommandLines
+from turnstile.common.cli import EXIT_FAILED, EXIT_USAGE
+from turnstile.executor.cli import cancel_retry
+from turnstile.executor.cli.client import Api, Json
+
+
+def submit_many(system: CommandLines, ref: str, count: int, *arguments: str) -> list[int]:
+    ended = system.executor("submit", ref, "--bulk", "-", "--json", *arguments, stdin="{}\n" * count)
+    assert ended.exit_code == 0, ended.err
+    return [answer["id"] for answer in ended.lines]
+
+
+def statuses(system: CommandLines, ref: str) -> set[str]:
+    return {item["status"] for item in system.executor("list", "--action", ref, "--json").json["items"]}
+
+
+def test_cancel_by_id_cancels_what_it_can_and_names_the_others(system: CommandLines, ref: str) -> None:
+    first, second = submit_many(system, ref, 2)
+    ended = system.executor("cancel", str(first), "999999999", str(second), "--reason", "not needed")
+    assert (ended.exit_code, ended.out.splitlines()) == (
+        EXIT_FAILED,
+        [f"Cancelled {first}", f"Cancelled {second}"],
+    )
+    assert ended.err.startswith("999999999: not_found")
+    again = system.executor("cancel", str(first))
+    assert (again.exit_code, "already_terminal" in again.err) == (EXIT_FAILED, True)
+
+
+def test_a_dry_run_lists_the_matches_and_changes_nothing(system: CommandLines, ref: str) -> None:
+    ids = submit_many(system, ref, 3)
+    would = system.executor("cancel", "--action", ref, "--dry-run")
+    assert would.exit_code == 0
+    assert would.out.startswith("Would cancel 3 (2 queued, 1 scheduled): ")
+    assert all(str(each) in would.out for each in ids)
+    assert statuses(system, ref) == {"scheduled", "queued"}
+
+
+def test_a_filter_covers_all_matches_over_several_batches(system: CommandLines, ref: str) -> None:
+    submit_many(system, ref, 1002, "--metadata", "team=green")
+    kept = submit_many(system, ref, 1)
+    ended = system.executor("cancel", "--action", ref, "--metadata", "team=green", "--json").json
+    assert (ended["matched"], ended["changed"], ended["next_cursor"]) == (1002, 1002, None)
+    live = ("--status", "scheduled", "--status", "queued")
+    left = system.executor("list", "--action", ref, *live, "--json").json["items"]
+    assert [item["id"] for item in left] == kept
+    some = system.executor("retry", "--action", ref, "--status", "cancelled", "--limit", "2")
+    assert some.out.startswith("Retried: 2 of 2 (")
+    assert "--limit was reached" in some.err
+
+
+def test_a_retry_is_a_new_execution_once_per_key(system: CommandLines) -> None:
+    failed = system.executor("submit", "cli.fail", "--wait", "--json").json["id"]
+    key = secrets.token_hex(4)
+    first, again = (
+        system.executor("retry", str(failed), "--idempotency-key", key, "--json").json for _ in range(2)
+    )
+    assert (first["id"] != failed, again["id"], again["duplicate"]) == (True, first["id"], True)
+    assert first["retry_of"] == failed
+    one = system.executor("retry", str(failed), "999999999")
+    assert one.exit_code == EXIT_FAILED
+    assert one.out.startswith(f"Retried {failed} as ")
+    assert one.err.startswith("999999999: not_found")
+
+
+def test_only_ended_executions_are_retried_and_a_filter_is_required(system: CommandLines, ref: str) -> None:
+    (waiting,) = submit_many(system, ref, 1)
+    assert system.executor("retry", str(waiting)).exit_code == EXIT_FAILED
+    assert system.executor("retry", "--action", ref).out == "No matching executions\n"
+    assert system.executor("retry").exit_code == EXIT_USAGE
+
+
+def test_the_confirmation_counts_what_the_same_key_will_change(
+    alone: CommandLines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def post(_: Api, path: str, body: bytes, *, key: str | None) -> Json:
+        calls.append((path, from_json(body)["dry_run"], key))
+        item = {"id": 7, "status": "failed", "problem": None}
+        return Json(dry_run=calls[-1][1], matched=1, changed=1, items=[item], next_cursor=None)
+
+    terminal = SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(Api, "post", post)
+    monkeypatch.setattr(cancel_retry, "is_interactive", lambda: True)
+    monkeypatch.setattr(cancel_retry, "sys", terminal)
+    arguments = ["retry", "--action", "a", "--idempotency-key", "mine"]
+    ended = alone.executor(*arguments, stdin="y\n")
+    assert calls == [("/executions/retry", True, "mine"), ("/executions/retry", False, "mine")]
+    assert "Retry 1 executions (1 failed)?" in ended.err
+    assert alone.executor(*arguments, stdin="n\n").err.endswith("aborted; nothing was changed\n")
+    assert len(calls) == 3

@@ -1,0 +1,248 @@
+"""The dashboard's state in memory: what it shows, sorts, searches and forgets; the history of a queue."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from turnstile.executor.dashboard import state as state_module
+from turnstile.executor.dashboard.state import (
+    BUCKET_SECONDS,
+    BUCKETS,
+    RATE_SECONDS,
+    DashboardState,
+    History,
+    Queue,
+    QueueName,
+    QueueOrder,
+    Snapshot,
+    Totals,
+    Workers,
+    bucket_of,
+)
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def queue(ref: str, key: str | None = None, **fields: Any) -> Queue:
+    given: dict[str, Any] = {
+        "queue_id": hash((ref, key)),
+        "pool": "default",
+        "max_concurrent": 2,
+        "paused": False,
+        "depth": 0,
+        "oldest_enqueued_at": None,
+        "total_enqueued": 0,
+        "total_completed": 0,
+    }
+    return Queue(name=QueueName(ref, key), **{**given, **fields})
+
+
+def snapshot(*queues: Queue, seconds: float = 0, whole: bool = False, **held: int) -> Snapshot:
+    return Snapshot(
+        read_at=NOW + timedelta(seconds=seconds),
+        whole=whole,
+        truncated=False,
+        queues=[replace(each, active_count=held.get(each.name.action_ref, 0)) for each in queues],
+        held={hash((ref, None)): count for ref, count in held.items()},
+        workers=Workers(),
+    )
+
+
+def names(state: DashboardState, order: QueueOrder, search: str = "") -> list[str]:
+    return [each.name.action_ref for each in state.sorted(order, search)]
+
+
+def three() -> DashboardState:
+    state = DashboardState()
+    state.apply(
+        snapshot(
+            queue("a", depth=1, oldest_enqueued_at=NOW),
+            queue("b", depth=9, oldest_enqueued_at=NOW - timedelta(hours=1)),
+            queue("c", max_concurrent=1),
+            whole=True,
+            a=1,
+            c=1,
+        )
+    )
+    return state
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        (QueueOrder.NAME, "abc"),
+        (QueueOrder.WAITING, "bac"),
+        (QueueOrder.OLDEST, "bac"),
+        (QueueOrder.OCCUPANCY, "cab"),
+    ],
+)
+def test_each_order_puts_the_most_urgent_first(order: QueueOrder, expected: str) -> None:
+    assert "".join(names(three(), order)) == expected
+
+
+def test_the_order_by_rate_puts_the_busiest_first() -> None:
+    state = three()
+    state.apply(snapshot(queue("c", total_enqueued=30, total_completed=30), seconds=10))
+    assert names(state, QueueOrder.RATE)[0] == "c"
+
+
+def test_a_search_finds_parts_of_actions_and_keys_in_any_case() -> None:
+    state = DashboardState()
+    state.apply(snapshot(queue("Reports.render"), queue("mail", "Customer-7"), queue("other"), whole=True))
+    assert names(state, QueueOrder.NAME, "REPORTS") == ["Reports.render"]
+    assert names(state, QueueOrder.NAME, "customer") == ["mail"]
+    assert names(state, QueueOrder.NAME, "nothing") == []
+
+
+def test_a_snapshot_returns_only_the_queues_that_differ() -> None:
+    state = three()
+    same, moved = queue("a", depth=1, oldest_enqueued_at=NOW), queue("b", depth=8)
+    changed = state.apply(snapshot(same, moved, seconds=1, a=1, c=1))
+    assert [each.name.action_ref for each in changed] == ["b"]
+
+
+def test_a_slot_freed_without_a_change_of_the_totals_is_applied() -> None:
+    state = three()
+    changed = state.apply(snapshot(seconds=1, a=1))
+    assert [(each.name.action_ref, each.active_count) for each in changed] == [("c", 0)]
+
+
+def test_only_a_whole_snapshot_drops_deleted_queues() -> None:
+    state = three()
+    state.apply(snapshot(queue("a"), seconds=1))
+    assert names(state, QueueOrder.NAME) == ["a", "b", "c"]
+    state.apply(snapshot(queue("a"), seconds=2, whole=True))
+    assert names(state, QueueOrder.NAME) == ["a"]
+
+
+def test_a_time_without_clients_is_in_no_rate() -> None:
+    state = three()
+    state.forget()
+    state.apply(snapshot(queue("a", total_completed=100_000), seconds=3600, whole=True))
+    state.apply(snapshot(queue("a", total_completed=100_020), seconds=3610))
+    rates = state.rates(QueueName("a", None))
+    assert rates is not None
+    assert rates.completed == pytest.approx(2.0)
+
+
+def test_a_queue_that_never_changed_has_a_constant_history() -> None:
+    state = three()
+    state.apply(snapshot(seconds=30, a=1, c=1))
+    rates = state.rates(QueueName("b", None))
+    assert rates is not None
+    assert rates.enqueued == 0
+    assert state.depths(QueueName("b", None))[-7:] == [9] * 7
+    assert state.depths(QueueName("b", None))[-8] is None
+
+
+def test_the_totals_are_the_sums_over_all_queues() -> None:
+    state = three()
+    state.apply(snapshot(queue("b", depth=4, total_enqueued=7), seconds=1, a=1, b=2))
+    sums, _ = state.total()
+    assert (sums.depth, sums.active_count, sums.total_enqueued) == (5, 3, 7)
+
+
+def test_totals_and_rates_do_not_change_when_an_idle_queue_is_deleted() -> None:
+    state = DashboardState()
+    gone, stays = queue("a", "x", total_enqueued=100, total_completed=100), queue("a", "y")
+    state.apply(snapshot(gone, stays, whole=True))
+    state.apply(replace(snapshot(stays, seconds=10, whole=True), deleted=100))
+    sums, rates = state.total()
+    assert (sums.total_enqueued, sums.total_completed) == (100, 100)
+    assert rates is not None
+    assert (rates.enqueued, rates.completed) == (0, 0)
+    assert QueueName("a", "x") not in state.queues
+
+
+def test_a_new_queue_of_a_deleted_key_continues_its_totals() -> None:
+    state = DashboardState()
+    state.apply(snapshot(queue("a", "x", total_enqueued=100, total_completed=100), whole=True))
+    back = queue("a", "x", queue_id=7, total_enqueued=20, total_completed=10)
+    state.apply(snapshot(back, seconds=10))
+    sums, total = state.total()
+    assert (sums.total_enqueued, sums.total_completed) == (120, 110)
+    of_key = state.rates(QueueName("a", "x"))
+    assert of_key is not None
+    assert total is not None
+    assert (of_key.enqueued, of_key.completed) == (total.enqueued, total.completed) == (2, 1)
+    state.apply(replace(snapshot(back, seconds=20, whole=True), deleted=100))
+    assert state.total()[0] == sums
+
+
+def test_a_full_state_adds_no_queue_and_updates_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(state_module, "QUEUES_MAX", 3)
+    state = three()
+    state.apply(snapshot(queue("one too many"), queue("a", depth=5), seconds=1))
+    assert names(state, QueueOrder.NAME) == ["a", "b", "c"]
+    assert state.queues[QueueName("a", None)].depth == 5
+
+
+BEGAN = 1_000_000.0
+"""The beginning of a bucket."""
+
+
+def totals(enqueued: int, completed: int = 0, depth: int = 0) -> Totals:
+    return Totals(enqueued=enqueued, completed=completed, depth=depth)
+
+
+def steady(seconds: int, *, per_second: int) -> History:
+    history = History(BEGAN, totals(500))
+    for second in range(1, seconds + 1):
+        history.add(BEGAN + second, totals(500 + per_second * second))
+    return history
+
+
+@given(seconds=st.integers(1, 600), per_second=st.integers(1, 50))
+def test_a_steady_rate_is_exact_over_any_known_time(seconds: int, per_second: int) -> None:
+    rates = steady(seconds, per_second=per_second).rates(BEGAN + seconds)
+    assert rates is not None
+    # A bucket's point stands up to a second before its end.
+    assert abs(rates.enqueued - per_second) <= per_second / RATE_SECONDS * 1.1
+
+
+def test_there_is_no_rate_before_one_second() -> None:
+    assert History(BEGAN, totals(7)).rates(BEGAN + 0.9) is None
+
+
+def test_the_rate_of_a_stopped_queue_falls_to_zero_within_its_span() -> None:
+    history = steady(120, per_second=5)
+    at_rest = history.rates(BEGAN + 120 + RATE_SECONDS + BUCKET_SECONDS)
+    assert at_rest is not None
+    assert at_rest.enqueued == 0
+
+
+def test_a_total_lowered_by_a_repair_is_no_negative_rate() -> None:
+    history = History(BEGAN, totals(10, completed=10))
+    history.add(BEGAN + 3, totals(10, completed=4))
+    rates = history.rates(BEGAN + 10)
+    assert rates is not None
+    assert rates.completed == 0
+
+
+@given(st.lists(st.tuples(st.integers(1, 90), st.integers(0, 9)), max_size=80))
+def test_the_depths_are_the_last_ones_in_each_bucket(moves: list[tuple[int, int]]) -> None:
+    history, noted, at = History(BEGAN, totals(0, depth=3)), [(BEGAN, 3)], BEGAN
+    for seconds, depth in moves:
+        at += seconds
+        history.add(at, totals(0, depth=depth))
+        noted.append((at, depth))
+    last = bucket_of(at)
+    expected = [
+        next((depth for when, depth in reversed(noted) if bucket_of(when) <= bucket), None)
+        for bucket in range(last - BUCKETS + 1, last + 1)
+    ]
+    assert history.depths(at) == expected
+
+
+def test_a_history_is_bounded_and_a_constant_queue_costs_one_point() -> None:
+    history = History(BEGAN, totals(1))
+    for second in range(1000):
+        history.add(BEGAN + second, totals(1))
+    assert len(history._points) == 1
+    assert len(steady(3600, per_second=1)._points) == BUCKETS + 1

@@ -1,0 +1,157 @@
+"""Installed, Turnstile is one package, and an application's own modules of any name are not shadowed."""
+
+import http.server
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.integration.cli.conftest import until_ready
+from tests.integration.packaging.installed import (
+    FOLDERS,
+    MODULES,
+    ROOT,
+    Environment,
+    write_application,
+)
+from turnstile.localservers.ports import free_port
+
+_TYPED = """
+from turnstile import AsyncClient, Client, Context, PermanentError, action
+
+@action("typed.one", max_concurrent=3)
+async def one(context: Context, number: int) -> int:
+    raise PermanentError("no")
+
+client: AsyncClient = AsyncClient(amqp_url="amqp://127.0.0.1/", http_url="http://127.0.0.1:8000")
+sync_client: Client = Client(amqp_url="amqp://127.0.0.1/")
+"""
+_WRONG = """
+from turnstile import AsyncClient, action, nothing
+
+@action(7, max_concurent=3)
+async def one() -> None: ...
+
+AsyncClient(amqp_url=7)
+"""
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    return Environment(tmp_path_factory.mktemp("installed") / "venv")
+
+
+@pytest.fixture
+def application(tmp_path: Path) -> Path:
+    return write_application(tmp_path / "application")
+
+
+@contextmanager
+def http_action() -> Iterator[str]:
+    """Serve the URL of an HTTP action."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'"posted"')
+
+        def log_message(self, *_: object) -> None: ...
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, name="http action")
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/"
+        finally:
+            server.shutdown()
+            thread.join(timeout=10)
+
+
+@contextmanager
+def running(
+    environment: Environment, folder: Path, port: int, *command: str, **settings: str
+) -> Iterator[None]:
+    """Run a service of the installed package until the block ends; it must become ready and stop cleanly."""
+    log = folder / f"{command[0]}.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [environment.bin / command[0], *command[1:]],
+            cwd=folder,
+            env=environment.variables(settings),
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        until_ready(process, f"http://127.0.0.1:{port}", folder)
+        yield
+    finally:
+        process.terminate()
+        code = process.wait(30)
+    assert code == 0, log.read_text()
+
+
+@pytest.mark.timeout(300)
+def test_worker_clients_and_cli_work_beside_modules_of_the_same_names(
+    environment: Environment, application: Path, empty_database_url: str, amqp_url: str
+) -> None:
+    port, worker_port = free_port(), free_port()
+    settings = {
+        "TURNSTILE_DATABASE_URL": empty_database_url,
+        "TURNSTILE_AMQP_URL": amqp_url,
+        "TURNSTILE_HTTP_PORT": str(port),
+        "TURNSTILE_API_URL": f"http://127.0.0.1:{port}",
+    }
+    cli = str(environment.bin / "turnstile")
+    with ExitStack() as stack:
+        settings["HTTP_ACTION_URL"] = stack.enter_context(http_action())
+        environment.run(cli, "executor", "migrate", folder=application, settings=settings)
+        stack.enter_context(running(environment, application, port, "executor", "serve", **settings))
+        serve = ("worker", "serve", "--actions", "actions")
+        worker_settings = settings | {"TURNSTILE_WORKER_HTTP_PORT": str(worker_port)}
+        stack.enter_context(running(environment, application, worker_port, *serve, **worker_settings))
+        python = str(environment.bin / "python")
+        results = json.loads(environment.run(python, "submit.py", folder=application, settings=settings))
+        environment.run(cli, "healthcheck", folder=application, settings=settings)
+        submitted = ("executor", "submit", "own.plain", "number=7", "--wait", "--json")
+        by_cli = json.loads(environment.run(cli, *submitted, folder=application, settings=settings))
+    own = dict.fromkeys((*FOLDERS, *MODULES), "user")
+    assert results == {"own.async": own, "own.plain": own, "own.command": own, "own.http": "posted"}
+    assert by_cli["result"] == own
+
+
+def test_one_top_level_package_is_installed(environment: Environment, application: Path) -> None:
+    names = {path.name for path in environment.site_packages.iterdir()}
+    assert names == {"turnstile", "turnstile-0.1.0.dist-info", "dependencies.pth"}
+    assert {path.name for path in environment.bin.iterdir()} >= {"executor", "turnstile", "worker"}
+    assert not (environment.bin / "stress").exists()
+    where = "import turnstile, common; print(turnstile.__file__, common.OWNER)"
+    shown = environment.run(str(environment.bin / "python"), "-c", where, folder=application).split()
+    assert shown == [str(environment.site_packages / "turnstile" / "__init__.py"), "user"]
+
+
+def test_an_editable_install_follows_the_repository(tmp_path: Path, application: Path) -> None:
+    environment = Environment(tmp_path / "venv", editable=True)
+    where = "import turnstile, common; print(turnstile.__file__, common.OWNER)"
+    shown = environment.run(str(environment.bin / "python"), "-c", where, folder=application).split()
+    assert shown == [str(ROOT / "src" / "turnstile" / "__init__.py"), "user"]
+    help_text = environment.run(str(environment.bin / "turnstile"), "executor", "--help", folder=application)
+    assert "setup-permissions" in help_text
+
+
+def test_mypy_sees_the_types_in_a_users_project(environment: Environment, application: Path) -> None:
+    (application / "typed.py").write_text(_TYPED)
+    (application / "wrong.py").write_text(_WRONG)
+    options = ["--strict", "--python-executable", str(environment.bin / "python"), "--no-error-summary"]
+    mypy = [sys.executable, "-m", "mypy", *options]
+    assert environment.run(*mypy, "typed.py", folder=application) == ""
+    errors = environment.run(*mypy, "wrong.py", folder=application, expected=1)
+    assert 'Module "turnstile" has no attribute "nothing"' in errors
+    assert 'Argument 1 to "action" has incompatible type "int"' in errors
+    assert 'Argument "amqp_url" to "AsyncClient" has incompatible type "int"' in errors

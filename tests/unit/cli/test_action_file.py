@@ -1,0 +1,176 @@
+"""`actions.yaml` is read as a whole or rejected with all its errors; its JSON Schema agrees with it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
+
+from turnstile.common.action_definition import ActionDefinition
+from turnstile.common.cli import EXIT_USAGE, CommandFailed
+from turnstile.executor.cli.action_file import action_file_schema, plan, read_action_file, schema_text
+from turnstile.executor.cli.actions import parse_limit
+
+_COPY = Path(__file__).parents[3] / "docs" / "actions.schema.json"
+VALID: list[Any] = [
+    [],
+    {"actions": [{"ref": "reports.render"}]},
+    [{"ref": "a", "timeout": "1h 30m", "ttl": 2.5, "retry": {"max_attempts": 3, "delay": "250ms"}}],
+    [{"ref": "a", "timeout": None, "max_concurrent": None, "concurrency_key": "/customer/id"}],
+    [{"ref": "a", "runner": "command", "entrypoint": ["wc", "-w"]}],
+    [{"ref": "a", "runner": "http", "entrypoint": "https://example.org/hook"}],
+    [{"ref": "a", "entrypoint": "module:function"}],
+]
+INVALID: list[Any] = [
+    7,
+    {"actions": [], "more": []},
+    [{"max_concurrent": 1}],
+    [{"ref": "a b"}],
+    [{"ref": "a", "max_concurent": 2}],
+    [{"ref": "a", "max_concurrent": -1}],
+    [{"ref": "a", "timeout": "soon"}],
+    [{"ref": "a", "timeout": -1}],
+    [{"ref": "a", "retry": {"max_attempts": 0}}],
+    [{"ref": "a", "runner": "command"}],
+    [{"ref": "a", "runner": "command", "entrypoint": []}],
+    [{"ref": "a", "runner": "http", "entrypoint": "ftp://example.org"}],
+    [{"ref": "a", "entrypoint": ["wc"]}],
+    [{"ref": "a", "runner": "magic"}],
+]
+
+
+def error_of(folder: Path, text: str | bytes) -> str:
+    file = folder / "actions.yaml"
+    file.write_bytes(text.encode() if isinstance(text, str) else text)
+    with pytest.raises(CommandFailed) as failed:
+        read_action_file(str(file))
+    assert failed.value.exit_code == EXIT_USAGE
+    return failed.value.message.replace(f"{folder}/", "")
+
+
+@pytest.mark.parametrize(
+    "text", ["- {ref: a, timeout: 5m}\n- {ref: b}", "actions:\n- {ref: a, timeout: 5m}\n- {ref: b}"]
+)
+def test_a_list_and_a_mapping_with_a_list_are_equivalent(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "actions.yaml"
+    file.write_text(text)
+    assert [(d.ref, d.timeout) for d in read_action_file(str(file))] == [("a", 300.0), ("b", None)]
+
+
+def test_every_error_names_file_entry_and_field(tmp_path: Path) -> None:
+    lines = error_of(
+        tmp_path, "- {ref: a, max_concurent: 2}\n- {ref: b, timeout: soon}\n- {ref: 'x y'}\n- 7\n"
+    ).splitlines()
+    assert [line.split(": ")[:3] for line in lines] == [
+        ["actions.yaml", "entry 1 (a)", "max_concurent"],
+        ["actions.yaml", "entry 2 (b)", "timeout"],
+        ["actions.yaml", "entry 3 (x y)", "ref"],
+        ["actions.yaml", "entry 4", "definition"],
+    ]
+    assert "known fields are ref, runner" in lines[0]
+    assert "'30s'" in lines[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "- {ref: a, retry: {attempts: 3}}",
+            "retry.attempts: unknown field; known fields are max_attempts, delay, ",
+        ),
+        ("- {ref: a}\n- {ref: a}", "actions.yaml: entry 2 (a): ref: defined twice; keep one definition"),
+        ("- {ref: a, timeout: 1, timeout: 2}", "line 1, column 24: 'timeout' is given twice"),
+    ],
+)
+def test_an_unknown_field_and_duplicates_are_rejected(tmp_path: Path, text: str, expected: str) -> None:
+    assert expected in error_of(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "hello",
+        "ref: a",
+        "a: [",
+        "- {? [1, 2] : 3}",
+        "- !!python/object:os.system {}",
+        "- !!map [a]",
+        "- !!timestamp x",
+        "- !!bool x",
+        '- !!int ""',
+        b"\xff",
+        "[" * 2000,
+    ],
+)
+def test_a_file_without_a_list_of_actions_is_rejected_with_an_example(
+    tmp_path: Path, text: str | bytes
+) -> None:
+    message = error_of(tmp_path, text)
+    assert message.startswith("actions.yaml: ")
+    assert "{ref: reports.render, max_concurrent: 3}" in message
+
+
+def test_a_missing_file_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(CommandFailed, match="No such file"):
+        read_action_file(str(tmp_path / "nothing.yaml"))
+
+
+@pytest.mark.parametrize("content", [*VALID, *INVALID])
+def test_the_schema_accepts_what_the_reader_accepts(tmp_path: Path, content: Any) -> None:
+    schema = action_file_schema()
+    Draft202012Validator.check_schema(schema)
+    file = tmp_path / "actions.yaml"
+    file.write_text(json.dumps(content))
+    try:
+        read_action_file(str(file))
+        is_read = True
+    except CommandFailed:
+        is_read = False
+    assert Draft202012Validator(schema).is_valid(content) == is_read == (content in VALID)
+
+
+def test_the_copy_of_the_schema_in_the_docs_is_current() -> None:
+    assert schema_text() == _COPY.read_text(), "executor actions schema > docs/actions.schema.json"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "stored", "kind", "changes"),
+    [
+        ({"max_concurrent": 3}, None, "create", {"max_concurrent": (None, 3)}),
+        ({"timeout": "5m"}, {"timeout": 300.0}, "keep", {}),
+        (
+            {},
+            {"max_concurrent": 3, "paused": True},
+            "change",
+            {"max_concurrent": (3, None), "paused": (True, False)},
+        ),
+        ({"retry": {"max_attempts": 4}}, {}, "change", {"retry.max_attempts": (1, 4)}),
+    ],
+)
+def test_a_step_contains_the_fields_that_differ(
+    wanted: dict[str, Any], stored: dict[str, Any] | None, kind: str, changes: dict[str, Any]
+) -> None:
+    before = {} if stored is None else {"a": ActionDefinition.model_validate({"ref": "a", **stored})}
+    (step,) = plan([ActionDefinition.model_validate({"ref": "a", **wanted})], before)
+    assert (step.kind, dict(step.changes)) == (kind, changes)
+
+
+def test_actions_that_are_not_in_the_file_are_kept_and_the_order_is_that_of_the_file() -> None:
+    wanted = [ActionDefinition(ref="b"), ActionDefinition(ref="a")]
+    stored = {"z": ActionDefinition(ref="z"), "a": ActionDefinition(ref="a")}
+    steps = [(step.definition.ref, step.kind) for step in plan(wanted, stored)]
+    assert steps == [("b", "create"), ("a", "keep")]
+
+
+@pytest.mark.parametrize(("text", "limit"), [("0000000004", 4), ("0", 0), ("000", 0), ("none", -1)])
+def test_a_limit_is_read_completely(text: str, limit: int) -> None:
+    assert parse_limit(text) == limit
+
+
+@pytest.mark.parametrize("text", ["1000001", "10000000000", "0001000001", "-1", "", "9" * 5000])
+def test_a_limit_out_of_range_is_rejected(text: str) -> None:
+    with pytest.raises(typer.BadParameter):
+        parse_limit(text)

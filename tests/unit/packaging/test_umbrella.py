@@ -1,0 +1,167 @@
+"""`import turnstile` and the command `turnstile`: fast, lazy, and clear about what is not installed."""
+
+import http.server
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from turnstile.cli import app
+
+ROOT = Path(__file__).parents[3]
+_HARNESS = ("stress", "localservers")
+_SERVER_CODE = (
+    "fastapi",
+    "uvicorn",
+    "starlette",
+    "matplotlib",
+    "sqlalchemy",
+    "alembic",
+    "asyncpg",
+    "turnstile.executor",
+)
+_IMPORTED = """
+import json, sys, time
+began = time.perf_counter()
+{statement}
+seconds = time.perf_counter() - began
+print(json.dumps([seconds, sorted(sys.modules)]))
+"""
+
+
+def run(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("TURNSTILE_")}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env=clean | settings,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def imported(statement: str) -> tuple[float, set[str]]:
+    """Return the duration of an import in a fresh process, and the modules that are loaded then."""
+    seconds, modules = json.loads(run("-c", _IMPORTED.format(statement=statement)).stdout)
+    return seconds, set(modules)
+
+
+def test_import_turnstile_is_fast_and_loads_no_other_module_of_it() -> None:
+    measured = [imported("import turnstile") for _ in range(3)]
+    assert min(seconds for seconds, _ in measured) < 0.15
+    assert {name for _, modules in measured for name in modules if name.startswith("turnstile.")} == set()
+
+
+def test_actions_and_clients_load_no_server_code() -> None:
+    _, modules = imported("from turnstile import action, command_action, http_action, Client, AsyncClient")
+    assert {"turnstile.client", "turnstile.worker"} <= modules
+    assert {name for name in modules if name.startswith(_SERVER_CODE)} == set()
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    assert "cannot import name 'nothing'" in run("-c", "from turnstile import nothing").stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code"),
+    [(["--help"], 0), (["executor", "get", "--help"], 0), (["executor", "get", "x"], 2), (["nothing"], 2)],
+)
+def test_the_umbrella_command_returns_the_exit_code_of_its_part(arguments: list[str], exit_code: int) -> None:
+    assert run("-m", "turnstile", *arguments).returncode == exit_code
+
+
+def test_the_shell_completes_commands_of_a_part() -> None:
+    words = {"COMP_WORDS": "turnstile executor dead-letters re", "COMP_CWORD": "3"}
+    completed = run("-m", "turnstile", _TURNSTILE_COMPLETE="complete_bash", **words)
+    assert completed.stdout.split() == ["replay"], completed.stderr
+
+
+def test_the_summaries_of_the_parts_exist() -> None:
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    assert set(commands) == {"executor", "worker", "stress", "healthcheck"}
+    assert all(command.load().help for command in commands.values())
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package without the harness, as the image holds it."""
+    package = tmp_path_factory.mktemp("image") / "turnstile"
+    package.mkdir()
+    for path in (ROOT / "src" / "turnstile").iterdir():
+        if path.name not in (*_HARNESS, "__pycache__"):
+            (package / path.name).symlink_to(path.resolve())
+    return package.parent
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        ("stress run", "install the Python package: pip install 'turnstile[stress]'"),
+        ("stress --help", "install the Python package: pip install 'turnstile[stress]'"),
+        ("executor demo", "run `make demo` in a clone of the repository"),
+    ],
+)
+def test_without_the_harness_its_commands_name_the_remedy(image: Path, arguments: str, remedy: str) -> None:
+    ended = run("-m", "turnstile", *arguments.split(), PYTHONPATH=str(image))
+    assert ended.returncode == 2
+    assert f"is not part of this installation; {remedy}" in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["executor", "serve", "--help"], ["worker", "serve", "--help"]]
+)
+def test_without_the_harness_the_services_work(image: Path, arguments: list[str]) -> None:
+    ended = run("-m", "turnstile", *arguments, PYTHONPATH=str(image))
+    assert ended.returncode == 0, ended.stderr
+
+
+@contextmanager
+def answering(status: int) -> Iterator[int]:
+    """Serve /livez with `status` on a free port."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status if self.path == "/livez" else 404)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, name="livez")
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join(timeout=10)
+
+
+@pytest.mark.parametrize("variable", ["TURNSTILE_HTTP_PORT", "TURNSTILE_WORKER_HTTP_PORT"])
+def test_healthcheck_asks_the_service_on_its_port(variable: str) -> None:
+    with answering(200) as port:
+        assert run("-m", "turnstile", "healthcheck", **{variable: str(port)}).returncode == 0
+    with answering(503) as port:
+        assert run("-m", "turnstile", "healthcheck", **{variable: str(port)}).returncode == 1
+    gone = run("-m", "turnstile", "healthcheck", **{variable: str(port)})
+    assert (gone.returncode, gone.stderr.startswith(f"port {port}: ")) == (1, True)
+
+
+def test_healthcheck_of_an_invalid_port_fails_with_one_line() -> None:
+    ended = run("-m", "turnstile", "healthcheck", TURNSTILE_HTTP_PORT="http")
+    assert (ended.returncode, len(ended.stderr.splitlines())) == (1, 1)
+
+
+def test_healthcheck_imports_no_command_line() -> None:
+    statement = "sys.argv = ['turnstile', 'healthcheck']\nfrom turnstile.__main__ import main\n"
+    _, modules = imported(f"{statement}try: main()\nexcept SystemExit: pass")
+    assert "turnstile.healthcheck" in modules
+    assert {"typer", "pydantic", "turnstile.cli"} & modules == set()
