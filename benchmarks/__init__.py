@@ -1,5 +1,5 @@
-"""What this machine makes of Turnstile: figures and ratios of one run, printed, never tested against a clock.
+"""Benchmarks on this machine: metrics and ratios of one run, printed, never tested against a clock.
 
-`make bench` runs all parts on private servers of their own; `python -m benchmarks --help` tells the rest.
-Absolute figures drift from machine to machine: read the ratios, which compare neighbours within one run.
+`make bench` runs all parts on private servers; `python -m benchmarks --help` lists the options. Absolute
+values differ between machines; the ratios compare neighbours within one run.
 """

@@ -1,4 +1,4 @@
-"""The client's side of a run: prebuilt requests, a connected publisher, a look at the database."""
+"""The client side of a run: requests, a connected publisher, a database session."""
 
 import asyncio
 import time
@@ -9,23 +9,23 @@ import asyncpg
 
 from benchmarks.waiting import DidNotHappen, until
 from turnstile.common.broker.connection import Declare
-from turnstile.common.broker.delivery import Outgoing, Publication
+from turnstile.common.broker.message import Outgoing, Publication
 from turnstile.common.broker.publisher import Publisher
-from turnstile.common.broker.topology import EXECUTIONS, declare_executor
+from turnstile.common.broker.topology import EXECUTION_REQUESTED, EXECUTIONS, declare_executor
 from turnstile.common.envelopes import envelope
-from turnstile.common.messages import REQUESTED, ExecutionRequested
+from turnstile.common.messages import ExecutionRequested
 
 
 def requests(action_refs: Sequence[str], count: int) -> list[Outgoing]:
-    """Return `count` messages that ask for these actions in turn."""
+    """Return `count` requests for these actions in turn."""
     return [
         envelope(
             ExecutionRequested(
                 action_ref=action_refs[number % len(action_refs)], parameters={"number": number}
             ),
-            message_type=REQUESTED,
+            message_type=EXECUTION_REQUESTED,
             exchange=EXECUTIONS,
-            routing_key=REQUESTED,
+            routing_key=EXECUTION_REQUESTED,
             app_id="client",
         )
         for number in range(count)
@@ -34,11 +34,11 @@ def requests(action_refs: Sequence[str], count: int) -> list[Outgoing]:
 
 @asynccontextmanager
 async def publishing(amqp_url: str, declare: Declare = declare_executor) -> AsyncIterator[Publisher]:
-    """Lend a connected publisher."""
+    """Yield a connected publisher."""
     publisher = Publisher(amqp_url, name="bench client", declare=declare)
     task = asyncio.create_task(publisher.run(), name="bench-publisher")
     try:
-        # Waits for the connection, so that no figure includes it.
+        # Waits for the connection, so that no measurement includes it.
         await publisher.declare(declare)
         yield publisher
     finally:
@@ -52,13 +52,13 @@ async def submit(publisher: Publisher, messages: Sequence[Outgoing], *, batch: i
     for start in range(0, len(messages), batch):
         outcomes = await publisher.publish(messages[start : start + batch])
         if any(outcome is not Publication.CONFIRMED for outcome in outcomes):
-            raise DidNotHappen("the broker took every request")
+            raise DidNotHappen("the broker did not confirm every request")
     return began_at
 
 
 @asynccontextmanager
-async def looking(database_url: str) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
-    """Lend a database session of our own."""
+async def database_session(database_url: str) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
+    """Yield a database session."""
     connection = await asyncpg.connect(database_url, timeout=10, command_timeout=300)
     try:
         yield connection
@@ -77,9 +77,7 @@ async def settled(
         )
         return found >= count
 
-    await until(
-        enough, f"{count} executions are settled", deadline_seconds=deadline_seconds, pause_seconds=0.05
-    )
+    await until(enough, f"{count} settled executions", deadline_seconds=deadline_seconds, pause_seconds=0.05)
     at: float = await connection.fetchval(
         "SELECT extract(epoch FROM max(updated_at))::double precision FROM action_queue"
     )

@@ -1,6 +1,6 @@
-"""The command line of the benchmarks: which parts, how much of each, and where the figures go.
+"""The command line of the benchmarks: which parts, how much of each, and where the results go.
 
-Exit code 0 unless something failed to run: a missed aim is printed, not punished.
+Exit code 0 unless a part fails to run; a missed aim is only printed.
 """
 
 import asyncio
@@ -13,23 +13,19 @@ import typer
 import uvloop
 from rich.console import Console
 
-from benchmarks import depth, handover, memory, slot_numbers, statements, throughput, transport
-from benchmarks.ground import Ground
-from benchmarks.measures import Section
-from benchmarks.report import as_json, markdown, print_section
-from benchmarks.sizes import Sizes
+from benchmarks import depth, handover, memory, throughput, transport
+from benchmarks.report import Section, as_json, markdown, print_section
+from benchmarks.system import Servers, Sizes
 from benchmarks.waiting import DidNotHappen
 from turnstile.localservers import LocalServers, LocalServersError
 
-Part = Callable[[Ground, Sizes], Awaitable[list[Section]]]
+Part = Callable[[Servers, Sizes], Awaitable[list[Section]]]
 
 PARTS: Final[Mapping[str, Part]] = {
     "throughput": throughput.measure,
     "handover": handover.measure,
     "depth": depth.measure,
     "memory": memory.measure,
-    "statements": statements.measure,
-    "slot-numbers": slot_numbers.measure,
     "transport": transport.measure,
 }
 
@@ -42,16 +38,26 @@ def bench(
     parts: Annotated[
         list[str] | None, typer.Argument(help=f"Any of {', '.join(PARTS)}. [default: all]")
     ] = None,
-    executions: Annotated[int, typer.Option(min=10, help="Of one throughput run.")] = _DEFAULT.executions,
+    executions: Annotated[
+        int, typer.Option(min=10, help="Executions of one throughput run.")
+    ] = _DEFAULT.executions,
     rounds: Annotated[int, typer.Option(min=1, help="Throughput runs of each kind.")] = _DEFAULT.rounds,
-    queued: Annotated[int, typer.Option(min=3, help="Executions handed over.")] = _DEFAULT.queued,
-    submits: Annotated[int, typer.Option(min=2, help="Lone submits.")] = _DEFAULT.submits,
-    depth_max: Annotated[int, typer.Option(min=200, help="Deepest line.")] = _DEFAULT.depths[-1],
+    queued: Annotated[int, typer.Option(min=3, help="Executions of the handover part.")] = _DEFAULT.queued,
+    submits: Annotated[int, typer.Option(min=2, help="Single submits on an idle system.")] = _DEFAULT.submits,
+    depth_max: Annotated[int, typer.Option(min=200, help="Longest queue.")] = _DEFAULT.depths[-1],
     turns: Annotated[int, typer.Option(min=5, help="Timed statements of each kind.")] = _DEFAULT.turns,
-    waiting: Annotated[int, typer.Option(min=10, help="Waiting while memory is read.")] = _DEFAULT.waiting,
-    messages: Annotated[int, typer.Option(min=100, help="Of one transport run.")] = _DEFAULT.messages,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures there too.")] = None,
-    markdown_file: Annotated[Path | None, typer.Option("--markdown", help="Write tables there too.")] = None,
+    waiting: Annotated[
+        int, typer.Option(min=10, help="Waiting executions of the memory part.")
+    ] = _DEFAULT.waiting,
+    messages: Annotated[
+        int, typer.Option(min=100, help="Messages of one transport run.")
+    ] = _DEFAULT.messages,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the metrics to this file too.")
+    ] = None,
+    markdown_file: Annotated[
+        Path | None, typer.Option("--markdown", help="Write the tables to this file too.")
+    ] = None,
 ) -> None:
     """Measure this machine's Turnstile on private servers, in under four minutes."""
     chosen = parts or list(PARTS)
@@ -82,12 +88,12 @@ def bench(
 async def _measure(chosen: Sequence[str], sizes: Sizes) -> list[Section]:
     console = Console(width=None if Console().is_terminal else _PAGE_WIDTH, highlight=False)
     sections = []
-    # Starting servers blocks the loop, which has nothing else to do yet.
-    with LocalServers.start(durable=True) as servers:
-        ground = Ground.over(servers)
+    # Starting the servers blocks the event loop, which is idle here.
+    with LocalServers.start(durable=True) as local:
+        servers = Servers.of(local)
         for name in chosen:
             async with asyncio.timeout(sizes.deadline_seconds * 3):
-                found = await PARTS[name](ground, sizes)
+                found = await PARTS[name](servers, sizes)
             for section in found:
                 print_section(console, section)
             sections += found

@@ -1,65 +1,152 @@
-"""Depth: what a settle and grant costs beside few and beside very many waiting, in turn, in one database.
+"""Depth: the cost of one settle and grant, by the length of the queue.
 
-Once as bulk-loaded, without statistics, and once after VACUUM ANALYZE: the plans must not depend on either.
+A turn settles a finished attempt (timed), then runs the granted one and refills the queue: every turn leaves
+the queue as long as it was, so all turns are alike. Turns are interleaved, with nothing else running.
 """
 
-from functools import partial
-from typing import Final
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from statistics import median
+from typing import Final, Self, TypeAlias, TypeVar
 
-from benchmarks.client import looking
-from benchmarks.ground import Ground
-from benchmarks.interleaving import interleaved_medians
-from benchmarks.line import Lines, by_function
-from benchmarks.measures import Aim, Row, Section
-from benchmarks.sizes import Sizes
+import asyncpg
+
+from benchmarks.client import database_session
+from benchmarks.report import Aim, Row, Section
+from benchmarks.system import Servers, Sizes
 
 _AIM_RATIO: Final = 1.2
 _AIMED_DEPTH_MAX: Final = 100_000
 
+Attempt: TypeAlias = tuple[int, int]
+"""Execution id and number of the attempt."""
 
-async def measure(ground: Ground, sizes: Sizes) -> list[Section]:
-    """Fill one line of each depth, then settle and grant in all of them in turn."""
+_WORKER: Final = "bench"
+
+_REGISTER: Final = "SELECT turnstile.register_worker($1, 'bench', 'here', 1, ARRAY['default'], 1, 3600)"
+_CREATE: Final = """
+WITH defined AS (INSERT INTO action (ref, max_concurrent) VALUES ($1, 1) RETURNING id)
+INSERT INTO action_queue (action_id, max_concurrent) SELECT d.id, 1 FROM defined d RETURNING id
+"""
+_FILL: Final = """
+WITH arrived AS (
+    INSERT INTO execution (action_id, queue_id, status, request_hash, delivery_key, queued_at)
+    SELECT q.action_id, q.id, 'queued', gen_random_uuid(), gen_random_uuid(), clock_timestamp()
+    FROM generate_series(1, $2::integer) CROSS JOIN action_queue q WHERE q.id = $1::bigint
+    RETURNING id, queue_id
+),
+inserted AS (INSERT INTO waiting (queue_id, execution_id) SELECT a.queue_id, a.id FROM arrived a)
+UPDATE action_queue SET depth = depth + $2::integer, total_enqueued = total_enqueued + $2::integer
+WHERE id = $1
+"""
+_SETTLE: Final = "SELECT granted FROM turnstile.settle($1, $2)"
+_CLAIM: Final = "SELECT verdict FROM turnstile.claim($1, $2, $3)"
+_FINISH: Final = """
+SELECT verdict FROM turnstile.finish(
+    $1, $2, $3, ARRAY['completed'], ARRAY['1'::jsonb],
+    ARRAY[NULL::text], ARRAY[NULL::text], ARRAY[NULL::text], ARRAY[NULL::double precision])
+"""
+
+
+async def measure(servers: Servers, sizes: Sizes) -> list[Section]:
+    """Settle and grant in queues of several lengths, first bulk-loaded without statistics, then after VACUUM.
+
+    The query plans must depend neither on statistics nor on the length.
+    """
     rows: list[Row] = []
-    async with ground.fresh("depth") as place, looking(place.database_url) as session:
+    async with (
+        servers.deployment("depth") as deployment,
+        database_session(deployment.database_url) as session,
+    ):
         for table in ("execution", "waiting"):
-            # Statistics come when this part says so.
             await session.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = false)")
-        lines = {
-            depth: await Lines.create(session, name=f"depth{depth}", queues=1, limit=1, depth=depth)
-            for depth in sizes.depths
-        }
-        settle = by_function(session)
-        kinds = {depth: partial(line.turn, settle) for depth, line in lines.items()}
+        kinds = {depth: (await FilledQueue.create(session, depth=depth)).turn for depth in sizes.depths}
         for state, statement in (
             ("bulk-loaded, no statistics", "CHECKPOINT"),
             ("after VACUUM ANALYZE", "VACUUM ANALYZE"),
         ):
             await session.execute(statement)
-            rows += _rows(state, await interleaved_medians(kinds, sizes.turns))
+            rows += _depth_rows(state, await interleaved_medians(kinds, sizes.turns))
     return [
         Section(
-            title="depth: one settle and grant beside so many waiting",
-            columns=tuple(_column(depth) for depth in sizes.depths),
+            title="depth: one settle and grant, by queue length",
+            columns=tuple(f"{depth:,}" for depth in sizes.depths),
             rows=tuple(rows),
             note=f"medians of {sizes.turns} turns each, interleaved",
         )
     ]
 
 
-def _rows(state: str, seconds: dict[int, float]) -> list[Row]:
+def _depth_rows(state: str, seconds: dict[int, float]) -> list[Row]:
     fastest = min(seconds.values())
-    # Both ways: a plan that reads the history is slow for the short line, whose heads are the newest.
-    aim = Aim(at_most=_AIM_RATIO, columns=tuple(_column(d) for d in seconds if d <= _AIMED_DEPTH_MAX))
+    # Compared with the fastest: a plan that reads the history is slow for the short queue with the newest
+    # ids.
+    aim = Aim(at_most=_AIM_RATIO, columns=tuple(f"{d:,}" for d in seconds if d <= _AIMED_DEPTH_MAX))
     return [
-        Row(name=state, unit="µs", cells={_column(depth): 1e6 * each for depth, each in seconds.items()}),
+        Row(name=state, unit="µs", cells={f"{depth:,}": 1e6 * each for depth, each in seconds.items()}),
         Row(
             name="ratio to the fastest",
             unit="",
-            cells={_column(depth): each / fastest for depth, each in seconds.items()},
+            cells={f"{depth:,}": each / fastest for depth, each in seconds.items()},
             aims=(aim,),
         ),
     ]
 
 
-def _column(depth: int) -> str:
-    return f"{depth:,}"
+class FilledQueue:
+    """A queue of limit 1 in which a finished attempt holds the slot and executions wait."""
+
+    def __init__(self, session: "asyncpg.Connection[asyncpg.Record]", queue_id: int) -> None:
+        self._session = session
+        self._queue_id = queue_id
+        self._held: Attempt = (0, 0)
+
+    @classmethod
+    async def create(cls, session: "asyncpg.Connection[asyncpg.Record]", *, depth: int) -> Self:
+        """Create an action whose queue has this length."""
+        await session.fetch(_REGISTER, _WORKER)
+        queue = cls(session, await session.fetchval(_CREATE, f"depth{depth}"))
+        await session.execute(_FILL, queue._queue_id, depth + 1)
+        granted = await session.fetchval("SELECT granted FROM turnstile.grant_slots($1)", [queue._queue_id])
+        await queue._run(granted)
+        return queue
+
+    async def turn(self) -> float:
+        """Settle the held attempt as the executor does, return the seconds, and prepare the next turn."""
+        execution_id, attempt = self._held
+        began = time.perf_counter()
+        granted = await self._session.fetchval(_SETTLE, [execution_id], [attempt])
+        seconds = time.perf_counter() - began
+        await self._run(granted)
+        await self._session.execute(_FILL, self._queue_id, 1)
+        return seconds
+
+    async def _run(self, granted: Sequence[asyncpg.Record]) -> None:
+        """Claim and finish the attempt that was granted."""
+        (grant,) = granted
+        self._held = grant["execution_id"], grant["attempt"]
+        attempt = [grant["execution_id"]], [grant["attempt"]]
+        claimed = await self._session.fetchval(_CLAIM, _WORKER, *attempt)
+        applied = await self._session.fetchval(_FINISH, _WORKER, *attempt)
+        assert (claimed, applied) == ("claimed", "applied")
+
+
+Kind = TypeVar("Kind")
+Turn = Callable[[], Awaitable[float]]
+"""Does one turn and returns the seconds of its timed part."""
+
+_WARM_UP_TURNS: Final = 10
+
+
+async def interleaved_medians(kinds: Mapping[Kind, Turn], turns: int) -> dict[Kind, float]:
+    """Return the median seconds of each kind, in turn, so that disturbances affect all alike."""
+    order = list(kinds)
+    seconds: dict[Kind, list[float]] = {kind: [] for kind in order}
+    for number in range(_WARM_UP_TURNS + turns):
+        for kind in order:
+            took = await kinds[kind]()
+            if number >= _WARM_UP_TURNS:
+                seconds[kind].append(took)
+        # The previous kind affects the caches of the next one.
+        order.append(order.pop(0))
+    return {kind: median(each) for kind, each in seconds.items()}

@@ -1,18 +1,16 @@
-"""Hand-over: how soon the next starts when one finishes, at limit 1; and how soon a lone request starts.
+"""Handover: the delay from a finish to the next start at limit 1, and from a single submit to its start.
 
-All instants are the database's: `completed_at` as the finish, `started_at` as the claim wrote it. The start
-of a submit is the client's clock, on the same machine.
+Finish and start are `completed_at` and `started_at` of the database; the time of a submit is the client's, on
+the same machine.
 """
 
 import time
 from collections.abc import Sequence
 
 from benchmarks.actions import AT_ONCE, ONE_AT_A_TIME
-from benchmarks.client import looking, publishing, requests, settled, submit
-from benchmarks.ground import Ground
-from benchmarks.measures import Aim, Row, Section, percentile
-from benchmarks.processes import running_system
-from benchmarks.sizes import Sizes
+from benchmarks.client import database_session, publishing, requests, settled, submit
+from benchmarks.report import Aim, Row, Section, percentile
+from benchmarks.system import Servers, Sizes, running_system
 from benchmarks.waiting import until
 
 _GAPS = """
@@ -23,22 +21,24 @@ _DEPTH = "SELECT sum(q.depth) FROM action_queue q JOIN action a ON a.id = q.acti
 _LAST_START = "SELECT extract(epoch FROM max(started_at))::double precision FROM execution"
 
 
-async def measure(ground: Ground, sizes: Sizes) -> list[Section]:
+async def measure(servers: Servers, sizes: Sizes) -> list[Section]:
     """Hand over one after the other, then submit one at a time."""
     async with (
-        ground.fresh("handover") as place,
-        running_system(place) as system,
-        publishing(place.amqp_url) as publisher,
-        looking(place.database_url) as connection,
+        servers.deployment("handover") as deployment,
+        running_system(deployment) as system,
+        publishing(deployment.amqp_url) as publisher,
+        database_session(deployment.database_url) as connection,
     ):
-        # All of them wait before the first may start, so that no admission stands in the way.
+        # All wait before the first may start, so that no admission interferes.
         await system.limit(ONE_AT_A_TIME, 0)
         await submit(publisher, requests([ONE_AT_A_TIME], sizes.queued))
 
         async def all_wait() -> bool:
             return bool(await connection.fetchval(_DEPTH, ONE_AT_A_TIME) == sizes.queued)
 
-        await until(all_wait, "all wait", deadline_seconds=sizes.deadline_seconds, pause_seconds=0.05)
+        await until(
+            all_wait, "all executions wait", deadline_seconds=sizes.deadline_seconds, pause_seconds=0.05
+        )
         await system.limit(ONE_AT_A_TIME, 1)
         await settled(connection, sizes.queued, deadline_seconds=sizes.deadline_seconds)
         gaps = [row["gap"] for row in await connection.fetch(_GAPS, ONE_AT_A_TIME) if row["gap"] is not None]

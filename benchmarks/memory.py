@@ -1,15 +1,12 @@
-"""Memory: the most that executor and workers ever held while many executions waited.
+"""Memory: the peak of executor and workers while many executions wait.
 
-The lines are filled over the broker while nothing may start; then the limit lets work through for a while.
+The queues are filled over the broker while no execution may start; then the limit lets a tenth run.
 """
 
 from benchmarks.actions import LIMITED
-from benchmarks.client import looking, publishing, requests, settled, submit
-from benchmarks.ground import Ground
-from benchmarks.machine import peak_memory_mb
-from benchmarks.measures import Aim, Row, Section
-from benchmarks.processes import System, running_system
-from benchmarks.sizes import Sizes
+from benchmarks.client import database_session, publishing, requests, settled, submit
+from benchmarks.report import Aim, Row, Section
+from benchmarks.system import Servers, Sizes, System, peak_memory_mb, running_system
 from benchmarks.waiting import until
 
 _DEPTH = "SELECT sum(depth)::bigint FROM action_queue"
@@ -17,13 +14,13 @@ _PUBLISHED_AT_ONCE = 5000
 _AIM_MB = 150
 
 
-async def measure(ground: Ground, sizes: Sizes) -> list[Section]:
-    """Fill the lines, read; let a tenth run, read again."""
+async def measure(servers: Servers, sizes: Sizes) -> list[Section]:
+    """Read the memory with full queues, and after a tenth of the executions ran."""
     async with (
-        ground.fresh("memory") as place,
-        running_system(place) as system,
-        publishing(place.amqp_url) as publisher,
-        looking(place.database_url) as connection,
+        servers.deployment("memory") as deployment,
+        running_system(deployment) as system,
+        publishing(deployment.amqp_url) as publisher,
+        database_session(deployment.database_url) as connection,
     ):
         idle = _peaks(system)
         for ref in LIMITED:
@@ -34,7 +31,9 @@ async def measure(ground: Ground, sizes: Sizes) -> list[Section]:
         async def all_wait() -> bool:
             return bool(await connection.fetchval(_DEPTH) == sizes.waiting)
 
-        await until(all_wait, "all wait", deadline_seconds=sizes.deadline_seconds, pause_seconds=0.1)
+        await until(
+            all_wait, "all executions wait", deadline_seconds=sizes.deadline_seconds, pause_seconds=0.1
+        )
         full = _peaks(system)
         for ref in LIMITED:
             await system.limit(ref, 4)
@@ -43,11 +42,11 @@ async def measure(ground: Ground, sizes: Sizes) -> list[Section]:
     aims = (Aim(at_most=_AIM_MB),)
     return [
         Section(
-            title=f"memory: most resident, {sizes.waiting:,} waiting",
+            title=f"memory: peak resident memory, {sizes.waiting:,} waiting",
             columns=tuple(idle),
             rows=(
                 Row(name="started", unit="MB", cells=idle),
-                Row(name="lines full", unit="MB", cells=full, aims=aims),
+                Row(name="queues full", unit="MB", cells=full, aims=aims),
                 Row(name="after a tenth of them ran", unit="MB", cells=running, aims=aims),
             ),
             note="a worker without child processes of its own; VmHWM",

@@ -1,10 +1,10 @@
-"""The no-logic loop: the same messages and the same writes of rows, and nothing decided in between.
+"""The no-logic loop: the same messages and the same writes of rows, without any decisions.
 
 One process takes requests, inserts rows and publishes offers; two take offers, update rows and publish
-completions; the first takes those, updates the rows again and tells the client. Transport, batching and
-database access are the services' own code, so what is left between their rate and this one is the price of
-scheduling: locks, order, limits, fences, history.
-Run as a process by `throughput`: `python -m benchmarks.no_logic executor|worker`, told where by TURNSTILE_*.
+completions; the first takes those, updates the rows again and notifies the client. Transport, batching and
+database access are the services' own code, so the difference to their rate is the price of scheduling: locks,
+order, limits, fences, history. Run as a process by `throughput`: `python -m benchmarks.no_logic
+executor|worker`, configured by TURNSTILE_*.
 """
 
 import asyncio
@@ -19,17 +19,23 @@ from aio_pika.abc import AbstractChannel
 from pydantic_core import from_json, to_json
 
 from turnstile.common.broker.consumer import ConsumerConnection
-from turnstile.common.broker.delivery import Delivery, Outgoing
+from turnstile.common.broker.delivery import Delivery
+from turnstile.common.broker.message import Outgoing
 from turnstile.common.broker.publisher import Publisher
-from turnstile.common.broker.topology import EXECUTIONS
+from turnstile.common.broker.topology import (
+    EXECUTION_COMPLETED,
+    EXECUTION_REQUESTED,
+    EXECUTION_SCHEDULED,
+    EXECUTIONS,
+)
 from turnstile.common.database import Database
 from turnstile.common.envelopes import envelope
 from turnstile.common.lifecycle import run_service
-from turnstile.common.messages import COMPLETED, REQUESTED, SCHEDULED, AppId
-from turnstile.executor.intake import Letter, take_in
+from turnstile.common.messages import AppId
+from turnstile.executor.batch_consumer import Reply, consume_batches
 
 SETTLED: Final = "bench.settled"
-"""The fourth message: what the client is told. It has a queue only where the client asks for one."""
+"""The fourth message, to the client; it has a queue only where the client declares one."""
 BATCH_MAX: Final = 100
 
 CREATE_TABLE: Final = """
@@ -70,28 +76,28 @@ Write = Callable[[Sequence[Body]], Awaitable[list[dict[str, Any]]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """What one batch led to."""
+    """The result of one batch."""
 
     messages: Sequence[Outgoing] = ()
     left: Sequence[Delivery] = ()
-    aside: Sequence[Delivery] = ()
-    letters: Sequence[Letter] = ()
+    blocked: Sequence[Delivery] = ()
+    replies: Sequence[Reply] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hop:
-    """One message in, one write, one message out: a `Listener` for `take_in`."""
+    """One message in, one write, one message out: a `BatchHandler` for `consume_batches`."""
 
     write: Write
     publisher: Publisher
     routing_key: str
     app_id: AppId
-    told: bool = True
+    publishes: bool = True
 
-    async def decide(self, deliveries: Sequence[Delivery], /) -> Written:
+    async def process(self, deliveries: Sequence[Delivery], /) -> Written:
         """Write the rows of a batch in one statement."""
         bodies = await self.write([from_json(delivery.body) for delivery in deliveries])
-        if not self.told:
+        if not self.publishes:
             return Written()
         messages = [
             envelope(
@@ -106,11 +112,11 @@ class Hop:
         ]
         return Written(messages=messages)
 
-    def put_aside(self, delivery: Delivery, reason: str, /) -> Written:
+    def give_up(self, delivery: Delivery, reason: str, /) -> Written:
         """Give up: nothing here takes the database so long."""
         raise AssertionError(f"{delivery}: {reason}")
 
-    async def tell(self, written: Written, /) -> None:
+    async def publish(self, written: Written, /) -> None:
         """Publish what follows, confirmed."""
         await self.publisher.publish(written.messages)
 
@@ -118,13 +124,13 @@ class Hop:
 async def declare_loop(channel: AbstractChannel) -> None:
     """Create the loop's queues: quorum, as the services' own."""
     exchange = await channel.declare_exchange(EXECUTIONS, ExchangeType.TOPIC, durable=True)
-    for name in (REQUESTED, SCHEDULED, COMPLETED, SETTLED):
+    for name in (EXECUTION_REQUESTED, EXECUTION_SCHEDULED, EXECUTION_COMPLETED, SETTLED):
         queue = await channel.declare_queue(name, durable=True, arguments={"x-queue-type": "quorum"})
         await queue.bind(exchange, name)
 
 
 def insertion(database: Database) -> Write:
-    """Return the write that a request leads to."""
+    """Return the write for requests."""
 
     async def insert(bodies: Sequence[Body]) -> list[dict[str, Any]]:
         rows = await database.fetch(
@@ -136,7 +142,7 @@ def insertion(database: Database) -> Write:
 
 
 def completion(database: Database, worker_id: str) -> Write:
-    """Return the write that an offer leads to."""
+    """Return the write for offers."""
 
     async def complete(bodies: Sequence[Body]) -> list[dict[str, Any]]:
         ids = sorted(body["execution_id"] for body in bodies)
@@ -159,7 +165,7 @@ def completion(database: Database, worker_id: str) -> Write:
 
 
 def settling(database: Database) -> Write:
-    """Return the write that a completion leads to."""
+    """Return the write for completions."""
 
     async def settle(bodies: Sequence[Body]) -> list[dict[str, Any]]:
         rows = await database.fetch(_SETTLE, sorted(body["execution_id"] for body in bodies))
@@ -169,24 +175,30 @@ def settling(database: Database) -> Write:
 
 
 async def serve(role: str, stop: asyncio.Event) -> None:
-    """Be the executor's or a worker's half of the loop until stopped."""
+    """Run the executor's or a worker's half of the loop until stopped."""
     amqp_url, database_url = os.environ["TURNSTILE_AMQP_URL"], os.environ["TURNSTILE_DATABASE_URL"]
-    told = os.environ.get("BENCH_TOLD", "yes") == "yes"
+    notify = os.environ.get("BENCH_NOTIFY", "yes") == "yes"
     database = Database(database_url, application_name=f"loop {role}")
     await database.open()
     publisher = Publisher(amqp_url, name=f"loop {role} publisher", declare=declare_loop)
     consumers = ConsumerConnection(amqp_url, name=f"loop {role} consumer")
     hops: dict[str, Hop]
     if role == "executor":
-        admit = Hop(write=insertion(database), publisher=publisher, routing_key=SCHEDULED, app_id="executor")
-        settle = Hop(
-            write=settling(database), publisher=publisher, routing_key=SETTLED, app_id="executor", told=told
+        admit = Hop(
+            write=insertion(database), publisher=publisher, routing_key=EXECUTION_SCHEDULED, app_id="executor"
         )
-        hops = {REQUESTED: admit, COMPLETED: settle}
+        settle = Hop(
+            write=settling(database),
+            publisher=publisher,
+            routing_key=SETTLED,
+            app_id="executor",
+            publishes=notify,
+        )
+        hops = {EXECUTION_REQUESTED: admit, EXECUTION_COMPLETED: settle}
     else:
         write = completion(database, f"loop-{os.getpid()}")
-        run = Hop(write=write, publisher=publisher, routing_key=COMPLETED, app_id="worker")
-        hops = {SCHEDULED: run}
+        run = Hop(write=write, publisher=publisher, routing_key=EXECUTION_COMPLETED, app_id="worker")
+        hops = {EXECUTION_SCHEDULED: run}
     async with asyncio.TaskGroup() as tasks:
         background = [
             tasks.create_task(publisher.run(), name="publisher"),
@@ -196,7 +208,7 @@ async def serve(role: str, stop: asyncio.Event) -> None:
             for queue, hop in hops.items():
                 subscription = consumers.subscribe(queue, prefetch=BATCH_MAX * 4, declare=declare_loop)
                 listeners.create_task(
-                    take_in(subscription, hop, batch_max=BATCH_MAX, stop=stop), name=f"hop-{queue}"
+                    consume_batches(subscription, hop, batch_max=BATCH_MAX, stop=stop), name=f"hop-{queue}"
                 )
         for task in background:
             task.cancel()

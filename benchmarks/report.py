@@ -1,19 +1,70 @@
-"""Prints sections: rich tables for people, Markdown to paste, JSON to keep."""
+"""Results of a part as tables, with units and aims: printed, as Markdown and as JSON."""
 
 import json
 import os
 import platform
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
+from statistics import quantiles
 from typing import Final
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.measures import Aim, Row, Section
-
 _LIBRARIES: Final = ("aio-pika", "aiormq", "asyncpg", "uvloop")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aim:
+    """A bound on the named columns of a row, or on all of them."""
+
+    at_least: float | None = None
+    at_most: float | None = None
+    columns: tuple[str, ...] = ()
+
+    def allows(self, value: float) -> bool:
+        """Whether a value is within the bound."""
+        return (self.at_least is None or value >= self.at_least) and (
+            self.at_most is None or value <= self.at_most
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One quantity, by column; a missing column was not measured or does not apply."""
+
+    name: str
+    unit: str
+    cells: Mapping[str, float]
+    aims: tuple[Aim, ...] = ()
+
+    def meets_aims(self) -> bool | None:
+        """Whether every cell with an aim meets it; None where there is no aim."""
+        kept = [
+            aim.allows(value)
+            for aim in self.aims
+            for column, value in self.cells.items()
+            if not aim.columns or column in aim.columns
+        ]
+        return all(kept) if kept else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """One table of the report."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+    note: str = ""
+
+
+def percentile(values: Sequence[float], percent: int) -> float:
+    """Return the value that `percent` of the values do not exceed."""
+    if len(values) == 1:
+        return values[0]
+    return quantiles(values, n=100, method="inclusive")[percent - 1]
 
 
 def print_section(console: Console, section: Section) -> None:
@@ -51,7 +102,7 @@ def as_json(sections: Sequence[Section]) -> str:
 
 
 def machine() -> dict[str, str]:
-    """Return what the figures depend on."""
+    """Return the facts that results depend on."""
     return {
         "cores": str(os.cpu_count()),
         "Python": platform.python_version(),
@@ -61,15 +112,15 @@ def machine() -> dict[str, str]:
 
 
 def _notes(section: Section) -> list[str]:
-    """Return which columns stand behind the figures: none that is empty in all rows."""
+    """Return the columns after the values, without those that are empty in all rows."""
     needed = {"unit": any(row.unit for row in section.rows), "aim": any(row.aims for row in section.rows)}
     return [name for name, is_needed in needed.items() if is_needed]
 
 
 def _cells(section: Section, row: Row) -> list[str]:
     notes = {"unit": row.unit, "aim": _aims(row)}
-    figures = [_number(row.cells.get(column)) for column in section.columns]
-    return [row.name, *figures, *(notes[name] for name in _notes(section))]
+    values = [_number(row.cells.get(column)) for column in section.columns]
+    return [row.name, *values, *(notes[name] for name in _notes(section))]
 
 
 def _number(value: float | None) -> str:

@@ -1,7 +1,7 @@
-"""Transport: publishing and consuming by our bulk channel, beside the library's own way on the same broker.
+"""Transport: publishing and consuming with the project's bulk channel, compared with aio-pika.
 
-In: a fresh vhost. Out: CPU of this process and of the broker for each message, and the rates; the same quorum
-queue, the same bodies, confirmed and persistent on both sides, in turn.
+Out: CPU time of this process and of the broker per message, and rates; the same quorum queue and bodies,
+confirmed and persistent on both sides, in turn.
 """
 
 import asyncio
@@ -15,12 +15,10 @@ import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage, HeadersType
 
 from benchmarks.client import publishing, requests
-from benchmarks.ground import RABBITMQ, Ground
-from benchmarks.machine import cpu_seconds
-from benchmarks.measures import Row, Section
-from benchmarks.sizes import Sizes
+from benchmarks.report import Row, Section
+from benchmarks.system import RABBITMQ, Servers, Sizes, cpu_seconds
 from turnstile.common.broker.consumer import ConsumerConnection
-from turnstile.common.broker.delivery import Outgoing
+from turnstile.common.broker.message import Outgoing
 from turnstile.common.broker.publisher import Publisher
 from turnstile.common.broker.topology import EXECUTIONS, EXECUTOR_REQUESTS
 
@@ -33,7 +31,7 @@ _LIBRARY: Final = "aio-pika"
 _RATIO: Final = "ratio"
 
 Move = Callable[[], Awaitable[None]]
-"""Publishes all messages of a run, or takes them."""
+"""Publishes or consumes all messages of a run."""
 
 
 _PROCESS: Final = "this process"
@@ -47,37 +45,37 @@ class _Way:
     consume: Move
 
 
-async def measure(ground: Ground, sizes: Sizes) -> list[Section]:
-    """Publish and take the same messages both ways, in turn."""
+async def measure(servers: Servers, sizes: Sizes) -> list[Section]:
+    """Publish and consume the same messages both ways, in turn."""
     messages = requests(["bench.transport"], sizes.messages)
     costs: dict[str, dict[str, list[dict[str, float]]]] = {
         step: {_OURS: [], _LIBRARY: []} for step in ("publish", "consume")
     }
     async with (
-        ground.fresh("transport") as place,
-        await aio_pika.connect(place.amqp_url, timeout=10) as connection,
-        publishing(place.amqp_url) as publisher,
+        servers.deployment("transport") as deployment,
+        await aio_pika.connect(deployment.amqp_url, timeout=10) as connection,
+        publishing(deployment.amqp_url) as publisher,
     ):
         channel = await connection.channel(publisher_confirms=True)
         ways = {
             _OURS: _Way(
                 publish=lambda: _publish_ours(publisher, messages),
-                consume=lambda: _consume_ours(place.amqp_url, len(messages)),
+                consume=lambda: _consume_ours(deployment.amqp_url, len(messages)),
             ),
             _LIBRARY: _Way(
                 publish=lambda: _publish_library(channel, messages),
-                consume=lambda: _consume_library(place.amqp_url, len(messages)),
+                consume=lambda: _consume_library(deployment.amqp_url, len(messages)),
             ),
         }
         for _ in range(ROUNDS):
             for name, way in ways.items():
-                costs["publish"][name].append(await _cost(way.publish, len(messages), ground))
-                costs["consume"][name].append(await _cost(way.consume, len(messages), ground))
+                costs["publish"][name].append(await _cost(way.publish, len(messages), servers))
+                costs["consume"][name].append(await _cost(way.consume, len(messages), servers))
     return [_section(costs, len(messages))]
 
 
-async def _cost(move: Move, count: int, ground: Ground) -> dict[str, float]:
-    broker = ground.pids.get(RABBITMQ, ())
+async def _cost(move: Move, count: int, servers: Servers) -> dict[str, float]:
+    broker = servers.pids.get(RABBITMQ, ())
     broker_before, client_before, began = cpu_seconds(broker), time.process_time(), time.perf_counter()
     async with asyncio.timeout(_DEADLINE_SECONDS):
         await move()
@@ -156,7 +154,7 @@ def _section(costs: Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]], c
     for step, ways in costs.items():
         for quantity in ways[_OURS][0]:
             cells = {name: median(cost[quantity] for cost in each) for name, each in ways.items()}
-            # A broker's clock that ticks every 10 ms may see nothing of a short run.
+            # The CPU clock ticks every 10 ms and may show 0 for a short run.
             ratio = {_RATIO: cells[_OURS] / cells[_LIBRARY]} if cells[_LIBRARY] else {}
             rows.append(Row(name=f"{step}, {quantity}", unit=_UNITS[quantity], cells={**cells, **ratio}))
     return Section(

@@ -1,17 +1,17 @@
-"""Waits for a condition, with a deadline: a run that does not end fails and says what was missing."""
+"""Waits for a condition with a deadline. Imports nothing else: processes of the compared systems use it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 
 
 class DidNotHappen(Exception):
-    """What was waited for did not happen in time: the benchmark failed to run."""
+    """A condition did not hold in time: the benchmark failed to run."""
 
 
 async def until(
     condition: Callable[[], Awaitable[bool]], what: str, *, deadline_seconds: float, pause_seconds: float
 ) -> None:
-    """Ask until `condition()` holds; raises DidNotHappen after the deadline."""
+    """Poll until `condition()` holds; raises DidNotHappen after the deadline."""
     deadline = asyncio.get_running_loop().time() + deadline_seconds
     while not await condition():
         if asyncio.get_running_loop().time() > deadline:

@@ -1,8 +1,8 @@
-"""What can go wrong with private servers, as one tree.
+"""The errors of private servers, as one tree.
 
 LocalServersError
-├── MissingBinaries    a server is not installed, and we may not or could not install it (exit code 69)
-└── ServerFailed       a server did not start, or ended by itself; carries the end of its log
+├── MissingBinaries    a server is not installed, and could not be installed (exit code 69)
+└── ServerFailed       a server did not start, or ended by itself; contains the end of its log
 """
 
 from collections.abc import Sequence
@@ -18,9 +18,9 @@ class LocalServersError(Exception):
 
 
 class MissingBinaries(LocalServersError):
-    """A server is not installed; `command` is the one line that installs what is missing."""
+    """A server is not installed; `command` installs what is missing."""
 
-    # EX_UNAVAILABLE of sysexits.h: scripts can tell "install something" from "something broke".
+    # EX_UNAVAILABLE of sysexits.h, so that scripts can distinguish a missing server from a failure.
     exit_code = 69
 
     def __init__(self, missing: Sequence[str], command: str) -> None:
@@ -32,7 +32,7 @@ class MissingBinaries(LocalServersError):
 
 
 class ServerFailed(LocalServersError):
-    """A server did not come up, or ended by itself."""
+    """A server did not start, or ended by itself."""
 
     def __init__(self, what: str, *logs: Path) -> None:
         shown = [f"--- {log}\n{_end_of(log)}" for log in logs if log.exists()]

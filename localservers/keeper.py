@@ -1,12 +1,12 @@
-"""Run one server for an owner, and outlive neither: a program of its own, standard library only.
+"""Runs one server for an owner process and ends it with the owner: standard library only.
 
     keeper.py SIGNAL GRACE_SECONDS USER -- command ...
 
-The owner holds the write end of our standard input and never writes: end of file means that it is gone, by
-whatever death, kill -9 included. Then the server gets SIGNAL, after GRACE_SECONDS SIGKILL. The server's pid
-is the first line on our standard output; its own output goes to our standard error. USER is dropped to when
-not empty. We end when the server and all its descendants have ended, so whoever waits for us knows that
-nothing is left. `processes.py` is the owner's side.
+The owner holds the write end of standard input and never writes: end of file means that the owner has ended,
+kill -9 included. Then the server gets SIGNAL, and SIGKILL after GRACE_SECONDS. The first line on standard
+output is the server's pid; the server's own output goes to standard error. The server runs as USER unless
+that is empty. The keeper ends when the server and all its descendants have ended. `processes.py` is the
+owner's side.
 """
 
 import ctypes
@@ -30,7 +30,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 class _Children:
-    """The server and, on Linux, every descendant of it whose own parent has ended."""
+    """The server and, on Linux, each of its descendants whose own parent has ended."""
 
     def __init__(self, server_pid: int) -> None:
         self.server_pid = server_pid
@@ -50,7 +50,7 @@ class _Children:
                 self.server_status = os.waitstatus_to_exitcode(status)
 
     def reap_until(self, deadline: float, wakeups: int, *, whole_family: bool) -> bool:
-        """Reap until the server (or everyone) has ended; False if the deadline came first."""
+        """Reap until the server (or every descendant) has ended; False if the deadline came first."""
         while True:
             self.reap()
             if not self.any_left or (self.server_status is not None and not whole_family):
@@ -89,13 +89,13 @@ def _start(command: list[str], last_signal: int, user: str) -> int:
         stdout=sys.stderr,
         stderr=sys.stderr,
         process_group=0,
-        # Runs after the user was dropped, which would clear it; safe here because we have one thread.
+        # Runs after the change of user, which would clear it; safe because the keeper has one thread.
         preexec_fn=lambda: _prctl(_PR_SET_PDEATHSIG, last_signal),  # noqa: PLW1509
         user=user or None,
         group=pwd.getpwnam(user).pw_gid if user else None,
         extra_groups=[] if user else None,
     )
-    # We reap with waitpid(-1); the Popen object must not wait or complain.
+    # The keeper reaps with waitpid(-1): the Popen object must not wait or warn.
     server.returncode = 0
     return server.pid
 
@@ -109,12 +109,12 @@ def _wakeups_from_children() -> int:
 
 
 def main() -> int:
-    """Start the server, wait for its end or the owner's, and return the server's exit status."""
+    """Start the server, wait until it or the owner ends, and return the server's exit status."""
     last_signal, grace_seconds, user = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
     command = sys.argv[5:]
-    for not_ours in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         # A handler that does nothing: unlike SIG_IGN, the server does not inherit it.
-        signal.signal(not_ours, lambda *_: None)
+        signal.signal(ignored, lambda *_: None)
     wakeups = _wakeups_from_children()
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     children = _Children(_start(command, last_signal, user))

@@ -1,17 +1,21 @@
-"""A private PostgreSQL server: one data folder, one loopback port, nobody else's.
+"""PostgreSQL servers: databases on any server by URL, and a private server on a loopback port.
 
-In: a folder and whether what is committed must survive a crash of the machine, or another server to follow as
-its standby. Out: a running server and URLs of its databases. A folder that was used before is taken up again.
-`processes.py` runs it, `databases.py` speaks to it.
+`DatabaseServer` creates and drops databases; it is synchronous and may be called while an event loop runs in
+the same thread. `PostgresServer` runs a server with its data in a folder, as a primary or as a standby of
+another; a folder with data is used again.
 """
 
+import asyncio
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
+from urllib.parse import quote, urlsplit, urlunsplit
+
+import asyncpg
 
 from turnstile.localservers.binaries import find_pg_basebackup, find_postgresql
-from turnstile.localservers.databases import DatabaseServer
 from turnstile.localservers.ports import LOOPBACK, free_port
 from turnstile.localservers.processes import (
     ServerProcess,
@@ -23,6 +27,60 @@ from turnstile.localservers.processes import (
 )
 from turnstile.localservers.tls import ServerTls, postgresql_tls
 
+_STATEMENT_SECONDS = 60.0
+_MAINTENANCE_DATABASE = "postgres"
+
+
+class DatabaseServer:
+    """A PostgreSQL server, private or not; `server_url` may name any of its databases."""
+
+    def __init__(self, server_url: str) -> None:
+        self._server_url = server_url
+
+    def url(self, database: str = _MAINTENANCE_DATABASE) -> str:
+        """Return the URL of a database, which may be missing."""
+        return urlunsplit(urlsplit(self._server_url)._replace(path="/" + quote(database, safe="")))
+
+    def create_database(self, name: str, template: str | None = None) -> str:
+        """Create a database, as a copy of `template` (without open connections), and return its URL."""
+        # The default strategy, WAL_LOG, suits a small template: FILE_COPY would cost two checkpoints.
+        copied = f" TEMPLATE {_quoted(template)}" if template else ""
+        self.execute(f"CREATE DATABASE {_quoted(name)}{copied}")
+        return self.url(name)
+
+    def drop_database(self, name: str) -> None:
+        """Drop a database and end its sessions; no effect where it is missing."""
+        self.execute(f"DROP DATABASE IF EXISTS {_quoted(name)} WITH (FORCE)")
+
+    def version(self) -> str:
+        """Return the version of the server, like `15.18`."""
+        version: str = self._first_value("SHOW server_version", _MAINTENANCE_DATABASE)
+        return version.split(maxsplit=1)[0]
+
+    def execute(self, statement: str, database: str = _MAINTENANCE_DATABASE) -> None:
+        """Run one statement outside a transaction block."""
+        self._first_value(statement, database)
+
+    def _first_value(self, statement: str, database: str) -> Any:
+        # asyncio.run must not nest, and a fixture may run inside a test's event loop.
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="database-administration") as thread:
+            return thread.submit(asyncio.run, _fetch(self.url(database), statement)).result()
+
+
+async def _fetch(url: str, statement: str) -> Any:
+    """Run a statement and return the first value of its first row, if any."""
+    async with asyncio.timeout(_STATEMENT_SECONDS):
+        connection = await asyncpg.connect(url)
+        try:
+            return await connection.fetchval(statement)
+        finally:
+            await connection.close()
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
 StopMode = Literal["fast", "immediate"]
 
 _SUPERUSER = "postgres"
@@ -31,12 +89,12 @@ _START_SECONDS = 60.0
 _STOP_SECONDS = 30.0
 _SIGNALS: dict[StopMode, signal.Signals] = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 _OPEN_STATES = ("ready", "standby")
-# The path of a Unix socket holds at most 107 bytes, of which the server's own file name takes 15.
+# The path of a Unix socket has at most 107 bytes; the server's file name takes 15 of them.
 _SOCKET_FOLDER_BYTES_MAX = 90
 
 
 class PostgresServer(DatabaseServer):
-    """A PostgreSQL server of our own; every local user is trusted as its superuser."""
+    """A private PostgreSQL server; every local user is trusted as its superuser."""
 
     def __init__(self, *, folder: Path, programs: Path, port: int, account: str | None) -> None:
         super().__init__(f"postgresql://{_SUPERUSER}@{LOOPBACK}:{port}/postgres")
@@ -48,7 +106,7 @@ class PostgresServer(DatabaseServer):
 
     @classmethod
     def start(cls, folder: Path, *, durable: bool = True, tls: ServerTls | None = None) -> Self:
-        """Start a server whose data live in `folder`; return when it accepts connections."""
+        """Start a server with its data in `folder`; return when it accepts connections."""
         programs = find_postgresql()
         user = server_user("postgres")
         server_folder(folder, user)
@@ -66,7 +124,7 @@ class PostgresServer(DatabaseServer):
 
     @classmethod
     def follow(cls, primary: "PostgresServer", folder: Path, *, durable: bool = True) -> Self:
-        """Start a standby: a copy of `primary` that takes over each change, and may be read."""
+        """Start a standby of `primary`: it replays every change and accepts reads."""
         user = server_user("postgres")
         server_folder(folder, user)
         command = [
@@ -80,12 +138,12 @@ class PostgresServer(DatabaseServer):
         return cls.start(folder, durable=durable)
 
     def wait_for_standby(self) -> None:
-        """Answer no commit from now on before a standby has it too, on disk."""
+        """From now on, confirm a commit only when a standby has it on disk."""
         self.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
         self.execute("SELECT pg_reload_conf()")
 
     def promote(self) -> None:
-        """Make a primary of a standby; return when it takes writes."""
+        """Promote a standby; return when it accepts writes."""
         self.execute("SELECT pg_promote(true, 60)")
 
     @property
@@ -95,13 +153,13 @@ class PostgresServer(DatabaseServer):
 
     @property
     def is_running(self) -> bool:
-        """Whether any process of the server is left."""
+        """Whether any process of the server still runs."""
         return self._process.is_running
 
     def stop(self, mode: StopMode = "fast") -> None:
         """Stop the server.
 
-        `fast` ends the sessions and writes a checkpoint; `immediate` is a crash that recovery must repair.
+        `fast` ends the sessions and writes a checkpoint; `immediate` is a crash that needs recovery.
         """
         self._process.stop(_SIGNALS[mode], _STOP_SECONDS)
 
@@ -115,7 +173,7 @@ class PostgresServer(DatabaseServer):
         self._process.pause()
 
     def resume(self) -> None:
-        """Let a frozen server run on."""
+        """Resume a frozen server."""
         self._process.resume()
 
     def _run(self) -> ServerProcess:
@@ -149,7 +207,7 @@ def _initialise(programs: Path, data: Path, user: str | None, *, durable: bool) 
         options.append("--no-sync")
     command = [str(programs / "initdb"), *options, f"--pgdata={data}"]
     run_once(command, folder=data.parent, environment=_environment(data.parent), user=user)
-    # After what initdb found out about this machine, such as which kind of shared memory works.
+    # After initdb's own settings, such as the kind of shared memory that works on this machine.
     with (data / "postgresql.conf").open("a", encoding="utf-8") as settings:
         settings.write(f"\ninclude '{_SETTINGS_FILE}'\n")
 
@@ -165,7 +223,7 @@ def _settings(folder: Path, port: int, *, durable: bool) -> dict[str, str]:
         "shared_buffers": "128MB",
         "max_wal_size": "2GB",
         "jit": "off",
-        # Even so a commit is with the operating system when it is answered: a crash of the server keeps it.
+        # Even `off` writes a commit to the operating system first: it survives a crash of the server.
         "fsync": kept,
         "full_page_writes": kept,
         "timezone": "UTC",
@@ -175,12 +233,12 @@ def _settings(folder: Path, port: int, *, durable: bool) -> dict[str, str]:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    # Nothing of ours: PGDATA, PGPORT, LC_ALL or a password file of the user must not reach a private server.
+    # Not inherited: PGDATA, PGPORT, LC_ALL or a password file of the user must not affect a private server.
     return {"HOME": str(folder), "PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}
 
 
 def _accepts_connections(data: Path, pid: int) -> bool:
-    """Read what `pg_ctl` reads: line 1 of postmaster.pid is the pid, line 8 the state."""
+    """Read postmaster.pid as `pg_ctl` does: line 1 is the pid, line 8 the state."""
     try:
         lines = (data / "postmaster.pid").read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:

@@ -1,10 +1,11 @@
-"""One server process, with a keeper beside it, seen from the owner.
+"""Server processes, each with a keeper process beside it (`keeper.py`), seen from their owner.
 
-In: a command, a user, a log file. Out: a `ServerProcess` that can be signalled, paused, waited for and ended,
-and of which nothing is left when `stop` returns, nor when the owner dies in any way. `keeper.py` is the
-program beside it.
+A `ServerProcess` can be signalled, paused, awaited and stopped. Nothing of it runs after `stop`, nor after
+the owner has ended in any way. `run_in_thread` calls the blocking functions of this package from an event
+loop.
 """
 
+import asyncio
 import os
 import pwd
 import signal
@@ -14,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
+from typing import ParamSpec, Self, TypeVar
 
 from turnstile.localservers.errors import ServerFailed
 
@@ -25,7 +26,7 @@ _POLL_SECONDS = 0.02
 
 
 class ServerProcess:
-    """A running server; `pid` is the leader of its process group."""
+    """A running server; `pid` leads its process group."""
 
     __slots__ = ("_keeper", "log", "name", "pid")
 
@@ -49,13 +50,13 @@ class ServerProcess:
     ) -> Self:
         """Start `command` in `folder`.
 
-        `last_signal` is what it gets if this process dies without stopping it, `grace_seconds` later SIGKILL.
+        If this process dies without stopping it, it gets `last_signal`, and SIGKILL `grace_seconds` later.
         """
         log = folder / f"{name}.log"
         keeper_arguments = [str(int(last_signal)), str(grace_seconds), user or "", "--", *command]
         with log.open("ab") as output:
             keeper = subprocess.Popen(
-                # -I -S: nothing but the standard library, and up in 20 ms.
+                # -I -S: standard library only; it starts in 20 ms.
                 [sys.executable, "-I", "-S", str(_KEEPER), *keeper_arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -74,38 +75,38 @@ class ServerProcess:
 
     @property
     def is_running(self) -> bool:
-        """Whether the server or anything it started is still there."""
+        """Whether the server or a descendant of it still runs."""
         return self._keeper.poll() is None
 
     @property
     def exit_code(self) -> int | None:
-        """How it ended: 128 and the signal where one killed it; None: it runs."""
+        """Its exit code: 128 plus the number of the signal that killed it; None: it runs."""
         return self._keeper.poll()
 
     def family(self) -> list[int]:
-        """Return the server and all that it started, also those whose own parents have ended."""
+        """Return the pids of the server and all its descendants, also of those whose parents have ended."""
         return [pid for generation in _generations(self._keeper.pid) for pid in generation]
 
     def send(self, which: signal.Signals) -> None:
-        """Send a signal to the server itself; without effect once it has ended."""
+        """Send a signal to the server process; no effect once it has ended."""
         if self.is_running:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, which)
 
     def pause(self) -> None:
-        """Stop the server and its descendants where they stand (SIGSTOP)."""
-        for pid in self._from_the_top():
+        """Freeze the server and its descendants (SIGSTOP)."""
+        for pid in self._top_down():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a paused server run on."""
-        for pid in self._from_the_top():
+        """Resume a paused server."""
+        for pid in self._top_down():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
 
     def stop(self, which: signal.Signals, timeout_seconds: float) -> None:
-        """Send `which`, wait, after `timeout_seconds` kill; when this returns nothing is left."""
+        """Send `which`, wait, and kill it after `timeout_seconds`; nothing of it runs afterwards."""
         self.send(which)
         self.resume()
         try:
@@ -116,12 +117,12 @@ class ServerProcess:
         assert self._keeper.stdin is not None
         self._keeper.stdin.close()
 
-    def _from_the_top(self) -> Iterator[int]:
-        """Yield the server, then its descendants: backends are in process groups of their own."""
+    def _top_down(self) -> Iterator[int]:
+        """Yield the server, then its descendants; PostgreSQL backends have process groups of their own."""
         if not self.is_running:
             return
         yield self.pid
-        # The parent is stopped before its children are listed, so none is born unseen.
+        # The parent is frozen before its children are listed, so no child is missed.
         for children in _generations(self.pid):
             yield from children
 
@@ -151,7 +152,7 @@ def run_once(
 
 
 def server_user(preferred: str) -> str | None:
-    """Return the account that a server runs as: None (as we are), or one without powers when we are root."""
+    """Return the account for a server: an unprivileged one for root, else None (unchanged)."""
     if os.geteuid() != 0:
         return None
     known = {account.pw_name for account in pwd.getpwall()}
@@ -159,7 +160,7 @@ def server_user(preferred: str) -> str | None:
 
 
 def server_folder(folder: Path, user: str | None) -> Path:
-    """Create `folder` if need be, owned by `user`, and make sure that user can reach it."""
+    """Create `folder`, owned by `user`; raise ServerFailed where that user cannot reach it."""
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     if user:
@@ -172,13 +173,13 @@ def server_folder(folder: Path, user: str | None) -> Path:
 
 
 def write_for_server(path: Path, text: str) -> None:
-    """Write a file that the server's account can read, whatever our umask."""
+    """Write a file that the server's account can read, whatever the umask."""
     path.write_text(text, encoding="utf-8")
     path.chmod(0o644)
 
 
 def wait_until_ready(is_ready: Callable[[], bool], process: ServerProcess, timeout_seconds: float) -> None:
-    """Wait until `is_ready()`; raise `ServerFailed` if the server ends or the time is over first."""
+    """Wait until `is_ready()`; raise `ServerFailed` if the server ends or the timeout passes first."""
     deadline = time.monotonic() + timeout_seconds
     while not is_ready():
         if not process.is_running:
@@ -189,17 +190,38 @@ def wait_until_ready(is_ready: Callable[[], bool], process: ServerProcess, timeo
 
 
 def _generations(ancestor: int) -> Iterator[set[int]]:
-    """Yield the children of a process, then theirs, and so on, each as they are when they are asked for."""
+    """Yield the children of a process, then their children, and so on, level by level as needed."""
     parents = {ancestor}
     while parents := {pid for pid, parent in _parents().items() if parent in parents}:
         yield parents
 
 
 def _parents() -> dict[int, int]:
-    """Return the parent of every process of the machine that we can see."""
+    """Return the parent of every visible process of the machine."""
     parents = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             fields = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
             parents[int(stat.parent.name)] = int(fields[1])
     return parents
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+async def run_in_thread(work: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+    """Call blocking `work` in a thread; on cancellation, wait until it has returned, then raise.
+
+    A thread cannot be interrupted: without the wait, a clean-up would run beside it.
+    """
+    name = getattr(work, "__qualname__", "work")
+    task = asyncio.create_task(asyncio.to_thread(work, *arguments, **options), name=name)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        if not task.cancelled():
+            # Retrieved, so that asyncio does not log it.
+            task.exception()
+        raise

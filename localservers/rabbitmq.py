@@ -1,19 +1,22 @@
-"""A private RabbitMQ server: own node, own ports, own Erlang port mapper, nobody else's.
+"""RabbitMQ servers: vhosts on any server by URL, a private server on loopback ports, and a private cluster.
 
-In: a folder. Out: a running broker with its management API, and AMQP URLs of its vhosts. A folder that was
-used before is taken up again. `rabbitmq_settings.py` says what it is told, `processes.py` runs it,
-`vhosts.py` speaks to it.
-
-The port mapper (epmd) is usually shared by all Erlang programs of a machine and outlives them; ours is a
-second process on a port of its own that ends with the broker, so the node's name cannot clash and nothing
-stays behind. The nodes of a cluster share one, which is not theirs: `rabbitmq_cluster.py` runs it.
+`BrokerServer` works over the management HTTP API, since each call of `rabbitmqctl` starts an Erlang VM of its
+own. `RabbitServer` runs a broker with its data in a folder; a folder with data is used again.
 """
 
+import secrets
 import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-from turnstile.localservers.binaries import find_epmd, find_rabbitmq
+import httpx
+
+from turnstile.localservers.binaries import find_epmd, find_rabbitmq, install_missing
+from turnstile.localservers.errors import ServerFailed
 from turnstile.localservers.ports import LOOPBACK, free_port
 from turnstile.localservers.processes import (
     ServerProcess,
@@ -32,7 +35,107 @@ from turnstile.localservers.rabbitmq_settings import (
     write_settings,
 )
 from turnstile.localservers.tls import ServerTls, rabbitmq_tls
-from turnstile.localservers.vhosts import BrokerServer
+
+_REQUEST_SECONDS = 30.0
+_PROBE_SECONDS = 5.0
+_POLL_SECONDS = 0.05
+_DEFAULT_VHOST = "/"
+_MANAGEMENT_PORT = 15672
+_EVERYTHING = {"configure": ".*", "write": ".*", "read": ".*"}
+
+
+class BrokerServer:
+    """A RabbitMQ server, private or not; `server_url` may name any vhost."""
+
+    def __init__(self, server_url: str, management_url: str | None = None) -> None:
+        self._server_url = server_url
+        self._parts = urlsplit(server_url)
+        self.management_url = management_url or f"http://{self._parts.hostname}:{_MANAGEMENT_PORT}"
+        self._user = unquote(self._parts.username or "guest")
+        password = unquote(self._parts.password or "guest")
+        # trust_env off: a proxy of the environment must not be used for a server on this machine.
+        self._http = httpx.Client(
+            base_url=self.management_url,
+            auth=(self._user, password),
+            timeout=_REQUEST_SECONDS,
+            trust_env=False,
+        )
+
+    def url(self, vhost: str = _DEFAULT_VHOST) -> str:
+        """Return the AMQP URL of a vhost, which may be missing."""
+        return urlunsplit(self._parts._replace(path="/" + quote(vhost, safe="")))
+
+    def create_vhost(self, name: str) -> str:
+        """Create a vhost with all permissions for the user of the URL, and return its AMQP URL."""
+        self._call("PUT", f"/api/vhosts/{_segment(name)}", {})
+        self._call("PUT", f"/api/permissions/{_segment(name)}/{_segment(self._user)}", _EVERYTHING)
+        return self.url(name)
+
+    def delete_vhost(self, name: str) -> None:
+        """Delete a vhost, its content and its connections; no effect where it is missing."""
+        self._call("DELETE", f"/api/vhosts/{_segment(name)}", missing_ok=True)
+
+    def set_policy(self, vhost: str, name: str, pattern: str, definition: Mapping[str, str | int]) -> None:
+        """Apply these arguments to every queue of a vhost whose name matches `pattern`."""
+        self._call(
+            "PUT",
+            f"/api/policies/{_segment(vhost)}/{_segment(name)}",
+            {"pattern": pattern, "definition": definition, "apply-to": "queues"},
+        )
+
+    def delete_policy(self, vhost: str, name: str) -> None:
+        """Remove a policy; no effect where it is missing."""
+        self._call("DELETE", f"/api/policies/{_segment(vhost)}/{_segment(name)}", missing_ok=True)
+
+    def close_connections(self, vhost: str) -> int:
+        """Close every connection of a vhost on the server's side; return their number."""
+        found = self._call("GET", f"/api/vhosts/{_segment(vhost)}/connections").json()
+        for connection in found:
+            self._call("DELETE", f"/api/connections/{_segment(connection['name'])}", missing_ok=True)
+        return len(found)
+
+    def wait_until_ready(self, timeout_seconds: float = 90.0) -> None:
+        """Wait until the server accepts requests; raise `ServerFailed` on timeout."""
+        deadline = time.monotonic() + timeout_seconds
+        while not self.is_ready():
+            if time.monotonic() > deadline:
+                raise ServerFailed(f"{self.management_url} did not answer within {timeout_seconds:.0f} s")
+            time.sleep(_POLL_SECONDS)
+
+    def is_ready(self) -> bool:
+        """Whether the server listens for AMQP connections."""
+        try:
+            answer = self._http.get("/api/health/checks/protocol-listener/amqp", timeout=_PROBE_SECONDS)
+        except httpx.TransportError:
+            return False
+        return answer.status_code == httpx.codes.OK
+
+    def version(self) -> str:
+        """Return the version of the server."""
+        return str(self._call("GET", "/api/overview").json()["rabbitmq_version"])
+
+    def close(self) -> None:
+        """Close the HTTP connection to the server."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _call(
+        self, method: str, path: str, body: Mapping[str, object] | None = None, *, missing_ok: bool = False
+    ) -> httpx.Response:
+        answer = self._http.request(method, path, json=body)
+        if not (missing_ok and answer.status_code == httpx.codes.NOT_FOUND):
+            answer.raise_for_status()
+        return answer
+
+
+def _segment(name: str) -> str:
+    return quote(name, safe="")
+
 
 _START_SECONDS = 90.0
 _STOP_SECONDS = 30.0
@@ -41,10 +144,14 @@ CONSUMER_TIMEOUT_SECONDS = 1800.0
 
 
 class RabbitServer(BrokerServer):
-    """A RabbitMQ server of our own."""
+    """A private RabbitMQ server with an Erlang port mapper (epmd) of its own.
+
+    Usually one epmd serves all Erlang programs of a machine and outlives them. A private one on a port of its
+    own ends with the broker, and the node's name cannot clash. The nodes of a cluster share one.
+    """
 
     tls_port: int | None = None
-    """Where it speaks AMQP over TLS, if it does."""
+    """The port for AMQP over TLS, if any."""
 
     def __init__(
         self,
@@ -74,7 +181,7 @@ class RabbitServer(BrokerServer):
         consumer_timeout_seconds: float = CONSUMER_TIMEOUT_SECONDS,
         tls: ServerTls | None = None,
     ) -> Self:
-        """Start a broker whose data live in `folder`; return when it accepts connections.
+        """Start a broker with its data in `folder`; return when it accepts connections.
 
         `consumer_timeout_seconds`: how long a delivery may stay unacknowledged before its channel is closed.
         """
@@ -91,7 +198,7 @@ class RabbitServer(BrokerServer):
 
     @classmethod
     def join(cls, folder: Path, ports: Ports, membership: Membership) -> Self:
-        """Start one node of a cluster, whose port mapper runs already; return when it accepts connections."""
+        """Start a node of a cluster whose epmd runs already; return when the node accepts connections."""
         programs = find_rabbitmq()
         user = server_user("rabbitmq")
         server_folder(folder, user)
@@ -101,28 +208,28 @@ class RabbitServer(BrokerServer):
 
     @property
     def pid(self) -> int:
-        """The Erlang machine's process id; changes with each restart."""
+        """The process id of the Erlang VM; changes with each restart."""
         return self._node.pid
 
     @property
     def is_running(self) -> bool:
-        """Whether any process of the server is left."""
+        """Whether any process of the server still runs."""
         return self._node.is_running or (self._epmd is not None and self._epmd.is_running)
 
     def stop(self) -> None:
-        """Stop the broker in good order, which takes it about seven seconds; clients are cut off at once."""
+        """Stop the broker gracefully, which takes about seven seconds; clients are disconnected at once."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
         """Kill the broker (SIGKILL).
 
-        It saves the list of its quorum queues only now and then: a queue declared seconds before a kill comes
-        back without its messages and without a leader, so that every call to it hangs.
+        RabbitMQ saves its list of quorum queues only now and then: a queue declared seconds before a kill
+        returns without messages and without a leader, and every call to it hangs.
         """
         self._end(signal.SIGKILL)
 
     def restart(self) -> None:
-        """Stop the broker unless it is down already, and start it on the same ports with the same data."""
+        """Stop the broker if it runs, and start it on the same ports with the same data."""
         self.stop()
         self._epmd, self._node = self._run()
 
@@ -131,16 +238,16 @@ class RabbitServer(BrokerServer):
         self._node.pause()
 
     def resume(self) -> None:
-        """Let a frozen broker run on."""
+        """Resume a frozen broker."""
         self._node.resume()
 
     def close(self) -> None:
-        """Stop the broker and let go of the HTTP connection to it."""
+        """Stop the broker and close the HTTP connection to it."""
         self.stop()
         super().close()
 
     def ctl(self, *arguments: str) -> str:
-        """Run `rabbitmqctl` with these arguments and return what it printed; takes about a second."""
+        """Run `rabbitmqctl` and return its output; takes about a second."""
         command = [str(self._programs / "rabbitmqctl"), *arguments]
         return run_once(command, folder=self.folder, environment=self._environment, user=self._account)
 
@@ -179,3 +286,80 @@ class RabbitServer(BrokerServer):
 def _stop_epmd(epmd: ServerProcess | None) -> None:
     if epmd is not None:
         epmd.stop(signal.SIGTERM, _EPMD_STOP_SECONDS)
+
+
+class RabbitCluster:
+    """A cluster on loopback: nodes with the same queues, which may be killed and restarted one by one.
+
+    They share one epmd, which ends with the cluster. As a context manager it stops all nodes.
+    """
+
+    def __init__(self, epmd: ServerProcess, nodes: Sequence[RabbitServer]) -> None:
+        self._epmd = epmd
+        self.nodes = nodes
+
+    @classmethod
+    def start(cls, folder: Path, size: int = 3) -> Self:
+        """Start `size` nodes with their data in `folder`; return when each accepts connections.
+
+        Raises `MissingBinaries` where RabbitMQ is not installed and cannot be, else `ServerFailed`.
+        """
+        install_missing()
+        root = folder.resolve()
+        epmd_port = free_port()
+        cookie = secrets.token_hex(16)
+        names = [f"node{number}@localhost" for number in range(1, size + 1)]
+        epmd = _start_epmd(root / "epmd", epmd_port)
+        nodes: list[RabbitServer] = []
+        try:
+            # One after the other: nodes that start together wait much longer for each other's locks.
+            for name in names:
+                ports = replace(Ports.free(), epmd=epmd_port)
+                membership = Membership(node=name, peers=names[: len(nodes)][:1], cookie=cookie)
+                nodes.append(RabbitServer.join(root / name.partition("@")[0], ports, membership))
+                # It listens before it has started completely; a vhost created meanwhile never starts there.
+                nodes[-1].ctl("await_startup")
+        except BaseException:
+            _end(nodes, epmd)
+            raise
+        return cls(epmd, nodes)
+
+    def create_vhost(self, name: str) -> str:
+        """Create a vhost; return its URL, which names all nodes."""
+        self.nodes[0].create_vhost(name)
+        return self.url(name)
+
+    def url(self, vhost: str) -> str:
+        """Return the URLs of all nodes for a vhost, separated by commas."""
+        return ",".join(node.url(vhost) for node in self.nodes)
+
+    def stop(self) -> None:
+        """Kill all nodes: their data are not needed any more."""
+        _end(self.nodes, self._epmd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def _start_epmd(folder: Path, port: int) -> ServerProcess:
+    user = server_user("rabbitmq")
+    server_folder(folder, user)
+    return ServerProcess.start(
+        "epmd",
+        [str(find_epmd()), "-port", str(port)],
+        folder=folder,
+        environment=environment(folder, replace(Ports.free(), epmd=port), find_rabbitmq()),
+        user=user,
+        last_signal=signal.SIGTERM,
+        grace_seconds=_EPMD_STOP_SECONDS,
+    )
+
+
+def _end(nodes: Sequence[RabbitServer], epmd: ServerProcess) -> None:
+    for node in nodes:
+        node.kill()
+        node.close()
+    epmd.stop(signal.SIGTERM, _EPMD_STOP_SECONDS)

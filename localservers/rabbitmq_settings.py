@@ -1,8 +1,4 @@
-"""What a private RabbitMQ server is told: its ports, its files, its environment.
-
-In: a folder, ports, limits, and the cluster it is in, if any. Out: the configuration files in that folder and
-the environment of every program of this server. `rabbitmq.py` runs them. Valid for RabbitMQ 3.10 to 4.x.
-"""
+"""Configuration files and environment of a private RabbitMQ server; valid for RabbitMQ 3.10 to 4.x."""
 
 import os
 import pwd
@@ -23,7 +19,7 @@ _TICK_MS_MIN = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """Where the parts of one server listen, all on loopback."""
+    """The loopback ports of one server."""
 
     amqp: int
     management: int
@@ -42,14 +38,14 @@ class Ports:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
-    """The cluster that a server forms with others of this machine."""
+    """A node's membership in a cluster on this machine."""
 
     node: str
     """Its own name."""
-    meets: Sequence[str]
-    """The nodes that it joins at its first start; none: the others join it."""
+    peers: Sequence[str]
+    """The nodes that it joins at its first start; empty: the others join it."""
     cookie: str
-    """What the nodes know each other by."""
+    """The shared Erlang cookie."""
 
 
 def write_settings(
@@ -59,7 +55,7 @@ def write_settings(
     membership: Membership | None = None,
     tls: Mapping[str, str] | None = None,
 ) -> None:
-    """Write the broker's configuration files into `folder`, where its user can read them."""
+    """Write the broker's configuration files into `folder`, readable by its user."""
     consumer_timeout_ms = round(consumer_timeout_seconds * 1000)
     settings = {
         "listeners.tcp.1": f"{LOOPBACK}:{ports.amqp}",
@@ -70,7 +66,7 @@ def write_settings(
         "log.console": "false",
         "log.file": str(folder / "rabbitmq-node.log"),
         "log.file.level": "warning",
-        # A machine with a full disk shall still run a demonstration.
+        # The demo must run on a machine with a nearly full disk.
         "disk_free_limit.absolute": "50MB",
         "vm_memory_high_watermark.relative": "0.4",
         "collect_statistics_interval": "10000",
@@ -81,14 +77,14 @@ def write_settings(
     settings |= tls or {}
     lines = "".join(f"{name} = {value}\n" for name, value in settings.items())
     write_for_server(folder / "rabbitmq.conf", lines)
-    # The timeout is looked at once per tick; `rabbitmq.conf` has no name for the tick.
+    # RabbitMQ checks the timeout once per tick; `rabbitmq.conf` has no setting for the tick.
     tick_ms = min(_TICK_MS, max(_TICK_MS_MIN, consumer_timeout_ms // 4))
     write_for_server(folder / "advanced.config", f"[{{rabbit, [{{channel_tick_interval, {tick_ms}}}]}}].\n")
     write_for_server(folder / "enabled_plugins", "[rabbitmq_management].\n")
 
 
 def write_cookie(folder: Path, membership: Membership, user: str | None) -> None:
-    """Write what the nodes know each other by where Erlang looks for it, for the broker's user alone."""
+    """Write the Erlang cookie, readable only by the broker's user."""
     cookie = folder / ".erlang.cookie"
     cookie.touch(mode=0o600)
     cookie.write_text(membership.cookie, encoding="ascii")
@@ -100,11 +96,11 @@ def write_cookie(folder: Path, membership: Membership, user: str | None) -> None
 def _cluster_settings(membership: Membership) -> dict[str, str]:
     return {
         "cluster_formation.peer_discovery_backend": "classic_config",
-        # A minority would go on alone, and what it took would be thrown away when the nodes meet again.
+        # Otherwise a minority accepts messages that are lost when the partition heals.
         "cluster_partition_handling": "pause_minority",
         **{
             f"cluster_formation.classic_config.nodes.{number}": node
-            for number, node in enumerate([*membership.meets, membership.node], 1)
+            for number, node in enumerate([*membership.peers, membership.node], 1)
         },
     }
 
@@ -112,7 +108,7 @@ def _cluster_settings(membership: Membership) -> dict[str, str]:
 def environment(
     folder: Path, ports: Ports, programs: Path, membership: Membership | None = None
 ) -> dict[str, str]:
-    """Return the environment of the broker, of epmd and of rabbitmqctl; nothing of ours is passed on."""
+    """Return the environment of the broker, of epmd and of rabbitmqctl; nothing is inherited but PATH."""
     on_loopback = "-kernel inet_dist_use_interface {" + LOOPBACK.replace(".", ",") + "}"
     return {
         "HOME": str(folder),
@@ -121,7 +117,7 @@ def environment(
         "ERL_CRASH_DUMP_SECONDS": "0",
         "ERL_EPMD_PORT": str(ports.epmd),
         "ERL_EPMD_ADDRESS": LOOPBACK,
-        # Not /etc/rabbitmq/rabbitmq-env.conf: that one is the system's own broker's.
+        # Not /etc/rabbitmq/rabbitmq-env.conf, which belongs to the machine's own broker.
         "RABBITMQ_CONF_ENV_FILE": str(folder / "no-rabbitmq-env.conf"),
         "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"),
         "RABBITMQ_ADVANCED_CONFIG_FILE": str(folder / "advanced.config"),
@@ -133,7 +129,7 @@ def environment(
         "RABBITMQ_PID_FILE": str(folder / "rabbitmq.pid"),
         "RABBITMQ_NODENAME": NODE if membership is None else membership.node,
         "RABBITMQ_DIST_PORT": str(ports.distribution),
-        # Makes the start script become the Erlang machine instead of waiting beside it.
+        # Makes the start script exec the Erlang VM instead of waiting for it.
         "RUNNING_UNDER_SYSTEMD": "true",
         "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": (
             f"+S {_SCHEDULERS}:{_SCHEDULERS} +sbwt none +sbwtdcpu none +sbwtdio none {on_loopback}"

@@ -1,23 +1,55 @@
-"""Both servers at once: what `make demo`, `make up` and the tests start.
+"""Both private servers at once: `make demo`, `make up`, the stress test and the tests start them here.
 
-In: a folder to keep the data in, or none for a scratch folder that is deleted at the end. Out: a running
-PostgreSQL and RabbitMQ, started side by side, stopped together. `postgresql.py` and `rabbitmq.py` are next.
+They start in parallel in a given folder, or in a scratch folder that is deleted at the end.
 """
 
 import asyncio
+import fcntl
+import os
+import shutil
+import tempfile
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Self
+from typing import IO, Self
 
 from turnstile.localservers.binaries import install_missing
 from turnstile.localservers.errors import LocalServersError
 from turnstile.localservers.postgresql import PostgresServer
+from turnstile.localservers.processes import run_in_thread
 from turnstile.localservers.rabbitmq import CONSUMER_TIMEOUT_SECONDS, RabbitServer
-from turnstile.localservers.scratch import ScratchFolder
-from turnstile.localservers.threads import to_the_end
 from turnstile.localservers.tls import ServerTls
+
+
+class ScratchFolder:
+    """A folder in the machine's temporary folder, deleted at the end or, after kill -9, by the next process.
+
+    Its owner holds a lock on a file in it. The kernel drops the lock with the process, so a folder whose file
+    can be locked has no owner any more.
+    """
+
+    def __init__(self, path: Path, lock: IO[bytes]) -> None:
+        self.path = path
+        self._lock = lock
+
+    @classmethod
+    def create(cls) -> Self:
+        """Create an empty folder; delete those of this account that have no owner any more."""
+        _delete_abandoned()
+        unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED))
+        # Servers under other accounts must reach their own folders below it.
+        unfinished.chmod(0o711)
+        lock = (unfinished / _LOCK).open("wb")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        # Renamed only now: under the final name, the folder always has its lock.
+        path = unfinished.rename(unfinished.with_name(_PREFIX + unfinished.name.removeprefix(_UNFINISHED)))
+        return cls(path, lock)
+
+    def delete(self) -> None:
+        """Delete the folder and its content; no process may use it any more."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self._lock.close()
 
 
 class LocalServers:
@@ -47,36 +79,36 @@ class LocalServers:
     ) -> Self:
         """Start both servers; return when both accept connections.
 
-        `durable=False` trades what survives a crash of the machine (not of a server) for speed.
-        Raises `MissingBinaries` where a server is not installed and may not be, else `ServerFailed`.
+        `durable=False` is faster; data may be lost in a crash of the machine, not of a server.
+        Raises `MissingBinaries` where a server is not installed and cannot be, else `ServerFailed`.
         """
         install_missing()
         scratch: ScratchFolder | None = None
         if folder is None:
             scratch = ScratchFolder.create()
             folder = scratch.path
-        place = folder.resolve()
+        root = folder.resolve()
         try:
             postgresql, rabbitmq = _start_both(
-                start_postgresql=lambda: PostgresServer.start(place / "postgresql", durable=durable, tls=tls),
+                start_postgresql=lambda: PostgresServer.start(root / "postgresql", durable=durable, tls=tls),
                 start_rabbitmq=lambda: RabbitServer.start(
-                    place / "rabbitmq", consumer_timeout_seconds=consumer_timeout_seconds, tls=tls
+                    root / "rabbitmq", consumer_timeout_seconds=consumer_timeout_seconds, tls=tls
                 ),
             )
         except BaseException:
             if scratch:
                 scratch.delete()
             raise
-        return cls(postgresql=postgresql, rabbitmq=rabbitmq, folder=place, scratch=scratch)
+        return cls(postgresql=postgresql, rabbitmq=rabbitmq, folder=root, scratch=scratch)
 
     def versions(self) -> dict[str, str]:
-        """Return the version of each, by its name for people."""
+        """Return the version of each server by its display name."""
         return {"PostgreSQL": self.postgresql.version(), "RabbitMQ": self.rabbitmq.version()}
 
     def stop(self) -> None:
-        """Stop both servers; delete the scratch folder, but keep a folder that was given, in good order."""
+        """Stop both servers; delete a scratch folder, or shut down gracefully in a given folder."""
         if self._scratch:
-            # Nobody will read these data again, so nobody waits for an orderly end.
+            # The data are deleted: no graceful shutdown.
             self.rabbitmq.kill()
             self.postgresql.stop("immediate")
             self._scratch.delete()
@@ -95,19 +127,19 @@ class LocalServers:
 
 @asynccontextmanager
 async def running_servers(*, durable: bool = True) -> AsyncIterator[LocalServers]:
-    """Run both servers in a scratch folder; nothing stays of a start that is cancelled."""
+    """Run both servers in a scratch folder; a cancelled start leaves nothing."""
     starting = asyncio.create_task(asyncio.to_thread(LocalServers.start, durable=durable), name="servers")
     try:
         servers = await asyncio.shield(starting)
     except asyncio.CancelledError:
-        # Their start cannot be broken off, and what it started must not stay.
+        # The start runs in a thread and cannot be interrupted; wait and stop what it started.
         with suppress(LocalServersError):
-            await to_the_end((await starting).stop)
+            await run_in_thread((await starting).stop)
         raise
     try:
         yield servers
     finally:
-        await to_the_end(servers.stop)
+        await run_in_thread(servers.stop)
 
 
 def _start_both(
@@ -116,9 +148,27 @@ def _start_both(
     with ThreadPoolExecutor(max_workers=2, thread_name_prefix="start") as pool:
         rabbitmq = pool.submit(start_rabbitmq)
         postgresql = pool.submit(start_postgresql)
-    # Both have ended their start by now; what did come up must not outlive the one that did not.
+    # Both starts are over. If one failed, stop the other.
     if postgresql.exception() is not None and rabbitmq.exception() is None:
         rabbitmq.result().kill()
     if rabbitmq.exception() is not None and postgresql.exception() is None:
         postgresql.result().stop("immediate")
     return postgresql.result(), rabbitmq.result()
+
+
+_PREFIX = "turnstile-"
+_UNFINISHED = "new-turnstile-"
+_LOCK = "owner.lock"
+
+
+def _delete_abandoned() -> None:
+    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        try:
+            # Never a folder or a link of another account.
+            if path.is_symlink() or path.stat().st_uid != os.geteuid():
+                continue
+            with (path / _LOCK).open("rb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path, ignore_errors=True)
+        except OSError:
+            continue

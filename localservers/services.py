@@ -1,37 +1,35 @@
-"""Python services beside private servers: started, awaited, killed, paused, started again.
+"""Python services beside private servers: started, awaited, killed, paused, restarted.
 
-In: a module that can be run, an environment, and the port on which it answers `/readyz`. Out: a `Service`
-that somebody may break at any time. Each has a keeper beside it (`processes.py`), so that nothing of it
-outlives us, whatever our death. `serving` runs several side by side.
+Each has a keeper process beside it (`processes.py`), so that nothing of it outlives this process. `serving`
+runs several in parallel; `until_signal` ends a program that runs servers in an orderly way.
 """
 
 import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import httpx
 
 from turnstile.localservers.errors import ServerFailed
 from turnstile.localservers.ports import LOOPBACK
-from turnstile.localservers.processes import ServerProcess
-from turnstile.localservers.threads import to_the_end
+from turnstile.localservers.processes import ServerProcess, run_in_thread
 
 _READY_SECONDS: Final = 60.0
 _PROBE_SECONDS: Final = 2.0
-_LOOK_SECONDS: Final = 0.1
+_POLL_SECONDS: Final = 0.1
 _LOG_LINES_SHOWN: Final = 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collapse:
-    """A service ended though nobody had asked it to."""
+    """A service ended by itself."""
 
     name: str
     exit_code: int | None
@@ -41,79 +39,79 @@ class Collapse:
 
 @dataclass(slots=True, kw_only=True)
 class Service:
-    """One service over all its lives."""
+    """One service; it may be stopped and started again."""
 
     name: str
     arguments: Sequence[str]
-    """Of `python -m`."""
+    """Arguments of `python -m`."""
     folder: Path
-    """Where it runs and writes its log."""
+    """Its working folder, with its log."""
     environment: Mapping[str, str]
     port: int | None = None
-    """On which it answers `/readyz`; None: it does not."""
+    """The port of its `/readyz`; None: it has none."""
     last_signal: signal.Signals = signal.SIGKILL
-    """What it gets when we die."""
+    """Sent to it when this process dies."""
     stop_seconds: float = 20.0
-    """After its last signal it is killed."""
+    """From its last signal to SIGKILL."""
     collapses: list[Collapse] = field(default_factory=list)
     starts: int = 0
     _process: ServerProcess | None = field(default=None, init=False)
-    _is_kept: bool = field(default=False, init=False)
-    # Starting and stopping take their time in threads; one of them at a time.
+    _is_restarted: bool = field(default=False, init=False)
+    # Start and stop run in threads, one at a time.
     _changing: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
     @property
     def url(self) -> str:
-        """Where it answers HTTP, in all its lives."""
+        """Its HTTP URL; stays the same over restarts."""
         assert self.port is not None
         return f"http://{LOOPBACK}:{self.port}"
 
     @property
     def log(self) -> Path:
-        """What it wrote in all its lives."""
+        """Its log; restarts append to it."""
         return self.folder / f"{self.name}.log"
 
     @property
     def pid(self) -> int:
-        """Its process in this life."""
+        """Its current process."""
         assert self._process is not None
         return self._process.pid
 
     def family(self) -> list[int]:
-        """Return the processes of this life: its own and all that came of it."""
+        """Return the pids of its current process and of all descendants."""
         return [] if self._process is None else self._process.family()
 
     async def start(self) -> None:
-        """Start it, unless it runs."""
+        """Start it unless it runs."""
         async with self._changing:
             if self._process is None:
-                await to_the_end(self._begin_a_life)
+                await run_in_thread(self._start_process)
 
     async def end(self, how: signal.Signals) -> None:
-        """Send it a last signal, and wait until nothing of it is left; where that takes too long, kill it."""
+        """Send a last signal and wait until no process of it runs; kill it after `stop_seconds`."""
         async with self._changing:
             process, self._process = self._process, None
             if process is not None:
-                await to_the_end(process.stop, how, self.stop_seconds)
+                await run_in_thread(process.stop, how, self.stop_seconds)
 
     def pause(self) -> None:
-        """Stop it where it stands, but not its children."""
+        """Freeze it (SIGSTOP), but not its children."""
         if self._process is not None:
             self._process.send(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it run on."""
+        """Resume it."""
         if self._process is not None:
             self._process.send(signal.SIGCONT)
 
     async def ready(self, http: httpx.AsyncClient) -> None:
-        """Wait until it reaches all that it needs; raises ServerFailed with its log."""
+        """Wait until `/readyz` succeeds; raises ServerFailed with its log."""
         try:
             async with asyncio.timeout(_READY_SECONDS):
                 while not await self._is_ready(http):
-                    if not self._is_kept:
+                    if not self._is_restarted:
                         self.check_running()
-                    await asyncio.sleep(_LOOK_SECONDS)
+                    await asyncio.sleep(_POLL_SECONDS)
         except TimeoutError:
             raise ServerFailed(f"{self.name} is not ready", self.log) from None
 
@@ -123,10 +121,10 @@ class Service:
             raise ServerFailed(f"{self.name} ended by itself", self.log)
 
     async def keep_alive(self) -> NoReturn:
-        """Note when it ends by itself, and start it again, until cancelled."""
-        self._is_kept = True
+        """Record when it ends by itself and start it again, until cancelled."""
+        self._is_restarted = True
         while True:
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
             process = self._process
             if process is None or process.is_running or self._changing.locked():
                 continue
@@ -149,8 +147,8 @@ class Service:
             return False
         return answer.status_code == httpx.codes.OK
 
-    def _begin_a_life(self) -> None:
-        # Noted here, in the thread: a start that was broken off is a process all the same, and must be ended.
+    def _start_process(self) -> None:
+        # Assigned in the thread: even if the caller is cancelled, there is a process that must be stopped.
         self._process = ServerProcess.start(
             self.name,
             [sys.executable, "-m", *self.arguments],
@@ -165,31 +163,63 @@ class Service:
 
 @asynccontextmanager
 async def serving(
-    services: Sequence[Service], *, last_signal: signal.Signals, kept: bool = False
+    services: Sequence[Service], *, last_signal: signal.Signals, restart_failed: bool = False
 ) -> AsyncIterator[None]:
-    """Start them side by side, lend them when all are ready, end all of them whatever happens.
+    """Start the services in parallel, yield when all are ready, stop all of them whatever happens.
 
-    `kept`: who ends by itself is started again. Raises ServerFailed where one does not become ready.
+    `restart_failed`: a service that ends by itself is started again. Raises ServerFailed where one does not
+    become ready.
     """
-    keeping: list[asyncio.Task[NoReturn]] = []
+    restarting: list[asyncio.Task[NoReturn]] = []
     try:
         for service in services:
             await service.start()
         async with httpx.AsyncClient(trust_env=False) as http:
             for service in services:
                 await service.ready(http)
-        if kept:
-            keeping = [asyncio.create_task(s.keep_alive(), name=f"keep-{s.name}") for s in services]
+        if restart_failed:
+            restarting = [asyncio.create_task(s.keep_alive(), name=f"restart-{s.name}") for s in services]
         yield
     finally:
-        for task in keeping:
+        for task in restarting:
             task.cancel()
-        await asyncio.gather(*keeping, return_exceptions=True)
+        await asyncio.gather(*restarting, return_exceptions=True)
         await asyncio.gather(*(service.end(last_signal) for service in services))
 
 
 def environment_without(prefix: str, *, importable: Path) -> dict[str, str]:
-    """Return our environment but for what starts with `prefix`, with a folder first on Python's path."""
+    """Return the environment without variables of that prefix, and with a folder first on PYTHONPATH."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(prefix)}
     paths = [str(importable), *filter(None, [inherited.get("PYTHONPATH")])]
     return inherited | {"PYTHONPATH": os.pathsep.join(paths)}
+
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+async def until_signal(
+    work: Coroutine[Any, Any, int], *, say: Callable[[str], object], exit_code: int | None = None
+) -> int:
+    """Run `work` to its end, or cancel it on SIGINT, SIGTERM or SIGHUP and wait for its clean-up.
+
+    After a signal the result is `exit_code`, or 128 plus the number of the signal where that is None.
+    """
+    task = asyncio.create_task(work, name="work")
+    received: list[signal.Signals] = []
+
+    def on_signal(number: signal.Signals) -> None:
+        if not received:
+            say("Stopping")
+            task.cancel()
+        received.append(number)
+
+    loop = asyncio.get_running_loop()
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, on_signal, number)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if not received:
+            # Standard output was closed: `rich` raises SystemExit, which cancels this task.
+            raise
+        return 128 + received[0] if exit_code is None else exit_code

@@ -1,7 +1,7 @@
-"""TLS for private servers: the certificates they show, and that they take nobody without TLS and a password.
+"""TLS for private servers: certificates, and clients that must use TLS and a password.
 
-In: a certificate with its key and the authority that signs those of clients, in PEM. Out: settings, and
-the files that these name, readable by the servers' account alone.
+In: a certificate with its key, and the authority of client certificates, in PEM. Out: settings and the files
+that they name, readable only by the servers' account.
 """
 
 import os
@@ -14,19 +14,19 @@ from turnstile.localservers.ports import LOOPBACK
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTls:
-    """What both servers show."""
+    """The certificate of both servers."""
 
     certificate: str
     key: str
     authority: str
-    """Who signs the certificates of clients, where one shows any."""
+    """The authority that signs client certificates, if a client has one."""
 
 
 def postgresql_tls(folder: Path, tls: ServerTls, user: str | None) -> dict[str, str]:
-    """Return PostgreSQL's settings: TLS is offered; over TCP it is asked for, and so is a password."""
+    """Return PostgreSQL's settings: TCP connections need TLS and a password."""
     files = _written(folder, tls, user)
     hba = folder / "pg_hba.conf"
-    # `trust` for the superuser alone, which the tests administer with.
+    # `trust` for the superuser only, as whom the tests administrate.
     _write(hba, f"host all postgres {LOOPBACK}/32 trust\nhostssl all all {LOOPBACK}/32 scram-sha-256\n", user)
     return {
         "ssl": "on",
@@ -38,7 +38,7 @@ def postgresql_tls(folder: Path, tls: ServerTls, user: str | None) -> dict[str, 
 
 
 def rabbitmq_tls(folder: Path, tls: ServerTls, user: str | None, *, port: int) -> dict[str, str]:
-    """Return RabbitMQ's settings: AMQP over TLS on a port of its own; a client's certificate is checked."""
+    """Return RabbitMQ's settings: AMQP over TLS on an extra port; a client's certificate is verified."""
     files = _written(folder, tls, user)
     return {
         "listeners.ssl.1": f"{LOOPBACK}:{port}",

@@ -1,10 +1,7 @@
-"""The stress harness: puts an installation under load, and says whether it kept its promises.
+"""The stress test: loads an installation, records its whole history, and checks which promises it kept.
 
-In: a load, described or taken from a preset; the URLs of an installation, or none for a private one. Out: a
-verdict over the whole history, five figures, and a report with pictures. It talks to the system only as a
-user does: over AMQP, over HTTP, and through actions of its own.
-
-A reader starts at `cli`; then `stage` (what is done), `load` (what is asked, a function of the seed), `drive`
-(asks it and records), `recording` (what everybody saw), `check` (what must hold), `figures` (how well), and
-`report` (how it is shown). `installation` is where it all happens, `local` makes a private one and breaks it.
+It uses the system only as users do: over AMQP, over HTTP, and through actions of its own. `cli` and `config`
+read the options, `presets` and `load` plan scenarios (pure functions of the seed), `drive` records them,
+`check` judges a `recording`, `metrics` measures it, `report` shows it. `local` runs a private installation
+and injects faults; `demo` is the small demonstration on the same launcher and checker.
 """

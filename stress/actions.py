@@ -1,8 +1,8 @@
-"""The actions of the harness (`worker serve --actions turnstile.stress.actions`): they sleep, and say when.
+"""The actions of the stress test (`worker serve --actions turnstile.stress.actions`): they sleep.
 
-In: the number of an order, how long to sleep, the token of its stage. Out: a mark at its start and one at its
-stop, in the folder `TURNSTILE_STRESS_MARKS`; without one, both instants in the result, so that workers on
-other hosts can be measured too. All actions are one function: `TURNSTILE_STRESS_ACTIONS` says how many.
+Each run records its start and stop, in a trace file in the folder `TURNSTILE_STRESS_MARKS`, or without one in
+its result, so that workers on other hosts can be measured too. All actions share one function;
+`TURNSTILE_STRESS_ACTIONS` is their number.
 """
 
 import asyncio
@@ -13,8 +13,16 @@ from pathlib import Path
 from typing import Final
 
 from turnstile import Context, action
-from turnstile.stress.marks import START, STOP, MarkWriter
-from turnstile.stress.names import ACTIONS_DEFAULT, ACTIONS_VARIABLE, MARKS_VARIABLE, POOL, action_ref
+from turnstile.stress.trace import (
+    ACTIONS_DEFAULT,
+    ACTIONS_VARIABLE,
+    POOL,
+    START,
+    STOP,
+    TRACE_VARIABLE,
+    TraceWriter,
+    action_ref,
+)
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
@@ -22,21 +30,21 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 async def run(
     context: Context, number: int, milliseconds: float, stage: str = ""
 ) -> dict[str, object] | None:
-    """Sleep; `stage` only names the run that asked for it."""
+    """Sleep; `stage` is the token of the scenario that sent the request."""
     del stage
     writer = _writer()
     if writer is None:
-        return await _told(milliseconds)
-    writer.mark(START, number, context.execution_id, context.attempt)
+        return await _reported(milliseconds)
+    writer.write(START, number, context.execution_id, context.attempt)
     try:
         await _sleep(milliseconds)
     finally:
-        # Also when it is cancelled: a run that was stopped has stopped.
-        writer.mark(STOP, number, context.execution_id, context.attempt)
+        # Also on cancellation: a cancelled run has stopped.
+        writer.write(STOP, number, context.execution_id, context.attempt)
     return None
 
 
-async def _told(milliseconds: float) -> dict[str, object]:
+async def _reported(milliseconds: float) -> dict[str, object]:
     started = time.monotonic_ns()
     await _sleep(milliseconds)
     return {
@@ -54,10 +62,10 @@ async def _sleep(milliseconds: float) -> None:
 
 
 @cache
-def _writer() -> MarkWriter | None:
-    # At the first run and not at the import: the processes of a worker that run none must leave no file.
-    folder = os.environ.get(MARKS_VARIABLE)
-    return MarkWriter(Path(folder)) if folder else None
+def _writer() -> TraceWriter | None:
+    # At the first run, not on import: worker processes that run no action must not create a file.
+    folder = os.environ.get(TRACE_VARIABLE)
+    return TraceWriter(Path(folder)) if folder else None
 
 
 @cache

@@ -1,7 +1,6 @@
-"""The command line `stress`.
+"""The command line `turnstile stress`.
 
-In: a preset, or a load in options; the URLs of an installation, or `--local`. Out: a report, and an exit
-code: 0 every promise was kept, 1 one was broken, 2 wrong usage, 3 the installation cannot be reached.
+Exit codes: 0 every check passed, 1 a check failed, 2 wrong usage, 3 the installation cannot be reached.
 """
 
 import importlib.util
@@ -13,7 +12,7 @@ from typing import Annotated, Final
 import typer
 
 from turnstile.common.api_token import api_token
-from turnstile.common.command_line import (
+from turnstile.common.cli import (
     EXIT_FAILED,
     EXIT_USAGE,
     CommandFailed,
@@ -24,12 +23,12 @@ from turnstile.common.command_line import (
 
 _LIBRARIES: Final = ("numpy", "matplotlib", "jinja2")
 
-app = command_line("Puts an installation under load, and says whether order and limits held, and how fast.")
+app = command_line("Load-test an installation and verify order and limits.")
 
 
 @app.callback()
 def _group() -> None:
-    # One command would otherwise swallow its own name.
+    # With a callback, the command keeps its name even as the only one.
     pass
 
 
@@ -37,124 +36,114 @@ def _group() -> None:
 def run_command(
     *,
     local: Annotated[
-        bool, typer.Option("--local", help="Bring up private servers, executors and workers.")
+        bool, typer.Option("--local", help="Start private servers, executors and workers.")
     ] = False,
     preset: Annotated[
         str | None,
-        typer.Option(help="smoke, limits, fifo, keys, depth, recovery or soak.", metavar="NAME"),
+        typer.Option(
+            help="One of smoke, limits, fifo, keys, depth, recovery, soak. Default: all five metrics.",
+            metavar="NAME",
+        ),
     ] = None,
-    actions: Annotated[int, typer.Option(help="How many actions.")] = 10,
-    limit: Annotated[str, typer.Option(help="Of each queue; 'none': no limit.", metavar="NUMBER")] = "4",
+    actions: Annotated[int, typer.Option(help="Number of actions.")] = 10,
+    limit: Annotated[
+        str, typer.Option(help="Concurrency limit of each queue, or 'none'.", metavar="NUMBER")
+    ] = "4",
     executions: Annotated[
-        int | None, typer.Option(help="How many; the default run asks for 20000.", metavar="NUMBER")
+        int | None, typer.Option(help="Number of executions. Default: 20000.", metavar="NUMBER")
     ] = None,
     duration_mix: Annotated[
         str | None,
-        typer.Option(help="What they take, like '70% 0ms, 25% 20ms, 5% 500ms'.", metavar="MIX"),
+        typer.Option(help="Durations of executions, like '70% 0ms, 25% 20ms, 5% 500ms'.", metavar="MIX"),
     ] = None,
-    keys: Annotated[int, typer.Option(help="Concurrency keys of each action; 0: none.")] = 0,
-    submitters: Annotated[int, typer.Option(help="How many ask side by side.")] = 4,
+    keys: Annotated[int, typer.Option(help="Concurrency keys per action; 0: none.")] = 0,
+    submitters: Annotated[int, typer.Option(help="Number of parallel submitters.")] = 4,
     rate: Annotated[
-        float | None, typer.Option(help="Requests per second; as fast as they are taken unless given.")
+        float | None,
+        typer.Option(help="Requests per second. Default: as fast as the broker confirms them."),
     ] = None,
     faults: Annotated[
         str | None,
         typer.Option(
-            help="With --local: what to break meanwhile, by commas, or 'all': kill-worker, kill-executor, "
+            help="With --local: faults to inject, comma-separated, or 'all': kill-worker, kill-executor, "
             "pause-worker, pause-executor, restart-broker, restart-database, purge-queues, change-limit.",
             metavar="KIND,...",
         ),
     ] = None,
     depths: Annotated[
-        str | None, typer.Option(help="Of the depth figure, like 100,10000.", metavar="A,B,...")
+        str | None, typer.Option(help="Queue lengths to measure, like 100,10000.", metavar="A,B,...")
     ] = None,
     key_counts: Annotated[
-        str | None, typer.Option(help="Of the keys figure, like 1,100.", metavar="A,B,...")
+        str | None, typer.Option(help="Numbers of keys to measure, like 1,100.", metavar="A,B,...")
     ] = None,
-    duration: Annotated[str, typer.Option(help="Of a soak.", metavar="DURATION")] = "1h",
-    seed: Annotated[int, typer.Option(help="The same seed gives the same load.")] = 7,
+    duration: Annotated[str, typer.Option(help="Duration of a soak.", metavar="DURATION")] = "1h",
+    seed: Annotated[int, typer.Option(help="Seed of the random load; the same seed repeats the load.")] = 7,
     report: Annotated[
         Path, typer.Option(help="Folder for report.html, report.json, pictures and recordings.")
     ] = Path("stress-report"),
-    executors: Annotated[int, typer.Option(help="With --local: how many.")] = 2,
-    workers: Annotated[int, typer.Option(help="With --local: how many.")] = 2,
+    executors: Annotated[int, typer.Option(help="With --local: number of executors.")] = 2,
+    workers: Annotated[int, typer.Option(help="With --local: number of workers.")] = 2,
     lease: Annotated[
         str | None,
         typer.Option(
-            help="With --local: of the workers; 15s, and 3s for smoke, unless given.", metavar="DURATION"
+            help="With --local: lease duration of the workers; default 15s, for smoke 3s.", metavar="DURATION"
         ),
     ] = None,
     amqp_url: Annotated[
-        str | None, typer.Option(envvar="TURNSTILE_AMQP_URL", help="The broker, without --local.")
+        str | None, typer.Option(envvar="TURNSTILE_AMQP_URL", help="URL of the broker, without --local.")
     ] = None,
     api_url: Annotated[
         str | None,
-        typer.Option(envvar="TURNSTILE_API_URL", help="The HTTP API; several by commas.", metavar="URL,..."),
+        typer.Option(
+            envvar="TURNSTILE_API_URL", help="URLs of the HTTP API, comma-separated.", metavar="URL,..."
+        ),
     ] = None,
 ) -> None:
-    """Put an installation under load, check its whole history, measure it, write a report.
+    """Load an installation, check its history, measure it, and write a report.
 
-    Without --local the installation needs workers for the actions of the harness:
-    'worker serve --actions turnstile.stress.actions', with TURNSTILE_STRESS_ACTIONS=<--actions>; and the
-    token of its API, where it wants one, in TURNSTILE_API_TOKEN or the file that TURNSTILE_API_TOKEN_FILE
-    names.
+    Without --local, the installation needs workers for the actions of the stress test: 'worker serve
+    --actions turnstile.stress.actions', with TURNSTILE_STRESS_ACTIONS=<--actions>. If its API needs a token,
+    set TURNSTILE_API_TOKEN, or TURNSTILE_API_TOKEN_FILE to the name of a file with it.
     """
+    options = locals()
     refuse_passwords({"amqp_url": amqp_url, "api_url": api_url})
     _require_libraries()
-    from turnstile.stress import options, running  # noqa: PLC0415
+    from turnstile.stress import config, run  # noqa: PLC0415
 
-    given = options.Given(
-        local=local,
-        preset=preset,
-        actions=actions,
-        limit=limit,
-        executions=executions,
-        duration_mix=duration_mix,
-        keys=keys,
-        submitters=submitters,
-        rate=rate,
-        faults=faults,
-        depths=depths,
-        key_counts=key_counts,
-        duration=duration,
-        seed=seed,
-        executors=executors,
-        workers=workers,
-        lease=lease,
-    )
     try:
-        asked = options.read(given)
-        place = None if local else options.installation(amqp_url, api_url, api_token(os.environ))
+        parsed = config.read_config(options)
+        installation = None if local else config.installation_at(amqp_url, api_url, api_token(os.environ))
     except ValueError as error:
         raise CommandFailed(str(error), exit_code=EXIT_USAGE) from None
-    raise typer.Exit(running.run_to_the_end(asked, place, report, command=sys.argv[1:]))
+    raise typer.Exit(run.run(parsed, installation, report, command=sys.argv[1:]))
 
 
 @app.command("check")
 def check_command(
-    folder: Annotated[Path, typer.Argument(help="A report's folder, with its recordings.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of a report with its recordings.")],
 ) -> None:
-    """Judge the recordings of a run again, and write its report anew."""
+    """Check the recordings of a run again and rewrite its report."""
     _require_libraries()
-    from turnstile.stress import keeping, running  # noqa: PLC0415
+    from turnstile.stress import run  # noqa: PLC0415
+    from turnstile.stress.report import store  # noqa: PLC0415
 
     try:
-        report = keeping.judge_again(folder)
+        report = store.check_again(folder)
     except (OSError, ValueError) as error:
         raise CommandFailed(
             f"{folder}: not the folder of a report with its recordings ({error}); "
-            "expected what 'turnstile stress run --report FOLDER' wrote",
+            "expected the folder of 'turnstile stress run --report FOLDER'",
             exit_code=EXIT_USAGE,
         ) from None
-    keeping.show(folder, report, running.console_for_lines())
-    raise typer.Exit(0 if report.kept else running.EXIT_BROKEN)
+    store.show_report(folder, report, run.plain_console())
+    raise typer.Exit(0 if report.passed else EXIT_FAILED)
 
 
 def _require_libraries() -> None:
     missing = [name for name in _LIBRARIES if importlib.util.find_spec(name) is None]
     if missing:
         raise CommandFailed(
-            f"{', '.join(missing)} missing: the harness reckons and draws with them, the services do not; "
+            f"{', '.join(missing)} missing: the stress test needs these libraries, the services do not; "
             "install them with: pip install 'turnstile[stress]'",
             exit_code=EXIT_FAILED,
         )

@@ -1,63 +1,61 @@
-"""Where a run takes place: the addresses of an installation, and what may be done to it.
+"""The installation under test: its URLs, its HTTP API, and the interface for faults of a private one."""
 
-In: URLs that somebody gave, or those of a private system. Out: one value that `drive` talks to. Only a
-private installation has a `Breaker`.
-"""
-
-from collections.abc import Mapping
+import asyncio
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Protocol
-from urllib.parse import unquote, urlsplit
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
+from urllib.parse import quote, unquote, urlsplit
 
+import httpx
 from pydantic import SecretStr
+from pydantic_core import from_json
 
+from turnstile.common.domain.errors import Code, TurnstileError
 from turnstile.stress.recording import InjectedFault
-from turnstile.stress.stage import PlannedFault
+from turnstile.stress.scenario import PlannedFault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
-    """A running system, as its users see it."""
+    """The URLs of a running system, and its timing."""
 
     amqp_url: SecretStr
     http_urls: tuple[str, ...]
-    """Of the executors; any of them may be down for a while."""
+    """Of the executors; each may be unavailable for a while."""
     api_token: SecretStr | None = None
-    marks_folder: Path | None = None
-    """Where the actions on this host write their starts and stops; None: they tell them in their results."""
+    trace_folder: Path | None = None
+    """The trace folder of the actions on this host; None: they return starts and stops in their results."""
     watchdog_seconds: float = 1.0
-    """The tick of its watchdog."""
+    """The tick of the watchdog."""
     lease_seconds: float = 15.0
 
     @property
     def is_on_this_host(self) -> bool:
-        """Whether all its executors answer on loopback addresses."""
+        """Whether all executors have loopback addresses."""
         return all(_is_loopback(urlsplit(url).hostname or "") for url in self.http_urls)
 
     def describe(self) -> str:
-        """Say which one it is, without a password."""
+        """Return its URLs without passwords."""
         broker = urlsplit(self.amqp_url.get_secret_value())
         where = f"{broker.hostname}:{broker.port}" if broker.port else str(broker.hostname)
         return f"{', '.join(self.http_urls)}, broker {where}, vhost {unquote(broker.path[1:]) or '/'}"
 
 
-class Breaker(Protocol):
-    """What can be done to a private installation."""
+class FaultInjector(Protocol):
+    """Injects faults into a private installation."""
 
     async def inject(self, fault: PlannedFault) -> InjectedFault:
-        """Break something, wait as long as it lasts, heal it; return when it is whole again.
+        """Inject a fault, wait for its duration, repair it; return when everything is ready again.
 
-        Not for `CHANGE_LIMIT`: that is asked over HTTP, as any operator does.
+        Not for `CHANGE_LIMIT`, which goes over HTTP as for any operator.
         """
         ...
 
-    def deaths(self) -> Mapping[int, int]:
-        """Return, for each process that was killed or has ended, when it was known to be gone (nanoseconds).
-
-        Worker processes and all that ran in them.
-        """
+    def exits(self) -> Mapping[int, int]:
+        """Return when the exit of each worker process and its children was observed (nanoseconds)."""
         ...
 
 
@@ -66,3 +64,181 @@ def _is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+PATIENCE_SECONDS: Final = 60.0
+_TRY_SECONDS: Final = 5.0
+_PAGE_TRY_SECONDS: Final = 20.0
+_AUDIT_TRY_SECONDS: Final = 40.0
+_PAUSE_FIRST_SECONDS: Final = 0.05
+_PAUSE_MAX_SECONDS: Final = 1.0
+_PAGE: Final = 1000
+_CALLS_MAX: Final = 4
+
+Json = dict[str, Any]
+
+
+class Unreachable(TurnstileError):
+    """The installation does not respond; the message names the URL and what to do."""
+
+
+class Api:
+    """The HTTP API, as an async context manager; safe to share between the tasks of one loop.
+
+    Returns plain JSON values: a model per row would cost more than reading a million rows. A call without a
+    response goes to the next executor, and is repeated for the duration of a restart; all calls are
+    idempotent.
+    """
+
+    def __init__(self, installation: Installation, *, patience_seconds: float = PATIENCE_SECONDS) -> None:
+        token = installation.api_token
+        self._urls = installation.http_urls
+        self._patience_seconds = patience_seconds
+        self._preferred = 0
+        self._http = httpx.AsyncClient(
+            headers={} if token is None else {"Authorization": f"Bearer {token.get_secret_value()}"},
+            timeout=_TRY_SECONDS,
+            # Proxies of the environment are for other hosts.
+            trust_env=not installation.is_on_this_host,
+        )
+        # An executor serves few reads concurrently; httpx's own queue gets slower with each waiting call.
+        self._calls = asyncio.Semaphore(_CALLS_MAX)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._http.aclose()
+
+    async def put_action(self, ref: str, fields: Mapping[str, object]) -> None:
+        """Store a definition; missing fields get their defaults."""
+        await self._call("PUT", f"/actions/{quote(ref, safe='')}", body=fields)
+
+    async def change_action(self, ref: str, fields: Mapping[str, object]) -> None:
+        """Change some fields of a definition."""
+        await self._call("PATCH", f"/actions/{quote(ref, safe='')}", body=fields)
+
+    async def action(self, ref: str) -> Json | None:
+        """Return a definition, or None where the action is unknown."""
+        return await self._call("GET", f"/actions/{quote(ref, safe='')}", missing_ok=True)
+
+    async def resume(self, ref: str) -> None:
+        """Resume a paused action."""
+        await self._call("POST", f"/actions/{quote(ref, safe='')}/resume")
+
+    async def queue_stats(self, ref: str) -> Json:
+        """Return the counters of an action."""
+        return await self._get(f"/actions/{quote(ref, safe='')}/queue-stats")
+
+    async def live_workers(self) -> list[Json]:
+        """Return the live workers, the newest first."""
+        found = await self._get("/workers", {"state": "live", "limit": _PAGE})
+        return list(found["items"])
+
+    async def newest_id(self) -> int:
+        """Return the id of the newest execution, or 0."""
+        found = await self._get("/executions", {"limit": 1})
+        return int(found["items"][0]["id"]) if found["items"] else 0
+
+    async def executions(self, *, after_id: int) -> AsyncIterator[list[Json]]:
+        """Yield all executions with larger ids, page by page, the newest first."""
+        cursor: str | None = None
+        while True:
+            query: dict[str, str | int] = {"limit": _PAGE}
+            if cursor is not None:
+                query["cursor"] = cursor
+            page = await self._get("/executions", query, try_seconds=_PAGE_TRY_SECONDS)
+            newer = [item for item in page["items"] if item["id"] > after_id]
+            yield newer
+            cursor = page["next_cursor"]
+            if cursor is None or len(newer) < len(page["items"]):
+                return
+
+    async def execution(self, execution_id: int) -> Json:
+        """Return one execution with its attempts."""
+        return await self._get(f"/executions/{execution_id:d}")
+
+    async def audit(self, *, record: bool) -> Json:
+        """Return the result of the audit; `record`: including the whole history."""
+        query: dict[str, str | int] = {"record": str(record).lower(), "examples": 0}
+        return await self._get("/audit", query, try_seconds=_AUDIT_TRY_SECONDS)
+
+    async def _get(
+        self, path: str, query: Mapping[str, str | int] | None = None, *, try_seconds: float = _TRY_SECONDS
+    ) -> Json:
+        found = await self._call("GET", path, query=query, try_seconds=try_seconds)
+        assert found is not None
+        return found
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str | int] | None = None,
+        body: Mapping[str, object] | None = None,
+        try_seconds: float = _TRY_SECONDS,
+        missing_ok: bool = False,
+    ) -> Json | None:
+        """Try each executor in turn until one responds; raises Unreachable on timeout."""
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + max(self._patience_seconds, try_seconds)
+        pause_seconds = _PAUSE_FIRST_SECONDS
+        async with self._calls:
+            while True:
+                preferred = self._preferred
+                url = f"{self._urls[preferred % len(self._urls)]}/api/v1{path}"
+                try:
+                    response = await self._http.request(
+                        method, url, params=query, json=body, timeout=try_seconds
+                    )
+                except httpx.HTTPError as error:
+                    reason = str(error) or type(error).__name__
+                else:
+                    if response.is_success:
+                        return _json(response)
+                    if missing_ok and response.status_code == httpx.codes.NOT_FOUND:
+                        return None
+                    reason = _reason(response)
+                # Of several calls that fail on one executor, only the first switches to the next.
+                if self._preferred == preferred:
+                    self._preferred += 1
+                if loop.time() > give_up_at:
+                    raise Unreachable(
+                        f"{url}: no executor responded for {self._patience_seconds:g} s ({reason}); "
+                        "check that `executor serve` runs and that its /readyz succeeds"
+                    )
+                await asyncio.sleep(pause_seconds)
+                pause_seconds = min(pause_seconds * 2, _PAUSE_MAX_SECONDS)
+
+
+def _json(response: httpx.Response) -> Json:
+    try:
+        found = from_json(response.content)
+    except ValueError as error:
+        raise Unreachable(
+            f"{response.url}: the response is not JSON ({error}); check that it is the URL of an executor"
+        ) from None
+    if not isinstance(found, dict):
+        raise Unreachable(f"{response.url}: the response is not that of an executor; check the URL")
+    return found
+
+
+def _reason(response: httpx.Response) -> str:
+    """Return the reason for a retry; raises Unreachable where a retry cannot help."""
+    try:
+        problem = from_json(response.content)
+        code, detail = str(problem["code"]), str(problem["detail"])
+    except (ValueError, KeyError, TypeError):
+        # The response of a proxy or of another server.
+        code, detail = "", f"HTTP {response.status_code}"
+    if response.is_server_error or code == Code.UNAVAILABLE:
+        return detail
+    remedy = (
+        "set its token in TURNSTILE_API_TOKEN, or a file with it in TURNSTILE_API_TOKEN_FILE"
+        if code == Code.UNAUTHORIZED
+        else "check the URL"
+    )
+    raise Unreachable(f"{response.url}: {detail}; {remedy}")

@@ -1,8 +1,7 @@
-"""What is asked for, order by order: a pure function of the seed.
+"""The requests of a scenario: a pure function of the seed.
 
-In: a `Load`, a seed, the name of the stage. Out: the table of orders, not sent yet: who sends each, into
-which queue, and how long it takes. The same seed gives the same load. Shares are exact up to rounding: they
-are shuffled, not drawn. Next: `drive` sends it.
+In: a `Load`, a seed, the name of the scenario. Out: the table of requests, not sent yet: submitter, queue and
+duration of each. Shares are exact up to rounding: they are shuffled, not random.
 """
 
 import hashlib
@@ -11,22 +10,21 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from turnstile.stress.mix import DurationMix
-from turnstile.stress.stage import Load
-from turnstile.stress.tables import ORDER, Table, empty
+from turnstile.stress.recording import ORDER, Table, empty
+from turnstile.stress.scenario import DurationMix, Load
 
 _DURATION_US_MAX: Final = np.iinfo(np.int32).max
 
 
 def plan_orders(load: Load, seed: int, name: str) -> Table:
-    """Return `load.executions` orders; each submitter sends its own in this order.
+    """Return `load.executions` requests; each submitter sends its own in this order.
 
-    Raises ValueError for a duration that no column holds.
+    Raises ValueError for a duration above the maximum.
     """
     rng = np.random.default_rng(_entropy(seed, name))
     count = load.executions
     orders = empty(ORDER, count)
-    # In turn, so that orders that are paced leave evenly, whoever sends them.
+    # In turn, so that paced requests are spread evenly over the submitters.
     orders["submitter"] = np.arange(count) % load.submitters
     orders["queue"] = rng.permutation(np.arange(count, dtype=np.int32) % load.queues)
     orders["duration_us"] = rng.permutation(_durations_us(load.mix, count))
@@ -43,7 +41,7 @@ def _durations_us(mix: DurationMix, count: int) -> NDArray[np.int32]:
 
 
 def _counts(shares: list[float], count: int) -> NDArray[np.int64]:
-    """Divide by largest remainder: the counts add up, and none is off by one or more."""
+    """Divide by the largest remainder method: the counts add up, and each is off by less than one."""
     exact = np.array(shares) * count / sum(shares)
     counts = np.floor(exact + 1e-9).astype(np.int64)
     left = count - int(counts.sum())

@@ -1,23 +1,23 @@
-"""From what is asked to the stages of a run: a pure function.
+"""Turns the configuration of a run into its scenarios: a pure function, with one function per preset."""
 
-In: an `Asked`. Out: `Stage`s in their order. Each preset is a function of its own; without one the load that
-was asked for comes first, and a short stage for each of the five figures after it. Next: `run` does them.
-"""
-
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final, assert_never
 
-from turnstile.stress.asked import Asked, Preset
-from turnstile.stress.figure_stages import depths, hand_over, key_counts, load_of, paced, recovery, throughput
+from turnstile.stress.config import Preset, RunConfig
 from turnstile.stress.local.schedule import plan_faults, recovery_plan, seconds_for
-from turnstile.stress.mix import DurationMix
-from turnstile.stress.stage import FaultKind, PlannedFault, Purpose, Stage
+from turnstile.stress.scenario import DurationMix, FaultKind, Load, PlannedFault, Purpose, Scenario
 
+_NO_OP: Final = DurationMix.always(0.0)
+_LIFT_AFTER: Final = 1_000
+"""Handovers that are measured in a long queue; the rest drains without a limit."""
+_RATE_MAX: Final = 100.0
+"""Requests per second under faults: far below the capacity of two cores, so that only the fault shows."""
+_RECOVERY_MIX: Final = DurationMix.parse("50% 50ms, 40% 200ms, 10% 1s")
 EXECUTIONS: Final = 20_000
 MIX: Final = DurationMix.parse("70% 0ms, 25% 20ms, 5% 500ms")
 
-_NO_OPS: Final = 5_000
+_NO_OP_EXECUTIONS: Final = 5_000
 _HAND_OVERS: Final = 500
 _KEYED: Final = 3_000
 _DEPTHS: Final = (100, 1_000, 10_000, 100_000, 1_000_000)
@@ -28,121 +28,245 @@ _SOAK_RATE: Final = 100.0
 _KILLS: Final = (FaultKind.KILL_WORKER, FaultKind.KILL_EXECUTOR)
 
 
-def stages_of(asked: Asked) -> tuple[Stage, ...]:
-    """Return what a run does."""
-    match asked.preset:
+def scenarios_of(config: RunConfig) -> tuple[Scenario, ...]:
+    """Return the scenarios of a run.
+
+    Without a preset: the load of the options, then a short scenario for each metric.
+    """
+    match config.preset:
         case None:
-            stages = _default(asked)
+            scenarios = _default(config)
         case Preset.SMOKE:
-            stages = _smoke(asked)
+            scenarios = _smoke(config)
         case Preset.LIMITS:
-            stages = _limits(asked)
+            scenarios = _limits(config)
         case Preset.FIFO:
-            stages = _fifo(asked)
+            scenarios = _fifo(config)
         case Preset.KEYS:
-            stages = key_counts(asked, asked.key_counts or _KEY_COUNTS, executions=asked.executions or _KEYED)
+            scenarios = _key_counts(
+                config, config.key_counts or _KEY_COUNTS, executions=config.executions or _KEYED
+            )
         case Preset.DEPTH:
-            stages = depths(asked, asked.depths or _DEPTHS)
+            scenarios = _depths(config, config.depths or _DEPTHS)
         case Preset.RECOVERY:
-            stages = iter([recovery(asked, recovery_plan(asked.lease_seconds), limit=asked.limit)])
+            scenarios = iter([_recovery(config, recovery_plan(config.lease_seconds), limit=config.limit)])
         case Preset.SOAK:
-            stages = iter([_soak(asked)])
+            scenarios = iter([_soak(config)])
         case _:
-            assert_never(asked.preset)
-    return tuple(stages)
+            assert_never(config.preset)
+    return tuple(scenarios)
 
 
-def _default(asked: Asked) -> Iterator[Stage]:
-    yield _asked_load(asked)
-    yield from throughput(asked, _NO_OPS)
-    yield hand_over(_HAND_OVERS)
-    yield from depths(asked, asked.depths or _SHORT_DEPTHS)
-    yield from key_counts(asked, asked.key_counts or _SHORT_KEY_COUNTS, executions=_KEYED)
-    if asked.local:
-        yield recovery(asked, recovery_plan(asked.lease_seconds, kinds=_KILLS), limit=asked.limit)
+def _default(config: RunConfig) -> Iterator[Scenario]:
+    yield _configured_load(config)
+    yield from _throughput(config, _NO_OP_EXECUTIONS)
+    yield _handover(_HAND_OVERS)
+    yield from _depths(config, config.depths or _SHORT_DEPTHS)
+    yield from _key_counts(config, config.key_counts or _SHORT_KEY_COUNTS, executions=_KEYED)
+    if config.local:
+        yield _recovery(config, recovery_plan(config.lease_seconds, kinds=_KILLS), limit=config.limit)
 
 
-def _smoke(asked: Asked) -> Iterator[Stage]:
-    mix = asked.mix or DurationMix.parse("80% 0ms, 20% 10ms")
-    yield _asked_load(replace(asked, executions=asked.executions or 1_000, mix=mix))
-    yield from throughput(asked, 500)
-    yield hand_over(100)
-    yield from depths(asked, asked.depths or (500,))
-    yield from key_counts(asked, asked.key_counts or (50,), executions=500)
-    if asked.local:
-        yield recovery(asked, recovery_plan(asked.lease_seconds, kinds=_KILLS[:1]), limit=asked.limit)
+def _smoke(config: RunConfig) -> Iterator[Scenario]:
+    mix = config.mix or DurationMix.parse("80% 0ms, 20% 10ms")
+    yield _configured_load(replace(config, executions=config.executions or 1_000, mix=mix))
+    yield from _throughput(config, 500)
+    yield _handover(100)
+    yield from _depths(config, config.depths or (500,))
+    yield from _key_counts(config, config.key_counts or (50,), executions=500)
+    if config.local:
+        yield _recovery(config, recovery_plan(config.lease_seconds, kinds=_KILLS[:1]), limit=config.limit)
 
 
-def _limits(asked: Asked) -> Iterator[Stage]:
-    executions = asked.executions or 4_000
-    mix = asked.mix or DurationMix.parse("80% 0ms, 20% 10ms")
+def _limits(config: RunConfig) -> Iterator[Scenario]:
+    executions = config.executions or 4_000
+    mix = config.mix or DurationMix.parse("80% 0ms, 20% 10ms")
     for limit in (1, 2, 4, 16, None):
-        load = load_of(asked, executions=executions, mix=mix)
+        load = _load_of(config, executions=executions, mix=mix)
         name = "no-limit" if limit is None else f"limit-{limit}"
         title = "No limit" if limit is None else f"Limit {limit}"
-        yield Stage(name=name, title=title, purpose=Purpose.LOAD, load=load, limit=limit)
-    if asked.local:
+        yield Scenario(name=name, title=title, purpose=Purpose.LOAD, load=load, limit=limit)
+    if config.local:
         seconds = 30.0
-        faults = _random_faults(asked, (FaultKind.CHANGE_LIMIT,), seconds)
-        load = paced(load_of(asked, executions=executions, mix=mix), seconds, 200.0)
+        faults = _random_faults(config, (FaultKind.CHANGE_LIMIT,), seconds)
+        load = _paced(_load_of(config, executions=executions, mix=mix), seconds, 200.0)
         title = "Limits changed under load"
-        yield Stage(
+        yield Scenario(
             name="changed-limits", title=title, purpose=Purpose.LOAD, load=load, limit=4, faults=faults
         )
 
 
-def _fifo(asked: Asked) -> Iterator[Stage]:
-    executions = asked.executions or 4_000
-    mix = asked.mix or DurationMix.parse("80% 0ms, 20% 10ms")
-    many = load_of(asked, executions=executions, mix=mix, submitters=max(asked.submitters, 8))
+def _fifo(config: RunConfig) -> Iterator[Scenario]:
+    executions = config.executions or 4_000
+    mix = config.mix or DurationMix.parse("80% 0ms, 20% 10ms")
+    many = _load_of(config, executions=executions, mix=mix, submitters=max(config.submitters, 8))
     for name, title, load, limit in (
         ("one-by-one", "Limit 1, many submitters", many, 1),
         ("side-by-side", "Limit 4, many submitters", many, 4),
         ("keys", "Limit 1, five concurrency keys each", replace(many, keys=5), 1),
     ):
-        yield Stage(name=name, title=title, purpose=Purpose.LOAD, load=load, limit=limit)
-    if asked.local:
+        yield Scenario(name=name, title=title, purpose=Purpose.LOAD, load=load, limit=limit)
+    if config.local:
         kinds = (FaultKind.KILL_EXECUTOR, FaultKind.PAUSE_EXECUTOR, FaultKind.KILL_WORKER)
-        plan = recovery_plan(asked.lease_seconds, kinds=kinds)
-        yield replace(recovery(asked, plan, limit=1), name="faults", title="Executors and workers die")
+        plan = recovery_plan(config.lease_seconds, kinds=kinds)
+        yield replace(
+            _recovery(config, plan, limit=1), name="faults", title="Executors and workers are killed"
+        )
 
 
-def _soak(asked: Asked) -> Stage:
-    load = paced(
-        load_of(asked, executions=1, mix=asked.mix or MIX), asked.duration_seconds, asked.rate or _SOAK_RATE
+def _soak(config: RunConfig) -> Scenario:
+    load = _paced(
+        _load_of(config, executions=1, mix=config.mix or MIX),
+        config.duration_seconds,
+        config.rate or _SOAK_RATE,
     )
-    return Stage(
+    return Scenario(
         name="soak",
         title="A long steady load",
         purpose=Purpose.LOAD,
         load=load,
-        limit=asked.limit,
-        faults=_random_faults(asked, asked.faults, asked.duration_seconds),
+        limit=config.limit,
+        faults=_random_faults(config, config.faults, config.duration_seconds),
     )
 
 
-def _asked_load(asked: Asked) -> Stage:
-    load = load_of(asked, executions=asked.executions or EXECUTIONS, mix=asked.mix or MIX)
-    load = replace(load, rate=asked.rate)
+def _configured_load(config: RunConfig) -> Scenario:
+    load = _load_of(config, executions=config.executions or EXECUTIONS, mix=config.mix or MIX)
+    load = replace(load, rate=config.rate)
     faults: tuple[PlannedFault, ...] = ()
-    if asked.faults:
-        seconds = seconds_for(asked.faults, lease_seconds=asked.lease_seconds)
-        faults = _random_faults(asked, asked.faults, seconds)
-        load = replace(load, rate=asked.rate or load.executions / seconds)
-    return Stage(
-        name="load", title="The load", purpose=Purpose.LOAD, load=load, limit=asked.limit, faults=faults
+    if config.faults:
+        seconds = seconds_for(config.faults, lease_seconds=config.lease_seconds)
+        faults = _random_faults(config, config.faults, seconds)
+        load = replace(load, rate=config.rate or load.executions / seconds)
+    return Scenario(
+        name="load", title="The load", purpose=Purpose.LOAD, load=load, limit=config.limit, faults=faults
     )
 
 
-def _random_faults(asked: Asked, kinds: tuple[FaultKind, ...], seconds: float) -> tuple[PlannedFault, ...]:
+def _random_faults(
+    config: RunConfig, kinds: tuple[FaultKind, ...], seconds: float
+) -> tuple[PlannedFault, ...]:
     if not kinds:
         return ()
     return plan_faults(
-        asked.seed,
+        config.seed,
         seconds=seconds,
-        executors=asked.executors,
-        workers=asked.workers,
+        executors=config.executors,
+        workers=config.workers,
         kinds=kinds,
-        lease_seconds=asked.lease_seconds,
-        actions=asked.actions,
+        lease_seconds=config.lease_seconds,
+        actions=config.actions,
     )
+
+
+def _throughput(config: RunConfig, executions: int) -> Iterator[Scenario]:
+    """Yield the same no-op load with the limit, and without one."""
+    load = _load_of(config, executions=executions, mix=_NO_OP, keys=0, answered=False)
+    limited = Scenario(
+        name="no-op-limited",
+        title=f"No-op executions, limit {config.limit}",
+        purpose=Purpose.THROUGHPUT,
+        load=load,
+        limit=config.limit,
+    )
+    if config.limit is not None:
+        yield limited
+    yield replace(limited, name="no-op-unlimited", title="No-op executions, no limit", limit=None)
+
+
+def _handover(executions: int) -> Scenario:
+    """Return the scenario that measures handovers at limit 1."""
+    load = Load(executions=executions, mix=_NO_OP, actions=1, submitters=1, answered=False)
+    return Scenario(
+        name="hand-over",
+        title="One at a time",
+        purpose=Purpose.HAND_OVER,
+        load=load,
+        limit=1,
+        all_wait_first=True,
+    )
+
+
+def _depths(config: RunConfig, depths: Iterable[int]) -> Iterator[Scenario]:
+    """Yield a scenario for each length of one queue."""
+    for depth in depths:
+        yield Scenario(
+            name=f"depth-{depth}",
+            title=f"{depth:,} waiting in one queue",
+            purpose=Purpose.DEPTH,
+            load=Load(executions=depth, mix=_NO_OP, actions=1, submitters=config.submitters, answered=False),
+            limit=config.limit or 4,
+            all_wait_first=True,
+            drain_without_limit_after=_LIFT_AFTER if depth > 2 * _LIFT_AFTER else None,
+        )
+
+
+def _key_counts(config: RunConfig, counts: Iterable[int], *, executions: int) -> Iterator[Scenario]:
+    """Yield a scenario for each number of keys of one action, with at least two executions per key."""
+    for count in counts:
+        load = _load_of(
+            config,
+            executions=max(executions, 2 * count),
+            mix=_NO_OP,
+            actions=1,
+            keys=count,
+            answered=False,
+        )
+        yield Scenario(
+            name=f"keys-{count}",
+            title=f"{count:,} concurrency keys",
+            purpose=Purpose.KEYS,
+            load=load,
+            limit=config.limit or 4,
+        )
+
+
+def _recovery(config: RunConfig, faults: tuple[PlannedFault, ...], *, limit: int | None) -> Scenario:
+    """Return the scenario with faults under a load that leaves capacity to recover."""
+    load = _load_of(config, executions=1, mix=config.mix or _RECOVERY_MIX, keys=0)
+    seconds = _last_second(faults) + 2 * config.lease_seconds + 5.0
+    return Scenario(
+        name="recovery",
+        title="Faults under a steady load",
+        purpose=Purpose.RECOVERY,
+        load=_paced(load, seconds, config.rate or _sustainable_rate(load, limit)),
+        limit=limit,
+        faults=faults,
+    )
+
+
+def _load_of(
+    config: RunConfig,
+    *,
+    executions: int,
+    mix: DurationMix,
+    actions: int | None = None,
+    keys: int | None = None,
+    submitters: int | None = None,
+    answered: bool = True,
+) -> Load:
+    """Return the load of the options, with these overrides."""
+    return Load(
+        executions=executions,
+        mix=mix,
+        actions=actions or config.actions,
+        keys=config.keys if keys is None else keys,
+        submitters=submitters or config.submitters,
+        answered=answered,
+    )
+
+
+def _paced(load: Load, seconds: float, rate: float) -> Load:
+    """Return the load of this duration at this rate."""
+    return replace(load, executions=round(seconds * rate), rate=rate)
+
+
+def _last_second(faults: tuple[PlannedFault, ...]) -> float:
+    return max((fault.at_seconds + fault.lasting_seconds for fault in faults), default=0.0)
+
+
+def _sustainable_rate(load: Load, limit: int | None) -> float:
+    """Return half of the capacity of the slots: a backlog from a fault drains after it."""
+    if limit is None or load.mix.mean_seconds == 0:
+        return _RATE_MAX
+    return min(_RATE_MAX, limit * load.queues / load.mix.mean_seconds / 2)

@@ -1,41 +1,173 @@
-"""What everybody saw of one stage: the tables, what was done to the system, and what it counted itself.
+"""The recording of one scenario: tables, faults, limit changes, counters; it can be saved and loaded again.
 
-In: rows from `drive`. Out: one value that `check` and `figures` read without asking anybody, and that can be
-kept in a folder and read again.
+The tables are numpy structured arrays with one row per event. Instants are int64 nanoseconds since 1970 on
+the clock of this host; `NEVER` is what has not happened and sorts last. Instants of executions and attempts
+are those of the database, instants of runs those of the monotonic clock of the action's host. A queue has the
+number action * keys + key, from 0.
 """
 
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from enum import IntEnum
 from pathlib import Path
 from typing import Any, Final, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from turnstile.stress.stage import FaultKind, Stage
-from turnstile.stress.tables import NEVER, Table
+from turnstile.common.domain.states import Status
+from turnstile.stress.scenario import FaultKind, Scenario
+
+Table = NDArray[np.void]
+"""A structured array of one of the types below."""
+Instants = NDArray[np.int64]
+
+NEVER: Final = np.iinfo(np.int64).max
+NONE: Final = -1
+"""An unknown number."""
+SECOND: Final = 1_000_000_000
+
+STATUSES: Final = tuple(Status)
+"""A status is stored as its index here."""
+
+
+class Answer(IntEnum):
+    """The executor's reply to a request."""
+
+    NONE = 0
+    ACCEPTED = 1
+    DUPLICATE = 2
+    """Accepted before: the request was repeated after a lost reply."""
+    REJECTED = 3
+
+
+class Outcome(IntEnum):
+    """The end of an attempt."""
+
+    OPEN = 0
+    """Not ended."""
+    ENDED = 1
+    """Together with the execution."""
+    RETRIED = 2
+    RECLAIMED = 3
+    """The worker was lost."""
+    HANDED_BACK = 4
+    """The worker was shut down gracefully."""
+
+
+class RunEnd(IntEnum):
+    """The end of a physical run."""
+
+    STOPPED = 0
+    """Recorded by the action."""
+    KILLED = 1
+    """Its process exited; `stopped_at` is when that was observed."""
+    UNKNOWN = 2
+    """Neither of both; `stopped_at` is NEVER."""
+
+
+ORDER: Final = np.dtype(
+    [
+        ("submitter", "i2"),
+        ("queue", "i4"),
+        ("duration_us", "i4"),
+        ("sent_at", "i8"),
+        ("confirmed_at", "i8"),
+        ("answered_at", "i8"),
+        ("execution_id", "i8"),
+        ("answer", "u1"),
+        ("sendings", "u2"),
+    ]
+)
+"""A request; its row is its number, in the order of sending. `sent_at` is the first sending."""
+
+EXECUTION: Final = np.dtype(
+    [
+        ("execution_id", "i8"),
+        ("number", "i8"),
+        ("queue", "i4"),
+        ("status", "u1"),
+        ("attempt", "i2"),
+        ("created_at", "i8"),
+        ("completed_at", "i8"),
+    ]
+)
+"""An execution at the end, in the order of ids. `number`: of its request; NONE: not of this scenario."""
+
+ATTEMPT: Final = np.dtype(
+    [
+        ("execution_id", "i8"),
+        ("attempt", "i2"),
+        ("queue", "i4"),
+        ("waiting_since", "i8"),
+        ("granted_at", "i8"),
+        ("started_at", "i8"),
+        ("ended_at", "i8"),
+        ("outcome", "u1"),
+        ("worker", "i4"),
+    ]
+)
+"""A grant of a slot. `worker`: index in `Recording.workers`; NONE: not claimed."""
+
+RUN: Final = np.dtype(
+    [
+        ("number", "i8"),
+        ("execution_id", "i8"),
+        ("attempt", "i2"),
+        ("queue", "i4"),
+        ("process", "i4"),
+        ("started_at", "i8"),
+        ("stopped_at", "i8"),
+        ("end", "u1"),
+    ]
+)
+"""A physical run, recorded by the action. `process`: a number for each process."""
+
+SAMPLE: Final = np.dtype([("at", "i8"), ("action", "i4"), ("waiting", "i8"), ("active", "i8")])
+"""A sample of `queue-stats`."""
+
+
+def empty(dtype: np.dtype[Any], rows: int) -> Table:
+    """Return a table of unknown values: numbers NONE, instants NEVER, codes 0."""
+    table = np.zeros(rows, dtype)
+    assert dtype.names is not None
+    for name in dtype.names:
+        if name.endswith(("_at", "_since")):
+            table[name] = NEVER
+        elif dtype[name].kind == "i":
+            table[name] = NONE
+    return table
+
+
+def status_code(status: Status) -> int:
+    """Return the stored number of a status."""
+    return STATUSES.index(status)
+
 
 _TABLES: Final = ("orders", "executions", "attempts", "runs", "samples")
+_KEYS: Final = {"scenario": "stage"}
+"""Fields with another key in `recording.json`, so that stored recordings stay readable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InjectedFault:
-    """A fault as it happened; instants in nanoseconds."""
+    """A fault that was injected; instants in nanoseconds."""
 
     kind: FaultKind
     target: str
-    """For people: `worker-2`, `executor.completions`."""
+    """For display, such as `worker-2`."""
     began_at: int
     healed_at: int
-    """When what was broken was whole again: its process up and ready, its limit restored."""
+    """When it was repaired: process up and ready, limit restored."""
     lost_worker: str | None = None
-    """The id under which a killed or paused worker held its lease."""
+    """The id of the killed or paused worker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitChange:
-    """A limit was changed: at some instant between the two."""
+    """A change of a limit, at some instant between the two."""
 
     action: int
     limit: int | None
@@ -45,7 +177,7 @@ class LimitChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionCounters:
-    """What `queue-stats` says of one action, before the first request and when everything is over."""
+    """The counters of `queue-stats` for one action, before the first request and at the end."""
 
     enqueued_before: int
     enqueued: int
@@ -57,7 +189,7 @@ class ActionCounters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """What `GET /audit` says when everything is over: the checks that found something."""
+    """The result of `GET /audit` at the end, with the checks that found faults."""
 
     clean: bool
     faults: Mapping[str, int] = field(default_factory=dict)
@@ -65,15 +197,15 @@ class Audit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """One stage, as everybody saw it."""
+    """Everything that was observed of one scenario."""
 
-    stage: Stage
+    scenario: Scenario
     began_at: int
     """Before the first request."""
     ended_at: int
-    """When everything was over, or nothing moved any more."""
+    """When everything had ended, or nothing changed any more."""
     opened_at: int = NEVER
-    """When what had been held back was let go; NEVER: nothing was."""
+    """When paused actions were resumed; NEVER: there were none."""
     orders: Table
     executions: Table
     attempts: Table
@@ -82,29 +214,36 @@ class Recording:
     workers: tuple[str, ...]
     faults: tuple[InjectedFault, ...] = ()
     limit_changes: tuple[LimitChange, ...] = ()
-    """After those that opened the stage."""
+    """After the setup of the scenario."""
     counters: tuple[ActionCounters, ...] = ()
     """Of each action by its number; empty where they could not be read."""
     audit: Audit | None = None
     clock_error_ns: int = 0
-    """How far clocks of other hosts may be off; 0: everything ran on this host."""
+    """The possible difference to clocks of other hosts; 0: everything ran on this host."""
     idle_allowed_seconds: float = 2.0
-    """The watchdog's tick of the installation, with a margin."""
+    """The tick of the installation's watchdog, with a margin."""
     collapses: tuple[str, ...] = ()
-    """What ended by itself, one sentence each; of a private installation only."""
+    """Services that ended by themselves, one sentence each; only of a private installation."""
 
     def save(self, folder: Path) -> None:
-        """Write it into a folder of its own."""
+        """Write it into a folder."""
         folder.mkdir(parents=True, exist_ok=True)
         np.savez_compressed(folder / "tables.npz", **{name: getattr(self, name) for name in _TABLES})
-        rest = {name: value for name, value in asdict(self).items() if name not in _TABLES}
+        rest = {_KEYS.get(name, name): value for name, value in asdict(self).items() if name not in _TABLES}
         (folder / "recording.json").write_text(json.dumps(rest, indent=1), encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read what `save` wrote; raises OSError or ValueError where that is not there."""
+        """Read what `save` wrote; raises OSError or ValueError."""
         rest = json.loads((folder / "recording.json").read_text(encoding="utf-8"))
         with np.load(folder / "tables.npz") as tables:
             columns: dict[str, Any] = {name: tables[name] for name in _TABLES}
         hints = {name: kind for name, kind in cls.__annotations__.items() if name not in _TABLES}
-        return cls(**columns, **{name: TypeAdapter(hints[name]).validate_python(rest[name]) for name in rest})
+        return cls(
+            **columns,
+            **{
+                name: TypeAdapter(hint).validate_python(rest[_KEYS.get(name, name)])
+                for name, hint in hints.items()
+                if _KEYS.get(name, name) in rest
+            },
+        )

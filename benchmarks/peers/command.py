@@ -1,7 +1,6 @@
-"""The command line: how much, how often, who; then rounds in which all contestants take their turn.
+"""The command line of the comparison: rounds in which all contestants run in turn.
 
-Exit code 0 unless this project itself did not run: another that does not is reported with the reason, and the
-others go on.
+Exit code 0 unless this project fails to run; the failure of another system is reported, and the rest goes on.
 """
 
 import asyncio
@@ -16,11 +15,10 @@ import typer
 import uvloop
 from rich.console import Console
 
-from benchmarks.peers.contestants import CONTESTANTS, TURNSTILE
-from benchmarks.peers.place import Servers, all_servers
+from benchmarks.peers.contestants import CONTESTANTS, TURNSTILE, Contestant
+from benchmarks.peers.servers import Servers, all_servers
 from benchmarks.peers.session import Counts, run_variant
 from benchmarks.peers.tables import Comparison, Entry, markdown, print_all
-from benchmarks.peers.variants import Contestant
 from benchmarks.waiting import DidNotHappen
 from turnstile.localservers import LocalServersError
 
@@ -33,12 +31,18 @@ _PAGE_WIDTH: Final = 150
 
 def peers(
     *,
-    jobs: Annotated[int, typer.Option(min=10, help="Of one load over ten actions.")] = _JOBS,
-    handed_over: Annotated[int, typer.Option(min=3, help="Of one load one at a time.")] = _HANDED_OVER,
-    rounds: Annotated[int, typer.Option(min=1, help="In each, all take their turn.")] = _ROUNDS,
-    only: Annotated[str, typer.Option(help="Names, with commas between them. [default: all]")] = "",
-    deadline: Annotated[float, typer.Option(min=1, help="Seconds for one load.")] = _DEADLINE_SECONDS,
-    markdown_file: Annotated[Path | None, typer.Option("--markdown", help="Write tables there too.")] = None,
+    jobs: Annotated[int, typer.Option(min=10, help="Jobs of a load over ten actions.")] = _JOBS,
+    handed_over: Annotated[int, typer.Option(min=3, help="Jobs of the load one at a time.")] = _HANDED_OVER,
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Rounds; in each, all contestants run in turn.")
+    ] = _ROUNDS,
+    only: Annotated[str, typer.Option(help="Names, separated by commas. [default: all]")] = "",
+    deadline: Annotated[
+        float, typer.Option(min=1, help="Timeout of one load in seconds.")
+    ] = _DEADLINE_SECONDS,
+    markdown_file: Annotated[
+        Path | None, typer.Option("--markdown", help="Write the tables to this file too.")
+    ] = None,
 ) -> None:
     """Run the same no-op load on this project and on others, side by side."""
     counts = Counts(jobs=jobs, handed_over=handed_over, deadline_seconds=deadline)
@@ -66,7 +70,7 @@ def _chosen(only: str) -> Sequence[Contestant]:
 
 async def _compare(console: Console, chosen: Sequence[Contestant], counts: Counts, rounds: int) -> Comparison:
     busy = f"{os.getloadavg()[0]:.2f}"
-    # Starting servers blocks the loop, which has nothing else to do yet.
+    # Starting the servers blocks the event loop, which is idle here.
     with all_servers() as servers:
         circumstances = {
             "on": datetime.now(tz=UTC).date().isoformat(),
@@ -83,8 +87,8 @@ async def _compare(console: Console, chosen: Sequence[Contestant], counts: Count
             for entry in order:
                 if not entry.failure:
                     await _turn(servers, entry, counts)
-                console.print(f"round {number} of {rounds}: {entry.name}: {_said(entry)}")
-            # What goes before leaves its marks in the caches of what comes next.
+                console.print(f"round {number} of {rounds}: {entry.name}: {_summary(entry)}")
+            # The previous contestant affects the caches of the next one.
             order.append(order.pop(0))
     return Comparison(entries=entries, counts=counts, rounds=rounds, circumstances=circumstances)
 
@@ -98,8 +102,8 @@ def _missing(contestant: Contestant, servers: Servers) -> str:
 
 async def _turn(servers: Servers, entry: Entry, counts: Counts) -> None:
     try:
-        async with servers.place() as place:
-            runs = await run_variant(place, entry.contestant, entry.variant, counts)
+        async with servers.site() as site:
+            runs = await run_variant(site, entry.contestant, entry.variant, counts)
     except (DidNotHappen, OSError) as failure:
         entry.failure = str(failure) or type(failure).__name__
         return
@@ -107,7 +111,7 @@ async def _turn(servers: Servers, entry: Entry, counts: Counts) -> None:
         entry.runs.setdefault(group, []).append(run)
 
 
-def _said(entry: Entry) -> str:
+def _summary(entry: Entry) -> str:
     if entry.failure:
         return entry.failure
     return ", ".join(f"{group} {runs[-1].per_second:,.0f}/s" for group, runs in entry.runs.items())

@@ -1,14 +1,58 @@
-"""Who takes part, as which processes, in which configuration, and what each keeps.
+"""The contestants: processes, configuration and guarantees of each system.
 
-In: nothing; these are values, and importing them needs none of the systems' packages. Out: what `session`
-runs and what `tables` states. `name` is what docs/peers.md calls it; `packages` are those of the dependency
-group. `variants` says what such a value holds.
+Plain values; importing them needs none of the systems' packages. `name` is the heading in docs/peers.md;
+`packages` are those of the dependency group.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
-from benchmarks.peers.loads import Group
-from benchmarks.peers.variants import Contestant, Program, Variant
+from benchmarks.peers.job import LIMIT, Group
+
+_ALL: Final = tuple(Group)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """Processes of one kind: `python -m` with these arguments."""
+
+    name: str
+    arguments: tuple[str, ...]
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """One configuration of a system; a row in the table of each of its groups."""
+
+    name: str
+    programs: tuple[Program, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    groups: tuple[Group, ...] = _ALL
+    limited_to: int = LIMIT
+    """The actual limit of its `limited` actions."""
+    configuration: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contestant:
+    """One system."""
+
+    name: str
+    module: str
+    packages: tuple[str, ...]
+    """The packages whose versions are printed; the first is the system's own. Empty: this project."""
+    imports: tuple[str, ...]
+    """Required imports."""
+    variants: tuple[Variant, ...]
+    submits: str
+    results: str
+    """The handling of results."""
+    crash: str
+    """The fate of a job whose worker is killed."""
+    limits: str
+    needs_redis: bool = False
 
 
 def _module(name: str) -> str:
@@ -23,7 +67,7 @@ def _celery(*options: str) -> tuple[Program, ...]:
 
 
 def _procrastinate(count: int) -> tuple[Program, ...]:
-    # By default it looks every 5 s for jobs whose lock has come free: nobody notifies it of that.
+    # By default it polls every 5 s for jobs whose lock was released: there is no notification.
     options = ("--concurrency", "10", "--fetch-job-polling-interval", "0.01")
     arguments = ("procrastinate", "--app", f"{_module('procrastinate')}.app", "worker", *options)
     return (Program(name="worker", arguments=arguments, count=count),)
@@ -72,12 +116,12 @@ TURNSTILE: Final = Contestant(
                 ),
             ),
             environment={"TURNSTILE_LOG_LEVEL": "WARNING", "TURNSTILE_WORKER_CONCURRENCY": "50"},
-            configuration="1 executor, 2 workers of 50 places; quorum queues",
+            configuration="1 executor, 2 workers of concurrency 50; quorum queues",
         ),
     ),
     submits="published in batches, persistent, confirmed by the broker",
     results="in PostgreSQL, with the whole history",
-    crash="run again, at the head of its line; nothing that waits is lost",
+    crash="run again, at the head of its queue; nothing that waits is lost",
     limits="any number, per action and per key",
 )
 
@@ -110,7 +154,7 @@ CELERY: Final = Contestant(
     submits="one publish each over one open connection",
     results="forgetful: dropped; safe: in PostgreSQL",
     crash="forgetful: lost; safe: run again",
-    limits="none that counts what runs",
+    limits="none on running jobs",
 )
 
 DRAMATIQ: Final = Contestant(
@@ -178,7 +222,7 @@ PROCRASTINATE: Final = Contestant(
     ),
     submits="deferred in batches of 500",
     results="none; the state of each job stays in PostgreSQL",
-    crash="stays as running until somebody retries stalled jobs",
+    crash="stays as running until stalled jobs are retried",
     limits="one (a lock)",
 )
 

@@ -1,91 +1,100 @@
-"""What the marks of one load come to: order, limits and hand-overs, by one rule for every system.
+"""The traces of one load: order, concurrency and handovers, by the same rules for every system.
 
-In: the files that jobs wrote. Out: shares, counts and gaps. Pure: the tests feed it by hand.
+In: the trace files of the jobs. Out: shares, counts and gaps, with the rules of `turnstile.stress.check`.
 """
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from turnstile.stress.marks import RECORD, START, STOP
-
-Marks = NDArray[np.void]
-"""What `job` writes, by time."""
-
-MARK: Final = np.dtype(
-    [("at", "<i8"), ("number", "<i8"), ("load", "<i8"), ("action", "<i4"), ("kind", "<i4")]
-)
-assert MARK.itemsize == RECORD.size
+from turnstile.stress.check.history import out_of_order, peak_concurrency
+from turnstile.stress.trace import RECORD, START, STOP, TRACE_SUFFIX
 
 _NS_PER_MS: Final = 1e6
 
 
+class TraceRecord(NamedTuple):
+    """One start or stop, in the field order of the trace files; `at` is in monotonic nanoseconds."""
+
+    at: int
+    number: int
+    load: int
+    action: int
+    kind: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One load on one contestant, once."""
+    """One run of a load on a contestant."""
 
     jobs: int
     seconds: float
     """From the first submit to the last stop."""
     submit_seconds: float
-    """Until the system had taken the last job."""
+    """Until the system had accepted the last job."""
     out_of_order: float
-    most_at_once: int
-    hand_over_ms: tuple[float, ...]
-    """Empty where the load is not one at a time."""
+    peak_concurrency: int
+    handover_ms: tuple[float, ...]
+    """Empty unless the load runs one at a time."""
 
     @property
     def per_second(self) -> float:
-        """How many jobs went in and came out."""
+        """Completed jobs per second."""
         return self.jobs / self.seconds
 
 
-def marks_in(folder: Path, load: int) -> Marks:
-    """Return what all processes wrote of one load, by time; a stop before a start at the same instant."""
-    files = [_whole_marks(path) for path in folder.glob("*.marks")]
-    marks: NDArray[Any] = np.concatenate(files) if files else np.empty(0, MARK)
-    marks = marks[marks["load"] == load]
-    return marks[np.lexsort((-marks["kind"], marks["at"]))]
+def trace_of(folder: Path, load: int) -> list[TraceRecord]:
+    """Return the records of one load by time; at one instant, stops come before starts."""
+    records = [TraceRecord(*fields) for fields in _read(folder) if fields[2] == load]
+    return sorted(records, key=lambda each: (each.at, -each.kind))
 
 
-def _whole_marks(path: Path) -> Marks:
-    written = path.read_bytes()
-    return np.frombuffer(written, MARK, len(written) // MARK.itemsize)
+def stopped(folder: Path, load: int) -> int:
+    """Return the number of different jobs of a load that have stopped; cheap, as it is polled."""
+    return len({number for _, number, of, _, kind in _read(folder) if kind == STOP and of == load})
 
 
-def stopped(marks: Marks) -> int:
-    """Return how many different jobs have stopped."""
-    return len(np.unique(marks["number"][marks["kind"] == STOP]))
+def out_of_order_share(trace: Sequence[TraceRecord]) -> float:
+    """Return the share of starts after the start of a later job of the same action."""
+    starts = [record for record in trace if record.kind == START]
+    late = sum(len(out_of_order(r.number for r in each)) for each in _by_action(starts).values())
+    return late / len(starts) if starts else 0.0
 
 
-def out_of_order_share(marks: Marks) -> float:
-    """Return the share of starts before which a later job of the same action had started."""
-    starts = marks[marks["kind"] == START]
-    late = 0
-    for action in np.unique(starts["action"]):
-        numbers = starts["number"][starts["action"] == action]
-        late += int(np.count_nonzero(np.maximum.accumulate(numbers) > numbers))
-    return late / len(starts) if len(starts) else 0.0
+def peak_concurrency_of_actions(trace: Sequence[TraceRecord]) -> int:
+    """Return the peak number of concurrent jobs of one action."""
+    return max((peak_concurrency(_intervals(each)) for each in _by_action(trace).values()), default=0)
 
 
-def most_at_once(marks: Marks) -> int:
-    """Return the most jobs of one action that were between start and stop at one instant."""
-    most = 0
-    for action in np.unique(marks["action"]):
-        kinds = marks["kind"][marks["action"] == action]
-        most = max(most, int(np.cumsum(np.where(kinds == START, 1, -1)).max(initial=0)))
-    return most
-
-
-def hand_overs_ms(marks: Marks) -> tuple[float, ...]:
-    """Return, for each start but the first, the time since the last stop before it."""
-    gaps, last_stop = [], None
-    for at, kind in zip(marks["at"], marks["kind"], strict=True):
-        if kind == STOP:
-            last_stop = at
+def handovers_ms(trace: Sequence[TraceRecord]) -> tuple[float, ...]:
+    """Return for each start but the first the time since the last stop before it."""
+    gaps: list[float] = []
+    last_stop: int | None = None
+    for record in trace:
+        if record.kind == STOP:
+            last_stop = record.at
         elif last_stop is not None:
-            gaps.append(float(at - last_stop) / _NS_PER_MS)
+            gaps.append((record.at - last_stop) / _NS_PER_MS)
     return tuple(gaps)
+
+
+def _read(folder: Path) -> Iterator[tuple[int, int, int, int, int]]:
+    for path in folder.glob(f"*{TRACE_SUFFIX}"):
+        content = path.read_bytes()
+        # The last record may be incomplete.
+        yield from RECORD.iter_unpack(content[: len(content) // RECORD.size * RECORD.size])
+
+
+def _by_action(trace: Sequence[TraceRecord]) -> Mapping[int, list[TraceRecord]]:
+    found: dict[int, list[TraceRecord]] = {}
+    for record in trace:
+        found.setdefault(record.action, []).append(record)
+    return found
+
+
+def _intervals(trace: Sequence[TraceRecord]) -> list[tuple[int, int | None]]:
+    """Pair starts and stops in order of time; every pairing has the same concurrency."""
+    starts = [record.at for record in trace if record.kind == START]
+    stops = [record.at for record in trace if record.kind == STOP]
+    return [(start, stops[nth] if nth < len(stops) else None) for nth, start in enumerate(starts)]

@@ -1,71 +1,124 @@
-"""What a job does in every system: it writes that it starts, does nothing, and writes that it stops.
+"""The jobs of every contestant: three groups of actions, and no-op jobs that record their start and stop.
 
-In: its arguments, and the environment that `session` gives to every process. Out: marks in one file for each
-process. A held job waits in between for a file that says that all others wait behind it.
+A held job waits between start and stop for a file that is created when all other jobs wait behind it.
 """
 
 import os
 import time
+from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from benchmarks.waiting import until
-from turnstile.stress.marks import START, STOP, MarkWriter
+from turnstile.stress.trace import START, STOP, TraceWriter
 
 AMQP_URL: Final = "BENCH_AMQP_URL"
 DATABASE_URL: Final = "BENCH_DATABASE_URL"
 REDIS_URL: Final = "BENCH_REDIS_URL"
 REDIS_PREFIX: Final = "BENCH_REDIS_PREFIX"
 GROUPS: Final = "BENCH_GROUPS"
-"""Those that the variant takes part in."""
-MARKS: Final = "BENCH_MARKS"
-"""The folder of the marks."""
+"""The groups of the variant."""
+TRACES: Final = "BENCH_TRACES"
+"""The folder of the trace files."""
 
 _POLL_SECONDS: Final = 0.002
 _HELD_SECONDS_MAX: Final = 120.0
 
-_writers: dict[int, MarkWriter] = {}
+_writers: dict[int, TraceWriter] = {}
 
 
 def setting(name: str) -> str:
-    """Return what the environment says."""
+    """Return an environment variable."""
     return os.environ[name]
 
 
 def gate_of(folder: Path, load: int) -> Path:
-    """Return the file whose appearance lets the held job of a load go."""
+    """Return the file whose creation releases the held job of a load."""
     return folder / f"{load}.open"
 
 
-def mark(kind: int, load: int, action: int, number: int) -> None:
-    """Write a mark: the load stands where an execution's id does, the action where its attempt does."""
+def _record(kind: int, load: int, action: int, number: int) -> None:
+    """Write a trace record, with the load as execution id and the action as attempt."""
     pid = os.getpid()
     if pid not in _writers:
-        # By process: some of the systems fork after they have imported their jobs.
-        _writers[pid] = MarkWriter(Path(setting(MARKS)))
-    _writers[pid].mark(kind, number, load, action)
+        # Per process: some systems fork after they have imported their jobs.
+        _writers[pid] = TraceWriter(Path(setting(TRACES)))
+    _writers[pid].write(kind, number, load, action)
 
 
 async def run(load: int, action: int, number: int, held: bool) -> None:
-    """Be a job, in an event loop."""
-    mark(START, load, action, number)
+    """Run a job in an event loop."""
+    _record(START, load, action, number)
     if held:
-        gate = gate_of(Path(setting(MARKS)), load)
+        gate = gate_of(Path(setting(TRACES)), load)
 
         async def opened() -> bool:
             return gate.exists()
 
         await until(
-            opened, "the others wait", deadline_seconds=_HELD_SECONDS_MAX, pause_seconds=_POLL_SECONDS
+            opened, "the other jobs wait", deadline_seconds=_HELD_SECONDS_MAX, pause_seconds=_POLL_SECONDS
         )
-    mark(STOP, load, action, number)
+    _record(STOP, load, action, number)
 
 
 def run_blocking(load: int, action: int, number: int, held: bool) -> None:
-    """Be a job, in a thread or process of its own."""
-    mark(START, load, action, number)
+    """Run a job in a thread or process of its own."""
+    _record(START, load, action, number)
     if held:
-        gate, deadline = gate_of(Path(setting(MARKS)), load), time.monotonic() + _HELD_SECONDS_MAX
+        gate, deadline = gate_of(Path(setting(TRACES)), load), time.monotonic() + _HELD_SECONDS_MAX
         while not gate.exists() and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
-    mark(STOP, load, action, number)
+    _record(STOP, load, action, number)
+
+
+ACTIONS: Final = 10
+LIMIT: Final = 4
+
+
+class Group(StrEnum):
+    """Actions with one kind of limit; each group is a load of its own."""
+
+    FREE = "free"
+    """Ten actions without a limit."""
+    LIMITED = "limited"
+    """Ten actions with a limit of four each; of one where the system has no other."""
+    SINGLE = "single"
+    """One action, one at a time."""
+
+    @property
+    def actions(self) -> int:
+        """The number of actions."""
+        return 1 if self is Group.SINGLE else ACTIONS
+
+    @property
+    def limit(self) -> int | None:
+        """The concurrency limit of each action."""
+        return {Group.FREE: None, Group.LIMITED: LIMIT, Group.SINGLE: 1}[self]
+
+
+class Job(NamedTuple):
+    """One job; its fields are its arguments."""
+
+    load: int
+    """Its load in the session."""
+    action: int
+    number: int
+    """Its position in the order of submission."""
+    held: bool
+    """It runs until all other jobs of its load have been submitted."""
+
+
+def jobs_of(load: int, group: Group, count: int) -> list[Job]:
+    """Return the jobs of a load, over the actions in turn; the first job of a single action is held."""
+    return [
+        Job(load, number % group.actions, number, held=group is Group.SINGLE and number == 0)
+        for number in range(count)
+    ]
+
+
+def name_of(group: Group, action: int) -> str:
+    """Return the name of an action, the same in every system."""
+    return f"{group}.{action}"
+
+
+ALL_ACTIONS: Final = tuple((group, action) for group in Group for action in range(group.actions))

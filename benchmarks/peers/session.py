@@ -1,7 +1,7 @@
-"""One contestant, once: its processes over a fresh place, a warm-up, then each load that it takes part in.
+"""One session of a contestant: its processes on a fresh site, a warm-up, then each of its loads.
 
-In: a place, a contestant's variant, sizes. Out: a `Run` for each group. Whatever goes wrong raises
-`DidNotHappen` with the end of the log of whoever failed; nothing of it is left running. `history` reckons.
+Out: a `Run` for each group. Every failure raises `DidNotHappen` with the ends of the logs; no process is
+left.
 """
 
 import asyncio
@@ -16,11 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from benchmarks.peers.history import Run, hand_overs_ms, marks_in, most_at_once, out_of_order_share, stopped
-from benchmarks.peers.job import GROUPS, MARKS, gate_of
-from benchmarks.peers.loads import Group
-from benchmarks.peers.place import Place
-from benchmarks.peers.variants import Contestant, Variant
+from benchmarks.peers.contestants import Contestant, Variant
+from benchmarks.peers.history import (
+    Run,
+    handovers_ms,
+    out_of_order_share,
+    peak_concurrency_of_actions,
+    stopped,
+    trace_of,
+)
+from benchmarks.peers.job import GROUPS, TRACES, Group, gate_of
+from benchmarks.peers.servers import Site
 from benchmarks.waiting import DidNotHappen, until
 from turnstile.localservers.ports import free_port
 from turnstile.localservers.processes import ServerProcess
@@ -33,12 +39,12 @@ _LINE_BYTES_MAX: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """How much is asked of everybody alike."""
+    """The amount of work, the same for every contestant."""
 
     jobs: int
-    """Of the loads over ten actions."""
+    """Jobs of the loads over ten actions."""
     handed_over: int
-    """Of the load one at a time."""
+    """Jobs of the load one at a time."""
     deadline_seconds: float
 
     def of(self, group: Group) -> int:
@@ -46,7 +52,7 @@ class Counts:
         return self.handed_over if group is Group.SINGLE else self.jobs
 
     def warm_up(self, group: Group) -> int:
-        """Return the number of jobs that go before a load, unmeasured."""
+        """Return the number of unmeasured jobs before a load."""
         return max(self.of(group) // 10, 1)
 
 
@@ -68,29 +74,29 @@ class _Session:
             async with asyncio.timeout(deadline_seconds):
                 times = await self._submit(load, group, count)
         except TimeoutError:
-            raise DidNotHappen(f"{group}: {count} jobs not taken within {deadline_seconds:g} s") from None
+            raise DidNotHappen(f"{group}: {count} jobs not accepted within {deadline_seconds:g} s") from None
         gate_of(self.folder, load).touch()
         await until(
             lambda: self._all_stopped(load, count),
-            f"{count} {group} jobs stop",
+            f"{count} {group} jobs stopped",
             deadline_seconds=deadline_seconds,
             pause_seconds=_POLL_SECONDS,
         )
-        marks = marks_in(self.folder, load)
+        trace = trace_of(self.folder, load)
         return Run(
             jobs=count,
-            seconds=(int(marks["at"][-1]) - times["began_at"]) / 1e9,
+            seconds=(trace[-1].at - times["began_at"]) / 1e9,
             submit_seconds=(times["ended_at"] - times["began_at"]) / 1e9,
-            out_of_order=out_of_order_share(marks),
-            most_at_once=most_at_once(marks),
-            hand_over_ms=hand_overs_ms(marks) if group is Group.SINGLE else (),
+            out_of_order=out_of_order_share(trace),
+            peak_concurrency=peak_concurrency_of_actions(trace),
+            handover_ms=handovers_ms(trace) if group is Group.SINGLE else (),
         )
 
     async def _all_stopped(self, load: int, count: int) -> bool:
         for worker in self.workers:
             if not worker.is_running:
                 raise DidNotHappen(f"{worker.name} ended by itself")
-        return stopped(marks_in(self.folder, load)) >= count
+        return stopped(self.folder, load) >= count
 
     async def _submit(self, load: int, group: Group, count: int) -> dict[str, int]:
         assert self.submitter.stdin is not None
@@ -100,16 +106,16 @@ class _Session:
         return await _answer(self.submitter)
 
     def log_ends(self) -> str:
-        """Return the end of each log that says anything."""
+        """Return the end of each log that is not empty."""
         texts = {log.stem: log.read_text(errors="replace").strip() for log in self.logs if log.exists()}
         return "\n".join(f"{name}: {text[-_LOG_CHARACTERS_MAX:]}" for name, text in texts.items() if text)
 
 
 async def run_variant(
-    place: Place, contestant: Contestant, variant: Variant, counts: Counts
+    site: Site, contestant: Contestant, variant: Variant, counts: Counts
 ) -> dict[Group, Run]:
     """Run all loads of a variant; raises DidNotHappen where one of its processes ends or a load does not."""
-    async with _running(place, contestant, variant) as session:
+    async with _running(site, contestant, variant) as session:
         try:
             for group in variant.groups:
                 await session.run(group, counts.warm_up(group), counts.deadline_seconds)
@@ -122,16 +128,16 @@ async def run_variant(
 
 
 @asynccontextmanager
-async def _running(place: Place, contestant: Contestant, variant: Variant) -> AsyncIterator[_Session]:
+async def _running(site: Site, contestant: Contestant, variant: Variant) -> AsyncIterator[_Session]:
     async with AsyncExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=place.scratch)))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=site.scratch)))
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("TURNSTILE_", "BENCH_"))}
         environment = {
             **inherited,
-            **place.environment,
+            **site.environment,
             **variant.environment,
             GROUPS: ",".join(variant.groups),
-            MARKS: str(folder),
+            TRACES: str(folder),
             "TURNSTILE_HTTP_PORT": str(free_port()),
         }
         submitter = await stack.enter_async_context(_submitter(contestant.module, environment, folder))
@@ -184,7 +190,7 @@ async def _submitter(
 async def _answer(submitter: asyncio.subprocess.Process) -> dict[str, int]:
     assert submitter.stdout is not None
     while line := await submitter.stdout.readline():
-        # Some of the systems greet on standard output.
+        # Some systems print a banner on standard output.
         if line.startswith(b"{"):
             answer: dict[str, int] = json.loads(line)
             return answer
@@ -195,7 +201,7 @@ async def _answer(submitter: asyncio.subprocess.Process) -> dict[str, int]:
 def _worker(
     name: str, command: list[str], environment: Mapping[str, str], folder: Path
 ) -> Iterator[ServerProcess]:
-    # With a keeper: some of these are families of processes, and none may outlive us.
+    # With a keeper: some of these start processes of their own, and none may outlive this one.
     process = ServerProcess.start(
         name,
         command,

@@ -1,8 +1,8 @@
-"""The submitting side of a contestant, a process: `python -m benchmarks.peers.submitter MODULE`.
+"""The submitting process of a contestant: `python -m benchmarks.peers.submitter MODULE`.
 
-In: one JSON line on standard input for each load. Out: one JSON line for each on standard output: when it
-began, and when the system had taken the last job (monotonic nanoseconds). The first line out says that what
-the workers need before they start is there. It ends with its input.
+Reads one JSON line per load from standard input and writes one per load to standard output: the beginning,
+and when the system had accepted the last job (monotonic nanoseconds). The first output line says that workers
+may start.
 """
 
 import asyncio
@@ -16,26 +16,26 @@ from typing import Protocol, cast
 
 import uvloop
 
-from benchmarks.peers.loads import Group, Job, jobs_of
+from benchmarks.peers.job import Group, Job, jobs_of
 
 Submit = Callable[[Group, Sequence[Job]], Awaitable[None]]
-"""Hands the jobs of a load to the system, in order; returns when it has taken all of them."""
+"""Submits the jobs of a load in order; returns when the system has accepted all of them."""
 
 
 class Submitting(Protocol):
-    """What each module in `systems` offers to this side."""
+    """The interface of each module in `systems`."""
 
     async def prepare(self) -> None:
-        """Create what workers need before they start."""
+        """Create what the workers need before they start."""
         ...
 
     def submitting(self) -> AbstractAsyncContextManager[Submit]:
-        """Connect, while workers run, and wait until jobs are welcome."""
+        """Connect while workers run, and wait until jobs are accepted."""
         ...
 
 
 async def serve(system: Submitting) -> None:
-    """Prepare, then submit what is asked for until nothing more is asked."""
+    """Prepare, then submit each requested load until the input ends."""
     await system.prepare()
     _answer({})
     first = await asyncio.to_thread(sys.stdin.readline)

@@ -1,7 +1,4 @@
-"""What a run came to, as tables: figures of each load, then who each was and what it keeps.
-
-In: the runs of each contestant's variants. Out: `Section`s for `benchmarks.report`, and rows of text.
-"""
+"""The results of a comparison as tables: metrics of each load, configurations, guarantees."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,18 +9,17 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.measures import Row, Section, percentile
+from benchmarks.peers.contestants import Contestant, Variant
 from benchmarks.peers.history import Run
-from benchmarks.peers.loads import LIMIT, Group
+from benchmarks.peers.job import LIMIT, Group
 from benchmarks.peers.session import Counts
-from benchmarks.peers.variants import Contestant, Variant
+from benchmarks.report import Row, Section, percentile, print_section
 from benchmarks.report import markdown as markdown_of
-from benchmarks.report import print_section
 
 _RATE: Final = "jobs/s"
 _TAKEN: Final = "taken/s"
 _LIMIT: Final = "limit"
-_MOST: Final = "most at once"
+_PEAK: Final = "peak concurrency"
 _OUT_OF_ORDER: Final = "out of order, %"
 _PERCENTS: Final = (50, 90, 99)
 
@@ -36,7 +32,7 @@ class Entry:
     variant: Variant
     runs: dict[Group, list[Run]] = field(default_factory=dict)
     failure: str = ""
-    """Why it runs no more."""
+    """Why it does not run any more."""
 
     @property
     def name(self) -> str:
@@ -52,32 +48,32 @@ class Comparison:
     counts: Counts
     rounds: int
     circumstances: Mapping[str, str]
-    """The date, the servers' versions, how busy the machine was before."""
+    """The date, the versions of the servers, the load average before."""
 
 
 def sections(comparison: Comparison) -> list[Section]:
     """Return one table for each load."""
     entries, counts, rounds = comparison.entries, comparison.counts, comparison.rounds
-    said = f"{rounds} round{'s' if rounds > 1 else ''}"
-    note = f"{said}, medians"
+    rounds_text = f"{rounds} round{'s' if rounds > 1 else ''}"
+    note = f"{rounds_text}, medians"
     found = [
         Section(
             title=f"no limit: {counts.jobs:,} no-op jobs over 10 actions, submitted while they run",
             columns=(_RATE, _TAKEN, _OUT_OF_ORDER),
             rows=_rows(entries, Group.FREE, _free),
-            note=f"{note}; taken: how fast the system took them; out of order: no fault without a limit",
+            note=f"{note}; taken: how fast the system accepted them; out of order: no fault without a limit",
         ),
         Section(
             title=f"limit {LIMIT} per action, or what the system has: the same {counts.jobs:,} jobs",
-            columns=(_RATE, _LIMIT, _MOST, _OUT_OF_ORDER),
+            columns=(_RATE, _LIMIT, _PEAK, _OUT_OF_ORDER),
             rows=_rows(entries, Group.LIMITED, _limited),
-            note=f"{note}; most at once: of one action, in all rounds; above the limit it was broken",
+            note=f"{note}; peak concurrency: of one action, in all rounds; above the limit it was broken",
         ),
         Section(
             title=f"one at a time: {counts.handed_over:,} jobs wait, ms from stop to next start",
-            columns=("p50", "p90", "p99", "max", _MOST, _OUT_OF_ORDER),
+            columns=("p50", "p90", "p99", "max", _PEAK, _OUT_OF_ORDER),
             rows=_rows(entries, Group.SINGLE, _single),
-            note=f"{said}, all hand-overs together",
+            note=f"{rounds_text}, all handovers together",
         ),
     ]
     return [section for section in found if section.rows]
@@ -102,17 +98,17 @@ def _limited(entry: Entry, runs: Sequence[Run]) -> Mapping[str, float]:
     return {
         _RATE: median(run.per_second for run in runs),
         _LIMIT: entry.variant.limited_to,
-        _MOST: max(run.most_at_once for run in runs),
+        _PEAK: max(run.peak_concurrency for run in runs),
         _OUT_OF_ORDER: _out_of_order(runs),
     }
 
 
 def _single(_: Entry, runs: Sequence[Run]) -> Mapping[str, float]:
-    gaps = [gap for run in runs for gap in run.hand_over_ms]
+    gaps = [gap for run in runs for gap in run.handover_ms]
     return {
         **{f"p{percent}": percentile(gaps, percent) for percent in _PERCENTS},
         "max": max(gaps),
-        _MOST: max(run.most_at_once for run in runs),
+        _PEAK: max(run.peak_concurrency for run in runs),
         _OUT_OF_ORDER: _out_of_order(runs),
     }
 
@@ -122,7 +118,7 @@ def _out_of_order(runs: Sequence[Run]) -> float:
 
 
 def facts(entries: Sequence[Entry]) -> list[tuple[str, ...]]:
-    """Return, under headings, who each contestant was and what it keeps."""
+    """Return a table with the guarantees of each contestant."""
     headings = ("", "versions", "submits", "results", "a job whose worker is killed", "limits it has")
     contestants = {entry.contestant.name: entry.contestant for entry in entries}.values()
     return [
@@ -132,7 +128,7 @@ def facts(entries: Sequence[Entry]) -> list[tuple[str, ...]]:
 
 
 def configurations(entries: Sequence[Entry]) -> list[tuple[str, ...]]:
-    """Return, under headings, how each variant was configured, and what became of those that failed."""
+    """Return a table with the configuration and the failure of each variant."""
     return [
         ("", "configuration", "did not run"),
         *((entry.name, entry.variant.configuration, entry.failure.partition("\n")[0]) for entry in entries),

@@ -1,6 +1,6 @@
-"""Judges a recorded stage: what was promised, and every place where the history says otherwise.
+"""Checks a recorded scenario: which promises its history breaks, and where.
 
-In: a `Recording`. Out: a `Verdict` with one finding for each rule, broken or not. Pure; a million executions
-in well under a minute, as whole columns. A reader starts at `judge`; each other module holds the rules about
-one thing, `verdict` what comes out.
+`rules.check_recording` judges a `Recording` with numpy, a million executions in well under a minute; each
+other module holds the rules on one subject. `history` holds the same rules over plain records, without numpy.
+All of it is pure; only `database` reads.
 """

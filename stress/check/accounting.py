@@ -1,26 +1,32 @@
-"""Every request is one execution, each of its attempts runs once, and all of them end.
+"""Nothing lost, nothing twice, nothing stuck, nothing unexpected; and the installation's own numbers."""
 
-In: a recording. Out: three findings. Next: `unexpected`.
-"""
-
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from turnstile.common.domain.states import TERMINAL
-from turnstile.stress.check.breach import breach, finding
-from turnstile.stress.check.columns import attempt_keys, column
+from turnstile.common.domain.states import TERMINAL, Status
+from turnstile.stress.check.columns import (
+    Violations,
+    attempt_keys,
+    column,
+    finding,
+    rows_of,
+    time_text,
+    values_at,
+    violations,
+)
 from turnstile.stress.check.order import arrivals
-from turnstile.stress.check.verdict import Finding, Rule
-from turnstile.stress.recording import Recording
-from turnstile.stress.tables import NEVER, NONE, STATUSES, Answer, Instants, status_code
+from turnstile.stress.check.timelines import counted_runs
+from turnstile.stress.check.verdict import EXAMPLES_MAX, Finding, Rule
+from turnstile.stress.recording import NEVER, NONE, STATUSES, Answer, Instants, Recording, RunEnd, status_code
 
 _TERMINAL: Final = np.array(sorted(status_code(status) for status in TERMINAL))
 
 
 def nothing_lost(recording: Recording) -> Finding:
-    """Judge each request that the broker confirmed or the executor accepted: it has an execution."""
+    """Check each request that the broker confirmed or the executor accepted: it has an execution."""
     orders = recording.orders
     accepted = np.isin(orders["answer"], (Answer.ACCEPTED, Answer.DUPLICATE))
     promised = ((orders["confirmed_at"] != NEVER) | accepted) & (orders["answer"] != Answer.REJECTED)
@@ -30,21 +36,21 @@ def nothing_lost(recording: Recording) -> Finding:
         return f"number {number} of submitter {orders['submitter'][number]} was {how} and has no execution"
 
     lost = promised & (arrivals(recording) == NONE)
-    return finding(Rule.NOTHING_LOST, int(promised.sum()), breach(lost, sentence))
+    return finding(Rule.NOTHING_LOST, int(promised.sum()), violations(lost, sentence))
 
 
 def nothing_twice(recording: Recording) -> Finding:
-    """Judge each execution and each run: it is the only one of its request, or of its attempt."""
+    """Check each execution and each run: it is the only one of its request, or of its attempt."""
     executions, runs = recording.executions, recording.runs
     numbers, ids = column(executions, "number"), column(executions, "execution_id")
     first = first_of_equals(numbers)
     first_run = first_of_equals(attempt_keys(runs))
     rows, run_rows = np.arange(len(executions)), np.arange(len(runs))
-    executions_twice = breach(
+    executions_twice = violations(
         (first != rows) & (numbers != NONE),
         lambda row: f"number {numbers[row]} is execution {ids[first[row]]} and execution {ids[row]}",
     )
-    runs_twice = breach(
+    runs_twice = violations(
         first_run != run_rows,
         lambda row: (
             f"attempt {runs['attempt'][row]} of execution {runs['execution_id'][row]} ran in process"
@@ -55,20 +61,20 @@ def nothing_twice(recording: Recording) -> Finding:
 
 
 def nothing_stuck(recording: Recording) -> Finding:
-    """Judge each execution: it has ended."""
+    """Check each execution: it has ended."""
     executions = recording.executions
 
     def sentence(row: int) -> str:
         return (
             f"execution {executions['execution_id'][row]} in queue {executions['queue'][row]} was still"
-            f" {STATUSES[executions['status'][row]]} in the end"
+            f" {STATUSES[executions['status'][row]]} at the end"
         )
 
-    return finding(Rule.NOTHING_STUCK, len(executions), breach(~has_ended(recording), sentence))
+    return finding(Rule.NOTHING_STUCK, len(executions), violations(~has_ended(recording), sentence))
 
 
 def has_ended(recording: Recording) -> NDArray[np.bool_]:
-    """Return for each execution whether it has reached its end."""
+    """Return for each execution whether it has ended."""
     executions = recording.executions
     ended: NDArray[np.bool_] = np.isin(executions["status"], _TERMINAL)
     ended &= executions["completed_at"] != NEVER
@@ -80,3 +86,177 @@ def first_of_equals(values: Instants) -> Instants:
     _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
     found: Instants = first[inverse]
     return found
+
+
+CLOCKS_NS: Final = 5_000_000
+"""Tolerance between the database's wall clock and the monotonic clock of an action on the same host."""
+
+
+def nothing_unexpected(recording: Recording) -> Finding:
+    """Check every request, execution, attempt and run: rejections, failures, unknown rows, wrong instants."""
+    kinds = [
+        *_of_orders(recording),
+        *_of_executions(recording),
+        *_of_attempts(recording),
+        *_of_runs(recording),
+        Violations(
+            rows=np.arange(len(recording.collapses), dtype=np.int64), sentence=recording.collapses.__getitem__
+        ),
+    ]
+    tables = (recording.orders, recording.executions, recording.attempts, recording.runs)
+    return finding(Rule.NOTHING_UNEXPECTED, sum(len(table) for table in tables), *kinds)
+
+
+def _of_orders(recording: Recording) -> Iterator[Violations]:
+    orders = recording.orders
+    yield violations(
+        orders["answer"] == Answer.REJECTED,
+        lambda number: f"number {number} of submitter {orders['submitter'][number]} was rejected",
+    )
+    ids, answered = column(recording.executions, "execution_id"), column(orders, "execution_id")
+    arrived_as = arrivals(recording)
+    rows = rows_of(ids, answered)
+    # A number with two executions breaks another rule; here the answer must name one of them.
+    named = values_at(column(recording.executions, "number"), rows, NONE)
+    promised = np.isin(orders["answer"], (Answer.ACCEPTED, Answer.DUPLICATE)) & (answered != NONE)
+    yield violations(
+        promised & (arrived_as != NONE) & (named != np.arange(len(orders))),
+        lambda number: (
+            f"number {number} was answered with execution {answered[number]}, but is execution"
+            f" {arrived_as[number]}"
+        ),
+    )
+
+
+def _of_executions(recording: Recording) -> Iterator[Violations]:
+    executions, orders = recording.executions, recording.orders
+    ids, numbers = column(executions, "execution_id"), column(executions, "number")
+    known = (numbers >= 0) & (numbers < len(orders))
+    yield violations(
+        ~known, lambda row: f"execution {ids[row]} in queue {executions['queue'][row]} was never sent"
+    )
+    sent_for = values_at(column(orders, "queue"), np.where(known, numbers, NONE), NONE)
+    yield violations(
+        known & (sent_for != executions["queue"]),
+        lambda row: (
+            f"execution {ids[row]} is in queue {executions['queue'][row]}, but was sent for {sent_for[row]}"
+        ),
+    )
+    completed = executions["status"] == status_code(Status.COMPLETED)
+    yield violations(
+        has_ended(recording) & ~completed,
+        lambda row: f"execution {ids[row]} ended as {STATUSES[executions['status'][row]]}",
+    )
+    whole = recording.runs[recording.runs["end"] == RunEnd.STOPPED]
+    run = rows_of(attempt_keys(whole), attempt_keys(executions))
+    yield violations(
+        completed & (run == NONE),
+        lambda row: (
+            f"execution {ids[row]} was completed, but its attempt {executions['attempt'][row]} has no"
+            " complete run"
+        ),
+    )
+
+
+def _of_attempts(recording: Recording) -> Iterator[Violations]:
+    attempts = recording.attempts
+    ids, granted_at = column(attempts, "execution_id"), column(attempts, "granted_at")
+    yield violations(
+        rows_of(column(recording.executions, "execution_id"), ids) == NONE,
+        lambda row: f"attempt {attempts['attempt'][row]} is of execution {ids[row]}, which is missing",
+    )
+    started_at, ended_at = column(attempts, "started_at"), column(attempts, "ended_at")
+    early = (attempts["waiting_since"] > granted_at) | (ended_at < granted_at) | (started_at < granted_at)
+    yield violations(
+        early | ((started_at != NEVER) & (ended_at < started_at)),
+        lambda row: (
+            f"attempt {attempts['attempt'][row]} of execution {ids[row]} was queued, granted, started"
+            " and ended out of order"
+        ),
+    )
+
+
+def _of_runs(recording: Recording) -> Iterator[Violations]:
+    runs, executions = recording.runs, recording.executions
+    ids = column(runs, "execution_id")
+    numbers = values_at(
+        column(executions, "number"), rows_of(column(executions, "execution_id"), ids), NONE - 1
+    )
+    unknown = numbers != runs["number"]
+    yield violations(
+        unknown,
+        lambda row: f"number {runs['number'][row]} ran as execution {ids[row]}, which does not belong to it",
+    )
+    counted, margin_ns = counted_runs(recording), CLOCKS_NS + recording.clock_error_ns
+    rows = counted.attempt_rows
+    yield violations(
+        ~unknown & (rows == NONE),
+        lambda row: f"attempt {runs['attempt'][row]} of execution {ids[row]} ran without a grant",
+    )
+    starts, stops = column(runs, "started_at"), column(runs, "stopped_at")
+    granted_at = values_at(column(recording.attempts, "granted_at"), rows, NONE)
+    yield violations(
+        starts < granted_at - margin_ns,
+        lambda row: (
+            f"attempt {runs['attempt'][row]} of execution {ids[row]} started at"
+            f" {time_text(recording, starts[row])},"
+            f" before its grant at {time_text(recording, granted_at[row])}"
+        ),
+    )
+    until = np.where(counted.allowed_until == NEVER, NEVER, counted.allowed_until + margin_ns)
+    over_at = values_at(column(recording.attempts, "ended_at"), rows, NEVER)
+    yield violations(
+        (rows != NONE) & (np.where(counted.known, stops, starts) > until),
+        lambda row: (
+            f"attempt {runs['attempt'][row]} of execution {ids[row]} ran until"
+            f" {time_text(recording, max(starts[row], stops[row] * counted.known[row]))},"
+            f" but had ended at {time_text(recording, over_at[row])}"
+        ),
+    )
+
+
+def counters_agree(recording: Recording) -> Finding:
+    """Check four counters of each action: enqueued, completed, waiting and active.
+
+    The last two must be 0 once everything has ended. They are not checked for an action with stuck
+    executions, which may still change.
+    """
+    actions, ended = (
+        column(recording.executions, "queue") // max(recording.scenario.load.keys, 1),
+        has_ended(recording),
+    )
+    all_recorded = np.bincount(actions[actions >= 0], minlength=len(recording.counters)).tolist()
+    all_over = np.bincount(actions[ended & (actions >= 0)], minlength=len(recording.counters)).tolist()
+    checked = 0
+    sentences: list[str] = []
+    for action, counters in enumerate(recording.counters):
+        recorded, over = all_recorded[action], all_over[action]
+        claims = {
+            "enqueued": (counters.enqueued - counters.enqueued_before, recorded),
+            "completed": (counters.completed - counters.completed_before, over),
+        }
+        if recorded == over:
+            claims |= {"waiting": (counters.queue_length, 0), "active": (counters.active_count, 0)}
+        checked += len(claims)
+        sentences += [
+            f"action {action} counts {value} {name}, a recount gives {counted}"
+            for name, (value, counted) in claims.items()
+            if value != counted
+        ]
+    rows = np.arange(len(sentences), dtype=np.int64)
+    return finding(Rule.COUNTERS_AGREE, checked, Violations(rows=rows, sentence=sentences.__getitem__))
+
+
+def audit_clean(recording: Recording) -> Finding:
+    """Check the result of `GET /audit`; each of its faults is a violation."""
+    audit = recording.audit
+    if audit is None:
+        return Finding(rule=Rule.AUDIT_CLEAN, checked=0, broken=0)
+    found = {name: count for name, count in audit.faults.items() if count}
+    return Finding(
+        rule=Rule.AUDIT_CLEAN,
+        checked=1,
+        broken=sum(found.values()) or int(not audit.clean),
+        examples=tuple(f"check {name} found {count}" for name, count in found.items())[:EXAMPLES_MAX]
+        or (() if audit.clean else ("the audit is not clean and gives no reason",)),
+    )

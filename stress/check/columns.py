@@ -1,42 +1,135 @@
-"""Columns of the tables, and which row of one table is meant by another.
+"""Arithmetic on columns of the tables: rows by key, running extremes within groups, rows that break a rule.
 
-In: tables. Out: contiguous columns of int64, and places of rows. Next: the rules, which reckon with them.
+Groups are in ascending order and rows in the order of events, so one pass over a column serves all groups.
 """
 
-import numpy as np
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from turnstile.stress.recording import Recording
-from turnstile.stress.tables import NONE, SECOND, Instants, Table
+import numpy as np
+from numpy.typing import NDArray
+
+from turnstile.stress.check.verdict import EXAMPLES_MAX, Finding, Rule
+from turnstile.stress.recording import NONE, SECOND, Instants, Recording, Table
 
 
 def column(table: Table, name: str) -> Instants:
-    """Return one column by itself: what follows runs over it many times."""
+    """Return a contiguous copy of one column, which is faster to scan repeatedly."""
     return np.ascontiguousarray(table[name], dtype=np.int64)
 
 
 def attempt_keys(table: Table) -> Instants:
-    """Return one number for each pair of execution and attempt."""
+    """Return a unique number for each pair of execution and attempt."""
     return column(table, "execution_id") * (1 << 16) + column(table, "attempt")
 
 
 def rows_of(keys: Instants, wanted: Instants) -> Instants:
-    """Return for each wanted key the first row that bears it; NONE where none does."""
+    """Return for each wanted key the first row with it; NONE where there is none."""
     if not len(keys):
         return np.full(len(wanted), NONE, np.int64)
     order = None if bool(np.all(keys[1:] >= keys[:-1])) else np.argsort(keys, kind="stable")
     in_order = keys if order is None else keys[order]
-    places = np.minimum(np.searchsorted(in_order, wanted), len(keys) - 1)
-    rows = places if order is None else order[places]
-    return np.where(in_order[places] == wanted, rows, NONE)
+    positions = np.minimum(np.searchsorted(in_order, wanted), len(keys) - 1)
+    rows = positions if order is None else order[positions]
+    return np.where(in_order[positions] == wanted, rows, NONE)
 
 
-def taken(values: Instants, rows: Instants, missing: int) -> Instants:
-    """Return the value of each row, and `missing` where there is no row."""
+def values_at(values: Instants, rows: Instants, missing: int) -> Instants:
+    """Return the value at each row, and `missing` where the row is NONE."""
     if not len(values):
         return np.full(len(rows), missing, np.int64)
     return np.where(rows == NONE, missing, values[rows])
 
 
-def moment(recording: Recording, instant: int) -> str:
-    """Return an instant as people read it: seconds from the beginning of the stage."""
+def time_text(recording: Recording, instant: int) -> str:
+    """Format an instant as seconds from the beginning of the scenario."""
     return f"{(int(instant) - recording.began_at) / SECOND:.3f} s"
+
+
+def highest_before(
+    groups: Instants,
+    values: Instants,
+    *,
+    counts: NDArray[np.bool_] | None = None,
+    positions: Instants | None = None,
+) -> Instants:
+    """Return the highest value among the earlier rows of the same group; NONE where there is none.
+
+    `counts` selects the earlier rows to include (None: all); `positions` limits them to that many rows from
+    the front (None: all earlier ones). Values are not negative.
+    """
+    if not len(values):
+        return np.empty(0, np.int64)
+    keys, lowest, span = _keys(groups, values)
+    if counts is not None:
+        keys = np.where(counts, keys, NONE)
+    highest = np.concatenate([[NONE], np.maximum.accumulate(keys)])
+    before = highest[:-1] if positions is None else highest[positions]
+    return _decoded(before, groups, lowest, span)
+
+
+def lowest_after(groups: Instants, values: Instants) -> Instants:
+    """Return the lowest value among the later rows of the same group; NONE where there is none."""
+    if not len(values):
+        return np.empty(0, np.int64)
+    keys, lowest, span = _keys(groups, values)
+    least = np.minimum.accumulate(keys[::-1])[::-1]
+    after = np.concatenate([least[1:], [NONE]])
+    return _decoded(after, groups, lowest, span)
+
+
+def rows_before(groups: Instants, instants: Instants, margin_ns: int) -> Instants:
+    """Return for each row how many rows are in earlier groups, or earlier than it by more than the margin.
+
+    Rows are in the order of groups and instants.
+    """
+    count = len(groups)
+    is_row = np.repeat(np.array([1, 0], np.int8), count)
+    probed = np.concatenate([instants, instants - margin_ns])
+    order = np.lexsort((is_row, probed, np.concatenate([groups, groups])))
+    rows_so_far = np.cumsum(is_row[order], dtype=np.int64)
+    found = np.empty(count, np.int64)
+    of_probe = order >= count
+    found[order[of_probe] - count] = rows_so_far[of_probe]
+    return found
+
+
+def _keys(groups: Instants, values: Instants) -> tuple[Instants, int, int]:
+    # Every key of a later group is above all keys of an earlier one: one pass serves all groups.
+    lowest = int(values.min())
+    span = int(values.max()) - lowest + 1
+    assert (int(groups.max()) + 1) * span < 2**63, "the product of groups and values exceeds 63 bits"
+    return groups * span + (values - lowest), lowest, span
+
+
+def _decoded(keys: Instants, groups: Instants, lowest: int, span: int) -> Instants:
+    return np.where((keys != NONE) & (keys // span == groups), keys % span + lowest, NONE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Violations:
+    """Rows that break a rule in one way; `sentence` describes one row."""
+
+    rows: Instants
+    sentence: Callable[[int], str]
+
+
+def violations(broken: NDArray[np.bool_], sentence: Callable[[int], str]) -> Violations:
+    """Return the rows selected by the mask as violations."""
+    return Violations(rows=np.flatnonzero(broken).astype(np.int64), sentence=sentence)
+
+
+def finding(rule: Rule, checked: int, *kinds: Violations) -> Finding:
+    """Return the result of a rule; its examples take turns between the kinds of violations."""
+    examples = [
+        one.sentence(int(one.rows[nth]))
+        for nth in range(EXAMPLES_MAX)
+        for one in kinds
+        if nth < len(one.rows)
+    ]
+    return Finding(
+        rule=rule,
+        checked=checked,
+        broken=sum(len(one.rows) for one in kinds),
+        examples=tuple(examples[:EXAMPLES_MAX]),
+    )

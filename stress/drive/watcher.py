@@ -1,8 +1,6 @@
-"""Looks at the queues while a stage runs, and says when it is over.
+"""Samples the queues during a scenario and decides: resume the actions, lift the limits, or end the scenario.
 
-In: `queue-stats` of one action after the other, a few looks a second however many there are. Out: samples,
-the progress that is shown, and three decisions: everything waits, so let it go; enough has ended, so lift the
-limits; everything has ended, or nothing moves any more. Next: `opening` does what is decided.
+It reads `queue-stats` of one action after the other, a few samples per second for any number of actions.
 """
 
 import asyncio
@@ -13,37 +11,34 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from turnstile.stress.api import Api
-from turnstile.stress.drive.clock import Clock
-from turnstile.stress.drive.faults import Faults
-from turnstile.stress.drive.opening import Limits, resume_actions
-from turnstile.stress.drive.progression import Progression
-from turnstile.stress.names import action_ref
-from turnstile.stress.progress import Progress, Show
-from turnstile.stress.recording import ActionCounters
-from turnstile.stress.stage import Stage
-from turnstile.stress.tables import NEVER, SAMPLE, SECOND, Answer, Table
+from turnstile.stress.drive.faults import Faults, Limits
+from turnstile.stress.drive.pacing import Clock, Pacing
+from turnstile.stress.drive.setup import resume_actions
+from turnstile.stress.installation import Api
+from turnstile.stress.recording import NEVER, SAMPLE, SECOND, ActionCounters, Answer, Table
+from turnstile.stress.scenario import Progress, Scenario, Show
+from turnstile.stress.trace import action_ref
 
 _ROUND_SECONDS: Final = 0.25
-_LOOK_SECONDS_MIN: Final = 0.05
+_SAMPLE_SECONDS_MIN: Final = 0.05
 _IDLE_FACTOR: Final = 9
-"""Between two looks so many times as long as the last one took: watching must not be what is measured."""
+"""The pause between samples, as a multiple of their duration: sampling must not affect the result."""
 _SHOW_SECONDS: Final = 0.25
 _STUCK_SECONDS: Final = 30.0
 
 Counts = NDArray[np.int64]
-"""One for each action."""
+"""One value per action."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
-    """What a watcher needs to know and to do."""
+class WatchContext:
+    """The parts of a scenario that a watcher uses."""
 
-    stage: Stage
+    scenario: Scenario
     number: int
-    stages: int
+    scenarios: int
     orders: Table
-    progression: Progression
+    pacing: Pacing
     faults: Faults
     limits: Limits
     clock: Clock
@@ -52,34 +47,34 @@ class Watched:
 
 
 class Watcher:
-    """The eyes of one stage; `until_over` is all there is to call, once it knows where the counters stood."""
+    """Watches the queues of one scenario: call `begin`, then `until_over`."""
 
-    def __init__(self, api: Api, watched: Watched) -> None:
+    def __init__(self, api: Api, context: WatchContext) -> None:
         self._api = api
-        self._of = watched
-        load = watched.stage.load
-        self._actions = watched.orders["queue"] // max(load.keys, 1)
+        self._context = context
+        load = context.scenario.load
+        self._actions = context.orders["queue"] // max(load.keys, 1)
         self._rejected = 0
         self._due_then: Counts = np.bincount(self._actions, minlength=load.actions)
         self._samples: list[tuple[int, int, int, int]] = []
         self._before = np.zeros((load.actions, 2), np.int64)
         self._now = np.zeros((load.actions, 2), np.int64)
         self._lines = np.zeros((load.actions, 2), np.int64)
-        self._moved_at = 0.0
-        self._moved: tuple[int, ...] = ()
+        self._changed_at = 0.0
+        self._last_values: tuple[int, ...] = ()
         self._shown_at = 0.0
-        self._lifts_after = watched.stage.drain_without_limit_after
+        self._lifts_after = context.scenario.drain_without_limit_after
         self.began_at = NEVER
         self.opened_at = NEVER
 
     @property
     def samples(self) -> Table:
-        """What it saw."""
+        """The samples so far."""
         return np.array(self._samples, SAMPLE)
 
     @property
     def counters(self) -> Sequence[ActionCounters]:
-        """The counters before the first request, and as they stood when they were read last."""
+        """The counters before the first request and at the last reading."""
         return tuple(
             ActionCounters(
                 enqueued_before=int(before[0]),
@@ -93,45 +88,45 @@ class Watcher:
         )
 
     async def read_counters(self) -> None:
-        """Look at every action once."""
+        """Sample every action once."""
         for action in range(len(self._now)):
-            await self._look(action)
+            await self._sample(action)
 
     async def begin(self) -> None:
-        """Note where the counters stand before the first request."""
+        """Read the counters before the first request."""
         await self.read_counters()
         self._before = self._now.copy()
         self._samples.clear()
-        self.began_at = self._of.clock.now()
+        self.began_at = self._context.clock.now()
 
     async def until_over(self) -> None:
-        """Watch until everything has ended and all faults are healed, or nothing will move any more."""
-        self._moved_at = asyncio.get_running_loop().time()
+        """Watch until everything has ended and all faults are repaired, or nothing changes any more."""
+        self._changed_at = asyncio.get_running_loop().time()
         while not self._is_stuck():
-            for action in self._worth_a_look():
+            for action in self._actions_to_sample():
                 before = asyncio.get_running_loop().time()
-                await self._look(action)
+                await self._sample(action)
                 await self._react()
-                self.show(self._of.faults.note)
-                if self._all_ended and self._of.faults.over:
+                self.show(self._context.faults.note)
+                if self._all_ended and self._context.faults.over:
                     return
                 took_seconds = asyncio.get_running_loop().time() - before
                 round_seconds = _ROUND_SECONDS / len(self._now)
-                await asyncio.sleep(max(round_seconds, _LOOK_SECONDS_MIN, _IDLE_FACTOR * took_seconds))
+                await asyncio.sleep(max(round_seconds, _SAMPLE_SECONDS_MIN, _IDLE_FACTOR * took_seconds))
 
     def show(self, note: str, *, at_once: bool = False) -> None:
-        """Tell how far it is, now and then."""
+        """Report the progress, at most several times per second."""
         now = asyncio.get_running_loop().time()
         if not at_once and now - self._shown_at < _SHOW_SECONDS:
             return
         self._shown_at = now
-        self._of.show(
+        self._context.show(
             Progress(
-                stage=self._of.stage,
-                number=self._of.number,
-                stages=self._of.stages,
-                elapsed_seconds=(self._of.clock.now() - self.began_at) / SECOND,
-                sent=self._of.progression.confirmed,
+                scenario=self._context.scenario,
+                number=self._context.number,
+                scenarios=self._context.scenarios,
+                elapsed_seconds=(self._context.clock.now() - self.began_at) / SECOND,
+                sent=self._context.pacing.confirmed,
                 ended=self._ended,
                 waiting=int(self._lines[:, 0].sum()),
                 active=int(self._lines[:, 1].sum()),
@@ -139,45 +134,45 @@ class Watcher:
             )
         )
 
-    async def _look(self, action: int) -> None:
+    async def _sample(self, action: int) -> None:
         found = await self._api.queue_stats(action_ref(action))
         self._now[action] = found["total_enqueued"], found["total_completed"]
         self._lines[action] = found["queue_length"], found["active_count"]
-        at = self._of.clock.now()
+        at = self._context.clock.now()
         self._samples.append((at, action, found["queue_length"], found["active_count"]))
 
     async def _react(self) -> None:
-        if self._of.stage.all_wait_first and self.opened_at == NEVER:
+        if self._context.scenario.all_wait_first and self.opened_at == NEVER:
             if self._all_sent and self._lines[:, 0].sum() >= self._due.sum():
-                self.opened_at = self._of.clock.now()
-                await resume_actions(self._api, self._of.stage)
+                self.opened_at = self._context.clock.now()
+                await resume_actions(self._api, self._context.scenario)
         elif self._lifts_after is not None and self._ended >= self._lifts_after:
             self._lifts_after = None
-            await self._of.limits.lift()
+            await self._context.limits.lift()
 
-    def _worth_a_look(self) -> list[int]:
-        """Return all actions, or once everything was sent those that are not done."""
+    def _actions_to_sample(self) -> list[int]:
+        """Return all actions, or after the last request those that are not done."""
         if not self._all_sent:
             return list(range(len(self._now)))
-        # Where all are done and a fault goes on, one look after the other still shows that time passes.
+        # Where all are done and a fault continues, one action keeps the progress current.
         return np.flatnonzero(~self._done).tolist() or [0]
 
     def _is_stuck(self) -> bool:
-        """Whether nothing has moved for so long that nothing will."""
+        """Whether nothing has changed for longer than any recovery takes."""
         now = asyncio.get_running_loop().time()
-        moved = (self._of.progression.confirmed, *self._now.sum(axis=0), *self._lines.sum(axis=0))
-        if moved != self._moved or not self._all_sent or not self._of.faults.over:
-            self._moved, self._moved_at = moved, now
-        longest_seconds = max(part.seconds for part in self._of.stage.load.mix.parts)
-        patience_seconds = 2 * self._of.lease_seconds + _STUCK_SECONDS + longest_seconds
-        return now - self._moved_at > patience_seconds
+        values = (self._context.pacing.confirmed, *self._now.sum(axis=0), *self._lines.sum(axis=0))
+        if values != self._last_values or not self._all_sent or not self._context.faults.over:
+            self._last_values, self._changed_at = values, now
+        longest_seconds = self._context.scenario.load.mix.max_seconds
+        patience_seconds = 2 * self._context.lease_seconds + _STUCK_SECONDS + longest_seconds
+        return now - self._changed_at > patience_seconds
 
     @property
     def _due(self) -> Counts:
-        """How many of each action are to end: all that were not refused."""
-        if self._rejected != self._of.progression.rejected:
-            self._rejected = self._of.progression.rejected
-            taken = self._of.orders["answer"] != Answer.REJECTED
+        """The number of executions of each action that must end: all that were not rejected."""
+        if self._rejected != self._context.pacing.rejected:
+            self._rejected = self._context.pacing.rejected
+            taken = self._context.orders["answer"] != Answer.REJECTED
             self._due_then = np.bincount(self._actions[taken], minlength=len(self._now))
         return self._due_then
 
@@ -187,11 +182,11 @@ class Watcher:
 
     @property
     def _all_sent(self) -> bool:
-        return self._of.progression.confirmed == len(self._of.orders)
+        return self._context.pacing.confirmed == len(self._context.orders)
 
     @property
     def _done(self) -> NDArray[np.bool_]:
-        """Which actions have ended all that is due, and have nothing left; others may use them, too."""
+        """The actions whose due executions have ended and that have none left, of other clients either."""
         ended = self._now[:, 1] - self._before[:, 1]
         return (ended >= self._due) & ~self._lines.any(axis=1)
 

@@ -1,6 +1,5 @@
-"""A private installation: servers, executors and workers of our own, which may be broken on purpose.
+"""A private installation: servers, executors and workers that a run may break.
 
-In: how many of each. Out: an `Installation` like any other, and a `Breaker`; nothing of it outlives the run.
-A reader starts at `system`; `services` says what runs, `faults` breaks it, `deaths` knows what is gone,
-`schedule` says what is broken when.
+`launcher` starts services and is shared with the demo, the benchmarks and the tests; `system` runs a whole
+installation, `faults` injects faults into it, `schedule` plans them. Nothing of it outlives the run.
 """

@@ -1,74 +1,140 @@
-"""Breaks a private installation, leaves it so for a while, heals it.
+"""Injects faults into a private installation, keeps them for a while, and repairs them.
 
-In: a `PlannedFault`. Out: an `InjectedFault`, when what was broken is whole again. Two faults never meet on
-one part: the second waits for the first. A fault that is broken off is not healed: who lent the installation
-ends what is paused. Next: `drive` calls this when its time has come.
+In: a `PlannedFault`. Out: an `InjectedFault`, when what was broken is ready again. Two faults never overlap
+on one target: the second waits for the first. A cancelled fault is not repaired; the owner of the
+installation stops paused services.
 """
 
 import asyncio
+import os
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from pathlib import Path
+from typing import Final, NoReturn, Protocol
 
+import aio_pika
 import httpx
+from aio_pika.abc import AbstractConnection, AbstractIncomingMessage
 
+from turnstile.common.broker.topology import EXECUTOR_COMPLETIONS, pool_queue, worker_queue
 from turnstile.localservers import LocalServers
+from turnstile.localservers.processes import run_in_thread
 from turnstile.localservers.services import Service
-from turnstile.localservers.threads import to_the_end
-from turnstile.stress.api import Api
-from turnstile.stress.local.deaths import DeathWatch
-from turnstile.stress.local.purging import throw_away
-from turnstile.stress.local.services import Services
+from turnstile.stress.installation import Api
+from turnstile.stress.local.launcher import System
 from turnstile.stress.recording import InjectedFault
-from turnstile.stress.stage import FaultKind, PlannedFault
+from turnstile.stress.scenario import FaultKind, PlannedFault
+from turnstile.stress.trace import POOL, TRACE_SUFFIX
 
 _DATABASE: Final = "database"
 _BROKER: Final = "broker"
+_CALL_SECONDS: Final = 20.0
+_CONSUMED_MAX: Final = 20
+"""Enough to show the effect: each message may hold a slot until the watchdog repairs it."""
+_SHARED_QUEUES: Final = (EXECUTOR_COMPLETIONS, pool_queue(POOL))
+"""Completions and offers, which any process may consume."""
+_POLL_SECONDS: Final = 0.1
 
 
 class _Server(Protocol):
-    """What both servers can do."""
+    """The common interface of both servers."""
 
     def stop(self) -> None: ...
 
     def restart(self) -> None: ...
 
 
+class ExitWatch:
+    """Observes the exits of processes that ran actions, and of services that are killed.
+
+    A process that ran an action has a file in the trace folder with its pid in the name. A run in a process
+    that has exited is over, even without a stop in its trace.
+    """
+
+    def __init__(self, trace_folder: Path) -> None:
+        self._trace_folder = trace_folder
+        self._known: set[Path] = set()
+        # With the start time of each process, so that another process with the same pid is not mistaken for
+        # it.
+        self._alive: dict[int, int | None] = {}
+        self._exited_at: dict[int, int] = {}
+
+    @property
+    def exits(self) -> Mapping[int, int]:
+        """When the exit of each process was observed, in nanoseconds."""
+        return self._exited_at
+
+    def follow(self, pids: Iterable[int]) -> None:
+        """Observe these processes too."""
+        for pid in pids:
+            self._alive.setdefault(pid, _start_time(pid))
+
+    def poll(self) -> None:
+        """Record the processes that have exited."""
+        fresh = set(self._trace_folder.glob(f"*{TRACE_SUFFIX}")) - self._known
+        self._known |= fresh
+        self.follow(int(path.name.partition("-")[0]) for path in fresh)
+        now = time.time_ns()
+        for pid, started in list(self._alive.items()):
+            if started is None or _start_time(pid) != started:
+                del self._alive[pid]
+                self._exited_at[pid] = now
+
+    async def run(self) -> NoReturn:
+        """Poll until cancelled."""
+        while True:
+            self.poll()
+            await asyncio.sleep(_POLL_SECONDS)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """Everything that can be broken."""
+class Targets:
+    """Everything that faults can hit."""
 
     servers: LocalServers
-    amqp_url: str
-    services: Services
+    system: System
     api: Api
     http: httpx.AsyncClient
-    """For looks at single services."""
-    watch: DeathWatch
+    """For readiness checks."""
+    watch: ExitWatch
     locks: dict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
 
 
-async def break_and_heal(parts: Parts, fault: PlannedFault) -> InjectedFault:
-    """Carry out one fault; raises ServerFailed where what was broken does not come back."""
-    workers, executors = parts.services.workers, parts.services.executors
+@asynccontextmanager
+async def watching_exits(trace_folder: Path) -> AsyncIterator[ExitWatch]:
+    """Yield a watch that polls by itself."""
+    watch = ExitWatch(trace_folder)
+    task = asyncio.create_task(watch.run(), name="exit-watch")
+    try:
+        yield watch
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def inject_fault(targets: Targets, fault: PlannedFault) -> InjectedFault:
+    """Inject one fault; raises ServerFailed where the target does not become ready again."""
+    workers, executors = targets.system.workers, targets.system.executors
     match fault.kind:
         case FaultKind.KILL_WORKER:
-            return await _to_worker(parts, fault, _chosen(workers, fault), _kill)
+            return await _hit_worker(targets, fault, _chosen(workers, fault), _kill)
         case FaultKind.PAUSE_WORKER:
-            return await _to_worker(parts, fault, _chosen(workers, fault), _pause)
+            return await _hit_worker(targets, fault, _chosen(workers, fault), _pause)
         case FaultKind.KILL_EXECUTOR:
-            return await _to_service(parts, fault, _chosen(executors, fault), _kill)
+            return await _hit_service(targets, fault, _chosen(executors, fault), _kill)
         case FaultKind.PAUSE_EXECUTOR:
-            return await _to_service(parts, fault, _chosen(executors, fault), _pause)
+            return await _hit_service(targets, fault, _chosen(executors, fault), _pause)
         case FaultKind.RESTART_BROKER:
-            return await _restart(parts, fault, _BROKER, parts.servers.rabbitmq)
+            return await _restart(targets, fault, _BROKER, targets.servers.rabbitmq)
         case FaultKind.RESTART_DATABASE:
-            return await _restart(parts, fault, _DATABASE, parts.servers.postgresql)
+            return await _restart(targets, fault, _DATABASE, targets.servers.postgresql)
         case FaultKind.PURGE_QUEUES:
-            return await _purge(parts, fault)
+            return await _purge(targets, fault)
         case FaultKind.CHANGE_LIMIT:
             raise AssertionError("a limit is changed over HTTP")
 
@@ -77,60 +143,132 @@ def _chosen(services: Sequence[Service], fault: PlannedFault) -> Service:
     return services[fault.target % len(services)]
 
 
-_Break = Callable[[Parts, Service, float], Awaitable[None]]
+_Hit = Callable[[Targets, Service, float], Awaitable[None]]
 
 
-async def _to_worker(parts: Parts, fault: PlannedFault, worker: Service, break_it: _Break) -> InjectedFault:
-    # Asked before it is broken: while it is down, or after it came back, another id may be the newest.
-    worker_id = (await _worker_ids(parts)).get(worker.name)
-    return replace(await _to_service(parts, fault, worker, break_it), lost_worker=worker_id)
+async def _hit_worker(targets: Targets, fault: PlannedFault, worker: Service, hit: _Hit) -> InjectedFault:
+    # Read before the fault: during it or afterwards, another id may be the newest.
+    worker_id = (await _worker_ids(targets)).get(worker.name)
+    return replace(await _hit_service(targets, fault, worker, hit), lost_worker=worker_id)
 
 
-async def _to_service(parts: Parts, fault: PlannedFault, service: Service, break_it: _Break) -> InjectedFault:
-    async with parts.locks[service.name]:
+async def _hit_service(targets: Targets, fault: PlannedFault, service: Service, hit: _Hit) -> InjectedFault:
+    async with targets.locks[service.name]:
         began_at = time.time_ns()
-        await break_it(parts, service, fault.lasting_seconds)
-        await service.ready(parts.http)
-        return _happened(fault, service.name, began_at)
+        await hit(targets, service, fault.lasting_seconds)
+        await service.ready(targets.http)
+        return _injected(fault, service.name, began_at)
 
 
-async def _kill(parts: Parts, service: Service, lasting_seconds: float) -> None:
-    parts.watch.follow(service.family())
+async def _kill(targets: Targets, service: Service, lasting_seconds: float) -> None:
+    targets.watch.follow(service.family())
     await service.end(signal.SIGKILL)
-    parts.watch.look()
+    targets.watch.poll()
     await asyncio.sleep(lasting_seconds)
     await service.start()
 
 
-async def _pause(parts: Parts, service: Service, lasting_seconds: float) -> None:
-    parts.watch.follow(service.family())
+async def _pause(targets: Targets, service: Service, lasting_seconds: float) -> None:
+    targets.watch.follow(service.family())
     service.pause()
     await asyncio.sleep(lasting_seconds)
     service.resume()
 
 
-async def _restart(parts: Parts, fault: PlannedFault, name: str, server: _Server) -> InjectedFault:
-    async with parts.locks[name]:
+async def _restart(targets: Targets, fault: PlannedFault, name: str, server: _Server) -> InjectedFault:
+    async with targets.locks[name]:
         began_at = time.time_ns()
-        await to_the_end(server.stop)
+        await run_in_thread(server.stop)
         await asyncio.sleep(fault.lasting_seconds)
-        await to_the_end(server.restart)
-        return _happened(fault, name, began_at)
+        await run_in_thread(server.restart)
+        return _injected(fault, name, began_at)
 
 
-async def _purge(parts: Parts, fault: PlannedFault) -> InjectedFault:
-    async with parts.locks[_BROKER]:
-        worker_ids = (await _worker_ids(parts)).values()
+async def _purge(targets: Targets, fault: PlannedFault) -> InjectedFault:
+    async with targets.locks[_BROKER]:
+        worker_ids = (await _worker_ids(targets)).values()
         began_at = time.time_ns()
-        messages = await throw_away(parts.amqp_url, worker_ids, fault.lasting_seconds)
-        return _happened(fault, f"{messages} messages", began_at)
+        amqp_url = targets.system.deployment.amqp_url
+        messages = await discard_messages(amqp_url, worker_ids, fault.lasting_seconds)
+        return _injected(fault, f"{messages} messages", began_at)
 
 
-async def _worker_ids(parts: Parts) -> dict[str, str]:
-    """Return under which id each worker holds its lease now, by its name."""
-    # The newest comes first; who was killed just now still has a lease too.
-    return {worker["name"]: worker["id"] for worker in reversed(await parts.api.live_workers())}
+async def _worker_ids(targets: Targets) -> dict[str, str]:
+    """Return the id of each live worker by its name."""
+    # The newest comes first; a worker that was just killed may still have a lease.
+    return {worker["name"]: worker["id"] for worker in reversed(await targets.api.live_workers())}
 
 
-def _happened(fault: PlannedFault, target: str, began_at: int) -> InjectedFault:
+def _injected(fault: PlannedFault, target: str, began_at: int) -> InjectedFault:
     return InjectedFault(kind=fault.kind, target=target, began_at=began_at, healed_at=time.time_ns())
+
+
+def queues_to_purge(worker_ids: Iterable[str]) -> tuple[str, ...]:
+    """Return the queues of completions, offers and worker messages.
+
+    Not `executor.requests`: its messages are known nowhere else, so nothing could recover them.
+    """
+    return (*_SHARED_QUEUES, *(worker_queue(each) for each in worker_ids))
+
+
+async def discard_messages(amqp_url: str, worker_ids: Collection[str], seconds: float) -> int:
+    """Purge queues, then consume further messages and drop them; return the number of lost messages.
+
+    Like a mistaken purge, or a consumer of the wrong queue. A system that keeps up has nothing in its queues,
+    so up to 20 passing messages are consumed too.
+    """
+    async with AsyncExitStack() as stack:
+        async with asyncio.timeout(_CALL_SECONDS):
+            connection = await stack.enter_async_context(await aio_pika.connect(amqp_url))
+            purged = [await _purge_queue(connection, name) for name in queues_to_purge(worker_ids)]
+        return sum(purged) + await _consume(connection, seconds)
+
+
+async def _purge_queue(connection: AbstractConnection, name: str) -> int:
+    # A channel for each: the broker closes a channel that names a missing queue.
+    with suppress(aio_pika.exceptions.ChannelNotFoundEntity):
+        async with connection.channel() as channel:
+            purged = await (await channel.get_queue(name, ensure=False)).purge()
+            return purged.message_count or 0
+    return 0
+
+
+async def _consume(connection: AbstractConnection, seconds: float) -> int:
+    consumed = 0
+    enough = asyncio.Event()
+
+    async def count(_: AbstractIncomingMessage) -> None:
+        nonlocal consumed
+        consumed += 1
+        if consumed >= _CONSUMED_MAX:
+            enough.set()
+
+    async with connection.channel() as channel:
+        queues = [await channel.get_queue(name, ensure=False) for name in _SHARED_QUEUES]
+        tags = [await queue.consume(count, no_ack=True, timeout=_CALL_SECONDS) for queue in queues]
+        with suppress(TimeoutError):
+            await asyncio.wait_for(enough.wait(), seconds)
+        for queue, tag in zip(queues, tags, strict=True):
+            await queue.cancel(tag, timeout=_CALL_SECONDS)
+    return consumed
+
+
+def _start_time(pid: int) -> int | None:
+    """Return the start time of a process, in the kernel's own unit; None: it has exited."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None if _has_exited(pid) else 0
+    # The name in parentheses may contain anything; the rest begins with field 3 of proc(5).
+    fields = stat.rpartition(")")[2].split()
+    # A killed process stays as a zombie until its parent reaps it, and the parent may be paused.
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def _has_exited(pid: int) -> bool:
+    # For systems without /proc.
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False

@@ -1,8 +1,6 @@
-"""What is broken when: a pure function of the seed.
+"""Plans faults: a pure function of the seed.
 
-In: a seed, how long, and what there is to break. Out: `PlannedFault`s in the order of their time. Each has
-the time to be seen alone: the next one begins when the system has recovered from it. Next: `faults` carries
-them out, and `drive` those that need no breaking.
+Each fault is isolated: the next one begins when the system has recovered from it.
 """
 
 import random
@@ -10,73 +8,73 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from turnstile.stress.stage import FaultKind, PlannedFault
+from turnstile.stress.scenario import FaultKind, PlannedFault
 
 _BEGIN_SECONDS: Final = 2.0
-"""Something runs by then."""
+"""The load runs by then."""
 _START_SECONDS: Final = 3.0
-"""Until a service that was started is ready, and what it was given runs."""
-_OFFERED_AGAIN_SECONDS: Final = 30.0
-"""TURNSTILE_DISPATCH_TIMEOUT unless it is set: until an offer that was lost is repeated."""
-_TAKEN_OVER_SECONDS: Final = 6.0
-"""Until another executor admits in the place of one that is silent."""
+"""Until a started service is ready and runs executions."""
+_REDISPATCH_SECONDS: Final = 30.0
+"""The default of TURNSTILE_DISPATCH_TIMEOUT: until a lost offer is repeated."""
+_TAKEOVER_SECONDS: Final = 6.0
+"""Until another executor takes over admission from a paused one."""
 _LIMITS: Final = (1, 2, 8, 16)
-_QUIET_SHARE: Final = 0.25
-"""Faults at random come up to so much later than they could."""
+_DELAY_SHARE: Final = 0.25
+"""Random faults are delayed by up to this share of their period."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Trait:
-    """How one kind lasts; seconds, given those of a lease."""
+class _Timing:
+    """The timing of one kind of fault, in seconds; the argument is the lease duration."""
 
     shown: Callable[[float], float]
-    """How long it lasts where its recovery is to be seen."""
+    """Its duration in a recovery plan."""
     lasting: Callable[[float], tuple[float, float]]
-    """How long at random: from, to."""
+    """The range of its random duration."""
     recovers: Callable[[float], float]
-    """From its healing until the system runs as before, and a little more."""
+    """From its repair until the system has recovered, with a margin."""
 
 
-_TRAITS: Final[Mapping[FaultKind, _Trait]] = {
-    FaultKind.KILL_WORKER: _Trait(
+_TIMINGS: Final[Mapping[FaultKind, _Timing]] = {
+    FaultKind.KILL_WORKER: _Timing(
         shown=lambda _: 1.0,
         lasting=lambda _: (0.5, 3.0),
         recovers=lambda lease: 2 * lease + 1.0,
     ),
-    FaultKind.PAUSE_WORKER: _Trait(
+    FaultKind.PAUSE_WORKER: _Timing(
         shown=lambda lease: 1.5 * lease,
         lasting=lambda lease: (0.3 * lease, 2.0 * lease),
         recovers=lambda lease: lease + _START_SECONDS,
     ),
-    FaultKind.KILL_EXECUTOR: _Trait(
+    FaultKind.KILL_EXECUTOR: _Timing(
         shown=lambda _: 1.0,
         lasting=lambda _: (0.5, 3.0),
-        recovers=lambda _: _START_SECONDS + _TAKEN_OVER_SECONDS,
+        recovers=lambda _: _START_SECONDS + _TAKEOVER_SECONDS,
     ),
-    FaultKind.PAUSE_EXECUTOR: _Trait(
-        shown=lambda _: _TAKEN_OVER_SECONDS + 2.0,
-        lasting=lambda _: (1.0, 2 * _TAKEN_OVER_SECONDS),
-        recovers=lambda _: _TAKEN_OVER_SECONDS,
+    FaultKind.PAUSE_EXECUTOR: _Timing(
+        shown=lambda _: _TAKEOVER_SECONDS + 2.0,
+        lasting=lambda _: (1.0, 2 * _TAKEOVER_SECONDS),
+        recovers=lambda _: _TAKEOVER_SECONDS,
     ),
-    # It needs several seconds to stop and to start, and its clients wait a little before they come again.
-    FaultKind.RESTART_BROKER: _Trait(
+    # Stopping and starting take several seconds, and clients wait before they reconnect.
+    FaultKind.RESTART_BROKER: _Timing(
         shown=lambda _: 0.0, lasting=lambda _: (0.0, 3.0), recovers=lambda _: 25.0
     ),
-    # After an outage nobody is reclaimed for a lease: those who could not renew it lose nothing.
-    FaultKind.RESTART_DATABASE: _Trait(
+    # After an outage, reclaims pause for a lease: workers that could not renew theirs lose nothing.
+    FaultKind.RESTART_DATABASE: _Timing(
         shown=lambda _: 0.0, lasting=lambda _: (0.0, 3.0), recovers=lambda lease: lease + 8.0
     ),
-    FaultKind.PURGE_QUEUES: _Trait(
-        shown=lambda _: 3.0, lasting=lambda _: (1.0, 4.0), recovers=lambda _: _OFFERED_AGAIN_SECONDS + 4.0
+    FaultKind.PURGE_QUEUES: _Timing(
+        shown=lambda _: 3.0, lasting=lambda _: (1.0, 4.0), recovers=lambda _: _REDISPATCH_SECONDS + 4.0
     ),
-    FaultKind.CHANGE_LIMIT: _Trait(
+    FaultKind.CHANGE_LIMIT: _Timing(
         shown=lambda _: 5.0, lasting=lambda _: (2.0, 8.0), recovers=lambda _: _START_SECONDS
     ),
 }
-assert set(_TRAITS) == set(FaultKind)
+assert set(_TIMINGS) == set(FaultKind)
 
 RECOVERABLE: Final = tuple(kind for kind in FaultKind if kind is not FaultKind.CHANGE_LIMIT)
-"""What breaks something; a limit that is changed breaks nothing."""
+"""The kinds that cause an outage."""
 
 
 def plan_faults(
@@ -93,29 +91,29 @@ def plan_faults(
     rng = random.Random(f"{seed} faults")
     faults: list[PlannedFault] = []
     at = rng.uniform(_BEGIN_SECONDS, 2 * _BEGIN_SECONDS)
-    for kind in _decks(rng, sorted(kinds)):
-        trait = _TRAITS[kind]
+    for kind in _shuffled_rounds(rng, sorted(kinds)):
+        timing = _TIMINGS[kind]
         fault = PlannedFault(
             kind=kind,
             at_seconds=round(at, 2),
-            lasting_seconds=round(rng.uniform(*trait.lasting(lease_seconds)), 2),
+            lasting_seconds=round(rng.uniform(*timing.lasting(lease_seconds)), 2),
             target=rng.randrange(_targets(kind, executors=executors, workers=workers, actions=actions)),
             limit=rng.choice(_LIMITS) if kind is FaultKind.CHANGE_LIMIT else None,
         )
-        room = fault.lasting_seconds + trait.recovers(lease_seconds)
+        room = fault.lasting_seconds + timing.recovers(lease_seconds)
         if at + room > seconds:
             break
         faults.append(fault)
-        at += room * rng.uniform(1.0, 1.0 + _QUIET_SHARE)
+        at += room * rng.uniform(1.0, 1.0 + _DELAY_SHARE)
     return tuple(faults)
 
 
 def seconds_for(kinds: Collection[FaultKind], *, lease_seconds: float) -> float:
     """Return in how much time `plan_faults` has room for each of these kinds at least once."""
     rooms = (
-        _TRAITS[kind].lasting(lease_seconds)[1] + _TRAITS[kind].recovers(lease_seconds) for kind in kinds
+        _TIMINGS[kind].lasting(lease_seconds)[1] + _TIMINGS[kind].recovers(lease_seconds) for kind in kinds
     )
-    return 2 * _BEGIN_SECONDS + (1.0 + _QUIET_SHARE) * sum(rooms)
+    return 2 * _BEGIN_SECONDS + (1.0 + _DELAY_SHARE) * sum(rooms)
 
 
 def recovery_plan(
@@ -125,10 +123,10 @@ def recovery_plan(
     faults: list[PlannedFault] = []
     at = _BEGIN_SECONDS
     for kind in kinds:
-        lasting = _TRAITS[kind].shown(lease_seconds)
+        lasting = _TIMINGS[kind].shown(lease_seconds)
         limit = _LIMITS[0] if kind is FaultKind.CHANGE_LIMIT else None
         faults.append(PlannedFault(kind=kind, at_seconds=at, lasting_seconds=lasting, limit=limit))
-        at = round(at + lasting + _TRAITS[kind].recovers(lease_seconds), 2)
+        at = round(at + lasting + _TIMINGS[kind].recovers(lease_seconds), 2)
     return tuple(faults)
 
 
@@ -144,6 +142,6 @@ def _targets(kind: FaultKind, *, executors: int, workers: int, actions: int) -> 
             return 1
 
 
-def _decks(rng: random.Random, kinds: list[FaultKind]) -> Iterator[FaultKind]:
+def _shuffled_rounds(rng: random.Random, kinds: list[FaultKind]) -> Iterator[FaultKind]:
     while kinds:
         yield from rng.sample(kinds, len(kinds))

@@ -1,11 +1,9 @@
-"""A private installation for one run: brought up, lent, broken, taken down.
+"""A private installation for one run: started, broken, repaired, stopped.
 
-In: how many executors and workers. Out: a `LocalSystem`: an installation to talk to, and its breaker. When it
-is given back, or we die of whatever, nothing of it is left. Next: `faults`.
+The services have the product's default settings except for the lease, so that users get what is measured.
+When the context ends, or this process dies in any way, nothing of the installation is left.
 """
 
-import signal
-import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,47 +12,44 @@ from typing import Final
 import httpx
 from pydantic import SecretStr
 
-from turnstile.localservers import LocalServers, running_servers
-from turnstile.localservers.processes import run_once
-from turnstile.localservers.services import Collapse, serving
-from turnstile.localservers.threads import to_the_end
-from turnstile.stress.api import Api
-from turnstile.stress.installation import Installation
-from turnstile.stress.local.deaths import watching
-from turnstile.stress.local.faults import Parts, break_and_heal
-from turnstile.stress.local.services import Place, Services, executors_of, workers_of
+from turnstile.localservers import running_servers
+from turnstile.localservers.services import Collapse
+from turnstile.stress.installation import Api, Installation
+from turnstile.stress.local.faults import Targets, inject_fault, watching_exits
+from turnstile.stress.local.launcher import Deployment, create_database_and_vhost, running_system
 from turnstile.stress.recording import InjectedFault
-from turnstile.stress.stage import PlannedFault
+from turnstile.stress.scenario import PlannedFault
+from turnstile.stress.trace import ACTIONS_VARIABLE, TRACE_VARIABLE
 
 _NAME: Final = "stress"
-
-Say = Callable[[str], object]
+_ACTIONS_MODULE: Final = "turnstile.stress.actions"
+_HEARTBEATS_PER_LEASE: Final = 3
 
 
 class LocalSystem:
-    """A private installation, and the `Breaker` of it."""
+    """A private installation, and its `FaultInjector`."""
 
-    def __init__(self, installation: Installation, parts: Parts) -> None:
+    def __init__(self, installation: Installation, targets: Targets) -> None:
         self.installation = installation
-        self._parts = parts
+        self._targets = targets
 
     async def inject(self, fault: PlannedFault) -> InjectedFault:
-        """Break something, wait as long as it lasts, heal it; return when it is whole again."""
-        return await break_and_heal(self._parts, fault)
+        """Inject a fault, wait for its duration, repair it; return when everything is ready again."""
+        return await inject_fault(self._targets, fault)
 
-    def deaths(self) -> Mapping[int, int]:
-        """Return when each process that ran actions, and is gone, was seen to be gone (nanoseconds)."""
-        self._parts.watch.look()
-        return self._parts.watch.deaths
+    def exits(self) -> Mapping[int, int]:
+        """Return when the exit of each process that ran actions was observed (nanoseconds)."""
+        self._targets.watch.poll()
+        return self._targets.watch.exits
 
     def versions(self) -> dict[str, str]:
-        """Return those of the servers; asks them, so call it in a thread."""
-        return self._parts.servers.versions()
+        """Return the versions of the servers; blocking, so call it in a thread."""
+        return self._targets.servers.versions()
 
     @property
     def collapses(self) -> tuple[Collapse, ...]:
-        """What ended though nobody had asked it to; it was started again."""
-        services = self._parts.services.all
+        """The services that ended by themselves; each was started again."""
+        services = self._targets.system.services
         return tuple(sorted((c for service in services for c in service.collapses), key=lambda c: c.at))
 
 
@@ -66,61 +61,55 @@ async def running_locally(
     concurrency: int,
     actions: int,
     lease_seconds: float,
-    folder: Path | None = None,
-    say: Say,
+    say: Callable[[str], object],
 ) -> AsyncIterator[LocalSystem]:
-    """Run an installation; everything is ready when it is lent, and gone when it is given back.
-
-    `folder`: where logs and marks are kept; None: they go with the rest. Raises LocalServersError.
-    """
+    """Run an installation; everything is ready on entry and gone on exit. Raises LocalServersError."""
     say("Starting PostgreSQL and RabbitMQ in a scratch folder")
     async with running_servers() as servers:
-        kept = (folder or servers.folder / "services").resolve()
-        place = await to_the_end(_place, servers, kept, lease_seconds)
-        services = Services(
-            executors=executors_of(place, count=executors),
-            workers=workers_of(place, count=workers, concurrency=concurrency, actions=actions),
+        database_url, amqp_url = await create_database_and_vhost(servers.postgresql, servers.rabbitmq, _NAME)
+        trace_folder = servers.folder / "services" / "traces"
+        trace_folder.mkdir(parents=True)
+        deployment = Deployment(
+            database_url=database_url,
+            amqp_url=amqp_url,
+            folder=servers.folder / "services" / "logs",
+            settings={
+                "TURNSTILE_LEASE_DURATION": f"{lease_seconds}s",
+                "TURNSTILE_HEARTBEAT_INTERVAL": f"{lease_seconds / _HEARTBEATS_PER_LEASE:.3f}s",
+                "TURNSTILE_LOG_LEVEL": "WARNING",
+            },
         )
-        say(f"Starting {_count(executors, 'executor')} and {_count(workers, 'worker')}")
-        async with _serving(place, services, servers) as system:
-            yield system
+        say(f"Starting {_counted(executors, 'executor')} and {_counted(workers, 'worker')}")
+        settings = _worker_settings(actions, trace_folder, concurrency)
+        executor_services = [deployment.executor(f"executor-{n}") for n in range(1, executors + 1)]
+        worker_services = [
+            deployment.worker(f"worker-{n}", actions=_ACTIONS_MODULE, settings=settings)
+            for n in range(1, workers + 1)
+        ]
+        async with (
+            running_system(deployment, executor_services, worker_services, restart_failed=True) as system,
+            httpx.AsyncClient(trust_env=False) as http,
+            watching_exits(trace_folder) as watch,
+        ):
+            installation = Installation(
+                amqp_url=SecretStr(amqp_url),
+                http_urls=tuple(executor.url for executor in system.executors),
+                trace_folder=trace_folder,
+                lease_seconds=lease_seconds,
+            )
+            async with Api(installation) as api:
+                yield LocalSystem(
+                    installation, Targets(servers=servers, system=system, api=api, http=http, watch=watch)
+                )
 
 
-@asynccontextmanager
-async def _serving(place: Place, services: Services, servers: LocalServers) -> AsyncIterator[LocalSystem]:
-    installation = Installation(
-        amqp_url=SecretStr(place.amqp_url),
-        http_urls=tuple(executor.url for executor in services.executors),
-        marks_folder=place.marks_folder,
-        lease_seconds=place.lease_seconds,
-    )
-    async with (
-        serving(services.all, last_signal=signal.SIGKILL, kept=True),
-        Api(installation) as api,
-        httpx.AsyncClient(trust_env=False) as http,
-        watching(place.marks_folder) as watch,
-    ):
-        parts = Parts(
-            servers=servers, amqp_url=place.amqp_url, services=services, api=api, http=http, watch=watch
-        )
-        yield LocalSystem(installation, parts)
+def _worker_settings(actions: int, trace_folder: Path, concurrency: int) -> dict[str, str]:
+    return {
+        ACTIONS_VARIABLE: str(actions),
+        TRACE_VARIABLE: str(trace_folder),
+        "TURNSTILE_WORKER_CONCURRENCY": str(concurrency),
+    }
 
 
-def _place(servers: LocalServers, folder: Path, lease_seconds: float) -> Place:
-    """Prepare a database, a vhost and folders; takes seconds, so call it in a thread."""
-    place = Place(
-        database_url=servers.postgresql.create_database(_NAME),
-        amqp_url=servers.rabbitmq.create_vhost(_NAME),
-        logs_folder=folder / "logs",
-        marks_folder=folder / "marks",
-        lease_seconds=lease_seconds,
-    )
-    for each in (place.logs_folder, place.marks_folder):
-        each.mkdir(parents=True)
-    command = [sys.executable, "-m", "turnstile.executor.cli", "migrate"]
-    run_once(command, folder=place.logs_folder, environment=place.environment(), user=None)
-    return place
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,6 +1,5 @@
-"""Shows a run: live while it goes on, then as a table, as JSON, and as one page with pictures.
+"""Shows a run: live, then as a summary on the console, as JSON, and as one HTML page with pictures.
 
-In: `Progress` while it runs, then a `RunReport`. Out: lines on a console, and a folder with `report.json`,
-`report.html` (one file that needs nothing else) and its pictures as PNG. A reader starts at `run_report`,
-what a run comes to; `live` shows it on the way, `summary` at its end, `write` keeps it; `plots` draws.
+`run_report` holds the values, `live` shows progress, `summary` prints the result, `documents` makes
+`report.json` and `report.html`, `store` writes them, and `charts` draws the pictures.
 """

@@ -1,113 +1,176 @@
-"""What a whole run comes to: each stage with its verdict and figures, and where all of it was measured.
+"""The result of a run: each scenario with its verdict and metrics, and the machine on which it ran."""
 
-In: what `drive` recorded, `check` judged and `figures` measured. Out: one value for everything that shows a
-run. Next: `summary`, `document`, `page`.
-"""
-
+import os
+import platform
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Final
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Final, Self
 
 from turnstile.stress.check.verdict import Finding, Verdict
-from turnstile.stress.figures.five import ORDER_RULES
-from turnstile.stress.figures.values import FiveFigures, Recovery, StageFigures
-from turnstile.stress.recording import InjectedFault, Recording
-from turnstile.stress.report.machine import Machine
-from turnstile.stress.stage import Stage
-from turnstile.stress.tables import SECOND
+from turnstile.stress.metrics.run import ORDER_RULES
+from turnstile.stress.metrics.values import Recovery, RunMetrics, ScenarioMetrics
+from turnstile.stress.recording import SECOND, InjectedFault, Recording
+from turnstile.stress.scenario import Scenario
 
 _SAME_SECONDS: Final = 0.001
 
 
-class Word(StrEnum):
-    """A verdict in one word."""
+class Result(StrEnum):
+    """The result in one word."""
 
-    KEPT = "KEPT"
-    BROKEN = "BROKEN"
+    PASS = "PASS"
+    FAIL = "FAIL"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StageReport:
-    """One stage that was carried out to its end."""
+class ScenarioReport:
+    """One scenario that was completed."""
 
     recording: Recording
     verdict: Verdict
-    figures: StageFigures
+    metrics: ScenarioMetrics
 
     @property
-    def stage(self) -> Stage:
-        """What was done."""
-        return self.recording.stage
+    def scenario(self) -> Scenario:
+        """The scenario."""
+        return self.recording.scenario
 
     @property
     def broken(self) -> tuple[Finding, ...]:
-        """The rules that did not hold."""
+        """The rules that were broken."""
         return self.verdict.broken
 
     @property
     def violations(self) -> int:
-        """How often any rule was broken."""
+        """The number of violations."""
         return sum(finding.broken for finding in self.broken)
 
     @property
     def out_of_order(self) -> int:
-        """How often something came before what should have come first."""
+        """The number of order violations."""
         return sum(finding.broken for finding in self.broken if finding.rule in ORDER_RULES)
 
     def recovery_of(self, fault: InjectedFault) -> Recovery | None:
-        """Return what was measured of one fault."""
+        """Return the recovery from one fault."""
         began_seconds = (fault.began_at - self.recording.began_at) / SECOND
-        for each in self.figures.recoveries:
+        for each in self.metrics.recoveries:
             same = each.kind is fault.kind and each.target == fault.target
             if same and abs(each.at_seconds - began_seconds) < _SAME_SECONDS:
                 return each
         return None
 
     @property
-    def rules_asked(self) -> int:
-        """Of how many rules this stage says anything."""
-        return sum(1 for finding in self.verdict.findings if finding.looked_at)
+    def rules_checked(self) -> int:
+        """The number of rules that could be checked."""
+        return sum(1 for finding in self.verdict.findings if finding.checked)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """The machine of a measurement; a rate means nothing without it."""
+
+    processor: str
+    cores: int
+    """Usable by this process."""
+    memory_gib: float
+    kernel: str
+    python: str
+
+    @classmethod
+    def here(cls) -> Self:
+        """Return this one."""
+        pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+        return cls(
+            processor=_processor() or platform.machine(),
+            cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+            memory_gib=round(pages * page_bytes / 2**30, 1),
+            kernel=f"{platform.system()} {platform.release()}",
+            python=f"{sys.implementation.name} {platform.python_version()}",
+        )
+
+    def __str__(self) -> str:
+        cores = "1 core" if self.cores == 1 else f"{self.cores} cores"
+        return f"{self.processor}, {cores}, {self.memory_gib:g} GiB, {self.kernel}, {self.python}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunInfo:
+    """The facts about a run besides its recordings; field names are keys of `report.json`."""
+
+    seed: int
+    command_line: str
+    started_at: datetime
+    machine: Machine
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Of Turnstile, its servers and libraries, where known."""
+    installation: str
+    """For display: `private: 2 executors, 2 workers`, or URLs without passwords."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
     """A whole run."""
 
-    stages: tuple[StageReport, ...]
-    """Those that were carried out, in order."""
-    five: FiveFigures
-    seed: int
-    command_line: str
-    started_at: datetime
+    info: RunInfo
+    scenarios: tuple[ScenarioReport, ...]
+    """The completed scenarios in order."""
+    metrics: RunMetrics
     seconds: float
-    """From the beginning of the first stage to the end of the last verdict."""
-    machine: Machine
-    """On which the harness ran."""
-    versions: Mapping[str, str] = field(default_factory=dict)
-    """Of Turnstile, its servers and libraries, where they are known."""
-    installation: str
-    """For people: `private: 2 executors, 2 workers`, or addresses without passwords."""
+    """From the beginning of the first scenario to the end of the last check."""
     collapses: tuple[str, ...] = ()
-    """What ended though nobody asked it to, a stage that was broken off included: one sentence each."""
+    """Failures of the run itself, such as an interrupted scenario: one sentence each."""
 
     @property
-    def kept(self) -> bool:
-        """Whether all promises were kept; a run in which nothing was checked has kept none."""
-        return bool(self.stages) and not self.collapses and not any(stage.broken for stage in self.stages)
+    def passed(self) -> bool:
+        """Whether every check passed; a run without a completed scenario has not passed."""
+        return (
+            bool(self.scenarios)
+            and not self.collapses
+            and not any(scenario.broken for scenario in self.scenarios)
+        )
 
     @property
-    def word(self) -> Word:
-        """The verdict."""
-        return Word.KEPT if self.kept else Word.BROKEN
+    def result(self) -> Result:
+        """The result in one word."""
+        return Result.PASS if self.passed else Result.FAIL
 
     @property
     def violations(self) -> int:
-        """How often any rule was broken, in all stages."""
-        return sum(stage.violations for stage in self.stages)
+        """The number of violations in all scenarios."""
+        return sum(scenario.violations for scenario in self.scenarios)
 
     @property
     def executions(self) -> int:
-        """How many ended, in all stages."""
-        return sum(stage.figures.ended for stage in self.stages)
+        """The number of ended executions in all scenarios."""
+        return sum(scenario.metrics.ended for scenario in self.scenarios)
+
+
+_LIBRARIES: Final = ("turnstile", "aio-pika", "asyncpg", "uvloop", "numpy")
+
+
+def library_versions() -> dict[str, str]:
+    """Return the versions of the installed distributions."""
+    found = {}
+    for name in _LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _processor() -> str | None:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+            return " ".join(value.split())
+    return None

@@ -1,7 +1,4 @@
-"""Prints what a run came to: its stages, the five figures, what was broken and what recovered, one last word.
-
-In: a `RunReport`. Out: lines on the console, whole at 100 columns.
-"""
+"""Prints the result of a run: scenarios, metrics, recoveries, every violation, and PASS or FAIL."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -14,96 +11,98 @@ from turnstile.stress.report.run_report import RunReport
 
 
 def print_summary(console: Console, report: RunReport) -> None:
-    """Print the tables, then every broken rule, then KEPT or BROKEN."""
-    if report.stages:
+    """Print the tables, then every violation, then PASS or FAIL."""
+    if report.scenarios:
         for table in _tables(report):
             console.print()
             console.print(table)
     console.print()
-    # What comes from outside is no markup, and never cut: what is wrong may stand at its end.
+    # Text from outside is not markup, and is never cut.
     for line in (*_findings(report), _last_line(report)):
         console.print(line, soft_wrap=True, highlight=False)
 
 
 def _tables(report: RunReport) -> Iterator[Table]:
-    yield _stages(report)
-    yield _figures(report)
-    cost = wording.cost_rows(report.five)
+    yield _scenarios(report)
+    yield _metrics(report)
+    cost = wording.cost_rows(report.metrics)
     if cost:
         yield _filled(wording.COST_HEADINGS, cost)
-    if report.five.recoveries:
-        rows = [wording.recovery_row(each) for each in report.five.recoveries]
+    if report.metrics.recoveries:
+        rows = [wording.recovery_row(each) for each in report.metrics.recoveries]
         yield _filled(wording.RECOVERY_HEADINGS, rows, wording.RECOVERY_LEGEND)
 
 
-def _stages(report: RunReport) -> Table:
+def _scenarios(report: RunReport) -> Table:
     table = _table()
-    table.add_column("STAGE", overflow="fold")
+    table.add_column("SCENARIO", overflow="fold")
     headings = (
         "EXECUTIONS",
         "RATE",
         "LIMIT",
-        "HELD",
-        "RUNNING",
+        "PEAK\nSLOTS",
+        "PEAK\nRUNNING",
         "OUT OF\nORDER",
-        "HAND-OVER\np50 / p99",
-        "BROKEN",
+        "HANDOVER\np50 / p99",
+        "FAILED",
     )
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
-    for stage in report.stages:
-        figures = stage.figures
+    for scenario in report.scenarios:
+        metrics = scenario.metrics
         table.add_row(
-            Text(stage.stage.title),
-            wording.count(figures.ended),
-            wording.rate(figures.executions_per_second),
-            wording.limit(stage.recording),
-            wording.count(figures.most_held),
-            wording.count(figures.most_running),
-            _in_colour(stage.out_of_order),
-            " / ".join(wording.ends(figures.hand_over)),
-            _in_colour(stage.violations),
+            Text(scenario.scenario.title),
+            wording.count(metrics.ended),
+            wording.rate(metrics.executions_per_second),
+            wording.limit(scenario.recording),
+            wording.count(metrics.most_held),
+            wording.count(metrics.most_running),
+            _coloured(scenario.out_of_order),
+            " / ".join(wording.p50_p99(metrics.hand_over)),
+            _coloured(scenario.violations),
         )
-    table.caption = (
-        "Held, running: the most at one moment in one queue, by the record and by the runs' own clocks"
-    )
+    table.caption = "Peak in one queue: slots by the history, running by the actions' own clocks"
     return table
 
 
-def _figures(report: RunReport) -> Table:
+def _metrics(report: RunReport) -> Table:
     table = _table()
-    table.add_column("FIGURE", overflow="fold")
-    table.add_column("MEASURED", overflow="fold")
-    for name, said in wording.five_rows(report.five):
-        table.add_row(Text(name), Text(said))
-    table.caption = Text(f"Measured on {report.machine}; {report.installation}; seed {report.seed}")
+    table.add_column("METRIC", overflow="fold")
+    table.add_column("VALUE", overflow="fold")
+    for name, value in wording.metric_rows(report.metrics):
+        table.add_row(Text(name), Text(value))
+    table.caption = Text(
+        f"Measured on {report.info.machine}; {report.info.installation}; seed {report.info.seed}"
+    )
     return table
 
 
 def _findings(report: RunReport) -> Iterator[Text]:
     for collapse in report.collapses:
-        yield Text.assemble(("COLLAPSED", "bold red"), f" {collapse}")
-    for stage in report.stages:
-        for finding in stage.broken:
-            yield Text.assemble(("BROKEN", "bold red"), f" {stage.stage.title}: {wording.finding(finding)}")
-            yield from (Text(f"         {example}") for example in finding.examples)
+        yield Text.assemble(("ERROR", "bold red"), f" {collapse}")
+    for scenario in report.scenarios:
+        for finding in scenario.broken:
+            yield Text.assemble(
+                ("FAIL", "bold red"), f" {scenario.scenario.title}: {wording.finding(finding)}"
+            )
+            yield from (Text(f"     {example}") for example in finding.examples)
 
 
 def _last_line(report: RunReport) -> Text:
-    if not report.stages:
-        return Text.assemble((report.word, "bold red"), " No stage came to its end: nothing was checked")
+    if not report.scenarios:
+        return Text.assemble((report.result, "bold red"), " No scenario was completed: nothing was checked")
     executions = wording.counted(report.executions, "execution")
-    stages = wording.counted(len(report.stages), "stage")
-    checked = f"{executions} in {stages}, {wording.seconds(report.seconds)}"
-    if report.kept:
-        return Text.assemble((report.word, "bold green"), f" Every promise, over {checked}")
+    scenarios = wording.counted(len(report.scenarios), "scenario")
+    checked = f"{executions} in {scenarios}, {wording.seconds(report.seconds)}"
+    if report.passed:
+        return Text.assemble((report.result, "bold green"), f" Every check, over {checked}")
     broken = wording.counted(report.violations, "violation")
     if report.collapses:
-        broken += f", {wording.counted(len(report.collapses), 'collapse')}"
-    return Text.assemble((report.word, "bold red"), f" {broken}, over {checked}")
+        broken += f", {wording.counted(len(report.collapses), 'error')}"
+    return Text.assemble((report.result, "bold red"), f" {broken}, over {checked}")
 
 
-def _in_colour(value: int) -> Text:
+def _coloured(value: int) -> Text:
     return Text(f"{value:,}", style="bold red" if value else "green")
 
 

@@ -1,43 +1,41 @@
-"""How figures are said, the same on the console and on the page.
-
-In: numbers as they were measured; None is what was not. Out: words with their unit.
-"""
+"""How values are formatted, the same on the console and on the page; None is what was not measured."""
 
 from typing import Final
 
 from turnstile.stress.check.verdict import Finding
-from turnstile.stress.figures.values import FiveFigures, Recovery, Spread
+from turnstile.stress.metrics.values import Recovery, RunMetrics, Spread
 from turnstile.stress.recording import Recording
-from turnstile.stress.stage import FaultKind
+from turnstile.stress.scenario import FaultKind
 
 NOTHING: Final = "-"
-COST_HEADINGS: Final = ("Cost", "Rate", "Hand-over p50", "p99")
-RECOVERY_HEADINGS: Final = ("Fault", "Whole again", "Cut off", "Back", "Stall", "As before")
+"""Shown for a value that was not measured."""
+COST_HEADINGS: Final = ("Cost", "Rate", "Handover p50", "p99")
+RECOVERY_HEADINGS: Final = ("Fault", "Repaired", "Lost runs", "Reclaimed", "Stall", "Recovered")
 RECOVERY_LEGEND: Final = (
-    "Seconds count from the fault. Cut off: runs that it ended. Back: all of them had their slots again. "
-    "Stall: the longest time in which nothing started though something could have."
+    "Times count from the fault. Lost runs: ended by the fault. Reclaimed: all of them had a slot again. "
+    "Stall: the longest time without a start while an execution could have started."
 )
 
 
 def count(value: int | None) -> str:
-    """Say how many."""
+    """Format a number."""
     return NOTHING if value is None else f"{value:,}"
 
 
 def counted(value: int, one: str) -> str:
-    """Say how many of what there are."""
+    """Format a number with a noun."""
     return f"{value:,} {one}" + ("" if value == 1 else "s")
 
 
 def rate(value: float | None) -> str:
-    """Say how many in a second."""
+    """Format a rate per second."""
     if value is None:
         return NOTHING
     return f"{value:,.0f}/s" if value >= 10 else f"{value:.2g}/s"
 
 
 def duration(milliseconds: float | None) -> str:
-    """Say how long something took, with about three digits."""
+    """Format a duration with about three digits."""
     if milliseconds is None:
         return NOTHING
     if milliseconds < 1000:
@@ -47,28 +45,28 @@ def duration(milliseconds: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Say how long something took, measured in seconds."""
+    """Format a duration given in seconds."""
     return NOTHING if value is None else duration(1000 * value)
 
 
 def share(value: float | None) -> str:
-    """Say a part of a whole."""
+    """Format a share as a percentage."""
     return NOTHING if value is None else f"{100 * value:.3g} %"
 
 
 def spread(value: Spread | None) -> str:
-    """Say how a latency is spread."""
+    """Format the percentiles of a latency."""
     if value is None:
         return NOTHING
     return (
         f"p50 {duration(value.p50_ms)}, p90 {duration(value.p90_ms)}, p99 {duration(value.p99_ms)}, "
-        f"longest {duration(value.max_ms)}"
+        f"max {duration(value.max_ms)}"
     )
 
 
 def limit(recording: Recording) -> str:
-    """Say under which limit a stage ran; two where it was changed meanwhile."""
-    every = [recording.stage.limit, *(change.limit for change in recording.limit_changes)]
+    """Format the limit of a scenario, as a range where it was changed."""
+    every = [recording.scenario.limit, *(change.limit for change in recording.limit_changes)]
     given = sorted({each for each in every if each is not None})
     if not given:
         return "none"
@@ -77,50 +75,52 @@ def limit(recording: Recording) -> str:
 
 
 def finding(value: Finding) -> str:
-    """Say how often a rule was broken."""
-    times = "once" if value.broken == 1 else f"{value.broken:,} times"
-    return f"{value.rule.value}: broken {times} in {value.looked_at:,}"
+    """Format how often a rule was broken."""
+    return f"{value.rule.value}: {counted(value.broken, 'violation')} in {value.checked:,}"
 
 
-def five_rows(five: FiveFigures) -> list[tuple[str, str]]:
-    """Return the figures of one number or one spread, each with its name, as far as they were measured."""
-    limited = "The same under a limit" if five.limit is None else f"The same, limit {five.limit}"
+def metric_rows(metrics: RunMetrics) -> list[tuple[str, str]]:
+    """Return the names and values of the metrics that were measured, except costs and recoveries."""
+    limited = (
+        "No-op executions, limited" if metrics.limit is None else f"No-op executions, limit {metrics.limit}"
+    )
     violations = (
-        f"order {five.order_violations:,}, limit {five.limit_violations:,}, other {five.other_violations:,}"
+        f"order {metrics.order_violations:,}, limit {metrics.limit_violations:,},"
+        f" other {metrics.other_violations:,}"
     )
     rows = [
-        ("No-op executions, no limit", rate(five.per_second_unlimited)),
-        (limited, rate(five.per_second_limited)),
-        ("Hand-over at limit 1", spread(five.hand_over)),
+        ("No-op executions, no limit", rate(metrics.per_second_unlimited)),
+        (limited, rate(metrics.per_second_limited)),
+        ("Handover at limit 1", spread(metrics.hand_over)),
         ("Violations", violations),
     ]
     return [row for row in rows if row[1] != NOTHING]
 
 
-def cost_rows(five: FiveFigures) -> list[tuple[str, ...]]:
-    """Return what an execution costs at each depth and number of keys, under `COST_HEADINGS`."""
-    named = [(f"{point.at:,} waiting in one queue", point) for point in five.by_depth]
-    named += [(f"{point.at:,} {'key' if point.at == 1 else 'keys'}", point) for point in five.by_keys]
-    return [(name, rate(point.executions_per_second), *ends(point.hand_over)) for name, point in named]
+def cost_rows(metrics: RunMetrics) -> list[tuple[str, ...]]:
+    """Return the cost of an execution at each depth and number of keys, for `COST_HEADINGS`."""
+    named = [(f"{point.at:,} waiting in one queue", point) for point in metrics.by_depth]
+    named += [(f"{point.at:,} {'key' if point.at == 1 else 'keys'}", point) for point in metrics.by_keys]
+    return [(name, rate(point.executions_per_second), *p50_p99(point.hand_over)) for name, point in named]
 
 
 def fault_name(kind: FaultKind, target: str) -> str:
-    """Say what was broken: the target, where the kind does not name it."""
+    """Format a fault with its target, unless the kind names the target."""
     return kind.value if target in kind.value.split() else f"{kind.value}: {target}"
 
 
 def recovery_row(value: Recovery) -> tuple[str, ...]:
-    """Return how one fault was felt, under `RECOVERY_HEADINGS`."""
+    """Return the recovery from one fault, for `RECOVERY_HEADINGS`."""
     return (
         fault_name(value.kind, value.target),
         seconds(value.healed_seconds),
         count(value.lost_runs),
         seconds(value.reclaim_seconds),
         seconds(value.stall_seconds),
-        "not seen" if value.recovered_seconds is None else seconds(value.recovered_seconds),
+        "not observed" if value.recovered_seconds is None else seconds(value.recovered_seconds),
     )
 
 
-def ends(value: Spread | None) -> tuple[str, str]:
-    """Say the middle and the slow end of a latency."""
+def p50_p99(value: Spread | None) -> tuple[str, str]:
+    """Format the median and the 99th percentile of a latency."""
     return (NOTHING, NOTHING) if value is None else (duration(value.p50_ms), duration(value.p99_ms))

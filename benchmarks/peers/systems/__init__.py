@@ -1,5 +1,5 @@
-"""One module for each system: its jobs as it wants them written, and how it is asked for them.
+"""One module for each system: its jobs in its own style, and how they are submitted.
 
-Each is imported by that system's own worker processes and by `submitter`, and by nothing else: only there its
-package must be installed. All speak of the same actions (`loads`) and run the same job (`job`).
+Each is imported only by that system's worker processes and by `submitter`, so only there its package is
+required. All use the same actions and the same job (`peers.job`).
 """

@@ -7,8 +7,16 @@ from typing import Any, Final
 
 from celery import Celery
 
-from benchmarks.peers.job import AMQP_URL, DATABASE_URL, run_blocking, setting
-from benchmarks.peers.loads import ALL_ACTIONS, Group, Job, name_of
+from benchmarks.peers.job import (
+    ALL_ACTIONS,
+    AMQP_URL,
+    DATABASE_URL,
+    Group,
+    Job,
+    name_of,
+    run_blocking,
+    setting,
+)
 from benchmarks.peers.submitter import Submit
 
 SAFE: Final = "BENCH_CELERY_SAFE"

@@ -8,8 +8,7 @@ from typing import Final
 
 from dbos import DBOS, DBOSClient, DBOSConfig, EnqueueOptions
 
-from benchmarks.peers.job import DATABASE_URL, GROUPS, run_blocking, setting
-from benchmarks.peers.loads import ALL_ACTIONS, Group, Job, name_of
+from benchmarks.peers.job import ALL_ACTIONS, DATABASE_URL, GROUPS, Group, Job, name_of, run_blocking, setting
 from benchmarks.peers.submitter import Submit
 from benchmarks.waiting import until
 

@@ -9,8 +9,17 @@ from dramatiq.brokers.rabbitmq import RabbitmqBroker
 from dramatiq.rate_limits import ConcurrentRateLimiter
 from dramatiq.rate_limits.backends import RedisBackend
 
-from benchmarks.peers.job import AMQP_URL, REDIS_PREFIX, REDIS_URL, run_blocking, setting
-from benchmarks.peers.loads import ALL_ACTIONS, Group, Job, name_of
+from benchmarks.peers.job import (
+    ALL_ACTIONS,
+    AMQP_URL,
+    REDIS_PREFIX,
+    REDIS_URL,
+    Group,
+    Job,
+    name_of,
+    run_blocking,
+    setting,
+)
 from benchmarks.peers.submitter import Submit
 
 MIN_BACKOFF_MS: Final = 5

@@ -17,8 +17,7 @@ from pgqueuer.db import AsyncpgDriver
 from pgqueuer.models import Job as Taken
 from pgqueuer.queries import Queries
 
-from benchmarks.peers.job import DATABASE_URL, run, setting
-from benchmarks.peers.loads import ALL_ACTIONS, Group, Job, name_of
+from benchmarks.peers.job import ALL_ACTIONS, DATABASE_URL, Group, Job, name_of, run, setting
 from benchmarks.peers.submitter import Submit
 
 _BATCH: Final = 1000
@@ -31,7 +30,7 @@ async def _job(taken: Taken) -> None:
 
 @asynccontextmanager
 async def worker() -> AsyncIterator[PgQueuer]:
-    """Lend what it runs."""
+    """Yield the queuer of a worker."""
     connection = await asyncpg.connect(setting(DATABASE_URL), timeout=_TIMEOUT_SECONDS)
     try:
         queuer = PgQueuer.from_asyncpg_connection(connection)

@@ -6,8 +6,7 @@ from typing import Final
 
 from procrastinate import App, PsycopgConnector
 
-from benchmarks.peers.job import DATABASE_URL, run, setting
-from benchmarks.peers.loads import ALL_ACTIONS, Group, Job, name_of
+from benchmarks.peers.job import ALL_ACTIONS, DATABASE_URL, Group, Job, name_of, run, setting
 from benchmarks.peers.submitter import Submit
 
 _CONNECTIONS: Final = 20

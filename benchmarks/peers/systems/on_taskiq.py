@@ -7,8 +7,7 @@ from typing import Final
 
 from taskiq_aio_pika import AioPikaBroker
 
-from benchmarks.peers.job import AMQP_URL, run, setting
-from benchmarks.peers.loads import ALL_ACTIONS, Group, Job, name_of
+from benchmarks.peers.job import ALL_ACTIONS, AMQP_URL, Group, Job, name_of, run, setting
 from benchmarks.peers.submitter import Submit
 
 PREFETCH: Final = 200

@@ -4,15 +4,14 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
-from benchmarks.client import looking, publishing, submit
-from benchmarks.peers.job import AMQP_URL, DATABASE_URL, run, setting
-from benchmarks.peers.loads import ALL_ACTIONS, Group, Job, name_of
+from benchmarks.client import database_session, publishing, submit
+from benchmarks.peers.job import ALL_ACTIONS, AMQP_URL, DATABASE_URL, Group, Job, name_of, run, setting
 from benchmarks.peers.submitter import Submit
 from benchmarks.waiting import until
-from turnstile.common.broker.delivery import Outgoing
-from turnstile.common.broker.topology import EXECUTIONS
+from turnstile.common.broker.message import Outgoing
+from turnstile.common.broker.topology import EXECUTION_REQUESTED, EXECUTIONS
 from turnstile.common.envelopes import envelope
-from turnstile.common.messages import REQUESTED, ExecutionRequested
+from turnstile.common.messages import ExecutionRequested
 from turnstile.migrations import migrate
 from turnstile.worker import action
 
@@ -38,7 +37,7 @@ async def prepare() -> None:
 @asynccontextmanager
 async def submitting() -> AsyncIterator[Submit]:
     """Connect, and wait until the workers have registered their actions."""
-    async with looking(setting(DATABASE_URL)) as session, publishing(setting(AMQP_URL)) as publisher:
+    async with database_session(setting(DATABASE_URL)) as session, publishing(setting(AMQP_URL)) as publisher:
 
         async def registered() -> bool:
             return bool(await session.fetchval("SELECT count(*) FROM action") >= len(ALL_ACTIONS))
@@ -54,8 +53,8 @@ async def submitting() -> AsyncIterator[Submit]:
 def _request(group: Group, job: Job) -> Outgoing:
     return envelope(
         ExecutionRequested(action_ref=name_of(group, job.action), parameters=job._asdict()),
-        message_type=REQUESTED,
+        message_type=EXECUTION_REQUESTED,
         exchange=EXECUTIONS,
-        routing_key=REQUESTED,
+        routing_key=EXECUTION_REQUESTED,
         app_id="client",
     )

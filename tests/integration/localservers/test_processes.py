@@ -1,4 +1,4 @@
-"""A server process and its keeper: nothing is left, whoever dies."""
+"""A server process and its keeper: no process is left, whichever process dies."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from tests.integration.localservers.watching import kill_owner, processes_of, wa
 from turnstile.localservers.errors import ServerFailed
 from turnstile.localservers.processes import ServerProcess, wait_until_ready
 
-# A server with a child in a session of its own, which only the keeper can find once the server is gone.
+# A server with a child in a separate session: after the server's exit, only the keeper can find it.
 FAMILY = ["sh", "-c", "setsid sleep 1000 & exec sleep 1000"]
 STUBBORN = ["sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.05; done"]
 
@@ -38,7 +38,7 @@ def sleeping(folder: Path) -> list[int]:
     return [pid for pid, command in processes_of(folder).items() if command.startswith("sleep 1000")]
 
 
-def test_stop_leaves_nothing_of_the_family(tmp_path: Path) -> None:
+def test_stop_leaves_no_descendant(tmp_path: Path) -> None:
     with started(FAMILY, tmp_path) as process:
         wait_until(lambda: len(sleeping(tmp_path)) == 2)
         process.stop(signal.SIGTERM, 10.0)
@@ -53,7 +53,7 @@ def test_a_server_that_ignores_the_signal_is_killed(tmp_path: Path) -> None:
         assert processes_of(tmp_path) == {}
 
 
-def test_a_paused_family_stands_still_and_can_be_stopped(tmp_path: Path) -> None:
+def test_a_paused_server_with_descendants_is_frozen_and_can_be_stopped(tmp_path: Path) -> None:
     def states() -> list[str]:
         stats = [Path(f"/proc/{pid}/stat").read_text(encoding="utf-8") for pid in sleeping(tmp_path)]
         return [stat.rpartition(")")[2].split()[0] for stat in stats]
@@ -75,7 +75,7 @@ def test_the_server_ends_when_its_keeper_is_killed(tmp_path: Path) -> None:
         wait_until(lambda: processes_of(tmp_path) == {})
 
 
-def test_the_family_ends_when_its_owner_is_killed(tmp_path: Path) -> None:
+def test_all_descendants_end_when_the_owner_is_killed(tmp_path: Path) -> None:
     code = f"""
 import os, signal
 from pathlib import Path

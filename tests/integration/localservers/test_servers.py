@@ -1,4 +1,4 @@
-"""Private servers as a whole: both come up, hold data over restarts, and leave nothing behind."""
+"""Private servers as a whole: both start, keep data over restarts, and leave nothing behind."""
 
 import asyncio
 import subprocess
@@ -14,7 +14,7 @@ from pamqp.common import FieldTable
 
 from tests.integration.localservers.watching import processes_of, wait_until
 from turnstile.localservers import LocalServers
-from turnstile.localservers.scratch import ScratchFolder
+from turnstile.localservers.servers import ScratchFolder
 
 QUORUM: FieldTable = {"x-queue-type": "quorum"}
 
@@ -27,7 +27,7 @@ def own() -> Iterator[LocalServers]:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder that the servers' own accounts may enter, as pytest's is not."""
+    """A folder that the servers' accounts can reach, unlike that of pytest."""
     with tempfile.TemporaryDirectory() as path:
         Path(path).chmod(0o711)
         yield Path(path)
@@ -36,15 +36,15 @@ def folder() -> Iterator[Path]:
 async def publish(url: str, body: bytes) -> None:
     async with asyncio.timeout(20), await aio_pika.connect(url) as connection:
         channel = await connection.channel()
-        await channel.declare_queue("line", durable=True, arguments=QUORUM)
+        await channel.declare_queue("jobs", durable=True, arguments=QUORUM)
         message = aio_pika.Message(body, delivery_mode=aio_pika.DeliveryMode.PERSISTENT)
-        await channel.default_exchange.publish(message, "line")
+        await channel.default_exchange.publish(message, "jobs")
 
 
 async def take(url: str) -> bytes:
     async with asyncio.timeout(20), await aio_pika.connect(url) as connection:
         channel = await connection.channel()
-        queue = await channel.declare_queue("line", durable=True, arguments=QUORUM)
+        queue = await channel.declare_queue("jobs", durable=True, arguments=QUORUM)
         message = await queue.get(timeout=10)
         await message.ack()
         return message.body
@@ -52,7 +52,7 @@ async def take(url: str) -> bytes:
 
 def knows_its_quorum_queues(folder: Path) -> bool:
     """Whether the broker has saved the list of its quorum queues, which it does seconds after a change."""
-    return any(b"kept_line" in names.read_bytes() for names in folder.glob("data/*/quorum/*/names.dets"))
+    return any(b"kept_jobs" in names.read_bytes() for names in folder.glob("data/*/quorum/*/names.dets"))
 
 
 async def query(url: str, statement: str) -> object:
@@ -65,7 +65,7 @@ async def query(url: str, statement: str) -> object:
 
 
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
-async def test_committed_rows_outlive_a_restart_of_postgresql(own: LocalServers, mode: str) -> None:
+async def test_committed_rows_survive_a_restart_of_postgresql(own: LocalServers, mode: str) -> None:
     url = own.postgresql.create_database(f"restart_{mode}")
     await query(url, "CREATE TABLE kept AS SELECT 42 AS answer")
     before = own.postgresql.pid
@@ -75,7 +75,7 @@ async def test_committed_rows_outlive_a_restart_of_postgresql(own: LocalServers,
 
 
 @pytest.mark.whole
-async def test_what_was_committed_last_outlives_a_crash_of_a_server_that_is_not_durable() -> None:
+async def test_the_last_commit_survives_a_crash_of_a_server_that_is_not_durable() -> None:
     with LocalServers.start(durable=False) as quick:
         url = quick.postgresql.url()
         connection = await asyncpg.connect(url)
@@ -85,12 +85,6 @@ async def test_what_was_committed_last_outlives_a_crash_of_a_server_that_is_not_
         quick.postgresql.restart("immediate")
         assert await query(url, "SELECT count(*) FROM kept") == 50
         connection.terminate()
-
-
-async def test_servers_tell_their_versions(own: LocalServers) -> None:
-    versions = own.versions()
-    assert versions["PostgreSQL"] == str(await query(own.postgresql.url(), "SHOW server_version")).split()[0]
-    assert versions["RabbitMQ"] == own.rabbitmq.ctl("version").strip()
 
 
 async def test_a_database_is_a_copy_of_its_template_and_can_be_dropped_while_in_use(
@@ -120,7 +114,7 @@ async def test_a_frozen_postgresql_answers_again_after_resume(own: LocalServers)
 
 
 @pytest.mark.whole
-async def test_confirmed_messages_outlive_a_kill_of_rabbitmq(own: LocalServers) -> None:
+async def test_confirmed_messages_survive_a_kill_of_rabbitmq(own: LocalServers) -> None:
     url = own.rabbitmq.create_vhost("kept")
     await publish(url, b"42")
     await asyncio.to_thread(wait_until, lambda: knows_its_quorum_queues(own.rabbitmq.folder))
@@ -129,7 +123,7 @@ async def test_confirmed_messages_outlive_a_kill_of_rabbitmq(own: LocalServers) 
     assert await take(url) == b"42"
 
 
-async def test_vhosts_come_and_go_and_their_connections_can_be_closed(own: LocalServers) -> None:
+async def test_vhosts_can_be_created_and_deleted_and_their_connections_closed(own: LocalServers) -> None:
     connection = await aio_pika.connect(own.rabbitmq.create_vhost("a/b c"))
     closed = asyncio.Event()
     connection.close_callbacks.add(lambda *_: closed.set())
@@ -140,7 +134,7 @@ async def test_vhosts_come_and_go_and_their_connections_can_be_closed(own: Local
     own.rabbitmq.delete_vhost("a/b c")
 
 
-async def test_a_policy_binds_the_queues_that_it_names_until_it_is_deleted(own: LocalServers) -> None:
+async def test_a_policy_applies_to_the_named_queues_until_it_is_deleted(own: LocalServers) -> None:
     own.rabbitmq.create_vhost("ruled")
     own.rabbitmq.set_policy("ruled", "small", "^small$", {"max-length": 5, "overflow": "reject-publish"})
     listed = await asyncio.to_thread(own.rabbitmq.ctl, "list_policies", "--quiet", "--vhost", "ruled")
@@ -154,7 +148,7 @@ async def test_a_policy_binds_the_queues_that_it_names_until_it_is_deleted(own: 
 
 
 @pytest.mark.whole
-def test_two_instances_stand_side_by_side_and_leave_nothing(own: LocalServers) -> None:
+def test_two_instances_run_in_parallel_and_leave_nothing(own: LocalServers) -> None:
     with LocalServers.start(durable=False) as other:
         assert other.postgresql.port != own.postgresql.port
         other.rabbitmq.create_vhost("here")
@@ -166,7 +160,7 @@ def test_two_instances_stand_side_by_side_and_leave_nothing(own: LocalServers) -
 
 
 @pytest.mark.whole
-def test_a_given_folder_is_kept_and_taken_up_again(folder: Path) -> None:
+def test_a_given_folder_is_kept_and_used_again(folder: Path) -> None:
     with LocalServers.start(folder) as servers:
         servers.postgresql.create_database("kept")
         servers.rabbitmq.create_vhost("kept")
@@ -176,7 +170,7 @@ def test_a_given_folder_is_kept_and_taken_up_again(folder: Path) -> None:
         assert "kept" in servers.rabbitmq.ctl("list_vhosts", "--quiet")
 
 
-def test_nothing_is_left_after_the_owner_was_killed_and_another_came() -> None:
+def test_nothing_is_left_after_the_owner_was_killed_and_another_started() -> None:
     code = """
 import signal
 from turnstile.localservers import LocalServers

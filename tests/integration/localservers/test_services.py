@@ -1,4 +1,4 @@
-"""A service: awaited, started again where it ends by itself, and of which nothing is left at the end."""
+"""A service: awaited, started again where it ends by itself, and gone at the end."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ _DEADLINE_SECONDS = 20.0
 
 
 def web_server(folder: Path) -> Service:
-    """Answers /readyz, since a file of that name lies in its folder."""
+    """A service that answers /readyz: a file of that name is in its folder."""
     (folder / "readyz").touch()
     port = free_port()
     arguments = ["http.server", str(port), "--bind", "127.0.0.1"]
@@ -29,7 +29,7 @@ def service(folder: Path, arguments: list[str], *, port: int | None = None) -> S
     return Service(name="served", arguments=arguments, folder=folder, environment=environment, port=port)
 
 
-async def test_it_is_ready_when_lent_and_nothing_is_left_when_given_back(tmp_path: Path) -> None:
+async def test_a_service_is_ready_on_entry_and_gone_on_exit(tmp_path: Path) -> None:
     served = web_server(tmp_path)
     async with serving([served], last_signal=signal.SIGTERM), httpx.AsyncClient(trust_env=False) as http:
         assert (await http.get(f"{served.url}/readyz")).status_code == 200
@@ -37,10 +37,10 @@ async def test_it_is_ready_when_lent_and_nothing_is_left_when_given_back(tmp_pat
     assert processes_of(tmp_path) == {}
 
 
-async def test_one_that_ends_by_itself_is_noted_and_started_again(tmp_path: Path) -> None:
+async def test_a_service_that_ends_by_itself_is_recorded_and_started_again(tmp_path: Path) -> None:
     served = web_server(tmp_path)
     async with (
-        serving([served], last_signal=signal.SIGKILL, kept=True),
+        serving([served], last_signal=signal.SIGKILL, restart_failed=True),
         httpx.AsyncClient(trust_env=False) as http,
         asyncio.timeout(_DEADLINE_SECONDS),
     ):
@@ -51,10 +51,10 @@ async def test_one_that_ends_by_itself_is_noted_and_started_again(tmp_path: Path
     assert [collapse.exit_code for collapse in served.collapses] == [128 + signal.SIGKILL]
 
 
-async def test_one_that_was_told_to_end_is_not_noted(tmp_path: Path) -> None:
+async def test_a_service_that_is_stopped_is_not_recorded(tmp_path: Path) -> None:
     served = web_server(tmp_path)
     async with (
-        serving([served], last_signal=signal.SIGKILL, kept=True),
+        serving([served], last_signal=signal.SIGKILL, restart_failed=True),
         httpx.AsyncClient(trust_env=False) as http,
     ):
         await served.end(signal.SIGKILL)
@@ -64,17 +64,17 @@ async def test_one_that_was_told_to_end_is_not_noted(tmp_path: Path) -> None:
     assert (served.collapses, served.starts) == ([], 2)
 
 
-async def test_one_that_ends_while_it_starts_is_an_error_with_its_log(tmp_path: Path) -> None:
+async def test_a_service_that_ends_during_its_start_is_an_error_with_its_log(tmp_path: Path) -> None:
     missing = service(tmp_path, ["no_such_module"], port=free_port())
     with pytest.raises(ServerFailed, match=r"(?s)served ended by itself.*No module named no_such_module"):
         async with serving([missing], last_signal=signal.SIGKILL):
-            pytest.fail("it was lent")
+            pytest.fail("the service was yielded")
 
 
-async def test_a_start_that_is_broken_off_leaves_nothing(tmp_path: Path) -> None:
+async def test_a_cancelled_start_leaves_nothing(tmp_path: Path) -> None:
     served = web_server(tmp_path)
     starting = asyncio.create_task(served.start())
-    # Once round the loop: its thread has begun.
+    # Two passes of the event loop: its thread has started.
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     starting.cancel()
@@ -85,7 +85,7 @@ async def test_a_start_that_is_broken_off_leaves_nothing(tmp_path: Path) -> None
     assert processes_of(tmp_path) == {}
 
 
-def test_what_the_user_has_set_for_another_system_is_kept_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_of_the_user_are_not_inherited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TURNSTILE_AMQP_URL", "amqp://another")
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
     environment = environment_without("TURNSTILE_", importable=Path("/source"))

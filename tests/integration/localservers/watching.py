@@ -1,4 +1,4 @@
-"""Looking for processes that belong to a folder, and waiting for a condition."""
+"""Finds the processes of a folder, and waits for conditions."""
 
 import os
 import subprocess
@@ -9,15 +9,15 @@ from pathlib import Path
 
 
 def processes_of(folder: Path) -> dict[int, str]:
-    """Map the pids of all processes that run in `folder`, or name it in their command or environment."""
+    """Return the pids of all processes that run in `folder`, or name it in their command or environment."""
     found = {}
     for process in Path("/proc").glob("[0-9]*"):
         try:
             command = (process / "cmdline").read_bytes()
-            places = (bytes((process / "cwd").readlink()), command, (process / "environ").read_bytes())
+            texts = (bytes((process / "cwd").readlink()), command, (process / "environ").read_bytes())
         except OSError:
             continue
-        if any(os.fsencode(folder) in place for place in places):
+        if any(os.fsencode(folder) in text for text in texts):
             found[int(process.name)] = command.replace(b"\0", b" ").decode(errors="replace")
     return found
 
@@ -31,7 +31,7 @@ def wait_until(condition: Callable[[], bool], timeout_seconds: float = 20.0) -> 
 
 
 def kill_owner(code: str, *, when: Callable[[], bool]) -> None:
-    """Run a program that starts processes and then prints a line; kill it once they are as wanted."""
+    """Run a program that starts processes and prints a line; kill it when the condition holds."""
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as owner:
         assert owner.stdout is not None
         assert owner.stdout.readline()

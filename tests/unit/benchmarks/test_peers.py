@@ -1,33 +1,39 @@
-"""The comparison with others: what marks come to; code, group and document name the same systems."""
+"""The comparison with other systems: metrics of traces; code, dependency group and document agree."""
 
 import re
 import struct
 import tomllib
 from pathlib import Path
 
-import numpy as np
 import pytest
 from packaging.requirements import Requirement
 
-from benchmarks.measures import percentile
-from benchmarks.peers.contestants import CONTESTANTS, TURNSTILE
+from benchmarks.peers.contestants import CONTESTANTS, TURNSTILE, Contestant
 from benchmarks.peers.history import (
-    MARK,
-    Marks,
     Run,
-    hand_overs_ms,
-    marks_in,
-    most_at_once,
+    TraceRecord,
+    handovers_ms,
     out_of_order_share,
+    peak_concurrency_of_actions,
     stopped,
+    trace_of,
 )
-from benchmarks.peers.job import MARKS, gate_of, run, run_blocking
-from benchmarks.peers.loads import ACTIONS, ALL_ACTIONS, LIMIT, Group, jobs_of
+from benchmarks.peers.job import (
+    ACTIONS,
+    ALL_ACTIONS,
+    LIMIT,
+    TRACES,
+    Group,
+    gate_of,
+    jobs_of,
+    run,
+    run_blocking,
+)
 from benchmarks.peers.session import Counts
 from benchmarks.peers.tables import Comparison, Entry, sections
-from benchmarks.peers.variants import Contestant
+from benchmarks.report import percentile
 from benchmarks.waiting import DidNotHappen
-from turnstile.stress.marks import START, STOP
+from turnstile.stress.trace import START, STOP
 
 ROOT = Path(__file__).parents[3]
 MS = 1_000_000
@@ -36,34 +42,41 @@ COUNTS = Counts(jobs=100, handed_over=5, deadline_seconds=1)
 every_contestant = pytest.mark.parametrize("contestant", CONTESTANTS, ids=lambda each: each.name)
 
 
-def marks(*lines: tuple[int, int, int, int]) -> Marks:
-    """Marks by milliseconds, action, number and kind."""
-    rows = [(at * MS, number, 1, action, kind) for at, action, number, kind in lines]
-    return np.array(rows, MARK)
+def trace(*lines: tuple[int, int, int, int]) -> list[TraceRecord]:
+    """Return records given as milliseconds, action, number and kind."""
+    return [
+        TraceRecord(at=at * MS, number=number, load=1, action=action, kind=kind)
+        for at, action, number, kind in lines
+    ]
 
 
 def one_run(*, jobs: int = 100, seconds: float = 1.0, gaps: tuple[float, ...] = ()) -> Run:
     return Run(
-        jobs=jobs, seconds=seconds, submit_seconds=0.5, out_of_order=0.25, most_at_once=3, hand_over_ms=gaps
+        jobs=jobs,
+        seconds=seconds,
+        submit_seconds=0.5,
+        out_of_order=0.25,
+        peak_concurrency=3,
+        handover_ms=gaps,
     )
 
 
 def test_a_start_after_a_later_one_of_its_action_is_out_of_order() -> None:
-    history = marks((1, 0, 0, START), (2, 0, 20, START), (3, 0, 10, START), (4, 0, 30, START))
+    history = trace((1, 0, 0, START), (2, 0, 20, START), (3, 0, 10, START), (4, 0, 30, START))
     assert out_of_order_share(history) == 0.25
 
 
 def test_the_order_is_that_of_each_action_and_not_of_all_together() -> None:
-    assert out_of_order_share(marks((1, 0, 10, START), (2, 1, 1, START), (3, 2, 0, START))) == 0
-    assert out_of_order_share(marks((1, 0, 0, START), (2, 1, 11, START), (3, 1, 1, START))) == 1 / 3
+    assert out_of_order_share(trace((1, 0, 10, START), (2, 1, 1, START), (3, 2, 0, START))) == 0
+    assert out_of_order_share(trace((1, 0, 0, START), (2, 1, 11, START), (3, 1, 1, START))) == 1 / 3
 
 
-def test_most_at_once_counts_one_action_and_not_all_of_them() -> None:
-    history = marks(
+def test_peak_concurrency_is_that_of_one_action() -> None:
+    history = trace(
         (1, 0, 0, START), (2, 1, 1, START), (3, 0, 10, START), (4, 0, 0, STOP), (5, 1, 1, STOP),
         (6, 0, 20, START),
     )  # fmt: skip
-    assert most_at_once(history) == 2
+    assert peak_concurrency_of_actions(history) == 2
 
 
 def test_a_stop_and_a_start_at_one_instant_do_not_overlap(tmp_path: Path) -> None:
@@ -75,25 +88,29 @@ def test_a_stop_and_a_start_at_one_instant_do_not_overlap(tmp_path: Path) -> Non
         (6, 1, 7, 0, STOP),
         (2, 9, 8, 0, START),
     ]
-    (tmp_path / "1-1.marks").write_bytes(b"".join(record.pack(*line) for line in lines[:3]))
-    (tmp_path / "2-1.marks").write_bytes(b"".join(record.pack(*line) for line in lines[3:]) + b"torn")
-    history = marks_in(tmp_path, 7)
-    assert [int(number) for number in history["number"]] == [0, 0, 1, 1]
-    assert most_at_once(history) == 1
-    assert stopped(history) == 2
+    (tmp_path / "1-1.trace").write_bytes(b"".join(record.pack(*line) for line in lines[:3]))
+    (tmp_path / "2-1.trace").write_bytes(b"".join(record.pack(*line) for line in lines[3:]) + b"torn")
+    history = trace_of(tmp_path, 7)
+    assert [record.number for record in history] == [0, 0, 1, 1]
+    assert peak_concurrency_of_actions(history) == 1
+    assert stopped(tmp_path, 7) == 2
 
 
-def test_a_hand_over_is_from_the_last_stop_to_the_next_start() -> None:
-    history = marks((1, 0, 0, START), (4, 0, 0, STOP), (9, 0, 1, START), (10, 0, 1, STOP), (12, 0, 2, START))
-    assert hand_overs_ms(history) == (5.0, 2.0)
+def test_a_handover_is_from_the_last_stop_to_the_next_start() -> None:
+    history = trace((1, 0, 0, START), (4, 0, 0, STOP), (9, 0, 1, START), (10, 0, 1, STOP), (12, 0, 2, START))
+    assert handovers_ms(history) == (5.0, 2.0)
 
 
-def test_nothing_written_is_nothing_measured(tmp_path: Path) -> None:
-    history = marks_in(tmp_path, 1)
-    assert (out_of_order_share(history), most_at_once(history), stopped(history)) == (0, 0, 0)
+def test_an_empty_trace_has_no_metrics(tmp_path: Path) -> None:
+    history = trace_of(tmp_path, 1)
+    assert (out_of_order_share(history), peak_concurrency_of_actions(history), stopped(tmp_path, 1)) == (
+        0,
+        0,
+        0,
+    )
 
 
-def test_rounds_are_shown_by_their_medians_and_hand_overs_together() -> None:
+def test_rounds_are_shown_as_medians_and_handovers_together() -> None:
     entry = Entry(contestant=TURNSTILE, variant=TURNSTILE.variants[0])
     entry.runs[Group.FREE] = [one_run(seconds=seconds) for seconds in (1.0, 2.0, 10.0)]
     entry.runs[Group.SINGLE] = [one_run(gaps=(1.0, 2.0)), one_run(gaps=(3.0, 4.0, 5.0))]
@@ -104,7 +121,7 @@ def test_rounds_are_shown_by_their_medians_and_hand_overs_together() -> None:
     assert single.rows[0].cells["max"] == 5
 
 
-def test_actions_take_turns_and_the_first_of_one_at_a_time_is_held() -> None:
+def test_actions_take_turns_and_the_first_job_one_at_a_time_is_held() -> None:
     assert [job.action for job in jobs_of(1, Group.LIMITED, ACTIONS + 1)] == [*range(ACTIONS), 0]
     assert [job.held for job in jobs_of(1, Group.SINGLE, 3)] == [True, False, False]
     assert not any(job.held for job in jobs_of(1, Group.FREE, 3))
@@ -113,16 +130,16 @@ def test_actions_take_turns_and_the_first_of_one_at_a_time_is_held() -> None:
 async def test_a_held_job_stops_only_when_its_gate_is_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(MARKS, str(tmp_path))
+    monkeypatch.setenv(TRACES, str(tmp_path))
     monkeypatch.setattr("benchmarks.peers.job._writers", {})
     gate_of(tmp_path, 1).touch()
     await run(1, 0, 0, True)
     run_blocking(1, 0, 1, True)
     monkeypatch.setattr("benchmarks.peers.job._HELD_SECONDS_MAX", 0.0)
-    with pytest.raises(DidNotHappen, match="the others wait"):
+    with pytest.raises(DidNotHappen, match="the other jobs wait"):
         await run(2, 0, 0, True)
-    assert stopped(marks_in(tmp_path, 1)) == 2
-    assert stopped(marks_in(tmp_path, 2)) == 0
+    assert stopped(tmp_path, 1) == 2
+    assert stopped(tmp_path, 2) == 0
 
 
 def test_the_dependency_group_holds_every_system_and_no_other() -> None:

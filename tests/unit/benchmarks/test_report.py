@@ -1,21 +1,20 @@
-"""The report: figures land in their columns, and an aim is judged on the columns that it names."""
+"""The report: values are in their columns, and an aim applies to the columns that it names."""
 
 import json
 
-from benchmarks.measures import Aim, Row, Section
-from benchmarks.report import as_json, markdown
+from benchmarks.report import Aim, Row, Section, as_json, markdown
 from benchmarks.throughput import Run, section_of
 
 ROW = Row(name="gap", unit="ms", cells={"p50": 4.0, "max": 80.0}, aims=(Aim(at_most=10, columns=("p50",)),))
 SECTION = Section(title="handover", columns=("p50", "p99", "max"), rows=(ROW,), note="idle")
 
 
-def test_an_aim_is_judged_on_the_columns_that_it_names() -> None:
+def test_an_aim_applies_to_the_columns_that_it_names() -> None:
     assert ROW.meets_aims() is True
     assert Row(name="gap", unit="ms", cells={"p50": 11.0}, aims=ROW.aims).meets_aims() is False
 
 
-def test_an_aim_without_a_measured_column_is_not_judged() -> None:
+def test_an_aim_without_a_measured_column_does_not_apply() -> None:
     assert Row(name="gap", unit="ms", cells={"p90": 11.0}, aims=ROW.aims).meets_aims() is None
 
 
@@ -23,7 +22,7 @@ def test_markdown_leaves_a_cell_empty_where_nothing_was_measured() -> None:
     assert "| gap | 4 |  | 80 | ms | p50 ≤ 10: met |" in markdown([SECTION])
 
 
-def test_json_holds_every_figure() -> None:
+def test_json_contains_every_value() -> None:
     (section,) = json.loads(as_json([SECTION]))["sections"]
     assert section["rows"][0]["cells"] == {"p50": 4.0, "max": 80.0}
 
@@ -32,7 +31,7 @@ def test_the_share_compares_rates_of_one_run() -> None:
     def run(seconds: float) -> list[Run]:
         return [Run(seconds=seconds, cpu_seconds={"executor": 1.0})]
 
-    seconds = {"limit 4": 4, "limit 10,000": 10, "no limit": 5, "no logic": 2, "no logic, untold": 1}
+    seconds = {"limit 4": 4, "limit 10,000": 10, "no limit": 5, "no logic": 2, "no logic, no notice": 1}
     runs = {name: run(each) for name, each in seconds.items()}
     rows = {row.name: row for row in section_of(runs, count=10_000).rows}
     assert rows["share of the no-logic loop"].cells == {"limit 4": 0.5, "no limit": 0.4}

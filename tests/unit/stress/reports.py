@@ -1,32 +1,30 @@
-"""Reports about stages that never took place, for tests of what shows them."""
+"""Reports of simulated scenarios."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
 
-import numpy as np
-
-from tests.unit.stress.histories import BEGAN_AT, Plan, lawful
+from tests.unit.stress.histories import Plan, lawful
 from turnstile.stress.check.verdict import Finding, Rule, Verdict
-from turnstile.stress.figures.values import FiveFigures, Point, Recovery, Spread, StageFigures
-from turnstile.stress.recording import Recording
-from turnstile.stress.report.machine import Machine
-from turnstile.stress.report.run_report import RunReport, StageReport
-from turnstile.stress.tables import SECOND
+from turnstile.stress.metrics.values import Point, Recovery, RunMetrics, ScenarioMetrics, Spread
+from turnstile.stress.recording import SECOND, Recording
+from turnstile.stress.report.run_report import Machine, RunInfo, RunReport, ScenarioReport
 
 KILLED_AT = SECOND // 4
 SPREAD = Spread(count=500, p50_ms=4.13, p90_ms=6.4, p99_ms=8.75, max_ms=1203.0)
 
 
-def stage_report(recording: Recording | None = None, *, broken: tuple[Finding, ...] = ()) -> StageReport:
-    """Return a stage's report: kept, but for the findings given."""
+def scenario_report(
+    recording: Recording | None = None, *, broken: tuple[Finding, ...] = ()
+) -> ScenarioReport:
+    """Return the report of a scenario that passed, except for these findings."""
     recording = recording or lawful(Plan(killed_at=KILLED_AT))
-    doctored = {finding.rule: finding for finding in broken}
-    findings = (doctored.get(rule, Finding(rule=rule, looked_at=400, broken=0)) for rule in Rule)
+    broken_rules = {finding.rule: finding for finding in broken}
+    findings = (broken_rules.get(rule, Finding(rule=rule, checked=400, broken=0)) for rule in Rule)
     ended = len(recording.executions)
-    return StageReport(
+    return ScenarioReport(
         recording=recording,
         verdict=Verdict(findings=tuple(findings)),
-        figures=StageFigures(
+        metrics=ScenarioMetrics(
             ended=ended,
             seconds=2.0 if ended else 0.0,
             executions_per_second=ended / 2,
@@ -44,44 +42,46 @@ def stage_report(recording: Recording | None = None, *, broken: tuple[Finding, .
     )
 
 
-def run_report(*stages: StageReport, collapses: tuple[str, ...] = ()) -> RunReport:
-    """Return the report of a run of these stages."""
+def run_report(*scenarios: ScenarioReport, collapses: tuple[str, ...] = ()) -> RunReport:
+    """Return the report of a run of these scenarios."""
     points = tuple(
         Point(at=at, executions_per_second=1000.0 + at / 100, hand_over=SPREAD) for at in (1, 10, 10_000)
     )
     return RunReport(
-        stages=stages,
-        five=FiveFigures(
+        scenarios=scenarios,
+        metrics=RunMetrics(
             limit=4,
             per_second_limited=1034.4,
             per_second_unlimited=2115.0,
             hand_over=SPREAD,
             by_depth=points,
             by_keys=points,
-            recoveries=tuple(each for stage in stages for each in stage.figures.recoveries),
-            order_violations=sum(stage.out_of_order for stage in stages),
+            recoveries=tuple(each for scenario in scenarios for each in scenario.metrics.recoveries),
+            order_violations=sum(scenario.out_of_order for scenario in scenarios),
             limit_violations=0,
             other_violations=0,
         ),
-        seed=7,
-        command_line="stress run --local",
-        started_at=datetime(2026, 1, 2, 3, 4, tzinfo=UTC),
-        seconds=61.5,
-        machine=Machine(
-            processor="A processor with quite a long name of its own",
-            cores=2,
-            memory_gib=23.5,
-            kernel="Linux 6.1",
-            python="cpython 3.11.7",
+        info=RunInfo(
+            seed=7,
+            command_line="stress run --local",
+            started_at=datetime(2026, 1, 2, 3, 4, tzinfo=UTC),
+            machine=Machine(
+                processor="A processor with quite a long name of its own",
+                cores=2,
+                memory_gib=23.5,
+                kernel="Linux 6.1",
+                python="cpython 3.11.7",
+            ),
+            versions={"turnstile": "0.1.0", "rabbitmq": "3.10.8"},
+            installation="private: 2 executors, 2 workers",
         ),
-        versions={"turnstile": "0.1.0", "rabbitmq": "3.10.8"},
-        installation="private: 2 executors, 2 workers",
+        seconds=61.5,
         collapses=collapses,
     )
 
 
 def nothing_happened() -> Recording:
-    """Return a recording in which no request came to anything."""
+    """Return a recording without requests."""
     full = lawful(Plan(executions=3))
     return replace(
         full,
@@ -97,33 +97,6 @@ def nothing_happened() -> Recording:
 def one_execution() -> Recording:
     """Return a recording with a single row in each table."""
     return lawful(Plan(executions=1, actions=1))
-
-
-def many(count: int) -> Recording:
-    """Return a recording of many attempts, runs and orders, and a worker killed among them; not lawful."""
-    small = lawful(Plan(killed_at=KILLED_AT))
-    times = count // len(small.executions)
-    length = small.ended_at - small.began_at
-
-    def repeated(name: str) -> np.ndarray[tuple[int, ...], np.dtype[np.void]]:
-        table = getattr(small, name)
-        rows = np.tile(table, times)
-        later = np.repeat(np.arange(times), len(table))
-        for column in rows.dtype.names or ():
-            if column.endswith(("_at", "_since")):
-                rows[column] = BEGAN_AT + (rows[column] - BEGAN_AT) // 100 + later * (length // 100)
-            elif column in ("execution_id", "number"):
-                rows[column] += later * 100_000
-        return rows
-
-    return replace(
-        small,
-        orders=repeated("orders"),
-        executions=repeated("executions"),
-        attempts=repeated("attempts"),
-        runs=repeated("runs"),
-        ended_at=small.began_at + times * (length // 100),
-    )
 
 
 def _recoveries(recording: Recording) -> list[Recovery]:

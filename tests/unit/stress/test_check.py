@@ -1,17 +1,34 @@
-"""The judge judged: a lawful history passes, and each way to break one is found and named."""
+"""The check of recordings: a correct history passes, and each way to break one is found and named."""
 
-from dataclasses import replace
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, Final
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.stress.cases import CASES
-from tests.unit.stress.histories import MILLISECOND, NewLimit, Plan, lawful
-from turnstile.stress.check.judge import judge
+from tests.unit.stress.histories import MILLISECOND, Life, NewLimit, Plan, hand_made, lawful
+from turnstile.common.domain.states import Status
+from turnstile.stress.check.rules import check_recording
 from turnstile.stress.check.verdict import Rule
-from turnstile.stress.recording import Recording
-from turnstile.stress.tables import SECOND
+from turnstile.stress.recording import (
+    NEVER,
+    NONE,
+    SECOND,
+    Answer,
+    Audit,
+    Outcome,
+    Recording,
+    RunEnd,
+    Table,
+    status_code,
+)
 
 new_limits = st.lists(
     st.builds(
@@ -38,34 +55,296 @@ plans = st.builds(
 
 
 def broken(recording: Recording) -> dict[Rule, tuple[str, ...]]:
-    return {finding.rule: finding.examples for finding in judge(recording).broken}
+    return {finding.rule: finding.examples for finding in check_recording(recording).broken}
 
 
 @given(plan=plans)
 @settings(max_examples=40, deadline=None, derandomize=True)
-def test_a_lawful_history_breaks_no_rule(plan: Plan) -> None:
+def test_a_correct_history_breaks_no_rule(plan: Plan) -> None:
     assert broken(lawful(plan)) == {}
 
 
 def test_there_is_one_finding_for_each_rule_in_their_order() -> None:
-    findings = judge(lawful(Plan(limit=1, killed_at=200 * MILLISECOND))).findings
+    findings = check_recording(lawful(Plan(limit=1, killed_at=200 * MILLISECOND))).findings
     assert [finding.rule for finding in findings] == list(Rule)
-    assert all(finding.looked_at for finding in findings)
+    assert all(finding.checked for finding in findings)
 
 
-def test_a_stage_of_which_nothing_was_recorded_is_judged_too() -> None:
+def test_an_empty_recording_breaks_no_rule() -> None:
     recording = lawful(Plan(executions=1))
     nothing = {name: getattr(recording, name)[:0] for name in ("orders", "executions", "attempts", "runs")}
     assert broken(replace(recording, **nothing, counters=(), audit=None)) == {}
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_what_is_wrong_is_found_by_its_rule_and_no_other(name: str) -> None:
-    case = CASES[name]
-    found = broken(case.doctor(lawful(case.plan)))
-    assert found.keys() == case.rules, found
-    assert any(case.words in example for examples in found.values() for example in examples), found
+Change = Callable[[Recording], Recording]
+
+LIMITED: Final = Plan(limit=2, executions=200)
+FREE: Final = Plan(limit=None, executions=60)
+
+
+def changed(recording: Recording, table: str, row: int, **values: Any) -> Recording:
+    """Return the recording with other values in one row."""
+    copy = getattr(recording, table).copy()
+    for name, value in values.items():
+        copy[name][row] = value
+    return replace(recording, **{table: copy})
+
+
+def set_to(table: str, row: int, **values: Any) -> Change:
+    return lambda recording: changed(recording, table, row, **values)
+
+
+def moved(table: str, row: int, name: str, milliseconds: float) -> Change:
+    """Move one instant."""
+
+    def change(recording: Recording) -> Recording:
+        then = int(getattr(recording, table)[name][row]) + round(milliseconds * MILLISECOND)
+        return changed(recording, table, row, **{name: then})
+
+    return change
+
+
+def without(table: str, row: int) -> Change:
+    def change(recording: Recording) -> Recording:
+        rows: dict[str, Any] = {table: np.delete(getattr(recording, table), row)}
+        return replace(recording, **rows)
+
+    return change
+
+
+def with_one_more(table: str, row: int, **values: Any) -> Change:
+    """Add a copy of a row with other values."""
+
+    def change(recording: Recording) -> Recording:
+        old: Table = getattr(recording, table)
+        rows: dict[str, Any] = {table: np.append(old, old[row : row + 1])}
+        return changed(replace(recording, **rows), table, len(old), **values)
+
+    return change
+
+
+def together(*changes: Change) -> Change:
+    def change(recording: Recording) -> Recording:
+        for one in changes:
+            recording = one(recording)
+        return recording
+
+    return change
+
+
+def forgotten(recording: Recording) -> Recording:
+    """Remove an execution from the history with its attempts and runs."""
+    gone = recording.executions["execution_id"][7]
+    tables = {name: getattr(recording, name) for name in ("executions", "attempts", "runs")}
+    return replace(recording, **{name: rows[rows["execution_id"] != gone] for name, rows in tables.items()})
+
+
+def rejected(recording: Recording) -> Recording:
+    """Mark the request of the execution that `forgotten` removes as rejected."""
+    return changed(recording, "orders", int(recording.executions["number"][7]), answer=Answer.REJECTED)
+
+
+def admitted_twice(recording: Recording) -> Recording:
+    double = int(recording.executions["execution_id"].max()) + 1
+    rows = (recording.executions[-1:], recording.attempts[-1:], recording.runs[-1:])
+    last = int(rows[0]["execution_id"][0])
+    recording = with_one_more("executions", len(recording.executions) - 1, execution_id=double)(recording)
+    for table in ("attempts", "runs"):
+        row = getattr(recording, table)["execution_id"].tolist().index(last)
+        recording = with_one_more(table, row, execution_id=double)(recording)
+    return recording
+
+
+def never_ended(recording: Recording) -> Recording:
+    """Leave the last execution running."""
+    last = recording.executions["execution_id"][-1]
+    attempt = recording.attempts["execution_id"].tolist().index(last)
+    run = recording.runs["execution_id"].tolist().index(last)
+    return together(
+        set_to("executions", -1, status=status_code(Status.RUNNING), completed_at=NEVER),
+        set_to("attempts", attempt, ended_at=NEVER, outcome=Outcome.OPEN),
+        set_to("runs", run, stopped_at=NEVER, end=RunEnd.UNKNOWN),
+    )(recording)
+
+
+def counted(**off: int) -> Change:
+    """Change the counters of action 1."""
+
+    def change(recording: Recording) -> Recording:
+        wrong = {name: getattr(recording.counters[1], name) + by for name, by in off.items()}
+        counters = (recording.counters[0], replace(recording.counters[1], **wrong), *recording.counters[2:])
+        return replace(recording, counters=counters)
+
+    return change
+
+
+def by_hand(*lives: Life, limit: int = 1) -> Callable[[], Recording]:
+    return lambda: hand_made(*lives, limit=limit)
+
+
+def in_reverse() -> Recording:
+    """Return two requests of one submitter that were admitted in reverse."""
+    recording = hand_made(Life(id=1, since=0, granted=1, ended=5), Life(id=2, since=0, granted=6, ended=9))
+    recording.orders["execution_id"] = [2, 1]
+    recording.executions["number"] = recording.runs["number"] = [1, 0]
+    return recording
+
+
+def simulated(change: Change, plan: Plan = LIMITED) -> Callable[[], Recording]:
+    """Return a correct recording with one change."""
+    return lambda: change(lawful(plan))
+
+
+FIRST = Life(id=1, since=0, granted=1, ended=10)
+VIOLATIONS: Final[dict[str, tuple[Callable[[], Recording], str, set[Rule]]]] = {
+    "granted past the limit": (
+        by_hand(FIRST, Life(id=2, since=0, granted=5, start=11, ended=12)),
+        "2 were held, the limit was 1",
+        {Rule.LIMIT_HELD},
+    ),
+    "ran past the limit": (
+        by_hand(replace(FIRST, stop=10.1), Life(id=2, since=0, granted=10, ended=12)),
+        "2 were running, the limit was 1",
+        {Rule.LIMIT_RUN},
+    ),
+    "granted out of order": (
+        by_hand(Life(id=1, since=0, granted=6, ended=7), Life(id=2, since=0, granted=5, ended=6), limit=2),
+        "was granted a slot of queue",
+        {Rule.GRANTED_IN_ORDER},
+    ),
+    "granted out of order at limit 1": (
+        by_hand(Life(id=1, since=0, granted=6, ended=7), Life(id=2, since=0, granted=5, ended=6)),
+        ", while execution",
+        {Rule.GRANTED_IN_ORDER, Rule.STARTED_IN_ORDER},
+    ),
+    "admitted out of order": (
+        in_reverse,
+        "which its submitter sent after it",
+        {Rule.ADMITTED_IN_ORDER, Rule.STARTED_IN_ORDER},
+    ),
+    "started out of order": (
+        by_hand(
+            Life(id=1, since=0, granted=1, start=22, stop=22, ended=20),
+            Life(id=2, since=0, granted=20, start=20, stop=20, ended=40),
+        ),
+        ", after execution",
+        {Rule.STARTED_IN_ORDER},
+    ),
+    "granted late": (
+        by_hand(FIRST, Life(id=2, since=5, granted=3_010, ended=3_020)),
+        "waited, for 3.",
+        {Rule.NO_IDLE_SLOT},
+    ),
+    "lost": (simulated(forgotten), "has no execution", {Rule.NOTHING_LOST, Rule.COUNTERS_AGREE}),
+    "admitted twice": (
+        simulated(admitted_twice, FREE),
+        "and execution",
+        {Rule.NOTHING_TWICE, Rule.COUNTERS_AGREE},
+    ),
+    "ran twice": (
+        simulated(with_one_more("runs", 9, process=77), FREE),
+        "and in process 77",
+        {Rule.NOTHING_TWICE},
+    ),
+    "rejected, as it was answered": (
+        simulated(together(rejected, forgotten)),
+        "was rejected",
+        {Rule.NOTHING_UNEXPECTED, Rule.COUNTERS_AGREE},
+    ),
+    "never sent": (
+        simulated(set_to("executions", 4, number=NONE)),
+        "was never sent",
+        {Rule.NOTHING_LOST, Rule.NOTHING_UNEXPECTED},
+    ),
+    "never ended": (simulated(never_ended), "was still running", {Rule.NOTHING_STUCK, Rule.COUNTERS_AGREE}),
+    "ended at no time": (
+        simulated(set_to("executions", 4, completed_at=NEVER)),
+        "was still completed",
+        {Rule.NOTHING_STUCK, Rule.COUNTERS_AGREE},
+    ),
+}
+VIOLATIONS_OF_ONE_RULE: Final[dict[Rule, dict[str, Change]]] = {
+    Rule.NOTHING_UNEXPECTED: {
+        "number 4 of submitter": set_to("orders", 4, answer=Answer.REJECTED),
+        "answered with execution 5": set_to("orders", 4, execution_id=5),
+        "but was sent for 99": set_to("orders", 4, queue=99),
+        "ended as failed": set_to("executions", 4, status=status_code(Status.FAILED)),
+        "has no complete run": without("runs", 4),
+        "of execution 5, which is missing": with_one_more("attempts", 0, execution_id=5),
+        "out of order": moved("attempts", 4, "ended_at", -60_000),
+        "which does not belong to it": with_one_more("runs", 4, execution_id=5),
+        "ran without a grant": with_one_more("runs", 4, attempt=9),
+        "before its grant at": moved("runs", 4, "started_at", -7),
+        "but had ended at": moved("runs", 4, "stopped_at", 7),
+        "worker-1 ended with 3": lambda recording: replace(recording, collapses=("worker-1 ended with 3",)),
+    },
+    Rule.COUNTERS_AGREE: {
+        "action 1 counts": counted(enqueued=1),
+        "enqueued": counted(enqueued_before=-1),
+        "completed, a recount": counted(completed=-1),
+        "1 waiting": counted(queue_length=1),
+        "2 active": counted(active_count=2),
+    },
+    Rule.AUDIT_CLEAN: {
+        "check depth found 3": lambda recording: replace(
+            recording, audit=Audit(clean=False, faults={"depth": 3})
+        ),
+        "not clean": lambda recording: replace(recording, audit=Audit(clean=False)),
+    },
+}
+"""A change to a correct recording, by the rule and a part of the example."""
+
+
+@pytest.mark.parametrize("name", VIOLATIONS)
+def test_each_violation_is_found_by_its_rules_only(name: str) -> None:
+    recording, text, rules = VIOLATIONS[name]
+    found = broken(recording())
+    assert found.keys() == rules, found
+    assert any(text in example for examples in found.values() for example in examples), found
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"), [(rule, text) for rule, changes in VIOLATIONS_OF_ONE_RULE.items() for text in changes]
+)
+def test_each_change_is_found_by_one_rule(rule: Rule, text: str) -> None:
+    found = broken(VIOLATIONS_OF_ONE_RULE[rule][text](lawful(FREE)))
+    assert found.keys() == {rule}, found
+    assert any(text in example for example in found[rule]), found
 
 
 def test_every_rule_is_broken_by_some_history() -> None:
-    assert {rule for case in CASES.values() for rule in case.rules} == set(Rule)
+    rules = set().union(*(rules for _, _, rules in VIOLATIONS.values()))
+    assert rules | VIOLATIONS_OF_ONE_RULE.keys() == set(Rule)
+
+
+EXECUTIONS = 200_000
+CPU_SECONDS_MAX = 12
+MEMORY_MB_MAX = 500
+
+
+def test_many_executions_are_checked_and_measured_in_bounded_time_and_memory() -> None:
+    command = [sys.executable, "-m", "tests.unit.stress.check_size", str(EXECUTIONS)]
+    found = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=60).stdout)
+    assert (found["executions"], found["queues"], found["broken"]) == (EXECUTIONS, 2_000, [])
+    # CPU time, as other tests may run at the same time.
+    assert found["cpu_seconds"] < CPU_SECONDS_MAX
+    assert found["memory_mb"] < MEMORY_MB_MAX
+
+
+def test_a_saved_recording_is_loaded_unchanged(tmp_path: Path) -> None:
+    plan = Plan(killed_at=200 * MILLISECOND, new_limits=(NewLimit(0, None, 300 * MILLISECOND),))
+    made = replace(lawful(plan), collapses=("worker-0 ended with 1",), clock_error_ns=7)
+    made.save(tmp_path / "kept" / "scenario")
+    kept = Recording.load(tmp_path / "kept" / "scenario")
+    for field in fields(Recording):
+        one, other = getattr(made, field.name), getattr(kept, field.name)
+        if isinstance(one, np.ndarray):
+            assert one.dtype == other.dtype
+            assert np.array_equal(one, other)
+        else:
+            assert one == other, field.name
+
+
+def test_loading_a_missing_recording_fails(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"recording\.json"):
+        Recording.load(tmp_path)

@@ -1,54 +1,27 @@
-"""Where a rule begins and where it ends: one instant, one slot, one window to either side."""
+"""The boundaries of each rule: one instant, one slot, one window to either side."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from tests.unit.stress.hand_made import Life, at, broken, fault, hand_made
-from tests.unit.stress.simulated_queue import WORKERS
-from turnstile.stress.check.judge import judge
+from tests.unit.stress.histories import WORKERS, Life, at, broken, fault, hand_made
+from turnstile.stress.check.rules import check_recording
 from turnstile.stress.check.verdict import Finding, Rule
-from turnstile.stress.figures.measure import measure
-from turnstile.stress.recording import ActionCounters, LimitChange, Recording
-from turnstile.stress.stage import FaultKind
-from turnstile.stress.tables import NONE, Outcome, RunEnd
+from turnstile.stress.metrics.scenario import measure_scenario
+from turnstile.stress.recording import NONE, ActionCounters, LimitChange, Outcome, Recording, RunEnd
+from turnstile.stress.scenario import FaultKind
 
 
 def found(recording: Recording, rule: Rule) -> Finding:
-    return next(finding for finding in judge(recording).findings if finding.rule is rule)
+    return next(finding for finding in check_recording(recording).findings if finding.rule is rule)
 
 
-def changed_limit(limit: int | None, asked: float, answered: float) -> LimitChange:
-    return LimitChange(action=0, limit=limit, asked_at=at(asked), answered_at=at(answered))
+def changed_limit(limit: int | None, requested: float, answered: float) -> LimitChange:
+    return LimitChange(action=0, limit=limit, asked_at=at(requested), answered_at=at(answered))
 
 
-def test_a_slot_that_is_freed_makes_room_at_that_very_instant() -> None:
-    touching = Life(id=1, since=0, granted=1, ended=5), Life(id=2, since=0, granted=5, ended=9)
-    assert broken(hand_made(*touching)) == set()
-
-
-@pytest.mark.parametrize(("ids", "rules"), [((1, 2), set()), ((2, 1), set())])
-def test_grants_of_one_instant_are_in_the_order_of_their_ids(ids: tuple[int, int], rules: set[Rule]) -> None:
-    lives = [Life(id=execution_id, since=0, granted=3, ended=6 + execution_id) for execution_id in ids]
-    assert broken(hand_made(*lives, limit=2)) == rules
-
-
-def test_two_of_one_instant_may_be_too_many() -> None:
-    lives = [Life(id=execution_id, since=0, granted=3, ended=6) for execution_id in (1, 2, 3)]
-    assert found(hand_made(*lives, limit=2), Rule.LIMIT_HELD).broken == 1
-
-
-def test_who_joins_the_line_at_the_instant_of_a_grant_may_have_been_passed() -> None:
-    def joining(since: float) -> Recording:
-        return hand_made(
-            Life(id=1, since=since, granted=6, ended=7), Life(id=2, since=0, granted=5, ended=6), limit=2
-        )
-
-    assert broken(joining(5.001)) == set()
-    assert broken(joining(5.0)) == {Rule.GRANTED_IN_ORDER}
-
-
-def test_a_limit_that_is_lowered_while_full_takes_nothing_away() -> None:
+def test_lowering_a_limit_takes_no_slot_away() -> None:
     lives = [Life(id=n, since=0, granted=1, ended=20 + n) for n in (1, 2, 3)]
     lowered = (changed_limit(1, 5, 6),)
     last = Life(id=4, since=8, granted=23, ended=30)
@@ -57,86 +30,86 @@ def test_a_limit_that_is_lowered_while_full_takes_nothing_away() -> None:
     assert broken(hand_made(*lives, too_soon, limit=3, limit_changes=lowered)) == {Rule.LIMIT_HELD}
 
 
-def test_between_asking_and_answer_either_limit_may_be_in_force() -> None:
+def test_between_request_and_response_either_limit_may_apply() -> None:
     lives = Life(id=1, since=0, granted=1, ended=30), Life(id=2, since=2, granted=10, ended=30)
-    for asked, answered, rules in (
+    for requested, answered, rules in (
         (9, 11, set()),
         (10, 12, set()),
         (8, 10, set()),
         (10.5, 12, {Rule.LIMIT_HELD, Rule.LIMIT_RUN}),
     ):
-        changes = (changed_limit(2, asked, answered),)
-        assert broken(hand_made(*lives, limit_changes=changes)) == rules, (asked, answered)
+        changes = (changed_limit(2, requested, answered),)
+        assert broken(hand_made(*lives, limit_changes=changes)) == rules, (requested, answered)
     lowered = (changed_limit(1, 5, 10),)
     assert broken(hand_made(*lives, limit=2, limit_changes=lowered)) == set()
 
 
-def test_a_limit_that_was_raised_must_be_used() -> None:
+def test_a_raised_limit_must_be_used() -> None:
     lives = Life(id=1, since=0, granted=1, ended=9_000), Life(id=2, since=0, granted=3_000, ended=9_000)
     assert broken(hand_made(*lives, limit_changes=(changed_limit(2, 900, 1_100),))) == set()
     assert broken(hand_made(*lives, limit_changes=(changed_limit(2, 700, 900),))) == {Rule.NO_IDLE_SLOT}
 
 
-def test_what_was_granted_before_the_limit_was_lowered_may_start_after_it() -> None:
+def test_an_execution_granted_before_a_lowered_limit_may_start_after_it() -> None:
     lives = Life(id=1, since=0, granted=1, ended=30), Life(id=2, since=0, granted=2, start=8, ended=30)
     assert broken(hand_made(*lives, limit=2, limit_changes=(changed_limit(1, 4, 5),))) == set()
 
 
-def test_a_limit_that_is_lifted_lets_all_go() -> None:
+def test_a_removed_limit_allows_all_grants() -> None:
     lives = [Life(id=n, since=0, granted=1 if n == 1 else 10, ended=30) for n in range(1, 9)]
     assert broken(hand_made(*lives, limit_changes=(changed_limit(None, 9, 11),))) == set()
 
 
-def test_under_a_limit_of_nothing_nothing_may_be_granted_and_nobody_waits_in_vain() -> None:
+def test_at_limit_0_no_grant_is_allowed_and_no_slot_is_idle() -> None:
     waiting = Life(id=1, since=0)
     stuck = broken(hand_made(waiting, limit=0, ended_at=at(9_000)))
     assert stuck == {Rule.NOTHING_STUCK}
     assert Rule.LIMIT_HELD in broken(hand_made(Life(id=1, since=0, granted=1, ended=2), limit=0))
 
 
-def test_who_is_still_waiting_has_been_passed_by_all_behind_it() -> None:
+def test_an_execution_that_still_waits_was_overtaken_by_later_ones() -> None:
     passed = hand_made(Life(id=1, since=0), Life(id=2, since=0, granted=2, ended=9), ended_at=at(10))
     assert broken(passed) == {Rule.GRANTED_IN_ORDER, Rule.NOTHING_STUCK}
     assert "while execution 1 waited" in found(passed, Rule.GRANTED_IN_ORDER).examples[0]
 
 
-def test_who_was_taken_back_and_waits_to_the_end_waits_from_then_on() -> None:
-    taken_back = Life(id=1, since=0, granted=1, ended=100, outcome=Outcome.RECLAIMED)
-    waiting = replace(taken_back, since=100, granted=None, ended=None, attempt=2)
+def test_a_reclaimed_execution_waits_again_from_its_reclaim_on() -> None:
+    reclaimed_first = Life(id=1, since=0, granted=1, ended=100, outcome=Outcome.RECLAIMED)
+    waiting = replace(reclaimed_first, since=100, granted=None, ended=None, attempt=2)
 
     def beside(granted: float) -> Recording:
         other = Life(id=2, since=0, granted=granted, ended=200)
-        return hand_made(taken_back, waiting, other, limit=2)
+        return hand_made(reclaimed_first, waiting, other, limit=2)
 
     assert broken(beside(50)) == {Rule.NOTHING_STUCK}
     assert broken(beside(150)) == {Rule.NOTHING_STUCK, Rule.GRANTED_IN_ORDER}
 
 
 def reclaimed(stop: float | None, run_end: RunEnd = RunEnd.STOPPED) -> Recording:
-    """One that was taken back at 100 ms and granted again, at a limit of 1."""
+    """An execution that was reclaimed at 100 ms and granted again, at a limit of 1."""
     first = Life(id=1, since=0, granted=1, ended=100, outcome=Outcome.RECLAIMED, worker=1)
     again = Life(id=1, since=100, granted=101, ended=9_000, attempt=2)
     return hand_made(replace(first, stop=stop, run_end=run_end), again)
 
 
-def test_a_run_may_outlive_its_reclaim_for_the_documented_time_and_no_longer() -> None:
+def test_a_run_may_outlive_its_reclaim_only_for_the_documented_time() -> None:
     assert broken(reclaimed(stop=4_099)) == set()
     assert broken(reclaimed(stop=4_200)) == {Rule.LIMIT_RUN, Rule.NOTHING_UNEXPECTED}
 
 
-def test_a_paused_worker_may_go_on_until_it_has_noticed() -> None:
+def test_a_paused_worker_may_run_on_until_it_notices_the_pause() -> None:
     late = reclaimed(stop=8_500)
     assert broken(replace(late, faults=(fault(FaultKind.PAUSE_WORKER, 50, 8_000),))) == set()
     for other in (fault(FaultKind.PAUSE_WORKER, 50, 7_000), fault(FaultKind.KILL_WORKER, 50, 8_000)):
         assert Rule.LIMIT_RUN in broken(replace(late, faults=(other,)))
-    somebody_else = replace(fault(FaultKind.PAUSE_WORKER, 50, 8_000), lost_worker=WORKERS[0])
-    assert Rule.LIMIT_RUN in broken(replace(late, faults=(somebody_else,)))
+    other_worker = replace(fault(FaultKind.PAUSE_WORKER, 50, 8_000), lost_worker=WORKERS[0])
+    assert Rule.LIMIT_RUN in broken(replace(late, faults=(other_worker,)))
 
 
-def test_a_run_whose_end_nobody_saw_counts_while_its_attempt_does_and_is_not_looked_at() -> None:
+def test_a_run_with_an_unknown_end_counts_until_its_attempt_ends_and_is_not_checked() -> None:
     unseen = reclaimed(stop=None, run_end=RunEnd.UNKNOWN)
     assert broken(unseen) == set()
-    assert found(unseen, Rule.LIMIT_RUN).looked_at == 1
+    assert found(unseen, Rule.LIMIT_RUN).checked == 1
     beside = Life(id=2, since=0, granted=50, ended=60)
     both = hand_made(
         Life(id=1, since=0, granted=1, ended=100, run_end=RunEnd.UNKNOWN, outcome=Outcome.RECLAIMED),
@@ -146,7 +119,7 @@ def test_a_run_whose_end_nobody_saw_counts_while_its_attempt_does_and_is_not_loo
     assert broken(both) == {Rule.LIMIT_HELD, Rule.LIMIT_RUN}
 
 
-def test_clocks_that_may_be_off_leave_what_is_certain() -> None:
+def test_with_inexact_clocks_only_certain_overlaps_count() -> None:
     def overlapping(stop: float, error_ms: int) -> set[Rule]:
         lives = Life(id=1, since=0, granted=1, stop=stop, ended=20), Life(id=2, since=0, granted=20, ended=60)
         recording = hand_made(*lives, clock_error_ns=error_ms * 1_000_000)
@@ -157,7 +130,7 @@ def test_clocks_that_may_be_off_leave_what_is_certain() -> None:
     assert overlapping(23, 1) == {Rule.LIMIT_RUN}
 
 
-def test_starts_within_the_error_of_the_clocks_have_no_order() -> None:
+def test_starts_within_the_clock_error_have_no_order() -> None:
     def started(start: float, error_ms: int) -> set[Rule]:
         lives = (
             Life(id=1, since=0, granted=1, start=start, stop=start, ended=20),
@@ -170,19 +143,19 @@ def test_starts_within_the_error_of_the_clocks_have_no_order() -> None:
     assert started(23, 1) == {Rule.STARTED_IN_ORDER}
 
 
-def test_strangers_outside_the_queues_of_the_stage_are_unexpected_and_no_more() -> None:
+def test_executions_outside_the_queues_of_the_scenario_are_only_unexpected() -> None:
     ours = Life(id=1, since=0, granted=1, ended=9_000)
-    strangers = [Life(id=n, since=0, granted=5_000 - n, ended=9_000, queue=NONE) for n in (2, 3)]
-    recording = hand_made(ours, *strangers)
+    foreign = [Life(id=n, since=0, granted=5_000 - n, ended=9_000, queue=NONE) for n in (2, 3)]
+    recording = hand_made(ours, *foreign)
     recording.executions["number"][1:] = recording.runs["number"][1:] = NONE
     recording = replace(recording, orders=recording.orders[:1])
     assert broken(recording) == {Rule.NOTHING_UNEXPECTED}
     assert found(recording, Rule.NOTHING_UNEXPECTED).broken == 2
-    figures = measure(recording)
-    assert (figures.most_held, figures.most_running, figures.started_out_of_order) == (1, 1, 0.0)
+    metrics = measure_scenario(recording)
+    assert (metrics.most_held, metrics.most_running, metrics.started_out_of_order) == (1, 1, 0.0)
 
 
-def test_requests_that_were_sent_again_are_judged_against_all_others() -> None:
+def test_repeated_requests_are_compared_with_all_others() -> None:
     def sent(sendings: list[int], ids: list[int]) -> set[Rule]:
         recording = hand_made(*(Life(id=n, since=0, granted=1, ended=2) for n in sorted(ids)), limit=None)
         recording.orders["sendings"], recording.orders["execution_id"] = sendings, ids
@@ -195,8 +168,74 @@ def test_requests_that_were_sent_again_are_judged_against_all_others() -> None:
     assert sent([1, 1, 2, 1], [1, 3, 2, 4]) == {Rule.ADMITTED_IN_ORDER}
 
 
-def test_while_one_is_stuck_nobody_knows_who_waits_or_is_active() -> None:
+def test_waiting_and_active_are_not_checked_while_an_execution_is_stuck() -> None:
     says = ActionCounters(
         enqueued_before=0, enqueued=1, completed_before=0, completed=0, queue_length=1, active_count=1
     )
     assert broken(hand_made(Life(id=1, since=0, granted=1), counters=(says,))) == {Rule.NOTHING_STUCK}
+
+
+def idle(seconds: float, **rest: Any) -> set[Rule]:
+    """Return the broken rules of a slot that is free for so long while an execution waits."""
+    waiting = Life(id=2, since=5, granted=10 + seconds * 1000, ended=20 + seconds * 1000)
+    return broken(hand_made(Life(id=1, since=0, granted=1, ended=10), waiting, **rest))
+
+
+def test_a_slot_may_be_idle_for_the_allowed_time() -> None:
+    assert idle(2.0) == set()
+    assert idle(2.1) == {Rule.NO_IDLE_SLOT}
+    assert idle(2.1, idle_allowed_seconds=2.2) == set()
+
+
+def test_no_slot_is_idle_before_the_actions_are_resumed() -> None:
+    assert idle(9.0, opened_at=at(8_000)) == set()
+    assert idle(9.0, opened_at=at(5_000)) == {Rule.NO_IDLE_SLOT}
+
+
+@pytest.mark.parametrize(
+    ("kind", "settling_seconds"), [(FaultKind.KILL_EXECUTOR, 6), (FaultKind.PURGE_QUEUES, 13)]
+)
+def test_idle_slots_are_excused_during_a_fault_and_until_it_has_settled(
+    kind: FaultKind, settling_seconds: int
+) -> None:
+    faults = (fault(kind, 1_000, 1_000),)
+    assert idle(1 + settling_seconds + 1.9, faults=faults) == set()
+    assert idle(1 + settling_seconds + 2.1, faults=faults) == {Rule.NO_IDLE_SLOT}
+    assert idle(2.1, faults=(fault(kind, 5_000, 6_000),)) == {Rule.NO_IDLE_SLOT}
+
+
+def test_a_short_window_within_a_long_one_does_not_end_it() -> None:
+    faults = (fault(FaultKind.PURGE_QUEUES, 5, 6), fault(FaultKind.KILL_EXECUTOR, 1_000, 1_001))
+    assert idle(12.0, faults=faults) == set()
+
+
+def in_turns(*grants: float) -> Recording:
+    """Two slots, each held for a second and granted again late."""
+    lives = [Life(id=n, since=0, granted=at_ms, ended=at_ms + 1_000) for n, at_ms in enumerate(grants, 1)]
+    return hand_made(*lives, limit=2)
+
+
+def test_slots_may_be_free_for_a_short_time_in_turn() -> None:
+    assert broken(in_turns(*range(1, 20_000, 900))) == set()
+    assert broken(in_turns(*range(1, 20_000, 1_600))) == {Rule.NO_IDLE_SLOT}
+
+
+def test_two_idle_slots_at_once_are_one_violation() -> None:
+    both = in_turns(1, 101, 5_000, 5_000)
+    assert [finding.broken for finding in check_recording(both).broken] == [1]
+    assert (
+        "from 1.001 s on, when 1 slots were held and 2 executions waited"
+        in check_recording(both).broken[0].examples[0]
+    )
+
+
+def test_a_changed_limit_excuses_no_idle_slot() -> None:
+    assert idle(2.1, faults=(fault(FaultKind.CHANGE_LIMIT, 5, 2_000),)) == {Rule.NO_IDLE_SLOT}
+
+
+def test_without_a_limit_the_time_between_grants_is_checked() -> None:
+    in_turns = [Life(id=n, since=0, granted=1_500 * n, ended=10_000) for n in (1, 2, 3, 4)]
+    assert broken(hand_made(*in_turns, limit=None)) == set()
+    assert broken(hand_made(*in_turns, limit=9)) == {Rule.NO_IDLE_SLOT}
+    late = replace(in_turns[-1], granted=7_000)
+    assert broken(hand_made(*in_turns[:-1], late, limit=None)) == {Rule.NO_IDLE_SLOT}

@@ -1,4 +1,4 @@
-"""The rules that are reckoned over whole columns, against the same rules counted one by one."""
+"""The rules over whole columns agree with the same rules counted one by one."""
 
 from dataclasses import replace
 
@@ -6,11 +6,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.stress.hand_made import Life, at, hand_made
-from tests.unit.stress.simulated_queue import MILLISECOND
+from tests.unit.stress.histories import MILLISECOND, Life, at, hand_made
 from turnstile.stress.check.idle import no_idle_slot
-from turnstile.stress.check.limit import limit_held, limit_run
 from turnstile.stress.check.order import admitted_in_order, granted_in_order
+from turnstile.stress.check.rules import limit_held, limit_run
 from turnstile.stress.recording import Recording
 
 
@@ -31,8 +30,8 @@ recordings = st.builds(
 )
 
 
-def most_at_each_start(rows: "list[tuple[int, int, int]]") -> list[int]:
-    """Count for each span who is there when it starts: those before it in the list, of the same instant."""
+def concurrency_at_starts(rows: "list[tuple[int, int, int]]") -> list[int]:
+    """Count for each interval itself and those that overlap its start."""
     return [
         1
         + sum(
@@ -43,7 +42,7 @@ def most_at_each_start(rows: "list[tuple[int, int, int]]") -> list[int]:
     ]
 
 
-def spans(recording: Recording, table: str, start: str, end: str) -> "list[tuple[int, int, int]]":
+def intervals(recording: Recording, table: str, start: str, end: str) -> "list[tuple[int, int, int]]":
     rows = getattr(recording, table)
     return list(zip(rows["queue"].tolist(), rows[start].tolist(), rows[end].tolist(), strict=True))
 
@@ -51,16 +50,16 @@ def spans(recording: Recording, table: str, start: str, end: str) -> "list[tuple
 @given(recording=recordings)
 @settings(max_examples=50, deadline=None, derandomize=True)
 def test_the_limit_is_broken_as_often_as_counting_says(recording: Recording) -> None:
-    limit = recording.stage.limit or 0
-    held = most_at_each_start(spans(recording, "attempts", "granted_at", "ended_at"))
-    ran = most_at_each_start(spans(recording, "runs", "started_at", "stopped_at"))
+    limit = recording.scenario.limit or 0
+    held = concurrency_at_starts(intervals(recording, "attempts", "granted_at", "ended_at"))
+    ran = concurrency_at_starts(intervals(recording, "runs", "started_at", "stopped_at"))
     assert limit_held(recording).broken == sum(count > limit for count in held)
     assert limit_run(recording).broken == sum(count > limit for count in ran)
 
 
 @given(recording=recordings)
 @settings(max_examples=50, deadline=None, derandomize=True)
-def test_grants_pass_somebody_as_often_as_counting_says(recording: Recording) -> None:
+def test_grants_overtake_as_often_as_counting_says(recording: Recording) -> None:
     granted = recording.attempts
     passed = 0
     for one in granted:
@@ -90,7 +89,7 @@ def test_requests_arrive_after_later_ones_as_often_as_counting_says(recording: R
 
 @given(recording=recordings)
 @settings(max_examples=50, deadline=None, derandomize=True)
-def test_slots_are_idle_for_as_long_as_looking_at_each_millisecond_says(recording: Recording) -> None:
+def test_slots_are_idle_for_as_long_as_counting_each_millisecond_says(recording: Recording) -> None:
     allowed_ms = 2
     last_ms = (recording.ended_at - recording.began_at) // MILLISECOND
     granted = recording.attempts
@@ -104,8 +103,8 @@ def test_slots_are_idle_for_as_long_as_looking_at_each_millisecond_says(recordin
             waiting = int(((own["waiting_since"] <= now) & (own["granted_at"] > now)).sum())
             waits.append(waiting + int((stuck["created_at"] <= now).sum()) > 0)
             held = int(((own["granted_at"] <= now) & (own["ended_at"] > now)).sum())
-            free.append((recording.stage.limit or 0) - held)
-        # From `since` to `until` somebody waited, and not all slots that were free at first were granted.
+            free.append((recording.scenario.limit or 0) - held)
+        # From `since` to `until` an execution waited, and not all slots that were free at first were granted.
         found |= any(
             all(waits[since:until]) and sum(since < grant < until for grant in grants) < free[since]
             for since in range(last_ms)

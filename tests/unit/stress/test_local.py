@@ -1,8 +1,7 @@
-"""The private installation of the harness: it serves, can be broken and heals, and nothing of it is left."""
+"""The private installation: it serves, faults can be injected and are repaired, and nothing of it is left."""
 
 import asyncio
 import os
-import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -15,10 +14,10 @@ from tests.integration.localservers.watching import processes_of
 from turnstile.common.broker.topology import pool_queue
 from turnstile.localservers import MissingBinaries
 from turnstile.localservers.binaries import install_missing
-from turnstile.stress.api import Api, Json
+from turnstile.stress.installation import Api, Json
 from turnstile.stress.local.system import LocalSystem, running_locally
-from turnstile.stress.names import POOL, action_ref
-from turnstile.stress.stage import FaultKind, PlannedFault
+from turnstile.stress.scenario import FaultKind, PlannedFault
+from turnstile.stress.trace import POOL, action_ref
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -27,7 +26,7 @@ _DEADLINE_SECONDS = 30.0
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def system() -> AsyncIterator[LocalSystem]:
-    """One executor, and one worker that runs one at a time; whatever the user has set is for another."""
+    """One executor, and one worker of concurrency 1; settings of the user are ignored."""
     try:
         install_missing()
     except MissingBinaries as missing:
@@ -37,14 +36,14 @@ async def system() -> AsyncIterator[LocalSystem]:
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setenv("TURNSTILE_DATABASE_URL", "postgresql://nobody@127.0.0.1:1/none")
         monkeypatch.setenv("TURNSTILE_WORKER_POOLS", "of-another-system")
-        said: list[str] = []
+        lines: list[str] = []
         async with running_locally(
-            executors=1, workers=1, concurrency=1, actions=2, lease_seconds=15.0, say=said.append
-        ) as lent:
-            yield lent
-    assert said[-1] == "Starting 1 executor and 1 worker"
-    assert processes_of(_scratch(lent)) == {}
-    assert not _scratch(lent).exists()
+            executors=1, workers=1, concurrency=1, actions=2, lease_seconds=15.0, say=lines.append
+        ) as started:
+            yield started
+    assert lines[-1] == "Starting 1 executor and 1 worker"
+    assert processes_of(_scratch(started)) == {}
+    assert not _scratch(started).exists()
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -53,24 +52,24 @@ async def api(system: LocalSystem) -> AsyncIterator[Api]:
         yield api
 
 
-async def test_it_serves_the_actions_of_the_harness_and_their_runs_leave_marks(system: LocalSystem) -> None:
+async def test_it_serves_the_stress_actions_and_their_runs_are_traced(system: LocalSystem) -> None:
     assert await _ends(system, await _submit(system, [1.0])) == ["completed"]
-    assert [path.stat().st_size > 0 for path in _marks(system)] == [True]
+    assert [path.stat().st_size > 0 for path in _traces(system)] == [True]
 
 
-async def test_a_killed_worker_is_gone_and_comes_back_under_another_id(system: LocalSystem, api: Api) -> None:
+async def test_a_killed_worker_starts_again_with_another_id(system: LocalSystem, api: Api) -> None:
     before = await _worker(api)
     fault = await system.inject(_planned(FaultKind.KILL_WORKER, lasting_seconds=0.2))
     after = await _worker(api)
     assert (fault.target, fault.lost_worker) == ("worker-1", before["id"])
     assert before["name"] == after["name"] == "worker-1"
     assert before["id"] != after["id"]
-    assert fault.began_at < system.deaths()[before["pid"]] < fault.healed_at
-    assert after["pid"] not in system.deaths()
+    assert fault.began_at < system.exits()[before["pid"]] < fault.healed_at
+    assert after["pid"] not in system.exits()
     assert system.collapses == ()
 
 
-async def test_a_killed_executor_comes_back_at_the_same_address(system: LocalSystem) -> None:
+async def test_a_killed_executor_starts_again_at_the_same_url(system: LocalSystem) -> None:
     (url,) = system.installation.http_urls
     fault = await system.inject(_planned(FaultKind.KILL_EXECUTOR))
     async with httpx.AsyncClient(trust_env=False) as http:
@@ -78,48 +77,38 @@ async def test_a_killed_executor_comes_back_at_the_same_address(system: LocalSys
     assert (fault.target, fault.lost_worker) == ("executor-1", None)
 
 
-async def test_a_paused_worker_stands_still_and_goes_on(system: LocalSystem, api: Api) -> None:
+async def test_a_paused_worker_is_frozen_and_resumed(system: LocalSystem, api: Api) -> None:
     before = await _worker(api)
     pausing = asyncio.create_task(system.inject(_planned(FaultKind.PAUSE_WORKER, lasting_seconds=1.0)))
-    await _until(lambda: _is(_state(before["pid"]) == "T"), "the worker stands still")
+    await _until(lambda: _is(_state(before["pid"]) == "T"), "the frozen worker")
     fault = await pausing
     assert _state(before["pid"]) != "T"
     assert fault.healed_at - fault.began_at >= 1_000_000_000
     assert (await _worker(api))["id"] == fault.lost_worker == before["id"]
 
 
-async def test_one_that_ends_by_itself_is_noted_and_started_again(system: LocalSystem, api: Api) -> None:
-    before = await _worker(api)
-    assert await _ends(system, await _submit(system, [0.0])) == ["completed"]
-    os.kill(before["pid"], signal.SIGKILL)
-    await _until(lambda: _has_another(api, before["id"]), "another worker")
-    assert [(c.name, c.exit_code) for c in system.collapses] == [("worker-1", 128 + signal.SIGKILL)]
-    # Nobody announced its end, but it had run something.
-    assert before["pid"] in system.deaths()
-
-
-async def test_a_restarted_database_serves_as_before(system: LocalSystem) -> None:
+async def test_executions_complete_after_a_restart_of_the_database(system: LocalSystem) -> None:
     fault = await system.inject(_planned(FaultKind.RESTART_DATABASE))
     assert fault.target == "database"
     assert await _ends(system, await _submit(system, [0.0])) == ["completed"]
 
 
-async def test_a_purge_takes_what_comes_by_where_nothing_stands(system: LocalSystem) -> None:
+async def test_a_purge_consumes_passing_messages_where_queues_are_empty(system: LocalSystem) -> None:
     purging = asyncio.create_task(system.inject(_planned(FaultKind.PURGE_QUEUES, lasting_seconds=30.0)))
-    # It ends when it has taken enough; half of the offers and ends come by where it consumes too.
+    # It ends after enough messages; it gets half of the offers and completions.
     while not purging.done():
         await _submit(system, [0.0] * 5)
     messages = int((await purging).target.removesuffix(" messages"))
     assert messages >= 20
 
 
-async def test_a_purge_throws_away_the_offers_that_nobody_has_taken(system: LocalSystem) -> None:
-    # One at a time, so that most of them stand in the queue.
+async def test_a_purge_removes_offers_from_the_queue(system: LocalSystem) -> None:
+    # One at a time, so that most offers stay in the queue.
     await _submit(system, [1000.0] * 20)
-    await _until(lambda: _stands(system, 10), "offers in the queue")
+    await _until(lambda: _has_length(system, 10), "offers in the queue")
     fault = await system.inject(_planned(FaultKind.PURGE_QUEUES, lasting_seconds=0.1))
     assert int(fault.target.removesuffix(" messages")) >= 10
-    assert await _standing(system) == 0
+    assert await _queue_length(system) == 0
 
 
 def _planned(kind: FaultKind, *, lasting_seconds: float = 0.0) -> PlannedFault:
@@ -131,12 +120,12 @@ def _scratch(system: LocalSystem) -> Path:
 
 
 def _folder(system: LocalSystem) -> Path:
-    assert system.installation.marks_folder is not None
-    return system.installation.marks_folder
+    assert system.installation.trace_folder is not None
+    return system.installation.trace_folder
 
 
-def _marks(system: LocalSystem) -> list[Path]:
-    return list(_folder(system).glob("*.marks"))
+def _traces(system: LocalSystem) -> list[Path]:
+    return list(_folder(system).glob("*.trace"))
 
 
 async def _submit(system: LocalSystem, milliseconds: list[float]) -> list[int]:
@@ -170,19 +159,15 @@ def _http(system: LocalSystem) -> httpx.AsyncClient:
 
 
 async def _worker(api: Api) -> Json:
-    """The worker that came last, which is the one that runs."""
+    """Return the newest worker, which is the running one."""
     return (await api.live_workers())[0]
 
 
-async def _has_another(api: Api, worker_id: str) -> bool:
-    return bool((await _worker(api))["id"] != worker_id)
+async def _has_length(system: LocalSystem, count: int) -> bool:
+    return await _queue_length(system) >= count
 
 
-async def _stands(system: LocalSystem, count: int) -> bool:
-    return await _standing(system) >= count
-
-
-async def _standing(system: LocalSystem) -> int:
+async def _queue_length(system: LocalSystem) -> int:
     url = system.installation.amqp_url.get_secret_value()
     async with await aio_pika.connect(url) as connection, connection.channel() as channel:
         queue = await channel.get_queue(pool_queue(POOL))
@@ -200,5 +185,5 @@ async def _is(value: bool) -> bool:
 async def _until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
     deadline = asyncio.get_running_loop().time() + _DEADLINE_SECONDS
     while not await condition():
-        assert asyncio.get_running_loop().time() < deadline, f"never happened: {what}"
+        assert asyncio.get_running_loop().time() < deadline, f"not in time: {what}"
         await asyncio.sleep(0.05)

@@ -1,4 +1,4 @@
-"""A report says the same on the console, as JSON and as a page, and hides nothing that is wrong."""
+"""A report says the same on the console, as JSON and as a page, and contains every violation."""
 
 import io
 import json
@@ -9,50 +9,46 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from pydantic import TypeAdapter
 from rich.console import Console
 
 from tests.unit.stress.histories import Plan, lawful
-from tests.unit.stress.reports import KILLED_AT, nothing_happened, run_report, stage_report
+from tests.unit.stress.reports import KILLED_AT, nothing_happened, run_report, scenario_report
 from turnstile.stress.check.verdict import Finding, Rule
-from turnstile.stress.progress import Progress
-from turnstile.stress.report.document import Document, document_of
 from turnstile.stress.report.live import live_view
-from turnstile.stress.report.machine import Machine, library_versions
 from turnstile.stress.report.run_report import RunReport
+from turnstile.stress.report.store import write_report
 from turnstile.stress.report.summary import print_summary
-from turnstile.stress.report.write import write_report
-from turnstile.stress.stage import Stage
+from turnstile.stress.scenario import Progress, Scenario
 
 HOSTILE = "<script>alert('stress.00')</script> [bold]&amp; \"quoted\""
-OVERSHOT = Finding(
+OVER_LIMIT = Finding(
     rule=Rule.LIMIT_HELD,
-    looked_at=400,
+    checked=400,
     broken=2,
     examples=(f"execution 7 of {HOSTILE}", "execution 9: 5 of 4"),
 )
-OVERTAKEN = Finding(rule=Rule.GRANTED_IN_ORDER, looked_at=398, broken=1, examples=("execution 11 before 10",))
+OVERTAKEN = Finding(rule=Rule.GRANTED_IN_ORDER, checked=398, broken=1, examples=("execution 11 before 10",))
 VOID = {"meta", "img", "br", "hr", "link", "input"}
 
 
-def hostile_stage() -> Stage:
-    return replace(lawful(Plan(executions=2)).stage, name="second", title=f"Stage of {HOSTILE}")
+def hostile_scenario() -> Scenario:
+    return replace(lawful(Plan(executions=2)).scenario, name="second", title=f"Scenario of {HOSTILE}")
 
 
 def broken_run() -> RunReport:
     recording = lawful(Plan(killed_at=KILLED_AT))
     fault = replace(recording.faults[0], target=HOSTILE)
-    kept = stage_report(replace(recording, faults=(fault,)))
-    other = replace(lawful(Plan(keys=3)), stage=hostile_stage())
+    kept = scenario_report(replace(recording, faults=(fault,)))
+    other = replace(lawful(Plan(keys=3)), scenario=hostile_scenario())
     return run_report(
         kept,
-        stage_report(other, broken=(OVERSHOT, OVERTAKEN)),
+        scenario_report(other, broken=(OVER_LIMIT, OVERTAKEN)),
         collapses=(f"worker-2 ended by itself {HOSTILE}",),
     )
 
 
 class Page(HTMLParser):
-    """Reads a page, and complains where tags do not match."""
+    """Reads a page; fails where tags do not match."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -105,20 +101,18 @@ def test_the_page_is_well_formed_and_loads_nothing(page: Page, folder: Path) -> 
     assert not re.search(r"@import|url\(", (folder / "report.html").read_text())
 
 
-def test_the_page_names_every_broken_rule_and_example(page: Page) -> None:
-    for finding in (OVERSHOT, OVERTAKEN):
+def test_the_page_contains_every_violation_and_example(page: Page) -> None:
+    for finding in (OVER_LIMIT, OVERTAKEN):
         assert finding.rule.value in page.text
         assert all(example in page.text for example in finding.examples)
-    assert f"Stage of {HOSTILE}" in page.text
+    assert f"Scenario of {HOSTILE}" in page.text
     assert f"worker-2 ended by itself {HOSTILE}" in page.text
     assert f"kill worker: {HOSTILE}" in page.text
-    assert "BROKEN" in page.text
-    assert "KEPT" not in page.text
+    assert "FAIL" in page.text
+    assert "PASS" not in page.text
 
 
-def test_the_page_has_pictures_of_each_stage_with_words_for_those_who_cannot_see(
-    page: Page, folder: Path
-) -> None:
+def test_the_page_has_pictures_of_each_scenario_with_text_alternatives(page: Page, folder: Path) -> None:
     pictures = [attributes for tag, attributes in page.tags if tag == "img"]
     assert all(picture["alt"] for picture in pictures)
     for picture in pictures:
@@ -138,88 +132,72 @@ def test_the_page_has_pictures_of_each_stage_with_words_for_those_who_cannot_see
     assert "of-an-earlier-run" not in names
 
 
-def test_the_page_follows_a_dark_screen_and_a_narrow_one(folder: Path) -> None:
-    text = (folder / "report.html").read_text()
-    assert "prefers-color-scheme: dark" in text
-    assert 'name="viewport"' in text
-
-
 def test_the_json_says_what_the_summary_says(folder: Path) -> None:
     document = json.loads((folder / "report.json").read_text())
     lines = printed(broken_run())
     assert document["schema_version"] == 1
     assert (document["kept"], document["violations"], document["executions"]) == (False, 3, 800)
-    assert any("BROKEN 3 violations, 1 collapse, over 800 executions in 2 stages" in line for line in lines)
-    for stage in document["stages"]:
-        row = next(line for line in lines if f" {stage['figures']['ended']:,} " in line)
-        assert f"{stage['figures']['executions_per_second']:,.0f}/s" in row
-        for finding in stage["findings"]:
-            said = [line for line in lines if f"{stage['stage']['title']}: {finding['says']}: broken" in line]
-            assert len(said) == (1 if finding["broken"] else 0)
+    assert any("FAIL 3 violations, 1 error, over 800 executions in 2 scenarios" in line for line in lines)
+    for scenario in document["stages"]:
+        row = next(line for line in lines if f" {scenario['figures']['ended']:,} " in line)
+        assert f"{scenario['figures']['executions_per_second']:,.0f}/s" in row
+        for finding in scenario["findings"]:
+            found = [line for line in lines if f"{scenario['stage']['title']}: {finding['says']}: " in line]
+            assert len(found) == (1 if finding["broken"] else 0)
             assert all(any(example in line for line in lines) for example in finding["examples"])
-    assert document["machine"]["processor"] == broken_run().machine.processor
+    assert document["machine"]["processor"] == broken_run().info.machine.processor
     assert document["five_figures"]["hand_over"]["p99_ms"] == 8.75
     assert document["stages"][0]["stage"]["load"]["executions"] == 400
-    assert document["stages"][0]["mix"] == str(lawful().stage.load.mix)
+    assert document["stages"][0]["mix"] == str(lawful().scenario.load.mix)
 
 
-def test_the_json_can_be_read_back_whole(folder: Path) -> None:
-    written = TypeAdapter(Document).validate_json((folder / "report.json").read_bytes())
-    assert written == document_of(broken_run())
-
-
-def test_the_summary_ends_with_the_verdict_in_one_word() -> None:
-    assert printed(run_report(stage_report()))[-1].startswith("KEPT ")
-    assert printed(broken_run())[-1].startswith("BROKEN ")
-
-
-def test_a_run_in_which_nothing_was_checked_has_kept_nothing() -> None:
-    assert not run_report().kept
-    assert printed(run_report())[-1].startswith("BROKEN ")
-    assert not run_report(stage_report(), collapses=("executor-1 ended by itself",)).kept
+def test_a_run_without_a_completed_scenario_fails() -> None:
+    assert not run_report().passed
+    assert printed(run_report())[-1].startswith("FAIL ")
+    assert not run_report(scenario_report(), collapses=("executor-1 ended by itself",)).passed
 
 
 def test_no_line_of_the_summary_is_cut_at_100_columns() -> None:
     lines = printed(broken_run())
     assert not any("…" in line for line in lines)
-    assert any(example in line for line in lines for example in OVERSHOT.examples)
-    tables = lines[: next(number for number, line in enumerate(lines) if line.startswith("COLLAPSED"))]
+    assert any(example in line for line in lines for example in OVER_LIMIT.examples)
+    tables = lines[: next(number for number, line in enumerate(lines) if line.startswith("ERROR"))]
     assert max(len(line.rstrip()) for line in tables) <= 100
     assert any("4.13 ms / 8.75 ms" in line for line in tables)
 
 
 def test_each_recovery_has_a_line(folder: Path) -> None:
     (line,) = [
-        line for line in printed(run_report(stage_report())) if line.startswith("kill worker: worker-1")
+        line for line in printed(run_report(scenario_report())) if line.startswith("kill worker: worker-1")
     ]
     assert [part for part in ("1.00 s", " 2 ", "3.00 s", "210 ms", "3.40 s") if part not in line] == []
 
 
-def test_a_stage_in_which_nothing_ended_is_reported(tmp_path: Path) -> None:
-    report = run_report(stage_report(nothing_happened()))
+def test_a_scenario_in_which_nothing_ended_is_reported(tmp_path: Path) -> None:
+    report = run_report(scenario_report(nothing_happened()))
     write_report(tmp_path, report)
     assert "Nothing ended" not in Page((tmp_path / "report.html").read_text()).text
     assert json.loads((tmp_path / "report.json").read_text())["stages"][0]["figures"]["hand_over"] is None
     assert printed(report)
 
 
-def look_at(elapsed: float, ended: int, note: str = "") -> Progress:
+def progress_at(elapsed: float, ended: int, note: str = "") -> Progress:
     return Progress(
-        stage=lawful(Plan(executions=2)).stage, number=2, stages=3, elapsed_seconds=elapsed, sent=400,
-        ended=ended, waiting=1234, active=4, note=note,
+        scenario=lawful(Plan(executions=2)).scenario, number=2, scenarios=3, elapsed_seconds=elapsed,
+        sent=400, ended=ended, waiting=1234, active=4, note=note,
     )  # fmt: skip
 
 
-def test_without_a_terminal_a_line_comes_every_two_seconds_and_when_something_is_broken() -> None:
+def test_without_a_terminal_there_is_a_line_every_two_seconds_and_for_each_fault() -> None:
     console = Console(file=io.StringIO(), width=60)
     assert isinstance(console.file, io.StringIO)
     with live_view(console) as view:
         for step in range(45):
-            view.show(look_at(step / 10, 10 * step, "kill worker worker-1" if step == 33 else ""))
-        view.judged(stage_report(broken=(OVERSHOT,)))
-        view.failed("A third stage", "no executor answers")
+            view.show(progress_at(step / 10, 10 * step, "kill worker worker-1" if step == 33 else ""))
+        view.checked(scenario_report(broken=(OVER_LIMIT,)))
+        view.failed("A third scenario", "no executor answers")
     lines = console.file.getvalue().splitlines()
-    assert [line.split()[0] for line in lines] == ["Stage", "0.0", "2.0", "3.3", "3.4", "✗", "✗"]
+    assert [line.split()[0] for line in lines] == ["Scenario", "0.0", "2.0", "3.3", "3.4", "✗", "✗"]
     assert "400 sent, 1,234 waiting, 4 running, 20" in lines[2]
     assert "100/s" in lines[2]
     assert "kill worker worker-1" in lines[3]
@@ -227,22 +205,18 @@ def test_without_a_terminal_a_line_comes_every_two_seconds_and_when_something_is
     assert "no executor answers" in lines[6]
 
 
-def test_on_a_terminal_finished_stages_stay_above_the_present_one() -> None:
+def test_on_a_terminal_completed_scenarios_stay_above_the_current_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # rich draws nothing for TERM=dumb.
+    monkeypatch.setenv("TERM", "xterm")
     console = Console(file=io.StringIO(), width=100, force_terminal=True, color_system=None)
     assert isinstance(console.file, io.StringIO)
     with live_view(console) as view:
-        view.show(look_at(1.0, 100, "kill [bold]worker-1"))
-        view.judging("A stage")
-        view.judged(stage_report())
+        view.show(progress_at(1.0, 100, "kill [bold]worker-1"))
+        view.checking("A scenario")
+        view.checked(scenario_report())
     text = console.file.getvalue()
     assert "kill [bold]worker-1" in text
-    assert "Stage 2 of 3" in text
-    assert "✓ A stage that never took place: 400 ended, 200/s" in text
-
-
-def test_the_machine_and_what_is_installed_are_known() -> None:
-    machine = Machine.here()
-    assert machine.cores >= 1
-    assert machine.memory_gib > 0
-    assert str(machine.cores) in str(machine)
-    assert {"turnstile", "numpy"} <= library_versions().keys()
+    assert "Scenario 2 of 3" in text
+    assert "✓ A simulated scenario: 400 ended, 200/s" in text

@@ -1,0 +1,195 @@
+"""What all parts share: the servers, a fresh database and vhost per measurement, running services, sizes.
+
+Also reads from /proc what processes have used: CPU seconds of process trees, peak memory of one process.
+"""
+
+import os
+import secrets
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Self
+
+import httpx
+
+from benchmarks.waiting import DidNotHappen
+from turnstile.localservers import BrokerServer, DatabaseServer, LocalServers
+from turnstile.localservers.services import Service
+from turnstile.stress.local import launcher
+from turnstile.stress.local.launcher import (
+    Deployment,
+    create_database_and_vhost,
+    drop_database_and_vhost,
+)
+
+RABBITMQ: Final = "RabbitMQ"
+POSTGRESQL: Final = "PostgreSQL"
+_LOG_CHARACTERS_MAX: Final = 2000
+_TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """The amount of work of each part; the defaults take under four minutes on two quiet cores."""
+
+    executions: int = 10_000
+    """Executions of one throughput run."""
+    rounds: int = 1
+    """Throughput runs of each kind, in turn; medians are shown."""
+    queued: int = 500
+    """Executions handed over one after the other."""
+    submits: int = 200
+    """Executions submitted one at a time."""
+    depths: tuple[int, ...] = (100, 10_000, 100_000, 1_000_000)
+    """Queue lengths at which a grant is timed."""
+    turns: int = 200
+    """Timed statements of each kind."""
+    waiting: int = 100_000
+    """Waiting executions while memory is read."""
+    messages: int = 10_000
+    """Messages of one transport run."""
+    deadline_seconds: float = 120.0
+    """Timeout of a run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Servers:
+    """A PostgreSQL and a RabbitMQ server, and the leading process of each where it is on this machine."""
+
+    postgresql: DatabaseServer
+    rabbitmq: BrokerServer
+    pids: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, servers: LocalServers) -> Self:
+        """Return private servers with their processes."""
+        return cls(
+            postgresql=servers.postgresql,
+            rabbitmq=servers.rabbitmq,
+            pids={POSTGRESQL: [servers.postgresql.pid], RABBITMQ: [servers.rabbitmq.pid]},
+        )
+
+    @asynccontextmanager
+    async def deployment(self, purpose: str) -> AsyncIterator[Deployment]:
+        """Yield a migrated database and an empty vhost for one measurement."""
+        name = f"bench_{purpose}_{secrets.token_hex(4)}"
+        with tempfile.TemporaryDirectory(prefix="turnstile-bench-") as folder:
+            try:
+                database_url, amqp_url = await create_database_and_vhost(self.postgresql, self.rabbitmq, name)
+                yield Deployment(
+                    database_url=database_url,
+                    amqp_url=amqp_url,
+                    folder=Path(folder),
+                    settings={"TURNSTILE_LOG_LEVEL": "WARNING"},
+                    importable=Path.cwd(),
+                    last_signal=signal.SIGTERM,
+                )
+            finally:
+                await drop_database_and_vhost(self.postgresql, self.rabbitmq, name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class System:
+    """One executor and its workers."""
+
+    executor_pid: int
+    worker_pids: tuple[int, ...]
+    http: httpx.AsyncClient
+
+    def pids(self) -> dict[str, list[int]]:
+        """Return the processes of each part by its name."""
+        return {"executor": [self.executor_pid], "workers": list(self.worker_pids)}
+
+    async def limit(self, action_ref: str, max_concurrent: int | None) -> None:
+        """Change the limit of an action."""
+        answer = await self.http.patch(
+            f"/api/v1/actions/{action_ref}", json={"max_concurrent": max_concurrent}
+        )
+        answer.raise_for_status()
+
+
+@asynccontextmanager
+async def running_system(
+    deployment: Deployment, *, workers: int = 2, concurrency: int = 50
+) -> AsyncIterator[System]:
+    """Run one executor and the workers; all are ready on entry and gone on exit."""
+    settings = {"TURNSTILE_WORKER_CONCURRENCY": str(concurrency)}
+    executor = deployment.executor()
+    worker_services = [
+        deployment.worker(f"bench-{number}", actions="benchmarks.actions", settings=settings)
+        for number in range(workers)
+    ]
+    async with (
+        _with_logs([executor, *worker_services]),
+        launcher.running_system(deployment, [executor], worker_services),
+        httpx.AsyncClient(base_url=executor.url, trust_env=False, timeout=30) as http,
+    ):
+        yield System(
+            executor_pid=executor.pid, worker_pids=tuple(each.pid for each in worker_services), http=http
+        )
+
+
+@asynccontextmanager
+async def running_process(
+    name: str, role: str, deployment: Deployment, settings: Mapping[str, str]
+) -> AsyncIterator[int]:
+    """Run a process of the no-logic loop and yield its pid."""
+    service = Service(
+        name=name,
+        arguments=["benchmarks.no_logic", role],
+        folder=deployment.folder,
+        environment=deployment.environment(settings),
+        last_signal=deployment.last_signal,
+    )
+    async with _with_logs([service]):
+        try:
+            await service.start()
+            yield service.pid
+        finally:
+            await service.end(deployment.last_signal)
+
+
+@asynccontextmanager
+async def _with_logs(services: Sequence[Service]) -> AsyncIterator[None]:
+    """Add the ends of the logs to a timeout."""
+    try:
+        yield
+    except (DidNotHappen, TimeoutError) as error:
+        logs = [
+            f"{service.name}: {service.log.read_text()[-_LOG_CHARACTERS_MAX:]}"
+            for service in services
+            if service.log.exists()
+        ]
+        raise DidNotHappen("\n".join([str(error), *logs])) from error
+
+
+def cpu_seconds(pids: Iterable[int]) -> float:
+    """Return the CPU seconds of these processes and their descendants, including those that have ended."""
+    parents, ticks = {}, {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            # The name in parentheses may contain anything; the rest begins with field 3 of proc(5).
+            fields = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            pid = int(stat.parent.name)
+            parents[pid] = int(fields[1])
+            ticks[pid] = sum(int(field) for field in fields[11:15])
+    return sum(ticks[pid] for pid in _trees(parents, set(pids)) if pid in ticks) / _TICKS_PER_SECOND
+
+
+def peak_memory_mb(pid: int) -> float:
+    """Return the peak resident memory of one process, in MB (10^6 bytes)."""
+    for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024 / 1e6
+    raise ValueError(f"process {pid} has no memory of its own")
+
+
+def _trees(parents: Mapping[int, int], roots: set[int]) -> set[int]:
+    found, fresh = set(roots), set(roots)
+    while fresh:
+        fresh = {pid for pid, parent in parents.items() if parent in fresh} - found
+        found |= fresh
+    return found

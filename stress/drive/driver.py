@@ -1,0 +1,198 @@
+"""Carries out one scenario: prepares actions, sends requests, injects faults, watches, reads the history.
+
+Submitters, replies and faults run in one group of tasks; the watcher decides when the scenario is over.
+"""
+
+import asyncio
+import secrets
+from contextlib import suppress
+from typing import Final
+
+import numpy as np
+
+from turnstile.stress.drive.faults import Faults, Limits
+from turnstile.stress.drive.history import ScenarioHistory, read_scenario_history
+from turnstile.stress.drive.pacing import Clock, Pacing
+from turnstile.stress.drive.setup import store_actions, without_password
+from turnstile.stress.drive.submission import Answers, Requests, SubmitContext, Submitter
+from turnstile.stress.drive.traces import TraceFolder, all_on_this_host, remote_runs, traced_runs
+from turnstile.stress.drive.watcher import WatchContext, Watcher
+from turnstile.stress.installation import Api, FaultInjector, Installation, Unreachable
+from turnstile.stress.load import plan_orders
+from turnstile.stress.recording import Audit, Recording, RunEnd, Table
+from turnstile.stress.scenario import Scenario, Show
+
+_ANSWERS_SECONDS: Final = 10.0
+_LAST_TRACES_SECONDS: Final = 5.0
+_POLL_SECONDS: Final = 0.1
+_TICK_MARGIN_SECONDS: Final = 4.0
+"""A busy machine commits late: many queues are locked while many requests are admitted."""
+_CLOCK_ERROR_NS: Final = 50_000_000
+"""The possible difference between clocks of several hosts with NTP."""
+
+
+async def drive_scenario(
+    scenario: Scenario,
+    installation: Installation,
+    *,
+    seed: int,
+    show: Show,
+    number: int,
+    scenarios: int,
+    injector: FaultInjector | None,
+) -> Recording:
+    """Carry out a scenario and return its recording; raises Unreachable where the installation stays away.
+
+    At the end, everything has ended, or nothing changes any more.
+    """
+    try:
+        async with Api(installation) as api:
+            drive = _Drive(scenario, installation, api, injector, seed=seed)
+            return await drive.run(show, number=number, scenarios=scenarios)
+    except ExceptionGroup as group:
+        # The first error is the reason; the other tasks were cancelled for it.
+        raise _first(group) from group
+
+
+class _Drive:
+    """One scenario in progress."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        installation: Installation,
+        api: Api,
+        injector: FaultInjector | None,
+        *,
+        seed: int,
+    ) -> None:
+        self._scenario = scenario
+        self._installation = installation
+        self._api = api
+        self._injector = injector
+        self._amqp_url = installation.amqp_url.get_secret_value()
+        self._clock = Clock.start()
+        self._orders = plan_orders(scenario.load, seed, scenario.name)
+        self._pacing = Pacing(scenario.load.executions, scenario.load.rate)
+        token = f"{scenario.name}-{secrets.token_hex(6)}"
+        queue = f"stress.{token}.answers" if scenario.load.answered else None
+        self._requests = Requests(self._orders, scenario.load, token=token, reply_to=queue)
+        self._answers = None
+        if queue is not None:
+            self._answers = Answers(
+                self._amqp_url,
+                queue,
+                orders=self._orders,
+                requests=self._requests,
+                pacing=self._pacing,
+                clock=self._clock,
+            )
+        self._limits = Limits(api, scenario, self._clock)
+        self._faults = Faults(scenario.faults, injector, self._limits, self._pacing, self._clock)
+
+    async def run(self, show: Show, *, number: int, scenarios: int) -> Recording:
+        """Carry out the scenario."""
+        await store_actions(self._api, self._scenario)
+        watcher = self._watcher(show, number=number, scenarios=scenarios)
+        await watcher.begin()
+        after_id = await self._api.newest_id()
+        folder = self._installation.trace_folder
+        traces = None if folder is None else TraceFolder.now(folder)
+        await self._run_load(watcher)
+        ended_at = self._clock.now()
+        watcher.show("reading the history", at_once=True)
+        token = self._requests.token
+        history = await read_scenario_history(self._api, self._scenario.load, token=token, after_id=after_id)
+        runs = await self._runs(traces, history)
+        await watcher.read_counters()
+        return Recording(
+            scenario=self._scenario,
+            began_at=watcher.began_at,
+            ended_at=ended_at,
+            opened_at=watcher.opened_at,
+            orders=self._orders,
+            executions=history.executions,
+            attempts=history.attempts,
+            runs=runs,
+            samples=watcher.samples,
+            workers=history.workers,
+            faults=tuple(self._faults.injected),
+            limit_changes=tuple(self._limits.changes),
+            counters=tuple(watcher.counters),
+            audit=await self._audit(),
+            clock_error_ns=0 if all_on_this_host(history.remote_runs) else _CLOCK_ERROR_NS,
+            idle_allowed_seconds=self._installation.watchdog_seconds + _TICK_MARGIN_SECONDS,
+        )
+
+    async def _run_load(self, watcher: Watcher) -> None:
+        """Send requests, inject faults and watch until the scenario is over."""
+        context = SubmitContext(
+            orders=self._orders,
+            requests=self._requests,
+            pacing=self._pacing,
+            clock=self._clock,
+            answers=self._answers,
+            broker=without_password(self._amqp_url),
+        )
+        async with asyncio.TaskGroup() as tasks:
+            background: list[asyncio.Task[None]] = []
+            if self._answers is not None:
+                background.append(tasks.create_task(self._answers.run(), name="answers"))
+            for number in range(self._scenario.load.submitters):
+                submitter = Submitter(number, self._amqp_url, context)
+                background.append(tasks.create_task(submitter.run(), name=f"submitter-{number}"))
+            for fault in self._scenario.faults:
+                tasks.create_task(self._faults.inject(fault), name=f"fault-{fault.kind}")
+            await watcher.until_over()
+            if self._answers is not None:
+                # The check reports replies that never arrive.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_ANSWERS_SECONDS):
+                        await self._pacing.all_answered.wait()
+            for task in background:
+                task.cancel()
+
+    async def _runs(self, traces: TraceFolder | None, history: ScenarioHistory) -> Table:
+        """Return the runs; wait a moment for runs that may still write their stop."""
+        longest_seconds = self._scenario.load.mix.max_seconds
+        give_up_at = asyncio.get_running_loop().time() + _LAST_TRACES_SECONDS + longest_seconds
+        while True:
+            processes = [] if traces is None else traces.read()
+            exits = {} if self._injector is None else self._injector.exits()
+            runs = traced_runs(processes, self._clock, exits, history.executions)
+            unknown = np.count_nonzero(runs["end"] == RunEnd.UNKNOWN)
+            if not unknown or asyncio.get_running_loop().time() > give_up_at:
+                break
+            await asyncio.sleep(_POLL_SECONDS)
+        remote = remote_runs(history.remote_runs, self._clock, processes_before=len(processes))
+        runs = np.concatenate([runs, remote])
+        return runs[np.argsort(runs["started_at"], kind="stable")]
+
+    async def _audit(self) -> Audit | None:
+        """Return the installation's audit; without the history where that takes too long."""
+        for record in (True, False):
+            with suppress(Unreachable):
+                found = await self._api.audit(record=record)
+                faults = {check["name"]: check["faults"] for check in found["checks"] if check["faults"]}
+                return Audit(clean=found["clean"], faults=faults)
+        return None
+
+    def _watcher(self, show: Show, *, number: int, scenarios: int) -> Watcher:
+        context = WatchContext(
+            scenario=self._scenario,
+            number=number,
+            scenarios=scenarios,
+            orders=self._orders,
+            pacing=self._pacing,
+            faults=self._faults,
+            limits=self._limits,
+            clock=self._clock,
+            lease_seconds=self._installation.lease_seconds,
+            show=show,
+        )
+        return Watcher(self._api, context)
+
+
+def _first(group: ExceptionGroup[Exception]) -> Exception:
+    first = group.exceptions[0]
+    return _first(first) if isinstance(first, ExceptionGroup) else first

@@ -1,0 +1,87 @@
+"""Checks before a run that the installation is ready, and prepares the actions of a scenario."""
+
+import asyncio
+
+from aio_pika import connect
+from aio_pika.abc import AbstractChannel
+from aio_pika.exceptions import CONNECTION_EXCEPTIONS, ChannelClosed
+from yarl import URL
+
+from turnstile.common.broker.topology import EXECUTIONS, EXECUTOR_REQUESTS
+from turnstile.stress.installation import Api, Installation, Unreachable
+from turnstile.stress.scenario import Scenario
+from turnstile.stress.trace import ACTIONS_VARIABLE, POOL, action_ref
+
+_PATIENCE_SECONDS = 10.0
+_RECLAIMS_MAX = 1000
+"""The maximum: an execution must complete however often its worker is killed."""
+
+
+async def check_ready(installation: Installation, actions: int) -> None:
+    """Return if executors, broker and workers are ready for so many actions; raises Unreachable."""
+    await _check_broker(installation.amqp_url.get_secret_value())
+    async with Api(installation, patience_seconds=_PATIENCE_SECONDS) as api:
+        workers = [worker for worker in await api.live_workers() if POOL in worker["pools"]]
+        command = f"{ACTIONS_VARIABLE}={actions} worker serve --actions turnstile.stress.actions"
+        if not workers:
+            raise Unreachable(f"no live worker serves the pool {POOL!r}; start one: {command}")
+        last = action_ref(actions - 1)
+        if await api.action(last) is None:
+            raise Unreachable(
+                f"no worker has declared the action {last!r}; start the workers with: {command}"
+            )
+
+
+async def store_actions(api: Api, scenario: Scenario) -> None:
+    """Store the definitions of all actions of a scenario, paused where every execution waits first."""
+    fields = {
+        "max_concurrent": scenario.limit,
+        "pool": POOL,
+        "max_reclaims": _RECLAIMS_MAX,
+        "paused": scenario.all_wait_first,
+    }
+    if scenario.load.keys:
+        fields["submitter_keys"] = True
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(scenario.load.actions):
+            ref = action_ref(number)
+            tasks.create_task(api.put_action(ref, fields), name=f"put-{ref}")
+
+
+async def resume_actions(api: Api, scenario: Scenario) -> None:
+    """Resume the paused actions of a scenario."""
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(scenario.load.actions):
+            ref = action_ref(number)
+            tasks.create_task(api.resume(ref), name=f"resume-{ref}")
+
+
+async def check_exchange(channel: AbstractChannel) -> None:
+    """Check that the exchange exists; submitters may lack the permission to declare it."""
+    await channel.get_exchange(EXECUTIONS)
+
+
+def without_password(amqp_url: str) -> str:
+    """Return a URL without its password, for messages."""
+    url = URL(amqp_url)
+    return str(url.with_password(None)) if url.password else str(url)
+
+
+async def _check_broker(amqp_url: str) -> None:
+    shown = without_password(amqp_url)
+    try:
+        connection = await connect(amqp_url, timeout=_PATIENCE_SECONDS)
+    except (TimeoutError, *CONNECTION_EXCEPTIONS) as error:
+        raise Unreachable(
+            f"{shown}: no connection to the broker ({error}); check host, vhost and user"
+        ) from None
+    async with connection:
+        try:
+            channel = await connection.channel()
+            await check_exchange(channel)
+            await channel.declare_queue(EXECUTOR_REQUESTS, passive=True)
+        except ChannelClosed as error:
+            raise Unreachable(
+                f"{shown}: {error}; no executor has served this vhost yet: "
+                "start `executor serve`, or check the URL"
+            ) from None

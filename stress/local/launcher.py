@@ -1,0 +1,146 @@
+"""Starts the services of one local system: executors and workers over one database and one vhost.
+
+In: servers (private or by URL) and settings. Out: a `Deployment`, whose `executor()` and `worker()` return
+`Service`s that are not started; `running_system` starts them, waits until they are ready and stops them.
+Used by the demo, the stress test, the benchmarks and the tests; needs no library of the `stress` extra.
+"""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import turnstile
+from turnstile.localservers import BrokerServer, DatabaseServer
+from turnstile.localservers.ports import free_port
+from turnstile.localservers.processes import run_in_thread
+from turnstile.localservers.services import Service, environment_without, serving
+from turnstile.migrations import migrate
+
+_MIGRATE_SECONDS: Final = 60.0
+_SOURCE: Final = Path(turnstile.__file__).parents[1]
+"""The folder from which this process imports `turnstile`; the services import it from there too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """A migrated database, a vhost, and the settings that all services of one system share."""
+
+    database_url: str
+    amqp_url: str
+    folder: Path
+    """The services run here and write their logs here."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables of every service."""
+    importable: Path = _SOURCE
+    """First on Python's path of every service, for example the folder that holds the actions."""
+    last_signal: signal.Signals = signal.SIGKILL
+    """Sent to a service at the end of the system, or when this process dies."""
+    stop_seconds: float = 20.0
+    """From that signal to SIGKILL."""
+
+    def environment(self, settings: Mapping[str, str] | None = None) -> dict[str, str]:
+        """Return the environment of one service; this process's own TURNSTILE_* variables are left out."""
+        return {
+            **environment_without("TURNSTILE_", importable=self.importable),
+            "TURNSTILE_DATABASE_URL": self.database_url,
+            "TURNSTILE_AMQP_URL": self.amqp_url,
+            **self.settings,
+            **(settings or {}),
+        }
+
+    def executor(self, name: str = "executor-1", settings: Mapping[str, str] | None = None) -> Service:
+        """Return an executor on a free port, not started; `settings` override those of the deployment."""
+        port = free_port()
+        own = {"TURNSTILE_HTTP_PORT": str(port)}
+        return self._service(name, ["turnstile.executor.cli", "serve"], port, own, settings)
+
+    def worker(
+        self, name: str = "worker-1", *, actions: str, settings: Mapping[str, str] | None = None
+    ) -> Service:
+        """Return a worker for the actions of a module, on a free port, not started."""
+        port = free_port()
+        arguments = ["turnstile.worker.cli", "serve", "--actions", actions]
+        own = {"TURNSTILE_WORKER_HTTP_PORT": str(port), "TURNSTILE_WORKER_NAME": name}
+        return self._service(name, arguments, port, own, settings)
+
+    def _service(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        port: int,
+        own: Mapping[str, str],
+        settings: Mapping[str, str] | None,
+    ) -> Service:
+        return Service(
+            name=name,
+            arguments=arguments,
+            folder=self.folder,
+            environment=self.environment({**own, **(settings or {})}),
+            port=port,
+            last_signal=self.last_signal,
+            stop_seconds=self.stop_seconds,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class System:
+    """Executors and workers that run."""
+
+    deployment: Deployment
+    executors: tuple[Service, ...]
+    workers: tuple[Service, ...]
+
+    @property
+    def services(self) -> tuple[Service, ...]:
+        """All of them, executors first."""
+        return (*self.executors, *self.workers)
+
+    @property
+    def http_url(self) -> str:
+        """The URL of the first executor."""
+        return self.executors[0].url
+
+    def check_running(self) -> None:
+        """Raise ServerFailed, with the end of its log, where a service has ended by itself."""
+        for service in self.services:
+            service.check_running()
+
+
+async def create_database_and_vhost(
+    postgresql: DatabaseServer, rabbitmq: BrokerServer, name: str
+) -> tuple[str, str]:
+    """Create a migrated database and an empty vhost; return the URL of each."""
+    database_url = await run_in_thread(postgresql.create_database, name)
+    amqp_url = await run_in_thread(rabbitmq.create_vhost, name)
+    async with asyncio.timeout(_MIGRATE_SECONDS):
+        await migrate(database_url)
+    return database_url, amqp_url
+
+
+async def drop_database_and_vhost(postgresql: DatabaseServer, rabbitmq: BrokerServer, name: str) -> None:
+    """Delete both, and with them the connections of services that still run."""
+    await run_in_thread(rabbitmq.delete_vhost, name)
+    await run_in_thread(postgresql.drop_database, name)
+
+
+@asynccontextmanager
+async def running_system(
+    deployment: Deployment,
+    executors: Sequence[Service],
+    workers: Sequence[Service] = (),
+    *,
+    restart_failed: bool = False,
+) -> AsyncIterator[System]:
+    """Start the services, yield when all are ready, stop all at the end, whatever happens.
+
+    `restart_failed`: a service that ends by itself is recorded in its `collapses` and started again. Raises
+    ServerFailed where a service does not become ready.
+    """
+    system = System(deployment=deployment, executors=tuple(executors), workers=tuple(workers))
+    deployment.folder.mkdir(parents=True, exist_ok=True)
+    async with serving(system.services, last_signal=deployment.last_signal, restart_failed=restart_failed):
+        yield system

@@ -1,0 +1,202 @@
+"""Measures one recorded scenario."""
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from turnstile.stress.check.columns import attempt_keys, column, highest_before, rows_of
+from turnstile.stress.check.intervals import Intervals, concurrency_at_starts, sweep
+from turnstile.stress.check.order import first_starts
+from turnstile.stress.check.timelines import UNLIMITED, counted_runs, limit_timeline, queue_entries
+from turnstile.stress.metrics.recovery import recoveries
+from turnstile.stress.metrics.values import ScenarioMetrics, Spread
+from turnstile.stress.recording import NEVER, NONE, SECOND, Instants, Outcome, Recording, RunEnd
+
+
+def measure_scenario(recording: Recording) -> ScenarioMetrics:
+    """Return the metrics of a scenario."""
+    until = measured_until(recording)
+    ended, seconds = _pace(recording, until)
+    handed = handovers(recording)
+    return ScenarioMetrics(
+        ended=ended,
+        seconds=seconds,
+        executions_per_second=ended / seconds if seconds else 0.0,
+        sent_per_second=_sent_per_second(recording),
+        answer=_answer(recording),
+        hand_over=spread(handed.stop_to_start_ns),
+        end_to_grant=spread(handed.end_to_grant_ns),
+        grant_to_start=spread(grants_to_starts(recording, until)),
+        most_held=peak_slots(recording, until),
+        most_running=peak_running(recording, until),
+        idle_share=idle_share(recording, until),
+        started_out_of_order=started_out_of_order(recording, until),
+        recoveries=recoveries(recording),
+    )
+
+
+def _pace(recording: Recording, until: int) -> tuple[int, float]:
+    """Return the number of ended executions, and the seconds from the first request or resume to the last."""
+    ends = column(recording.executions, "completed_at")
+    ends = ends[(ends <= until) & (ends != NEVER)]
+    sent_at = int(column(recording.orders, "sent_at").min(initial=NEVER))
+    first = sent_at if recording.opened_at == NEVER else recording.opened_at
+    last = int(ends.max(initial=0))
+    return len(ends), max(last - first, 0) / SECOND
+
+
+def _sent_per_second(recording: Recording) -> float:
+    confirmed = recording.orders[recording.orders["confirmed_at"] != NEVER]
+    if not len(confirmed):
+        return 0.0
+    lasted_ns = int(confirmed["confirmed_at"].max()) - int(confirmed["sent_at"].min())
+    return len(confirmed) * SECOND / lasted_ns if lasted_ns > 0 else 0.0
+
+
+def _answer(recording: Recording) -> Spread | None:
+    answered_at, sent_at = column(recording.orders, "answered_at"), column(recording.orders, "sent_at")
+    answered = np.flatnonzero(answered_at != NEVER)
+    return spread(answered_at[answered] - sent_at[answered])
+
+
+def peak_slots(recording: Recording, until: int) -> int:
+    """Return the peak number of slots of one queue."""
+    entries = queue_entries(recording)
+    rows = np.flatnonzero(entries.granted_at < until)
+    held = concurrency_at_starts(entries.queues[rows], entries.granted_at[rows], entries.ended_at[rows])
+    return int(held.max(initial=0))
+
+
+def peak_running(recording: Recording, until: int) -> int:
+    """Return the peak number of concurrent runs of one queue."""
+    counted = counted_runs(recording)
+    queues = column(recording.runs, "queue")
+    rows = np.flatnonzero((counted.starts < until) & (queues != NONE))
+    running = concurrency_at_starts(queues[rows], counted.starts[rows], counted.ends[rows])
+    return int(running.max(initial=0))
+
+
+def idle_share(recording: Recording, until: int) -> float | None:
+    """Return the share of the slot time, while executions waited, that no run used."""
+    entries, counted = queue_entries(recording), counted_runs(recording)
+    limits = limit_timeline(recording)
+    waits = Intervals(queues=entries.queues, starts=entries.since, ends=entries.granted_at)
+    runs = Intervals(queues=column(recording.runs, "queue"), starts=counted.starts, ends=counted.ends)
+    states = sweep(waits, runs, limits.breakpoints(), until)
+    limit = limits.lowest(states.queues, states.since)
+    opened_at = recording.began_at if recording.opened_at == NEVER else recording.opened_at
+    lasting_ns = np.maximum(states.until - np.maximum(states.since, opened_at), 0)
+    counts = (states.waiting > 0) & (limit != UNLIMITED)
+    slots_ns = float((limit[counts] * lasting_ns[counts].astype(np.float64)).sum())
+    filled = np.minimum(states.present, limit)
+    filled_ns = float((filled[counts] * lasting_ns[counts].astype(np.float64)).sum())
+    return 1 - filled_ns / slots_ns if slots_ns else None
+
+
+def started_out_of_order(recording: Recording, until: int) -> float | None:
+    """Return the share of starts after the start of a later request of the same queue."""
+    first = first_starts(recording)
+    rows = np.flatnonzero(first.starts < until)
+    ids = first.execution_ids[rows]
+    return float((highest_before(first.queues[rows], ids) > ids).mean()) if len(ids) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handovers:
+    """One row for each slot that passed from one execution to a waiting one."""
+
+    granted_at: Instants
+    stop_to_start_ns: Instants
+    """By the clock of the host of both runs."""
+    end_to_grant_ns: Instants
+    """By the clock of the database."""
+
+
+def handovers(recording: Recording) -> Handovers:
+    """Match each grant on a full queue with the end that freed its slot.
+
+    A grant takes the slot that has been free for longest: with N slots, grant k takes the slot of end k - N.
+    It counts if its execution was waiting before that end, and if both have regular runs. Only grants before
+    the first change of the limit count: after it, a new slot cannot be distinguished from a freed one.
+    """
+    limit = recording.scenario.limit
+    if limit is None:
+        return _nothing()
+    attempts = recording.attempts[recording.attempts["queue"] != NONE]
+    changed_at = limit_timeline(recording).first_change(column(attempts, "queue"))
+    attempts = attempts[attempts["granted_at"] < changed_at]
+    queues, ids = column(attempts, "queue"), column(attempts, "execution_id")
+    granted_at, ended_at = column(attempts, "granted_at"), column(attempts, "ended_at")
+    grants = np.lexsort((ids, granted_at, queues))
+    # The same rows in another order: in both, each queue has the same positions.
+    ends = np.lexsort((ids, ended_at, queues))
+    first_of_queue = np.searchsorted(queues[grants], queues[grants])
+    positions = np.flatnonzero(np.arange(len(grants)) - first_of_queue >= limit)
+    takers, leavers = grants[positions], ends[positions - limit]
+    matched = (
+        (ended_at[leavers] <= granted_at[takers])
+        & (column(attempts, "waiting_since")[takers] <= ended_at[leavers])
+        & (attempts["outcome"][leavers] == Outcome.ENDED)
+    )
+    takers, leavers = takers[matched], leavers[matched]
+    runs = recording.runs
+    run_of = rows_of(attempt_keys(runs), attempt_keys(attempts))
+    started, stopped = run_of[takers], run_of[leavers]
+    ran = (started != NONE) & (stopped != NONE)
+    if len(runs):
+        ran &= runs["end"][stopped] == RunEnd.STOPPED
+    takers, leavers, started, stopped = takers[ran], leavers[ran], started[ran], stopped[ran]
+    return Handovers(
+        granted_at=granted_at[takers],
+        stop_to_start_ns=column(runs, "started_at")[started] - column(runs, "stopped_at")[stopped],
+        end_to_grant_ns=granted_at[takers] - ended_at[leavers],
+    )
+
+
+def grants_to_starts(recording: Recording, until: int) -> Instants:
+    """Return the nanoseconds from each grant to its start.
+
+    The start is the action's own; where clocks may differ, it is the claim, by the clock of the database.
+    """
+    attempts = recording.attempts
+    granted_at, started_at = column(attempts, "granted_at"), column(attempts, "started_at")
+    if not recording.clock_error_ns:
+        runs = rows_of(attempt_keys(recording.runs), attempt_keys(attempts))
+        # Row NONE is the last one, with NEVER: the attempt never ran.
+        started_at = np.append(column(recording.runs, "started_at"), NEVER)[runs]
+    counts = np.flatnonzero((granted_at < until) & (started_at != NEVER))
+    latencies_ns: Instants = started_at[counts] - granted_at[counts]
+    return latencies_ns
+
+
+def _nothing() -> Handovers:
+    none = np.empty(0, np.int64)
+    return Handovers(granted_at=none, stop_to_start_ns=none, end_to_grant_ns=none)
+
+
+_MILLISECOND: Final = 1e6
+
+
+def spread(latencies_ns: Instants) -> Spread | None:
+    """Return the percentiles of a latency; None: there was nothing to measure."""
+    count = len(latencies_ns)
+    if not count:
+        return None
+    in_order = np.sort(latencies_ns)
+
+    def ranked(share: float) -> float:
+        """Return the nearest rank."""
+        return float(in_order[max(math.ceil(share * count), 1) - 1]) / _MILLISECOND
+
+    return Spread(
+        count=count, p50_ms=ranked(0.5), p90_ms=ranked(0.9), p99_ms=ranked(0.99), max_ms=ranked(1.0)
+    )
+
+
+def measured_until(recording: Recording) -> int:
+    """Return when the measured part of a scenario ends: with it, or when its limit is lifted to drain it."""
+    if recording.scenario.drain_without_limit_after is None:
+        return recording.ended_at
+    return min((change.asked_at for change in recording.limit_changes), default=recording.ended_at)

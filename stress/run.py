@@ -1,0 +1,150 @@
+"""A whole run: each scenario is carried out, checked and measured, then the report is written.
+
+In: a `RunConfig`, and an installation or none for a private one. Out: the report in its folder, and an exit
+code: 0 only if every check of every scenario passed. An interrupted run reports the completed scenarios.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+
+from turnstile.common.cli import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE, CommandFailed
+from turnstile.common.domain.errors import TurnstileError
+from turnstile.common.redaction import redact_passwords
+from turnstile.common.telemetry.logs import configure_logging
+from turnstile.localservers import LocalServersError, until_signal
+from turnstile.stress.config import RunConfig
+from turnstile.stress.drive.driver import drive_scenario
+from turnstile.stress.drive.setup import check_ready
+from turnstile.stress.installation import Installation
+from turnstile.stress.local.system import LocalSystem, running_locally
+from turnstile.stress.presets import scenarios_of
+from turnstile.stress.recording import Recording
+from turnstile.stress.report.live import live_view
+from turnstile.stress.report.run_report import Machine, RunInfo, library_versions
+from turnstile.stress.report.store import ReportStore
+from turnstile.stress.scenario import Scenario
+
+_LINE_WIDTH_WITHOUT_TERMINAL: Final = 110
+_WORKER_CONCURRENCY: Final = 50
+"""Of each private worker: more than all slots of the default load."""
+
+
+def run(config: RunConfig, installation: Installation | None, folder: Path, *, command: Sequence[str]) -> int:
+    """Carry out a run; return its exit code. Raises CommandFailed where it cannot begin."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CommandFailed(
+            f"--report: {folder}: {error.strerror}; expected a folder that can be created, or written to",
+            exit_code=EXIT_USAGE,
+        ) from None
+    console = plain_console()
+    # The report contains outages and reconnects; the console shows only unexpected errors.
+    configure_logging(level="ERROR", form="console")
+    try:
+        work = _run(config, installation, folder, shown_command(command), console)
+        return asyncio.run(until_signal(work, say=console.print))
+    except LocalServersError as error:
+        raise CommandFailed(str(error), exit_code=error.exit_code) from None
+    except TurnstileError as error:
+        raise CommandFailed(str(error), exit_code=EXIT_UNREACHABLE) from None
+    except OSError as error:
+        raise CommandFailed(f"the run failed: {error}", exit_code=EXIT_FAILED) from None
+
+
+def shown_command(arguments: Sequence[str]) -> str:
+    """Return a command line for the report, without the passwords of URLs."""
+    return redact_passwords(" ".join(["turnstile stress", *arguments]))
+
+
+def plain_console() -> Console:
+    """Return a console that is wide enough for tables where it is not a terminal."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = _LINE_WIDTH_WITHOUT_TERMINAL
+    return console
+
+
+async def _run(
+    config: RunConfig, installation: Installation | None, folder: Path, command_line: str, console: Console
+) -> int:
+    scenarios = scenarios_of(config)
+    info = RunInfo(
+        seed=config.seed,
+        command_line=command_line,
+        started_at=datetime.now(UTC),
+        machine=Machine.here(),
+        versions=library_versions(),
+        installation=config.describe() if installation is None else installation.describe(),
+    )
+    store = ReportStore(folder, info)
+    actions = max(scenario.load.actions for scenario in scenarios)
+    try:
+        if installation is None:
+            async with running_locally(
+                executors=config.executors,
+                workers=config.workers,
+                concurrency=_WORKER_CONCURRENCY,
+                actions=actions,
+                lease_seconds=config.lease_seconds,
+                say=console.print,
+            ) as system:
+                store.add_versions(await asyncio.to_thread(system.versions))
+                await _run_scenarios(scenarios, system.installation, system, store, console)
+        else:
+            await check_ready(installation, actions)
+            await _run_scenarios(scenarios, installation, None, store, console)
+    except asyncio.CancelledError:
+        # Report the completed scenarios; without any, an earlier report in the folder stays.
+        if store.scenarios:
+            store.failures.append("the run was interrupted")
+            store.show(store.report(), console)
+        raise
+    report = store.report()
+    store.show(report, console)
+    return 0 if report.passed else EXIT_FAILED
+
+
+async def _run_scenarios(
+    scenarios: Sequence[Scenario],
+    installation: Installation,
+    system: LocalSystem | None,
+    store: ReportStore,
+    console: Console,
+) -> None:
+    with live_view(console) as view:
+        for number, scenario in enumerate(scenarios, 1):
+            try:
+                recording = await drive_scenario(
+                    scenario,
+                    installation,
+                    seed=store.info.seed,
+                    show=view.show,
+                    number=number,
+                    scenarios=len(scenarios),
+                    injector=system,
+                )
+            except (TurnstileError, LocalServersError) as error:
+                store.failures.append(f"{scenario.name}: {error}")
+                view.failed(scenario.title, str(error))
+                return
+            view.checking(scenario.title)
+            await asyncio.to_thread(store.add, _with_collapses(recording, system))
+            view.checked(store.scenarios[-1])
+
+
+def _with_collapses(recording: Recording, system: LocalSystem | None) -> Recording:
+    """Return the recording with the services that ended by themselves since it began."""
+    if system is None:
+        return recording
+    collapses = [each for each in system.collapses if each.at.timestamp() * 1e9 >= recording.began_at]
+    sentences = (
+        f"{each.name} ended by itself, exit code {each.exit_code}: {each.last_lines}" for each in collapses
+    )
+    return replace(recording, collapses=tuple(sentences))

@@ -1,0 +1,324 @@
+"""The metrics of histories that are small enough to know them, and recoveries from faults."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.unit.stress.histories import LEASE, MILLISECOND, WORKERS, Life, Plan, at, hand_made, lawful
+from turnstile.stress.check.rules import check_recording
+from turnstile.stress.metrics.recovery import recoveries
+from turnstile.stress.metrics.run import CheckedScenario, run_metrics
+from turnstile.stress.metrics.scenario import measure_scenario, spread
+from turnstile.stress.metrics.values import Recovery, Spread
+from turnstile.stress.recording import NEVER, SECOND, InjectedFault, LimitChange, Outcome, Recording, RunEnd
+from turnstile.stress.scenario import FaultKind, Purpose
+
+
+def in_milliseconds(found: Spread | None) -> tuple[int, float, float]:
+    assert found is not None
+    return found.count, found.p50_ms, found.max_ms
+
+
+def test_percentiles_are_nearest_ranks() -> None:
+    found = spread(np.arange(100, 0, -1) * MILLISECOND)
+    assert found == Spread(count=100, p50_ms=50.0, p90_ms=90.0, p99_ms=99.0, max_ms=100.0)
+    assert spread(np.array([7 * MILLISECOND])) == Spread(count=1, p50_ms=7, p90_ms=7, p99_ms=7, max_ms=7)
+    assert spread(np.empty(0, np.int64)) is None
+
+
+def test_a_handover_is_from_a_stop_to_the_next_start_of_a_waiting_execution() -> None:
+    metrics = measure_scenario(
+        hand_made(
+            Life(id=1, since=0, granted=1, start=2, stop=10, ended=11),
+            Life(id=2, since=5, granted=13, start=14, stop=20, ended=22),
+            Life(id=3, since=6, granted=25, start=31, stop=40, ended=42),
+            Life(id=4, since=50, granted=51, start=52, stop=60, ended=61),
+        )
+    )
+    assert in_milliseconds(metrics.hand_over) == (2, 4.0, 11.0)
+    assert in_milliseconds(metrics.end_to_grant) == (2, 2.0, 3.0)
+    assert in_milliseconds(metrics.grant_to_start) == (4, 1.0, 6.0)
+
+
+def test_a_grant_takes_the_slot_that_has_been_free_for_longest() -> None:
+    handed = measure_scenario(
+        hand_made(
+            Life(id=1, since=0, granted=1, ended=12),
+            Life(id=2, since=0, granted=1, ended=10),
+            Life(id=3, since=0, granted=14, ended=30),
+            Life(id=4, since=0, granted=15, ended=30),
+            limit=2,
+        )
+    ).hand_over
+    assert in_milliseconds(handed) == (2, 3.0, 4.0)
+
+
+@pytest.mark.parametrize("run_end", [RunEnd.KILLED, RunEnd.STOPPED])
+def test_a_lost_run_has_no_handover(run_end: RunEnd) -> None:
+    lost = hand_made(
+        Life(id=1, since=0, granted=1, stop=5, ended=3_000, outcome=Outcome.RECLAIMED, run_end=run_end),
+        Life(id=2, since=0, granted=3_014, ended=3_020),
+        Life(id=3, since=0, granted=3_024, ended=3_030),
+    )
+    assert in_milliseconds(measure_scenario(lost).hand_over) == (1, 4.0, 4.0)
+
+
+def test_grants_after_a_change_of_the_limit_are_no_handovers() -> None:
+    change = LimitChange(action=0, limit=2, asked_at=at(12), answered_at=at(13))
+    lives = [Life(id=n, since=0, granted=10 * n, ended=10 * n + 8) for n in (1, 2, 3)]
+    assert in_milliseconds(measure_scenario(hand_made(*lives)).hand_over) == (2, 2.0, 2.0)
+    assert measure_scenario(hand_made(*lives, limit_changes=(change,))).hand_over is None
+
+
+def test_the_claim_is_the_start_where_clocks_may_differ() -> None:
+    life = Life(id=1, since=0, granted=1, start=90, ended=100)
+    assert in_milliseconds(measure_scenario(hand_made(life)).grant_to_start) == (1, 89.0, 89.0)
+    assert in_milliseconds(measure_scenario(hand_made(life, clock_error_ns=5)).grant_to_start) == (
+        1,
+        0.0,
+        0.0,
+    )
+
+
+def test_the_pace_counts_from_the_first_request_or_from_resuming_to_the_last_end() -> None:
+    lives = [Life(id=n, since=1_000, granted=2_000 + n, ended=3_000 * n) for n in (1, 2)]
+    recording = hand_made(*lives, limit=None)
+    metrics = measure_scenario(recording)
+    assert (metrics.ended, metrics.seconds, metrics.executions_per_second) == (2, 5.0, 0.4)
+    opened = measure_scenario(replace(recording, opened_at=at(2_000)))
+    assert (opened.seconds, opened.executions_per_second) == (4.0, 0.5)
+
+
+def test_sending_and_answers_are_measured_by_the_submitters() -> None:
+    recording = hand_made(*(Life(id=n, since=0, granted=1, ended=2) for n in (1, 2, 3)), limit=None)
+    orders = recording.orders
+    orders["sent_at"], orders["confirmed_at"] = [at(0), at(100), at(200)], [at(90), at(150), NEVER]
+    orders["answered_at"] = [at(7), at(103), NEVER]
+    metrics = measure_scenario(recording)
+    assert metrics.sent_per_second == pytest.approx(2 / 0.150)
+    assert in_milliseconds(metrics.answer) == (2, 3.0, 7.0)
+    orders["answered_at"] = NEVER
+    assert measure_scenario(recording).answer is None
+
+
+def test_slots_are_counted_by_the_history_and_by_the_runs() -> None:
+    metrics = measure_scenario(
+        hand_made(
+            Life(id=1, since=0, granted=1, stop=5, ended=20),
+            Life(id=2, since=0, granted=2, start=6, ended=20),
+            Life(id=3, since=0, granted=2, start=8, ended=20),
+            Life(id=4, since=0, granted=2, ended=20, queue=1),
+            limit=None,
+            actions=2,
+        )
+    )
+    assert (metrics.most_held, metrics.most_running) == (3, 2)
+
+
+def test_the_idle_share_is_the_time_without_a_run_while_an_execution_waits() -> None:
+    lives = (
+        Life(id=1, since=0, granted=10, start=20, stop=50, ended=60),
+        Life(id=2, since=0, granted=100, start=100, stop=200, ended=200),
+    )
+    assert measure_scenario(hand_made(*lives)).idle_share == pytest.approx(0.7)
+    assert measure_scenario(hand_made(*lives, limit=2)).idle_share == pytest.approx(0.85)
+    assert measure_scenario(hand_made(*lives, opened_at=at(20))).idle_share == pytest.approx(50 / 80)
+
+
+def test_a_scenario_is_measured_until_its_limit_is_lifted() -> None:
+    lives = [Life(id=n, since=0, granted=10 * n, ended=10 * n + 8) for n in (1, 2)]
+    rush = [Life(id=n, since=0, granted=30, ended=40) for n in range(3, 50)]
+    recording = hand_made(
+        *lives,
+        *rush,
+        limit_changes=(LimitChange(action=0, limit=None, asked_at=at(29), answered_at=at(31)),),
+    )
+    lifted = replace(recording, scenario=replace(recording.scenario, drain_without_limit_after=2))
+    metrics = measure_scenario(lifted)
+    assert (metrics.ended, metrics.most_held, metrics.most_running) == (2, 1, 1)
+    assert metrics.seconds == pytest.approx(0.028)
+    assert in_milliseconds(metrics.hand_over) == (1, 2.0, 2.0)
+    assert measure_scenario(recording).ended == 49
+
+
+def test_an_empty_scenario_has_no_metrics() -> None:
+    metrics = measure_scenario(hand_made())
+    assert (metrics.ended, metrics.executions_per_second, metrics.most_held) == (0, 0.0, 0)
+    assert (metrics.hand_over, metrics.answer, metrics.idle_share, metrics.started_out_of_order) == (
+        None,
+    ) * 4
+
+
+def checked(plan: Plan) -> CheckedScenario:
+    recording = lawful(replace(plan, executions=60))
+    return recording, check_recording(recording), measure_scenario(recording)
+
+
+def test_the_metrics_of_a_run_come_from_the_scenarios_with_their_purpose() -> None:
+    scenarios = {
+        "load": checked(Plan(purpose=Purpose.LOAD)),
+        "limited": checked(Plan(purpose=Purpose.THROUGHPUT, limit=2)),
+        "unlimited": checked(Plan(purpose=Purpose.THROUGHPUT, limit=None)),
+        "alone": checked(Plan(purpose=Purpose.HAND_OVER, limit=1, actions=1, spacing_ns=0)),
+        "deep": checked(Plan(purpose=Purpose.DEPTH, limit=1)),
+        "ten keys": checked(Plan(purpose=Purpose.KEYS, keys=10)),
+        "one key": checked(Plan(purpose=Purpose.KEYS, keys=0)),
+    }
+    metrics = run_metrics(list(scenarios.values()))
+    assert metrics.limit == 2
+    assert metrics.per_second_limited == scenarios["limited"][2].executions_per_second
+    assert metrics.per_second_unlimited == scenarios["unlimited"][2].executions_per_second
+    assert metrics.hand_over == scenarios["alone"][2].hand_over
+    assert metrics.hand_over is not None
+    assert [(point.at, point.hand_over) for point in metrics.by_depth] == [
+        (60, scenarios["deep"][2].hand_over)
+    ]
+    assert [point.at for point in metrics.by_keys] == [1, 10]
+    assert (metrics.order_violations, metrics.limit_violations, metrics.other_violations) == (0, 0, 0)
+
+
+def test_violations_are_added_up_by_kind() -> None:
+    two_at_once = hand_made(
+        Life(id=1, since=0, granted=3, ended=9), Life(id=2, since=0, granted=2, ended=8), collapses=("it",)
+    )
+    metrics = run_metrics([(two_at_once, check_recording(two_at_once), measure_scenario(two_at_once))] * 2)
+    assert (metrics.order_violations, metrics.limit_violations, metrics.other_violations) == (4, 4, 2)
+
+
+def broken_at(milliseconds: float, kind: FaultKind = FaultKind.RESTART_BROKER) -> InjectedFault:
+    return InjectedFault(
+        kind=kind,
+        target="it",
+        began_at=at(milliseconds),
+        healed_at=at(milliseconds + 500),
+        lost_worker=WORKERS[1] if kind is FaultKind.KILL_WORKER else None,
+    )
+
+
+def steady(starts: Iterable[float], *faults: InjectedFault, arrived: float | None = None) -> Recording:
+    """Return executions of 10 ms, one at a time; each arrives when it starts, or all at once."""
+    lives = [
+        Life(id=n, since=start if arrived is None else arrived, granted=start, ended=start + 10)
+        for n, start in enumerate(starts, 1)
+    ]
+    return hand_made(*lives, limit=None, faults=faults)
+
+
+def at_rate(rate: float, recording: Recording) -> Recording:
+    """Return the recording with a load of this rate."""
+    load = replace(recording.scenario.load, rate=rate)
+    return replace(recording, scenario=replace(recording.scenario, load=load))
+
+
+def only(recording: Recording) -> Recovery:
+    (recovery,) = recoveries(recording)
+    return recovery
+
+
+@pytest.mark.parametrize(
+    ("gaps_ms", "recovered_seconds"),
+    [
+        pytest.param([(6_000, 9_000, 20)], 3.01, id="stall"),
+        pytest.param([], 0.01, id="no effect"),
+        pytest.param([(6_000, 6_000, 40), (10_000, 10_000, 20)], 4.0, id="half the throughput"),
+        pytest.param([(6_000, 7_000, 20), (8_500, 12_000, 20)], 6.01, id="throughput that does not last"),
+    ],
+)
+def test_a_fault_is_recovered_from_when_the_previous_throughput_is_reached(
+    gaps_ms: list[tuple[int, int, int]], recovered_seconds: float
+) -> None:
+    """A gap is its beginning, its end, and the interval between starts from then on."""
+    starts: list[int] = []
+    since, step = 0, 20
+    for began, ended, next_step in [*gaps_ms, (18_000, 18_000, 20)]:
+        starts += range(since, began, step)
+        since, step = ended, next_step
+    recovery = only(steady(starts, broken_at(6_000), arrived=0))
+    assert (recovery.at_seconds, recovery.healed_seconds) == (6.0, 0.5)
+    assert (recovery.lost_runs, recovery.reclaim_seconds) == (0, None)
+    assert recovery.recovered_seconds == pytest.approx(recovered_seconds, abs=0.5)
+
+
+def test_requests_that_could_not_be_sent_still_count() -> None:
+    starts = [*range(0, 6_000, 20), *range(9_000, 16_000, 20)]
+    paced = at_rate(50.0, steady(starts, broken_at(6_000)))
+    assert only(paced).recovered_seconds == pytest.approx(3.01)
+    assert only(paced).stall_seconds == pytest.approx(3.0, abs=0.03)
+
+
+def test_a_fault_with_a_late_effect_is_not_over_before_it() -> None:
+    starts = [*range(0, 11_000, 20), *range(14_000, 22_000, 20)]
+    late = broken_at(6_000)
+    recovered = {
+        healed: only(steady(starts, replace(late, healed_at=at(healed)), arrived=0)).recovered_seconds
+        for healed in (7_000, 13_000)
+    }
+    next_one = replace(late, began_at=at(10_900), healed_at=at(13_000))
+    first, second = recoveries(
+        steady(starts, replace(late, healed_at=at(13_000)), next_one, arrived=0),
+    )
+    assert first.recovered_seconds == recovered[7_000]
+    assert second.recovered_seconds == pytest.approx(3.11)
+    assert recovered[7_000] == pytest.approx(0.01, abs=0.02)
+    assert recovered[13_000] == pytest.approx(8.01)
+
+
+def test_a_fault_outside_the_load_has_no_known_recovery() -> None:
+    for at_ms in (0, 7_000):
+        recovery = only(steady(range(100, 6_000, 20), broken_at(at_ms)))
+        assert recovery.recovered_seconds is None
+    assert only(hand_made(faults=(broken_at(5),))).recovered_seconds is None
+
+
+def test_time_without_waiting_executions_is_no_stall() -> None:
+    seldom = at_rate(1.0, steady(range(0, 16_000, 1_000), broken_at(6_000)))
+    assert only(seldom).stall_seconds == 0.0
+
+
+def test_a_lost_worker_is_recovered_from_when_all_its_runs_have_slots_again() -> None:
+    killed = lawful(Plan(executions=8_000, spacing_ns=2 * MILLISECOND, limit=6, killed_at=6 * SECOND))
+    recovery = only(killed)
+    lost = killed.attempts[killed.attempts["outcome"] == Outcome.RECLAIMED]
+    assert recovery.lost_runs == len(lost) > 0
+    assert recovery.reclaim_seconds == LEASE / SECOND
+    assert recovery.recovered_seconds is not None
+    assert recovery.recovered_seconds >= LEASE / SECOND
+    assert recovery.kind is FaultKind.KILL_WORKER
+
+
+def test_runs_that_were_killed_during_a_fault_are_lost() -> None:
+    def killed(execution_id: int, at_ms: float) -> tuple[Life, Life]:
+        first = Life(id=execution_id, since=0, granted=1, stop=at_ms, ended=8_000 + execution_id)
+        lost = replace(first, outcome=Outcome.RECLAIMED, run_end=RunEnd.KILLED)
+        return lost, Life(id=execution_id, since=8_005, granted=8_005, ended=8_010, attempt=2)
+
+    recording = hand_made(*killed(1, 2), *killed(2, 6_010), *killed(3, 6_600), limit=3)
+    recovery = only(replace(recording, faults=(broken_at(6_000),)))
+    assert recovery.lost_runs == 1
+    assert recovery.reclaim_seconds == pytest.approx(2.005)
+
+
+def test_an_execution_that_waits_throughout_makes_a_stall() -> None:
+    starts = [*range(0, 6_000, 1_000), *range(9_000, 16_000, 1_000)]
+    lives = [Life(id=n, since=start, granted=start, ended=start + 10) for n, start in enumerate(starts, 1)]
+    lives += [Life(id=9_998, since=5_000, granted=9_000, ended=9_010)]
+    lives += [Life(id=9_999, since=5_990, granted=5_995, ended=6_005)]
+    recording = at_rate(0.01, hand_made(*lives, limit=None, faults=(broken_at(6_000),)))
+    assert only(recording).stall_seconds == pytest.approx(3.0)
+
+
+def test_a_reclaimed_execution_that_waits_again_makes_a_stall() -> None:
+    reclaimed = Life(id=1, since=0, granted=1, ended=6_500, outcome=Outcome.RECLAIMED)
+    again = Life(id=1, since=6_500, granted=9_500, ended=9_510, attempt=2)
+    recording = at_rate(0.01, hand_made(reclaimed, again, faults=(broken_at(6_000),)))
+    assert only(recording).stall_seconds == pytest.approx(3.0)
+
+
+def test_a_lost_run_without_a_new_slot_was_not_reclaimed() -> None:
+    lost = Life(id=1, since=0, granted=1, ended=8_000, outcome=Outcome.RECLAIMED, worker=1)
+    recording = hand_made(lost, limit=2, faults=(broken_at(6_000, FaultKind.KILL_WORKER),))
+    assert (only(recording).lost_runs, only(recording).reclaim_seconds) == (1, None)
+    other = replace(recording, faults=(replace(recording.faults[0], lost_worker="another worker"),))
+    assert only(other).lost_runs == 0

@@ -1,0 +1,227 @@
+"""The planning of a run: scenarios, requests and faults are pure functions of configuration and seed."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from tests.unit.stress.test_config import read
+from turnstile.common.broker.topology import EXECUTOR_REQUESTS
+from turnstile.stress.config import Preset
+from turnstile.stress.load import plan_orders
+from turnstile.stress.local.faults import queues_to_purge
+from turnstile.stress.local.schedule import RECOVERABLE, plan_faults, recovery_plan, seconds_for
+from turnstile.stress.presets import scenarios_of
+from turnstile.stress.scenario import DurationMix, FaultKind, Load, PlannedFault, Purpose, Scenario
+
+_CONFIG = read()
+
+
+def _of(scenarios: tuple[Scenario, ...], purpose: Purpose) -> list[Scenario]:
+    return [scenario for scenario in scenarios if scenario.purpose is purpose]
+
+
+def test_the_default_run_is_the_configured_load_and_all_metrics() -> None:
+    scenarios = scenarios_of(_CONFIG)
+    assert scenarios[0].load.executions == 20_000
+    assert str(scenarios[0].load.mix) == "70% 0s, 25% 20ms, 5% 500ms"
+    assert {scenario.purpose for scenario in scenarios} == set(Purpose)
+    assert {scenario.limit for scenario in _of(scenarios, Purpose.THROUGHPUT)} == {4, None}
+    assert [scenario.limit for scenario in _of(scenarios, Purpose.HAND_OVER)] == [1]
+    assert {fault.kind for scenario in scenarios for fault in scenario.faults} == {
+        FaultKind.KILL_WORKER,
+        FaultKind.KILL_EXECUTOR,
+    }
+
+
+def test_the_load_follows_the_configuration() -> None:
+    mix = DurationMix.always(0.01)
+    first = scenarios_of(replace(_CONFIG, executions=50, mix=mix, keys=3, submitters=2, limit=2, actions=5))[
+        0
+    ]
+    load = first.load
+    assert (load.executions, load.mix, load.keys, load.submitters, load.actions) == (50, mix, 3, 2, 5)
+    assert first.limit == 2
+
+
+@pytest.mark.parametrize("preset", [None, *Preset])
+def test_scenario_names_are_unique_and_can_name_a_folder(preset: Preset | None) -> None:
+    names = [scenario.name for scenario in scenarios_of(replace(_CONFIG, preset=preset))]
+    assert len(set(names)) == len(names)
+    assert all(name.replace("-", "").isalnum() and name.islower() for name in names)
+
+
+@pytest.mark.parametrize("preset", [None, *(preset for preset in Preset if preset is not Preset.RECOVERY)])
+def test_no_faults_are_planned_for_an_external_installation(preset: Preset | None) -> None:
+    assert not any(scenario.faults for scenario in scenarios_of(replace(_CONFIG, preset=preset, local=False)))
+
+
+@pytest.mark.parametrize("preset", [None, *Preset])
+def test_faults_happen_during_the_load(preset: Preset | None) -> None:
+    config = replace(_CONFIG, preset=preset)
+    if preset in (None, Preset.SOAK):
+        config = replace(config, faults=tuple(FaultKind))
+    for scenario in scenarios_of(config):
+        if scenario.faults:
+            assert scenario.load.rate is not None
+            seconds = scenario.load.executions / scenario.load.rate
+            assert all(fault.at_seconds + fault.lasting_seconds < seconds for fault in scenario.faults)
+
+
+def test_a_load_under_faults_leaves_capacity_for_the_backlog() -> None:
+    for preset in (None, Preset.FIFO, Preset.RECOVERY):
+        for scenario in scenarios_of(replace(_CONFIG, preset=preset)):
+            if scenario.faults and scenario.limit is not None:
+                assert scenario.load.rate is not None
+                busy = scenario.load.rate * scenario.load.mix.mean_seconds
+                assert busy <= 0.51 * scenario.limit * scenario.load.queues
+
+
+def test_depths_and_keys_follow_the_configuration() -> None:
+    depths = scenarios_of(replace(_CONFIG, preset=Preset.DEPTH, depths=(100, 5000)))
+    assert [scenario.load.executions for scenario in depths] == [100, 5000]
+    assert all(scenario.all_wait_first and scenario.load.queues == 1 for scenario in depths)
+    keys = scenarios_of(replace(_CONFIG, preset=Preset.KEYS, key_counts=(1, 10_000)))
+    assert [scenario.load.queues for scenario in keys] == [1, 10_000]
+    assert keys[1].load.executions >= 20_000
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    config = replace(_CONFIG, faults=tuple(FaultKind))
+    assert scenarios_of(config) == scenarios_of(config)
+    assert scenarios_of(config) != scenarios_of(replace(config, seed=8))
+
+
+def test_recovery_injects_one_fault_after_the_other() -> None:
+    (scenario,) = scenarios_of(replace(_CONFIG, preset=Preset.RECOVERY))
+    assert {fault.kind for fault in scenario.faults} == set(FaultKind) - {FaultKind.CHANGE_LIMIT}
+    ends = [fault.at_seconds + fault.lasting_seconds for fault in scenario.faults]
+    starts = [fault.at_seconds for fault in scenario.faults]
+    assert all(end < start for end, start in zip(ends, starts[1:], strict=False))
+
+
+MIX = DurationMix.parse("70% 0ms, 25% 20ms, 5% 500ms")
+
+
+def load(executions: int = 1_000, *, actions: int = 10, keys: int = 0, submitters: int = 4) -> Load:
+    return Load(executions=executions, mix=MIX, actions=actions, keys=keys, submitters=submitters)
+
+
+def test_the_same_seed_gives_the_same_load() -> None:
+    assert np.array_equal(plan_orders(load(), 7, "load"), plan_orders(load(), 7, "load"))
+
+
+@pytest.mark.parametrize(("seed", "name"), [(8, "load"), (7, "other")])
+def test_another_seed_or_scenario_gives_another_load(seed: int, name: str) -> None:
+    one, other = plan_orders(load(), 7, "load"), plan_orders(load(), seed, name)
+    assert not np.array_equal(one["queue"], other["queue"])
+    assert not np.array_equal(one["duration_us"], other["duration_us"])
+
+
+@pytest.mark.parametrize(
+    ("executions", "expected"),
+    [(1_000, [700, 250, 50]), (10, [7, 3, 0]), (3, [2, 1, 0]), (1, [1, 0, 0]), (0, [0, 0, 0])],
+)
+def test_shares_are_exact_up_to_rounding(executions: int, expected: list[int]) -> None:
+    durations = plan_orders(load(executions), 7, "load")["duration_us"]
+    assert [int((durations == us).sum()) for us in (0, 20_000, 500_000)] == expected
+
+
+def test_each_queue_and_each_submitter_gets_its_share() -> None:
+    orders = plan_orders(load(1_003, actions=3, keys=5, submitters=4), 7, "load")
+    for column, count in (("queue", 15), ("submitter", 4)):
+        shares = np.bincount(orders[column], minlength=count)
+        assert len(shares) == count
+        assert max(shares) - min(shares) <= 1
+
+
+def test_durations_are_spread_over_queues_and_submitters() -> None:
+    orders = plan_orders(load(10_000, actions=4, submitters=4), 7, "load")
+    short = orders["duration_us"] == 0
+    for column in ("queue", "submitter"):
+        shares = [short[orders[column] == number].mean() for number in range(4)]
+        assert all(0.65 < share < 0.75 for share in shares), (column, shares)
+
+
+def test_a_duration_above_the_maximum_is_rejected() -> None:
+    with pytest.raises(ValueError, match="minutes at most"):
+        plan_orders(Load(executions=1, mix=DurationMix.parse("100% 1h")), 7, "load")
+
+
+LEASE_SECONDS = 6.0
+SEEDS = range(1, 40)
+
+
+def plan(
+    seed: int, *, seconds: float = 3600.0, kinds: tuple[FaultKind, ...] = tuple(FaultKind)
+) -> tuple[PlannedFault, ...]:
+    return plan_faults(
+        seed, seconds=seconds, executors=2, workers=3, kinds=kinds, lease_seconds=LEASE_SECONDS, actions=5
+    )
+
+
+def test_the_same_seed_gives_the_same_schedule() -> None:
+    assert plan(7) == plan(7)
+    assert plan(7) != plan(8)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_kind_occurs_before_any_occurs_twice(seed: int) -> None:
+    kinds = [fault.kind for fault in plan(seed)]
+    size = len(FaultKind)
+    assert len(kinds) > 2 * size
+    for start in range(0, len(kinds) - size + 1, size):
+        assert set(kinds[start : start + size]) == set(FaultKind)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_fault_is_recovered_from_before_the_next_begins(seed: int) -> None:
+    for before, after in pairwise(plan(seed)):
+        least = LEASE_SECONDS if before.kind in (FaultKind.KILL_WORKER, FaultKind.PAUSE_WORKER) else 3.0
+        assert after.at_seconds >= before.at_seconds + before.lasting_seconds + least
+
+
+@pytest.mark.parametrize("seconds", [1.0, 60.0, 600.0])
+def test_all_faults_end_in_time(seconds: float) -> None:
+    for seed in SEEDS:
+        for fault in plan(seed, seconds=seconds):
+            assert fault.at_seconds + fault.lasting_seconds < seconds
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_kind_occurs_in_the_time_that_they_need(seed: int) -> None:
+    for kinds in (tuple(FaultKind), (FaultKind.PURGE_QUEUES,), (FaultKind.KILL_WORKER,)):
+        seconds = seconds_for(kinds, lease_seconds=LEASE_SECONDS)
+        assert {fault.kind for fault in plan(seed, seconds=seconds, kinds=kinds)} == set(kinds)
+
+
+def test_only_the_given_kinds_occur() -> None:
+    kinds = (FaultKind.KILL_WORKER, FaultKind.PURGE_QUEUES)
+    assert {fault.kind for fault in plan(7, kinds=kinds)} == set(kinds)
+    assert plan(7, kinds=()) == ()
+
+
+def test_every_target_is_hit_at_some_time() -> None:
+    targets: dict[FaultKind, set[int]] = {kind: set() for kind in FaultKind}
+    for fault in plan(7, seconds=36_000.0):
+        targets[fault.kind].add(fault.target)
+        assert (fault.limit is not None) == (fault.kind is FaultKind.CHANGE_LIMIT)
+    assert targets[FaultKind.KILL_WORKER] == targets[FaultKind.PAUSE_WORKER] == {0, 1, 2}
+    assert targets[FaultKind.KILL_EXECUTOR] == targets[FaultKind.PAUSE_EXECUTOR] == {0, 1}
+    assert targets[FaultKind.CHANGE_LIMIT] == {0, 1, 2, 3, 4}
+    assert targets[FaultKind.RESTART_BROKER] == {0}
+
+
+def test_a_recovery_plan_has_one_fault_of_each_kind_far_enough_apart() -> None:
+    faults = recovery_plan(LEASE_SECONDS)
+    assert [fault.kind for fault in faults] == list(RECOVERABLE)
+    for before, after in pairwise(faults):
+        apart = after.at_seconds - before.at_seconds
+        if before.kind in (FaultKind.KILL_WORKER, FaultKind.PAUSE_WORKER):
+            assert apart >= 2 * LEASE_SECONDS
+        assert apart > before.lasting_seconds
+
+
+def test_requests_are_never_purged() -> None:
+    assert EXECUTOR_REQUESTS not in queues_to_purge(["0a1b"])
