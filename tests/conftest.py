@@ -1,7 +1,7 @@
 """Fixtures of all tests: servers per session, a database and a vhost per test.
 
-`database_url` and `amqp_url` are what most tests want; one that stops, pauses or kills a server takes
-`own_servers`. Without any server, tests that need one are skipped, and fail where CI=true.
+Most tests use `database_url` and `amqp_url`; a test that stops, pauses or kills a server uses `own_servers`.
+Without servers, tests that need one are skipped, and fail with CI=true.
 """
 
 import os
@@ -17,7 +17,7 @@ from tests.support.processes import failed_tests
 from tests.support.sources import NoServers, Servers, servers_of_the_session
 from turnstile.localservers import BrokerServer, DatabaseServer, LocalServers
 
-# Set by run: the servers may be somebody's, used by several sessions at once.
+# Unique, since several sessions may use the servers at once.
 _SESSION = secrets.token_hex(4)
 
 _LONG = ("e2e", "proof", "integration")
@@ -25,14 +25,14 @@ _LONG = ("e2e", "proof", "integration")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the long ones: then no process waits at the end for another one's last file."""
-    folders = {name: place for place, name in enumerate(_LONG)}
+    """Start with the long tests, so that all test processes end at nearly the same time."""
+    folders = {name: position for position, name in enumerate(_LONG)}
     here = Path(__file__).parent
     items.sort(key=lambda item: folders.get(item.path.relative_to(here).parts[0], len(folders)))
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Note who has failed: the services that it ran on keep their logs."""
+    """Record failures: the services of a failed test keep their logs."""
     if report.failed:
         failed_tests.append(report.nodeid)
 
@@ -81,6 +81,17 @@ def database_url(postgresql: DatabaseServer, template_database: str) -> Iterator
     name = _unique("database")
     yield postgresql.create_database(name, template_database)
     postgresql.drop_database(name)
+
+
+@pytest.fixture(scope="module")
+def module_urls(
+    postgresql: DatabaseServer, rabbitmq: BrokerServer, template_database: str
+) -> Iterator[tuple[str, str]]:
+    """A migrated database and a vhost for all tests of a module."""
+    name = _unique("module")
+    yield postgresql.create_database(name, template_database), rabbitmq.create_vhost(name)
+    postgresql.drop_database(name)
+    rabbitmq.delete_vhost(name)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Actions of the end-to-end tests. `record` writes what it saw where nothing of ours can tidy it up."""
+"""Actions of the end-to-end tests. `record` writes its runs to a file, out of reach of the services."""
 
 import asyncio
 import fcntl
@@ -21,7 +21,7 @@ child.wait()
 
 @action("noop")
 async def noop(number: int = 0) -> int:
-    """Return what it was given."""
+    """Return its parameter."""
     return number
 
 
@@ -34,7 +34,7 @@ async def large(size_bytes: int, ends_at: float) -> str:
 
 @action("record", max_concurrent=1)
 async def record(context: Context, file: str, number: int = 0, seconds: float = 0.0, client: int = 0) -> int:
-    """Append a line when it starts and one when it stops; `file` tells the order afterwards."""
+    """Append a line at the start and one at the stop; their order in `file` is that of the runs."""
     _append(file, "start", context, number, client)
     await asyncio.sleep(seconds)
     _append(file, "stop", context, number, client)
@@ -92,7 +92,7 @@ async def one() -> None:
 
 @action("unreadable", max_concurrent=1)
 async def unreadable(levels: int = 0, digits: int = 1) -> Any:
-    """Return an integer so long, in lists so deep."""
+    """Return an integer with that number of digits, in that many levels of lists."""
     value: Any = 10 ** (digits - 1)
     for _ in range(levels):
         value = [value]
@@ -101,7 +101,7 @@ async def unreadable(levels: int = 0, digits: int = 1) -> Any:
 
 @action("hold", max_concurrent=1, submitter_keys=True)
 async def hold() -> None:
-    """Run until somebody stops it."""
+    """Run until it is cancelled."""
     await asyncio.Event().wait()
 
 
@@ -123,7 +123,7 @@ for _limit in (1, 2, 3, 5):
 
 @action("stubborn")
 async def stubborn(context: Context, file: str) -> None:
-    """Ignore the first word to stop."""
+    """Ignore the first cancellation."""
     _append(file, "start", context, 0, 0)
     try:
         await asyncio.sleep(3600)

@@ -1,38 +1,35 @@
-"""`stage`: one system for all tests of a module, each of which ends with a clean audit.
+"""`env`: one system for all tests of a module, each of which ends with a clean audit.
 
-A module that uses it sets `STAGE`, the options of `staged`, and runs in the module's event loop. Its tests
-keep apart by actions or concurrency keys of their own, and leave nothing alive.
+A module that uses it runs in the module's event loop, and may set `OPTIONS`, those of `running_environment`.
+Its tests use actions or concurrency keys of their own, and leave no execution unfinished.
 """
 
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 import pytest_asyncio
 
-from tests.support.stage import Stage, staged
-from turnstile.localservers import BrokerServer, DatabaseServer
+from tests.support.environment import Environment, StartEnvironment, running_environment
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared_stage(
-    request: pytest.FixtureRequest,
-    postgresql: DatabaseServer,
-    rabbitmq: BrokerServer,
-    template_database: str,
-) -> AsyncIterator[Stage]:
-    name = f"{template_database}_{request.module.__name__.rpartition('.')[2]}"
-    database_url = postgresql.create_database(name, template_database)
-    amqp_url = rabbitmq.create_vhost(name)
-    try:
-        async with staged(database_url, amqp_url, **request.module.STAGE) as stage:
-            yield stage
-    finally:
-        postgresql.drop_database(name)
-        rabbitmq.delete_vhost(name)
+async def shared_environment(
+    request: pytest.FixtureRequest, module_urls: tuple[str, str]
+) -> AsyncIterator[Environment]:
+    """Run the module's system, with a database and a vhost of its own."""
+    async with running_environment(*module_urls, **getattr(request.module, "OPTIONS", {})) as env:
+        yield env
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def stage(shared_stage: Stage) -> AsyncIterator[Stage]:
-    """The module's system; after the test the record must be in order."""
-    yield shared_stage
-    assert await shared_stage.history.faults() == []
+async def env(shared_environment: Environment) -> AsyncIterator[Environment]:
+    """The module's system; after the test every execution has ended, and the audit is clean."""
+    yield shared_environment
+    assert await shared_environment.history.faults() == []
+
+
+@pytest.fixture
+def start_env(database_url: str, amqp_url: str) -> StartEnvironment:
+    """Start a system for one test; takes the options of `running_environment`."""
+    return partial(running_environment, database_url, amqp_url)

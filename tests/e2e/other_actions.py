@@ -5,5 +5,5 @@ from turnstile.worker import action
 
 @action("other")
 async def other() -> str:
-    """Say who ran."""
+    """Return its name."""
     return "other"

@@ -1,4 +1,4 @@
-"""The API of a real system: what it says of itself holds, and what it is told reaches real workers."""
+"""The API of a real system: its answers match its description, and a drain reaches the worker."""
 
 import asyncio
 import time
@@ -23,11 +23,11 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 
-from tests.support.stage import Stage
+from tests.support.environment import Environment
 from tests.support.traffic import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-STAGE = {
+OPTIONS = {
     "settings": {
         "TURNSTILE_WATCHDOG_INTERVAL": "500ms",
         "TURNSTILE_LEASE_DURATION": "6s",
@@ -46,68 +46,68 @@ CHECKS = [
 ]
 CASES = 6
 """For each route, and as many against its description."""
-ASKING_SECONDS = 8.0
+FUZZING_SECONDS = 8.0
 ENDLESS = "/api/v1/events"
 
 
-async def test_a_drained_worker_takes_nothing_new_ends_or_gives_back_and_leaves(
-    stage: Stage, tmp_path: Path
+async def test_a_drained_worker_takes_nothing_new_ends_or_hands_back_and_stops(
+    env: Environment, tmp_path: Path
 ) -> None:
-    (worker,) = (await stage.http.get("/workers")).json()["items"]
+    (worker,) = (await env.http.get("/workers")).json()["items"]
     file = str(tmp_path / "runs")
-    short = await stage.submit("record", parameters={"file": file, "seconds": 0.8})
-    long = await stage.submit("scripted", parameters={"steps": ["HANG", "OK"]})
-    await stage.stands(short, "running")
-    await stage.stands(long, "running")
+    short = await env.submit("record", parameters={"file": file, "seconds": 0.8})
+    long = await env.submit("scripted", parameters={"steps": ["HANG", "OK"]})
+    await env.until_status(short, "running")
+    await env.until_status(long, "running")
 
-    answer = await stage.http.post(f"/workers/{worker['id']}/drain")
+    answer = await env.http.post(f"/workers/{worker['id']}/drain")
     assert (answer.status_code, answer.json()["state"]) == (202, "draining")
-    await stage.start_worker()
-    assert await stage.ended(short, long) == ["completed", "completed"]
-    assert [outcome for _, outcome in await stage.attempts(short)] == ["completed"]
-    assert await stage.attempts(long) == [(1, "handed_back"), (2, "completed")]
+    await env.start_worker()
+    assert await env.ended(short, long) == ["completed", "completed"]
+    assert [outcome for _, outcome in await env.attempts(short)] == ["completed"]
+    assert await env.attempts(long) == [(1, "handed_back"), (2, "completed")]
 
     async def has_left() -> bool:
-        states = {w["id"]: w["state"] for w in (await stage.http.get("/workers")).json()["items"]}
+        states = {w["id"]: w["state"] for w in (await env.http.get("/workers")).json()["items"]}
         return bool(states[worker["id"]] == "stopped")
 
     await until(has_left, "the drained worker's sign-off")
-    late = await stage.submit("noop")
-    assert await stage.ended(late) == ["completed"]
-    assert (await stage.get(late))["worker_id"] != worker["id"]
-    again = await stage.http.post(f"/workers/{worker['id']}/drain")
+    late = await env.submit("noop")
+    assert await env.ended(late) == ["completed"]
+    assert (await env.get(late))["worker_id"] != worker["id"]
+    again = await env.http.post(f"/workers/{worker['id']}/drain")
     assert (again.status_code, again.json()["code"], again.json()["worker_state"]) == (
         409, "already_terminal", "stopped"
     )  # fmt: skip
-    unknown = await stage.http.post("/workers/nobody/drain")
+    unknown = await env.http.post("/workers/unknown/drain")
     assert (unknown.status_code, unknown.json()["code"]) == (404, "not_found")
 
 
-async def test_every_answer_is_one_that_the_description_promises(stage: Stage) -> None:
-    await stage.put("fuzzed", max_concurrent=1, pool="nobody")
-    ids = [await stage.submit("fuzzed") for _ in range(3)]
-    await stage.cancel(ids[0])
-    described = (await stage.http.get(f"{stage.system.http_url}/openapi.json")).json()
+async def test_every_answer_matches_the_description_of_the_api(env: Environment) -> None:
+    await env.put("fuzzed", max_concurrent=1, pool="unserved")
+    ids = [await env.submit("fuzzed") for _ in range(3)]
+    await env.cancel(ids[0])
+    described = (await env.http.get(f"{env.system.http_url}/openapi.json")).json()
     known: dict[str, Iterator[object]] = {"ref": cycle(["fuzzed", "noop"]), "execution_id": cycle(ids)}
-    await asyncio.to_thread(_ask_everything, described, stage.system.http_url, known)
+    await asyncio.to_thread(_fuzz_all, described, env.system.http_url, known)
 
 
-def _ask_everything(described: dict[str, Any], url: str, known: dict[str, Iterator[object]]) -> None:
+def _fuzz_all(described: dict[str, Any], url: str, known: dict[str, Iterator[object]]) -> None:
     schema = schemathesis.openapi.from_dict(described)
     schema.config.update(base_url=url)
     operations = [found.ok() for found in schema.get_all_operations() if isinstance(found, Ok)]
     assert len(operations) == sum(len(ways) for ways in described["paths"].values())
-    deadline = time.monotonic() + ASKING_SECONDS
+    deadline = time.monotonic() + FUZZING_SECONDS
     for operation in operations:
         if operation.path != ENDLESS:
-            # A slow machine asks each route once as it is described, and no more.
-            _ask(operation, GenerationMode.POSITIVE, known, most=CASES if time.monotonic() < deadline else 1)
+            # A slow machine calls each route once as it is described, and no more.
+            _fuzz(operation, GenerationMode.POSITIVE, known, most=CASES if time.monotonic() < deadline else 1)
     for operation in operations:
         if operation.path != ENDLESS and time.monotonic() < deadline:
-            _ask(operation, GenerationMode.NEGATIVE, known, most=CASES)
+            _fuzz(operation, GenerationMode.NEGATIVE, known, most=CASES)
 
 
-def _ask(operation: Any, mode: GenerationMode, known: dict[str, Iterator[object]], *, most: int) -> None:
+def _fuzz(operation: Any, mode: GenerationMode, known: dict[str, Iterator[object]], *, most: int) -> None:
     @hypothesis.settings(
         max_examples=most,
         deadline=None,
@@ -116,14 +116,14 @@ def _ask(operation: Any, mode: GenerationMode, known: dict[str, Iterator[object]
         suppress_health_check=list(HealthCheck),
     )
     @hypothesis.given(case=operation.as_strategy(generation_mode=mode), is_known=strategies.booleans())
-    def ask(case: Any, is_known: bool) -> None:
+    def fuzz(case: Any, is_known: bool) -> None:
         for name in case.path_parameters if is_known else ():
             if name in known:
                 case.path_parameters[name] = next(known[name])
         case.call_and_validate(checks=CHECKS, timeout=30)
 
     try:
-        ask()
+        fuzz()
     except Unsatisfiable:
-        # There is nothing that this route would not take.
+        # This route accepts everything.
         assert mode is GenerationMode.NEGATIVE

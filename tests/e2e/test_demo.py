@@ -1,4 +1,4 @@
-"""`executor demo`, as a newcomer types it: it keeps its promises, and nothing of it stays."""
+"""`executor demo` as a new user runs it: it passes, and nothing of it is left."""
 
 import asyncio
 import os
@@ -15,8 +15,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.integration.localservers.watching import processes_of
 from tests.support.traffic import until
-from turnstile.common.command_line import CommandFailed
+from turnstile.common.cli import CommandFailed
 from turnstile.executor.cli.demo import demo
 from turnstile.localservers import LocalServers, MissingBinaries
 from turnstile.localservers.binaries import install_missing
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("own_binaries")
 
 @pytest.fixture(scope="module")
 def own_binaries() -> None:
-    """The demonstration never uses servers that are there already, as other tests may."""
+    """The demo never uses existing servers, as other tests may."""
     try:
         install_missing()
     except MissingBinaries as missing:
@@ -49,14 +50,14 @@ def place() -> Iterator[Path]:
 
 
 class Demo:
-    """A running demonstration and what it has printed."""
+    """A running demo and its output."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
         self.text = ""
 
     async def wait_for(self, words: str) -> str:
-        """Read on until a line holds `words`, and return that line."""
+        """Read until a line contains `words`, and return that line."""
         assert self.process.stdout
         async with asyncio.timeout(_LINE_SECONDS):
             while line := (await self.process.stdout.readline()).decode():
@@ -77,7 +78,7 @@ class Demo:
 async def started(
     place: Path, *arguments: str, settings: Mapping[str, str] | None = None
 ) -> AsyncIterator[Demo]:
-    """Run the demonstration with its scratch folder in `place`."""
+    """Run the demo with its scratch folder in `place`."""
     process = await asyncio.create_subprocess_exec(
         *COMMAND,
         *arguments,
@@ -95,19 +96,12 @@ async def started(
 
 
 def left_in(place: Path) -> list[str]:
-    """Return what stayed: files in the folder, and processes that live there."""
-    found = [str(path) for path in place.iterdir()]
-    for link in Path("/proc").glob("[0-9]*/cwd"):
-        try:
-            if str(link.readlink()).startswith(str(place)):
-                found.append(f"process {link.parent.name}")
-        except OSError:
-            continue
-    return found
+    """Return the remaining files of a folder and the commands of its processes."""
+    return [*map(str, place.iterdir()), *processes_of(place).values()]
 
 
-async def test_the_demonstration_keeps_every_promise_and_leaves_nothing(place: Path) -> None:
-    # Whatever the user has set is for another system.
+async def test_the_demo_passes_and_leaves_nothing(place: Path) -> None:
+    # Settings of the user are ignored.
     foreign = {"TURNSTILE_DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none", "TURNSTILE_HTTP_PORT": "1"}
     async with started(place, settings=foreign) as demo:
         code = await demo.end()
@@ -115,7 +109,7 @@ async def test_the_demonstration_keeps_every_promise_and_leaves_nothing(place: P
     assert "200 of 200 executions completed" in demo.text
     assert re.search(r"files\.count_words +2 +2 +2 +0 ", demo.text), demo.text
     assert re.search(r"files\.digest +3 +3 +3 +0 ", demo.text), demo.text
-    assert "KEPT" in demo.text
+    assert "PASS" in demo.text
     assert left_in(place) == []
 
 
@@ -132,7 +126,7 @@ async def test_ctrl_c_while_the_servers_start_leaves_nothing(place: Path) -> Non
 
 
 @pytest.mark.whole
-async def test_an_impatient_ctrl_c_in_the_middle_leaves_nothing(place: Path) -> None:
+async def test_a_second_ctrl_c_leaves_nothing(place: Path) -> None:
     async with started(place) as demo:
         await demo.wait_for("running")
         demo.process.send_signal(signal.SIGINT)
@@ -145,7 +139,7 @@ async def test_an_impatient_ctrl_c_in_the_middle_leaves_nothing(place: Path) -> 
 
 
 @pytest.mark.whole
-def test_a_reader_that_goes_away_ends_it_and_leaves_nothing(place: Path) -> None:
+def test_a_closed_output_ends_it_and_leaves_nothing(place: Path) -> None:
     with subprocess.Popen(
         COMMAND, cwd=ROOT, env={**os.environ, "TMPDIR": str(place)}, stdout=subprocess.PIPE
     ) as process:
@@ -158,10 +152,16 @@ def test_a_reader_that_goes_away_ends_it_and_leaves_nothing(place: Path) -> None
 
 
 @pytest.mark.whole
-async def test_a_worker_that_ends_by_itself_ends_the_demonstration_with_a_reason(place: Path) -> None:
+async def test_a_worker_that_ends_by_itself_ends_the_demo_with_a_reason(place: Path) -> None:
     async with started(place) as demo:
         await demo.wait_for("running")
-        os.kill(_process_in(place, "turnstile.worker.cli"), signal.SIGKILL)
+        # The keeper of the worker names it too, after "--".
+        (worker, *_) = (
+            pid
+            for pid, command in processes_of(place).items()
+            if "turnstile.worker.cli" in command and " -- " not in command
+        )
+        os.kill(worker, signal.SIGKILL)
         code = await demo.end()
     assert code == 1, demo.text
     assert "ended by itself" in demo.text
@@ -169,7 +169,7 @@ async def test_a_worker_that_ends_by_itself_ends_the_demonstration_with_a_reason
     assert left_in(place) == []
 
 
-async def test_the_system_stays_takes_a_plain_message_and_ends_on_ctrl_c(place: Path) -> None:
+async def test_with_stay_the_system_accepts_a_plain_message_and_ends_on_ctrl_c(place: Path) -> None:
     async with started(place, "--stay") as demo, httpx.AsyncClient() as http:
         http_url = (await demo.wait_for("HTTP API")).split()[2]
         amqp_url = (await demo.wait_for("TURNSTILE_AMQP_URL=")).partition("=")[2].strip()
@@ -194,7 +194,9 @@ async def test_the_system_stays_takes_a_plain_message_and_ends_on_ctrl_c(place: 
     assert left_in(place) == []
 
 
-def test_a_missing_server_ends_it_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_server_is_reported_with_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def missing(**_: object) -> LocalServers:
         raise MissingBinaries(["RabbitMQ"], "apt-get install rabbitmq-server")
 
@@ -204,8 +206,23 @@ def test_a_missing_server_ends_it_with_the_command_that_installs_it(monkeypatch:
     assert failed.value.exit_code == 69
 
 
+def test_without_the_stress_package_it_says_where_to_run_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "turnstile.stress.demo.command", None)
+    with pytest.raises(CommandFailed, match="not part of this installation") as failed:
+        demo()
+    assert failed.value.exit_code == 2
+
+
+def test_the_demo_needs_no_library_of_the_stress_extra() -> None:
+    code = (
+        "import sys; sys.modules.update(numpy=None, matplotlib=None, jinja2=None); "
+        "import turnstile.stress.demo.command"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_without_the_source_it_says_where_to_run_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnstile.executor.demo.system.ACTIONS_MODULE", "no_examples_here.actions")
+    monkeypatch.setattr("turnstile.stress.demo.command.ACTIONS_MODULE", "no_examples_here.actions")
     with pytest.raises(CommandFailed, match="in the folder of the source code") as failed:
         demo()
     assert failed.value.exit_code == 2
@@ -213,15 +230,3 @@ def test_without_the_source_it_says_where_to_run_it(monkeypatch: pytest.MonkeyPa
 
 async def _answer(value: bool) -> bool:
     return value
-
-
-def _process_in(place: Path, words: str) -> int:
-    for link in Path("/proc").glob("[0-9]*/cwd"):
-        try:
-            command = (link.parent / "cmdline").read_text().split("\0")
-            # The keeper beside the process names it too, behind a "--".
-            if str(link.readlink()).startswith(str(place)) and words in command and "--" not in command:
-                return int(link.parent.name)
-        except OSError:
-            continue
-    raise AssertionError(f"no process {words} in {place}")

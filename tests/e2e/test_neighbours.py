@@ -1,4 +1,4 @@
-"""What strangers do with queues, addresses and messages of their own stops nobody else (P9)."""
+"""P9: queues, addresses and messages of one client stop no other client."""
 
 import asyncio
 import json
@@ -13,17 +13,17 @@ import pytest
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 from pamqp.common import FieldTable
 
-from tests.support.stage import Stage, staged
+from tests.support.environment import Environment, until_logged
 from tests.support.traffic import publishing, request, until
 from turnstile.client import AsyncClient
-from turnstile.common.broker.delivery import Outgoing
-from turnstile.common.broker.topology import EXECUTIONS
-from turnstile.common.messages import COMPLETED
+from turnstile.common.broker.message import Outgoing
+from turnstile.common.broker.topology import EXECUTION_COMPLETED, EXECUTIONS
 from turnstile.localservers import BrokerServer
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 EXECUTIONS_EACH = 100
 PROMPT_SECONDS = 60.0
-"""Generous: without the neighbour it takes less than one."""
+"""Without the neighbour it takes less than one."""
 REFUSING: FieldTable = {"x-max-length": 5, "x-overflow": "reject-publish"}
 POISON = (
     "amq.rabbitmq.reply-to.x.y",
@@ -36,7 +36,7 @@ POISON = (
 
 
 @asynccontextmanager
-async def stranger(amqp_url: str) -> AsyncIterator[AbstractChannel]:
+async def neighbour(amqp_url: str) -> AsyncIterator[AbstractChannel]:
     """Lend a channel of the plain library."""
     async with await aio_pika.connect(amqp_url) as connection:
         yield await connection.channel()
@@ -50,16 +50,16 @@ def poisoned() -> list[Outgoing]:
     return [message for address in POISON for message in noops(3, reply_to=address)]
 
 
-async def run_all(stage: Stage, messages: Sequence[Outgoing], count: int | None = None) -> None:
+async def run_all(env: Environment, messages: Sequence[Outgoing], count: int | None = None) -> None:
     """Publish requests and wait until as many more executions have ended and hold nothing."""
     wanted = len(messages) if count is None else count
     ended = "SELECT count(*) FROM execution e WHERE completed_at IS NOT NULL" + _SETTLED
-    before = int(await stage.history.value(ended))
-    async with publishing(stage.amqp_url) as publisher:
+    before = int(await env.history.value(ended))
+    async with publishing(env.amqp_url) as publisher:
         await publisher.publish(list(messages))
 
     async def have() -> bool:
-        return int(await stage.history.value(ended)) >= before + wanted
+        return int(await env.history.value(ended)) >= before + wanted
 
     await until(have, f"{wanted} executions end", deadline_seconds=PROMPT_SECONDS)
 
@@ -67,137 +67,114 @@ async def run_all(stage: Stage, messages: Sequence[Outgoing], count: int | None 
 _SETTLED = " AND NOT EXISTS (SELECT FROM slot s WHERE s.execution_id = e.id)"
 
 
-@pytest.mark.parametrize("key", [COMPLETED, "#"])
-async def test_a_listener_whose_queue_refuses_holds_up_nobody(
-    database_url: str, amqp_url: str, key: str
-) -> None:
-    async with staged(database_url, amqp_url) as stage, stranger(amqp_url) as channel:
+@pytest.mark.parametrize("key", [EXECUTION_COMPLETED, "#"])
+async def test_a_listener_whose_queue_refuses_delays_no_execution(env: Environment, key: str) -> None:
+    async with neighbour(env.amqp_url) as channel:
         executions = await channel.get_exchange(EXECUTIONS)
-        full = await channel.declare_queue("stranger.full", durable=True, arguments=REFUSING)
+        full = await channel.declare_queue("neighbour.full", durable=True, arguments=REFUSING)
         await full.bind(executions, key)
-        await run_all(stage, noops())
-        # A listener that can take them hears of every end.
-        ids = await stage.history.rows("SELECT id FROM execution")
-        for row in ids:
-            await stage.told(row["id"])
+        await run_all(env, noops())
+        # A listener with room receives every end.
+        for row in await env.history.rows("SELECT id FROM execution"):
+            await env.completions(row["id"])
         # The refusing queue took what it could.
-        count = (await channel.declare_queue("stranger.full", passive=True)).declaration_result.message_count
+        count = (await channel.declare_queue("neighbour.full", passive=True)).declaration_result.message_count
         assert (count or 0) >= 5
+        await channel.queue_delete("neighbour.full")
 
 
-async def test_a_reply_queue_that_refuses_holds_up_nobody_and_is_named(
-    database_url: str, amqp_url: str
-) -> None:
-    async with staged(database_url, amqp_url) as stage, stranger(amqp_url) as channel:
-        await channel.declare_queue("stranger.replies", durable=True, arguments=REFUSING)
-        await run_all(stage, noops(reply_to="stranger.replies"))
-        await run_all(stage, noops())
-        log = stage.system.executors[0].log
-
-        async def named() -> bool:
-            return "stranger.replies" in log.read_text()
-
-        await until(named, "the log names the queue")
-        metrics = (await stage.http.get(f"{stage.system.http_url}/metrics")).text
+async def test_a_reply_queue_that_refuses_delays_no_execution_and_is_named(env: Environment) -> None:
+    async with neighbour(env.amqp_url) as channel:
+        await channel.declare_queue("neighbour.replies", durable=True, arguments=REFUSING)
+        await run_all(env, noops(reply_to="neighbour.replies"))
+        await run_all(env, noops())
+        await until_logged(env.executor, "neighbour.replies")
+        metrics = (await env.http.get(f"{env.system.http_url}/metrics")).text
         assert 'turnstile_undelivered_total{kind="reply"}' in metrics
 
 
-async def test_replies_that_end_their_connection_cost_no_other_request(
-    database_url: str, amqp_url: str
-) -> None:
-    async with staged(database_url, amqp_url) as stage, stranger(amqp_url) as channel:
+async def test_replies_that_end_their_connection_cost_no_other_request(env: Environment) -> None:
+    async with neighbour(env.amqp_url) as channel:
         answers = await channel.declare_queue(exclusive=True)
-        await run_all(stage, [*poisoned(), *noops(50, reply_to=answers.name), *poisoned(), *noops(50)])
-        heard = 0
+        await run_all(env, [*poisoned(), *noops(50, reply_to=answers.name), *poisoned(), *noops(50)])
+        received = 0
         async with asyncio.timeout(PROMPT_SECONDS), answers.iterator() as messages:
             async for message in messages:
                 assert json.loads(message.body)["status"]
                 await message.ack()
-                heard += 1
-                if heard == 50:
+                received += 1
+                if received == 50:
                     break
 
 
-async def test_headers_as_large_as_a_frame_are_bounded_where_a_message_is_forwarded(
-    database_url: str, amqp_url: str
-) -> None:
-    huge = {"x-large": "h" * 130_000, "note": "kept"}
+async def test_headers_as_large_as_a_frame_are_bounded_where_a_message_is_forwarded(env: Environment) -> None:
+    huge = {"x-large": "h" * 130_000, "note": "short"}
     bad = [replace(message, body=b"{nope", headers=huge) for message in noops(5)]
-    async with staged(database_url, amqp_url) as stage:
-        await run_all(stage, [*bad, *noops()], EXECUTIONS_EACH)
-
-        async def kept() -> bool:
-            return int(await stage.history.value("SELECT count(*) FROM dead_letter")) == len(bad)
-
-        await until(kept, "the dead letters are rows", deadline_seconds=PROMPT_SECONDS)
-        for item in (await stage.http.get("/dead-letters")).json()["items"]:
-            letter = (await stage.http.get(f"/dead-letters/{item['id']}")).json()
-            assert letter["code"] == "invalid_message"
-            assert letter["headers"]["note"] == "kept"
-            assert len(letter["headers"]["x-large"]) < 10_000
+    await run_all(env, [*bad, *noops()], EXECUTIONS_EACH)
+    for letter in await env.history.dead_letters(len(bad)):
+        assert letter["code"] == "invalid_message"
+        headers = json.loads(letter["headers"])
+        assert headers["note"] == "short"
+        assert len(headers["x-large"]) < 10_000
 
 
-async def test_dead_letters_that_are_refused_hold_up_nobody_and_are_in_the_log(
-    database_url: str, amqp_url: str, rabbitmq: BrokerServer
+async def test_dead_letters_that_are_refused_delay_no_execution_and_are_logged(
+    env: Environment, rabbitmq: BrokerServer
 ) -> None:
-    async with staged(database_url, amqp_url) as stage, stranger(amqp_url) as channel:
+    async with neighbour(env.amqp_url) as channel:
         executions = await channel.get_exchange("executions.dlx")
-        full = await channel.declare_queue("stranger.letters", durable=True, arguments=REFUSING)
+        full = await channel.declare_queue("neighbour.letters", durable=True, arguments=REFUSING)
         await full.bind(executions, "#")
-        rabbitmq.set_policy(
-            urlsplit(amqp_url).path.removeprefix("/"),
-            "full",
-            r"^executions\.dead_letters$",
-            {"max-length": 4, "overflow": "reject-publish"},
-        )
+        vhost = urlsplit(env.amqp_url).path.removeprefix("/")
+        bound: dict[str, str | int] = {"max-length": 4, "overflow": "reject-publish"}
+        rabbitmq.set_policy(vhost, "full", r"^executions\.dead_letters$", bound)
         bad = [
             replace(message, body=f'{{"nope": "letter {n}"}}'.encode()) for n, message in enumerate(noops(12))
         ]
-        await run_all(stage, [*bad, *noops()], EXECUTIONS_EACH)
-        await run_all(stage, noops())
-        log = stage.system.executors[0].log
-
-        async def whole() -> bool:
-            return "dead_letter_undelivered" in log.read_text() and "letter 11" in log.read_text()
-
-        await until(whole, "the log has the last bad message whole")
+        await run_all(env, [*bad, *noops()], EXECUTIONS_EACH)
+        await run_all(env, noops())
+        await until_logged(env.executor, "dead_letter_undelivered")
+        await until_logged(env.executor, "letter 11")
+        rabbitmq.delete_policy(vhost, "full")
+        await channel.queue_delete("neighbour.letters")
 
 
-async def test_a_pool_whose_queue_cannot_be_declared_holds_up_itself_alone_and_is_named(
-    database_url: str, amqp_url: str
+async def test_a_pool_whose_queue_cannot_be_declared_delays_itself_alone_and_is_named(
+    env: Environment,
 ) -> None:
-    async with staged(database_url, amqp_url) as stage, stranger(amqp_url) as channel:
+    async with neighbour(env.amqp_url) as channel:
         await channel.declare_queue("worker.gpu", durable=True, arguments={"x-queue-type": "classic"})
-        await stage.put("train", runner="command", entrypoint=["true"], pool="gpu")
-        gpu = await stage.submit("train")
-        await run_all(stage, noops())
-        assert await stage.status(gpu) in ("queued", "scheduled")
-        ready = (await stage.http.get(f"{stage.system.http_url}/readyz")).json()
+        await env.put("train", runner="command", entrypoint=["true"], pool="gpu")
+        gpu = await env.submit("train")
+        await run_all(env, noops())
+        assert await env.status(gpu) in ("queued", "scheduled")
+        ready = (await env.http.get(f"{env.system.http_url}/readyz")).json()
         assert "worker.gpu" in ready["degraded"]["pool gpu"]
-        waiting_on = (await stage.get(gpu))["waiting_on"]
+        waiting_on = (await env.get(gpu))["waiting_on"]
         assert "worker.gpu" in waiting_on["message"], waiting_on
-        metrics = (await stage.http.get(f"{stage.system.http_url}/metrics")).text
+        metrics = (await env.http.get(f"{env.system.http_url}/metrics")).text
         assert 'turnstile_pool_unusable{pool="gpu"} 1' in metrics
-        log = stage.system.executors[0].log.read_text()
-        assert "pool_unusable" in log
+        assert "pool_unusable" in env.executor.log.read_text()
         await channel.queue_delete("worker.gpu")
-        await stage.start_worker(TURNSTILE_WORKER_POOLS="gpu")
-        await stage.ended(gpu)
+        await env.start_worker(TURNSTILE_WORKER_POOLS="gpu")
+        await env.ended(gpu)
 
 
-async def test_a_client_submits_though_a_listener_refuses_requests(database_url: str, amqp_url: str) -> None:
-    async with staged(database_url, amqp_url) as stage, stranger(amqp_url) as channel:
-        full = await channel.declare_queue("stranger.full", durable=True, arguments=REFUSING)
+async def test_a_client_submits_though_a_listener_refuses_requests(env: Environment) -> None:
+    async with neighbour(env.amqp_url) as channel:
+        before = int(await env.history.value("SELECT count(*) FROM execution"))
+        full = await channel.declare_queue("neighbour.full", durable=True, arguments=REFUSING)
         await full.bind(EXECUTIONS, "#")
-        async with AsyncClient(amqp_url=amqp_url, http_url=stage.system.http_url) as client:
+        async with AsyncClient(amqp_url=env.amqp_url, http_url=env.system.http_url) as client:
             async with asyncio.timeout(PROMPT_SECONDS):
                 results = [await client.run("noop", {"number": n}) for n in range(20)]
         assert results == list(range(20))
-        assert int(await stage.history.value("SELECT count(*) FROM execution")) == 20
+        assert int(await env.history.value("SELECT count(*) FROM execution")) == before + 20
+        await channel.queue_delete("neighbour.full")
 
 
-async def test_a_direct_reply_to_is_answered(database_url: str, amqp_url: str) -> None:
-    async with staged(database_url, amqp_url), stranger(amqp_url) as channel:
+async def test_a_direct_reply_to_is_answered(env: Environment) -> None:
+    async with neighbour(env.amqp_url) as channel:
         answers: asyncio.Queue[AbstractIncomingMessage] = asyncio.Queue()
         direct = await channel.get_queue("amq.rabbitmq.reply-to", ensure=False)
         await direct.consume(answers.put, no_ack=True)

@@ -1,16 +1,15 @@
-"""P9: what waits to be claimed fills no queue with copies, and what nobody can run delays no neighbour."""
+"""P9: offers fill no queue with copies, and what no worker has code for delays no other execution."""
 
 import asyncio
-from datetime import UTC, datetime, timedelta
 
 import aio_pika
 
 from tests.support.brokers import ready_messages
-from tests.support.stage import Stage, staged
+from tests.support.environment import POOL_QUEUE, Environment, StartEnvironment
 from tests.support.traffic import until
 
-POOL_QUEUE = "worker.default"
 WAITING = 60
+OTHER = "tests.e2e.other_actions"
 SETTINGS = {
     "TURNSTILE_WATCHDOG_INTERVAL": "100ms",
     "TURNSTILE_DISPATCH_TIMEOUT": "200ms",
@@ -18,66 +17,58 @@ SETTINGS = {
 }
 
 
-async def purge(amqp_url: str) -> None:
-    async with await aio_pika.connect(amqp_url) as connection:
-        channel = await connection.channel()
-        await (await channel.get_queue(POOL_QUEUE)).purge()
+async def until_at_least(env: Environment, count: int) -> None:
+    async def wait() -> bool:
+        return await ready_messages(env.amqp_url, POOL_QUEUE) >= count
 
-
-async def until_ready(stage: Stage, least: int) -> None:
-    async def is_so() -> bool:
-        return await ready_messages(stage.amqp_url, POOL_QUEUE) >= least
-
-    await until(is_so, f"{least} offers wait", deadline_seconds=20)
-
-
-async def behind_a_busy_worker(stage: Stage) -> tuple[int, list[int]]:
-    """Submit what holds the one place of the one worker, and others behind it."""
-    first = await stage.submit("hold")
-    await stage.stands(first, "running")
-    others = await stage.submit_many([{"action_ref": "scripted", "parameters": {"steps": ["OK"]}}] * WAITING)
-    await until_ready(stage, WAITING)
-    return first, others
+    await until(wait, f"{count} offers wait", deadline_seconds=20)
 
 
 async def test_offers_that_the_broker_holds_are_not_copied_and_lost_ones_are_made_again_by_any_executor(
-    database_url: str, amqp_url: str
+    start_env: StartEnvironment,
 ) -> None:
-    async with staged(database_url, amqp_url, executors=2, settings=SETTINGS) as stage:
-        first, others = await behind_a_busy_worker(stage)
-        # Thirty dispatch timeouts: each offer was copied ten times in them.
-        await asyncio.sleep(6)
-        assert WAITING <= await ready_messages(amqp_url, POOL_QUEUE) <= 2 * WAITING
-        await purge(amqp_url)
-        await until_ready(stage, WAITING)
+    async with start_env(executors=2, settings=SETTINGS) as env:
+        first = await env.submit("hold")
+        await env.until_status(first, "running")
+        others = await env.submit_many(
+            [{"action_ref": "scripted", "parameters": {"steps": ["OK"]}}] * WAITING
+        )
+        await until_at_least(env, WAITING)
+        # Fifteen dispatch timeouts, in which an executor without that check copies each offer many times.
+        await asyncio.sleep(3)
+        assert WAITING <= await ready_messages(env.amqp_url, POOL_QUEUE) <= 2 * WAITING
+        async with await aio_pika.connect(env.amqp_url) as connection:
+            channel = await connection.channel()
+            await (await channel.get_queue(POOL_QUEUE)).purge()
+        await until_at_least(env, WAITING)
         await asyncio.sleep(1)
-        assert await ready_messages(amqp_url, POOL_QUEUE) <= 2 * WAITING
-        await stage.cancel(first)
-        assert set(await stage.ended(*others)) == {"completed"}
-        assert await stage.attempts(others[0]) == [(1, "completed")]
+        assert await ready_messages(env.amqp_url, POOL_QUEUE) <= 2 * WAITING
+        await env.cancel(first)
+        assert set(await env.ended(*others)) == {"completed"}
+        assert await env.attempts(others[0]) == [(1, "completed")]
 
 
-async def test_what_no_worker_has_code_for_is_offered_to_nobody_until_one_comes(
-    database_url: str, amqp_url: str
+async def test_an_action_that_no_worker_serves_is_not_offered_until_a_worker_serves_it(
+    start_env: StartEnvironment,
 ) -> None:
     settings = {**SETTINGS, "TURNSTILE_WORKER_CONCURRENCY": "4"}
-    async with staged(database_url, amqp_url, actions="tests.e2e.other_actions", settings=settings) as stage:
-        # Known to nobody but the executor, whose watchdog has to have seen it once.
-        await stage.put("one")
+    async with start_env(actions=OTHER, settings=settings) as env:
+        # Known to the executor alone, whose watchdog must have seen it once.
+        await env.put("one")
         await asyncio.sleep(2)
-        before = datetime.now(UTC)
-        ids = await stage.submit_many([{"action_ref": "one"}] * 200)
-        await stage.stands(ids[-1], "scheduled")
-        withheld = "SELECT count(*) FROM slot WHERE offered_at IS NULL"
-
-        async def all_withheld() -> bool:
-            return bool(await stage.history.value(withheld) == len(ids))
-
-        await until(all_withheld, "all are withheld", deadline_seconds=20)
+        ids = await env.submit_many([{"action_ref": "one"}] * 200)
+        await env.until_status(ids[-1], "scheduled")
+        await env.history.until("SELECT count(*) = 200 FROM slot WHERE offered_at IS NULL")
         await asyncio.sleep(1)
-        assert await ready_messages(amqp_url, POOL_QUEUE) == 0
-        assert "action_not_served" not in stage.system.workers[0].log.read_text()
-        assert (await stage.get(ids[0]))["waiting_on"]["reason"] == "no_worker"
-        assert datetime.now(UTC) - before > timedelta(seconds=1)
-        await stage.start_worker()
-        assert set(await stage.ended(*ids)) == {"completed"}
+        assert await ready_messages(env.amqp_url, POOL_QUEUE) == 0
+        assert "action_not_served" not in env.worker.log.read_text()
+        assert (await env.get(ids[0]))["waiting_on"]["reason"] == "no_worker"
+        await env.start_worker()
+        assert set(await env.ended(*ids)) == {"completed"}
+
+
+async def test_a_worker_returns_offers_of_actions_that_it_does_not_serve(start_env: StartEnvironment) -> None:
+    async with start_env() as env:
+        await env.system.start_worker(OTHER)
+        ids = await env.submit_many([{"action_ref": ref} for ref in ("noop", "other") for _ in range(10)])
+        assert set(await env.ended(*ids)) == {"completed"}

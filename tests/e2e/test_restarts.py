@@ -1,84 +1,97 @@
-"""P5 over plain restarts of our services: nothing is lost or doubled."""
+"""P1, P2 and P5 over restarts, drains and replicas: nothing is lost or doubled, and one executor admits."""
 
 import asyncio
 import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
-import httpx
+import asyncpg
+import pytest
 
-from tests.support.history import history_of, physical
-from tests.support.partition import ACTIONS, scene
-from tests.support.processes import running
-from tests.support.traffic import submit, until
+from tests.support.environment import Environment, StartEnvironment, until_logged
+from tests.support.history import started_in
+from tests.support.partition import partitionable
+from tests.support.processes import Service
+from tests.support.steady import steady
+from tests.support.traffic import publishing, request, submit, until
 from turnstile.common.lifecycle import EXIT_NOT_STOPPED
 
-HASTE = {"TURNSTILE_DRAIN_TIMEOUT": "0s", "TURNSTILE_STOP_GRACE": "250ms"}
+FAST_STOP = {"TURNSTILE_DRAIN_TIMEOUT": "0s", "TURNSTILE_STOP_GRACE": "250ms"}
+TAKEOVER_SECONDS = 10.0
+"""Twice the promise: a hanging executor is replaced after two or three heartbeats of two seconds."""
+_ADMITTING = """
+SELECT count(*) = $1 FROM pg_stat_activity
+WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%turnstile.admit(%'
+"""
+
+
+@asynccontextmanager
+async def admission_blocked(database_url: str) -> AsyncIterator[Callable[[int], Awaitable[bool]]]:
+    """Lock the rows of all queues; lends a check of the number of sessions that wait in order to admit."""
+    connection = await asyncpg.connect(database_url)
+
+    async def admitting(count: int) -> bool:
+        # A transaction reads one snapshot of the activity until it clears it.
+        await connection.execute("SELECT pg_stat_clear_snapshot()")
+        return bool(await connection.fetchval(_ADMITTING, count))
+
+    try:
+        async with connection.transaction():
+            await connection.execute("SELECT FROM action_queue FOR UPDATE")
+            yield admitting
+    finally:
+        await connection.close()
 
 
 async def test_a_restarted_executor_loses_and_doubles_nothing(
-    database_url: str, amqp_url: str, tmp_path: Path
+    start_env: StartEnvironment, tmp_path: Path
 ) -> None:
     file = tmp_path / "record.jsonl"
     bodies = [{"action_ref": "record", "parameters": {"file": str(file), "number": n}} for n in range(300)]
-    async with running(database_url, amqp_url) as system, history_of(database_url) as history:
-        await submit(amqp_url, bodies)
+    async with start_env() as env:
+        await submit(env.amqp_url, bodies)
         for _ in range(3):
             await asyncio.sleep(0.2)
-            assert await system.executors[-1].stop() == 0
-            await system.start_executor()
-        await history.ended(300)
-    assert [line.number for line in physical(file) if line.event == "start"] == list(range(300))
+            assert await env.system.executors[-1].stop() == 0
+            await env.system.start_executor()
+        await env.history.ended(300)
+    assert started_in(file) == list(range(300))
 
 
 async def test_a_drained_worker_finishes_what_runs_and_gives_back_what_does_not_end(
-    database_url: str, amqp_url: str, tmp_path: Path
+    start_env: StartEnvironment, tmp_path: Path
 ) -> None:
-    file = tmp_path / "record.jsonl"
-    short = {"action_ref": "record", "parameters": {"file": str(file), "seconds": 1.0}}
+    parameters = {"file": str(tmp_path / "record.jsonl"), "seconds": 1.0}
     settings = {"TURNSTILE_DRAIN_TIMEOUT": "3s", "TURNSTILE_STOP_GRACE": "500ms"}
-    async with (
-        running(database_url, amqp_url, settings=settings) as system,
-        history_of(database_url) as history,
-        httpx.AsyncClient(base_url=f"{system.http_url}/api/v1") as http,
-    ):
-        answer = await http.post(
-            "/executions", json=[short, {"action_ref": "scripted", "parameters": {"steps": ["HANG", "OK"]}}]
-        )
-        hanging = answer.json()["items"][1]["id"]
-
-        async def both_run() -> bool:
-            return bool(await history.value("SELECT count(*) = 2 FROM execution WHERE status = 'running'"))
-
-        await until(both_run, "both run")
-        system.workers[0].signal(signal.SIGTERM)
-        assert await asyncio.wait_for(system.workers[0].process.wait(), 20) == 0
-        assert (
-            await history.value("SELECT status::text FROM execution WHERE id <> $1", hanging) == "completed"
-        )
-        await system.start_worker("tests.e2e.actions")
-        await history.ended(2)
-        attempts = await history.rows(
-            "SELECT attempt, outcome FROM attempt WHERE execution_id = $1 ORDER BY 1", hanging
-        )
-    assert [(row["attempt"], row["outcome"]) for row in attempts] == [(1, "handed_back"), (2, "completed")]
+    async with start_env(settings=settings) as env:
+        short = await env.submit("record", parameters=parameters)
+        hanging = await env.submit("scripted", parameters={"steps": ["HANG", "OK"]})
+        await env.until_running([short, hanging])
+        env.worker.signal(signal.SIGTERM)
+        assert await asyncio.wait_for(env.worker.process.wait(), 20) == 0
+        assert await env.status(short) == "completed"
+        await env.start_worker()
+        await env.ended(hanging)
+        assert await env.attempts(hanging) == [(1, "handed_back"), (2, "completed")]
 
 
 async def test_a_drained_worker_ends_with_what_it_cannot_stop_and_only_then_that_runs_again(
     database_url: str, amqp_url: str, tmp_path: Path
 ) -> None:
-    async with scene(database_url, amqp_url, tmp_path, worker_settings=HASTE) as here:
-        ids = await here.start(["stubborn", "thread", "command"], seconds=[60.0, 0.1])
-        await here.system.start_worker(ACTIONS)
-        here.worker.signal(signal.SIGTERM)
-        assert await asyncio.wait_for(here.worker.process.wait(), 20) == EXIT_NOT_STOPPED
-        await here.history.ended(len(ids))
+    async with partitionable(database_url, amqp_url, tmp_path, worker_settings=FAST_STOP) as it:
+        ids = await it.start(["stubborn", "thread", "command"], seconds=[60.0, 0.1])
+        await it.start_worker()
+        it.worker.signal(signal.SIGTERM)
+        assert await asyncio.wait_for(it.worker.process.wait(), 20) == EXIT_NOT_STOPPED
+        await it.history.ended(len(ids))
         for execution_id in ids:
-            last = max(tick.at for tick in here.ticks([execution_id], attempt=1))
-            assert last < min(tick.at for tick in here.ticks([execution_id], attempt=2))
-        # A drain, not a loss: it counts against nobody's reclaims.
-        assert await here.attempts(ids) == [(1, "handed_back"), (2, "completed")] * 3
-        assert await here.history.value("SELECT count(*) FROM worker WHERE stopped_at IS NOT NULL") == 1
-        log = here.worker.log.read_text()
+            last = max(tick.at for tick in it.ticks([execution_id], attempt=1))
+            assert last < min(tick.at for tick in it.ticks([execution_id], attempt=2))
+        # A drain, not a loss: it does not count as a reclaim.
+        assert await it.attempts(ids) == [(1, "handed_back"), (2, "completed")] * 3
+        assert await it.history.value("SELECT count(*) FROM worker WHERE stopped_at IS NOT NULL") == 1
+        log = it.worker.log.read_text()
     assert "not_stopped_in_time" in log
     assert f"executions={ids[0]},{ids[1]}" in log
 
@@ -86,25 +99,89 @@ async def test_a_drained_worker_ends_with_what_it_cannot_stop_and_only_then_that
 async def test_a_worker_that_an_operator_drains_ends_with_what_it_cannot_stop(
     database_url: str, amqp_url: str, tmp_path: Path
 ) -> None:
-    async with scene(database_url, amqp_url, tmp_path, worker_settings=HASTE) as here:
-        ids = await here.start(["stubborn"], seconds=[60.0, 0.1])
-        worker_id = await here.history.value("SELECT id FROM worker")
-        assert (await here.http.post(f"/workers/{worker_id}/drain")).is_success
-        assert await asyncio.wait_for(here.worker.process.wait(), 20) == EXIT_NOT_STOPPED
-        assert await here.attempts(ids) == [(1, "handed_back")]
+    async with partitionable(database_url, amqp_url, tmp_path, worker_settings=FAST_STOP) as it:
+        ids = await it.start(["stubborn"], seconds=[60.0, 0.1])
+        worker_id = await it.history.value("SELECT id FROM worker")
+        assert (await it.env.http.post(f"/workers/{worker_id}/drain")).is_success
+        assert await asyncio.wait_for(it.worker.process.wait(), 20) == EXIT_NOT_STOPPED
+        assert await it.attempts(ids) == [(1, "handed_back")]
 
 
 async def test_a_second_signal_ends_a_worker_at_once_whatever_it_runs(
     database_url: str, amqp_url: str, tmp_path: Path
 ) -> None:
-    async with scene(database_url, amqp_url, tmp_path) as here:
-        await here.start(["stubborn", "thread"], seconds=[60.0])
-        here.worker.signal(signal.SIGTERM)
+    async with partitionable(database_url, amqp_url, tmp_path) as it:
+        await it.start(["stubborn", "thread"], seconds=[60.0])
+        it.worker.signal(signal.SIGTERM)
+        await until_logged(it.worker, "draining")
+        it.worker.signal(signal.SIGTERM)
+        # Otherwise it would wait for 30 s, and then for ever.
+        assert await asyncio.wait_for(it.worker.process.wait(), 10) == EXIT_NOT_STOPPED
 
-        async def drains() -> bool:
-            return "draining" in here.worker.log.read_text()
 
-        await until(drains, "the worker drains")
-        here.worker.signal(signal.SIGTERM)
-        # It would wait for 30 s, and then for ever.
-        assert await asyncio.wait_for(here.worker.process.wait(), 10) == EXIT_NOT_STOPPED
+@pytest.mark.timeout(240)
+async def test_of_four_executors_each_admitter_killed_or_paused_is_replaced_within_seconds_down_to_the_last(
+    start_env: StartEnvironment, tmp_path: Path
+) -> None:
+    async with start_env(executors=4, workers=2) as env:
+        async with steady(env.amqp_url, tmp_path) as client:
+            await client.continues("the start")
+            first = await _admitting(env)
+            await first.kill()
+            second = await _admitting(env, other_than=first)
+            second.signal(signal.SIGSTOP)
+            third = await _admitting(env, other_than=second)
+            second.signal(signal.SIGCONT)
+            await client.continues("the return of one that hung")
+            await third.kill()
+            fourth = await _admitting(env, other_than=third)
+            await fourth.kill()
+            await _admitting(env, other_than=fourth)
+            await client.continues("the loss of all but one")
+        await client.all_ran_once_in_order(env.history)
+
+
+async def test_what_a_paused_executor_and_its_successor_both_admit_is_admitted_once(
+    start_env: StartEnvironment, tmp_path: Path
+) -> None:
+    file = tmp_path / "record.jsonl"
+    bodies = [{"action_ref": "record", "parameters": {"file": str(file), "number": n}} for n in range(101)]
+    settings = {"TURNSTILE_DISPATCH_TIMEOUT": "1s", "TURNSTILE_LOCK_TIMEOUT": "1m"}
+    async with start_env(executors=2, settings=settings) as env:
+        await submit(env.amqp_url, bodies[:1])
+        await env.history.ended(1)
+        first = await _admitting(env)
+        async with admission_blocked(env.system.database_url) as admitting:
+            await submit(env.amqp_url, bodies[1:51])
+            await until(lambda: admitting(1), "it admits, and waits for the queue")
+            first.signal(signal.SIGSTOP)
+            await until(
+                lambda: admitting(2), "its successor admits the same", deadline_seconds=TAKEOVER_SECONDS
+            )
+        await env.history.ended(51)
+        first.signal(signal.SIGCONT)
+        (second,) = (each for each in env.system.executors if each is not first)
+        await first.ready()
+        await second.kill()
+        await submit(env.amqp_url, bodies[51:])
+        await env.history.ended(101)
+        assert await env.history.value("SELECT count(*) FROM execution") == 101
+        granted = await env.history.grant_order("record")
+    assert granted == sorted(granted)
+    assert started_in(file) == list(range(101))
+
+
+async def _admitting(env: Environment, *, other_than: Service | None = None) -> Service:
+    """Return the executor that consumes the requests: the one that logs the refusal of a bad one."""
+    probe = request({"action_ref": "unknown.action"})
+    candidates = [each for each in env.system.executors if each is not other_than]
+    found: list[Service] = []
+
+    async def one_logs_it() -> bool:
+        found[:] = [each for each in candidates if probe.message_id in each.log.read_text()]
+        return bool(found)
+
+    async with publishing(env.amqp_url) as publisher:
+        await publisher.publish([probe])
+    await until(one_logs_it, "an executor admits", deadline_seconds=TAKEOVER_SECONDS)
+    return found[0]

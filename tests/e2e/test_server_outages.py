@@ -1,4 +1,4 @@
-"""P2, P3 and P5 while PostgreSQL or RabbitMQ fails: nothing is lost or run twice, and nobody restarts us."""
+"""P2, P3 and P5 while PostgreSQL or RabbitMQ fails: nothing is lost or run twice, and no service restarts."""
 
 import asyncio
 import secrets
@@ -6,14 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import asyncpg
-import httpx
 import pytest
 
-from tests.e2e.held import held_all_the_time, hold
-from tests.support.history import History, history_of
-from tests.support.processes import System, running
+from tests.support.environment import Environment, running_environment
+from tests.support.history import History
 from tests.support.sizes import sizes
-from tests.support.steady import Steady, steady
+from tests.support.steady import SteadyClient, steady
 from tests.support.traffic import until
 from turnstile.localservers import LocalServers, RabbitServer
 from turnstile.migrations import migrate
@@ -25,14 +23,14 @@ SHORT_LEASE = {
     "TURNSTILE_WATCHDOG_INTERVAL": "200ms",
 }
 OUTAGE_SECONDS = LEASE_SECONDS * 1.7
-"""How long a server is out: for longer than a lease."""
-DEAF_SECONDS = 11.0
-"""Long enough for our side to give up every connection to a broker that says nothing."""
+"""Duration of an outage: longer than a lease."""
+FROZEN_SECONDS = 11.0
+"""Long enough for the services to give up every connection to a silent broker."""
 
 
 @pytest.fixture(scope="module")
 def own() -> Iterator[LocalServers]:
-    """Servers that keep what is committed over a crash of theirs."""
+    """Servers that keep what is committed when they crash."""
     with LocalServers.start(durable=True) as servers:
         yield servers
 
@@ -50,48 +48,48 @@ async def test_a_database_that_restarts_crashes_and_ends_sessions_costs_nothing_
     own: LocalServers, urls: tuple[str, str], tmp_path: Path
 ) -> None:
     database_url, amqp_url = urls
-    async with running(database_url, amqp_url, executors=2, workers=2):
+    async with running_environment(database_url, amqp_url, executors=2, workers=2) as env:
         async with steady(amqp_url, tmp_path) as client:
-            await client.goes_on("the start")
+            await client.continues("the start")
             await asyncio.to_thread(own.postgresql.restart, "fast")
-            await client.goes_on("a restart")
+            await client.continues("a restart")
             await asyncio.to_thread(own.postgresql.restart, "immediate")
-            await client.goes_on("a crash")
+            await client.continues("a crash")
             for _ in range(10):
                 await _end_all_sessions(database_url)
-                await client.submits(6)
-            await client.goes_on("many ended sessions")
-        async with history_of(database_url) as history:
-            await client.all_ran_once_in_order(history)
-            await _nobody_was_given_up(history)
+                await client.until_confirmed(6)
+            await client.continues("many ended sessions")
+        await client.all_ran_once_in_order(env.history)
+        await _no_worker_was_lost(env.history)
 
 
 async def test_a_database_frozen_or_gone_for_longer_than_a_lease_ends_no_work_and_acknowledges_nothing(
     own: LocalServers, urls: tuple[str, str], tmp_path: Path
 ) -> None:
     database_url, amqp_url = urls
-    async with running(database_url, amqp_url, executors=1, workers=2, settings=SHORT_LEASE) as system:
-        held = await hold(system)
+    async with running_environment(database_url, amqp_url, workers=2, settings=SHORT_LEASE) as env:
+        held = await env.submit("hold")
+        await env.until_status(held, "running")
         async with steady(amqp_url, tmp_path) as client:
-            await client.goes_on("the start")
-            async with client.at_rest() as before:
-                await until(lambda: _recorded(database_url, before), "all so far is recorded")
+            await client.continues("the start")
+            async with client.paused() as before:
+                await until(lambda: _recorded(database_url, before), "all requests are admitted")
                 await asyncio.to_thread(own.postgresql.pause)
-            refusing = asyncio.create_task(_too_much_is_refused(system), name="http")
+            refusing = asyncio.create_task(_too_much_is_refused(env), name="http")
             await asyncio.sleep(OUTAGE_SECONDS)
-            async with client.at_rest() as after:
-                await _all_are_kept(own.rabbitmq, _vhost(amqp_url), after - before)
+            async with client.paused() as after:
+                await _all_are_queued(own.rabbitmq, _vhost(amqp_url), after - before)
             await asyncio.to_thread(own.postgresql.resume)
             await refusing
-            await client.goes_on("a freeze")
+            await client.continues("a freeze")
             await asyncio.to_thread(own.postgresql.stop)
             await asyncio.sleep(OUTAGE_SECONDS)
             await asyncio.to_thread(own.postgresql.restart)
-            await client.goes_on("an absence")
-        async with history_of(database_url) as history:
-            await client.all_ran_once_in_order(history)
-            await held_all_the_time(system, history, held)
-            await _nobody_was_given_up(history)
+            await client.continues("an absence")
+        await client.all_ran_once_in_order(env.history)
+        await env.stop_running()
+        assert await env.attempts(held) == [(1, "cancelled")]
+        await _no_worker_was_lost(env.history)
 
 
 @sizes("thorough", short=False, whole=True)
@@ -101,48 +99,49 @@ async def test_a_broker_that_cuts_blocks_freezes_crashes_and_restarts_costs_noth
 ) -> None:
     database_url, amqp_url = urls
     broker, vhost = own.rabbitmq, _vhost(amqp_url)
-    async with (
-        running(database_url, amqp_url, executors=2, workers=2, settings=SHORT_LEASE) as system,
-        history_of(database_url) as history,
-    ):
-        held = await hold(system)
+    async with running_environment(
+        database_url, amqp_url, executors=2, workers=2, settings=SHORT_LEASE
+    ) as env:
+        held = await env.submit("hold")
+        await env.until_status(held, "running")
         async with steady(amqp_url, tmp_path) as client:
-            await client.goes_on("the start")
+            await client.continues("the start")
             for _ in range(8 if thorough else 3):
                 await asyncio.to_thread(
                     broker.ctl, "close_all_connections", "--vhost", vhost, "--quiet", "tested"
                 )
                 await asyncio.sleep(1)
-            await client.goes_on("many closed connections")
+            await client.continues("many closed connections")
             await _blocked_and_released(broker, client)
-            await client.goes_on("an alarm")
+            await client.continues("an alarm")
             await asyncio.to_thread(broker.pause)
-            await asyncio.sleep(DEAF_SECONDS)
+            await asyncio.sleep(FROZEN_SECONDS)
             await asyncio.to_thread(broker.resume)
-            await client.goes_on("a freeze")
+            await client.continues("a freeze")
             await until(lambda: _knows_its_quorum_queues(broker, vhost), "the broker knows its queues")
             await asyncio.to_thread(broker.kill)
             await asyncio.to_thread(broker.restart)
-            await client.goes_on("a crash")
+            await client.continues("a crash")
             if thorough:
                 await asyncio.to_thread(broker.restart)
-                await client.goes_on("a restart")
-        await client.all_ran_once_in_order(history)
-        await held_all_the_time(system, history, held)
-        await _nobody_was_given_up(history)
+                await client.continues("a restart")
+        await client.all_ran_once_in_order(env.history)
+        await env.stop_running()
+        assert await env.attempts(held) == [(1, "cancelled")]
+        await _no_worker_was_lost(env.history)
 
 
-async def _nobody_was_given_up(history: History) -> None:
+async def _no_worker_was_lost(history: History) -> None:
     assert await history.value("SELECT count(*) FROM attempt WHERE attempt > 1 OR outcome = 'reclaimed'") == 0
     assert await history.value("SELECT count(*) FROM worker WHERE lost_at IS NULL") == 2
     assert await history.value("SELECT count(*) FROM worker") == 2
 
 
-async def _too_much_is_refused(system: System) -> None:
-    """Submit over HTTP what nobody can record just now, until the executor refuses to keep more waiting."""
-    wishes = [{"action_ref": "nobody.has.this"}] * 1000
-    async with httpx.AsyncClient(base_url=f"{system.http_url}/api/v1", timeout=60) as http:
-        answers = await asyncio.gather(*(http.post("/executions", json=wishes) for _ in range(12)))
+async def _too_much_is_refused(env: Environment) -> None:
+    """Submit over HTTP without a database, until the executor rejects further requests."""
+    bodies = [{"action_ref": "unknown.action"}] * 1000
+    posts = (env.http.post("/executions", json=bodies, timeout=60) for _ in range(12))
+    answers = await asyncio.gather(*posts)
     refused = [answer for answer in answers if answer.status_code != 202]
     assert {(answer.status_code, answer.json()["code"]) for answer in refused} == {(503, "unavailable")}
     assert len(refused) < 3
@@ -160,20 +159,20 @@ def _vhost(amqp_url: str) -> str:
     return amqp_url.rpartition("/")[2]
 
 
-async def _all_are_kept(broker: RabbitServer, vhost: str, requests: int) -> None:
-    """Wait until the broker, which counts every few seconds, says that it still has so many requests."""
+async def _all_are_queued(broker: RabbitServer, vhost: str, requests: int) -> None:
+    """Wait until the broker, which counts every few seconds, reports this number of requests."""
     columns = ("name", "messages")
 
-    async def kept() -> bool:
-        told = await asyncio.to_thread(broker.ctl, "list_queues", "--silent", "-p", vhost, *columns)
-        counts = dict(line.split("\t") for line in told.splitlines())
+    async def stored() -> bool:
+        listed = await asyncio.to_thread(broker.ctl, "list_queues", "--silent", "-p", vhost, *columns)
+        counts = dict(line.split("\t") for line in listed.splitlines())
         return int(counts["executor.requests"]) == requests
 
     assert requests > 0
-    await until(kept, f"{requests} requests are kept", deadline_seconds=20)
+    await until(stored, f"{requests} requests in the queue", deadline_seconds=20)
 
 
-async def _blocked_and_released(broker: RabbitServer, client: Steady) -> None:
+async def _blocked_and_released(broker: RabbitServer, client: SteadyClient) -> None:
     await asyncio.to_thread(broker.ctl, "set_vm_memory_high_watermark", "0.000001")
 
     async def blocked() -> bool:

@@ -5,15 +5,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import asyncpg
-import httpx
 from pydantic_core import from_json, to_json
 
-from tests.support.history import history_of
-from tests.support.processes import running
+from tests.support.environment import StartEnvironment
 from tests.support.protocol import connected
 from tests.support.steady import steady
-from tests.support.traffic import drain_queue, publishing, until
-from turnstile.common.broker.delivery import Outgoing
+from tests.support.traffic import drain_queue, publishing
+from turnstile.common.broker.message import Outgoing
 from turnstile.common.broker.topology import pool_queue
 from turnstile.common.domain.states import Status
 from turnstile.common.envelopes import cancel_message, completed_message, scheduled_message
@@ -25,62 +23,51 @@ ON_MESSAGES_ALONE = {
     "TURNSTILE_SETTLE_TIMEOUT": "1h",
     "TURNSTILE_WATCHDOG_INTERVAL": "1h",
 }
-"""Nothing is told again: what has an effect is the one message that the test sends."""
-_RUNS = "SELECT status = 'running' FROM execution WHERE id = $1"
+"""Nothing is published again: only the one message that the test sends has an effect."""
 
 
-async def test_a_protocol_installed_anew_or_grown_under_load_costs_nothing_but_time(
-    database_url: str, amqp_url: str, tmp_path: Path
+async def test_installing_the_same_or_a_newer_protocol_under_load_loses_nothing(
+    start_env: StartEnvironment, database_url: str, tmp_path: Path
 ) -> None:
-    async with running(database_url, amqp_url, executors=2, workers=2):
-        async with steady(amqp_url, tmp_path) as client:
-            await client.goes_on("the start")
+    async with start_env(executors=2, workers=2) as env:
+        async with steady(env.amqp_url, tmp_path) as client:
+            await client.continues("the start")
             for text in (installation_text(), _grown(installation_text())) * 3:
-                await client.hurries(24)
+                await client.submit_fast(24)
                 await _install(database_url, text)
-            await client.goes_on("all the others")
-        async with history_of(database_url) as history:
-            await client.all_ran_once_in_order(history)
-            assert await history.value("SELECT count(*) FROM worker WHERE lost_at IS NULL") == 2
+            await client.continues("all the others")
+        await client.all_ran_once_in_order(env.history)
+        assert await env.history.value("SELECT count(*) FROM worker WHERE lost_at IS NULL") == 2
 
 
 async def test_what_a_newer_service_sends_has_its_effect_whatever_fields_it_adds(
-    database_url: str, amqp_url: str
+    start_env: StartEnvironment, database_url: str
 ) -> None:
     """The test is the newer worker of one execution and the newer executor of two."""
     async with (
-        running(database_url, amqp_url, workers=0, settings=ON_MESSAGES_ALONE) as system,
-        history_of(database_url) as history,
-        publishing(amqp_url) as publisher,
-        httpx.AsyncClient(base_url=f"{system.http_url}/api/v1") as http,
+        start_env(workers=0, settings=ON_MESSAGES_ALONE) as env,
+        publishing(env.amqp_url) as publisher,
     ):
         for ref in ("noop", "hold"):
-            assert (await http.put(f"/actions/{ref}", json={})).status_code in (200, 201)
-
-        async def submitted(ref: str) -> int:
-            return int((await http.post("/executions", json={"action_ref": ref})).json()["id"])
-
-        done, offered, stopped = [await submitted(ref) for ref in ("noop", "noop", "hold")]
-        await drain_queue(amqp_url, pool_queue("default"), 3)
+            await env.put(ref)
+        done, offered, stopped = [await env.submit(ref) for ref in ("noop", "noop", "hold")]
+        await drain_queue(env.amqp_url, pool_queue("default"), 3)
 
         async with connected(database_url) as newer_worker:
             await newer_worker.register("newer")
             await newer_worker.run(done, worker="newer")
         await publisher.publish([_newer(_completed(done))])
-        await history.ended(1)
+        await env.history.ended(1)
 
-        await system.start_worker("tests.e2e.actions")
+        await env.start_worker()
         await publisher.publish([_newer(_scheduled(offered, "noop")), _newer(_scheduled(stopped, "hold"))])
-        await history.ended(2)
+        await env.history.ended(2)
 
-        async def runs() -> bool:
-            return bool(await history.value(_RUNS, stopped))
-
-        await until(runs, "it runs")
-        worker_id = await history.value("SELECT worker_id FROM execution WHERE id = $1", stopped)
+        await env.until_status(stopped, "running")
+        worker_id = await env.history.value("SELECT worker_id FROM execution WHERE id = $1", stopped)
         cancel = ExecutionCancel(execution_id=stopped, attempt=1)
         await publisher.publish([_newer(cancel_message(cancel, worker_id=worker_id))])
-        await history.ended(3)
+        await env.history.ended(3)
 
 
 def _newer(message: Outgoing) -> Outgoing:
@@ -106,7 +93,7 @@ def _scheduled(execution_id: int, ref: str) -> Outgoing:
 
 
 def _grown(text: str) -> str:
-    """Return a later protocol: a row with a field more, a function with a parameter more."""
+    """Return a later protocol: one more field in a row, one more parameter of a function."""
     for old, new in (
         (
             "is offered again.\n    waited_seconds double precision\n",

@@ -22,14 +22,14 @@ COMMAND = [sys.executable, str(Path(__file__))]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """One sign of life of one attempt."""
+    """One trace of one attempt."""
 
     kind: str
     execution_id: int
     attempt: int
     pid: int
     at: float
-    """By the wall clock, which the database's clock on the same machine is too."""
+    """By the wall clock, which the database on the same machine uses too."""
     event: str = "tick"
 
 
@@ -57,7 +57,7 @@ def tick_child(context: Context, file: str, seconds: list[float]) -> int:
 
 @action("tick.stubborn")
 async def tick_stubborn(context: Context, file: str, seconds: list[float]) -> int:
-    """Tick on whatever it is told."""
+    """Ignore cancellations."""
     for _ in _ticking("stubborn", context.execution_id, context.attempt, file, seconds):
         try:
             await asyncio.sleep(_TICK_SECONDS)
@@ -68,7 +68,7 @@ async def tick_stubborn(context: Context, file: str, seconds: list[float]) -> in
 
 @action("tick.thread")
 async def tick_thread(context: Context, file: str, seconds: list[float]) -> int:
-    """Tick in a thread, which runs on when whoever waits for it is cancelled."""
+    """Tick in a thread, which continues when the coroutine is cancelled."""
 
     def tick() -> None:
         for _ in _ticking("thread", context.execution_id, context.attempt, file, seconds):
@@ -80,9 +80,9 @@ async def tick_thread(context: Context, file: str, seconds: list[float]) -> int:
 
 @action("tick.blocking")
 async def tick_blocking(context: Context, file: str, seconds: list[float]) -> int:
-    """Tick in the event loop without ever letting go of it."""
+    """Tick in the event loop and block it."""
     for _ in _ticking("blocking", context.execution_id, context.attempt, file, seconds):
-        time.sleep(_TICK_SECONDS)  # noqa: ASYNC251  (to block the loop is what it is for)
+        time.sleep(_TICK_SECONDS)  # noqa: ASYNC251  (blocking the loop is its purpose)
     return context.attempt
 
 
@@ -109,7 +109,7 @@ def _ticking(kind: str, execution_id: int, attempt: int, file: str, seconds: lis
 
 
 def _main() -> None:
-    # Asked politely it goes on: only a kill ends it.
+    # Only SIGKILL ends it.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     parameters: dict[str, Any] = json.load(sys.stdin)
     execution_id = int(os.environ["TURNSTILE_EXECUTION_ID"])

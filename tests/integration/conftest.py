@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.support.protocol import OTHER_WORKER, Protocol, connected
+from tests.support.served import Served, serve
 
 
 @pytest.fixture
@@ -12,6 +13,13 @@ async def protocol(database_url: str) -> AsyncIterator[Protocol]:
     async with connected(database_url) as protocol:
         await protocol.register()
         yield protocol
+
+
+@pytest.fixture
+async def api(database_url: str) -> AsyncIterator[Served]:
+    """The HTTP API without actions and workers."""
+    async with serve(database_url) as served:
+        yield served
 
 
 @pytest.fixture

@@ -1,19 +1,22 @@
-"""What the contract tests of the broker module share: messages, running parts, the broker's own view."""
+"""For tests with a broker: messages, running publishers and consumers, the state that the broker reports."""
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import aiormq
 from aio_pika.abc import AbstractChannel
 from pamqp.common import FieldTable
 
-from turnstile.common.broker.connection import BrokerTimeouts
-from turnstile.common.broker.consumer import ConsumerConnection
-from turnstile.common.broker.delivery import Delivery, Outgoing
+from tests.support.traffic import until
+from turnstile.common.broker.channel import BulkChannel
+from turnstile.common.broker.connection import BrokerTimeouts, Declare
+from turnstile.common.broker.consumer import ConsumerConnection, Subscription
+from turnstile.common.broker.delivery import Delivery
+from turnstile.common.broker.message import Outgoing
+from turnstile.common.broker.prefetch import ByteBounds
 from turnstile.common.broker.publisher import Publisher
-from turnstile.common.broker.subscription import Subscription
 
 DEADLINE_SECONDS = 20.0
 IMPATIENT = BrokerTimeouts(
@@ -56,7 +59,7 @@ def bodies(deliveries: Sequence[Delivery]) -> list[bytes]:
     return [delivery.body for delivery in deliveries]
 
 
-def declares(queue: str, arguments: FieldTable | None = None) -> Callable[[AbstractChannel], Awaitable[None]]:
+def declares(queue: str, arguments: FieldTable | None = None) -> Declare:
     async def declare(channel: AbstractChannel) -> None:
         await channel.declare_queue(
             queue, durable=True, arguments=arguments or {"x-queue-type": "quorum", "x-delivery-limit": 100}
@@ -67,7 +70,7 @@ def declares(queue: str, arguments: FieldTable | None = None) -> Callable[[Abstr
 
 @asynccontextmanager
 async def running(*parts: Publisher | ConsumerConnection) -> AsyncIterator[None]:
-    """Run them, wait until they stand, and stop them."""
+    """Run them, wait until they are connected, and stop them."""
     async with asyncio.TaskGroup() as tasks:
         runs = [tasks.create_task(part.run(), name=f"run-{type(part).__name__}") for part in parts]
         await until(lambda: all(part.connected for part in parts))
@@ -79,8 +82,37 @@ async def running(*parts: Publisher | ConsumerConnection) -> AsyncIterator[None]
 
 
 @asynccontextmanager
+async def publishing(
+    url: str, *, timeouts: BrokerTimeouts | None = None, declare: Declare | None = None
+) -> AsyncIterator[Publisher]:
+    """A connected publisher that declares queue `q`."""
+    publisher = Publisher(url, name="pub", declare=declare or declares("q"), timeouts=timeouts)
+    async with running(publisher):
+        yield publisher
+
+
+@asynccontextmanager
+async def subscribed(
+    amqp_url: str,
+    *,
+    prefetch: int = 10,
+    consumer_url: str | None = None,
+    declare: Declare | None = None,
+    timeouts: BrokerTimeouts | None = None,
+    byte_bounds: ByteBounds | None = None,
+) -> AsyncIterator[tuple[Publisher, ConsumerConnection, Subscription]]:
+    """A connected publisher to queue `q`, and a consumer with a subscription to it."""
+    consumer = ConsumerConnection(consumer_url or amqp_url, name="con", timeouts=timeouts)
+    queue = consumer.subscribe(
+        "q", prefetch=prefetch, declare=declare or declares("q"), byte_bounds=byte_bounds
+    )
+    async with publishing(amqp_url, declare=declare) as publisher, running(consumer):
+        yield publisher, consumer, queue
+
+
+@asynccontextmanager
 async def bare_channel(amqp_url: str) -> AsyncIterator[aiormq.abc.AbstractChannel]:
-    """A channel of the bare library: what anyone else would see."""
+    """A channel of the bare library, as any other client has."""
     connection = await aiormq.connect(amqp_url)
     try:
         yield await connection.channel()
@@ -93,28 +125,29 @@ async def ready_messages(amqp_url: str, queue: str) -> int:
         return (await channel.queue_declare(queue, passive=True)).message_count or 0
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
 async def until_ready(amqp_url: str, queue: str, count: int) -> None:
-    """Wait until the broker itself counts so many messages waiting in the queue."""
-    async with asyncio.timeout(DEADLINE_SECONDS), bare_channel(amqp_url) as channel:
-        while (await channel.queue_declare(queue, passive=True)).message_count != count:
-            await asyncio.sleep(0.02)
+    """Wait until the broker reports this number of ready messages."""
+
+    async def are_ready() -> bool:
+        return await ready_messages(amqp_url, queue) == count
+
+    await until(are_ready, f"{count} messages in {queue}", deadline_seconds=DEADLINE_SECONDS)
+
+
+def channel_of(delivery: Delivery) -> BulkChannel:
+    assert isinstance(delivery.channel, BulkChannel)
+    return delivery.channel
 
 
 async def settled(delivery: Delivery) -> None:
-    """Wait until the broker has dealt with all that was settled on this channel: it answers in order."""
-    await delivery.channel.basic_qos(prefetch_count=1)
+    """Wait until the broker processed everything settled on this channel: it answers in order."""
+    await channel_of(delivery).basic_qos(prefetch_count=1)
 
 
 async def take(subscription: Subscription, count: int) -> list[Delivery]:
-    """Take exactly so many deliveries."""
-    taken: list[Delivery] = []
+    """Take exactly this number of deliveries."""
+    deliveries: list[Delivery] = []
     async with asyncio.timeout(DEADLINE_SECONDS):
-        while len(taken) < count:
-            taken += await subscription.next_batch(count - len(taken))
-    return taken
+        while len(deliveries) < count:
+            deliveries += await subscription.next_batch(count - len(deliveries))
+    return deliveries

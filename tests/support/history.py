@@ -1,4 +1,6 @@
-"""What happened, read from the record, and the recount that every end-to-end test ends with."""
+"""The history of a system in its database, the recount at the end of every end-to-end test, and the actions'
+runs.
+"""
 
 import asyncio
 import json
@@ -12,13 +14,20 @@ import asyncpg
 
 from tests.support.traffic import until
 from turnstile.common.database import Database
-from turnstile.executor.reading.audit import AuditBounds, Auditor
+from turnstile.executor.queries.audit import AuditBounds, Auditor
 from turnstile.executor.settings import ExecutorSettings
+from turnstile.stress.check.history import peak_concurrency
+
+_ATTEMPTS = """
+SELECT t.execution_id, t.attempt, t.granted_at, t.ended_at FROM attempt t
+JOIN execution e ON e.id = t.execution_id JOIN action a ON a.id = e.action_id WHERE a.ref = $1
+ORDER BY t.granted_at, t.execution_id
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """One physical start or stop, as an action wrote it."""
+class RunLine:
+    """One physical start or stop, as the action `record` wrote it."""
 
     event: str
     execution_id: int
@@ -29,104 +38,100 @@ class Line:
 
 
 class History:
-    """Questions to the record."""
+    """Queries to one database; many tasks may use it. Connects again after an outage."""
 
-    def __init__(self, connection: "asyncpg.Connection[asyncpg.Record]", auditor: Auditor) -> None:
-        self._connection = connection
+    def __init__(self, database_url: str, auditor: Auditor) -> None:
+        self._url = database_url
         self._auditor = auditor
-        self._turn = asyncio.Lock()
+        self._connection: asyncpg.Connection[asyncpg.Record] | None = None
+        self._lock = asyncio.Lock()
 
     async def value(self, query: str, *arguments: Any) -> Any:
-        """Return one value; may be asked by many tasks."""
-        async with self._turn:
-            return await self._connection.fetchval(query, *arguments)
+        """Return one value."""
+        async with self._connected() as connection:
+            return await connection.fetchval(query, *arguments)
 
     async def rows(self, query: str, *arguments: Any) -> list[asyncpg.Record]:
-        """Return all rows; may be asked by many tasks."""
-        async with self._turn:
-            return await self._connection.fetch(query, *arguments)
+        """Return all rows."""
+        async with self._connected() as connection:
+            return await connection.fetch(query, *arguments)
+
+    async def until(self, query: str, *arguments: Any, deadline_seconds: float = 20.0) -> None:
+        """Wait until the query's value is true."""
+        what = f"{query} {arguments}"[:500]
+        await until(lambda: self.value(query, *arguments), what, deadline_seconds=deadline_seconds)
 
     async def ended(self, count: int, *, deadline_seconds: float = 60.0) -> None:
         """Wait until `count` executions have ended and been settled."""
-
-        async def all_ended() -> bool:
-            return bool(
-                await self.value("SELECT coalesce(sum(total_completed), 0) >= $1 FROM action_queue", count)
-            )
-
-        await until(all_ended, f"{count} ended executions", deadline_seconds=deadline_seconds)
+        query = "SELECT coalesce(sum(total_completed), 0) >= $1 FROM action_queue"
+        await self.until(query, count, deadline_seconds=deadline_seconds)
 
     async def dead_letters(self, count: int) -> list[asyncpg.Record]:
         """Wait until so many dead letters are stored; delete them and return them, the oldest first."""
-
-        async def are_stored() -> bool:
-            return bool(await self.value("SELECT count(*) >= $1 FROM dead_letter", count))
-
-        await until(are_stored, f"{count} dead letters")
+        await self.until("SELECT count(*) >= $1 FROM dead_letter", count, deadline_seconds=60)
         letters = await self.rows("DELETE FROM dead_letter RETURNING *")
         assert len(letters) == count
         return sorted(letters, key=lambda letter: (letter["died_at"], letter["id"]))
 
     async def faults(self) -> list[str]:
-        """Recount everything, as `executor audit` does; an empty list is a clean audit."""
+        """Return the violations that `executor audit` finds."""
         found = await self._auditor.audit()
         return [f"{check.name}: {check.says}: {check.examples}" for check in found.checks if check.faults]
 
-    async def most_at_once(self, ref: str) -> int:
-        """Return the most attempts of an action that held a slot at one moment, from grant to end."""
-        found: int = await self.value(
-            """
-            WITH edges AS (
-                SELECT t.granted_at AS at, 1 AS step FROM attempt t
-                JOIN execution e ON e.id = t.execution_id JOIN action a ON a.id = e.action_id WHERE a.ref = $1
-                UNION ALL
-                SELECT t.ended_at, -1 FROM attempt t
-                JOIN execution e ON e.id = t.execution_id JOIN action a ON a.id = e.action_id WHERE a.ref = $1
-            )
-            SELECT max(held) FROM (SELECT sum(step) OVER (ORDER BY at, step) AS held FROM edges) h
-            """,
-            ref,
-        )
-        return found
+    async def attempts(self, execution_id: int) -> list[tuple[int, str]]:
+        """Return number and outcome of each attempt of an execution."""
+        query = "SELECT attempt, outcome FROM attempt WHERE execution_id = $1 ORDER BY attempt"
+        return [(row["attempt"], row["outcome"]) for row in await self.rows(query, execution_id)]
+
+    async def peak_attempts(self, ref: str) -> int:
+        """Return the peak number of attempts of an action that held a slot, from grant to end."""
+        rows = await self.rows(_ATTEMPTS, ref)
+        return peak_concurrency((row["granted_at"], row["ended_at"]) for row in rows)
+
+    async def close(self) -> None:
+        """End the connection."""
+        if self._connection is not None:
+            await self._connection.close()
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
+        async with self._lock:
+            if self._connection is None or self._connection.is_closed():
+                self._connection = await asyncpg.connect(self._url)
+            yield self._connection
 
     async def grant_order(self, ref: str) -> list[int]:
         """Return the ids of an action's first grants, in the order of their granting."""
-        rows = await self.rows(
-            """
-            SELECT t.execution_id FROM attempt t
-            JOIN execution e ON e.id = t.execution_id JOIN action a ON a.id = e.action_id
-            WHERE a.ref = $1 AND t.attempt = 1 ORDER BY t.granted_at, t.execution_id
-            """,
-            ref,
-        )
-        return [row["execution_id"] for row in rows]
+        return [row["execution_id"] for row in await self.rows(_ATTEMPTS, ref) if row["attempt"] == 1]
 
 
 @asynccontextmanager
 async def history_of(database_url: str) -> AsyncIterator[History]:
     """Read a database; at the end of the test its audit must be clean."""
     database = Database(database_url, application_name="audit of the test", connections_max=1)
-    connection = await asyncpg.connect(database_url)
+    # With the default bounds, which are longer than the settings of any test.
+    history = History(database_url, Auditor(database, AuditBounds.of(ExecutorSettings())))
     try:
         await database.open()
-        # By the default settings, which are slower than what a test chooses.
-        history = History(connection, Auditor(database, AuditBounds.of(ExecutorSettings())))
         yield history
         assert await history.faults() == []
     finally:
         await database.close()
-        await connection.close()
+        await history.close()
 
 
-def physical(file: Path) -> list[Line]:
+def runs_in(file: Path) -> list[RunLine]:
     """Return the lines that the action `record` wrote, in the order of writing."""
-    return [Line(**json.loads(line)) for line in file.read_text().splitlines()]
+    return [RunLine(**json.loads(line)) for line in file.read_text().splitlines()] if file.exists() else []
 
 
-def most_running_at_once(lines: list[Line]) -> int:
-    """Return the most that ran at one moment, by the actions' own records."""
-    running = most = 0
-    for line in lines:
-        running += 1 if line.event == "start" else -1
-        most = max(most, running)
-    return most
+def started_in(file: Path) -> list[int]:
+    """Return the numbers of the runs in the order of their starts."""
+    return [line.number for line in runs_in(file) if line.event == "start"]
+
+
+def peak_runs(lines: list[RunLine]) -> int:
+    """Return the peak number of concurrent runs, by the lines of the actions."""
+    stops = {(line.execution_id, line.attempt): line.at for line in lines if line.event == "stop"}
+    starts = [line for line in lines if line.event == "start"]
+    return peak_concurrency((line.at, stops.get((line.execution_id, line.attempt))) for line in starts)

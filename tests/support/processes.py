@@ -1,8 +1,8 @@
 """Real executor and worker processes for the tests: started with an environment, awaited, stopped by pid.
 
-They stand alone, as in production: the keeper beside the services of `localservers` would end what a worker
-leaves behind, and no test would see that it was left. The kernel ends them when we die. Where a test has
-failed, their logs stay.
+They have no supervisor, as in production: the supervisor of `localservers` would end the processes that a
+worker leaves behind, and no test would notice. The kernel ends them when the test process dies. The logs of
+a failed test are not deleted.
 """
 
 import asyncio
@@ -11,21 +11,22 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
 
-from turnstile.localservers.ports import free_port
+from turnstile.localservers.services import Service as PlannedService
+from turnstile.stress.local.launcher import Deployment
 
 _READY_SECONDS = 30.0
 _STOP_SECONDS = 45.0
 _DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--") if sys.platform == "linux" else ()
 
 failed_tests: list[str] = []
-"""Those of this process, so far: whoever shares one system among tests is not told of their failures."""
+"""Those of this process, so far: pytest does not report failures to a fixture that several tests share."""
 
 FAST = {
     "TURNSTILE_WATCHDOG_INTERVAL": "500ms",
@@ -34,12 +35,12 @@ FAST = {
     "TURNSTILE_LEASE_DURATION": "6s",
     "TURNSTILE_HEARTBEAT_INTERVAL": "2s",
 }
-"""Settings that let a test see healing without waiting for it."""
+"""Settings with which healing takes seconds."""
 
 
 @dataclass(kw_only=True)
 class Service:
-    """One process of ours."""
+    """One executor or worker process."""
 
     name: str
     process: asyncio.subprocess.Process
@@ -72,7 +73,7 @@ class Service:
         await self.process.wait()
 
     async def ready(self) -> None:
-        """Wait until /readyz says so; fail with the log when it does not."""
+        """Wait until /readyz succeeds; fail with the log if it does not."""
         async with httpx.AsyncClient() as http:
             deadline = asyncio.get_running_loop().time() + _READY_SECONDS
             while True:
@@ -96,6 +97,7 @@ class System:
     folder: Path
     settings: Mapping[str, str]
     executors: list[Service] = field(default_factory=list)
+    executor_settings: Mapping[str, str] = field(default_factory=dict)
     workers: list[Service] = field(default_factory=list)
 
     @property
@@ -104,54 +106,48 @@ class System:
         return self.executors[0].http_url
 
     async def start_executor(self, *, wait: bool = True, **settings: str) -> Service:
-        """Start one more executor, and wait until it serves."""
-        port = free_port()
-        service = await self._start(
-            f"executor-{len(self.executors)}",
-            ["-m", "turnstile.executor.cli", "serve"],
-            port,
-            {"TURNSTILE_HTTP_PORT": str(port), **settings},
-        )
+        """Start one more executor, and wait until it is ready."""
+        name = f"executor-{len(self.executors)}"
+        service = await self._start(self._deployment.executor(name, {**self.executor_settings, **settings}))
         self.executors.append(service)
         if wait:
             await service.ready()
         return service
 
     async def start_worker(self, actions: str, **settings: str) -> Service:
-        """Start one more worker for the actions of a module and wait until it serves."""
+        """Start one more worker for the actions of a module, and wait until it is ready."""
         service = await self.launch_worker(actions, **settings)
         await service.ready()
         return service
 
     async def launch_worker(self, actions: str, **settings: str) -> Service:
-        """Start one more worker, which may end before it serves."""
-        port = free_port()
+        """Start one more worker, which may end before it is ready."""
         name = f"worker-{len(self.workers)}"
-        service = await self._start(
-            name,
-            ["-m", "turnstile.worker.cli", "serve", "--actions", actions],
-            port,
-            {"TURNSTILE_WORKER_HTTP_PORT": str(port), "TURNSTILE_WORKER_NAME": name, **settings},
-        )
+        service = await self._start(self._deployment.worker(name, actions=actions, settings=settings))
         self.workers.append(service)
         return service
 
-    async def _start(
-        self, name: str, arguments: Sequence[str], port: int, settings: Mapping[str, str]
-    ) -> Service:
-        log = self.folder / f"{name}.log"
-        environment = {
-            **{key: value for key, value in os.environ.items() if not key.startswith("TURNSTILE_")},
-            "TURNSTILE_DATABASE_URL": self.database_url,
-            "TURNSTILE_AMQP_URL": self.amqp_url,
-            **self.settings,
-            **settings,
-        }
-        with log.open("wb") as output:
+    @property
+    def _deployment(self) -> Deployment:
+        return Deployment(
+            database_url=self.database_url,
+            amqp_url=self.amqp_url,
+            folder=self.folder,
+            settings=self.settings,
+        )
+
+    async def _start(self, planned: PlannedService) -> Service:
+        with planned.log.open("wb") as output:
             process = await asyncio.create_subprocess_exec(
-                *_DIES_WITH_US, sys.executable, *arguments, stdout=output, stderr=output, env=environment
+                *_DIES_WITH_US,
+                sys.executable,
+                "-m",
+                *planned.arguments,
+                stdout=output,
+                stderr=output,
+                env=planned.environment,
             )
-        return Service(name=name, process=process, log=log, http_url=f"http://127.0.0.1:{port}")
+        return Service(name=planned.name, process=process, log=planned.log, http_url=planned.url)
 
 
 @asynccontextmanager
@@ -163,13 +159,18 @@ async def running(
     workers: int = 1,
     actions: str = "tests.e2e.actions",
     settings: Mapping[str, str] | None = None,
+    executor_settings: Mapping[str, str] | None = None,
 ) -> AsyncIterator[System]:
-    """Run a system for the length of a test; at its end every process is gone, after success the logs too."""
+    """Run a system; at its end every process is gone, and after success the logs are deleted."""
     folder = Path(tempfile.mkdtemp(prefix="turnstile-e2e-"))
     failed_before = len(failed_tests)
     has_failed = True
     system = System(
-        database_url=database_url, amqp_url=amqp_url, folder=folder, settings={**FAST, **(settings or {})}
+        database_url=database_url,
+        amqp_url=amqp_url,
+        folder=folder,
+        settings={**FAST, **(settings or {})},
+        executor_settings=executor_settings or {},
     )
     try:
         for _ in range(executors):

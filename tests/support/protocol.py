@@ -1,37 +1,53 @@
-"""The protocol's statements on one connection, through the very code that the services call them with.
+"""The protocol's statements on one connection, through the code that the services call them with.
 
-A test that needs two sessions opens two of these; one that opens a transaction decides when it commits.
+A test that needs two sessions opens two of these; a test that opens a transaction decides when it commits.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from uuid import uuid4
 
 import asyncpg
 from asyncpg.transaction import Transaction
 
-from tests.integration.executor.reading import Connection, ids_in
-from tests.integration.executor.sweeping import Sweeping
+from tests.support.traffic import until
 from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.database import Database
 from turnstile.common.domain.identifiers import Attempt, ExecutionId, QueueId, WorkerId
 from turnstile.common.domain.states import Status
 from turnstile.common.messages import ExecutionRequested
 from turnstile.common.requests import request_hash
-from turnstile.executor.decisions import Accepted, Admission, Grants, Move, Rejected, Verdict
 from turnstile.executor.queue_manager import QueueManager
-from turnstile.worker.record import Claim, Difference, Finished, Offer, Record, Report
-from turnstile.worker.record import Verdict as Said
+from turnstile.executor.results import (
+    Accepted,
+    Admission,
+    Grants,
+    Move,
+    Rejected,
+    Verdict,
+    read_grant,
+    read_grants,
+    read_move,
+)
+from turnstile.worker.protocol import Claim, Difference, Finished, Offer, Report, WorkerProtocol
+from turnstile.worker.protocol import Verdict as WorkerVerdict
 
 T = TypeVar("T")
+U = TypeVar("U")
+if TYPE_CHECKING:
+    Connection: TypeAlias = asyncpg.Connection[asyncpg.Record]
+else:
+    Connection = asyncpg.Connection
 WORKER = "worker-1"
 OTHER_WORKER = "worker-2"
 
 
 class OneConnection(Database):
-    """A link whose every statement runs on one connection, in whatever transaction is open on it."""
+    """A database whose every statement runs on one connection, in the transaction that is open on it."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__("postgresql://localhost/one_connection", application_name="test")
@@ -41,7 +57,7 @@ class OneConnection(Database):
         try:
             return await ask(self.connection)
         except asyncpg.SerializationError:
-            # As the services do; but not where a test's own transaction has failed with it.
+            # Repeated as by the services, unless the test's own transaction has failed.
             if self.connection.is_in_transaction():
                 raise
             return await ask(self.connection)
@@ -49,7 +65,7 @@ class OneConnection(Database):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Freed:
-    """What a settle did, in plain numbers."""
+    """The outcome of a settle."""
 
     count: int
     early: set[int]
@@ -58,25 +74,34 @@ class Freed:
 
 
 def request(ref: str = "a", *, delivery_key: Any = None, **fields: Any) -> Admission:
-    asked = ExecutionRequested(action_ref=ref, **fields)
-    return Admission.of(asked, request_hash(asked), delivery_key=delivery_key)
+    requested = ExecutionRequested(action_ref=ref, **fields)
+    return Admission.of(requested, request_hash(requested), delivery_key=delivery_key)
 
 
-class Protocol(Sweeping):
-    """Thin: each method is one statement, with the arguments that a test has an opinion on."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reclaimed:
+    """The outcome of a reclaim."""
+
+    returned: list[int]
+    ended: dict[int, str]
+    granted: list[int]
+
+
+class Protocol:
+    """Thin: each method is one statement, with the arguments that a test needs."""
 
     def __init__(self, connection: Connection) -> None:
-        super().__init__(connection)
+        self.connection = connection
         self.database = OneConnection(connection)
         self.queue_manager = QueueManager(self.database, lock_timeout_seconds=None)
 
     def transaction(self) -> Transaction:
         return self.connection.transaction()
 
-    # --- actions, workers -----------------------------------------------------------------------------
+    # --- actions, workers
 
     async def put(self, ref: str = "a", **fields: Any) -> list[int]:
-        """Define an action; returns what that started."""
+        """Define an action; returns the granted ids."""
         return ids_in(await self.queue_manager.put_actions([ActionDefinition(ref=ref, **fields)]))
 
     async def register_actions(self, *definitions: ActionDefinition) -> list[Difference]:
@@ -92,7 +117,7 @@ class Protocol(Sweeping):
         )  # fmt: skip
 
     async def lose_lease(self, worker: str = WORKER) -> None:
-        """Let the lease be over, as if its time had passed."""
+        """Expire the lease."""
         await self.connection.execute(
             "UPDATE worker SET lease_expires_at = clock_timestamp() - interval '1 s' WHERE id = $1", worker
         )
@@ -102,7 +127,7 @@ class Protocol(Sweeping):
         assert row is not None
         return row["alive"], row["draining"]
 
-    # --- executor -------------------------------------------------------------------------------------
+    # --- executor
 
     async def admit(self, *admissions: Admission) -> tuple[list[Verdict], Grants]:
         return await self.queue_manager.admit(admissions)
@@ -112,11 +137,18 @@ class Protocol(Sweeping):
         verdicts, _ = await self.admit(*(request(ref, **fields) for _ in range(count)))
         return [accepted(verdict).execution_id for verdict in verdicts]
 
+    async def start(self, count: int = 1, ref: str = "a", **definition: Any) -> list[int]:
+        """Define an action, submit and claim; returns the running ids."""
+        await self.put(ref, **definition)
+        ids = await self.submit(ref, count)
+        assert await self.claim_verdicts(*ids) == ["claimed"] * count
+        return ids
+
     async def grant(self, *queue_ids: int) -> Grants:
         return await self.queue_manager.grant([QueueId(i) for i in queue_ids])
 
     async def settle(self, *completions: tuple[int, int]) -> Freed:
-        """Settle these attempts by the messages that the record would tell of them now."""
+        """Settle these attempts by the messages that report their current status."""
         rows = await self.connection.fetch(
             "SELECT id, status::text FROM execution WHERE id = ANY ($1) AND completed_at IS NOT NULL",
             [i for i, _ in completions],
@@ -125,7 +157,7 @@ class Protocol(Sweeping):
         return await self.settle_as(*((i, attempt, ends.get(i)) for i, attempt in completions))
 
     async def settle_as(self, *messages: tuple[int, int, Status | None]) -> Freed:
-        """Settle by messages that tell these ends; None: a slot message, which tells none."""
+        """Settle by messages with these terminal statuses; None: a message about the slot only."""
         settled = await self.queue_manager.settle(
             [(ExecutionId(i), Attempt(attempt), end) for i, attempt, end in messages]
         )
@@ -141,12 +173,14 @@ class Protocol(Sweeping):
         assert not held
         return moves
 
-    # --- worker ---------------------------------------------------------------------------------------
+    # --- worker
 
-    def record(self, worker: str = WORKER, *, serves: Sequence[str] | None = None) -> Record:
-        return Record(self.database, WorkerId(worker), served_refs=serves)
+    def record(self, worker: str = WORKER, *, serves: Sequence[str] | None = None) -> WorkerProtocol:
+        return WorkerProtocol(self.database, WorkerId(worker), served_refs=serves)
 
-    async def claim(self, *execution_ids: int, attempt: int = 1, worker: str = WORKER) -> list[Claim | Said]:
+    async def claim(
+        self, *execution_ids: int, attempt: int = 1, worker: str = WORKER
+    ) -> list[Claim | WorkerVerdict]:
         answers = await self.record(worker).exchange([offer(i, attempt) for i in execution_ids])
         return [answer for answer in answers if not isinstance(answer, Finished)]
 
@@ -180,11 +214,184 @@ class Protocol(Sweeping):
         return set(await self.record(worker).hand_back([offer(i, attempt) for i in execution_ids]))
 
     async def run(self, *execution_ids: int, attempt: int = 1, worker: str = WORKER) -> None:
-        """Claim and complete what was granted; the slots stay held."""
+        """Claim and complete granted executions; the slots stay held."""
         verdicts = await self.claim_verdicts(*execution_ids, attempt=attempt, worker=worker)
         assert verdicts == ["claimed"] * len(verdicts)
         for finished in await self.finish(*execution_ids, attempt=attempt, worker=worker):
-            assert finished.verdict is Said.APPLIED
+            assert finished.verdict is WorkerVerdict.APPLIED
+
+    # --- watchdog
+
+    async def wake_due(self, limit: int = 1000) -> tuple[list[Move], Grants]:
+        row = await self.connection.fetchrow("SELECT * FROM turnstile.wake_due($1)", limit)
+        assert row is not None
+        return [read_move(item) for item in row["woken"] or ()], read_grants(row)
+
+    async def expire_due(self, limit: int = 1000) -> list[Move]:
+        return [
+            read_move(r) for r in await self.connection.fetch("SELECT * FROM turnstile.expire_due($1)", limit)
+        ]
+
+    async def due_offers(self, timeout_seconds: float = 0.0, limit: int = 1000) -> list[int]:
+        rows = await self.connection.fetch(
+            "SELECT * FROM turnstile.due_offers($1, $2)", timeout_seconds, limit
+        )
+        return sorted(read_grant(row).execution_id for row in rows)
+
+    async def due_pools(self, timeout_seconds: float = 0.0) -> dict[str, int]:
+        """Return the pools with due offers, and the number of messages that each queue should hold."""
+        rows = await self.connection.fetch("SELECT * FROM turnstile.due_pools($1)", timeout_seconds)
+        return {row["pool"]: row["offered"] for row in rows}
+
+    async def missing_offers(
+        self,
+        ready: Mapping[str, int],
+        *,
+        timeout_seconds: float = 0.0,
+        limit: int = 1000,
+        looked_at: datetime | None = None,
+    ) -> list[int]:
+        """Sweep as if the broker had so many ready messages in these pools."""
+        rows = await self.connection.fetch("SELECT * FROM turnstile.due_pools($1)", timeout_seconds)
+        due = [row for row in rows if row["pool"] in ready]
+        if not due:
+            return []
+        rows = await self.connection.fetch(
+            "SELECT * FROM turnstile.missing_offers($1, $2, $3, $4, $5, $6)",
+            timeout_seconds,
+            looked_at or due[0]["looked_at"],
+            [row["pool"] for row in due],
+            [row["offered"] for row in due],
+            [ready[row["pool"]] for row in due],
+            limit,
+        )
+        return sorted(read_grant(row).execution_id for row in rows)
+
+    async def due_completions(self, timeout_seconds: float = 0.0, limit: int = 1000) -> list[int]:
+        rows = await self.connection.fetch(
+            "SELECT * FROM turnstile.due_completions($1, $2)", timeout_seconds, limit
+        )
+        return sorted(row[0] for row in rows)
+
+    async def grantable_queues(self, after_id: int = 0, queues_max: int = 20_000) -> list[int]:
+        row = await self.connection.fetchrow(
+            "SELECT * FROM turnstile.grantable_queues($1, $2)", after_id, queues_max
+        )
+        assert row is not None
+        return row["queue_ids"] or []
+
+    async def reclaim(self, limit: int = 1000, as_of: datetime | None = None) -> Reclaimed:
+        row = await self.connection.fetchrow("SELECT * FROM turnstile.reclaim($1, $2)", limit, as_of)
+        assert row is not None
+        return Reclaimed(
+            returned=[read_move(item).execution_id for item in row["returned"] or ()],
+            ended={read_move(item).execution_id: read_move(item).status.value for item in row["ended"] or ()},
+            granted=ids_in(read_grants(row)),
+        )
+
+    async def due_cancels(
+        self, timeout_seconds: float = -1.0, limit: int = 1000
+    ) -> list[tuple[int, int, str]]:
+        rows = await self.connection.fetch(
+            "SELECT * FROM turnstile.due_cancels($1, $2)", timeout_seconds, limit
+        )
+        return [(row["execution_id"], row["attempt"], row["worker_id"]) for row in rows]
+
+    async def cancels_published(self, *cancels: tuple[int, int]) -> None:
+        await self.connection.execute(
+            "SELECT turnstile.cancels_published($1, $2)",
+            [i for i, _ in cancels],
+            [attempt for _, attempt in cancels],
+        )
+
+    async def stop_overdue(
+        self, grace_seconds: float = 0.0, *, asks_max: int = 2, limit: int = 1000
+    ) -> tuple[list[Move], list[Move]]:
+        """Return the attempts that need a cancel message, and those that were ended."""
+        row = await self.connection.fetchrow(
+            "SELECT * FROM turnstile.stop_overdue($1, $2, $3)", grace_seconds, asks_max, limit
+        )
+        assert row is not None
+        return [read_move(item) for item in row["asked"] or ()], [
+            read_move(item) for item in row["ended"] or ()
+        ]
+
+    async def delete_idle_queues(
+        self, idle_seconds: float = 0.0, *, after_id: int = 0, limit: int = 1000
+    ) -> int:
+        row = await self.connection.fetchrow(
+            "SELECT * FROM turnstile.delete_idle_queues($1, $2, $3)", after_id, idle_seconds, limit
+        )
+        assert row is not None
+        return int(row["deleted"])
+
+    async def drifted_queues(self, after_id: int = 0, limit: int = 1000) -> list[int]:
+        row = await self.connection.fetchrow(
+            "SELECT * FROM turnstile.drifted_queues($1, $2)", after_id, limit
+        )
+        assert row is not None
+        return row["queue_ids"] or []
+
+    async def repair(self, *queue_ids: int) -> tuple[list[int], list[int]]:
+        """Return the repaired queues and the granted ids."""
+        row = await self.connection.fetchrow("SELECT * FROM turnstile.repair_queues($1)", list(queue_ids))
+        assert row is not None
+        return [item["queue_id"] for item in row["repaired"] or ()], ids_in(read_grants(row))
+
+    async def roll_out(self, limit: int = 1000) -> list[tuple[int, int, list[int]]]:
+        """Roll changed limits out to the next queues; returns read, changed and granted for each action."""
+        rolled = []
+        for action_id in await self.column("SELECT turnstile.rollouts_due(1000)"):
+            row = await self.connection.fetchrow("SELECT * FROM turnstile.roll_out($1, $2)", action_id, limit)
+            assert row is not None
+            rolled.append((row["looked_at"], row["changed"], ids_in(read_grants(row))))
+        return rolled
+
+    # --- tables
+
+    async def status(self, execution_id: int) -> str:
+        return str((await self.execution(execution_id))["status"])
+
+    async def statuses(self, *execution_ids: int) -> list[str]:
+        return [await self.status(i) for i in execution_ids]
+
+    async def execution(self, execution_id: int) -> asyncpg.Record:
+        row = await self.connection.fetchrow("SELECT * FROM execution WHERE id = $1", execution_id)
+        assert row is not None
+        return row
+
+    async def waiting(self) -> list[int]:
+        return await self.column("SELECT execution_id FROM waiting ORDER BY queue_id, execution_id")
+
+    async def held(self) -> list[int]:
+        return await self.column("SELECT execution_id FROM slot ORDER BY execution_id")
+
+    async def slot_numbers(self) -> list[int | None]:
+        return await self.column("SELECT slot_number FROM slot ORDER BY slot_number")
+
+    async def unpublished(self) -> list[int]:
+        return await self.column("SELECT execution_id FROM unpublished_completion ORDER BY 1")
+
+    async def attempts(self, execution_id: int) -> list[tuple[int, str, str]]:
+        rows = await self.connection.fetch(
+            "SELECT attempt, worker_id, outcome FROM attempt WHERE execution_id = $1 ORDER BY 1", execution_id
+        )
+        return [(row["attempt"], row["worker_id"], row["outcome"]) for row in rows]
+
+    async def queue(self, ref: str = "a", key: str = "") -> asyncpg.Record:
+        row = await self.connection.fetchrow(
+            "SELECT q.* FROM action_queue q JOIN action a ON a.id = q.action_id"
+            " WHERE a.ref = $1 AND q.concurrency_key = $2", ref, key,
+        )  # fmt: skip
+        assert row is not None
+        return row
+
+    async def until(self, query: str, *arguments: object) -> None:
+        """Wait until the value of a query is true."""
+        await until(lambda: self.connection.fetchval(query, *arguments), query)
+
+    async def column(self, query: str, *arguments: object) -> list[Any]:
+        return [row[0] for row in await self.connection.fetch(query, *arguments)]
 
 
 @asynccontextmanager
@@ -213,3 +420,28 @@ def rejected(verdict: Verdict) -> Rejected:
 
 def new_worker() -> str:
     return str(uuid4())
+
+
+def ids_in(grants: Grants) -> list[int]:
+    return [grant.execution_id for grant in grants.granted]
+
+
+async def blocked(protocol: Protocol, watcher: Protocol, statement: Awaitable[T]) -> "asyncio.Task[T]":
+    """Start `statement` on `protocol` and return once it waits for a lock."""
+    task = asyncio.ensure_future(statement)
+    pid = protocol.connection.get_server_pid()
+    async with asyncio.timeout(10):
+        while not await watcher.column("SELECT 1 FROM pg_locks WHERE pid = $1 AND NOT granted", pid):
+            assert not task.done(), f"did not wait: {task}"
+            await asyncio.sleep(0.005)
+    return task
+
+
+async def in_turn(
+    first: Protocol, second: Protocol, earlier: Awaitable[T], later: Awaitable[U]
+) -> tuple[T, U]:
+    """Run `earlier` in a transaction of `first`, which commits only when `later` on `second` waits for it."""
+    async with first.transaction():
+        result = await earlier
+        waiting = await blocked(second, first, later)
+    return result, await waiting

@@ -1,8 +1,9 @@
-"""The HTTP API over a real database, called in the process; what it would tell over the broker is kept."""
+"""The HTTP API over a real database, called in the process; grants are recorded instead of published."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -12,10 +13,11 @@ from turnstile.common.broker.publisher import Publisher
 from turnstile.common.database import Database
 from turnstile.common.domain.identifiers import Attempt, ExecutionId
 from turnstile.common.domain.states import Status
-from turnstile.executor.api import ApiServices, create_app
-from turnstile.executor.dead_letters import DeadLetters
-from turnstile.executor.decisions import Admission, Deletion, Grant, Move, Retried, Verdict
+from turnstile.executor.api.app import create_app
+from turnstile.executor.dead_letters.store import DeadLetters
+from turnstile.executor.operations import Operations, Submissions
 from turnstile.executor.queue_manager import QueueManager
+from turnstile.executor.results import Admission, Deletion, Grant, Move, Retried, Verdict
 from turnstile.executor.settings import ExecutorSettings
 
 WORKER = "worker-1"
@@ -27,8 +29,8 @@ class Served:
     http: httpx.AsyncClient
     database: Database
     queue_manager: QueueManager
-    granted: list[Grant] = field(default_factory=list)
-    parts: dict[str, str | None] = field(default_factory=lambda: {"database": None, "broker": None})
+    granted: list[Grant]
+    parts: dict[str, str | None]
 
     async def define(self, ref: str, **fields: Any) -> None:
         await self.queue_manager.put_actions([ActionDefinition(ref=ref, **fields)])
@@ -90,61 +92,86 @@ class Served:
         await self.queue_manager.settle([(ExecutionId(execution_id), Attempt(attempt), end)])
 
 
+class FixedHealth:
+    def __init__(self, *, database: str | None = None) -> None:
+        self.parts: dict[str, str | None] = {"database": database, "broker": None}
+
+    def readiness(self) -> dict[str, str | None]:
+        return self.parts
+
+    def degraded(self) -> dict[str, str]:
+        return {}
+
+
+class _Submissions(Submissions):
+    """Admits each call on its own."""
+
+    def __init__(self, queue_manager: QueueManager, granted: list[Grant]) -> None:
+        self._queue_manager = queue_manager
+        self._granted = granted
+
+    async def submit_all(self, admissions: Sequence[Admission]) -> list[Verdict]:
+        verdicts, grants = await self._queue_manager.admit(admissions)
+        self._granted.extend(grants.granted)
+        return verdicts
+
+
+class _Operations(Operations):
+    """Decides in the database and publishes nothing."""
+
+    def __init__(self, database: Database, queue_manager: QueueManager, granted: list[Grant]) -> None:
+        self._database = database
+        self._queue_manager = queue_manager
+        self._granted = granted
+
+    async def put_actions(self, definitions: Sequence[ActionDefinition], changed_by: str) -> None:
+        grants = await self._queue_manager.put_actions(definitions, changed_by=changed_by)
+        self._granted.extend(grants.granted)
+
+    async def delete_action(self, ref: str, cancel_max: int, changed_by: str) -> Deletion | None:
+        return await self._queue_manager.delete_action(
+            ref, cancel_max=cancel_max, reason="deleted", changed_by=changed_by
+        )
+
+    async def cancel(self, execution_ids: Sequence[ExecutionId], reason: str | None) -> list[Move]:
+        moves, _ = await self._queue_manager.cancel([(each, reason) for each in execution_ids])
+        return moves
+
+    async def retry(
+        self, requests: Sequence[tuple[ExecutionId, str | None]], traceparent: str | None
+    ) -> list[Retried]:
+        retried, grants = await self._queue_manager.retry(requests, traceparent=traceparent)
+        self._granted.extend(grants.granted)
+        return retried
+
+
 @asynccontextmanager
 async def serve(database_url: str, settings: ExecutorSettings | None = None) -> AsyncIterator[Served]:
     """Serve the API over this database."""
     database = Database(database_url, application_name="test", connections_max=6)
     await database.open()
     queue_manager = QueueManager(database)
-    served: Served
-
-    async def submit(admissions: Sequence[Admission]) -> list[Verdict]:
-        verdicts, grants = await queue_manager.admit(admissions)
-        served.granted.extend(grants.granted)
-        return verdicts
-
-    async def put_actions(definitions: Sequence[ActionDefinition], changed_by: str) -> None:
-        grants = await queue_manager.put_actions(definitions, changed_by=changed_by)
-        served.granted.extend(grants.granted)
-
-    async def delete_action(ref: str, cancel_max: int, changed_by: str) -> Deletion | None:
-        return await queue_manager.delete_action(
-            ref, cancel_max=cancel_max, reason="deleted", changed_by=changed_by
-        )
-
-    async def cancel(execution_ids: Sequence[ExecutionId], reason: str | None) -> list[Move]:
-        moves, _ = await queue_manager.cancel([(execution_id, reason) for execution_id in execution_ids])
-        return moves
-
-    async def retry(
-        requests: Sequence[tuple[ExecutionId, str | None]], traceparent: str | None
-    ) -> list[Retried]:
-        retried, grants = await queue_manager.retry(requests, traceparent=traceparent)
-        served.granted.extend(grants.granted)
-        return retried
-
-    async def drain_worker(worker_id: str) -> bool:
-        return bool(await database.fetchval("SELECT turnstile.drain_worker($1)", worker_id))
-
+    granted: list[Grant] = []
+    health = FixedHealth()
+    chosen = settings or ExecutorSettings()
     app = create_app(
-        ApiServices(
-            settings=settings or ExecutorSettings(),
-            database=database,
-            queue_manager=queue_manager,
-            submit=submit,
-            put_actions=put_actions,
-            delete_action=delete_action,
-            cancel=cancel,
-            retry=retry,
-            drain_worker=drain_worker,
-            dead_letters=DeadLetters(database, Publisher(NO_BROKER, name="test")),
-            readiness=lambda: served.parts,
-        )
+        settings=chosen,
+        database=database,
+        operations=_Operations(database, queue_manager, granted),
+        submissions=_Submissions(queue_manager, granted),
+        dead_letters=DeadLetters(database, Publisher(NO_BROKER, name="test")),
+        health=health,
+        stopping=asyncio.Event(),
     )
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
     try:
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
-            served = Served(http=http, database=database, queue_manager=queue_manager)
-            yield served
+            yield Served(
+                http=http,
+                database=database,
+                queue_manager=queue_manager,
+                granted=granted,
+                parts=health.parts,
+            )
     finally:
         await database.close()

@@ -1,6 +1,6 @@
-"""Where a test session takes its servers from: given by URL, private ones of ours, or containers.
+"""The servers of a test session: given by URL, private ones, or containers.
 
-In: the environment. Out: a database server and a broker for all tests, or the reason why there are none.
+In: the environment. Out: a database server and a broker for all tests, or the reason why none is available.
 """
 
 import os
@@ -19,14 +19,14 @@ _DOCKER_SOCKET = Path("/var/run/docker.sock")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Servers:
-    """The servers of a session, whoever runs them."""
+    """The servers of a session."""
 
     postgresql: DatabaseServer
     rabbitmq: BrokerServer
 
 
 class NoServers(Exception):
-    """No source of servers is at hand; the message says what would help."""
+    """No servers are available; the message says what would help."""
 
 
 @contextmanager

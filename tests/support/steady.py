@@ -1,7 +1,7 @@
-"""A client that submits in order while servers and services around it fail, and what must hold at the end.
+"""A client that submits in order while servers and services fail, and the checks of its requests.
 
 Half of the requests are for `record` (one at a time), half for `record.seven`. Each has a message id of its
-own and is published until the broker has confirmed it, as a careful client would.
+own and is published until the broker has confirmed it.
 """
 
 import asyncio
@@ -11,23 +11,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tests.support.history import History, most_running_at_once, physical
+from tests.support.history import History, peak_runs, runs_in, started_in
 from tests.support.traffic import publishing, request, until
-from turnstile.common.broker.connection import BrokerUnavailable
-from turnstile.common.broker.delivery import Outgoing, Publication
+from turnstile.common.broker.errors import BrokerUnavailable
+from turnstile.common.broker.message import Outgoing, Publication
 from turnstile.common.broker.publisher import Publisher
 
 _AT_ONCE: Final = 2
 _PAUSE_SECONDS: Final = 0.1
 _LIMITS: Final = {"record": 1, "record.seven": 7}
 _SETTLED: Final = """
-SELECT sum(q.total_completed) FROM action_queue q JOIN action a ON a.id = q.action_id WHERE a.ref = ANY ($1)
+SELECT sum(q.total_completed) = $2 FROM action_queue q JOIN action a ON a.id = q.action_id
+WHERE a.ref = ANY ($1)
 """
 
 
 @dataclass(kw_only=True)
-class Steady:
-    """The client: what it submitted, and what it can see of what became of it."""
+class SteadyClient:
+    """Submits all the time; counts confirmed requests and started runs."""
 
     folder: Path
     publisher: Publisher
@@ -39,36 +40,28 @@ class Steady:
 
     @property
     def started(self) -> int:
-        """How often anything was started, by the actions' own records."""
-        return sum(text.read_text().count('"start"') for ref in _LIMITS if (text := self._file(ref)).exists())
+        """How many runs were started, by the actions' own lines."""
+        return sum(len(started_in(self._file(ref))) for ref in _LIMITS)
 
-    async def goes_on(self, after: str, *, deadline_seconds: float = 60.0) -> None:
-        """Wait until more of what is submitted from now on has been started."""
+    async def continues(self, after: str) -> None:
+        """Wait until requests that are submitted from now on have been started."""
         wanted = 2 * self.confirmed + 4
+        await until(lambda: self.started >= wanted, f"work continues after {after}")
 
-        async def more_started() -> bool:
-            return self.started >= wanted
-
-        await until(more_started, f"work goes on after {after}", deadline_seconds=deadline_seconds)
-
-    async def submits(self, count: int) -> None:
-        """Wait until so many more are confirmed."""
+    async def until_confirmed(self, count: int) -> None:
+        """Wait until so many more requests are confirmed."""
         wanted = self.confirmed + count
+        await until(lambda: self.confirmed >= wanted, f"{count} more requests are confirmed")
 
-        async def confirmed() -> bool:
-            return self.confirmed >= wanted
-
-        await until(confirmed, f"{count} more requests are confirmed")
-
-    async def hurries(self, count: int) -> None:
-        """Have so many more confirmed as fast as it goes, so that lines form."""
+    async def submit_fast(self, count: int) -> None:
+        """Submit so many more without pauses, so that queues form."""
         self.pause_seconds = 0
-        await self.submits(count)
+        await self.until_confirmed(count)
         self.pause_seconds = _PAUSE_SECONDS
 
     @asynccontextmanager
-    async def at_rest(self) -> AsyncIterator[int]:
-        """Submit nothing for the length of the block; lends how many requests were submitted by then."""
+    async def paused(self) -> AsyncIterator[int]:
+        """Submit nothing for the length of the block; yields the number of requests so far."""
         async with self._submitting:
             yield 2 * self.confirmed
 
@@ -82,20 +75,15 @@ class Steady:
             await asyncio.sleep(self.pause_seconds)
 
     async def all_ran_once_in_order(self, history: History) -> None:
-        """Wait for the last end; then all was granted in order, ran once, and never too much at once."""
-
-        async def all_settled() -> bool:
-            return bool(await history.value(_SETTLED, list(_LIMITS)) == 2 * self.confirmed)
-
-        await until(all_settled, f"{2 * self.confirmed} ends", deadline_seconds=90)
+        """Wait until all have ended: granted in order, run once, and never above the limit."""
+        await history.until(_SETTLED, list(_LIMITS), 2 * self.confirmed, deadline_seconds=90)
         for ref, limit in _LIMITS.items():
-            lines = physical(self._file(ref))
-            started = [line.number for line in lines if line.event == "start"]
+            lines, started = runs_in(self._file(ref)), started_in(self._file(ref))
             granted = await history.grant_order(ref)
             assert granted == sorted(granted)
             assert sorted(started) == list(range(self.confirmed)), f"{ref} did not run each request once"
-            assert most_running_at_once(lines) <= limit
-            assert await history.most_at_once(ref) <= limit
+            assert peak_runs(lines) <= limit
+            assert await history.peak_attempts(ref) <= limit
             if limit == 1:
                 assert started == sorted(started)
 
@@ -107,10 +95,10 @@ class Steady:
 
 
 @asynccontextmanager
-async def steady(amqp_url: str, folder: Path) -> AsyncIterator[Steady]:
+async def steady(amqp_url: str, folder: Path) -> AsyncIterator[SteadyClient]:
     """Submit for the length of the block; at its end all that was submitted is confirmed."""
     async with publishing(amqp_url) as publisher:
-        client = Steady(folder=folder, publisher=publisher)
+        client = SteadyClient(folder=folder, publisher=publisher)
         task = asyncio.create_task(client.run(), name="steady-client")
         try:
             yield client
@@ -122,7 +110,7 @@ async def steady(amqp_url: str, folder: Path) -> AsyncIterator[Steady]:
 
 
 async def _confirmed(publisher: Publisher, messages: list[Outgoing]) -> None:
-    """Publish until all are confirmed; a repeated one keeps its message id."""
+    """Publish until all are confirmed; a repetition keeps its message id."""
     pending = messages
     while pending:
         try:

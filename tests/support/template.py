@@ -1,4 +1,4 @@
-"""What the template database of a test session holds: the schema, as `executor migrate` makes it."""
+"""The template database of a test session: the schema, as `executor migrate` creates it."""
 
 import asyncio
 

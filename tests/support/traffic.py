@@ -1,4 +1,4 @@
-"""What the end-to-end tests send and wait for: requests over AMQP, conditions with a deadline."""
+"""Requests over AMQP, and conditions with a deadline."""
 
 import asyncio
 import json
@@ -11,23 +11,27 @@ from typing import Any
 import aio_pika
 
 from turnstile.common.broker.connection import BrokerTimeouts
-from turnstile.common.broker.delivery import Outgoing
+from turnstile.common.broker.message import Outgoing
 from turnstile.common.broker.publisher import Publisher
-from turnstile.common.broker.topology import EXECUTIONS, declare_executor
-from turnstile.common.messages import CANCEL_REQUESTED, REQUESTED
+from turnstile.common.broker.topology import (
+    EXECUTION_CANCEL_REQUESTED,
+    EXECUTION_REQUESTED,
+    EXECUTIONS,
+    declare_executor,
+)
 
 DEADLINE_SECONDS = 60.0
 
 
 def request(body: Mapping[str, Any] | bytes, *, reply_to: str | None = None, **properties: Any) -> Outgoing:
-    """Return `execution.requested` as a client would send it."""
+    """Return `execution.requested` as a client sends it."""
     message_id = str(uuid.uuid4())
     given: dict[str, Any] = {"message_id": message_id, "correlation_id": message_id, **properties}
     return Outgoing(
         exchange=EXECUTIONS,
-        routing_key=REQUESTED,
+        routing_key=EXECUTION_REQUESTED,
         body=body if isinstance(body, bytes) else json.dumps(body).encode(),
-        type=REQUESTED,
+        type=EXECUTION_REQUESTED,
         reply_to=reply_to,
         app_id="client",
         **given,
@@ -35,8 +39,10 @@ def request(body: Mapping[str, Any] | bytes, *, reply_to: str | None = None, **p
 
 
 def cancel_request(body: Mapping[str, Any], **properties: Any) -> Outgoing:
-    """Return `execution.cancel_requested` as a client would send it."""
-    return replace(request(body, **properties), routing_key=CANCEL_REQUESTED, type=CANCEL_REQUESTED)
+    """Return `execution.cancel_requested` as a client sends it."""
+    return replace(
+        request(body, **properties), routing_key=EXECUTION_CANCEL_REQUESTED, type=EXECUTION_CANCEL_REQUESTED
+    )
 
 
 @asynccontextmanager
@@ -85,21 +91,26 @@ async def drain_queue(amqp_url: str, name: str, count: int) -> list[aio_pika.abc
     async with connection:
         channel = await connection.channel()
         queue = await channel.get_queue(name, ensure=False)
-        taken: list[aio_pika.abc.AbstractIncomingMessage] = []
+        messages: list[aio_pika.abc.AbstractIncomingMessage] = []
         async with asyncio.timeout(DEADLINE_SECONDS), queue.iterator() as incoming:
             async for message in incoming:
                 await message.ack()
-                taken.append(message)
-                if len(taken) == count:
+                messages.append(message)
+                if len(messages) == count:
                     break
-    return taken
+    return messages
 
 
 async def until(
-    condition: Callable[[], Awaitable[bool]], what: str, *, deadline_seconds: float = DEADLINE_SECONDS
+    condition: Callable[[], object], what: str = "", *, deadline_seconds: float = DEADLINE_SECONDS
 ) -> None:
-    """Wait until `condition()` holds; fail with `what` after the deadline."""
+    """Wait until `condition()`, or what it awaits, is true; fail with `what` after the deadline."""
     deadline = asyncio.get_running_loop().time() + deadline_seconds
-    while not await condition():
+    while True:
+        holds, pause_seconds = condition(), 0.01
+        if isinstance(holds, Awaitable):
+            holds, pause_seconds = await holds, 0.05
+        if holds:
+            return
         assert asyncio.get_running_loop().time() < deadline, f"not within {deadline_seconds} s: {what}"
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(pause_seconds)

@@ -1,10 +1,10 @@
-"""`python -m tests.proof.chaos`: run seeds one after the other, and say what came of each.
+"""`python -m tests.proof.chaos`: run seeds one after the other, and report each.
 
-Two modes: `faults` breaks the system, `neighbours` misbehave beside it. Without one both run: every seed of
-faults, then the first seed of neighbours.
+Two modes: `faults` breaks the system, `neighbours` misbehave beside it. Without `--mode` both run: every
+seed of faults, then the first seed of neighbours.
 
-Exit code 0: no violation. 1: a violation, or the harness itself failed. 130: somebody broke it off; then too
-nothing is left but the folder with the logs.
+Exit code 0: no violation. 1: a violation, or the harness itself failed. 130: interrupted; only the folder
+with the logs is left.
 """
 
 import argparse
@@ -20,12 +20,12 @@ from tests.proof.chaos import report, schedule
 from tests.proof.chaos.neighbours import report as neighbours_report
 from tests.proof.chaos.neighbours import schedule as neighbours_schedule
 from tests.proof.chaos.neighbours.run import run_neighbours
-from tests.proof.chaos.outcome import run_seed
+from tests.proof.chaos.run import run_seed
 
 PATIENCE = 1.0
 
 Run = Callable[[], Awaitable[tuple[str, bool]]]
-"""Runs one seed; returns its report, and whether anything was wrong."""
+"""Runs one seed; returns its report, and whether it has violations."""
 
 
 def main() -> int:
@@ -35,12 +35,12 @@ def main() -> int:
     try:
         return asyncio.run(_run_all(list(_runs(options, first))))
     except (KeyboardInterrupt, asyncio.CancelledError):
-        sys.stderr.write("broken off\n")
+        sys.stderr.write("interrupted\n")
         return 130
 
 
 def _runs(options: argparse.Namespace, first: int) -> Iterator[tuple[str, Run]]:
-    """Yield the name of each run, and how it is run."""
+    """Yield the name of each run, and the run."""
     if options.mode != "neighbours":
         shape = schedule.Shape(seconds=options.seconds)
         for seed in range(first, first + options.seeds):
@@ -72,12 +72,12 @@ async def _run_all(runs: Sequence[tuple[str, Run]]) -> int:
     bad: list[str] = []
     for name, run in runs:
         try:
-            told, is_bad = await run()
-        except Exception:  # noqa: BLE001  one seed that could not be run is a failure, and the next one may tell more
+            text, is_bad = await run()
+        except Exception:  # noqa: BLE001  a seed that could not be run is a failure, and the others still run
             traceback.print_exc()
             bad.append(name)
             continue
-        sys.stdout.write(told + "\n")
+        sys.stdout.write(text + "\n")
         sys.stdout.flush()
         if is_bad:
             bad.append(name)
@@ -88,19 +88,21 @@ async def _run_all(runs: Sequence[tuple[str, Run]]) -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.proof.chaos", description=__doc__)
-    parser.add_argument("--seed", type=int, help="the first seed; without it a random one")
-    parser.add_argument("--seeds", type=int, default=5, help="how many, counting up (default: 5)")
-    parser.add_argument("--seconds", type=float, default=120, help="load and faults per seed (default: 120)")
-    parser.add_argument("--mode", choices=["faults", "neighbours"], help="only this; without it both")
+    parser.add_argument("--seed", type=int, help="the first seed (default: random)")
+    parser.add_argument("--seeds", type=int, default=5, help="number of seeds, counting up (default: 5)")
+    parser.add_argument(
+        "--seconds", type=float, default=120, help="duration of load and faults per seed (default: 120)"
+    )
+    parser.add_argument("--mode", choices=["faults", "neighbours"], help="only this mode (default: both)")
     parser.add_argument(
         "--only",
         action="append",
         default=[],
         metavar="KIND",
         choices=[str(kind) for kind in neighbours_schedule.Kind],
-        help=f"only neighbours of this kind, may be repeated: {', '.join(neighbours_schedule.Kind)}",
+        help=f"only neighbours of this kind; may be repeated: {', '.join(neighbours_schedule.Kind)}",
     )
-    parser.add_argument("--keep", action="store_true", help="keep the folder of a good run too")
+    parser.add_argument("--keep", action="store_true", help="keep the folder of a run without violations too")
     return parser.parse_args()
 
 

@@ -1,29 +1,24 @@
-"""What the workers of a run serve. Each run writes a line when it starts, and while it is there.
+"""The actions of a run of faults: their parameters say how long to take and how often to fail.
 
-In: parameters that say how long to take and how often to fail. Out: lines in the run's record.
+Each logs its start, and that it runs, in the run log.
 """
 
-import asyncio
 import sys
-import time
 
-from tests.proof.chaos.record import note_seen, note_start, spells
+from tests.proof.history.run_log import log_while_blocking, log_while_running
 from turnstile.worker import Context, TemporaryError, action, command_action
 
 
 @action("chaos.one", max_concurrent=1, max_reclaims=1000)
 async def one(context: Context, seconds: float) -> int:
-    """Run alone, in the loop."""
+    """Run alone, in the event loop."""
     return await _recorded(context, seconds)
 
 
 @action("chaos.two", max_concurrent=2, max_reclaims=1000)
 def two(context: Context, seconds: float) -> int:
     """Run in a child process."""
-    note_start(context.execution_id, context.attempt)
-    for spell in spells(seconds):
-        time.sleep(spell)
-        note_seen(context.execution_id, context.attempt)
+    log_while_blocking(context.execution_id, context.attempt, seconds)
     return context.execution_id
 
 
@@ -40,16 +35,16 @@ def long(context: Context, seconds: float) -> int:
     retry={"max_attempts": 3, "delay": "200ms", "factor": 1},
 )
 async def seven(context: Context, seconds: float, failures: int = 0) -> int:
-    """Fail so many times first."""
+    """Fail in the first `failures` attempts."""
     result = await _recorded(context, seconds)
     if context.attempt <= failures:
-        raise TemporaryError("as planned", delay=0.2)
+        raise TemporaryError("planned", delay=0.2)
     return result
 
 
 @action("chaos.free", max_reclaims=1)
 async def free(context: Context, seconds: float) -> int:
-    """Run beside any number of others; given up when its worker is lost twice."""
+    """Run without a limit; abandoned when its worker is lost twice."""
     return await _recorded(context, seconds)
 
 
@@ -68,8 +63,5 @@ command = command_action(
 
 
 async def _recorded(context: Context, seconds: float) -> int:
-    note_start(context.execution_id, context.attempt)
-    for spell in spells(seconds):
-        await asyncio.sleep(spell)
-        note_seen(context.execution_id, context.attempt)
+    await log_while_running(context.execution_id, context.attempt, seconds)
     return context.execution_id

@@ -1,24 +1,16 @@
-"""The command of a run: `python -m tests.proof.chaos.command`.
-
-In: parameters as JSON on standard input. Out: lines from its start to its stop; the execution's id.
-"""
+"""The command action of a run: reads its parameters as JSON from standard input."""
 
 import json
 import os
 import sys
-import time
 
-from tests.proof.chaos.record import note_seen, note_start, spells
+from tests.proof.history.run_log import log_while_blocking
 
 
 def main() -> None:
-    """Take as long as the parameters say."""
-    parameters = json.load(sys.stdin)
+    """Run for as long as the parameters say; print the execution's id."""
     execution_id, attempt = (int(os.environ[f"TURNSTILE_{name}"]) for name in ("EXECUTION_ID", "ATTEMPT"))
-    note_start(execution_id, attempt)
-    for spell in spells(parameters["seconds"]):
-        time.sleep(spell)
-        note_seen(execution_id, attempt)
+    log_while_blocking(execution_id, attempt, json.load(sys.stdin)["seconds"])
     sys.stdout.write(json.dumps(execution_id))
 
 

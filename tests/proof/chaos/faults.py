@@ -1,39 +1,42 @@
 """Carries out the schedule: breaks, waits, heals.
 
-In: the planned faults, and the ground they hit. Out: for each an `Injected` with the instants at which it
-began and was healed. Two faults never meet on one part. Where a run is broken off nothing is healed: the
-ground ends what is paused and frees what is frozen. Next: `checks` judges what the system made of it.
+In: the planned faults, and the environment. Out: for each an `Injected` with its beginning and its healing.
+Two faults never affect one part at the same time. In an interrupted run nothing is healed: the end of the
+environment stops what is paused and releases what is frozen.
 """
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from pathlib import Path
+from typing import Final, Literal
 
-from tests.proof.chaos.ground import SERVERS, Ground
-from tests.proof.chaos.proxy import CLEAR, Flow, Proxy, Weather
+import aio_pika
+import asyncpg
+import httpx
+from aio_pika.abc import AbstractChannel
+
+from tests.proof.chaos.environment import SERVERS, VHOST, Environment
 from tests.proof.chaos.schedule import Fault, Kind, parts_of
-from tests.proof.chaos.server_faults import (
-    alarm_memory,
-    close_connections,
-    crash_database,
-    delete_queue,
-    freeze_broker,
-    freeze_database,
-    kill_broker,
-    purge_queue,
-    restart_broker,
-    restart_database,
-    terminate_sessions,
-)
-from turnstile.localservers.services import Service
+from tests.support.proxy import CLEAR, Flow, LinkState, Proxy
+from turnstile.common.broker.topology import worker_queue
+from turnstile.localservers.postgresql import PostgresServer
+from turnstile.localservers.rabbitmq import RabbitServer
 
 _DELAY_SECONDS: Final = 0.15
+_REQUEST_SECONDS: Final = 20.0
+_AGAIN_SECONDS: Final = 0.5
+_CLOSE_AGAIN_SECONDS: Final = 1.0
+_WATERMARK_ALARM: Final = "0.000001"
+_WATERMARK: Final = "0.4"
+_QUEUES_SAVED_SECONDS: Final = 4.0
+"""Longest time from a change until the broker's list of quorum queues is on the disk."""
 
-Carry = Callable[[Ground, Fault], Awaitable[None]]
+Carry = Callable[[Environment, Fault], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +48,8 @@ class Injected:
     healed_at: datetime
 
 
-async def inject(ground: Ground, faults: Sequence[Fault]) -> list[Injected]:
-    """Let all of them happen at their times from now on; return when the last one is healed."""
+async def inject(environment: Environment, faults: Sequence[Fault]) -> list[Injected]:
+    """Carry out all of them at their times from now on; return when the last one is healed."""
     began = asyncio.get_running_loop().time()
     parts: dict[str, asyncio.Lock] = {}
     injected: list[Injected] = []
@@ -58,7 +61,7 @@ async def inject(ground: Ground, faults: Sequence[Fault]) -> list[Injected]:
             for part in sorted(parts_of(fault.kind, fault.target)):
                 await held.enter_async_context(parts.setdefault(part, asyncio.Lock()))
             began_at = datetime.now(UTC)
-            await _CARRIED_OUT[fault.kind](ground, fault)
+            await _CARRIED_OUT[fault.kind](environment, fault)
             injected.append(Injected(fault=fault, began_at=began_at, healed_at=datetime.now(UTC)))
 
     async with asyncio.TaskGroup() as tasks:
@@ -68,8 +71,8 @@ async def inject(ground: Ground, faults: Sequence[Fault]) -> list[Injected]:
 
 
 def _ended(how: signal.Signals) -> Carry:
-    async def end(ground: Ground, fault: Fault) -> None:
-        service = ground.services[fault.target]
+    async def end(environment: Environment, fault: Fault) -> None:
+        service = environment.services[fault.target]
         await service.end(how)
         await asyncio.sleep(fault.lasting_seconds)
         await service.start()
@@ -77,69 +80,189 @@ def _ended(how: signal.Signals) -> Carry:
     return end
 
 
-async def _pause(ground: Ground, fault: Fault) -> None:
-    service = ground.services[fault.target]
+async def _pause(environment: Environment, fault: Fault) -> None:
+    service = environment.services[fault.target]
     service.pause()
     await asyncio.sleep(fault.lasting_seconds)
     service.resume()
 
 
-async def _killed_amid(ground: Ground, fault: Fault) -> None:
-    """Kill it while what it says is held up: its words arrive, and nobody is there for the answers."""
-    links = [ground.links[fault.target, server] for server in SERVERS]
-    await _killed_behind(ground.services[fault.target], links, Weather(up=Flow.HOLD), fault.lasting_seconds)
-
-
-async def _killed_unheard(ground: Ground, fault: Fault) -> None:
-    """Kill it after one server has heard nothing of it any more, while the other one did."""
-    service = ground.services[fault.target.partition(" ")[0]]
-    links = [_link(ground, fault.target)]
-    await _killed_behind(service, links, Weather(up=Flow.DROP), fault.lasting_seconds)
-
-
-async def _killed_behind(
-    service: Service, links: Sequence[Proxy], weather: Weather, lasting_seconds: float
-) -> None:
-    for link in links:
-        link.weather = weather
-    await asyncio.sleep(lasting_seconds)
-    await service.end(signal.SIGKILL)
-    for link in links:
-        link.weather = CLEAR
-    await service.start()
-
-
-async def _unreachable_database(ground: Ground, fault: Fault) -> None:
-    links = [link for (_, server), link in ground.links.items() if server == "database"]
-    await _weather(links, Weather(refuses=True), fault.lasting_seconds)
-
-
-def _bad_link(weather: Weather) -> Carry:
-    async def worsen(ground: Ground, fault: Fault) -> None:
-        await _weather([_link(ground, fault.target)], weather, fault.lasting_seconds)
-
-    return worsen
-
-
-async def _cut_off(ground: Ground, fault: Fault) -> None:
-    proxies = [ground.links[fault.target, server] for server in SERVERS]
-    # Silence, not a reset: what partitions do.
-    await _weather(proxies, Weather(up=Flow.DROP, down=Flow.DROP), fault.lasting_seconds)
-
-
-async def _weather(proxies: Sequence[Proxy], weather: Weather, lasting_seconds: float) -> None:
-    for proxy in proxies:
-        proxy.weather = weather
-    await asyncio.sleep(lasting_seconds)
-    for proxy in proxies:
-        proxy.weather = CLEAR
-
-
-def _link(ground: Ground, target: str) -> Proxy:
+def _links(environment: Environment, target: str) -> list[Proxy]:
+    """Return the one link that the target names, or both links of the service."""
     service, _, server = target.partition(" > ")
-    return next(ground.links[service, known] for known in SERVERS if known == server)
+    return [environment.links[service, known] for known in SERVERS if server in ("", known)]
 
 
+def _killed_behind(state: LinkState) -> Carry:
+    """Kill a service after its links were in this state for a while."""
+
+    async def kill(environment: Environment, fault: Fault) -> None:
+        service = environment.services[fault.target.partition(" ")[0]]
+        with _in_state(_links(environment, fault.target), state):
+            await asyncio.sleep(fault.lasting_seconds)
+            await service.end(signal.SIGKILL)
+        await service.start()
+
+    return kill
+
+
+def _disturbed(state: LinkState) -> Carry:
+    """Put the links of the target into this state for a while."""
+
+    async def disturb(environment: Environment, fault: Fault) -> None:
+        with _in_state(_links(environment, fault.target), state):
+            await asyncio.sleep(fault.lasting_seconds)
+
+    return disturb
+
+
+async def _unreachable_database(environment: Environment, fault: Fault) -> None:
+    links = [link for (_, server), link in environment.links.items() if server == "database"]
+    with _in_state(links, LinkState(refuses=True)):
+        await asyncio.sleep(fault.lasting_seconds)
+
+
+@contextmanager
+def _in_state(links: Sequence[Proxy], state: LinkState) -> Iterator[None]:
+    for link in links:
+        link.state = state
+    yield
+    for link in links:
+        link.state = CLEAR
+
+
+def _restarted_database(mode: Literal["fast", "immediate"]) -> Carry:
+    async def restart(environment: Environment, _: Fault) -> None:
+        await asyncio.to_thread(environment.servers.postgresql.restart, mode)
+
+    return restart
+
+
+def _frozen(server_of: Callable[[Environment], PostgresServer | RabbitServer]) -> Carry:
+    """Stop a server: connections stay open, and get no answer."""
+
+    async def freeze(environment: Environment, fault: Fault) -> None:
+        server = server_of(environment)
+        await asyncio.to_thread(server.pause)
+        await asyncio.sleep(fault.lasting_seconds)
+        await asyncio.to_thread(server.resume)
+
+    return freeze
+
+
+async def _terminate_sessions(environment: Environment, fault: Fault) -> None:
+    """End the database sessions of all services, repeatedly."""
+
+    async def terminate() -> None:
+        async with asyncio.timeout(_REQUEST_SECONDS):
+            connection = await asyncpg.connect(environment.database_url)
+            try:
+                await connection.fetch(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                    " WHERE datname = current_database() AND application_name LIKE 'turnstile %'"
+                )
+            finally:
+                await connection.close()
+
+    await _repeat(fault.lasting_seconds, _AGAIN_SECONDS, terminate)
+
+
+async def _restart_broker(environment: Environment, _: Fault) -> None:
+    await asyncio.to_thread(environment.servers.rabbitmq.restart)
+
+
+async def _kill_broker(environment: Environment, _: Fault) -> None:
+    """Kill and start it, but not while a queue that was declared just now would be lost."""
+    broker = environment.servers.rabbitmq
+    while time.time() - _queues_changed_at(broker.folder) < _QUEUES_SAVED_SECONDS:
+        await asyncio.sleep(_AGAIN_SECONDS)
+    await asyncio.to_thread(broker.kill)
+    await asyncio.to_thread(broker.restart)
+
+
+def _queues_changed_at(folder: Path) -> float:
+    return max((names.stat().st_mtime for names in folder.glob("data/*/quorum/*/names.dets")), default=0.0)
+
+
+async def _close_connections(environment: Environment, fault: Fault) -> None:
+    """Close every connection from the broker's side, repeatedly."""
+
+    async def close() -> None:
+        # The broker's list of connections is seconds old: a missing one is no failure.
+        with suppress(httpx.HTTPError):
+            await asyncio.to_thread(environment.servers.rabbitmq.close_connections, VHOST)
+
+    await _repeat(fault.lasting_seconds, _CLOSE_AGAIN_SECONDS, close)
+
+
+async def _alarm_memory(environment: Environment, fault: Fault) -> None:
+    """Raise the broker's memory alarm, so that it accepts no publishes."""
+    ctl = environment.servers.rabbitmq.ctl
+    await asyncio.to_thread(ctl, "set_vm_memory_high_watermark", _WATERMARK_ALARM)
+    await asyncio.sleep(fault.lasting_seconds)
+    await asyncio.to_thread(ctl, "set_vm_memory_high_watermark", _WATERMARK)
+
+
+async def _purge_queue(environment: Environment, fault: Fault) -> None:
+    async def purge(channel: AbstractChannel) -> None:
+        with suppress(aio_pika.exceptions.ChannelNotFoundEntity):
+            await (await channel.get_queue(fault.target)).purge()
+
+    await _on_channel(environment, purge)
+
+
+async def _delete_queue(environment: Environment, fault: Fault) -> None:
+    """Delete a queue that has consumers."""
+    name = await _queue_name(environment, fault.target)
+
+    async def delete(channel: AbstractChannel) -> None:
+        await channel.queue_delete(name)
+
+    if name:
+        await _on_channel(environment, delete)
+
+
+async def _queue_name(environment: Environment, target: str) -> str:
+    """Return the queue's name, empty if unknown; the name of a worker's own queue is in the database."""
+    owner = target.removeprefix("own queue of ")
+    if owner == target:
+        return target
+    query = "SELECT id FROM worker WHERE name = $1 ORDER BY started_at DESC LIMIT 1"
+    async with asyncio.timeout(_REQUEST_SECONDS):
+        # The database may be down by another fault.
+        while True:
+            with suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+                connection = await asyncpg.connect(environment.database_url)
+                try:
+                    worker_id = await connection.fetchval(query, owner)
+                finally:
+                    await connection.close()
+                return "" if worker_id is None else worker_queue(worker_id)
+            await asyncio.sleep(_AGAIN_SECONDS)
+
+
+async def _on_channel(environment: Environment, change: Callable[[AbstractChannel], Awaitable[None]]) -> None:
+    async with (
+        asyncio.timeout(_REQUEST_SECONDS),
+        await aio_pika.connect(environment.amqp_url) as connection,
+        connection.channel() as channel,
+    ):
+        await change(channel)
+
+
+async def _repeat(lasting_seconds: float, pause_seconds: float, act: Callable[[], Awaitable[None]]) -> None:
+    """Do it once, and again until the time is over."""
+    deadline = asyncio.get_running_loop().time() + lasting_seconds
+    await act()
+    while asyncio.get_running_loop().time() < deadline:
+        await asyncio.sleep(pause_seconds)
+        await act()
+
+
+_HELD: Final = _killed_behind(LinkState(up=Flow.HOLD))
+"""Its messages arrive after its death, and the answers reach no process."""
+_LOST: Final = _killed_behind(LinkState(up=Flow.DROP))
+"""One server receives nothing from it any more, while the other one does."""
 _CARRIED_OUT: Final[Mapping[Kind, Carry]] = {
     Kind.EXECUTOR_KILLED: _ended(signal.SIGKILL),
     Kind.EXECUTOR_STOPPED: _ended(signal.SIGTERM),
@@ -148,27 +271,28 @@ _CARRIED_OUT: Final[Mapping[Kind, Carry]] = {
     Kind.WORKER_STOPPED: _ended(signal.SIGTERM),
     Kind.WORKER_PAUSED: _pause,
     Kind.WORKER_PAUSED_LONG: _pause,
-    Kind.DATABASE_RESTARTED: restart_database,
-    Kind.DATABASE_CRASHED: crash_database,
-    Kind.DATABASE_FROZEN: freeze_database,
-    Kind.SESSIONS_TERMINATED: terminate_sessions,
-    Kind.BROKER_RESTARTED: restart_broker,
-    Kind.BROKER_KILLED: kill_broker,
-    Kind.BROKER_FROZEN: freeze_broker,
-    Kind.CONNECTIONS_CLOSED: close_connections,
-    Kind.MEMORY_ALARM: alarm_memory,
-    Kind.QUEUE_PURGED: purge_queue,
-    Kind.QUEUE_DELETED: delete_queue,
-    Kind.LINK_DELAYED: _bad_link(Weather(delay_seconds=_DELAY_SECONDS)),
-    Kind.LINK_CUT: _bad_link(Weather(refuses=True)),
-    Kind.LINK_CUT_ONE_WAY: _bad_link(Weather(up=Flow.DROP)),
-    Kind.LINK_FROZEN: _bad_link(Weather(up=Flow.HOLD, down=Flow.HOLD)),
-    Kind.ANSWERS_DROPPED: _bad_link(Weather(down=Flow.DROP)),
-    Kind.WORKER_CUT_OFF: _cut_off,
+    Kind.DATABASE_RESTARTED: _restarted_database("fast"),
+    Kind.DATABASE_CRASHED: _restarted_database("immediate"),
+    Kind.DATABASE_FROZEN: _frozen(lambda environment: environment.servers.postgresql),
+    Kind.SESSIONS_TERMINATED: _terminate_sessions,
+    Kind.BROKER_RESTARTED: _restart_broker,
+    Kind.BROKER_KILLED: _kill_broker,
+    Kind.BROKER_FROZEN: _frozen(lambda environment: environment.servers.rabbitmq),
+    Kind.CONNECTIONS_CLOSED: _close_connections,
+    Kind.MEMORY_ALARM: _alarm_memory,
+    Kind.QUEUE_PURGED: _purge_queue,
+    Kind.QUEUE_DELETED: _delete_queue,
+    Kind.LINK_DELAYED: _disturbed(LinkState(delay_seconds=_DELAY_SECONDS)),
+    Kind.LINK_CUT: _disturbed(LinkState(refuses=True)),
+    Kind.LINK_CUT_ONE_WAY: _disturbed(LinkState(up=Flow.DROP)),
+    Kind.LINK_FROZEN: _disturbed(LinkState(up=Flow.HOLD, down=Flow.HOLD)),
+    Kind.ANSWERS_DROPPED: _disturbed(LinkState(down=Flow.DROP)),
+    # Silence, not a reset: a partition.
+    Kind.WORKER_CUT_OFF: _disturbed(LinkState(up=Flow.DROP, down=Flow.DROP)),
     Kind.DATABASE_UNREACHABLE: _unreachable_database,
-    Kind.EXECUTOR_KILLED_AMID: _killed_amid,
-    Kind.EXECUTOR_KILLED_UNHEARD: _killed_unheard,
-    Kind.WORKER_KILLED_AMID: _killed_amid,
-    Kind.WORKER_KILLED_UNHEARD: _killed_unheard,
+    Kind.EXECUTOR_KILLED_IN_FLIGHT: _HELD,
+    Kind.EXECUTOR_KILLED_MESSAGES_LOST: _LOST,
+    Kind.WORKER_KILLED_IN_FLIGHT: _HELD,
+    Kind.WORKER_KILLED_MESSAGES_LOST: _LOST,
 }
 assert set(_CARRIED_OUT) == set(Kind)

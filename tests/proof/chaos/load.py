@@ -1,13 +1,13 @@
-"""What is asked of the system, by whom and when: a pure function of the seed.
+"""The load of a run, a pure function of the seed.
 
-In: a seed and how long. Out: `Step`s in the order of their time: requests over AMQP and HTTP from several
-submitters, some of them twice, cancels by id and by key, changed limits, pauses. The work in each line is a
-fraction of the time, so that what piles up in the faults can drain after them. Next: `submitters` send it.
+In: a seed and a duration. Out: `Step`s in the order of their time: requests over AMQP and HTTP from several
+submitters, some of them twice, cancels by id and by key, changed limits, pauses. The work in each queue is a
+fraction of the time, so that the backlog of the faults can drain after them.
 """
 
 import random
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 from uuid import UUID
 
@@ -42,7 +42,7 @@ _BURST: Final = 25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submit:
-    """Ask for one execution; `number` is unique in the run and stands in the request's metadata."""
+    """Submit one execution; `number` is unique in the run and part of the request's metadata."""
 
     number: int
     submitter: str
@@ -54,7 +54,7 @@ class Submit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancel:
-    """Ask for the end of what a submission led to: by its key if `by_key`, else by its id, once known."""
+    """Cancel the execution of a submission: by its key if `by_key`, else by its id, once known."""
 
     submitter: str
     at_seconds: float
@@ -75,7 +75,7 @@ Step = Submit | Cancel | Change
 
 
 def plan_load(seed: int, seconds: float) -> list[Step]:
-    """Return what is asked in a run."""
+    """Return all steps of a run."""
     rng = random.Random(f"{seed} load")
     submits = list(_submits(rng, seconds))
     steps: list[Step] = [*submits, *_again(rng, submits), *_cancels(rng, submits), *_changes(rng, seconds)]
@@ -105,7 +105,7 @@ def _submit(rng: random.Random, number: int, at_seconds: float, ref: str) -> Sub
     body: dict[str, Any] = {
         "action_ref": ref,
         "parameters": {"seconds": _run_seconds(rng, ref)},
-        "metadata": {"mark": number},
+        "metadata": {"tag": number},
     }
     if ref == "chaos.keyed":
         body["parameters"]["customer"] = rng.randrange(_CUSTOMERS)
@@ -116,7 +116,7 @@ def _submit(rng: random.Random, number: int, at_seconds: float, ref: str) -> Sub
     if ref in ("chaos.free", "chaos.two") and rng.random() < 0.1:
         body["timeout"] = 1.0
         body["parameters"]["seconds"] = 4.0 if rng.random() < 0.5 else 0.1
-    # An answer over HTTP can be lost: without a key nobody could ask again.
+    # An answer over HTTP can be lost: only with a key can the request be repeated.
     if SUBMITTERS[submitter] == "http" or rng.random() < 0.5:
         body["idempotency_key"] = f"key {number}"
     return Submit(
@@ -143,17 +143,10 @@ def _run_seconds(rng: random.Random, ref: str) -> float:
 
 
 def _again(rng: random.Random, submits: list[Submit]) -> Iterator[Submit]:
-    """Some are sent a second time by the same submitter, as after an answer that was lost."""
+    """Repeat some requests by the same submitter, as after a lost answer."""
     for first in submits:
         if first.run_in_seconds is None and rng.random() < 0.03:
-            yield Submit(
-                number=first.number,
-                submitter=first.submitter,
-                at_seconds=round(first.at_seconds + rng.uniform(0.0, 3.0), 3),
-                message_id=first.message_id,
-                body=first.body,
-                run_in_seconds=None,
-            )
+            yield replace(first, at_seconds=round(first.at_seconds + rng.uniform(0.0, 3.0), 3))
 
 
 def _cancels(rng: random.Random, submits: list[Submit]) -> Iterator[Cancel]:

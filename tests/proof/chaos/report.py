@@ -1,14 +1,13 @@
-"""What came of a run, for people: the faults with their times, the figures, the violations, how to replay it.
+"""The report of a run of faults: their times, the statistics, the violations, and how to repeat it."""
 
-In: an `Outcome`. Out: text.
-"""
-
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Final
 
-from tests.proof.chaos.folder import VIOLATIONS
-from tests.proof.chaos.outcome import Outcome
-from tests.proof.chaos.run import DRAIN_BOUND_SECONDS, Course
+from tests.proof.chaos.environment import VIOLATIONS
+from tests.proof.chaos.findings import DRAIN_SECONDS_MAX, Course
+from tests.proof.chaos.run import Outcome
+from tests.proof.history.checker import Statistics
 
 _SHOWN_MAX: Final = 40
 
@@ -19,36 +18,48 @@ def shown(outcome: Outcome) -> str:
 
 
 def _lines(outcome: Outcome) -> Iterator[str]:
-    yield f"seed {outcome.seed}: {outcome.shape.seconds:.0f} s of load and faults"
+    course, statistics = outcome.course, outcome.statistics
+    yield f"seed {outcome.seed}: {outcome.seconds:.0f} s of load and faults"
     yield ""
-    yield from _faults(outcome.course)
+    yield from _faults(course)
     yield ""
-    yield from _figures(outcome)
-    yield f"  violations         {len(outcome.violations) or 'none'}"
-    yield from (f"    {violation}" for violation in outcome.violations[:_SHOWN_MAX])
-    if len(outcome.violations) > _SHOWN_MAX:
-        yield f"    and {len(outcome.violations) - _SHOWN_MAX} more, in {VIOLATIONS}"
-    if outcome.violations:
-        yield f"  the same again     {outcome.replay}"
-    if outcome.folder.exists():
-        yield f"  logs, recording    {outcome.folder}"
-
-
-def _figures(outcome: Outcome) -> Iterator[str]:
-    course, figures, log = outcome.course, outcome.figures, outcome.course.log
-    confirmed = sum(sent.confirmed_at is not None for sent in log.sent.values())
-    ends = ", ".join(f"{count} {end}" for end, count in sorted(figures.ends.items()))
-    yield f"  submitted          {len(log.sent)}, {confirmed} confirmed, {log.repeated} times sent again"
-    yield f"  cancels, changes   {log.cancels}, {log.changes}"
-    yield f"  executions         {figures.executions}: {ends}"
+    yield submits_line("submitted", course)
+    yield f"  cancels, changes   {course.log.cancels}, {course.log.changes}"
+    yield executions_line(statistics)
     yield (
-        f"  grants, runs       {figures.grants}, {figures.runs}; {figures.reclaims} reclaims "
-        f"from {figures.workers_lost} lost workers; {figures.completions_told} completions told"
+        f"  grants, runs       {statistics.grants}, {statistics.runs}; {statistics.reclaims} reclaims "
+        f"from {statistics.workers_lost} lost workers; "
+        f"{statistics.completions_published} completions published"
     )
-    yield f"  worst slot leak    {figures.worst_slot_leak_seconds:.1f} s"
-    yield f"  worst reclaim      {figures.worst_reclaim_seconds:.1f} s"
-    yield f"  worst idle slot    {figures.worst_idle_seconds:.1f} s"
-    yield f"  drained in         {course.drained_in_seconds:.1f} s of {DRAIN_BOUND_SECONDS:.0f} s"
+    yield f"  worst slot leak    {statistics.worst_slot_leak_seconds:.1f} s"
+    yield f"  worst reclaim      {statistics.worst_reclaim_seconds:.1f} s"
+    yield f"  worst idle slot    {statistics.worst_idle_seconds:.1f} s"
+    yield f"  drained in         {course.drained_in_seconds:.1f} s of {DRAIN_SECONDS_MAX:.0f} s"
+    yield from violation_lines(outcome.violations, outcome.replay, outcome.folder)
+
+
+def submits_line(name: str, course: Course) -> str:
+    """Return how much was submitted."""
+    log = course.log
+    return f"  {name:17}  {len(log.sent)}, {log.confirmed} confirmed, {log.repeated} times sent again"
+
+
+def executions_line(statistics: Statistics) -> str:
+    """Return how many executions there were, and how they ended."""
+    ends = ", ".join(f"{count} {end}" for end, count in sorted(statistics.ends.items()))
+    return f"  executions         {statistics.executions}: {ends}"
+
+
+def violation_lines(violations: Sequence[str], replay: str, folder: Path) -> Iterator[str]:
+    """Yield the end of every report."""
+    yield f"  violations         {len(violations) or 'none'}"
+    yield from (f"    {violation}" for violation in violations[:_SHOWN_MAX])
+    if len(violations) > _SHOWN_MAX:
+        yield f"    and {len(violations) - _SHOWN_MAX} more, in {VIOLATIONS}"
+    if violations:
+        yield f"  repeat with        {replay}"
+    if folder.exists():
+        yield f"  logs, recording    {folder}"
 
 
 def _faults(course: Course) -> Iterator[str]:

@@ -1,72 +1,122 @@
-"""One seed: stand everything up, load it, break it, heal it, let it drain, judge it.
+"""One seed of faults: start, load, break, heal, drain, judge, clean up.
 
-In: a seed, the shape of the run, a folder. Out: an `Outcome`. Next: `checks` judges, `report` prints.
+In: a seed and the shape of a run. Out: an `Outcome`. Its folder, with the logs of all processes and the
+recording, stays only if something is wrong.
 """
 
 import asyncio
+import pickle
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from pathlib import Path
+from typing import Any, ClassVar, Final
 
-import asyncpg
-
-from tests.proof.chaos.draining import drained
-from tests.proof.chaos.faults import Injected, inject
-from tests.proof.chaos.ground import LEASE_SECONDS, Ground
+from tests.proof.chaos.environment import RECORDING, Environment, drain, run_folder, running_environment
+from tests.proof.chaos.faults import inject
+from tests.proof.chaos.findings import DRAIN_SECONDS_MAX, Course, broken_promises, findings, left_behind
 from tests.proof.chaos.load import LIMITS, plan_load, restored
 from tests.proof.chaos.schedule import Shape, plan_faults
-from tests.proof.chaos.sent import Log
-from tests.proof.chaos.submitters import change_all, send_all
+from tests.proof.chaos.submitters import HttpSubmitter, SubmitLog, send_all
+from tests.proof.history.checker import Statistics, statistics
+from tests.proof.history.recorder import read_recording
 
-DRAIN_BOUND_SECONDS: Final = 2 * LEASE_SECONDS + 30.0
-"""So long after the last fault nothing is left to do."""
-_DRAIN_PATIENCE_SECONDS: Final = 3 * DRAIN_BOUND_SECONDS
-"""What drains too late is wrong, but of what never drained the history would be wrong in a hundred ways."""
-_ANSWERED_SECONDS: Final = 60.0
-"""So long after the last fault every submitter has its last answer."""
+DRAIN_DEADLINE_SECONDS: Final = 3 * DRAIN_SECONDS_MAX
+"""Draining late is one violation; a history that never drained would have hundreds."""
+ANSWERED_SECONDS: Final = 60.0
+"""Longest time from the last fault until every submitter has its last answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
-    """What happened in a run, before anybody judges it."""
+class Outcome:
+    """The result of one seed."""
 
-    began_at: datetime
-    injected: list[Injected]
-    log: Log
-    drained_in_seconds: float
-    left: dict[str, int]
+    mode: ClassVar[str] = "faults"
+    seed: int
+    seconds: float
+    """Duration of the load."""
+    course: Course
+    statistics: Statistics
+    violations: list[str]
+    folder: Path
+    """Deleted, unless there are violations or the command line says to keep it."""
+
+    @property
+    def replay(self) -> str:
+        """The command that runs the same load and schedule again."""
+        return (
+            f"make chaos CHAOS_MODE={self.mode} CHAOS_SEED={self.seed} CHAOS_SEEDS=1 "
+            f"CHAOS_SECONDS={self.seconds:g}"
+        )
 
 
-async def take_course(ground: Ground, seed: int, shape: Shape) -> Course:
+async def run_seed(seed: int, shape: Shape, *, patience: float, keep: bool = False) -> Outcome:
+    """Run one seed; raises what the harness or a server could not do. `keep`: the folder stays anyway."""
+    with run_folder(f"chaos-seed-{seed}", keep=keep) as folder:
+        async with running_environment(folder.path) as environment:
+            course = await _run_course(environment, seed, shape)
+            outcome = await _judged(environment, course, seed, shape, patience)
+        outcome.violations.extend(left_behind(folder.path))
+        folder.violations = outcome.violations
+        return outcome
+
+
+async def _run_course(environment: Environment, seed: int, shape: Shape) -> Course:
     """Load and break the system, heal it, and let it drain."""
     now = asyncio.get_running_loop().time
-    log, began = Log(), now()
-    began_at = datetime.now(UTC)
-    sending = asyncio.create_task(send_all(ground, plan_load(seed, shape.seconds), log), name="load")
-    try:
-        injected = await inject(ground, plan_faults(seed, shape))
-        # What is asked after the last fault cannot have been done before.
+    log, began, began_at = SubmitLog(), now(), datetime.now(UTC)
+    http_urls = [executor.url for executor in environment.executors]
+    steps = plan_load(seed, shape.seconds)
+    async with sending(send_all(environment.amqp_url, environment.http, http_urls, steps, log)) as answered:
+        injected = await inject(environment, plan_faults(seed, shape))
+        # What is submitted after the last fault cannot be done before it.
         over_at = max(now(), began + shape.seconds)
-        async with asyncio.timeout(_ANSWERED_SECONDS):
-            await asyncio.shield(sending)
-    finally:
-        sending.cancel()
-        await asyncio.gather(sending, return_exceptions=True)
+        await answered(ANSWERED_SECONDS)
 
     async def restore() -> None:
-        async with asyncio.timeout(_ANSWERED_SECONDS):
-            await change_all(ground, restored(), log)
+        async with asyncio.timeout(ANSWERED_SECONDS):
+            await HttpSubmitter(environment.http, http_urls, log).send(restored(), now())
 
     await restore()
-    connection = await asyncpg.connect(ground.database_url)
-    try:
-        left = await drained(connection, LIMITS, restore, patience_seconds=_DRAIN_PATIENCE_SECONDS)
-    finally:
-        await connection.close()
+    left = await drain(environment.database_url, LIMITS, restore, deadline_seconds=DRAIN_DEADLINE_SECONDS)
     return Course(
-        began_at=began_at,
-        injected=injected,
-        log=log,
-        drained_in_seconds=now() - over_at,
-        left=left,
+        began_at=began_at, injected=injected, log=log, drained_in_seconds=now() - over_at, left=left
+    )
+
+
+@asynccontextmanager
+async def sending(load: Coroutine[Any, Any, None]) -> AsyncIterator[Callable[[float], Awaitable[None]]]:
+    """Send a load beside the block; lends a wait, with a deadline in seconds, until all is answered."""
+    task = asyncio.create_task(load, name="load")
+
+    async def answered(seconds: float) -> None:
+        async with asyncio.timeout(seconds):
+            await asyncio.shield(task)
+
+    try:
+        yield answered
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def _judged(
+    environment: Environment, course: Course, seed: int, shape: Shape, patience: float
+) -> Outcome:
+    folder = environment.folder
+    recording = await read_recording(
+        environment.database_url, environment.amqp_url, folder, list(course.log.submitted())
+    )
+    (folder / RECORDING).write_bytes(pickle.dumps(recording))
+    return Outcome(
+        seed=seed,
+        seconds=shape.seconds,
+        course=course,
+        statistics=statistics(recording),
+        violations=[
+            *await findings(environment, course, recording, patience=patience),
+            *broken_promises(recording, course.injected, patience=patience),
+        ],
+        folder=folder,
     )

@@ -1,8 +1,8 @@
-"""Which faults come when: a pure function of the seed.
+"""The schedule of faults, a pure function of the seed.
 
-In: a seed and the shape of a run. Out: `Fault`s in the order of their time. Every kind comes before any comes
-twice; most come alone, since every single fault must be borne, and some while another is still there. What
-hits the same part waits for the one before it. Next: `faults` carries them out.
+In: a seed and the shape of a run. Out: `Fault`s in the order of their time. Every kind comes before any
+comes twice; most come alone, since the system must survive each single fault, and some while another one
+lasts. A fault waits until the part that it affects has recovered from the one before.
 """
 
 import random
@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from tests.proof.chaos.ground import EXECUTORS, LEASE_SECONDS, SERVERS, WORKERS
+from tests.proof.chaos.environment import EXECUTORS, LEASE_SECONDS, SERVERS, WORKERS
 
 
 class Kind(StrEnum):
-    """Everything that is done to the system."""
+    """Every kind of fault."""
 
     EXECUTOR_KILLED = "executor killed"
-    EXECUTOR_STOPPED = "executor stopped in order"
+    EXECUTOR_STOPPED = "executor stopped"
     EXECUTOR_PAUSED = "executor paused"
     WORKER_KILLED = "worker killed"
-    WORKER_STOPPED = "worker stopped in order"
+    WORKER_STOPPED = "worker stopped"
     WORKER_PAUSED = "worker paused"
     WORKER_PAUSED_LONG = "worker paused past its lease"
     DATABASE_RESTARTED = "database restarted"
@@ -42,10 +42,10 @@ class Kind(StrEnum):
     ANSWERS_DROPPED = "answers dropped"
     WORKER_CUT_OFF = "worker cut off from both servers"
     DATABASE_UNREACHABLE = "database unreachable for all"
-    EXECUTOR_KILLED_AMID = "executor killed with words under way"
-    EXECUTOR_KILLED_UNHEARD = "executor killed with words lost"
-    WORKER_KILLED_AMID = "worker killed with words under way"
-    WORKER_KILLED_UNHEARD = "worker killed with words lost"
+    EXECUTOR_KILLED_IN_FLIGHT = "executor killed with messages in flight"
+    EXECUTOR_KILLED_MESSAGES_LOST = "executor killed with messages lost"
+    WORKER_KILLED_IN_FLIGHT = "worker killed with messages in flight"
+    WORKER_KILLED_MESSAGES_LOST = "worker killed with messages lost"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,13 +64,13 @@ class Shape:
     """How a run is spread over time."""
 
     seconds: float
-    """Faults begin within so long; the load lasts as long."""
+    """Faults begin within this time; the load lasts as long."""
     quiet_seconds: tuple[float, float] = (0.3, 3.0)
-    """From the end of one fault to the next that comes alone."""
+    """From the end of one fault to the next one that comes alone."""
     together: float = 0.4
-    """Share of faults that come while another is still there."""
+    """Share of faults that come while another one lasts."""
     stretch: float = 1.0
-    """How many times longer than short faults last."""
+    """Share of the range above the shortest duration."""
     kinds: tuple[Kind, ...] = tuple(Kind)
 
 
@@ -79,14 +79,14 @@ class _Trait:
     targets: Sequence[str]
     lasting_seconds: tuple[float, float]
     heals_in_seconds: float = 0.0
-    """What comes on top until the part serves again, about."""
+    """About how long the part needs to serve again after the end."""
 
 
 EXECUTOR_LINKS: Final = tuple(f"{executor} > {server}" for executor in EXECUTORS for server in SERVERS)
 WORKER_LINKS: Final = tuple(f"{worker} > {server}" for worker in WORKERS for server in SERVERS)
 LINKS: Final = (*EXECUTOR_LINKS, *WORKER_LINKS)
 SPARED_QUEUE: Final = "executor.requests"
-"""Not purged nor deleted: what nobody has admitted yet would be thrown away by hand."""
+"""Not purged nor deleted: that would discard requests before they are admitted."""
 PURGED: Final = ("executor.completions", "executor.retry", "worker.default", "worker.retry")
 DELETED: Final = (*PURGED, *(f"own queue of {worker}" for worker in WORKERS))
 
@@ -120,12 +120,14 @@ _TRAITS: Final[Mapping[Kind, _Trait]] = {
     Kind.DATABASE_UNREACHABLE: _Trait(
         targets=["database"], lasting_seconds=(1.0, 2.0 * LEASE_SECONDS), heals_in_seconds=1.0
     ),
-    Kind.EXECUTOR_KILLED_AMID: _Trait(targets=EXECUTORS, lasting_seconds=(0.3, 1.5), heals_in_seconds=1.0),
-    Kind.EXECUTOR_KILLED_UNHEARD: _Trait(
+    Kind.EXECUTOR_KILLED_IN_FLIGHT: _Trait(
+        targets=EXECUTORS, lasting_seconds=(0.3, 1.5), heals_in_seconds=1.0
+    ),
+    Kind.EXECUTOR_KILLED_MESSAGES_LOST: _Trait(
         targets=EXECUTOR_LINKS, lasting_seconds=(0.3, 1.5), heals_in_seconds=1.0
     ),
-    Kind.WORKER_KILLED_AMID: _Trait(targets=WORKERS, lasting_seconds=(0.3, 1.5), heals_in_seconds=1.0),
-    Kind.WORKER_KILLED_UNHEARD: _Trait(
+    Kind.WORKER_KILLED_IN_FLIGHT: _Trait(targets=WORKERS, lasting_seconds=(0.3, 1.5), heals_in_seconds=1.0),
+    Kind.WORKER_KILLED_MESSAGES_LOST: _Trait(
         targets=WORKER_LINKS, lasting_seconds=(0.3, 1.5), heals_in_seconds=1.0
     ),
 }
@@ -133,7 +135,7 @@ assert SPARED_QUEUE not in DELETED
 
 
 def parts_of(kind: Kind, target: str) -> frozenset[str]:
-    """Return what can bear one such fault at a time."""
+    """Return the parts that can have one fault at a time."""
     service = target.partition(" ")[0]
     match kind:
         case Kind.QUEUE_PURGED | Kind.QUEUE_DELETED:
@@ -141,10 +143,10 @@ def parts_of(kind: Kind, target: str) -> frozenset[str]:
         case Kind.DATABASE_UNREACHABLE:
             return frozenset({target, *(_links_of(name) for name in (*EXECUTORS, *WORKERS))})
         case (
-            Kind.EXECUTOR_KILLED_AMID
-            | Kind.EXECUTOR_KILLED_UNHEARD
-            | Kind.WORKER_KILLED_AMID
-            | Kind.WORKER_KILLED_UNHEARD
+            Kind.EXECUTOR_KILLED_IN_FLIGHT
+            | Kind.EXECUTOR_KILLED_MESSAGES_LOST
+            | Kind.WORKER_KILLED_IN_FLIGHT
+            | Kind.WORKER_KILLED_MESSAGES_LOST
         ):
             return frozenset({service, _links_of(service)})
         case Kind.WORKER_CUT_OFF:
@@ -163,7 +165,7 @@ def plan_faults(seed: int, shape: Shape) -> list[Fault]:
     free_at: dict[str, float] = {}
     faults: list[Fault] = []
     now = 1.0
-    for kind in _decks(rng, shape.kinds):
+    for kind in _repeated(rng, shape.kinds):
         trait = _TRAITS[kind]
         target = rng.choice(trait.targets)
         parts = parts_of(kind, target)
@@ -186,9 +188,9 @@ def plan_faults(seed: int, shape: Shape) -> list[Fault]:
             now += rng.uniform(0.0, over_at - now)
         else:
             now = max(free_at.values()) + quiet_seconds
-    raise AssertionError("the decks do not end")
+    raise AssertionError("the kinds do not end")
 
 
-def _decks(rng: random.Random, kinds: Sequence[Kind]) -> Iterator[Kind]:
+def _repeated(rng: random.Random, kinds: Sequence[Kind]) -> Iterator[Kind]:
     while True:
         yield from rng.sample(kinds, len(kinds))

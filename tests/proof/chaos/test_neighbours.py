@@ -1,4 +1,4 @@
-"""P9 beside every neighbour at once: half a minute of a steady load that nobody may notice them in."""
+"""P9: half a minute of a steady load beside every kind of neighbour."""
 
 from typing import Final
 

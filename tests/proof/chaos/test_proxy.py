@@ -1,37 +1,43 @@
-"""The proxy does to bytes what its weather says, and to nothing else."""
+"""The proxy changes the bytes of its link as its state says, and nothing else."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from socket import SO_LINGER, SOL_SOCKET
 from struct import pack
+from urllib.parse import urlsplit
 
 import pytest
 
-from tests.proof.chaos.proxy import CLEAR, Flow, Proxy, Weather
+from tests.support.proxy import CLEAR, Flow, LinkState, Proxy
 
 PATIENCE_SECONDS = 10.0
 SILENCE_SECONDS = 0.15
 
 
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Both ends of a connection through the proxy."""
+
+    client: asyncio.StreamReader
+    to_server: asyncio.StreamWriter
+    server: asyncio.StreamReader
+    to_client: asyncio.StreamWriter
+
+
+@dataclass(slots=True)
 class Ends:
     """A client and a server with a proxy between them."""
 
-    def __init__(self, proxy: Proxy, url: str) -> None:
-        self.proxy = proxy
-        self._url = url
-        self._accepted: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue(10)
-        self._writers: list[asyncio.StreamWriter] = []
+    proxy: Proxy
+    _accepted: "asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]]"
+    _writers: list[asyncio.StreamWriter] = field(default_factory=list)
 
-    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await self._accepted.put((reader, writer))
-
-    async def connect(self) -> "Connection":
-        port = int(self.proxy.url.rpartition(":")[2].partition("/")[0])
-        client, to_server = await asyncio.open_connection("127.0.0.1", port)
-        self._writers.append(to_server)
+    async def connect(self) -> Connection:
+        client, to_server = await asyncio.open_connection("127.0.0.1", urlsplit(self.proxy.url).port)
         server, to_client = await asyncio.wait_for(self._accepted.get(), PATIENCE_SECONDS)
-        self._writers.append(to_client)
+        self._writers += [to_server, to_client]
         return Connection(client, to_server, server, to_client)
 
     def close(self) -> None:
@@ -39,29 +45,17 @@ class Ends:
             writer.transport.abort()
 
 
-class Connection:
-    def __init__(
-        self,
-        client: asyncio.StreamReader,
-        to_server: asyncio.StreamWriter,
-        server: asyncio.StreamReader,
-        to_client: asyncio.StreamWriter,
-    ) -> None:
-        self.client, self.to_server, self.server, self.to_client = client, to_server, server, to_client
-
-
 @asynccontextmanager
 async def proxied() -> AsyncIterator[Ends]:
-    ends: Ends | None = None
+    accepted: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue(10)
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        assert ends is not None
-        await ends.accept(reader, writer)
+        await accepted.put((reader, writer))
 
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
     url = f"amqp://me:secret@127.0.0.1:{server.sockets[0].getsockname()[1]}/here"
-    async with Proxy(url).standing() as proxy:
-        ends = Ends(proxy, url)
+    async with Proxy(url).listening() as proxy:
+        ends = Ends(proxy, accepted)
         try:
             yield ends
         finally:
@@ -102,7 +96,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_in_clear_weather_bytes_pass_untouched_both_ways() -> None:
+async def test_a_clear_link_passes_bytes_unchanged_in_both_directions() -> None:
     async with proxied() as ends:
         connection = await ends.connect()
         much = bytes(range(256)) * 4000
@@ -114,10 +108,10 @@ async def test_in_clear_weather_bytes_pass_untouched_both_ways() -> None:
         assert ends.proxy.url.endswith("/here")
 
 
-async def test_what_is_delayed_arrives_late_and_in_order() -> None:
+async def test_delayed_bytes_arrive_late_and_in_order() -> None:
     async with proxied() as ends:
         connection = await ends.connect()
-        ends.proxy.weather = Weather(delay_seconds=0.3)
+        ends.proxy.state = LinkState(delay_seconds=0.3)
         sent_at = asyncio.get_running_loop().time()
         for piece in (b"one ", b"two ", b"three"):
             connection.to_server.write(piece)
@@ -126,66 +120,66 @@ async def test_what_is_delayed_arrives_late_and_in_order() -> None:
         assert asyncio.get_running_loop().time() - sent_at >= 0.3
 
 
-async def test_answers_that_are_dropped_vanish_while_requests_arrive() -> None:
+async def test_dropped_answers_are_lost_while_requests_arrive() -> None:
     async with proxied() as ends:
         connection = await ends.connect()
-        ends.proxy.weather = Weather(down=Flow.DROP)
+        ends.proxy.state = LinkState(down=Flow.DROP)
         assert await arrives(connection.server, connection.to_server, b"commit")
         assert not await arrives(connection.client, connection.to_client, b"committed")
-        ends.proxy.weather = CLEAR
+        ends.proxy.state = CLEAR
         assert await ended(connection.client)
         assert await ended(connection.server)
 
 
-async def test_a_link_cut_one_way_still_carries_the_other() -> None:
+async def test_a_link_cut_in_one_direction_still_carries_the_other() -> None:
     async with proxied() as ends:
         connection = await ends.connect()
-        ends.proxy.weather = Weather(up=Flow.DROP)
+        ends.proxy.state = LinkState(up=Flow.DROP)
         assert not await arrives(connection.server, connection.to_server, b"renew")
         assert await arrives(connection.client, connection.to_client, b"stop")
 
 
-async def test_what_is_held_arrives_when_the_weather_clears() -> None:
+async def test_held_bytes_arrive_when_the_link_is_clear_again() -> None:
     async with proxied() as ends:
         connection = await ends.connect()
-        ends.proxy.weather = Weather(up=Flow.HOLD, down=Flow.HOLD)
+        ends.proxy.state = LinkState(up=Flow.HOLD, down=Flow.HOLD)
         assert not await arrives(connection.server, connection.to_server, b"claim")
-        ends.proxy.weather = CLEAR
+        ends.proxy.state = CLEAR
         assert await soon(connection.server.readexactly(5)) == b"claim"
         assert await arrives(connection.client, connection.to_client, b"claimed")
 
 
 @pytest.mark.parametrize("flow", [Flow.HOLD, Flow.DROP])
-async def test_the_server_does_not_learn_of_a_client_that_is_gone_before_the_weather_clears(
+async def test_the_end_of_a_client_reaches_the_server_only_when_the_link_is_clear_again(
     flow: Flow,
 ) -> None:
     async with proxied() as ends:
         connection = await ends.connect()
         assert await arrives(connection.server, connection.to_server, b"hello")
-        ends.proxy.weather = Weather(up=flow)
+        ends.proxy.state = LinkState(up=flow)
         reset(connection.to_server)
         assert not await arrives(connection.server, connection.to_client, b"anybody?")
         assert ends.proxy.connections == 1
-        ends.proxy.weather = CLEAR
+        ends.proxy.state = CLEAR
         assert await ended(connection.server)
 
 
-async def test_a_cut_link_breaks_what_stands_and_refuses_what_comes() -> None:
+async def test_a_cut_link_breaks_open_connections_and_refuses_new_ones() -> None:
     async with proxied() as ends:
         connection = await ends.connect()
-        ends.proxy.weather = Weather(refuses=True)
+        ends.proxy.state = LinkState(refuses=True)
         assert await ended(connection.client)
         assert await ended(connection.server)
-        port = int(ends.proxy.url.rpartition(":")[2].partition("/")[0])
+        port = urlsplit(ends.proxy.url).port
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         assert await ended(reader)
         writer.close()
-        ends.proxy.weather = CLEAR
+        ends.proxy.state = CLEAR
         again = await ends.connect()
         assert await arrives(again.server, again.to_server, b"hello")
 
 
-async def test_a_proxy_that_goes_takes_its_connections_along() -> None:
+async def test_a_proxy_that_ends_closes_its_connections() -> None:
     async with proxied() as ends:
         proxy = ends.proxy
         await ends.connect()

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from turnstile.localservers.scratch import ScratchFolder
+from turnstile.localservers.servers import ScratchFolder
 
 collect_ignore = [] if os.environ.get("CLUSTER") else ["test_broker_node_lost.py"]
 
 
 @pytest.fixture
-def place() -> Iterator[Path]:
+def folder() -> Iterator[Path]:
     """A folder that the servers' own accounts can reach."""
     scratch = ScratchFolder.create()
     try:

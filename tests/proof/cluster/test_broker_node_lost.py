@@ -1,4 +1,4 @@
-"""P1 to P7 while one of three brokers dies for ever, and where it was the one that held everything."""
+"""P1 to P7 while one of three brokers, the leader of every queue, is lost for ever."""
 
 import asyncio
 from collections.abc import Iterator
@@ -7,17 +7,18 @@ import aio_pika
 import pytest
 
 from tests.proof.cluster.loaded import loaded
-from tests.support.brokers import bodies, running, take, until
+from tests.support.brokers import bodies, running, take
+from tests.support.traffic import until
 from turnstile.common.broker.consumer import ConsumerConnection
-from turnstile.common.broker.delivery import Publication
+from turnstile.common.broker.message import Publication
 from turnstile.common.broker.publisher import Publisher
 from turnstile.common.broker.topology import declare_executor, declare_pool
 from turnstile.common.domain.identifiers import WorkerId
 from turnstile.common.envelopes import cancel_message
 from turnstile.common.messages import ExecutionCancel
-from turnstile.localservers.rabbitmq_cluster import RabbitCluster
-from turnstile.localservers.scratch import ScratchFolder
-from turnstile.worker.own_queue import OwnQueue
+from turnstile.localservers.rabbitmq import RabbitCluster
+from turnstile.localservers.servers import ScratchFolder
+from turnstile.worker.control import ControlQueue
 
 SECONDS = 8.0
 
@@ -34,10 +35,12 @@ def cluster() -> Iterator[RabbitCluster]:
         scratch.delete()
 
 
-async def test_a_worker_is_reached_though_the_node_of_its_own_queue_is_gone(cluster: RabbitCluster) -> None:
+async def test_a_worker_is_reached_after_the_loss_of_the_node_of_its_own_queue(
+    cluster: RabbitCluster,
+) -> None:
     home, *_ = cluster.nodes
     url = cluster.create_vhost("own")
-    own = OwnQueue(WorkerId("w1"), "quorum")
+    own = ControlQueue(WorkerId("w1"), "quorum")
     async with running(Publisher(home.url("own"), name="pub", declare=own.declare)):
         pass
     await asyncio.to_thread(home.kill)
@@ -45,12 +48,12 @@ async def test_a_worker_is_reached_though_the_node_of_its_own_queue_is_gone(clus
         consumer = ConsumerConnection(url, name="con")
         publisher = Publisher(url, name="pub", declare=own.declare)
         queue = consumer.subscribe(own.name, prefetch=10, declare=own.declare)
-        own.tell_when_moved(lambda name: setattr(queue, "queue", name))
+        own.on_moved(lambda name: setattr(queue, "queue", name))
         async with running(publisher, consumer):
             await until(lambda: queue.ready)
-            words = cancel_message(ExecutionCancel(execution_id=7, attempt=1), worker_id="w1")
-            assert await publisher.publish([words]) == [Publication.CONFIRMED]
-            assert bodies(await take(queue, 1)) == [words.body]
+            message = cancel_message(ExecutionCancel(execution_id=7, attempt=1), worker_id="w1")
+            assert await publisher.publish([message]) == [Publication.CONFIRMED]
+            assert bodies(await take(queue, 1)) == [message.body]
     finally:
         await asyncio.to_thread(home.restart)
 
@@ -62,14 +65,14 @@ async def test_a_dead_node_loses_nothing_and_no_order_though_it_led_every_queue(
     url = cluster.create_vhost("turnstile")
     await _lead_all(leader.url("turnstile"))
     async with loaded(database_url, url, amqp_url_that_stays=stays.url("turnstile"), seconds=SECONDS) as load:
-        await load.has_begun()
+        await load.until_begun()
         async with load.losing("the node that led every queue"):
             await asyncio.to_thread(leader.kill)
         await asyncio.to_thread(leader.restart)
 
 
 async def _lead_all(amqp_url: str) -> None:
-    """Declare the queues here: who declares a quorum queue leads it, and the others follow."""
+    """Declare the queues here: the node that declares a quorum queue leads it."""
     async with asyncio.timeout(60), await aio_pika.connect(amqp_url) as connection:
         channel = await connection.channel()
         await declare_executor(channel)

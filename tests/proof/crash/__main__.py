@@ -1,7 +1,7 @@
 """`make crash`: try every crash point alone, the first, the second and the seventh time.
 
-Each round has a database and a vhost of its own. Prints one line per case: the point, how long it took until
-all had drained and was judged, and what was wrong. Exit code 1 on any fault.
+Each round has a database and a vhost of its own. Prints one line per case: the point, the time until
+everything had drained and was judged, and what is wrong. Exit code 1 on any fault.
 """
 
 import argparse
@@ -10,15 +10,14 @@ import sys
 import time
 from collections.abc import Sequence
 
-from tests.proof.crash.cases import Case, cases
-from tests.proof.crash.ground import standing_ground
-from tests.proof.crash.trial import tried
+from tests.proof.crash.environment import running_environment
+from tests.proof.crash.trial import Case, cases, tried
 from turnstile.localservers import LocalServers
 from turnstile.migrations import migrate
 
 
 def main() -> int:
-    """Try the cases whose name contains one of the words given, or all."""
+    """Try the cases whose name contains one of the given words, or all."""
     parser = argparse.ArgumentParser(prog="make crash", description=__doc__)
     parser.add_argument("words", nargs="*", help="only points whose name contains one of these")
     parser.add_argument("--times", type=int, nargs="*", default=[1, 2, 7])
@@ -37,17 +36,17 @@ async def _round(servers: LocalServers, times: int, chosen: Sequence[Case]) -> i
     amqp_url = await asyncio.to_thread(servers.rabbitmq.create_vhost, f"crash_{times}")
     await migrate(database_url)
     wrong = 0
-    async with standing_ground(database_url, amqp_url) as ground:
+    async with running_environment(database_url, amqp_url) as env:
         for case in chosen:
             began = time.monotonic()
-            faults = await tried(ground, [case])
+            faults = await tried(env, [case])
             seconds = time.monotonic() - began
             print(f"{case.name:60} {seconds:6.1f} s  {len(faults)} faults", flush=True)
             for fault in faults:
                 print(f"    {fault}", flush=True)
             wrong += len(faults)
             if faults:
-                # What is wrong stays in the history: the rest of the round would show it again and again.
+                # What is wrong stays in the history: every later case of the round would show it again.
                 break
     return wrong
 

@@ -1,131 +1,161 @@
-"""One trial: arm processes, ask until each has died at its point by its own hand, replace them, drain, judge.
+"""One trial: arm processes, submit until each has died at its crash point, replace them, drain, judge.
 
-In: a ground and `Case`s. Out: the faults that the whole history so far shows; none is as it should be. A
-process that does not die was never at its point: that fails the trial. Executors die one after the other,
-each while it heals what the last one left; workers die beside each other.
+In: an environment and `Case`s. Out: what is wrong with the whole history so far. A process that does not die
+never came to its point: that fails the trial. Executors die one after the other, each while it heals what
+the last one left; workers die side by side.
 """
 
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
-from tests.proof.crash.cases import Case
-from tests.proof.crash.client import send_wave
-from tests.proof.crash.ground import ACTIONS, Ground
-from tests.proof.crash.operators import (
+from tests.proof.crash.environment import ACTIONS, Environment, submit_everything
+from tests.proof.crash.triggers import (
+    SWEEPS,
     call_back_something,
     cancel_something,
     replay_something,
     resume_something,
+    settings_for,
 )
-from tests.proof.crash.sweeps import SWEEPS, armed_for
 from tests.support.processes import Service
-from tests.support.traffic import until
-from turnstile.common.crash_points import CrashPoint
+from turnstile.common.crash_points import VARIABLE, CrashPoint
 
 _DEADLINE_SECONDS: Final = 40.0
 _PAUSE_SECONDS: Final = 0.1
-_HELD: Final = """
-SELECT count(*) FROM slot s JOIN worker w ON w.id = s.worker_id WHERE w.pid = $1 AND s.finished_at IS NULL
+_HOLDS_ENOUGH: Final = """
+SELECT count(*) >= $2 FROM slot s JOIN worker w ON w.id = s.worker_id
+WHERE w.pid = $1 AND s.finished_at IS NULL
 """
+_EXECUTOR: Final = {point for point in CrashPoint if point.startswith("executor.")}
 
 
-async def tried(ground: Ground, cases: Sequence[Case]) -> list[str]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """The point at which a process dies, and at which of its passages."""
+
+    point: CrashPoint
+    times: int
+    sweep: str | None = None
+    """The sweep of the watchdog that gets work."""
+
+    @property
+    def name(self) -> str:
+        """The point, the sweep and the number."""
+        return f"{self.point}{f'.{self.sweep}' if self.sweep else ''}:{self.times}"
+
+    @property
+    def armed(self) -> dict[str, str]:
+        """The environment of the process that will die."""
+        return {VARIABLE: f"{self.point}:{self.times}"}
+
+
+def cases(times: int) -> list[Case]:
+    """Return a case for each point, those of executors first, and for each sweep of the watchdog."""
+    return [
+        Case(point=point, times=times, sweep=sweep)
+        for point in CrashPoint
+        for sweep in (SWEEPS if point is CrashPoint.SWEPT else (None,))
+    ]
+
+
+def groups(times: int) -> dict[str, list[Case]]:
+    """Return the same cases, grouped so that one may die while it heals what another left.
+
+    Sweeps are separate: what requests leave behind would be swept first.
+    """
+    return {
+        kind: [case for case in cases(times) if case.point in points]
+        for kind, points in (
+            ("requests and completions", _EXECUTOR - {CrashPoint.SWEPT}),
+            ("sweeps", {CrashPoint.SWEPT}),
+            ("attempts", set(CrashPoint) - _EXECUTOR - {CrashPoint.ATTEMPT_HANDED_BACK}),
+            ("drains", {CrashPoint.ATTEMPT_HANDED_BACK}),
+        )
+    }
+
+
+async def tried(env: Environment, cases: Sequence[Case]) -> list[str]:
     """Carry out cases of one kind, and return what is wrong afterwards."""
-    async with ground.window(", ".join(case.name for case in cases)):
-        if cases[0].point.startswith("executor."):
-            await _kill_executors(ground, cases)
+    async with env.window(", ".join(case.name for case in cases)):
+        if cases[0].point in _EXECUTOR:
+            # Each armed executor is the only one, so that it does everything of its kind.
+            await env.kill_executor()
+            for case in cases:
+                await _kill_executor(env, case)
+            await env.replace_executor()
         elif cases[0].point is CrashPoint.ATTEMPT_HANDED_BACK:
-            await _kill_draining_workers(ground, cases)
+            await _kill_draining_workers(env, cases)
         else:
-            await _kill_workers(ground, cases)
-    return [*await ground.drained(), *await ground.faults()]
+            await _kill_workers(env, cases)
+    return [*await env.drain(), *await env.faults()]
 
 
-async def _kill_executors(ground: Ground, cases: Sequence[Case]) -> None:
-    """Let each armed executor be the only one, so that all that its kind does is done by it."""
-    await ground.without_executor()
-    for case in cases:
-        await _kill_executor(ground, case)
-    await ground.replace_executor()
-
-
-async def _kill_executor(ground: Ground, case: Case) -> None:
-    settings = {} if case.sweep is None else armed_for(case.sweep)
-    armed = await ground.system.start_executor(wait=False, **settings, **case.armed)
-    ground.armed = [armed]
-    await _ready_or_dead(armed)
-
-    await _dies(armed, lambda: _ask_executor(ground, case, armed.http_url), case)
-
-
-async def _ask_executor(ground: Ground, case: Case, url: str) -> None:
-    match case.point:
-        case CrashPoint.SWEPT:
-            assert case.sweep is not None
-            await SWEEPS[case.sweep](ground)
-        case CrashPoint.WEBHOOKS_CLAIMED | CrashPoint.WEBHOOK_POSTED:
-            await call_back_something(ground)
-        case CrashPoint.CANCELLATION_DECIDED:
-            await cancel_something(ground, url)
-        case CrashPoint.ACTIONS_PUT:
-            await resume_something(ground, url)
-        case CrashPoint.DEAD_LETTERS_SENT | CrashPoint.DEAD_LETTERS_STORED:
-            await replay_something(ground, url)
-        case _:
-            await send_wave(ground.client, url)
-
-
-async def _kill_workers(ground: Ground, cases: Sequence[Case]) -> None:
-    """Let the armed workers share the work with the one that stays."""
-    executor = ground.executor or await ground.replace_executor()
-    ground.armed = [await ground.system.start_worker(ACTIONS, **case.armed) for case in cases]
-    for armed, case in zip(ground.armed, cases, strict=True):
-        await _dies(armed, lambda: send_wave(ground.client, executor.http_url), case)
-
-
-async def _kill_draining_workers(ground: Ground, cases: Sequence[Case]) -> None:
-    """Let each armed worker drain while it runs what will not end in time."""
-    if ground.executor is None:
-        await ground.replace_executor()
-    for case in cases:
-        armed = await ground.system.start_worker(ACTIONS, TURNSTILE_DRAIN_TIMEOUT="100ms", **case.armed)
-        ground.armed = [armed]
-        gate = ground.system.folder / f"gate {case.name}"
-        gated = {"action_ref": "crash.gated", "parameters": {"gate": str(gate)}}
-
-        async def holds_enough(armed: Service = armed, times: int = case.times) -> bool:
-            return bool(await ground.connection.fetchval(_HELD, armed.pid) >= times)
-
-        # The one that stays gets every second of them.
-        await ground.client.publish(*[gated] * 2 * (case.times + 1))
-        await until(holds_enough, f"{case.name}: it runs enough", deadline_seconds=_DEADLINE_SECONDS)
-        armed.signal(signal.SIGTERM)
-        await _dies(armed, _ask_for_nothing, case)
-        gate.touch()
-
-
-async def _ready_or_dead(armed: Service) -> None:
-    """Wait until it serves: it may come to its point with what the one before it left."""
+async def _kill_executor(env: Environment, case: Case) -> None:
+    settings = {} if case.sweep is None else settings_for(case.sweep)
+    armed = await env.system.start_executor(wait=False, **settings, **case.armed)
+    env.armed = [armed]
     try:
         await armed.ready()
     except AssertionError:
+        # It may die already by what the executor before it left.
         if armed.process.returncode is None:
             raise
+    await _dies(armed, lambda: _trigger(env, case, armed.http_url), case)
 
 
-async def _dies(armed: Service, ask: Callable[[], Awaitable[None]], case: Case) -> None:
-    """Ask again and again until the armed process has killed itself."""
+async def _trigger(env: Environment, case: Case, url: str) -> None:
+    match case.point:
+        case CrashPoint.SWEPT:
+            assert case.sweep is not None
+            await SWEEPS[case.sweep](env)
+        case CrashPoint.WEBHOOKS_CLAIMED | CrashPoint.WEBHOOK_POSTED:
+            await call_back_something(env)
+        case CrashPoint.CANCELLATION_DECIDED:
+            await cancel_something(env, url)
+        case CrashPoint.ACTIONS_PUT:
+            await resume_something(env, url)
+        case CrashPoint.DEAD_LETTERS_PUBLISHED | CrashPoint.DEAD_LETTERS_STORED:
+            await replay_something(env, url)
+        case _:
+            await submit_everything(env.client, url)
+
+
+async def _kill_workers(env: Environment, cases: Sequence[Case]) -> None:
+    """Let the armed workers share the work with the one that stays."""
+    executor = env.executor or await env.replace_executor()
+    env.armed = [await env.system.start_worker(ACTIONS, **case.armed) for case in cases]
+    for armed, case in zip(env.armed, cases, strict=True):
+        await _dies(armed, lambda: submit_everything(env.client, executor.http_url), case)
+
+
+async def _kill_draining_workers(env: Environment, cases: Sequence[Case]) -> None:
+    """Let each armed worker drain while it runs what does not end in time."""
+    if env.executor is None:
+        await env.replace_executor()
+    for case in cases:
+        armed = await env.system.start_worker(ACTIONS, TURNSTILE_DRAIN_TIMEOUT="100ms", **case.armed)
+        env.armed = [armed]
+        gate = env.system.folder / f"gate {case.name}"
+        gated = {"action_ref": "crash.gated", "parameters": {"gate": str(gate)}}
+        # The worker that stays gets every second of them.
+        await env.client.publish(*[gated] * 2 * (case.times + 1))
+        await env.history.until(_HOLDS_ENOUGH, armed.pid, case.times, deadline_seconds=_DEADLINE_SECONDS)
+        armed.signal(signal.SIGTERM)
+        await _dies(armed, None, case)
+        gate.touch()
+
+
+async def _dies(armed: Service, trigger: Callable[[], Awaitable[None]] | None, case: Case) -> None:
+    """Repeat the trigger until the armed process has killed itself."""
     deadline = asyncio.get_running_loop().time() + _DEADLINE_SECONDS
     while armed.process.returncode is None:
-        assert asyncio.get_running_loop().time() < deadline, f"nobody came to {case.name}"
-        await ask()
+        assert asyncio.get_running_loop().time() < deadline, f"no process came to {case.name}"
+        if trigger is not None:
+            await trigger()
         with suppress(TimeoutError):
             await asyncio.wait_for(armed.process.wait(), _PAUSE_SECONDS)
     assert armed.process.returncode == -signal.SIGKILL, armed.log.read_text()[-4000:]
-
-
-async def _ask_for_nothing() -> None:
-    pass

@@ -1,1 +1,1 @@
-"""The history checker: what cannot lie is recorded (`log`, `runs`, `tap`), then judged (`verdict`)."""
+"""Checks whole histories: independent witnesses record a run, the rules of the promises P1 to P7 judge it."""

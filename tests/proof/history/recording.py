@@ -1,8 +1,8 @@
-"""What happened in a run, as plain values from four witnesses that none of our services can tidy up.
+"""What happened in a run, as plain values from four witnesses that are independent of the services.
 
-In: `log` (the database's own triggers), `runs` (the actions themselves), `tap` (a queue on the exchange) and
-the submitter. Out: a `Recording`, which `verdict.violations` holds against the promises P1 to P7. Nothing
-here decides.
+In: `event_log` (triggers in the database), `run_log` (the actions), `recorder` (a queue on the exchange) and
+the submitter. Out: a `Recording`, which `checker.violations` holds against the promises P1 to P7, with
+`Bounds` on time. Nothing here decides.
 """
 
 from collections.abc import Sequence
@@ -16,19 +16,19 @@ from turnstile.common.domain.states import Status
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stamp:
-    """When and by whom a row was changed."""
+    """When, and in which session and transaction, a row was changed."""
 
     seq: int
-    """Its number in the log. Per row, and per line, the order of these is the order of the commits."""
+    """Number in the log. For each row, and for each queue, it follows the order of the commits."""
     at: datetime
-    """The database's clock when it was written, shortly before the commit."""
+    """The database's clock at the change, shortly before the commit."""
     txid: int
     session: str
-    """The name that the session gave itself: `turnstile executor`, `turnstile worker` ..."""
+    """The session's application name: `turnstile executor`, `turnstile worker` ..."""
 
 
 class Step(StrEnum):
-    """What was done to a row."""
+    """The statement that changed a row."""
 
     INSERT = "insert"
     UPDATE = "update"
@@ -36,27 +36,27 @@ class Step(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutionMove:
-    """A row of `execution` was born, changed its status, attempt or worker, or was touched after its end."""
+class ExecutionEvent:
+    """A row of `execution` was inserted, changed status, attempt or worker, or changed after its end."""
 
     stamp: Stamp
     queue_id: int
     execution_id: int
     previous: Status | None
-    """None: it was born."""
+    """None: the row was inserted."""
     status: Status | None
     """None: the row was deleted."""
     attempt: int
     worker_id: str | None
     content: str
     """Result and error, as one text."""
-    mark: str | None
-    """What the submitter wrote into the request to know it again."""
+    tag: str | None
+    """The submitter's own name for the request, from its metadata."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlotMove:
-    """A row of `slot`; of a deleted one, what it was."""
+class SlotEvent:
+    """A row of `slot`; of a deleted row, its last state."""
 
     stamp: Stamp
     step: Step
@@ -65,12 +65,12 @@ class SlotMove:
     attempt: int
     worker_id: str | None
     is_over: bool
-    """The attempt has ended, and the slot only waits to be settled."""
+    """The attempt has ended; the slot waits to be settled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LineMove:
-    """A row of `waiting`: somebody stands in line, or has left it."""
+class WaitingEvent:
+    """A row of `waiting`: an execution joined its queue, or left it."""
 
     stamp: Stamp
     step: Step
@@ -79,8 +79,8 @@ class LineMove:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueueMove:
-    """A queue was born, or its limit or pause changed."""
+class QueueEvent:
+    """A queue was created, or its limit or pause changed."""
 
     stamp: Stamp
     queue_id: int
@@ -88,30 +88,29 @@ class QueueMove:
     paused: bool
 
 
-class WorkerEvent(StrEnum):
-    """What became of a worker."""
+class WorkerChange(StrEnum):
+    """A transition of a worker."""
 
     REGISTERED = "registered"
     LOST = "lost"
     STOPPED = "stopped"
-    FORGOTTEN = "forgotten"
-    """Its row was deleted."""
+    DELETED = "deleted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerMove:
-    """A worker came or went."""
+class WorkerEvent:
+    """A row of `worker` was inserted, deleted, marked as lost or as stopped."""
 
     stamp: Stamp
     worker_id: str
-    event: WorkerEvent
+    change: WorkerChange
     renewed_at: datetime
-    """Its last sign of life."""
+    """Its last heartbeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptMove:
-    """A row of `attempt`, the history, was written; it is never changed."""
+class AttemptEvent:
+    """A row of `attempt` was written; it must never change."""
 
     stamp: Stamp
     step: Step
@@ -121,12 +120,12 @@ class AttemptMove:
     outcome: str
 
 
-Move: TypeAlias = ExecutionMove | SlotMove | LineMove | QueueMove | WorkerMove | AttemptMove
+Event: TypeAlias = ExecutionEvent | SlotEvent | WaitingEvent | QueueEvent | WorkerEvent | AttemptEvent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Physical:
-    """One run, as the action itself wrote it down."""
+class Run:
+    """One physical run, as the action recorded it."""
 
     execution_id: int
     attempt: int
@@ -134,12 +133,12 @@ class Physical:
     started_ns: int
     """CLOCK_BOOTTIME."""
     stopped_ns: int | None
-    """None: it was killed, or raised, before it could say so."""
+    """None: it was killed, or raised, before it recorded its stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """One message that the tap heard."""
+class Published:
+    """One message that the recorder's queue received."""
 
     type: str
     """`execution.completed` or `execution.status_changed`."""
@@ -150,34 +149,87 @@ class Told:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submitted:
-    """One request, as its submitter knows it, however often it had to be sent."""
+    """One request, as its submitter knows it, however often it was sent."""
 
     submitter: str
-    """Whoever sends one after the other; between two submitters there is no order."""
+    """A sequential sender; between two submitters there is no order."""
     number: int
-    """Its place among those of its submitter, in the order of their first sending."""
-    mark: str
-    """Stands in the request's metadata, and nowhere else."""
+    """Position among the requests of its submitter, in the order of their first sending."""
+    tag: str
+    """In the request's metadata, and nowhere else."""
     confirmed: bool
     """The broker confirmed it, or HTTP answered 2xx."""
     refused: bool = False
-    """It must not have been taken: the answer said so, or it lies in the dead letters."""
+    """The answer rejected it, or it is a dead letter: it must not be an execution."""
     execution_id: int | None = None
-    """What the answer said, where there was one."""
+    """From the answer, where there was one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """All of it, read after everything has drained."""
+    """Everything that was recorded, read after the system has drained."""
 
-    moves: Sequence[Move]
+    events: Sequence[Event]
     """In the order of their numbers."""
-    runs: Sequence[Physical]
-    told: Sequence[Told]
+    runs: Sequence[Run]
+    published: Sequence[Published]
     submitted: Sequence[Submitted]
     booted_at: datetime
     """Where CLOCK_BOOTTIME is 0, by the database's clock."""
 
     def instant(self, boot_ns: int) -> datetime:
-        """Return what the database's clock showed when CLOCK_BOOTTIME did."""
+        """Convert a CLOCK_BOOTTIME value to the database's clock."""
         return self.booted_at + timedelta(microseconds=boot_ns / 1000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """The time of a deliberate fault and of the recovery after it; bounds do not count there."""
+
+    began_at: datetime
+    ended_at: datetime
+    what: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Upper bounds on durations, outside all windows."""
+
+    idle_seconds: float
+    """A free slot beside a runnable waiting execution (P7)."""
+    leak_seconds: float
+    """From the end of an attempt until its slot is free (P4)."""
+    reclaim_seconds: float
+    """From the last heartbeat of a lost worker until its work is reclaimed (P7)."""
+    overlap_seconds: float
+    """How long a run may continue after its attempt was reclaimed: the window of a partitioned worker."""
+    windows: Sequence[Window] = ()
+
+    def seconds_outside(self, began_at: datetime, ended_at: datetime) -> float:
+        """Return the duration without the parts that fall into a window."""
+        left = max(timedelta(), ended_at - began_at)
+        cursor = began_at
+        for window in sorted(self.windows, key=lambda w: w.began_at):
+            start, end = max(cursor, window.began_at), min(ended_at, window.ended_at)
+            if end > start:
+                left -= end - start
+                cursor = end
+        return left.total_seconds()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Violation:
+    """A broken promise, with its queue or execution."""
+
+    promise: str
+    """`P1` to `P7`."""
+    what: str
+    at: datetime | None = None
+    queue_id: int | None = None
+    execution_id: int | None = None
+
+    def __str__(self) -> str:
+        ids = (("queue", self.queue_id), ("execution", self.execution_id))
+        where = [f"{name} {value}" for name, value in ids if value is not None]
+        when = [] if self.at is None else [f"at {self.at:%H:%M:%S.%f}"]
+        return f"{self.promise}: {self.what} ({', '.join(where + when)})"

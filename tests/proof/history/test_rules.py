@@ -1,44 +1,253 @@
-"""The checker checked: a history as it should be passes, and each way to break a promise is named."""
+"""The checker is checked: a correct history passes, and each way to break a promise is named."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
+from operator import is_
+from typing import Any, Final
 
 import pytest
 
-from tests.proof.history.clean import A, as_it_should_be
-from tests.proof.history.doctored import DOCTORED, TOLERANCES, judged, left_idle, overtaken
-from tests.proof.history.figures import figures
-from tests.proof.history.recording import Move, QueueMove, Recording, SlotMove, Step, WorkerEvent, WorkerMove
-from tests.proof.history.story import BOOTED_AT, Story
-from tests.proof.history.tolerances import Window
+from tests.proof.history.checker import statistics, violations
+from tests.proof.history.example_history import BOOTED_AT, A, B, HistoryWriter, correct_history
+from tests.proof.history.recording import (
+    AttemptEvent,
+    Bounds,
+    Event,
+    ExecutionEvent,
+    QueueEvent,
+    Recording,
+    SlotEvent,
+    Step,
+    WaitingEvent,
+    Window,
+    WorkerChange,
+    WorkerEvent,
+)
+from turnstile.common.domain.states import Status
+
+BOUNDS: Final = Bounds(idle_seconds=1.0, leak_seconds=2.0, reclaim_seconds=5.0, overlap_seconds=0.5)
+
+Edit = Callable[[Recording], Recording]
 
 
-def test_a_history_as_it_should_be_breaks_no_promise() -> None:
-    assert judged(as_it_should_be()) == []
+def broken(recording: Recording, bounds: Bounds = BOUNDS) -> list[str]:
+    return [str(violation) for violation in violations(recording, bounds=bounds)]
 
 
-def test_what_comes_late_because_it_was_delayed_was_not_passed_by() -> None:
-    assert judged(overtaken(delayed=True)) == []
+def where(kind: type[Event], **fields: Any) -> Callable[[Event], bool]:
+    return lambda event: isinstance(event, kind) and all(getattr(event, k) == v for k, v in fields.items())
 
 
-@pytest.mark.parametrize("words", DOCTORED)
+attempt = partial(where, AttemptEvent)
+execution = partial(where, ExecutionEvent)
+queue = partial(where, QueueEvent)
+slot = partial(where, SlotEvent)
+waiting = partial(where, WaitingEvent)
+worker = partial(where, WorkerEvent)
+
+
+def without(condition: Callable[[Event], bool]) -> Edit:
+    return lambda r: replace(r, events=[event for event in r.events if not condition(event)])
+
+
+def changed(condition: Callable[[Event], bool], **fields: Any) -> Edit:
+    """Change the first matching event."""
+
+    def edit(r: Recording) -> Recording:
+        index = next(number for number, event in enumerate(r.events) if condition(event))
+        return replace(
+            r, events=[*r.events[:index], replace(r.events[index], **fields), *r.events[index + 1 :]]
+        )
+
+    return edit
+
+
+def again(condition: Callable[[Event], bool], **fields: Any) -> Edit:
+    """Repeat the first matching event at the end."""
+
+    def edit(r: Recording) -> Recording:
+        event = next(event for event in r.events if condition(event))
+        last = r.events[-1].stamp
+        stamp = replace(
+            event.stamp, seq=last.seq + 1, at=last.at + timedelta(milliseconds=1), txid=last.txid + 1
+        )
+        return replace(r, events=[*r.events, replace(event, **{"stamp": stamp, **fields})])
+
+    return edit
+
+
+def slower(condition: Callable[[Event], bool], seconds: float) -> Edit:
+    """Delay everything from the first matching event on, with the runs."""
+
+    def edit(r: Recording) -> Recording:
+        index = next(number for number, event in enumerate(r.events) if condition(event))
+        late = timedelta(seconds=seconds)
+        events: Sequence[Event] = [
+            replace(event, stamp=replace(event.stamp, at=event.stamp.at + late)) for event in r.events[index:]
+        ]
+        before_ns = (r.events[index].stamp.at - BOOTED_AT) / timedelta(microseconds=1) * 1000
+        late_ns = round(seconds * 1e9)
+        runs = [
+            replace(
+                run,
+                started_ns=run.started_ns + late_ns * (run.started_ns >= before_ns),
+                stopped_ns=None
+                if run.stopped_ns is None
+                else run.stopped_ns + late_ns * (run.stopped_ns >= before_ns),
+            )
+            for run in r.runs
+        ]
+        return replace(r, events=[*r.events[:index], *events], runs=runs)
+
+    return edit
+
+
+def with_run(**fields: Any) -> Edit:
+    """Change the run of execution 1."""
+    return lambda r: replace(
+        r, runs=[replace(run, **fields) if run.execution_id == 1 else run for run in r.runs]
+    )
+
+
+def ending(execution_id: int, attempt: int) -> Callable[[Event], bool]:
+    return lambda event: (
+        isinstance(event, ExecutionEvent)
+        and (event.execution_id, event.attempt, event.previous) == (execution_id, attempt, Status.RUNNING)
+    )
+
+
+def overtaken(*, delayed: bool) -> Recording:
+    """The second execution is granted before the first."""
+    writer = HistoryWriter()
+    writer.queue(A, 1)
+    writer.worker("w")
+    writer.admit(1, A, delayed=delayed)
+    writer.admit(2, A, granted=True)
+    if delayed:
+        writer.wake(1)
+    for execution_id, then in ((2, 1), (1, None)):
+        writer.claim(execution_id, "w")
+        writer.finish(execution_id)
+        writer.settle(execution_id, then=then)
+    return writer.recording()
+
+
+def left_idle(seconds: float) -> Recording:
+    """A slot is free beside a waiting execution for this time."""
+    writer = HistoryWriter()
+    writer.queue(A, 1)
+    writer.worker("w")
+    writer.admit(1, A)
+    healed = len(writer.events)
+    writer.grant(1)
+    writer.claim(1, "w")
+    writer.finish(1)
+    writer.settle(1)
+    return slower(lambda event: event.stamp.seq > healed, seconds)(writer.recording())
+
+
+BROKEN: Final[dict[str, tuple[str, Edit]]] = {
+    "granted past the limit": ("P1", changed(queue(queue_id=A), limit=0)),
+    "while paused": ("P1", changed(queue(queue_id=B), paused=True)),
+    "ran at once": ("P1", with_run(stopped_ns=10**13)),
+    "was granted while": ("P2", without(waiting(execution_id=2, step=Step.DELETE))),
+    "after that of": ("P2", lambda _: overtaken(delayed=False)),
+    "sent it as number": (
+        "P2",
+        lambda r: replace(r, submitted=[replace(s, number=-s.number) for s in r.submitted]),
+    ),
+    "had ended as": ("P3", again(execution(execution_id=1, status=Status.COMPLETED))),
+    "became": ("P3", again(execution(execution_id=1, status=Status.COMPLETED), content="[1]")),
+    "and moved from": ("P3", without(execution(execution_id=1, status=Status.SCHEDULED))),
+    "no transition leads from": (
+        "P3",
+        changed(execution(execution_id=2, status=Status.CANCELLED), status=Status.COMPLETED),
+    ),
+    "its first transition is": ("P3", changed(execution(execution_id=2), status=Status.RUNNING)),
+    "it was inserted or deleted": (
+        "P3",
+        changed(execution(execution_id=1, status=Status.RUNNING), status=None),
+    ),
+    "was never published": ("P4", lambda r: replace(r, published=r.published[1:])),
+    "which is not its end": (
+        "P4",
+        lambda r: replace(r, published=[*r.published, replace(r.published[0], status=Status.FAILED)]),
+    ),
+    "freed 2 times": ("P4", again(slot(execution_id=1, step=Step.DELETE))),
+    "freed 0 times": ("P4", without(slot(execution_id=7, step=Step.DELETE))),
+    "was granted 0 slots": ("P4", changed(slot(execution_id=1, step=Step.DELETE), attempt=2)),
+    "before its end": (
+        "P4",
+        changed(
+            slot(execution_id=1, step=Step.DELETE), stamp=replace(correct_history().events[0].stamp, txid=-1)
+        ),
+    ),
+    "was not marked as ended": ("P4", without(slot(execution_id=1, is_over=True, step=Step.UPDATE))),
+    "never ended": ("P4", without(ending(6, 1))),
+    "was free only": ("P4", slower(slot(execution_id=1, step=Step.DELETE), 3.0)),
+    "is 2 executions": ("P5", changed(execution(execution_id=1, status=Status.QUEUED), tag="tag 2")),
+    "is missing": ("P5", without(execution(execution_id=2))),
+    "was refused and admitted": (
+        "P5",
+        lambda r: replace(r, submitted=[replace(s, refused=True) for s in r.submitted]),
+    ),
+    "answered with another": (
+        "P5",
+        lambda r: replace(r, submitted=[replace(s, execution_id=9) for s in r.submitted]),
+    ),
+    "no submitter sent": ("P5", lambda r: replace(r, submitted=r.submitted[1:])),
+    "is still running": ("P5", without(ending(6, 1))),
+    "has attempt": ("P6", changed(execution(execution_id=3, status=Status.SCHEDULED), attempt=2)),
+    "was claimed 2 times": ("P6", again(execution(execution_id=1, status=Status.RUNNING))),
+    "by no worker": ("P6", changed(execution(execution_id=1, status=Status.RUNNING), worker_id=None)),
+    "and ended by": ("P6", changed(attempt(execution_id=1), worker_id="w2")),
+    "row of attempt 1 changed": ("P6", again(attempt(execution_id=1))),
+    "was lost, and moved it": (
+        "P6",
+        changed(execution(execution_id=3, status=Status.RUNNING, attempt=2), worker_id="w1"),
+    ),
+    "has no row": ("P6", without(attempt(execution_id=1))),
+    "had not registered": ("P6", without(worker(worker_id="w1"))),
+    "by its status it": ("P3", without(waiting(execution_id=3, step=Step.INSERT))),
+    "which was not lost": ("P6", without(worker(change=WorkerChange.LOST))),
+    "worker w1 was registered after": ("P6", again(worker(worker_id="w1"))),
+    "ran twice": ("P6", lambda r: replace(r, runs=[*r.runs, replace(r.runs[0], pid=2)])),
+    "was not claimed": ("P6", without(execution(execution_id=1, status=Status.RUNNING))),
+    "before it was claimed": ("P6", with_run(started_ns=0)),
+    "still ran": ("P6", with_run(stopped_ns=10**13)),
+    "was free beside a waiting execution": ("P7", lambda _: left_idle(3.0)),
+    "last heartbeat": ("P7", slower(worker(change="lost"), 6.0)),
+}
+
+
+def test_a_correct_history_breaks_no_promise() -> None:
+    assert broken(correct_history()) == []
+
+
+def test_a_delayed_execution_is_not_overtaken_before_it_is_due() -> None:
+    assert broken(overtaken(delayed=True)) == []
+
+
+@pytest.mark.parametrize("words", BROKEN)
 def test_each_way_to_break_a_promise_is_named(words: str) -> None:
-    promise, doctor = DOCTORED[words]
-    said = judged(doctor(as_it_should_be()))
-    assert [line for line in said if line.startswith(f"{promise}: ") and words in line], said
+    promise, edit = BROKEN[words]
+    found = broken(edit(correct_history()))
+    assert [line for line in found if line.startswith(f"{promise}: ") and words in line], found
 
 
-def test_what_befalls_in_a_window_is_not_held_against_the_bounds() -> None:
+def test_bounds_do_not_count_in_a_fault_window() -> None:
     recording = left_idle(3.0)
-    began_at = recording.moves[3].stamp.at
+    began_at = recording.events[3].stamp.at
     covering = replace(
-        TOLERANCES, windows=[Window(began_at=began_at, ended_at=began_at + timedelta(seconds=2.5))]
+        BOUNDS, windows=[Window(began_at=began_at, ended_at=began_at + timedelta(seconds=2.5))]
     )
     beside = replace(
-        TOLERANCES,
+        BOUNDS,
         windows=[Window(began_at=began_at - timedelta(seconds=9), ended_at=began_at - timedelta(seconds=6))],
     )
-    assert (judged(recording, covering), len(judged(recording, beside))) == ([], 1)
+    assert (broken(recording, covering), len(broken(recording, beside))) == ([], 1)
 
 
 def test_overlapping_windows_are_counted_once() -> None:
@@ -46,65 +255,61 @@ def test_overlapping_windows_are_counted_once() -> None:
         return BOOTED_AT + timedelta(seconds=number)
 
     windows = [Window(began_at=second(a), ended_at=second(b)) for a, b in ((2, 5), (0, 3), (4, 4.5), (8, 99))]
-    assert replace(TOLERANCES, windows=windows).seconds_outside(second(1), second(9)) == 3.0
+    assert replace(BOUNDS, windows=windows).seconds_outside(second(1), second(9)) == 3.0
 
 
-def test_a_run_that_was_taken_away_may_go_on_for_the_bound_and_no_longer() -> None:
-    recording = as_it_should_be()
-    lost_at = next(m.stamp.at for m in recording.moves if isinstance(m, WorkerMove) and m.event == "lost")
+def test_a_reclaimed_run_may_continue_for_the_bound_and_no_longer() -> None:
+    recording = correct_history()
+    lost_at = next(m.stamp.at for m in recording.events if isinstance(m, WorkerEvent) and m.change == "lost")
 
     def going_on(seconds: float) -> Recording:
         stopped_ns = round((lost_at - BOOTED_AT).total_seconds() * 1e9 + seconds * 1e9)
         runs = [replace(r, stopped_ns=stopped_ns) if r.stopped_ns is None else r for r in recording.runs]
         return replace(recording, runs=runs)
 
-    assert judged(going_on(0.4)) == []
-    assert [line[:4] for line in judged(going_on(2.0))] == ["P6: "]
+    assert broken(going_on(0.4)) == []
+    assert [line[:4] for line in broken(going_on(2.0))] == ["P6: "]
 
 
 def test_a_lowered_limit_takes_nothing_away_and_a_raised_one_gives() -> None:
-    story = Story()
-    story.queue(A, 2)
-    story.worker("w")
+    writer = HistoryWriter()
+    writer.queue(A, 2)
+    writer.worker("w")
     for execution_id in (1, 2):
-        story.admit(execution_id, A, granted=True)
-        story.claim(execution_id, "w")
-    story.queue(A, 1)
-    story.admit(3, A)
+        writer.admit(execution_id, A, granted=True)
+        writer.claim(execution_id, "w")
+    writer.queue(A, 1)
+    writer.admit(3, A)
     for execution_id, then in ((1, None), (2, 3)):
-        story.finish(execution_id)
-        story.settle(execution_id, then=then)
-    story.claim(3, "w")
-    story.finish(3)
-    story.settle(3)
-    assert judged(story.recording()) == []
+        writer.finish(execution_id)
+        writer.settle(execution_id, then=then)
+    writer.claim(3, "w")
+    writer.finish(3)
+    writer.settle(3)
+    assert broken(writer.recording()) == []
 
 
-def test_no_move_can_be_left_out_unnoticed() -> None:
-    recording = as_it_should_be()
-    unnoticed = [
-        move
-        for number, move in enumerate(recording.moves)
-        if not judged(replace(recording, moves=[*recording.moves[:number], *recording.moves[number + 1 :]]))
-    ]
-    assert all(_may_be_missing(move) for move in unnoticed), unnoticed
+def test_the_rules_notice_each_missing_event() -> None:
+    recording = correct_history()
+    unnoticed = [event for event in recording.events if not broken(without(partial(is_, event))(recording))]
+    assert all(_may_be_missing(event) for event in unnoticed), unnoticed
 
 
-def _may_be_missing(move: Move) -> bool:
-    match move:
-        # A limit that nobody wrote down; a worker that went, but nobody was waiting for that.
-        case QueueMove() | WorkerMove(event=WorkerEvent.STOPPED):
+def _may_be_missing(event: Event) -> bool:
+    match event:
+        # The limits without a log entry, and a regular stop of a worker, hide nothing.
+        case QueueEvent() | WorkerEvent(change=WorkerChange.STOPPED):
             return True
-        case SlotMove(step=Step.UPDATE, is_over=False):
+        case SlotEvent(step=Step.UPDATE, is_over=False):
             return True
         case _:
             return False
 
 
-def test_the_figures_are_those_of_the_history() -> None:
-    measured = figures(as_it_should_be())
+def test_the_statistics_are_those_of_the_history() -> None:
+    measured = statistics(correct_history())
     assert measured.ends == {"completed": 4, "failed": 1, "timeout": 1, "cancelled": 1}
     assert (measured.executions, measured.grants, measured.runs, measured.reclaims) == (7, 8, 8, 1)
-    assert (measured.workers_lost, measured.completions_told) == (1, 7)
+    assert (measured.workers_lost, measured.completions_published) == (1, 7)
     assert 0.2 <= measured.worst_slot_leak_seconds <= 0.5
     assert 0.0 < measured.worst_reclaim_seconds < 5.0

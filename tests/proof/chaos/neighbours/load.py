@@ -1,13 +1,12 @@
-"""The steady load of those who disturb nobody: a pure function of the seed, and how it is sent.
+"""The steady load beside the neighbours: a pure function of the seed, and how it is sent.
 
-In: a seed and how long. Out: `Submit`s in the order of their time, over AMQP and HTTP, of several actions
+In: a seed and a duration. Out: `Submit`s in the order of their time, over AMQP and HTTP, of several actions
 with limits and keys, so few that hardly one ever waits for another one's slot. Each is sent when it is due,
-whatever became of those before it: who waits for an answer would hide what the next one suffers. Next:
-`verdict`.
+whatever happened to those before it: a submitter that waits for an answer would hide what the next request
+suffers.
 """
 
 import asyncio
-import json
 import random
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,15 +14,13 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
 
-from tests.proof.chaos.ground import Ground
-from tests.proof.chaos.http_submitter import HttpSubmitter
+from tests.proof.chaos.environment import Environment
 from tests.proof.chaos.load import Submit
-from tests.proof.chaos.sent import Log
-from turnstile.common.broker.connection import BrokerUnavailable
-from turnstile.common.broker.delivery import Outgoing, Publication
+from tests.proof.chaos.submitters import HttpSubmitter, SubmitLog, request_message, submitting_publisher
+from turnstile.common.broker.errors import BrokerUnavailable
+from turnstile.common.broker.message import Publication
 from turnstile.common.broker.publisher import Publisher
-from turnstile.common.broker.topology import EXECUTIONS, declare_executor
-from turnstile.common.messages import REQUESTED
+from turnstile.common.broker.topology import EXECUTION_REQUESTED
 
 _PER_SECOND: Final = {"steady.free": 12.0, "steady.seven": 10.0, "steady.keyed": 8.0, "steady.child": 1.0}
 LIMITS: Final[dict[str, int | None]] = {
@@ -37,19 +34,19 @@ LIMITS: Final[dict[str, int | None]] = {
     "neighbour.locked-keyed": 1,
     "neighbour.full": 1,
     "neighbour.keyed": 1,
-    "neighbour.told": None,
-    "neighbour.taken": None,
+    "neighbour.callback": None,
+    "neighbour.replaced": None,
 }
 _AMQP_SUBMITTERS: Final = ("amqp-1", "amqp-2")
 _AMQP_SHARE: Final = 0.6
-_TOLD_SHARE: Final = 0.1
-"""So many have their ends POSTed to a receiver that answers."""
+_CALLBACK_SHARE: Final = 0.1
+"""Share of requests with a webhook receiver that answers."""
 _CUSTOMERS: Final = 20
 _AGAIN_SECONDS: Final = 1.0
 
 
 def plan_load(seed: int, seconds: float, callback_url: str) -> list[Submit]:
-    """Return what is submitted in a run."""
+    """Return all submissions of a run."""
     rng = random.Random(f"{seed} steady load")
     times = sorted(
         (rng.uniform(0.0, seconds), ref)
@@ -66,18 +63,18 @@ def _submit(rng: random.Random, number: int, at_seconds: float, ref: str, callba
     body: dict[str, Any] = {
         "action_ref": ref,
         "parameters": {"seconds": round(rng.choice([0.0, 0.01, rng.uniform(0.0, 0.05)]), 3)},
-        "metadata": {"mark": number},
+        "metadata": {"tag": number},
     }
     if ref == "steady.keyed":
         body["parameters"]["customer"] = rng.randrange(_CUSTOMERS)
-    if rng.random() < _TOLD_SHARE:
+    if rng.random() < _CALLBACK_SHARE:
         body["callback_url"] = f"{callback_url}/{number}"
     is_message = rng.random() < _AMQP_SHARE
     if not is_message:
         body["idempotency_key"] = f"steady {number}"
     return Submit(
         number=number,
-        # Over HTTP one does not wait for the other, so there is no order between them.
+        # Over HTTP no request waits for another one, so there is no order between them.
         submitter=rng.choice(_AMQP_SUBMITTERS) if is_message else f"http-{number}",
         at_seconds=at_seconds,
         message_id=str(UUID(int=rng.getrandbits(128), version=4)),
@@ -86,48 +83,36 @@ def _submit(rng: random.Random, number: int, at_seconds: float, ref: str, callba
     )
 
 
-async def send_all(ground: Ground, steps: Sequence[Submit], log: Log, began: float) -> None:
+async def send_all(environment: Environment, steps: Sequence[Submit], log: SubmitLog, began: float) -> None:
     """Send each when it is due, counted from `began`; return when all are confirmed."""
-    http_urls = [executor.url for executor in ground.executors]
+    http_urls = [executor.url for executor in environment.executors]
     async with asyncio.TaskGroup() as tasks:
         for name in _AMQP_SUBMITTERS:
             own = [step for step in steps if step.submitter == name]
-            tasks.create_task(_send_messages(ground.amqp_url, own, log, began), name=f"submitter-{name}")
+            tasks.create_task(_send_messages(environment.amqp_url, own, log, began), name=f"submitter-{name}")
         for step in steps:
             if step.submitter not in _AMQP_SUBMITTERS:
                 urls = http_urls if step.number % 2 else http_urls[::-1]
-                submitter = HttpSubmitter(ground.http, urls, log)
+                submitter = HttpSubmitter(environment.http, urls, log)
                 tasks.create_task(submitter.send([step], began), name=f"submit-{step.number}")
 
 
-async def _send_messages(amqp_url: str, steps: Sequence[Submit], log: Log, began: float) -> None:
-    publisher = Publisher(amqp_url, name="submitter", declare=declare_executor)
-    loop = asyncio.get_running_loop()
-    connected = asyncio.create_task(publisher.run(), name="submitter-publisher")
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            for step in steps:
-                await asyncio.sleep(began + step.at_seconds - loop.time())
-                tasks.create_task(_publish(publisher, step, log), name=f"submit-{step.number}")
-    finally:
-        connected.cancel()
-        await asyncio.gather(connected, return_exceptions=True)
+async def _send_messages(amqp_url: str, steps: Sequence[Submit], log: SubmitLog, began: float) -> None:
+    now = asyncio.get_running_loop().time
+    async with submitting_publisher(amqp_url) as publisher, asyncio.TaskGroup() as tasks:
+        for step in steps:
+            await asyncio.sleep(began + step.at_seconds - now())
+            tasks.create_task(_publish(publisher, step, log), name=f"submit-{step.number}")
 
 
-async def _publish(publisher: Publisher, step: Submit, log: Log) -> None:
+async def _publish(publisher: Publisher, step: Submit, log: SubmitLog) -> None:
     """Publish until it is confirmed.
 
-    A refusal may come from a queue of somebody else, while our request was taken: it says nothing.
+    A refusal may come from another queue that is bound to the exchange: it does not say that the request was
+    refused.
     """
     sent = log.sending(step)
-    message = Outgoing(
-        exchange=EXECUTIONS,
-        routing_key=REQUESTED,
-        body=json.dumps(sent.body).encode(),
-        type=REQUESTED,
-        message_id=step.message_id,
-        app_id="client",
-    )
+    message = request_message(EXECUTION_REQUESTED, step.message_id, sent.body)
     while True:
         with suppress(BrokerUnavailable):
             if await publisher.publish([message]) == [Publication.CONFIRMED]:

@@ -1,8 +1,7 @@
-"""Which neighbour disturbs when: a pure function of the seed.
+"""The schedule of neighbours, a pure function of the seed.
 
 In: a seed and the shape of a run. Out: `Disturbance`s in the order of their time, several at once, none
 beside another one of its kind. Every kind comes before any comes twice, and so does every variant of a kind.
-Next: `process` carries them out.
 """
 
 import random
@@ -15,7 +14,7 @@ T = TypeVar("T")
 
 
 class Kind(StrEnum):
-    """Every neighbour there is."""
+    """Every kind of neighbour."""
 
     REFUSING_LISTENER = "refusing listener queue"
     REFUSING_REPLY_QUEUE = "refusing reply queue"
@@ -26,10 +25,10 @@ class Kind(StrEnum):
     LOCKED_ROW = "locked row"
     UNDECLARABLE_POOL = "undeclarable pool"
     UNKNOWN_CANCELS = "unknown cancels"
-    UNKNOWN_ENDS = "unknown ends"
+    UNKNOWN_COMPLETIONS = "unknown completions"
     KILLED_SESSIONS = "killed database sessions"
     REFUSING_DEAD_LETTERS = "refusing dead letters"
-    FULL_LINE = "full line"
+    FULL_QUEUE = "full queue"
     MANY_KEYS = "many keys"
 
 
@@ -43,17 +42,17 @@ VARIANTS: Final[Mapping[Kind, Sequence[str]]] = {
     Kind.LOCKED_ROW: ("action_queue", "action", "waiting execution", "running execution"),
     Kind.UNDECLARABLE_POOL: ("unserved", "served"),
     Kind.UNKNOWN_CANCELS: ("by the exchange", "by the queue"),
-    Kind.UNKNOWN_ENDS: ("by an exchange of its own",),
+    Kind.UNKNOWN_COMPLETIONS: ("by an exchange of its own",),
     Kind.KILLED_SESSIONS: ("one by one",),
     Kind.REFUSING_DEAD_LETTERS: ("policy",),
-    Kind.FULL_LINE: ("reject",),
+    Kind.FULL_QUEUE: ("reject",),
     Kind.MANY_KEYS: ("used once",),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disturbance:
-    """One neighbour, for one time."""
+    """One neighbour, once."""
 
     number: int
     kind: Kind
@@ -73,12 +72,12 @@ class Shape:
     """How a run is spread over time."""
 
     seconds: float
-    """The load lasts so long, and the neighbours are over by then."""
+    """Duration of the load; the neighbours end before it does."""
     at_once: int = AT_ONCE
-    """So many neighbours disturb beside each other."""
+    """Number of neighbours at the same time."""
     lasting_seconds: tuple[float, float] = (4.0, 8.0)
     quiet_seconds: tuple[float, float] = (0.0, 1.5)
-    """From the end of one neighbour to the one that takes its place."""
+    """From the end of one neighbour to the next one."""
     kinds: tuple[Kind, ...] = tuple(Kind)
 
 
@@ -89,13 +88,13 @@ FIRST_AT_SECONDS: Final = 2.0
 def plan_disturbances(seed: int, shape: Shape) -> list[Disturbance]:
     """Return the neighbours of a run."""
     rng = random.Random(f"{seed} neighbours")
-    variants = {kind: _decks(rng, VARIANTS[kind]) for kind in Kind}
-    places = [FIRST_AT_SECONDS + rng.uniform(*shape.quiet_seconds) for _ in range(shape.at_once)]
+    variants = {kind: _repeated(rng, VARIANTS[kind]) for kind in Kind}
+    free_from = [FIRST_AT_SECONDS + rng.uniform(*shape.quiet_seconds) for _ in range(shape.at_once)]
     free_at: dict[Kind, float] = {}
     disturbances: list[Disturbance] = []
-    for kind in _decks(rng, shape.kinds):
-        place = min(range(len(places)), key=places.__getitem__)
-        begins = max(places[place], free_at.get(kind, 0.0))
+    for kind in _repeated(rng, shape.kinds):
+        position = min(range(len(free_from)), key=free_from.__getitem__)
+        begins = max(free_from[position], free_at.get(kind, 0.0))
         if begins + shape.lasting_seconds[0] > shape.seconds:
             return sorted(disturbances, key=lambda d: d.at_seconds)
         ends = min(begins + rng.uniform(*shape.lasting_seconds), shape.seconds)
@@ -108,11 +107,11 @@ def plan_disturbances(seed: int, shape: Shape) -> list[Disturbance]:
                 lasting_seconds=round(ends - begins, 2),
             )
         )
-        places[place] = ends + rng.uniform(*shape.quiet_seconds)
+        free_from[position] = ends + rng.uniform(*shape.quiet_seconds)
         free_at[kind] = ends
-    raise AssertionError("the decks do not end")
+    raise AssertionError("the kinds do not end")
 
 
-def _decks(rng: random.Random, cards: Sequence[T]) -> Iterator[T]:
+def _repeated(rng: random.Random, values: Sequence[T]) -> Iterator[T]:
     while True:
-        yield from rng.sample(cards, len(cards))
+        yield from rng.sample(values, len(values))

@@ -1,33 +1,33 @@
-"""What the steady load suffered, held against P9.
+"""The effects on the steady load, held against P9. Pure.
 
-In: the recording, the submitters' log, what the neighbours did and what was seen of the services meanwhile.
-Out: `Start`s, and a sentence for each bound that was missed, with the neighbours that were active then. Pure.
+In: the recording, the submitters' log, what the neighbours did, and the observations of the services. Out:
+`Start`s, and a sentence for each bound that was missed, with the neighbours that were active then.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from math import ceil
 from typing import Final
 
 from tests.integration.webhooks.receiver import Received
-from tests.proof.chaos.neighbours.process import Disturbed
+from tests.proof.chaos.neighbours.monitor import Observations
+from tests.proof.chaos.neighbours.neighbour import Disturbed
 from tests.proof.chaos.neighbours.schedule import Kind
-from tests.proof.chaos.neighbours.watching import Watch
-from tests.proof.chaos.sent import Log
-from tests.proof.history.lives import lives_of
-from tests.proof.history.recording import ExecutionMove, Recording
+from tests.proof.chaos.submitters import SubmitLog
+from tests.proof.history.recording import ExecutionEvent, Recording
+from tests.proof.history.replay import transitions_of
 from turnstile.common.domain.states import Status, is_terminal
+from turnstile.stress.check.history import percentile
 
 START_SECONDS: Final = 1.0
-"""Of a hundred executions of others, 99 start within so long after they were submitted."""
+"""p99 from submit to start."""
 LIVE_SECONDS: Final = 1.0
-"""Every `/livez` is answered within so long."""
-TOLD_SECONDS: Final = 5.0
-"""A receiver that answers has heard of every end within so long."""
+"""Longest time until an answer of `/livez`."""
+DELIVERED_SECONDS: Final = 5.0
+"""Longest time from an end to its webhook, at a receiver that answers."""
 _CHANCE: Final = 3
-"""So many late starts are no verdict: of a hundred, p99 is a single value."""
+"""Tolerated number of late starts: of a hundred, p99 is a single value."""
 _EXAMPLES: Final = 10
 _COMMON: Final = 5
 _AFTERMATH: Final = timedelta(seconds=1.0)
@@ -36,12 +36,12 @@ _SETTLED: Final = timedelta(seconds=5.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """How one execution of the steady load came to its start, and its end; None: it never did."""
+    """The times of one execution of the steady load; None: it did not reach that status."""
 
     number: int
     way: str
     due_at: datetime
-    """When its submitter wanted to submit it."""
+    """When it was planned to be submitted."""
     admitted_at: datetime | None
     granted_at: datetime | None
     started_at: datetime | None
@@ -55,39 +55,41 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Suffered:
-    """All that the verdict looks at."""
+class Effects:
+    """Everything that the verdict uses."""
 
     starts: Sequence[Start]
     disturbed: Sequence[Disturbed]
-    watch: Watch
-    told: Sequence[Received]
-    """What the receiver that answers was told; its paths end with the numbers."""
+    observed: Observations
+    received: Sequence[Received]
+    """The webhooks at the receiver that answers; their paths end with the numbers."""
     callbacks: frozenset[int]
-    """The numbers of those that have such a receiver."""
+    """The numbers of the executions with such a receiver."""
 
 
-def starts_of(recording: Recording, log: Log, began_at: datetime) -> list[Start]:
-    """Return how each execution of the steady load came to its start."""
-    lives = {life[0].mark: life for life in lives_of(recording.moves).values()}
+def starts_of(recording: Recording, log: SubmitLog, began_at: datetime) -> list[Start]:
+    """Return the times of each execution of the steady load."""
+    found = {transitions[0].tag: transitions for transitions in transitions_of(recording.events).values()}
     return [
-        _start(lives.get(str(sent.submit.number), []), sent.submit.number, sent.submit.submitter, due_at)
+        _start(found.get(str(sent.submit.number), []), sent.submit.number, sent.submit.submitter, due_at)
         for sent in log.sent.values()
         for due_at in [began_at + timedelta(seconds=sent.submit.at_seconds)]
     ]
 
 
-def _start(life: Sequence[ExecutionMove], number: int, submitter: str, due_at: datetime) -> Start:
+def _start(transitions: Sequence[ExecutionEvent], number: int, submitter: str, due_at: datetime) -> Start:
     first: dict[Status, datetime] = {}
-    for move in life:
-        if move.status is not None:
-            first.setdefault(move.status, move.stamp.at)
-    end = next((move for move in life if move.status is not None and is_terminal(move.status)), None)
+    for event in transitions:
+        if event.status is not None:
+            first.setdefault(event.status, event.stamp.at)
+    end = next(
+        (event for event in transitions if event.status is not None and is_terminal(event.status)), None
+    )
     return Start(
         number=number,
         way=submitter.partition("-")[0],
         due_at=due_at,
-        admitted_at=life[0].stamp.at if life else None,
+        admitted_at=transitions[0].stamp.at if transitions else None,
         granted_at=first.get(Status.SCHEDULED),
         started_at=first.get(Status.RUNNING),
         ended_at=None if end is None else end.stamp.at,
@@ -95,67 +97,62 @@ def _start(life: Sequence[ExecutionMove], number: int, submitter: str, due_at: d
     )
 
 
-def percentile(seconds: Sequence[float], share: float) -> float:
-    """Return the value that `share` of all do not exceed; 0 where there are none."""
-    return sorted(seconds)[ceil(len(seconds) * share) - 1] if seconds else 0.0
-
-
-def starts_during(suffered: Suffered, kind: Kind) -> list[Start]:
-    """Return what was submitted while such a neighbour was active, or a moment later."""
-    times = [each for each in suffered.disturbed if each.disturbance.kind is kind]
+def starts_during(effects: Effects, kind: Kind) -> list[Start]:
+    """Return what was submitted while such a neighbour was active, or shortly after."""
+    times = [each for each in effects.disturbed if each.disturbance.kind is kind]
     return [
         start
-        for start in suffered.starts
+        for start in effects.starts
         if any(each.began_at <= start.due_at <= each.ended_at + _AFTERMATH for each in times)
     ]
 
 
-def starts_alone(suffered: Suffered) -> list[Start]:
-    """Return what was submitted and started while no neighbour was active, nor had just been."""
+def starts_alone(effects: Effects) -> list[Start]:
+    """Return what was submitted and started while no neighbour was active, nor shortly before."""
     return [
         start
-        for start in suffered.starts
+        for start in effects.starts
         if not any(
             each.began_at <= (start.started_at or start.due_at) and start.due_at <= each.ended_at + _SETTLED
-            for each in suffered.disturbed
+            for each in effects.disturbed
         )
     ]
 
 
-def missed(suffered: Suffered, limits: Mapping[str, int], *, patience: float) -> Iterator[str]:
+def missed(effects: Effects, limits: Mapping[str, int], *, patience: float) -> Iterator[str]:
     """Yield every bound that was missed; times may be `patience` times as long."""
-    yield from _failed_neighbours(suffered)
-    yield from _late_starts(suffered, patience * START_SECONDS)
-    yield from _wrong_ends(suffered)
-    yield from _late_deliveries(suffered, patience * TOLD_SECONDS)
-    yield from _slow_probes(suffered, patience * LIVE_SECONDS)
-    for service, peak in suffered.watch.peaks.items():
+    yield from _failed_neighbours(effects)
+    yield from _late_starts(effects, patience * START_SECONDS)
+    yield from _wrong_outcomes(effects)
+    yield from _late_deliveries(effects, patience * DELIVERED_SECONDS)
+    yield from _slow_probes(effects, patience * LIVE_SECONDS)
+    for service, peak in effects.observed.peaks.items():
         limit = limits[service.partition("-")[0]]
         if peak.memory_bytes > limit and peak.at is not None:
             yield (
                 f"{service} held {peak.memory_bytes >> 20} MB, its deployment allows {limit >> 20}; "
-                f"active: {_active(suffered.disturbed, peak.at, peak.at)}"
+                f"active: {_active(effects.disturbed, peak.at, peak.at)}"
             )
 
 
-def _failed_neighbours(suffered: Suffered) -> Iterator[str]:
+def _failed_neighbours(effects: Effects) -> Iterator[str]:
     """A neighbour that does nothing proves nothing."""
-    for each in suffered.disturbed:
+    for each in effects.disturbed:
         if each.failed is not None:
-            yield f"neighbour {each.disturbance.number}, {each.disturbance}, failed itself: {each.failed}"
+            yield f"neighbour {each.disturbance.number}, {each.disturbance}, failed: {each.failed}"
         elif not each.did:
-            yield f"neighbour {each.disturbance.number}, {each.disturbance}, came to nothing"
+            yield f"neighbour {each.disturbance.number}, {each.disturbance}, had no effect"
 
 
-def _late_starts(suffered: Suffered, bound_seconds: float) -> Iterator[str]:
-    parts = {"in all": list(suffered.starts)}
-    parts |= {f"beside {kind}": starts_during(suffered, kind) for kind in Kind}
+def _late_starts(effects: Effects, bound_seconds: float) -> Iterator[str]:
+    parts = {"in all": list(effects.starts)}
+    parts |= {f"beside {kind}": starts_during(effects, kind) for kind in Kind}
     for name, starts in parts.items():
         late = [start for start in starts if start.seconds > bound_seconds]
         if len(late) > max(_CHANCE, 0.01 * len(starts)):
-            p99 = percentile([start.seconds for start in starts], 0.99)
+            p99 = percentile((start.seconds for start in starts), 0.99)
             active = Counter(
-                _active(suffered.disturbed, start.due_at, start.started_at or start.due_at) for start in late
+                _active(effects.disturbed, start.due_at, start.started_at or start.due_at) for start in late
             )
             yield (
                 f"P9: p99 from submit to start {name} was {p99:.2f} s, {bound_seconds:g} s are allowed; "
@@ -163,65 +160,65 @@ def _late_starts(suffered: Suffered, bound_seconds: float) -> Iterator[str]:
             )
 
 
-def _wrong_ends(suffered: Suffered) -> Iterator[str]:
+def _wrong_outcomes(effects: Effects) -> Iterator[str]:
     wrong: dict[str, list[int]] = defaultdict(list)
-    for start in suffered.starts:
+    for start in effects.starts:
         if start.status is not Status.COMPLETED:
-            word: str = start.status or ("never admitted" if start.admitted_at is None else "not ended")
-            wrong[f"{word}, submitted over {start.way}"].append(start.number)
-    for word, numbers in wrong.items():
-        yield f"{len(numbers)} of the steady load are {word}: {', '.join(map(str, numbers[:_EXAMPLES]))}"
+            outcome: str = start.status or ("never admitted" if start.admitted_at is None else "not ended")
+            wrong[f"{outcome}, submitted over {start.way}"].append(start.number)
+    for outcome, numbers in wrong.items():
+        yield f"{len(numbers)} of the steady load are {outcome}: {', '.join(map(str, numbers[:_EXAMPLES]))}"
 
 
-def _late_deliveries(suffered: Suffered, bound_seconds: float) -> Iterator[str]:
-    seconds = delivery_seconds(suffered)
-    ends = {start.number: start.ended_at for start in suffered.starts}
+def _late_deliveries(effects: Effects, bound_seconds: float) -> Iterator[str]:
+    seconds = delivery_seconds(effects)
+    ends = {start.number: start.ended_at for start in effects.starts}
     late: list[tuple[float, datetime]] = [
         (seconds[number], ended_at)
-        for number in suffered.callbacks
+        for number in effects.callbacks
         if (ended_at := ends.get(number)) is not None and seconds[number] > bound_seconds
     ]
     if late:
         active = Counter(
-            _active(suffered.disturbed, ended_at, ended_at + timedelta(seconds=bound_seconds))
+            _active(effects.disturbed, ended_at, ended_at + timedelta(seconds=bound_seconds))
             for _, ended_at in late
         )
         yield (
-            f"P9: {len(late)} of {len(suffered.callbacks)} webhooks came later than {bound_seconds:g} s "
+            f"P9: {len(late)} of {len(effects.callbacks)} webhooks came later than {bound_seconds:g} s "
             f"after their ends, the worst {max(late)[0]:.1f} s: {_counted(active)}"
         )
 
 
-def delivery_seconds(suffered: Suffered) -> dict[int, float]:
-    """Return how long after its end each webhook of the steady load came; infinite: never."""
+def delivery_seconds(effects: Effects) -> dict[int, float]:
+    """Return how long after its end each webhook of the steady load arrived; infinite: never."""
     arrived: dict[int, datetime] = {}
-    for received in suffered.told:
+    for received in effects.received:
         arrived.setdefault(int(received.path.rpartition("/")[2]), received.at)
-    ends = {start.number: start.ended_at for start in suffered.starts}
+    ends = {start.number: start.ended_at for start in effects.starts}
     return {
         number: _between(ends[number] or arrived.get(number), arrived.get(number))
-        for number in suffered.callbacks
+        for number in effects.callbacks
         if number in ends
     }
 
 
-def _slow_probes(suffered: Suffered, bound_seconds: float) -> Iterator[str]:
-    bad = [p for p in suffered.watch.probes if p.said != "200" or p.seconds > bound_seconds]
+def _slow_probes(effects: Effects, bound_seconds: float) -> Iterator[str]:
+    probes = effects.observed.probes
+    bad = [p for p in probes if p.answer != "200" or p.seconds > bound_seconds]
     if bad:
         worst = max(bad, key=lambda probe: probe.seconds)
         active = Counter(
-            _active(suffered.disturbed, probe.at, probe.at + timedelta(seconds=probe.seconds))
-            for probe in bad
+            _active(effects.disturbed, probe.at, probe.at + timedelta(seconds=probe.seconds)) for probe in bad
         )
         yield (
-            f"P9: {len(bad)} of {len(suffered.watch.probes)} answers of /livez were bad or took longer than "
-            f"{bound_seconds:g} s, the worst {worst.seconds:.2f} s ({worst.service}, {worst.said}): "
+            f"P9: {len(bad)} of {len(probes)} answers of /livez were bad or took longer than "
+            f"{bound_seconds:g} s, the worst {worst.seconds:.2f} s ({worst.service}, {worst.answer}): "
             f"{_counted(active)}"
         )
 
 
 def _active(disturbed: Sequence[Disturbed], began_at: datetime, ended_at: datetime) -> str:
-    """Name who was active in that time; where nobody was, who was last."""
+    """Name the neighbours active in that time; if there were none, the last one."""
     names = [
         str(each.disturbance)
         for each in disturbed
@@ -231,10 +228,10 @@ def _active(disturbed: Sequence[Disturbed], began_at: datetime, ended_at: dateti
         return ", ".join(sorted(set(names)))
     before = [each for each in disturbed if each.ended_at < began_at]
     if not before:
-        return "nobody"
+        return "none"
     last = max(before, key=lambda each: each.ended_at)
     ago_seconds = (began_at - last.ended_at).total_seconds()
-    return f"nobody any more ({last.disturbance} until {ago_seconds:.1f} s before)"
+    return f"none any more ({last.disturbance} until {ago_seconds:.1f} s before)"
 
 
 def _counted(active: Counter[str]) -> str:

@@ -1,0 +1,143 @@
+"""The clients against real executors and workers: submit, wait, cancel, read."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.support.environment import Environment, StartEnvironment
+from tests.support.proxy import proxy_to
+from turnstile.client import AsyncClient, Client, ExecutionFailed, Rejected, Request, Status, Submitted
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+def _client(env: Environment, *, amqp_url: str | None = None) -> AsyncClient:
+    return AsyncClient(amqp_url=amqp_url or env.amqp_url, http_url=env.system.http_url, answer_timeout=30.0)
+
+
+async def test_run_returns_the_result_or_says_how_it_ended(env: Environment) -> None:
+    async with _client(env) as client, asyncio.timeout(60):
+        assert await client.run("noop", {"number": 7}) == 7
+        # From the second run on, the event alone has the result.
+        assert [await client.run("noop", {"number": number}) for number in range(20)] == list(range(20))
+        with pytest.raises(ExecutionFailed, match="as the script says") as failed:
+            await client.run("scripted", {"steps": ["PERMANENT"]})
+        assert failed.value.status is Status.FAILED
+        assert failed.value.error is not None
+        with pytest.raises(Rejected) as rejected:
+            await client.run("unknown.action")
+        assert rejected.value.code == "unknown_action"
+        with pytest.raises(TimeoutError):
+            await client.run("blocking", {"seconds": 30}, wait_timeout="200ms", timeout="1s")
+
+
+async def test_a_list_is_accepted_in_order_and_waited_for_in_order(env: Environment) -> None:
+    async with _client(env) as client, asyncio.timeout(60):
+        requests = [Request(action_ref="noop", parameters={"number": number}) for number in range(1200)]
+        answers = await client.submit_many(requests)
+        ids = [each.execution_id for each in answers if isinstance(each, Submitted)]
+        assert len(ids) == 1200
+        assert ids == sorted(ids)
+        completions = await client.wait_many(ids)
+        assert [each.execution_id for each in completions] == ids
+        assert [each.result for each in completions] == list(range(1200))
+
+
+async def test_a_wait_ends_though_its_event_was_missed(env: Environment, unused_tcp_port: int) -> None:
+    nowhere = f"amqp://guest:guest@127.0.0.1:{unused_tcp_port}/"
+    async with asyncio.timeout(60):
+        async with _client(env) as client:
+            over = (await client.submit("noop", {"number": 1})).execution_id
+            await client.wait(over)
+        async with _client(env) as late:
+            assert (await late.wait(over)).result == 1
+        async with _client(env) as client, _client(env, amqp_url=nowhere) as without_events:
+            going = (await client.submit("blocking", {"seconds": 1})).execution_id
+            completion = await without_events.wait(going)
+            assert completion.status is Status.COMPLETED
+            with pytest.raises(Rejected, match="not_found"):
+                await without_events.wait(2**40)
+
+
+async def test_a_result_too_large_for_an_event_is_read_over_http(start_env: StartEnvironment) -> None:
+    settings = {"TURNSTILE_EVENT_RESULT_MAX_BYTES": "1"}
+    async with start_env(settings=settings) as env, _client(env) as client, asyncio.timeout(60):
+        await client.run("noop", {"number": 10})
+        assert await client.run("noop", {"number": 4711}) == 4711
+
+
+async def test_an_outage_in_the_middle_of_a_list_duplicates_and_loses_nothing(env: Environment) -> None:
+    before = (await env.stats("noop"))["total_enqueued"]
+    async with (
+        proxy_to(env.amqp_url) as proxy,
+        _client(env, amqp_url=proxy.url) as client,
+        asyncio.timeout(60),
+    ):
+        assert await client.run("noop", {"number": 1}) == 1
+        proxy.cut_after(60_000)
+        requests = [Request(action_ref="noop", parameters={"number": number}) for number in range(1500)]
+        answers = await client.submit_many(requests)
+        ids = [each.execution_id for each in answers if isinstance(each, Submitted)]
+        assert len(set(ids)) == 1500
+        assert ids == sorted(ids)
+        proxy.cut()
+        assert [each.result for each in await client.wait_many(ids)] == list(range(1500))
+        assert (await client.queue_stats("noop")).total_enqueued == before + 1501
+
+
+async def test_a_waiting_execution_can_be_read_and_cancelled(env: Environment, tmp_path: Path) -> None:
+    parameters = {"file": str(tmp_path / "record"), "seconds": 60}
+    async with _client(env) as client, asyncio.timeout(60):
+        holder = await client.submit("record", parameters)
+        first = await client.submit("record", parameters, idempotency_key="first", metadata={"who": "me"})
+        second = await client.submit("record", parameters)
+        waiting = await client.get(second.execution_id)
+        assert (waiting.status, waiting.position) == (Status.QUEUED, 2)
+        assert waiting.waiting_on is not None
+        assert waiting.waiting_on.reason == "limit"
+        stats = await client.queue_stats("record")
+        assert (stats.queue_length, stats.active_count, stats.max_concurrent) == (2, 1, 1)
+        assert stats.waiting.limit == 2
+
+        page = await client.list(action_ref="record", status=[Status.QUEUED], limit=1)
+        assert [each.id for each in page.items] == [second.execution_id]
+        rest = await client.list(
+            action_ref="record", status=[Status.QUEUED], limit=1, cursor=page.next_cursor
+        )
+        assert [(each.id, each.metadata) for each in rest.items] == [(first.execution_id, {"who": "me"})]
+
+        await client.cancel(idempotency_key="first", reason="no longer needed")
+        cancelled = await client.wait(first.execution_id)
+        assert (cancelled.status, cancelled.attempt) == (Status.CANCELLED, 0)
+        await client.cancel(holder.execution_id)
+        await client.cancel(second.execution_id)
+        ends = await client.wait_many([holder.execution_id, second.execution_id])
+        assert {each.status for each in ends} == {Status.CANCELLED}
+
+
+async def test_the_token_is_sent_with_every_read(start_env: StartEnvironment) -> None:
+    settings = {"TURNSTILE_API_TOKENS": "secret"}
+    async with start_env(settings=settings) as env, asyncio.timeout(60):
+        url = env.system.http_url
+        async with AsyncClient(amqp_url=env.amqp_url, http_url=url, token="secret") as client:
+            assert (await client.queue_stats("noop")).queue_length == 0
+        async with _client(env) as without_token:
+            with pytest.raises(Rejected, match="unauthorized"):
+                await without_token.queue_stats("noop")
+
+
+async def test_the_blocking_client_submits_waits_and_reads_too(env: Environment) -> None:
+    def use() -> None:
+        with Client(amqp_url=env.amqp_url, http_url=env.system.http_url) as client:
+            assert client.run("noop", {"number": 7}, wait_timeout="30s") == 7
+            answers = client.submit_many(
+                Request(action_ref="noop", parameters={"number": n}) for n in range(9)
+            )
+            ids = [each.execution_id for each in answers if isinstance(each, Submitted)]
+            assert [each.result for each in client.wait_many(ids, timeout=30)] == list(range(9))
+            assert client.get(ids[0]).status is Status.COMPLETED
+            with pytest.raises(ExecutionFailed):
+                client.run("scripted", {"steps": ["PERMANENT"]}, wait_timeout=30)
+
+    await asyncio.to_thread(use)

@@ -1,0 +1,171 @@
+"""Retries are counted, delayed and queued by id; what does not start within its time to live expires."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.environment import Environment
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+OPTIONS = {
+    "settings": {
+        "TURNSTILE_WATCHDOG_INTERVAL": "200ms",
+        "TURNSTILE_WORKER_POOLS": "default",
+        "TURNSTILE_STOP_GRACE": "300ms",
+    }
+}
+TICK_SECONDS = 0.2
+FLAKY = "tests.e2e.actions:scripted"
+"""By its entrypoint, so that each test has an action with a policy of its own."""
+
+
+async def define(env: Environment, ref: str, **fields: Any) -> None:
+    await env.put(ref, entrypoint=FLAKY, **fields)
+
+
+async def script(env: Environment, ref: str, *steps: str, **fields: Any) -> int:
+    return await env.submit(ref, parameters={"steps": steps}, **fields)
+
+
+async def waits_between(env: Environment, execution_id: int) -> list[float]:
+    """Return the seconds from each attempt's end to the next one's grant."""
+    rows = await env.history.rows(
+        """
+        SELECT extract(epoch FROM lead(granted_at) OVER (ORDER BY attempt) - ended_at)::float8 AS wait
+        FROM attempt WHERE execution_id = $1 ORDER BY attempt
+        """,
+        execution_id,
+    )
+    return [row["wait"] for row in rows[:-1]]
+
+
+async def test_a_failure_is_retried_with_growing_delays_until_it_succeeds(env: Environment) -> None:
+    retry = {"max_attempts": 4, "delay": "300ms", "factor": 2, "jitter": 0}
+    await define(env, "grows", retry=retry)
+    execution_id = await script(env, "grows", "FAIL", "FAIL", "FAIL", "OK")
+    assert await env.ended(execution_id) == ["completed"]
+    assert await env.attempts(execution_id) == [
+        (1, "retried"),
+        (2, "retried"),
+        (3, "retried"),
+        (4, "completed"),
+    ]
+    for planned, waited in zip((0.3, 0.6, 1.2), await waits_between(env, execution_id), strict=True):
+        assert planned <= waited < planned + 2 * (TICK_SECONDS + 0.5)
+    assert env.announced(execution_id)[3:] == ["delayed", "queued", "scheduled", "running"] * 3 + [
+        "completed"
+    ]
+
+
+async def test_after_the_last_attempt_it_has_failed_and_each_attempt_has_its_error(env: Environment) -> None:
+    await define(env, "gives_up", retry={"max_attempts": 3, "delay": "100ms", "factor": 1})
+    execution_id = await script(env, "gives_up", "FAIL")
+    assert await env.ended(execution_id) == ["failed"]
+    shown = await env.get(execution_id)
+    error = {"type": "RuntimeError", "message": "as the script says"}
+    assert (shown["attempt"], shown["error"], shown["result"]) == (3, error, None)
+    assert [(a["attempt"], a["outcome"], a["error"]) for a in shown["attempts"]] == [
+        (1, "retried", error),
+        (2, "retried", error),
+        (3, "failed", error),
+    ]
+    logs = await env.history.rows("SELECT log FROM attempt WHERE execution_id = $1", execution_id)
+    assert [log["log"].count("RuntimeError: as the script says") for log in logs] == [1, 1, 1]
+    (completion,) = await env.completions(execution_id)
+    assert (completion.body["status"], completion.body["attempt"]) == ("failed", 3)
+
+
+@pytest.mark.parametrize(
+    ("step", "end"), [("PERMANENT", "failed"), ("HANG", "timeout")], ids=["permanent error", "timeout"]
+)
+async def test_a_permanent_error_and_a_timeout_are_not_retried(env: Environment, step: str, end: str) -> None:
+    await define(env, "not.again", retry={"max_attempts": 5, "delay": "0s"}, timeout="1s")
+    execution_id = await script(env, "not.again", step, "OK")
+    assert await env.ended(execution_id) == [end]
+    assert await env.attempts(execution_id) == [(1, end)]
+
+
+async def test_while_one_waits_for_its_retry_others_run_and_when_due_it_is_queued_before_them(
+    env: Environment,
+) -> None:
+    await define(env, "line", max_concurrent=1, retry={"max_attempts": 2, "delay": "1h"})
+    # Paused until all three are queued.
+    await env.patch("line", paused=True)
+    retried, second = [await script(env, "line", *steps) for steps in (["FAIL", "OK"], ["HANG"])]
+    behind = await script(env, "line", "OK")
+    await env.patch("line", paused=False)
+    await env.until_status(second, "running")
+    assert await env.status(retried) == "delayed"
+    assert (await env.get(retried))["waiting_on"]["reason"] == "not_due"
+    await env.history.value("UPDATE delayed SET due_at = clock_timestamp() WHERE execution_id = $1", retried)
+    await env.until_status(retried, "queued")
+    assert [(await env.get(i))["position"] for i in (retried, behind)] == [1, 2]
+    await env.cancel(second)
+    assert await env.ended(retried, second, behind) == ["completed", "cancelled", "completed"]
+    query = "SELECT execution_id FROM attempt WHERE execution_id = ANY ($1) ORDER BY granted_at"
+    rows = await env.history.rows(query, [retried, second, behind])
+    assert [row["execution_id"] for row in rows] == [retried, second, retried, behind]
+
+
+async def seconds_lived(env: Environment, execution_id: int) -> float:
+    seconds: float = await env.history.value(
+        "SELECT extract(epoch FROM completed_at - created_at)::float8 FROM execution WHERE id = $1",
+        execution_id,
+    )
+    return seconds
+
+
+async def test_an_unserved_execution_gives_the_reason_expires_with_a_clear_error_and_its_successor_runs(
+    env: Environment,
+) -> None:
+    await env.put("lonely", pool="lonely", max_concurrent=1, entrypoint="tests.e2e.actions:noop")
+    first = await env.submit("lonely", ttl="2s")
+    second = await env.submit("lonely", parameters={"number": 7})
+    assert (await env.get(first))["waiting_on"] == {"reason": "no_worker", "pool": "lonely"}
+    waiting = (await env.get(second))["waiting_on"]
+    assert (waiting["reason"], waiting["holders"]) == ("limit", [first])
+    assert await env.ended(first) == ["expired"]
+    expired = await env.get(first)
+    assert expired["error"]["type"] == "Expired"
+    assert expired["error"]["message"].startswith("did not start within its time to live, which ended at 20")
+    assert 2 <= await seconds_lived(env, first) < 4
+    # It had a slot and no worker: the next one gets the slot, and runs as soon as a worker serves it.
+    await env.until_status(second, "scheduled")
+    worker = await env.start_worker(TURNSTILE_WORKER_POOLS="lonely")
+    assert await env.ended(second) == ["completed"]
+    assert (await env.get(second))["result"] == 7
+    await worker.stop()
+
+
+async def test_without_a_time_to_live_an_execution_waits_and_is_counted(env: Environment) -> None:
+    await env.put("patient", pool="unserved", max_concurrent=2, submitter_keys=True)
+    ids = [await env.submit("patient") for _ in range(5)]
+    # Many ticks of the watchdog, in which another one expires.
+    passing = await env.submit("patient", concurrency_key="another", ttl="1s")
+    assert await env.ended(passing) == ["expired"]
+    assert [await env.status(i) for i in ids] == ["scheduled"] * 2 + ["queued"] * 3
+    stats = await env.stats("patient")
+    assert (stats["active_count"], stats["queue_length"]) == (2, 3)
+    assert stats["waiting"]["limit"] == 3
+    oldest = await env.history.value("SELECT queued_at FROM execution WHERE id = $1", ids[2])
+    assert stats["oldest_enqueued_at"] == oldest.isoformat().replace("+00:00", "Z")
+    await env.cancel(*ids)
+    await env.ended(*ids)
+
+
+async def test_the_time_to_live_is_counted_from_the_first_enqueue_over_all_attempts(env: Environment) -> None:
+    retry = {"max_attempts": 5, "delay": "100ms", "jitter": 0}
+    await env.put("again", max_concurrent=1, retry=retry, entrypoint="tests.e2e.actions:scripted")
+    # Paused until both are queued.
+    await env.patch("again", paused=True)
+    first = await env.submit("again", parameters={"steps": ["FAIL"]}, ttl="3s")
+    holder = await env.submit("again", parameters={"steps": ["HANG"]})
+    await env.patch("again", paused=False)
+    # Its first attempt fails, the other takes the slot, and it is queued again when its time ends.
+    await env.until_status(holder, "running")
+    await env.until_status(first, "queued")
+    assert await env.ended(first) == ["expired"]
+    assert 3 <= await seconds_lived(env, first) < 5
+    assert await env.attempts(first) == [(1, "retried")]
+    await env.cancel(holder)
+    assert await env.ended(holder) == ["cancelled"]

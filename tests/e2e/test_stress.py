@@ -1,0 +1,88 @@
+"""The whole command as users run it: a private installation, all kinds of scenarios, one kill, a report."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.timeout(400)
+async def test_a_smoke_run_passes_and_leaves_a_report(tmp_path: Path) -> None:
+    folder = tmp_path / "report"
+    code, output = await _stress(
+        "run", "--local", "--preset", "smoke", "--seed", "11", "--report", str(folder)
+    )
+    assert code == 0, output
+    assert output.rstrip().splitlines()[-2].startswith("PASS"), output
+
+    document = json.loads((folder / "report.json").read_text())
+    assert document["kept"]
+    assert document["violations"] == 0
+    metrics = document["five_figures"]
+    assert metrics["per_second_limited"] > 0
+    assert metrics["per_second_unlimited"] > 0
+    assert metrics["hand_over"]["count"] >= 90
+    assert len(metrics["by_depth"]) == len(metrics["by_keys"]) == 1
+    (recovery,) = metrics["recoveries"]
+    assert recovery["kind"] == "kill worker"
+    assert recovery["reclaim_seconds"] is None or recovery["lost_runs"] > 0
+    # Each scenario checked the rules that apply to it.
+    for scenario in document["stages"]:
+        rules = {finding["rule"] for finding in scenario["findings"] if finding["looked_at"]}
+        assert {"limit_held", "limit_run", "granted_in_order", "nothing_lost", "nothing_twice"} <= rules
+    page = (folder / "report.html").read_text()
+    assert page.count("<img") >= len(document["stages"])
+    assert list((folder / "pictures").glob("recovery-fault-*.png"))
+
+    # A later check of the recordings has the same result.
+    code, output = await _stress("check", str(folder))
+    assert code == 0, output
+    again = json.loads((folder / "report.json").read_text())
+    assert again["five_figures"] == metrics
+
+
+async def test_a_missing_installation_is_reported_and_keeps_the_earlier_report(
+    tmp_path: Path,
+) -> None:
+    kept = tmp_path / "report" / "recordings" / "01-load" / "tables.npz"
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(b"of an earlier run")
+    code, output = await _stress(
+        "run",
+        "--amqp-url",
+        "amqp://127.0.0.1:1/",
+        "--api-url",
+        "http://127.0.0.1:1",
+        "--report",
+        str(tmp_path / "report"),
+    )
+    assert code == 3, output
+    assert "127.0.0.1:1" in output
+    assert "Traceback" not in output
+    assert kept.exists(), "a wrong URL must not delete an earlier report"
+
+
+async def test_a_folder_without_a_report_is_rejected_with_what_was_expected(tmp_path: Path) -> None:
+    code, output = await _stress("check", str(tmp_path))
+    assert code == 2, output
+    assert "turnstile stress run --report" in output
+
+
+async def _stress(*arguments: str) -> tuple[int | None, str]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "turnstile.stress.cli",
+        *arguments,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        output, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            await process.wait()
+    return process.returncode, output.decode()

@@ -1,0 +1,214 @@
+"""The system of a chaos run: private servers, two executors and some workers, a proxy on each of their
+links.
+
+In: a folder for the logs, and a `Layout`. Out: an `Environment` with everything ready; at its end nothing of
+it is left, and the folder stays only if the run has violations. `drain` waits until no work is left.
+"""
+
+import asyncio
+import logging
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+import asyncpg
+import httpx
+
+from tests.proof.history.recorder import start_recording
+from tests.proof.history.run_log import RUN_LOG, RUN_LOG_VARIABLE
+from tests.support.proxy import Proxy
+from turnstile.localservers import LocalServers, running_servers
+from turnstile.localservers.services import Service, environment_without
+from turnstile.stress.local.launcher import Deployment, create_database_and_vhost, running_system
+
+EXECUTORS: Final = ("executor-1", "executor-2")
+WORKERS: Final = ("worker-1", "worker-2", "worker-3")
+LEASE_SECONDS: Final = 3.0
+VHOST: Final = "chaos"
+Server = Literal["database", "broker"]
+SERVERS: Final[tuple[Server, Server]] = ("database", "broker")
+_URL_NAMES: Final[Mapping[Server, str]] = {"database": "DATABASE", "broker": "AMQP"}
+RECORDING: Final = "recording.pickle"
+"""The file in the run's folder that holds the whole `Recording`."""
+VIOLATIONS: Final = "violations.txt"
+_POLL_SECONDS: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Which services run, and their settings."""
+
+    workers: Mapping[str, Mapping[str, str]]
+    """The settings of each, by name."""
+    actions_module: str
+    settings: Mapping[str, str]
+    """Of all services."""
+    has_proxies: bool = True
+    """Whether links can be disturbed. A proxy takes processor time of its own."""
+
+
+FAULTS_LAYOUT: Final = Layout(
+    workers={name: {"TURNSTILE_WORKER_CONCURRENCY": "6"} for name in WORKERS},
+    actions_module="tests.proof.chaos.actions",
+    settings={
+        "TURNSTILE_LEASE_DURATION": f"{LEASE_SECONDS}s",
+        "TURNSTILE_HEARTBEAT_INTERVAL": "1s",
+        "TURNSTILE_WATCHDOG_INTERVAL": "250ms",
+        "TURNSTILE_DISPATCH_TIMEOUT": "2s",
+        "TURNSTILE_SETTLE_TIMEOUT": "2s",
+        "TURNSTILE_DRAIN_TIMEOUT": "3s",
+        "TURNSTILE_RETENTION_IDLE_KEYS": "250ms",
+        "TURNSTILE_STOP_GRACE": "500ms",
+    },
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """Everything that runs. `database_url` and `amqp_url` lead to the servers without a proxy."""
+
+    servers: LocalServers
+    database_url: str
+    amqp_url: str
+    folder: Path
+    services: Mapping[str, Service]
+    links: Mapping[tuple[str, Server], Proxy]
+    http: httpx.AsyncClient
+
+    @property
+    def executors(self) -> list[Service]:
+        """The services that serve the API."""
+        return [self.services[name] for name in EXECUTORS]
+
+
+@asynccontextmanager
+async def running_environment(folder: Path, layout: Layout = FAULTS_LAYOUT) -> AsyncIterator[Environment]:
+    """Start everything under record, wait until it is ready, and end it all afterwards, whatever happens."""
+    async with AsyncExitStack() as stack:
+        servers = await stack.enter_async_context(running_servers(durable=False))
+        database_url, amqp_url = await create_database_and_vhost(servers.postgresql, servers.rabbitmq, VHOST)
+        await start_recording(database_url, amqp_url)
+        deployment = Deployment(
+            database_url=database_url,
+            amqp_url=amqp_url,
+            folder=folder,
+            settings={**layout.settings, RUN_LOG_VARIABLE: str(folder / RUN_LOG)},
+            importable=Path.cwd(),
+        )
+        urls: Mapping[Server, str] = {"database": database_url, "broker": amqp_url}
+        names = (*EXECUTORS, *layout.workers)
+        links = {
+            (name, server): await stack.enter_async_context(Proxy(urls[server]).listening())
+            for name in (names if layout.has_proxies else ())
+            for server in SERVERS
+        }
+        services = {
+            name: _service(name, layout, {s: links[name, s].url for s in SERVERS if links}, deployment)
+            for name in names
+        }
+        environment = Environment(
+            servers=servers,
+            database_url=database_url,
+            amqp_url=amqp_url,
+            folder=folder,
+            services=services,
+            links=links,
+            http=await stack.enter_async_context(httpx.AsyncClient(trust_env=False)),
+        )
+        executors, workers = environment.executors, [services[name] for name in layout.workers]
+        async with running_system(deployment, executors, workers, restart_failed=True):
+            yield environment
+
+
+def _service(name: str, layout: Layout, proxies: Mapping[Server, str], deployment: Deployment) -> Service:
+    urls = {f"TURNSTILE_{_URL_NAMES[server]}_URL": url for server, url in proxies.items()}
+    if name in EXECUTORS:
+        return deployment.executor(name, urls)
+    settings = {**layout.workers[name], **urls}
+    return deployment.worker(name, actions=layout.actions_module, settings=settings)
+
+
+def run_environment(folder: Path) -> dict[str, str]:
+    """Return the environment variables of every process of a run."""
+    return {
+        **environment_without("TURNSTILE_", importable=Path.cwd()),
+        RUN_LOG_VARIABLE: str(folder / RUN_LOG),
+    }
+
+
+async def drain(
+    database_url: str,
+    limits: Mapping[str, int | None],
+    restore: Callable[[], Awaitable[None]] | None,
+    *,
+    deadline_seconds: float,
+) -> dict[str, int]:
+    """Wait until no work is left, or until the deadline; return the counts of what is left.
+
+    A change that was in progress when its executor was paused may come late: `restore` must undo it. None: no
+    action may change.
+    """
+    left_query = """
+        SELECT (SELECT count(*) FROM waiting) AS waiting, (SELECT count(*) FROM delayed) AS delayed,
+               (SELECT count(*) FROM slot) AS slots,
+               (SELECT count(*) FROM unpublished_completion) AS unpublished_completions,
+               (SELECT count(*) FROM execution WHERE completed_at IS NULL) AS executions
+    """
+    now = asyncio.get_running_loop().time
+    deadline = now() + deadline_seconds
+    connection = await asyncpg.connect(database_url)
+    try:
+        while True:
+            row = await connection.fetchrow(left_query)
+            assert row is not None
+            left = {name: count for name, count in row.items() if count}
+            if not left or now() > deadline:
+                return left
+            actions = await connection.fetch("SELECT ref, max_concurrent, paused FROM action")
+            if any(a["paused"] or a["max_concurrent"] != limits.get(a["ref"]) for a in actions):
+                assert restore is not None, "an action was changed"
+                await restore()
+            await asyncio.sleep(_POLL_SECONDS)
+    finally:
+        await connection.close()
+
+
+@dataclass(slots=True, kw_only=True)
+class RunFolder:
+    """The logs of all processes, and the violations of the run; None until it was judged."""
+
+    path: Path
+    violations: list[str] | None = None
+
+
+@contextmanager
+def run_folder(name: str, *, keep: bool) -> Iterator[RunFolder]:
+    """Lend a new folder, deleted at the end unless there are violations. `keep`: it stays anyway."""
+    folder = RunFolder(path=Path(tempfile.mkdtemp(prefix=f"{name}-")))
+    try:
+        with _logging_to(folder.path / "harness.log"):
+            yield folder
+    finally:
+        if folder.violations is None:
+            logging.getLogger(__name__).error("interrupted; logs are in %s", folder.path)
+        elif not folder.violations and not keep:
+            shutil.rmtree(folder.path)
+        else:
+            (folder.path / VIOLATIONS).write_text("".join(f"{each}\n" for each in folder.violations))
+
+
+@contextmanager
+def _logging_to(file: Path) -> Iterator[None]:
+    """Keep the messages of the harness's own connections about the faults out of the report."""
+    root, handler = logging.getLogger(), logging.FileHandler(file)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        handler.close()

@@ -1,0 +1,379 @@
+"""Every kind of neighbour: queues that refuse, bad messages and addresses, floods, locks, ended sessions.
+
+In: a `Neighbour`. Each kind is one function that disturbs until it is cancelled, and then removes what would
+continue to disturb. Each does what an account of the broker, of the API or of the database can do;
+docs/security.md lists what the least-privileged account can do.
+"""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from itertools import cycle
+from typing import Any, Final, TypeAlias
+
+import asyncpg
+import httpx
+from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
+from aiormq.exceptions import ChannelNotFoundEntity
+
+from tests.proof.chaos.neighbours.neighbour import REQUEST_SECONDS, Neighbour, Sending, Session
+from tests.proof.chaos.neighbours.schedule import Kind
+from turnstile.localservers.rabbitmq import BrokerServer
+
+Disturb: TypeAlias = Callable[[Neighbour], Awaitable[None]]
+Make: TypeAlias = Callable[[int], Sending]
+"""Returns the message with this number."""
+
+_CAPACITY: Final = 5
+_HEADERS_BYTES: Final = 130_900
+UNKNOWN_FROM: Final = 10**15
+"""No execution has an id from here on; neighbours invent theirs."""
+_AGAIN_SECONDS: Final = 0.2
+_LARGE_BYTES: Final = 250_000
+_OVERSIZED_BYTES: Final = 700_000
+_RECEIVERS: Final = 100
+_POLL_SECONDS: Final = 0.05
+_KILL_EVERY_SECONDS: Final = (0.5, 2.0)
+_HEAD_START_SECONDS: Final = 1.0
+_ADDRESSES: Final = {
+    "direct reply-to": (
+        "amq.rabbitmq.reply-to.x.y",
+        "amq.rabbitmq.reply-to.g1h2AA5yZXBseUAxMjM.AAAA",
+        "amq.rabbitmq.reply-to.",
+    ),
+    "our queues": (
+        "executor.requests",
+        "executor.completions",
+        "worker.default",
+        "executor.retry",
+        "executions.dead_letters",
+    ),
+    "malformed": ("x" * 255, " ", "\r\nx: y", "\u202e", "worker.", "amq.gen-\x00", "\u00fc" * 127),
+}
+_REFUSING: Final[dict[str, Any]] = {
+    "x-max-length": _CAPACITY,
+    "x-overflow": "reject-publish",
+    "x-expires": int(10 * REQUEST_SECONDS * 1000),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Flood:
+    """Sends messages at a steady rate, and nothing else."""
+
+    make: Callable[[Neighbour], Make]
+    did: str
+    per_second: float | Mapping[str, float]
+    """By variant, where it depends on it."""
+
+    async def __call__(self, it: Neighbour) -> None:
+        """Send until cancelled."""
+        rate = self.per_second if isinstance(self.per_second, float) else self.per_second[it.variant]
+        async with it.channel() as channel:
+            await it.send(channel, self.make(it), per_second=rate, did=self.did)
+
+
+async def _refusing_listener(it: Neighbour) -> None:
+    """Binds a queue that takes five messages and then refuses, and never reads it."""
+    name = f"neighbour.listener-{it.number}"
+
+    async def delete(channel: AbstractChannel) -> None:
+        queue = await channel.declare_queue(name, passive=True)
+        it.did["held"] += queue.declaration_result.message_count or 0
+        await queue.delete(if_unused=False, if_empty=False)
+
+    async with it.channel(afterwards=delete) as channel:
+        queue = await channel.declare_queue(name, arguments=_REFUSING)
+        await queue.bind("executions", it.variant)
+        it.did["bound"] += 1
+        await asyncio.Event().wait()
+
+
+async def _refusing_reply_queue(it: Neighbour) -> None:
+    """Names a reply queue that is full, or that does not exist."""
+    name = f"neighbour.answers-{it.number}"
+
+    def make(_: int) -> Sending:
+        return it.request(it.body("neighbour.reply"), reply_to=name)
+
+    async with it.channel(afterwards=lambda channel: channel.queue_delete(name)) as channel:
+        if it.variant == "full":
+            await channel.declare_queue(name, arguments=_REFUSING)
+        await it.send(channel, make, per_second=15.0, did="requests")
+
+
+def _poison_reply_address(it: Neighbour) -> Make:
+    """Names a reply address where an answer does harm."""
+    addresses = _ADDRESSES[it.variant]
+
+    def make(number: int) -> Sending:
+        body = it.body("neighbour.reply" if number % 2 else "neighbour.unknown")
+        return it.request(body, reply_to=addresses[number // 2 % len(addresses)])
+
+    return make
+
+
+def _bad_messages(it: Neighbour) -> Make:
+    """Sends some hundreds of invalid messages, some of them with headers as large as a frame."""
+    bad = _bad(it)
+    return lambda _: next(bad)
+
+
+def _bad(it: Neighbour) -> Iterator[Sending]:
+    good = it.body("neighbour.reply")
+    bodies: list[bytes | dict[str, object]] = [
+        b"",
+        b"not json",
+        b"\xff\xfe\x00",
+        b'{"action_ref": "neighbour.reply"',
+        b"[" * 10_000,
+        b'"' + b"x" * 10_000 + b'"',
+        b"null",
+        {},
+        {"action_ref": 7},
+        {"action_ref": "neighbour.unknown"},
+        {"action_ref": "neighbour.reply", "parameters": []},
+        {"action_ref": "neighbour.reply", "parameters": {"text": "\0"}},
+        {"action_ref": "neighbour.reply", "ttl": -1},
+        {"action_ref": "neighbour.reply", "no_such_field": 1},
+        {"action_ref": "neighbour.reply", "callback_url": "file:///etc/passwd"},
+    ]
+    for number, body in enumerate(cycle(bodies)):
+        match number % 40:
+            case 0:
+                # A dead letter repeats the headers of its message, and adds its own.
+                yield it.request(b"not json", headers={"x-note": "h" * _HEADERS_BYTES})
+            case 1:
+                yield "executions", "execution.requested", it.message(good, "execution.no_such_type")
+            case 2:
+                yield it.request(good, headers={"schema_version": 99})
+            case 3:
+                yield it.request(good, headers={"schema_version": {"deep": [[[]]]}, "x-tries": -5})
+            case _:
+                yield it.request(body)
+
+
+def _unknown_cancels(it: Neighbour) -> Make:
+    """Cancels some thousands of executions that do not exist, by id and by key."""
+    kind = "execution.cancel_requested"
+    address = ("executions", kind) if it.variant == "by the exchange" else ("", "executor.requests")
+
+    def make(number: int) -> Sending:
+        by_key = {"idempotency_key": f"never {it.number} {number}"}
+        unknown = by_key if number % 2 else {"execution_id": UNKNOWN_FROM + number}
+        return *address, it.message(unknown, kind)
+
+    return make
+
+
+async def _unknown_completions(it: Neighbour) -> None:
+    """Publishes completions of executions that do not exist.
+
+    Only a worker's account may publish them; an exchange of its own, bound to the system's, gets around that.
+    """
+    name = f"neighbour.completions-{it.number}"
+
+    def make(number: int) -> Sending:
+        body = {
+            "execution_id": UNKNOWN_FROM + number,
+            "action_id": 1,
+            "action_ref": "neighbour.reply",
+            "status": "completed",
+            "result": None,
+            "error": None,
+            "attempt": 1,
+            "completed_at": "2026-11-22T00:00:00Z",
+        }
+        return name, "execution.completed", it.message(body, "execution.completed")
+
+    async with it.channel(afterwards=lambda channel: channel.exchange_delete(name)) as channel:
+        exchange = await channel.declare_exchange(name, "fanout", auto_delete=True)
+        await (await channel.get_exchange("executions", ensure=False)).bind(exchange)
+        await it.send(channel, make, per_second=200.0, did="completions")
+
+
+async def _undeclarable_pool(it: Neighbour) -> None:
+    """Declares the queue of a pool as another type, so that no service can declare it.
+
+    Unserved: no worker has the pool. Served: workers consume from the queue, and it is replaced.
+    """
+    is_served = it.variant == "served"
+    pool = "replaced" if is_served else f"unserved-{it.number}"
+    ref = f"neighbour.{pool}"
+    queue = f"worker.{pool}"
+
+    async with it.channel(afterwards=lambda channel: channel.queue_delete(queue)) as channel:
+        with suppress(ChannelNotFoundEntity):
+            await channel.queue_delete(queue)
+        await channel.declare_queue(queue, durable=True, arguments={"x-queue-type": "classic"})
+        it.did["declared"] += 1
+        if not is_served:
+            await _define(it, ref, pool)
+        await it.send(channel, lambda _: it.request(it.body(ref)), per_second=5.0, did="requests")
+
+
+async def _define(it: Neighbour, ref: str, pool: str) -> None:
+    while True:
+        with suppress(httpx.HTTPError):
+            if (await it.request_http("PUT", f"/actions/{ref}", {"pool": pool})).is_success:
+                return
+        await asyncio.sleep(_AGAIN_SECONDS)
+
+
+async def _refusing_dead_letters(it: Neighbour) -> None:
+    """Bounds the dead-letter queue by a policy, and sends messages that end there."""
+    vhost, name = it.access.vhost, f"neighbour-{it.number}"
+    bound: dict[str, str | int] = {"max-length": _CAPACITY, "overflow": "reject-publish"}
+
+    def set_policy() -> None:
+        with BrokerServer(it.access.amqp_url, it.access.management_url) as broker:
+            broker.set_policy(vhost, name, r"^executions\.dead_letters$", bound)
+
+    def delete_policy() -> None:
+        with BrokerServer(it.access.amqp_url, it.access.management_url) as broker:
+            broker.delete_policy(vhost, name)
+
+    try:
+        await asyncio.to_thread(set_policy)
+        it.did["policies"] += 1
+        async with it.channel() as channel:
+            await it.send(channel, lambda _: it.request(b"not json"), per_second=10.0, did="messages")
+    finally:
+        await asyncio.to_thread(delete_policy)
+
+
+def _huge_requests(it: Neighbour) -> Make:
+    """Submits an action of its own with parameters of the largest size, or larger."""
+    match it.variant:
+        case "dense":
+            content = b"[" + b",".join([b"{}"] * (_LARGE_BYTES // 3)) + b"]"
+        case "oversized":
+            content = b'"' + b"x" * _OVERSIZED_BYTES + b'"'
+        case _:
+            content = b'"' + b"x" * _LARGE_BYTES + b'"'
+    ttl = it.body("")["ttl"]
+    body = b'{"action_ref": "neighbour.huge", "ttl": %f, "parameters": {"content": %b}}' % (ttl, content)
+    return lambda _: it.request(body)
+
+
+async def _full_queue(it: Neighbour) -> None:
+    """Submits far more than its queue of ten takes; every other request has a reply queue."""
+
+    async def count(_: AbstractIncomingMessage) -> None:
+        it.did["answers"] += 1
+
+    async with it.channel() as channel:
+        answers = await channel.declare_queue(exclusive=True)
+        await answers.consume(count, no_ack=True)
+
+        def make(number: int) -> Sending:
+            body = it.body("neighbour.full", parameters={"seconds": 0.3})
+            return it.request(body, reply_to=answers.name if number % 2 else None)
+
+        await it.send(channel, make, per_second=60.0, did="requests")
+
+
+def _many_keys(it: Neighbour) -> Make:
+    """Uses a new concurrency key for each request."""
+    return lambda number: it.request(it.body("neighbour.keyed", parameters={"key": f"{it.number} {number}"}))
+
+
+async def _stuck_receivers(it: Neighbour) -> None:
+    """Names webhook receivers, each with an address of its own, that accept a connection and never answer."""
+    with _silent_receivers(it.number) as urls:
+
+        def make(number: int) -> Sending:
+            return it.request(it.body("neighbour.callback", callback_url=urls[number % len(urls)]))
+
+        async with it.channel() as channel:
+            await it.send(channel, make, per_second=25.0, did="requests")
+
+
+@contextmanager
+def _silent_receivers(number: int) -> Iterator[list[str]]:
+    with ExitStack() as open_sockets:
+        urls = []
+        for host in range(_RECEIVERS):
+            listener = open_sockets.enter_context(socket.socket())
+            # The kernel accepts the connection and the request; no process reads them.
+            listener.bind((f"127.9.{number % 250}.{host + 1}", 0))
+            listener.listen(64)
+            address, port = listener.getsockname()
+            urls.append(f"http://{address}:{port}/")
+        yield urls
+
+
+async def _locked_row(it: Neighbour) -> None:
+    """Locks one row of its own action for as long as it lasts, while requests for that action continue."""
+    async with it.session() as session, it.channel() as channel:
+        await _lock(it, session, channel)
+        it.did["locked"] += 1
+        await it.send(channel, lambda number: _locked(it, number), per_second=8.0, did="requests")
+
+
+async def _lock(it: Neighbour, session: Session, channel: AbstractChannel) -> None:
+    key = f"lock {it.access.seed} {it.number}"
+    # Before it an execution runs that ends shortly after the row is locked.
+    runs = it.variant != "waiting execution"
+    if not runs:
+        await it.publish(channel, _locked(it, 0, _HEAD_START_SECONDS, idempotency_key=f"{key} first"))
+        await _admitted(session, f"{key} first")
+    await it.publish(channel, _locked(it, 0, _HEAD_START_SECONDS if runs else 0.0, idempotency_key=key))
+    row = await _admitted(session, key)
+    table, column = {
+        "action_queue": ("action_queue", "queue_id"),
+        "action": ("action", "action_id"),
+    }.get(it.variant, ("execution", "id"))
+    await session.execute("BEGIN")
+    await session.execute(f"SELECT FROM {table} WHERE id = $1 FOR UPDATE", row[column])
+
+
+def _locked(it: Neighbour, number: int, seconds: float = 0.0, **fields: Any) -> Sending:
+    # A new key takes a lock on the action's row, since its queue refers to it.
+    ref = "neighbour.locked-keyed" if it.variant == "action" else "neighbour.locked"
+    parameters = {"key": f"{it.number} {number}"} if it.variant == "action" else {}
+    return it.request(it.body(ref, parameters={"seconds": seconds, **parameters}, **fields))
+
+
+async def _admitted(session: Session, key: str) -> asyncpg.Record:
+    while True:
+        row = await session.fetchrow("SELECT * FROM execution WHERE idempotency_key = $1", key)
+        if row is not None and row["status"] != "scheduled":
+            return row
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+async def _killed_sessions(it: Neighbour) -> None:
+    """Ends one database session of a service after the other, chosen at random."""
+    async with it.session() as session:
+        while True:
+            pids = await session.fetch(
+                "SELECT pid FROM pg_stat_activity"
+                " WHERE datname = current_database() AND application_name LIKE 'turnstile %' ORDER BY pid"
+            )
+            if pids:
+                await session.execute("SELECT pg_terminate_backend($1)", it.rng.choice(pids)["pid"])
+                it.did["sessions"] += 1
+            await asyncio.sleep(it.rng.uniform(*_KILL_EVERY_SECONDS))
+
+
+DISTURB: Final[Mapping[Kind, Disturb]] = {
+    Kind.REFUSING_LISTENER: _refusing_listener,
+    Kind.REFUSING_REPLY_QUEUE: _refusing_reply_queue,
+    Kind.POISON_REPLY_ADDRESS: Flood(_poison_reply_address, "requests", 10.0),
+    Kind.BAD_MESSAGES: Flood(_bad_messages, "messages", 60.0),
+    # The rate follows the cost of reading one.
+    Kind.HUGE_REQUESTS: Flood(_huge_requests, "requests", {"large": 60.0, "dense": 3.0, "oversized": 15.0}),
+    Kind.STUCK_RECEIVERS: _stuck_receivers,
+    Kind.LOCKED_ROW: _locked_row,
+    Kind.UNDECLARABLE_POOL: _undeclarable_pool,
+    Kind.UNKNOWN_CANCELS: Flood(_unknown_cancels, "cancels", 400.0),
+    Kind.UNKNOWN_COMPLETIONS: _unknown_completions,
+    Kind.KILLED_SESSIONS: _killed_sessions,
+    Kind.REFUSING_DEAD_LETTERS: _refusing_dead_letters,
+    Kind.FULL_QUEUE: _full_queue,
+    Kind.MANY_KEYS: Flood(_many_keys, "keys", 100.0),
+}
+assert set(DISTURB) == set(Kind)

@@ -1,0 +1,202 @@
+"""What brings an armed executor to its crash point: requests of operators, and work for each sweep.
+
+In: an environment with an armed executor. Out: requests that it may not survive, and rows as a lost message
+or a dead worker leaves them. Each is repeated until the executor has died. The rest is done afterwards: keys
+are cancelled once more, a pause ends in any case, and the executor that stays replays the dead letters.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Final, TypeAlias
+from uuid import uuid4
+
+import httpx
+
+from tests.proof.crash.actions import UNSERVED
+from tests.proof.crash.environment import Environment, purge
+from turnstile.common.broker.topology import pool_queue
+
+Trigger: TypeAlias = Callable[[Environment], Awaitable[None]]
+
+_LONG_SECONDS: Final = 600.0
+_SHORT_SECONDS: Final = 0.5
+_GRANTED: Final = """
+FROM slot WHERE claimed_at IS NULL AND finished_at IS NULL
+  AND execution_id = (SELECT id FROM execution WHERE metadata ->> 'tag' = $1)
+"""
+
+
+async def cancel_something(env: Environment, url: str) -> None:
+    """Submit what is not due for long, and cancel it."""
+    run_at = (datetime.now(UTC) + timedelta(days=1)).isoformat()
+    execution_id = await env.client.post_to_cancel(url, {"action_ref": "crash.free", "run_at": run_at})
+    if execution_id is not None:
+        with suppress(httpx.HTTPError):
+            await env.client.http.post(f"{url}/api/v1/executions/{execution_id}/cancel")
+
+
+async def call_back_something(env: Environment) -> None:
+    """Submit with the URL of a receiver that does not exist."""
+    await env.client.publish({"action_ref": "crash.free", "callback_url": "http://127.0.0.1:1/hook"})
+
+
+async def resume_something(env: Environment, url: str) -> None:
+    """Submit for a paused action, and resume it."""
+    await env.pause(paused=True)
+    try:
+        await env.client.publish({"action_ref": "crash.one"})
+        await env.until_all_admitted()
+        with suppress(httpx.HTTPError):
+            await env.client.http.post(f"{url}/api/v1/actions/crash.one/resume")
+    finally:
+        await env.pause(paused=False)
+
+
+async def replay_something(env: Environment, url: str) -> None:
+    """Publish a dead letter, and replay it."""
+    await env.client.publish_dead_letter({"action_ref": "crash.one"})
+    with suppress(httpx.HTTPError):
+        await env.client.replay_dead_letters(url)
+
+
+@dataclass(slots=True, kw_only=True)
+class FakeWorker:
+    """A worker that misbehaves: claims and stops its heartbeats, ends without publishing, does not stop.
+
+    It uses the statements that every worker may call, for as long as the armed process lives.
+    """
+
+    env: Environment
+    worker_id: str = field(default_factory=lambda: f"fake {uuid4()}")
+
+    async def register(self, *, lease_seconds: float) -> None:
+        """Register with a lease."""
+        await self.env.history.rows(
+            f"SELECT turnstile.register_worker($1, 'fake', 'localhost', 1, ARRAY['{UNSERVED}'], 1, $2)",
+            self.worker_id,
+            lease_seconds,
+        )
+
+    async def claim(self, tag: str) -> tuple[int, int] | None:
+        """Claim the execution with this tag once it was granted; return id and attempt, None if too late."""
+        history = self.env.history
+        if not await self.env.until_while_armed(f"SELECT true {_GRANTED}", tag):
+            return None
+        (row,) = await history.rows(f"SELECT execution_id, attempt {_GRANTED}", tag)
+        execution_id, attempt = row["execution_id"], row["attempt"]
+        verdict = await history.value(
+            "SELECT verdict FROM turnstile.claim($1, $2, $3)", self.worker_id, [execution_id], [attempt]
+        )
+        assert verdict in ("claimed", "lease_over")
+        return (execution_id, attempt) if verdict == "claimed" else None
+
+    async def lose_offer(self, tag: str) -> None:
+        """Purge the offers of its pool, among them that of the execution with this tag."""
+        if await self.env.until_while_armed(f"SELECT true {_GRANTED}", tag):
+            while not await purge(self.env.system.amqp_url, pool_queue(UNSERVED)) and self._is_armed():
+                await asyncio.sleep(0.02)
+
+    async def finish(self, execution_id: int, attempt: int) -> None:
+        """Report the end, and publish nothing."""
+        verdict = await self.env.history.value(
+            "SELECT verdict FROM turnstile.finish($1, $2, $3, '{completed}', '{null}', '{null}', '{null}',"
+            " '{null}', '{null}')",
+            self.worker_id,
+            [execution_id],
+            [attempt],
+        )
+        assert verdict == "applied"
+
+    def _is_armed(self) -> bool:
+        return any(armed.process.returncode is None for armed in self.env.armed)
+
+
+async def _fake_worker(env: Environment, lease_seconds: float = _LONG_SECONDS) -> FakeWorker:
+    worker = FakeWorker(env=env)
+    await worker.register(lease_seconds=lease_seconds)
+    return worker
+
+
+async def _due(env: Environment) -> None:
+    run_at = datetime.now(UTC) + timedelta(milliseconds=100)
+    await env.client.publish({"action_ref": "crash.free", "run_at": run_at.isoformat()})
+
+
+async def _expired(env: Environment) -> None:
+    await env.client.publish_to_cancel("crash.unserved", ttl="100ms")
+
+
+async def _not_claimed(env: Environment) -> None:
+    """Its pool has a live worker, and its offer was lost."""
+    worker = await _fake_worker(env)
+    await worker.lose_offer(await env.client.publish_to_cancel("crash.unserved"))
+
+
+async def _not_published(env: Environment) -> None:
+    """Its end was reported and not published."""
+    worker = await _fake_worker(env)
+    claimed = await worker.claim(await env.client.publish_to_cancel("crash.unserved"))
+    if claimed is not None:
+        await worker.finish(*claimed)
+
+
+async def _lost(env: Environment) -> None:
+    """A worker lost its lease with two attempts, of which one must not run again."""
+    worker = await _fake_worker(env, _SHORT_SECONDS)
+    for ref in ("crash.unserved", "crash.abandoned"):
+        await worker.claim(await env.client.publish_to_cancel(ref))
+
+
+async def _overdue(env: Environment) -> None:
+    """Its worker does not stop it."""
+    worker = await _fake_worker(env)
+    await worker.claim(await env.client.publish_to_cancel("crash.unserved", timeout="100ms"))
+
+
+async def _cancelled_early(env: Environment) -> None:
+    """Its cancel came before it."""
+    key = f"to cancel {len(env.client.submitted)}"
+    await env.client.publish_cancels(key)
+    await env.until_while_armed("SELECT count(*) > 0 FROM early_cancel WHERE idempotency_key = $1", key)
+    await env.client.publish_to_cancel("crash.unserved")
+
+
+async def _idle_slot(env: Environment) -> None:
+    """A slot is free, and no message about it was published."""
+    await env.pause(paused=True)
+    await env.client.publish({"action_ref": "crash.one"})
+    await env.until_all_admitted()
+    await env.pause(paused=False)
+
+
+async def _miscounted(env: Environment) -> None:
+    """A counter is wrong."""
+    await env.client.publish({"action_ref": "crash.one"})
+    await env.until_all_admitted()
+    # Of one queue: the services lock several in the order of their ids, this statement would not.
+    await env.history.rows(
+        "UPDATE action_queue q SET depth = q.depth + 1"
+        " FROM action a WHERE a.id = q.action_id AND a.ref = 'crash.one'"
+    )
+
+
+SWEEPS: Final[Mapping[str, Trigger]] = {
+    "grant_idle_slots": _idle_slot,
+    "wake_due": _due,
+    "expire_due": _expired,
+    "repeat_offers": _not_claimed,
+    "repeat_completions": _not_published,
+    "reclaim_lost": _lost,
+    "stop_overdue": _overdue,
+    "cancel_early": _cancelled_early,
+    "repair_counters": _miscounted,
+}
+
+
+def settings_for(sweep: str) -> dict[str, str]:
+    """Return settings under which no other sweep soon finds what earlier trials left behind."""
+    slow = {"repeat_offers": "DISPATCH", "repeat_completions": "SETTLE", "stop_overdue": "STOP"}
+    return {f"TURNSTILE_{word}_TIMEOUT": "60s" for other, word in slow.items() if other != sweep}

@@ -1,0 +1,200 @@
+"""A running system, and the operations of a test on it: submit, read, cancel, wait, listen."""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import httpx
+
+from tests.support.brokers import until_ready
+from tests.support.history import History, history_of
+from tests.support.listener import Listener, Received, listening
+from tests.support.processes import Service, System, running
+from tests.support.traffic import until
+from turnstile.common.broker.topology import EXECUTION_COMPLETED, EXECUTION_STATUS_CHANGED
+
+ACTIONS = "tests.e2e.actions"
+POOL_QUEUE = "worker.default"
+_ENDED = """
+SELECT count(*) = cardinality($1::bigint[]) FROM execution e
+WHERE e.id = ANY ($1) AND e.completed_at IS NOT NULL
+  AND NOT EXISTS (SELECT FROM slot s WHERE s.execution_id = e.id)
+  AND NOT EXISTS (SELECT FROM unpublished_completion u WHERE u.execution_id = e.id)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """One system, its history, its API, and what it publishes."""
+
+    system: System
+    history: History
+    http: httpx.AsyncClient
+    listener: Listener
+
+    @property
+    def amqp_url(self) -> str:
+        """The vhost of the system."""
+        return self.system.amqp_url
+
+    @property
+    def executor(self) -> Service:
+        """The first executor."""
+        return self.system.executors[0]
+
+    @property
+    def worker(self) -> Service:
+        """The first worker."""
+        return self.system.workers[0]
+
+    async def start_worker(self, **settings: str) -> Service:
+        """Start one more worker for the actions of the end-to-end tests."""
+        return await self.system.start_worker(ACTIONS, **settings)
+
+    async def put(self, ref: str, **fields: Any) -> None:
+        """Define an action."""
+        answer = await self.http.put(f"/actions/{ref}", json=fields)
+        assert answer.status_code in (200, 201), answer.text
+
+    async def patch(self, ref: str, **fields: Any) -> None:
+        """Change an action."""
+        answer = await self.http.patch(f"/actions/{ref}", json=fields)
+        assert answer.status_code == 200, answer.text
+
+    async def submit(self, ref: str, **fields: Any) -> int:
+        """Submit one execution; return its id."""
+        (execution_id,) = await self.submit_many([{"action_ref": ref, **fields}])
+        return execution_id
+
+    async def submit_many(self, bodies: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Submit a list; return the ids."""
+        answer = await self.http.post("/executions", json=list(bodies))
+        assert answer.status_code == 202, answer.text
+        return [item["id"] for item in answer.json()["items"]]
+
+    async def get(self, execution_id: int) -> dict[str, Any]:
+        """Return an execution as the API shows it."""
+        answer = await self.http.get(f"/executions/{execution_id}")
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
+    async def stats(self, ref: str) -> dict[str, Any]:
+        """Return the queue statistics of an action."""
+        return dict((await self.http.get(f"/actions/{ref}/queue-stats")).json())
+
+    async def cancel(self, *execution_ids: int, reason: str | None = None) -> None:
+        """Cancel executions over HTTP."""
+        for execution_id in execution_ids:
+            answer = await self.http.post(f"/executions/{execution_id}/cancel", json={"reason": reason})
+            assert answer.status_code == 202, answer.text
+
+    async def status(self, execution_id: int) -> str:
+        """Return the status in the database."""
+        return str(await self.history.value("SELECT status::text FROM execution WHERE id = $1", execution_id))
+
+    async def until_status(self, execution_id: int, *statuses: str) -> None:
+        """Wait until an execution has one of these statuses."""
+        query = "SELECT status::text = ANY ($2) FROM execution WHERE id = $1"
+        await self.history.until(query, execution_id, list(statuses))
+
+    async def until_running(self, ids: Sequence[int], *, attempt: int | None = None) -> None:
+        """Wait until exactly these executions run, all in this attempt if given."""
+        query = """
+            SELECT coalesce(array_agg(id ORDER BY id), '{}') = $1::bigint[] AND
+                   coalesce(bool_and(attempt = $2), true) FROM execution WHERE status = 'running'
+        """
+        await self.history.until(query, list(ids), attempt)
+
+    async def ended(self, *execution_ids: int, deadline_seconds: float = 30.0) -> list[str]:
+        """Wait until these have ended and hold no slot; return their statuses."""
+        await self.history.until(_ENDED, list(execution_ids), deadline_seconds=deadline_seconds)
+        rows = await self.history.rows(
+            "SELECT e.status::text FROM unnest($1::bigint[]) WITH ORDINALITY c(id, ord)"
+            " JOIN execution e ON e.id = c.id ORDER BY c.ord",
+            list(execution_ids),
+        )
+        return [row["status"] for row in rows]
+
+    async def attempts(self, execution_id: int) -> list[tuple[int, str]]:
+        """Return number and outcome of each attempt."""
+        return await self.history.attempts(execution_id)
+
+    async def worker_of(self, execution_id: int) -> str:
+        """Return the name of the worker that ran the last attempt."""
+        query = "SELECT w.name FROM execution e JOIN worker w ON w.id = e.worker_id WHERE e.id = $1"
+        return str(await self.history.value(query, execution_id))
+
+    async def completions(self, execution_id: int) -> list[Received]:
+        """Wait for a completion of an execution; return all of them."""
+        await self.listener.until(
+            lambda: bool(self.listener.about(EXECUTION_COMPLETED, execution_id)),
+            f"the completion of {execution_id}",
+        )
+        return self.listener.about(EXECUTION_COMPLETED, execution_id)
+
+    def announced(self, execution_id: int) -> list[str]:
+        """Return the published statuses by their instants: several processes publish them, in any order."""
+        bodies = [message.body for message in self.listener.about(EXECUTION_STATUS_CHANGED, execution_id)]
+        bodies.sort(key=lambda body: datetime.fromisoformat(str(body["changed_at"])))
+        return [str(body["status"]) for body in bodies]
+
+    async def until_offers(self, count: int, queue: str = POOL_QUEUE) -> None:
+        """Wait until so many offers wait in the queue of the pool."""
+        await until_ready(self.amqp_url, queue, count)
+
+    async def stop_running(self) -> None:
+        """Cancel everything that has not ended."""
+        rows = await self.history.rows("SELECT id FROM execution WHERE completed_at IS NULL ORDER BY id DESC")
+        for row in rows:
+            await self.http.post(f"/executions/{row['id']}/cancel")
+        await self.ended(*(row["id"] for row in rows))
+
+
+@asynccontextmanager
+async def running_environment(database_url: str, amqp_url: str, **options: Any) -> AsyncIterator[Environment]:
+    """Run a system with the options of `running`, and listen to everything that it publishes.
+
+    At the end the audit must be clean, and the watchdog must have repaired no counter.
+    """
+    async with (
+        running(database_url, amqp_url, **options) as system,
+        history_of(database_url) as history,
+        httpx.AsyncClient(base_url=f"{system.http_url}/api/v1", timeout=30) as http,
+        listening(amqp_url) as listener,
+    ):
+        yield Environment(system=system, history=history, http=http, listener=listener)
+        assert repaired_counters(system) == []
+
+
+def repaired_counters(system: System) -> list[str]:
+    """Return the watchdog's repairs of counters: each repair proves a wrong counter."""
+    lines = [line for executor in system.executors for line in executor.log.read_text().splitlines()]
+    return [line for line in lines if "counters_repaired" in line]
+
+
+async def until_logged(service: Service, text: str) -> None:
+    """Wait until a service has logged this text."""
+    await until(
+        lambda: text in service.log.read_text(), f"{text} in the log of {service.name}", deadline_seconds=20
+    )
+
+
+def pids_in(file: Path) -> list[int]:
+    """Return the process ids that an action wrote; none before it has."""
+    return [int(number) for number in file.read_text().split()] if file.exists() else []
+
+
+def _exists(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+async def until_gone(pids: Sequence[int]) -> None:
+    """Wait until none of these processes exists: a killed one does until it was reaped."""
+    await until(lambda: not any(_exists(pid) for pid in pids), f"the end of {pids}", deadline_seconds=5)
+
+
+StartEnvironment: TypeAlias = Callable[..., AbstractAsyncContextManager[Environment]]
+"""`running_environment` on the database and the vhost of one test."""
