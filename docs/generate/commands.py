@@ -12,8 +12,8 @@ from turnstile.worker.cli import app as worker_app
 
 _HEAD = """# Commands
 
-`executor`, `worker` and `turnstile stress`, each with `--help`. Exit codes: 0 done, 1 something was refused
-or failed, 2 wrong usage or setting, 3 a server cannot be reached, 4 waited too long.
+`executor`, `worker` and `turnstile stress`, each with `--help`. Exit codes: 0 success, 1 rejected or failed,
+2 wrong usage or setting, 3 a server cannot be reached, 4 timeout.
 """
 _APPS = {"executor": executor_app, "worker": worker_app, "turnstile stress": stress_app}
 

@@ -7,8 +7,8 @@ from turnstile.worker.settings import WorkerSettings
 
 _HEAD = """# Settings
 
-Environment variables; an option of the command line comes before them. Durations are written `250ms`, `30s`,
-`5m`, `1h30m`, or as a number of seconds. A wrong value ends the process with one line that
+Environment variables; a command line option takes precedence over its variable. Durations are written
+`250ms`, `30s`, `5m`, `1h30m`, or as a number of seconds. A wrong value ends the process with one line that
 names the variable.
 """
 

@@ -14,7 +14,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def default_of(field: FieldInfo) -> str:
-    """Return the default of a field as somebody would write it."""
+    """Return the default of a field as a user would write it."""
     if field.default_factory is not None or field.default is PydanticUndefined:
         return "" if field.default_factory is not None else "*required*"
     match field.default:
