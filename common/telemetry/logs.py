@@ -56,7 +56,7 @@ class _ConsoleFormatter(logging.Formatter):
     def _lines(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%S.%f")[:-3]
         fields = " ".join(f"{key}={_value(value)}" for key, value in _fields(record).items())
-        source = record.name.split(".")[0]
+        source = record.name.removeprefix("turnstile.").split(".")[0]
         line = escaped(f"{at} {record.levelname:<7} {source:<8} {record.getMessage()} {fields}".rstrip())
         if not record.exc_info:
             return line

@@ -1,6 +1,7 @@
 """Dead letters: stored once with their reasons, listed, replayed when they are corrected, pruned."""
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -12,8 +13,15 @@ from tests.support.brokers import until_ready
 from tests.support.environment import Environment, StartEnvironment
 from tests.support.history import History
 from tests.support.traffic import ask, publishing, request, until
-from turnstile.common.broker.topology import DEAD_LETTERS, EXECUTION_CANCEL_REQUESTED, EXECUTION_COMPLETED
+from turnstile.common.broker.topology import (
+    DEAD_LETTER_EXCHANGE,
+    DEAD_LETTERS,
+    EXECUTION_CANCEL_REQUESTED,
+    EXECUTION_COMPLETED,
+    EXECUTION_REQUESTED,
+)
 from turnstile.common.crash_points import VARIABLE, CrashPoint
+from turnstile.common.envelopes import DIED_AT_HEADER, ERROR_CODE_HEADER, ERROR_HEADER, ORIGINAL_KEY_HEADER
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -195,11 +203,25 @@ async def test_a_refusal_by_a_full_queue_is_an_answer_and_a_dead_letter_only_wit
     await until(are_pruned, "old letters are pruned", deadline_seconds=30)
 
 
-async def publish_bad(amqp_url: str, count: int) -> list[str]:
-    bad = [request(b"{ broken", message_id=f"bad-{n:04}") for n in range(count)]
+async def publish_dead_letters(amqp_url: str, count: int) -> list[str]:
+    """Publish what an executor publishes for invalid requests, without the requests."""
+    died_at = datetime.now(UTC)
+    letters = [
+        replace(
+            request(b"{ broken", message_id=f"bad-{n:04}"),
+            exchange=DEAD_LETTER_EXCHANGE,
+            headers={
+                ERROR_CODE_HEADER: "invalid_message",
+                ERROR_HEADER: "not JSON",
+                ORIGINAL_KEY_HEADER: EXECUTION_REQUESTED,
+                DIED_AT_HEADER: (died_at + timedelta(milliseconds=n)).isoformat(),
+            },
+        )
+        for n in range(count)
+    ]
     async with publishing(amqp_url) as publisher:
-        await publisher.publish(bad)
-    return [message.message_id for message in bad]
+        await publisher.publish(letters)
+    return [letter.message_id for letter in letters]
 
 
 async def stored(history: History) -> list[str]:
@@ -213,7 +235,7 @@ async def test_an_executor_killed_between_commit_and_acknowledgement_leaves_one_
     armed: Any = {VARIABLE: f"{CrashPoint.DEAD_LETTERS_STORED}:1"}
     async with start_env(workers=0, executor_settings=armed) as env:
         amqp_url, history, dies = env.amqp_url, env.history, env.executor
-        sent = await publish_bad(amqp_url, 50)
+        sent = await publish_dead_letters(amqp_url, 50)
         await dies.process.wait()
         before = await stored(history)
         assert before, "it died before it had committed"
