@@ -1,7 +1,7 @@
 """Depth: the cost of one settle and grant, by the length of the queue.
 
-A turn settles a finished attempt (timed), then runs the granted one and refills the queue: every turn leaves
-the queue as long as it was, so all turns are alike. Turns are interleaved, with nothing else running.
+Each step settles a finished attempt, which is timed, then runs the granted one and adds an execution, so that
+the length of the queue stays the same. The steps of the queues alternate; nothing else runs.
 """
 
 import time

@@ -205,7 +205,7 @@ def reply(request: Delivery, answer: ExecutionAccepted | ExecutionRejected) -> O
 
 
 def dead_letter(delivery: Delivery, code: Code, message: str, *, app_id: AppId) -> Outgoing:
-    """Dead-letter a message as it was received, with the reason."""
+    """Return the dead letter of a message: its original body and properties, with the reason in headers."""
     reason = {
         ERROR_CODE_HEADER: str(code),
         ERROR_HEADER: message[:1000],

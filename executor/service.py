@@ -211,8 +211,8 @@ class ExecutorService:
             log_level="warning",
             access_log=False,
             timeout_graceful_shutdown=5,
-            # Longer than clients and proxies keep an idle connection: if the server closed it first, a
-            # request that is just on its way would fail.
+            # Longer than clients and proxies keep an idle connection. A server that closes it first makes
+            # a request in transit fail.
             timeout_keep_alive=75,
             ssl_certfile=self.settings.http_tls_cert,
             ssl_keyfile=self.settings.http_tls_key,

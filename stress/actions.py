@@ -1,7 +1,7 @@
 """The actions of the stress test (`worker serve --actions turnstile.stress.actions`): they sleep.
 
-Each run records its start and stop, in a trace file in the folder `TURNSTILE_STRESS_MARKS`, or without one in
-its result, so that workers on other hosts can be measured too. All actions share one function;
+Each run records its start and stop: in a trace file in the folder `TURNSTILE_STRESS_TRACES`, or without one
+in its result, so that workers on other hosts can be measured too. All actions share one function;
 `TURNSTILE_STRESS_ACTIONS` is their number.
 """
 

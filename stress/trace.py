@@ -16,7 +16,7 @@ POOL: Final = "stress"
 ACTIONS_VARIABLE: Final = "TURNSTILE_STRESS_ACTIONS"
 """The number of actions that a worker declares."""
 ACTIONS_DEFAULT: Final = 10
-TRACE_VARIABLE: Final = "TURNSTILE_STRESS_MARKS"
+TRACE_VARIABLE: Final = "TURNSTILE_STRESS_TRACES"
 """The folder of the trace files; unset: actions return start and stop in their results."""
 TRACE_SUFFIX: Final = ".trace"
 

@@ -53,10 +53,10 @@ from turnstile.executor.queries import (
 from turnstile.executor.results import Accepted, Admission, Rejected, Verdict
 
 LIST_MAX: Final = 1000
-"""Most requests in one list."""
+"""Maximum number of requests in one list."""
 _PIECES_MAX: Final = 1000
 _ENVELOPE_BYTES_MAX: Final = 64 * 1024
-"""What one request may contain besides parameters and metadata."""
+"""Size limit of a request without its parameters and metadata."""
 _CURSOR: Final = "executions"
 _LOG_CURSOR: Final = "logs"
 _KNOWN_KEY: Final = "The idempotency key is known: the execution that it names"

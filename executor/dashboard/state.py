@@ -101,7 +101,7 @@ class QueueName(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:
-    """One queue as it was last read."""
+    """The values of a queue at the last reading."""
 
     name: QueueName
     queue_id: int | None

@@ -265,4 +265,4 @@ class LogEntry(Schema):
 
     attempt: int = Field(description="Number of the attempt, from 1.")
     at: AwareDatetime = Field(description="When it was stored: about a second after it was written.")
-    text: str = Field(description="As it was written: the concatenated pieces are the log.")
+    text: str = Field(description="Text of this piece. All pieces, concatenated, are the log.")

@@ -54,9 +54,9 @@ class ScenarioMetrics:
     """The part of a handover until the slot was granted again, by the clock of the database."""
     grant_to_start: Spread | None
     """From a grant to the start of the run."""
-    most_held: int
+    peak_slots: int
     """Peak number of slots of one queue, from grant to end."""
-    most_running: int
+    peak_runs: int
     """Peak number of concurrent runs of one queue."""
     idle_share: float | None
     """Share of the slot time, while executions waited, that no run used."""

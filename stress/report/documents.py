@@ -18,7 +18,7 @@ from turnstile.stress.report.run_report import RunReport, ScenarioReport
 from turnstile.stress.scenario import Load
 
 _TEMPLATE: Final = "page.html.j2"
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 """Increases when a key changes its meaning or is removed; new keys do not change it."""
 
 
@@ -26,14 +26,14 @@ def as_json(report: RunReport) -> bytes:
     """Return the content of `report.json`; null is what was not measured."""
     document = {
         "schema_version": SCHEMA_VERSION,
-        "kept": report.passed,
+        "passed": report.passed,
         "violations": report.violations,
         "executions": report.executions,
         **{field.name: getattr(report.info, field.name) for field in fields(report.info)},
         "seconds": report.seconds,
         "collapses": report.collapses,
-        "five_figures": report.metrics,
-        "stages": [_scenario(scenario) for scenario in report.scenarios],
+        "metrics": report.metrics,
+        "scenarios": [_scenario(scenario) for scenario in report.scenarios],
     }
     return to_json(document, indent=1, inf_nan_mode="null") + b"\n"
 
@@ -41,15 +41,15 @@ def as_json(report: RunReport) -> bytes:
 def _scenario(report: ScenarioReport) -> dict[str, Any]:
     recording = report.recording
     return {
-        "stage": recording.scenario,
+        "scenario": recording.scenario,
         "mix": str(recording.scenario.load.mix),
-        "kept": not report.broken,
-        "figures": report.metrics,
+        "passed": not report.broken,
+        "metrics": report.metrics,
         "findings": [
             {
                 "rule": finding.rule.name.lower(),
-                "says": finding.rule.value,
-                "looked_at": finding.checked,
+                "description": finding.rule.value,
+                "checked": finding.checked,
                 "broken": finding.broken,
                 "examples": finding.examples,
             }
@@ -126,7 +126,10 @@ def _rows(report: ScenarioReport) -> Iterator[tuple[str, str]]:
     rate = wording.rate(metrics.executions_per_second)
     yield "Ended", f"{metrics.ended:,} in {wording.seconds(metrics.seconds)}: {rate}"
     yield "Requests confirmed by the broker", wording.rate(metrics.sent_per_second)
-    yield "Peak slots, peak running in one queue", f"{metrics.most_held:,}, {metrics.most_running:,}"
+    yield (
+        "Peak slots, peak running in one queue",
+        f"{metrics.peak_slots:,}, {metrics.peak_runs:,}",
+    )
     for name, spread in (
         ("Handover on a full queue", metrics.hand_over),
         ("of that: end to grant", metrics.end_to_grant),

@@ -79,8 +79,8 @@ async def test_each_queue_of_a_key_has_the_limit_of_the_action_and_its_own_order
             ]
         )
         assert set(await env.ended(*ids)) == {"completed"}
-        assert list((await log.most_held()).values()) == [2, 2, 2]
-        for queue_id in await log.most_held():
+        assert list((await log.peak_slots()).values()) == [2, 2, 2]
+        for queue_id in await log.peak_slots():
             granted = await log.granted(queue_id)
             assert granted == sorted(granted)
 

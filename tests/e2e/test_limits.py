@@ -180,7 +180,7 @@ async def test_in_thousands_of_interleavings_no_slot_stays_free_beside_a_waiting
         assert await env.history.value("SELECT count(*) FROM execution WHERE status = 'completed'") == count
         queues = await env.history.rows("SELECT id, max_concurrent FROM action_queue")
         assert len(queues) == len(LIMITS) * len(KEYS)
-        assert await log.most_held() == {queue["id"]: queue["max_concurrent"] for queue in queues}
+        assert await log.peak_slots() == {queue["id"]: queue["max_concurrent"] for queue in queues}
         assert (await log.longest_idle()).total_seconds() < IDLE_SECONDS_MAX
         assert await log.waited() > count / 2, "hardly any execution waited: nothing was interleaved"
 
@@ -206,7 +206,7 @@ async def test_a_thousand_kills_cancels_and_retries_never_start_more_than_the_li
         await _let_end(env, count)
         outcomes = {row["outcome"] for row in await env.history.rows("SELECT DISTINCT outcome FROM attempt")}
         assert await env.history.peak_attempts("scripted") <= limit
-        assert list((await log.most_held()).values()) == [limit]
+        assert list((await log.peak_slots()).values()) == [limit]
     assert count >= 248 * turns
     assert outcomes >= {"completed", "failed", "retried", "cancelled", "reclaimed"}
 

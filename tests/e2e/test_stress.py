@@ -18,9 +18,9 @@ async def test_a_smoke_run_passes_and_leaves_a_report(tmp_path: Path) -> None:
     assert output.rstrip().splitlines()[-2].startswith("PASS"), output
 
     document = json.loads((folder / "report.json").read_text())
-    assert document["kept"]
+    assert document["passed"]
     assert document["violations"] == 0
-    metrics = document["five_figures"]
+    metrics = document["metrics"]
     assert metrics["per_second_limited"] > 0
     assert metrics["per_second_unlimited"] > 0
     assert metrics["hand_over"]["count"] >= 90
@@ -29,18 +29,18 @@ async def test_a_smoke_run_passes_and_leaves_a_report(tmp_path: Path) -> None:
     assert recovery["kind"] == "kill worker"
     assert recovery["reclaim_seconds"] is None or recovery["lost_runs"] > 0
     # Each scenario checked the rules that apply to it.
-    for scenario in document["stages"]:
-        rules = {finding["rule"] for finding in scenario["findings"] if finding["looked_at"]}
+    for scenario in document["scenarios"]:
+        rules = {finding["rule"] for finding in scenario["findings"] if finding["checked"]}
         assert {"limit_held", "limit_run", "granted_in_order", "nothing_lost", "nothing_twice"} <= rules
     page = (folder / "report.html").read_text()
-    assert page.count("<img") >= len(document["stages"])
+    assert page.count("<img") >= len(document["scenarios"])
     assert list((folder / "pictures").glob("recovery-fault-*.png"))
 
     # A later check of the recordings has the same result.
     code, output = await _stress("check", str(folder))
     assert code == 0, output
     again = json.loads((folder / "report.json").read_text())
-    assert again["five_figures"] == metrics
+    assert again["metrics"] == metrics
 
 
 async def test_a_missing_installation_is_reported_and_keeps_the_earlier_report(

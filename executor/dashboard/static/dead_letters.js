@@ -109,7 +109,7 @@ async function read({ id }, wrong, changed) {
     if (await replayEdited(letter)) await changed();
   } } }, "Edit and replay");
   showDialog(`Dead letter ${id}`,
-    el("dl", { class: "figures" }, facts.map(([term, value]) => el("div", {}, el("dt", {}, term), el("dd", {}, value)))),
+    el("dl", { class: "metrics" }, facts.map(([term, value]) => el("div", {}, el("dt", {}, term), el("dd", {}, value)))),
     el("h3", {}, bodyTitle(letter)), canBeEdited(letter) ? edit : null, el("pre", { tabindex: 0, "aria-label": "Body" }, letter.body),
     el("h3", {}, "Headers"), el("pre", { tabindex: 0, "aria-label": "Headers" }, JSON.stringify(letter.headers, null, 2)));
 }

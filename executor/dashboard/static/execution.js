@@ -19,7 +19,7 @@ export function show(main, { id }, { live, signal }) {
   const wrong = errorLine();
   const state = el("span", { class: "states" });
   const why = el("div", { class: "why", role: "status" });
-  const facts = el("dl", { class: "figures" });
+  const facts = el("dl", { class: "metrics" });
   const steps = el("ol", { class: "timeline" });
   const buttons = el("div", { class: "buttons" });
   const documents = el("div", { class: "documents" });

@@ -60,7 +60,7 @@ function headOf(ref, key, screen, changed) {
   const bar = occupancyBar();
   const spark = sparkline({ width: 600, height: 60 });
   const states = el("span", { class: "states" });
-  const figures = ["Waiting", "Oldest waiting", "Admitted", "Completed", "Total admitted", "Total completed"]
+  const metrics = ["Waiting", "Oldest waiting", "Admitted", "Completed", "Total admitted", "Total completed"]
     .map((name) => [el("dt", {}, name), el("dd", {}, "–")]);
   const why = el("p", { class: "why" });
   const act = async (change, message) => {
@@ -79,11 +79,11 @@ function headOf(ref, key, screen, changed) {
       el("div", { class: "buttons" }, pause, limit,
         el("a", { class: "button", href: `#/executions?action_ref=${encodeURIComponent(ref)}` }, "Executions"))),
     el("div", { class: "panel" }, bar.node, spark.node, why,
-      el("dl", { class: "figures" }, figures.map((pair) => el("div", {}, pair)))));
+      el("dl", { class: "metrics" }, metrics.map((pair) => el("div", {}, pair)))));
   return {
     node,
     update(stats, seen, ofKey) {
-      // Of one key the figures of its queue; of the action the sums over all keys.
+      // With a key: the metrics of its queue. Without one: the sums over all keys of the action.
       const one = ofKey === null ? null : seen;
       const waiting = one?.queue_length ?? stats.queue_length;
       const held = one?.active_count ?? stats.active_count;
@@ -94,7 +94,7 @@ function headOf(ref, key, screen, changed) {
         single ? `${rate(seen?.enqueued_per_second)} /s` : "–", single ? `${rate(seen?.completed_per_second)} /s` : "–",
         count(one?.total_enqueued ?? stats.total_enqueued), count(one?.total_completed ?? stats.total_completed),
       ];
-      shown.forEach((value, index) => figures[index][1].replaceChildren(value));
+      shown.forEach((value, index) => metrics[index][1].replaceChildren(value));
       text(why, ofKey === null ? whyOf(stats) : "");
       spark.node.toggleAttribute("hidden", !single || !seen);
       if (seen) spark.update(seen.depths);

@@ -167,7 +167,7 @@ def draw_occupancy(report: ScenarioReport) -> Picture:
         caption=_SLOTS_CAPTION
         + (f" Shown are the {QUEUES_MAX} busiest of {all_of:,} queues." if all_of > QUEUES_MAX else ""),
         alt=f"Slots held and running over {timeline.seconds:.1f} s in {len(queues)} queues. Peak slots of "
-        f"one queue: {report.metrics.most_held}; peak running: {report.metrics.most_running}; "
+        f"one queue: {report.metrics.peak_slots}; peak running: {report.metrics.peak_runs}; "
         f"limit: {'none' if report.scenario.limit is None else report.scenario.limit}.",
     )
 

@@ -64,7 +64,7 @@ class SlotLog:
         slots = [e for e in await self._slots() if e.queue_id == queue_id]
         return [e.execution_id for e in slots if e.step is Step.INSERT]
 
-    async def most_held(self) -> dict[int, int]:
+    async def peak_slots(self) -> dict[int, int]:
         """Return, by queue, the most slots that were held after any commit."""
         most: dict[int, int] = {}
         for queue in replayed(await read_events(self.connection)):

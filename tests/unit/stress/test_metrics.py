@@ -114,7 +114,7 @@ def test_slots_are_counted_by_the_history_and_by_the_runs() -> None:
             actions=2,
         )
     )
-    assert (metrics.most_held, metrics.most_running) == (3, 2)
+    assert (metrics.peak_slots, metrics.peak_runs) == (3, 2)
 
 
 def test_the_idle_share_is_the_time_without_a_run_while_an_execution_waits() -> None:
@@ -137,7 +137,7 @@ def test_a_scenario_is_measured_until_its_limit_is_lifted() -> None:
     )
     lifted = replace(recording, scenario=replace(recording.scenario, drain_without_limit_after=2))
     metrics = measure_scenario(lifted)
-    assert (metrics.ended, metrics.most_held, metrics.most_running) == (2, 1, 1)
+    assert (metrics.ended, metrics.peak_slots, metrics.peak_runs) == (2, 1, 1)
     assert metrics.seconds == pytest.approx(0.028)
     assert in_milliseconds(metrics.hand_over) == (1, 2.0, 2.0)
     assert measure_scenario(recording).ended == 49
@@ -145,7 +145,7 @@ def test_a_scenario_is_measured_until_its_limit_is_lifted() -> None:
 
 def test_an_empty_scenario_has_no_metrics() -> None:
     metrics = measure_scenario(hand_made())
-    assert (metrics.ended, metrics.executions_per_second, metrics.most_held) == (0, 0.0, 0)
+    assert (metrics.ended, metrics.executions_per_second, metrics.peak_slots) == (0, 0.0, 0)
     assert (metrics.hand_over, metrics.answer, metrics.idle_share, metrics.started_out_of_order) == (
         None,
     ) * 4

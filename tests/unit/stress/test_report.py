@@ -136,9 +136,9 @@ def test_the_json_says_what_the_summary_says(folder: Path) -> None:
     document = json.loads((folder / "report.json").read_text())
     lines = printed(broken_run())
     assert document["schema_version"] == 1
-    assert (document["kept"], document["violations"], document["executions"]) == (False, 3, 800)
+    assert (document["passed"], document["violations"], document["executions"]) == (False, 3, 800)
     assert any("FAIL 3 violations, 1 error, over 800 executions in 2 scenarios" in line for line in lines)
-    for scenario in document["stages"]:
+    for scenario in document["scenarios"]:
         row = next(line for line in lines if f" {scenario['figures']['ended']:,} " in line)
         assert f"{scenario['figures']['executions_per_second']:,.0f}/s" in row
         for finding in scenario["findings"]:
@@ -146,9 +146,9 @@ def test_the_json_says_what_the_summary_says(folder: Path) -> None:
             assert len(found) == (1 if finding["broken"] else 0)
             assert all(any(example in line for line in lines) for example in finding["examples"])
     assert document["machine"]["processor"] == broken_run().info.machine.processor
-    assert document["five_figures"]["hand_over"]["p99_ms"] == 8.75
-    assert document["stages"][0]["stage"]["load"]["executions"] == 400
-    assert document["stages"][0]["mix"] == str(lawful().scenario.load.mix)
+    assert document["metrics"]["hand_over"]["p99_ms"] == 8.75
+    assert document["scenarios"][0]["scenario"]["load"]["executions"] == 400
+    assert document["scenarios"][0]["mix"] == str(lawful().scenario.load.mix)
 
 
 def test_a_run_without_a_completed_scenario_fails() -> None:
@@ -177,7 +177,7 @@ def test_a_scenario_in_which_nothing_ended_is_reported(tmp_path: Path) -> None:
     report = run_report(scenario_report(nothing_happened()))
     write_report(tmp_path, report)
     assert "Nothing ended" not in Page((tmp_path / "report.html").read_text()).text
-    assert json.loads((tmp_path / "report.json").read_text())["stages"][0]["figures"]["hand_over"] is None
+    assert json.loads((tmp_path / "report.json").read_text())["scenarios"][0]["metrics"]["hand_over"] is None
     assert printed(report)
 
 
