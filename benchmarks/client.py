@@ -73,12 +73,12 @@ async def settled(
 
     async def enough() -> bool:
         found: int = await connection.fetchval(
-            "SELECT coalesce(sum(total_completed), 0)::bigint FROM action_queue"
+            "SELECT coalesce(sum(total_completed), 0)::bigint FROM turnstile.current_queue"
         )
         return found >= count
 
     await until(enough, f"{count} settled executions", deadline_seconds=deadline_seconds, pause_seconds=0.05)
     at: float = await connection.fetchval(
-        "SELECT extract(epoch FROM max(updated_at))::double precision FROM action_queue"
+        "SELECT extract(epoch FROM max(updated_at))::double precision FROM turnstile.current_queue"
     )
     return at

@@ -32,7 +32,7 @@ _FILL: Final = """
 WITH arrived AS (
     INSERT INTO execution (action_id, queue_id, status, request_hash, delivery_key, queued_at)
     SELECT q.action_id, q.id, 'queued', gen_random_uuid(), gen_random_uuid(), clock_timestamp()
-    FROM generate_series(1, $2::integer) CROSS JOIN action_queue q WHERE q.id = $1::bigint
+    FROM generate_series(1, $2::integer) CROSS JOIN turnstile.current_queue q WHERE q.id = $1::bigint
     RETURNING id, queue_id
 ),
 inserted AS (INSERT INTO waiting (queue_id, execution_id) SELECT a.queue_id, a.id FROM arrived a)

@@ -9,7 +9,7 @@ from benchmarks.report import Aim, Row, Section
 from benchmarks.system import Servers, Sizes, System, peak_memory_mb, running_system
 from benchmarks.waiting import until
 
-_DEPTH = "SELECT sum(depth)::bigint FROM action_queue"
+_DEPTH = "SELECT sum(depth)::bigint FROM turnstile.current_queue"
 _PUBLISHED_AT_ONCE = 5000
 _AIM_MB = 150
 

@@ -65,7 +65,7 @@ async def turnstile_system(servers: Servers, *, deadline_seconds: float) -> Asyn
 
         async def race(messages: Sequence[Outgoing]) -> float:
             before: int = await connection.fetchval(
-                "SELECT coalesce(sum(total_completed), 0)::bigint FROM action_queue"
+                "SELECT coalesce(sum(total_completed), 0)::bigint FROM turnstile.current_queue"
             )
             began_at = await submit(publisher, messages)
             ended_at = await settled(connection, before + len(messages), deadline_seconds=deadline_seconds)
@@ -76,7 +76,7 @@ async def turnstile_system(servers: Servers, *, deadline_seconds: float) -> Asyn
 
 
 async def _require_completed(connection: "asyncpg.Connection[asyncpg.Record]", count: int) -> None:
-    completed = await connection.fetchval("SELECT count(*) FROM execution WHERE status = 'completed'")
+    completed = await connection.fetchval("SELECT count(*) FROM turnstile.current_execution WHERE status = 'completed'")
     if completed != count:
         raise DidNotHappen(f"{count} executions completed, {completed} did")
 

@@ -7,6 +7,17 @@
 -- subquery does the same. `jit = off`: a server that overestimates such a lookup would compile it on each call.
 -- `enable_bitmapscan = off` where the order of an index limits the rows that are read.
 
+-- A change of a queue's state, to be added to its newest version. `first_id` is the lowest id that returned to the
+-- queue, or null.
+CREATE TYPE turnstile.queue_change AS (
+    queue_id bigint,
+    depth bigint,
+    held bigint,
+    first_id bigint,
+    enqueued bigint,
+    completed bigint
+);
+
 -- A granted slot: the content of `execution.scheduled`.
 CREATE TYPE turnstile.granted AS (
     execution_id bigint,
@@ -88,7 +99,9 @@ CREATE TYPE turnstile.moved AS (
 CREATE TYPE turnstile.repaired AS (
     queue_id bigint,
     depth_before bigint,
-    depth bigint
+    depth bigint,
+    held_before bigint,
+    held bigint
 );
 
 -- A claimed delivery. `claimed_until` identifies the claim when its outcome is recorded.

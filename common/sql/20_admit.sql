@@ -44,13 +44,12 @@ BEGIN
     ),
     -- The bounded queues. `free` is null without a limit: everything starts, nothing is refused.
     bounded AS MATERIALIZED (
-        SELECT q.id AS queue_id, q.depth, q.max_concurrent, held.slots AS held,
+        SELECT q.id AS queue_id, q.depth, q.max_concurrent, q.held,
                coalesce(a.max_queued, CASE WHEN a.when_full = 'reject' THEN 0 END) AS bound,
                CASE WHEN q.paused THEN 0
-                    WHEN q.max_concurrent IS NOT NULL THEN greatest(q.max_concurrent - held.slots, 0) END AS free
-        FROM action_queue q
+                    WHEN q.max_concurrent IS NOT NULL THEN greatest(q.max_concurrent - q.held, 0) END AS free
+        FROM turnstile.current_queue q
         JOIN action a ON a.id = ANY (ARRAY[q.action_id])
-        CROSS JOIN LATERAL (SELECT count(*) AS slots FROM slot s WHERE s.queue_id = q.id) held
         WHERE q.id = ANY (in_queue_ids)
     ),
     -- A newcomer is refused if it would wait behind more than the bound.
@@ -116,7 +115,7 @@ DECLARE
     details text[];
     new_queue_action_ids bigint[];
     queue_ids bigint[];
-    blocked_head_ids bigint[];
+    changes turnstile.queue_change[];
     tickets bigint[];
     admitted_at timestamptz;
     was_pruned boolean;
@@ -166,14 +165,19 @@ BEGIN
             PERFORM set_config('lock_timeout', in_wait_ms || 'ms', true) WHERE in_wait_ms IS NOT NULL;
             PERFORM 1 FROM action a WHERE a.id = ANY (new_queue_action_ids) ORDER BY a.id FOR SHARE;
         END IF;
-        INSERT INTO action_queue (action_id, concurrency_key, max_concurrent, paused)
-        SELECT DISTINCT a.id, r.key, a.max_concurrent, a.paused
-        FROM unnest(action_ids, keys, codes) r(action_id, key, code)
-        JOIN action a ON a.id = ANY (ARRAY[r.action_id])
-        WHERE r.code IS NULL AND a.id = ANY (new_queue_action_ids) AND (
-            SELECT q.id FROM action_queue q WHERE q.action_id = r.action_id AND q.concurrency_key = r.key) IS NULL
-        ORDER BY a.id, r.key
-        ON CONFLICT (action_id, concurrency_key) DO NOTHING;
+        WITH created AS (
+            INSERT INTO action_queue (action_id, concurrency_key, max_concurrent, paused)
+            SELECT DISTINCT a.id, r.key, a.max_concurrent, a.paused
+            FROM unnest(action_ids, keys, codes) r(action_id, key, code)
+            JOIN action a ON a.id = ANY (ARRAY[r.action_id])
+            WHERE r.code IS NULL AND a.id = ANY (new_queue_action_ids) AND (
+                SELECT q.id FROM action_queue q WHERE q.action_id = r.action_id AND q.concurrency_key = r.key) IS NULL
+            ORDER BY a.id, r.key
+            ON CONFLICT (action_id, concurrency_key) DO NOTHING
+            RETURNING id
+        )
+        INSERT INTO queue_state (queue_id, version, depth, held, head_id, total_enqueued, total_completed, updated_at)
+        SELECT c.id, 1, 0, 0, 0, 0, 0, clock_timestamp() FROM created c;
     END IF;
 
     -- 3. Lock the queues in ascending id, and only then draw the execution ids.
@@ -257,21 +261,18 @@ BEGIN
         INSERT INTO expiring (execution_id, queue_id, expires_at)
         SELECT i.id, i.queue_id, i.expires_at FROM inserted i WHERE i.expires_at IS NOT NULL
     )
-    UPDATE action_queue q
-    SET depth = q.depth + n.queued, total_enqueued = q.total_enqueued + n.recorded, updated_at = admitted_at
+    SELECT array_agg(ROW(n.queue_id, n.queued, 0, NULL, n.recorded, 0)::turnstile.queue_change) INTO changes
     FROM (
         SELECT i.queue_id, count(*) AS recorded, count(*) FILTER (WHERE i.status = 'queued') AS queued
         FROM inserted i GROUP BY i.queue_id
-    ) n
-    WHERE q.id = ANY (ARRAY[n.queue_id]);
+    ) n;
 
     -- 6. Grant the free slots in the same transaction.
-    SELECT g.granted, g.more_queue_ids, g.blocked_queue_ids INTO granted, more_queue_ids, blocked_head_ids
+    SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids
     FROM turnstile.grant_locked(
         ARRAY(SELECT DISTINCT q.id FROM unnest(queue_ids) q(id)
               WHERE q.id IS NOT NULL AND q.id <> ALL (blocked_queue_ids)),
-        in_suspect_ids) g;
-    blocked_queue_ids := blocked_queue_ids || coalesce(blocked_head_ids, '{}');
+        coalesce(changes, '{}')) g;
     free_queue_ids := turnstile.free_suspects(in_suspect_ids, queue_ids, blocked_queue_ids);
 
     -- 7. Return the outcome of each. New executions are at the tail, so a position is the depth less the number
@@ -292,26 +293,26 @@ BEGIN
                CASE WHEN f.status <> 'queued' THEN NULL
                     WHEN f.is_new THEN q.depth + 1 - count(*) FILTER (WHERE f.is_new AND f.status = 'queued')
                                                      OVER (PARTITION BY f.queue_id ORDER BY f.ord DESC)
-                    ELSE (SELECT count(*) FROM waiting w WHERE w.queue_id = f.queue_id AND w.execution_id <= f.id)
+                    ELSE (SELECT count(*) FROM waiting w
+                          WHERE w.queue_id = f.queue_id AND w.execution_id >= q.head_id AND w.execution_id <= f.id)
                END AS queue_position
         FROM (
             SELECT t.ord, e.id, e.status, e.request_hash, e.queue_id, e.id = tickets[t.ord] AS is_new
             FROM unnest(in_idempotency_keys, in_delivery_keys, in_request_hashes, codes)
                  WITH ORDINALITY t(idempotency_key, delivery_key, request_hash, code, ord)
             CROSS JOIN LATERAL (
-                SELECT n.id, n.status, n.request_hash, n.queue_id FROM execution n WHERE n.id = tickets[t.ord]
+                SELECT n.id FROM execution n WHERE n.id = tickets[t.ord]
                 UNION ALL
-                SELECT k.id, k.status, k.request_hash, k.queue_id
-                FROM execution k WHERE k.idempotency_key = t.idempotency_key
+                SELECT k.id FROM execution k WHERE k.idempotency_key = t.idempotency_key
                 UNION ALL
-                SELECT d.id, d.status, d.request_hash, d.queue_id
-                FROM execution d WHERE d.delivery_key = t.delivery_key
+                SELECT d.id FROM execution d WHERE d.delivery_key = t.delivery_key
                 LIMIT 1
-            ) e
+            ) known
+            JOIN turnstile.current_execution e ON e.id = ANY (ARRAY[known.id])
             WHERE t.code IS NULL OR e.request_hash = t.request_hash
         ) f
         -- The queue of an existing terminal execution may be deleted.
-        LEFT JOIN action_queue q ON q.id = ANY (ARRAY[f.queue_id])
+        LEFT JOIN turnstile.current_queue q ON q.id = ANY (ARRAY[f.queue_id])
     ) e ON e.ord = r.ord;
 
     -- The insert found the key of an execution that was then pruned. Rolled back and repeated by the caller, the

@@ -1,7 +1,7 @@
 -- claim: a worker takes the attempts that it was offered.
 --
--- Guarded by status and attempt (P6): one of two workers with the same offer wins, and an offer from before a reclaim
--- never wins. Repeating a claim after a lost answer is harmless: what this worker holds comes back as 'claimed'.
+-- Guarded by the slot and its attempt (P6): one of two workers with the same offer wins, and an offer from before a
+-- reclaim never wins. The execution's row is only read. Repeating a claim after a lost answer is harmless: what this worker holds comes back as 'claimed'.
 --
 -- Verdicts: 'claimed'; 'stale' (do not run, acknowledge); 'unknown' (no such execution yet); 'lease_over' (nothing
 -- was claimed, renew first); 'held' (another session holds the execution, try later); 'not_served' (a python action
@@ -22,7 +22,7 @@ AS $$
 DECLARE
     claimed_now timestamptz := clock_timestamp();
     unavailable_ids bigint[] := '{}';
-    claimed_count integer;
+    claimed_rows turnstile.claimed[];
     withheld_ids bigint[];
 BEGIN
     IF in_wait_ms IS NOT NULL THEN
@@ -46,39 +46,49 @@ BEGIN
         unavailable_ids := turnstile.lock_available_executions(in_execution_ids, in_suspect_ids);
     END IF;
     WITH moved AS (
-        UPDATE execution e
-        SET status = 'running', worker_id = in_worker_id, started_at = claimed_now
+        UPDATE slot s
+        SET worker_id = in_worker_id, claimed_at = claimed_now,
+            overdue_at = claimed_now + make_interval(secs => e.timeout_seconds)
         FROM unnest(in_execution_ids, in_attempts) c(id, attempt)
-        WHERE e.id = ANY (ARRAY[c.id]) AND e.attempt = c.attempt AND e.status = ANY (:sources_of_claim)
+        JOIN execution e ON e.id = ANY (ARRAY[c.id])
+        JOIN action a ON a.id = ANY (ARRAY[e.action_id])
+        WHERE s.execution_id = ANY (ARRAY[c.id]) AND s.attempt = c.attempt
+          AND s.claimed_at IS NULL AND s.finished_at IS NULL
           AND c.id <> ALL (unavailable_ids) AND (e.expires_at IS NULL OR e.expires_at > claimed_now)
-          AND (in_served_refs IS NULL OR EXISTS (
-              SELECT FROM action a WHERE a.id = ANY (ARRAY[e.action_id])
-              AND (a.runner <> 'python' OR a.entrypoint IS NOT NULL OR a.ref = ANY (in_served_refs))))
-        RETURNING e.id, e.timeout_seconds
+          AND (in_served_refs IS NULL OR a.runner <> 'python' OR a.entrypoint IS NOT NULL
+               OR a.ref = ANY (in_served_refs))
+        RETURNING s.execution_id, s.attempt, 'claimed', e.action_id, a.ref, a.runner, a.entrypoint, e.parameters,
+                  e.timeout_seconds, e.failures, a.retry_max_attempts, a.retry_delay_seconds, a.retry_factor,
+                  a.retry_max_delay_seconds, a.retry_jitter, e.traceparent,
+                  extract(epoch FROM claimed_now - e.queued_at)::double precision
     )
-    UPDATE slot s
-    SET worker_id = in_worker_id, claimed_at = claimed_now,
-        overdue_at = claimed_now + make_interval(secs => m.timeout_seconds)
-    FROM moved m WHERE s.execution_id = ANY (ARRAY[m.id]);
-    GET DIAGNOSTICS claimed_count = ROW_COUNT;
-    IF in_served_refs IS NOT NULL AND claimed_count < cardinality(in_execution_ids) THEN
-        withheld_ids := ARRAY(SELECT turnstile.withhold_offers(in_execution_ids, in_attempts));
+    SELECT array_agg(m::turnstile.claimed) INTO claimed_rows FROM moved m;
+    -- The common case: each offer was claimed.
+    IF cardinality(claimed_rows) = cardinality(in_execution_ids) THEN
+        RETURN QUERY SELECT * FROM unnest(claimed_rows);
+        RETURN;
     END IF;
 
+    IF in_served_refs IS NOT NULL THEN
+        withheld_ids := ARRAY(SELECT turnstile.withhold_offers(in_execution_ids, in_attempts));
+    END IF;
     RETURN QUERY
     SELECT c.id, c.attempt,
            CASE WHEN c.id = ANY (unavailable_ids) THEN 'held'
-                WHEN e.id IS NULL OR e.attempt < c.attempt THEN 'unknown'
-                WHEN e.status = 'running' AND e.attempt = c.attempt AND e.worker_id = in_worker_id THEN 'claimed'
+                WHEN s.worker_id = in_worker_id AND s.finished_at IS NULL THEN 'claimed'
+                -- Neither this attempt nor a later event of the execution is visible yet.
+                WHEN e.id IS NULL OR e.completed_at IS NULL AND c.attempt > e.attempt AND s.execution_id IS NULL
+                    THEN 'unknown'
                 WHEN c.id = ANY (withheld_ids) THEN 'stale'
-                WHEN e.status = ANY (:sources_of_claim) AND e.attempt = c.attempt
+                WHEN s.claimed_at IS NULL AND s.finished_at IS NULL AND s.execution_id IS NOT NULL
                      AND (e.expires_at IS NULL OR e.expires_at > claimed_now) THEN 'not_served'
                 ELSE 'stale' END,
            e.action_id, a.ref, a.runner, a.entrypoint, e.parameters, e.timeout_seconds, e.failures,
            a.retry_max_attempts, a.retry_delay_seconds, a.retry_factor, a.retry_max_delay_seconds,
-           a.retry_jitter, e.traceparent, extract(epoch FROM e.started_at - e.queued_at)::double precision
+           a.retry_jitter, e.traceparent, extract(epoch FROM s.claimed_at - e.queued_at)::double precision
     FROM unnest(in_execution_ids, in_attempts) c(id, attempt)
     LEFT JOIN execution e ON e.id = ANY (ARRAY[c.id])
-    LEFT JOIN action a ON a.id = ANY (ARRAY[e.action_id]);
+    LEFT JOIN action a ON a.id = ANY (ARRAY[e.action_id])
+    LEFT JOIN slot s ON s.execution_id = ANY (ARRAY[c.id]) AND s.attempt = c.attempt;
 END
 $$;

@@ -62,16 +62,20 @@ BEGIN
                 FROM (SELECT r.due_at IS NOT NULL AND e.cancel_requested_at IS NULL
                              AND (e.expires_at IS NULL OR e.expires_at > r.due_at) AS again) evaluated
             ),
+            attempt = r.attempt, worker_id = in_worker_id, scheduled_at = s.granted_at, started_at = s.claimed_at,
             result = r.result, error_type = r.error_type,
             -- The reason of the cancel wins: the worker knows only that the execution was cancelled.
             error_message = CASE WHEN r.status = 'cancelled' THEN coalesce(e.cancel_reason, r.error_message)
                                  ELSE r.error_message END,
             failures = e.failures + (r.status = 'failed')::integer
         FROM report r
-        WHERE lease_live AND e.id = ANY (ARRAY[r.id]) AND e.attempt = r.attempt AND e.worker_id = in_worker_id
-          AND e.status = ANY (:sources_of_complete) AND r.id <> ALL (unavailable_ids)
+        JOIN slot s ON s.execution_id = ANY (ARRAY[r.id]) AND s.attempt = r.attempt AND s.worker_id = in_worker_id
+                       AND s.finished_at IS NULL
+        -- Whatever ends an attempt before this report writes the number of the attempt into the row.
+        WHERE lease_live AND e.id = ANY (ARRAY[r.id]) AND e.attempt = r.attempt - 1 AND e.completed_at IS NULL
+          AND r.id <> ALL (unavailable_ids)
         RETURNING e.id, e.attempt, e.queue_id, e.status, e.run_at, r.status AS reported,
-                  r.error_type, r.error_message, r.log, r.log_start
+                  r.error_type, r.error_message, r.log, r.log_start, s.granted_at, s.claimed_at
     ),
     new_delay AS (
         INSERT INTO delayed (execution_id, queue_id, due_at)
@@ -80,17 +84,15 @@ BEGIN
     -- The slot stays held until settle; the worker publishes the completion now.
     ended AS (
         UPDATE slot s SET finished_at = finished_now, published_at = finished_now
-        FROM moved m WHERE s.execution_id = ANY (ARRAY[m.id]) AND s.attempt = m.attempt
-        RETURNING m.id, m.attempt, CASE WHEN m.status = 'delayed' THEN 'retried' ELSE m.reported END AS outcome,
-                  m.error_type, m.error_message, m.log, m.log_start, s.granted_at, s.claimed_at
+        FROM moved m WHERE s.execution_id = ANY (ARRAY[m.id])
     ),
-    -- One row of history per claimed attempt.
+    -- The execution's row has the last attempt, except for its log.
     history AS (
         INSERT INTO attempt (execution_id, attempt, worker_id, outcome, error_type, error_message, log,
                              log_start, granted_at, started_at, ended_at)
-        SELECT d.id, d.attempt, in_worker_id, d.outcome, d.error_type, d.error_message, d.log,
-               coalesce(d.log_start, 0), d.granted_at, d.claimed_at, finished_now
-        FROM ended d
+        SELECT m.id, m.attempt, in_worker_id, CASE WHEN m.status = 'delayed' THEN 'retried' ELSE m.reported END,
+               m.error_type, m.error_message, m.log, coalesce(m.log_start, 0), m.granted_at, m.claimed_at, finished_now
+        FROM moved m WHERE m.status = 'delayed' OR m.log <> ''
     )
     SELECT array_agg(m.id) INTO applied_ids FROM moved m;
 

@@ -1,8 +1,8 @@
 -- requeue: returns attempts to the heads of their queues (P2: the execution id stays).
 --
--- The caller has locked the queue rows, and has checked that these attempts may be returned_rows back. The slot is freed in
--- the same statement, so the next grant has a new attempt (P6). A cancelled execution does not start again: it
--- becomes 'cancelled' here, and its slot waits for its settle as usual.
+-- The caller has locked the queue rows, the executions and the slots, and has checked that these attempts may be
+-- returned. The slot is freed here, so the next grant has a new attempt (P6). A cancelled execution does not start
+-- again: it becomes 'cancelled' here, and its slot waits for its settle as usual.
 CREATE FUNCTION turnstile.requeue(in_execution_ids bigint[], in_outcome text, in_counts boolean)
 RETURNS SETOF turnstile.moved
 LANGUAGE plpgsql
@@ -10,8 +10,9 @@ LANGUAGE plpgsql
 AS $$
 DECLARE
     returned_at timestamptz := clock_timestamp();
+    moves turnstile.moved[];
+    changes turnstile.queue_change[];
 BEGIN
-    RETURN QUERY
     -- The slots of attempts that have not finished.
     WITH held AS MATERIALIZED (
         SELECT s.* FROM slot s WHERE s.execution_id = ANY (in_execution_ids) AND s.finished_at IS NULL
@@ -19,19 +20,21 @@ BEGIN
     -- Back to the queue.
     moved AS (
         UPDATE execution e
-        SET status = 'queued', queued_at = returned_at, worker_id = NULL,
-            reclaims = e.reclaims + in_counts::integer
+        SET status = 'queued', attempt = h.attempt, queued_at = returned_at, worker_id = NULL, scheduled_at = NULL,
+            started_at = NULL, reclaims = e.reclaims + in_counts::integer
         FROM held h
-        WHERE e.id = ANY (ARRAY[h.execution_id]) AND e.attempt = h.attempt AND e.status = ANY (:sources_of_reclaim)
+        WHERE e.id = ANY (ARRAY[h.execution_id]) AND e.attempt = h.attempt - 1 AND e.completed_at IS NULL
           AND e.cancel_requested_at IS NULL
         RETURNING e.id, e.attempt, e.action_id, e.queue_id, e.expires_at
     ),
     -- Cancelled while it ran: terminal instead of queued.
     ended AS (
         UPDATE execution e
-        SET status = 'cancelled', completed_at = returned_at, error_type = 'Cancelled', error_message = e.cancel_reason
+        SET status = 'cancelled', attempt = h.attempt, worker_id = h.worker_id, scheduled_at = h.granted_at,
+            started_at = h.claimed_at, completed_at = returned_at, error_type = 'Cancelled',
+            error_message = e.cancel_reason
         FROM held h
-        WHERE e.id = ANY (ARRAY[h.execution_id]) AND e.attempt = h.attempt AND e.status = ANY (:sources_of_cancel)
+        WHERE e.id = ANY (ARRAY[h.execution_id]) AND e.attempt = h.attempt - 1 AND e.completed_at IS NULL
           AND e.cancel_requested_at IS NOT NULL
         RETURNING e.id, e.attempt, e.action_id
     ),
@@ -51,25 +54,28 @@ BEGIN
         SELECT m.id, m.queue_id, m.expires_at FROM moved m WHERE m.expires_at IS NOT NULL
         ON CONFLICT DO NOTHING
     ),
-    counted AS (
-        UPDATE action_queue q
-        SET depth = q.depth + n.returned, head_id = least(q.head_id, n.first_id), updated_at = returned_at
-        FROM (SELECT m.queue_id, count(*) AS returned, min(m.id) AS first_id FROM moved m GROUP BY m.queue_id) n
-        WHERE q.id = ANY (ARRAY[n.queue_id])
-    ),
     returned_rows AS (
-        SELECT m.id, m.attempt, m.action_id, 'queued' AS status, in_outcome AS outcome FROM moved m
+        SELECT m.id, m.attempt, m.action_id, 'queued' AS status FROM moved m
         UNION ALL
-        SELECT d.id, d.attempt, d.action_id, 'cancelled', 'cancelled' FROM ended d
+        SELECT d.id, d.attempt, d.action_id, 'cancelled' FROM ended d
     ),
     history AS (
         INSERT INTO attempt (execution_id, attempt, worker_id, outcome, granted_at, started_at, ended_at)
-        SELECT t.id, t.attempt, h.worker_id, t.outcome, h.granted_at, h.claimed_at, returned_at
-        FROM returned_rows t JOIN held h ON h.execution_id = t.id WHERE h.worker_id IS NOT NULL
+        SELECT m.id, m.attempt, h.worker_id, in_outcome, h.granted_at, h.claimed_at, returned_at
+        FROM moved m JOIN held h ON h.execution_id = m.id WHERE h.worker_id IS NOT NULL
     )
-    SELECT t.id, t.attempt, t.action_id, a.ref,
-           CASE WHEN h.worker_id IS NULL THEN 'scheduled' ELSE 'running' END, t.status, h.worker_id, returned_at
-    FROM returned_rows t JOIN held h ON h.execution_id = t.id JOIN action a ON a.id = ANY (ARRAY[t.action_id]);
+    SELECT (SELECT array_agg(
+                ROW(t.id, t.attempt, t.action_id, a.ref,
+                    CASE WHEN h.worker_id IS NULL THEN 'scheduled' ELSE 'running' END, t.status, h.worker_id,
+                    returned_at)::turnstile.moved)
+            FROM returned_rows t
+            JOIN held h ON h.execution_id = t.id
+            JOIN action a ON a.id = ANY (ARRAY[t.action_id])),
+           (SELECT array_agg(ROW(n.queue_id, n.returned, -n.returned, n.first_id, 0, 0)::turnstile.queue_change)
+            FROM (SELECT m.queue_id, count(*) AS returned, min(m.id) AS first_id FROM moved m GROUP BY m.queue_id) n)
+    INTO moves, changes;
+    PERFORM turnstile.change_queues(changes);
+    RETURN QUERY SELECT * FROM unnest(moves);
 END
 $$;
 
@@ -90,10 +96,11 @@ BEGIN
     ORDER BY q.id FOR NO KEY UPDATE;
     -- Locked before it is checked: a reclaim or a finish of the same attempt comes first, or finds it gone.
     PERFORM 1 FROM execution e WHERE e.id = ANY (in_execution_ids) ORDER BY e.id FOR NO KEY UPDATE;
-    SELECT array_agg(e.id) INTO own_ids
+    PERFORM 1 FROM slot s WHERE s.execution_id = ANY (in_execution_ids) ORDER BY s.execution_id FOR NO KEY UPDATE;
+    SELECT array_agg(s.execution_id) INTO own_ids
     FROM unnest(in_execution_ids, in_attempts) c(id, attempt)
-    JOIN execution e ON e.id = ANY (ARRAY[c.id])
-    WHERE e.attempt = c.attempt AND e.worker_id = in_worker_id AND e.status = 'running';
+    JOIN slot s ON s.execution_id = ANY (ARRAY[c.id])
+    WHERE s.attempt = c.attempt AND s.worker_id = in_worker_id AND s.finished_at IS NULL;
     RETURN QUERY SELECT * FROM turnstile.requeue(own_ids, 'handed_back', false) r WHERE r.status = 'queued';
 END
 $$;

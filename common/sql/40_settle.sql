@@ -57,7 +57,7 @@ AS $$
 DECLARE
     queue_ids bigint[];
     called_ids bigint[];
-    blocked_head_ids bigint[];
+    changes turnstile.queue_change[];
     settled_at timestamptz;
 BEGIN
     queue_ids := ARRAY(SELECT DISTINCT e.queue_id FROM execution e WHERE e.id = ANY (in_execution_ids));
@@ -102,15 +102,18 @@ BEGIN
         SELECT c.queue_id, c.execution_id, e.callback_url FROM completed c
         JOIN execution e ON e.id = ANY (ARRAY[c.execution_id])
     ),
-    counted AS (
-        UPDATE action_queue q
-        SET total_completed = q.total_completed + n.ends, updated_at = settled_at
-        FROM (SELECT d.queue_id, count(*) AS ends FROM ended d GROUP BY d.queue_id) n
-        WHERE q.id = ANY (ARRAY[n.queue_id])
+    change AS (
+        SELECT n.queue_id, sum(n.freed)::bigint AS freed, sum(n.ended)::bigint AS ended
+        FROM (
+            SELECT f.queue_id, 1 AS freed, 0 AS ended FROM freed f
+            UNION ALL
+            SELECT d.queue_id, 0, 1 FROM ended d
+        ) n GROUP BY n.queue_id
     )
     SELECT array_agg(s.execution_id),
-           (SELECT array_agg(d.execution_id) FROM ended d WHERE d.callback_url IS NOT NULL)
-    INTO settled_ids, called_ids
+           (SELECT array_agg(d.execution_id) FROM ended d WHERE d.callback_url IS NOT NULL),
+           (SELECT array_agg(ROW(c.queue_id, 0, -c.freed, NULL, 0, c.ended)::turnstile.queue_change) FROM change c)
+    INTO settled_ids, called_ids, changes
     FROM (SELECT f.execution_id FROM freed f UNION SELECT c.execution_id FROM completed c) s;
     settled_count := coalesce(cardinality(settled_ids), 0);
 
@@ -131,9 +134,7 @@ BEGIN
         WHERE e.id IS NULL OR (c.attempt > e.attempt AND e.completed_at IS NULL) OR s.execution_id IS NOT NULL;
     END IF;
 
-    SELECT g.granted, g.more_queue_ids, g.blocked_queue_ids INTO granted, more_queue_ids, blocked_head_ids
-    FROM turnstile.grant_locked(queue_ids, in_suspect_ids) g;
-    blocked_queue_ids := blocked_queue_ids || coalesce(blocked_head_ids, '{}');
-    free_queue_ids := ARRAY(SELECT f.id FROM unnest(free_queue_ids) f(id) WHERE f.id <> ALL (blocked_queue_ids));
+    SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids
+    FROM turnstile.grant_locked(queue_ids, coalesce(changes, '{}')) g;
 END
 $$;

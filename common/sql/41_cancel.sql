@@ -1,7 +1,7 @@
 -- cancel: ends what has not started, and requests the cancellation of what runs.
 --
 -- One guarded write decides every race with grant, claim and finish: the queue rows are locked, then the execution
--- rows, and only then are they checked (P3). A running attempt is overdue from now on, so the watchdog ends it if the
+-- rows, then the slots, and only then are they checked (P3). A running attempt is overdue from now on, so the watchdog ends it if the
 -- cancel message is lost.
 --
 -- Statuses returned: 'cancelled' (ended here); 'running' (send its worker a cancel message); the status that it had,
@@ -21,6 +21,7 @@ BEGIN
     WHERE q.id = ANY (ARRAY(SELECT e.queue_id FROM execution e WHERE e.id = ANY (in_execution_ids)))
     ORDER BY q.id FOR NO KEY UPDATE;
     PERFORM 1 FROM execution e WHERE e.id = ANY (in_execution_ids) ORDER BY e.id FOR NO KEY UPDATE;
+    PERFORM 1 FROM slot s WHERE s.execution_id = ANY (in_execution_ids) ORDER BY s.execution_id FOR NO KEY UPDATE;
     cancelled_at := clock_timestamp();
 
     -- The first reason is kept.
@@ -30,7 +31,7 @@ BEGIN
     )
     SELECT array_agg(e.id), array_agg(e.status::text), array_agg(coalesce(e.cancel_reason, c.reason))
     INTO known_ids, previous, reasons
-    FROM requested c JOIN execution e ON e.id = ANY (ARRAY[c.id]);
+    FROM requested c JOIN turnstile.current_execution e ON e.id = ANY (ARRAY[c.id]);
 
     UPDATE execution e
     SET cancel_requested_at = coalesce(e.cancel_requested_at, cancelled_at), cancel_reason = k.reason
@@ -47,7 +48,7 @@ BEGIN
     SELECT c.id, e.attempt, e.action_id, a.ref, k.status, e.status::text, e.worker_id, cancelled_at
     FROM (SELECT DISTINCT u.id FROM unnest(in_execution_ids) u(id)) c
     LEFT JOIN unnest(known_ids, previous) k(id, status) ON k.id = c.id
-    LEFT JOIN execution e ON e.id = ANY (ARRAY[c.id])
+    LEFT JOIN turnstile.current_execution e ON e.id = ANY (ARRAY[c.id])
     LEFT JOIN action a ON a.id = ANY (ARRAY[e.action_id]);
 END
 $$;

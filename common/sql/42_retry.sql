@@ -29,7 +29,7 @@ BEGIN
     WITH requested AS MATERIALIZED (
         SELECT c.ord, c.key, e.*, a.ref
         FROM unnest(in_execution_ids, in_idempotency_keys) WITH ORDINALITY c(id, key, ord)
-        LEFT JOIN execution e ON e.id = ANY (ARRAY[c.id])
+        LEFT JOIN turnstile.current_execution e ON e.id = ANY (ARRAY[c.id])
         LEFT JOIN action a ON a.id = ANY (ARRAY[e.action_id])
     )
     SELECT (SELECT array_agg(s.status::text ORDER BY s.ord) FROM requested s) AS found_statuses,

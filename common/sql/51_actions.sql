@@ -163,7 +163,7 @@ BEGIN
     unavailable_ids := turnstile.lock_available_queues(queue_ids, in_wait_ms);
     queue_ids := ARRAY(SELECT q.id FROM unnest(queue_ids) q(id) WHERE q.id <> ALL (unavailable_ids));
     UPDATE action_queue q
-    SET max_concurrent = rolled.max_concurrent, paused = rolled.paused, updated_at = clock_timestamp()
+    SET max_concurrent = rolled.max_concurrent, paused = rolled.paused
     WHERE q.id = ANY (queue_ids)
       AND (q.max_concurrent IS DISTINCT FROM rolled.max_concurrent OR q.paused <> rolled.paused);
     GET DIAGNOSTICS changed = ROW_COUNT;
@@ -173,7 +173,7 @@ BEGIN
     END IF;
     UPDATE action a SET rollout_from_key = next_key, rollout_held_ids = nullif(unavailable_ids, '{}')
     WHERE a.id = in_action_id;
-    SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids FROM turnstile.grant_locked(queue_ids, NULL) g;
+    SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids FROM turnstile.grant_locked(queue_ids) g;
 END
 $$;
 

@@ -23,6 +23,7 @@ AS $$
 DECLARE
     found_id bigint;
     queue_ids bigint[];
+    held_ids bigint[];
     waiting_ids bigint[];
 BEGIN
     deleted := false;
@@ -33,32 +34,35 @@ BEGIN
     END IF;
     queue_ids := ARRAY(SELECT q.id FROM action_queue q WHERE q.action_id = found_id);
     PERFORM 1 FROM action_queue q WHERE q.id = ANY (queue_ids) ORDER BY q.id FOR NO KEY UPDATE;
-    PERFORM 1 FROM execution e
-    WHERE e.id = ANY (ARRAY(SELECT s.execution_id FROM slot s WHERE s.queue_id = ANY (queue_ids)))
-    ORDER BY e.id FOR NO KEY UPDATE;
+    -- A claim locks the slot, and a finish the execution.
+    held_ids := ARRAY(SELECT s.execution_id FROM turnstile.live_slot s WHERE s.queue_id = ANY (queue_ids));
+    PERFORM 1 FROM execution e WHERE e.id = ANY (held_ids) ORDER BY e.id FOR NO KEY UPDATE;
+    PERFORM 1 FROM slot s WHERE s.execution_id = ANY (held_ids) ORDER BY s.execution_id FOR NO KEY UPDATE;
 
     SELECT count(*) INTO running FROM slot s
-    WHERE s.queue_id = ANY (queue_ids) AND s.claimed_at IS NOT NULL AND s.finished_at IS NULL;
+    WHERE s.execution_id = ANY (held_ids) AND s.claimed_at IS NOT NULL AND s.finished_at IS NULL;
     SELECT sum(n.waiting) INTO waiting
     FROM (
-        SELECT coalesce(sum(q.depth), 0) AS waiting FROM action_queue q WHERE q.id = ANY (queue_ids)
+        SELECT coalesce(sum(q.depth), 0) AS waiting FROM turnstile.current_queue q WHERE q.id = ANY (queue_ids)
         UNION ALL
         SELECT count(*) FROM delayed d WHERE d.queue_id = ANY (queue_ids)
         UNION ALL
         SELECT count(*) FROM slot s
-        WHERE s.queue_id = ANY (queue_ids) AND s.claimed_at IS NULL AND s.finished_at IS NULL
+        WHERE s.execution_id = ANY (held_ids) AND s.claimed_at IS NULL AND s.finished_at IS NULL
     ) n;
     IF running > 0 OR waiting > in_cancel_max THEN
         RETURN;
     END IF;
 
     waiting_ids := ARRAY(
-        SELECT w.execution_id FROM waiting w WHERE w.queue_id = ANY (queue_ids)
+        SELECT w.execution_id FROM turnstile.current_queue q
+        JOIN waiting w ON w.queue_id = ANY (ARRAY[q.id]) AND w.execution_id >= q.head_id
+        WHERE q.id = ANY (queue_ids)
         UNION ALL
         SELECT d.execution_id FROM delayed d WHERE d.queue_id = ANY (queue_ids)
         UNION ALL
         SELECT s.execution_id FROM slot s
-        WHERE s.queue_id = ANY (queue_ids) AND s.claimed_at IS NULL AND s.finished_at IS NULL
+        WHERE s.execution_id = ANY (held_ids) AND s.claimed_at IS NULL AND s.finished_at IS NULL
     );
     ended := ARRAY(
         SELECT c::turnstile.moved

@@ -46,13 +46,13 @@ $$;
 CREATE FUNCTION turnstile.due_pools(in_timeout_seconds double precision)
 RETURNS TABLE (pool text, offered bigint, looked_at timestamptz)
 LANGUAGE sql
-:settings
+:settings_for_index_lookups
 AS $$
     WITH unclaimed AS MATERIALIZED (
         SELECT q.action_id, count(s.offered_at) AS offered,
                bool_or(s.offered_at IS NULL
                        OR s.offered_at < clock_timestamp() - make_interval(secs => in_timeout_seconds)) AS is_due
-        FROM slot s JOIN action_queue q ON q.id = ANY (ARRAY[s.queue_id])
+        FROM turnstile.live_slot s JOIN action_queue q ON q.id = ANY (ARRAY[s.queue_id])
         WHERE s.claimed_at IS NULL AND s.finished_at IS NULL
           AND NOT EXISTS (SELECT FROM unpublished_cancel u WHERE u.execution_id = s.execution_id)
         GROUP BY q.action_id
@@ -90,7 +90,7 @@ AS $$
     -- Offers that are due.
     WITH unclaimed AS MATERIALIZED (
         SELECT s.execution_id, s.offered_at, q.action_id
-        FROM slot s JOIN action_queue q ON q.id = ANY (ARRAY[s.queue_id])
+        FROM turnstile.live_slot s JOIN action_queue q ON q.id = ANY (ARRAY[s.queue_id])
         WHERE s.claimed_at IS NULL AND s.finished_at IS NULL
           AND (s.offered_at IS NULL OR s.offered_at < in_looked_at - make_interval(secs => in_timeout_seconds))
           -- A lost worker gets the cancel message of its attempt before the next attempt is offered.
@@ -105,7 +105,7 @@ AS $$
     -- The latest claimed grant of each pool.
     newest AS MATERIALIZED (
         SELECT a.pool, max(s.granted_at) AS granted_at
-        FROM slot s
+        FROM turnstile.live_slot s
         JOIN action_queue q ON q.id = ANY (ARRAY[s.queue_id])
         JOIN action a ON a.id = ANY (ARRAY[q.action_id])
         WHERE s.claimed_at IS NOT NULL AND a.pool = ANY (in_pools)
@@ -163,7 +163,7 @@ LANGUAGE sql
 :settings
 AS $$
     WITH due_slot AS (
-        SELECT s.execution_id FROM slot s
+        SELECT s.execution_id FROM turnstile.live_slot s
         WHERE s.finished_at IS NOT NULL
           AND s.published_at < clock_timestamp() - make_interval(secs => in_timeout_seconds)
         ORDER BY s.execution_id LIMIT in_limit FOR NO KEY UPDATE SKIP LOCKED

@@ -1,8 +1,7 @@
 -- Sweeps of the watchdog: free slots beside waiting executions, due executions, passed deadlines.
 
--- grantable_queues: queues with a free slot and a waiting execution (P7), among the next `in_queues_max` non-empty
--- queues after `in_after_id`. It steps from queue to queue in the index, past everything that waits in each, so the
--- cost depends on the number of non-empty queues. `next_id`: where to continue; 0: from the start.
+-- grantable_queues: queues with a free slot and a waiting execution (P7), among the next `in_queues_max` queues after
+-- `in_after_id`. Reads their states only. `next_id`: where to continue; 0: from the start.
 CREATE FUNCTION turnstile.grantable_queues(
     in_after_id bigint, in_queues_max integer, OUT queue_ids bigint[], OUT next_id bigint
 )
@@ -10,23 +9,12 @@ LANGUAGE plpgsql
 :settings_for_index_order
 AS $$
 BEGIN
-    WITH RECURSIVE nonempty(queue_id, rank) AS (
-        SELECT (SELECT w.queue_id FROM waiting w WHERE w.queue_id > in_after_id
-                ORDER BY w.queue_id, w.execution_id LIMIT 1), 1
-        UNION ALL
-        SELECT (SELECT w.queue_id FROM waiting w WHERE w.queue_id > l.queue_id
-                ORDER BY w.queue_id, w.execution_id LIMIT 1), l.rank + 1
-        FROM nonempty l WHERE l.queue_id IS NOT NULL AND l.rank < in_queues_max
-    )
     SELECT array_agg(q.id ORDER BY q.id) FILTER (
-               WHERE NOT q.paused AND (q.max_concurrent IS NULL OR q.max_concurrent > held.slots)),
-           CASE WHEN count(l.queue_id) = in_queues_max THEN max(l.queue_id) ELSE 0 END
+               WHERE q.depth > 0 AND NOT q.paused AND (q.max_concurrent IS NULL OR q.max_concurrent > q.held)),
+           CASE WHEN count(*) = in_queues_max THEN max(q.id) ELSE 0 END
     INTO queue_ids, next_id
-    FROM nonempty l
-    LEFT JOIN action_queue q ON q.id = ANY (ARRAY[l.queue_id])
-    CROSS JOIN LATERAL (
-        SELECT count(*) AS slots FROM slot s WHERE s.queue_id = q.id AND q.max_concurrent IS NOT NULL
-    ) held;
+    FROM (SELECT n.id FROM action_queue n WHERE n.id > in_after_id ORDER BY n.id LIMIT in_queues_max) n
+    JOIN turnstile.current_queue q ON q.id = n.id;
 END
 $$;
 
@@ -42,6 +30,7 @@ DECLARE
     queue_ids bigint[];
     unavailable_ids bigint[] := '{}';
     newly_unavailable_ids bigint[];
+    changes turnstile.queue_change[];
     woken_at timestamptz := clock_timestamp();
 BEGIN
     -- A second round without the queues that other sessions hold: their due executions must not fill the limit.
@@ -74,23 +63,22 @@ BEGIN
         RETURNING d.execution_id
     ),
     moved AS (
-        UPDATE execution e SET status = 'queued', queued_at = woken_at, worker_id = NULL
+        UPDATE execution e
+        SET status = 'queued', queued_at = woken_at, worker_id = NULL, scheduled_at = NULL, started_at = NULL
         FROM due d WHERE e.id = ANY (ARRAY[d.execution_id]) AND e.status = ANY (:sources_of_wake)
         RETURNING e.id, e.attempt, e.action_id, e.queue_id
     ),
     enqueued AS (
         INSERT INTO waiting (queue_id, execution_id) SELECT m.queue_id, m.id FROM moved m
-    ),
-    counted AS (
-        UPDATE action_queue q
-        SET depth = q.depth + n.woken, head_id = least(q.head_id, n.first_id), updated_at = woken_at
-        FROM (SELECT m.queue_id, count(*) AS woken, min(m.id) AS first_id FROM moved m GROUP BY m.queue_id) n
-        WHERE q.id = ANY (ARRAY[n.queue_id])
     )
-    SELECT array_agg(ROW(m.id, m.attempt, m.action_id, a.ref, 'delayed', 'queued', NULL, woken_at)::turnstile.moved
-                     ORDER BY m.id)
-    INTO woken FROM moved m JOIN action a ON a.id = ANY (ARRAY[m.action_id]);
-    SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids FROM turnstile.grant_locked(queue_ids, NULL) g;
+    SELECT (SELECT array_agg(ROW(m.id, m.attempt, m.action_id, a.ref, 'delayed', 'queued', NULL,
+                                 woken_at)::turnstile.moved ORDER BY m.id)
+            FROM moved m JOIN action a ON a.id = ANY (ARRAY[m.action_id])),
+           (SELECT array_agg(ROW(n.queue_id, n.woken, 0, n.first_id, 0, 0)::turnstile.queue_change)
+            FROM (SELECT m.queue_id, count(*) AS woken, min(m.id) AS first_id FROM moved m GROUP BY m.queue_id) n)
+    INTO woken, changes;
+    SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids
+    FROM turnstile.grant_locked(queue_ids, coalesce(changes, '{}')) g;
 END
 $$;
 

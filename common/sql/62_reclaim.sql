@@ -37,7 +37,7 @@ BEGIN
         SELECT array_agg(o.execution_id), array_agg(DISTINCT o.queue_id) INTO orphaned_ids, queue_ids
         FROM (
             SELECT s.execution_id, s.queue_id
-            FROM slot s JOIN worker w ON w.id = ANY (ARRAY[s.worker_id])
+            FROM turnstile.live_slot s JOIN worker w ON w.id = ANY (ARRAY[s.worker_id])
             WHERE s.finished_at IS NULL AND (w.lost_at IS NOT NULL OR w.stopped_at IS NOT NULL)
               AND s.queue_id <> ALL (unavailable_ids)
             ORDER BY s.execution_id LIMIT in_limit
@@ -58,7 +58,7 @@ BEGIN
     INTO orphaned_ids, ending_ids
     FROM slot s
     JOIN worker w ON w.id = ANY (ARRAY[s.worker_id]) AND (w.lost_at IS NOT NULL OR w.stopped_at IS NOT NULL)
-    JOIN execution e ON e.id = ANY (ARRAY[s.execution_id]) AND e.attempt = s.attempt AND e.status = 'running'
+    JOIN execution e ON e.id = ANY (ARRAY[s.execution_id]) AND e.attempt = s.attempt - 1 AND e.completed_at IS NULL
     JOIN action a ON a.id = ANY (ARRAY[e.action_id])
     CROSS JOIN LATERAL (
         SELECT e.cancel_requested_at IS NOT NULL OR a.on_worker_lost = 'abandon' OR e.reclaims >= a.max_reclaims
@@ -71,24 +71,19 @@ BEGIN
     WITH moved AS (
         UPDATE execution e
         SET status = CASE WHEN e.cancel_requested_at IS NULL THEN 'abandoned' ELSE 'cancelled' END::execution_status,
+            attempt = s.attempt, worker_id = s.worker_id, scheduled_at = s.granted_at, started_at = s.claimed_at,
             completed_at = reclaimed_at,
             error_type = CASE WHEN e.cancel_requested_at IS NULL THEN 'WorkerLost' ELSE 'Cancelled' END,
             error_message = CASE WHEN e.cancel_requested_at IS NOT NULL THEN e.cancel_reason
-                                 ELSE format('worker %s was lost; reclaimed %s times before', e.worker_id, e.reclaims) END
-        WHERE e.id = ANY (ending_ids) AND e.status = ANY (:sources_of_abandon)
-        RETURNING e.id, e.attempt, e.action_id, e.status, e.worker_id, e.error_type, e.error_message
+                                 ELSE format('worker %s was lost; reclaimed %s times before', s.worker_id, e.reclaims) END
+        FROM slot s
+        WHERE s.execution_id = ANY (ending_ids) AND s.finished_at IS NULL
+          AND e.id = ANY (ARRAY[s.execution_id]) AND e.attempt = s.attempt - 1 AND e.completed_at IS NULL
+        RETURNING e.id, e.attempt, e.action_id, e.status, e.worker_id
     ),
     ended_slot AS (
         UPDATE slot s SET finished_at = reclaimed_at, published_at = reclaimed_at
         FROM moved m WHERE s.execution_id = ANY (ARRAY[m.id])
-        RETURNING s.execution_id, s.granted_at, s.claimed_at
-    ),
-    history AS (
-        INSERT INTO attempt (execution_id, attempt, worker_id, outcome, error_type, error_message,
-                             granted_at, started_at, ended_at)
-        SELECT m.id, m.attempt, m.worker_id, m.status::text, m.error_type, m.error_message,
-               s.granted_at, s.claimed_at, reclaimed_at
-        FROM moved m JOIN ended_slot s ON s.execution_id = m.id
     )
     SELECT array_agg(
         ROW(m.id, m.attempt, m.action_id, a.ref, 'running', m.status, m.worker_id, reclaimed_at)::turnstile.moved
@@ -100,7 +95,7 @@ BEGIN
     -- The caller may die before it sends the worker a cancel message. Until that is sent, no offer is repeated.
     INSERT INTO unpublished_cancel (execution_id, attempt, worker_id, recorded_at)
     SELECT m.execution_id, m.attempt, m.worker_id, reclaimed_at FROM unnest(returned || ended) m;
-    SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids FROM turnstile.grant_locked(queue_ids, NULL) g;
+    SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids FROM turnstile.grant_locked(queue_ids) g;
 END
 $$;
 
@@ -137,7 +132,7 @@ BEGIN
     now_at := clock_timestamp();
     WITH future AS MATERIALIZED (
         SELECT s.execution_id, e.cancel_requested_at IS NOT NULL OR s.cancels_sent > 0 AS is_stopping
-        FROM slot s JOIN execution e ON e.id = s.execution_id
+        FROM turnstile.live_slot s JOIN execution e ON e.id = s.execution_id
         WHERE greatest(s.granted_at, s.offered_at, s.claimed_at, s.finished_at, s.published_at) > clock_timestamp()
            OR s.overdue_at > clock_timestamp() AND (e.cancel_requested_at IS NOT NULL OR s.cancels_sent > 0)
         ORDER BY s.execution_id FOR NO KEY UPDATE OF s SKIP LOCKED

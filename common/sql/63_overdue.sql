@@ -22,11 +22,11 @@ DECLARE
     ended_at timestamptz;
 BEGIN
     due_ids := ARRAY(
-        SELECT s.execution_id FROM slot s
+        SELECT s.execution_id FROM turnstile.live_slot s
         WHERE s.overdue_at < overdue_since AND s.finished_at IS NULL AND s.cancels_sent < in_cancels_max
         ORDER BY s.execution_id LIMIT in_limit);
     exhausted_ids := ARRAY(
-        SELECT s.execution_id FROM slot s
+        SELECT s.execution_id FROM turnstile.live_slot s
         WHERE s.overdue_at < overdue_since AND s.finished_at IS NULL AND s.cancels_sent >= in_cancels_max
         ORDER BY s.execution_id LIMIT in_limit);
     IF cardinality(due_ids || exhausted_ids) = 0 THEN
@@ -55,29 +55,22 @@ BEGIN
     WITH moved AS (
         UPDATE execution e
         SET status = CASE WHEN e.cancel_requested_at IS NULL THEN 'timeout' ELSE 'cancelled' END::execution_status,
+            attempt = s.attempt, worker_id = s.worker_id, scheduled_at = s.granted_at, started_at = s.claimed_at,
             completed_at = ended_at,
             error_type = CASE WHEN e.cancel_requested_at IS NULL THEN 'Timeout' ELSE 'Cancelled' END,
             error_message = CASE WHEN e.cancel_requested_at IS NULL
                 THEN format('it ran longer than its timeout of %s seconds, and worker %s did not stop it',
-                            e.timeout_seconds, e.worker_id)
-                ELSE coalesce(e.cancel_reason || '; ', '') || format('worker %s did not stop it', e.worker_id) END
+                            e.timeout_seconds, s.worker_id)
+                ELSE coalesce(e.cancel_reason || '; ', '') || format('worker %s did not stop it', s.worker_id) END
         FROM slot s
         WHERE s.execution_id = ANY (exhausted_ids) AND s.overdue_at < overdue_since
           AND s.finished_at IS NULL AND s.cancels_sent >= in_cancels_max
-          AND e.id = ANY (ARRAY[s.execution_id]) AND e.attempt = s.attempt AND e.status = ANY (:sources_of_time_out)
-        RETURNING e.id, e.attempt, e.action_id, e.status, e.worker_id, e.error_type, e.error_message
+          AND e.id = ANY (ARRAY[s.execution_id]) AND e.attempt = s.attempt - 1 AND e.completed_at IS NULL
+        RETURNING e.id, e.attempt, e.action_id, e.status, e.worker_id
     ),
     ended_slot AS (
         UPDATE slot s SET finished_at = ended_at, published_at = ended_at
         FROM moved m WHERE s.execution_id = ANY (ARRAY[m.id]) AND s.attempt = m.attempt
-        RETURNING s.execution_id, s.granted_at, s.claimed_at
-    ),
-    history AS (
-        INSERT INTO attempt (execution_id, attempt, worker_id, outcome, error_type, error_message,
-                             granted_at, started_at, ended_at)
-        SELECT m.id, m.attempt, m.worker_id, m.status::text, m.error_type, m.error_message,
-               s.granted_at, s.claimed_at, ended_at
-        FROM moved m JOIN ended_slot s ON s.execution_id = m.id
     )
     SELECT array_agg(ROW(m.id, m.attempt, m.action_id, a.ref, 'running', m.status, m.worker_id,
                          ended_at)::turnstile.moved ORDER BY m.id)

@@ -1,5 +1,30 @@
--- Counters: `depth` and `head_id` change only together with the rows that they count, and are recounted nevertheless.
--- A limit or pause that differs from the action's counts as drift too.
+-- Counters: `depth`, `held` and `head_id` change only together with the rows that they count, and are recounted
+-- nevertheless. A limit or pause that differs from the action's counts as drift too.
+
+-- recounted_queues: the states of these queues and a recount of their rows, from one snapshot.
+--
+-- The head is checked against the ids just below it: an execution that returns has a recent id, and a search of all
+-- lower ids would read what an old snapshot keeps (P15). The audit searches all.
+CREATE FUNCTION turnstile.recounted_queues(in_queue_ids bigint[])
+RETURNS TABLE (
+    queue_id bigint, depth bigint, held bigint, head_id bigint, waiting bigint, slots bigint, first_id bigint
+)
+LANGUAGE sql
+STABLE
+:settings_for_index_lookups
+AS $$
+    SELECT q.id, q.depth, q.held, q.head_id, coalesce(w.executions, 0), coalesce(s.slots, 0), w.first_id
+    FROM turnstile.current_queue q
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS executions, min(w.execution_id) AS first_id
+        FROM waiting w WHERE w.queue_id = q.id AND w.execution_id >= q.head_id - 10000
+    ) w
+    LEFT JOIN (
+        SELECT s.queue_id, count(*) AS slots FROM turnstile.live_slot s
+        WHERE s.queue_id = ANY (in_queue_ids) GROUP BY s.queue_id
+    ) s ON s.queue_id = q.id
+    WHERE q.id = ANY (in_queue_ids)
+$$;
 
 -- drifted_queues: queues with wrong counters, among the next `in_limit` after `in_after_id`. One statement is one
 -- snapshot, so it needs no lock and has no false positives under load. `next_id`: where to continue; 0: from the
@@ -14,20 +39,18 @@ AS $$
         SELECT q.* FROM action_queue q WHERE q.id > in_after_id ORDER BY q.id LIMIT in_limit
     )
     SELECT array_agg(q.id ORDER BY q.id) FILTER (
-               WHERE q.depth <> recount.depth OR q.head_id > recount.head_id
+               WHERE r.depth <> r.waiting OR r.held <> r.slots OR r.head_id > r.first_id
                   -- A change that has not reached this queue yet is being rolled out: that is no drift.
                   OR ((q.max_concurrent IS DISTINCT FROM a.max_concurrent OR q.paused <> a.paused)
                       AND a.rollout_from_key IS NULL AND (q.id = ANY (a.rollout_held_ids)) IS NOT TRUE)),
            CASE WHEN count(*) = in_limit THEN max(q.id) ELSE 0 END
     FROM scanned q
     JOIN action a ON a.id = ANY (ARRAY[q.action_id])
-    CROSS JOIN LATERAL (
-        SELECT count(*) AS depth, min(w.execution_id) AS head_id FROM waiting w WHERE w.queue_id = q.id
-    ) recount;
+    JOIN turnstile.recounted_queues(ARRAY(SELECT s.id FROM scanned s)) r ON r.queue_id = q.id;
 $$;
 
 -- repair_queues: recounts these queues under their locks, and grants what that frees. Returns the old and the new
--- depth of each queue that was still wrong.
+-- counts of each queue that was still wrong.
 CREATE FUNCTION turnstile.repair_queues(
     in_queue_ids bigint[],
     OUT repaired turnstile.repaired[],
@@ -40,6 +63,7 @@ AS $$
 DECLARE
     action_ids bigint[];
     unavailable_ids bigint[];
+    changes turnstile.queue_change[];
 BEGIN
     -- The rows of the actions first, as for every change of a limit. Rows that other sessions hold are left for
     -- later.
@@ -52,25 +76,24 @@ BEGIN
     unavailable_ids := turnstile.lock_available_queues(in_queue_ids);
     in_queue_ids := ARRAY(SELECT q.id FROM unnest(in_queue_ids) q(id) WHERE q.id <> ALL (unavailable_ids));
     WITH counted AS MATERIALIZED (
-        SELECT q.id, q.depth AS depth_before, recount.depth,
-               least(q.head_id, coalesce(recount.head_id, q.head_id)) AS head_id,
-               a.max_concurrent, a.paused
-        FROM action_queue q
+        SELECT r.*, a.max_concurrent, a.paused
+        FROM turnstile.recounted_queues(in_queue_ids) r
+        JOIN action_queue q ON q.id = ANY (ARRAY[r.queue_id])
         JOIN action a ON a.id = ANY (ARRAY[q.action_id])
-        CROSS JOIN LATERAL (
-            SELECT count(*) AS depth, min(w.execution_id) AS head_id FROM waiting w WHERE w.queue_id = q.id
-        ) recount
-        WHERE q.id = ANY (in_queue_ids)
-          AND (q.depth <> recount.depth OR q.head_id > recount.head_id
-               OR q.max_concurrent IS DISTINCT FROM a.max_concurrent OR q.paused <> a.paused)
+        WHERE r.depth <> r.waiting OR r.held <> r.slots OR r.head_id > r.first_id
+           OR q.max_concurrent IS DISTINCT FROM a.max_concurrent OR q.paused <> a.paused
     ),
     corrected AS (
-        UPDATE action_queue q
-        SET depth = c.depth, head_id = c.head_id, max_concurrent = c.max_concurrent, paused = c.paused,
-            updated_at = clock_timestamp()
-        FROM counted c WHERE q.id = ANY (ARRAY[c.id])
+        UPDATE action_queue q SET max_concurrent = c.max_concurrent, paused = c.paused
+        FROM counted c
+        WHERE q.id = ANY (ARRAY[c.queue_id])
+          AND (q.max_concurrent IS DISTINCT FROM c.max_concurrent OR q.paused <> c.paused)
     )
-    SELECT array_agg(ROW(c.id, c.depth_before, c.depth)::turnstile.repaired ORDER BY c.id) INTO repaired FROM counted c;
-    SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids FROM turnstile.grant_locked(in_queue_ids, NULL) g;
+    SELECT array_agg(ROW(c.queue_id, c.depth, c.waiting, c.held, c.slots)::turnstile.repaired ORDER BY c.queue_id),
+           array_agg(ROW(c.queue_id, c.waiting - c.depth, c.slots - c.held, c.first_id, 0, 0)::turnstile.queue_change)
+    INTO repaired, changes FROM counted c;
+    -- Two statements: the limits of the first one are read by the grant.
+    SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids
+    FROM turnstile.grant_locked(in_queue_ids, coalesce(changes, '{}')) g;
 END
 $$;

@@ -10,7 +10,7 @@ LANGUAGE sql
 :settings
 AS $$
     WITH due AS (
-        SELECT s.execution_id FROM slot s
+        SELECT s.execution_id FROM turnstile.live_slot s
         WHERE s.claimed_at IS NULL AND s.finished_at IS NULL
           AND (s.offered_at IS NULL OR s.offered_at < clock_timestamp() - greatest(
               make_interval(secs => in_timeout_seconds),

@@ -21,6 +21,7 @@ BEGIN
     IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'turnstile_executor') THEN
         GRANT USAGE ON SCHEMA turnstile, public TO turnstile_executor;
         GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA turnstile TO turnstile_executor;
+        GRANT SELECT ON ALL TABLES IN SCHEMA turnstile TO turnstile_executor;
         GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO turnstile_executor;
         GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA public TO turnstile_executor;
         -- Only `migrate` changes the revision.

@@ -1,7 +1,8 @@
 """Actions, their changes, and one row per queue (an action, or an action and a concurrency key).
 
 The row of `action_queue` is the lock that serialises admission and grant of its queue (P1, P2). It holds a
-copy of the action's limit and pause, so that a grant decides from the row that it has locked.
+copy of the action's limit and pause, so that a grant decides from the row that it has locked. What changes
+with each batch is in `queue_state` (`live`).
 """
 
 from datetime import datetime
@@ -111,15 +112,16 @@ class ActionChange(SQLModel, table=True):
 
 
 class ActionQueue(SQLModel, table=True):
-    """One queue. Locked, in ascending id, before anything is admitted to it or granted from it."""
+    """One queue. Locked, in ascending id, before anything is admitted to it or granted from it.
+
+    A batch locks the row and never updates it: PostgreSQL keeps every version of an updated row while a
+    snapshot anywhere might read it (P15). `QueueState` has what changes.
+    """
 
     __tablename__ = "action_queue"
     __table_args__ = (
         UniqueConstraint("action_id", "concurrency_key"),
-        CheckConstraint("depth >= 0", name="depth_not_negative"),
-        CheckConstraint("total_completed >= 0 AND total_completed <= total_enqueued", name="totals_ordered"),
         CheckConstraint("max_concurrent >= 0", name="limit_not_negative"),
-        # Every batch updates these rows: free space keeps the new versions on the same page (HOT).
         {"postgresql_with": {"fillfactor": "50"}},
     )
 
@@ -130,11 +132,3 @@ class ActionQueue(SQLModel, table=True):
     max_concurrent: int | None = Field(default=None, sa_column=Column(Integer))
     """A copy of the action's limit, under the lock of the grant."""
     paused: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
-    depth: int = Field(default=0, sa_column=Column(BigInteger, nullable=False, server_default="0"))
-    """Number of rows in `waiting`."""
-    head_id: int = Field(default=0, sa_column=Column(BigInteger, nullable=False, server_default="0"))
-    """A lower bound of the waiting ids: a grant starts to read here, after the dead index entries."""
-    total_enqueued: int = Field(default=0, sa_column=Column(BigInteger, nullable=False, server_default="0"))
-    total_completed: int = Field(default=0, sa_column=Column(BigInteger, nullable=False, server_default="0"))
-    """Number of terminal executions that are settled."""
-    updated_at: datetime = instant(nullable=False, default_now=True)

@@ -18,7 +18,11 @@ _EARLY_VACUUM = {"autovacuum_vacuum_scale_factor": "0.02", "autovacuum_vacuum_in
 
 
 class Execution(SQLModel, table=True):
-    """One requested run of an action. The order of `id` is the order of its queue (P2)."""
+    """One requested run of an action. The order of `id` is the order of its queue (P2).
+
+    Written at its admission, and when one of its attempts ends: from its grant until then `slot` has its state.
+    The view `turnstile.current_execution` joins both.
+    """
 
     __tablename__ = "execution"
     __table_args__ = (
@@ -42,8 +46,7 @@ class Execution(SQLModel, table=True):
             "('completed', 'failed', 'timeout', 'cancelled', 'expired', 'abandoned'))",
             name="completed_at_iff_terminal",
         ),
-        CheckConstraint("status <> 'running' OR worker_id IS NOT NULL", name="running_has_worker"),
-        CheckConstraint("status NOT IN ('scheduled', 'running') OR attempt > 0", name="granted_has_attempt"),
+        CheckConstraint("status NOT IN ('scheduled', 'running')", name="granted_in_slot"),
         CheckConstraint("result IS NULL OR status = 'completed'", name="result_only_when_completed"),
         CheckConstraint("jsonb_typeof(parameters) = 'object'", name="parameters_are_an_object"),
         CheckConstraint("jsonb_typeof(metadata) = 'object'", name="metadata_is_an_object"),
@@ -54,8 +57,9 @@ class Execution(SQLModel, table=True):
     action_id: int = Field(sa_column=Column(BigInteger, nullable=False))
     queue_id: int = Field(sa_column=Column(BigInteger, nullable=False))
     status: Status = Field(sa_column=Column(STATUS_TYPE, nullable=False))
+    """Also `queued` while a slot is held for its current attempt."""
     attempt: int = Field(default=0, sa_column=Column(Integer, nullable=False, server_default="0"))
-    """The number of the latest grant; 0 before the first grant."""
+    """Number of the last attempt that has ended; 0 before. The slot has the number of the current one."""
     failures: int = Field(default=0, sa_column=Column(Integer, nullable=False, server_default="0"))
     """Number of failed attempts, which count against `retry.max_attempts`."""
     reclaims: int = Field(default=0, sa_column=Column(Integer, nullable=False, server_default="0"))
@@ -89,7 +93,7 @@ class Execution(SQLModel, table=True):
 
 
 class AttemptRecord(SQLModel, table=True):
-    """One claimed attempt, written when it ends."""
+    """A claimed attempt that was followed by another one, or that left a log. `Execution` has the last one."""
 
     __tablename__ = "attempt"
     __table_args__ = (CheckConstraint("attempt > 0", name="attempt_positive"),)

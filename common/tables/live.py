@@ -6,10 +6,20 @@ Slim tables, whose size follows the load and not the history.
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import BigInteger, CheckConstraint, Column, Index, Integer, LargeBinary, Text, Uuid
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Identity,
+    Index,
+    Integer,
+    LargeBinary,
+    Text,
+    Uuid,
+)
 from sqlmodel import Field, SQLModel
 
-from turnstile.common.tables.columns import identity, instant
+from turnstile.common.tables.columns import XID8, identity, instant
 
 # Rows of these tables are short-lived: vacuum by the number of dead rows, not by their share.
 _BRISK_VACUUM = {
@@ -17,6 +27,39 @@ _BRISK_VACUUM = {
     "autovacuum_vacuum_threshold": "2000",
     "autovacuum_vacuum_cost_delay": "0",
 }
+
+
+class QueueState(SQLModel, table=True):
+    """One version of a queue's state. The newest version counts; the one before it is deleted with its insert.
+
+    Readers take the newest version from the end of the primary key, so their cost does not grow with the
+    deleted versions that an old snapshot keeps (P15). Two sessions that wrongly decide from the same version
+    collide in the primary key instead of exceeding the limit (P1).
+    """
+
+    __tablename__ = "queue_state"
+    __table_args__ = (
+        CheckConstraint("depth >= 0", name="depth_not_negative"),
+        CheckConstraint("held >= 0", name="held_not_negative"),
+        CheckConstraint("held <= granted_limit", name="grant_within_limit"),
+        CheckConstraint("total_completed >= 0 AND total_completed <= total_enqueued", name="totals_ordered"),
+        {"postgresql_with": _BRISK_VACUUM},
+    )
+
+    queue_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    version: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    depth: int = Field(sa_column=Column(BigInteger, nullable=False))
+    """Number of rows in `waiting`."""
+    held: int = Field(sa_column=Column(BigInteger, nullable=False))
+    """Number of rows in `slot`."""
+    head_id: int = Field(sa_column=Column(BigInteger, nullable=False))
+    """A lower bound of the waiting ids: a grant starts to read here, after the dead index entries."""
+    total_enqueued: int = Field(sa_column=Column(BigInteger, nullable=False))
+    total_completed: int = Field(sa_column=Column(BigInteger, nullable=False))
+    """Number of terminal executions that are settled."""
+    granted_limit: int | None = Field(default=None, sa_column=Column(Integer))
+    """The limit of the grant that wrote this version. None: without limit, or nothing was granted."""
+    updated_at: datetime = instant(nullable=False)
 
 
 class Waiting(SQLModel, table=True):
@@ -30,23 +73,24 @@ class Waiting(SQLModel, table=True):
 
 
 class Slot(SQLModel, table=True):
-    """One held slot (P1): from the grant until the settle of the finished attempt."""
+    """One held slot (P1): from the grant until the settle of the finished attempt.
+
+    Until the attempt ends, this row says which attempt of the execution is scheduled or running, and where.
+    It is found by the execution; `QueueState.held` counts the slots of a queue.
+    """
 
     __tablename__ = "slot"
     __table_args__ = (
-        # Protects the limit (P1): slots of a limited queue are numbered from 1, so two grants that wrongly
-        # saw the same free slot collide here instead of exceeding the limit. Also counts a queue's slots.
-        Index("uq_slot_number", "queue_id", "slot_number", unique=True),
-        CheckConstraint("slot_number >= 1", name="number_positive"),
+        Index("uq_slot_ticket", "ticket", unique=True),
         CheckConstraint("attempt >= 1", name="attempt_positive"),
         CheckConstraint("(worker_id IS NULL) = (claimed_at IS NULL)", name="claimed_by_a_worker"),
         {"postgresql_with": {"fillfactor": "50", **_BRISK_VACUUM}},
     )
 
     execution_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    ticket: int = Field(sa_column=Column(BigInteger, Identity(always=False), nullable=False))
+    """Increases with every grant. Sweeps read the slots from `SlotWindow.first_ticket` on."""
     queue_id: int = Field(sa_column=Column(BigInteger, nullable=False))
-    slot_number: int | None = Field(default=None, sa_column=Column(Integer))
-    """None where the queue has no limit."""
     attempt: int = Field(sa_column=Column(Integer, nullable=False))
     worker_id: str | None = Field(default=None, sa_column=Column(Text))
     granted_at: datetime = instant(nullable=False)
@@ -61,6 +105,25 @@ class Slot(SQLModel, table=True):
     """The end of the attempt's timeout, or the instant of its cancel request."""
     cancels_sent: int = Field(default=0, sa_column=Column(Integer, nullable=False, server_default="0"))
     """Number of cancel messages that the watchdog has sent to the worker."""
+
+
+class SlotWindow(SQLModel, table=True):
+    """One version of the bound below which no slot has its ticket. The newest version counts.
+
+    The watchdog raises the bound, and gives older slots new tickets first. So a sweep does not read the
+    deleted slots that an old snapshot keeps (P15).
+    """
+
+    __tablename__ = "slot_window"
+    __table_args__ = ({"postgresql_with": _BRISK_VACUUM},)
+
+    version: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    first_ticket: int = Field(sa_column=Column(BigInteger, nullable=False))
+    next_ticket: int = Field(sa_column=Column(BigInteger, nullable=False))
+    """The next bound: the lowest ticket that was not drawn when this version was written."""
+    next_xid: int = Field(sa_column=Column(XID8, nullable=False))
+    """The next bound applies once all transactions before this one have ended."""
+    moved_at: datetime = instant(nullable=False)
 
 
 class UnpublishedCompletion(SQLModel, table=True):

@@ -177,7 +177,7 @@ async def test_a_timeout_ends_an_async_function_a_blocking_one_and_a_command_wit
     assert await env.ended(*ids) == ["timeout"] * 3
     rows = await env.history.rows(
         "SELECT extract(epoch FROM completed_at - started_at)::float8 AS seconds, timeout_seconds AS timeout,"
-        " error_type FROM execution WHERE id = ANY ($1)",
+        " error_type FROM turnstile.current_execution WHERE id = ANY ($1)",
         ids,
     )
     for row in rows:
@@ -265,5 +265,5 @@ async def test_a_late_message_of_an_attempt_does_not_hide_that_the_end_after_it_
             "executor",
         )
         assert await env.ended(execution_id) == ["cancelled"]
-        total = await env.history.value("SELECT sum(total_completed) FROM action_queue")
+        total = await env.history.value("SELECT sum(total_completed) FROM turnstile.current_queue")
         assert (total, await env.history.faults()) == (1, [])

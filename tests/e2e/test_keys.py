@@ -126,7 +126,7 @@ async def test_thousands_of_keys_with_one_waiting_each_are_all_granted_in_bounde
     env: Environment, count: int
 ) -> None:
     await env.patch("one", paused=True)
-    ended_before = await env.history.value("SELECT sum(total_completed) FROM action_queue")
+    ended_before = await env.history.value("SELECT sum(total_completed) FROM turnstile.current_queue")
     before = memory_bytes(env.system.executors[0].pid)
     ids = []
     for start in range(0, count, 1000):
@@ -141,7 +141,7 @@ async def test_thousands_of_keys_with_one_waiting_each_are_all_granted_in_bounde
     grown = memory_bytes(env.system.executors[0].pid) - before
     assert grown < MEMORY_BYTES_MAX
     counts = await env.history.rows(
-        "SELECT total_completed, count(*) AS queues FROM action_queue q JOIN action a ON a.id = q.action_id"
+        "SELECT total_completed, count(*) AS queues FROM turnstile.current_queue q JOIN action a ON a.id = q.action_id"
         " WHERE a.ref = 'one' AND q.concurrency_key LIKE $1 GROUP BY 1",
         f"{count}-%",
     )

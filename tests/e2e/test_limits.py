@@ -123,7 +123,7 @@ async def test_executors_that_start_beside_a_full_queue_grant_nothing_before_a_r
             gate.touch()
             await env.history.ended(number + 2)
         rows = await env.history.rows(
-            "SELECT granted_at, ended_at FROM attempt WHERE execution_id = ANY ($1) ORDER BY execution_id",
+            "SELECT granted_at, ended_at FROM turnstile.ended_attempt WHERE execution_id = ANY ($1) ORDER BY execution_id",
             ids,
         )
         assert await env.history.peak_attempts("gate") == 3
@@ -174,11 +174,11 @@ async def test_in_thousands_of_interleavings_no_slot_stays_free_beside_a_waiting
         ended = -1
         # As slow as the machine is: nothing heals here, so what is stuck remains so.
         while ended < count:
-            more = "SELECT sum(total_completed) > $1 FROM action_queue"
+            more = "SELECT sum(total_completed) > $1 FROM turnstile.current_queue"
             await env.history.until(more, ended, deadline_seconds=15)
-            ended = await env.history.value("SELECT sum(total_completed) FROM action_queue")
-        assert await env.history.value("SELECT count(*) FROM execution WHERE status = 'completed'") == count
-        queues = await env.history.rows("SELECT id, max_concurrent FROM action_queue")
+            ended = await env.history.value("SELECT sum(total_completed) FROM turnstile.current_queue")
+        assert await env.history.value("SELECT count(*) FROM turnstile.current_execution WHERE status = 'completed'") == count
+        queues = await env.history.rows("SELECT id, max_concurrent FROM turnstile.current_queue")
         assert len(queues) == len(LIMITS) * len(KEYS)
         assert await log.peak_slots() == {queue["id"]: queue["max_concurrent"] for queue in queues}
         assert (await log.longest_idle()).total_seconds() < IDLE_SECONDS_MAX
@@ -202,9 +202,9 @@ async def test_a_thousand_kills_cancels_and_retries_never_start_more_than_the_li
         for turn in range(turns):
             unrest = [_submit_and_cancel(env, random.Random(SEED + 4 * turn + n), 62) for n in range(4)]
             await asyncio.gather(_kill_a_busy_worker(env), *unrest)
-        count = await env.history.value("SELECT count(*) FROM execution")
+        count = await env.history.value("SELECT count(*) FROM turnstile.current_execution")
         await _let_end(env, count)
-        outcomes = {row["outcome"] for row in await env.history.rows("SELECT DISTINCT outcome FROM attempt")}
+        outcomes = {row["outcome"] for row in await env.history.rows("SELECT DISTINCT outcome FROM turnstile.ended_attempt")}
         assert await env.history.peak_attempts("scripted") <= limit
         assert list((await log.peak_slots()).values()) == [limit]
     assert count >= 248 * turns
@@ -235,9 +235,9 @@ async def _kill_a_busy_worker(env: Environment) -> None:
 
 async def _let_end(env: Environment, count: int) -> None:
     async def all_ended() -> bool:
-        running = "SELECT id FROM execution WHERE status = 'running' AND metadata = '{}'"
+        running = "SELECT id FROM turnstile.current_execution WHERE status = 'running' AND metadata = '{}'"
         for row in await env.history.rows(running):
             await env.http.post(f"/executions/{row['id']}/cancel")
-        return bool(await env.history.value("SELECT sum(total_completed) = $1 FROM action_queue", count))
+        return bool(await env.history.value("SELECT sum(total_completed) = $1 FROM turnstile.current_queue", count))
 
     await until(all_ended, "every end", deadline_seconds=60)

@@ -61,19 +61,19 @@ async def defined(env: Environment, name: str, function: str, **fields: Any) -> 
 async def ended_of(env: Environment, refs: list[str], count: int) -> None:
     """Wait until `count` executions of each have ended and are settled."""
     query = (
-        "SELECT count(*) = cardinality($1::text[]) FROM action_queue q JOIN action a ON a.id = q.action_id"
+        "SELECT count(*) = cardinality($1::text[]) FROM turnstile.current_queue q JOIN action a ON a.id = q.action_id"
         " WHERE a.ref = ANY ($1) AND q.total_completed = $2"
     )
     await env.history.until(query, refs, count, deadline_seconds=BOUND_SECONDS)
 
 
 async def until_all(env: Environment, ids: list[int], status: str) -> None:
-    query = "SELECT bool_and(status::text = $2) FROM execution WHERE id = ANY ($1)"
+    query = "SELECT bool_and(status::text = $2) FROM turnstile.current_execution WHERE id = ANY ($1)"
     await env.history.until(query, ids, status, deadline_seconds=BOUND_SECONDS)
 
 
 async def count_of(env: Environment, ref: str) -> int:
-    query = "SELECT count(*) FROM execution e JOIN action a ON a.id = e.action_id WHERE a.ref = $1"
+    query = "SELECT count(*) FROM turnstile.current_execution e JOIN action a ON a.id = e.action_id WHERE a.ref = $1"
     return int(await env.history.value(query, ref))
 
 

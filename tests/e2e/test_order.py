@@ -105,7 +105,7 @@ async def test_over_many_leases_a_run_keeps_its_slot_and_a_waiting_execution_its
         await env.history.value(
             "UPDATE execution SET queued_at = queued_at - interval '1 h' WHERE id = ANY ($1)", ids
         )
-        query = "SELECT created_at, queued_at, attempt FROM execution WHERE id = $1"
+        query = "SELECT created_at, queued_at, attempt FROM turnstile.current_execution WHERE id = $1"
         before = await env.history.rows(query, ids[2])
         await env.history.ended(1)
         assert await env.history.rows(query, ids[2]) == before

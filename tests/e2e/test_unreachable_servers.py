@@ -71,7 +71,7 @@ async def test_without_a_broker_readyz_names_it_and_requests_are_still_accepted(
         async with httpx.AsyncClient(base_url=f"{system.http_url}/api/v1") as http:
             assert (await http.put("/actions/noop", json={})).status_code in (200, 201)
             assert (await http.post("/executions", json={"action_ref": "noop"})).status_code == 202
-        assert await history.value("SELECT count(*) FROM execution") == 1
+        assert await history.value("SELECT count(*) FROM turnstile.current_execution") == 1
 
 
 async def test_a_cancel_is_accepted_without_a_broker_and_reaches_the_worker_though_its_message_was_lost(
@@ -173,7 +173,7 @@ async def test_lost_workers_and_overdue_attempts_are_handled_without_a_broker(
             await protocol.lose_lease(worker)
             # Reclaimed, and granted again.
             await it.until_all([execution_id], "scheduled")
-        attempts = await protocol.column("SELECT attempt FROM execution WHERE id = ANY ($1) ORDER BY id", ids)
+        attempts = await protocol.column("SELECT attempt FROM turnstile.current_execution WHERE id = ANY ($1) ORDER BY id", ids)
         assert (attempts, await protocol.status(ids[2])) == ([2, 2, 1], "running")
         assert completed(it.env) == []
         it.end()

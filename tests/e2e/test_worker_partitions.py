@@ -39,7 +39,7 @@ async def test_without_both_servers_all_runs_end_with_the_lease_and_the_worker_c
         assert await it.attempts(ids) == [(1, "reclaimed"), (2, "completed")] * 3
         assert it.worker.process.returncode is None
         workers = await it.history.rows(
-            "SELECT DISTINCT w.id, w.pid FROM attempt JOIN worker w ON w.id = worker_id"
+            "SELECT DISTINCT w.id, w.pid FROM turnstile.ended_attempt JOIN worker w ON w.id = worker_id"
         )
     assert [row["pid"] for row in workers] == [it.worker.pid] * 2
 
@@ -154,4 +154,4 @@ async def test_offers_sent_to_a_stopped_worker_are_run_by_others_before_its_leas
             await env.history.ended(40, deadline_seconds=20)
         finally:
             env.worker.signal(signal.SIGCONT)
-        assert await env.history.value("SELECT count(*) FROM execution WHERE attempt > 1") == 0
+        assert await env.history.value("SELECT count(*) FROM turnstile.current_execution WHERE attempt > 1") == 0

@@ -59,7 +59,7 @@ async def test_a_worker_declared_lost_stops_its_work_and_continues_under_a_new_i
         await env.history.value("UPDATE worker SET lost_at = clock_timestamp()")
         await env.until_running([execution_id], attempt=2)
         await env.stop_running()
-        attempts = await env.history.rows("SELECT worker_id, outcome FROM attempt ORDER BY attempt")
+        attempts = await env.history.rows("SELECT worker_id, outcome FROM turnstile.ended_attempt ORDER BY attempt")
     # The watchdog reclaims the work, or the worker hands it back: the first to notice.
     assert attempts[0]["outcome"] in ("reclaimed", "handed_back")
     assert attempts[1]["outcome"] == "cancelled"
@@ -83,7 +83,7 @@ async def test_the_work_of_a_killed_worker_runs_again_within_its_lease_and_a_tic
         # The same five, heads first, and none of those behind them.
         await env.until_running(ids[:5], attempt=2)
         took_seconds = await env.history.value(
-            "SELECT extract(epoch FROM max(t.ended_at) - min(w.renewed_at))::float8 FROM attempt t"
+            "SELECT extract(epoch FROM max(t.ended_at) - min(w.renewed_at))::float8 FROM turnstile.ended_attempt t"
             " JOIN worker w ON w.id = t.worker_id WHERE t.outcome = 'reclaimed'"
         )
         await env.stop_running()

@@ -19,8 +19,8 @@ from turnstile.executor.settings import ExecutorSettings
 from turnstile.stress.check.history import peak_concurrency
 
 _ATTEMPTS = """
-SELECT t.execution_id, t.attempt, t.granted_at, t.ended_at FROM attempt t
-JOIN execution e ON e.id = t.execution_id JOIN action a ON a.id = e.action_id WHERE a.ref = $1
+SELECT t.execution_id, t.attempt, t.granted_at, t.ended_at FROM turnstile.ended_attempt t
+JOIN turnstile.current_execution e ON e.id = t.execution_id JOIN action a ON a.id = e.action_id WHERE a.ref = $1
 ORDER BY t.granted_at, t.execution_id
 """
 
@@ -63,7 +63,7 @@ class History:
 
     async def ended(self, count: int, *, deadline_seconds: float = 60.0) -> None:
         """Wait until `count` executions have ended and been settled."""
-        query = "SELECT coalesce(sum(total_completed), 0) >= $1 FROM action_queue"
+        query = "SELECT coalesce(sum(total_completed), 0) >= $1 FROM turnstile.current_queue"
         await self.until(query, count, deadline_seconds=deadline_seconds)
 
     async def dead_letters(self, count: int) -> list[asyncpg.Record]:
@@ -80,7 +80,7 @@ class History:
 
     async def attempts(self, execution_id: int) -> list[tuple[int, str]]:
         """Return number and outcome of each attempt of an execution."""
-        query = "SELECT attempt, outcome FROM attempt WHERE execution_id = $1 ORDER BY attempt"
+        query = "SELECT attempt, outcome FROM turnstile.ended_attempt WHERE execution_id = $1 ORDER BY attempt"
         return [(row["attempt"], row["outcome"]) for row in await self.rows(query, execution_id)]
 
     async def peak_attempts(self, ref: str) -> int:

@@ -150,7 +150,7 @@ class Protocol:
     async def settle(self, *completions: tuple[int, int]) -> Freed:
         """Settle these attempts by the messages that report their current status."""
         rows = await self.connection.fetch(
-            "SELECT id, status::text FROM execution WHERE id = ANY ($1) AND completed_at IS NOT NULL",
+            "SELECT id, status::text FROM turnstile.current_execution WHERE id = ANY ($1) AND completed_at IS NOT NULL",
             [i for i, _ in completions],
         )
         ends = {row["id"]: Status(row["status"]) for row in rows}
@@ -356,7 +356,7 @@ class Protocol:
         return [await self.status(i) for i in execution_ids]
 
     async def execution(self, execution_id: int) -> asyncpg.Record:
-        row = await self.connection.fetchrow("SELECT * FROM execution WHERE id = $1", execution_id)
+        row = await self.connection.fetchrow("SELECT * FROM turnstile.current_execution WHERE id = $1", execution_id)
         assert row is not None
         return row
 
@@ -366,21 +366,18 @@ class Protocol:
     async def held(self) -> list[int]:
         return await self.column("SELECT execution_id FROM slot ORDER BY execution_id")
 
-    async def slot_numbers(self) -> list[int | None]:
-        return await self.column("SELECT slot_number FROM slot ORDER BY slot_number")
-
     async def unpublished(self) -> list[int]:
         return await self.column("SELECT execution_id FROM unpublished_completion ORDER BY 1")
 
     async def attempts(self, execution_id: int) -> list[tuple[int, str, str]]:
         rows = await self.connection.fetch(
-            "SELECT attempt, worker_id, outcome FROM attempt WHERE execution_id = $1 ORDER BY 1", execution_id
+            "SELECT attempt, worker_id, outcome FROM turnstile.ended_attempt WHERE execution_id = $1 ORDER BY 1", execution_id
         )
         return [(row["attempt"], row["worker_id"], row["outcome"]) for row in rows]
 
     async def queue(self, ref: str = "a", key: str = "") -> asyncpg.Record:
         row = await self.connection.fetchrow(
-            "SELECT q.* FROM action_queue q JOIN action a ON a.id = q.action_id"
+            "SELECT q.* FROM turnstile.current_queue q JOIN action a ON a.id = q.action_id"
             " WHERE a.ref = $1 AND q.concurrency_key = $2", ref, key,
         )  # fmt: skip
         assert row is not None

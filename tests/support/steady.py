@@ -21,7 +21,7 @@ _AT_ONCE: Final = 2
 _PAUSE_SECONDS: Final = 0.1
 _LIMITS: Final = {"record": 1, "record.seven": 7}
 _SETTLED: Final = """
-SELECT sum(q.total_completed) = $2 FROM action_queue q JOIN action a ON a.id = q.action_id
+SELECT sum(q.total_completed) = $2 FROM turnstile.current_queue q JOIN action a ON a.id = q.action_id
 WHERE a.ref = ANY ($1)
 """
 

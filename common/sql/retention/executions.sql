@@ -39,7 +39,7 @@ BEGIN
         FROM (
             SELECT q.total_completed - coalesce(
                        (SELECT p.executions FROM pruned_count p WHERE p.queue_id = q.id), 0) AS executions
-            FROM action_queue q WHERE q.action_id = in_action_id
+            FROM turnstile.current_queue q WHERE q.action_id = in_action_id
             UNION ALL
             SELECT t.executions - t.pruned FROM deleted_queue_total t WHERE t.action_id = in_action_id
         ) n;

@@ -23,6 +23,7 @@ DECLARE
     idle_since timestamptz := clock_timestamp() - make_interval(secs => in_idle_seconds);
     idle_ids bigint[];
     action_ids bigint[];
+    held_ids bigint[];
 BEGIN
     deleted := 0;
     SELECT array_agg(q.id) FILTER (
@@ -30,7 +31,8 @@ BEGIN
                  AND q.updated_at < idle_since),
            CASE WHEN count(*) = in_limit THEN max(q.id) ELSE 0 END
     INTO idle_ids, next_id
-    FROM (SELECT * FROM action_queue q WHERE q.id > in_after_id ORDER BY q.id LIMIT in_limit) q;
+    FROM (SELECT n.id FROM action_queue n WHERE n.id > in_after_id ORDER BY n.id LIMIT in_limit) n
+    JOIN turnstile.current_queue q ON q.id = n.id;
 
     IF idle_ids IS NULL THEN
         RETURN;
@@ -46,19 +48,23 @@ BEGIN
     idle_ids := ARRAY(
         SELECT q.id FROM action_queue q WHERE q.id = ANY (idle_ids) AND q.action_id = ANY (action_ids)
         ORDER BY q.id FOR UPDATE SKIP LOCKED);
+    held_ids := ARRAY(SELECT DISTINCT s.queue_id FROM turnstile.live_slot s WHERE s.queue_id = ANY (idle_ids));
     -- Checked again under the lock, with a newer snapshot: an admission may have come first.
     idle_ids := ARRAY(
-        SELECT q.id FROM action_queue q JOIN action a ON a.id = ANY (ARRAY[q.action_id])
+        SELECT q.id FROM turnstile.current_queue q JOIN action a ON a.id = ANY (ARRAY[q.action_id])
         WHERE q.id = ANY (idle_ids)
-          AND q.depth = 0 AND q.total_enqueued = q.total_completed AND q.updated_at < idle_since
+          AND q.depth = 0 AND q.held = 0 AND q.total_enqueued = q.total_completed AND q.updated_at < idle_since
           AND q.max_concurrent IS NOT DISTINCT FROM a.max_concurrent AND q.paused = a.paused
           -- The counters say the same; if they are wrong, the rows decide.
-          AND (SELECT w.execution_id FROM waiting w WHERE w.queue_id = q.id LIMIT 1) IS NULL
-          AND (SELECT s.execution_id FROM slot s WHERE s.queue_id = q.id LIMIT 1) IS NULL);
+          AND (SELECT w.execution_id FROM waiting w WHERE w.queue_id = q.id AND w.execution_id >= q.head_id LIMIT 1) IS NULL
+          AND q.id <> ALL (held_ids));
 
     WITH deleted_queue AS (
-        DELETE FROM action_queue q WHERE q.id = ANY (idle_ids)
-        RETURNING q.id, q.action_id, q.total_completed, q.updated_at
+        DELETE FROM action_queue q WHERE q.id = ANY (idle_ids) RETURNING q.id, q.action_id
+    ),
+    deleted_state AS (
+        DELETE FROM queue_state s WHERE s.queue_id = ANY (idle_ids)
+        RETURNING s.queue_id, s.total_completed, s.updated_at
     ),
     -- Pruning locks the queues that it counts in this table, so no row can appear again.
     pruned AS (
@@ -68,9 +74,12 @@ BEGIN
     SET executions = t.executions + n.executions, pruned = t.pruned + n.pruned,
         updated_at = greatest(t.updated_at, n.updated_at)
     FROM (
-        SELECT g.action_id, sum(g.total_completed) AS executions, coalesce(sum(p.executions), 0) AS pruned,
-               max(g.updated_at) AS updated_at
-        FROM deleted_queue g LEFT JOIN pruned p ON p.queue_id = g.id GROUP BY g.action_id
+        SELECT g.action_id, sum(s.total_completed) AS executions, coalesce(sum(p.executions), 0) AS pruned,
+               max(s.updated_at) AS updated_at
+        FROM deleted_queue g
+        JOIN deleted_state s ON s.queue_id = g.id
+        LEFT JOIN pruned p ON p.queue_id = g.id
+        GROUP BY g.action_id
     ) n
     WHERE t.action_id = n.action_id;
     deleted := cardinality(idle_ids);

@@ -30,7 +30,7 @@ BOUNDS = AuditBounds.of(PATIENT)
 # In the statements `<queue>` is the queue of action a, `<late>` a time long ago, `<running>` and the like the
 # first execution of that status. Each statement is followed by the checks that find its corruption.
 _VALUES: Final = {
-    "queue": "(SELECT q.id FROM action_queue q JOIN action a ON a.id = q.action_id WHERE a.ref = 'a')",
+    "queue": "(SELECT q.id FROM turnstile.current_queue q JOIN action a ON a.id = q.action_id WHERE a.ref = 'a')",
     "late": "timestamptz '2020-01-01Z'",
 }
 CORRUPTIONS: Final[list[tuple[str, set[str]]]] = [
@@ -102,7 +102,7 @@ CORRUPTIONS: Final[list[tuple[str, set[str]]]] = [
 
 def statement_of(corruption: str) -> str:
     """Return the statement with its placeholders replaced."""
-    first = "(SELECT min(id) FROM execution WHERE status = '{}')"
+    first = "(SELECT min(id) FROM turnstile.current_execution WHERE status = '{}')"
     return re.sub(r"<(\w+)>", lambda name: _VALUES.get(name[1], first.format(name[1])), corruption)
 
 

@@ -37,9 +37,9 @@ async def test_the_caller_of_the_first_grant_does_not_wait_for_the_rest_of_the_q
     async with publishing(amqp_url) as publisher:
         dispatcher = Dispatcher(publisher, QueueManager(database), "quorum", publisher)
         await dispatcher.dispatch(Grants(granted=[], more_queue_ids=[queue_id]))
-        assert await protocol.connection.fetchval("SELECT depth FROM action_queue") == 2500
+        assert await protocol.connection.fetchval("SELECT depth FROM turnstile.current_queue") == 2500
         granting = asyncio.create_task(dispatcher.run(), name="dispatcher")
-        await protocol.until("SELECT depth = 0 FROM action_queue")
+        await protocol.until("SELECT depth = 0 FROM turnstile.current_queue")
         offered = await drain_queue(amqp_url, pool_queue("default"), 2500)
         granting.cancel()
         await asyncio.gather(granting, return_exceptions=True)

@@ -153,7 +153,7 @@ async def test_without_a_broker_known_executions_are_cancelled_and_overdue_cance
     _, early = parts_over(protocol, unconnected)
     assert await early.cancel_early() == 2
     assert await stored(protocol) == [str(UNKNOWN)]
-    statuses = await protocol.column("SELECT status::text FROM execution ORDER BY id")
+    statuses = await protocol.column("SELECT status::text FROM turnstile.current_execution ORDER BY id")
     assert statuses == ["running", "cancelled"]
     assert await protocol.column("SELECT overdue_at <= now() FROM slot") == [True]
     # Leased for a while: no other executor dead-letters it a second time.

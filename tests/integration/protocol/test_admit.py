@@ -65,7 +65,7 @@ async def test_an_unknown_action_is_rejected_and_affects_no_other_request(protoc
     assert rejected(verdicts[1]).code is Code.UNKNOWN_ACTION
     assert "no.such" in rejected(verdicts[1]).message
     assert [accepted(verdicts[n]).status for n in (0, 2)] == ["scheduled"] * 2
-    assert len(await protocol.column("SELECT id FROM execution")) == 2
+    assert len(await protocol.column("SELECT id FROM turnstile.current_execution")) == 2
 
 
 # --- duplicates

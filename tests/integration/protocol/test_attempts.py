@@ -179,7 +179,7 @@ async def test_the_oldest_log_pieces_are_deleted_and_the_rest_comes_with_the_fin
         assert await append(protocol, (one, 1, number * 1000, text))
     assert [start for _, _, start, _ in await stored(protocol)] == list(range(34_000, 100_000, 1000))
     await protocol.finish(one, log="b\n", log_start=100_000)
-    (row,) = await protocol.connection.fetch("SELECT log, log_start FROM attempt")
+    (row,) = await protocol.connection.fetch("SELECT log, log_start FROM turnstile.ended_attempt")
     assert tuple(row) == ("b\n", 100_000)
 
 
@@ -197,7 +197,7 @@ async def test_an_attempt_ends_as_reported(protocol: Protocol, running: list[int
     assert ended["error_type"] == (None if status is Status.COMPLETED else "Broken")
     assert ended["failures"] == (status is Status.FAILED)
     assert await protocol.attempts(running[0]) == [(1, "worker-1", status.value)]
-    assert await protocol.column("SELECT log FROM attempt") == ["a line"]
+    assert await protocol.column("SELECT log FROM turnstile.ended_attempt") == ["a line"]
 
 
 async def test_the_slot_stays_held_until_the_completion_is_settled(
@@ -325,7 +325,7 @@ async def test_the_delay_of_a_retry_is_at_most_ten_years(
     one = running[0]
     (finished,) = await protocol.finish(one, status=Status.FAILED, retry_delay_seconds=delay_seconds)
     assert (finished.verdict, finished.status) == ("applied", "delayed")
-    run_at = await protocol.connection.fetchval("SELECT run_at FROM execution WHERE id = $1", one)
+    run_at = await protocol.connection.fetchval("SELECT run_at FROM turnstile.current_execution WHERE id = $1", one)
     assert run_at < datetime.now(UTC) + timedelta(days=3661)
 
 
@@ -404,5 +404,5 @@ async def test_a_report_that_the_database_refuses_ends_its_attempt_alone(protoco
     statuses = [answer.status for answer in answers if isinstance(answer, Finished)]
     assert statuses == [Status.COMPLETED, Status.FAILED, Status.COMPLETED]
     assert isinstance(answers[3], Claim)
-    error = await protocol.connection.fetchval("SELECT error_type FROM execution WHERE id = $1", ids[1])
+    error = await protocol.connection.fetchval("SELECT error_type FROM turnstile.current_execution WHERE id = $1", ids[1])
     assert error == "ReportRefused"

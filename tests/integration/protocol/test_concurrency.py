@@ -191,6 +191,6 @@ async def test_statements_over_the_same_queues_in_any_order_do_not_deadlock(
                 tasks.create_task(load(session, turn), name=f"load {turn}")
     counted = await protocol.connection.fetch(
         "SELECT q.depth, (SELECT count(*) FROM waiting w WHERE w.queue_id = q.id) AS waiting,"
-        " (SELECT count(*) FROM slot s WHERE s.queue_id = q.id) AS held FROM action_queue q"
+        " (SELECT count(*) FROM slot s WHERE s.queue_id = q.id) AS held FROM turnstile.current_queue q"
     )
     assert all(row["depth"] == row["waiting"] and row["held"] <= 2 for row in counted)

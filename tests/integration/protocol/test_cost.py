@@ -88,10 +88,10 @@ async def _fill(protocol: Protocol) -> None:
         SELECT id, n::text, 1 FROM action, generate_series(1, {KEYS}) n WHERE ref = 'keyed';
         INSERT INTO execution (action_id, queue_id, status, request_hash, queued_at)
         SELECT q.action_id, q.id, 'queued', gen_random_uuid(), now()
-        FROM action_queue q JOIN action a ON a.id = q.action_id,
+        FROM turnstile.current_queue q JOIN action a ON a.id = q.action_id,
              generate_series(1, CASE a.ref WHEN 'deep' THEN {WAITING} WHEN 'keyed' THEN 1 ELSE 0 END);
         INSERT INTO waiting (queue_id, execution_id)
-        SELECT queue_id, id FROM execution WHERE status = 'queued' ORDER BY id;
+        SELECT queue_id, id FROM turnstile.current_execution WHERE status = 'queued' ORDER BY id;
         UPDATE action_queue q SET depth = n.n, total_enqueued = n.n
         FROM (SELECT queue_id, count(*) AS n FROM waiting GROUP BY queue_id) n WHERE q.id = n.queue_id
     """)
@@ -153,7 +153,7 @@ async def test_the_cost_of_every_statement_is_independent_of_a_million_waiting(
             assert_small(await cost_of(session, call()), rows, what)
         held = set(await session.held())
         assert held == set(await session.column(
-            "SELECT id FROM execution WHERE queue_id = $1 AND status = 'scheduled'", deep.queue_id
+            "SELECT id FROM turnstile.current_execution WHERE queue_id = $1 AND status = 'scheduled'", deep.queue_id
         ))  # fmt: skip
         assert len(held) == limit
 

@@ -220,7 +220,7 @@ async def test_the_recount_continues_after_the_last_queue(protocol: Protocol) ->
     for key in range(5):
         await protocol.submit(parameters={"key": key})
     await protocol.connection.execute("UPDATE action_queue SET depth = depth + 1")
-    queue_ids = await protocol.column("SELECT id FROM action_queue ORDER BY id")
+    queue_ids = await protocol.column("SELECT id FROM turnstile.current_queue ORDER BY id")
     assert await protocol.drifted_queues(limit=2) == queue_ids[:2]
     assert await protocol.drifted_queues(queue_ids[1], limit=2) == queue_ids[2:4]
     row = await protocol.connection.fetchrow("SELECT * FROM turnstile.drifted_queues($1, 2)", queue_ids[3])

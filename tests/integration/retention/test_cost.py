@@ -9,11 +9,11 @@ INSERT INTO execution (action_id, queue_id, status, request_hash, worker_id, att
                        completed_at)
 SELECT q.action_id, q.id, 'completed', gen_random_uuid(), 'w', 1, now() - interval '1 d',
        now() - interval '1 d'
-FROM action_queue q, generate_series(1, {_ROWS}) ORDER BY q.id;
+FROM turnstile.current_queue q, generate_series(1, {_ROWS}) ORDER BY q.id;
 INSERT INTO attempt (execution_id, attempt, worker_id, outcome, granted_at, started_at, ended_at)
-SELECT id, 1, 'w', 'completed', now(), now(), now() FROM execution WHERE worker_id = 'w';
+SELECT id, 1, 'w', 'completed', now(), now(), now() FROM turnstile.current_execution WHERE worker_id = 'w';
 UPDATE action_queue q SET total_enqueued = n.n, total_completed = n.n
-FROM (SELECT queue_id, count(*) AS n FROM execution GROUP BY queue_id) n WHERE n.queue_id = q.id;
+FROM (SELECT queue_id, count(*) AS n FROM turnstile.current_execution GROUP BY queue_id) n WHERE n.queue_id = q.id;
 ANALYZE
 """
 

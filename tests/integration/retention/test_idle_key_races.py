@@ -28,7 +28,7 @@ async def totals(protocol: Protocol) -> tuple[int, int]:
     """What the action has counted, over its queues and those that were deleted."""
     row = await protocol.connection.fetchrow(
         "SELECT sum(n.enqueued)::bigint, sum(n.completed)::bigint FROM ("
-        " SELECT total_enqueued AS enqueued, total_completed AS completed FROM action_queue"
+        " SELECT total_enqueued AS enqueued, total_completed AS completed FROM turnstile.current_queue"
         " UNION ALL SELECT executions, executions FROM deleted_queue_total) n"
     )
     assert row is not None
@@ -101,7 +101,7 @@ async def test_two_admissions_during_a_deletion_share_one_new_queue_and_one_orde
             await blocked(third, protocol, third.submit(**X, count=3)),
         ]
     admitted = sorted(i for ids in await asyncio.gather(*waiting) for i in ids)
-    assert await protocol.column("SELECT count(*) FROM action_queue") == [1]
+    assert await protocol.column("SELECT count(*) FROM turnstile.current_queue") == [1]
     assert (await protocol.held(), await protocol.waiting()) == (admitted[:1], admitted[1:])
     for head, following in zip(admitted, [*admitted[1:], None], strict=True):
         await protocol.run(head)

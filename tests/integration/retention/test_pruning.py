@@ -23,11 +23,11 @@ async def test_executions_above_the_age_are_deleted_and_the_totals_stay(
     old = await ended(protocol, 3, hours_ago=2)
     young = await ended(protocol, 2, hours_ago=0.5)
     other = await ended(protocol, 1, "b", hours_ago=2)
-    totals = "SELECT total_enqueued, total_completed FROM action_queue ORDER BY id"
+    totals = "SELECT total_enqueued, total_completed FROM turnstile.current_queue ORDER BY id"
     before = await protocol.connection.fetch(totals)
     assert await pruner(protocol, retention_age=HOUR).prune_executions() == len(old) + len(other)
     assert await left(protocol) == young
-    assert await protocol.column("SELECT execution_id FROM attempt ORDER BY 1") == young
+    assert await protocol.column("SELECT execution_id FROM turnstile.ended_attempt ORDER BY 1") == young
     assert await protocol.connection.fetch(totals) == before
     assert await audit_is_clean(database_url)
 

@@ -1,0 +1,125 @@
+-- Where the state of queues, executions and slots is, so that its cost does not grow under an old snapshot (P15).
+--
+-- PostgreSQL keeps every row version that any open snapshot might read. A statement is cheap nevertheless if it finds
+-- its rows without walking over such versions. So a queue's row is locked and never updated by a batch; its state is a
+-- row per version, read newest first. Waiting executions are read from a stored head, slots by their execution, and
+-- sweeps over slots start at the lowest ticket in use.
+--
+-- A migration that changes a column of these views drops them first; the installation creates them again.
+
+-- current_queue: queues with the newest versions of their states.
+CREATE VIEW turnstile.current_queue AS
+SELECT q.id, q.action_id, q.concurrency_key, q.max_concurrent, q.paused,
+       s.version, s.depth, s.held, s.head_id, s.total_enqueued, s.total_completed, s.updated_at
+FROM public.action_queue q
+CROSS JOIN LATERAL (
+    SELECT * FROM public.queue_state v WHERE v.queue_id = q.id ORDER BY v.version DESC LIMIT 1
+) s;
+
+-- current_execution: executions with the attempt that holds a slot, if one is scheduled or running. The row of the
+-- execution has the attempts that ended, so the slot of a current attempt has the next number.
+CREATE VIEW turnstile.current_execution AS
+SELECT e.id, e.action_id, e.queue_id,
+       CASE WHEN s.execution_id IS NULL THEN e.status
+            WHEN s.claimed_at IS NULL THEN 'scheduled'::execution_status
+            ELSE 'running'::execution_status END AS status,
+       coalesce(s.attempt, e.attempt) AS attempt,
+       e.failures, e.reclaims, e.parameters, e.metadata, e.concurrency_key, e.idempotency_key, e.delivery_key,
+       e.request_hash, e.result, e.error_type, e.error_message,
+       CASE WHEN s.execution_id IS NULL THEN e.worker_id ELSE s.worker_id END AS worker_id,
+       e.timeout_seconds, e.callback_url, e.traceparent, e.cancel_reason, e.created_at, e.queued_at,
+       CASE WHEN s.execution_id IS NULL THEN e.scheduled_at ELSE s.granted_at END AS scheduled_at,
+       CASE WHEN s.execution_id IS NULL THEN e.started_at ELSE s.claimed_at END AS started_at,
+       e.completed_at, e.cancel_requested_at, e.run_at, e.expires_at, e.retry_of
+FROM public.execution e
+LEFT JOIN public.slot s ON s.execution_id = e.id AND s.attempt = e.attempt + 1;
+
+-- ended_attempt: the attempts that a worker claimed and that have ended. The execution's row has the last one; `attempt`
+-- has those that were followed by another one, and those that left a log.
+CREATE VIEW turnstile.ended_attempt AS
+SELECT t.execution_id, t.attempt, t.worker_id, t.outcome, t.error_type, t.error_message, t.log, t.log_start,
+       t.granted_at, t.started_at, t.ended_at
+FROM public.attempt t
+UNION ALL
+SELECT e.id, e.attempt, e.worker_id, e.status::text, e.error_type, e.error_message, NULL, 0,
+       e.scheduled_at, e.started_at, e.completed_at
+FROM public.execution e
+WHERE e.completed_at IS NOT NULL AND e.worker_id IS NOT NULL AND e.started_at IS NOT NULL
+  AND NOT EXISTS (SELECT FROM public.attempt t WHERE t.execution_id = e.id AND t.attempt = e.attempt);
+
+-- live_slot: all slots, found without those that were deleted long ago.
+CREATE VIEW turnstile.live_slot AS
+SELECT * FROM public.slot s
+WHERE s.ticket >= (SELECT w.first_ticket FROM public.slot_window w ORDER BY w.version DESC LIMIT 1);
+
+-- move_slot_window: raises the bound of `live_slot` to the tickets that were drawn before the last call, and gives
+-- older slots new tickets. Does nothing within `in_seconds` after that call. Returns the number of renewed tickets.
+--
+-- A slot with a ticket below the bound would be lost to every sweep. So the bound is raised only when all
+-- transactions that could have drawn such a ticket have ended. A foreign transaction that writes and stays open for
+-- hours must not stop it, though: after `in_seconds_max`, longer than any of our statements takes, its age decides.
+CREATE FUNCTION turnstile.move_slot_window(
+    in_seconds double precision DEFAULT 30, in_seconds_max double precision DEFAULT 600
+)
+RETURNS integer
+LANGUAGE plpgsql
+:settings_for_index_lookups
+AS $$
+DECLARE
+    newest slot_window;
+    renewed integer;
+    remaining_ticket bigint;
+BEGIN
+    SELECT w.* INTO newest FROM slot_window w ORDER BY w.version DESC LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
+    IF NOT FOUND OR newest.moved_at BETWEEN clock_timestamp() - make_interval(secs => in_seconds) AND clock_timestamp()
+       OR (pg_snapshot_xmin(pg_current_snapshot()) < newest.next_xid
+           AND newest.moved_at > clock_timestamp() - make_interval(secs => in_seconds_max))
+    THEN
+        RETURN 0;
+    END IF;
+    WITH old AS MATERIALIZED (
+        SELECT s.execution_id FROM slot s
+        WHERE s.ticket >= newest.first_ticket AND s.ticket < newest.next_ticket
+        ORDER BY s.execution_id FOR NO KEY UPDATE SKIP LOCKED
+    )
+    UPDATE slot s SET ticket = DEFAULT FROM old o WHERE s.execution_id = ANY (ARRAY[o.execution_id]);
+    GET DIAGNOSTICS renewed = ROW_COUNT;
+    -- Another session held these.
+    remaining_ticket := (
+        SELECT min(s.ticket) FROM slot s WHERE s.ticket >= newest.first_ticket AND s.ticket < newest.next_ticket);
+    WITH written AS (
+        INSERT INTO slot_window (version, first_ticket, next_ticket, next_xid, moved_at)
+        SELECT newest.version + 1, coalesce(remaining_ticket, newest.next_ticket), t.last_value + 1,
+               pg_snapshot_xmax(pg_current_snapshot()), clock_timestamp()
+        FROM slot_ticket_seq t
+    )
+    DELETE FROM slot_window w WHERE w.version = newest.version;
+    RETURN renewed;
+END
+$$;
+
+-- change_queues: writes the next versions of these queues' states. One change per queue; the caller has locked the
+-- queues in an earlier statement.
+CREATE FUNCTION turnstile.change_queues(in_changes turnstile.queue_change[])
+RETURNS void
+LANGUAGE plpgsql
+:settings_for_index_order
+AS $$
+BEGIN
+    WITH state AS MATERIALIZED (
+        SELECT v.*, c.depth AS more_depth, c.held AS more_held, c.first_id, c.enqueued, c.completed
+        FROM unnest(in_changes) c
+        CROSS JOIN LATERAL (
+            SELECT * FROM queue_state v WHERE v.queue_id = c.queue_id ORDER BY v.version DESC LIMIT 1
+        ) v
+    ),
+    written AS (
+        INSERT INTO queue_state (queue_id, version, depth, held, head_id, total_enqueued, total_completed, updated_at)
+        SELECT s.queue_id, s.version + 1, s.depth + s.more_depth, s.held + s.more_held, least(s.head_id, s.first_id),
+               s.total_enqueued + s.enqueued, s.total_completed + s.completed, clock_timestamp()
+        FROM state s
+    )
+    DELETE FROM queue_state v USING state s
+    WHERE v.queue_id = ANY (ARRAY[s.queue_id]) AND v.version BETWEEN s.version AND s.version;
+END
+$$;
