@@ -72,7 +72,7 @@ DECLARE
 BEGIN
     SELECT w.* INTO newest FROM slot_window w ORDER BY w.version DESC LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
     IF NOT FOUND OR newest.moved_at BETWEEN clock_timestamp() - make_interval(secs => in_seconds) AND clock_timestamp()
-       OR (pg_snapshot_xmin(pg_current_snapshot()) < newest.next_xid
+       OR (pg_snapshot_xmin(pg_current_snapshot())::text::bigint < newest.next_xid
            AND newest.moved_at > clock_timestamp() - make_interval(secs => in_seconds_max))
     THEN
         RETURN 0;
@@ -90,7 +90,7 @@ BEGIN
     WITH written AS (
         INSERT INTO slot_window (version, first_ticket, next_ticket, next_xid, moved_at)
         SELECT newest.version + 1, coalesce(remaining_ticket, newest.next_ticket), t.last_value + 1,
-               pg_snapshot_xmax(pg_current_snapshot()), clock_timestamp()
+               pg_snapshot_xmax(pg_current_snapshot())::text::bigint, clock_timestamp()
         FROM slot_ticket_seq t
     )
     DELETE FROM slot_window w WHERE w.version = newest.version;

@@ -4,7 +4,6 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Column, DateTime, Identity, text
 from sqlalchemy.dialects.postgresql import ENUM, JSONB
-from sqlalchemy.types import UserDefinedType
 from sqlmodel import Field, SQLModel
 
 from turnstile.common.domain.states import Status
@@ -24,16 +23,6 @@ STATUS_TYPE = ENUM(
     metadata=SQLModel.metadata,
 )
 """The enum in PostgreSQL. A test keeps its labels equal to `Status`."""
-
-
-class XID8(UserDefinedType[int]):
-    """PostgreSQL's 64-bit transaction id."""
-
-    cache_ok = True
-
-    def get_col_spec(self, **_: Any) -> str:
-        """Return the name of the type in SQL."""
-        return "xid8"
 
 
 def instant(*, nullable: bool = True, default_now: bool = False) -> Any:

@@ -10,16 +10,16 @@ from sqlalchemy import (
     BigInteger,
     CheckConstraint,
     Column,
-    Identity,
     Index,
     Integer,
     LargeBinary,
+    Sequence,
     Text,
     Uuid,
 )
 from sqlmodel import Field, SQLModel
 
-from turnstile.common.tables.columns import XID8, identity, instant
+from turnstile.common.tables.columns import identity, instant
 
 # Rows of these tables are short-lived: vacuum by the number of dead rows, not by their share.
 _BRISK_VACUUM = {
@@ -62,6 +62,9 @@ class QueueState(SQLModel, table=True):
     updated_at: datetime = instant(nullable=False)
 
 
+_TICKETS = Sequence("slot_ticket_seq", metadata=SQLModel.metadata)
+
+
 class Waiting(SQLModel, table=True):
     """A waiting execution. The queue is read in the order of the primary key."""
 
@@ -88,7 +91,7 @@ class Slot(SQLModel, table=True):
     )
 
     execution_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
-    ticket: int = Field(sa_column=Column(BigInteger, Identity(always=False), nullable=False))
+    ticket: int = Field(sa_column=Column(BigInteger, nullable=False, server_default=_TICKETS.next_value()))
     """Increases with every grant. Sweeps read the slots from `SlotWindow.first_ticket` on."""
     queue_id: int = Field(sa_column=Column(BigInteger, nullable=False))
     attempt: int = Field(sa_column=Column(Integer, nullable=False))
@@ -121,7 +124,7 @@ class SlotWindow(SQLModel, table=True):
     first_ticket: int = Field(sa_column=Column(BigInteger, nullable=False))
     next_ticket: int = Field(sa_column=Column(BigInteger, nullable=False))
     """The next bound: the lowest ticket that was not drawn when this version was written."""
-    next_xid: int = Field(sa_column=Column(XID8, nullable=False))
+    next_xid: int = Field(sa_column=Column(BigInteger, nullable=False))
     """The next bound applies once all transactions before this one have ended."""
     moved_at: datetime = instant(nullable=False)
 

@@ -177,7 +177,12 @@ async def test_in_thousands_of_interleavings_no_slot_stays_free_beside_a_waiting
             more = "SELECT sum(total_completed) > $1 FROM turnstile.current_queue"
             await env.history.until(more, ended, deadline_seconds=15)
             ended = await env.history.value("SELECT sum(total_completed) FROM turnstile.current_queue")
-        assert await env.history.value("SELECT count(*) FROM turnstile.current_execution WHERE status = 'completed'") == count
+        assert (
+            await env.history.value(
+                "SELECT count(*) FROM turnstile.current_execution WHERE status = 'completed'"
+            )
+            == count
+        )
         queues = await env.history.rows("SELECT id, max_concurrent FROM turnstile.current_queue")
         assert len(queues) == len(LIMITS) * len(KEYS)
         assert await log.peak_slots() == {queue["id"]: queue["max_concurrent"] for queue in queues}
@@ -204,7 +209,10 @@ async def test_a_thousand_kills_cancels_and_retries_never_start_more_than_the_li
             await asyncio.gather(_kill_a_busy_worker(env), *unrest)
         count = await env.history.value("SELECT count(*) FROM turnstile.current_execution")
         await _let_end(env, count)
-        outcomes = {row["outcome"] for row in await env.history.rows("SELECT DISTINCT outcome FROM turnstile.ended_attempt")}
+        outcomes = {
+            row["outcome"]
+            for row in await env.history.rows("SELECT DISTINCT outcome FROM turnstile.ended_attempt")
+        }
         assert await env.history.peak_attempts("scripted") <= limit
         assert list((await log.peak_slots()).values()) == [limit]
     assert count >= 248 * turns
@@ -238,6 +246,8 @@ async def _let_end(env: Environment, count: int) -> None:
         running = "SELECT id FROM turnstile.current_execution WHERE status = 'running' AND metadata = '{}'"
         for row in await env.history.rows(running):
             await env.http.post(f"/executions/{row['id']}/cancel")
-        return bool(await env.history.value("SELECT sum(total_completed) = $1 FROM turnstile.current_queue", count))
+        return bool(
+            await env.history.value("SELECT sum(total_completed) = $1 FROM turnstile.current_queue", count)
+        )
 
     await until(all_ended, "every end", deadline_seconds=60)

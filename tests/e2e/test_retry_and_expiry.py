@@ -69,7 +69,9 @@ async def test_after_the_last_attempt_it_has_failed_and_each_attempt_has_its_err
         (2, "retried", error),
         (3, "failed", error),
     ]
-    logs = await env.history.rows("SELECT log FROM turnstile.ended_attempt WHERE execution_id = $1", execution_id)
+    logs = await env.history.rows(
+        "SELECT log FROM turnstile.ended_attempt WHERE execution_id = $1", execution_id
+    )
     assert [log["log"].count("RuntimeError: as the script says") for log in logs] == [1, 1, 1]
     (completion,) = await env.completions(execution_id)
     assert (completion.body["status"], completion.body["attempt"]) == ("failed", 3)
@@ -102,7 +104,9 @@ async def test_while_one_waits_for_its_retry_others_run_and_when_due_it_is_queue
     assert [(await env.get(i))["position"] for i in (retried, behind)] == [1, 2]
     await env.cancel(second)
     assert await env.ended(retried, second, behind) == ["completed", "cancelled", "completed"]
-    query = "SELECT execution_id FROM turnstile.ended_attempt WHERE execution_id = ANY ($1) ORDER BY granted_at"
+    query = (
+        "SELECT execution_id FROM turnstile.ended_attempt WHERE execution_id = ANY ($1) ORDER BY granted_at"
+    )
     rows = await env.history.rows(query, [retried, second, behind])
     assert [row["execution_id"] for row in rows] == [retried, second, retried, behind]
 
@@ -147,7 +151,9 @@ async def test_without_a_time_to_live_an_execution_waits_and_is_counted(env: Env
     stats = await env.stats("patient")
     assert (stats["active_count"], stats["queue_length"]) == (2, 3)
     assert stats["waiting"]["limit"] == 3
-    oldest = await env.history.value("SELECT queued_at FROM turnstile.current_execution WHERE id = $1", ids[2])
+    oldest = await env.history.value(
+        "SELECT queued_at FROM turnstile.current_execution WHERE id = $1", ids[2]
+    )
     assert stats["oldest_enqueued_at"] == oldest.isoformat().replace("+00:00", "Z")
     await env.cancel(*ids)
     await env.ended(*ids)

@@ -132,7 +132,12 @@ async def test_a_broker_that_cuts_blocks_freezes_crashes_and_restarts_costs_noth
 
 
 async def _no_worker_was_lost(history: History) -> None:
-    assert await history.value("SELECT count(*) FROM turnstile.ended_attempt WHERE attempt > 1 OR outcome = 'reclaimed'") == 0
+    assert (
+        await history.value(
+            "SELECT count(*) FROM turnstile.ended_attempt WHERE attempt > 1 OR outcome = 'reclaimed'"
+        )
+        == 0
+    )
     assert await history.value("SELECT count(*) FROM worker WHERE lost_at IS NULL") == 2
     assert await history.value("SELECT count(*) FROM worker") == 2
 

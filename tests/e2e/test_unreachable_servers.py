@@ -173,7 +173,9 @@ async def test_lost_workers_and_overdue_attempts_are_handled_without_a_broker(
             await protocol.lose_lease(worker)
             # Reclaimed, and granted again.
             await it.until_all([execution_id], "scheduled")
-        attempts = await protocol.column("SELECT attempt FROM turnstile.current_execution WHERE id = ANY ($1) ORDER BY id", ids)
+        attempts = await protocol.column(
+            "SELECT attempt FROM turnstile.current_execution WHERE id = ANY ($1) ORDER BY id", ids
+        )
         assert (attempts, await protocol.status(ids[2])) == ([2, 2, 1], "running")
         assert completed(it.env) == []
         it.end()

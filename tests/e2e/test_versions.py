@@ -64,7 +64,9 @@ async def test_what_a_newer_service_sends_has_its_effect_whatever_fields_it_adds
         await env.history.ended(2)
 
         await env.until_status(stopped, "running")
-        worker_id = await env.history.value("SELECT worker_id FROM turnstile.current_execution WHERE id = $1", stopped)
+        worker_id = await env.history.value(
+            "SELECT worker_id FROM turnstile.current_execution WHERE id = $1", stopped
+        )
         cancel = ExecutionCancel(execution_id=stopped, attempt=1)
         await publisher.publish([_newer(cancel_message(cancel, worker_id=worker_id))])
         await env.history.ended(3)

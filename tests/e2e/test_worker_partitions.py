@@ -154,4 +154,6 @@ async def test_offers_sent_to_a_stopped_worker_are_run_by_others_before_its_leas
             await env.history.ended(40, deadline_seconds=20)
         finally:
             env.worker.signal(signal.SIGCONT)
-        assert await env.history.value("SELECT count(*) FROM turnstile.current_execution WHERE attempt > 1") == 0
+        assert (
+            await env.history.value("SELECT count(*) FROM turnstile.current_execution WHERE attempt > 1") == 0
+        )

@@ -59,7 +59,9 @@ async def test_a_worker_declared_lost_stops_its_work_and_continues_under_a_new_i
         await env.history.value("UPDATE worker SET lost_at = clock_timestamp()")
         await env.until_running([execution_id], attempt=2)
         await env.stop_running()
-        attempts = await env.history.rows("SELECT worker_id, outcome FROM turnstile.ended_attempt ORDER BY attempt")
+        attempts = await env.history.rows(
+            "SELECT worker_id, outcome FROM turnstile.ended_attempt ORDER BY attempt"
+        )
     # The watchdog reclaims the work, or the worker hands it back: the first to notice.
     assert attempts[0]["outcome"] in ("reclaimed", "handed_back")
     assert attempts[1]["outcome"] == "cancelled"

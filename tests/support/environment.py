@@ -93,7 +93,11 @@ class Environment:
 
     async def status(self, execution_id: int) -> str:
         """Return the status in the database."""
-        return str(await self.history.value("SELECT status::text FROM turnstile.current_execution WHERE id = $1", execution_id))
+        return str(
+            await self.history.value(
+                "SELECT status::text FROM turnstile.current_execution WHERE id = $1", execution_id
+            )
+        )
 
     async def until_status(self, execution_id: int, *statuses: str) -> None:
         """Wait until an execution has one of these statuses."""

@@ -80,7 +80,9 @@ class History:
 
     async def attempts(self, execution_id: int) -> list[tuple[int, str]]:
         """Return number and outcome of each attempt of an execution."""
-        query = "SELECT attempt, outcome FROM turnstile.ended_attempt WHERE execution_id = $1 ORDER BY attempt"
+        query = (
+            "SELECT attempt, outcome FROM turnstile.ended_attempt WHERE execution_id = $1 ORDER BY attempt"
+        )
         return [(row["attempt"], row["outcome"]) for row in await self.rows(query, execution_id)]
 
     async def peak_attempts(self, ref: str) -> int:

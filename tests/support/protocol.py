@@ -42,6 +42,19 @@ if TYPE_CHECKING:
     Connection: TypeAlias = asyncpg.Connection[asyncpg.Record]
 else:
     Connection = asyncpg.Connection
+COUNT_QUEUES = """
+INSERT INTO queue_state (queue_id, version, depth, held, head_id, total_enqueued, total_completed, updated_at)
+SELECT q.id, coalesce(v.version, 0) + 1, coalesce(w.n, 0), coalesce(s.n, 0), 0, coalesce(e.n, 0), coalesce(e.n, 0)
+           - coalesce(w.n, 0) - coalesce(s.n, 0), now()
+FROM action_queue q
+LEFT JOIN queue_state v ON v.queue_id = q.id
+LEFT JOIN (SELECT queue_id, count(*) AS n FROM waiting GROUP BY 1) w ON w.queue_id = q.id
+LEFT JOIN (SELECT queue_id, count(*) AS n FROM slot GROUP BY 1) s ON s.queue_id = q.id
+LEFT JOIN (SELECT queue_id, count(*) AS n FROM execution GROUP BY 1) e ON e.queue_id = q.id;
+DELETE FROM queue_state v
+WHERE EXISTS (SELECT FROM queue_state n WHERE n.queue_id = v.queue_id AND n.version > v.version)
+"""
+"""Counts the rows of all queues, after a test inserted queues or executions by itself."""
 WORKER = "worker-1"
 OTHER_WORKER = "worker-2"
 
@@ -150,7 +163,7 @@ class Protocol:
     async def settle(self, *completions: tuple[int, int]) -> Freed:
         """Settle these attempts by the messages that report their current status."""
         rows = await self.connection.fetch(
-            "SELECT id, status::text FROM turnstile.current_execution WHERE id = ANY ($1) AND completed_at IS NOT NULL",
+            "SELECT id, status::text FROM execution WHERE id = ANY ($1) AND completed_at IS NOT NULL",
             [i for i, _ in completions],
         )
         ends = {row["id"]: Status(row["status"]) for row in rows}
@@ -356,7 +369,9 @@ class Protocol:
         return [await self.status(i) for i in execution_ids]
 
     async def execution(self, execution_id: int) -> asyncpg.Record:
-        row = await self.connection.fetchrow("SELECT * FROM turnstile.current_execution WHERE id = $1", execution_id)
+        row = await self.connection.fetchrow(
+            "SELECT * FROM turnstile.current_execution WHERE id = $1", execution_id
+        )
         assert row is not None
         return row
 
@@ -371,7 +386,8 @@ class Protocol:
 
     async def attempts(self, execution_id: int) -> list[tuple[int, str, str]]:
         rows = await self.connection.fetch(
-            "SELECT attempt, worker_id, outcome FROM turnstile.ended_attempt WHERE execution_id = $1 ORDER BY 1", execution_id
+            "SELECT attempt, worker_id, outcome FROM turnstile.ended_attempt WHERE execution_id = $1 ORDER BY 1",
+            execution_id,
         )
         return [(row["attempt"], row["worker_id"], row["outcome"]) for row in rows]
 

@@ -153,7 +153,9 @@ async def test_grants_are_offered_though_the_cancels_of_the_same_batch_fail(
     assert await protocol.status(waiting) == "queued"
     await protocol.connection.execute(_CANCELS_AGAIN)
     # The cancel is repeated until it succeeds.
-    await protocol.until("SELECT status = 'cancelled' FROM turnstile.current_execution WHERE id = $1", waiting)
+    await protocol.until(
+        "SELECT status = 'cancelled' FROM turnstile.current_execution WHERE id = $1", waiting
+    )
     assert await protocol.connection.fetchval("SELECT count(*) FROM turnstile.current_execution") == 3
 
 

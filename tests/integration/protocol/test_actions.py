@@ -6,7 +6,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from tests.support.protocol import Protocol
+from tests.support.protocol import COUNT_QUEUES, Protocol
 from turnstile.common.action_definition import ActionDefinition, RetryDefinition, action_columns
 from turnstile.common.domain.durations import SECONDS_MAX
 
@@ -207,6 +207,7 @@ async def many(protocol: Protocol) -> Protocol:
     """An action with 2,500 queues of limit 1."""
     await put_limit(protocol, 1)
     await protocol.connection.execute(_KEYS)
+    await protocol.connection.execute(COUNT_QUEUES)
     return protocol
 
 

@@ -325,7 +325,7 @@ async def test_the_delay_of_a_retry_is_at_most_ten_years(
     one = running[0]
     (finished,) = await protocol.finish(one, status=Status.FAILED, retry_delay_seconds=delay_seconds)
     assert (finished.verdict, finished.status) == ("applied", "delayed")
-    run_at = await protocol.connection.fetchval("SELECT run_at FROM turnstile.current_execution WHERE id = $1", one)
+    run_at = await protocol.connection.fetchval("SELECT run_at FROM execution WHERE id = $1", one)
     assert run_at < datetime.now(UTC) + timedelta(days=3661)
 
 
@@ -404,5 +404,5 @@ async def test_a_report_that_the_database_refuses_ends_its_attempt_alone(protoco
     statuses = [answer.status for answer in answers if isinstance(answer, Finished)]
     assert statuses == [Status.COMPLETED, Status.FAILED, Status.COMPLETED]
     assert isinstance(answers[3], Claim)
-    error = await protocol.connection.fetchval("SELECT error_type FROM turnstile.current_execution WHERE id = $1", ids[1])
+    error = await protocol.connection.fetchval("SELECT error_type FROM execution WHERE id = $1", ids[1])
     assert error == "ReportRefused"

@@ -42,33 +42,35 @@ async def test_eight_granting_sessions_never_exceed_the_limit(database_url: str,
             )
             now = await protocol.held()
             assert len(now) <= limit
-            assert len(set(await protocol.slot_numbers())) == len(now)
+            assert (await protocol.queue())["held"] == len(now)
             granted += [i for i in now if i not in granted]
         assert granted == sorted(granted)
         assert len(granted) == limit * rounds
 
 
-async def test_the_slot_number_raises_where_two_sessions_grant_without_the_lock(
-    protocol: Protocol, other: Protocol
-) -> None:
+async def test_two_sessions_that_grant_without_the_lock_collide(protocol: Protocol, other: Protocol) -> None:
     await protocol.put(max_concurrent=0)
     await protocol.submit(count=2)
     await protocol.connection.execute("UPDATE action_queue SET max_concurrent = 1")
     queue_id = (await protocol.queue())["id"]
-    # The effect of a missing lock: both count the same free slot, and take one head each.
-    grant_unlocked = (
-        "INSERT INTO slot (execution_id, queue_id, slot_number, attempt, granted_at, offered_at)"
-        " SELECT $1, $2, count(*) + 1, 1, now(), now() FROM slot WHERE queue_id = $2"
-    )
+    grant_unlocked = "SELECT turnstile.grant_locked(ARRAY[$1::bigint])"
+    # Each takes the other head, so that they meet in the state of the queue only.
     first, second = await protocol.waiting()
-    with pytest.raises(asyncpg.UniqueViolationError, match="uq_slot_number"):
-        await in_turn(
-            protocol,
-            other,
-            protocol.connection.execute(grant_unlocked, first, queue_id),
-            other.connection.execute(grant_unlocked, second, queue_id),
+    await protocol.connection.execute("DELETE FROM waiting WHERE execution_id = $1", second)
+    async with protocol.transaction():
+        await protocol.connection.execute(grant_unlocked, queue_id)
+        blocked = asyncio.create_task(
+            other.connection.execute(
+                "INSERT INTO queue_state SELECT queue_id, version + 1, 0, 1, 0, 2, 0, 1, now()"
+                " FROM queue_state WHERE queue_id = $1",
+                queue_id,
+            )
         )
-    assert len(await protocol.held()) == 1
+        await asyncio.sleep(0.1)
+        assert not blocked.done()
+    with pytest.raises(asyncpg.UniqueViolationError, match="pk_queue_state"):
+        await blocked
+    assert await protocol.held() == [first]
 
 
 async def test_admissions_to_one_queue_commit_in_the_order_of_their_ids(

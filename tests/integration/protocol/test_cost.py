@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from tests.integration.executor.page_counts import Cost, cost_of
-from tests.support.protocol import Protocol, connected, ids_in, request
+from tests.support.protocol import COUNT_QUEUES, Protocol, connected, ids_in, request
 from turnstile.localservers import DatabaseServer
 
 WAITING = 1_000_000
@@ -88,13 +88,12 @@ async def _fill(protocol: Protocol) -> None:
         SELECT id, n::text, 1 FROM action, generate_series(1, {KEYS}) n WHERE ref = 'keyed';
         INSERT INTO execution (action_id, queue_id, status, request_hash, queued_at)
         SELECT q.action_id, q.id, 'queued', gen_random_uuid(), now()
-        FROM turnstile.current_queue q JOIN action a ON a.id = q.action_id,
+        FROM action_queue q JOIN action a ON a.id = q.action_id,
              generate_series(1, CASE a.ref WHEN 'deep' THEN {WAITING} WHEN 'keyed' THEN 1 ELSE 0 END);
         INSERT INTO waiting (queue_id, execution_id)
-        SELECT queue_id, id FROM turnstile.current_execution WHERE status = 'queued' ORDER BY id;
-        UPDATE action_queue q SET depth = n.n, total_enqueued = n.n
-        FROM (SELECT queue_id, count(*) AS n FROM waiting GROUP BY queue_id) n WHERE q.id = n.queue_id
+        SELECT queue_id, id FROM execution WHERE status = 'queued' ORDER BY id;
     """)
+    await protocol.connection.execute(COUNT_QUEUES)
 
 
 @asynccontextmanager
@@ -153,7 +152,7 @@ async def test_the_cost_of_every_statement_is_independent_of_a_million_waiting(
             assert_small(await cost_of(session, call()), rows, what)
         held = set(await session.held())
         assert held == set(await session.column(
-            "SELECT id FROM turnstile.current_execution WHERE queue_id = $1 AND status = 'scheduled'", deep.queue_id
+            "SELECT execution_id FROM slot WHERE queue_id = $1 AND claimed_at IS NULL", deep.queue_id
         ))  # fmt: skip
         assert len(held) == limit
 
@@ -201,7 +200,10 @@ async def test_dead_entries_at_the_head_of_the_queue_are_skipped(deep: Deep) -> 
             f"DELETE FROM waiting WHERE queue_id = {deep.queue_id} AND execution_id <= {past}"
         )
         await session.connection.execute(
-            f"UPDATE action_queue SET depth = depth - {DEAD}, max_concurrent = 2 WHERE id = {deep.queue_id}"
+            f"UPDATE action_queue SET max_concurrent = 2 WHERE id = {deep.queue_id}"
+        )
+        await session.connection.execute(
+            f"UPDATE queue_state SET depth = depth - {DEAD} WHERE queue_id = {deep.queue_id}"
         )
         async with undone(session):
             paid_once = await cost_of(session, session.grant(deep.queue_id))

@@ -73,28 +73,15 @@ async def test_a_paused_queue_beside_an_open_one_starts_nothing(protocol: Protoc
     assert [g.action_ref for g in (await protocol.grant(paused, running)).granted] == ["b"]
 
 
-async def test_slots_of_a_limited_queue_are_numbered_from_one_and_numbers_are_reused(
-    protocol: Protocol,
-) -> None:
-    await protocol.put(max_concurrent=3)
-    ids = await protocol.submit(count=6)
-    assert await protocol.slot_numbers() == [1, 2, 3]
-    await protocol.run(ids[1])
-    await protocol.settle((ids[1], 1))
-    rows = await protocol.connection.fetch("SELECT execution_id, slot_number FROM slot")
-    assert {row[0]: row[1] for row in rows} == {ids[0]: 1, ids[2]: 3, ids[3]: 2}
-
-
-async def test_slots_without_a_limit_have_no_number_but_count_when_one_is_set(protocol: Protocol) -> None:
+async def test_slots_without_a_limit_count_when_one_is_set(protocol: Protocol) -> None:
     await protocol.put()
     first, second = await protocol.submit(count=2)
-    assert await protocol.slot_numbers() == [None, None]
     await protocol.put(max_concurrent=3)
     await protocol.submit(count=3)
-    assert sorted(n or 0 for n in await protocol.slot_numbers()) == [0, 0, 1]
+    assert ((await protocol.queue())["held"], len(await protocol.held())) == (3, 3)
     await protocol.run(first, second)
     assert len((await protocol.settle((first, 1), (second, 1))).granted) == 2
-    assert await protocol.slot_numbers() == [1, 2, 3]
+    assert (await protocol.queue())["held"] == 3
 
 
 async def test_each_grant_is_a_new_attempt_with_its_times_pool_and_trace(protocol: Protocol) -> None:

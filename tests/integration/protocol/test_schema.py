@@ -57,7 +57,8 @@ async def test_the_migrations_create_the_settings_constraints_and_indexes_of_the
             "SELECT relname || ' ' || array_to_string(array(SELECT unnest(reloptions) ORDER BY 1), ' ')"
             " FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
             " AND relname <> 'alembic_version' AND reloptions IS NOT NULL ORDER BY 1",
-            "SELECT conrelid::regclass || ' ' || conname || ' ' || pg_get_constraintdef(oid)"
+            "SELECT conrelid::regclass || ' ' || conname || ' '"
+            " || pg_get_constraintdef(oid)"
             " FROM pg_constraint WHERE connamespace = 'public'::regnamespace"
             " AND conrelid::regclass::text <> 'alembic_version' AND contype <> 'n' ORDER BY 1",
             "SELECT indexdef FROM pg_indexes WHERE schemaname = 'public' AND tablename <> 'alembic_version'"
@@ -95,15 +96,16 @@ VIOLATIONS = {
     "ck_action_counts_not_negative": "UPDATE action SET retry_max_attempts = 0",
     "uq_action_ref": "INSERT INTO action (ref, retry_delay_seconds) SELECT ref, 1 FROM action",
     "ck_action_change_change_known": "INSERT INTO action_change (action_ref, change) VALUES ('a', 'burst')",
-    "ck_action_queue_depth_not_negative": "UPDATE action_queue SET depth = -1",
-    "ck_action_queue_totals_ordered": "UPDATE action_queue SET total_completed = total_enqueued + 1",
+    "ck_queue_state_depth_not_negative": "UPDATE queue_state SET depth = -1",
+    "ck_queue_state_held_not_negative": "UPDATE queue_state SET held = -1",
+    "ck_queue_state_grant_within_limit": "UPDATE queue_state SET granted_limit = held - 1",
+    "ck_queue_state_totals_ordered": "UPDATE queue_state SET total_completed = total_enqueued + 1",
     "ck_action_queue_limit_not_negative": "UPDATE action_queue SET max_concurrent = -1",
     "uq_action_queue_action_id_concurrency_key": "INSERT INTO action_queue (action_id) SELECT id FROM action",
     "fk_action_queue_action_id": "UPDATE action_queue SET action_id = 0",
     "ck_execution_attempt_not_negative": "UPDATE execution SET status = 'queued', attempt = -1",
     "ck_execution_completed_at_iff_terminal": "UPDATE execution SET completed_at = now()",
-    "ck_execution_running_has_worker": "UPDATE execution SET status = 'running'",
-    "ck_execution_granted_has_attempt": "UPDATE execution SET attempt = 0",
+    "ck_execution_granted_in_slot": "UPDATE execution SET status = 'running'",
     "ck_execution_result_only_when_completed": "UPDATE execution SET result = '1'",
     "ck_execution_parameters_are_an_object": "UPDATE execution SET parameters = '[]'",
     "ck_execution_metadata_is_an_object": "UPDATE execution SET metadata = '1'",
@@ -111,10 +113,9 @@ VIOLATIONS = {
     "uq_execution_delivery_key": "UPDATE execution SET delivery_key = md5('same')::uuid",
     "ck_attempt_attempt_positive": "INSERT INTO attempt (execution_id, attempt, worker_id, outcome,"
     " granted_at, started_at, ended_at) VALUES (1, 0, 'w', 'failed', now(), now(), now())",
-    "ck_slot_number_positive": "UPDATE slot SET slot_number = 0",
     "ck_slot_attempt_positive": "UPDATE slot SET attempt = 0",
     "ck_slot_claimed_by_a_worker": "UPDATE slot SET worker_id = 'w'",
-    "uq_slot_number": "UPDATE slot SET slot_number = 1",
+    "uq_slot_ticket": "UPDATE slot SET ticket = 1",
     "ck_action_keeps_not_negative": "UPDATE action SET keep_count = -1",
     "ck_webhook_delivery_state_known": _DELIVERY.format("'lost'", 1, "NULL", "now()"),
     "ck_webhook_delivery_settled_iff_not_pending": _DELIVERY.format("'pending'", 1, "NULL", "now()"),

@@ -188,13 +188,22 @@ async def test_correct_counters_are_no_drift_even_beside_an_open_admission(
 
 
 @pytest.mark.parametrize(
-    "drift", ["depth = depth + 1", "depth = 0", "head_id = 10000000", "max_concurrent = 7", "paused = true"]
+    "drift",
+    [
+        "queue_state SET depth = depth + 1",
+        "queue_state SET depth = 0",
+        "queue_state SET held = 0",
+        "queue_state SET held = held + 1, granted_limit = NULL",
+        "queue_state SET head_id = head_id + 100",
+        "action_queue SET max_concurrent = 7",
+        "action_queue SET paused = true",
+    ],
 )
 async def test_wrong_counters_are_repaired(protocol: Protocol, drift: str) -> None:
     await protocol.put(max_concurrent=1)
     one, two, three = await protocol.submit(count=3)
     queue_id = (await protocol.queue())["id"]
-    await protocol.connection.execute(f"UPDATE action_queue SET {drift}")
+    await protocol.connection.execute(f"UPDATE {drift}")
     assert await protocol.drifted_queues() == [queue_id]
     assert await protocol.repair(queue_id) == ([queue_id], [])
     assert await protocol.drifted_queues() == []
@@ -207,7 +216,8 @@ async def test_wrong_counters_are_repaired(protocol: Protocol, drift: str) -> No
 async def test_a_repair_grants_what_a_wrong_depth_held_up(protocol: Protocol) -> None:
     await protocol.put(max_concurrent=0)
     one, two = await protocol.submit(count=2)
-    await protocol.connection.execute("UPDATE action_queue SET depth = 0, max_concurrent = 1")
+    await protocol.connection.execute("UPDATE queue_state SET depth = 0")
+    await protocol.connection.execute("UPDATE action_queue SET max_concurrent = 1")
     await protocol.connection.execute("UPDATE action SET max_concurrent = 1")
     queue_id = (await protocol.queue())["id"]
     assert (await protocol.grant(queue_id)).granted == []
@@ -219,7 +229,7 @@ async def test_the_recount_continues_after_the_last_queue(protocol: Protocol) ->
     await protocol.put(concurrency_key="/key")
     for key in range(5):
         await protocol.submit(parameters={"key": key})
-    await protocol.connection.execute("UPDATE action_queue SET depth = depth + 1")
+    await protocol.connection.execute("UPDATE queue_state SET depth = depth + 1")
     queue_ids = await protocol.column("SELECT id FROM turnstile.current_queue ORDER BY id")
     assert await protocol.drifted_queues(limit=2) == queue_ids[:2]
     assert await protocol.drifted_queues(queue_ids[1], limit=2) == queue_ids[2:4]

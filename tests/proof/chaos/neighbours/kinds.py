@@ -339,7 +339,9 @@ def _locked(it: Neighbour, number: int, seconds: float = 0.0, **fields: Any) -> 
 
 async def _admitted(session: Session, key: str) -> asyncpg.Record:
     while True:
-        row = await session.fetchrow("SELECT * FROM turnstile.current_execution WHERE idempotency_key = $1", key)
+        row = await session.fetchrow(
+            "SELECT * FROM turnstile.current_execution WHERE idempotency_key = $1", key
+        )
         if row is not None and row["status"] != "scheduled":
             return row
         await asyncio.sleep(_POLL_SECONDS)
