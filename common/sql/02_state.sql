@@ -47,7 +47,8 @@ FROM public.execution e
 WHERE e.completed_at IS NOT NULL AND e.worker_id IS NOT NULL AND e.started_at IS NOT NULL
   AND NOT EXISTS (SELECT FROM public.attempt t WHERE t.execution_id = e.id AND t.attempt = e.attempt);
 
--- live_slot: all slots, found without those that were deleted long ago.
+-- live_slot: all slots, found without those that were deleted long ago. A limited search takes them by ticket, because
+-- in another order it would read what was deleted.
 CREATE VIEW turnstile.live_slot AS
 SELECT * FROM public.slot s
 WHERE s.ticket >= (SELECT w.first_ticket FROM public.slot_window w ORDER BY w.version DESC LIMIT 1);
@@ -66,6 +67,9 @@ LANGUAGE plpgsql
 :settings_for_index_lookups
 AS $$
 DECLARE
+    -- Read before this transaction has an id: whatever drew one of these tickets has a lower id, because a grant locks
+    -- its queue first.
+    drawn_ticket bigint := (SELECT t.last_value FROM slot_ticket_seq t);
     newest slot_window;
     renewed integer;
     remaining_ticket bigint;
@@ -89,9 +93,8 @@ BEGIN
         SELECT min(s.ticket) FROM slot s WHERE s.ticket >= newest.first_ticket AND s.ticket < newest.next_ticket);
     WITH written AS (
         INSERT INTO slot_window (version, first_ticket, next_ticket, next_xid, moved_at)
-        SELECT newest.version + 1, coalesce(remaining_ticket, newest.next_ticket), t.last_value + 1,
-               pg_snapshot_xmax(pg_current_snapshot())::text::bigint, clock_timestamp()
-        FROM slot_ticket_seq t
+        SELECT newest.version + 1, coalesce(remaining_ticket, newest.next_ticket), drawn_ticket + 1,
+               pg_current_xact_id()::text::bigint, clock_timestamp()
     )
     DELETE FROM slot_window w WHERE w.version = newest.version;
     RETURN renewed;

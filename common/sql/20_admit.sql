@@ -308,7 +308,11 @@ BEGIN
                 SELECT d.id FROM execution d WHERE d.delivery_key = t.delivery_key
                 LIMIT 1
             ) known
-            JOIN turnstile.current_execution e ON e.id = ANY (ARRAY[known.id])
+            -- Looked up one by one, whatever the planner knows about the tables.
+            CROSS JOIN LATERAL (
+                SELECT c.id, c.status, c.request_hash, c.queue_id FROM turnstile.current_execution c
+                WHERE c.id = known.id LIMIT 1
+            ) e
             WHERE t.code IS NULL OR e.request_hash = t.request_hash
         ) f
         -- The queue of an existing terminal execution may be deleted.

@@ -166,7 +166,7 @@ AS $$
         SELECT s.execution_id FROM turnstile.live_slot s
         WHERE s.finished_at IS NOT NULL
           AND s.published_at < clock_timestamp() - make_interval(secs => in_timeout_seconds)
-        ORDER BY s.execution_id LIMIT in_limit FOR NO KEY UPDATE SKIP LOCKED
+        ORDER BY s.ticket LIMIT in_limit FOR NO KEY UPDATE SKIP LOCKED
     ),
     republished_slot AS (
         UPDATE slot s SET published_at = clock_timestamp()

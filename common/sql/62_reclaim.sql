@@ -40,7 +40,7 @@ BEGIN
             FROM turnstile.live_slot s JOIN worker w ON w.id = ANY (ARRAY[s.worker_id])
             WHERE s.finished_at IS NULL AND (w.lost_at IS NOT NULL OR w.stopped_at IS NOT NULL)
               AND s.queue_id <> ALL (unavailable_ids)
-            ORDER BY s.execution_id LIMIT in_limit
+            ORDER BY s.ticket LIMIT in_limit
         ) o;
         IF orphaned_ids IS NULL THEN
             RETURN;

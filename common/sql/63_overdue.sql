@@ -24,11 +24,11 @@ BEGIN
     due_ids := ARRAY(
         SELECT s.execution_id FROM turnstile.live_slot s
         WHERE s.overdue_at < overdue_since AND s.finished_at IS NULL AND s.cancels_sent < in_cancels_max
-        ORDER BY s.execution_id LIMIT in_limit);
+        ORDER BY s.ticket LIMIT in_limit);
     exhausted_ids := ARRAY(
         SELECT s.execution_id FROM turnstile.live_slot s
         WHERE s.overdue_at < overdue_since AND s.finished_at IS NULL AND s.cancels_sent >= in_cancels_max
-        ORDER BY s.execution_id LIMIT in_limit);
+        ORDER BY s.ticket LIMIT in_limit);
     IF cardinality(due_ids || exhausted_ids) = 0 THEN
         RETURN;
     END IF;

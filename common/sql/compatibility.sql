@@ -23,7 +23,7 @@ AS $$
               WHERE q.id = s.queue_id AND NOT turnstile.is_unserved(a))
           -- A lost worker receives the cancel message of its attempt before the next attempt is offered.
           AND NOT EXISTS (SELECT FROM unpublished_cancel u WHERE u.execution_id = s.execution_id)
-        ORDER BY s.execution_id LIMIT in_limit FOR NO KEY UPDATE SKIP LOCKED
+        ORDER BY s.ticket LIMIT in_limit FOR NO KEY UPDATE SKIP LOCKED
     ),
     offered AS (
         UPDATE slot s SET offered_at = clock_timestamp() FROM due d WHERE s.execution_id = ANY (ARRAY[d.execution_id])
