@@ -121,6 +121,11 @@ BEGIN
     callback_count := coalesce(cardinality(called_ids), 0);
     IF callback_count > 0 THEN
         PERFORM turnstile.enqueue_webhooks(called_ids, settled_at);
+    ELSE
+        -- The hand-over does not wait for the disk. Whatever builds on this settle, the claim of what is granted below,
+        -- waits for it, and for everything before it in the same log. A settle that a crash of the server undoes leaves
+        -- a slot whose completion the watchdog publishes again. A webhook would be sent twice, under two ids.
+        PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
 
     -- If every completion settled something, none was early or unknown.
