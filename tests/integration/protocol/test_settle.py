@@ -226,3 +226,16 @@ async def test_a_service_of_the_previous_version_settles_all_but_what_it_cannot_
     assert await totals(protocol) == (0, [], [one])
     assert (await protocol.settle((one, 1))).count == 1
     assert await totals(protocol) == (1, [], [])
+
+
+@pytest.mark.parametrize(("callback_url", "commit"), [(None, "off"), ("http://127.0.0.1:9/", "on")])
+async def test_only_a_settle_without_a_webhook_commits_without_waiting_for_the_disk(
+    protocol: Protocol, callback_url: str | None, commit: str
+) -> None:
+    await protocol.put(max_concurrent=1, callback_url=callback_url)
+    (one,) = await protocol.submit()
+    await protocol.run(one)
+    async with protocol.transaction():
+        assert (await protocol.settle((one, 1))).count == 1
+        assert await protocol.column("SHOW synchronous_commit") == [commit]
+    assert await protocol.column("SHOW synchronous_commit") == ["on"]

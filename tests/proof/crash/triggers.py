@@ -178,8 +178,9 @@ async def _miscounted(env: Environment) -> None:
     await env.until_all_admitted()
     # Of one queue: the services lock several in the order of their ids, this statement would not.
     await env.history.rows(
-        "UPDATE action_queue q SET depth = q.depth + 1"
-        " FROM action a WHERE a.id = q.action_id AND a.ref = 'crash.one'"
+        "UPDATE queue_state s SET depth = s.depth + 1"
+        " FROM action_queue q JOIN action a ON a.id = q.action_id"
+        " WHERE q.id = s.queue_id AND a.ref = 'crash.one'"
     )
 
 

@@ -22,7 +22,7 @@ from tests.proof.history.recording import (
     WorkerEvent,
 )
 from tests.proof.history.replay import EXECUTOR, AttemptHistory, AttemptKey, attempts_of, transitions_of
-from turnstile.common.domain.states import Status
+from turnstile.common.domain.states import Status, is_terminal
 
 _RECLAIMED: Final = (Status.QUEUED, Status.ABANDONED)
 _CLOCK_SLACK: Final = timedelta(milliseconds=50)
@@ -72,7 +72,15 @@ def _attempt_rows(recording: Recording, attempts: Mapping[AttemptKey, AttemptHis
             yield _broken(what, event.execution_id, event.stamp)
         written.add(key)
     for key, attempt in attempts.items():
-        if attempt.claims and attempt.end is not None and key not in written:
+        if not attempt.claims or attempt.end is None:
+            continue
+        claimers = {claim.worker_id for claim in attempt.claims}
+        if attempt.end.status is not None and is_terminal(attempt.end.status):
+            # The last attempt is in the execution's row.
+            if attempt.end.worker_id not in claimers:
+                what = f"attempt {key[1]} was claimed by {claimers}, and ended by {attempt.end.worker_id}"
+                yield _broken(what, key[0], attempt.end.stamp)
+        elif key not in written:
             yield _broken(f"attempt {key[1]} has no row", key[0], attempt.end.stamp)
 
 

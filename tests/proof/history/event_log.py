@@ -8,9 +8,9 @@ the queue's row, so the numbers of two transactions on one queue never interleav
 queue lock: their numbers are ordered within their own rows only.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from importlib import resources
 from typing import Any, Final, TypeAlias
@@ -46,7 +46,8 @@ async def install(connection: Connection) -> None:
 
 async def read_events(connection: Connection) -> list[Event]:
     """Return all events; their tags are `tag` in the metadata of the requests."""
-    return [_event(row) for row in await connection.fetch("SELECT * FROM history.log ORDER BY seq")]
+    rows = await connection.fetch("SELECT * FROM history.log ORDER BY seq")
+    return list(_with_slot_states(_event(row) for row in rows))
 
 
 @dataclass(slots=True)
@@ -107,6 +108,42 @@ async def slots_logged(database_url: str) -> AsyncIterator[SlotLog]:
 async def _create(connection: Connection) -> None:
     sql = resources.files("tests.proof.history").joinpath("event_log.sql").read_text(encoding="utf-8")
     await connection.execute(sql)
+
+
+def _with_slot_states(events: Iterable[Event]) -> Iterator[Event]:
+    """Add the transitions that only a slot shows: an execution's row is `queued` until its attempt ends."""
+    current: dict[int, ExecutionEvent] = {}
+    for event in events:
+        match event:
+            case ExecutionEvent():
+                before = current.get(event.execution_id)
+                known = event if before is None else replace(event, previous=before.status)
+                current[event.execution_id] = known
+                yield known
+                continue
+            case SlotEvent(step=Step.INSERT):
+                yield from _moved(current, event, Status.SCHEDULED)
+            case SlotEvent(step=Step.UPDATE, is_over=False) if event.worker_id is not None:
+                yield from _moved(current, event, Status.RUNNING)
+            case _:
+                pass
+        yield event
+
+
+def _moved(current: dict[int, ExecutionEvent], slot: SlotEvent, target: Status) -> Iterator[ExecutionEvent]:
+    """Yield the execution's transition, unless it was made before: a slot changes for other reasons too."""
+    before = current.get(slot.execution_id)
+    if before is not None and (before.status, target) != (target, Status.RUNNING):
+        event = replace(
+            before,
+            stamp=slot.stamp,
+            previous=before.status,
+            status=target,
+            attempt=slot.attempt,
+            worker_id=slot.worker_id,
+        )
+        current[slot.execution_id] = event
+        yield event
 
 
 def _event(row: asyncpg.Record) -> Event:

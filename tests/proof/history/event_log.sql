@@ -60,7 +60,7 @@ CREATE TRIGGER logged_updates AFTER UPDATE ON execution
            (NEW.status, NEW.attempt, NEW.worker_id, NEW.queue_id))
     EXECUTE FUNCTION history.note('execution_id', 'status', 'result', 'error_type', 'error_message', 'metadata');
 CREATE TRIGGER logged AFTER INSERT OR UPDATE OR DELETE ON slot
-    FOR EACH ROW EXECUTE FUNCTION history.note('', 'slot_number', 'finished_at');
+    FOR EACH ROW EXECUTE FUNCTION history.note('', 'finished_at');
 CREATE TRIGGER logged AFTER INSERT OR UPDATE OR DELETE ON waiting
     FOR EACH ROW EXECUTE FUNCTION history.note('');
 CREATE TRIGGER logged_inserts AFTER INSERT OR DELETE ON action_queue

@@ -115,7 +115,8 @@ class HistoryWriter:
         with self._commit(WORKER):
             self._execution(execution_id, Status.RUNNING, status)
             self._slot(execution_id, Step.UPDATE, is_over=True)
-            self._attempt(execution_id, str(status))
+            if not is_terminal(status):
+                self._attempt(execution_id, "retried")
         self._publish(execution_id, status)
 
     def settle(self, execution_id: int, *, then: int | None = None) -> None:

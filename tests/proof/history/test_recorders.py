@@ -102,8 +102,8 @@ async def test_the_log_of_the_protocol_statements_breaks_no_promise(
         ("DELETE FROM execution", "P3"),
         ("INSERT INTO waiting (queue_id, execution_id) SELECT queue_id, id FROM execution", "P3"),
         (
-            "INSERT INTO slot (execution_id, queue_id, slot_number, attempt, granted_at, offered_at)"
-            " SELECT id, queue_id, row_number() OVER (), greatest(attempt, 1), now(), now() FROM turnstile.current_execution",
+            "INSERT INTO slot (execution_id, queue_id, attempt, granted_at, offered_at)"
+            " SELECT id, queue_id, greatest(attempt, 1), now(), now() FROM execution",
             "P4",
         ),
         ("UPDATE attempt SET outcome = 'completed'", "P6"),

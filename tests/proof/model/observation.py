@@ -10,16 +10,19 @@ from tests.proof.model.model import Model
 
 _QUERY = """
 WITH queue AS (
-    SELECT q.*, a.ref, q.concurrency_key AS key FROM turnstile.current_queue q JOIN action a ON a.id = q.action_id
+    SELECT q.*, a.ref, q.concurrency_key AS key
+    FROM turnstile.current_queue q JOIN action a ON a.id = q.action_id
 )
 SELECT json_build_object(
     'runs', (SELECT json_agg(json_build_array(id, status, attempt, failures, reclaims, worker_id,
-                                              cancel_requested_at IS NOT NULL) ORDER BY id) FROM turnstile.current_execution),
+                                              cancel_requested_at IS NOT NULL) ORDER BY id)
+             FROM turnstile.current_execution),
     'ends', (SELECT json_object_agg(id, concat_ws(' ', status, result, error_type, error_message,
                                                        completed_at))
              FROM turnstile.current_execution WHERE completed_at IS NOT NULL),
     'queues', (SELECT json_agg(json_build_array(
-                  l.ref, l.key, l.max_concurrent, l.paused, l.depth, l.total_enqueued, l.total_completed,
+                  l.ref, l.key, l.max_concurrent, l.paused, l.depth, l.held, l.total_enqueued,
+                  l.total_completed,
                   ARRAY(SELECT execution_id FROM waiting w WHERE w.queue_id = l.id ORDER BY 1),
                   ARRAY(SELECT execution_id FROM slot s WHERE s.queue_id = l.id ORDER BY 1)
               ) ORDER BY l.ref, l.key) FROM queue l),
@@ -28,7 +31,8 @@ SELECT json_build_object(
     'rest', json_build_array(
         ARRAY(SELECT execution_id FROM delayed ORDER BY 1),
         ARRAY(SELECT execution_id FROM expiring ORDER BY 1),
-        ARRAY(SELECT execution_id FROM unpublished_completion ORDER BY 1), (SELECT count(*) FROM turnstile.ended_attempt)),
+        ARRAY(SELECT execution_id FROM unpublished_completion ORDER BY 1),
+        (SELECT count(*) FROM turnstile.ended_attempt)),
     'deleted', (SELECT json_object_agg(a.ref, t.executions)
                 FROM deleted_queue_total t JOIN action a ON a.id = t.action_id WHERE t.executions > 0),
     'waiting_below_head', (SELECT count(*) FROM queue l JOIN waiting w ON w.queue_id = l.id
@@ -77,6 +81,7 @@ def expected(model: Model) -> Observation:
                 q.limit,
                 q.paused,
                 len(q.waiting),
+                len(q.slots),
                 q.enqueued,
                 q.completed,
                 sorted(q.waiting),

@@ -13,15 +13,15 @@ PROTOCOL_DEFECTS: Final = (
     Defect(
         name="a finish does not name its attempt",
         file=f"{_SQL}/31_finish.sql",
-        before="e.id = ANY (ARRAY[r.id]) AND e.attempt = r.attempt AND e.worker_id = in_worker_id\n",
-        after="e.id = ANY (ARRAY[r.id]) AND e.worker_id = in_worker_id\n",
+        before="s.execution_id = ANY (ARRAY[r.id]) AND s.attempt = r.attempt AND s.worker_id = in_worker_id\n",
+        after="s.execution_id = ANY (ARRAY[r.id]) AND s.worker_id = in_worker_id\n",
         caught_by=(f"{_TESTS}_attempts.py",),
     ),
     Defect(
         name="a finish does not name its worker",
         file=f"{_SQL}/31_finish.sql",
-        before="e.attempt = r.attempt AND e.worker_id = in_worker_id\n          AND e.status = ANY",
-        after="e.attempt = r.attempt\n          AND e.status = ANY",
+        before="s.attempt = r.attempt AND s.worker_id = in_worker_id\n",
+        after="s.attempt = r.attempt\n",
         caught_by=(f"{_TESTS}_attempts.py",),
     ),
     Defect(
@@ -34,9 +34,8 @@ PROTOCOL_DEFECTS: Final = (
     Defect(
         name="a claim does not name its attempt",
         file=f"{_SQL}/30_claim.sql",
-        before="e.id = ANY (ARRAY[c.id]) AND e.attempt = c.attempt AND e.status = ANY (:sources_of_claim)\n"
-        "          AND c.id <> ALL",
-        after="e.id = ANY (ARRAY[c.id]) AND e.status = ANY (:sources_of_claim)\n          AND c.id <> ALL",
+        before="s.execution_id = ANY (ARRAY[c.id]) AND s.attempt = c.attempt\n          AND s.claimed_at IS NULL",
+        after="s.execution_id = ANY (ARRAY[c.id])\n          AND s.claimed_at IS NULL",
         caught_by=(f"{_TESTS}_attempts.py",),
     ),
     Defect(
@@ -49,7 +48,7 @@ PROTOCOL_DEFECTS: Final = (
     Defect(
         name="a claim sets no deadline for the attempt",
         file=f"{_SQL}/30_claim.sql",
-        before="overdue_at = claimed_now + make_interval(secs => m.timeout_seconds)",
+        before="overdue_at = claimed_now + make_interval(secs => e.timeout_seconds)",
         after="overdue_at = NULL",
         caught_by=(f"{_TESTS}_reclaim.py",),
     ),
@@ -81,22 +80,22 @@ PROTOCOL_DEFECTS: Final = (
     Defect(
         name="a paused queue is granted",
         file=f"{_SQL}/10_grant.sql",
-        before=") held WHERE q.id = ANY (in_queue_ids) AND NOT q.paused AND q.depth > 0",
-        after=") held WHERE q.id = ANY (in_queue_ids) AND q.depth > 0",
+        before="CASE WHEN n.paused THEN 0\n                         ELSE ",
+        after="CASE WHEN false THEN 0\n                         ELSE ",
         caught_by=(f"{_TESTS}_grant.py",),
     ),
     Defect(
         name="the tail of the queue is granted",
         file=f"{_SQL}/10_grant.sql",
-        before="                ORDER BY queued.execution_id LIMIT r.take\n",
-        after="                ORDER BY queued.execution_id DESC LIMIT r.take\n",
+        before="                ORDER BY queued.execution_id LIMIT s.take\n",
+        after="                ORDER BY queued.execution_id DESC LIMIT s.take\n",
         caught_by=(f"{_TESTS}_grant.py",),
     ),
     Defect(
         name="a grant has the attempt of the grant before it",
         file=f"{_SQL}/10_grant.sql",
-        before="attempt = e.attempt + 1",
-        after="attempt = greatest(e.attempt, 1)",
+        before="e.attempt + 1 AS attempt",
+        after="greatest(e.attempt, 1) AS attempt",
         caught_by=(f"{_TESTS}_grant.py", f"{_TESTS}_attempts.py"),
     ),
     Defect(
@@ -116,8 +115,8 @@ PROTOCOL_DEFECTS: Final = (
     Defect(
         name="a requeued execution is outside the range that grants read",
         file=f"{_SQL}/32_requeue.sql",
-        before="head_id = least(q.head_id, n.first_id), ",
-        after="",
+        before="n.returned, -n.returned, n.first_id, 0, 0)",
+        after="n.returned, -n.returned, NULL, 0, 0)",
         caught_by=(f"{_TESTS}_attempts.py", f"{_TESTS}_reclaim.py"),
     ),
     Defect(
@@ -209,20 +208,20 @@ PROTOCOL_DEFECTS: Final = (
     Defect(
         name="a cancelled execution is still counted as waiting",
         file=f"{_SQL}/33_end_unstarted.sql",
-        before="SET depth = q.depth - n.removed",
-        after="SET depth = q.depth",
+        before="ROW(n.queue_id, -n.removed, 0, NULL, 0, 0)",
+        after="ROW(n.queue_id, 0, 0, NULL, 0, 0)",
         caught_by=(f"{_TESTS}_cancel.py",),
     ),
     Defect(
         name="a queue is deleted by its state before the lock",
         file=f"{_SQL}/retention/queues.sql",
         before="    idle_ids := ARRAY(\n"
-        "        SELECT q.id FROM action_queue q JOIN action a ON a.id = ANY (ARRAY[q.action_id])\n"
+        "        SELECT q.id FROM turnstile.current_queue q JOIN action a ON a.id = ANY (ARRAY[q.action_id])\n"
         "        WHERE q.id = ANY (idle_ids)\n"
-        "          AND q.depth = 0 AND q.total_enqueued = q.total_completed AND q.updated_at < idle_since\n"
+        "          AND q.depth = 0 AND q.held = 0 AND q.total_enqueued = q.total_completed AND q.updated_at < idle_since\n"
         "          AND q.max_concurrent IS NOT DISTINCT FROM a.max_concurrent AND q.paused = a.paused\n"
-        "          AND (SELECT w.execution_id FROM waiting w WHERE w.queue_id = q.id LIMIT 1) IS NULL\n"
-        "          AND (SELECT s.execution_id FROM slot s WHERE s.queue_id = q.id LIMIT 1) IS NULL);\n",
+        "          AND (SELECT w.execution_id FROM waiting w WHERE w.queue_id = q.id AND w.execution_id >= q.head_id LIMIT 1) IS NULL\n"
+        "          AND q.id <> ALL (held_ids));\n",
         after="",
         caught_by=("tests/integration/retention/test_idle_key_races.py",),
     ),
@@ -239,6 +238,97 @@ PROTOCOL_DEFECTS: Final = (
         before="    IF (SELECT count(*) FROM action_queue q WHERE q.id = ANY (queue_ids))\n",
         after="    IF (SELECT count(*) + 1000 FROM action_queue q WHERE q.id = ANY (queue_ids))\n",
         caught_by=("tests/integration/retention/test_idle_key_races.py",),
+    ),
+    Defect(
+        name="the version before a grant stays",
+        file=f"{_SQL}/10_grant.sql",
+        before="        WHERE v.queue_id = ANY (ARRAY[c.queue_id]) AND v.version BETWEEN c.version AND c.version\n",
+        after="        WHERE v.queue_id = ANY (ARRAY[c.queue_id]) AND v.version < c.version - 1\n",
+        caught_by=(f"{_TESTS}_grant.py",),
+    ),
+    Defect(
+        name="the version before a change without grant stays",
+        file=f"{_SQL}/02_state.sql",
+        before="    WHERE v.queue_id = ANY (ARRAY[s.queue_id]) AND v.version BETWEEN s.version AND s.version;\n",
+        after="    WHERE v.queue_id = ANY (ARRAY[s.queue_id]) AND v.version < s.version - 1;\n",
+        caught_by=(f"{_TESTS}_grant.py",),
+    ),
+    Defect(
+        name="the oldest version of a queue is read",
+        file=f"{_SQL}/02_state.sql",
+        before="FROM public.queue_state v WHERE v.queue_id = q.id ORDER BY v.version DESC LIMIT 1\n",
+        after="FROM public.queue_state v WHERE v.queue_id = q.id ORDER BY v.version LIMIT 1\n",
+        caught_by=(f"{_TESTS}_old_snapshot.py",),
+    ),
+    Defect(
+        name="a settle leaves the slot counted",
+        file=f"{_SQL}/40_settle.sql",
+        before="ROW(c.queue_id, 0, -c.freed, NULL, 0, c.ended)",
+        after="ROW(c.queue_id, 0, 0, NULL, 0, c.ended)",
+        caught_by=(f"{_TESTS}_settle.py", f"{_TESTS}_grant.py"),
+    ),
+    Defect(
+        name="a grant counts one slot too few",
+        file=f"{_SQL}/10_grant.sql",
+        before="c.held + c.started, coalesce",
+        after="c.held + greatest(c.started - 1, 0), coalesce",
+        caught_by=(f"{_TESTS}_grant.py", f"{_TESTS}_concurrency.py"),
+    ),
+    Defect(
+        name="a returned execution keeps its slot counted",
+        file=f"{_SQL}/32_requeue.sql",
+        before="n.returned, -n.returned, n.first_id, 0, 0)",
+        after="n.returned, 0, n.first_id, 0, 0)",
+        caught_by=(f"{_TESTS}_attempts.py", f"{_TESTS}_reclaim.py"),
+    ),
+    Defect(
+        name="a woken retry is outside the range that grants read",
+        file=f"{_SQL}/61_due.sql",
+        before="ROW(n.queue_id, n.woken, 0, n.first_id, 0, 0)",
+        after="ROW(n.queue_id, n.woken, 0, NULL, 0, 0)",
+        caught_by=(f"{_TESTS}_sweeps.py", f"{_TESTS}_attempts.py"),
+    ),
+    Defect(
+        name="a finish overwrites the end that a sweep wrote",
+        file=f"{_SQL}/31_finish.sql",
+        before="e.attempt = r.attempt - 1 AND e.completed_at IS NULL\n",
+        after="true\n",
+        caught_by=(f"{_TESTS}_races.py",),
+    ),
+    Defect(
+        name="a cancel decides before a claim in progress has committed",
+        file=f"{_SQL}/41_cancel.sql",
+        before="    PERFORM 1 FROM slot s WHERE s.execution_id = ANY (in_execution_ids) ORDER BY s.execution_id FOR NO KEY UPDATE;\n",
+        after="",
+        caught_by=(f"{_TESTS}_races.py",),
+    ),
+    Defect(
+        name="the window of the slots moves past a grant in progress",
+        file=f"{_SQL}/02_state.sql",
+        before="pg_snapshot_xmin(pg_current_snapshot())::text::bigint < newest.next_xid",
+        after="false",
+        caught_by=(f"{_TESTS}_old_snapshot.py",),
+    ),
+    Defect(
+        name="the window of the slots moves past a slot that is held",
+        file=f"{_SQL}/02_state.sql",
+        before="coalesce(remaining_ticket, newest.next_ticket)",
+        after="newest.next_ticket",
+        caught_by=(f"{_TESTS}_old_snapshot.py",),
+    ),
+    Defect(
+        name="a retry leaves no attempt behind",
+        file=f"{_SQL}/31_finish.sql",
+        before="FROM moved m WHERE m.status = 'delayed' OR m.log <> ''\n",
+        after="FROM moved m WHERE m.log <> ''\n",
+        caught_by=(f"{_TESTS}_attempts.py",),
+    ),
+    Defect(
+        name="a settle with a callback does not wait for the disk",
+        file=f"{_SQL}/40_settle.sql",
+        before="    ELSE\n",
+        after="    END IF;\n    IF true THEN\n",
+        caught_by=(f"{_TESTS}_settle.py",),
     ),
     Defect(
         name="a queue is deleted while its executions are pruned",
