@@ -7,9 +7,14 @@
 -- Keeps P1 (a new version of the state has a new number, so two decisions from the same version collide), P2 (heads in
 -- order of execution id), P9 (only the given queues). Grants at most 1,000 per queue and call; `more_queue_ids` are
 -- queues that could take more. `in_changes` are about some of `in_queue_ids`, at most one for each.
+--
+-- `in_arrival_ids` are new executions, with the highest ids of their queues, which `in_changes` counts as waiting: the
+-- first go straight into slots that no earlier execution takes, the others into `waiting`.
 CREATE FUNCTION turnstile.grant_locked(
     in_queue_ids bigint[],
     in_changes turnstile.queue_change[] DEFAULT '{}',
+    in_arrival_queue_ids bigint[] DEFAULT '{}',
+    in_arrival_ids bigint[] DEFAULT '{}',
     OUT granted turnstile.granted[],
     OUT more_queue_ids bigint[]
 )
@@ -50,7 +55,7 @@ BEGIN
         ) n
     ),
     -- Stage 2: the heads of the queues. `head_id` lets the scan start behind the dead index entries of earlier grants.
-    head AS MATERIALIZED (
+    waiting_head AS MATERIALIZED (
         SELECT s.queue_id, s.action_id, w.execution_id
         FROM state s
         CROSS JOIN LATERAL (
@@ -60,11 +65,27 @@ BEGIN
         ) w
         WHERE s.take > 0
     ),
+    arrival AS MATERIALIZED (
+        SELECT s.queue_id, s.action_id, n.execution_id,
+               row_number() OVER (PARTITION BY s.queue_id ORDER BY n.execution_id)
+               <= s.take - coalesce((SELECT count(*) FROM waiting_head h WHERE h.queue_id = s.queue_id), 0) AS starts
+        FROM unnest(in_arrival_queue_ids, in_arrival_ids) n(queue_id, execution_id)
+        JOIN state s ON s.queue_id = n.queue_id
+    ),
+    head AS MATERIALIZED (
+        SELECT h.queue_id, h.action_id, h.execution_id FROM waiting_head h
+        UNION ALL
+        SELECT n.queue_id, n.action_id, n.execution_id FROM arrival n WHERE n.starts
+    ),
     -- Stage 3: from the queue into the slots. The next attempt follows those that the execution's row has.
     dequeued AS (
         -- The second column as bounds: with an array the planner may leave it out of the index condition.
-        DELETE FROM waiting w USING head h
+        DELETE FROM waiting w USING waiting_head h
         WHERE w.queue_id = ANY (ARRAY[h.queue_id]) AND w.execution_id BETWEEN h.execution_id AND h.execution_id
+    ),
+    enqueued AS (
+        INSERT INTO waiting (queue_id, execution_id)
+        SELECT n.queue_id, n.execution_id FROM arrival n WHERE NOT n.starts
     ),
     started AS MATERIALIZED (
         SELECT h.queue_id, h.action_id, h.execution_id, e.attempt + 1 AS attempt, e.traceparent,

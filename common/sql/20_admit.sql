@@ -116,6 +116,8 @@ DECLARE
     new_queue_action_ids bigint[];
     queue_ids bigint[];
     changes turnstile.queue_change[];
+    arrival_queue_ids bigint[];
+    arrival_ids bigint[];
     tickets bigint[];
     admitted_at timestamptz;
     was_pruned boolean;
@@ -223,7 +225,7 @@ BEGIN
             queue_ids, codes, details, in_run_ats, in_idempotency_keys, in_delivery_keys, admitted_at) r;
     END IF;
 
-    -- 5. Insert the executions and enqueue them. A known key inserts nothing.
+    -- 5. Insert the executions. A known key inserts nothing.
     WITH inserted AS (
         INSERT INTO execution (
             id, action_id, queue_id, status, parameters, metadata, concurrency_key, idempotency_key,
@@ -250,9 +252,6 @@ BEGIN
         ON CONFLICT DO NOTHING
         RETURNING id, queue_id, status, run_at, expires_at
     ),
-    enqueued AS (
-        INSERT INTO waiting (queue_id, execution_id) SELECT i.queue_id, i.id FROM inserted i WHERE i.status = 'queued'
-    ),
     new_delay AS (
         INSERT INTO delayed (execution_id, queue_id, due_at)
         SELECT i.id, i.queue_id, i.run_at FROM inserted i WHERE i.status = 'delayed'
@@ -261,18 +260,21 @@ BEGIN
         INSERT INTO expiring (execution_id, queue_id, expires_at)
         SELECT i.id, i.queue_id, i.expires_at FROM inserted i WHERE i.expires_at IS NOT NULL
     )
-    SELECT array_agg(ROW(n.queue_id, n.queued, 0, NULL, n.recorded, 0)::turnstile.queue_change) INTO changes
-    FROM (
-        SELECT i.queue_id, count(*) AS recorded, count(*) FILTER (WHERE i.status = 'queued') AS queued
-        FROM inserted i GROUP BY i.queue_id
-    ) n;
+    SELECT (SELECT array_agg(ROW(n.queue_id, n.queued, 0, NULL, n.recorded, 0)::turnstile.queue_change)
+            FROM (
+                SELECT i.queue_id, count(*) AS recorded, count(*) FILTER (WHERE i.status = 'queued') AS queued
+                FROM inserted i GROUP BY i.queue_id
+            ) n),
+           (SELECT array_agg(i.queue_id ORDER BY i.id) FROM inserted i WHERE i.status = 'queued'),
+           (SELECT array_agg(i.id ORDER BY i.id) FROM inserted i WHERE i.status = 'queued')
+    INTO changes, arrival_queue_ids, arrival_ids;
 
-    -- 6. Grant the free slots in the same transaction.
+    -- 6. Enqueue them, and grant the free slots, in the same transaction.
     SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids
     FROM turnstile.grant_locked(
         ARRAY(SELECT DISTINCT q.id FROM unnest(queue_ids) q(id)
               WHERE q.id IS NOT NULL AND q.id <> ALL (blocked_queue_ids)),
-        coalesce(changes, '{}')) g;
+        coalesce(changes, '{}'), arrival_queue_ids, arrival_ids) g;
     free_queue_ids := turnstile.free_suspects(in_suspect_ids, queue_ids, blocked_queue_ids);
 
     -- 7. Return the outcome of each. New executions are at the tail, so a position is the depth less the number

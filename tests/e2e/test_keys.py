@@ -141,7 +141,8 @@ async def test_thousands_of_keys_with_one_waiting_each_are_all_granted_in_bounde
     grown = memory_bytes(env.system.executors[0].pid) - before
     assert grown < MEMORY_BYTES_MAX
     counts = await env.history.rows(
-        "SELECT total_completed, count(*) AS queues FROM turnstile.current_queue q JOIN action a ON a.id = q.action_id"
+        "SELECT total_completed, count(*) AS queues"
+        " FROM turnstile.current_queue q JOIN action a ON a.id = q.action_id"
         " WHERE a.ref = 'one' AND q.concurrency_key LIKE $1 GROUP BY 1",
         f"{count}-%",
     )
