@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.environment import Environment, StartEnvironment
 from tests.support.history import started_in
+from tests.support.protocol import CREATE_QUEUES
 from tests.support.traffic import cancel_request, publishing, request
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -51,8 +52,9 @@ async def defined(env: Environment, name: str, function: str, **fields: Any) -> 
     for ref in refs:
         await env.put(ref, entrypoint=f"tests.e2e.actions:{function}", max_concurrent=1, **fields)
     await env.history.value(
-        "INSERT INTO action_queue (action_id, max_concurrent, paused)"
-        " SELECT a.id, a.max_concurrent, a.paused FROM action a WHERE a.ref = ANY ($1)",
+        CREATE_QUEUES.format(
+            "SELECT a.id, '', a.max_concurrent, a.paused FROM action a WHERE a.ref = ANY ($1)"
+        ),
         refs,
     )
     return refs
@@ -61,7 +63,8 @@ async def defined(env: Environment, name: str, function: str, **fields: Any) -> 
 async def ended_of(env: Environment, refs: list[str], count: int) -> None:
     """Wait until `count` executions of each have ended and are settled."""
     query = (
-        "SELECT count(*) = cardinality($1::text[]) FROM turnstile.current_queue q JOIN action a ON a.id = q.action_id"
+        "SELECT count(*) = cardinality($1::text[])"
+        " FROM turnstile.current_queue q JOIN action a ON a.id = q.action_id"
         " WHERE a.ref = ANY ($1) AND q.total_completed = $2"
     )
     await env.history.until(query, refs, count, deadline_seconds=BOUND_SECONDS)
@@ -73,7 +76,7 @@ async def until_all(env: Environment, ids: list[int], status: str) -> None:
 
 
 async def count_of(env: Environment, ref: str) -> int:
-    query = "SELECT count(*) FROM turnstile.current_execution e JOIN action a ON a.id = e.action_id WHERE a.ref = $1"
+    query = "SELECT count(*) FROM execution e JOIN action a ON a.id = e.action_id WHERE a.ref = $1"
     return int(await env.history.value(query, ref))
 
 
@@ -148,7 +151,7 @@ async def test_completions_beside_a_locked_row_free_their_slots(
     async with locked(env.system.database_url, query, argument):
         gate.touch()
         await ended_of(env, refs[1:], 2)
-        assert await env.status(ids[1]) == "queued"
+        assert await env.status(ids[1]) == "running"
     await ended_of(env, refs[:1], 2)
 
 
@@ -165,7 +168,7 @@ async def test_cancels_beside_a_locked_queue_are_done_and_its_own_follow(env: En
             await publisher.publish([cancel_request({"execution_id": i}) for i in wanted])
         others = [i for i in ids if i not in ids[:3]]
         await until_all(env, others, "cancelled")
-        assert await env.status(ids[1]) == "queued"
+        assert await env.status(ids[1]) == "running"
     await until_all(env, ids[1:3], "cancelled")
     await env.cancel(ids[0])
     await env.ended(*ids)
@@ -201,7 +204,7 @@ async def test_sweeps_grant_wake_and_expire_beside_a_locked_queue(env: Environme
     await env.ended(*granted, *woken, *expired)
 
 
-async def test_a_locked_execution_delays_its_own_queue_alone(env: Environment, tmp_path: Path) -> None:
+async def test_a_locked_execution_delays_its_own_end_alone(env: Environment, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     refs = await defined(env, "head", "gate")
     body = {"parameters": {"file": str(gate)}}
@@ -214,7 +217,7 @@ async def test_a_locked_execution_delays_its_own_queue_alone(env: Environment, t
         async with publishing(env.amqp_url) as publisher:
             await publisher.publish([request({"action_ref": ref, **body}) for ref in refs])
         await ended_of(env, refs[1:], 3)
-        assert await env.status(ids[1]) == "queued"
+        assert await env.status(ids[1]) == "running"
     await ended_of(env, refs[:1], 3)
     assert await env.history.grant_order(refs[0]) == sorted(await env.history.grant_order(refs[0]))
 
@@ -225,8 +228,7 @@ async def test_a_limit_change_over_many_keys_stops_no_submit_and_outlives_its_ex
     async with start_env(workers=0, settings={"TURNSTILE_WATCHDOG_INTERVAL": "1h"}) as env:
         await env.put("many", max_concurrent=1, concurrency_key="/key", pool="unserved")
         await env.history.value(
-            "INSERT INTO action_queue (action_id, concurrency_key, max_concurrent)"
-            " SELECT a.id, n::text, 1 FROM action a, generate_series(1, 20000) n"
+            CREATE_QUEUES.format("SELECT a.id, n::text, 1, false FROM action a, generate_series(1, 20000) n")
         )
         async with locked(
             database_url, "SELECT FROM action_queue WHERE concurrency_key = $1 FOR UPDATE", "7"
