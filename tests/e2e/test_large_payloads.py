@@ -122,7 +122,7 @@ async def test_large_results_that_end_together_are_in_memory_once_each_and_all_a
         parameters = {"size_bytes": _RESULT_BYTES, "ends_at": time.time() + 4}
         await submit(env.amqp_url, [{"action_ref": "large", "parameters": parameters}] * count)
         await env.history.ended(count)
-        stored = "SELECT count(*) FROM turnstile.current_execution WHERE status = 'completed' AND length(result::text) = $1"
+        stored = "SELECT count(*) FROM execution WHERE status = 'completed' AND length(result::text) = $1"
         assert await env.history.value(stored, _RESULT_BYTES) == count
         # Each once, one statement's worth being encoded and sent, and what the allocator cannot reuse.
         assert peak_mb(env.worker) < idle_mb + 1.25 * count + 100

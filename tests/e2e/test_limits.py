@@ -123,7 +123,8 @@ async def test_executors_that_start_beside_a_full_queue_grant_nothing_before_a_r
             gate.touch()
             await env.history.ended(number + 2)
         rows = await env.history.rows(
-            "SELECT granted_at, ended_at FROM turnstile.ended_attempt WHERE execution_id = ANY ($1) ORDER BY execution_id",
+            "SELECT granted_at, ended_at FROM turnstile.ended_attempt"
+            " WHERE execution_id = ANY ($1) ORDER BY execution_id",
             ids,
         )
         assert await env.history.peak_attempts("gate") == 3

@@ -30,7 +30,7 @@ async def _turn(protocol: Protocol) -> dict[str, int]:
         async with protocol.transaction():
             pages[name] = (await cost_of(protocol, call())).pages
 
-    await measured("admit", lambda: protocol.submit())
+    await measured("admit", protocol.submit)
     (running,) = await protocol.column("SELECT execution_id FROM turnstile.live_slot")
     await measured("claim", lambda: protocol.claim(running))
     await measured("finish", lambda: protocol.finish(running))
