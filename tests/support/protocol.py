@@ -43,15 +43,17 @@ if TYPE_CHECKING:
 else:
     Connection = asyncpg.Connection
 CREATE_QUEUES = """
-WITH created AS (INSERT INTO action_queue (action_id, concurrency_key, max_concurrent, paused) {} RETURNING id)
+WITH created AS (
+    INSERT INTO action_queue (action_id, concurrency_key, max_concurrent, paused) {} RETURNING id
+)
 INSERT INTO queue_state (queue_id, version, depth, held, head_id, total_enqueued, total_completed, updated_at)
 SELECT id, 1, 0, 0, 0, 0, 0, now() FROM created
 """
 """Creates the empty queues that a query selects: action, key, limit, pause."""
 COUNT_QUEUES = """
 INSERT INTO queue_state (queue_id, version, depth, held, head_id, total_enqueued, total_completed, updated_at)
-SELECT q.id, coalesce(v.version, 0) + 1, coalesce(w.n, 0), coalesce(s.n, 0), 0, coalesce(e.n, 0), coalesce(e.n, 0)
-           - coalesce(w.n, 0) - coalesce(s.n, 0), now()
+SELECT q.id, coalesce(v.version, 0) + 1, coalesce(w.n, 0), coalesce(s.n, 0), 0, coalesce(e.n, 0),
+       coalesce(e.n, 0) - coalesce(w.n, 0) - coalesce(s.n, 0), now()
 FROM action_queue q
 LEFT JOIN queue_state v ON v.queue_id = q.id
 LEFT JOIN (SELECT queue_id, count(*) AS n FROM waiting GROUP BY 1) w ON w.queue_id = q.id
