@@ -233,14 +233,16 @@ class Reader:
     ) -> tuple[list[WorkerDetail], WorkerStart | None]:
         """Return workers, the newest first, and where the next page starts."""
         after = (None, None) if start is None else start
-        found = await self._rows(query("workers"), states, *after, limit + 1, None)
+        async with self._snapshot() as connection:
+            found = await connection.fetch(query("workers"), states, *after, limit + 1, None)
         shown = [WorkerDetail(**row) for row in found[:limit]]
         last = shown[-1] if len(found) > limit else None
         return shown, None if last is None else WorkerStart(last.started_at, last.id)
 
     async def worker(self, worker_id: str) -> WorkerDetail | None:
         """Return one worker."""
-        row = await self._row(query("workers"), None, None, None, 1, worker_id)
+        async with self._snapshot() as connection:
+            row = await connection.fetchrow(query("workers"), None, None, None, 1, worker_id)
         return None if row is None else WorkerDetail(**row)
 
     async def logs(
@@ -300,11 +302,15 @@ class Reader:
 
     @asynccontextmanager
     async def _snapshot(self) -> "AsyncIterator[Connection]":
-        """Lend a connection on which all statements see the same rows, each planned for its values."""
+        """Lend a connection on which all statements see the same rows, each planned for its values.
+
+        Tables are read by index only: an old snapshot keeps the deleted rows of the live tables (P15).
+        """
         async with self._limiter.permit(), self._database.transaction() as connection:
             await connection.execute(
                 "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY;"
-                "SET LOCAL plan_cache_mode = force_custom_plan"
+                "SET LOCAL plan_cache_mode = force_custom_plan; SET LOCAL enable_seqscan = off;"
+                "SET LOCAL jit = off"
             )
             yield connection
 
