@@ -50,6 +50,7 @@ _OVERLAP: Final = timedelta(seconds=5)
 _PREPARE: Final = """
 SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY;
 SET LOCAL plan_cache_mode = force_custom_plan;
+SET LOCAL enable_seqscan = off;
 SET LOCAL statement_timeout = '10s';
 SET LOCAL max_parallel_workers_per_gather = 0;
 SET LOCAL jit = off

@@ -15,7 +15,7 @@ SELECT e.id, a.ref AS action_ref, e.concurrency_key, e.idempotency_key, e.status
 FROM turnstile.current_execution e
 JOIN action a ON a.id = e.action_id
 -- The idle queue of an ended execution may have been deleted.
-LEFT JOIN turnstile.current_queue q ON q.id = e.queue_id
+LEFT JOIN turnstile.current_queue q ON q.id = ANY (ARRAY[e.queue_id])
 -- From `head_id` the count skips the dead index entries of earlier grants.
 CROSS JOIN LATERAL (
     SELECT CASE WHEN e.status = 'queued' THEN (

@@ -138,7 +138,7 @@ WITH line AS MATERIALIZED (
                SELECT w.execution_id FROM waiting w
                WHERE w.queue_id = q.id AND w.execution_id >= q.head_id ORDER BY w.execution_id LIMIT 1
            ), 9223372036854775807) AS first_id
-    FROM turnstile.current_execution e JOIN turnstile.current_queue q ON q.id = e.queue_id WHERE e.id = $1
+    FROM turnstile.current_execution e JOIN turnstile.current_queue q ON q.id = ANY (ARRAY[e.queue_id]) WHERE e.id = $1
 ),
 latest AS MATERIALIZED (
     SELECT x.* FROM line l

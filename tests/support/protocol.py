@@ -150,7 +150,7 @@ class Protocol:
     async def settle(self, *completions: tuple[int, int]) -> Freed:
         """Settle these attempts by the messages that report their current status."""
         rows = await self.connection.fetch(
-            "SELECT id, status::text FROM turnstile.current_execution WHERE id = ANY ($1) AND completed_at IS NOT NULL",
+            "SELECT id, status::text FROM execution WHERE id = ANY ($1) AND completed_at IS NOT NULL",
             [i for i, _ in completions],
         )
         ends = {row["id"]: Status(row["status"]) for row in rows}
@@ -356,7 +356,9 @@ class Protocol:
         return [await self.status(i) for i in execution_ids]
 
     async def execution(self, execution_id: int) -> asyncpg.Record:
-        row = await self.connection.fetchrow("SELECT * FROM turnstile.current_execution WHERE id = $1", execution_id)
+        row = await self.connection.fetchrow(
+            "SELECT * FROM turnstile.current_execution WHERE id = $1", execution_id
+        )
         assert row is not None
         return row
 
@@ -371,7 +373,9 @@ class Protocol:
 
     async def attempts(self, execution_id: int) -> list[tuple[int, str, str]]:
         rows = await self.connection.fetch(
-            "SELECT attempt, worker_id, outcome FROM turnstile.ended_attempt WHERE execution_id = $1 ORDER BY 1", execution_id
+            "SELECT attempt, worker_id, outcome FROM turnstile.ended_attempt"
+            " WHERE execution_id = $1 ORDER BY 1",
+            execution_id,
         )
         return [(row["attempt"], row["worker_id"], row["outcome"]) for row in rows]
 

@@ -40,7 +40,9 @@ async def end(api: Served, execution_ids: Sequence[int], status: str = "failed")
 
 
 async def statuses(api: Served) -> dict[str, int]:
-    rows = await api.database.fetch("SELECT status::text, count(*) FROM turnstile.current_execution GROUP BY 1")
+    rows = await api.database.fetch(
+        "SELECT status::text, count(*) FROM turnstile.current_execution GROUP BY 1"
+    )
     return {row[0]: row[1] for row in rows}
 
 

@@ -38,8 +38,8 @@ CORRUPTIONS: Final[list[tuple[str, set[str]]]] = [
     ("UPDATE queue_state SET depth = depth + 1 WHERE queue_id = <queue>", {"queue_depth"}),
     ("UPDATE queue_state SET held = held - 1 WHERE queue_id = <queue>", {"queue_held"}),
     ("UPDATE queue_state SET head_id = 1000 WHERE queue_id = <queue>", {"queue_head"}),
-    ("INSERT INTO queue_state SELECT queue_id, version + 1, depth, held, head_id, total_enqueued, total_completed,"
-     " NULL, updated_at FROM queue_state WHERE queue_id = <queue>", {"queue_version"}),
+    ("INSERT INTO queue_state SELECT queue_id, version + 1, depth, held, head_id, total_enqueued,"
+     " total_completed, NULL, updated_at FROM queue_state WHERE queue_id = <queue>", {"queue_version"}),
     ("INSERT INTO queue_state VALUES (999, 1, 0, 0, 0, 0, 0, NULL, now())", {"queue_version"}),
     ("INSERT INTO action_queue (action_id, concurrency_key) SELECT id, 'lost' FROM action WHERE ref = 'b'",
      {"queue_version"}),
