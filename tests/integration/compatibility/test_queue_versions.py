@@ -73,7 +73,8 @@ async def test_every_execution_of_the_previous_schema_comes_to_its_end(empty_dat
         assert (freed.count, freed.granted) == (5, [])
 
         assert await protocol.column(_CURRENT) == ["completed"] * 11 + ["cancelled"]
-        assert dict(await protocol.connection.fetch(_ATTEMPTS)) == {
+        ended = {row[0]: row[1] for row in await protocol.connection.fetch(_ATTEMPTS)}
+        assert ended == {
             1: ["1 completed"],
             2: ["1 retried", "2 completed"],
             3: ["1 completed"],
