@@ -25,19 +25,21 @@ _WORKER: Final = "bench"
 
 _REGISTER: Final = "SELECT turnstile.register_worker($1, 'bench', 'here', 1, ARRAY['default'], 1, 3600)"
 _CREATE: Final = """
-WITH defined AS (INSERT INTO action (ref, max_concurrent) VALUES ($1, 1) RETURNING id)
-INSERT INTO action_queue (action_id, max_concurrent) SELECT d.id, 1 FROM defined d RETURNING id
+WITH defined AS (INSERT INTO action (ref, max_concurrent) VALUES ($1, 1) RETURNING id),
+created AS (INSERT INTO action_queue (action_id, max_concurrent) SELECT d.id, 1 FROM defined d RETURNING id)
+INSERT INTO queue_state (queue_id, version, depth, held, head_id, total_enqueued, total_completed, updated_at)
+SELECT c.id, 1, 0, 0, 0, 0, 0, clock_timestamp() FROM created c RETURNING queue_id
 """
 _FILL: Final = """
 WITH arrived AS (
     INSERT INTO execution (action_id, queue_id, status, request_hash, delivery_key, queued_at)
     SELECT q.action_id, q.id, 'queued', gen_random_uuid(), gen_random_uuid(), clock_timestamp()
-    FROM generate_series(1, $2::integer) CROSS JOIN turnstile.current_queue q WHERE q.id = $1::bigint
+    FROM generate_series(1, $2::integer) CROSS JOIN action_queue q WHERE q.id = $1::bigint
     RETURNING id, queue_id
 ),
 inserted AS (INSERT INTO waiting (queue_id, execution_id) SELECT a.queue_id, a.id FROM arrived a)
-UPDATE action_queue SET depth = depth + $2::integer, total_enqueued = total_enqueued + $2::integer
-WHERE id = $1
+UPDATE queue_state SET depth = depth + $2::integer, total_enqueued = total_enqueued + $2::integer
+WHERE queue_id = $1
 """
 _SETTLE: Final = "SELECT granted FROM turnstile.settle($1, $2)"
 _CLAIM: Final = "SELECT verdict FROM turnstile.claim($1, $2, $3)"

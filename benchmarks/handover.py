@@ -17,7 +17,9 @@ _GAPS = """
 SELECT extract(epoch FROM e.started_at - lag(e.completed_at) OVER (ORDER BY e.id))::double precision AS gap
 FROM turnstile.current_execution e JOIN action a ON a.id = e.action_id WHERE a.ref = $1
 """
-_DEPTH = "SELECT sum(q.depth) FROM turnstile.current_queue q JOIN action a ON a.id = q.action_id WHERE a.ref = $1"
+_DEPTH = (
+    "SELECT sum(q.depth) FROM turnstile.current_queue q JOIN action a ON a.id = q.action_id WHERE a.ref = $1"
+)
 _LAST_START = "SELECT extract(epoch FROM max(started_at))::double precision FROM turnstile.current_execution"
 
 

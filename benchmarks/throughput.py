@@ -76,7 +76,7 @@ async def turnstile_system(servers: Servers, *, deadline_seconds: float) -> Asyn
 
 
 async def _require_completed(connection: "asyncpg.Connection[asyncpg.Record]", count: int) -> None:
-    completed = await connection.fetchval("SELECT count(*) FROM turnstile.current_execution WHERE status = 'completed'")
+    completed = await connection.fetchval("SELECT count(*) FROM execution WHERE status = 'completed'")
     if completed != count:
         raise DidNotHappen(f"{count} executions completed, {completed} did")
 

@@ -243,9 +243,17 @@ class ExecutorProtocol:
         return row["queue_ids"] or [], row["next_id"]
 
     async def repair_queues(self, queue_ids: Sequence[QueueId]) -> tuple[list[dict[str, Any]], Grants]:
-        """Recount these queues under their locks; return what was wrong, and what that granted."""
+        """Recount these queues under their locks; return what was wrong, and what that granted.
+
+        What was wrong has the fields of `turnstile.repaired`: queue_id, depth_before, depth, held_before,
+        held.
+        """
         row = await self._row("SELECT * FROM turnstile.repair_queues($1)", queue_ids)
         return [dict(item.items()) for item in row["repaired"] or ()], _grants(row)
+
+    async def move_slot_window(self) -> int:
+        """Raise the bound from which sweeps read the slots; return how many old slots moved with it."""
+        return int(await self._value("SELECT turnstile.move_slot_window()"))
 
     # Sweeps over offers and completions.
 

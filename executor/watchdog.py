@@ -97,6 +97,7 @@ class Watchdog:
             self.reclaims.stop_overdue,
             self.early_cancels.cancel_early,
             self.queues.repair_counters,
+            self.queues.move_slot_window,
             self.queues.prepare_pools,
         )
         pruning: tuple[Sweep, ...] = (
@@ -174,7 +175,10 @@ class _Sweeps:
 
 
 class QueueSweeps(_Sweeps):
-    """Grants free slots, rolls out limits, wakes, expires, recounts, and declares the queues of pools."""
+    """Grants free slots, rolls out limits, wakes, expires, recounts, and declares the queues of pools.
+
+    Also moves the bound from which all sweeps read the slots.
+    """
 
     _granted_up_to = QueueId(0)
     _recounted_up_to = QueueId(0)
@@ -250,6 +254,11 @@ class QueueSweeps(_Sweeps):
             logger.error("counters_repaired", extra=queue)
         self._dispatch(grants)
         return len(repaired)
+
+    async def move_slot_window(self) -> int:
+        """Let the sweeps start behind the slots that were deleted long ago (P15). Counts as no repair."""
+        await self._protocol.move_slot_window()
+        return 0
 
     async def prepare_pools(self) -> int:
         """Declare the queues of live workers' pools, and note which actions no worker can run.

@@ -32,7 +32,7 @@ SELECT e.id, e.action_id, e.queue_id,
        CASE WHEN s.execution_id IS NULL THEN e.started_at ELSE s.claimed_at END AS started_at,
        e.completed_at, e.cancel_requested_at, e.run_at, e.expires_at, e.retry_of
 FROM public.execution e
-LEFT JOIN public.slot s ON s.execution_id = e.id AND s.attempt = e.attempt + 1;
+LEFT JOIN public.slot s ON s.execution_id = ANY (ARRAY[e.id]) AND s.attempt = e.attempt + 1;
 
 -- ended_attempt: the attempts that a worker claimed and that have ended. The execution's row has the last one; `attempt`
 -- has those that were followed by another one, and those that left a log.

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import secrets
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -50,6 +50,7 @@ _OVERLAP: Final = timedelta(seconds=5)
 _PREPARE: Final = """
 SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY;
 SET LOCAL plan_cache_mode = force_custom_plan;
+SET LOCAL enable_seqscan = off;
 SET LOCAL statement_timeout = '10s';
 SET LOCAL max_parallel_workers_per_gather = 0;
 SET LOCAL jit = off
@@ -251,7 +252,6 @@ async def poll(
             changed = await connection.fetch(
                 query("dashboard_queues"), None if since is None else since - _OVERLAP, QUEUES_MAX + 1
             )
-            slots = await connection.fetchrow(query("dashboard_slots"))
             deleted = 0 if since is not None else await connection.fetchval(query("dashboard_deleted"))
             executions = (
                 await connection.fetch(query("dashboard_executions"), list(execution_ids))
@@ -261,14 +261,11 @@ async def poll(
     except asyncpg.QueryCanceledError:
         raise Unavailable("database: reading all queues took too long") from None
     assert workers is not None
-    assert slots is not None
-    held = dict(zip(slots["queue_ids"], slots["held"], strict=True))
     snapshot = Snapshot(
         read_at=workers["read_at"],
         whole=since is None,
         truncated=len(changed) > QUEUES_MAX,
-        queues=[_queue(row, held) for row in changed[:QUEUES_MAX]],
-        held=held,
+        queues=[_queue(row) for row in changed[:QUEUES_MAX]],
         deleted=deleted,
         workers=Workers(
             live=workers["live"],
@@ -281,7 +278,7 @@ async def poll(
     return snapshot, [WatchedExecution(**row) for row in executions]
 
 
-def _queue(row: asyncpg.Record, held: Mapping[int, int]) -> Queue:
+def _queue(row: asyncpg.Record) -> Queue:
     return Queue(
         name=QueueName(row["action_ref"], row["concurrency_key"]),
         queue_id=row["queue_id"],
@@ -292,5 +289,5 @@ def _queue(row: asyncpg.Record, held: Mapping[int, int]) -> Queue:
         oldest_enqueued_at=row["oldest_enqueued_at"],
         total_enqueued=row["total_enqueued"],
         total_completed=row["total_completed"],
-        active_count=held.get(row["queue_id"], 0),
+        active_count=row["held"],
     )

@@ -6,7 +6,7 @@ point of a history is stored only where something changed, so an idle queue cost
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -142,8 +142,6 @@ class Snapshot:
     """All queues, not only those that changed."""
     truncated: bool
     queues: Sequence[Queue]
-    held: Mapping[int, int]
-    """Held slots by queue id."""
     workers: Workers
     deleted: int = 0
     """Executions that deleted queues counted; only in a whole snapshot."""
@@ -199,8 +197,6 @@ class DashboardState:
         """Discard the state: without clients no changes were read."""
         self.read_at: datetime | None = None
         self.queues: dict[QueueName, Queue] = {}
-        self._names: dict[int, QueueName] = {}
-        self._held: Mapping[int, int] = {}
         self._histories: dict[QueueName, History] = {}
         self._sums = Sums()
         self._all: History | None = None
@@ -211,7 +207,7 @@ class DashboardState:
         """Apply a snapshot; return the queues that differ from the previous one."""
         before, at = self.queues, snapshot.read_at.timestamp()
         if snapshot.whole:
-            self.queues, self._names, self._sums, self.truncated = {}, {}, Sums(), False
+            self.queues, self._sums, self.truncated = {}, Sums(), False
             self._sums.add_deleted(snapshot.deleted)
         if self.read_at is None:
             self._began_at = at
@@ -223,7 +219,6 @@ class DashboardState:
                 self._remember(at, queue, known)
             elif known is not None and snapshot.whole:
                 self._put(queue)
-        changed += self._slots_changed(snapshot.held)
         self.read_at, self.workers = snapshot.read_at, snapshot.workers
         self.truncated |= snapshot.truncated
         self._sorted.clear()
@@ -270,21 +265,7 @@ class DashboardState:
                 self._sums.add_deleted(before.total_completed)
         self._sums.add(queue, 1)
         self.queues[queue.name] = queue
-        if queue.queue_id is not None:
-            self._names[queue.queue_id] = queue.name
         return True
-
-    def _slots_changed(self, held: Mapping[int, int]) -> list[Queue]:
-        """Apply slots that were taken or freed without a change of the totals."""
-        changed, self._held = {queue_id for queue_id, _ in self._held.items() ^ held.items()}, held
-        found = []
-        for name in filter(None, map(self._names.get, changed)):
-            queue = self.queues[name]
-            now = replace(queue, active_count=held.get(queue.queue_id or 0, 0))
-            if now != queue:
-                self._put(now)
-                found.append(now)
-        return found
 
     def _remember(self, at: float, queue: Queue, known: Queue | None) -> None:
         if known is not None and _is_succeeded(known, queue):

@@ -120,7 +120,7 @@ class Reader:
 
     async def execution(self, execution_id: ExecutionId) -> ExecutionDetail | None:
         """Return one execution with its position, the reason why it waits, and its attempts."""
-        row = await self._row(query("execution"), execution_id)
+        row = await self._live_row(query("execution"), execution_id)
         if row is None:
             return None
         facts = _facts(row, first_trouble(self._health, row["pool"]))
@@ -210,7 +210,7 @@ class Reader:
 
     async def queue_stats(self, ref: str) -> QueueStats | None:
         """Return the state of the queues of an action."""
-        row = await self._row(query("queue_stats"), ref, KEYS_MAX)
+        row = await self._live_row(query("queue_stats"), ref, KEYS_MAX)
         return None if row is None else queue_stats(row)
 
     async def queue(
@@ -233,14 +233,15 @@ class Reader:
     ) -> tuple[list[WorkerDetail], WorkerStart | None]:
         """Return workers, the newest first, and where the next page starts."""
         after = (None, None) if start is None else start
-        found = await self._rows(query("workers"), states, *after, limit + 1, None)
+        async with self._snapshot() as connection:
+            found = await connection.fetch(query("workers"), states, *after, limit + 1, None)
         shown = [WorkerDetail(**row) for row in found[:limit]]
         last = shown[-1] if len(found) > limit else None
         return shown, None if last is None else WorkerStart(last.started_at, last.id)
 
     async def worker(self, worker_id: str) -> WorkerDetail | None:
         """Return one worker."""
-        row = await self._row(query("workers"), None, None, None, 1, worker_id)
+        row = await self._live_row(query("workers"), None, None, None, 1, worker_id)
         return None if row is None else WorkerDetail(**row)
 
     async def logs(
@@ -265,14 +266,13 @@ class Reader:
     async def _pace(self, execution_id: ExecutionId, facts: Facts) -> Pace | None:
         # Of a wide queue most of the latest runs have not ended.
         wanted = max(_GRANTS_MIN, _GRANTS_PER_SLOT * (facts.max_concurrent or 0))
-        async with self._snapshot() as connection:
-            row = await connection.fetchrow(
-                query("queue_pace"),
-                execution_id,
-                _GRANTS_SCANNED_MAX,
-                min(wanted, _GRANTS_SCANNED_MAX),
-                SLOTS_MAX,
-            )
+        row = await self._live_row(
+            query("queue_pace"),
+            execution_id,
+            _GRANTS_SCANNED_MAX,
+            min(wanted, _GRANTS_SCANNED_MAX),
+            SLOTS_MAX,
+        )
         return None if row is None else _pace(row)
 
     async def _rows(self, text: str, *arguments: object) -> "Sequence[Row]":
@@ -282,6 +282,11 @@ class Reader:
     async def _row(self, text: str, *arguments: object) -> "Row | None":
         async with self._limiter.permit():
             return await self._database.fetchrow(text, *arguments)
+
+    async def _live_row(self, text: str, *arguments: object) -> "Row | None":
+        """Read one row with what is live."""
+        async with self._snapshot() as connection:
+            return await connection.fetchrow(text, *arguments)
 
     async def _selected(
         self, wanted: ExecutionFilter, build: Callable[[int | None], Statement]
@@ -300,11 +305,15 @@ class Reader:
 
     @asynccontextmanager
     async def _snapshot(self) -> "AsyncIterator[Connection]":
-        """Lend a connection on which all statements see the same rows, each planned for its values."""
+        """Lend a connection on which all statements see the same rows, each planned for its values.
+
+        Tables are read by index only: an old snapshot keeps the deleted rows of the live tables (P15).
+        """
         async with self._limiter.permit(), self._database.transaction() as connection:
             await connection.execute(
                 "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY;"
-                "SET LOCAL plan_cache_mode = force_custom_plan"
+                "SET LOCAL plan_cache_mode = force_custom_plan; SET LOCAL enable_seqscan = off;"
+                "SET LOCAL jit = off"
             )
             yield connection
 

@@ -6,7 +6,7 @@ a bounded number of candidates, so no filter makes it slow; it may be short, eve
 last.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -15,8 +15,10 @@ from typing import Any, Final
 from sqlalchemy import (
     CTE,
     BigInteger,
+    Column,
     ColumnElement,
     Integer,
+    MetaData,
     Select,
     Table,
     Text,
@@ -35,7 +37,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 
-from turnstile.common.domain.states import Status
+from turnstile.common.domain.states import TERMINAL, Status
 from turnstile.common.tables import metadata
 from turnstile.executor.queries.schemas import ExecutionRecord
 from turnstile.executor.sql import query
@@ -55,9 +57,21 @@ _EXECUTION: Final[Table] = metadata.tables["execution"]
 _ACTION: Final[Table] = metadata.tables["action"]
 _ACTION_CHANGE: Final[Table] = metadata.tables["action_change"]
 _ACTION_QUEUE: Final[Table] = metadata.tables["action_queue"]
+_QUEUE_STATE: Final[Table] = metadata.tables["queue_state"]
 _WAITING: Final[Table] = metadata.tables["waiting"]
-_SLOT: Final[Table] = metadata.tables["slot"]
 _DELAYED: Final[Table] = metadata.tables["delayed"]
+
+
+def _view(name: str, columns: Iterable[Column[Any]]) -> Table:
+    """Return a view of `common/sql/02_state.sql`, with these columns of its tables."""
+    return Table(name, MetaData(), *(Column(each.name, each.type) for each in columns), schema="turnstile")
+
+
+_CURRENT_EXECUTION: Final = _view("current_execution", _EXECUTION.c)
+_CURRENT_QUEUE: Final = _view(
+    "current_queue", [*_ACTION_QUEUE.c, _QUEUE_STATE.c.depth, _QUEUE_STATE.c.head_id]
+)
+_LIVE_SLOT: Final = _view("live_slot", metadata.tables["slot"].c)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,9 +109,12 @@ def listed_executions(
     wanted: ExecutionFilter, action_id: int | None, *, before_id: int, limit: int
 ) -> Statement:
     """Select executions with their documents, newest first, those before an id."""
-    is_live = wanted.statuses is not None and _STARTED_OR_DELAYED.issuperset(wanted.statuses)
+    statuses = wanted.statuses
+    is_live = statuses is not None and _STARTED_OR_DELAYED.issuperset(statuses)
+    has_ended = statuses is not None and TERMINAL.issuperset(statuses)
     values = wanted.values(action_id)
-    return _listed(frozenset(values), is_live).bound(values, before_id=before_id, limit=limit)
+    listed = _listed(frozenset(values), is_live=is_live, has_ended=has_ended)
+    return listed.bound(values, before_id=before_id, limit=limit)
 
 
 def unfinished_executions(
@@ -160,7 +177,6 @@ def _compiled(statement: Select[Any]) -> _Compiled:
 
 
 _ID: Final = _EXECUTION.c.id
-_STATUS: Final = cast(_EXECUTION.c.status, Text).label("status")
 _JSON_COLUMNS: Final = ("parameters", "result", "metadata")
 _RECORDED: Final = ExecutionRecord.model_fields.keys() - {*_JSON_COLUMNS, "status"} | {
     "error_type",
@@ -171,46 +187,52 @@ _LIMIT: Final = bindparam("limit", type_=Integer)
 _CANDIDATES_MAX: Final = bindparam("candidates_max", type_=Integer)
 
 
-def _conditions(names: frozenset[str]) -> list[ColumnElement[bool]]:
-    """Return the conditions of a filter on `execution`."""
+def _conditions(names: frozenset[str], execution: Table) -> list[ColumnElement[bool]]:
+    """Return the conditions of a filter on `execution` or `current_execution`."""
     every = {
-        "action_id": _EXECUTION.c.action_id == bindparam("action_id"),
-        "statuses": cast(_EXECUTION.c.status, Text) == func.any(bindparam("statuses", type_=ARRAY(Text))),
-        "concurrency_key": _EXECUTION.c.concurrency_key == bindparam("concurrency_key"),
-        "created_after": _EXECUTION.c.created_at >= bindparam("created_after"),
-        "created_before": _EXECUTION.c.created_at < bindparam("created_before"),
-        "worker_id": _EXECUTION.c.worker_id == bindparam("worker_id"),
-        "metadata": _metadata_matches(),
+        "action_id": execution.c.action_id == bindparam("action_id"),
+        "statuses": cast(execution.c.status, Text) == func.any(bindparam("statuses", type_=ARRAY(Text))),
+        "concurrency_key": execution.c.concurrency_key == bindparam("concurrency_key"),
+        "created_after": execution.c.created_at >= bindparam("created_after"),
+        "created_before": execution.c.created_at < bindparam("created_before"),
+        "worker_id": execution.c.worker_id == bindparam("worker_id"),
+        "metadata": _metadata_matches(execution),
     }
     return [condition for name, condition in every.items() if name in names]
 
 
-def _metadata_matches() -> ColumnElement[bool]:
+def _metadata_matches(execution: Table) -> ColumnElement[bool]:
     # As two arrays: the length of the statement does not depend on the request.
     keys, values = (bindparam(name, type_=ARRAY(Text)) for name in ("metadata", "metadata_values"))
     wanted = func.unnest(keys, values).table_valued("key", "value").render_derived()
-    found = _EXECUTION.c.metadata.op("->>")(wanted.c.key)
+    found = execution.c.metadata.op("->>")(wanted.c.key)
     return ~exists(select(wanted.c.key).where(found.is_distinct_from(wanted.c.value)))
 
 
+def _status(execution: Table) -> ColumnElement[str]:
+    return cast(execution.c.status, Text).label("status")
+
+
 @cache
-def _listed(names: frozenset[str], is_live: bool) -> _Compiled:
+def _listed(names: frozenset[str], *, is_live: bool, has_ended: bool) -> _Compiled:
+    # No slot has the status of an execution that has ended.
+    execution = _EXECUTION if has_ended else _CURRENT_EXECUTION
     if is_live:
         # They are found in the live tables, however long the history and the queues are.
-        slots, delayed = select(_SLOT.c.execution_id.label("id")), select(_DELAYED.c.execution_id)
+        slots, delayed = select(_LIVE_SLOT.c.execution_id.label("id")), select(_DELAYED.c.execution_id)
         live = union(slots, delayed).subquery("live")
         candidates = select(live.c.id).where(live.c.id < _BEFORE_ID).order_by(live.c.id.desc())
     else:
         candidates = select(_ID).where(_ID < _BEFORE_ID, *_of_action(names)).order_by(_ID.desc())
     # Not materialized: candidates are read only as far as the page needs.
     candidate = _candidate(candidates).prefix_with("NOT MATERIALIZED", dialect="postgresql")
-    texts = (cast(_EXECUTION.c[name], Text).label(name) for name in _JSON_COLUMNS)
-    recorded = (column for column in _EXECUTION.c if column.name in _RECORDED)
+    texts = (cast(execution.c[name], Text).label(name) for name in _JSON_COLUMNS)
+    recorded = (column for column in execution.c if column.name in _RECORDED)
     page = (
-        select(*recorded, _ACTION.c.ref.label("action_ref"), _STATUS, *texts)
-        .join_from(candidate, _EXECUTION, candidate.c.id == _ID)
-        .join(_ACTION, _ACTION.c.id == _EXECUTION.c.action_id)
-        .where(*_conditions(names))
+        select(*recorded, _ACTION.c.ref.label("action_ref"), _status(execution), *texts)
+        .join_from(candidate, execution, candidate.c.id == execution.c.id)
+        .join(_ACTION, _ACTION.c.id == execution.c.action_id)
+        .where(*_conditions(names, execution))
         .order_by(candidate.c.id.desc())
     )
     return _page(candidate, page, is_weighed=True)
@@ -219,8 +241,13 @@ def _listed(names: frozenset[str], is_live: bool) -> _Compiled:
 @cache
 def _unfinished(names: frozenset[str]) -> _Compiled:
     # They are found in the live tables, however long the history is.
-    held = select(_SLOT.c.execution_id, _SLOT.c.queue_id).where(_SLOT.c.finished_at.is_(None))
-    waiting = select(_WAITING.c.execution_id.label("id"), _WAITING.c.queue_id)
+    # Waiting ones from the heads of the queues: before a head are the index entries of what was granted.
+    waiting = (
+        select(_WAITING.c.execution_id.label("id"), _CURRENT_QUEUE.c.id.label("queue_id"))
+        .join_from(_CURRENT_QUEUE, _WAITING, _WAITING.c.queue_id == _CURRENT_QUEUE.c.id)
+        .where(_CURRENT_QUEUE.c.depth > 0, _WAITING.c.execution_id >= _CURRENT_QUEUE.c.head_id)
+    )
+    held = select(_LIVE_SLOT.c.execution_id, _LIVE_SLOT.c.queue_id).where(_LIVE_SLOT.c.finished_at.is_(None))
     live = union_all(waiting, held, select(_DELAYED.c.execution_id, _DELAYED.c.queue_id)).subquery("live")
     candidates = select(live.c.id).where(live.c.id < _BEFORE_ID).order_by(live.c.id.desc())
     if "action_id" in names:
@@ -228,10 +255,10 @@ def _unfinished(names: frozenset[str]) -> _Compiled:
         candidates = candidates.where(live.c.queue_id.in_(queues))
     candidate = _candidate(candidates)
     page = (
-        select(_ID, _STATUS)
-        .join_from(candidate, _EXECUTION, candidate.c.id == _ID)
-        .where(_EXECUTION.c.completed_at.is_(None), *_conditions(names))
-        .order_by(_ID.desc())
+        select(_CURRENT_EXECUTION.c.id, _status(_CURRENT_EXECUTION))
+        .join_from(candidate, _CURRENT_EXECUTION, candidate.c.id == _CURRENT_EXECUTION.c.id)
+        .where(_CURRENT_EXECUTION.c.completed_at.is_(None), *_conditions(names, _CURRENT_EXECUTION))
+        .order_by(_CURRENT_EXECUTION.c.id.desc())
     )
     return _page(candidate, page)
 
@@ -242,9 +269,9 @@ def _ended(names: frozenset[str]) -> _Compiled:
     between = after_id < _ID, up_to_id >= _ID
     candidate = _candidate(select(_ID).where(*between, *_of_action(names)).order_by(_ID))
     page = (
-        select(_ID, _STATUS)
+        select(_ID, _status(_EXECUTION))
         .join_from(candidate, _EXECUTION, candidate.c.id == _ID)
-        .where(_EXECUTION.c.completed_at.is_not(None), *_conditions(names))
+        .where(_EXECUTION.c.completed_at.is_not(None), *_conditions(names, _EXECUTION))
         .order_by(_ID)
     )
     if "retry_key" in names:
@@ -271,7 +298,7 @@ def _changes() -> _Compiled:
 
 
 def _of_action(names: frozenset[str]) -> list[ColumnElement[bool]]:
-    return _conditions(names & {"action_id"})
+    return _conditions(names & {"action_id"}, _EXECUTION)
 
 
 def _candidate(candidates: Select[Any]) -> CTE:

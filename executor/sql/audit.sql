@@ -16,9 +16,11 @@ record AS (
            ((e.completed_at IS NOT NULL) = (e.status NOT IN ('queued', 'delayed', 'scheduled', 'running'))
             AND (e.result IS NULL OR e.status = 'completed')
             AND CASE e.status
-                    WHEN 'queued' THEN e.queued_at IS NOT NULL AND e.worker_id IS NULL
+                    WHEN 'queued' THEN e.queued_at IS NOT NULL AND e.worker_id IS NULL AND e.started_at IS NULL
                     WHEN 'delayed' THEN e.run_at IS NOT NULL
-                    WHEN 'scheduled' THEN e.attempt > 0 AND e.scheduled_at IS NOT NULL AND e.worker_id IS NULL
+                                        AND (e.attempt > 0) = (e.worker_id IS NOT NULL AND e.started_at IS NOT NULL)
+                    WHEN 'scheduled' THEN false
+                    WHEN 'running' THEN false
                     WHEN 'cancelled' THEN true
                     WHEN 'expired' THEN e.expires_at IS NOT NULL
                     ELSE e.attempt > 0 AND e.worker_id IS NOT NULL AND e.started_at IS NOT NULL

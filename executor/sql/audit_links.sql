@@ -97,13 +97,13 @@ CROSS JOIN (
 ) f;
 
 -- check idle_slot of queue: no slot is free while an execution waits
--- Whatever frees a slot or lengthens the queue stores its instant in the queue's row.
+-- Whatever frees a slot or lengthens the queue stores its instant in the queue's state.
 SELECT q.id,
        (q.max_concurrent IS NULL OR q.max_concurrent > coalesce(h.slots, 0))
        AND q.updated_at < b.at - b.grace - b.pace * count(*) OVER () AS wrong,
        coalesce(q.max_concurrent || ' slots held', 'no execution queued') AS expected,
        format('%s queued, %s slots held, since %s', q.depth, coalesce(h.slots, 0), q.updated_at) AS found
 FROM bound b
-CROSS JOIN action_queue q
+CROSS JOIN turnstile.current_queue q
 LEFT JOIN (SELECT s.queue_id, count(*) AS slots FROM slot s GROUP BY s.queue_id) h ON h.queue_id = q.id
 WHERE q.depth > 0 AND NOT q.paused;

@@ -6,22 +6,25 @@ SELECT w.execution_id AS id, (e.status = 'queued' AND e.queue_id = w.queue_id) I
        coalesce(format('%s in queue %s', e.status, e.queue_id), 'no execution') AS found
 FROM waiting w LEFT JOIN execution e ON e.id = ANY (ARRAY[w.execution_id]);
 
--- check slot_holder of execution: a slot holder is scheduled, runs on its worker, or has ended
+-- check slot_holder of execution: a slot is for the attempt after the last ended one, or for the one that ended last
 SELECT s.execution_id AS id,
-       (s.attempt = e.attempt AND s.queue_id = e.queue_id AND CASE e.status
-            WHEN 'scheduled' THEN s.worker_id IS NULL AND s.finished_at IS NULL
-            WHEN 'running' THEN s.worker_id = e.worker_id AND s.finished_at IS NULL
-            WHEN 'queued' THEN false
-            ELSE s.finished_at IS NOT NULL AND s.published_at IS NOT NULL
+       (s.queue_id = e.queue_id AND CASE WHEN s.finished_at IS NULL
+            THEN s.attempt = e.attempt + 1 AND e.status = 'queued'
+            ELSE s.attempt = e.attempt AND e.status <> 'queued' AND s.published_at IS NOT NULL
+                 AND s.worker_id IS NOT DISTINCT FROM e.worker_id
         END) IS NOT TRUE AS wrong,
-       format('attempt %s %s in queue %s', s.attempt,
-              CASE WHEN s.finished_at IS NOT NULL THEN 'ended'
-                   WHEN s.worker_id IS NOT NULL THEN 'running on ' || s.worker_id
-                   ELSE 'scheduled' END, s.queue_id) AS expected,
+       CASE WHEN s.finished_at IS NULL THEN format('%s attempts ended, queued in queue %s', s.attempt - 1, s.queue_id)
+            ELSE format('attempt %s ended%s in queue %s', s.attempt, coalesce(' on ' || s.worker_id, ''), s.queue_id)
+       END AS expected,
        CASE WHEN e.id IS NULL THEN 'no execution'
-            ELSE format('attempt %s %s in queue %s', e.attempt, e.status || coalesce(' on ' || e.worker_id, ''),
+            ELSE format('%s attempts ended, %s in queue %s', e.attempt, e.status || coalesce(' on ' || e.worker_id, ''),
                         e.queue_id) END AS found
 FROM slot s LEFT JOIN execution e ON e.id = ANY (ARRAY[s.execution_id]);
+
+-- check slot_ticket of execution: its slot is among those that the sweeps read
+SELECT s.execution_id AS id, (s.ticket >= w.first_ticket) IS NOT TRUE AS wrong,
+       format('ticket %s or later', w.first_ticket) AS expected, format('ticket %s', s.ticket) AS found
+FROM slot s LEFT JOIN (SELECT max(w.first_ticket) AS first_ticket FROM slot_window w) w ON true;
 
 -- check slot_worker of execution: the worker of its attempt is registered
 SELECT s.execution_id AS id, w.id IS NULL AS wrong, format('worker %s', s.worker_id) AS expected,

@@ -1,16 +1,30 @@
 -- audit_queues: the rows of the queues against what they count. Reads the live tables.
 
+-- check queue_version of queue: it has one version of its state
+SELECT coalesce(q.id, v.queue_id) AS id, (q.id IS NOT NULL AND v.versions = 1) IS NOT TRUE AS wrong,
+       CASE WHEN q.id IS NULL THEN 'a queue' ELSE 'one version' END AS expected,
+       CASE WHEN q.id IS NULL THEN 'none, with a state' ELSE format('%s versions', coalesce(v.versions, 0)) END AS found
+FROM action_queue q
+FULL JOIN (SELECT v.queue_id, count(*) AS versions FROM queue_state v GROUP BY v.queue_id) v ON v.queue_id = q.id;
+
 -- check queue_depth of queue: its depth is the number of its rows in the line
 SELECT coalesce(q.id, w.queue_id) AS id, q.depth IS DISTINCT FROM coalesce(w.places, 0) AS wrong,
        format('depth %s', coalesce(w.places, 0)) AS expected,
        coalesce('depth ' || q.depth, 'no queue') AS found
-FROM action_queue q
+FROM turnstile.current_queue q
 FULL JOIN (SELECT w.queue_id, count(*) AS places FROM waiting w GROUP BY w.queue_id) w ON w.queue_id = q.id;
+
+-- check queue_held of queue: it counts as held the slots that it has
+SELECT coalesce(q.id, s.queue_id) AS id, q.held IS DISTINCT FROM coalesce(s.slots, 0) AS wrong,
+       format('%s held', coalesce(s.slots, 0)) AS expected,
+       coalesce(q.held || ' held', 'no queue') AS found
+FROM turnstile.current_queue q
+FULL JOIN (SELECT s.queue_id, count(*) AS slots FROM slot s GROUP BY s.queue_id) s ON s.queue_id = q.id;
 
 -- check queue_head of queue: no execution is before its head
 SELECT q.id, w.first_id < q.head_id AS wrong,
        format('head at most %s', w.first_id) AS expected, format('head %s', q.head_id) AS found
-FROM action_queue q
+FROM turnstile.current_queue q
 JOIN (SELECT w.queue_id, min(w.execution_id) AS first_id FROM waiting w GROUP BY w.queue_id) w ON w.queue_id = q.id;
 
 -- check queue_rules of queue: its limit and pause are its action's
@@ -30,17 +44,8 @@ SELECT q.id,
        AND (a.updated_at = a.created_at OR h.last_granted_at = q.updated_at
             OR h.last_granted_at > a.updated_at + interval '30 s') AS wrong,
        format('at most %s slots', q.max_concurrent) AS expected, format('%s slots', h.slots) AS found
-FROM action_queue q
+FROM turnstile.current_queue q
 JOIN action a ON a.id = q.action_id
 JOIN (SELECT s.queue_id, count(*) AS slots, max(s.granted_at) AS last_granted_at FROM slot s GROUP BY s.queue_id) h
      ON h.queue_id = q.id
 WHERE q.max_concurrent IS NOT NULL;
-
--- check slot_number of execution: under a limit its slot has a number within it, without one it has none
--- As above, only grants since the last change of the limit count.
-SELECT s.execution_id AS id,
-       (a.updated_at = a.created_at OR s.granted_at > a.updated_at + interval '30 s')
-       AND (s.slot_number > q.max_concurrent OR (s.slot_number IS NULL) <> (q.max_concurrent IS NULL)) AS wrong,
-       CASE WHEN q.max_concurrent IS NULL THEN 'no number' ELSE format('1 to %s', q.max_concurrent) END AS expected,
-       coalesce(s.slot_number::text, 'no number') AS found
-FROM slot s JOIN action_queue q ON q.id = s.queue_id JOIN action a ON a.id = q.action_id;

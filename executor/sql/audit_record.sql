@@ -9,7 +9,7 @@ SELECT q.id,
               coalesce(r.ended, 0) - coalesce(n.unsettled, 0) + coalesce(p.executions, 0),
               coalesce(p.executions, 0)) AS expected,
        format('%s enqueued, %s completed', q.total_enqueued, q.total_completed) AS found
-FROM action_queue q
+FROM turnstile.current_queue q
 LEFT JOIN (
     SELECT r.queue_id, count(*) AS enqueued, count(*) FILTER (WHERE r.has_ended) AS ended
     FROM record r GROUP BY r.queue_id
@@ -55,18 +55,19 @@ SELECT r.id, (q.action_id = r.action_id AND q.concurrency_key = coalesce(r.concu
        END AS found
 FROM record r LEFT JOIN action_queue q ON q.id = r.queue_id WHERE NOT r.has_ended;
 
--- check queued_in_line of execution: a queued one is in the line of its queue
-SELECT r.id, w.execution_id IS NULL AS wrong, format('in the line of queue %s', r.queue_id) AS expected,
-       'not there' AS found
-FROM record r LEFT JOIN waiting w ON w.queue_id = r.queue_id AND w.execution_id = r.id WHERE r.status = 'queued';
-
--- check started_in_slot of execution: a scheduled or running one holds a slot for its attempt
-SELECT r.id, (s.attempt = r.attempt AND s.finished_at IS NULL) IS NOT TRUE AS wrong,
-       format('a slot for attempt %s', r.attempt) AS expected,
-       CASE WHEN s.execution_id IS NULL THEN 'none'
-            ELSE format('a slot for attempt %s, %s', s.attempt,
-                        CASE WHEN s.finished_at IS NULL THEN 'held' ELSE 'ended' END) END AS found
-FROM record r LEFT JOIN slot s ON s.execution_id = r.id WHERE r.status IN ('scheduled', 'running');
+-- check queued_in_line of execution: a queued one is in the line of its queue, or holds a slot for its next attempt
+SELECT r.id,
+       CASE WHEN s.execution_id IS NULL THEN w.execution_id IS NULL
+            ELSE w.execution_id IS NOT NULL OR s.attempt <> r.attempt + 1 OR s.finished_at IS NOT NULL END AS wrong,
+       format('in the line of queue %s, or a slot for attempt %s', r.queue_id, r.attempt + 1) AS expected,
+       CASE WHEN w.execution_id IS NULL THEN 'not in the line, ' ELSE 'in the line, ' END
+       || CASE WHEN s.execution_id IS NULL THEN 'no slot'
+               ELSE format('a slot for attempt %s, %s', s.attempt,
+                           CASE WHEN s.finished_at IS NULL THEN 'held' ELSE 'ended' END) END AS found
+FROM record r
+LEFT JOIN waiting w ON w.queue_id = r.queue_id AND w.execution_id = r.id
+LEFT JOIN slot s ON s.execution_id = r.id
+WHERE r.status = 'queued';
 
 -- check delayed_until of execution: a delayed one has a due time
 SELECT r.id, d.execution_id IS NULL AS wrong, format('due at %s', r.run_at) AS expected, 'never due' AS found
@@ -75,8 +76,10 @@ FROM record r LEFT JOIN delayed d ON d.execution_id = r.id WHERE r.status = 'del
 -- check deadline_kept of execution: one that has not started and has a ttl has a deadline
 SELECT r.id, x.execution_id IS NULL AS wrong, format('expires at %s', r.expires_at) AS expected,
        'never expires' AS found
-FROM record r LEFT JOIN expiring x ON x.execution_id = r.id
-WHERE r.expires_at IS NOT NULL AND r.status IN ('queued', 'delayed', 'scheduled');
+FROM record r
+LEFT JOIN expiring x ON x.execution_id = r.id
+LEFT JOIN slot s ON s.execution_id = r.id AND s.finished_at IS NULL
+WHERE r.expires_at IS NOT NULL AND r.status IN ('queued', 'delayed') AND s.claimed_at IS NULL;
 
 -- check execution_state of execution: its columns agree with its status
 SELECT r.id, NOT r.is_coherent AS wrong, format('what %s implies', r.status) AS expected,
@@ -88,19 +91,23 @@ SELECT r.id, NOT r.is_coherent AS wrong, format('what %s implies', r.status) AS 
         FROM execution e WHERE e.id = r.id) AS found
 FROM record r;
 
--- check attempt_history of execution: a stored attempt is one of its attempts, with the same end
+-- check attempt_history of execution: a stored attempt is one of its ended attempts, with the same end
+-- The last one may have been followed by the end of the execution in the queue.
 SELECT t.execution_id AS id,
-       (t.attempt <= r.attempt AND (t.attempt < r.attempt OR CASE
-            WHEN r.status IN ('scheduled', 'running') THEN false
-            WHEN r.status IN ('completed', 'failed', 'timeout', 'abandoned') THEN t.outcome = r.status::text
-            ELSE true END)) IS NOT TRUE AS wrong,
+       (t.attempt <= r.attempt AND CASE
+            WHEN t.attempt = r.attempt AND t.outcome = r.status::text THEN r.has_ended
+            WHEN t.attempt = r.attempt AND r.has_ended AND r.status NOT IN ('cancelled', 'expired') THEN false
+            ELSE t.outcome IN ('retried', 'reclaimed', 'handed_back') END) IS NOT TRUE AS wrong,
        CASE WHEN r.id IS NULL THEN 'an execution'
             ELSE format('%s at attempt %s', r.status, r.attempt) END AS expected,
        format('attempt %s ended %s', t.attempt, t.outcome) AS found
 FROM attempt t LEFT JOIN record r ON r.id = t.execution_id;
 
--- check attempt_recorded of execution: its last attempt is stored
-SELECT r.id, t.execution_id IS NULL AS wrong,
-       format('attempt %s stored, %s', r.attempt, r.status) AS expected, 'not there' AS found
-FROM record r LEFT JOIN attempt t ON t.execution_id = r.id AND t.attempt = r.attempt
-WHERE r.status IN ('completed', 'failed', 'timeout', 'abandoned') OR (r.status = 'delayed' AND r.attempt > 0);
+-- check attempt_recorded of execution: each attempt is stored that was followed by another one, or may be
+SELECT r.id, count(t.attempt) < r.followed AS wrong,
+       format('%s attempts stored, %s', r.followed, r.status) AS expected,
+       format('%s stored', count(t.attempt)) AS found
+FROM (SELECT r.id, r.status, r.attempt - r.has_ended::integer AS followed FROM record r) r
+LEFT JOIN attempt t ON t.execution_id = r.id AND t.attempt <= r.followed
+WHERE r.followed > 0
+GROUP BY r.id, r.status, r.followed;

@@ -1,21 +1,20 @@
 -- dashboard_queues: the queues that changed since an instant, or all of them, the busy ones first.
 --
--- Every change of a depth or a total sets the queue's `updated_at`, so the changes of a second are found by it, and
--- only for those the head is read. An unused action has no queue yet and has a row of its own. Slots are freed by
--- retries too, which change no total: `dashboard_slots` counts them.
+-- Every change of a queue's state sets its `updated_at`, so the changes of a second are found by it, and only for
+-- those the head is read. An unused action has no queue yet and has a row of its own.
 --
 -- $1 changed since (null: all), $2 rows
 WITH moved AS MATERIALIZED (
     SELECT q.id AS queue_id, a.id AS action_id, a.ref AS action_ref, q.concurrency_key, a.pool, q.head_id,
-           coalesce(q.depth, 0) AS depth, coalesce(q.total_enqueued, 0) AS total_enqueued,
+           coalesce(q.depth, 0) AS depth, coalesce(q.held, 0) AS held, coalesce(q.total_enqueued, 0) AS total_enqueued,
            coalesce(q.total_completed, 0) AS total_completed, a.max_concurrent, a.paused
     FROM action a
-    LEFT JOIN action_queue q ON q.action_id = a.id
+    LEFT JOIN turnstile.current_queue q ON q.action_id = a.id
     WHERE a.deleted_at IS NULL
       AND ($1::timestamptz IS NULL OR greatest(q.updated_at, a.updated_at) > $1::timestamptz)
     ORDER BY coalesce(q.depth, 0) > 0 DESC, q.updated_at DESC NULLS LAST, a.id LIMIT $2::integer
 )
-SELECT m.queue_id, m.action_ref, nullif(m.concurrency_key, '') AS concurrency_key, m.pool, m.depth,
+SELECT m.queue_id, m.action_ref, nullif(m.concurrency_key, '') AS concurrency_key, m.pool, m.depth, m.held,
        m.total_enqueued, m.total_completed, m.max_concurrent, m.paused,
        -- One by one, so that no plan reads the whole history.
        CASE WHEN m.depth > 0 THEN (
@@ -42,15 +41,10 @@ SELECT now() AS read_at,
 FROM worker w
 WHERE w.lost_at IS NULL AND w.stopped_at IS NULL
 
--- dashboard_slots: held slots by queue, as two arrays side by side: one row, however many queues there are.
--- Their number follows the limits in use, not the queues.
-SELECT coalesce(array_agg(h.queue_id), '{}') AS queue_ids, coalesce(array_agg(h.held), '{}') AS held
-FROM (SELECT s.queue_id, count(*) AS held FROM slot s GROUP BY s.queue_id) h
-
 -- dashboard_deleted: how many executions the deleted queues of idle keys counted, over all actions.
 SELECT coalesce(sum(t.executions), 0)::bigint AS executions
 FROM deleted_queue_total t JOIN action a ON a.id = t.action_id WHERE a.deleted_at IS NULL
 
 -- dashboard_executions: the status of these executions; by primary key.
 -- $1 ids
-SELECT e.id, e.status::text AS status, e.attempt FROM execution e WHERE e.id = ANY ($1::bigint[])
+SELECT e.id, e.status::text AS status, e.attempt FROM turnstile.current_execution e WHERE e.id = ANY ($1::bigint[])

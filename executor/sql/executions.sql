@@ -12,10 +12,10 @@ SELECT e.id, a.ref AS action_ref, e.concurrency_key, e.idempotency_key, e.status
                   OR a.ref = ANY (w.served_refs))
        ) AS served,
        place.position, held.active_count, held.holder_ids, history.attempts
-FROM execution e
+FROM turnstile.current_execution e
 JOIN action a ON a.id = e.action_id
 -- The idle queue of an ended execution may have been deleted.
-LEFT JOIN action_queue q ON q.id = e.queue_id
+LEFT JOIN turnstile.current_queue q ON q.id = ANY (ARRAY[e.queue_id])
 -- From `head_id` the count skips the dead index entries of earlier grants.
 CROSS JOIN LATERAL (
     SELECT CASE WHEN e.status = 'queued' THEN (
@@ -24,10 +24,11 @@ CROSS JOIN LATERAL (
     ) END AS position
 ) place
 CROSS JOIN LATERAL (
-    SELECT count(*) AS active_count, (array_agg(s.execution_id ORDER BY s.execution_id))[1:100] AS holder_ids
-    FROM slot s WHERE e.status = 'queued' AND s.queue_id = e.queue_id
+    SELECT CASE WHEN e.status = 'queued' THEN q.held ELSE 0 END AS active_count,
+           (array_agg(s.execution_id ORDER BY s.execution_id))[1:100] AS holder_ids
+    FROM turnstile.live_slot s WHERE e.status = 'queued' AND s.queue_id = e.queue_id
 ) held
--- A running attempt has no row in `attempt` yet: its slot replaces it.
+-- The attempts that have ended, and the running one, which its slot has.
 CROSS JOIN LATERAL (
     SELECT json_agg(json_build_object(
                'attempt', t.attempt, 'worker_id', t.worker_id, 'outcome', t.outcome,
@@ -38,7 +39,7 @@ CROSS JOIN LATERAL (
     FROM (
         SELECT h.attempt, h.worker_id, h.outcome, h.error_type, h.error_message,
                h.granted_at, h.started_at, h.ended_at
-        FROM attempt h WHERE h.execution_id = e.id
+        FROM turnstile.ended_attempt h WHERE h.execution_id = e.id
         UNION ALL
         SELECT s.attempt, s.worker_id, NULL, NULL, NULL, s.granted_at, s.claimed_at, NULL
         FROM slot s WHERE s.execution_id = e.id AND s.claimed_at IS NOT NULL AND s.finished_at IS NULL
@@ -80,9 +81,7 @@ page AS (
 )
 SELECT p.attempt, p.at, p.start, p.missing, p.text,
        coalesce(p.number, 0) = (SELECT count(*) FROM page) AS is_last,
-       e.completed_at IS NOT NULL
-       OR EXISTS (SELECT FROM attempt t WHERE t.execution_id = e.id AND t.attempt = $2)
-       OR coalesce($2 < e.attempt, false) AS is_over
+       e.completed_at IS NOT NULL OR coalesce($2 <= e.attempt, false) AS is_over
 FROM execution e
 LEFT JOIN page p ON p.number <= $5 AND p.before < $6
 WHERE e.id = $1

@@ -1,31 +1,19 @@
 -- gauges: the state of queues and workers, in one snapshot, for /metrics.
 --
--- Steps from queue to queue by the index, past all entries of each: the cost follows the queues that are not empty, at
--- most $1 of them, and the held slots. Actions without queued executions and held slots are left out.
+-- Reads the newest state of every queue, and the heads of at most $1 queues that are not empty: the cost follows the
+-- queues in use, not the waiting executions. Actions without queued executions and held slots are left out.
 --
 -- Dead letters are counted by the index on their codes; the retention bounds their number.
 --
--- $1 queues read, $2 codes of dead letters; those of any other code are counted together
-WITH RECURSIVE line(queue_id, head_id, rank) AS (
-    (SELECT w.queue_id, w.execution_id, 1 FROM waiting w ORDER BY w.queue_id, w.execution_id LIMIT 1)
-    UNION ALL
-    SELECT next.queue_id, next.execution_id, l.rank + 1
-    FROM line l
-    CROSS JOIN LATERAL (
-        SELECT w.queue_id, w.execution_id FROM waiting w WHERE w.queue_id > l.queue_id
-        ORDER BY w.queue_id, w.execution_id LIMIT 1
-    ) next
-    WHERE l.rank < $1
-),
-held AS (
-    SELECT s.queue_id, count(*) AS slots FROM slot s GROUP BY s.queue_id
-),
-standing AS (
-    SELECT q.action_id, sum(q.depth)::bigint AS depth, coalesce(sum(h.slots), 0)::bigint AS slots,
-           min(l.head_id) AS head_id
-    FROM line l
-    FULL JOIN held h ON h.queue_id = l.queue_id
-    JOIN action_queue q ON q.id = ANY (ARRAY[coalesce(l.queue_id, h.queue_id)])
+-- $1 queues that are not empty, $2 codes of dead letters; those of any other code are counted together
+WITH standing AS (
+    SELECT q.action_id, sum(q.depth)::bigint AS depth, sum(q.held)::bigint AS slots, min(first.execution_id) AS head_id
+    FROM (SELECT * FROM turnstile.current_queue c WHERE c.depth > 0 OR c.held > 0 LIMIT $1) q
+    LEFT JOIN LATERAL (
+        SELECT w.execution_id FROM waiting w
+        WHERE w.queue_id = q.id AND w.execution_id >= q.head_id
+        ORDER BY w.execution_id LIMIT 1
+    ) first ON q.depth > 0
     GROUP BY q.action_id
 )
 SELECT (

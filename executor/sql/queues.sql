@@ -1,8 +1,8 @@
 -- queue_stats: the state of the queues of one action, in one snapshot.
 --
--- Depths and totals change only in the transaction that changes the rows, so they equal a recount; slots
--- are counted from their rows. The totals include deleted queues of idle keys. Of the line only the heads
--- are read: the cost does not depend on its length.
+-- Depths, held slots and totals change only in the transaction that changes the rows, so they equal a recount.
+-- The totals include deleted queues of idle keys. Of the line only the heads are read: the cost does not depend
+-- on its length.
 --
 -- What queued executions wait for, the nearest reason first: the queue is paused; all its slots are held, or will be
 -- by executions ahead (limit); no worker of its pool serves the action; only the next dispatch (rate). A granted
@@ -11,11 +11,10 @@
 -- $1 action ref, $2 keys listed
 WITH line AS MATERIALIZED (
     SELECT q.id, q.concurrency_key, q.head_id, q.depth, q.paused, q.total_enqueued, q.total_completed, q.updated_at,
-           held.slots,
+           q.held AS slots,
            CASE WHEN q.paused THEN 0
-                ELSE least(q.depth, greatest(coalesce(q.max_concurrent - held.slots, q.depth), 0)) END AS startable
-    FROM action_queue q
-    CROSS JOIN LATERAL (SELECT count(*) AS slots FROM slot s WHERE s.queue_id = q.id) held
+                ELSE least(q.depth, greatest(coalesce(q.max_concurrent - q.held, q.depth), 0)) END AS startable
+    FROM turnstile.current_queue q
     WHERE q.action_id = (SELECT a.id FROM action a WHERE a.ref = $1)
 ),
 total AS (
@@ -80,7 +79,7 @@ WHERE a.ref = $1 AND a.deleted_at IS NULL
 -- $1 action ref, $2 concurrency key, $3 after id, $4 rows
 WITH line AS MATERIALIZED (
     SELECT q.id, q.concurrency_key, q.head_id
-    FROM action_queue q
+    FROM turnstile.current_queue q
     WHERE q.action_id = (SELECT a.id FROM action a WHERE a.ref = $1)
       AND ($2::text IS NULL OR q.concurrency_key = $2) AND q.depth > 0
 ),
@@ -118,8 +117,8 @@ ORDER BY p.execution_id
 SELECT s.execution_id AS id, nullif(q.concurrency_key, '') AS concurrency_key, s.attempt, e.status::text AS status,
        s.worker_id, s.granted_at, s.claimed_at, s.finished_at
 FROM action_queue q
-JOIN slot s ON s.queue_id = q.id
-JOIN execution e ON e.id = s.execution_id
+JOIN turnstile.live_slot s ON s.queue_id = q.id
+JOIN turnstile.current_execution e ON e.id = s.execution_id
 WHERE q.action_id = (SELECT a.id FROM action a WHERE a.ref = $1) AND ($2::text IS NULL OR q.concurrency_key = $2)
 ORDER BY s.execution_id LIMIT $3
 
@@ -139,7 +138,7 @@ WITH line AS MATERIALIZED (
                SELECT w.execution_id FROM waiting w
                WHERE w.queue_id = q.id AND w.execution_id >= q.head_id ORDER BY w.execution_id LIMIT 1
            ), 9223372036854775807) AS first_id
-    FROM execution e JOIN action_queue q ON q.id = e.queue_id WHERE e.id = $1
+    FROM turnstile.current_execution e JOIN turnstile.current_queue q ON q.id = ANY (ARRAY[e.queue_id]) WHERE e.id = $1
 ),
 latest AS MATERIALIZED (
     SELECT x.* FROM line l
@@ -147,7 +146,7 @@ latest AS MATERIALIZED (
         -- By its key: its idle queue may have been deleted, and be a new one now.
         SELECT e.id, e.concurrency_key IS NOT DISTINCT FROM l.concurrency_key AS own, e.status,
                e.queued_at, e.scheduled_at, e.started_at, e.completed_at
-        FROM execution e WHERE e.action_id = l.action_id AND e.id < l.first_id
+        FROM turnstile.current_execution e WHERE e.action_id = l.action_id AND e.id < l.first_id
         ORDER BY e.id DESC LIMIT $2::integer
     ) x
 ),
@@ -167,11 +166,12 @@ granted AS (
 SELECT now() AS looked_at,
        (SELECT json_agg(json_build_array(g.own, g.queued_ago, g.granted_ago, g.claimed_after, g.lasted))
         FROM granted g) AS grants,
-       -- Free numbers are assigned lowest first, so in a full queue the lowest are a sample of all.
+       -- The hash selects a sample of all holders, whatever their ages are.
        (SELECT array_agg(h.age) FROM (
             SELECT CASE WHEN s.finished_at IS NULL THEN
                        greatest(extract(epoch FROM now() - s.granted_at), 0)::float8 END AS age
-            FROM slot s WHERE s.queue_id = l.queue_id ORDER BY s.slot_number LIMIT $4::integer
+            FROM turnstile.live_slot s WHERE s.queue_id = l.queue_id
+            ORDER BY hashint8(s.execution_id), s.execution_id LIMIT $4::integer
         ) h) AS ages,
        CASE WHEN l.status = 'delayed' THEN (
            SELECT count(*) FROM waiting w

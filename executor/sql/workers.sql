@@ -13,7 +13,7 @@ CROSS JOIN LATERAL (
                 ELSE 'live' END AS state
 ) state
 LEFT JOIN (
-    SELECT s.worker_id, count(*) AS running FROM slot s
+    SELECT s.worker_id, count(*) AS running FROM turnstile.live_slot s
     WHERE s.worker_id IS NOT NULL AND s.finished_at IS NULL GROUP BY s.worker_id
 ) held ON held.worker_id = w.id
 WHERE ($5::text IS NULL OR w.id = $5)

@@ -93,11 +93,8 @@ class Environment:
 
     async def status(self, execution_id: int) -> str:
         """Return the status in the database."""
-        return str(
-            await self.history.value(
-                "SELECT status::text FROM turnstile.current_execution WHERE id = $1", execution_id
-            )
-        )
+        query = "SELECT status::text FROM turnstile.current_execution WHERE id = $1"
+        return str(await self.history.value(query, execution_id))
 
     async def until_status(self, execution_id: int, *statuses: str) -> None:
         """Wait until an execution has one of these statuses."""
@@ -108,7 +105,8 @@ class Environment:
         """Wait until exactly these executions run, all in this attempt if given."""
         query = """
             SELECT coalesce(array_agg(id ORDER BY id), '{}') = $1::bigint[] AND
-                   coalesce(bool_and(attempt = $2), true) FROM turnstile.current_execution WHERE status = 'running'
+                   coalesce(bool_and(attempt = $2), true)
+            FROM turnstile.current_execution WHERE status = 'running'
         """
         await self.history.until(query, list(ids), attempt)
 
@@ -117,7 +115,7 @@ class Environment:
         await self.history.until(_ENDED, list(execution_ids), deadline_seconds=deadline_seconds)
         rows = await self.history.rows(
             "SELECT e.status::text FROM unnest($1::bigint[]) WITH ORDINALITY c(id, ord)"
-            " JOIN turnstile.current_execution e ON e.id = c.id ORDER BY c.ord",
+            " JOIN execution e ON e.id = c.id ORDER BY c.ord",
             list(execution_ids),
         )
         return [row["status"] for row in rows]
@@ -128,7 +126,10 @@ class Environment:
 
     async def worker_of(self, execution_id: int) -> str:
         """Return the name of the worker that ran the last attempt."""
-        query = "SELECT w.name FROM turnstile.current_execution e JOIN worker w ON w.id = e.worker_id WHERE e.id = $1"
+        query = """
+            SELECT w.name FROM turnstile.current_execution e
+            JOIN worker w ON w.id = e.worker_id WHERE e.id = $1
+        """
         return str(await self.history.value(query, execution_id))
 
     async def completions(self, execution_id: int) -> list[Received]:

@@ -20,7 +20,7 @@ from turnstile.stress.check.history import peak_concurrency
 
 _ATTEMPTS = """
 SELECT t.execution_id, t.attempt, t.granted_at, t.ended_at FROM turnstile.ended_attempt t
-JOIN turnstile.current_execution e ON e.id = t.execution_id JOIN action a ON a.id = e.action_id WHERE a.ref = $1
+JOIN execution e ON e.id = t.execution_id JOIN action a ON a.id = e.action_id WHERE a.ref = $1
 ORDER BY t.granted_at, t.execution_id
 """
 
@@ -80,9 +80,7 @@ class History:
 
     async def attempts(self, execution_id: int) -> list[tuple[int, str]]:
         """Return number and outcome of each attempt of an execution."""
-        query = (
-            "SELECT attempt, outcome FROM turnstile.ended_attempt WHERE execution_id = $1 ORDER BY attempt"
-        )
+        query = "SELECT attempt, outcome FROM turnstile.ended_attempt WHERE execution_id = $1 ORDER BY 1"
         return [(row["attempt"], row["outcome"]) for row in await self.rows(query, execution_id)]
 
     async def peak_attempts(self, ref: str) -> int:

@@ -87,7 +87,7 @@ class Partitionable:
 
     async def results(self, ids: Sequence[int]) -> list[tuple[str, str]]:
         """Return status and result of each."""
-        query = "SELECT status::text, result::text FROM turnstile.current_execution WHERE id = ANY ($1) ORDER BY id"
+        query = "SELECT status::text, result::text FROM execution WHERE id = ANY ($1) ORDER BY id"
         return [(row["status"], row["result"]) for row in await self.history.rows(query, ids)]
 
 

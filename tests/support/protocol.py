@@ -394,7 +394,8 @@ class Protocol:
 
     async def attempts(self, execution_id: int) -> list[tuple[int, str, str]]:
         rows = await self.connection.fetch(
-            "SELECT attempt, worker_id, outcome FROM turnstile.ended_attempt WHERE execution_id = $1 ORDER BY 1",
+            "SELECT attempt, worker_id, outcome FROM turnstile.ended_attempt"
+            " WHERE execution_id = $1 ORDER BY 1",
             execution_id,
         )
         return [(row["attempt"], row["worker_id"], row["outcome"]) for row in rows]

@@ -86,8 +86,7 @@ class Served:
 
     async def settle(self, execution_id: int, attempt: int = 1) -> None:
         status = await self.database.fetchval(
-            "SELECT status::text FROM turnstile.current_execution WHERE id = $1 AND completed_at IS NOT NULL",
-            execution_id,
+            "SELECT status::text FROM execution WHERE id = $1 AND completed_at IS NOT NULL", execution_id
         )
         end = None if status is None else Status(status)
         await self.queue_manager.settle([(ExecutionId(execution_id), Attempt(attempt), end)])

@@ -329,3 +329,7 @@ SELECT turnstile.delete_early_cancels($1);
 -- takes int8[], timestamptz[], text[], int4[], text[], float8[]
 -- gives record_webhooks int8
 SELECT * FROM turnstile.record_webhooks($1, $2, $3, $4, $5, $6);
+
+-- takes
+-- gives move_slot_window int4
+SELECT turnstile.move_slot_window();

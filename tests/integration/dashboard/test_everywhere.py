@@ -36,9 +36,12 @@ async def many(env: Environment) -> AsyncIterator[Environment]:
     await env.put("many", max_concurrent=3, concurrency_key="/key", pool="empty")
     await env.submit("many", parameters={"key": "key-00007"})
     await env.history.rows(
+        "WITH created AS ("
         "INSERT INTO action_queue (action_id, concurrency_key, max_concurrent)"
         " SELECT a.id, 'key-' || lpad(n::text, 5, '0'), 3"
-        " FROM action a, generate_series(1, $1::integer) n WHERE a.ref = 'many' ON CONFLICT DO NOTHING",
+        " FROM action a, generate_series(1, $1::integer) n WHERE a.ref = 'many' ON CONFLICT DO NOTHING"
+        " RETURNING id)"
+        " INSERT INTO queue_state SELECT id, 1, 0, 0, 0, 0, 0, NULL, now() FROM created",
         MANY,
     )
     yield env

@@ -351,7 +351,7 @@ async def test_an_invalid_body_cancels_and_retries_nothing(worked: Served) -> No
         assert refused(answer) == (422, code)
         assert field in answer.json()["detail"]
     assert (await worked.get(f"/executions/{running}"))["status"] == "scheduled"
-    assert await worked.database.fetchval("SELECT count(*) FROM turnstile.current_execution") == 2
+    assert await worked.database.fetchval("SELECT count(*) FROM execution") == 2
 
 
 async def test_a_retry_repeats_the_request_and_leaves_the_ended_execution_alone(worked: Served) -> None:
@@ -370,7 +370,7 @@ async def test_a_retry_repeats_the_request_and_leaves_the_ended_execution_alone(
     shown = await worked.get(f"/executions/{again['id']}")
     assert [shown[name] for name in REPEATED] == [before[name] for name in REPEATED]
     assert (shown["retry_of"], shown["idempotency_key"], shown["attempt"]) == (one, None, 1)
-    query = "SELECT timeout_seconds, callback_url FROM turnstile.current_execution WHERE id = $1"
+    query = "SELECT timeout_seconds, callback_url FROM execution WHERE id = $1"
     row = await worked.database.fetchrow(query, again["id"])
     assert row is not None
     assert tuple(row) == (7.0, "https://example.org/hook")
@@ -387,7 +387,7 @@ async def test_a_retry_enters_the_tail_of_the_queue_once_for_each_key(worked: Se
     first, second = [await post(worked, one, "retry", "again") for _ in range(2)]
     assert (first.status_code, second.status_code) == (202, 200)
     assert second.json() == first.json() | {"duplicate": True}
-    assert await worked.database.fetchval("SELECT count(*) FROM turnstile.current_execution") == 7
+    assert await worked.database.fetchval("SELECT count(*) FROM execution") == 7
 
 
 async def test_a_key_of_another_request_refuses_a_retry(worked: Served) -> None:
@@ -405,7 +405,7 @@ async def test_a_retry_of_what_has_not_ended_is_refused_with_its_status(worked: 
         answer = await post(worked, execution_id, "retry")
         assert refused(answer) == (409, "not_terminal")
         assert answer.json()["execution_status"] == status
-    assert await worked.database.fetchval("SELECT count(*) FROM turnstile.current_execution") == 2
+    assert await worked.database.fetchval("SELECT count(*) FROM execution") == 2
 
 
 async def test_a_retry_of_a_deleted_action_is_refused(worked: Served) -> None:

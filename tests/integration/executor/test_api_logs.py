@@ -80,9 +80,7 @@ async def test_one_attempt_can_be_read_and_ends_before_the_execution(api: Served
     await append(api, one, 0, "first\n")
     record = WorkerProtocol(api.database, WorkerId(WORKER))
     await record.hand_back([Offer(execution_id=ExecutionId(one), attempt=Attempt(1))])
-    await api.database.fetch(
-        "SELECT * FROM turnstile.grant_slots(ARRAY(SELECT id FROM turnstile.current_queue))"
-    )
+    await api.database.fetch("SELECT * FROM turnstile.grant_slots(ARRAY(SELECT id FROM action_queue))")
     await api.claim(one, attempt=2)
     await append(api, one, 0, "second\n", attempt=2)
     both = await api.get(f"/executions/{one}/logs")

@@ -30,27 +30,35 @@ BOUNDS = AuditBounds.of(PATIENT)
 # In the statements `<queue>` is the queue of action a, `<late>` a time long ago, `<running>` and the like the
 # first execution of that status. Each statement is followed by the checks that find its corruption.
 _VALUES: Final = {
-    "queue": "(SELECT q.id FROM turnstile.current_queue q JOIN action a ON a.id = q.action_id WHERE a.ref = 'a')",
+    "queue": "(SELECT q.id FROM action_queue q JOIN action a ON a.id = q.action_id WHERE a.ref = 'a')",
     "late": "timestamptz '2020-01-01Z'",
+    "retried": "(SELECT min(id) FROM execution WHERE status = 'delayed' AND attempt = 1)",
 }
 CORRUPTIONS: Final[list[tuple[str, set[str]]]] = [
-    ("UPDATE action_queue SET depth = depth + 1 WHERE id = <queue>", {"queue_depth"}),
-    ("UPDATE action_queue SET head_id = 1000 WHERE id = <queue>", {"queue_head"}),
+    ("UPDATE queue_state SET depth = depth + 1 WHERE queue_id = <queue>", {"queue_depth"}),
+    ("UPDATE queue_state SET held = held - 1 WHERE queue_id = <queue>", {"queue_held"}),
+    ("UPDATE queue_state SET head_id = 1000 WHERE queue_id = <queue>", {"queue_head"}),
+    ("INSERT INTO queue_state SELECT queue_id, version + 1, depth, held, head_id, total_enqueued,"
+     " total_completed, NULL, updated_at FROM queue_state WHERE queue_id = <queue>", {"queue_version"}),
+    ("INSERT INTO queue_state VALUES (999, 1, 0, 0, 0, 0, 0, NULL, now())", {"queue_version"}),
+    ("INSERT INTO action_queue (action_id, concurrency_key) SELECT id, 'lost' FROM action WHERE ref = 'b'",
+     {"queue_version"}),
     ("UPDATE action_queue SET paused = true WHERE id = <queue>", {"queue_rules"}),
-    ("UPDATE action_queue SET total_completed = 2 WHERE id = <queue>", {"queue_totals"}),
+    ("UPDATE queue_state SET total_completed = 2 WHERE queue_id = <queue>", {"queue_totals"}),
     ("UPDATE action SET max_concurrent = 2 WHERE ref = 'a';"
-     "UPDATE action_queue SET max_concurrent = 2 WHERE id = <queue>", {"queue_limit", "slot_number"}),
-    ("UPDATE slot SET slot_number = NULL WHERE execution_id = <running>", {"slot_number"}),
+     "UPDATE action_queue SET max_concurrent = 2 WHERE id = <queue>", {"queue_limit"}),
+    ("UPDATE slot_window SET first_ticket = 1000", {"slot_ticket"}),
+    ("DELETE FROM slot_window", {"slot_ticket"}),
     ("INSERT INTO waiting SELECT queue_id, id FROM execution WHERE id = <delayed>",
      {"line_place", "queue_depth", "queue_head"}),
     ("DELETE FROM waiting WHERE execution_id = <queued>", {"queued_in_line", "queue_depth"}),
-    ("UPDATE execution SET status = 'queued', worker_id = NULL, queued_at = now() WHERE id = <running>",
-     {"slot_holder", "queued_in_line"}),
-    ("UPDATE slot SET attempt = 2 WHERE execution_id = <running>", {"slot_holder", "started_in_slot"}),
+    ("INSERT INTO waiting SELECT queue_id, id FROM execution WHERE id = <running>",
+     {"queued_in_line", "queue_depth", "queue_head"}),
+    ("UPDATE slot SET attempt = 2 WHERE execution_id = <running>", {"slot_holder", "queued_in_line"}),
     ("UPDATE slot SET finished_at = now(), published_at = now() WHERE execution_id = <scheduled>",
-     {"slot_holder", "started_in_slot"}),
-    ("DELETE FROM slot WHERE execution_id = <running>", {"started_in_slot"}),
-    ("UPDATE execution SET worker_id = 'other' WHERE id = <running>", {"slot_holder"}),
+     {"slot_holder", "queued_in_line"}),
+    ("DELETE FROM slot WHERE execution_id = <running>", {"queued_in_line", "queue_held"}),
+    ("UPDATE execution SET worker_id = 'other' WHERE id = <failed>", {"slot_holder"}),
     ("DELETE FROM worker", {"slot_worker"}),
     ("DELETE FROM delayed WHERE execution_id = <delayed>", {"delayed_until"}),
     ("INSERT INTO delayed SELECT id, queue_id, now() + interval '1 h' FROM execution WHERE id = <queued>",
@@ -64,11 +72,14 @@ CORRUPTIONS: Final[list[tuple[str, set[str]]]] = [
      {"execution_queue", "slot_holder", "queue_totals", "deadline", "deleted_totals"}),
     ("UPDATE waiting SET queue_id = 999 WHERE execution_id = <queued>",
      {"queue_depth", "line_place", "queued_in_line"}),
-    ("UPDATE execution SET started_at = NULL WHERE id = <running>", {"execution_state"}),
+    ("UPDATE execution SET started_at = NULL WHERE id = <completed>", {"execution_state"}),
+    ("UPDATE execution SET started_at = now() WHERE id = <running>", {"execution_state"}),
     ("UPDATE execution SET queued_at = NULL WHERE id = <queued>", {"execution_state"}),
-    ("DELETE FROM attempt WHERE execution_id = <completed>", {"attempt_recorded"}),
-    ("UPDATE attempt SET outcome = 'failed' WHERE execution_id = <completed>", {"attempt_history"}),
-    ("UPDATE attempt SET execution_id = 999 WHERE execution_id = <completed>",
+    ("DELETE FROM attempt WHERE execution_id = <retried>", {"attempt_recorded"}),
+    ("UPDATE attempt SET outcome = 'failed' WHERE execution_id = <retried>", {"attempt_history"}),
+    ("UPDATE attempt SET execution_id = <completed> WHERE execution_id = <retried>",
+     {"attempt_history", "attempt_recorded"}),
+    ("UPDATE attempt SET execution_id = 999 WHERE execution_id = <retried>",
      {"attempt_history", "attempt_recorded"}),
     ("UPDATE slot SET granted_at = <late>, offered_at = <late> WHERE claimed_at IS NULL;"
      "UPDATE slot SET claimed_at = <late> WHERE claimed_at IS NOT NULL;"
@@ -95,8 +106,8 @@ CORRUPTIONS: Final[list[tuple[str, set[str]]]] = [
     ("UPDATE expiring SET expires_at = <late>; UPDATE execution SET expires_at = <late>"
      " WHERE expires_at IS NOT NULL", {"expiry"}),
     ("DELETE FROM slot WHERE execution_id = <failed>;"
-     "UPDATE action_queue SET updated_at = <late>, total_completed = total_completed + 1 WHERE id = <queue>",
-     {"idle_slot"}),
+     "UPDATE queue_state SET updated_at = <late>, total_completed = total_completed + 1, held = held - 1"
+     " WHERE queue_id = <queue>", {"idle_slot"}),
 ]  # fmt: skip
 
 
@@ -268,7 +279,7 @@ async def test_an_audit_ends_at_its_timeout(
 
 async def test_the_route_shows_faults_with_a_bounded_number_of_examples(scene_url: str) -> None:
     connection = await asyncpg.connect(scene_url)
-    await connection.execute("UPDATE action_queue SET depth = depth + 5, updated_at = now()")
+    await connection.execute("UPDATE queue_state SET depth = depth + 5, updated_at = now()")
     await connection.close()
     async with serve(scene_url, PATIENT) as api:
         found = await api.get("/audit", examples=1)

@@ -146,17 +146,15 @@ async def test_grants_are_offered_though_the_cancels_of_the_same_batch_fail(
     await executor.take_in(EXECUTOR_REQUESTS)
     (offer,) = await drain_queue(amqp_url, pool_queue("default"), 1)
     ref = await protocol.connection.fetchval(
-        "SELECT ref FROM action a JOIN turnstile.current_execution e ON e.action_id = a.id WHERE e.id = $1",
+        "SELECT ref FROM action a JOIN execution e ON e.action_id = a.id WHERE e.id = $1",
         int(offer.correlation_id or 0),
     )
     assert ref == "b"
     assert await protocol.status(waiting) == "queued"
     await protocol.connection.execute(_CANCELS_AGAIN)
     # The cancel is repeated until it succeeds.
-    await protocol.until(
-        "SELECT status = 'cancelled' FROM turnstile.current_execution WHERE id = $1", waiting
-    )
-    assert await protocol.connection.fetchval("SELECT count(*) FROM turnstile.current_execution") == 3
+    await protocol.until("SELECT status = 'cancelled' FROM execution WHERE id = $1", waiting)
+    assert await protocol.connection.fetchval("SELECT count(*) FROM execution") == 3
 
 
 async def test_a_completion_that_the_database_refuses_is_dead_lettered_and_the_others_settle(

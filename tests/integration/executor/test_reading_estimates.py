@@ -30,7 +30,7 @@ WITH newcomer AS (
 ), placed AS (
     INSERT INTO waiting SELECT queue_id, id FROM newcomer
 )
-UPDATE action_queue SET depth = depth + $1
+UPDATE queue_state SET depth = depth + $1
 """
 
 

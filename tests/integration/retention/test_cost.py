@@ -9,11 +9,11 @@ INSERT INTO execution (action_id, queue_id, status, request_hash, worker_id, att
                        completed_at)
 SELECT q.action_id, q.id, 'completed', gen_random_uuid(), 'w', 1, now() - interval '1 d',
        now() - interval '1 d'
-FROM turnstile.current_queue q, generate_series(1, {_ROWS}) ORDER BY q.id;
+FROM action_queue q, generate_series(1, {_ROWS}) ORDER BY q.id;
 INSERT INTO attempt (execution_id, attempt, worker_id, outcome, granted_at, started_at, ended_at)
-SELECT id, 1, 'w', 'completed', now(), now(), now() FROM turnstile.current_execution WHERE worker_id = 'w';
-UPDATE action_queue q SET total_enqueued = n.n, total_completed = n.n
-FROM (SELECT queue_id, count(*) AS n FROM turnstile.current_execution GROUP BY queue_id) n WHERE n.queue_id = q.id;
+SELECT id, 1, 'w', 'completed', now(), now(), now() FROM execution WHERE worker_id = 'w';
+UPDATE queue_state q SET total_enqueued = n.n, total_completed = n.n
+FROM (SELECT queue_id, count(*) AS n FROM execution GROUP BY queue_id) n WHERE n.queue_id = q.queue_id;
 ANALYZE
 """
 
@@ -37,7 +37,13 @@ async def test_the_cost_of_a_pruning_batch_does_not_grow_with_the_table(protocol
 
     def assert_small(cost: Cost, rows: int) -> None:
         assert cost.pages < 200 + 50 * rows, cost
-        assert not cost.full_scans.keys() & {"execution", "attempt", "attempt_log", "action_queue"}, cost
+        assert not cost.full_scans.keys() & {
+            "execution",
+            "attempt",
+            "attempt_log",
+            "action_queue",
+            "queue_state",
+        }, cost
 
     for _ in range(6):
         async with protocol.transaction():
@@ -72,10 +78,12 @@ async def test_the_cost_of_a_search_for_idle_keys_does_not_grow_with_the_queues(
         await look(0, 0.0)
         await undone.rollback()
     await protocol.connection.execute(
-        "INSERT INTO action_queue (action_id, concurrency_key, max_concurrent, updated_at)"
-        f" SELECT id, 'key-' || n, 1, now() - interval '1 d' FROM action, generate_series(1, {_ROWS}) n;"
-        " INSERT INTO slot SELECT n, n, 1, 1, NULL, now(), now()"
-        f" FROM generate_series(1, {_ROWS}) n WHERE n % 10 = 0;"
+        "INSERT INTO action_queue (action_id, concurrency_key, max_concurrent)"
+        f" SELECT id, 'key-' || n, 1 FROM action, generate_series(1, {_ROWS}) n;"
+        " INSERT INTO queue_state SELECT id, 1, 0, 0, 0, 0, 0, NULL, now() - interval '1 d'"
+        " FROM action_queue WHERE concurrency_key LIKE 'key-%';"
+        " INSERT INTO slot (execution_id, queue_id, attempt, granted_at, offered_at)"
+        f" SELECT n, n, 1, now(), now() FROM generate_series(1, {_ROWS}) n WHERE n % 10 = 0;"
         " INSERT INTO waiting SELECT 2, n FROM generate_series(1, 30000) n; ANALYZE"
     )
     async with protocol.transaction():
@@ -83,4 +91,10 @@ async def test_the_cost_of_a_search_for_idle_keys_does_not_grow_with_the_queues(
     assert await protocol.column("SELECT count(*) FROM action_queue") == [_ROWS + 1 - 90]
     for cost, pages in ((nothing_to_do, 50), (all_to_do, 200 + 30 * 100)):
         assert cost.pages < pages, cost
-        assert not cost.full_scans.keys() & {"action_queue", "slot", "waiting", "pruned_count"}, cost
+        assert not cost.full_scans.keys() & {
+            "action_queue",
+            "queue_state",
+            "slot",
+            "waiting",
+            "pruned_count",
+        }, cost

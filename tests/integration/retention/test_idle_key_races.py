@@ -101,7 +101,7 @@ async def test_two_admissions_during_a_deletion_share_one_new_queue_and_one_orde
             await blocked(third, protocol, third.submit(**X, count=3)),
         ]
     admitted = sorted(i for ids in await asyncio.gather(*waiting) for i in ids)
-    assert await protocol.column("SELECT count(*) FROM turnstile.current_queue") == [1]
+    assert await protocol.column("SELECT count(*) FROM action_queue") == [1]
     assert (await protocol.held(), await protocol.waiting()) == (admitted[:1], admitted[1:])
     for head, following in zip(admitted, [*admitted[1:], None], strict=True):
         await protocol.run(head)

@@ -104,7 +104,8 @@ async def has_wrong_counters(protocol: Protocol) -> None:
     await protocol.put("a", **{**KEYED, "max_concurrent": 0})
     await protocol.submit(parameters={"key": "x"})
     await protocol.connection.execute(
-        "UPDATE action_queue SET depth = 0, total_completed = total_enqueued WHERE concurrency_key = 'x'"
+        "UPDATE queue_state s SET depth = 0, total_completed = total_enqueued"
+        " FROM action_queue q WHERE q.id = s.queue_id AND q.concurrency_key = 'x'"
     )
 
 
@@ -133,7 +134,8 @@ async def test_only_queues_idle_for_long_enough_are_deleted_and_never_one_withou
     await ended(protocol, 1, "plain")
     await ended_with(protocol, "old", "young")
     await protocol.connection.execute(
-        "UPDATE action_queue SET updated_at = now() - interval '2 h' WHERE concurrency_key <> 'young'"
+        "UPDATE queue_state s SET updated_at = now() - interval '2 h'"
+        " FROM action_queue q WHERE q.id = s.queue_id AND q.concurrency_key <> 'young'"
     )
     assert await protocol.delete_idle_queues(HOUR) == 1
     assert await keys(protocol) == ["", "young"]
@@ -243,7 +245,7 @@ async def test_a_process_deletes_nothing_before_the_idle_time_or_with_unlimited_
 ) -> None:
     await protocol.put("a", **KEYED)
     await ended_with(protocol, "x")
-    await protocol.connection.execute("UPDATE action_queue SET updated_at = now() - interval '9 d'")
+    await protocol.connection.execute("UPDATE queue_state SET updated_at = now() - interval '9 d'")
 
     def sweep(**settings: Any) -> Pruner:
         return pruner(protocol, **settings)

@@ -26,7 +26,7 @@ _UNSETTLED_MAX = 2000
 _OVERTAKEN = """
 SELECT count(*) FROM (
     SELECT e.scheduled_at, lag(e.completed_at) OVER (PARTITION BY e.concurrency_key ORDER BY e.id) AS ended
-    FROM turnstile.current_execution e
+    FROM execution e
 ) e WHERE e.scheduled_at < e.ended
 """
 

@@ -156,7 +156,7 @@ async def test_an_idempotency_key_pruned_during_its_admission_is_admitted_anew(
     await protocol.put("full", max_concurrent=0)
     (old,) = await ended(protocol, 1, hours_ago=2, idempotency_key="k")
     (head,) = await protocol.submit("full")
-    await protocol.connection.execute("UPDATE action_queue SET max_concurrent = 1 WHERE depth > 0")
+    await protocol.connection.execute("UPDATE action_queue SET max_concurrent = 1 WHERE max_concurrent = 0")
     database = Database(database_url, application_name="test admission", connections_max=1)
     await database.open()
     try:

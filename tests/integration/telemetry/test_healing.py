@@ -101,7 +101,7 @@ async def test_an_attempt_ended_without_its_worker_is_counted(protocol: Protocol
 async def test_drift_is_counted_when_it_is_found_and_when_it_is_repaired(protocol: Protocol) -> None:
     await protocol.put("a", max_concurrent=1)
     await protocol.submit("a", 3)
-    await protocol.connection.execute("UPDATE action_queue SET depth = 1")
+    await protocol.connection.execute("UPDATE queue_state SET depth = 1")
     counters = watchdog_over(protocol).queues
     before = (DRIFT_FOUND.values[()], DRIFT_REPAIRED.values[()])
     assert await counters.repair_counters() == 1

@@ -9,7 +9,7 @@ from tests.support.served import Served
 _ROWS = """
 INSERT INTO webhook_delivery (execution_id, url, origin, due_at, created_at, state, settled_at, last_status)
 SELECT e.id, e.callback_url, '', now(), now(), s.state, CASE WHEN s.state <> 'pending' THEN now() END, 500
-FROM turnstile.current_execution e JOIN unnest($1::bigint[], $2::text[]) s(id, state) ON s.id = e.id
+FROM execution e JOIN unnest($1::bigint[], $2::text[]) s(id, state) ON s.id = e.id
 """
 
 
