@@ -20,7 +20,7 @@ _EARLY_VACUUM = {"autovacuum_vacuum_scale_factor": "0.02", "autovacuum_vacuum_in
 class Execution(SQLModel, table=True):
     """One requested run of an action. The order of `id` is the order of its queue (P2).
 
-    Written at its admission, and when one of its attempts ends: from its grant until then `slot` has its state.
+    Written at its admission, and when one of its attempts ends. From a grant until then `slot` has its state.
     The view `turnstile.current_execution` joins both.
     """
 
@@ -93,7 +93,7 @@ class Execution(SQLModel, table=True):
 
 
 class AttemptRecord(SQLModel, table=True):
-    """A claimed attempt that was followed by another one, or that left a log. `Execution` has the last one."""
+    """A claimed attempt that was followed by another one or left a log. `Execution` has the last one."""
 
     __tablename__ = "attempt"
     __table_args__ = (CheckConstraint("attempt > 0", name="attempt_positive"),)

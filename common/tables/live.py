@@ -30,7 +30,7 @@ _BRISK_VACUUM = {
 
 
 class QueueState(SQLModel, table=True):
-    """One version of a queue's state. The newest version counts; the one before it is deleted with its insert.
+    """One version of a queue's state. The newest counts; the one before it is deleted with its insert.
 
     Readers take the newest version from the end of the primary key, so their cost does not grow with the
     deleted versions that an old snapshot keeps (P15). Two sessions that wrongly decide from the same version

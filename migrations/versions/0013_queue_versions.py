@@ -43,11 +43,13 @@ _QUEUES = (
         CONSTRAINT ck_queue_state_depth_not_negative CHECK (depth >= 0),
         CONSTRAINT ck_queue_state_held_not_negative CHECK (held >= 0),
         CONSTRAINT ck_queue_state_grant_within_limit CHECK (held <= granted_limit),
-        CONSTRAINT ck_queue_state_totals_ordered CHECK (total_completed >= 0 AND total_completed <= total_enqueued)
+        CONSTRAINT ck_queue_state_totals_ordered
+            CHECK (total_completed >= 0 AND total_completed <= total_enqueued)
     ) {_BRISK_VACUUM}
     """,
     """
-    INSERT INTO queue_state (queue_id, version, depth, held, head_id, total_enqueued, total_completed, updated_at)
+    INSERT INTO queue_state
+        (queue_id, version, depth, held, head_id, total_enqueued, total_completed, updated_at)
     SELECT q.id, 1, q.depth, coalesce(h.slots, 0), q.head_id, q.total_enqueued, q.total_completed, q.updated_at
     FROM action_queue q
     LEFT JOIN (SELECT s.queue_id, count(*) AS slots FROM slot s GROUP BY s.queue_id) h ON h.queue_id = q.id
