@@ -50,7 +50,8 @@ _QUEUES = (
     """
     INSERT INTO queue_state
         (queue_id, version, depth, held, head_id, total_enqueued, total_completed, updated_at)
-    SELECT q.id, 1, q.depth, coalesce(h.slots, 0), q.head_id, q.total_enqueued, q.total_completed, q.updated_at
+    SELECT q.id, 1, q.depth, coalesce(h.slots, 0), q.head_id, q.total_enqueued, q.total_completed,
+           q.updated_at
     FROM action_queue q
     LEFT JOIN (SELECT s.queue_id, count(*) AS slots FROM slot s GROUP BY s.queue_id) h ON h.queue_id = q.id
     """,

@@ -86,7 +86,8 @@ async def test_the_work_of_a_killed_worker_runs_again_within_its_lease_and_a_tic
         await env.until_running(ids[:5], attempt=2)
         took_seconds = await env.history.value(
             "SELECT extract(epoch FROM max(t.ended_at) - min(w.renewed_at))::float8"
-            " FROM turnstile.ended_attempt t JOIN worker w ON w.id = t.worker_id WHERE t.outcome = 'reclaimed'"
+            " FROM turnstile.ended_attempt t"
+            " JOIN worker w ON w.id = t.worker_id WHERE t.outcome = 'reclaimed'"
         )
         await env.stop_running()
     assert lease_seconds <= took_seconds < 2 * (lease_seconds + 2 * tick_seconds)
