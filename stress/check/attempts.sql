@@ -1,6 +1,7 @@
 -- Every grant, including attempts that have not ended, and since when the execution waited for it.
 WITH granted AS (
-    SELECT t.execution_id, t.attempt, t.granted_at, t.started_at, t.ended_at FROM attempt t
+    SELECT t.execution_id, t.attempt, t.granted_at, t.started_at, t.ended_at
+    FROM turnstile.ended_attempt t
     UNION ALL
     SELECT s.execution_id, s.attempt, s.granted_at, s.claimed_at, NULL FROM slot s WHERE s.finished_at IS NULL
 )

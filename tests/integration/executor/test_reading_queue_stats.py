@@ -117,7 +117,7 @@ async def test_beside_a_free_slot_they_wait_for_a_worker_or_the_dispatch(api: Se
     await api.define("a.b", max_concurrent=2)
     await api.submit_many("a.b", 5)
     # What a crash between two commits may leave for the watchdog: a free slot beside a queue.
-    await free_a_slot(api)
+    await add_a_slot(api)
     assert await waiting(api) == {"limit": 2, "paused": 0, "no_worker": 1, "rate": 0}
     await api.register_worker(lease_seconds=0)
     assert await waiting(api) == {"limit": 2, "paused": 0, "no_worker": 1, "rate": 0}
@@ -132,7 +132,7 @@ async def test_beside_a_free_slot_they_wait_for_a_worker_or_the_dispatch(api: Se
 async def test_only_a_live_worker_of_the_pool_counts(api: Served) -> None:
     await api.define("a.b", max_concurrent=4)
     await api.submit_many("a.b", 6)
-    await free_a_slot(api)
+    await add_a_slot(api)
     for hindrance in (
         "pools = '{other}'",
         "draining_at = now()",
@@ -151,17 +151,17 @@ async def test_different_reasons_of_several_keys_add_up(api: Served) -> None:
     await api.define("a.b", max_concurrent=1, concurrency_key="/k")
     for key, count in (("full", 4), ("free", 3), ("paused", 6)):
         await api.submit_many("a.b", count, parameters={"k": key})
-    await free_a_slot(api, "free")
+    await add_a_slot(api, "free")
     await api.database.fetch("UPDATE action_queue SET paused = true WHERE concurrency_key = 'paused'")
     assert await waiting(api) == {"limit": 3 + 1, "paused": 5, "no_worker": 1, "rate": 0}
     await api.register_worker()
     assert await waiting(api) == {"limit": 3 + 1, "paused": 5, "no_worker": 0, "rate": 1}
     stats = await api.get("/actions/a.b/queue-stats")
-    assert (stats["queue_length"], stats["active_count"]) == (10, 2)
+    assert (stats["queue_length"], stats["active_count"]) == (10, 3)
     assert stats["by_key"] == [
         {"concurrency_key": "paused", "queue_length": 5, "active_count": 1},
         {"concurrency_key": "full", "queue_length": 3, "active_count": 1},
-        {"concurrency_key": "free", "queue_length": 2, "active_count": 0},
+        {"concurrency_key": "free", "queue_length": 2, "active_count": 1},
     ]
 
 
@@ -174,7 +174,7 @@ async def test_each_execution_shows_the_reason_under_which_it_is_counted(
     api.parts["broker"] = trouble
     await api.define("a.b", max_concurrent=3)
     ids = await api.submit_many("a.b", 8)
-    await free_a_slot(api)
+    await add_a_slot(api)
     await api.database.fetch("UPDATE action_queue SET paused = $1", paused)
     if worker:
         await api.register_worker()
@@ -201,14 +201,10 @@ async def test_a_long_queue_is_not_read(api: Served) -> None:
     assert (await waiting(api))["limit"] == 50_002
 
 
-async def free_a_slot(api: Served, key: str = "") -> None:
-    """Delete the first slot of a queue and count it, without a grant."""
+async def add_a_slot(api: Served, key: str = "") -> None:
+    """Raise the limit of a queue by one slot, without a grant."""
     await api.database.fetch(
-        "WITH queue AS (SELECT id FROM action_queue WHERE concurrency_key = $1),"
-        " freed AS (DELETE FROM slot WHERE execution_id = ("
-        " SELECT min(s.execution_id) FROM slot s JOIN queue q ON q.id = s.queue_id))"
-        " UPDATE queue_state s SET held = s.held - 1 FROM queue q WHERE s.queue_id = q.id",
-        key,
+        "UPDATE action_queue SET max_concurrent = max_concurrent + 1 WHERE concurrency_key = $1", key
     )
 
 
