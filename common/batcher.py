@@ -55,13 +55,16 @@ class Batcher(Generic[Item, Result]):
 
     async def submit(self, item: Item) -> Result:
         """Handle one item in the next batch; raises what the batch raised."""
-        return (await self.submit_all([item]))[0]
+        return await self._add([item])[0]
 
     async def submit_all(self, items: Sequence[Item]) -> list[Result]:
         """Handle items in order, not necessarily in one batch; raises what one of their batches raised.
 
         Raises Overloaded, without handling any of them, while too many wait.
         """
+        return await asyncio.gather(*self._add(items))
+
+    def _add(self, items: Sequence[Item]) -> list[asyncio.Future[Result]]:
         if len(self._pending) + len(items) > self._waiting_max:
             raise Overloaded(f"{len(self._pending)} items are waiting; the maximum is {self._waiting_max}")
         sizes = [self._size_bytes(item) for item in items]
@@ -74,7 +77,7 @@ class Batcher(Generic[Item, Result]):
         self._pending.extend(zip(items, futures, sizes, strict=True))
         self._pending_bytes += added_bytes
         self._arrived.set()
-        return await asyncio.gather(*futures)
+        return futures
 
     async def run(self) -> NoReturn:
         """Handle batches until cancelled; then waiting items fail with CancelledError."""

@@ -10,7 +10,7 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol, Self, TypeVar, assert_never
+from typing import Any, Final, Literal, Protocol, Self, TypeVar, assert_never
 
 from turnstile.common.domain.durations import format_duration
 from turnstile.common.domain.outcomes import Cancelled, Failure, Outcome, TimedOut
@@ -43,18 +43,25 @@ class Stop:
 class StopRequest:
     """Stops one running attempt; a stronger kind replaces a weaker one."""
 
+    __slots__ = ("immediate", "requested", "stop")
+
     def __init__(self) -> None:
-        self.requested = asyncio.Event()
-        self.immediate = asyncio.Event()
-        """Set when there is no time for grace."""
+        """Create it in the event loop that runs the attempt."""
+        loop = asyncio.get_running_loop()
+        # Futures, because waiting for an event takes a task.
+        self.requested: asyncio.Future[None] = loop.create_future()
+        """Done once a stop was requested."""
+        self.immediate: asyncio.Future[None] = loop.create_future()
+        """Done once there is no time for grace."""
         self.stop: Stop | None = None
 
     def request(self, kind: RequestKind, reason: str) -> None:
         """Request a stop; repeatable. `lease_lost` has no grace: another copy may start at any moment."""
         self._note(Stop(kind=kind, reason=reason))
-        self.requested.set()
-        if kind == "lease_lost":
-            self.immediate.set()
+        if not self.requested.done():
+            self.requested.set_result(None)
+        if kind == "lease_lost" and not self.immediate.done():
+            self.immediate.set_result(None)
 
     def time_out(self, timeout_seconds: float) -> None:
         """Note that the timeout has passed."""
@@ -179,10 +186,10 @@ async def run_until_stopped(
     with a warning. If this call is cancelled, the run is killed.
     """
     kill = work.cancel if running is None else running.kill
-    requested = asyncio.create_task(stop.requested.wait(), name=f"{work.get_name()}: stop")
-    immediate = asyncio.create_task(stop.immediate.wait(), name=f"{work.get_name()}: stop at once")
+    requested: set[asyncio.Future[Any]] = {work, stop.requested}
+    immediate: set[asyncio.Future[Any]] = {work, stop.immediate}
     try:
-        await asyncio.wait({work, requested}, timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(requested, timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
         if work.done():
             return work.result()
         if stop.stop is None:
@@ -193,7 +200,7 @@ async def run_until_stopped(
             work.cancel(stop.stop.reason)
         else:
             running.terminate(stop.stop)
-        await asyncio.wait({work, immediate}, timeout=grace_seconds, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(immediate, timeout=grace_seconds, return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
             kill()
             await asyncio.wait({work}, timeout=_AFTER_KILL_SECONDS)
@@ -201,8 +208,6 @@ async def run_until_stopped(
             logger.warning("run_left_behind", extra={"run": work.get_name(), "reason": stop.stop.reason})
         return stop.stop
     finally:
-        requested.cancel()
-        immediate.cancel()
         if not work.done():
             kill()
 

@@ -120,13 +120,17 @@ class InLoopRunner:
         function = self._actions[call.action_ref].function
         assert function is not None
         _current_run.set((call.execution_id, call.attempt))
-        context = Context(
-            call,
-            write_line=log.write_line,
-            pass_on=call.log_in_worker,
-            stop_reason=lambda: call.stop.stop.reason if call.stop.stop else None,
-        )
         catcher = OutcomeCatcher(result_bytes_max=self._limits.result_bytes_max, write_log=log.write_line)
         with catcher:
-            catcher.returned(await function(**parameters_of(function).read(call.parameters_json, context)))
+            arguments = parameters_of(function).read(call.parameters_json, lambda: _context(call, log))
+            catcher.returned(await function(**arguments))
         return catcher.outcome
+
+
+def _context(call: Call, log: LogTail) -> Context:
+    return Context(
+        call,
+        write_line=log.write_line,
+        pass_on=call.log_in_worker,
+        stop_reason=lambda: call.stop.stop.reason if call.stop.stop else None,
+    )
