@@ -176,6 +176,9 @@ class Attempts:
         attempt.step, offered_at = Step.CLAIM, time.monotonic()
         claim = await self._gateway.claim(offer, give_up=lambda: self.draining)
         match claim:
+            case Claim():
+                with instrumentation.processing(claim, delivery, offered_at=offered_at) as traced:
+                    return await self._run_claim(traced, attempt)
             case None:
                 return Disposition.REQUEUE
             case Verdict.UNKNOWN:
@@ -187,9 +190,6 @@ class Attempts:
             case Verdict():
                 self._note_not_applied("claim", offer, claim)
                 return Disposition.ACKNOWLEDGE
-            case Claim():
-                with instrumentation.processing(claim, delivery, offered_at=offered_at) as traced:
-                    return await self._run_claim(traced, attempt)
         assert_never(claim)
 
     async def _run_claim(self, claim: Claim, attempt: RunningAttempt) -> Disposition:
