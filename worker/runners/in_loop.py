@@ -130,7 +130,7 @@ class InLoopRunner:
             catcher.returned(await function(**arguments))
         task = asyncio.current_task()
         if task is not None and task.cancelling():
-            # The action may have cancelled its own task as its last act: the task would end without an outcome.
+            # An action that cancels its own task as its last act would leave the task without an outcome.
             with suppress(asyncio.CancelledError):
                 await asyncio.sleep(0)
         return catcher.outcome
