@@ -162,10 +162,13 @@ class PoolConsumer:
             self._concurrency.recounted()
 
     async def _attempt(self, offer: TakenOffer, delivery: Delivery) -> None:
+        disposition = Disposition.REQUEUE
         try:
             await self._concurrency.acquire(offer)
             try:
-                disposition = await self._run(offer, delivery)
+                # If its channel died while it waited, it is redelivered, here or elsewhere.
+                if offer.counted and not self._attempts.draining:
+                    disposition = await self._attempts.run(delivery)
             finally:
                 self._concurrency.release(offer)
         finally:
@@ -178,12 +181,6 @@ class PoolConsumer:
             self._acknowledgements.add(offer.delivery)
         else:
             self._subscription.reject([offer.delivery], requeue=True)
-
-    async def _run(self, offer: TakenOffer, delivery: Delivery) -> Disposition:
-        # If its channel died while it waited, it is redelivered, here or elsewhere.
-        if self._attempts.draining or not offer.counted:
-            return Disposition.REQUEUE
-        return await self._attempts.run(delivery)
 
     def _acknowledge(self, deliveries: list[Delivery]) -> None:
         self._subscription.ack(deliveries)
