@@ -54,27 +54,33 @@ class Batcher(Generic[Item, Result]):
         self._batch_max = items_max
 
     async def submit(self, item: Item) -> Result:
-        """Handle one item in the next batch; raises what the batch raised."""
-        return (await self.submit_all([item]))[0]
+        """Handle one item in the next batch; raises what the batch raised, or Overloaded."""
+        size_bytes = self._size_bytes(item)
+        self._require_room(1, size_bytes)
+        return await self._add(item, size_bytes)
 
     async def submit_all(self, items: Sequence[Item]) -> list[Result]:
         """Handle items in order, not necessarily in one batch; raises what one of their batches raised.
 
         Raises Overloaded, without handling any of them, while too many wait.
         """
-        if len(self._pending) + len(items) > self._waiting_max:
+        sizes_bytes = [self._size_bytes(item) for item in items]
+        self._require_room(len(items), sum(sizes_bytes))
+        return await asyncio.gather(*map(self._add, items, sizes_bytes))
+
+    def _require_room(self, count: int, size_bytes: int) -> None:
+        if len(self._pending) + count > self._waiting_max:
             raise Overloaded(f"{len(self._pending)} items are waiting; the maximum is {self._waiting_max}")
-        sizes = [self._size_bytes(item) for item in items]
-        added_bytes = sum(sizes)
         bytes_max = self._waiting_bytes_max
-        if bytes_max is not None and self._pending_bytes and self._pending_bytes + added_bytes > bytes_max:
+        if bytes_max is not None and self._pending_bytes and self._pending_bytes + size_bytes > bytes_max:
             raise Overloaded(f"{self._pending_bytes} bytes are waiting; the maximum is {bytes_max}")
-        loop = asyncio.get_running_loop()
-        futures: list[asyncio.Future[Result]] = [loop.create_future() for _ in items]
-        self._pending.extend(zip(items, futures, sizes, strict=True))
-        self._pending_bytes += added_bytes
+
+    def _add(self, item: Item, size_bytes: int) -> asyncio.Future[Result]:
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._pending.append((item, future, size_bytes))
+        self._pending_bytes += size_bytes
         self._arrived.set()
-        return await asyncio.gather(*futures)
+        return future
 
     async def run(self) -> NoReturn:
         """Handle batches until cancelled; then waiting items fail with CancelledError."""

@@ -12,6 +12,7 @@ import logging
 import random
 import time
 from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Final, assert_never
@@ -34,6 +35,7 @@ from turnstile.common.requests import check_schema_version, read_json, read_mode
 from turnstile.worker import instrumentation
 from turnstile.worker.fence import Standing
 from turnstile.worker.gateway import Gateway
+from turnstile.worker.logs import LogTail
 from turnstile.worker.metrics import DEAD_LETTERED
 from turnstile.worker.protocol import Claim, Finished, Offer, Report, Verdict
 from turnstile.worker.runners.base import Call, Interrupted, RunReport, StopRequest, outcome_of_stop
@@ -174,6 +176,9 @@ class Attempts:
         attempt.step, offered_at = Step.CLAIM, time.monotonic()
         claim = await self._gateway.claim(offer, give_up=lambda: self.draining)
         match claim:
+            case Claim():
+                with instrumentation.processing(claim, delivery, offered_at=offered_at) as traced:
+                    return await self._run_claim(traced, attempt)
             case None:
                 return Disposition.REQUEUE
             case Verdict.UNKNOWN:
@@ -185,9 +190,6 @@ class Attempts:
             case Verdict():
                 self._note_not_applied("claim", offer, claim)
                 return Disposition.ACKNOWLEDGE
-            case Claim():
-                with instrumentation.processing(claim, delivery, offered_at=offered_at) as traced:
-                    return await self._run_claim(traced, attempt)
         assert_never(claim)
 
     async def _run_claim(self, claim: Claim, attempt: RunningAttempt) -> Disposition:
@@ -223,22 +225,14 @@ class Attempts:
             stop.request("cancel", reason)
         if stop.stop is not None:
             return RunReport(outcome=outcome_of_stop(stop.stop), log="")
-        with instrumentation.running(claim) as traced:
-            call = Call(
-                execution_id=traced.execution_id,
-                attempt=traced.attempt,
-                action_ref=traced.action_ref,
-                entrypoint=None if traced.entrypoint_json is None else from_json(traced.entrypoint_json),
-                parameters_json=traced.parameters_json,
-                timeout_seconds=traced.timeout_seconds,
-                traceparent=traced.traceparent,
-                stop=stop,
-                on_log=lambda log: self._gateway.logs.watch(offer, log),
-            )
-            try:
+        started_at = time.monotonic()
+        try:
+            with instrumentation.running(claim) as traced:
+                call = _call_of(traced, stop, on_log=lambda log: self._gateway.logs.watch(offer, log))
                 return await self._runners.runner_for(claim.action_ref, claim.runner).run(call)
-            finally:
-                self._gateway.logs.forget(offer)
+        finally:
+            self._gateway.logs.forget(offer)
+            instrumentation.ran(claim, started_at=started_at)
 
     async def _hand_back(self, claim: Claim) -> None:
         """Return a run that could not end in time to the head of its queue, if this worker still holds it."""
@@ -313,6 +307,20 @@ def _offer_in(delivery: Delivery) -> Offer:
     if not (0 < scheduled.execution_id < 2**63 and 0 < scheduled.attempt < 2**31):
         raise Refusal(Code.INVALID_MESSAGE, "execution_id, attempt: out of range")
     return Offer(execution_id=ExecutionId(scheduled.execution_id), attempt=Attempt(scheduled.attempt))
+
+
+def _call_of(claim: Claim, stop: StopRequest, *, on_log: Callable[[LogTail], object]) -> Call:
+    return Call(
+        execution_id=claim.execution_id,
+        attempt=claim.attempt,
+        action_ref=claim.action_ref,
+        entrypoint=None if claim.entrypoint_json is None else from_json(claim.entrypoint_json),
+        parameters_json=claim.parameters_json,
+        timeout_seconds=claim.timeout_seconds,
+        traceparent=claim.traceparent,
+        stop=stop,
+        on_log=on_log,
+    )
 
 
 def _report_of(claim: Claim, outcome: Outcome, run: RunReport) -> Report:

@@ -20,8 +20,7 @@ need more, so that the broker never sends more than can be run:
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Final, NoReturn
 
 from turnstile.common.batcher import Gatherer
@@ -87,20 +86,20 @@ class Concurrency:
         for notify in self._on_recounted:
             notify()
 
-    @asynccontextmanager
-    async def slot(self, offer: TakenOffer) -> AsyncIterator[None]:
-        """Wait for a slot and hold it."""
-        async with self._free:
-            offer.has_slot = True
-            self.holders.add(offer)
-            try:
-                yield
-            finally:
-                self.holders.discard(offer)
-                for notify in self._on_freed:
-                    notify()
-                if not offer.counted:
-                    self.recounted()
+    async def acquire(self, offer: TakenOffer) -> None:
+        """Wait for a slot; from then on `offer` holds it, until `release`."""
+        await self._free.acquire()
+        offer.has_slot = True
+        self.holders.add(offer)
+
+    def release(self, offer: TakenOffer) -> None:
+        """Give the slot of `offer` to the next one that waits."""
+        self.holders.discard(offer)
+        for notify in self._on_freed:
+            notify()
+        if not offer.counted:
+            self.recounted()
+        self._free.release()
 
 
 class PoolConsumer:
@@ -163,9 +162,15 @@ class PoolConsumer:
             self._concurrency.recounted()
 
     async def _attempt(self, offer: TakenOffer, delivery: Delivery) -> None:
+        disposition = Disposition.REQUEUE
         try:
-            async with self._concurrency.slot(offer):
-                disposition = await self._run(offer, delivery)
+            await self._concurrency.acquire(offer)
+            try:
+                # If its channel died while it waited, it is redelivered, here or elsewhere.
+                if offer.counted and not self._attempts.draining:
+                    disposition = await self._attempts.run(delivery)
+            finally:
+                self._concurrency.release(offer)
         finally:
             # No await from here on: a copy must not be held for an offer that has ended.
             if self._offers.get(delivery.body) is offer:
@@ -176,12 +181,6 @@ class PoolConsumer:
             self._acknowledgements.add(offer.delivery)
         else:
             self._subscription.reject([offer.delivery], requeue=True)
-
-    async def _run(self, offer: TakenOffer, delivery: Delivery) -> Disposition:
-        # If its channel died while it waited, it is redelivered, here or elsewhere.
-        if self._attempts.draining or not offer.counted:
-            return Disposition.REQUEUE
-        return await self._attempts.run(delivery)
 
     def _acknowledge(self, deliveries: list[Delivery]) -> None:
         self._subscription.ack(deliveries)

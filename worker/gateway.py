@@ -177,7 +177,7 @@ class Gateway:
 
     async def publish(self, message: Outgoing) -> None:
         """Publish; return when the broker has confirmed it, or a queue refused it and it is given up."""
-        await _until_available(lambda: self._messages.submit_all([message]), "publish")
+        await _until_available(lambda: self._messages.submit(message), "publish")
 
     async def dead_letter(self, message: Outgoing) -> None:
         """Publish a dead letter; return when it is confirmed, or dropped and logged."""

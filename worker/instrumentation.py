@@ -8,7 +8,7 @@ its offer, with the run inside it; spans of the action itself and the requests i
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
@@ -33,64 +33,54 @@ _NOT_APPLIED_EVENTS: Final[Mapping[Write, str]] = {
     "hand_back": "hand_back_not_applied",
 }
 _FAILURES: Final = frozenset({Status.FAILED, Status.TIMEOUT})
+_NO_SPAN: Final = nullcontext()
 
 
-@contextmanager
-def processing(claim: Claim, delivery: Delivery, *, offered_at: float) -> Iterator[Claim]:
+def processing(claim: Claim, delivery: Delivery, *, offered_at: float) -> AbstractContextManager[Claim]:
     """Trace the processing of an offer; yields the claim with this span as its trace context."""
     spans = tracing.active()
     if spans is None:
-        yield claim
-        return
+        return nullcontext(claim)
     span = spans.begin_message(
         "process",
         delivery.routing_key,
         parent=claim.traceparent,
         began_seconds_ago=time.monotonic() - offered_at,
     )
-    with _inside(spans, span, claim) as traced:
-        yield traced
+    return _inside(spans, span, claim)
 
 
-@contextmanager
-def running(claim: Claim) -> Iterator[Claim]:
-    """Measure and trace a run; yields the claim with this span as its trace context."""
-    spans, started_at = tracing.active(), time.monotonic()
-    try:
-        if spans is None:
-            yield claim
-            return
-        span = spans.begin(f"run {claim.action_ref}", parent=claim.traceparent)
-        with _inside(spans, span, claim) as traced:
-            yield traced
-    finally:
-        RUN_SECONDS.observe(time.monotonic() - started_at, METER.action_refs[claim.action_ref])
+def running(claim: Claim) -> AbstractContextManager[Claim]:
+    """Trace a run; yields the claim with this span as its trace context."""
+    spans = tracing.active()
+    if spans is None:
+        return nullcontext(claim)
+    return _inside(spans, spans.begin(f"run {claim.action_ref}", parent=claim.traceparent), claim)
 
 
-@contextmanager
-def publishing(claim: Claim) -> Iterator[None]:
+def publishing(claim: Claim) -> AbstractContextManager[object]:
     """Trace the publishing of the completion, until the broker has confirmed it."""
     spans = tracing.active()
     if spans is None:
-        yield
-        return
-    span = spans.begin_message("send", "execution.completed", parent=claim.traceparent)
-    try:
-        yield
-    finally:
-        span.end()
+        return _NO_SPAN
+    return _until_end(spans.begin_message("send", "execution.completed", parent=claim.traceparent))
 
 
 def started(claim: Claim) -> None:
     """Note that an attempt starts."""
     WAIT_SECONDS.observe(claim.waited_seconds, METER.action_refs[claim.action_ref])
-    logger.info("execution_started", extra=_log_fields(claim))
+    _log("execution_started", claim)
+
+
+def ran(claim: Claim, *, started_at: float) -> None:
+    """Note that a run has ended, however it ended; `started_at` is an instant of the monotonic clock."""
+    RUN_SECONDS.observe(time.monotonic() - started_at, METER.action_refs[claim.action_ref])
 
 
 def ended(claim: Claim, status: Status) -> None:
     """Note that the database has stored an attempt's outcome; called within `processing`."""
     ENDED.add(METER.action_refs[claim.action_ref], status)
-    logger.info("execution_ended", extra={**_log_fields(claim), "status": str(status)})
+    _log("execution_ended", claim, status=str(status))
     spans = tracing.active()
     if spans is not None:
         span = spans.current_span()
@@ -102,19 +92,19 @@ def ended(claim: Claim, status: Status) -> None:
 def handed_back(claim: Claim) -> None:
     """Note that an attempt was returned to the head of its queue."""
     HANDED_BACK.add()
-    logger.info("execution_handed_back", extra=_log_fields(claim))
+    _log("execution_handed_back", claim)
 
 
 def not_applied(write: Write, attempt: Claim | Offer, verdict: Verdict) -> None:
     """Note that the database did not apply a call, because another change came first."""
     NOT_APPLIED.add(write, verdict)
-    logger.info(_NOT_APPLIED_EVENTS[write], extra={**_log_fields(attempt), "verdict": str(verdict)})
+    _log(_NOT_APPLIED_EVENTS[write], attempt, verdict=str(verdict))
 
 
 def dropped(attempt: Claim | Offer) -> None:
     """Note that an attempt was dropped without a call to the database: the lease is lost."""
     NOT_APPLIED.add("attempt", "dropped")
-    logger.info("attempt_dropped", extra=_log_fields(attempt))
+    _log("attempt_dropped", attempt)
 
 
 @contextmanager
@@ -128,6 +118,18 @@ def _inside(spans: "Spans", span: "Span", claim: Claim) -> Iterator[Claim]:
         span.end()
 
 
-def _log_fields(attempt: Claim | Offer) -> dict[str, object]:
+@contextmanager
+def _until_end(span: "Span") -> Iterator[None]:
+    try:
+        yield
+    finally:
+        span.end()
+
+
+def _log(event: str, attempt: Claim | Offer, **more: str) -> None:
+    if not logger.isEnabledFor(logging.INFO):
+        return
     fields: dict[str, object] = {"execution_id": attempt.execution_id, "attempt": attempt.attempt}
-    return fields | {"action_ref": attempt.action_ref} if isinstance(attempt, Claim) else fields
+    if isinstance(attempt, Claim):
+        fields["action_ref"] = attempt.action_ref
+    logger.info(event, extra=fields | more)

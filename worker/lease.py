@@ -9,6 +9,7 @@ child processes.
 
 import asyncio
 import logging
+import math
 import os
 import sys
 import threading
@@ -62,6 +63,7 @@ class Lease:
         self._guard = threading.Lock()
         self._renewed_at: float | None = None
         self._reached_at: float | None = None
+        self._certain_until = -math.inf
         self._changed = asyncio.Event()
         self.all_stopped = threading.Event()
         """Set once nothing runs any more."""
@@ -82,8 +84,12 @@ class Lease:
 
     def standing(self) -> Standing:
         """Return the standing now. The first caller to find the lease over makes that final."""
+        now = clock()
+        # Asked several times per attempt: between two renewals the answer is one comparison.
+        if now < self._certain_until:
+            return Standing.CERTAIN
         if self.lost_at is None:
-            standing = self.terms.standing(self.evidence, now=clock())
+            standing = self.terms.standing(self.evidence, now=now)
             if standing is not Standing.OVER:
                 return standing
             self.lose("neither the database nor the broker was reached in time")
@@ -95,6 +101,7 @@ class Lease:
             if self.lost:
                 return
             self._renewed_at = sent_at
+            self._certain_until = self.terms.certain_until(self.evidence)
         self._set_deadline(self.terms.killed_from_outside_at(self.evidence))
         self._loop.call_soon_threadsafe(self._changed.set)
 
@@ -112,6 +119,7 @@ class Lease:
             if self.lost:
                 return
             self.given_up = given_up
+            self._certain_until = -math.inf
             self.lost_at = clock()
         self._loop.call_soon_threadsafe(self._notify_lost)
         logger.error("lease_lost", extra={"reason": reason})

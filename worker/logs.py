@@ -105,6 +105,8 @@ class LogTail:
             return (self._taken_end + text)[-chars_max:]
 
     def _text(self, decode: Callable[[bytes], str]) -> str:
+        if not self._kept and not self._cut_bytes:
+            return ""
         self._cut()
         text = storable(decode(bytes(self._kept)))
         return f"[{self._cut_bytes} bytes before this were cut]\n{text}" if self._cut_bytes else text

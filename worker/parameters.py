@@ -54,20 +54,20 @@ class ParametersReader:
         self._names = {f"parameter_{index}": name for index, name in enumerate(expected)}
         self._model = _model(location, self._names, expected, hints, open_ended=open_ended)
 
-    def read(self, parameters_json: str, context: Context) -> dict[str, Any]:
-        """Return keyword arguments, with the context if the function takes it; raises InvalidParameters."""
+    def read(self, parameters_json: str, make_context: Callable[[], Context]) -> dict[str, Any]:
+        """Return keyword arguments, with a context if the function takes one; raises InvalidParameters."""
         try:
             checked = self._model.model_validate_json(parameters_json)
         except ValidationError as error:
             problems = error.errors(include_url=False, include_input=False)
             raise InvalidParameters("; ".join(self._message(p) for p in problems[:_PROBLEMS_MAX])) from None
         # A parameter that was not sent keeps the function's own default.
-        arguments = {
-            self._names[f]: getattr(checked, f) for f in self._names if f in checked.model_fields_set
-        }
-        arguments |= checked.model_extra or {}
+        values, sent = vars(checked), checked.model_fields_set
+        arguments = {name: values[field] for field, name in self._names.items() if field in sent}
+        if checked.model_extra:
+            arguments |= checked.model_extra
         if self._context_name is not None:
-            arguments[self._context_name] = context
+            arguments[self._context_name] = make_context()
         return arguments
 
     def _message(self, problem: ErrorDetails) -> str:

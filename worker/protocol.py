@@ -5,11 +5,12 @@ and log name the worker and the attempt, and require a live lease. Every call ma
 is unknown.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Final, Literal, TypeAlias
+from functools import lru_cache
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import asyncpg
 from pydantic_core import from_json
@@ -42,8 +43,7 @@ class Verdict(StrEnum):
     """Nothing was changed: another database session has locked the execution."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class Offer(NamedTuple):
     """One attempt that a worker may claim."""
 
     execution_id: ExecutionId
@@ -74,9 +74,8 @@ class Claim:
         return Offer(execution_id=self.execution_id, attempt=self.attempt)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """How one attempt ended."""
+class Report(NamedTuple):
+    """How one attempt ended; the fields are in the order of the arguments of `turnstile.finish`."""
 
     execution_id: ExecutionId
     attempt: Attempt
@@ -85,9 +84,9 @@ class Report:
     error_type: str | None = None
     error_message: str | None = None
     log: str | None = None
+    retry_delay_seconds: float | None = None
     log_start: int = 0
     """How many characters of the log precede `log`; the database has those already."""
-    retry_delay_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +173,7 @@ class WorkerProtocol:
         except asyncpg.LockNotAvailableError:
             answers = await self._exchange_batch(requests, None)
         for request, answer in zip(requests, answers, strict=True):
-            if Verdict.HELD in (answer, getattr(answer, "verdict", None)):
+            if (answer.verdict if isinstance(answer, Finished) else answer) is Verdict.HELD:
                 self._held.add(request.execution_id)
             else:
                 self._held.discard(request.execution_id)
@@ -184,23 +183,14 @@ class WorkerProtocol:
         self, requests: Sequence[Request], suspects: Collection[ExecutionId] | None
     ) -> list[Answer]:
         # Ascending, so that two batches never wait for each other's rows.
-        offers = sorted((r for r in requests if isinstance(r, Offer)), key=lambda r: r.execution_id)
+        offers = sorted(r for r in requests if isinstance(r, Offer))
         reports = sorted((r for r in requests if isinstance(r, Report)), key=lambda r: r.execution_id)
         row = await self._database.fetchrow(
             _EXCHANGE,
             self._worker_id,
-            [o.execution_id for o in offers],
-            [o.attempt for o in offers],
+            *_columns(Offer, offers),
             self._served_refs,
-            [r.execution_id for r in reports],
-            [r.attempt for r in reports],
-            [r.status.value for r in reports],
-            [r.result_json for r in reports],
-            [r.error_type for r in reports],
-            [r.error_message for r in reports],
-            [r.log for r in reports],
-            [r.retry_delay_seconds for r in reports],
-            [r.log_start for r in reports],
+            *_columns(Report, reports),
             _LOCK_TIMEOUT_MS,
             None if suspects is None else list(suspects),
         )
@@ -278,9 +268,14 @@ class WorkerProtocol:
         await self._database.fetch("SELECT turnstile.sign_off($1)", self._worker_id)
 
 
+def _columns(kind: type[Offer | Report], rows: Sequence[Request]) -> Iterable[Sequence[object]]:
+    """Return one sequence per field, to be passed as arrays."""
+    return zip(*rows, strict=True) if rows else [()] * len(kind._fields)
+
+
 def _claim(row: asyncpg.Record) -> Claim | Verdict:
-    if (verdict := Verdict(row["verdict"])) is not Verdict.CLAIMED:
-        return verdict
+    if row["verdict"] != Verdict.CLAIMED:
+        return Verdict(row["verdict"])
     return Claim(
         execution_id=row["execution_id"],
         attempt=row["attempt"],
@@ -291,15 +286,29 @@ def _claim(row: asyncpg.Record) -> Claim | Verdict:
         parameters_json=row["parameters"],
         timeout_seconds=row["timeout_seconds"],
         failures=row["failures"],
-        retry=RetryPolicy(
-            max_attempts=row["retry_max_attempts"],
-            delay_seconds=row["retry_delay_seconds"],
-            factor=row["retry_factor"],
-            max_delay_seconds=row["retry_max_delay_seconds"],
-            jitter=row["retry_jitter"],
+        retry=_retry_policy(
+            row["retry_max_attempts"],
+            row["retry_delay_seconds"],
+            row["retry_factor"],
+            row["retry_max_delay_seconds"],
+            row["retry_jitter"],
         ),
         traceparent=row["traceparent"],
         waited_seconds=row["waited_seconds"],
+    )
+
+
+@lru_cache
+def _retry_policy(
+    max_attempts: int, delay_seconds: float, factor: float, max_delay_seconds: float, jitter: float
+) -> RetryPolicy:
+    # Equal for all claims of an action.
+    return RetryPolicy(
+        max_attempts=max_attempts,
+        delay_seconds=delay_seconds,
+        factor=factor,
+        max_delay_seconds=max_delay_seconds,
+        jitter=jitter,
     )
 
 

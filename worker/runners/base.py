@@ -43,18 +43,25 @@ class Stop:
 class StopRequest:
     """Stops one running attempt; a stronger kind replaces a weaker one."""
 
+    __slots__ = ("immediate", "requested", "stop")
+
     def __init__(self) -> None:
-        self.requested = asyncio.Event()
-        self.immediate = asyncio.Event()
-        """Set when there is no time for grace."""
+        """Create it in the event loop that runs the attempt."""
+        loop = asyncio.get_running_loop()
+        # Futures, because waiting for an event takes a task.
+        self.requested: asyncio.Future[None] = loop.create_future()
+        """Done once a stop was requested."""
+        self.immediate: asyncio.Future[None] = loop.create_future()
+        """Done once there is no time for grace."""
         self.stop: Stop | None = None
 
     def request(self, kind: RequestKind, reason: str) -> None:
         """Request a stop; repeatable. `lease_lost` has no grace: another copy may start at any moment."""
         self._note(Stop(kind=kind, reason=reason))
-        self.requested.set()
-        if kind == "lease_lost":
-            self.immediate.set()
+        if not self.requested.done():
+            self.requested.set_result(None)
+        if kind == "lease_lost" and not self.immediate.done():
+            self.immediate.set_result(None)
 
     def time_out(self, timeout_seconds: float) -> None:
         """Note that the timeout has passed."""
@@ -179,10 +186,8 @@ async def run_until_stopped(
     with a warning. If this call is cancelled, the run is killed.
     """
     kill = work.cancel if running is None else running.kill
-    requested = asyncio.create_task(stop.requested.wait(), name=f"{work.get_name()}: stop")
-    immediate = asyncio.create_task(stop.immediate.wait(), name=f"{work.get_name()}: stop at once")
     try:
-        await asyncio.wait({work, requested}, timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
+        await _first_of(work, stop.requested, timeout_seconds)
         if work.done():
             return work.result()
         if stop.stop is None:
@@ -193,7 +198,7 @@ async def run_until_stopped(
             work.cancel(stop.stop.reason)
         else:
             running.terminate(stop.stop)
-        await asyncio.wait({work, immediate}, timeout=grace_seconds, return_when=asyncio.FIRST_COMPLETED)
+        await _first_of(work, stop.immediate, grace_seconds)
         if not work.done():
             kill()
             await asyncio.wait({work}, timeout=_AFTER_KILL_SECONDS)
@@ -201,10 +206,31 @@ async def run_until_stopped(
             logger.warning("run_left_behind", extra={"run": work.get_name(), "reason": stop.stop.reason})
         return stop.stop
     finally:
-        requested.cancel()
-        immediate.cancel()
         if not work.done():
             kill()
+
+
+async def _first_of(
+    work: asyncio.Future[T], signal: asyncio.Future[None], timeout_seconds: float | None
+) -> None:
+    """Wait for `work` or `signal`, as `asyncio.wait` does, which takes several times as long to set up."""
+    loop = work.get_loop()
+    woken: asyncio.Future[None] = loop.create_future()
+
+    def wake(_: object = None) -> None:
+        if not woken.done():
+            woken.set_result(None)
+
+    timer = None if timeout_seconds is None else loop.call_later(timeout_seconds, wake)
+    work.add_done_callback(wake)
+    signal.add_done_callback(wake)
+    try:
+        await woken
+    finally:
+        if timer is not None:
+            timer.cancel()
+        work.remove_done_callback(wake)
+        signal.remove_done_callback(wake)
 
 
 class PipeReader:

@@ -66,12 +66,13 @@ class _Child:
         with catcher:
             function = self._action(invoke).function
             assert function is not None
-            context = Context(
-                invoke, write_line=_write_line, pass_on=self._pass_on, stop_reason=self._stop_reason
-            )
-            value = function(**parameters_of(function).read(invoke.parameters_json, context))
+            arguments = parameters_of(function).read(invoke.parameters_json, lambda: self._context(invoke))
+            value = function(**arguments)
             catcher.returned(asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value)
         return catcher.outcome
+
+    def _context(self, invoke: Invoke) -> Context:
+        return Context(invoke, write_line=_write_line, pass_on=self._pass_on, stop_reason=self._stop_reason)
 
     def _action(self, invoke: Invoke) -> RegisteredAction:
         # Declared actions take precedence, as in the worker; a changed entrypoint is another function.

@@ -7,12 +7,14 @@ worker that must stop finds here what still runs (P6).
 
 import asyncio
 import logging
+import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import ContextVar
-from typing import Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 from turnstile.common.domain.identifiers import Attempt, ExecutionId
 from turnstile.common.domain.outcomes import Completed, Failed
@@ -98,7 +100,9 @@ class InLoopRunner:
         return RunReport.of(ended, log)
 
     async def _run_until_stopped(self, call: Call, log: LogTail, run: Run) -> Completed | Failed | Stop:
-        task = asyncio.create_task(self._outcome(call, log), name=call.name)
+        task = _started(self._outcome(call, log), name=call.name)
+        if task.done():
+            return task.result()
         try:
             return await run_until_stopped(task, call.stop, call.timeout_seconds, self._limits.grace_seconds)
         finally:
@@ -120,13 +124,29 @@ class InLoopRunner:
         function = self._actions[call.action_ref].function
         assert function is not None
         _current_run.set((call.execution_id, call.attempt))
-        context = Context(
-            call,
-            write_line=log.write_line,
-            pass_on=call.log_in_worker,
-            stop_reason=lambda: call.stop.stop.reason if call.stop.stop else None,
-        )
         catcher = OutcomeCatcher(result_bytes_max=self._limits.result_bytes_max, write_log=log.write_line)
         with catcher:
-            catcher.returned(await function(**parameters_of(function).read(call.parameters_json, context)))
+            arguments = parameters_of(function).read(call.parameters_json, lambda: _context(call, log))
+            catcher.returned(await function(**arguments))
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            # An action that cancels its own task as its last act would leave the task without an outcome.
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0)
         return catcher.outcome
+
+
+def _started(run: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
+    """Return a task that runs `run`; from Python 3.12 on it is done already if nothing was waited for."""
+    if sys.version_info >= (3, 12):
+        return asyncio.Task(run, loop=asyncio.get_running_loop(), name=name, eager_start=True)
+    return asyncio.create_task(run, name=name)
+
+
+def _context(call: Call, log: LogTail) -> Context:
+    return Context(
+        call,
+        write_line=log.write_line,
+        pass_on=call.log_in_worker,
+        stop_reason=lambda: call.stop.stop.reason if call.stop.stop else None,
+    )

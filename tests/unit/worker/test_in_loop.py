@@ -75,6 +75,13 @@ async def wait(context: Context):
         seen.append(context.cancelled)
         context.check_cancelled()
 
+@action("cancel.own.task")
+async def cancel_own_task(wait: bool) -> int:
+    asyncio.current_task().cancel()
+    if wait:
+        await asyncio.sleep(0)
+    return 1
+
 @action("wait.then.return")
 async def wait_then_return():
     try:
@@ -171,6 +178,11 @@ async def test_every_other_exception_is_a_retryable_failure(calls: Calls, kind: 
     assert outcome.failure.type == type_name
     assert outcome.failure.message
     assert outcome.retryable
+
+
+async def test_an_action_may_cancel_its_own_task(calls: Calls) -> None:
+    assert result_of(await calls.run("cancel.own.task", wait=False)) == "1"
+    assert failed_in(await calls.run("cancel.own.task", wait=True)).failure.type == "CancelledError"
 
 
 @pytest.mark.parametrize("kind", ["permanent", "group"])

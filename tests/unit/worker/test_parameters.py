@@ -32,7 +32,7 @@ CONTEXT = Context(
 
 def called(function: Callable[..., Any], parameters: object) -> Any:
     """Return what the function returns when it is called with these parameters."""
-    return function(**ParametersReader(function).read(json.dumps(parameters), CONTEXT))
+    return function(**ParametersReader(function).read(json.dumps(parameters), lambda: CONTEXT))
 
 
 def refused(function: Callable[..., Any], parameters: object) -> str:
