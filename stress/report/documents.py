@@ -80,7 +80,7 @@ class ScenarioSection:
     pictures: tuple[Picture, ...]
 
 
-def as_html(report: RunReport, of_run: Sequence[Picture], of_scenarios: Sequence[Sequence[Picture]]) -> str:
+def as_html(report: RunReport, of_scenarios: Sequence[Sequence[Picture]]) -> str:
     """Return the content of `report.html`, one file without references to others."""
     environment = Environment(
         loader=PackageLoader("turnstile.stress.report", package_path=""),
@@ -100,12 +100,7 @@ def as_html(report: RunReport, of_run: Sequence[Picture], of_scenarios: Sequence
         )
         for scenario, pictures in zip(report.scenarios, of_scenarios, strict=True)
     ]
-    return environment.get_template(_TEMPLATE).render(
-        report=report,
-        sections=sections,
-        pictures=tuple(of_run),
-        say=wording,
-    )
+    return environment.get_template(_TEMPLATE).render(report=report, sections=sections, say=wording)
 
 
 def _load(load: Load) -> str:

@@ -13,11 +13,9 @@ from typing import Final, Self
 
 from turnstile.stress.check.verdict import Finding, Verdict
 from turnstile.stress.metrics.run import ORDER_RULES
-from turnstile.stress.metrics.values import Recovery, RunMetrics, ScenarioMetrics
-from turnstile.stress.recording import SECOND, InjectedFault, Recording
+from turnstile.stress.metrics.values import RunMetrics, ScenarioMetrics
+from turnstile.stress.recording import Recording
 from turnstile.stress.scenario import Scenario
-
-_SAME_SECONDS: Final = 0.001
 
 
 class Result(StrEnum):
@@ -54,15 +52,6 @@ class ScenarioReport:
     def out_of_order(self) -> int:
         """The number of order violations."""
         return sum(finding.broken for finding in self.broken if finding.rule in ORDER_RULES)
-
-    def recovery_of(self, fault: InjectedFault) -> Recovery | None:
-        """Return the recovery from one fault."""
-        began_seconds = (fault.began_at - self.recording.began_at) / SECOND
-        for each in self.metrics.recoveries:
-            same = each.kind is fault.kind and each.target == fault.target
-            if same and abs(each.at_seconds - began_seconds) < _SAME_SECONDS:
-                return each
-        return None
 
     @property
     def rules_checked(self) -> int:

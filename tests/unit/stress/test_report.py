@@ -122,7 +122,6 @@ def test_the_page_has_pictures_of_each_scenario_with_text_alternatives(page: Pag
     names = {path.stem for path in (folder / "pictures").iterdir()}
     assert len(names) == len(pictures)
     assert {
-        "cost",
         "made-up-flow",
         "made-up-slots",
         "made-up-fault-1",
@@ -135,14 +134,18 @@ def test_the_page_has_pictures_of_each_scenario_with_text_alternatives(page: Pag
 def test_the_json_says_what_the_summary_says(folder: Path) -> None:
     document = json.loads((folder / "report.json").read_text())
     lines = printed(broken_run())
-    assert document["schema_version"] == 1
+    assert document["schema_version"] == 2
     assert (document["passed"], document["violations"], document["executions"]) == (False, 3, 800)
     assert any("FAIL 3 violations, 1 error, over 800 executions in 2 scenarios" in line for line in lines)
     for scenario in document["scenarios"]:
-        row = next(line for line in lines if f" {scenario['figures']['ended']:,} " in line)
-        assert f"{scenario['figures']['executions_per_second']:,.0f}/s" in row
+        row = next(line for line in lines if f" {scenario['metrics']['ended']:,} " in line)
+        assert f"{scenario['metrics']['executions_per_second']:,.0f}/s" in row
         for finding in scenario["findings"]:
-            found = [line for line in lines if f"{scenario['stage']['title']}: {finding['says']}: " in line]
+            found = [
+                line
+                for line in lines
+                if f"{scenario['scenario']['title']}: {finding['description']}: " in line
+            ]
             assert len(found) == (1 if finding["broken"] else 0)
             assert all(any(example in line for line in lines) for example in finding["examples"])
     assert document["machine"]["processor"] == broken_run().info.machine.processor
