@@ -10,7 +10,7 @@ import typer
 
 from turnstile.common.cli import EXIT_USAGE, CommandFailed
 
-_MODULE = "turnstile.stress.demo.command"
+_MODULE = "turnstile.stress.demo"
 
 
 def demo(
@@ -21,16 +21,15 @@ def demo(
 ) -> None:
     """Run 200 executions on private servers and check order and limits.
 
-    The report at the end is computed from the history in the database. Afterwards all servers are stopped and
-    their folder is deleted.
+    The report at the end is computed from the history and from what the actions recorded. Afterwards all
+    servers are stopped and their folder is deleted.
     """
     try:
         command = import_module(_MODULE)
     except ModuleNotFoundError as error:
-        if not (error.name and _MODULE.startswith(error.name)) and error.name != "turnstile.localservers":
-            raise
         raise CommandFailed(
-            "the demo is not part of this installation; run `make demo` in a clone of the repository",
+            f"the demo is not part of this installation ({error.name} is missing); run `make demo` in a "
+            "clone of the repository",
             exit_code=EXIT_USAGE,
         ) from None
     raise typer.Exit(command.run_demo(stay=stay))

@@ -5,8 +5,7 @@ import platform
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
-from enum import StrEnum
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final, Self
@@ -16,13 +15,6 @@ from turnstile.stress.metrics.run import ORDER_RULES
 from turnstile.stress.metrics.values import RunMetrics, ScenarioMetrics
 from turnstile.stress.recording import Recording
 from turnstile.stress.scenario import Scenario
-
-
-class Result(StrEnum):
-    """The result in one word."""
-
-    PASS = "PASS"
-    FAIL = "FAIL"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +92,18 @@ class RunInfo:
     installation: str
     """For display: `private: 2 executors, 2 workers`, or URLs without passwords."""
 
+    @classmethod
+    def now(cls, *, seed: int, command_line: str, installation: str) -> Self:
+        """Return the facts about a run that begins now, on this machine."""
+        return cls(
+            seed=seed,
+            command_line=command_line,
+            started_at=datetime.now(UTC),
+            machine=Machine.here(),
+            versions=_library_versions(),
+            installation=installation,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
@@ -124,9 +128,9 @@ class RunReport:
         )
 
     @property
-    def result(self) -> Result:
+    def result(self) -> str:
         """The result in one word."""
-        return Result.PASS if self.passed else Result.FAIL
+        return "PASS" if self.passed else "FAIL"
 
     @property
     def violations(self) -> int:
@@ -142,8 +146,7 @@ class RunReport:
 _LIBRARIES: Final = ("turnstile", "aio-pika", "asyncpg", "uvloop", "numpy")
 
 
-def library_versions() -> dict[str, str]:
-    """Return the versions of the installed distributions."""
+def _library_versions() -> dict[str, str]:
     found = {}
     for name in _LIBRARIES:
         try:
