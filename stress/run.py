@@ -114,15 +114,10 @@ async def run_scenarios(
     """Carry out, check and measure scenarios; those that cannot be completed are failures of the store."""
     with live_view(console) as view:
         for number, scenario in enumerate(scenarios, 1):
+            view.begin(f"Scenario {number} of {len(scenarios)}: {scenario.title}")
             try:
                 recording = await drive_scenario(
-                    scenario,
-                    installation,
-                    seed=store.info.seed,
-                    show=view.show,
-                    number=number,
-                    scenarios=len(scenarios),
-                    injector=system,
+                    scenario, installation, seed=store.info.seed, show=view.show, injector=system
                 )
             except (TurnstileError, LocalServersError) as error:
                 store.failures.append(f"{scenario.name}: {error}")

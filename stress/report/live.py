@@ -34,17 +34,18 @@ class LiveView:
         self._display = display
         self._headings = headings
         self._seen: deque[tuple[float, int]] = deque(maxlen=1000)
-        self._scenario = ""
+        self._heading = ""
         self._note = ""
+
+    def begin(self, heading: str) -> None:
+        """Begin to show a scenario."""
+        self._heading = heading
+        self._seen.clear()
+        if self._headings:
+            self._display.print(Text(heading))
 
     def show(self, progress: Progress) -> None:
         """Show the progress of a scenario; a change of the faults at once."""
-        is_new = progress.scenario.name != self._scenario
-        if is_new:
-            self._scenario = progress.scenario.name
-            self._seen.clear()
-            if self._headings:
-                self._display.print(Text(_heading(progress)))
         rate = wording.rate(self._per_second(progress))
         note = f"; {progress.note}" if progress.note else ""
         line = (
@@ -54,8 +55,8 @@ class LiveView:
         self._display.show(
             progress.elapsed_seconds,
             line,
-            lambda: _live_table(progress, rate),
-            at_once=is_new or progress.note != self._note,
+            lambda: _live_table(self._heading, progress, rate),
+            at_once=len(self._seen) == 1 or progress.note != self._note,
         )
         self._note = progress.note
 
@@ -80,7 +81,7 @@ class LiveView:
         return (last - first) / (last_seconds - first_seconds) if last_seconds > first_seconds else 0.0
 
 
-def _live_table(progress: Progress, rate: str) -> Group:
+def _live_table(heading: str, progress: Progress, rate: str) -> Group:
     total = max(progress.scenario.load.executions, 1)
     bars = Table.grid(padding=(0, 2))
     for name, count in (("sent", progress.sent), ("ended", progress.ended)):
@@ -95,12 +96,7 @@ def _live_table(progress: Progress, rate: str) -> Group:
         " ended   ",
         (progress.note, "bold red"),
     )
-    heading = Text(f"{_heading(progress)}   {progress.elapsed_seconds:.1f} s", style="bold")
-    return Group(heading, bars, now)
-
-
-def _heading(progress: Progress) -> str:
-    return f"Scenario {progress.number} of {progress.scenarios}: {progress.scenario.title}"
+    return Group(Text(f"{heading}   {progress.elapsed_seconds:.1f} s", style="bold"), bars, now)
 
 
 def _result(report: ScenarioReport) -> Text:
