@@ -7,7 +7,6 @@ what was expected and an example. `presets` turns a `RunConfig` into scenarios.
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Final, Self
-from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
@@ -21,7 +20,7 @@ from pydantic import (
 
 from turnstile.common.domain.durations import format_duration
 from turnstile.common.fields import Duration
-from turnstile.common.urls import amqp_urls
+from turnstile.common.urls import amqp_urls, is_api_url
 from turnstile.stress.installation import Installation
 from turnstile.stress.scenario import DurationMix, FaultKind
 
@@ -155,17 +154,8 @@ def installation_at(amqp_url: str | None, api_urls: str | None, token: str | Non
     for url in urls:
         if "@" in url:
             raise ValueError("--api-url: expected one like http://127.0.0.1:8000, without user and password")
-        if not _is_http(url):
+        if not is_api_url(url):
             raise ValueError(f"--api-url: {url[:100]!r} is not one like http://127.0.0.1:8000")
     return Installation(
         amqp_url=SecretStr(amqp_url), http_urls=urls, api_token=SecretStr(token) if token else None
     )
-
-
-def _is_http(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        host = (parts.hostname or "").encode("idna")
-        return parts.scheme in ("http", "https") and bool(host) and parts.port != 0
-    except ValueError:
-        return False
