@@ -12,8 +12,9 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Annotated, Final
 
+import typer
 from rich.console import Console
 
 from turnstile.common.cli import EXIT_FAILED, EXIT_USAGE, CommandFailed
@@ -45,11 +46,22 @@ SCENARIOS: Final = tuple(
 )
 
 
-def run_demo(*, stay: bool) -> int:
-    """Run the demo, or with `stay` only start the system and wait; return the exit code.
+def demo(
+    stay: Annotated[
+        bool,
+        typer.Option("--stay", help="Start everything, submit nothing, print the URLs and run until Ctrl-C."),
+    ] = False,
+) -> None:
+    """Run 200 executions on private servers and check order and limits.
 
-    Raises CommandFailed.
+    The report at the end is computed from the history and from what the actions recorded. Afterwards all
+    servers are stopped and their folder is deleted.
     """
+    raise typer.Exit(_run_demo(stay=stay))
+
+
+def _run_demo(*, stay: bool) -> int:
+    """Return the exit code; raises CommandFailed."""
     console = plain_console()
     configure_logging(level="ERROR", form="console")
     work, exit_code = (_stay(console), 0) if stay else (_run(console), None)

@@ -18,9 +18,9 @@ import pytest
 from tests.integration.localservers.watching import processes_of
 from tests.support.traffic import until
 from turnstile.common.cli import CommandFailed
-from turnstile.executor.cli.demo import demo
 from turnstile.localservers import LocalServers, MissingBinaries
 from turnstile.localservers.binaries import install_missing
+from turnstile.stress.demo import demo
 
 ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-m", "turnstile.executor.cli", "demo")
@@ -204,13 +204,6 @@ def test_a_missing_server_is_reported_with_the_command_that_installs_it(
     with pytest.raises(CommandFailed, match="apt-get install rabbitmq-server") as failed:
         demo()
     assert failed.value.exit_code == 69
-
-
-def test_without_the_stress_package_it_says_where_to_run_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "turnstile.stress.demo", None)
-    with pytest.raises(CommandFailed, match="not part of this installation") as failed:
-        demo()
-    assert failed.value.exit_code == 2
 
 
 def test_without_the_source_it_says_where_to_run_it(monkeypatch: pytest.MonkeyPatch) -> None:
