@@ -30,17 +30,15 @@ from turnstile.stress.run import plain_console, run_scenarios
 from turnstile.stress.scenario import DurationMix, Load, Purpose, Scenario
 
 ACTIONS_MODULE: Final = "examples.actions"
-WORKERS: Final = 2
+_WORKERS: Final = 2
 _NAME: Final = "turnstile"
 _WORKER_CONCURRENCY: Final = 10
 _LEASE_SECONDS: Final = 15.0
 _STOP_SECONDS: Final = 15.0
 _DRAIN_TIMEOUT: Final = "3s"
 """No client waits for results once the system is interrupted."""
-_LOAD: Final = Load(
-    executions=100, mix=DurationMix.parse("50% 20ms, 50% 80ms"), actions=1, submitters=1, rate=None
-)
-SCENARIOS: Final = tuple(
+_LOAD: Final = Load(executions=100, mix=DurationMix.parse("50% 20ms, 50% 80ms"), actions=1, submitters=1)
+_SCENARIOS: Final = tuple(
     Scenario(name=f"limit-{limit}", title=f"Limit {limit}", purpose=Purpose.LOAD, load=_LOAD, limit=limit)
     for limit in (2, 3)
 )
@@ -78,18 +76,18 @@ def _run_demo(*, stay: bool) -> int:
 
 
 async def _run(console: Console) -> int:
-    info = RunInfo.now(seed=1, command_line="executor demo", installation=f"one executor, {WORKERS} workers")
+    info = RunInfo.now(seed=1, command_line="executor demo", installation=f"one executor, {_WORKERS} workers")
     with TemporaryDirectory(prefix="turnstile-demo-") as folder:
         store = ReportStore(Path(folder), info)
         async with running_locally(
             executors=1,
-            workers=WORKERS,
+            workers=_WORKERS,
             concurrency=_WORKER_CONCURRENCY,
             actions=_LOAD.actions,
             lease_seconds=_LEASE_SECONDS,
             say=console.print,
         ) as system:
-            await run_scenarios(SCENARIOS, system.installation, system, store, console)
+            await run_scenarios(_SCENARIOS, system.installation, system, store, console)
     report = store.report()
     print_summary(console, report)
     return 0 if report.passed else EXIT_FAILED
@@ -110,8 +108,8 @@ async def _stay(console: Console) -> int:
             last_signal=signal.SIGTERM,
             stop_seconds=_STOP_SECONDS,
         )
-        console.print(f"Starting one executor and {WORKERS} workers with the actions of {ACTIONS_MODULE}")
-        names = [f"worker-{number}" for number in range(1, WORKERS + 1)]
+        console.print(f"Starting one executor and {_WORKERS} workers with the actions of {ACTIONS_MODULE}")
+        names = [f"worker-{number}" for number in range(1, _WORKERS + 1)]
         workers = [deployment.worker(name, actions=ACTIONS_MODULE) for name in names]
         async with running_system(deployment, [deployment.executor("executor")], workers) as system:
             _print_urls(console, servers, system)
