@@ -9,6 +9,7 @@ expected. TLS options are checked here; the drivers apply them: asyncpg reads `s
 import re
 import ssl
 from collections.abc import Mapping
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs, urlsplit, urlunsplit
@@ -181,3 +182,22 @@ def with_tls_hint(reason: str, *, authority: str) -> str:
         f"the server's certificate is not trusted ({untrusted[1][:_EXCERPT_MAX]}); name the authority that "
         f"signed it: {authority}"
     )
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether a host is this machine, by its address or as `localhost`."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def is_api_url(url: str) -> bool:
+    """Tell whether a URL can be that of the HTTP API: of a host, without user, query and fragment."""
+    try:
+        parts = urlsplit(url)
+        has_host = bool((parts.hostname or "").encode("idna"))
+        plain = not (parts.username or parts.password or parts.query or parts.fragment)
+        return parts.scheme in ("http", "https") and has_host and plain and parts.port != 0
+    except ValueError:
+        return False

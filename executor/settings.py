@@ -2,7 +2,6 @@
 
 import base64
 import binascii
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Final, Self
 
@@ -11,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, Field, SecretStr, field_validat
 from turnstile.common.cli import ENVIRONMENT_ONLY
 from turnstile.common.fields import Duration
 from turnstile.common.settings import CommonSettings
-from turnstile.common.urls import check_key_pair
+from turnstile.common.urls import check_key_pair, is_loopback
 from turnstile.executor.api_tokens import ApiTokens, read_entries
 
 _WEBHOOK_SECRET_PREFIX: Final = "whsec_"
@@ -203,14 +202,7 @@ class ExecutorSettings(RetentionSettings, WebhookSettings, CommonSettings):
 
     def is_exposed(self) -> bool:
         """Return whether the API would accept requests from other hosts without a token."""
-        return not (self.accepted_tokens().required or self.insecure or _is_loopback(self.http_host))
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+        return not (self.accepted_tokens().required or self.insecure or is_loopback(self.http_host))
 
 
 def read_webhook_secrets(text: str) -> list[bytes]:

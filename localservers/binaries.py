@@ -39,14 +39,6 @@ def find_postgresql(search: SearchPath | None = None) -> Path:
     return _found_or_installed(_postgresql_in, search or SearchPath())
 
 
-def find_pg_basebackup(search: SearchPath | None = None) -> Path:
-    """Return the program that copies a running server; it is beside the real `postgres`."""
-    found = (find_postgresql(search) / "postgres").resolve().with_name("pg_basebackup")
-    if not _has(found.parent, found.name):
-        raise MissingBinaries([found.name], install_command(["postgresql-client"]))
-    return found
-
-
 def find_rabbitmq(search: SearchPath | None = None) -> Path:
     """Return RabbitMQ's own folder of scripts.
 

@@ -1,13 +1,13 @@
 """PostgreSQL servers: databases on any server by URL, and a private server on a loopback port.
 
 `DatabaseServer` creates and drops databases; it is synchronous and may be called while an event loop runs in
-the same thread. `PostgresServer` runs a server with its data in a folder, as a primary or as a standby of
-another; a folder with data is used again.
+the same thread. `PostgresServer` runs a server with its data in a folder; a folder with data is used again.
 """
 
 import asyncio
 import os
 import signal
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -15,7 +15,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 import asyncpg
 
-from turnstile.localservers.binaries import find_pg_basebackup, find_postgresql
+from turnstile.localservers.binaries import find_postgresql
 from turnstile.localservers.ports import LOOPBACK, free_port
 from turnstile.localservers.processes import (
     ServerProcess,
@@ -25,7 +25,6 @@ from turnstile.localservers.processes import (
     wait_until_ready,
     write_for_server,
 )
-from turnstile.localservers.tls import ServerTls, postgresql_tls
 
 _STATEMENT_SECONDS = 60.0
 _MAINTENANCE_DATABASE = "postgres"
@@ -105,7 +104,7 @@ class PostgresServer(DatabaseServer):
         self._process = self._run()
 
     @classmethod
-    def start(cls, folder: Path, *, durable: bool = True, tls: ServerTls | None = None) -> Self:
+    def start(cls, folder: Path, *, durable: bool = True, settings: Mapping[str, str] | None = None) -> Self:
         """Start a server with its data in `folder`; return when it accepts connections."""
         programs = find_postgresql()
         user = server_user("postgres")
@@ -114,37 +113,10 @@ class PostgresServer(DatabaseServer):
         data = folder / "data"
         if not (data / "PG_VERSION").exists():
             _initialise(programs, data, user, durable=durable)
-        settings = _settings(folder, port, durable=durable)
-        if tls is not None:
-            settings |= postgresql_tls(folder, tls, user)
-        write_for_server(
-            data / _SETTINGS_FILE, "".join(f"{name} = '{value}'\n" for name, value in settings.items())
-        )
+        every = _settings(folder, port, durable=durable) | dict(settings or {})
+        lines = "".join(f"{name} = '{value}'\n" for name, value in every.items())
+        write_for_server(data / _SETTINGS_FILE, lines)
         return cls(folder=folder, programs=programs, port=port, account=user)
-
-    @classmethod
-    def follow(cls, primary: "PostgresServer", folder: Path, *, durable: bool = True) -> Self:
-        """Start a standby of `primary`: it replays every change and accepts reads."""
-        user = server_user("postgres")
-        server_folder(folder, user)
-        command = [
-            str(find_pg_basebackup()),
-            f"--dbname={primary.url()}",
-            f"--pgdata={folder / 'data'}",
-            "--write-recovery-conf",
-            "--checkpoint=fast",
-        ]
-        run_once(command, folder=folder, environment=_environment(folder), user=user)
-        return cls.start(folder, durable=durable)
-
-    def wait_for_standby(self) -> None:
-        """From now on, confirm a commit only when a standby has it on disk."""
-        self.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
-        self.execute("SELECT pg_reload_conf()")
-
-    def promote(self) -> None:
-        """Promote a standby; return when it accepts writes."""
-        self.execute("SELECT pg_promote(true, 60)")
 
     @property
     def pid(self) -> int:

@@ -1,23 +1,21 @@
-"""RabbitMQ servers: vhosts on any server by URL, a private server on loopback ports, and a private cluster.
+"""RabbitMQ servers: vhosts on any server by URL, and a private server on loopback ports.
 
 `BrokerServer` works over the management HTTP API, since each call of `rabbitmqctl` starts an Erlang VM of its
 own. `RabbitServer` runs a broker with its data in a folder; a folder with data is used again.
 """
 
-import secrets
 import signal
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 import httpx
 
-from turnstile.localservers.binaries import find_epmd, find_rabbitmq, install_missing
+from turnstile.localservers.binaries import find_epmd, find_rabbitmq
 from turnstile.localservers.errors import ServerFailed
-from turnstile.localservers.ports import LOOPBACK, free_port
+from turnstile.localservers.ports import LOOPBACK
 from turnstile.localservers.processes import (
     ServerProcess,
     run_once,
@@ -26,15 +24,13 @@ from turnstile.localservers.processes import (
     wait_until_ready,
 )
 from turnstile.localservers.rabbitmq_settings import (
+    NODE,
     PASSWORD,
     USER,
-    Membership,
     Ports,
     environment,
-    write_cookie,
     write_settings,
 )
-from turnstile.localservers.tls import ServerTls, rabbitmq_tls
 
 _REQUEST_SECONDS = 30.0
 _PROBE_SECONDS = 5.0
@@ -150,27 +146,16 @@ class RabbitServer(BrokerServer):
     own ends with the broker, and the node's name cannot clash. The nodes of a cluster share one.
     """
 
-    tls_port: int | None = None
-    """The port for AMQP over TLS, if any."""
-
-    def __init__(
-        self,
-        *,
-        folder: Path,
-        ports: Ports,
-        programs: Path,
-        account: str | None,
-        membership: Membership | None = None,
-    ) -> None:
+    def __init__(self, *, folder: Path, ports: Ports, account: str | None, node: str, own_epmd: bool) -> None:
         super().__init__(
             f"amqp://{USER}:{PASSWORD}@{LOOPBACK}:{ports.amqp}/%2F", f"http://{LOOPBACK}:{ports.management}"
         )
         self.folder = folder
         self.ports = ports
-        self._programs = programs
+        self._programs = find_rabbitmq()
         self._account = account
-        self._is_member = membership is not None
-        self._environment = environment(folder, ports, programs, membership)
+        self._own_epmd = own_epmd
+        self._environment = environment(folder, ports, self._programs, node)
         self._epmd, self._node = self._run()
 
     @classmethod
@@ -179,32 +164,21 @@ class RabbitServer(BrokerServer):
         folder: Path,
         *,
         consumer_timeout_seconds: float = CONSUMER_TIMEOUT_SECONDS,
-        tls: ServerTls | None = None,
+        settings: Mapping[str, str] | None = None,
+        ports: Ports | None = None,
+        node: str = NODE,
+        own_epmd: bool = True,
     ) -> Self:
         """Start a broker with its data in `folder`; return when it accepts connections.
 
         `consumer_timeout_seconds`: how long a delivery may stay unacknowledged before its channel is closed.
+        Without `own_epmd`, an epmd runs already on its port.
         """
-        programs = find_rabbitmq()
         user = server_user("rabbitmq")
         server_folder(folder, user)
-        ports = Ports.free()
-        tls_port = None if tls is None else free_port()
-        more = None if tls is None or tls_port is None else rabbitmq_tls(folder, tls, user, port=tls_port)
-        write_settings(folder, ports, consumer_timeout_seconds, tls=more)
-        server = cls(folder=folder, ports=ports, programs=programs, account=user)
-        server.tls_port = tls_port
-        return server
-
-    @classmethod
-    def join(cls, folder: Path, ports: Ports, membership: Membership) -> Self:
-        """Start a node of a cluster whose epmd runs already; return when the node accepts connections."""
-        programs = find_rabbitmq()
-        user = server_user("rabbitmq")
-        server_folder(folder, user)
-        write_settings(folder, ports, CONSUMER_TIMEOUT_SECONDS, membership)
-        write_cookie(folder, membership, user)
-        return cls(folder=folder, ports=ports, programs=programs, account=user, membership=membership)
+        ports = ports or Ports.free()
+        write_settings(folder, ports, consumer_timeout_seconds, settings or {})
+        return cls(folder=folder, ports=ports, account=user, node=node, own_epmd=own_epmd)
 
     @property
     def pid(self) -> int:
@@ -253,7 +227,7 @@ class RabbitServer(BrokerServer):
 
     def _run(self) -> tuple[ServerProcess | None, ServerProcess]:
         epmd = None
-        if not self._is_member:
+        if self._own_epmd:
             epmd = self._start_program("epmd", [str(find_epmd()), "-port", str(self.ports.epmd)])
         try:
             node = self._start_program("rabbitmq", [str(self._programs / "rabbitmq-server")])
@@ -286,80 +260,3 @@ class RabbitServer(BrokerServer):
 def _stop_epmd(epmd: ServerProcess | None) -> None:
     if epmd is not None:
         epmd.stop(signal.SIGTERM, _EPMD_STOP_SECONDS)
-
-
-class RabbitCluster:
-    """A cluster on loopback: nodes with the same queues, which may be killed and restarted one by one.
-
-    They share one epmd, which ends with the cluster. As a context manager it stops all nodes.
-    """
-
-    def __init__(self, epmd: ServerProcess, nodes: Sequence[RabbitServer]) -> None:
-        self._epmd = epmd
-        self.nodes = nodes
-
-    @classmethod
-    def start(cls, folder: Path, size: int = 3) -> Self:
-        """Start `size` nodes with their data in `folder`; return when each accepts connections.
-
-        Raises `MissingBinaries` where RabbitMQ is not installed and cannot be, else `ServerFailed`.
-        """
-        install_missing()
-        root = folder.resolve()
-        epmd_port = free_port()
-        cookie = secrets.token_hex(16)
-        names = [f"node{number}@localhost" for number in range(1, size + 1)]
-        epmd = _start_epmd(root / "epmd", epmd_port)
-        nodes: list[RabbitServer] = []
-        try:
-            # One after the other: nodes that start together wait much longer for each other's locks.
-            for name in names:
-                ports = replace(Ports.free(), epmd=epmd_port)
-                membership = Membership(node=name, peers=names[: len(nodes)][:1], cookie=cookie)
-                nodes.append(RabbitServer.join(root / name.partition("@")[0], ports, membership))
-                # It listens before it has started completely; a vhost created meanwhile never starts there.
-                nodes[-1].ctl("await_startup")
-        except BaseException:
-            _end(nodes, epmd)
-            raise
-        return cls(epmd, nodes)
-
-    def create_vhost(self, name: str) -> str:
-        """Create a vhost; return its URL, which names all nodes."""
-        self.nodes[0].create_vhost(name)
-        return self.url(name)
-
-    def url(self, vhost: str) -> str:
-        """Return the URLs of all nodes for a vhost, separated by commas."""
-        return ",".join(node.url(vhost) for node in self.nodes)
-
-    def stop(self) -> None:
-        """Kill all nodes: their data are not needed any more."""
-        _end(self.nodes, self._epmd)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-
-def _start_epmd(folder: Path, port: int) -> ServerProcess:
-    user = server_user("rabbitmq")
-    server_folder(folder, user)
-    return ServerProcess.start(
-        "epmd",
-        [str(find_epmd()), "-port", str(port)],
-        folder=folder,
-        environment=environment(folder, replace(Ports.free(), epmd=port), find_rabbitmq()),
-        user=user,
-        last_signal=signal.SIGTERM,
-        grace_seconds=_EPMD_STOP_SECONDS,
-    )
-
-
-def _end(nodes: Sequence[RabbitServer], epmd: ServerProcess) -> None:
-    for node in nodes:
-        node.kill()
-        node.close()
-    epmd.stop(signal.SIGTERM, _EPMD_STOP_SECONDS)

@@ -1,8 +1,7 @@
 """Configuration files and environment of a private RabbitMQ server; valid for RabbitMQ 3.10 to 4.x."""
 
 import os
-import pwd
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,24 +35,11 @@ class Ports:
         return cls(amqp=amqp, management=management, distribution=distribution, epmd=epmd)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Membership:
-    """A node's membership in a cluster on this machine."""
-
-    node: str
-    """Its own name."""
-    peers: Sequence[str]
-    """The nodes that it joins at its first start; empty: the others join it."""
-    cookie: str
-    """The shared Erlang cookie."""
-
-
 def write_settings(
     folder: Path,
     ports: Ports,
     consumer_timeout_seconds: float,
-    membership: Membership | None = None,
-    tls: Mapping[str, str] | None = None,
+    more: Mapping[str, str],
 ) -> None:
     """Write the broker's configuration files into `folder`, readable by its user."""
     consumer_timeout_ms = round(consumer_timeout_seconds * 1000)
@@ -72,9 +58,7 @@ def write_settings(
         "collect_statistics_interval": "10000",
         "consumer_timeout": str(consumer_timeout_ms),
     }
-    if membership is not None:
-        settings |= _cluster_settings(membership)
-    settings |= tls or {}
+    settings |= more
     lines = "".join(f"{name} = {value}\n" for name, value in settings.items())
     write_for_server(folder / "rabbitmq.conf", lines)
     # RabbitMQ checks the timeout once per tick; `rabbitmq.conf` has no setting for the tick.
@@ -83,31 +67,7 @@ def write_settings(
     write_for_server(folder / "enabled_plugins", "[rabbitmq_management].\n")
 
 
-def write_cookie(folder: Path, membership: Membership, user: str | None) -> None:
-    """Write the Erlang cookie, readable only by the broker's user."""
-    cookie = folder / ".erlang.cookie"
-    cookie.touch(mode=0o600)
-    cookie.write_text(membership.cookie, encoding="ascii")
-    if user:
-        account = pwd.getpwnam(user)
-        os.chown(cookie, account.pw_uid, account.pw_gid)
-
-
-def _cluster_settings(membership: Membership) -> dict[str, str]:
-    return {
-        "cluster_formation.peer_discovery_backend": "classic_config",
-        # Otherwise a minority accepts messages that are lost when the partition heals.
-        "cluster_partition_handling": "pause_minority",
-        **{
-            f"cluster_formation.classic_config.nodes.{number}": node
-            for number, node in enumerate([*membership.peers, membership.node], 1)
-        },
-    }
-
-
-def environment(
-    folder: Path, ports: Ports, programs: Path, membership: Membership | None = None
-) -> dict[str, str]:
+def environment(folder: Path, ports: Ports, programs: Path, node: str = NODE) -> dict[str, str]:
     """Return the environment of the broker, of epmd and of rabbitmqctl; nothing is inherited but PATH."""
     on_loopback = "-kernel inet_dist_use_interface {" + LOOPBACK.replace(".", ",") + "}"
     return {
@@ -127,7 +87,7 @@ def environment(
         "RABBITMQ_MNESIA_BASE": str(folder / "data"),
         "RABBITMQ_LOG_BASE": str(folder),
         "RABBITMQ_PID_FILE": str(folder / "rabbitmq.pid"),
-        "RABBITMQ_NODENAME": NODE if membership is None else membership.node,
+        "RABBITMQ_NODENAME": node,
         "RABBITMQ_DIST_PORT": str(ports.distribution),
         # Makes the start script exec the Erlang VM instead of waiting for it.
         "RUNNING_UNDER_SYSTEMD": "true",

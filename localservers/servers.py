@@ -19,7 +19,6 @@ from turnstile.localservers.errors import LocalServersError
 from turnstile.localservers.postgresql import PostgresServer
 from turnstile.localservers.processes import run_in_thread
 from turnstile.localservers.rabbitmq import CONSUMER_TIMEOUT_SECONDS, RabbitServer
-from turnstile.localservers.tls import ServerTls
 
 
 class ScratchFolder:
@@ -75,7 +74,6 @@ class LocalServers:
         *,
         durable: bool = True,
         consumer_timeout_seconds: float = CONSUMER_TIMEOUT_SECONDS,
-        tls: ServerTls | None = None,
     ) -> Self:
         """Start both servers; return when both accept connections.
 
@@ -90,9 +88,9 @@ class LocalServers:
         root = folder.resolve()
         try:
             postgresql, rabbitmq = _start_both(
-                start_postgresql=lambda: PostgresServer.start(root / "postgresql", durable=durable, tls=tls),
+                start_postgresql=lambda: PostgresServer.start(root / "postgresql", durable=durable),
                 start_rabbitmq=lambda: RabbitServer.start(
-                    root / "rabbitmq", consumer_timeout_seconds=consumer_timeout_seconds, tls=tls
+                    root / "rabbitmq", consumer_timeout_seconds=consumer_timeout_seconds
                 ),
             )
         except BaseException:

@@ -70,12 +70,6 @@ def run_command(
             metavar="KIND,...",
         ),
     ] = None,
-    depths: Annotated[
-        str | None, typer.Option(help="Queue lengths to measure, like 100,10000.", metavar="A,B,...")
-    ] = None,
-    key_counts: Annotated[
-        str | None, typer.Option(help="Numbers of keys to measure, like 1,100.", metavar="A,B,...")
-    ] = None,
     duration: Annotated[str, typer.Option(help="Duration of a soak.", metavar="DURATION")] = "1h",
     seed: Annotated[int, typer.Option(help="Seed of the random load; the same seed repeats the load.")] = 7,
     report: Annotated[

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from ipaddress import ip_address
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
@@ -14,6 +13,7 @@ from pydantic import SecretStr
 from pydantic_core import from_json
 
 from turnstile.common.domain.errors import Code, TurnstileError
+from turnstile.common.urls import is_loopback
 from turnstile.stress.recording import InjectedFault
 from turnstile.stress.scenario import PlannedFault
 
@@ -35,7 +35,7 @@ class Installation:
     @property
     def is_on_this_host(self) -> bool:
         """Whether all executors have loopback addresses."""
-        return all(_is_loopback(urlsplit(url).hostname or "") for url in self.http_urls)
+        return all(is_loopback(urlsplit(url).hostname or "") for url in self.http_urls)
 
     def describe(self) -> str:
         """Return its URLs without passwords."""
@@ -57,13 +57,6 @@ class FaultInjector(Protocol):
     def exits(self) -> Mapping[int, int]:
         """Return when the exit of each worker process and its children was observed (nanoseconds)."""
         ...
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 PATIENCE_SECONDS: Final = 60.0

@@ -43,11 +43,10 @@ def scenarios_of(config: RunConfig) -> tuple[Scenario, ...]:
         case Preset.FIFO:
             scenarios = _fifo(config)
         case Preset.KEYS:
-            scenarios = _key_counts(
-                config, config.key_counts or _KEY_COUNTS, executions=config.executions or _KEYED
-            )
+            scenarios = _key_counts(config, _KEY_COUNTS, executions=config.executions or _KEYED)
         case Preset.DEPTH:
-            scenarios = _depths(config, config.depths or _DEPTHS)
+            deepest = config.executions or _DEPTHS[-1]
+            scenarios = _depths(config, [each for each in _DEPTHS if each <= deepest] or _DEPTHS[:1])
         case Preset.RECOVERY:
             scenarios = iter([_recovery(config, recovery_plan(config.lease_seconds), limit=config.limit)])
         case Preset.SOAK:
@@ -61,19 +60,20 @@ def _default(config: RunConfig) -> Iterator[Scenario]:
     yield _configured_load(config)
     yield from _throughput(config, _NO_OP_EXECUTIONS)
     yield _handover(_HAND_OVERS)
-    yield from _depths(config, config.depths or _SHORT_DEPTHS)
-    yield from _key_counts(config, config.key_counts or _SHORT_KEY_COUNTS, executions=_KEYED)
+    yield from _depths(config, _SHORT_DEPTHS)
+    yield from _key_counts(config, _SHORT_KEY_COUNTS, executions=_KEYED)
     if config.local:
         yield _recovery(config, recovery_plan(config.lease_seconds, kinds=_KILLS), limit=config.limit)
 
 
 def _smoke(config: RunConfig) -> Iterator[Scenario]:
     mix = config.mix or DurationMix.parse("80% 0ms, 20% 10ms")
-    yield _configured_load(replace(config, executions=config.executions or 1_000, mix=mix))
+    changed = {"executions": config.executions or 1_000, "mix": mix}
+    yield _configured_load(config.model_copy(update=changed))
     yield from _throughput(config, 500)
     yield _handover(100)
-    yield from _depths(config, config.depths or (500,))
-    yield from _key_counts(config, config.key_counts or (50,), executions=500)
+    yield from _depths(config, (500,))
+    yield from _key_counts(config, (50,), executions=500)
     if config.local:
         yield _recovery(config, recovery_plan(config.lease_seconds, kinds=_KILLS[:1]), limit=config.limit)
 

@@ -125,9 +125,6 @@ RUN: Final = np.dtype(
 )
 """A physical run, recorded by the action. `process`: a number for each process."""
 
-SAMPLE: Final = np.dtype([("at", "i8"), ("action", "i4"), ("waiting", "i8"), ("active", "i8")])
-"""A sample of `queue-stats`."""
-
 
 def empty(dtype: np.dtype[Any], rows: int) -> Table:
     """Return a table of unknown values: numbers NONE, instants NEVER, codes 0."""
@@ -146,7 +143,7 @@ def status_code(status: Status) -> int:
     return STATUSES.index(status)
 
 
-_TABLES: Final = ("orders", "executions", "attempts", "runs", "samples")
+_TABLES: Final = ("orders", "executions", "attempts", "runs")
 _KEYS: Final = {"scenario": "stage"}
 """Fields with another key in `recording.json`, so that stored recordings stay readable."""
 
@@ -210,7 +207,6 @@ class Recording:
     executions: Table
     attempts: Table
     runs: Table
-    samples: Table
     workers: tuple[str, ...]
     faults: tuple[InjectedFault, ...] = ()
     limit_changes: tuple[LimitChange, ...] = ()

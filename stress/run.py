@@ -7,7 +7,6 @@ code: 0 only if every check of every scenario passed. An interrupted run reports
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +25,7 @@ from turnstile.stress.local.system import LocalSystem, running_locally
 from turnstile.stress.presets import scenarios_of
 from turnstile.stress.recording import Recording
 from turnstile.stress.report.live import live_view
-from turnstile.stress.report.run_report import Machine, RunInfo, library_versions
+from turnstile.stress.report.run_report import RunInfo
 from turnstile.stress.report.store import ReportStore
 from turnstile.stress.scenario import Scenario
 
@@ -75,14 +74,8 @@ async def _run(
     config: RunConfig, installation: Installation | None, folder: Path, command_line: str, console: Console
 ) -> int:
     scenarios = scenarios_of(config)
-    info = RunInfo(
-        seed=config.seed,
-        command_line=command_line,
-        started_at=datetime.now(UTC),
-        machine=Machine.here(),
-        versions=library_versions(),
-        installation=config.describe() if installation is None else installation.describe(),
-    )
+    where = config.describe() if installation is None else installation.describe()
+    info = RunInfo.now(seed=config.seed, command_line=command_line, installation=where)
     store = ReportStore(folder, info)
     actions = max(scenario.load.actions for scenario in scenarios)
     try:
@@ -96,10 +89,10 @@ async def _run(
                 say=console.print,
             ) as system:
                 store.add_versions(await asyncio.to_thread(system.versions))
-                await _run_scenarios(scenarios, system.installation, system, store, console)
+                await run_scenarios(scenarios, system.installation, system, store, console)
         else:
             await check_ready(installation, actions)
-            await _run_scenarios(scenarios, installation, None, store, console)
+            await run_scenarios(scenarios, installation, None, store, console)
     except asyncio.CancelledError:
         # Report the completed scenarios; without any, an earlier report in the folder stays.
         if store.scenarios:
@@ -111,24 +104,20 @@ async def _run(
     return 0 if report.passed else EXIT_FAILED
 
 
-async def _run_scenarios(
+async def run_scenarios(
     scenarios: Sequence[Scenario],
     installation: Installation,
     system: LocalSystem | None,
     store: ReportStore,
     console: Console,
 ) -> None:
+    """Carry out, check and measure scenarios; those that cannot be completed are failures of the store."""
     with live_view(console) as view:
         for number, scenario in enumerate(scenarios, 1):
+            view.begin(f"Scenario {number} of {len(scenarios)}: {scenario.title}")
             try:
                 recording = await drive_scenario(
-                    scenario,
-                    installation,
-                    seed=store.info.seed,
-                    show=view.show,
-                    number=number,
-                    scenarios=len(scenarios),
-                    injector=system,
+                    scenario, installation, seed=store.info.seed, show=view.show, injector=system
                 )
             except (TurnstileError, LocalServersError) as error:
                 store.failures.append(f"{scenario.name}: {error}")

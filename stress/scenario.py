@@ -149,9 +149,6 @@ class Progress:
     """The progress of a scenario, reported several times per second."""
 
     scenario: Scenario
-    number: int
-    """Of the scenario, from 1."""
-    scenarios: int
     elapsed_seconds: float
     sent: int
     """Confirmed by the broker."""

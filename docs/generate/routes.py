@@ -14,7 +14,7 @@ _HEAD = """# HTTP
 Under `/api/v1`; `/actions/...` also without the prefix. JSON, snake_case, RFC 3339 times in UTC. Errors are
 problem documents ([RFC 9457](https://www.rfc-editor.org/rfc/rfc9457)) whose `code` is one of
 [these](states.md#codes-of-refusals) and whose `detail` names the field and the remedy. Lists are
-`{items, next_cursor}`, with `?limit=&cursor=`. A running executor shows all of it with examples at `/docs`,
+`{items, next_cursor}`, with `?limit=&cursor=`. A running executor shows all of it at `/docs`,
 and the document itself at `/openapi.json`. Any route may also answer 401 and 403 (a token lacks the role),
 422 (something is wrong with the request) and 503 (a server is out of reach).
 """

@@ -13,7 +13,6 @@ from turnstile.executor.api.bulk import bulk_routes
 from turnstile.executor.api.dead_letters import dead_letter_routes
 from turnstile.executor.api.events import event_routes
 from turnstile.executor.api.executions import execution_routes
-from turnstile.executor.api.openapi import install_examples
 from turnstile.executor.api.ops import audit_routes, health_routes, metrics_routes
 from turnstile.executor.api.queues import queue_routes
 from turnstile.executor.api.webhooks import webhook_routes
@@ -74,7 +73,6 @@ def create_app(
         app.include_router(routes, prefix=PREFIX, include_in_schema=False)
     app.add_middleware(Gate, tokens=settings.accepted_tokens(), own_hosts=settings.own_hosts())
     problems.install(app)
-    install_examples(app)
     return app
 
 

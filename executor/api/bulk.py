@@ -10,14 +10,13 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Body, Header, Request
 from fastapi.openapi.models import Example
-from pydantic import BaseModel, Field, StringConstraints
+from pydantic import BaseModel, Field
 
 from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.domain.states import TERMINAL, Status, is_terminal
-from turnstile.common.fields import Instant
 from turnstile.common.requests import json_text, read_traceparent
-from turnstile.executor.api.bodies import InUtf8, JsonBody, JsonRoute, StrictModel
-from turnstile.executor.api.executions import Reason
+from turnstile.executor.api.bodies import InUtf8, JsonBody, JsonRoute
+from turnstile.executor.api.executions import FilterFields, Reason
 from turnstile.executor.api.paging import cursor_id, cursor_ids, cursor_of, next_cursor
 from turnstile.executor.api.problems import Problem, answer_deadline, documented, problem
 from turnstile.executor.operations import Operations
@@ -32,22 +31,16 @@ _RETRY_CURSOR: Final = "bulk-retry"
 _UNSUCCESSFUL: Final = (Status.FAILED, Status.TIMEOUT, Status.EXPIRED, Status.ABANDONED)
 """What a retry selects if its filter names no status."""
 _REFUSALS: Final = documented(Code.UNKNOWN_FIELD, Code.UNKNOWN_ACTION, Code.TOO_LARGE)
-_Text = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 
 
-class BulkFilter(StrictModel):
+class BulkFilter(FilterFields):
     """Which executions to change: all conditions must hold, and at least one is required."""
 
-    action_ref: _Text | None = Field(default=None, examples=["reports.render"])
     status: Annotated[list[Status], Field(min_length=1)] | None = Field(
         default=None,
         description="Any of these. Default: for cancel all that have not ended, for retry failed, timeout, "
         "expired and abandoned.",
     )
-    concurrency_key: _Text | None = None
-    created_after: Instant | None = Field(default=None, description="This instant or later.")
-    created_before: Instant | None = Field(default=None, description="Earlier than this instant.")
-    worker_id: _Text | None = Field(default=None, description="The worker of its latest attempt.")
     metadata: dict[str, str | bool | int | float] = Field(
         default_factory=dict, description="Each of these keys has this value.", examples=[{"tenant": "acme"}]
     )
@@ -219,18 +212,10 @@ def _wanted(
             raise Refusal(
                 Code.INVALID_MESSAGE, f"filter.status: {verb} does not apply to {status}; expected {names}"
             )
-    return ExecutionFilter(
-        action_ref=given.action_ref,
-        statuses=tuple(given.status) if given.status else default,
-        concurrency_key=given.concurrency_key,
-        created_after=given.created_after,
-        created_before=given.created_before,
-        worker_id=given.worker_id,
-        metadata=tuple(
-            (key, value if isinstance(value, str) else json_text(value))
-            for key, value in given.metadata.items()
-        ),
+    metadata = (
+        (key, value if isinstance(value, str) else json_text(value)) for key, value in given.metadata.items()
     )
+    return given.filter_of(given.status or default, metadata)
 
 
 def _check_action(found: Matches, wanted: ExecutionFilter) -> None:

@@ -5,7 +5,7 @@ statement, so the same idempotency key over HTTP and over the broker is the same
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
@@ -113,15 +113,34 @@ class Cancelled(BaseModel):
     )
 
 
-class ExecutionListing(Paging):
-    """Which executions to list; all conditions must hold."""
+class FilterFields(StrictModel):
+    """Which executions are meant; all conditions must hold."""
 
     action_ref: FilterText | None = Field(default=None, examples=["reports.render"])
-    status: list[Status] | None = Field(default=None, description="Any of these; repeat it for several.")
     concurrency_key: FilterText | None = None
     created_after: Instant | None = Field(default=None, description="This instant or later.")
     created_before: Instant | None = Field(default=None, description="Earlier than this instant.")
     worker_id: FilterText | None = Field(default=None, description="The worker of its latest attempt.")
+
+    def filter_of(
+        self, statuses: Sequence[Status] | None, metadata: Iterable[tuple[str, str]]
+    ) -> ExecutionFilter:
+        """Return these conditions, with statuses and metadata, which lists and bodies write differently."""
+        return ExecutionFilter(
+            action_ref=self.action_ref,
+            statuses=tuple(statuses) if statuses else None,
+            concurrency_key=self.concurrency_key,
+            created_after=self.created_after,
+            created_before=self.created_before,
+            worker_id=self.worker_id,
+            metadata=tuple(metadata),
+        )
+
+
+class ExecutionListing(Paging, FilterFields):
+    """Which executions to list; all conditions must hold."""
+
+    status: list[Status] | None = Field(default=None, description="Any of these; repeat it for several.")
     metadata: Annotated[list[MetadataPair], Field(max_length=20)] | None = Field(
         default=None,
         description="`key:value`: metadata with this key and value, as text. Repeat it: all must hold.",
@@ -130,15 +149,8 @@ class ExecutionListing(Paging):
 
     def filter(self) -> ExecutionFilter:
         """Return the conditions."""
-        return ExecutionFilter(
-            action_ref=self.action_ref,
-            statuses=tuple(self.status) if self.status else None,
-            concurrency_key=self.concurrency_key,
-            created_after=self.created_after,
-            created_before=self.created_before,
-            worker_id=self.worker_id,
-            metadata=tuple((key, value) for key, _, value in (m.partition(":") for m in self.metadata or ())),
-        )
+        pairs = (pair.partition(":") for pair in self.metadata or ())
+        return self.filter_of(self.status, ((key, value) for key, _, value in pairs))
 
 
 class LogListing(StrictModel):

@@ -57,16 +57,7 @@ def audit_routes(auditor: Auditor) -> APIRouter:
 
 _NOT_READY: Final[dict[str, Any]] = {
     "description": "unavailable; `parts` says which server and why",
-    "content": {
-        PROBLEM_JSON: {
-            "schema": {"$ref": "#/components/schemas/Problem"},
-            "example": problem(
-                Code.UNAVAILABLE,
-                "broker: connection refused",
-                parts={"database": None, "broker": "connection refused"},
-            ).model_dump(mode="json"),
-        }
-    },
+    "content": {PROBLEM_JSON: {"schema": {"$ref": "#/components/schemas/Problem"}}},
 }
 
 

@@ -42,30 +42,6 @@ _STATUS: Final[Mapping[Code, HTTPStatus]] = {
     Code.FORBIDDEN: HTTPStatus.FORBIDDEN,
     Code.UNAVAILABLE: HTTPStatus.SERVICE_UNAVAILABLE,
 }
-_DETAILS: Final[Mapping[Code, str]] = {
-    Code.INVALID_MESSAGE: "limit: Input should be less than or equal to 1000",
-    Code.UNKNOWN_FIELD: "max_concurent: no such field; known are ref, runner, entrypoint, max_concurrent",
-    Code.UNSUPPORTED_SCHEMA_VERSION: "header schema_version: '2' is not supported; send 1, or omit it",
-    Code.TOO_LARGE: "body: 9000000 bytes, at most 8388608 are allowed; send a reference instead",
-    Code.UNKNOWN_ACTION: "action_ref: no action 'reports.rendr'; start a worker that serves it, or apply it",
-    Code.INVALID_PARAMETERS: "parameters: no value at concurrency key /customer_id",
-    Code.IDEMPOTENCY_CONFLICT: "idempotency_key: 'invoice-2041' already names execution 4711, a "
-    "different request; use another key, or repeat the same request",
-    Code.QUEUE_FULL: "action_ref: the queue of 'reports.render' is full: 100 waiting of at most 100, "
-    "4 running of at most 4; try again later",
-    Code.NOT_FOUND: "execution_id: there is no execution 4711",
-    Code.ALREADY_TERMINAL: "execution 4711 is completed; an ended execution never changes",
-    Code.NOT_TERMINAL: "execution_id: 4711 is running; wait for its end, or cancel it first",
-    Code.IN_USE: "waiting: 3 executions of 'reports.render' wait; send ?waiting=cancel to cancel them, or "
-    "wait until they have run",
-    Code.PRECONDITION_FAILED: "header If-Match: the action was changed since then; read it again, then "
-    "repeat the change",
-    Code.UNKNOWN_EXECUTION: "no such execution; check the id or the key",
-    Code.UNAUTHORIZED: "header Authorization: send 'Bearer <token>' with a token of this service",
-    Code.FORBIDDEN: "header Origin: a page of another site may not change anything here",
-    Code.UNAVAILABLE: "database: connection refused",
-}
-"""One example for each code, for the OpenAPI document."""
 
 
 class Problem(BaseModel):
@@ -116,17 +92,11 @@ def documented(*codes: Code) -> dict[int | str, dict[str, Any]]:
     by_status: dict[int | str, list[str]] = {}
     for code in (*codes, Code.INVALID_MESSAGE, Code.UNAUTHORIZED, Code.FORBIDDEN, Code.UNAVAILABLE):
         by_status.setdefault(int(_STATUS[code]), []).append(code)
+    content = {PROBLEM_JSON: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return {
-        status: {"description": ", ".join(sorted(set(names))), "content": _content(sorted(set(names)))}
+        status: {"description": ", ".join(sorted(set(names))), "content": content}
         for status, names in by_status.items()
     }
-
-
-def _content(codes: Sequence[str]) -> dict[str, Any]:
-    examples = {
-        code: {"value": problem(Code(code), _DETAILS[Code(code)]).model_dump(mode="json")} for code in codes
-    }
-    return {PROBLEM_JSON: {"schema": {"$ref": "#/components/schemas/Problem"}, "examples": examples}}
 
 
 def install(app: FastAPI) -> None:

@@ -26,7 +26,12 @@ class _Commands(LazyCommandGroup):
         "setup-permissions": _lazy(
             "admin:setup_permissions", "Create least-privilege accounts for each service."
         ),
-        "demo": _lazy("demo:demo", "Run 200 executions on private servers and check order and limits."),
+        # By name, because a service must not depend on the stress test or the local servers.
+        "demo": LazyCommand(
+            "turnstile.stress.demo:demo",
+            "Run 200 executions on private servers and check order and limits.",
+            "run `make demo` in a clone of the repository",
+        ),
         "submit": _lazy("submit:submit", "Submit one execution, or many from a file."),
         "get": _lazy("executions:get", "Show an execution: status, attempts, and why it waits."),
         "list": _lazy("executions:list_executions", "List executions, newest first."),

@@ -15,6 +15,7 @@ from turnstile.executor.cli.action_file import Step, plan, read_action_file, sch
 from turnstile.executor.cli.arguments import RefArgument, RefsArgument, encode, is_interactive
 from turnstile.executor.cli.client import Api, ApiRefused, ApiUnreachable, Json, with_api
 from turnstile.executor.cli.output import (
+    Columns,
     JsonOption,
     compact,
     for_each,
@@ -28,8 +29,22 @@ from turnstile.executor.cli.output import (
 )
 from turnstile.executor.cli.pagination import ALL, print_page, read_pages
 
-_HEADINGS: Final = ("ACTION", "RUNNER", "LIMIT", "KEY", "TIMEOUT", "TTL", "POOL", "PAUSED")
-_CHANGE_HEADINGS: Final = ("CHANGED", "BY", "CHANGE", "FIELDS")
+_COLUMNS: Final[Columns] = {
+    "ACTION": "ref",
+    "RUNNER": "runner",
+    "LIMIT": lambda action: shown("max_concurrent", action["max_concurrent"]),
+    "KEY": "concurrency_key",
+    "TIMEOUT": lambda action: "" if action["timeout"] is None else shown("timeout", action["timeout"]),
+    "TTL": lambda action: "" if action["ttl"] is None else shown("ttl", action["ttl"]),
+    "POOL": "pool",
+    "PAUSED": lambda action: "paused" if action["paused"] else "",
+}
+_CHANGE_COLUMNS: Final[Columns] = {
+    "CHANGED": lambda change: instant(change["changed_at"]),
+    "BY": "changed_by",
+    "CHANGE": "change",
+    "FIELDS": lambda change: _changed_fields(change["old"], change["new"]),
+}
 _SIGNS: Final = {
     "create": ("+", "green"),
     "change": ("~", "yellow"),
@@ -82,8 +97,8 @@ def list_actions(api: Api, as_json: JsonOption = False) -> None:
         print_json({"items": items})
     else:
         print_table(
-            _HEADINGS,
-            map(_row, items),
+            _COLUMNS,
+            items,
             empty="No actions; create some with 'executor actions apply FILE' or 'worker serve --actions "
             "MODULE'",
         )
@@ -201,8 +216,7 @@ def list_changes(
     found = read_pages(api, f"/actions/{ref}/changes", {}, limit=limit)
     print_page(
         found,
-        _CHANGE_HEADINGS,
-        _change_row,
+        _CHANGE_COLUMNS,
         empty="No changes recorded",
         limit=limit,
         as_json=as_json,
@@ -301,19 +315,6 @@ def _deleted(ref: str, result: Json) -> str:
     return f"Deleted {ref}" + (f"; cancelled {cancelled} waiting {plural}" if cancelled else "")
 
 
-def _row(action: Json) -> Sequence[object]:
-    return (
-        action["ref"],
-        action["runner"],
-        shown("max_concurrent", action["max_concurrent"]),
-        action["concurrency_key"],
-        "" if action["timeout"] is None else shown("timeout", action["timeout"]),
-        "" if action["ttl"] is None else shown("ttl", action["ttl"]),
-        action["pool"],
-        "paused" if action["paused"] else "",
-    )
-
-
 def _fields(action: Json) -> Iterator[tuple[str, object]]:
     for name in ActionDefinition.model_fields:
         if name == "retry":
@@ -324,12 +325,10 @@ def _fields(action: Json) -> Iterator[tuple[str, object]]:
     yield "updated_at", instant(action["updated_at"])
 
 
-def _change_row(change: Json) -> Sequence[object]:
-    old, new = change["old"], change["new"]
-    changes = ", ".join(
+def _changed_fields(old: Json, new: Json) -> str:
+    return ", ".join(
         f"{field}: {_value(field, old)} -> {_value(field, new)}" for field in sorted(old.keys() | new.keys())
     )
-    return (instant(change["changed_at"]), change["changed_by"], change["change"], changes)
 
 
 def _value(field: str, values: Json) -> str:

@@ -1,16 +1,20 @@
 """`executor audit`: recounts all counters and checks every invariant, over the HTTP API."""
 
-from collections.abc import Iterator, Sequence
 from typing import Annotated, Final
 
 import typer
 
 from turnstile.common.cli import EXIT_FAILED
 from turnstile.executor.cli.client import Api, Json, with_api
-from turnstile.executor.cli.output import JsonOption, instant, print_line, print_table, show
+from turnstile.executor.cli.output import Columns, JsonOption, instant, print_line, print_table, show
 
-_HEADINGS: Final = ("CHECK", "ROWS", "VIOLATIONS", "INVARIANT")
-_EXAMPLE_HEADINGS: Final = ("CHECK", "ID", "EXPECTED", "FOUND")
+_COLUMNS: Final = {"CHECK": "name", "ROWS": "rows", "VIOLATIONS": "faults", "INVARIANT": "says"}
+_EXAMPLE_COLUMNS: Final[Columns] = {
+    "CHECK": "check",
+    "ID": lambda example: f"{example['subject']} {example['id']}",
+    "EXPECTED": "expected",
+    "FOUND": "found",
+}
 
 
 @with_api
@@ -36,24 +40,16 @@ def audit(
 
 
 def _print(found: Json) -> None:
-    rows = ((check["name"], check["rows"], check["faults"], check["says"]) for check in found["checks"])
-    print_table(_HEADINGS, rows, empty="No checks")
-    examples = list(_examples(found))
+    print_table(_COLUMNS, found["checks"], empty="No checks")
+    examples = [
+        Json({**example, "check": check["name"], "subject": check["subject"]})
+        for check in found["checks"]
+        for example in check["examples"]
+    ]
     if examples:
         print_line("")
-        print_table(_EXAMPLE_HEADINGS, examples, empty="")
+        print_table(_EXAMPLE_COLUMNS, examples, empty="")
     count = sum(check["faults"] for check in found["checks"])
     plural = "violation" if count == 1 else "violations"
     print_line("")
     print_line(f"{instant(found['checked_at'])}: {f'{count} {plural}' if count else 'no violations'}")
-
-
-def _examples(found: Json) -> Iterator[Sequence[object]]:
-    for check in found["checks"]:
-        for example in check["examples"]:
-            yield (
-                check["name"],
-                f"{check['subject']} {example['id']}",
-                example["expected"],
-                example["found"],
-            )

@@ -10,7 +10,6 @@ import functools
 import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
-from ipaddress import ip_address
 from typing import Annotated, Any, Concatenate, Final, NoReturn, ParamSpec, TypeVar
 from urllib.parse import urlsplit
 
@@ -27,7 +26,7 @@ from turnstile.common.cli import (
     CommandFailed,
     with_options,
 )
-from turnstile.common.urls import check_authority, with_tls_hint
+from turnstile.common.urls import check_authority, is_api_url, is_loopback, with_tls_hint
 
 Rest = ParamSpec("Rest")
 T = TypeVar("T")
@@ -92,7 +91,7 @@ class Api:
             timeout=_TIMEOUT,
             verify=True if trust is None else trust,
             # HTTP_PROXY does not apply to loopback.
-            trust_env=not _is_loopback(url),
+            trust_env=not is_loopback(urlsplit(url).hostname or ""),
         )
 
     def get(
@@ -178,7 +177,7 @@ def connect(
         token = token_in({TOKEN: api_token or "", TOKEN_FILE: api_token_file or ""}) or ""
     except ValueError as error:
         raise CommandFailed(str(error), exit_code=EXIT_USAGE) from None
-    if not _is_base_url(url):
+    if not is_api_url(url):
         raise CommandFailed(
             "TURNSTILE_API_URL: invalid URL; expected one like http://127.0.0.1:8000, without user and "
             "password",
@@ -231,21 +230,3 @@ def _trust(ca_file: str | None) -> ssl.SSLContext | None:
     except ValueError as error:
         raise CommandFailed(str(error), exit_code=EXIT_USAGE) from None
     return ssl.create_default_context(cafile=ca_file)
-
-
-def _is_base_url(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        is_number = parts.port is None or parts.port > 0
-    except ValueError:
-        return False
-    plain = not (parts.username or parts.password or parts.query or parts.fragment)
-    return parts.scheme in ("http", "https") and bool(parts.hostname) and plain and is_number
-
-
-def _is_loopback(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -1,29 +1,41 @@
 """`executor dead-letters list | show | replay | purge`, over the HTTP API."""
 
 from base64 import b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
 import typer
 
-from turnstile.common.cli import EXIT_FAILED, command_line
+from turnstile.common.cli import command_line
 from turnstile.executor.cli.arguments import bad_input, piped_in
 from turnstile.executor.cli.client import Api, Json, with_api
 from turnstile.executor.cli.output import (
+    Columns,
     JsonOption,
     compact,
     instant,
     print_fields,
-    print_json,
     print_line,
     show,
-    warn,
 )
-from turnstile.executor.cli.pagination import CursorOption, print_page, read_pages, repeat_until_done
+from turnstile.executor.cli.pagination import (
+    CursorOption,
+    print_handled,
+    print_page,
+    read_pages,
+    repeat_until_done,
+)
 
-_HEADINGS: Final = ("ID", "DIED", "CODE", "MESSAGE", "BYTES", "ERROR")
+_COLUMNS: Final[Columns] = {
+    "ID": "id",
+    "DIED": lambda letter: instant(letter["died_at"]),
+    "CODE": "code",
+    "MESSAGE": lambda letter: letter["type"] or letter["original_routing_key"],
+    "BYTES": "body_bytes",
+    "ERROR": "error",
+}
 _BATCH_MAX: Final = 10_000
 
 app = command_line("Manage dead-lettered messages.")
@@ -48,7 +60,7 @@ def list_letters(
 ) -> None:
     """List dead letters, oldest first."""
     found = read_pages(api, "/dead-letters", {"code": code}, limit=limit, cursor=cursor)
-    print_page(found, _HEADINGS, _row, empty="No dead letters", limit=limit, as_json=as_json)
+    print_page(found, _COLUMNS, empty="No dead letters", limit=limit, as_json=as_json)
 
 
 @app.command("show")
@@ -125,29 +137,8 @@ def _selection(names: list[str] | None, code: str | None, *, every: bool) -> dic
 
 def _handle(api: Api, verb: str, selection: dict[str, Any], done: str, *, as_json: bool) -> None:
     total = repeat_until_done(api, f"/dead-letters/{verb}", selection, batch_max=_BATCH_MAX)
-    if as_json:
-        print_json(total)
-    else:
-        print_line(f"{done} {total['done']} {'message' if total['done'] == 1 else 'messages'}")
-        for letter in total["refused"]:
-            warn(f"{letter['id']}: not replayed: {letter['reason']}")
-        for name in total["missing"]:
-            warn(f"{name}: not_found: no dead letter with this id")
-        if total["left"]:
-            warn(f"{total['left']} left; repeat the command")
-    if total["refused"] or total["missing"] or total["left"]:
-        raise typer.Exit(EXIT_FAILED)
-
-
-def _row(letter: Json) -> Sequence[object]:
-    return (
-        letter["id"],
-        instant(letter["died_at"]),
-        letter["code"],
-        letter["type"] or letter["original_routing_key"],
-        letter["body_bytes"],
-        letter["error"],
-    )
+    summary = f"{done} {total['done']} {'message' if total['done'] == 1 else 'messages'}"
+    print_handled(total, summary, missing="no dead letter with this id", as_json=as_json)
 
 
 def _fields(letter: Json) -> Iterator[tuple[str, object]]:

@@ -9,10 +9,26 @@ from typing import Final
 
 from turnstile.common.domain.durations import format_duration
 from turnstile.executor.cli.client import Json
-from turnstile.executor.cli.output import compact, instant
+from turnstile.executor.cli.output import Columns, compact, instant
 
-LIST_HEADINGS: Final = ("ID", "ACTION", "KEY", "STATUS", "ATTEMPT", "CREATED", "DURATION", "ERROR")
-ATTEMPT_HEADINGS: Final = ("ATTEMPT", "OUTCOME", "WORKER", "STARTED", "DURATION", "ERROR")
+LIST_COLUMNS: Final[Columns] = {
+    "ID": "id",
+    "ACTION": "action_ref",
+    "KEY": "concurrency_key",
+    "STATUS": "status",
+    "ATTEMPT": "attempt",
+    "CREATED": lambda execution: instant(execution["created_at"]),
+    "DURATION": lambda execution: run_duration(execution["started_at"], execution["completed_at"]),
+    "ERROR": lambda execution: error_text(execution["error"]),
+}
+ATTEMPT_COLUMNS: Final[Columns] = {
+    "ATTEMPT": "attempt",
+    "OUTCOME": lambda attempt: attempt["outcome"] or "running",
+    "WORKER": "worker_id",
+    "STARTED": lambda attempt: instant(attempt["started_at"]),
+    "DURATION": lambda attempt: run_duration(attempt["started_at"], attempt["ended_at"]),
+    "ERROR": lambda attempt: error_text(attempt["error"]),
+}
 _INSTANTS: Final = (
     "created_at",
     "run_at",
@@ -25,32 +41,6 @@ _INSTANTS: Final = (
 _HOLDERS_MAX: Final = 10
 _UNITS: Final = ((86400.0, "days", 2.0), (3600.0, "h", 2.0), (60.0, "min", 3.0))
 """Seconds of a unit, its name, and the smallest number of units for which it is used; below: seconds."""
-
-
-def list_row(execution: Json) -> Sequence[object]:
-    """Return an execution as a row under `LIST_HEADINGS`."""
-    return (
-        execution["id"],
-        execution["action_ref"],
-        execution["concurrency_key"],
-        execution["status"],
-        execution["attempt"],
-        instant(execution["created_at"]),
-        run_duration(execution["started_at"], execution["completed_at"]),
-        error_text(execution["error"]),
-    )
-
-
-def attempt_row(attempt: Json) -> Sequence[object]:
-    """Return an attempt as a row under `ATTEMPT_HEADINGS`."""
-    return (
-        attempt["attempt"],
-        attempt["outcome"] or "running",
-        attempt["worker_id"],
-        instant(attempt["started_at"]),
-        run_duration(attempt["started_at"], attempt["ended_at"]),
-        error_text(attempt["error"]),
-    )
 
 
 def fields(execution: Json) -> Iterator[tuple[str, object]]:

@@ -14,11 +14,9 @@ from turnstile.common.domain.states import TERMINAL, Status
 from turnstile.executor.cli.arguments import ExecutionIdArgument, duration, with_filter
 from turnstile.executor.cli.client import Api, Json, OutageRetry, with_api
 from turnstile.executor.cli.execution_view import (
-    ATTEMPT_HEADINGS,
-    LIST_HEADINGS,
-    attempt_row,
+    ATTEMPT_COLUMNS,
+    LIST_COLUMNS,
     fields,
-    list_row,
     waiting_sentence,
 )
 from turnstile.executor.cli.output import (
@@ -66,7 +64,7 @@ def list_executions(
     metadata = [f"{name}:{value}" for name, value in matching.get("metadata", {}).items()]
     query = {**matching, "metadata": metadata or None}
     found = read_pages(api, "/executions", query, limit=limit, cursor=cursor)
-    print_page(found, LIST_HEADINGS, list_row, empty="No executions", limit=limit, as_json=as_json)
+    print_page(found, LIST_COLUMNS, empty="No executions", limit=limit, as_json=as_json)
 
 
 @with_api
@@ -149,7 +147,7 @@ def print_execution(execution: Json) -> None:
     print_fields(fields(execution))
     if execution["attempts"]:
         print_line("")
-        print_table(ATTEMPT_HEADINGS, map(attempt_row, execution["attempts"]), empty="")
+        print_table(ATTEMPT_COLUMNS, execution["attempts"], empty="")
 
 
 class LogReader:

@@ -36,10 +36,10 @@ class _Placeholder(TyperCommand):
         try:
             found = getattr(import_module(module), attribute)
         except ModuleNotFoundError as error:
-            if self._lazy.remedy and error.name and module.startswith(error.name):
-                message = f"{self.name} is not part of this installation; {self._lazy.remedy}"
-                raise CommandFailed(message, exit_code=EXIT_USAGE) from None
-            raise
+            if not self._lazy.remedy:
+                raise
+            message = f"{self.name} is not part of this installation; {self._lazy.remedy}"
+            raise CommandFailed(f"{message} ({error.name} is missing)", exit_code=EXIT_USAGE) from None
         if not isinstance(found, typer.Typer):
             single = command_line(self._lazy.summary)
             single.command(self.name)(found)

@@ -6,10 +6,10 @@ parameters of an execution can neither control a terminal nor imitate other outp
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final, TypeAlias, TypeVar
 
 import typer
 from rich.console import Console
@@ -22,6 +22,8 @@ from turnstile.common.redaction import escaped, escaped_json
 from turnstile.executor.cli.client import ApiRefused, Json
 
 T = TypeVar("T")
+Columns: TypeAlias = Mapping[str, str | Callable[[Json], object]]
+"""The columns of a table by heading: each a field of the item, or a function of it."""
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
@@ -59,14 +61,15 @@ def show(value: Json, printer: Callable[[Json], None], *, as_json: bool) -> None
         printer(value)
 
 
-def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
-    """Print a table, or the sentence `empty`."""
+def print_table(columns: Columns, items: Iterable[Json], *, empty: str) -> None:
+    """Print a row for each item, or the sentence `empty`."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in headings:
+    for heading in columns:
         table.add_column(heading, overflow="fold")
-    for row in rows:
+    for item in items:
+        values = (item[value] if isinstance(value, str) else value(item) for value in columns.values())
         # A row stays one line, also if its values contain line breaks.
-        table.add_row(*(_cell(value, keep="") for value in row))
+        table.add_row(*(_cell(value, keep="") for value in values))
     _print(table if table.rows else Text(empty))
 
 

@@ -3,14 +3,15 @@
 Each call is bounded by the API; a bulk operation covers what exists when it starts.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Final
 
 import typer
 
+from turnstile.common.cli import EXIT_FAILED
 from turnstile.executor.cli.arguments import encode
 from turnstile.executor.cli.client import Api, ApiUnreachable, Json
-from turnstile.executor.cli.output import print_json, print_table, warn
+from turnstile.executor.cli.output import Columns, print_json, print_line, print_table, warn
 
 ALL: Final = 1_000_000
 """The `limit` of a list that is not paginated for the user."""
@@ -37,8 +38,7 @@ def read_pages(
 
 def print_page(
     found: tuple[list[Json], str | None],
-    headings: Sequence[str],
-    row: Callable[[Json], Sequence[object]],
+    columns: Columns,
     *,
     empty: str,
     limit: int,
@@ -50,7 +50,7 @@ def print_page(
     if as_json:
         print_json({"items": items, "next_cursor": next_cursor})
         return
-    print_table(headings, map(row, items), empty=empty)
+    print_table(columns, items, empty=empty)
     if next_cursor is not None:
         warn(
             f"more available: --limit {limit * 2}" + (f", or --cursor {next_cursor}" if shows_cursor else "")
@@ -103,3 +103,20 @@ def repeat_until_done(api: Api, path: str, selection: Mapping[str, Any], *, batc
         "missing": page["missing"],
         "left": max(at_first - done, 0),
     }
+
+
+def print_handled(total: Mapping[str, Any], summary: str, *, missing: str, as_json: bool) -> None:
+    """Print the result of a replay or a purge; exit code 1 if anything that was named remains."""
+    left = total.get("left", 0)
+    if as_json:
+        print_json(total)
+    else:
+        print_line(summary)
+        for refused in total["refused"]:
+            warn(f"{refused['id']}: not replayed: {refused['reason']}")
+        for name in total["missing"]:
+            warn(f"{name}: not_found: {missing}")
+        if left:
+            warn(f"{left} left; repeat the command")
+    if total["refused"] or total["missing"] or left:
+        raise typer.Exit(EXIT_FAILED)

@@ -9,6 +9,7 @@ from turnstile.common.cli import command_line
 from turnstile.executor.cli.arguments import RefArgument
 from turnstile.executor.cli.client import Api, Json, with_api
 from turnstile.executor.cli.output import (
+    Columns,
     JsonOption,
     instant,
     print_fields,
@@ -24,6 +25,21 @@ _REASONS: Final = {
     "paused": "because the action is paused",
     "no_worker": "for a worker of the pool",
     "rate": "to be dispatched",
+}
+
+_HOLDER_COLUMNS: Final[Columns] = {
+    "SLOT HOLDER": "id",
+    "KEY": "concurrency_key",
+    "STATUS": "status",
+    "ATTEMPT": "attempt",
+    "WORKER": "worker_id",
+    "SINCE": lambda holder: instant(holder["granted_at"]),
+}
+_WAITING_COLUMNS: Final[Columns] = {
+    "POSITION": "position",
+    "ID": "id",
+    "KEY": "concurrency_key",
+    "QUEUED SINCE": lambda waiting: instant(waiting["queued_at"]),
 }
 
 app = command_line("Show statistics, slot holders and waiting executions.")
@@ -56,26 +72,14 @@ def _print_stats(found: Json) -> None:
     print_fields(_fields(found))
     if found["by_key"]:
         print_line("")
-        rows = ((key["concurrency_key"], key["queue_length"], key["active_count"]) for key in found["by_key"])
-        print_table(("KEY", "WAITING", "ACTIVE"), rows, empty="")
+        columns = {"KEY": "concurrency_key", "WAITING": "queue_length", "ACTIVE": "active_count"}
+        print_table(columns, found["by_key"], empty="")
 
 
 def _print_line(found: Json) -> None:
-    names = ("id", "concurrency_key", "status", "attempt", "worker_id")
-    print_table(
-        ("SLOT HOLDER", "KEY", "STATUS", "ATTEMPT", "WORKER", "SINCE"),
-        ((*(each[name] for name in names), instant(each["granted_at"])) for each in found["holders"]),
-        empty="No slot is in use",
-    )
+    print_table(_HOLDER_COLUMNS, found["holders"], empty="No slot is in use")
     print_line("")
-    print_table(
-        ("POSITION", "ID", "KEY", "QUEUED SINCE"),
-        (
-            (each["position"], each["id"], each["concurrency_key"], instant(each["queued_at"]))
-            for each in found["items"]
-        ),
-        empty="Queue is empty",
-    )
+    print_table(_WAITING_COLUMNS, found["items"], empty="Queue is empty")
     if found["next_cursor"] is not None:
         warn(f"more available: --cursor {found['next_cursor']}")
 

@@ -6,13 +6,27 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from turnstile.common.cli import EXIT_FAILED, command_line
+from turnstile.common.cli import command_line
 from turnstile.executor.cli.arguments import bad_input, encode
-from turnstile.executor.cli.client import Api, Json, with_api
-from turnstile.executor.cli.output import JsonOption, instant, print_json, print_line, warn
-from turnstile.executor.cli.pagination import CursorOption, print_page, read_pages, repeat_until_done
+from turnstile.executor.cli.client import Api, with_api
+from turnstile.executor.cli.output import Columns, JsonOption, instant
+from turnstile.executor.cli.pagination import (
+    CursorOption,
+    print_handled,
+    print_page,
+    read_pages,
+    repeat_until_done,
+)
 
-_HEADINGS: Final = ("EXECUTION", "ACTION", "STATE", "ATTEMPTS", "DUE", "LAST RESPONSE", "URL")
+_COLUMNS: Final[Columns] = {
+    "EXECUTION": "execution_id",
+    "ACTION": "action_ref",
+    "STATE": "state",
+    "ATTEMPTS": "attempts",
+    "DUE": lambda webhook: instant(webhook["due_at"] if webhook["state"] == State.PENDING else None),
+    "LAST RESPONSE": lambda webhook: webhook["last_error"] or webhook["last_status"],
+    "URL": "url",
+}
 _BATCH_MAX: Final = 1000
 
 app = command_line("List webhook deliveries and replay them.")
@@ -43,7 +57,7 @@ def list_webhooks(
     """List webhook deliveries, newest execution first."""
     query = {"state": [one.value for one in state] if state else None}
     found = read_pages(api, "/webhooks", query, limit=limit, cursor=cursor)
-    print_page(found, _HEADINGS, _row, empty="No webhooks", limit=limit, as_json=as_json)
+    print_page(found, _COLUMNS, empty="No webhooks", limit=limit, as_json=as_json)
 
 
 @app.command()
@@ -61,16 +75,12 @@ def replay(
     for result in _results(api, ids or ()):
         for name in total:
             total[name] += result[name]
-    if as_json:
-        print_json(total)
-    else:
-        print_line(f"Replayed {total['done']} {'webhook' if total['done'] == 1 else 'webhooks'}")
-        for refused in total["refused"]:
-            warn(f"{refused['id']}: {refused['reason']}")
-        for missing in total["missing"]:
-            warn(f"{missing}: not_found: no webhook of this execution")
-    if total["refused"] or total["missing"]:
-        raise typer.Exit(EXIT_FAILED)
+    print_handled(
+        total,
+        f"Replayed {total['done']} {'webhook' if total['done'] == 1 else 'webhooks'}",
+        missing="no webhook of this execution",
+        as_json=as_json,
+    )
 
 
 def _results(api: Api, ids: Sequence[int]) -> Iterator[dict[str, Any]]:
@@ -79,16 +89,3 @@ def _results(api: Api, ids: Sequence[int]) -> Iterator[dict[str, Any]]:
         yield repeat_until_done(api, path, {"all": True}, batch_max=_BATCH_MAX)
     for start in range(0, len(ids), _BATCH_MAX):
         yield api.post(path, encode({"ids": ids[start : start + _BATCH_MAX]}))
-
-
-def _row(webhook: Json) -> Sequence[object]:
-    due = webhook["due_at"] if webhook["state"] == State.PENDING else None
-    return (
-        webhook["execution_id"],
-        webhook["action_ref"],
-        webhook["state"],
-        webhook["attempts"],
-        instant(due),
-        webhook["last_error"] or webhook["last_status"],
-        webhook["url"],
-    )

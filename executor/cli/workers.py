@@ -1,6 +1,5 @@
 """`executor workers list | drain`, over the HTTP API."""
 
-from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Final
 from urllib.parse import quote
@@ -9,11 +8,21 @@ import typer
 
 from turnstile.common.cli import command_line
 from turnstile.executor.cli.arguments import complete_worker
-from turnstile.executor.cli.client import Api, Json, with_api
-from turnstile.executor.cli.output import JsonOption, for_each, instant
+from turnstile.executor.cli.client import Api, with_api
+from turnstile.executor.cli.output import Columns, JsonOption, for_each, instant
 from turnstile.executor.cli.pagination import print_page, read_pages
 
-_HEADINGS: Final = ("WORKER", "NAME", "STATE", "RUNNING", "POOLS", "HOST", "PID", "STARTED", "RENEWED")
+_COLUMNS: Final[Columns] = {
+    "WORKER": "id",
+    "NAME": "name",
+    "STATE": "state",
+    "RUNNING": lambda worker: f"{worker['running']} of {worker['concurrency']}",
+    "POOLS": lambda worker: ", ".join(worker["pools"]),
+    "HOST": "host",
+    "PID": "pid",
+    "STARTED": lambda worker: instant(worker["started_at"]),
+    "RENEWED": lambda worker: instant(worker["renewed_at"]),
+}
 
 app = command_line("List and drain workers.")
 
@@ -44,7 +53,7 @@ def list_workers(
     """List workers, newest first."""
     query = {"state": [one.value for one in state] if state else None}
     found = read_pages(api, "/workers", query, limit=limit)
-    print_page(found, _HEADINGS, _row, empty="No workers", limit=limit, as_json=as_json, shows_cursor=False)
+    print_page(found, _COLUMNS, empty="No workers", limit=limit, as_json=as_json, shows_cursor=False)
 
 
 @app.command()
@@ -65,18 +74,4 @@ def drain(
         lambda worker_id: api.post(f"/workers/{quote(worker_id, safe='')}/drain"),
         lambda worker_id, worker: f"{worker_id}: {worker['state']}; {worker['running']} still running",
         as_json=as_json,
-    )
-
-
-def _row(worker: Json) -> Sequence[object]:
-    return (
-        worker["id"],
-        worker["name"],
-        worker["state"],
-        f"{worker['running']} of {worker['concurrency']}",
-        ", ".join(worker["pools"]),
-        worker["host"],
-        worker["pid"],
-        instant(worker["started_at"]),
-        instant(worker["renewed_at"]),
     )

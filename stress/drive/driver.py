@@ -37,8 +37,6 @@ async def drive_scenario(
     *,
     seed: int,
     show: Show,
-    number: int,
-    scenarios: int,
     injector: FaultInjector | None,
 ) -> Recording:
     """Carry out a scenario and return its recording; raises Unreachable where the installation stays away.
@@ -48,7 +46,7 @@ async def drive_scenario(
     try:
         async with Api(installation) as api:
             drive = _Drive(scenario, installation, api, injector, seed=seed)
-            return await drive.run(show, number=number, scenarios=scenarios)
+            return await drive.run(show)
     except ExceptionGroup as group:
         # The first error is the reason; the other tasks were cancelled for it.
         raise _first(group) from group
@@ -90,10 +88,10 @@ class _Drive:
         self._limits = Limits(api, scenario, self._clock)
         self._faults = Faults(scenario.faults, injector, self._limits, self._pacing, self._clock)
 
-    async def run(self, show: Show, *, number: int, scenarios: int) -> Recording:
+    async def run(self, show: Show) -> Recording:
         """Carry out the scenario."""
         await store_actions(self._api, self._scenario)
-        watcher = self._watcher(show, number=number, scenarios=scenarios)
+        watcher = self._watcher(show)
         await watcher.begin()
         after_id = await self._api.newest_id()
         folder = self._installation.trace_folder
@@ -114,7 +112,6 @@ class _Drive:
             executions=history.executions,
             attempts=history.attempts,
             runs=runs,
-            samples=watcher.samples,
             workers=history.workers,
             faults=tuple(self._faults.injected),
             limit_changes=tuple(self._limits.changes),
@@ -177,11 +174,9 @@ class _Drive:
                 return Audit(clean=found["clean"], faults=faults)
         return None
 
-    def _watcher(self, show: Show, *, number: int, scenarios: int) -> Watcher:
+    def _watcher(self, show: Show) -> Watcher:
         context = WatchContext(
             scenario=self._scenario,
-            number=number,
-            scenarios=scenarios,
             orders=self._orders,
             pacing=self._pacing,
             faults=self._faults,

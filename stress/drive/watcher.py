@@ -15,7 +15,7 @@ from turnstile.stress.drive.faults import Faults, Limits
 from turnstile.stress.drive.pacing import Clock, Pacing
 from turnstile.stress.drive.setup import resume_actions
 from turnstile.stress.installation import Api
-from turnstile.stress.recording import NEVER, SAMPLE, SECOND, ActionCounters, Answer, Table
+from turnstile.stress.recording import NEVER, SECOND, ActionCounters, Answer, Table
 from turnstile.stress.scenario import Progress, Scenario, Show
 from turnstile.stress.trace import action_ref
 
@@ -35,8 +35,6 @@ class WatchContext:
     """The parts of a scenario that a watcher uses."""
 
     scenario: Scenario
-    number: int
-    scenarios: int
     orders: Table
     pacing: Pacing
     faults: Faults
@@ -56,7 +54,6 @@ class Watcher:
         self._actions = context.orders["queue"] // max(load.keys, 1)
         self._rejected = 0
         self._due_then: Counts = np.bincount(self._actions, minlength=load.actions)
-        self._samples: list[tuple[int, int, int, int]] = []
         self._before = np.zeros((load.actions, 2), np.int64)
         self._now = np.zeros((load.actions, 2), np.int64)
         self._lines = np.zeros((load.actions, 2), np.int64)
@@ -66,11 +63,6 @@ class Watcher:
         self._lifts_after = context.scenario.drain_without_limit_after
         self.began_at = NEVER
         self.opened_at = NEVER
-
-    @property
-    def samples(self) -> Table:
-        """The samples so far."""
-        return np.array(self._samples, SAMPLE)
 
     @property
     def counters(self) -> Sequence[ActionCounters]:
@@ -96,7 +88,6 @@ class Watcher:
         """Read the counters before the first request."""
         await self.read_counters()
         self._before = self._now.copy()
-        self._samples.clear()
         self.began_at = self._context.clock.now()
 
     async def until_over(self) -> None:
@@ -123,8 +114,6 @@ class Watcher:
         self._context.show(
             Progress(
                 scenario=self._context.scenario,
-                number=self._context.number,
-                scenarios=self._context.scenarios,
                 elapsed_seconds=(self._context.clock.now() - self.began_at) / SECOND,
                 sent=self._context.pacing.confirmed,
                 ended=self._ended,
@@ -138,8 +127,6 @@ class Watcher:
         found = await self._api.queue_stats(action_ref(action))
         self._now[action] = found["total_enqueued"], found["total_completed"]
         self._lines[action] = found["queue_length"], found["active_count"]
-        at = self._context.clock.now()
-        self._samples.append((at, action, found["queue_length"], found["active_count"]))
 
     async def _react(self) -> None:
         if self._context.scenario.all_wait_first and self.opened_at == NEVER:

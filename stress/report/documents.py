@@ -4,8 +4,8 @@ The page starts with the result, then the metrics, then each scenario with its p
 `page.html.j2` and `page.css`.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -15,7 +15,6 @@ from turnstile.stress.recording import SECOND
 from turnstile.stress.report import wording
 from turnstile.stress.report.charts.style import Picture
 from turnstile.stress.report.run_report import RunReport, ScenarioReport
-from turnstile.stress.scenario import Load
 
 _TEMPLATE: Final = "page.html.j2"
 SCHEMA_VERSION: Final = 2
@@ -69,18 +68,7 @@ def _scenario(report: ScenarioReport) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScenarioSection:
-    """The part of the page on one scenario."""
-
-    report: ScenarioReport
-    load: str
-    limit: str
-    rows: tuple[tuple[str, str], ...]
-    pictures: tuple[Picture, ...]
-
-
-def as_html(report: RunReport, of_run: Sequence[Picture], of_scenarios: Sequence[Sequence[Picture]]) -> str:
+def as_html(report: RunReport, of_scenarios: Sequence[Sequence[Picture]]) -> str:
     """Return the content of `report.html`, one file without references to others."""
     environment = Environment(
         loader=PackageLoader("turnstile.stress.report", package_path=""),
@@ -89,57 +77,5 @@ def as_html(report: RunReport, of_run: Sequence[Picture], of_scenarios: Sequence
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["recovery_row"] = wording.recovery_row
-    sections = [
-        ScenarioSection(
-            report=scenario,
-            load=_load(scenario.scenario.load),
-            limit=wording.limit(scenario.recording),
-            rows=tuple(_rows(scenario)),
-            pictures=tuple(pictures),
-        )
-        for scenario, pictures in zip(report.scenarios, of_scenarios, strict=True)
-    ]
-    return environment.get_template(_TEMPLATE).render(
-        report=report,
-        sections=sections,
-        pictures=tuple(of_run),
-        say=wording,
-    )
-
-
-def _load(load: Load) -> str:
-    parts = [
-        f"{wording.counted(load.executions, 'execution')} of {wording.counted(load.actions, 'action')}",
-        f"{wording.counted(load.keys, 'concurrency key')} each" if load.keys else "",
-        f"durations {load.mix}",
-        wording.counted(load.submitters, "submitter"),
-        "as fast as the broker confirms them"
-        if load.rate is None
-        else f"{load.rate:.3g} requests per second",
-    ]
-    return ", ".join(part for part in parts if part)
-
-
-def _rows(report: ScenarioReport) -> Iterator[tuple[str, str]]:
-    metrics = report.metrics
-    rate = wording.rate(metrics.executions_per_second)
-    yield "Ended", f"{metrics.ended:,} in {wording.seconds(metrics.seconds)}: {rate}"
-    yield "Requests confirmed by the broker", wording.rate(metrics.sent_per_second)
-    yield (
-        "Peak slots, peak running in one queue",
-        f"{metrics.peak_slots:,}, {metrics.peak_runs:,}",
-    )
-    for name, spread in (
-        ("Handover on a full queue", metrics.hand_over),
-        ("of that: end to grant", metrics.end_to_grant),
-        ("Grant to start", metrics.grant_to_start),
-        ("Request to answer", metrics.answer),
-    ):
-        if spread is not None:
-            yield name, f"{wording.spread(spread)} ({spread.count:,})"
-    if metrics.idle_share is not None:
-        yield "Slots idle while executions waited", wording.share(metrics.idle_share)
-    if metrics.started_out_of_order is not None and report.scenario.limit != 1:
-        share = wording.share(metrics.started_out_of_order)
-        yield "Started after a later request", f"{share} (granted in order, started concurrently)"
+    sections = list(zip(report.scenarios, of_scenarios, strict=True))
+    return environment.get_template(_TEMPLATE).render(report=report, sections=sections, say=wording)

@@ -5,26 +5,16 @@ import platform
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
-from enum import StrEnum
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final, Self
 
 from turnstile.stress.check.verdict import Finding, Verdict
 from turnstile.stress.metrics.run import ORDER_RULES
-from turnstile.stress.metrics.values import Recovery, RunMetrics, ScenarioMetrics
-from turnstile.stress.recording import SECOND, InjectedFault, Recording
+from turnstile.stress.metrics.values import RunMetrics, ScenarioMetrics
+from turnstile.stress.recording import Recording
 from turnstile.stress.scenario import Scenario
-
-_SAME_SECONDS: Final = 0.001
-
-
-class Result(StrEnum):
-    """The result in one word."""
-
-    PASS = "PASS"
-    FAIL = "FAIL"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,15 +44,6 @@ class ScenarioReport:
     def out_of_order(self) -> int:
         """The number of order violations."""
         return sum(finding.broken for finding in self.broken if finding.rule in ORDER_RULES)
-
-    def recovery_of(self, fault: InjectedFault) -> Recovery | None:
-        """Return the recovery from one fault."""
-        began_seconds = (fault.began_at - self.recording.began_at) / SECOND
-        for each in self.metrics.recoveries:
-            same = each.kind is fault.kind and each.target == fault.target
-            if same and abs(each.at_seconds - began_seconds) < _SAME_SECONDS:
-                return each
-        return None
 
     @property
     def rules_checked(self) -> int:
@@ -111,6 +92,18 @@ class RunInfo:
     installation: str
     """For display: `private: 2 executors, 2 workers`, or URLs without passwords."""
 
+    @classmethod
+    def now(cls, *, seed: int, command_line: str, installation: str) -> Self:
+        """Return the facts about a run that begins now, on this machine."""
+        return cls(
+            seed=seed,
+            command_line=command_line,
+            started_at=datetime.now(UTC),
+            machine=Machine.here(),
+            versions=_library_versions(),
+            installation=installation,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
@@ -135,9 +128,9 @@ class RunReport:
         )
 
     @property
-    def result(self) -> Result:
+    def result(self) -> str:
         """The result in one word."""
-        return Result.PASS if self.passed else Result.FAIL
+        return "PASS" if self.passed else "FAIL"
 
     @property
     def violations(self) -> int:
@@ -153,8 +146,7 @@ class RunReport:
 _LIBRARIES: Final = ("turnstile", "aio-pika", "asyncpg", "uvloop", "numpy")
 
 
-def library_versions() -> dict[str, str]:
-    """Return the versions of the installed distributions."""
+def _library_versions() -> dict[str, str]:
     found = {}
     for name in _LIBRARIES:
         try:

@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +18,7 @@ from turnstile.stress.check.rules import check_recording
 from turnstile.stress.metrics.run import run_metrics
 from turnstile.stress.metrics.scenario import measure_scenario
 from turnstile.stress.recording import Recording
-from turnstile.stress.report.charts.gallery import pictures_of_run, pictures_of_scenario
+from turnstile.stress.report.charts import pictures_of
 from turnstile.stress.report.documents import as_html, as_json
 from turnstile.stress.report.run_report import RunInfo, RunReport, ScenarioReport
 from turnstile.stress.report.summary import print_summary
@@ -89,13 +90,12 @@ def write_report(folder: Path, report: RunReport) -> None:
     pictures.mkdir(parents=True, exist_ok=True)
     # First the file that cannot fail: the metrics are saved even if a picture fails.
     (folder / _JSON).write_bytes(as_json(report))
-    of_run = pictures_of_run(report)
-    of_scenarios = [pictures_of_scenario(scenario) for scenario in report.scenarios]
+    of_scenarios = [pictures_of(scenario) for scenario in report.scenarios]
     for stale in pictures.glob("*.png"):
         stale.unlink()
-    for picture in (*of_run, *(each for scenario in of_scenarios for each in scenario)):
+    for picture in chain.from_iterable(of_scenarios):
         (pictures / f"{picture.name}.png").write_bytes(picture.png)
-    (folder / _PAGE).write_text(as_html(report, of_run, of_scenarios), encoding="utf-8")
+    (folder / _PAGE).write_text(as_html(report, of_scenarios), encoding="utf-8")
 
 
 def _scenario_report(recording: Recording) -> ScenarioReport:

@@ -1,6 +1,7 @@
 """Prints the result of a run: scenarios, metrics, recoveries, every violation, and PASS or FAIL."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -23,58 +24,14 @@ def print_summary(console: Console, report: RunReport) -> None:
 
 
 def _tables(report: RunReport) -> Iterator[Table]:
-    yield _scenarios(report)
-    yield _metrics(report)
-    cost = wording.cost_rows(report.metrics)
-    if cost:
-        yield _filled(wording.COST_HEADINGS, cost)
-    if report.metrics.recoveries:
-        rows = [wording.recovery_row(each) for each in report.metrics.recoveries]
-        yield _filled(wording.RECOVERY_HEADINGS, rows, wording.RECOVERY_LEGEND)
-
-
-def _scenarios(report: RunReport) -> Table:
-    table = _table()
-    table.add_column("SCENARIO", overflow="fold")
-    headings = (
-        "EXECUTIONS",
-        "RATE",
-        "LIMIT",
-        "PEAK\nSLOTS",
-        "PEAK\nRUNNING",
-        "OUT OF\nORDER",
-        "HANDOVER\np50 / p99",
-        "FAILED",
-    )
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for scenario in report.scenarios:
-        metrics = scenario.metrics
-        table.add_row(
-            Text(scenario.scenario.title),
-            wording.count(metrics.ended),
-            wording.rate(metrics.executions_per_second),
-            wording.limit(scenario.recording),
-            wording.count(metrics.peak_slots),
-            wording.count(metrics.peak_runs),
-            _coloured(scenario.out_of_order),
-            " / ".join(wording.p50_p99(metrics.hand_over)),
-            _coloured(scenario.violations),
-        )
-    table.caption = "Peak in one queue: slots by the history, running by the actions' own clocks"
-    return table
-
-
-def _metrics(report: RunReport) -> Table:
-    table = _table()
-    table.add_column("METRIC", overflow="fold")
-    table.add_column("VALUE", overflow="fold")
-    for name, value in wording.metric_rows(report.metrics):
-        table.add_row(Text(name), Text(value))
-    table.caption = Text(
-        f"Measured on {report.info.machine}; {report.info.installation}; seed {report.info.seed}"
-    )
-    return table
+    rows = wording.scenario_rows(report.scenarios)
+    yield _table(wording.SCENARIO_HEADINGS, rows, wording.SCENARIO_LEGEND)
+    measured = f"Measured on {report.info.machine}; {report.info.installation}; seed {report.info.seed}"
+    yield _table(("Metric", "Value"), wording.metric_rows(report.metrics), measured, values="left")
+    if cost := wording.cost_rows(report.metrics):
+        yield _table(wording.COST_HEADINGS, cost)
+    if rows := wording.recovery_rows(report.metrics):
+        yield _table(wording.RECOVERY_HEADINGS, rows, wording.RECOVERY_LEGEND)
 
 
 def _findings(report: RunReport) -> Iterator[Text]:
@@ -102,26 +59,30 @@ def _last_line(report: RunReport) -> Text:
     return Text.assemble((report.result, "bold red"), f" {broken}, over {checked}")
 
 
-def _coloured(value: int) -> Text:
-    return Text(f"{value:,}", style="bold red" if value else "green")
-
-
-def _filled(headings: Sequence[str], rows: Iterable[Sequence[str]], legend: str | None = None) -> Table:
-    table = _table()
-    table.caption = legend
-    for number, heading in enumerate(headings):
-        table.add_column(heading.upper(), justify="right" if number else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    return table
-
-
-def _table() -> Table:
-    return Table(
+def _table(
+    headings: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    legend: str = "",
+    *,
+    values: Literal["left", "right"] = "right",
+) -> Table:
+    table = Table(
         box=None,
         pad_edge=False,
         header_style="bold",
+        caption=Text(legend) if legend else None,
         caption_justify="left",
         caption_style="dim",
         padding=(0, 2, 0, 0),
     )
+    for number, heading in enumerate(headings):
+        is_value = number > 0
+        table.add_column(
+            heading.upper().replace("P50 / P99", "p50 / p99"),
+            justify=values if is_value else "left",
+            overflow="fold",
+            no_wrap=is_value and values == "right",
+        )
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    return table

@@ -1,15 +1,29 @@
 """How values are formatted, the same on the console and on the page; None is what was not measured."""
 
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from turnstile.stress.check.verdict import Finding
-from turnstile.stress.metrics.values import Recovery, RunMetrics, Spread
+from turnstile.stress.metrics.values import RunMetrics, Spread
 from turnstile.stress.recording import Recording
-from turnstile.stress.scenario import FaultKind
+from turnstile.stress.report.run_report import ScenarioReport
+from turnstile.stress.scenario import FaultKind, Load
 
 NOTHING: Final = "-"
 """Shown for a value that was not measured."""
-COST_HEADINGS: Final = ("Cost", "Rate", "Handover p50", "p99")
+SCENARIO_HEADINGS: Final = (
+    "Scenario",
+    "Executions",
+    "Rate",
+    "Limit",
+    "Peak\nslots",
+    "Peak\nrunning",
+    "Out of\norder",
+    "Handover\np50 / p99",
+    "Violations",
+)
+SCENARIO_LEGEND: Final = "Peak in one queue: slots by the history, running by the actions' own clocks."
+COST_HEADINGS: Final = ("Cost", "Rate", "Handover p50 / p99")
 RECOVERY_HEADINGS: Final = ("Fault", "Repaired", "Lost runs", "Reclaimed", "Stall", "Recovered")
 RECOVERY_LEGEND: Final = (
     "Times count from the fault. Lost runs: ended by the fault. Reclaimed: all of them had a slot again. "
@@ -101,7 +115,7 @@ def cost_rows(metrics: RunMetrics) -> list[tuple[str, ...]]:
     """Return the cost of an execution at each depth and number of keys, for `COST_HEADINGS`."""
     named = [(f"{point.at:,} waiting in one queue", point) for point in metrics.by_depth]
     named += [(f"{point.at:,} {'key' if point.at == 1 else 'keys'}", point) for point in metrics.by_keys]
-    return [(name, rate(point.executions_per_second), *p50_p99(point.hand_over)) for name, point in named]
+    return [(name, rate(point.executions_per_second), p50_p99(point.hand_over)) for name, point in named]
 
 
 def fault_name(kind: FaultKind, target: str) -> str:
@@ -109,18 +123,78 @@ def fault_name(kind: FaultKind, target: str) -> str:
     return kind.value if target in kind.value.split() else f"{kind.value}: {target}"
 
 
-def recovery_row(value: Recovery) -> tuple[str, ...]:
-    """Return the recovery from one fault, for `RECOVERY_HEADINGS`."""
-    return (
-        fault_name(value.kind, value.target),
-        seconds(value.healed_seconds),
-        count(value.lost_runs),
-        seconds(value.reclaim_seconds),
-        seconds(value.stall_seconds),
-        "not observed" if value.recovered_seconds is None else seconds(value.recovered_seconds),
-    )
+def recovery_rows(metrics: RunMetrics) -> list[tuple[str, ...]]:
+    """Return the recovery from each fault, for `RECOVERY_HEADINGS`."""
+    return [
+        (
+            fault_name(each.kind, each.target),
+            seconds(each.healed_seconds),
+            count(each.lost_runs),
+            seconds(each.reclaim_seconds),
+            seconds(each.stall_seconds),
+            "not observed" if each.recovered_seconds is None else seconds(each.recovered_seconds),
+        )
+        for each in metrics.recoveries
+    ]
 
 
-def p50_p99(value: Spread | None) -> tuple[str, str]:
+def p50_p99(value: Spread | None) -> str:
     """Format the median and the 99th percentile of a latency."""
-    return (NOTHING, NOTHING) if value is None else (duration(value.p50_ms), duration(value.p99_ms))
+    return NOTHING if value is None else f"{duration(value.p50_ms)} / {duration(value.p99_ms)}"
+
+
+def scenario_rows(scenarios: Sequence[ScenarioReport]) -> list[tuple[str, ...]]:
+    """Return the result of each scenario, for `SCENARIO_HEADINGS`."""
+    return [
+        (
+            report.scenario.title,
+            count(report.metrics.ended),
+            rate(report.metrics.executions_per_second),
+            limit(report.recording),
+            count(report.metrics.peak_slots),
+            count(report.metrics.peak_runs),
+            count(report.out_of_order),
+            p50_p99(report.metrics.hand_over),
+            count(report.violations),
+        )
+        for report in scenarios
+    ]
+
+
+def load_text(load: Load) -> str:
+    """Describe the requests of a scenario."""
+    parts = [
+        f"{counted(load.executions, 'execution')} of {counted(load.actions, 'action')}",
+        f"{counted(load.keys, 'concurrency key')} each" if load.keys else "",
+        f"durations {load.mix}",
+        counted(load.submitters, "submitter"),
+        "as fast as the broker confirms them"
+        if load.rate is None
+        else f"{load.rate:.3g} requests per second",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def fact_rows(report: ScenarioReport) -> Iterator[tuple[str, str]]:
+    """Yield the names and values of the metrics of a scenario."""
+    metrics = report.metrics
+    per_second = rate(metrics.executions_per_second)
+    yield "Ended", f"{metrics.ended:,} in {seconds(metrics.seconds)}: {per_second}"
+    yield "Requests confirmed by the broker", rate(metrics.sent_per_second)
+    yield (
+        "Peak slots, peak running in one queue",
+        f"{metrics.peak_slots:,}, {metrics.peak_runs:,}",
+    )
+    for name, latency in (
+        ("Handover on a full queue", metrics.hand_over),
+        ("of that: end to grant", metrics.end_to_grant),
+        ("Grant to start", metrics.grant_to_start),
+        ("Request to answer", metrics.answer),
+    ):
+        if latency is not None:
+            yield name, f"{spread(latency)} ({latency.count:,})"
+    if metrics.idle_share is not None:
+        yield "Slots idle while executions waited", share(metrics.idle_share)
+    if metrics.started_out_of_order is not None and report.scenario.limit != 1:
+        late = share(metrics.started_out_of_order)
+        yield "Started after a later request", f"{late} (granted in order, started concurrently)"

@@ -18,9 +18,9 @@ import pytest
 from tests.integration.localservers.watching import processes_of
 from tests.support.traffic import until
 from turnstile.common.cli import CommandFailed
-from turnstile.executor.cli.demo import demo
 from turnstile.localservers import LocalServers, MissingBinaries
 from turnstile.localservers.binaries import install_missing
+from turnstile.stress.demo import demo
 
 ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-m", "turnstile.executor.cli", "demo")
@@ -106,10 +106,10 @@ async def test_the_demo_passes_and_leaves_nothing(place: Path) -> None:
     async with started(place, settings=foreign) as demo:
         code = await demo.end()
     assert code == 0, demo.text
-    assert "200 of 200 executions completed" in demo.text
-    assert re.search(r"files\.count_words +2 +2 +2 +0 ", demo.text), demo.text
-    assert re.search(r"files\.digest +3 +3 +3 +0 ", demo.text), demo.text
-    assert "PASS" in demo.text
+    for limit in (2, 3):
+        # Executions, rate, limit, peak slots, peak running, out of order.
+        assert re.search(rf"Limit {limit} +100 +\S+ +{limit} +{limit} +{limit} +0 ", demo.text), demo.text
+    assert "PASS Every check, over 200 executions in 2 scenarios" in demo.text
     assert left_in(place) == []
 
 
@@ -206,25 +206,10 @@ def test_a_missing_server_is_reported_with_the_command_that_installs_it(
     assert failed.value.exit_code == 69
 
 
-def test_without_the_stress_package_it_says_where_to_run_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "turnstile.stress.demo.command", None)
-    with pytest.raises(CommandFailed, match="not part of this installation") as failed:
-        demo()
-    assert failed.value.exit_code == 2
-
-
-def test_the_demo_needs_no_library_of_the_stress_extra() -> None:
-    code = (
-        "import sys; sys.modules.update(numpy=None, matplotlib=None, jinja2=None); "
-        "import turnstile.stress.demo.command"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 def test_without_the_source_it_says_where_to_run_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnstile.stress.demo.command.ACTIONS_MODULE", "no_examples_here.actions")
+    monkeypatch.setattr("turnstile.stress.demo.ACTIONS_MODULE", "no_examples_here.actions")
     with pytest.raises(CommandFailed, match="in the folder of the source code") as failed:
-        demo()
+        demo(stay=True)
     assert failed.value.exit_code == 2
 
 

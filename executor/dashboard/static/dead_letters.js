@@ -3,7 +3,7 @@
 import { el, say, text } from "./dom.js";
 import { clock, count, counted } from "./format.js";
 import { ask } from "./api.js";
-import { badge, cell, loader, pager, plainRow, table, errorLine } from "./parts.js";
+import { badge, loader, pager, table, errorLine } from "./parts.js";
 import { show as showDialog } from "./dialog.js";
 import { changeDeadLetters, replayEdited } from "./changes.js";
 
@@ -21,15 +21,21 @@ export function show(main, { parameters }, { signal }) {
     chosen.clear();
     loading.now();
   });
+  const open = (letter) => read(letter, wrong, changed);
   const shown = table("Dead letters, oldest first", [
-    ["Selected", ""], ["ID", ""], ["Reason", ""], ["Message", ""], ["Dead-lettered", ""], ["Size", "number"],
+    ["Selected", "", (letter) => boxOf(letter, chosen, name)],
+    ["ID", "row id", (letter) => el("button", { type: "button", class: "link", on: { click: () => open(letter) } }, letter.id)],
+    ["Reason", "", (letter) => el("div", {}, badge(letter.code), " ", letter.error)],
+    ["Message", "", (letter) => letter.type ?? letter.original_routing_key],
+    ["Dead-lettered", "", (letter) => clock(letter.died_at)],
+    ["Size", "number", (letter) => `${count(letter.body_bytes)} B`],
   ], { empty: "No dead letters." });
   const replay = el("button", { type: "button", on: { click: () => act("replay") } });
   const purge = el("button", { type: "button", class: "danger", on: { click: () => act("purge") } });
   const loading = loader(async (mine) => {
     const page = await ask("GET", "/dead-letters", { query: { code: code.value.trim(), limit: PAGE, cursor }, signal: mine });
     total = page.total;
-    shown.update(page.items, (each) => each.id, plainRow((each) => cells(each, chosen, () => name(), (letter) => read(letter, wrong, changed))));
+    shown.update(page.items);
     pages.update(page.next_cursor, null);
     text(words, total ? `${counted(total, "dead letter")} in total` : "");
     for (const button of [replay, purge]) button.disabled = total === 0;
@@ -73,22 +79,14 @@ export function show(main, { parameters }, { signal }) {
   loading.now();
 }
 
-function cells(letter, chosen, selected, open) {
+function boxOf(letter, chosen, selected) {
   const box = el("input", { type: "checkbox", "aria-label": `Select ${letter.id}`, checked: chosen.has(letter.id) });
   box.addEventListener("change", () => {
     if (box.checked) chosen.add(letter.id);
     else chosen.delete(letter.id);
     selected();
   });
-  const link = el("button", { type: "button", class: "link", on: { click: () => open(letter) } }, letter.id);
-  return [
-    cell("Selected", {}, box),
-    el("th", { scope: "row", class: "id" }, link),
-    cell("Reason", {}, el("div", {}, badge(letter.code), " ", letter.error)),
-    cell("Message", {}, letter.type ?? letter.original_routing_key),
-    cell("Dead-lettered", {}, clock(letter.died_at)),
-    cell("Size", { class: "number" }, `${count(letter.body_bytes)} B`),
-  ];
+  return box;
 }
 
 async function read({ id }, wrong, changed) {

@@ -3,7 +3,7 @@
 import { el, say } from "./dom.js";
 import { between, clock, count, duration } from "./format.js";
 import { ask } from "./api.js";
-import { badge, cell, instant, loader, plainRow, shortId, table, errorLine } from "./parts.js";
+import { badge, instant, loader, shortId, table, errorLine } from "./parts.js";
 import { cancel, retry } from "./changes.js";
 import { executionLink } from "./queue.js";
 import { queueLink } from "./queues.js";
@@ -15,6 +15,15 @@ const STEPS = [
   ["started_at", "Started"], ["completed_at", "Ended"],
 ];
 
+const ATTEMPTS = [
+  ["Attempt", "row", (each) => each.attempt],
+  ["Outcome", "", (each) => badge(each.outcome ?? "running")],
+  ["Worker", "", (each) => shortId(each.worker_id)],
+  ["Started", "", (each) => instant(each.started_at)],
+  ["Duration", "number", (each) => (each.ended_at ? duration(between(each.started_at, each.ended_at)) : instant(each.started_at, { ago: true }))],
+  ["Error", "", (each) => (each.error ? [el("strong", {}, each.error.type), ` ${each.error.message}`] : "–")],
+];
+
 export function show(main, { id }, { live, signal }) {
   const wrong = errorLine();
   const state = el("span", { class: "states" });
@@ -23,8 +32,7 @@ export function show(main, { id }, { live, signal }) {
   const steps = el("ol", { class: "timeline" });
   const buttons = el("div", { class: "buttons" });
   const documents = el("div", { class: "documents" });
-  const attempts = table("Attempts", [["Attempt", ""], ["Outcome", ""], ["Worker", ""], ["Started", ""], ["Duration", "number"], ["Error", ""]],
-    { empty: "No attempts yet." });
+  const attempts = table("Attempts", ATTEMPTS, { empty: "No attempts yet.", keyOf: (each) => each.attempt });
   const logs = logPart(id, signal);
   let known = null;
   const loading = loader(async (mine) => {
@@ -33,7 +41,7 @@ export function show(main, { id }, { live, signal }) {
     facts.replaceChildren(...factsOf(it));
     steps.replaceChildren(...stepsOf(it));
     why.replaceChildren(...whyOf(it));
-    attempts.update(it.attempts, (each) => each.attempt, plainRow(attemptCells));
+    attempts.update(it.attempts);
     documents.replaceChildren(...documentsOf(it));
     if (known !== it.status) buttons.replaceChildren(...buttonsFor(it, loading.now));
     known = it.status;
@@ -122,17 +130,6 @@ function holdersOf(ids) {
 function startOf({ estimated_start: start }) {
   if (!start) return [];
   return [el("p", {}, "Estimated start: between ", instant(start.earliest), " and ", instant(start.latest), ".")];
-}
-
-function attemptCells(each) {
-  return [
-    el("th", { scope: "row" }, each.attempt),
-    cell("Outcome", {}, badge(each.outcome ?? "running")),
-    cell("Worker", {}, shortId(each.worker_id)),
-    cell("Started", {}, instant(each.started_at)),
-    cell("Duration", { class: "number" }, each.ended_at ? duration(between(each.started_at, each.ended_at)) : instant(each.started_at, { ago: true })),
-    cell("Error", {}, each.error ? [el("strong", {}, each.error.type), ` ${each.error.message}`] : "–"),
-  ];
 }
 
 function documentsOf(it) {

@@ -3,7 +3,7 @@
 import { el, text } from "./dom.js";
 import { between, duration } from "./format.js";
 import { ask, queryOf } from "./api.js";
-import { badge, cell, instant, loader, pager, plainRow, shortId, table, errorLine } from "./parts.js";
+import { badge, instant, loader, pager, shortId, table, errorLine } from "./parts.js";
 import { executionLink } from "./queue.js";
 import { queueLink } from "./queues.js";
 
@@ -20,21 +20,31 @@ const FIELDS = [
   ["created_before", "Created before", "datetime-local", ""],
 ];
 
+const COLUMNS = [
+  ["Execution", "row", (each) => executionLink(each.id)],
+  ["Action", "", (each) => el("div", {}, el("a", { href: queueLink(each) }, each.action_ref),
+    each.concurrency_key === null ? null : el("span", { class: "key" }, each.concurrency_key))],
+  ["Status", "", (each) => badge(each.status)],
+  ["Created", "", (each) => instant(each.created_at, { ago: true })],
+  ["Waited", "number", (each) => (each.started_at ? duration(between(each.created_at, each.started_at)) : "–")],
+  ["Duration", "number", ran],
+  ["Attempt", "number", (each) => each.attempt],
+  ["Worker", "", (each) => shortId(each.worker_id)],
+];
+
 export function show(main, { parameters }, { live, signal }) {
   const wrong = errorLine();
   const words = el("p", { class: "said", role: "status" });
   let cursor = null;
   const form = filters(parameters);
-  const shown = table("Executions, newest first", [
-    ["Execution", ""], ["Action", ""], ["Status", ""], ["Created", ""], ["Waited", "number"], ["Duration", "number"], ["Attempt", "number"], ["Worker", ""],
-  ], { empty: "No matching executions." });
+  const shown = table("Executions, newest first", COLUMNS, { empty: "No matching executions." });
   const pages = pager((next) => {
     cursor = next;
     loading.now();
   });
   const loading = loader(async (mine) => {
     const page = await ask("GET", "/executions", { query: { ...queryFrom(form), limit: PAGE, cursor }, signal: mine });
-    shown.update(page.items, (each) => each.id, plainRow(cells));
+    shown.update(page.items);
     pages.update(page.next_cursor, null);
     // A request reads a bounded part of the history: a short page is not necessarily the last one.
     text(words, page.items.length < PAGE && page.next_cursor ? "The next page may contain more." : "");
@@ -93,20 +103,6 @@ function queryFrom(form) {
   }
   if (query.status) query.status = query.status.split(",");
   return query;
-}
-
-function cells(each) {
-  return [
-    el("th", { scope: "row" }, executionLink(each.id)),
-    cell("Action", {}, el("div", {}, el("a", { href: queueLink(each) }, each.action_ref),
-      each.concurrency_key === null ? null : el("span", { class: "key" }, each.concurrency_key))),
-    cell("Status", {}, badge(each.status)),
-    cell("Created", {}, instant(each.created_at, { ago: true })),
-    cell("Waited", { class: "number" }, each.started_at ? duration(between(each.created_at, each.started_at)) : "–"),
-    cell("Duration", { class: "number" }, ran(each)),
-    cell("Attempt", { class: "number" }, each.attempt),
-    cell("Worker", {}, shortId(each.worker_id)),
-  ];
 }
 
 function ran({ status, started_at: started, completed_at: completed }) {

@@ -71,17 +71,19 @@ export function shortId(id) {
   return id ? el("span", { class: "id", title: id }, id.slice(0, 8)) : el("span", { class: "none" }, "–");
 }
 
-/** A table with a caption for screen readers; `columns` are [heading, class] or header cells. */
-export function table(caption, columns, { empty = "No entries." } = {}) {
+/**
+ * A table with a caption for screen readers. `columns` are [heading, class, render(item)]; the class `row` marks the
+ * header of a row. `make` replaces the rows made of them; then a column may be a header cell.
+ */
+export function table(caption, columns, { empty = "No entries.", keyOf = (each) => each.id, make = rowOf(columns) } = {}) {
   const head = columns.map((column) => (column instanceof Node ? column
-    : el("th", { scope: "col", class: column[1] }, column[0])));
+    : el("th", { scope: "col", class: column[1].replace("row", "").trim() }, column[0])));
   const body = el("tbody");
   const nothing = el("p", { class: "empty", hidden: true }, empty);
   const whole = el("table", {}, el("caption", { class: "spoken" }, caption), el("thead", {}, el("tr", {}, head)), body);
   return {
     node: el("div", { class: "table" }, whole, nothing),
-    body,
-    update(items, keyOf, make) {
+    update(items) {
       sync(body, items, keyOf, make);
       whole.hidden = items.length === 0;
       nothing.hidden = items.length > 0;
@@ -94,9 +96,12 @@ export function cell(label, attributes, ...content) {
   return el("td", { "data-label": label, ...attributes }, ...content);
 }
 
-/** A row that is rebuilt when its item has changed. */
-export function plainRow(build) {
-  return (first) => {
+/** Rows that are rebuilt when their item has changed. */
+function rowOf(columns) {
+  const build = (item) => columns.map(([heading, kind, render]) => (kind.startsWith("row")
+    ? el("th", { scope: "row", class: kind.slice(4) || null }, render(item))
+    : cell(heading === "Actions" ? "" : heading, { class: kind || null }, render(item))));
+  return () => {
     const node = el("tr");
     let known = null;
     return {
@@ -107,7 +112,6 @@ export function plainRow(build) {
         known = now;
         node.replaceChildren(...build(item));
       },
-      first,
     };
   };
 }

@@ -3,7 +3,7 @@
 import { el, say, text } from "./dom.js";
 import { clock, count, rate } from "./format.js";
 import { ask, Problem } from "./api.js";
-import { badge, cell, instant, loader, occupancyBar, pager, plainRow, shortId, sparkline, table, errorLine } from "./parts.js";
+import { badge, instant, loader, occupancyBar, pager, shortId, sparkline, table, errorLine } from "./parts.js";
 import { actionPath, changeLimit, changePause } from "./changes.js";
 import { queueLink } from "./queues.js";
 
@@ -12,16 +12,40 @@ const WHY = [
   ["limit", "for a slot"], ["paused", "because the action is paused"], ["no_worker", "for a worker"], ["rate", "to be dispatched"],
 ];
 
+const none = (text) => el("span", { class: "none" }, text);
+const HOLDERS = [
+  ["Execution", "row", (each) => [executionLink(each.id), each.concurrency_key === null ? null : el("span", { class: "key" }, each.concurrency_key)]],
+  ["Status", "", (each) => badge(each.status)],
+  ["Attempt", "number", (each) => each.attempt],
+  ["Worker", "", (each) => (each.worker_id ? shortId(each.worker_id) : none("not claimed yet"))],
+  ["Held for", "number", (each) => instant(each.granted_at, { ago: true })],
+];
+const WAITING = [
+  ["Position", "", (each) => count(each.position)],
+  ["Execution", "row", (each) => executionLink(each.id)],
+  ["Key", "", (each) => each.concurrency_key ?? none("–")],
+  ["Waiting for", "number", (each) => instant(each.queued_at, { ago: true })],
+];
+const CHANGES = [
+  ["Changed", "row", (each) => clock(each.changed_at)],
+  ["By", "", (each) => each.changed_by ?? none("unknown")],
+  ["Change", "", (each) => each.change],
+  ["Before", "", (each) => fieldsOf(each.old)],
+  ["After", "", (each) => fieldsOf(each.new)],
+];
+
 export function show(main, { ref, parameters }, { live, signal }) {
   const key = parameters.get("key");
   const wrong = errorLine();
   const screen = { queue: null, cursor: null };
   const head = headOf(ref, key, screen, () => loading.now());
-  const holders = table("Slot holders", [["Execution", ""], ["Status", ""], ["Attempt", "number"], ["Worker", ""], ["Held for", "number"]],
-    { empty: "No slot is in use." });
-  const waiting = table("Waiting executions, in order", [["Position", ""], ["Execution", ""], ["Key", ""], ["Waiting for", "number"]],
-    { empty: "Queue is empty." });
-  const keys = table("Longest queues by key", [["Key", ""], ["Waiting", "number"], ["Slots in use", "number"]]);
+  const holders = table("Slot holders", HOLDERS, { empty: "No slot is in use." });
+  const waiting = table("Waiting executions, in order", WAITING, { empty: "Queue is empty." });
+  const keys = table("Longest queues by key", [
+    ["Key", "row", (each) => el("a", { href: queueLink({ action_ref: ref, concurrency_key: each.concurrency_key }) }, each.concurrency_key)],
+    ["Waiting", "number", (each) => count(each.queue_length)],
+    ["Slots in use", "number", (each) => count(each.active_count)],
+  ], { keyOf: (each) => each.concurrency_key });
   const keysPart = el("section", { class: "tall", hidden: true }, el("h2", {}, "Longest queues by key"), keys.node);
   const changes = changesOf(ref, signal);
   const pages = pager((cursor) => {
@@ -37,12 +61,12 @@ export function show(main, { ref, parameters }, { live, signal }) {
     ]);
     screen.queue = { action_ref: ref, max_concurrent: stats.max_concurrent, paused: stats.paused, active_count: stats.active_count };
     head.update(stats, seen.items[0], key);
-    holders.update(found.holders, (each) => each.id, plainRow(holderCells));
-    waiting.update(found.items, (each) => each.id, plainRow(waitingCells));
+    holders.update(found.holders);
+    waiting.update(found.items);
     pages.update(found.next_cursor, null);
     const split = key === null ? stats.by_key : [];
     keysPart.hidden = split.length === 0;
-    keys.update(split, (each) => each.concurrency_key, plainRow((each) => keyCells(ref, each)));
+    keys.update(split);
   }, { every: 2000, signal, wrong });
 
   live.on("queues", ({ items, more }) => {
@@ -115,60 +139,22 @@ export function executionLink(id) {
   return el("a", { href: `#/executions/${id}` }, `#${id}`);
 }
 
-function holderCells(each) {
-  return [
-    el("th", { scope: "row" }, executionLink(each.id), each.concurrency_key === null ? null : el("span", { class: "key" }, each.concurrency_key)),
-    cell("Status", {}, badge(each.status)),
-    cell("Attempt", { class: "number" }, each.attempt),
-    cell("Worker", {}, each.worker_id ? shortId(each.worker_id) : el("span", { class: "none" }, "not claimed yet")),
-    cell("Held for", { class: "number" }, instant(each.granted_at, { ago: true })),
-  ];
-}
-
-function waitingCells(each) {
-  return [
-    cell("Position", {}, count(each.position)),
-    el("th", { scope: "row" }, executionLink(each.id)),
-    cell("Key", {}, each.concurrency_key ?? el("span", { class: "none" }, "–")),
-    cell("Waiting for", { class: "number" }, instant(each.queued_at, { ago: true })),
-  ];
-}
-
-function keyCells(ref, each) {
-  return [
-    el("th", { scope: "row" }, el("a", { href: queueLink({ action_ref: ref, concurrency_key: each.concurrency_key }) }, each.concurrency_key)),
-    cell("Waiting", { class: "number" }, count(each.queue_length)),
-    cell("Slots in use", { class: "number" }, count(each.active_count)),
-  ];
-}
-
 /** The changes of the action; loaded when the section is opened. */
 function changesOf(ref, signal) {
-  const shown = table("Changes, newest first", [["Changed", ""], ["By", ""], ["Change", ""], ["Before", ""], ["After", ""]],
-    { empty: "No changes recorded." });
+  const shown = table("Changes, newest first", CHANGES, { empty: "No changes recorded." });
   const wrong = errorLine();
   const node = el("details", {}, el("summary", {}, "Changes"), wrong, shown.node);
   node.addEventListener("toggle", async () => {
     if (!node.open) return;
     try {
       const page = await ask("GET", `${actionPath(ref)}/changes`, { query: { limit: 100 }, signal });
-      shown.update(page.items, (each) => each.id, plainRow(changeCells));
+      shown.update(page.items);
     } catch (error) {
       if (error instanceof Problem) text(wrong, error.message);
       else if (!signal.aborted) throw error;
     }
   });
   return node;
-}
-
-function changeCells({ changed_at: at, changed_by: by, change, old, new: now }) {
-  return [
-    el("th", { scope: "row" }, clock(at)),
-    cell("By", {}, by ?? el("span", { class: "none" }, "unknown")),
-    cell("Change", {}, change),
-    cell("Before", {}, fieldsOf(old)),
-    cell("After", {}, fieldsOf(now)),
-  ];
 }
 
 function fieldsOf(fields) {

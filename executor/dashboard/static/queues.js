@@ -27,19 +27,19 @@ export function show(main, { parameters }, { live, signal }) {
     loading.now();
   });
   const headings = SORTS.map(([sort, name, kind]) => [sort, heading(name, kind, () => resort(sort))]);
-  const shown = table("Queues", [
-    ...headings.slice(0, 4).map(([, head]) => head.node),
-    ["Admitted /s", "number"], headings[4][1].node, ["Last 5 minutes", ""], ["Actions", "does"],
-  ], { empty: "No matching queues." });
   const change = async (act, queue, message) => {
     if (await act(queue)) {
       say(message);
       loading.now();
     }
   };
+  const shown = table("Queues", [
+    ...headings.slice(0, 4).map(([, head]) => head.node),
+    ["Admitted /s", "number"], headings[4][1].node, ["Last 5 minutes", ""], ["Actions", "does"],
+  ], { empty: "No matching queues.", keyOf, make: (line) => rowOf(line, rows, change) });
   const loading = loader(async (mine) => {
     const page = await ask("GET", "/queues", { query: { ...query, limit: PAGE }, signal: mine });
-    shown.update(page.items, keyOf, (line) => rowOf(line, rows, change));
+    shown.update(page.items);
     for (const key of [...rows.keys()]) if (!page.items.some((line) => keyOf(line) === key)) rows.delete(key);
     pages.update(page.next_cursor, page.total > PAGE ? `Page ${pages.page() + 1} of ${count(Math.ceil(page.total / PAGE))}` : null);
     text(words, counted(page.total, "queue") + (page.truncated ? " shown, the busiest ones" : ""));

@@ -2,7 +2,7 @@
 
 import { el, say, text } from "./dom.js";
 import { ask, queryOf } from "./api.js";
-import { badge, cell, instant, loader, pager, plainRow, table, errorLine } from "./parts.js";
+import { badge, instant, loader, pager, table, errorLine } from "./parts.js";
 import { executionLink } from "./queue.js";
 import { replayWebhooks } from "./changes.js";
 
@@ -20,13 +20,22 @@ export function show(main, { parameters }, { live, signal }) {
     cursor = next;
     loading.now();
   });
+  const again = ({ execution_id: id }) => el("button", {
+    type: "button", "aria-label": `Replay the webhook of execution ${id}`,
+    on: { click: () => act({ ids: [id] }, `the webhook of execution ${id}`) },
+  }, "Replay");
   const shown = table("Webhooks, newest execution first", [
-    ["Execution", ""], ["State", ""], ["Receiver", ""], ["Last response", ""], ["Attempts", "number"], ["Time", ""], ["Actions", "does"],
-  ], { empty: "No webhooks in this state." });
-  const cells = (webhook) => cellsOf(webhook, () => act({ ids: [webhook.execution_id] }, `the webhook of execution ${webhook.execution_id}`));
+    ["Execution", "row", (each) => [executionLink(each.execution_id), el("span", { class: "key" }, each.action_ref ?? "pruned")]],
+    ["State", "", ({ state }) => badge(state)],
+    ["Receiver", "", ({ url }) => el("span", { class: "pair" }, url)],
+    ["Last response", "", (each) => each.last_error ?? each.last_status ?? "–"],
+    ["Attempts", "number", ({ attempts }) => attempts],
+    ["Time", "", timeOf],
+    ["Actions", "does", (each) => (each.state === "pending" ? null : again(each))],
+  ], { empty: "No webhooks in this state.", keyOf: (each) => each.execution_id });
   const loading = loader(async (mine) => {
     const page = await ask("GET", "/webhooks", { query: { state: chosen(), limit: PAGE, cursor }, signal: mine });
-    shown.update(page.items, (each) => each.execution_id, plainRow(cells));
+    shown.update(page.items);
     pages.update(page.next_cursor, null);
   }, { every: EVERY, signal, wrong });
 
@@ -52,17 +61,7 @@ export function show(main, { parameters }, { live, signal }) {
   loading.now();
 }
 
-function cellsOf(webhook, again) {
-  const { execution_id: id, state } = webhook;
-  return [
-    el("th", { scope: "row" }, executionLink(id), el("span", { class: "key" }, webhook.action_ref ?? "pruned")),
-    cell("State", {}, badge(state)),
-    cell("Receiver", {}, el("span", { class: "pair" }, webhook.url)),
-    cell("Last response", {}, webhook.last_error ?? webhook.last_status ?? "–"),
-    cell("Attempts", { class: "number" }, webhook.attempts),
-    cell("Time", {}, state === "pending"
-      ? el("span", {}, webhook.claimed_until ? "in progress since " : "due ", instant(webhook.due_at)) : instant(webhook.settled_at, { ago: true })),
-    cell("", { class: "does" }, state === "pending" ? null
-      : el("button", { type: "button", "aria-label": `Replay the webhook of execution ${id}`, on: { click: again } }, "Replay")),
-  ];
+function timeOf({ state, claimed_until: claimed, due_at: due, settled_at: settled }) {
+  if (state !== "pending") return instant(settled, { ago: true });
+  return el("span", {}, claimed ? "in progress since " : "due ", instant(due));
 }

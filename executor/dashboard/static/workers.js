@@ -2,7 +2,7 @@
 
 import { el, say } from "./dom.js";
 import { ask } from "./api.js";
-import { badge, cell, instant, loader, occupancyBar, pager, plainRow, table, errorLine } from "./parts.js";
+import { badge, instant, loader, occupancyBar, pager, table, errorLine } from "./parts.js";
 import { drain } from "./changes.js";
 
 const PAGE = 100;
@@ -16,19 +16,27 @@ export function show(main, _, { live, signal }) {
     cursor = next;
     loading.now();
   });
-  const shown = table("Workers, newest first", [
-    ["Worker", ""], ["State", ""], ["Running", ""], ["Pools", ""], ["Host", ""], ["Started", ""], ["Last heartbeat", ""], ["Actions", "does"],
-  ], { empty: "No workers. Start one with: worker serve --actions MODULE" });
-  const cells = (worker) => cellsOf(worker, async () => {
+  const act = async (worker) => {
     if (await drain(worker)) {
       say(`${worker.name} is draining`);
       loading.now();
     }
-  });
+  };
+  const shown = table("Workers, newest first", [
+    ["Worker", "row", ({ name, id }) => [name, el("span", { class: "id" }, id)]],
+    ["State", "", ({ state }) => badge(state)],
+    ["Running", "", barOf],
+    ["Pools", "", ({ pools }) => pools.join(", ")],
+    ["Host", "", ({ host, pid }) => `${host}, process ${pid}`],
+    ["Started", "", (worker) => instant(worker.started_at, { ago: true })],
+    ["Last heartbeat", "", (worker) => instant(worker.renewed_at, { ago: true })],
+    ["Actions", "does", (worker) => (worker.state !== "live" ? null
+      : el("button", { type: "button", "aria-label": `Drain ${worker.name}`, on: { click: () => act(worker) } }, "Drain"))],
+  ], { empty: "No workers. Start one with: worker serve --actions MODULE" });
   const loading = loader(async (mine) => {
     const query = { state: gone.checked ? [] : PRESENT, limit: PAGE, cursor };
     const page = await ask("GET", "/workers", { query, signal: mine });
-    shown.update(page.items, (each) => each.id, plainRow(cells));
+    shown.update(page.items);
     pages.update(page.next_cursor, null);
   }, { every: 2000, signal, wrong });
 
@@ -46,18 +54,8 @@ export function show(main, _, { live, signal }) {
   loading.now();
 }
 
-function cellsOf(worker, act) {
+function barOf({ running, concurrency }) {
   const bar = occupancyBar();
-  bar.update(worker.running, worker.concurrency);
-  return [
-    el("th", { scope: "row" }, worker.name, el("span", { class: "id" }, worker.id)),
-    cell("State", {}, badge(worker.state)),
-    cell("Running", {}, bar.node),
-    cell("Pools", {}, worker.pools.join(", ")),
-    cell("Host", {}, `${worker.host}, process ${worker.pid}`),
-    cell("Started", {}, instant(worker.started_at, { ago: true })),
-    cell("Last heartbeat", {}, instant(worker.renewed_at, { ago: true })),
-    cell("", { class: "does" }, worker.state === "live"
-      ? el("button", { type: "button", "aria-label": `Drain ${worker.name}`, on: { click: act } }, "Drain") : null),
-  ];
+  bar.update(running, concurrency);
+  return bar.node;
 }

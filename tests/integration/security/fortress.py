@@ -16,11 +16,11 @@ from pathlib import Path
 import httpx
 import trustme
 
+from tests.integration.security.tls import ServerTls, start_servers
 from turnstile.client import AsyncClient
 from turnstile.localservers import LocalServers
 from turnstile.localservers.ports import free_port
 from turnstile.localservers.services import Service, environment_without
-from turnstile.localservers.tls import ServerTls
 
 ROOT = Path(__file__).parents[3]
 DATABASE, VHOST = "turnstile", "turnstile"
@@ -111,8 +111,9 @@ async def fortified(folder: Path) -> AsyncIterator[Fortress]:
     ca_file = folder / "ca.pem"
     authority.cert_pem.write_to_path(str(ca_file))
     tls, api = _tls_of(authority, folder)
-    with LocalServers.start(durable=False, tls=tls) as servers:
-        owner = owner_environment(servers, ca_file)
+    servers, amqps_port = start_servers(tls)
+    with servers:
+        owner = owner_environment(servers, ca_file, amqps_port)
         run("turnstile.executor.cli", "migrate", environment=owner)
         printed = set_up(owner, folder)
         environments = {
@@ -188,7 +189,7 @@ def _services(
     return executor, worker
 
 
-def owner_environment(servers: LocalServers, ca_file: Path) -> dict[str, str]:
+def owner_environment(servers: LocalServers, ca_file: Path, amqps_port: int) -> dict[str, str]:
     """Create the database and its owner, who is no superuser; return the environment of the setup."""
     servers.postgresql.execute(f"CREATE ROLE keeper LOGIN CREATEROLE PASSWORD '{OWNER_PASSWORD}'")
     servers.postgresql.execute(f"CREATE DATABASE {DATABASE} OWNER keeper")
@@ -196,7 +197,7 @@ def owner_environment(servers: LocalServers, ca_file: Path) -> dict[str, str]:
     management = servers.rabbitmq.management_url.replace("http://", "http://turnstile:loopback-only@")
     return {
         "TURNSTILE_DATABASE_URL": f"{database}?sslmode=verify-full&sslrootcert={ca_file}",
-        "TURNSTILE_AMQP_URL": f"amqps://localhost:{servers.rabbitmq.tls_port}/{VHOST}?cafile={ca_file}",
+        "TURNSTILE_AMQP_URL": f"amqps://localhost:{amqps_port}/{VHOST}?cafile={ca_file}",
         "TURNSTILE_MANAGEMENT_URL": management,
     }
 

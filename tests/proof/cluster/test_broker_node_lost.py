@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import aio_pika
 import pytest
 
+from tests.proof.cluster.brokers import RabbitCluster
 from tests.proof.cluster.loaded import loaded
 from tests.support.brokers import bodies, running, take
 from tests.support.traffic import until
@@ -16,7 +17,6 @@ from turnstile.common.broker.topology import declare_executor, declare_pool
 from turnstile.common.domain.identifiers import WorkerId
 from turnstile.common.envelopes import cancel_message
 from turnstile.common.messages import ExecutionCancel
-from turnstile.localservers.rabbitmq import RabbitCluster
 from turnstile.localservers.servers import ScratchFolder
 from turnstile.worker.control import ControlQueue
 

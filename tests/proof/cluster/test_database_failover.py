@@ -1,12 +1,15 @@
 """P1 to P7 while the primary is lost for ever and its standby is promoted; no service restarts."""
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
 
 from tests.proof.cluster.loaded import loaded
 from turnstile.localservers import PostgresServer
+from turnstile.localservers.binaries import find_postgresql
+from turnstile.localservers.processes import run_once, server_folder, server_user
 from turnstile.migrations import migrate
 
 SECONDS = 6.0
@@ -19,10 +22,11 @@ async def test_a_lost_primary_costs_nothing_but_the_time_until_its_standby_is_pr
     primary = await asyncio.to_thread(PostgresServer.start, folder / "primary", durable=False)
     try:
         await migrate(primary.create_database("turnstile"))
-        standby = await asyncio.to_thread(PostgresServer.follow, primary, folder / "standby", durable=False)
+        standby = await asyncio.to_thread(standby_of, primary, folder / "standby")
         try:
             # What was answered is on both servers: an acknowledged submit survives the loss of either (P5).
-            primary.wait_for_standby()
+            primary.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+            primary.execute("SELECT pg_reload_conf()")
             url = primary.url("turnstile").replace(
                 f":{primary.port}", f":{primary.port},127.0.0.1:{standby.port}"
             )
@@ -31,8 +35,20 @@ async def test_a_lost_primary_costs_nothing_but_the_time_until_its_standby_is_pr
                 await load.until_begun()
                 async with load.losing("the primary"):
                     await asyncio.to_thread(primary.stop, "immediate")
-                    await asyncio.to_thread(standby.promote)
+                    await asyncio.to_thread(standby.execute, "SELECT pg_promote(true, 60)")
         finally:
             await asyncio.to_thread(standby.stop, "immediate")
     finally:
         await asyncio.to_thread(primary.stop, "immediate")
+
+
+def standby_of(primary: PostgresServer, folder: Path) -> PostgresServer:
+    """Start a standby of `primary`: it replays every change and accepts reads."""
+    user = server_user("postgres")
+    server_folder(folder, user)
+    # Beside the real `postgres`, not beside a wrapper of it.
+    program = (find_postgresql() / "postgres").resolve().with_name("pg_basebackup")
+    copy = [str(program), f"--dbname={primary.url()}", f"--pgdata={folder / 'data'}"]
+    command = [*copy, "--write-recovery-conf", "--checkpoint=fast"]
+    run_once(command, folder=folder, environment={"HOME": str(folder), "PATH": os.defpath}, user=user)
+    return PostgresServer.start(folder, durable=False)

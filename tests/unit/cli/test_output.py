@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from turnstile.executor.cli.client import Json
 from turnstile.executor.cli.output import plain, print_fields, print_json, print_line, print_table, warn
 
 _TEXT = "é \U0001f600 \x7f\x85\x9f"
@@ -30,7 +31,7 @@ _HOSTILE = "a\r\x1b[2J\x9bm\u202etxt\u2066\u2028\u200b"
 def test_values_cannot_control_the_terminal_or_hide(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    print_table(["ID", "KEY"], [[_HOSTILE, _HOSTILE]], empty="none")
+    print_table({"ID": "id", "KEY": "id"}, [Json(id=_HOSTILE)], empty="none")
     print_fields([("key", _HOSTILE)])
     print_line(_HOSTILE)
     warn(_HOSTILE)
@@ -42,7 +43,7 @@ def test_values_cannot_control_the_terminal_or_hide(
 
 
 def test_a_row_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    print_table(["KEY", "STATUS"], [["k\n7  completed", "failed"]], empty="none")
+    print_table({"KEY": "key", "STATUS": lambda _: "failed"}, [Json(key="k\n7  completed")], empty="none")
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 

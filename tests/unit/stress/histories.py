@@ -20,7 +20,6 @@ from turnstile.stress.recording import (
     NEVER,
     ORDER,
     RUN,
-    SAMPLE,
     SECOND,
     ActionCounters,
     Answer,
@@ -234,7 +233,6 @@ def _recording(plan: Plan, orders: Table, executions: Table, attempts: Table, ru
         executions=executions,
         attempts=attempts,
         runs=runs,
-        samples=_samples(plan, attempts, ended_at),
         workers=WORKERS,
         faults=faults,
         limit_changes=tuple(
@@ -276,22 +274,6 @@ def _scenario(plan: Plan) -> Scenario:
         limit=plan.limit,
         all_wait_first=plan.opened_at is not None,
     )
-
-
-def _samples(plan: Plan, attempts: Table, ended_at: int) -> Table:
-    instants = np.arange(BEGAN_AT, ended_at, SECOND // 4)
-    samples = np.zeros((plan.actions, len(instants)), SAMPLE)
-    samples["at"] = instants
-    samples["action"] = np.arange(plan.actions)[:, None]
-    for action in range(plan.actions):
-        own = attempts[attempts["queue"] // max(plan.keys, 1) == action]
-        joined, granted, ended = (
-            np.searchsorted(np.sort(own[name]), instants)
-            for name in ("waiting_since", "granted_at", "ended_at")
-        )
-        samples["waiting"][action], samples["active"][action] = joined - granted, granted - ended
-    flat = samples.ravel()
-    return flat[np.argsort(flat["at"], kind="stable")]
 
 
 def enlarged(small: Recording, times: int) -> Recording:
@@ -354,7 +336,6 @@ def hand_made(*lives: Life, limit: int | None = 1, actions: int = 1, keys: int =
         "executions": _executions(lives),
         "attempts": _attempts(lives),
         "runs": _runs(lives),
-        "samples": empty(SAMPLE, 0),
         "workers": WORKERS,
     }
     fields["orders"] = _orders(fields["executions"])

@@ -89,7 +89,6 @@ def nothing_happened() -> Recording:
         executions=full.executions[:0],
         attempts=full.attempts[:0],
         runs=full.runs[:0],
-        samples=full.samples[:0],
         ended_at=full.began_at,
     )
 

@@ -49,8 +49,8 @@ def test_an_invalid_mix_is_rejected_with_an_example(text: str, message: str) -> 
 
 
 def test_options_are_parsed() -> None:
-    config = read(preset="recovery", limit="none", depths="100,1_000", lease="2500ms", duration="10m")
-    assert (config.preset, config.limit, config.depths) == (Preset.RECOVERY, None, (100, 1000))
+    config = read(preset="recovery", limit="none", lease="2500ms", duration="10m")
+    assert (config.preset, config.limit) == (Preset.RECOVERY, None)
     assert (config.lease_seconds, config.duration_seconds) == (2.5, 600.0)
     assert read(faults="kill-worker, restart-broker").faults == (
         FaultKind.KILL_WORKER,
@@ -68,24 +68,25 @@ def test_a_smoke_run_has_a_short_lease_by_default() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"preset": "everything"}, "--preset: 'everything' is unknown; expected one of smoke, limits"),
-        ({"limit": "few"}, "--limit: 'few' is not a limit"),
-        ({"limit": "0"}, "--limit: 0 is not between 1"),
-        ({"actions": 0}, "--actions: 0 is not between 1"),
-        ({"executions": 0}, "--executions: 0 is not between 1"),
-        ({"submitters": 65}, "--submitters: 65 is not between 1 and 64"),
-        ({"rate": 0.0}, "--rate: 0 requests per second"),
-        ({"rate": float("nan")}, "--rate: nan requests per second"),
-        ({"rate": float("inf")}, "--rate: inf requests per second"),
-        ({"faults": "earthquake"}, "--faults: 'earthquake' is unknown; expected all, or some of kill-worker"),
-        ({"faults": " "}, "--faults: empty"),
+        ({"preset": "everything"}, "--preset: 'everything': Input should be 'smoke', 'limits'"),
+        ({"limit": "few"}, "--limit: 'few': Input should be a valid integer"),
+        ({"limit": "0"}, "--limit: '0': Input should be greater than or equal to 1"),
+        ({"actions": 0}, "--actions: '0': Input should be greater"),
+        ({"executions": 0}, "--executions: '0': Input should be greater"),
+        ({"submitters": 65}, "--submitters: '65': Input should be less than or equal to 64"),
+        ({"rate": 0.0}, "--rate: '0.0': Input should be greater than 0"),
+        ({"rate": float("nan")}, "--rate: 'nan': Input should be"),
+        ({"rate": float("inf")}, "--rate: 'inf': Input should be"),
+        (
+            {"faults": "earthquake"},
+            "--faults: 'earthquake': 'earthquake' is unknown; expected all, or some of kill-worker",
+        ),
+        ({"faults": " "}, "--faults: ' ': '' is unknown"),
         ({"local": False, "faults": "all"}, "--faults: only with --local"),
         ({"local": False, "preset": "recovery"}, "only with --local"),
         ({"preset": "smoke", "faults": "all"}, "has its own"),
-        ({"depths": "many"}, "--depths: 'many'; expected numbers"),
-        ({"key_counts": "0"}, "--key-counts: expected numbers from 1 on"),
-        ({"duration": "soon"}, "--duration: not a duration"),
-        ({"lease": "0s"}, "--lease: 0 is not between 1"),
+        ({"duration": "soon"}, "--duration: 'soon': not a duration"),
+        ({"lease": "0s"}, "--lease: '0s': Input should be greater"),
     ],
 )
 def test_an_invalid_option_is_rejected_with_what_was_expected(

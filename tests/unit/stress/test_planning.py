@@ -1,6 +1,5 @@
 """The planning of a run: scenarios, requests and faults are pure functions of configuration and seed."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 
 from tests.unit.stress.test_config import read
 from turnstile.common.broker.topology import EXECUTOR_REQUESTS
-from turnstile.stress.config import Preset
+from turnstile.stress.config import Preset, RunConfig
 from turnstile.stress.load import plan_orders
 from turnstile.stress.local.faults import queues_to_purge
 from turnstile.stress.local.schedule import RECOVERABLE, plan_faults, recovery_plan, seconds_for
@@ -16,6 +15,10 @@ from turnstile.stress.presets import scenarios_of
 from turnstile.stress.scenario import DurationMix, FaultKind, Load, PlannedFault, Purpose, Scenario
 
 _CONFIG = read()
+
+
+def changed(**update: object) -> RunConfig:
+    return _CONFIG.model_copy(update=update)
 
 
 def _of(scenarios: tuple[Scenario, ...], purpose: Purpose) -> list[Scenario]:
@@ -37,9 +40,7 @@ def test_the_default_run_is_the_configured_load_and_all_metrics() -> None:
 
 def test_the_load_follows_the_configuration() -> None:
     mix = DurationMix.always(0.01)
-    first = scenarios_of(replace(_CONFIG, executions=50, mix=mix, keys=3, submitters=2, limit=2, actions=5))[
-        0
-    ]
+    first = scenarios_of(changed(executions=50, mix=mix, keys=3, submitters=2, limit=2, actions=5))[0]
     load = first.load
     assert (load.executions, load.mix, load.keys, load.submitters, load.actions) == (50, mix, 3, 2, 5)
     assert first.limit == 2
@@ -47,21 +48,21 @@ def test_the_load_follows_the_configuration() -> None:
 
 @pytest.mark.parametrize("preset", [None, *Preset])
 def test_scenario_names_are_unique_and_can_name_a_folder(preset: Preset | None) -> None:
-    names = [scenario.name for scenario in scenarios_of(replace(_CONFIG, preset=preset))]
+    names = [scenario.name for scenario in scenarios_of(changed(preset=preset))]
     assert len(set(names)) == len(names)
     assert all(name.replace("-", "").isalnum() and name.islower() for name in names)
 
 
 @pytest.mark.parametrize("preset", [None, *(preset for preset in Preset if preset is not Preset.RECOVERY)])
 def test_no_faults_are_planned_for_an_external_installation(preset: Preset | None) -> None:
-    assert not any(scenario.faults for scenario in scenarios_of(replace(_CONFIG, preset=preset, local=False)))
+    assert not any(scenario.faults for scenario in scenarios_of(changed(preset=preset, local=False)))
 
 
 @pytest.mark.parametrize("preset", [None, *Preset])
 def test_faults_happen_during_the_load(preset: Preset | None) -> None:
-    config = replace(_CONFIG, preset=preset)
+    config = changed(preset=preset)
     if preset in (None, Preset.SOAK):
-        config = replace(config, faults=tuple(FaultKind))
+        config = config.model_copy(update={"faults": tuple(FaultKind)})
     for scenario in scenarios_of(config):
         if scenario.faults:
             assert scenario.load.rate is not None
@@ -71,7 +72,7 @@ def test_faults_happen_during_the_load(preset: Preset | None) -> None:
 
 def test_a_load_under_faults_leaves_capacity_for_the_backlog() -> None:
     for preset in (None, Preset.FIFO, Preset.RECOVERY):
-        for scenario in scenarios_of(replace(_CONFIG, preset=preset)):
+        for scenario in scenarios_of(changed(preset=preset)):
             if scenario.faults and scenario.limit is not None:
                 assert scenario.load.rate is not None
                 busy = scenario.load.rate * scenario.load.mix.mean_seconds
@@ -79,22 +80,23 @@ def test_a_load_under_faults_leaves_capacity_for_the_backlog() -> None:
 
 
 def test_depths_and_keys_follow_the_configuration() -> None:
-    depths = scenarios_of(replace(_CONFIG, preset=Preset.DEPTH, depths=(100, 5000)))
-    assert [scenario.load.executions for scenario in depths] == [100, 5000]
+    depths = scenarios_of(changed(preset=Preset.DEPTH, executions=5000))
+    assert [scenario.load.executions for scenario in depths] == [100, 1000]
     assert all(scenario.all_wait_first and scenario.load.queues == 1 for scenario in depths)
-    keys = scenarios_of(replace(_CONFIG, preset=Preset.KEYS, key_counts=(1, 10_000)))
-    assert [scenario.load.queues for scenario in keys] == [1, 10_000]
-    assert keys[1].load.executions >= 20_000
+    assert len(scenarios_of(changed(preset=Preset.DEPTH, executions=1))) == 1
+    keys = scenarios_of(changed(preset=Preset.KEYS))
+    assert [scenario.load.queues for scenario in keys] == [1, 10, 100, 1000, 10_000]
+    assert keys[-1].load.executions >= 20_000
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
-    config = replace(_CONFIG, faults=tuple(FaultKind))
+    config = changed(faults=tuple(FaultKind))
     assert scenarios_of(config) == scenarios_of(config)
-    assert scenarios_of(config) != scenarios_of(replace(config, seed=8))
+    assert scenarios_of(config) != scenarios_of(config.model_copy(update={"seed": 8}))
 
 
 def test_recovery_injects_one_fault_after_the_other() -> None:
-    (scenario,) = scenarios_of(replace(_CONFIG, preset=Preset.RECOVERY))
+    (scenario,) = scenarios_of(changed(preset=Preset.RECOVERY))
     assert {fault.kind for fault in scenario.faults} == set(FaultKind) - {FaultKind.CHANGE_LIMIT}
     ends = [fault.at_seconds + fault.lasting_seconds for fault in scenario.faults]
     starts = [fault.at_seconds for fault in scenario.faults]
