@@ -21,7 +21,10 @@ from turnstile.common.messages import SCHEMA_VERSION, ExecutionRequested
 PARAMETERS_BYTES_MAX: Final = 256 * 1024
 _ENVELOPE_BYTES_MAX: Final = 64 * 1024
 _JSON_FIELDS: Final = ("parameters", "metadata")
-_USUAL_FIELDS: Final = frozenset({"action_ref", "idempotency_key", *_JSON_FIELDS})
+_RARE_FIELDS: Final = frozenset(ExecutionRequested.model_fields) - {
+    "action_ref", "idempotency_key", *_JSON_FIELDS,
+}  # fmt: skip
+"""Fields of a request that change its hash and are seldom given."""
 _NESTING: Final = (dict, list)
 _NAMED_MAX: Final = 5
 """Number of wrong fields that one refusal names at most."""
@@ -138,7 +141,8 @@ def read_traceparent(headers: Mapping[str, object]) -> str | None:
 def request_hash(request: ExecutionRequested) -> UUID:
     """Return a hash of the request, independent of the order of keys: equal requests have equal hashes."""
     fields: dict[str, Any] = {"action_ref": request.action_ref}
-    if not request.model_fields_set <= _USUAL_FIELDS:
+    given = vars(request)
+    if any(given[name] is not None for name in _RARE_FIELDS):
         fields = request.model_dump(
             mode="json", exclude={"idempotency_key", *_JSON_FIELDS}, exclude_defaults=True
         )
