@@ -37,8 +37,15 @@ class _Batch:
                 self.done.set_result([each for each in self.outcomes if each is not None])
 
     def settle_upto(self, index: int, outcome: Publication) -> None:
-        for each in range(self.settled_below, index + 1):
-            self.settle(each, outcome)
+        if index + 1 == self.unsettled == len(self.messages) and not self.returned:
+            # The usual case: one answer to all of them.
+            self.outcomes = [outcome] * self.unsettled
+            self.unsettled = 0
+            if not self.done.done():
+                self.done.set_result([outcome] * len(self.messages))
+        else:
+            for each in range(self.settled_below, index + 1):
+                self.settle(each, outcome)
         self.settled_below = max(self.settled_below, index + 1)
 
 

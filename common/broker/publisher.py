@@ -143,6 +143,9 @@ class Publisher:
 
     async def _usable_session(self) -> _Session:
         """Wait for a connection that takes publishes; during an alarm written messages would only pile up."""
+        usable = self._session
+        if usable is not None and usable.confirmed.usable and not usable.link.blocked:
+            return usable
         try:
             async with asyncio.timeout(self._timeouts.wait_seconds):
                 while True:
