@@ -1,18 +1,24 @@
 """Addresses and wraps every message that the services send: one function per message type.
 
-In: the body. Out: an `Outgoing` with its exchange, routing key and properties; `app_id` is the sender.
+In: the fields of the body. Out: an `Outgoing` with its exchange, routing key and properties; `app_id` is the
+sender. The bodies of messages that every execution needs (`execution.scheduled`, `execution.status_changed`,
+`execution.completed`) are filled into bytes; a test compares them with the models in `common.messages`.
 """
 
+import itertools
+import os
+import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from random import getrandbits
-from typing import Final
-from uuid import UUID
+from typing import Any, Final
 
 from pydantic import BaseModel
+from pydantic_core import to_json
 
 from turnstile.common.broker.delivery import Delivery
-from turnstile.common.broker.message import HeaderValue, Outgoing
+from turnstile.common.broker.message import HeaderValue, Outgoing, SharedHeaders
 from turnstile.common.broker.topology import (
     DEAD_LETTER_EXCHANGE,
     EXECUTION_ACCEPTED,
@@ -29,22 +35,20 @@ from turnstile.common.broker.topology import (
     worker_queues,
 )
 from turnstile.common.domain.errors import Code
+from turnstile.common.domain.outcomes import Failure
 from turnstile.common.domain.states import Status
 from turnstile.common.messages import (
     SCHEMA_VERSION,
     AppId,
+    Error,
     ExecutionAccepted,
     ExecutionCancel,
-    ExecutionCompleted,
     ExecutionRejected,
-    ExecutionScheduled,
     StatusChanged,
 )
 
 RETRY_DELAY_MS: Final = 1000
 """How long an early message waits; one value, since only the head of a delay queue expires."""
-ANNOUNCE_DELAY_SECONDS: Final = 0.005
-"""How long status events are gathered into one write; they are advisory."""
 TRIES_HEADER: Final = "x-tries"
 """How often an early message was delayed and redelivered."""
 ERROR_CODE_HEADER: Final = "x-error-code"
@@ -56,6 +60,8 @@ CUT_HEADERS_HEADER: Final = "x-headers-cut"
 """Number of headers that a forwarded message had, where not all of them were kept."""
 _FORWARDED_HEADER_CHARS_MAX: Final = 4096
 _FORWARDED_HEADERS_BYTES_MAX: Final = 48 * 1024
+_COMPLETIONS_ADDRESS: Final = (EXECUTOR_COMPLETIONS, EXECUTION_COMPLETED)
+_HEADERS: Final = SharedHeaders(schema_version=SCHEMA_VERSION)
 
 
 def envelope(
@@ -68,80 +74,162 @@ def envelope(
     correlation_id: str | None = None,
     reply_to: str | None = None,
     traceparent: str | None = None,
-    advisory: bool = False,
+    persistent: bool = True,
     mandatory: bool = True,
     also_to: Sequence[str] = (),
     direct_address: tuple[str, str] | None = None,
 ) -> Outgoing:
     """Wrap a body in the properties that all our messages carry; `also_to`: further routing keys."""
-    headers: dict[str, HeaderValue] = {"schema_version": SCHEMA_VERSION}
-    if also_to:
-        headers["CC"] = tuple(also_to)
-    if traceparent is not None:
-        headers["traceparent"] = traceparent
+    headers: dict[str, HeaderValue] = _HEADERS
+    if also_to or traceparent is not None:
+        headers = dict(_HEADERS)
+        if also_to:
+            headers["CC"] = tuple(also_to)
+        if traceparent is not None:
+            headers["traceparent"] = traceparent
     return Outgoing(
         exchange=exchange,
         routing_key=routing_key,
         body=body if isinstance(body, bytes) else body.model_dump_json().encode(),
         type=message_type,
         message_id=message_id(),
-        timestamp=datetime.now(UTC),
+        timestamp=int(time.time()),
         app_id=app_id,
         correlation_id=correlation_id,
         reply_to=reply_to,
         headers=headers,
-        persistent=not advisory,
-        mandatory=mandatory and not advisory,
+        persistent=persistent,
+        mandatory=mandatory,
         direct_address=direct_address,
     )
 
 
-def message_id() -> str:
-    """Return a new UUID: unique but not secret, made without a system call."""
-    return str(UUID(int=getrandbits(128), version=4))
+class _MessageIds:
+    """UUIDs of version 4 that share the random first half of this process; the second half is counted up."""
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        """Draw another first half."""
+        first = f"{getrandbits(64) & ~0xF000 | 0x4000:016x}"
+        variant_and_node = 0x8000_0000_0000_0000 | getrandbits(62)
+        self._start = f"{first[:8]}-{first[8:12]}-{first[12:]}-{variant_and_node >> 48:04x}-"
+        self._ends = itertools.count(variant_and_node & 0xFFFF_FFFF_FFFF)
+
+    def next(self) -> str:
+        """Return an id that no other message has."""
+        return f"{self._start}{next(self._ends) & 0xFFFF_FFFF_FFFF:012x}"
 
 
-def scheduled_message(scheduled: ExecutionScheduled, *, pool: str, traceparent: str | None) -> Outgoing:
-    """Offer one attempt to the workers of its pool."""
+_message_ids: Final = _MessageIds()
+# A child process would continue the numbers of its parent.
+os.register_at_fork(after_in_child=_message_ids.renew)
+
+message_id: Final = _message_ids.next
+"""Return a new UUID: unique but not secret, made without a system call."""
+
+
+def scheduled_message(
+    execution_id: int, attempt: int, action_ref: str, *, pool: str, traceparent: str | None
+) -> Outgoing:
+    """Offer one attempt to the workers of its pool: `messages.ExecutionScheduled`."""
+    body = b'{"execution_id":%d,"attempt":%d,"action_ref":%b}'
+    routing_key, direct_address = _offer_addresses(pool)
     return envelope(
-        scheduled,
+        body % (execution_id, attempt, _ref_json(action_ref)),
         message_type=EXECUTION_SCHEDULED,
         exchange=EXECUTIONS,
-        routing_key=scheduled_key(pool),
-        direct_address=("", pool_queue(pool)),
+        routing_key=routing_key,
+        direct_address=direct_address,
         app_id="executor",
-        correlation_id=str(scheduled.execution_id),
+        correlation_id=str(execution_id),
         traceparent=traceparent,
     )
 
 
-def status_message(changed: StatusChanged, *, app_id: AppId) -> Outgoing:
-    """Announce a status change to all queues that bind; may be lost."""
+def status_message(changed: StatusChanged, *, app_id: AppId, mandatory: bool) -> Outgoing:
+    """Announce a status change to all queues that bind; may be lost.
+
+    `mandatory`: the broker returns it where no queue is bound.
+    """
     return envelope(
-        changed,
+        _status_body(changed),
         message_type=EXECUTION_STATUS_CHANGED,
         exchange=EXECUTIONS,
         routing_key=EXECUTION_STATUS_CHANGED,
         app_id=app_id,
         correlation_id=str(changed.execution_id),
-        advisory=True,
+        persistent=False,
+        mandatory=mandatory,
     )
 
 
 def completed_message(
-    completed: ExecutionCompleted, *, app_id: AppId, traceparent: str | None = None
+    *,
+    execution_id: int,
+    action_id: int,
+    action_ref: str,
+    status: Status,
+    attempt: int,
+    completed_at: datetime,
+    result: Any = None,
+    error: Error | Failure | None = None,
+    app_id: AppId,
+    traceparent: str | None = None,
 ) -> Outgoing:
-    """Announce the terminal state of an execution (P4)."""
+    """Announce the terminal state of an execution (P4): `messages.ExecutionCompleted`.
+
+    Raises ValueError for a result that is not JSON.
+    """
+    body = (
+        b'{"execution_id":%d,"action_id":%d,"action_ref":%b,"status":"%b","result":%b,"error":%b,'
+        b'"attempt":%d,"completed_at":%b}'
+    ) % (
+        execution_id,
+        action_id,
+        _ref_json(action_ref),
+        status.encode(),
+        b"null" if result is None else to_json(result, inf_nan_mode="null"),
+        b"null" if error is None else to_json({"type": error.type, "message": error.message}),
+        attempt,
+        to_json(completed_at),
+    )
     return envelope(
-        completed,
+        body,
         message_type=EXECUTION_COMPLETED,
         exchange=EXECUTIONS,
         routing_key=EXECUTION_COMPLETED,
-        direct_address=(EXECUTOR_COMPLETIONS, EXECUTION_COMPLETED),
+        direct_address=_COMPLETIONS_ADDRESS,
         app_id=app_id,
-        correlation_id=str(completed.execution_id),
+        correlation_id=str(execution_id),
         traceparent=traceparent,
     )
+
+
+def _status_body(changed: StatusChanged) -> bytes:
+    previous = changed.previous_status
+    return (
+        b'{"execution_id":%d,"action_ref":%b,"status":"%b","previous_status":%b,"attempt":%d,"changed_at":%b}'
+    ) % (
+        changed.execution_id,
+        _ref_json(changed.action_ref),
+        changed.status.encode(),
+        b"null" if previous is None else b'"%b"' % previous.encode(),
+        changed.attempt,
+        to_json(changed.changed_at),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _ref_json(action_ref: str) -> bytes:
+    return to_json(action_ref)
+
+
+@lru_cache(maxsize=1024)
+def _offer_addresses(pool: str) -> tuple[str, tuple[str, str]]:
+    """Return the routing key and the direct address of the offers to a pool."""
+    return scheduled_key(pool), ("", pool_queue(pool))
 
 
 def slot_message(execution_id: int, attempt: int, action_ref: str, status: Status) -> Outgoing:
@@ -158,7 +246,7 @@ def slot_message(execution_id: int, attempt: int, action_ref: str, status: Statu
         changed_at=datetime.now(UTC),
     )
     return envelope(
-        changed,
+        _status_body(changed),
         message_type=EXECUTION_STATUS_CHANGED,
         # Not through the default exchange: an account that may publish there reaches every queue.
         exchange=EXECUTIONS,

@@ -6,11 +6,12 @@ newer version may add fields. `requests` reads requests, `envelopes` addresses a
 """
 
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints
 
-from turnstile.common.domain.errors import Code
+from turnstile.common.domain.errors import Code, Refusal
+from turnstile.common.domain.identifiers import Attempt, ExecutionId
 from turnstile.common.domain.states import Status
 from turnstile.common.fields import ActionRef, CallbackUrl, Duration, Instant, Key
 
@@ -75,13 +76,14 @@ class ExecutionCancel(_BetweenServices):
     attempt: int
 
 
-class StatusChanged(_BetweenServices):
+class StatusChanged(NamedTuple):
     """Advisory: the status of an execution changed. May be lost."""
 
     execution_id: int
     action_ref: str
     status: Status
     previous_status: Status | None
+    """None: it was admitted."""
     attempt: int
     changed_at: datetime
 
@@ -120,3 +122,19 @@ class ExecutionRejected(_BetweenServices):
 
     code: Code
     message: str
+
+
+def named_attempt(body: Any) -> tuple[ExecutionId, Attempt]:
+    """Return the attempt that a message between services names in `execution_id` and `attempt`.
+
+    Reads the JSON value of the body without a model, since every execution needs it twice. Other fields are
+    ignored. Raises Refusal naming the field that is missing or wrong; `attempt` may be 0: no slot was held.
+    """
+    if not isinstance(body, dict):
+        raise Refusal(Code.INVALID_MESSAGE, "body: not an object; expected execution_id, attempt, ...")
+    execution_id, attempt = body.get("execution_id"), body.get("attempt")
+    if type(execution_id) is not int or not 0 < execution_id < 2**63:
+        raise Refusal(Code.INVALID_MESSAGE, "execution_id: expected an integer from 1 to 2^63 - 1")
+    if type(attempt) is not int or not 0 <= attempt < 2**31:
+        raise Refusal(Code.INVALID_MESSAGE, "attempt: expected an integer from 0 to 2^31 - 1")
+    return ExecutionId(execution_id), Attempt(attempt)

@@ -21,11 +21,16 @@ from turnstile.common.messages import SCHEMA_VERSION, ExecutionRequested
 PARAMETERS_BYTES_MAX: Final = 256 * 1024
 _ENVELOPE_BYTES_MAX: Final = 64 * 1024
 _JSON_FIELDS: Final = ("parameters", "metadata")
+_RARE_FIELDS: Final = frozenset(ExecutionRequested.model_fields) - {
+    "action_ref", "idempotency_key", *_JSON_FIELDS,
+}  # fmt: skip
+"""Fields of a request that change its hash and are seldom given."""
 _NESTING: Final = (dict, list)
 _NAMED_MAX: Final = 5
 """Number of wrong fields that one refusal names at most."""
-_UNUSUAL: Final = re.compile(rb"\\u0000|\x00|[0-9][eE]\+?[0-9]{3}|[0-9]{300}")
-"""Matches JSON text with a NUL character or a number out of range, before it is parsed."""
+_DIGITS_UNUSUAL: Final = 300
+_LARGE_EXPONENT: Final = re.compile(rb"[eE](?<=[0-9][eE])\+?[0-9]{3}")
+_MANY_DIGITS: Final = re.compile(rb"[0-9]{%d}" % _DIGITS_UNUSUAL)
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -44,7 +49,7 @@ def read_json(body: bytes, *, bytes_max: int) -> Any:
         raise Refusal(
             Code.INVALID_MESSAGE, f"body: not JSON: {error}; expected an object like {_EXAMPLE}"
         ) from None
-    if _UNUSUAL.search(body):
+    if _may_be_unstorable(body):
         _check_storable(value)
     return value
 
@@ -135,9 +140,12 @@ def read_traceparent(headers: Mapping[str, object]) -> str | None:
 
 def request_hash(request: ExecutionRequested) -> UUID:
     """Return a hash of the request, independent of the order of keys: equal requests have equal hashes."""
-    fields = request.model_dump(
-        mode="json", exclude={"idempotency_key", *_JSON_FIELDS}, exclude_defaults=True
-    )
+    fields: dict[str, Any] = {"action_ref": request.action_ref}
+    given = vars(request)
+    if any(given[name] is not None for name in _RARE_FIELDS):
+        fields = request.model_dump(
+            mode="json", exclude={"idempotency_key", *_JSON_FIELDS}, exclude_defaults=True
+        )
     fields |= {field: value for field in _JSON_FIELDS if (value := getattr(request, field))}
     return _hash(to_json(_sorted(fields)))
 
@@ -175,6 +183,15 @@ def _sorted(value: Any) -> Any:
     if isinstance(value, dict):
         return value | changed
     return [changed.get(index, item) for index, item in enumerate(value)]
+
+
+def _may_be_unstorable(body: bytes) -> bool:
+    """Whether JSON text may contain a NUL character or a number out of range, without parsing it again."""
+    return (
+        b"\\u0000" in body
+        or _LARGE_EXPONENT.search(body) is not None
+        or (len(body) >= _DIGITS_UNUSUAL and _MANY_DIGITS.search(body) is not None)
+    )
 
 
 def _check_storable(value: object) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict
+from pydantic_core import from_json
 
 from turnstile.common.batcher import in_steps
 from turnstile.common.broker.delivery import Delivery
@@ -26,10 +26,10 @@ from turnstile.common.broker.topology import (
 )
 from turnstile.common.crash_points import CrashPoint, reached
 from turnstile.common.domain.errors import Code, Refusal
-from turnstile.common.domain.identifiers import Attempt, ExecutionId
 from turnstile.common.domain.states import Status
 from turnstile.common.envelopes import dead_letter, delayed_retry, tries_of
-from turnstile.common.requests import check_schema_version, read_json, read_model
+from turnstile.common.messages import named_attempt
+from turnstile.common.requests import check_schema_version
 from turnstile.executor import instrumentation
 from turnstile.executor.batch_consumer import Reply, check_kept
 from turnstile.executor.dispatcher import Dispatcher
@@ -45,17 +45,7 @@ _RETRIES_PER_SECOND: Final = 200
 """For all completions together: repeated retries of a flood must not delay the others."""
 _COMPLETION_BYTES_MAX: Final = 16 * 1024 * 1024
 _INTEGER_CHARS_MAX: Final = 20
-
-
-class _Body(BaseModel):
-    """The fields of `execution.completed` and of a status event that free a slot."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-    execution_id: int
-    attempt: int
-    action_ref: str
-    status: Status
+_STATUSES: Final = {str(status): status for status in Status}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -189,14 +179,19 @@ def read(delivery: Delivery) -> Completion:
         raise Refusal(
             Code.INVALID_MESSAGE, f"type: {kind[:60]!r} is not accepted here; expected {EXECUTION_COMPLETED}"
         )
-    body = read_model(_Body, _content(delivery.body))
-    if not (0 < body.execution_id < 2**63 and 0 <= body.attempt < 2**31):
-        raise Refusal(Code.INVALID_MESSAGE, "execution_id, attempt: out of range")
+    body = _content(delivery.body)
+    execution_id, attempt = named_attempt(body)
+    action_ref, name = body.get("action_ref"), body.get("status")
+    if not isinstance(action_ref, str):
+        raise Refusal(Code.INVALID_MESSAGE, "action_ref: expected a string")
+    status = _STATUSES.get(name) if isinstance(name, str) else None
+    if status is None:
+        raise Refusal(Code.INVALID_MESSAGE, f"status: expected one of {', '.join(_STATUSES)}")
     return Completion(
-        execution_id=ExecutionId(body.execution_id),
-        attempt=Attempt(body.attempt),
-        action_ref=body.action_ref,
-        status=body.status,
+        execution_id=execution_id,
+        attempt=attempt,
+        action_ref=action_ref,
+        status=status,
         is_end=kind == EXECUTION_COMPLETED,
         delivery=delivery,
     )
@@ -207,15 +202,17 @@ def _content(body: bytes) -> Any:
 
     The action chose that result, and only this message frees the slot.
     """
+    if len(body) > _COMPLETION_BYTES_MAX:
+        raise Refusal(
+            Code.TOO_LARGE, f"body: {len(body)} bytes, at most {_COMPLETION_BYTES_MAX} are accepted"
+        )
     try:
-        return read_json(body, bytes_max=_COMPLETION_BYTES_MAX)
-    except Refusal as refusal:
-        if refusal.code is Code.TOO_LARGE:
-            raise
+        return from_json(body)
+    except ValueError as error:
         try:
             return json.loads(body, parse_int=_short_integer)
         except (ValueError, RecursionError):
-            raise refusal from None
+            raise Refusal(Code.INVALID_MESSAGE, f"body: not JSON: {error}") from None
 
 
 def _short_integer(digits: str) -> int | None:
@@ -223,7 +220,7 @@ def _short_integer(digits: str) -> int | None:
 
 
 def _count(completions: Sequence[Completion], settled: Settled) -> None:
-    instrumentation.settled(each for each in completions if each.execution_id in settled.ids)
+    instrumentation.settled([each for each in completions if each.execution_id in settled.ids])
     if settled.count < len(completions):
         early, unknown, blocked = len(settled.early), len(settled.unknown), len(settled.blocked)
         repeated = len(completions) - settled.count - early - unknown - blocked - len(settled.refused)

@@ -7,10 +7,11 @@ import asyncpg
 
 from turnstile.common.broker.message import Outgoing
 from turnstile.common.database import Database
+from turnstile.common.domain.outcomes import Failure
 from turnstile.common.domain.states import Status, is_terminal
 from turnstile.common.envelopes import completed_message, slot_message
 from turnstile.common.json_limits import readable
-from turnstile.common.messages import Error, ExecutionCompleted
+from turnstile.common.messages import Error
 from turnstile.executor.results import Move
 from turnstile.executor.sql import query
 
@@ -39,15 +40,13 @@ async def read_completions(
 def completion_of(move: Move, error: Error) -> Outgoing:
     """Return the completion of an execution that ended without a worker."""
     return completed_message(
-        ExecutionCompleted(
-            execution_id=move.execution_id,
-            action_id=move.action_id,
-            action_ref=move.action_ref,
-            status=move.status,
-            error=error,
-            attempt=move.attempt,
-            completed_at=move.moved_at,
-        ),
+        execution_id=move.execution_id,
+        action_id=move.action_id,
+        action_ref=move.action_ref,
+        status=move.status,
+        error=error,
+        attempt=move.attempt,
+        completed_at=move.moved_at,
         app_id="executor",
     )
 
@@ -57,14 +56,15 @@ def _message(row: asyncpg.Record) -> Outgoing:
     if not is_terminal(status):
         return slot_message(row["id"], row["attempt"], row["ref"], status)
     error_type = row["error_type"]
-    completed = ExecutionCompleted(
+    return completed_message(
         execution_id=row["id"],
         action_id=row["action_id"],
         action_ref=row["ref"],
         status=status,
         result=readable(row["result"]),
-        error=Error(type=error_type, message=row["error_message"] or "") if error_type else None,
+        error=Failure(type=error_type, message=row["error_message"] or "") if error_type else None,
         attempt=row["attempt"],
         completed_at=row["completed_at"],
+        app_id="executor",
+        traceparent=row["traceparent"],
     )
-    return completed_message(completed, app_id="executor", traceparent=row["traceparent"])

@@ -16,7 +16,6 @@ from typing import Any, Final, NoReturn
 import asyncpg
 from aio_pika.abc import AbstractChannel
 
-from turnstile.common.batcher import Gatherer
 from turnstile.common.broker.best_effort import BestEffortPublisher, Undelivered
 from turnstile.common.broker.errors import BrokerUnavailable, DeclarationRefused
 from turnstile.common.broker.message import Outgoing
@@ -33,8 +32,9 @@ from turnstile.common.broker.topology import (
 from turnstile.common.domain.errors import Unavailable
 from turnstile.common.domain.identifiers import QueueId
 from turnstile.common.domain.states import Status
-from turnstile.common.envelopes import ANNOUNCE_DELAY_SECONDS, scheduled_message, status_message
-from turnstile.common.messages import ExecutionScheduled, StatusChanged
+from turnstile.common.envelopes import scheduled_message
+from turnstile.common.messages import StatusChanged
+from turnstile.common.status_events import StatusEvents
 from turnstile.common.telemetry.logs import Episodes
 from turnstile.executor import instrumentation
 from turnstile.executor.metrics import POOL_UNUSABLE, UNDELIVERED
@@ -71,9 +71,7 @@ class Dispatcher:
         )
         self._more_queue_ids: set[QueueId] = set()
         self._has_more = asyncio.Event()
-        self._announcements: Gatherer[StatusChanged] = Gatherer(
-            self._announce_all, delay_seconds=ANNOUNCE_DELAY_SECONDS
-        )
+        self._status_events = StatusEvents(publisher, app_id="executor")
         self.unserved_refs: frozenset[str] = frozenset()
         """Actions whose pool has workers, but none with their code, according to the last sweep."""
         self._background: set[asyncio.Task[None]] = set()
@@ -193,6 +191,8 @@ class Dispatcher:
 
     def announce_admitted(self, admitted: Iterable[tuple[str, Accepted]]) -> None:
         """Publish that these executions, each with its action's ref, were queued or delayed."""
+        if not self._status_events.wanted:
+            return
         now = datetime.now(UTC)
         self.announce_changes(
             StatusChanged(
@@ -209,16 +209,19 @@ class Dispatcher:
 
     def announce_grants(self, grants: Iterable[Grant]) -> None:
         """Publish that these executions left their queue."""
+        if not self._status_events.wanted:
+            return
         now = datetime.now(UTC)
         self.announce_changes(_change(each, Status.QUEUED, Status.SCHEDULED, now) for each in grants)
 
     def announce_moves(self, moves: Iterable[Move]) -> None:
         """Publish status changes that the executor made."""
-        self.announce_changes(_change(m, m.previous_status, m.status, m.moved_at) for m in moves)
+        if self._status_events.wanted:
+            self.announce_changes(_change(m, m.previous_status, m.status, m.moved_at) for m in moves)
 
     def announce_changes(self, changes: Iterable[StatusChanged]) -> None:
         """Publish status events to bound queues, without confirmation."""
-        self._announcements.add(*changes)
+        self._status_events.add(*changes)
 
     async def _served(self, grants: Sequence[Grant]) -> Sequence[Grant]:
         """Withhold offers that no live worker can run; the watchdog publishes them when a worker can."""
@@ -232,9 +235,6 @@ class Dispatcher:
             return grants
         return [grant for grant in grants if grant.execution_id not in withheld]
 
-    def _announce_all(self, changes: list[StatusChanged]) -> None:
-        self._publisher.announce([status_message(change, app_id="executor") for change in changes])
-
     async def _restore(self, returned: Sequence[Outgoing]) -> Sequence[Outgoing]:
         """Declare queues that were deleted; return the messages that can be published now."""
         try:
@@ -247,10 +247,9 @@ class Dispatcher:
 
 
 def _offer(grant: Grant) -> Outgoing:
-    scheduled = ExecutionScheduled(
-        execution_id=grant.execution_id, attempt=grant.attempt, action_ref=grant.action_ref
+    return scheduled_message(
+        grant.execution_id, grant.attempt, grant.action_ref, pool=grant.pool, traceparent=grant.traceparent
     )
-    return scheduled_message(scheduled, pool=grant.pool, traceparent=grant.traceparent)
 
 
 def _change(of: Grant | Move, previous: Status, status: Status, at: datetime) -> StatusChanged:

@@ -6,9 +6,8 @@ One event name per transition: `execution_admitted`, `execution_granted`, `execu
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from turnstile.common.broker.delivery import Delivery
@@ -46,7 +45,7 @@ def begin_admissions(admissions: Sequence[Admission]) -> tuple[Sequence[Admissio
         return admissions, []
     begun = [spans.begin(f"admit {each.action_ref}", parent=each.traceparent) for each in admissions]
     traced = [
-        replace(each, traceparent=spans.traceparent_of(span))
+        each._replace(traceparent=spans.traceparent_of(span))
         for each, span in zip(admissions, begun, strict=True)
     ]
     return traced, begun
@@ -54,11 +53,16 @@ def begin_admissions(admissions: Sequence[Admission]) -> tuple[Sequence[Admissio
 
 def admitted(admissions: Sequence[Admission], verdicts: Sequence[Verdict], begun: "Sequence[Span]") -> None:
     """Record the verdicts on requests, and end their spans."""
+    accepted = Counter(
+        [
+            (admission.action_ref, verdict.duplicate)
+            for admission, verdict in zip(admissions, verdicts, strict=True)
+            if isinstance(verdict, Accepted)
+        ]
+    )
     names = METER.action_refs
-    for admission, verdict in zip(admissions, verdicts, strict=True):
-        if isinstance(verdict, Accepted):
-            counter = DUPLICATES if verdict.duplicate else ADMITTED
-            counter.add(names[admission.action_ref])
+    for (ref, duplicate), count in accepted.items():
+        (DUPLICATES if duplicate else ADMITTED).add(names[ref], count=count)
     if logger.isEnabledFor(logging.DEBUG):
         for admission, verdict in zip(admissions, verdicts, strict=True):
             if isinstance(verdict, Accepted) and not verdict.duplicate:
@@ -78,7 +82,7 @@ def admitted(admissions: Sequence[Admission], verdicts: Sequence[Verdict], begun
 def granted(grants: Sequence[Grant]) -> None:
     """Record granted slots."""
     names = METER.action_refs
-    for ref, count in Counter(grant.action_ref for grant in grants).items():
+    for ref, count in Counter([grant.action_ref for grant in grants]).items():
         GRANTED.add(names[ref], count=count)
     for grant in grants:
         if grant.waited_seconds is not None:
@@ -99,15 +103,17 @@ def granted(grants: Sequence[Grant]) -> None:
             ).end()
 
 
-def settled(completions: Iterable[Completion]) -> None:
+def settled(completions: Sequence[Completion]) -> None:
     """Record settled attempts, and ends of executions that held no slot."""
-    spans, debugging = tracing.active(), logger.isEnabledFor(logging.DEBUG)
-    for each in completions:
-        SETTLED.add(each.status)
-        if debugging:
+    for status, count in Counter([each.status for each in completions]).items():
+        SETTLED.add(status, count=count)
+    if logger.isEnabledFor(logging.DEBUG):
+        for each in completions:
             fields = {"execution_id": each.execution_id, "attempt": each.attempt, "status": each.status}
             logger.debug("execution_settled", extra={**fields, "action_ref": each.action_ref})
-        if spans is not None:
+    spans = tracing.active()
+    if spans is not None:
+        for each in completions:
             spans.begin(
                 f"settle {each.action_ref}",
                 parent=read_traceparent(each.delivery.headers),

@@ -84,15 +84,16 @@ class RequestBatch:
             case Rejected():
                 self.refuse(delivery, verdict.code, verdict.message)
             case Accepted():
-                accepted = ExecutionAccepted(
-                    execution_id=verdict.execution_id,
-                    status=verdict.status,
-                    position=verdict.position,
-                    duplicate=verdict.duplicate,
-                )
-                answer = reply(delivery, accepted)
-                if answer is not None:
-                    self.replies.append(Reply(delivery=delivery, message=answer))
+                if delivery.reply_to:
+                    accepted = ExecutionAccepted(
+                        execution_id=verdict.execution_id,
+                        status=verdict.status,
+                        position=verdict.position,
+                        duplicate=verdict.duplicate,
+                    )
+                    answer = reply(delivery, accepted)
+                    if answer is not None:
+                        self.replies.append(Reply(delivery=delivery, message=answer))
                 if not verdict.duplicate:
                     self.admitted.append((admission.action_ref, verdict))
 

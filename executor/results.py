@@ -1,13 +1,14 @@
 """Values that the SQL functions of the executor take and return, and the decoding of their rows. Pure.
 
 In: rows of `executor.protocol`. Out: verdicts, grants, moves and counts. `queue_manager`, `dispatcher` and
-the listeners work on these values only.
+the listeners work on these values only. Those that exist once per execution are named tuples, which take a
+fifth of the time of a frozen dataclass to create.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Self
+from typing import NamedTuple, Self
 from uuid import UUID
 
 import asyncpg
@@ -20,8 +21,7 @@ from turnstile.common.domain.states import Status
 from turnstile.common.messages import ExecutionRequested
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Admission:
+class Admission(NamedTuple):
     """One validated request to be admitted. Its JSON is packed, because many of them wait at once."""
 
     action_ref: str
@@ -68,8 +68,7 @@ class Admission:
         return len(self.parameters_json) + len(self.metadata_json)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accepted:
+class Accepted(NamedTuple):
     """The execution is stored."""
 
     execution_id: ExecutionId
@@ -90,8 +89,7 @@ class Rejected:
 Verdict = Accepted | Rejected
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grant:
+class Grant(NamedTuple):
     """A slot granted to one attempt."""
 
     execution_id: ExecutionId
@@ -155,8 +153,7 @@ class Deletion:
     """Waiting executions that were cancelled together with the action."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Completion:
+class Completion(NamedTuple):
     """One `execution.completed` or status event that frees the slot of an attempt."""
 
     execution_id: ExecutionId

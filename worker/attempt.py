@@ -24,14 +24,13 @@ from turnstile.common.broker.message import Outgoing
 from turnstile.common.broker.topology import WORKER_RETRY
 from turnstile.common.crash_points import CrashPoint, reached
 from turnstile.common.domain.errors import Code, Refusal
-from turnstile.common.domain.identifiers import Attempt, ExecutionId
 from turnstile.common.domain.outcomes import Completed, Failed, Outcome, failure_of, status_of
 from turnstile.common.domain.retries import retry_delay_seconds
 from turnstile.common.domain.states import Status, is_terminal
 from turnstile.common.envelopes import completed_message, dead_letter, delayed_retry, slot_message, tries_of
 from turnstile.common.json_limits import readable
-from turnstile.common.messages import Error, ExecutionCompleted, ExecutionScheduled, StatusChanged
-from turnstile.common.requests import check_schema_version, read_json, read_model
+from turnstile.common.messages import StatusChanged, named_attempt
+from turnstile.common.requests import check_schema_version, read_json
 from turnstile.worker import instrumentation
 from turnstile.worker.fence import Standing
 from turnstile.worker.gateway import Gateway
@@ -197,7 +196,7 @@ class Attempts:
         # The process may have been stopped since the database answered.
         if not await self._lease.certain():
             return self._drop(claim)
-        self._gateway.announce(_status_changed(claim, Status.RUNNING, Status.SCHEDULED, datetime.now(UTC)))
+        self._announce(claim, Status.RUNNING, Status.SCHEDULED, None)
         instrumentation.started(claim)
         attempt.step = Step.RUN
         report = await self._run_action(claim, attempt.stop)
@@ -256,10 +255,19 @@ class Attempts:
         if finished.verdict not in (Verdict.APPLIED, Verdict.ALREADY) or status is None:
             return
         instrumentation.ended(claim, status)
-        self._gateway.announce(_status_changed(claim, status, Status.RUNNING, ended_at))
+        self._announce(claim, status, Status.RUNNING, ended_at)
         message = _outcome_message(claim, outcome, status, ended_at)
         with instrumentation.publishing(claim):
             await self._gateway.publish(message)
+
+    def _announce(self, claim: Claim, status: Status, previous: Status, at: datetime | None) -> None:
+        """Publish a status event; without `at` the status changed now."""
+        events = self._gateway.status_events
+        if events.wanted:
+            at = at or datetime.now(UTC)
+            events.add(
+                StatusChanged(claim.execution_id, claim.action_ref, status, previous, claim.attempt, at)
+            )
 
     async def _postpone(self, delivery: Delivery) -> None:
         if tries_of(delivery) < TRIES_MAX:
@@ -303,10 +311,8 @@ class Attempts:
 def _offer_in(delivery: Delivery) -> Offer:
     """Return the attempt that a delivery offers; raises Refusal."""
     check_schema_version(delivery.headers)
-    scheduled = read_model(ExecutionScheduled, read_json(delivery.body, bytes_max=_SCHEDULED_BYTES_MAX))
-    if not (0 < scheduled.execution_id < 2**63 and 0 < scheduled.attempt < 2**31):
-        raise Refusal(Code.INVALID_MESSAGE, "execution_id, attempt: out of range")
-    return Offer(execution_id=ExecutionId(scheduled.execution_id), attempt=Attempt(scheduled.attempt))
+    execution_id, attempt = named_attempt(read_json(delivery.body, bytes_max=_SCHEDULED_BYTES_MAX))
+    return Offer(execution_id=execution_id, attempt=attempt)
 
 
 def _call_of(claim: Claim, stop: StopRequest, *, on_log: Callable[[LogTail], object]) -> Call:
@@ -357,25 +363,15 @@ def _outcome_message(claim: Claim, outcome: Outcome, status: Status, ended_at: d
     if not is_terminal(status):
         return slot_message(claim.execution_id, claim.attempt, claim.action_ref, status)
     failure = failure_of(outcome)
-    completed = ExecutionCompleted(
+    return completed_message(
         execution_id=claim.execution_id,
         action_id=claim.action_id,
         action_ref=claim.action_ref,
         status=status,
         result=readable(outcome.result_json) if isinstance(outcome, Completed) else None,
-        error=None if failure is None else Error(type=failure.type, message=failure.message),
+        error=failure,
         attempt=claim.attempt,
         completed_at=ended_at,
-    )
-    return completed_message(completed, app_id="worker", traceparent=claim.traceparent)
-
-
-def _status_changed(claim: Claim, status: Status, previous: Status, at: datetime) -> StatusChanged:
-    return StatusChanged(
-        execution_id=claim.execution_id,
-        action_ref=claim.action_ref,
-        status=status,
-        previous_status=previous,
-        attempt=claim.attempt,
-        changed_at=at,
+        app_id="worker",
+        traceparent=claim.traceparent,
     )

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 import asyncpg
 
-from turnstile.common.batcher import Batcher, Gatherer
+from turnstile.common.batcher import Batcher
 from turnstile.common.broker.best_effort import BestEffortPublisher, Undelivered
 from turnstile.common.broker.errors import BrokerUnavailable
 from turnstile.common.broker.message import Outgoing
@@ -22,8 +22,7 @@ from turnstile.common.broker.publisher import Publisher
 from turnstile.common.broker.reliable import ReliablePublisher
 from turnstile.common.database import REFUSED_BY_DATABASE
 from turnstile.common.domain.errors import Unavailable
-from turnstile.common.envelopes import ANNOUNCE_DELAY_SECONDS, status_message
-from turnstile.common.messages import StatusChanged
+from turnstile.common.status_events import StatusEvents
 from turnstile.worker.lease import Lease
 from turnstile.worker.logs import LogPiece, LogTail
 from turnstile.worker.metrics import UNDELIVERED
@@ -128,9 +127,7 @@ class Gateway:
         self._messages: Batcher[Outgoing, None] = Batcher(
             self._publish, size_bytes=lambda message: len(message.body)
         )
-        self._announcements: Gatherer[StatusChanged] = Gatherer(
-            self._announce_all, delay_seconds=ANNOUNCE_DELAY_SECONDS
-        )
+        self.status_events = StatusEvents(publisher, app_id="worker")
 
     async def run(self) -> None:
         """Run the batchers until cancelled."""
@@ -182,13 +179,6 @@ class Gateway:
     async def dead_letter(self, message: Outgoing) -> None:
         """Publish a dead letter; return when it is confirmed, or dropped and logged."""
         await asyncio.wait(self._best_effort.post([message]))
-
-    def announce(self, change: StatusChanged) -> None:
-        """Publish a status event if the broker is available now."""
-        self._announcements.add(change)
-
-    def _announce_all(self, changes: list[StatusChanged]) -> None:
-        self._publisher.announce([status_message(change, app_id="worker") for change in changes])
 
     async def _exchange(self, requests: Sequence[Request]) -> list[Answer]:
         answers = await self._protocol.exchange(requests)

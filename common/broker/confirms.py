@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from turnstile.common.broker.errors import ChannelLost
 from turnstile.common.broker.message import Outgoing, Publication
@@ -37,8 +37,15 @@ class _Batch:
                 self.done.set_result([each for each in self.outcomes if each is not None])
 
     def settle_upto(self, index: int, outcome: Publication) -> None:
-        for each in range(self.settled_below, index + 1):
-            self.settle(each, outcome)
+        if index + 1 == self.unsettled == len(self.messages) and not self.returned:
+            # The usual case: one answer to all of them.
+            self.outcomes = [outcome] * self.unsettled
+            self.unsettled = 0
+            if not self.done.done():
+                self.done.set_result([outcome] * len(self.messages))
+        else:
+            for each in range(self.settled_below, index + 1):
+                self.settle(each, outcome)
         self.settled_below = max(self.settled_below, index + 1)
 
 
@@ -48,6 +55,8 @@ class Confirms:
     def __init__(self) -> None:
         self._next_tag = 1
         self._batches: deque[_Batch] = deque()
+        self.on_unconfirmed_return: Callable[[str], None] | None = None
+        """Called with the id of each returned message that no confirmation is awaited for."""
 
     def add(self, messages: Sequence[Outgoing]) -> asyncio.Future[list[Publication]]:
         """Assign tags to the messages that are written next; the future holds one answer each, in order."""
@@ -86,6 +95,8 @@ class Confirms:
                 ):
                     batch.returned.add(index)
                     return
+        if self.on_unconfirmed_return is not None and message_id is not None:
+            self.on_unconfirmed_return(message_id)
 
     def fail(self, reason: str) -> None:
         """Raise ChannelLost in every batch that has no answer yet."""

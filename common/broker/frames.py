@@ -2,8 +2,8 @@
 
 Packing: in go `Outgoing` messages, or delivery tags; out come the bytes of one write. pamqp packs the same
 bytes at several times the cost, with an object per frame (a contract test compares both); here the fields of
-a message are packed directly, and what many messages share (address, header table) is packed once. Section
-numbers are those of the AMQP 0-9-1 specification.
+a message are packed directly, and what many messages share (address, type, `SharedHeaders`) is packed once.
+Section numbers are those of the AMQP 0-9-1 specification.
 
 Reading: AMQP lets a publisher send any number as a timestamp and any bytes as a name, the broker passes them
 on, and the library closes the connection of the consumer that reads them. One such message at the head of a
@@ -13,14 +13,14 @@ queue would block it for every consumer (P9), so an unreadable property is left 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
 
 from pamqp import decode, encode
 
-from turnstile.common.broker.message import HeaderValue, Outgoing
+from turnstile.common.broker.message import HeaderValue, Outgoing, SharedHeaders
 
 _METHOD, _HEADER, _BODY = 1, 2, 3
 _FRAME_END = b"\xce"
@@ -53,8 +53,11 @@ def pack_publishes(channel: int, messages: Iterable[Outgoing], *, frame_bytes_ma
             raise ValueError(f"properties of {len(header)} bytes; a frame holds {frame_bytes_max}")
         parts.append(header)
         body = message.body
+        if 0 < len(body) <= body_bytes_max:
+            parts += (_frame_start(_BODY, channel, len(body)), body, _FRAME_END)
+            continue
         for start in range(0, len(body), body_bytes_max):
-            piece = body if len(body) <= body_bytes_max else body[start : start + body_bytes_max]
+            piece = body[start : start + body_bytes_max]
             parts += (_frame_start(_BODY, channel, len(piece)), piece, _FRAME_END)
     return b"".join(parts)
 
@@ -89,12 +92,12 @@ def _publish_frame(channel: int, exchange: str, routing_key: str, mandatory: boo
 
 
 def _header_frame(channel: int, message: Outgoing) -> bytes:
-    flags = _CONTENT_TYPE | _DELIVERY_MODE | _MESSAGE_ID | _TYPE
-    parts = [_shared_short(message.content_type)]
-    if message.headers:
-        flags |= _HEADERS
-        parts.append(_header_table(tuple(message.headers.items())))
-    parts.append(b"\2" if message.persistent else b"\1")
+    headers = message.headers
+    start_of = _shared_start if type(headers) is SharedHeaders else _properties_start
+    flags, start = start_of(message.content_type, headers, message.persistent)
+    end_flags, end = _properties_end(message.type, message.app_id)
+    flags |= end_flags | _MESSAGE_ID
+    parts = [start]
     if message.correlation_id is not None:
         flags |= _CORRELATION_ID
         parts.append(_short(message.correlation_id))
@@ -108,13 +111,32 @@ def _header_frame(channel: int, message: Outgoing) -> bytes:
     if message.timestamp is not None:
         flags |= _TIMESTAMP
         parts.append(_timestamp(_whole_seconds(message.timestamp)))
-    parts.append(_shared_short(message.type))
-    if message.app_id is not None:
-        flags |= _APP_ID
-        parts.append(_shared_short(message.app_id))
+    parts.append(end)
     properties = b"".join(parts)
-    start = _header_start(_HEADER, channel, 14 + len(properties), 60, 0, len(message.body), flags)
-    return start + properties + _FRAME_END
+    begin = _header_start(_HEADER, channel, 14 + len(properties), 60, 0, len(message.body), flags)
+    return begin + properties + _FRAME_END
+
+
+def _properties_start(
+    content_type: str, headers: Mapping[str, HeaderValue] | None, persistent: bool
+) -> tuple[int, bytes]:
+    """Pack the properties before `correlation_id`; return their flags and bytes."""
+    mode = b"\2" if persistent else b"\1"
+    if not headers:
+        return _CONTENT_TYPE | _DELIVERY_MODE, _shared_short(content_type) + mode
+    table = _header_table(tuple(headers.items()))
+    return _CONTENT_TYPE | _HEADERS | _DELIVERY_MODE, _shared_short(content_type) + table + mode
+
+
+_shared_start = lru_cache(maxsize=64)(_properties_start)
+
+
+@lru_cache(maxsize=256)
+def _properties_end(message_type: str, app_id: str | None) -> tuple[int, bytes]:
+    """Pack the properties after `timestamp`; return their flags and bytes."""
+    if app_id is None:
+        return _TYPE, _short(message_type)
+    return _TYPE | _APP_ID, _short(message_type) + _short(app_id)
 
 
 def _whole_seconds(timestamp: datetime | int) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -49,6 +49,8 @@ class Publisher:
         self._session: _Session | None = None
         self._has_session = asyncio.Event()
         self.announcements_dropped = 0
+        self.on_announcement_returned: Callable[[str], None] = lambda _: None
+        """Called with the id of each mandatory announcement that no queue took."""
 
     @property
     def connected(self) -> bool:
@@ -90,7 +92,7 @@ class Publisher:
 
     def announce(self, messages: Sequence[Outgoing]) -> None:
         """Send advisory messages if that is possible without waiting; else drop and count them."""
-        assert not any(message.mandatory or message.persistent for message in messages)
+        assert not any(message.persistent for message in messages)
         session = self._session
         if (
             session is None
@@ -123,6 +125,7 @@ class Publisher:
         session = _Session(
             link=link, confirmed=await link.open_channel(confirms=True), advisory=await link.open_channel()
         )
+        session.advisory.confirms.on_unconfirmed_return = self._note_return
         self._session = session
         self._has_session.set()
         link.serving()
@@ -135,8 +138,14 @@ class Publisher:
             self._session = None
             self._has_session.clear()
 
+    def _note_return(self, message_id: str) -> None:
+        self.on_announcement_returned(message_id)
+
     async def _usable_session(self) -> _Session:
         """Wait for a connection that takes publishes; during an alarm written messages would only pile up."""
+        usable = self._session
+        if usable is not None and usable.confirmed.usable and not usable.link.blocked:
+            return usable
         try:
             async with asyncio.timeout(self._timeouts.wait_seconds):
                 while True:

@@ -54,7 +54,7 @@ async def test_one_line_of_json_over_bare_amqp_runs_an_action_with_its_trace_con
     assert message.timestamp
     await env.ended(content["execution_id"])
     # Every status change is published to every bound queue.
-    changes = env.listener.about("execution.status_changed", content["execution_id"])
+    changes = await env.status_events(content["execution_id"], 4)
     assert {(c.body["previous_status"], c.body["status"]) for c in changes} == {
         (None, "queued"),
         ("queued", "scheduled"),

@@ -113,7 +113,10 @@ async def test_over_many_leases_a_run_keeps_its_slot_and_a_waiting_execution_its
         await env.cancel(ids[2], ids[1])
         await env.history.ended(3)
         assert await env.attempts(ids[0]) == [(1, "completed")]
-        announced = [env.announced(execution_id) for execution_id in ids]
+        announced = [
+            await env.announced(execution_id, count)
+            for execution_id, count in zip(ids, (4, 2, 2), strict=True)
+        ]
     assert [statuses.count("queued") for statuses in announced] == [1, 1, 1]
     assert announced[2] == ["queued", "cancelled"]
     assert [line.execution_id for line in runs_in(file)][:2] == [ids[0]] * 2

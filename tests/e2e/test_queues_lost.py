@@ -23,7 +23,6 @@ from turnstile.common.broker.topology import (
 )
 from turnstile.common.domain.states import Status
 from turnstile.common.envelopes import completed_message, scheduled_message
-from turnstile.common.messages import ExecutionCompleted, ExecutionScheduled
 
 SHORT_TIMEOUTS = {
     "TURNSTILE_WATCHDOG_INTERVAL": "300ms",
@@ -95,19 +94,16 @@ def _unknown() -> list[Outgoing]:
     """Return messages about an unknown execution: they pass the delay queues until they are dead
     letters.
     """
-    completed = ExecutionCompleted(
+    completed = completed_message(
         execution_id=UNKNOWN,
         action_id=1,
         action_ref="record",
         status=Status.COMPLETED,
         attempt=1,
         completed_at=datetime.now(UTC),
+        app_id="worker",
     )
-    scheduled = ExecutionScheduled(execution_id=UNKNOWN, attempt=1, action_ref="record")
-    return [
-        completed_message(completed, app_id="worker"),
-        scheduled_message(scheduled, pool="default", traceparent=None),
-    ]
+    return [completed, scheduled_message(UNKNOWN, 1, "record", pool="default", traceparent=None)]
 
 
 async def _lose(amqp_url: str, *queues: str, delete: bool) -> None:

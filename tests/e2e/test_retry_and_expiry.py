@@ -52,9 +52,8 @@ async def test_a_failure_is_retried_with_growing_delays_until_it_succeeds(env: E
     ]
     for planned, waited in zip((0.3, 0.6, 1.2), await waits_between(env, execution_id), strict=True):
         assert planned <= waited < planned + 2 * (TICK_SECONDS + 0.5)
-    assert env.announced(execution_id)[3:] == ["delayed", "queued", "scheduled", "running"] * 3 + [
-        "completed"
-    ]
+    announced = await env.announced(execution_id, 16)
+    assert announced[3:] == ["delayed", "queued", "scheduled", "running"] * 3 + ["completed"]
 
 
 async def test_after_the_last_attempt_it_has_failed_and_each_attempt_has_its_error(env: Environment) -> None:

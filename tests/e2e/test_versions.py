@@ -15,7 +15,7 @@ from turnstile.common.broker.message import Outgoing
 from turnstile.common.broker.topology import pool_queue
 from turnstile.common.domain.states import Status
 from turnstile.common.envelopes import cancel_message, completed_message, scheduled_message
-from turnstile.common.messages import ExecutionCancel, ExecutionCompleted, ExecutionScheduled
+from turnstile.common.messages import ExecutionCancel
 from turnstile.common.statements import installation_text
 
 ON_MESSAGES_ALONE = {
@@ -78,20 +78,19 @@ def _newer(message: Outgoing) -> Outgoing:
 
 
 def _completed(execution_id: int) -> Outgoing:
-    completed = ExecutionCompleted(
+    return completed_message(
         execution_id=execution_id,
         action_id=1,
         action_ref="noop",
         status=Status.COMPLETED,
         attempt=1,
         completed_at=datetime.now(UTC),
+        app_id="worker",
     )
-    return completed_message(completed, app_id="worker")
 
 
 def _scheduled(execution_id: int, ref: str) -> Outgoing:
-    scheduled = ExecutionScheduled(execution_id=execution_id, attempt=1, action_ref=ref)
-    return scheduled_message(scheduled, pool="default", traceparent=None)
+    return scheduled_message(execution_id, 1, ref, pool="default", traceparent=None)
 
 
 def _grown(text: str) -> str:

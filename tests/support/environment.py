@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -140,9 +141,15 @@ class Environment:
         )
         return self.listener.about(EXECUTION_COMPLETED, execution_id)
 
-    def announced(self, execution_id: int) -> list[str]:
-        """Return the published statuses by their instants: several processes publish them, in any order."""
-        bodies = [message.body for message in self.listener.about(EXECUTION_STATUS_CHANGED, execution_id)]
+    async def status_events(self, execution_id: int, count: int) -> list[Received]:
+        """Wait for so many status events of an execution; return all of them."""
+        about = partial(self.listener.about, EXECUTION_STATUS_CHANGED, execution_id)
+        await self.listener.until(lambda: len(about()) >= count, f"{count} status events of {execution_id}")
+        return about()
+
+    async def announced(self, execution_id: int, count: int) -> list[str]:
+        """Wait for so many statuses; return all, by their instants: several processes publish them."""
+        bodies = [message.body for message in await self.status_events(execution_id, count)]
         bodies.sort(key=lambda body: datetime.fromisoformat(str(body["changed_at"])))
         return [str(body["status"]) for body in bodies]
 
@@ -159,8 +166,10 @@ class Environment:
 
 
 @asynccontextmanager
-async def running_environment(database_url: str, amqp_url: str, **options: Any) -> AsyncIterator[Environment]:
-    """Run a system with the options of `running`, and listen to everything that it publishes.
+async def running_environment(
+    database_url: str, amqp_url: str, *, listened: Sequence[str] = (), **options: Any
+) -> AsyncIterator[Environment]:
+    """Run a system with the options of `running`, and listen to everything, or the keys `listened`.
 
     At the end the audit must be clean, and the watchdog must have repaired no counter.
     """
@@ -168,7 +177,7 @@ async def running_environment(database_url: str, amqp_url: str, **options: Any) 
         running(database_url, amqp_url, **options) as system,
         history_of(database_url) as history,
         httpx.AsyncClient(base_url=f"{system.http_url}/api/v1", timeout=30) as http,
-        listening(amqp_url) as listener,
+        listening(amqp_url, *listened) as listener,
     ):
         yield Environment(system=system, history=history, http=http, listener=listener)
         assert repaired_counters(system) == []

@@ -17,7 +17,6 @@ from tests.support.traffic import publishing
 from turnstile.common.broker.topology import EXECUTION_COMPLETED
 from turnstile.common.domain.states import Status
 from turnstile.common.envelopes import completed_message
-from turnstile.common.messages import ExecutionCompleted
 
 _LONG: Final = 600.0
 _BOUNDS: Final = Bounds(idle_seconds=_LONG, leak_seconds=_LONG, reclaim_seconds=_LONG, overlap_seconds=_LONG)
@@ -142,14 +141,12 @@ async def test_the_recorder_reads_more_messages_than_a_queue_delivers_at_once(am
         await publisher.publish(
             [
                 completed_message(
-                    ExecutionCompleted(
-                        execution_id=number,
-                        action_id=1,
-                        action_ref="one",
-                        status=Status.COMPLETED,
-                        attempt=1,
-                        completed_at=ended_at,
-                    ),
+                    execution_id=number,
+                    action_id=1,
+                    action_ref="one",
+                    status=Status.COMPLETED,
+                    attempt=1,
+                    completed_at=ended_at,
                     app_id="worker",
                 )
                 for number in range(1, count + 1)

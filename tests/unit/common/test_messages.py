@@ -1,9 +1,10 @@
 """Messages: any input is a request or a refusal; our own messages are lenient; envelopes are complete."""
 
 import json
+import os
 from contextlib import suppress
 from datetime import UTC, datetime
-from uuid import UUID
+from uuid import RFC_4122, UUID
 
 import pytest
 from hypothesis import given
@@ -13,14 +14,25 @@ from pydantic import BaseModel, ValidationError
 from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.broker.message import Outgoing
 from turnstile.common.domain.errors import Refusal
+from turnstile.common.domain.outcomes import Failure
 from turnstile.common.domain.states import Status
-from turnstile.common.envelopes import cancel_message, completed_message, scheduled_message
+from turnstile.common.envelopes import (
+    cancel_message,
+    completed_message,
+    message_id,
+    scheduled_message,
+    status_message,
+)
 from turnstile.common.messages import (
+    AppId,
     CancelRequested,
+    Error,
     ExecutionCancel,
     ExecutionCompleted,
     ExecutionRequested,
     ExecutionScheduled,
+    StatusChanged,
+    named_attempt,
 )
 from turnstile.common.requests import delivery_key, read_json, read_model, read_requested_body, request_hash
 
@@ -29,6 +41,11 @@ TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(codec="utf-8")),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters(codec="utf-8")), inner),
     max_leaves=10,
 )
 FIELDS = st.fixed_dictionaries(
@@ -99,10 +116,7 @@ def test_an_unknown_field_from_outside_is_refused(model: type[BaseModel]) -> Non
 
 
 def test_an_unknown_field_from_a_newer_version_is_ignored() -> None:
-    body = {"execution_id": 1, "attempt": 2, "action_ref": "a", "priority": 9}
-    assert ExecutionScheduled.model_validate(body) == ExecutionScheduled(
-        execution_id=1, attempt=2, action_ref="a"
-    )
+    assert named_attempt({"execution_id": 1, "attempt": 2, "action_ref": "a", "priority": 9}) == (1, 2)
 
 
 @pytest.mark.parametrize(
@@ -130,13 +144,12 @@ def assert_enveloped(
 
 
 def test_an_offer_is_addressed_to_the_pool_of_its_action_with_its_trace() -> None:
-    offer = ExecutionScheduled(execution_id=1, attempt=2, action_ref="a")
-    message = scheduled_message(offer, pool="gpu", traceparent=TRACE)
+    message = scheduled_message(1, 2, "a", pool="gpu", traceparent=TRACE)
     assert_enveloped(message, "execution.scheduled", "execution.scheduled.gpu")
     assert message.headers is not None
     assert message.headers["traceparent"] == TRACE
     assert message.app_id == "executor"
-    assert ExecutionScheduled.model_validate_json(message.body) == offer
+    assert message.correlation_id == "1"
 
 
 def test_a_cancel_is_addressed_to_the_worker_that_runs_the_attempt() -> None:
@@ -148,12 +161,110 @@ def test_a_cancel_is_addressed_to_the_worker_that_runs_the_attempt() -> None:
 
 
 @pytest.mark.parametrize("app_id", ["worker", "executor"])
-def test_a_completion_carries_the_whole_outcome(app_id: str) -> None:
-    end = ExecutionCompleted(
-        execution_id=1, action_id=2, action_ref="a", status=Status.COMPLETED, result={"words": 7},
-        attempt=3, completed_at=NOW,
+def test_a_completion_is_addressed_to_the_executor_and_to_listeners(app_id: AppId) -> None:
+    message = completed_message(
+        execution_id=1, action_id=2, action_ref="a", status=Status.COMPLETED, attempt=3, completed_at=NOW,
+        app_id=app_id,
     )  # fmt: skip
-    message = completed_message(end, app_id="worker" if app_id == "worker" else "executor")
     assert_enveloped(message, "execution.completed", "execution.completed")
     assert (message.app_id, message.correlation_id) == (app_id, "1")
-    assert ExecutionCompleted.model_validate_json(message.body) == end
+
+
+class _StatusChanged(BaseModel):
+    """The body of `execution.status_changed`."""
+
+    execution_id: int
+    action_ref: str
+    status: Status
+    previous_status: Status | None
+    attempt: int
+    changed_at: datetime
+
+
+ANY_ID = st.integers(1, 2**63 - 1)
+ANY_INSTANT = st.datetimes(timezones=st.just(UTC), min_value=datetime(1970, 1, 1))  # noqa: DTZ001
+ANY_TEXT = st.text(st.characters(codec="utf-8"))
+ANY_STATUS = st.sampled_from(Status)
+
+
+@given(ANY_ID, st.integers(0, 2**31 - 1), ANY_TEXT)
+def test_the_body_of_an_offer_is_that_of_its_model(execution_id: int, attempt: int, ref: str) -> None:
+    model = ExecutionScheduled(execution_id=execution_id, attempt=attempt, action_ref=ref)
+    message = scheduled_message(execution_id, attempt, ref, pool="default", traceparent=None)
+    assert message.body.decode() == model.model_dump_json()
+    assert named_attempt(json.loads(message.body)) == (execution_id, attempt)
+
+
+@given(ANY_ID, ANY_TEXT, ANY_STATUS, st.none() | ANY_STATUS, ANY_INSTANT)
+def test_the_body_of_a_status_event_is_that_of_its_model(
+    execution_id: int, ref: str, status: Status, previous: Status | None, at: datetime
+) -> None:
+    changed = StatusChanged(execution_id, ref, status, previous, 7, at)
+    model = _StatusChanged.model_validate(changed._asdict())
+    body = status_message(changed, app_id="worker", mandatory=False).body
+    assert body.decode() == model.model_dump_json()
+
+
+@given(ANY_STATUS, JSON, st.none() | st.tuples(ANY_TEXT, ANY_TEXT), ANY_INSTANT)
+def test_the_body_of_a_completion_is_that_of_its_model(
+    status: Status, result: object, error: tuple[str, str] | None, at: datetime
+) -> None:
+    failure = None if error is None else Failure(type=error[0], message=error[1])
+    model = ExecutionCompleted(
+        execution_id=5, action_id=6, action_ref="a", status=status, result=result,
+        error=None if error is None else Error(type=error[0], message=error[1]), attempt=3, completed_at=at,
+    )  # fmt: skip
+    message = completed_message(
+        execution_id=5, action_id=6, action_ref="a", status=status, result=result, error=failure, attempt=3,
+        completed_at=at, app_id="worker",
+    )  # fmt: skip
+    assert message.body.decode() == model.model_dump_json()
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        (None, "body"), ([], "body"), ({}, "execution_id"),
+        ({"execution_id": "1", "attempt": 1}, "execution_id"),
+        ({"execution_id": 0, "attempt": 1}, "execution_id"),
+        ({"execution_id": 2**63, "attempt": 1}, "execution_id"),
+        ({"execution_id": True, "attempt": 1}, "execution_id"), ({"execution_id": 1}, "attempt"),
+        ({"execution_id": 1, "attempt": -1}, "attempt"), ({"execution_id": 1, "attempt": 1.5}, "attempt"),
+        ({"execution_id": 1, "attempt": 2**31}, "attempt"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_message_that_names_no_attempt_is_refused_by_its_field(body: object, named: str) -> None:
+    with pytest.raises(Refusal, match=f"^{named}: "):
+        named_attempt(body)
+
+
+def test_message_ids_are_uuids_and_those_of_a_child_process_are_others() -> None:
+    ours = [message_id() for _ in range(1000)]
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writing, message_id().encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    childs = os.read(reading, 100).decode()
+    os.close(reading)
+    os.close(writing)
+    ids = {*ours, childs, message_id()}
+    assert len(ids) == 1002
+    assert {UUID(each).version for each in ids} == {4}
+    assert {UUID(each).variant for each in ids} == {RFC_4122}
+    assert {str(UUID(each)) for each in ids} == ids
+
+
+@pytest.mark.parametrize("body", ["1e400", "-1E+999", '{"a": 1e999}', '["\\u0000"]', "1" * 310 + ".5"])
+def test_a_value_that_cannot_be_stored_is_refused(body: str) -> None:
+    with pytest.raises(Refusal):
+        read_json(body.encode(), bytes_max=10_000)
+
+
+def test_usual_and_unusual_requests_have_the_hash_of_their_fields() -> None:
+    usual = read_requested_body(b'{"action_ref": "a", "parameters": {"b": 1}, "idempotency_key": "k"}')
+    spelled = read_requested_body(b'{"action_ref": "a", "parameters": {"b": 1}, "timeout": null}')
+    other = read_requested_body(b'{"action_ref": "a", "parameters": {"b": 1}, "timeout": 5}')
+    assert request_hash(usual) == request_hash(spelled) != request_hash(other)

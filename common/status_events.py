@@ -1,0 +1,91 @@
+"""Publishes `execution.status_changed` while a queue is bound to it, and costs a comparison while none is.
+
+In: status changes, after their commit. Out: events in order, gathered into few writes. They are advisory and
+may be lost. At most every 100 ms one event has the mandatory flag and is a probe: the broker returns it where
+no queue is bound. Then, until 100 ms after the probe was sent, no event is built or sent. The next event is a
+probe again, sent alone and at once; those behind it wait up to 50 ms for its return. So each event that
+occurs 100 ms or more after a queue was bound is sent, and an idle system sends every event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from time import monotonic
+from typing import Final
+
+from turnstile.common.broker.publisher import Publisher
+from turnstile.common.envelopes import status_message
+from turnstile.common.messages import AppId, StatusChanged
+
+PROBE_SECONDS: Final = 0.1
+"""The least time between two probes; within it a new listener is noticed."""
+_ANSWER_SECONDS: Final = 0.05
+"""How long events wait for the return of a probe; without it there is a listener, as far as is known."""
+_GATHER_SECONDS: Final = 0.005
+"""How long events are gathered into one write while somebody listens."""
+
+
+class StatusEvents:
+    """The status events of one process."""
+
+    def __init__(self, publisher: Publisher, *, app_id: AppId) -> None:
+        self._publisher = publisher
+        publisher.on_announcement_returned = self._note_return
+        self._app_id: AppId = app_id
+        self._waiting: list[StatusChanged] = []
+        self._silent_until = 0.0
+        self._heard = False
+        """Whether the latest probe was not returned, as far as is known."""
+        self._probe_id: str | None = None
+        self._probed_at = float("-inf")
+        self._flush: asyncio.TimerHandle | None = None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether an event would be sent now: ask before building one."""
+        return monotonic() >= self._silent_until
+
+    def add(self, *changes: StatusChanged) -> None:
+        """Publish these changes soon, if somebody listens."""
+        if not (changes and self.wanted):
+            return
+        self._waiting += changes
+        if self._flush is not None:
+            return
+        if self._heard:
+            self._flush_after(_GATHER_SECONDS)
+        else:
+            self._send([self._waiting.pop(0)])
+            self._flush_after(_ANSWER_SECONDS)
+
+    def _note_return(self, message_id: str) -> None:
+        if message_id != self._probe_id:
+            return
+        self._probe_id, self._heard = None, False
+        silent_until = self._probed_at + PROBE_SECONDS
+        # An answer that took longer says nothing about the events that occurred since.
+        if monotonic() < silent_until:
+            self._silent_until = silent_until
+            self._waiting.clear()
+            if self._flush is not None:
+                self._flush.cancel()
+                self._flush = None
+
+    def _flush_after(self, seconds: float) -> None:
+        self._flush = asyncio.get_running_loop().call_later(seconds, self._send_waiting)
+
+    def _send_waiting(self) -> None:
+        self._flush, self._heard = None, True
+        changes, self._waiting = self._waiting, []
+        if changes:
+            self._send(changes)
+
+    def _send(self, changes: Sequence[StatusChanged]) -> None:
+        now = monotonic()
+        probes = now - self._probed_at >= PROBE_SECONDS
+        messages = [status_message(changes[0], app_id=self._app_id, mandatory=probes)]
+        messages += [status_message(each, app_id=self._app_id, mandatory=False) for each in changes[1:]]
+        if probes:
+            self._probe_id, self._probed_at = messages[0].message_id, now
+        self._publisher.announce(messages)

@@ -1,0 +1,154 @@
+"""Status events: while no queue is bound almost none is sent, and 100 ms after a binding all are."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+
+import pytest
+
+from tests.support.brokers import bare_channel, message, publishing
+from tests.support.listener import Listener, listening
+from tests.support.traffic import until
+from turnstile.common.broker.message import Outgoing, Publication
+from turnstile.common.broker.publisher import Publisher
+from turnstile.common.broker.topology import EXECUTION_STATUS_CHANGED, EXECUTIONS, declare_executor
+from turnstile.common.domain.states import Status
+from turnstile.common.messages import StatusChanged
+from turnstile.common.status_events import PROBE_SECONDS, StatusEvents
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def change(execution_id: int) -> StatusChanged:
+    return StatusChanged(execution_id, "a", Status.RUNNING, Status.SCHEDULED, 1, AT)
+
+
+class _Counted(Publisher):
+    """A publisher that counts the announcements."""
+
+    announced = 0
+
+    def announce(self, messages: Sequence[Outgoing]) -> None:
+        self.announced += len(messages)
+        super().announce(messages)
+
+
+@asynccontextmanager
+async def events_to(amqp_url: str) -> AsyncIterator[tuple[StatusEvents, _Counted]]:
+    """Yield status events on a connection of their own."""
+    publisher = _Counted(amqp_url, name="pub", declare=declare_executor)
+    run = asyncio.create_task(publisher.run(), name="pub")
+    try:
+        await until(lambda: publisher.connected)
+        yield StatusEvents(publisher, app_id="worker"), publisher
+    finally:
+        run.cancel()
+        await asyncio.wait({run})
+
+
+async def steadily(add: Callable[[], None], *, seconds: float) -> int:
+    """Call `add` every millisecond; return how often."""
+    loop = asyncio.get_running_loop()
+    began_at, count = loop.time(), 0
+    while loop.time() - began_at < seconds:
+        add()
+        count += 1
+        await asyncio.sleep(0.001)
+    return count
+
+
+def ids_of(listener: Listener) -> list[int]:
+    return [each.body["execution_id"] for each in listener.received]
+
+
+async def until_silent(events: StatusEvents) -> None:
+    """Add events until one was returned in time."""
+
+    def is_silent() -> bool:
+        events.add(change(1))
+        return not events.wanted
+
+    await until(is_silent, "a returned probe")
+
+
+async def test_while_no_queue_is_bound_few_events_are_sent_and_none_is_logged(
+    amqp_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with events_to(amqp_url) as (events, publisher):
+        with caplog.at_level(logging.INFO):
+            added = await steadily(lambda: events.add(*map(change, range(1, 11))), seconds=1.0)
+        # Ten probes a second, and a few more events where the broker takes longer to return a probe.
+        assert 1 <= publisher.announced <= added * 10 / 20
+        assert publisher.announcements_dropped == 0
+        assert publisher.connected
+        assert caplog.records == []
+
+
+async def test_every_event_from_100_ms_after_a_binding_arrives_in_order(amqp_url: str) -> None:
+    async with events_to(amqp_url) as (events, _):
+        numbers = iter(range(1, 1_000_000))
+
+        def add_one() -> None:
+            events.add(change(next(numbers)))
+
+        await steadily(add_one, seconds=0.25)
+        async with listening(amqp_url, EXECUTION_STATUS_CHANGED) as listener:
+            await steadily(add_one, seconds=PROBE_SECONDS)
+            first = next(numbers)
+            last = first + await steadily(add_one, seconds=0.3)
+            await listener.until(lambda: last in ids_of(listener), "the last event")
+            received = ids_of(listener)
+            assert received == sorted(received)
+            assert received[received.index(first + 1) :] == list(range(first + 1, last + 1))
+
+
+async def test_in_an_idle_system_every_event_arrives(amqp_url: str) -> None:
+    async with events_to(amqp_url) as (events, _):
+        await until_silent(events)
+        await until(lambda: events.wanted)
+        async with listening(amqp_url, EXECUTION_STATUS_CHANGED) as listener:
+            for number in range(2, 7):
+                events.add(change(number))
+            await listener.until(lambda: len(listener.received) == 5, "five events")
+            assert ids_of(listener) == [2, 3, 4, 5, 6]
+
+
+async def test_a_listener_that_left_is_noticed(amqp_url: str) -> None:
+    async with events_to(amqp_url) as (events, _):
+        async with listening(amqp_url, EXECUTION_STATUS_CHANGED) as listener:
+            await steadily(lambda: events.add(change(1)), seconds=0.1)
+            await listener.until(lambda: bool(listener.received), "an event")
+            assert events.wanted
+        await until_silent(events)
+
+
+async def test_a_listener_whose_queue_refuses_everything_changes_nothing(
+    amqp_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with events_to(amqp_url) as (events, publisher), bare_channel(amqp_url) as channel:
+        await channel.queue_declare(
+            "full", exclusive=True, arguments={"x-max-length": 1, "x-overflow": "reject-publish"}
+        )
+        await channel.queue_bind("full", EXECUTIONS, EXECUTION_STATUS_CHANGED)
+        async with listening(amqp_url, EXECUTION_STATUS_CHANGED) as listener:
+            for number in range(1, 51):
+                events.add(change(number))
+            await listener.until(lambda: len(listener.received) == 50, "all events")
+            assert events.wanted
+            assert publisher.connected
+            assert [r for r in caplog.records if r.levelno >= logging.WARNING] == []
+
+
+async def test_a_returned_message_that_awaits_its_confirmation_is_no_returned_announcement(
+    amqp_url: str,
+) -> None:
+    returned: list[str] = []
+    async with publishing(amqp_url) as publisher:
+        publisher.on_announcement_returned = returned.append
+        assert await publisher.publish([message("nowhere")]) == [Publication.RETURNED]
+        assert returned == []
+        news = message("nowhere", message_id="news", persistent=False)
+        publisher.announce([news, message("q", persistent=False)])
+        await until(lambda: returned == ["news"])
