@@ -229,7 +229,7 @@ class BrokerConnection:
 
 
 class _TransportKeeper(TransportFactory):
-    """Opens the connection as the library does, with our reader; keeps the transport to measure and abort it."""
+    """Opens the connection as the library does, with our reader; keeps the transport to measure and abort."""
 
     def __init__(self, scheme: str) -> None:
         self._factory = TLSTransportFactory() if scheme == "amqps" else TCPTransportFactory()
