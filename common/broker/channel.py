@@ -207,7 +207,7 @@ class _FrameIntake:
         # With the start and the end of the header's frame.
         self._size_bytes = end - start + 8 + self._body_bytes
         keeps = self._channel.keeps
-        self._kept = keeps is None or self._is_return or keeps(self._size_bytes)
+        self._kept = not self._is_return and (keeps is None or keeps(self._size_bytes))
         self._awaits = BODY
 
     def _complete(self) -> None:
