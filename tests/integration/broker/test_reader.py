@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import chain
@@ -14,6 +14,7 @@ import aiormq
 import hypothesis.strategies as st
 import pytest
 import trustme
+import uvloop
 from aio_pika.abc import AbstractChannel
 from hypothesis import given
 from pamqp import base, commands, frame
@@ -404,6 +405,51 @@ async def test_a_full_write_buffer_lets_the_library_wait() -> None:
         bench.reader.resume_writing()
         await drained
         bench.transport.abort()
+
+
+@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize(
+    "new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"]
+)
+def test_every_transport_of_the_services_takes_the_reader(
+    new_loop: Callable[[], asyncio.AbstractEventLoop], tls: bool
+) -> None:
+    authority = trustme.CA()
+    server_tls, client_tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
+    authority.issue_cert("127.0.0.1").configure_cert(server_tls)
+    authority.configure_trust(client_tls)
+    frames = [*MIXED, *_content(_deliver(9), bytes(300_000)), HEARTBEAT]
+    taken: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # As in AMQP, the client speaks first.
+        await reader.readexactly(1)
+        writer.write(b"".join(frames))
+        await writer.drain()
+        writer.close()
+
+    def take(_: int, data: bytes, start: int, end: int) -> bool:
+        taken.append(data[start:end])
+        return True
+
+    async def receive() -> bytes:
+        async with await asyncio.start_server(
+            serve, "127.0.0.1", 0, ssl=server_tls if tls else None
+        ) as server:
+            port = server.sockets[0].getsockname()[1]
+            stream, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client_tls if tls else None)
+            FrameReader(writer.transport).add_channel(OURS, take)
+            writer.write(b"?")
+            passed_on = await stream.read()
+            writer.close()
+            await writer.wait_closed()
+            return passed_on
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        passed_on = runner.run(receive())
+    ours = [each for each in frames if each[1:3] == OURS.to_bytes(2, "big")]
+    assert taken == [each[7:-1] for each in ours]
+    assert passed_on == b"".join(each for each in frames if each not in ours)
 
 
 async def test_a_connection_that_carries_only_deliveries_is_not_taken_for_dead(
