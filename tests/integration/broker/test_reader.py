@@ -26,6 +26,7 @@ from pamqp.heartbeat import Heartbeat
 from tests.support.brokers import bodies, linked, message, numbered, publishing, unused
 from tests.support.proxy import proxy_to
 from tests.support.traffic import until
+from turnstile.common.broker import reader
 from turnstile.common.broker.channel import BulkChannel
 from turnstile.common.broker.confirms import Confirms
 from turnstile.common.broker.connection import BrokerTimeouts
@@ -115,20 +116,20 @@ async def _bench(*, keeps_bytes_max: int = 1 << 30) -> AsyncIterator[_Bench]:
     library = asyncio.StreamReaderProtocol(stream)
     transport.set_protocol(library)
     library.connection_made(transport)
-    reader = FrameReader(transport)
-    reader.frame_bytes_max = FRAME_BYTES_MAX
+    frame_reader = FrameReader(transport)
+    frame_reader.frame_bytes_max = FRAME_BYTES_MAX
     connection = aiormq.Connection("amqp://unconnected")
     connection.connection_tune = commands.Connection.Tune(frame_max=FRAME_BYTES_MAX)
     channel = BulkChannel(
         connection,
         OURS,
         transport=transport,
-        reader=reader,
+        reader=frame_reader,
         confirms=False,
         on_delivery=None,
         keeps=lambda size_bytes: size_bytes <= keeps_bytes_max,
     )
-    bench = _Bench(transport=transport, reader=reader, stream=stream, library=library, channel=channel)
+    bench = _Bench(transport=transport, reader=frame_reader, stream=stream, library=library, channel=channel)
     channel.on_delivery, channel.confirms = bench.note, _Confirms(bench.events)
     try:
         yield bench
@@ -407,6 +408,16 @@ async def test_a_full_write_buffer_lets_the_library_wait() -> None:
         bench.transport.abort()
 
 
+async def test_the_library_gets_a_heartbeat_between_frames_while_it_gets_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reader, "_SIGN_OF_LIFE_SECONDS", 0.0)
+    ours = b"".join(_content(_deliver(1), b"one"))
+    blocked = _method(commands.Connection.Blocked("memory"), 0)[0]
+    _, passed_on = await _read([ours + blocked[:5], blocked[5:] + ours, ours[:9], ours[9:]])
+    assert passed_on == HEARTBEAT + blocked + HEARTBEAT
+
+
 @pytest.mark.parametrize("tls", [False, True])
 @pytest.mark.parametrize(
     "new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"]
@@ -421,9 +432,9 @@ def test_every_transport_of_the_services_takes_the_reader(
     frames = [*MIXED, *_content(_deliver(9), bytes(300_000)), HEARTBEAT]
     taken: list[bytes] = []
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(stream: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # As in AMQP, the client speaks first.
-        await reader.readexactly(1)
+        await stream.readexactly(1)
         writer.write(b"".join(frames))
         await writer.drain()
         writer.close()
