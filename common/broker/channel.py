@@ -1,12 +1,13 @@
 """A channel that publishes, delivers and settles in bulk: the one module that uses aiormq's internals.
 
-In: batches of `Outgoing`, frames as the library's connection reader hands them to the channel. Out: one
-future per published batch; deliveries, passed to a callback within the reader's own step.
+In: batches of `Outgoing`; the channel's frames, as `FrameReader` finds them. Out: one future per published
+batch; deliveries, passed to a callback while the transport reads. Method calls stay the library's.
 
-Relies on four facts about the pinned versions of aiormq and pamqp (the contract tests check them): the
-connection reader calls `await channel.frames.put((weight, frame))` for each frame of a channel, in order; the
-content of one message is never interleaved with other frames of its channel; a finished channel rejects its
-`closing` future; whole frames may be written to the transport between two frames of the library's own writer.
+Relies on four facts about the pinned versions of aiormq (the contract tests check them): the factory of the
+transport returns before anything is read from it; the library takes any frame, also a heartbeat, as a sign
+of life; a finished channel rejects its `closing` future; whole frames may be written to the transport between
+two frames of the library's own writer. And on one of RabbitMQ: the content of one message is never
+interleaved with other frames of its channel.
 The library's own way costs a task per delivery and three futures per publish, matches returns by message id
 alone (wrong for duplicates), and cancels its callers with its connection.
 """
@@ -14,26 +15,43 @@ alone (wrong for duplicates), and cancels its callers with its connection.
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Callable, Sequence
+from typing import Final
 
-from aiormq.abc import FrameType
 from aiormq.channel import Channel
 from aiormq.connection import Connection
-from pamqp.body import ContentBody
-from pamqp.commands import Basic
-from pamqp.commands import Channel as ChannelMethod
-from pamqp.header import ContentHeader
 
 from turnstile.common.broker.confirms import Confirms
 from turnstile.common.broker.delivery import Delivery
 from turnstile.common.broker.errors import ChannelLost
-from turnstile.common.broker.frames import pack_acks, pack_nacks, pack_publishes
+from turnstile.common.broker.frames import (
+    pack_acks,
+    pack_nacks,
+    pack_publishes,
+    read_address,
+    read_properties,
+    read_text,
+)
 from turnstile.common.broker.message import Outgoing, Publication
+from turnstile.common.broker.reader import BODY, HEADER, METHOD, FrameReader
 
 DeliverySink = Callable[[Delivery], None]
 BodyFilter = Callable[[int], bool]
 """Called with the size of each body before it is read: whether to keep it."""
-_FRAMES_MAX = 1000
+_FRAMES_MAX: Final = 1000
+
+# 1.8.3 and RabbitMQ's extensions: class and method of the frames that are handled here.
+_DELIVER: Final = 60 << 16 | 60
+_RETURN: Final = 60 << 16 | 50
+_ACK: Final = 60 << 16 | 80
+_NACK: Final = 60 << 16 | 120
+_CLOSE: Final = 20 << 16 | 40
+_CLOSE_OK: Final = 20 << 16 | 41
+
+_method = struct.Struct(">I").unpack_from
+_tag_and_bits = struct.Struct(">QB").unpack_from
+_size = struct.Struct(">Q").unpack_from
 
 
 class BulkChannel(Channel):
@@ -45,12 +63,13 @@ class BulkChannel(Channel):
         number: int,
         *,
         transport: asyncio.WriteTransport,
+        reader: FrameReader,
         confirms: bool,
         on_delivery: DeliverySink | None,
         keeps: BodyFilter | None,
     ) -> None:
         super().__init__(connection, number, publisher_confirms=confirms, frame_buffer=_FRAMES_MAX)
-        self.frames = _FrameIntake(self)
+        reader.add_channel(number, _FrameIntake(self, reader).take)
         self.on_delivery = on_delivery
         self.keeps = keeps
         self.confirms = Confirms()
@@ -104,66 +123,119 @@ class BulkChannel(Channel):
         self.confirms.fail("connection closed" if closing.cancelled() else repr(closing.exception()))
 
 
-class _FrameIntake(asyncio.Queue[tuple[int, FrameType]]):
-    """The channel's inbox: handles contents and confirms on arrival, and queues the rest for the library."""
+class _FrameIntake:
+    """Handles contents and confirms of one channel where they are read; leaves the rest to the library."""
 
-    def __init__(self, channel: BulkChannel) -> None:
-        super().__init__(maxsize=_FRAMES_MAX)
+    __slots__ = (
+        "_address",
+        "_awaits",
+        "_body_bytes",
+        "_channel",
+        "_consumer",
+        "_is_return",
+        "_kept",
+        "_missing_bytes",
+        "_pieces",
+        "_properties",
+        "_reader",
+        "_redelivered",
+        "_size_bytes",
+        "_tag",
+    )
+
+    def __init__(self, channel: BulkChannel, reader: FrameReader) -> None:
         self._channel = channel
-        self._method: Basic.Deliver | Basic.Return | None = None
-        self._header: ContentHeader | None = None
+        self._reader = reader
+        self._awaits = METHOD
+        self._is_return = False
+        self._consumer = ""
+        self._tag = 0
+        self._redelivered = False
+        self._address = self._properties = b""
         self._pieces: list[bytes] = []
-        self._missing_bytes = 0
+        self._body_bytes = self._missing_bytes = 0
         self._size_bytes = 0
         self._kept = True
 
-    async def put(self, item: tuple[int, FrameType]) -> None:
-        frame = item[1]
-        if isinstance(frame, Basic.Deliver | Basic.Return):
-            self._method = frame
-        elif isinstance(frame, Basic.Ack | Basic.Nack):
-            outcome = Publication.CONFIRMED if isinstance(frame, Basic.Ack) else Publication.REFUSED
-            self._channel.confirms.settle(frame.delivery_tag or 0, outcome, multiple=frame.multiple)
-        elif self._method is not None and isinstance(frame, ContentHeader):
-            self._begin(item[0], frame)
-            if not self._missing_bytes:
-                self._complete(self._method, frame)
-        elif self._method is not None and self._header is not None and isinstance(frame, ContentBody):
-            if self._kept:
-                self._pieces.append(frame.value)
-            self._missing_bytes -= len(frame.value)
-            if self._missing_bytes <= 0:
-                self._complete(self._method, self._header)
+    def take(self, kind: int, data: bytes, start: int, end: int) -> bool:
+        """Handle one frame; False where it is the library's."""
+        if kind == METHOD:
+            return self._take_method(data, start, end)
+        if kind != self._awaits:
+            # The content of a message that the library asked for, by `basic.get`.
+            return False
+        if kind == HEADER:
+            self._begin(data, start, end)
         else:
-            if isinstance(frame, ChannelMethod.Close):
+            if self._kept:
+                self._pieces.append(data[start:end])
+            self._missing_bytes -= end - start
+        if self._missing_bytes <= 0:
+            self._complete()
+        return True
+
+    def _take_method(self, data: bytes, start: int, end: int) -> bool:
+        (method,) = _method(data, start)
+        if method == _DELIVER:
+            arguments = start + 5 + data[start + 4]
+            self._consumer = read_text(data[start + 5 : arguments])
+            self._tag, redelivered = _tag_and_bits(data, arguments)
+            self._redelivered = bool(redelivered & 1)
+            self._address = data[arguments + 9 : end]
+            self._is_return, self._awaits = False, HEADER
+        elif method in (_ACK, _NACK):
+            tag, bits = _tag_and_bits(data, start + 4)
+            outcome = Publication.CONFIRMED if method == _ACK else Publication.REFUSED
+            self._channel.confirms.settle(tag, outcome, multiple=bool(bits & 1))
+        elif method == _RETURN:
+            # After the reply code comes the reply text.
+            self._address = data[start + 7 + data[start + 6] : end]
+            self._is_return, self._awaits = True, HEADER
+        else:
+            if method == _CLOSE:
                 self._channel.stop_writing()
-            await super().put(item)
+            if method in (_CLOSE, _CLOSE_OK):
+                # The number is free: the next channel that has it may be one of the library's.
+                self._reader.remove_channel(self._channel.number)
+            return False
+        return True
 
-    def _begin(self, header_bytes: int, header: ContentHeader) -> None:
-        self._header = header
-        self._pieces = []
-        self._missing_bytes = header.body_size
-        self._size_bytes = header_bytes + header.body_size
+    def _begin(self, data: bytes, start: int, end: int) -> None:
+        (self._body_bytes,) = _size(data, start + 4)
+        self._missing_bytes = self._body_bytes
+        self._properties = data[start + 12 : end]
+        # With the start and the end of the header's frame.
+        self._size_bytes = end - start + 8 + self._body_bytes
         keeps = self._channel.keeps
-        self._kept = keeps is None or isinstance(self._method, Basic.Return) or keeps(self._size_bytes)
+        self._kept = not self._is_return and (keeps is None or keeps(self._size_bytes))
+        self._awaits = BODY
 
-    def _complete(self, method: Basic.Deliver | Basic.Return, header: ContentHeader) -> None:
-        channel, self._method, self._header = self._channel, None, None
-        if isinstance(method, Basic.Return):
-            channel.confirms.note_return(
-                header.properties.message_id, method.exchange or "", method.routing_key or ""
-            )
+    def _complete(self) -> None:
+        channel, pieces, self._pieces, self._awaits = self._channel, self._pieces, [], METHOD
+        if self._is_return:
+            exchange, routing_key = read_address(self._address)
+            channel.confirms.note_return(read_properties(self._properties).message_id, exchange, routing_key)
         elif channel.on_delivery is not None:
-            pieces, self._pieces = self._pieces, []
-            body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             channel.on_delivery(
-                Delivery(channel, method, header, body, size_bytes=self._size_bytes, kept=self._kept)
+                Delivery(
+                    channel,
+                    tag=self._tag,
+                    consumer=self._consumer,
+                    redelivered=self._redelivered,
+                    address=self._address,
+                    properties=self._properties,
+                    body=pieces[0] if len(pieces) == 1 else b"".join(pieces),
+                    body_bytes=self._body_bytes,
+                    size_bytes=self._size_bytes,
+                    kept=self._kept,
+                )
             )
 
 
 async def open_bulk_channel(
     connection: Connection,
     transport: asyncio.WriteTransport,
+    reader: FrameReader,
     *,
     confirms: bool = False,
     on_delivery: DeliverySink | None = None,
@@ -173,10 +245,21 @@ async def open_bulk_channel(
     # No await between choosing the number and taking it, so two callers cannot choose the same.
     number = max(connection.channels, default=0) + 1
     channel = BulkChannel(
-        connection, number, transport=transport, confirms=confirms, on_delivery=on_delivery, keeps=keeps
+        connection,
+        number,
+        transport=transport,
+        reader=reader,
+        confirms=confirms,
+        on_delivery=on_delivery,
+        keeps=keeps,
     )
     connection.channels[number] = channel
-    await channel.open()
+    try:
+        await channel.open()
+    except BaseException:
+        if number not in connection.channels:
+            reader.remove_channel(number)
+        raise
     return channel
 
 

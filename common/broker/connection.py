@@ -33,7 +33,7 @@ from turnstile.common.broker.channel import (
     open_bulk_channel,
 )
 from turnstile.common.broker.errors import BrokerUnavailable, DeclarationRefused, answered
-from turnstile.common.broker.frames import read_properties_leniently
+from turnstile.common.broker.reader import FrameReader
 from turnstile.common.urls import amqp_urls, with_tls_hint
 
 logger = logging.getLogger(__name__)
@@ -74,11 +74,13 @@ class Link:
         connection: aio_pika.Connection,
         amqp: aiormq.Connection,
         transport: asyncio.WriteTransport,
+        reader: FrameReader,
         timeouts: BrokerTimeouts,
     ) -> None:
         self._connection = connection
         self._amqp = amqp
         self._transport = transport
+        self._reader = reader
         self._timeouts = timeouts
         self.gone: asyncio.Future[object] = amqp.closing
         """Done, with any exception or none, once the connection is closed."""
@@ -128,12 +130,12 @@ class Link:
         on_delivery: DeliverySink | None = None,
         keeps: BodyFilter | None = None,
     ) -> BulkChannel:
-        """Open a channel for bulk work; deliveries are passed to `on_delivery` in the reader's own step.
+        """Open a channel for bulk work; deliveries are passed to `on_delivery` while the transport reads.
 
         `keeps` decides by size whether a body is kept or dropped while it is read.
         """
         opening = open_bulk_channel(
-            self._amqp, self._transport, confirms=confirms, on_delivery=on_delivery, keeps=keeps
+            self._amqp, self._transport, self._reader, confirms=confirms, on_delivery=on_delivery, keeps=keeps
         )
         return await answered(opening, self._timeouts.rpc_seconds)
 
@@ -158,7 +160,6 @@ class BrokerConnection:
     """The loop that keeps a `Link` open, and its state for /readyz."""
 
     def __init__(self, url: str, *, name: str, timeouts: BrokerTimeouts) -> None:
-        read_properties_leniently()
         # Shuffled, so that the processes of one installation spread over the nodes.
         self._urls = deque(amqp_urls(url, heartbeat=timeouts.heartbeat_seconds))
         random.shuffle(self._urls)
@@ -212,11 +213,13 @@ class BrokerConnection:
             raise
         assert connection.transport is not None
         assert keeper.transport is not None
+        assert keeper.reader is not None
         amqp = connection.transport.connection
         assert isinstance(amqp, aiormq.Connection)
+        keeper.reader.frame_bytes_max = amqp.connection_tune.frame_max or 0
         self.last_error = None
         logger.info("broker_connected", extra={"connection": self._name, "host": url.host, "port": url.port})
-        return Link(connection, amqp, keeper.transport, self._timeouts)
+        return Link(connection, amqp, keeper.transport, keeper.reader, self._timeouts)
 
     def _note(self, error: str) -> None:
         error = with_tls_hint(error, authority="cafile in TURNSTILE_AMQP_URL")
@@ -226,13 +229,15 @@ class BrokerConnection:
 
 
 class _TransportKeeper(TransportFactory):
-    """Opens the connection as the library does, and keeps its transport, to measure and abort it."""
+    """Opens the connection as the library does, with our reader; keeps the transport to measure and abort."""
 
     def __init__(self, scheme: str) -> None:
         self._factory = TLSTransportFactory() if scheme == "amqps" else TCPTransportFactory()
         self.transport: asyncio.WriteTransport | None = None
+        self.reader: FrameReader | None = None
 
     async def create(self, url: URL, **options: object) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         reader, writer = await self._factory.create(url, **options)
         self.transport = writer.transport
+        self.reader = FrameReader(writer.transport)
         return reader, writer

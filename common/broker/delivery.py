@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from pamqp.commands import Basic
-    from pamqp.header import ContentHeader
+from turnstile.common.broker.frames import Properties, instant, read_address, read_properties
 
 _SETTLED_KEPT = 1000
 
@@ -27,35 +25,64 @@ class DeliveryChannel(Protocol):
 
 
 class Delivery:
-    """One received message. It is void once its channel closed: the broker then delivers it again."""
+    """One received message. It is void once its channel closed: the broker then delivers it again.
 
-    __slots__ = ("_header", "_method", "body", "channel", "kept", "size_bytes", "tag")
+    Properties and address are read when first asked for: most messages are told apart by one or two of them.
+    """
+
+    __slots__ = (
+        "_address",
+        "_encoded_properties",
+        "_properties_read",
+        "body",
+        "body_bytes",
+        "channel",
+        "consumer",
+        "kept",
+        "redelivered",
+        "size_bytes",
+        "tag",
+    )
 
     def __init__(
         self,
         channel: DeliveryChannel,
-        method: Basic.Deliver,
-        header: ContentHeader,
-        body: bytes,
         *,
+        tag: int,
+        consumer: str,
+        redelivered: bool,
+        address: bytes,
+        properties: bytes,
+        body: bytes,
+        body_bytes: int,
         size_bytes: int,
         kept: bool,
     ) -> None:
+        """`address` and `properties` are encoded as on the wire."""
         self.channel = channel
         """The channel that its tag belongs to: tags mean nothing on any other."""
-        self._method = method
-        self._header = header
+        self.tag = tag
+        self.consumer = consumer
+        """The tag of the consumer that received it."""
+        self.redelivered = redelivered
+        """Whether it may have been delivered before, as far as the broker knows."""
+        self._address = address
+        self._encoded_properties = properties
+        self._properties_read: Properties | None = None
         self.body = body
+        self.body_bytes = body_bytes
+        """Size of the whole body, also where it was not kept."""
         self.size_bytes = size_bytes
         """Size of header and body as received."""
         self.kept = kept
         """False where the body was too large to keep and was dropped."""
-        self.tag: int = method.delivery_tag or 0
 
     @property
-    def body_bytes(self) -> int:
-        """Size of the whole body, also where it was not kept."""
-        return self._header.body_size
+    def _properties(self) -> Properties:
+        properties = self._properties_read
+        if properties is None:
+            properties = self._properties_read = read_properties(self._encoded_properties)
+        return properties
 
     @property
     def live(self) -> bool:
@@ -63,64 +90,55 @@ class Delivery:
         return self.channel.usable
 
     @property
-    def consumer(self) -> str:
-        """The tag of the consumer that received it."""
-        return self._method.consumer_tag or ""
-
-    @property
     def message_id(self) -> str | None:
         """The publisher's id of the message."""
-        return self._header.properties.message_id
+        return self._properties.message_id
 
     @property
     def type(self) -> str | None:
         """The kind of message, like `execution.requested`."""
-        return self._header.properties.message_type
+        return self._properties.type
 
     @property
     def correlation_id(self) -> str | None:
         """The execution id, once there is one."""
-        return self._header.properties.correlation_id
+        return self._properties.correlation_id
 
     @property
     def reply_to(self) -> str | None:
         """The queue that a reply goes to."""
-        return self._header.properties.reply_to
+        return self._properties.reply_to
 
     @property
     def app_id(self) -> str | None:
         """The kind of process that published it."""
-        return self._header.properties.app_id
+        return self._properties.app_id
 
     @property
     def content_type(self) -> str | None:
         """The media type of the body."""
-        return self._header.properties.content_type
+        return self._properties.content_type
 
     @property
     def headers(self) -> Mapping[str, object]:
         """Header table, with the broker's own `x-death` and others."""
-        return self._header.properties.headers or {}
+        return self._properties.headers or {}
 
     @property
     def timestamp(self) -> datetime | None:
         """When the publisher created it, in whole seconds."""
-        return self._header.properties.timestamp
+        timestamp = self._properties.timestamp
+        return None if timestamp is None else instant(timestamp)
 
     @property
     def routing_key(self) -> str:
         """The key it was published with."""
-        return self._method.routing_key or ""
+        return read_address(self._address)[1]
 
     @property
     def exchange(self) -> str:
         """The exchange it was published to."""
-        return self._method.exchange or ""
-
-    @property
-    def redelivered(self) -> bool:
-        """Whether it may have been delivered before, as far as the broker knows."""
-        return bool(self._method.redelivered)
+        return read_address(self._address)[0]
 
     def __repr__(self) -> str:
         return f"<Delivery {self.tag} {self.type} {self.routing_key!r} {self.size_bytes} bytes>"

@@ -5,20 +5,22 @@ bytes at several times the cost, with an object per frame (a contract test compa
 a message are packed directly, and what many messages share (address, type, `SharedHeaders`) is packed once.
 Section numbers are those of the AMQP 0-9-1 specification.
 
-Reading: AMQP lets a publisher send any number as a timestamp and any bytes as a name, the broker passes them
-on, and the library closes the connection of the consumer that reads them. One such message at the head of a
-queue would block it for every consumer (P9), so an unreadable property is left out or replaced instead.
+Reading: in go the properties and the address of a received message, as bytes; out come values, as pamqp reads
+them. AMQP lets a publisher send any number as a timestamp and any bytes as a name, and the broker passes them
+on. A consumer that lost its connection over such a message at the head of a queue would block all messages
+behind it (P9), so an unreadable property is left out or replaced instead.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
-from pamqp import decode, encode
+from pamqp import encode
 
 from turnstile.common.broker.message import HeaderValue, Outgoing, SharedHeaders
 
@@ -31,6 +33,8 @@ _method_start = struct.Struct(">HH").pack
 _header_start = struct.Struct(">BHIHHQH").pack
 _timestamp = struct.Struct(">Q").pack
 _settle = struct.Struct(">BHIHHQBB").pack
+_read_uint64 = struct.Struct(">Q").unpack_from
+_read_decimal = struct.Struct(">BI").unpack_from
 
 # 4.2.6.1: one flag bit for each property present, most significant first.
 _CONTENT_TYPE, _HEADERS, _DELIVERY_MODE = 1 << 15, 1 << 13, 1 << 12
@@ -164,40 +168,176 @@ def _header_table(items: tuple[tuple[str, HeaderValue], ...]) -> bytes:
     return len(table).to_bytes(4, "big") + table
 
 
-_STRICT_SHORT_STRING: Final = decode.short_str
-_STRICT_TIMESTAMP: Final = decode.timestamp
-_STRICT_TABLE: Final = decode.field_table
+def _read_length(data: bytes, position: int) -> int:
+    return int.from_bytes(data[position : position + 4], "big")
 
 
-def read_properties_leniently() -> None:
-    """Make the library read properties with the functions below; calling it again changes nothing."""
-    methods: dict[str, Any] = decode.METHODS
-    methods["shortstr"] = _lenient_short_string
-    methods["timestamp"] = decode.TABLE_MAPPING[b"T"] = _lenient_timestamp
-    methods["table"] = _lenient_table
+class Properties:
+    """The properties of a received message; None: the message does not have it, or it cannot be read."""
+
+    content_type: str | None = None
+    headers: Mapping[str, object] | None = None
+    correlation_id: str | None = None
+    reply_to: str | None = None
+    message_id: str | None = None
+    timestamp: int | None = None
+    """As sent; `instant` reads it."""
+    type: str | None = None
+    app_id: str | None = None
 
 
-def _lenient_short_string(value: bytes) -> tuple[int, str]:
+def read_properties(data: bytes) -> Properties:
+    """Read flags and property list (4.2.6.1) of a content header; what follows a broken end is left out."""
+    properties = Properties()
+    fields = properties.__dict__
+    try:
+        flags, position = int.from_bytes(data[:2], "big"), 2
+        for name, read in _present(flags):
+            position, fields[name] = read(data, position)
+    except (IndexError, struct.error):
+        pass
+    return properties
+
+
+@lru_cache(maxsize=1024)
+def read_address(data: bytes) -> tuple[str, str]:
+    """Read exchange and routing key, the last two arguments of `basic.deliver` and `basic.return`."""
+    position, exchange = _read_short(data, 0)
+    return exchange, _read_short(data, position)[1]
+
+
+def instant(timestamp: int) -> datetime | None:
+    """Return the time of a timestamp; None where the number is out of range, like microseconds.
+
+    A number beyond the year 2106 is read as milliseconds, as pamqp does.
+    """
+    try:
+        return datetime.fromtimestamp(timestamp / 1000 if timestamp > 0xFFFFFFFF else timestamp, tz=UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def read_text(data: bytes) -> str:
     """Read a name; where it is not UTF-8, replace each byte that is not ASCII by a question mark."""
     try:
-        return _STRICT_SHORT_STRING(value)
+        return data.decode()
     except UnicodeDecodeError:
         # The length stays the same: the name may be sent on, and AMQP bounds its length.
-        end = 1 + value[0]
-        return end, value[1:end].decode("ascii", "replace").replace("\N{REPLACEMENT CHARACTER}", "?")
+        return data.decode("ascii", "replace").replace("\N{REPLACEMENT CHARACTER}", "?")
 
 
-def _lenient_timestamp(value: bytes) -> tuple[int, datetime | None]:
-    """Read an instant; None where the number is out of range, like microseconds."""
-    try:
-        return _STRICT_TIMESTAMP(value)
-    except (ValueError, OverflowError, OSError):
-        return 8, None
+def _read_short(data: bytes, position: int) -> tuple[int, str]:
+    end = position + 1 + data[position]
+    return end, read_text(data[position + 1 : end])
 
 
-def _lenient_table(value: bytes) -> tuple[int, dict[str, Any]]:
+def _read_octet(data: bytes, position: int) -> tuple[int, int]:
+    return position + 1, data[position]
+
+
+def _read_timestamp(data: bytes, position: int) -> tuple[int, int]:
+    (value,) = _read_uint64(data, position)
+    return position + 8, value
+
+
+def _read_headers(data: bytes, position: int) -> tuple[int, Mapping[str, object]]:
+    end = position + 4 + _read_length(data, position)
+    table = data[position + 4 : end]
+    return end, _read_shared_table(table) if len(table) <= _SHARED_TABLE_BYTES_MAX else _read_table(table)
+
+
+def _read_table(data: bytes) -> Mapping[str, object]:
     """Read a header table; an empty one where it cannot be read."""
     try:
-        return _STRICT_TABLE(value)
-    except (ValueError, RecursionError):
-        return 4 + int.from_bytes(value[:4], "big"), {}
+        return _table(data, 0, len(data))
+    except (ValueError, LookupError, struct.error, RecursionError):
+        return {}
+
+
+_SHARED_TABLE_BYTES_MAX: Final = 64
+_read_shared_table = lru_cache(maxsize=256)(_read_table)
+
+
+def _table(data: bytes, position: int, end: int) -> dict[str, object]:
+    table: dict[str, object] = {}
+    while position < end:
+        name_end = position + 1 + data[position]
+        name = data[position + 1 : name_end].decode()
+        position, table[name] = _value(data, name_end)
+    if position != end:
+        raise ValueError("a value reaches beyond the end of its table")
+    return table
+
+
+def _array(data: bytes, position: int, end: int) -> list[object]:
+    values: list[object] = []
+    while position < end:
+        position, value = _value(data, position)
+        values.append(value)
+    if position != end:
+        raise ValueError("a value reaches beyond the end of its array")
+    return values
+
+
+def _value(data: bytes, position: int) -> tuple[int, object]:
+    """Read a value and the letter of its type before it, as RabbitMQ assigns them."""
+    kind = data[position]
+    position += 1
+    if (fixed := _FIXED.get(kind)) is not None:
+        return position + fixed.size, fixed.unpack_from(data, position)[0]
+    if kind in b"V\0":
+        return position, None
+    if kind == _TIMESTAMP_VALUE:
+        return position + 8, instant(_read_uint64(data, position)[0])
+    if kind == _DECIMAL_VALUE:
+        scale, digits = _read_decimal(data, position)
+        return position + 5, Decimal(digits) * Decimal(10) ** -scale
+    start = position + 4
+    end = start + _read_length(data, position)
+    return end, _READ_SIZED[kind](data, start, end)
+
+
+def _long_text(data: bytes, start: int, end: int) -> str | bytes:
+    value = data[start:end]
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value
+
+
+_FIXED: Final = {
+    ord(kind): struct.Struct(">" + layout) for kind, layout in zip("tbBsuIilLfd", "?bBhHiIqqfd", strict=True)
+}
+_TIMESTAMP_VALUE: Final = ord("T")
+_DECIMAL_VALUE: Final = ord("D")
+_READ_SIZED: Final[dict[int, Callable[[bytes, int, int], object]]] = {
+    ord("S"): _long_text,
+    ord("A"): _array,
+    ord("F"): _table,
+    ord("x"): lambda data, start, end: bytearray(data[start:end]),
+}
+
+_Read = Callable[[bytes, int], tuple[int, object]]
+
+# 4.2.6.1: in the order of their flags.
+_PROPERTIES: Final[tuple[tuple[str, _Read], ...]] = (
+    ("content_type", _read_short),
+    ("content_encoding", _read_short),
+    ("headers", _read_headers),
+    ("delivery_mode", _read_octet),
+    ("priority", _read_octet),
+    ("correlation_id", _read_short),
+    ("reply_to", _read_short),
+    ("expiration", _read_short),
+    ("message_id", _read_short),
+    ("timestamp", _read_timestamp),
+    ("type", _read_short),
+    ("user_id", _read_short),
+    ("app_id", _read_short),
+    ("cluster_id", _read_short),
+)
+
+
+@lru_cache(maxsize=256)
+def _present(flags: int) -> tuple[tuple[str, _Read], ...]:
+    return tuple(each for index, each in enumerate(_PROPERTIES) if flags & (1 << (15 - index)))

@@ -11,7 +11,7 @@ from pamqp.common import FieldTable
 
 from tests.support.traffic import until
 from turnstile.common.broker.channel import BulkChannel
-from turnstile.common.broker.connection import BrokerTimeouts, Declare
+from turnstile.common.broker.connection import BrokerConnection, BrokerTimeouts, Declare, Link
 from turnstile.common.broker.consumer import ConsumerConnection, Subscription
 from turnstile.common.broker.delivery import Delivery
 from turnstile.common.broker.message import Outgoing
@@ -108,6 +108,33 @@ async def subscribed(
     )
     async with publishing(amqp_url, declare=declare) as publisher, running(consumer):
         yield publisher, consumer, queue
+
+
+@asynccontextmanager
+async def linked(
+    amqp_url: str, *, timeouts: BrokerTimeouts | None = None
+) -> AsyncIterator[tuple[Link, BulkChannel]]:
+    """One connection without a publisher or consumer around it, with queue `q` and an open channel."""
+    connection = BrokerConnection(amqp_url, name="contract", timeouts=timeouts or BrokerTimeouts())
+    first: asyncio.Future[Link] = asyncio.get_running_loop().create_future()
+
+    async def serve(link: Link) -> None:
+        if not first.done():
+            first.set_result(link)
+        await asyncio.wait({link.gone})
+
+    run = asyncio.create_task(connection.run(serve), name="contract-link")
+    try:
+        link = await first
+        await link.declare(declares("q"))
+        yield link, await link.open_channel(confirms=True)
+    finally:
+        run.cancel()
+        await asyncio.wait({run})
+
+
+async def unused(_: object) -> None:
+    """Serve as the callback that the library requires: deliveries go to `on_delivery`."""
 
 
 @asynccontextmanager

@@ -2,16 +2,12 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 from pamqp.common import FieldTable
 
-from tests.support.brokers import bodies, declares, message, numbered
+from tests.support.brokers import bodies, declares, linked, message, numbered, unused
 from tests.support.traffic import until
-from turnstile.common.broker.channel import BulkChannel
-from turnstile.common.broker.connection import BrokerConnection, BrokerTimeouts, Link
 from turnstile.common.broker.delivery import Delivery
 from turnstile.common.broker.errors import ChannelLost
 from turnstile.common.broker.message import Publication
@@ -19,36 +15,15 @@ from turnstile.common.broker.message import Publication
 CONFIRMED, RETURNED, REFUSED = Publication.CONFIRMED, Publication.RETURNED, Publication.REFUSED
 
 
-@asynccontextmanager
-async def _linked(amqp_url: str) -> AsyncIterator[tuple[Link, BulkChannel]]:
-    """One connection without a publisher or consumer around it, with queue `q` and an open channel."""
-    connection = BrokerConnection(amqp_url, name="contract", timeouts=BrokerTimeouts())
-    linked: asyncio.Future[Link] = asyncio.get_running_loop().create_future()
-
-    async def serve(link: Link) -> None:
-        if not linked.done():
-            linked.set_result(link)
-        await asyncio.wait({link.gone})
-
-    run = asyncio.create_task(connection.run(serve), name="contract-link")
-    try:
-        link = await linked
-        await link.declare(declares("q"))
-        yield link, await link.open_channel(confirms=True)
-    finally:
-        run.cancel()
-        await asyncio.wait({run})
-
-
 async def test_an_unroutable_message_comes_back_and_the_others_are_confirmed(amqp_url: str) -> None:
-    async with _linked(amqp_url) as (_link, channel):
+    async with linked(amqp_url) as (_link, channel):
         batch = [message("q"), message("q"), message("nowhere", b"x" * 200_000), message("q")]
         assert await channel.publish_all(batch) == [CONFIRMED, CONFIRMED, RETURNED, CONFIRMED]
 
 
 async def test_refusals_of_a_full_queue_are_matched_to_their_messages(amqp_url: str) -> None:
     full: FieldTable = {"x-max-length": 1, "x-overflow": "reject-publish"}
-    async with _linked(amqp_url) as (link, channel):
+    async with linked(amqp_url) as (link, channel):
         await link.declare(declares("full", full))
         assert await channel.publish_all([message("full")]) == [CONFIRMED]
         answers = await channel.publish_all([message("q"), message("full"), message("q"), message("full")])
@@ -56,7 +31,7 @@ async def test_refusals_of_a_full_queue_are_matched_to_their_messages(amqp_url: 
 
 
 async def test_copies_with_one_message_id_are_distinguished(amqp_url: str) -> None:
-    async with _linked(amqp_url) as (_link, channel):
+    async with linked(amqp_url) as (_link, channel):
         keys = ["nowhere", "q", "nowhere", "q", "elsewhere", "q"]
         batch = [message(key, message_id="same") for key in keys]
         expected = [CONFIRMED if key == "q" else RETURNED for key in keys]
@@ -67,18 +42,18 @@ async def test_copies_with_one_message_id_are_distinguished(amqp_url: str) -> No
 @pytest.mark.parametrize("size_bytes", [0, 131_063, 131_064, 131_065, 1_000_000])
 async def test_bodies_around_and_above_the_frame_size_arrive_whole(amqp_url: str, size_bytes: int) -> None:
     body = bytes(range(256)) * (size_bytes // 256 + 1)
-    async with _linked(amqp_url) as (link, channel):
+    async with linked(amqp_url) as (link, channel):
         batch = [message("q", b"before"), message("q", body[:size_bytes]), message("q", b"after")]
         assert await channel.publish_all(batch) == [CONFIRMED] * 3
         received: list[Delivery] = []
         consuming = await link.open_channel(on_delivery=received.append)
-        await consuming.basic_consume("q", _unused)
+        await consuming.basic_consume("q", unused)
         await until(lambda: len(received) == 3)
         assert bodies(received) == [b"before", body[:size_bytes], b"after"]
 
 
 async def test_a_channel_closed_within_a_batch_fails_the_batch_and_not_the_connection(amqp_url: str) -> None:
-    async with _linked(amqp_url) as (link, channel):
+    async with linked(amqp_url) as (link, channel):
         other = await link.open_channel(confirms=True)
         batch = numbered("q", 100)
         batch.insert(50, message("q", exchange="no such exchange"))
@@ -94,7 +69,7 @@ async def test_a_channel_closed_within_a_batch_fails_the_batch_and_not_the_conne
 
 
 async def test_writing_while_the_broker_closes_a_channel_keeps_the_connection(amqp_url: str) -> None:
-    async with _linked(amqp_url) as (link, other):
+    async with linked(amqp_url) as (link, other):
         for _ in range(20):
             channel = await link.open_channel(confirms=True)
             channel.publish_all([message("q", exchange="no such exchange")])
@@ -106,7 +81,7 @@ async def test_writing_while_the_broker_closes_a_channel_keeps_the_connection(am
 
 
 async def test_a_connection_lost_within_a_batch_fails_the_batch(amqp_url: str) -> None:
-    async with _linked(amqp_url) as (link, channel):
+    async with linked(amqp_url) as (link, channel):
         answers = channel.publish_all(numbered("q", 1000))
         link.abort()
         with pytest.raises(ChannelLost):
@@ -116,22 +91,18 @@ async def test_a_connection_lost_within_a_batch_fails_the_batch(amqp_url: str) -
 
 
 async def test_a_cancelled_batch_does_not_affect_a_later_one(amqp_url: str) -> None:
-    async with _linked(amqp_url) as (_link, channel):
+    async with linked(amqp_url) as (_link, channel):
         channel.publish_all([message("nowhere"), message("q")]).cancel()
         assert await channel.publish_all([message("q"), message("nowhere")]) == [CONFIRMED, RETURNED]
 
 
 async def test_deliveries_and_answers_on_one_channel_do_not_mix(amqp_url: str) -> None:
-    async with _linked(amqp_url) as (link, _):
+    async with linked(amqp_url) as (link, _):
         received: list[Delivery] = []
         channel = await link.open_channel(confirms=True, on_delivery=received.append)
-        await channel.basic_consume("q", _unused)
+        await channel.basic_consume("q", unused)
         rounds = [[message("q", b"x" * 300), message("nowhere", b"y" * 300)] for _ in range(100)]
         answers = await asyncio.gather(*[channel.publish_all(each) for each in rounds])
         assert Counter(map(tuple, answers)) == {(CONFIRMED, RETURNED): 100}
         await until(lambda: len(received) == 100)
         assert {delivery.body for delivery in received} == {b"x" * 300}
-
-
-async def _unused(_: object) -> None:
-    """Deliveries go to `on_delivery`."""

@@ -2,15 +2,17 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import cast
+from typing import Any, cast
 
+import hypothesis.strategies as st
 import pytest
-from pamqp import body, commands, frame, header
+from hypothesis import given
+from pamqp import body, commands, decode, frame, header
 from pamqp.common import FieldTable
 
 from tests.support.brokers import bodies, message, subscribed, take
 from turnstile.common.broker import frames
-from turnstile.common.broker.frames import pack_acks, pack_nacks, pack_publishes
+from turnstile.common.broker.frames import instant, pack_acks, pack_nacks, pack_publishes, read_properties
 from turnstile.common.broker.message import HeaderValue, Outgoing
 
 _AT = datetime(2026, 5, 4, 3, 2, 1, tzinfo=UTC)
@@ -103,6 +105,76 @@ def test_rejections_are_packed_as_the_library_packs_them(requeue: bool) -> None:
     single = commands.Basic.Nack(delivery_tag=9, multiple=False, requeue=requeue)
     packed = pack_nacks(3, 5, [9], requeue=requeue)
     assert packed == frame.marshal(upto, 3) + frame.marshal(single, 3)
+
+
+_SHORT = st.text(max_size=60)
+_VALUES = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-(2**63), 2**63 - 1),
+        st.floats(allow_nan=False, width=32),
+        st.decimals(0, 1000, places=2),
+        st.text(max_size=80),
+        st.binary(max_size=20).map(bytearray),
+        st.integers(0, 2**33).map(lambda seconds: datetime.fromtimestamp(seconds, tz=UTC)),
+    ),
+    lambda nested: st.lists(nested, max_size=3) | st.dictionaries(_SHORT, nested, max_size=3),
+    max_leaves=10,
+)
+_PROPERTIES = st.fixed_dictionaries(
+    {},
+    optional={
+        **dict.fromkeys(("content_type", "content_encoding", "correlation_id", "reply_to"), _SHORT),
+        **dict.fromkeys(("expiration", "message_id", "message_type", "user_id", "app_id"), _SHORT),
+        "headers": st.dictionaries(_SHORT, _VALUES, min_size=1, max_size=5),
+        "delivery_mode": st.sampled_from([1, 2]),
+        "priority": st.integers(0, 9),
+        "timestamp": st.integers(0, 2**33).map(lambda seconds: datetime.fromtimestamp(seconds, tz=UTC)),
+    },
+)
+
+
+@given(given_properties=_PROPERTIES)
+def test_properties_are_read_as_the_library_reads_them(given_properties: dict[str, Any]) -> None:
+    sent = header.ContentHeader(body_size=3, properties=commands.Basic.Properties(**given_properties))
+    encoded = frame.marshal(sent, 1)
+    _, _, expected = frame.unmarshal(encoded)
+    assert isinstance(expected, header.ContentHeader)
+    theirs = expected.properties
+    ours = read_properties(encoded[19:-1])
+    assert (ours.content_type, ours.headers) == (theirs.content_type, theirs.headers)
+    assert (ours.correlation_id, ours.reply_to) == (theirs.correlation_id, theirs.reply_to)
+    assert (ours.message_id, ours.type, ours.app_id) == (
+        theirs.message_id,
+        theirs.message_type,
+        theirs.app_id,
+    )
+    assert (None if ours.timestamp is None else instant(ours.timestamp)) == theirs.timestamp
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(b"t\1", b"t\0", b"b\xff", b"B\xff", b"s\xff\xfe", b"u\xff\xfe", b"I\xff\0\0\0", b"i\xff\0\0\0"),
+        *(b"l\xff\0\0\0\0\0\0\0", b"L\xff\0\0\0\0\0\0\0", b"f\x3f\x80\0\0", b"d\x3f\xf0\0\0\0\0\0\0"),
+        *(b"D\2\0\0\1\0", b"S\0\0\0\1a", b"S\0\0\0\1\xff", b"A\0\0\0\2t\1", b"F\0\0\0\4\1kt\1"),
+        *(b"T\0\0\0\0\x66\0\0\0", b"V", b"\0", b"x\0\0\0\2\0\xff"),
+    ],
+)
+def test_every_type_of_header_value_is_read_as_the_library_reads_it(value: bytes) -> None:
+    table = b"\5first" + value + b"\6secondt\1"
+    encoded = len(table).to_bytes(4, "big") + table
+    assert read_properties(b"\x20\0" + encoded).headers == decode.field_table(encoded)[1]
+
+
+@pytest.mark.parametrize("cut_bytes", range(1, 30))
+def test_properties_that_end_too_soon_are_left_out(cut_bytes: int) -> None:
+    properties = commands.Basic.Properties(content_type="text", message_id="17", headers={"n": "value"})
+    encoded = frame.marshal(header.ContentHeader(body_size=3, properties=properties), 1)[19:-1]
+    read = read_properties(encoded[:-cut_bytes])
+    assert read.content_type in ("text", "text"[: max(len(encoded) - cut_bytes - 3, 0)], None)
+    assert read.headers in ({"n": "value"}, {}, None)
 
 
 MICROSECONDS = 1_790_000_000_000_000
