@@ -27,8 +27,9 @@ APPLICATION_NAME = "benchmark"
 """The name of each database session of the benchmarks themselves."""
 _ANSWER_SECONDS = 20.0
 _POLL_SECONDS = 0.05
+_POLL_SECONDS_MAX = 0.5
 _POLL_SHARE = 0.05
-"""The share of the time that polling may take: with many keys an answer costs the database milliseconds."""
+"""The share of the time that polling should take: with many keys an answer costs the database milliseconds."""
 _FAILED = ("failed", "timeout", "cancelled", "expired", "abandoned")
 
 
@@ -154,7 +155,7 @@ async def settled(http: httpx.AsyncClient, expected: Mapping[str, int], *, deadl
             if now > deadline:
                 missing = f"{count} settled executions of {ref}, but {stats['total_completed']}"
                 raise DidNotHappen(f"not within {deadline_seconds:g} s: {missing}")
-            pause_seconds = max(_POLL_SECONDS, (now - began) / _POLL_SHARE)
+            pause_seconds = min(max(_POLL_SECONDS, (now - began) / _POLL_SHARE), _POLL_SECONDS_MAX)
         last_at = max(last_at, datetime.fromisoformat(stats["last_updated"]).timestamp())
     return last_at
 
