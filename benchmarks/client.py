@@ -29,7 +29,7 @@ _ANSWER_SECONDS = 20.0
 _POLL_SECONDS = 0.05
 _POLL_SECONDS_MAX = 0.5
 _POLL_SHARE = 0.05
-"""The share of the time that polling should take: with many keys an answer costs the database milliseconds."""
+"""The share of the time for polling: with many keys an answer costs the database milliseconds."""
 _FAILED = ("failed", "timeout", "cancelled", "expired", "abandoned")
 
 
