@@ -78,27 +78,27 @@ ORDER BY random() LIMIT 1
 
 async def measure(servers: Servers, sizes: Sizes) -> list[Section]:
     """Measure each condition; the snapshot and the overload on systems of their own."""
-    count = max(sizes.pressed // _SLICES, 1)
-    return [
-        await _snapshot_open(servers, sizes, count),
-        await _neighbours(servers, sizes, count),
-        await _overload(servers, sizes, count),
-    ]
+    return [await section(servers, sizes) for section in (snapshot_open, neighbours, overload)]
+
+
+def _slice_of(sizes: Sizes) -> int:
+    return max(sizes.pressed // _SLICES, 1)
 
 
 @asynccontextmanager
-async def _warm_system(servers: Servers, sizes: Sizes, count: int) -> AsyncIterator[MeasuredSystem]:
+async def _warm_system(servers: Servers, sizes: Sizes) -> AsyncIterator[MeasuredSystem]:
     async with measured_system(
         servers, "pressure", deadline_seconds=sizes.deadline_seconds + sizes.overload_seconds
     ) as turnstile:
-        await turnstile.run(load(LIMITED, min(WARM_UP_MAX, count)))
+        await turnstile.run(load(LIMITED, min(WARM_UP_MAX, _slice_of(sizes))))
         yield turnstile
 
 
-async def _snapshot_open(servers: Servers, sizes: Sizes, count: int) -> Section:
+async def snapshot_open(servers: Servers, sizes: Sizes) -> Section:
     """Run slices of a load while another session holds the snapshot of its first statement."""
+    count = _slice_of(sizes)
     runs: dict[str, list[Run]] = {}
-    async with _warm_system(servers, sizes, count) as turnstile:
+    async with _warm_system(servers, sizes) as turnstile:
         runs[_BEFORE] = [await turnstile.run(load(LIMITED, count))]
         async with (
             database_session(turnstile.deployment.database_url) as session,
@@ -108,10 +108,10 @@ async def _snapshot_open(servers: Servers, sizes: Sizes, count: int) -> Section:
             for number in range(1, _SLICES + 1):
                 runs[f"to {number * count:,}"] = [await turnstile.run(load(LIMITED, count))]
         runs[_AFTER] = [await turnstile.run(load(LIMITED, count))]
-    return snapshot_section(runs, count=count)
+    return _snapshot_section(runs, count=count)
 
 
-def snapshot_section(runs: Runs, *, count: int) -> Section:
+def _snapshot_section(runs: Runs, *, count: int) -> Section:
     """Compare each slice with the run before the snapshot; the aims are for the last slice."""
     last = [name for name in runs if name not in (_BEFORE, _AFTER)][-1:]
     return Section(
@@ -144,7 +144,7 @@ def _ratio_rows(runs: Runs, aimed: tuple[str, ...] = ()) -> list[Row]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
+class _Pair:
     """A run beside a neighbour, and the run before it."""
 
     before: Run
@@ -153,10 +153,11 @@ class Pair:
     """What the neighbour did, by the name of its row."""
 
 
-async def _neighbours(servers: Servers, sizes: Sizes, count: int) -> Section:
+async def neighbours(servers: Servers, sizes: Sizes) -> Section:
     """Run the load without a free connection, beside killed sessions, and beside readers."""
-    pairs: dict[str, Pair] = {}
-    async with _warm_system(servers, sizes, count) as turnstile:
+    count = _slice_of(sizes)
+    pairs: dict[str, _Pair] = {}
+    async with _warm_system(servers, sizes) as turnstile:
         for name, neighbour in (
             ("no free connection", _without_connections),
             ("2 sessions killed/s", _beside_kills),
@@ -165,11 +166,11 @@ async def _neighbours(servers: Servers, sizes: Sizes, count: int) -> Section:
         ):
             before = await turnstile.run(load(LIMITED, count))
             beside, did = await neighbour(servers, turnstile, count)
-            pairs[name] = Pair(before=before, beside=beside, neighbour=did)
-    return neighbours_section(pairs, count=count)
+            pairs[name] = _Pair(before=before, beside=beside, neighbour=did)
+    return _neighbours_section(pairs, count=count)
 
 
-def neighbours_section(pairs: Mapping[str, Pair], *, count: int) -> Section:
+def _neighbours_section(pairs: Mapping[str, _Pair], *, count: int) -> Section:
     """Compare the run beside each neighbour with the run before it."""
     both = {name: {_BEFORE: [pair.before], name: [pair.beside]} for name, pair in pairs.items()}
     compared = [_ratio_rows(runs) for runs in both.values()]
@@ -268,9 +269,10 @@ async def _beside_readers(
     return run, {"scans per second": scans / run.seconds, "cores that the readers used": used / run.seconds}
 
 
-async def _overload(servers: Servers, sizes: Sizes, count: int) -> Section:
+async def overload(servers: Servers, sizes: Sizes) -> Section:
     """Submit more than can run for a while, then let the backlog run."""
-    async with _warm_system(servers, sizes, count) as turnstile:
+    count = _slice_of(sizes)
+    async with _warm_system(servers, sizes) as turnstile:
         before = await turnstile.run(load(LIMITED, count))
         rate = before.per_second * _OVERLOAD
         # Whole rounds over the actions, so that every action gets equally many.
@@ -283,7 +285,7 @@ async def _overload(servers: Servers, sizes: Sizes, count: int) -> Section:
         await require_no_failure(turnstile.system.http)
         history = await _history(turnstile.deployment.database_url)
     runs = {_BEFORE: [before], _DURING: [during], _DRAINING: [draining]}
-    return overload_section(runs, history, submitted_per_second=rate, backlog=backlog)
+    return _overload_section(runs, history, submitted_per_second=rate, backlog=backlog)
 
 
 async def _submit_evenly(turnstile: MeasuredSystem, too_much: Load, per_second: float) -> Run:
@@ -324,7 +326,7 @@ async def _history(database_url: str) -> History:
         await database.close()
 
 
-def overload_section(runs: Runs, history: History, *, submitted_per_second: float, backlog: int) -> Section:
+def _overload_section(runs: Runs, history: History, *, submitted_per_second: float, backlog: int) -> Section:
     """Compare the rates during the overload and of the backlog with the rate before; check the history."""
     late = sum(len(out_of_order(a.execution_id for a in queue.attempts)) for queue in history.queues)
     above = max(
