@@ -142,11 +142,11 @@ async def settled(http: httpx.AsyncClient, expected: Mapping[str, int], *, deadl
     Reads one action at a time, since the measured executor answers.
     """
     deadline = time.monotonic() + deadline_seconds
-    last_at, pause_seconds = 0.0, _POLL_SECONDS
+    last_at = 0.0
+    # First of all, so that a single fast execution is not slowed by the question.
+    await asyncio.sleep(_POLL_SECONDS)
     for ref, count in expected.items():
         while True:
-            # First of all, so that a single fast execution is not slowed by the question.
-            await asyncio.sleep(pause_seconds)
             began = time.monotonic()
             stats = await _queue_stats(http, ref)
             if stats["total_completed"] >= count:
@@ -155,7 +155,7 @@ async def settled(http: httpx.AsyncClient, expected: Mapping[str, int], *, deadl
             if now > deadline:
                 missing = f"{count} settled executions of {ref}, but {stats['total_completed']}"
                 raise DidNotHappen(f"not within {deadline_seconds:g} s: {missing}")
-            pause_seconds = min(max(_POLL_SECONDS, (now - began) / _POLL_SHARE), _POLL_SECONDS_MAX)
+            await asyncio.sleep(min(max(_POLL_SECONDS, (now - began) / _POLL_SHARE), _POLL_SECONDS_MAX))
         last_at = max(last_at, datetime.fromisoformat(stats["last_updated"]).timestamp())
     return last_at
 
