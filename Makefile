@@ -80,8 +80,8 @@ soak: $(READY) ## An hour of steady load with faults on a private installation, 
 	@$(BIN)/turnstile stress run --local --preset soak $(ARGS)
 
 .PHONY: bench
-bench: $(READY) ## Measure throughput, hand-over, grant cost and memory on this machine
-	@$(BIN)/python -m benchmarks
+bench: $(READY) ## Measure rates, costs, keys, replicas, pressure and memory on this machine (ARGS=)
+	@$(BIN)/python -m benchmarks $(ARGS)
 
 .PHONY: bench-peers
 bench-peers: $(PEERS_READY) ## Run the same load on this project and on others, side by side (ARGS=)

@@ -1,5 +1,6 @@
-"""Actions that do nothing, under the limits that the parts need."""
+"""Actions of the parts: no-ops under the limits that the parts need, and one that takes 20 ms."""
 
+import asyncio
 from typing import Final
 
 from turnstile.worker import action
@@ -10,6 +11,13 @@ LOOSE: Final = tuple(f"bench.loose.{number}" for number in range(10))
 """Under a limit that is never reached."""
 ONE_AT_A_TIME: Final = "bench.one"
 AT_ONCE: Final = "bench.at_once"
+KEYED: Final = "bench.keyed"
+"""At limit 1 per concurrency key."""
+TIMED: Final = tuple(f"bench.timed.{number}" for number in range(10))
+"""At limit 4; an execution takes JOB_SECONDS."""
+
+LIMIT: Final = 4
+JOB_SECONDS: Final = 0.02
 
 
 def _declare(ref: str, max_concurrent: int | None) -> None:
@@ -19,10 +27,28 @@ def _declare(ref: str, max_concurrent: int | None) -> None:
     action(ref, max_concurrent=max_concurrent)(nothing)
 
 
+def _declare_keyed(ref: str) -> None:
+    async def nothing(number: int = 0, key: str = "") -> int:
+        return number
+
+    action(ref, max_concurrent=1, concurrency_key="/key")(nothing)
+
+
+def _declare_timed(ref: str) -> None:
+    async def wait(number: int = 0) -> int:
+        await asyncio.sleep(JOB_SECONDS)
+        return number
+
+    action(ref, max_concurrent=LIMIT)(wait)
+
+
 for _ref in LIMITED:
-    _declare(_ref, 4)
+    _declare(_ref, LIMIT)
 for _ref in LOOSE:
     _declare(_ref, 10_000)
 for _ref in (*UNLIMITED, AT_ONCE):
     _declare(_ref, None)
 _declare(ONE_AT_A_TIME, 1)
+_declare_keyed(KEYED)
+for _ref in TIMED:
+    _declare_timed(_ref)

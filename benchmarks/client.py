@@ -1,11 +1,19 @@
-"""The client side of a run: requests, a connected publisher, a database session."""
+"""The client side of a run: loads, a connected publisher, a database session, waiting for the last settle.
+
+Progress is read over HTTP (`queue-stats`), so that no part depends on the tables of this version.
+"""
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
 
 import asyncpg
+import httpx
 
 from benchmarks.waiting import DidNotHappen, until
 from turnstile.common.broker.connection import Declare
@@ -15,21 +23,48 @@ from turnstile.common.broker.topology import EXECUTION_REQUESTED, EXECUTIONS, de
 from turnstile.common.envelopes import envelope
 from turnstile.common.messages import ExecutionRequested
 
+APPLICATION_NAME = "benchmark"
+"""The name of each database session of the benchmarks themselves."""
+_ANSWER_SECONDS = 20.0
+_POLL_SECONDS = 0.05
+_POLL_SECONDS_MAX = 0.5
+_POLL_SHARE = 0.05
+"""The share of the time for polling: with many keys an answer costs the database milliseconds."""
+_FAILED = ("failed", "timeout", "cancelled", "expired", "abandoned")
 
-def requests(action_refs: Sequence[str], count: int) -> list[Outgoing]:
-    """Return `count` requests for these actions in turn."""
-    return [
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """Requests, built before the clock runs."""
+
+    messages: Sequence[Outgoing]
+    counts: Mapping[str, int]
+    """The number of requests of each action."""
+
+    @property
+    def count(self) -> int:
+        """The number of requests."""
+        return len(self.messages)
+
+
+def load(action_refs: Sequence[str], count: int, *, keys: int = 0) -> Load:
+    """Return `count` requests for these actions in turn, and for `keys` values of "key" in turn."""
+    refs = [action_refs[number % len(action_refs)] for number in range(count)]
+    messages = [
         envelope(
-            ExecutionRequested(
-                action_ref=action_refs[number % len(action_refs)], parameters={"number": number}
-            ),
+            ExecutionRequested(action_ref=ref, parameters={"number": number, **_key(number, keys)}),
             message_type=EXECUTION_REQUESTED,
             exchange=EXECUTIONS,
             routing_key=EXECUTION_REQUESTED,
             app_id="client",
         )
-        for number in range(count)
+        for number, ref in enumerate(refs)
     ]
+    return Load(messages=messages, counts=Counter(refs))
+
+
+def _key(number: int, keys: int) -> dict[str, str]:
+    return {"key": f"key-{number % keys}"} if keys else {}
 
 
 @asynccontextmanager
@@ -59,26 +94,85 @@ async def submit(publisher: Publisher, messages: Sequence[Outgoing], *, batch: i
 @asynccontextmanager
 async def database_session(database_url: str) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
     """Yield a database session."""
-    connection = await asyncpg.connect(database_url, timeout=10, command_timeout=300)
+    connection = await asyncpg.connect(
+        database_url,
+        timeout=10,
+        command_timeout=300,
+        server_settings={"application_name": APPLICATION_NAME},
+    )
     try:
         yield connection
     finally:
         await connection.close(timeout=10)
 
 
-async def settled(
-    connection: "asyncpg.Connection[asyncpg.Record]", count: int, *, deadline_seconds: float
-) -> float:
-    """Wait until `count` executions have been settled; returns the instant of the last one."""
+async def _read(http: httpx.AsyncClient, path: str, **parameters: str | int) -> Mapping[str, Any]:
+    """Return the answer of the executor; repeats for a while, since a part may disturb it."""
+    deadline = time.monotonic() + _ANSWER_SECONDS
+    while True:
+        try:
+            answer = await http.get(f"/api/v1{path}", params=parameters)
+            answer.raise_for_status()
+        except httpx.HTTPError as error:
+            if time.monotonic() > deadline:
+                raise DidNotHappen(f"no answer within {_ANSWER_SECONDS:g} s: {path}: {error}") from error
+            await asyncio.sleep(_POLL_SECONDS)
+        else:
+            content: Mapping[str, Any] = answer.json()
+            return content
 
-    async def enough() -> bool:
-        found: int = await connection.fetchval(
-            "SELECT coalesce(sum(total_completed), 0)::bigint FROM turnstile.current_queue"
-        )
-        return found >= count
 
-    await until(enough, f"{count} settled executions", deadline_seconds=deadline_seconds, pause_seconds=0.05)
-    at: float = await connection.fetchval(
-        "SELECT extract(epoch FROM max(updated_at))::double precision FROM turnstile.current_queue"
-    )
-    return at
+async def _queue_stats(http: httpx.AsyncClient, action_ref: str) -> Mapping[str, Any]:
+    return await _read(http, f"/actions/{action_ref}/queue-stats")
+
+
+async def total(http: httpx.AsyncClient, action_refs: Sequence[str], name: str) -> int:
+    """Return the sum of one number of `queue-stats` over these actions."""
+    return sum([(await _queue_stats(http, ref))[name] for ref in action_refs])
+
+
+async def completed(http: httpx.AsyncClient, action_refs: Sequence[str]) -> dict[str, int]:
+    """Return for each action how many of its executions have been settled."""
+    return {ref: (await _queue_stats(http, ref))["total_completed"] for ref in action_refs}
+
+
+async def settled(http: httpx.AsyncClient, expected: Mapping[str, int], *, deadline_seconds: float) -> float:
+    """Wait until so many executions of each action have been settled; returns the instant of the last one.
+
+    Reads one action at a time, since the measured executor answers.
+    """
+    deadline = time.monotonic() + deadline_seconds
+    last_at = 0.0
+    # First of all, so that a single fast execution is not slowed by the question.
+    await asyncio.sleep(_POLL_SECONDS)
+    for ref, count in expected.items():
+        while True:
+            began = time.monotonic()
+            stats = await _queue_stats(http, ref)
+            if stats["total_completed"] >= count:
+                break
+            now = time.monotonic()
+            if now > deadline:
+                missing = f"{count} settled executions of {ref}, but {stats['total_completed']}"
+                raise DidNotHappen(f"not within {deadline_seconds:g} s: {missing}")
+            await asyncio.sleep(min(max(_POLL_SECONDS, (now - began) / _POLL_SHARE), _POLL_SECONDS_MAX))
+        last_at = max(last_at, datetime.fromisoformat(stats["last_updated"]).timestamp())
+    return last_at
+
+
+async def wait_until_queued(
+    http: httpx.AsyncClient, action_refs: Sequence[str], count: int, *, deadline_seconds: float
+) -> None:
+    """Wait until `count` executions of these actions wait."""
+
+    async def all_wait() -> bool:
+        return await total(http, action_refs, "queue_length") >= count
+
+    await until(all_wait, "all executions wait", deadline_seconds=deadline_seconds, pause_seconds=0.1)
+
+
+async def require_no_failure(http: httpx.AsyncClient) -> None:
+    """Raise DidNotHappen where an execution ended in another way than by completing."""
+    for status in _FAILED:
+        if items := (await _read(http, "/executions", status=status, limit=1))["items"]:
+            raise DidNotHappen(f"execution {items[0]['id']} of {items[0]['action_ref']} is {status}")

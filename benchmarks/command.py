@@ -13,7 +13,17 @@ import typer
 import uvloop
 from rich.console import Console
 
-from benchmarks import depth, handover, memory, throughput, transport
+from benchmarks import (
+    depth,
+    handover,
+    keys,
+    limit_bound,
+    memory,
+    pressure,
+    replicas,
+    throughput,
+    transport,
+)
 from benchmarks.report import Section, as_json, markdown, print_section
 from benchmarks.system import Servers, Sizes
 from benchmarks.waiting import DidNotHappen
@@ -23,6 +33,10 @@ Part = Callable[[Servers, Sizes], Awaitable[list[Section]]]
 
 PARTS: Final[Mapping[str, Part]] = {
     "throughput": throughput.measure,
+    "limit-bound": limit_bound.measure,
+    "keys": keys.measure,
+    "replicas": replicas.measure,
+    "pressure": pressure.measure,
     "handover": handover.measure,
     "depth": depth.measure,
     "memory": memory.measure,
@@ -41,7 +55,7 @@ def bench(
     executions: Annotated[
         int, typer.Option(min=10, help="Executions of one throughput run.")
     ] = _DEFAULT.executions,
-    rounds: Annotated[int, typer.Option(min=1, help="Throughput runs of each kind.")] = _DEFAULT.rounds,
+    rounds: Annotated[int, typer.Option(min=1, help="Runs of each kind, in turn.")] = _DEFAULT.rounds,
     queued: Annotated[int, typer.Option(min=3, help="Executions of the handover part.")] = _DEFAULT.queued,
     submits: Annotated[int, typer.Option(min=2, help="Single submits on an idle system.")] = _DEFAULT.submits,
     depth_max: Annotated[int, typer.Option(min=200, help="Longest queue.")] = _DEFAULT.depths[-1],
@@ -52,6 +66,20 @@ def bench(
     messages: Annotated[
         int, typer.Option(min=100, help="Messages of one transport run.")
     ] = _DEFAULT.messages,
+    jobs: Annotated[int, typer.Option(min=10, help="Jobs of 20 ms of the limit-bound part.")] = _DEFAULT.jobs,
+    keyed: Annotated[
+        int, typer.Option(min=10, help="Executions of one run of the keys part.")
+    ] = _DEFAULT.keyed,
+    keys_max: Annotated[int, typer.Option(min=10, help="Most concurrency keys.")] = _DEFAULT.keys[-1],
+    replicated: Annotated[
+        int, typer.Option(min=10, help="Executions of one run of the replicas part.")
+    ] = _DEFAULT.replicated,
+    pressed: Annotated[
+        int, typer.Option(min=6, help="Executions while a snapshot is held open; a sixth beside others.")
+    ] = _DEFAULT.pressed,
+    overload_seconds: Annotated[
+        float, typer.Option(min=0.5, help="Duration of the overload; 300 for a verdict.")
+    ] = _DEFAULT.overload_seconds,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write the metrics to this file too.")
     ] = None,
@@ -59,7 +87,7 @@ def bench(
         Path | None, typer.Option("--markdown", help="Write the tables to this file too.")
     ] = None,
 ) -> None:
-    """Measure this machine's Turnstile on private servers, in under four minutes."""
+    """Measure this machine's Turnstile on private servers, in about ten minutes."""
     chosen = parts or list(PARTS)
     if unknown := [name for name in chosen if name not in PARTS]:
         raise typer.BadParameter(f"{', '.join(unknown)}: known are {', '.join(PARTS)}", param_hint="PARTS")
@@ -69,10 +97,16 @@ def bench(
         rounds=rounds,
         queued=queued,
         submits=submits,
-        depths=tuple(sorted({*(d for d in _DEFAULT.depths if d < depth_max), depth_max})),
+        depths=_up_to(_DEFAULT.depths, depth_max),
         turns=turns,
         waiting=waiting,
         messages=messages,
+        jobs=jobs,
+        keyed=keyed,
+        keys=_up_to(_DEFAULT.keys, keys_max),
+        replicated=replicated,
+        pressed=pressed,
+        overload_seconds=overload_seconds,
     )
     try:
         sections = uvloop.run(_measure(chosen, sizes))
@@ -85,6 +119,10 @@ def bench(
         markdown_file.write_text(markdown(sections), encoding="utf-8")
 
 
+def _up_to(usual: Sequence[int], most: int) -> tuple[int, ...]:
+    return (*(number for number in usual if number < most), most)
+
+
 async def _measure(chosen: Sequence[str], sizes: Sizes) -> list[Section]:
     console = Console(width=None if Console().is_terminal else _PAGE_WIDTH, highlight=False)
     sections = []
@@ -92,7 +130,8 @@ async def _measure(chosen: Sequence[str], sizes: Sizes) -> list[Section]:
     with LocalServers.start(durable=True) as local:
         servers = Servers.of(local)
         for name in chosen:
-            async with asyncio.timeout(sizes.deadline_seconds * 3):
+            # Against a part that hangs; the overload takes as long as it is told, and so may its backlog.
+            async with asyncio.timeout(sizes.deadline_seconds * 5 + sizes.overload_seconds * 4):
                 found = await PARTS[name](servers, sizes)
             for section in found:
                 print_section(console, section)

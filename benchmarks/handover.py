@@ -8,19 +8,15 @@ import time
 from collections.abc import Sequence
 
 from benchmarks.actions import AT_ONCE, ONE_AT_A_TIME
-from benchmarks.client import database_session, publishing, requests, settled, submit
+from benchmarks.client import database_session, load, publishing, settled, submit, wait_until_queued
 from benchmarks.report import Aim, Row, Section, percentile
 from benchmarks.system import Servers, Sizes, running_system
-from benchmarks.waiting import until
 
 _GAPS = """
 SELECT extract(epoch FROM e.started_at - lag(e.completed_at) OVER (ORDER BY e.id))::double precision AS gap
-FROM turnstile.current_execution e JOIN action a ON a.id = e.action_id WHERE a.ref = $1
+FROM execution e JOIN action a ON a.id = e.action_id WHERE a.ref = $1
 """
-_DEPTH = (
-    "SELECT sum(q.depth) FROM turnstile.current_queue q JOIN action a ON a.id = q.action_id WHERE a.ref = $1"
-)
-_LAST_START = "SELECT extract(epoch FROM max(started_at))::double precision FROM turnstile.current_execution"
+_LAST_START = "SELECT extract(epoch FROM max(started_at))::double precision FROM execution"
 
 
 async def measure(servers: Servers, sizes: Sizes) -> list[Section]:
@@ -33,23 +29,19 @@ async def measure(servers: Servers, sizes: Sizes) -> list[Section]:
     ):
         # All wait before the first may start, so that no admission interferes.
         await system.limit(ONE_AT_A_TIME, 0)
-        await submit(publisher, requests([ONE_AT_A_TIME], sizes.queued))
-
-        async def all_wait() -> bool:
-            return bool(await connection.fetchval(_DEPTH, ONE_AT_A_TIME) == sizes.queued)
-
-        await until(
-            all_wait, "all executions wait", deadline_seconds=sizes.deadline_seconds, pause_seconds=0.05
+        await submit(publisher, load([ONE_AT_A_TIME], sizes.queued).messages)
+        await wait_until_queued(
+            system.http, [ONE_AT_A_TIME], sizes.queued, deadline_seconds=sizes.deadline_seconds
         )
         await system.limit(ONE_AT_A_TIME, 1)
-        await settled(connection, sizes.queued, deadline_seconds=sizes.deadline_seconds)
+        await settled(system.http, {ONE_AT_A_TIME: sizes.queued}, deadline_seconds=sizes.deadline_seconds)
         gaps = [row["gap"] for row in await connection.fetch(_GAPS, ONE_AT_A_TIME) if row["gap"] is not None]
 
         delays = []
-        for number, message in enumerate(requests([AT_ONCE], sizes.submits), start=1):
+        for number, message in enumerate(load([AT_ONCE], sizes.submits).messages, start=1):
             began_at = time.time()
             await publisher.publish([message])
-            await settled(connection, sizes.queued + number, deadline_seconds=sizes.deadline_seconds)
+            await settled(system.http, {AT_ONCE: number}, deadline_seconds=sizes.deadline_seconds)
             delays.append(await connection.fetchval(_LAST_START) - began_at)
     return [_section(gaps, delays, sizes)]
 

@@ -4,12 +4,11 @@ The queues are filled over the broker while no execution may start; then the lim
 """
 
 from benchmarks.actions import LIMITED
-from benchmarks.client import database_session, publishing, requests, settled, submit
+from benchmarks.client import load, publishing, submit, total, wait_until_queued
 from benchmarks.report import Aim, Row, Section
 from benchmarks.system import Servers, Sizes, System, peak_memory_mb, running_system
 from benchmarks.waiting import until
 
-_DEPTH = "SELECT sum(depth)::bigint FROM turnstile.current_queue"
 _PUBLISHED_AT_ONCE = 5000
 _AIM_MB = 150
 
@@ -20,24 +19,24 @@ async def measure(servers: Servers, sizes: Sizes) -> list[Section]:
         servers.deployment("memory") as deployment,
         running_system(deployment) as system,
         publishing(deployment.amqp_url) as publisher,
-        database_session(deployment.database_url) as connection,
     ):
         idle = _peaks(system)
         for ref in LIMITED:
             await system.limit(ref, 0)
         for start in range(0, sizes.waiting, _PUBLISHED_AT_ONCE):
-            await submit(publisher, requests(LIMITED, min(_PUBLISHED_AT_ONCE, sizes.waiting - start)))
-
-        async def all_wait() -> bool:
-            return bool(await connection.fetchval(_DEPTH) == sizes.waiting)
-
-        await until(
-            all_wait, "all executions wait", deadline_seconds=sizes.deadline_seconds, pause_seconds=0.1
-        )
+            count = min(_PUBLISHED_AT_ONCE, sizes.waiting - start)
+            await submit(publisher, load(LIMITED, count).messages)
+        await wait_until_queued(system.http, LIMITED, sizes.waiting, deadline_seconds=sizes.deadline_seconds)
         full = _peaks(system)
         for ref in LIMITED:
             await system.limit(ref, 4)
-        await settled(connection, sizes.waiting // 10, deadline_seconds=sizes.deadline_seconds)
+
+        async def a_tenth_ran() -> bool:
+            return await total(system.http, LIMITED, "total_completed") >= sizes.waiting // 10
+
+        await until(
+            a_tenth_ran, "a tenth settled", deadline_seconds=sizes.deadline_seconds, pause_seconds=0.1
+        )
         running = _peaks(system)
     aims = (Aim(at_most=_AIM_MB),)
     return [
@@ -56,4 +55,4 @@ async def measure(servers: Servers, sizes: Sizes) -> list[Section]:
 
 def _peaks(system: System) -> dict[str, float]:
     workers = {f"worker {n}": peak_memory_mb(pid) for n, pid in enumerate(system.worker_pids, start=1)}
-    return {"executor": peak_memory_mb(system.executor_pid), **workers}
+    return {"executor": peak_memory_mb(system.executor_pids[0]), **workers}

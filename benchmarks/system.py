@@ -33,7 +33,7 @@ _TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """The amount of work of each part; the defaults take under four minutes on two quiet cores."""
+    """The amount of work of each part; the defaults take about ten minutes on two quiet cores."""
 
     executions: int = 10_000
     """Executions of one throughput run."""
@@ -51,6 +51,20 @@ class Sizes:
     """Waiting executions while memory is read."""
     messages: int = 10_000
     """Messages of one transport run."""
+    jobs: int = 4000
+    """Jobs of 20 ms of the limit-bound part."""
+    keyed: int = 10_000
+    """Executions of one run of the keys part."""
+    keys: tuple[int, ...] = (10, 1000, 10_000)
+    """Concurrency keys of one action."""
+    executors: tuple[int, ...] = (1, 2, 4)
+    """Numbers of executors."""
+    replicated: int = 5000
+    """Executions of one run of the replicas part."""
+    pressed: int = 30_000
+    """Executions while a snapshot is held open; a sixth of it beside each other neighbour."""
+    overload_seconds: float = 20.0
+    """Duration of the overload; 300 s for a verdict."""
     deadline_seconds: float = 120.0
     """Timeout of a run."""
 
@@ -93,15 +107,16 @@ class Servers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
-    """One executor and its workers."""
+    """Executors and their workers."""
 
-    executor_pid: int
+    executor_pids: tuple[int, ...]
     worker_pids: tuple[int, ...]
     http: httpx.AsyncClient
+    """Requests to the first executor."""
 
     def pids(self) -> dict[str, list[int]]:
         """Return the processes of each part by its name."""
-        return {"executor": [self.executor_pid], "workers": list(self.worker_pids)}
+        return {"executors": list(self.executor_pids), "workers": list(self.worker_pids)}
 
     async def limit(self, action_ref: str, max_concurrent: int | None) -> None:
         """Change the limit of an action."""
@@ -113,22 +128,24 @@ class System:
 
 @asynccontextmanager
 async def running_system(
-    deployment: Deployment, *, workers: int = 2, concurrency: int = 50
+    deployment: Deployment, *, executors: int = 1, workers: int = 2, concurrency: int = 50
 ) -> AsyncIterator[System]:
-    """Run one executor and the workers; all are ready on entry and gone on exit."""
+    """Run executors and workers; all are ready on entry and gone on exit."""
     settings = {"TURNSTILE_WORKER_CONCURRENCY": str(concurrency)}
-    executor = deployment.executor()
+    executor_services = [deployment.executor(f"executor-{number}") for number in range(1, executors + 1)]
     worker_services = [
         deployment.worker(f"bench-{number}", actions="benchmarks.actions", settings=settings)
         for number in range(workers)
     ]
     async with (
-        _with_logs([executor, *worker_services]),
-        launcher.running_system(deployment, [executor], worker_services),
-        httpx.AsyncClient(base_url=executor.url, trust_env=False, timeout=30) as http,
+        _with_logs([*executor_services, *worker_services]),
+        launcher.running_system(deployment, executor_services, worker_services),
+        httpx.AsyncClient(base_url=executor_services[0].url, trust_env=False, timeout=30) as http,
     ):
         yield System(
-            executor_pid=executor.pid, worker_pids=tuple(each.pid for each in worker_services), http=http
+            executor_pids=tuple(each.pid for each in executor_services),
+            worker_pids=tuple(each.pid for each in worker_services),
+            http=http,
         )
 
 

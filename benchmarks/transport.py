@@ -14,7 +14,7 @@ from typing import Final, cast
 import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage, HeadersType
 
-from benchmarks.client import publishing, requests
+from benchmarks.client import load, publishing
 from benchmarks.report import Row, Section
 from benchmarks.system import RABBITMQ, Servers, Sizes, cpu_seconds
 from turnstile.common.broker.consumer import ConsumerConnection
@@ -47,7 +47,7 @@ class _Way:
 
 async def measure(servers: Servers, sizes: Sizes) -> list[Section]:
     """Publish and consume the same messages both ways, in turn."""
-    messages = requests(["bench.transport"], sizes.messages)
+    messages = load(["bench.transport"], sizes.messages).messages
     costs: dict[str, dict[str, list[dict[str, float]]]] = {
         step: {_OURS: [], _LIBRARY: []} for step in ("publish", "consume")
     }

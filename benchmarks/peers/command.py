@@ -25,6 +25,7 @@ from turnstile.localservers import LocalServersError
 _JOBS: Final = 2000
 _HANDED_OVER: Final = 100
 _ROUNDS: Final = 3
+_SLICES: Final = 5
 _DEADLINE_SECONDS: Final = 90.0
 _PAGE_WIDTH: Final = 150
 
@@ -36,6 +37,9 @@ def peers(
     rounds: Annotated[
         int, typer.Option(min=1, help="Rounds; in each, all contestants run in turn.")
     ] = _ROUNDS,
+    slices: Annotated[
+        int, typer.Option(min=0, help="Further loads with limits while a snapshot is held open; 0: none.")
+    ] = _SLICES,
     only: Annotated[str, typer.Option(help="Names, separated by commas. [default: all]")] = "",
     deadline: Annotated[
         float, typer.Option(min=1, help="Timeout of one load in seconds.")
@@ -45,7 +49,7 @@ def peers(
     ] = None,
 ) -> None:
     """Run the same no-op load on this project and on others, side by side."""
-    counts = Counts(jobs=jobs, handed_over=handed_over, deadline_seconds=deadline)
+    counts = Counts(jobs=jobs, handed_over=handed_over, slices=slices, deadline_seconds=deadline)
     console = Console(width=None if Console().is_terminal else _PAGE_WIDTH, highlight=False)
     chosen = _chosen(only)
     try:
@@ -103,18 +107,25 @@ def _missing(contestant: Contestant, servers: Servers) -> str:
 async def _turn(servers: Servers, entry: Entry, counts: Counts) -> None:
     try:
         async with servers.site() as site:
-            runs = await run_variant(site, entry.contestant, entry.variant, counts)
+            results = await run_variant(site, entry.contestant, entry.variant, counts)
     except (DidNotHappen, OSError) as failure:
         entry.failure = str(failure) or type(failure).__name__
         return
-    for group, run in runs.items():
+    for group, run in results.loads.items():
         entry.runs.setdefault(group, []).append(run)
+    if results.slices:
+        entry.slices.append(results.slices)
 
 
 def _summary(entry: Entry) -> str:
     if entry.failure:
         return entry.failure
-    return ", ".join(f"{group} {runs[-1].per_second:,.0f}/s" for group, runs in entry.runs.items())
+    rates = [f"{group} {runs[-1].per_second:,.0f}/s" for group, runs in entry.runs.items()]
+    if entry.slices:
+        rates.append(
+            "under a snapshot " + " ".join(f"{run.per_second:,.0f}" for run in entry.slices[-1]) + "/s"
+        )
+    return ", ".join(rates)
 
 
 def main() -> None:

@@ -53,6 +53,8 @@ class Contestant:
     """The fate of a job whose worker is killed."""
     limits: str
     needs_redis: bool = False
+    on_postgresql: bool = False
+    """It keeps its jobs in PostgreSQL: also measured under a snapshot that is held open there."""
 
 
 def _module(name: str) -> str:
@@ -99,6 +101,10 @@ def _dbos(count: int) -> tuple[Program, ...]:
     return (Program(name="worker", arguments=(_module("dbos"),), count=count),)
 
 
+def _awa(count: int, workers: int) -> tuple[Program, ...]:
+    return (Program(name="worker", arguments=(_module("awa"), str(workers)), count=count),)
+
+
 TURNSTILE: Final = Contestant(
     name="Turnstile",
     module=_module("turnstile"),
@@ -123,6 +129,7 @@ TURNSTILE: Final = Contestant(
     results="in PostgreSQL, with the whole history",
     crash="run again, at the head of its queue; nothing that waits is lost",
     limits="any number, per action and per key",
+    on_postgresql=True,
 )
 
 CELERY: Final = Contestant(
@@ -224,6 +231,7 @@ PROCRASTINATE: Final = Contestant(
     results="none; the state of each job stays in PostgreSQL",
     crash="stays as running until stalled jobs are retried",
     limits="one (a lock)",
+    on_postgresql=True,
 )
 
 PGQUEUER: Final = Contestant(
@@ -242,6 +250,7 @@ PGQUEUER: Final = Contestant(
     results="none; a log of states in PostgreSQL",
     crash="taken again after 30 s without a heartbeat",
     limits="any number, per entrypoint",
+    on_postgresql=True,
 )
 
 DBOS: Final = Contestant(
@@ -274,6 +283,32 @@ DBOS: Final = Contestant(
     results="in PostgreSQL, with each step",
     crash="goes on where it was when its process starts again",
     limits="any number, per queue",
+    on_postgresql=True,
 )
 
-CONTESTANTS: Final = (TURNSTILE, CELERY, DRAMATIQ, TASKIQ, PROCRASTINATE, PGQUEUER, DBOS)
+AWA: Final = Contestant(
+    name="awa",
+    module=_module("awa"),
+    packages=("awa-pg",),
+    imports=("awa",),
+    variants=(
+        Variant(
+            name="1 process",
+            programs=_awa(1, 256),
+            configuration="queue storage; max_workers 256 in one queue, or the limit in a queue per action",
+        ),
+        Variant(
+            name="2 processes",
+            programs=_awa(2, 128),
+            groups=(Group.FREE,),
+            configuration="the same twice, max_workers 128 each",
+        ),
+    ),
+    submits="copied in batches of 1,000 (enqueue_many_copy)",
+    results="none; the state of each job in PostgreSQL",
+    crash="run again once its heartbeat is stale",
+    limits="any number, per queue and process",
+    on_postgresql=True,
+)
+
+CONTESTANTS: Final = (TURNSTILE, CELERY, DRAMATIQ, TASKIQ, PROCRASTINATE, PGQUEUER, DBOS, AWA)

@@ -37,6 +37,8 @@ class Run:
     peak_concurrency: int
     handover_ms: tuple[float, ...]
     """Empty unless the load runs one at a time."""
+    postgresql_us: float
+    """CPU microseconds of PostgreSQL per job."""
 
     @property
     def per_second(self) -> float:
@@ -50,9 +52,26 @@ def trace_of(folder: Path, load: int) -> list[TraceRecord]:
     return sorted(records, key=lambda each: (each.at, -each.kind))
 
 
-def stopped(folder: Path, load: int) -> int:
-    """Return the number of different jobs of a load that have stopped; cheap, as it is polled."""
-    return len({number for _, number, of, _, kind in _read(folder) if kind == STOP and of == load})
+class Stops:
+    """Counts the jobs that have stopped; reads only what was appended, as it is polled."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._read: dict[Path, int] = {}
+        self._stopped: dict[int, set[int]] = {}
+
+    def count(self, load: int) -> int:
+        """Return the number of different jobs of a load that have stopped."""
+        for path in self._folder.glob(f"*{TRACE_SUFFIX}"):
+            offset = self._read.get(path, 0)
+            with path.open("rb") as file:
+                file.seek(offset)
+                content = _whole(file.read())
+            self._read[path] = offset + len(content)
+            for _, number, of, _, kind in RECORD.iter_unpack(content):
+                if kind == STOP:
+                    self._stopped.setdefault(of, set()).add(number)
+        return len(self._stopped.get(load, ()))
 
 
 def out_of_order_share(trace: Sequence[TraceRecord]) -> float:
@@ -81,9 +100,12 @@ def handovers_ms(trace: Sequence[TraceRecord]) -> tuple[float, ...]:
 
 def _read(folder: Path) -> Iterator[tuple[int, int, int, int, int]]:
     for path in folder.glob(f"*{TRACE_SUFFIX}"):
-        content = path.read_bytes()
-        # The last record may be incomplete.
-        yield from RECORD.iter_unpack(content[: len(content) // RECORD.size * RECORD.size])
+        yield from RECORD.iter_unpack(_whole(path.read_bytes()))
+
+
+def _whole(content: bytes) -> bytes:
+    """Return the records without the last one, if it is incomplete."""
+    return content[: len(content) // RECORD.size * RECORD.size]
 
 
 def _by_action(trace: Sequence[TraceRecord]) -> Mapping[int, list[TraceRecord]]:

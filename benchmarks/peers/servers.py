@@ -86,6 +86,8 @@ class Site:
     """Environment variables of its processes."""
     scratch: Path
     """A folder that is deleted with the servers."""
+    database_url: str
+    postgresql_pid: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +118,12 @@ class Servers:
                 "TURNSTILE_AMQP_URL": amqp_url,
                 **({REDIS_URL: self.redis.url} if self.redis else {}),
             }
-            yield Site(environment=environment, scratch=self.local.folder)
+            yield Site(
+                environment=environment,
+                scratch=self.local.folder,
+                database_url=database_url,
+                postgresql_pid=self.local.postgresql.pid,
+            )
         finally:
             await asyncio.to_thread(self.local.rabbitmq.delete_vhost, name)
             await asyncio.to_thread(self.local.postgresql.drop_database, name)

@@ -1,36 +1,39 @@
 """One session of a contestant: its processes on a fresh site, a warm-up, then each of its loads.
 
-Out: a `Run` for each group. Every failure raises `DidNotHappen` with the ends of the logs; no process is
-left.
+Out: a `Run` for each group, and for each load under a held snapshot. Every failure raises `DidNotHappen`
+with the ends of the logs; no process is left.
 """
 
 import asyncio
 import json
-import os
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from benchmarks.client import database_session
 from benchmarks.peers.contestants import Contestant, Variant
 from benchmarks.peers.history import (
     Run,
+    Stops,
     handovers_ms,
     out_of_order_share,
     peak_concurrency_of_actions,
-    stopped,
     trace_of,
 )
 from benchmarks.peers.job import GROUPS, TRACES, Group, gate_of
 from benchmarks.peers.servers import Site
+from benchmarks.system import cpu_seconds
 from benchmarks.waiting import DidNotHappen, until
 from turnstile.localservers.ports import free_port
 from turnstile.localservers.processes import ServerProcess
+from turnstile.localservers.services import environment_without
 
+_ROOT: Final = Path(__file__).parents[2]
 _STOP_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.05
 _LOG_CHARACTERS_MAX: Final = 1500
@@ -45,6 +48,8 @@ class Counts:
     """Jobs of the loads over ten actions."""
     handed_over: int
     """Jobs of the load one at a time."""
+    slices: int
+    """Loads of `jobs` while a snapshot is held open; 0: none."""
     deadline_seconds: float
 
     def of(self, group: Group) -> int:
@@ -64,12 +69,15 @@ class _Session:
     workers: list[ServerProcess]
     folder: Path
     logs: list[Path]
+    stops: Stops
+    postgresql_pid: int
     loads: int = 0
 
     async def run(self, group: Group, count: int, deadline_seconds: float) -> Run:
         """Submit a load and wait until all its jobs have stopped."""
         self.loads += 1
         load = self.loads
+        used_before = cpu_seconds([self.postgresql_pid])
         try:
             async with asyncio.timeout(deadline_seconds):
                 times = await self._submit(load, group, count)
@@ -82,6 +90,7 @@ class _Session:
             deadline_seconds=deadline_seconds,
             pause_seconds=_POLL_SECONDS,
         )
+        used = cpu_seconds([self.postgresql_pid]) - used_before
         trace = trace_of(self.folder, load)
         return Run(
             jobs=count,
@@ -90,13 +99,14 @@ class _Session:
             out_of_order=out_of_order_share(trace),
             peak_concurrency=peak_concurrency_of_actions(trace),
             handover_ms=handovers_ms(trace) if group is Group.SINGLE else (),
+            postgresql_us=1e6 * used / count,
         )
 
     async def _all_stopped(self, load: int, count: int) -> bool:
         for worker in self.workers:
             if not worker.is_running:
                 raise DidNotHappen(f"{worker.name} ended by itself")
-        return stopped(self.folder, load) >= count
+        return self.stops.count(load) >= count
 
     async def _submit(self, load: int, group: Group, count: int) -> dict[str, int]:
         assert self.submitter.stdin is not None
@@ -111,29 +121,52 @@ class _Session:
         return "\n".join(f"{name}: {text[-_LOG_CHARACTERS_MAX:]}" for name, text in texts.items() if text)
 
 
-async def run_variant(
-    site: Site, contestant: Contestant, variant: Variant, counts: Counts
-) -> dict[Group, Run]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results:
+    """The runs of one session."""
+
+    loads: Mapping[Group, Run]
+    slices: Sequence[Run]
+    """A load with limits, then the same again and again while a snapshot is held open; may be empty."""
+
+
+async def run_variant(site: Site, contestant: Contestant, variant: Variant, counts: Counts) -> Results:
     """Run all loads of a variant; raises DidNotHappen where one of its processes ends or a load does not."""
     async with _running(site, contestant, variant) as session:
         try:
             for group in variant.groups:
                 await session.run(group, counts.warm_up(group), counts.deadline_seconds)
-            return {
+            loads = {
                 group: await session.run(group, counts.of(group), counts.deadline_seconds)
                 for group in variant.groups
             }
+            slices: list[Run] = []
+            if counts.slices and contestant.on_postgresql and Group.LIMITED in variant.groups:
+                slices = await _run_slices(site, session, counts)
         except DidNotHappen as failure:
             raise DidNotHappen(f"{failure}\n{session.log_ends()}".strip()) from None
+    return Results(loads=loads, slices=slices)
+
+
+async def _run_slices(site: Site, session: _Session, counts: Counts) -> list[Run]:
+    jobs, deadline_seconds = counts.jobs, counts.deadline_seconds
+    runs = [await session.run(Group.LIMITED, jobs, deadline_seconds)]
+    async with (
+        database_session(site.database_url) as neighbour,
+        neighbour.transaction(isolation="repeatable_read"),
+    ):
+        await neighbour.fetchval("SELECT count(*) FROM pg_class")
+        runs += [await session.run(Group.LIMITED, jobs, deadline_seconds) for _ in range(counts.slices)]
+    return runs
 
 
 @asynccontextmanager
 async def _running(site: Site, contestant: Contestant, variant: Variant) -> AsyncIterator[_Session]:
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=site.scratch)))
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("TURNSTILE_", "BENCH_"))}
         environment = {
-            **inherited,
+            # The processes have other working folders.
+            **environment_without("TURNSTILE_", importable=_ROOT),
             **site.environment,
             **variant.environment,
             GROUPS: ",".join(variant.groups),
@@ -148,7 +181,14 @@ async def _running(site: Site, contestant: Contestant, variant: Variant) -> Asyn
                 command = [sys.executable, "-m", *program.arguments]
                 workers.append(stack.enter_context(_worker(name, command, environment, folder)))
         logs = [folder / "submitter.log", *(worker.log for worker in workers)]
-        yield _Session(submitter=submitter, workers=workers, folder=folder, logs=logs)
+        yield _Session(
+            submitter=submitter,
+            workers=workers,
+            folder=folder,
+            logs=logs,
+            stops=Stops(folder),
+            postgresql_pid=site.postgresql_pid,
+        )
 
 
 @asynccontextmanager

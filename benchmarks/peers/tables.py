@@ -21,6 +21,8 @@ _TAKEN: Final = "taken/s"
 _LIMIT: Final = "limit"
 _PEAK: Final = "peak concurrency"
 _OUT_OF_ORDER: Final = "out of order, %"
+_SHARE: Final = "last / before"
+_COST: Final = "PostgreSQL, last / before"
 _PERCENTS: Final = (50, 90, 99)
 
 
@@ -31,6 +33,8 @@ class Entry:
     contestant: Contestant
     variant: Variant
     runs: dict[Group, list[Run]] = field(default_factory=dict)
+    slices: list[Sequence[Run]] = field(default_factory=list)
+    """For each round: a load without the snapshot, then those under it."""
     failure: str = ""
     """Why it does not run any more."""
 
@@ -76,6 +80,25 @@ def sections(comparison: Comparison) -> list[Section]:
             note=f"{rounds_text}, all handovers together",
         ),
     ]
+    found.append(
+        Section(
+            title=f"a snapshot held open: {counts.slices} times {counts.jobs:,} jobs with limits",
+            columns=(
+                _SHARE,
+                _COST,
+                "jobs/s before",
+                "jobs/s last",
+                "PostgreSQL µs before",
+                "PostgreSQL µs last",
+            ),
+            rows=tuple(
+                Row(name=entry.name, unit="", cells=_snapshot(entry.slices))
+                for entry in entries
+                if entry.slices
+            ),
+            note=f"{note}; before: without the snapshot; µs: CPU of PostgreSQL per job",
+        )
+    )
     return [section for section in found if section.rows]
 
 
@@ -110,6 +133,19 @@ def _single(_: Entry, runs: Sequence[Run]) -> Mapping[str, float]:
         "max": max(gaps),
         _PEAK: max(run.peak_concurrency for run in runs),
         _OUT_OF_ORDER: _out_of_order(runs),
+    }
+
+
+def _snapshot(rounds: Sequence[Sequence[Run]]) -> Mapping[str, float]:
+    rates = [median(of[position].per_second for of in rounds) for position in (0, -1)]
+    costs = [median(of[position].postgresql_us for of in rounds) for position in (0, -1)]
+    return {
+        _SHARE: rates[1] / rates[0],
+        **({_COST: costs[1] / costs[0]} if costs[0] else {}),
+        "jobs/s before": rates[0],
+        "jobs/s last": rates[1],
+        "PostgreSQL µs before": costs[0],
+        "PostgreSQL µs last": costs[1],
     }
 
 

@@ -1,20 +1,64 @@
 """Every part runs at a tiny size."""
 
+from collections.abc import Awaitable, Callable
+
 import pytest
 
-from benchmarks import system
+from benchmarks import pressure, system
 from benchmarks.command import PARTS
-from benchmarks.report import markdown
+from benchmarks.report import Aim, Row, Section, markdown
 from benchmarks.system import Sizes
 from tests.support.sources import Servers
+from turnstile.localservers import LocalServers
 
-TINY = Sizes(executions=40, queued=5, submits=3, depths=(100, 200), turns=5, waiting=40, messages=200)
+MET = Row(name="", unit="", cells={"": 0.0}, aims=(Aim(at_most=0),))
+TINY = Sizes(
+    executions=40,
+    queued=5,
+    submits=3,
+    depths=(100, 200),
+    turns=5,
+    waiting=40,
+    messages=200,
+    jobs=40,
+    keyed=40,
+    keys=(2, 20),
+    executors=(1, 2),
+    replicated=40,
+    pressed=240,
+    overload_seconds=0.5,
+)
 
 
-@pytest.mark.parametrize("part", PARTS)
-async def test_a_part_measures_every_row(servers: Servers, part: str) -> None:
-    sections = await PARTS[part](
-        system.Servers(postgresql=servers.postgresql, rabbitmq=servers.rabbitmq), TINY
-    )
+def check(sections: list[Section]) -> None:
     assert all(row.cells for section in sections for row in section.rows)
+    assert all(set(row.cells) <= set(section.columns) for section in sections for row in section.rows)
     assert markdown(sections)
+
+
+@pytest.mark.parametrize("part", [name for name in PARTS if name != "pressure"])
+async def test_a_part_measures_every_row(servers: Servers, part: str) -> None:
+    check(await PARTS[part](system.Servers(postgresql=servers.postgresql, rabbitmq=servers.rabbitmq), TINY))
+
+
+@pytest.mark.parametrize("condition", [pressure.snapshot_open, pressure.overload])
+async def test_a_condition_is_compared_with_the_run_before_it(
+    servers: Servers, condition: Callable[[system.Servers, Sizes], Awaitable[Section]]
+) -> None:
+    section = await condition(system.Servers(postgresql=servers.postgresql, rabbitmq=servers.rabbitmq), TINY)
+    check([section])
+    rows = {row.name: row for row in section.rows}
+    assert set(rows["rate, ratio to before"].cells) == set(section.columns) - {"before"}
+    assert rows.get("grants out of order", MET).meets_aims()
+    assert rows.get("slots above the limit", MET).meets_aims()
+
+
+async def test_the_load_ends_beside_every_neighbour(own_servers: Callable[..., LocalServers]) -> None:
+    # Servers of its own: a neighbour takes all connections.
+    section = await pressure.neighbours(system.Servers.of(own_servers()), TINY)
+    check([section])
+    rows = {row.name: row for row in section.rows}
+    assert rows["sessions killed"].cells["2 sessions killed/s"] >= 1
+    assert rows["connections taken"].cells["no free connection"] > 10
+    assert rows["scans per second"].cells["4 readers"] > 0
+    assert set(rows["CPU of PostgreSQL, ratio to before"].cells) == set(section.columns)

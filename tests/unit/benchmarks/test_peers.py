@@ -11,11 +11,11 @@ from packaging.requirements import Requirement
 from benchmarks.peers.contestants import CONTESTANTS, TURNSTILE, Contestant
 from benchmarks.peers.history import (
     Run,
+    Stops,
     TraceRecord,
     handovers_ms,
     out_of_order_share,
     peak_concurrency_of_actions,
-    stopped,
     trace_of,
 )
 from benchmarks.peers.job import (
@@ -37,7 +37,7 @@ from turnstile.stress.trace import START, STOP
 
 ROOT = Path(__file__).parents[3]
 MS = 1_000_000
-COUNTS = Counts(jobs=100, handed_over=5, deadline_seconds=1)
+COUNTS = Counts(jobs=100, handed_over=5, slices=2, deadline_seconds=1)
 
 every_contestant = pytest.mark.parametrize("contestant", CONTESTANTS, ids=lambda each: each.name)
 
@@ -50,7 +50,9 @@ def trace(*lines: tuple[int, int, int, int]) -> list[TraceRecord]:
     ]
 
 
-def one_run(*, jobs: int = 100, seconds: float = 1.0, gaps: tuple[float, ...] = ()) -> Run:
+def one_run(
+    *, jobs: int = 100, seconds: float = 1.0, gaps: tuple[float, ...] = (), postgresql_us: float = 0.0
+) -> Run:
     return Run(
         jobs=jobs,
         seconds=seconds,
@@ -58,6 +60,7 @@ def one_run(*, jobs: int = 100, seconds: float = 1.0, gaps: tuple[float, ...] = 
         out_of_order=0.25,
         peak_concurrency=3,
         handover_ms=gaps,
+        postgresql_us=postgresql_us,
     )
 
 
@@ -93,7 +96,7 @@ def test_a_stop_and_a_start_at_one_instant_do_not_overlap(tmp_path: Path) -> Non
     history = trace_of(tmp_path, 7)
     assert [record.number for record in history] == [0, 0, 1, 1]
     assert peak_concurrency_of_actions(history) == 1
-    assert stopped(tmp_path, 7) == 2
+    assert Stops(tmp_path).count(7) == 2
 
 
 def test_a_handover_is_from_the_last_stop_to_the_next_start() -> None:
@@ -103,7 +106,7 @@ def test_a_handover_is_from_the_last_stop_to_the_next_start() -> None:
 
 def test_an_empty_trace_has_no_metrics(tmp_path: Path) -> None:
     history = trace_of(tmp_path, 1)
-    assert (out_of_order_share(history), peak_concurrency_of_actions(history), stopped(tmp_path, 1)) == (
+    assert (out_of_order_share(history), peak_concurrency_of_actions(history), Stops(tmp_path).count(1)) == (
         0,
         0,
         0,
@@ -119,6 +122,32 @@ def test_rounds_are_shown_as_medians_and_handovers_together() -> None:
     assert free.rows[0].cells == {"jobs/s": 50, "taken/s": 200, "out of order, %": 25}
     assert single.rows[0].cells["p50"] == percentile([1, 2, 3, 4, 5], 50) == 3
     assert single.rows[0].cells["max"] == 5
+
+
+def test_the_last_load_under_a_snapshot_is_compared_with_the_one_before_it() -> None:
+    entry = Entry(contestant=TURNSTILE, variant=TURNSTILE.variants[0])
+    entry.slices.append(
+        [
+            one_run(seconds=1.0, postgresql_us=10),
+            one_run(seconds=1.5, postgresql_us=15),
+            one_run(seconds=2.0, postgresql_us=30),
+        ]
+    )
+    (section,) = sections(Comparison(entries=[entry], counts=COUNTS, rounds=1, circumstances={}))
+    cells = section.rows[0].cells
+    assert (cells["last / before"], cells["PostgreSQL, last / before"]) == (0.5, 3)
+    assert set(cells) == set(section.columns)
+
+
+def test_stops_are_counted_once_while_a_trace_grows(tmp_path: Path) -> None:
+    file, stops = tmp_path / "1-1.trace", Stops(tmp_path)
+    record = struct.Struct("<qqqii")
+    first, second = record.pack(1, 5, 7, 0, STOP), record.pack(2, 6, 7, 0, STOP)
+    file.write_bytes(first + second[:3])
+    assert stops.count(7) == 1
+    file.write_bytes(first + second + first)
+    assert stops.count(7) == 2
+    assert stops.count(8) == 0
 
 
 def test_actions_take_turns_and_the_first_job_one_at_a_time_is_held() -> None:
@@ -138,8 +167,8 @@ async def test_a_held_job_stops_only_when_its_gate_is_open(
     monkeypatch.setattr("benchmarks.peers.job._HELD_SECONDS_MAX", 0.0)
     with pytest.raises(DidNotHappen, match="the other jobs wait"):
         await run(2, 0, 0, True)
-    assert stopped(tmp_path, 1) == 2
-    assert stopped(tmp_path, 2) == 0
+    assert Stops(tmp_path).count(1) == 2
+    assert Stops(tmp_path).count(2) == 0
 
 
 def test_the_dependency_group_holds_every_system_and_no_other() -> None:

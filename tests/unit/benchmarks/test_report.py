@@ -3,7 +3,8 @@
 import json
 
 from benchmarks.report import Aim, Row, Section, as_json, markdown
-from benchmarks.throughput import Run, section_of
+from benchmarks.run import Run
+from benchmarks.throughput import section_of
 
 ROW = Row(name="gap", unit="ms", cells={"p50": 4.0, "max": 80.0}, aims=(Aim(at_most=10, columns=("p50",)),))
 SECTION = Section(title="handover", columns=("p50", "p99", "max"), rows=(ROW,), note="idle")
@@ -29,7 +30,7 @@ def test_json_contains_every_value() -> None:
 
 def test_the_share_compares_rates_of_one_run() -> None:
     def run(seconds: float) -> list[Run]:
-        return [Run(seconds=seconds, cpu_seconds={"executor": 1.0})]
+        return [Run(executions=10_000, seconds=seconds, cpu_seconds={"executors": 1.0}, wal_bytes=50_000)]
 
     seconds = {"limit 4": 4, "limit 10,000": 10, "no limit": 5, "no logic": 2, "no logic, no notice": 1}
     runs = {name: run(each) for name, each in seconds.items()}
@@ -37,3 +38,4 @@ def test_the_share_compares_rates_of_one_run() -> None:
     assert rows["share of the no-logic loop"].cells == {"limit 4": 0.5, "no limit": 0.4}
     assert rows["limit above the demand, share of no limit"].cells == {"limit 10,000": 0.5}
     assert rows["CPU, all"].cells["limit 4"] == 100
+    assert rows["WAL"].cells["no logic"] == 5

@@ -1,0 +1,370 @@
+"""Pressure: what neighbours of the database, and a producer that is too fast, cost an execution.
+
+Each condition is compared with a run on the same system just before it: a snapshot held open, readers of the
+hot tables, killed sessions, no free connection, an overload with its backlog. Needs servers of its own: it
+takes all of their connections. All loads are no-op executions over ten actions at limit 4.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import asyncpg
+
+from benchmarks.actions import LIMITED
+from benchmarks.client import (
+    APPLICATION_NAME,
+    Load,
+    completed,
+    database_session,
+    load,
+    require_no_failure,
+    settled,
+    submit,
+    total,
+)
+from benchmarks.report import Aim, Row, Section
+from benchmarks.run import (
+    WARM_UP_MAX,
+    MeasuredSystem,
+    Run,
+    Runs,
+    cpu_us_of,
+    measured_system,
+    rates_of,
+    ratios,
+    rows_of,
+)
+from benchmarks.system import POSTGRESQL, Servers, Sizes, cpu_seconds
+from turnstile.common.database import Database
+from turnstile.stress.check.database import read_history
+from turnstile.stress.check.history import History, out_of_order, peak_concurrency
+
+_AIM_RATE: Final = 0.8
+_AIM_COST: Final = 1.2
+
+_SLICES: Final = 6
+_BEFORE: Final = "before"
+_AFTER: Final = "after"
+
+_READERS: Final = 4
+_TRANSACTION_SECONDS: Final = 2.0
+_SCAN_PAUSE_SECONDS: Final = 0.05
+_KILL_PAUSE_SECONDS: Final = 0.5
+
+_OVERLOAD: Final = 1.5
+_INSTANT_SECONDS: Final = 1e-3
+_BATCH_SECONDS: Final = 0.05
+_DURING: Final = "overload"
+_DRAINING: Final = "backlog"
+
+_HOT_TABLES: Final = """
+SELECT quote_ident(c.relname) FROM pg_class c
+WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+  AND c.relname !~ '^(execution|attempt|alembic)'
+ORDER BY c.relname
+"""
+_ANY_ROW: Final = "SELECT count(*) FROM pg_class"
+_KILL_ONE: Final = """
+SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity a
+WHERE a.datname = current_database() AND a.backend_type = 'client backend' AND a.application_name <> $1
+ORDER BY random() LIMIT 1
+"""
+
+
+async def measure(servers: Servers, sizes: Sizes) -> list[Section]:
+    """Measure each condition; the snapshot and the overload on systems of their own."""
+    return [await section(servers, sizes) for section in (snapshot_open, neighbours, overload)]
+
+
+def _slice_of(sizes: Sizes) -> int:
+    return max(sizes.pressed // _SLICES, 1)
+
+
+@asynccontextmanager
+async def _warm_system(servers: Servers, sizes: Sizes) -> AsyncIterator[MeasuredSystem]:
+    async with measured_system(
+        servers, "pressure", deadline_seconds=sizes.deadline_seconds + sizes.overload_seconds
+    ) as turnstile:
+        await turnstile.run(load(LIMITED, min(WARM_UP_MAX, _slice_of(sizes))))
+        yield turnstile
+
+
+async def snapshot_open(servers: Servers, sizes: Sizes) -> Section:
+    """Run slices of a load while another session holds the snapshot of its first statement."""
+    count = _slice_of(sizes)
+    runs: dict[str, list[Run]] = {}
+    async with _warm_system(servers, sizes) as turnstile:
+        runs[_BEFORE] = [await turnstile.run(load(LIMITED, count))]
+        async with (
+            database_session(turnstile.deployment.database_url) as session,
+            session.transaction(isolation="repeatable_read"),
+        ):
+            await session.fetchval(_ANY_ROW)
+            for number in range(1, _SLICES + 1):
+                runs[f"to {number * count:,}"] = [await turnstile.run(load(LIMITED, count))]
+        runs[_AFTER] = [await turnstile.run(load(LIMITED, count))]
+    return _snapshot_section(runs, count=count)
+
+
+def _snapshot_section(runs: Runs, *, count: int) -> Section:
+    """Compare each slice with the run before the snapshot; the aims are for the last slice."""
+    last = [name for name in runs if name not in (_BEFORE, _AFTER)][-1:]
+    return Section(
+        title=f"pressure: a snapshot held open, slices of {count:,} executions",
+        columns=tuple(runs),
+        rows=(*_ratio_rows(runs, tuple(last)), *rows_of(runs)),
+        note=f"{_BEFORE}, {_AFTER}: without the snapshot",
+    )
+
+
+def _ratio_rows(runs: Runs, aimed: tuple[str, ...] = ()) -> list[Row]:
+    rows = [
+        Row(
+            name=f"rate, ratio to {_BEFORE}",
+            unit="",
+            cells=ratios(rates_of(runs), _BEFORE),
+            aims=(Aim(at_least=_AIM_RATE, columns=aimed),),
+        )
+    ]
+    if POSTGRESQL in next(iter(runs.values()))[0].cpu_seconds:
+        rows.append(
+            Row(
+                name=f"CPU of PostgreSQL, ratio to {_BEFORE}",
+                unit="",
+                cells=ratios(cpu_us_of(runs, POSTGRESQL), _BEFORE),
+                aims=(Aim(at_most=_AIM_COST, columns=aimed),),
+            )
+        )
+    return rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pair:
+    """A run beside a neighbour, and the run before it."""
+
+    before: Run
+    beside: Run
+    neighbour: Mapping[str, float]
+    """What the neighbour did, by the name of its row."""
+
+
+async def neighbours(servers: Servers, sizes: Sizes) -> Section:
+    """Run the load without a free connection, beside killed sessions, and beside readers."""
+    count = _slice_of(sizes)
+    pairs: dict[str, _Pair] = {}
+    async with _warm_system(servers, sizes) as turnstile:
+        for name, neighbour in (
+            ("no free connection", _without_connections),
+            ("2 sessions killed/s", _beside_kills),
+            # Last: their snapshots leave dead rows behind.
+            (f"{_READERS} readers", _beside_readers),
+        ):
+            before = await turnstile.run(load(LIMITED, count))
+            beside, did = await neighbour(servers, turnstile, count)
+            pairs[name] = _Pair(before=before, beside=beside, neighbour=did)
+    return _neighbours_section(pairs, count=count)
+
+
+def _neighbours_section(pairs: Mapping[str, _Pair], *, count: int) -> Section:
+    """Compare the run beside each neighbour with the run before it."""
+    both = {name: {_BEFORE: [pair.before], name: [pair.beside]} for name, pair in pairs.items()}
+    compared = [_ratio_rows(runs) for runs in both.values()]
+    rows = [
+        replace(of_kind[0], cells={name: value for row in of_kind for name, value in row.cells.items()})
+        for of_kind in zip(*compared, strict=True)
+    ]
+    did = {row for pair in pairs.values() for row in pair.neighbour}
+    for name in sorted(did):
+        cells = {column: pair.neighbour[name] for column, pair in pairs.items() if name in pair.neighbour}
+        rows.append(Row(name=name, unit="", cells=cells))
+    before = rows_of({name: [pair.before] for name, pair in pairs.items()})
+    beside = rows_of({name: [pair.beside] for name, pair in pairs.items()})
+    for first, second in zip(before, beside, strict=True):
+        rows += [
+            replace(first, name=f"{first.name}, {_BEFORE}"),
+            replace(second, name=f"{second.name}, beside"),
+        ]
+    return Section(
+        title=f"pressure: neighbours of the database, {count:,} executions each",
+        columns=tuple(pairs),
+        rows=tuple(rows),
+        note="the CPU of the readers themselves is not counted as PostgreSQL's",
+    )
+
+
+async def _without_connections(
+    servers: Servers, turnstile: MeasuredSystem, count: int
+) -> tuple[Run, Mapping[str, float]]:
+    """Take every connection that the server has left."""
+    async with AsyncExitStack() as stack:
+        taken = 0
+        while True:
+            try:
+                await stack.enter_async_context(database_session(servers.postgresql.url()))
+            except asyncpg.TooManyConnectionsError:
+                break
+            taken += 1
+        run = await turnstile.run(load(LIMITED, count))
+    return run, {"connections taken": taken}
+
+
+async def _beside_kills(
+    servers: Servers, turnstile: MeasuredSystem, count: int
+) -> tuple[Run, Mapping[str, float]]:
+    """Kill a session of the services every half second."""
+    del servers
+    killed, stop = 0, asyncio.Event()
+
+    async def kill() -> None:
+        nonlocal killed
+        while not stop.is_set():
+            killed += bool(await session.fetchval(_KILL_ONE, APPLICATION_NAME))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), _KILL_PAUSE_SECONDS)
+
+    async with database_session(turnstile.deployment.database_url) as session, _beside([kill()], stop):
+        run = await turnstile.run(load(LIMITED, count))
+    return run, {"sessions killed": killed}
+
+
+async def _beside_readers(
+    servers: Servers, turnstile: MeasuredSystem, count: int
+) -> tuple[Run, Mapping[str, float]]:
+    """Scan the hot tables in overlapping transactions, each with a snapshot of its own."""
+    scans, stop = 0, asyncio.Event()
+
+    async def read(session: "asyncpg.Connection[asyncpg.Record]", delay_seconds: float) -> None:
+        nonlocal scans
+        await asyncio.sleep(delay_seconds)
+        while not stop.is_set():
+            async with session.transaction(isolation="repeatable_read"):
+                until = time.monotonic() + _TRANSACTION_SECONDS
+                while time.monotonic() < until and not stop.is_set():
+                    await session.fetch(statement)
+                    scans += 1
+                    await asyncio.sleep(_SCAN_PAUSE_SECONDS)
+
+    async with AsyncExitStack() as stack:
+        url = turnstile.deployment.database_url
+        sessions = [await stack.enter_async_context(database_session(url)) for _ in range(_READERS)]
+        statement = " UNION ALL ".join(
+            f"SELECT count(*) FROM {row[0]}" for row in await sessions[0].fetch(_HOT_TABLES)
+        )
+        pids = [session.get_server_pid() for session in sessions] if servers.pids else []
+        works = [
+            read(session, number * _TRANSACTION_SECONDS / _READERS) for number, session in enumerate(sessions)
+        ]
+        await stack.enter_async_context(_beside(works, stop))
+        used_before = cpu_seconds(pids)
+        run = await turnstile.run(load(LIMITED, count))
+        used = cpu_seconds(pids) - used_before
+    if pids:
+        own = {**run.cpu_seconds, POSTGRESQL: run.cpu_seconds[POSTGRESQL] - used}
+        run = replace(run, cpu_seconds=own)
+    return run, {"scans per second": scans / run.seconds, "cores that the readers used": used / run.seconds}
+
+
+async def overload(servers: Servers, sizes: Sizes) -> Section:
+    """Submit more than can run for a while, then let the backlog run."""
+    count = _slice_of(sizes)
+    async with _warm_system(servers, sizes) as turnstile:
+        before = await turnstile.run(load(LIMITED, count))
+        rate = before.per_second * _OVERLOAD
+        # Whole rounds over the actions, so that every action gets equally many.
+        too_much = load(LIMITED, max(round(rate * sizes.overload_seconds / len(LIMITED)), 1) * len(LIMITED))
+        done = await completed(turnstile.system.http, LIMITED)
+        during = await _submit_evenly(turnstile, too_much, rate)
+        backlog = too_much.count - during.executions
+        expected = {ref: done[ref] + too_much.counts[ref] for ref in LIMITED}
+        draining = await _drain(turnstile, expected, backlog)
+        await require_no_failure(turnstile.system.http)
+        history = await _history(turnstile.deployment.database_url)
+    runs = {_BEFORE: [before], _DURING: [during], _DRAINING: [draining]}
+    return _overload_section(runs, history, submitted_per_second=rate, backlog=backlog)
+
+
+async def _submit_evenly(turnstile: MeasuredSystem, too_much: Load, per_second: float) -> Run:
+    """Submit at an even pace, and measure what runs meanwhile."""
+    http = turnstile.system.http
+
+    async def work() -> tuple[int, float]:
+        before = await total(http, LIMITED, "total_completed")
+        began, sent = time.monotonic(), 0
+        while sent < too_much.count:
+            due = min(round((time.monotonic() - began + _BATCH_SECONDS) * per_second), too_much.count)
+            await submit(turnstile.publisher, too_much.messages[sent:due])
+            sent = due
+            await asyncio.sleep(_BATCH_SECONDS)
+        elapsed = time.monotonic() - began
+        return await total(http, LIMITED, "total_completed") - before, elapsed
+
+    return await turnstile.meter.measure(turnstile.system.pids(), work)
+
+
+async def _drain(turnstile: MeasuredSystem, expected: Mapping[str, int], backlog: int) -> Run:
+    """Measure the backlog until all of it has run."""
+
+    async def work() -> tuple[int, float]:
+        began_at = time.time()
+        ended_at = await settled(turnstile.system.http, expected, deadline_seconds=turnstile.deadline_seconds)
+        return backlog, max(ended_at - began_at, _INSTANT_SECONDS)
+
+    return await turnstile.meter.measure(turnstile.system.pids(), work)
+
+
+async def _history(database_url: str) -> History:
+    database = Database(database_url, application_name=APPLICATION_NAME)
+    await database.open()
+    try:
+        return await read_history(database)
+    finally:
+        await database.close()
+
+
+def _overload_section(runs: Runs, history: History, *, submitted_per_second: float, backlog: int) -> Section:
+    """Compare the rates during the overload and of the backlog with the rate before; check the history."""
+    late = sum(len(out_of_order(a.execution_id for a in queue.attempts)) for queue in history.queues)
+    above = max(
+        peak_concurrency(queue.slots) - queue.max_concurrent
+        for queue in history.queues
+        if queue.max_concurrent is not None
+    )
+    whole = (Aim(at_most=0),)
+    return Section(
+        title=f"pressure: {_OVERLOAD:g} times what can run, then the backlog",
+        columns=tuple(runs),
+        rows=(
+            *_ratio_rows(runs),
+            Row(name="grants out of order", unit="in all", cells={_DRAINING: late}, aims=whole),
+            Row(
+                name="slots above the limit",
+                unit="at most",
+                cells={_DRAINING: max(above, 0)},
+                aims=whole,
+            ),
+            Row(name="submitted", unit="1/s", cells={_DURING: submitted_per_second}),
+            Row(name="waiting at the end", unit="", cells={_DURING: backlog, _DRAINING: 0}),
+            Row(name="duration", unit="s", cells={name: of[0].seconds for name, of in runs.items()}),
+            *rows_of(runs),
+        ),
+        note=f"{os.cpu_count()} cores; {_DURING}: the producer shares them",
+    )
+
+
+@asynccontextmanager
+async def _beside(works: Iterable[Coroutine[Any, Any, None]], stop: asyncio.Event) -> AsyncIterator[None]:
+    """Do these works, which end soon after `stop`, beside the block; raises the first error of a work."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        yield
+    finally:
+        stop.set()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+    for each in ended:
+        if isinstance(each, BaseException):
+            raise each
