@@ -18,6 +18,7 @@ from turnstile.common.broker.prefetch import ByteBounds
 from turnstile.common.broker.publisher import Publisher
 from turnstile.common.broker.topology import EXECUTOR_COMPLETIONS, EXECUTOR_REQUESTS, declare_executor
 from turnstile.common.database import Database
+from turnstile.common.gathering import GatherWindow, ProcessorWait
 from turnstile.common.http import HttpServer
 from turnstile.common.lifecycle import done_before
 from turnstile.common.requests import request_bytes_max
@@ -172,7 +173,12 @@ class ExecutorService:
             completions = self._subscribe(self._completion_consumer, EXECUTOR_COMPLETIONS)
             tasks.create_task(
                 consume_batches(
-                    completions, self._completions, best_effort=best_effort, batch_max=batch_max, stop=stop
+                    completions,
+                    self._completions,
+                    best_effort=best_effort,
+                    batch_max=batch_max,
+                    stop=stop,
+                    window=GatherWindow(ProcessorWait()),
                 ),
                 name="completions",
             )
