@@ -107,6 +107,8 @@ class Batcher(Generic[Item, Result]):
         taken = [(item, future) for item, future in self._take() if not future.done()]
         if not taken:
             return
+        if self._window is not None:
+            self._window.begin(len(taken))
         try:
             results = await self._handle([item for item, _ in taken])
         except asyncio.CancelledError:
@@ -120,8 +122,6 @@ class Batcher(Generic[Item, Result]):
                 if not future.done():
                     future.set_exception(error)
             return
-        if self._window is not None:
-            self._window.handled(len(taken))
         self._batch_max = min(self._batch_max * 2, self._items_max)
         for (_, future), result in zip(taken, results, strict=True):
             if not future.done():

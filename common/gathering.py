@@ -1,10 +1,11 @@
-"""Decides how long the next batch gathers: a few milliseconds, while processors are the bound; otherwise not.
+"""Spaces the batches of a dense flow a few milliseconds apart while processors are the bound; otherwise not.
 
-In: how many items are in hand, how large the last batch was, and how long this thread has waited for a
-processor. Out: a duration. A batch has a fixed cost, so fewer and larger ones leave more processor time to
-all; where processors are idle, waiting only costs time. So the window is proportional to the share of time in
-which this thread could have run and had no processor. A lone item never waits. Nothing runs while there are
-no items (P8).
+In: how many items are in hand, how large the last batch was and when it began, and how long this thread has
+waited for a processor. Out: a duration to gather for. A batch has a fixed cost, so fewer and larger ones
+leave more processor time to all; where processors are idle, waiting only costs time. So the interval is
+proportional to the share of time in which this thread could have run and had no processor, and a batch that
+comes later than the interval begins at once. A lone item never waits. Nothing runs while there are no
+items (P8).
 """
 
 import time
@@ -12,12 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-GATHER_SECONDS_MAX: Final = 0.004
-"""Longest window, and the longest gap after a batch at which the flow still counts as dense."""
+INTERVAL_SECONDS_MAX: Final = 0.006
+"""Longest interval from the begin of one batch to that of the next."""
 _SHARE_IGNORED: Final = 0.05
 """Share of time without a processor that an almost idle machine has too."""
 _SHARE_FULL: Final = 0.25
-"""Share of time without a processor from which the window is longest."""
+"""Share of time without a processor from which the interval is longest."""
 _SCHEDULER_STATISTICS: Final = Path("/proc/thread-self/schedstat")
 _SAMPLE_SECONDS: Final = 0.02
 _MEMORY_SECONDS: Final = 0.1
@@ -67,21 +68,20 @@ class GatherWindow:
     def __init__(self, processor_wait: ProcessorWait, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._processor_wait = processor_wait
         self._clock = clock
-        self._handled_at = clock()
-        self._handled_count = 0
+        self._began_at = clock()
+        self._last_count = 0
 
     def seconds(self, count: int) -> float:
-        """Return how long to wait for more before a batch of `count` items is handled."""
-        if not self._is_dense(count):
+        """Return how long to wait for more before a batch of `count` items begins."""
+        if count <= 1 and self._last_count <= 1:
             return 0.0
+        left_seconds = self._began_at + self._interval_seconds() - self._clock()
+        return max(0.0, left_seconds)
+
+    def begin(self, count: int) -> None:
+        """Note that a batch of `count` items begins now."""
+        self._began_at, self._last_count = self._clock(), count
+
+    def _interval_seconds(self) -> float:
         excess = self._processor_wait.share() - _SHARE_IGNORED
-        return GATHER_SECONDS_MAX * min(1.0, max(0.0, excess / (_SHARE_FULL - _SHARE_IGNORED)))
-
-    def handled(self, count: int) -> None:
-        """Note that a batch of `count` items was handled just now."""
-        self._handled_at, self._handled_count = self._clock(), count
-
-    def _is_dense(self, count: int) -> bool:
-        """Whether others are in hand, or arrived with the last batch a moment ago."""
-        recent = self._clock() - self._handled_at <= GATHER_SECONDS_MAX
-        return count > 1 or (recent and self._handled_count > 1)
+        return INTERVAL_SECONDS_MAX * min(1.0, max(0.0, excess / (_SHARE_FULL - _SHARE_IGNORED)))

@@ -155,10 +155,10 @@ async def consume_batches(
                 subscription.reject(blocked, requeue=True)
                 blocked.clear()
                 continue
+            if window is not None:
+                window.begin(len(fresh))
             async for processed in results_of(blocked, fresh, handler, size):
                 await unpublished.put(processed)
-            if window is not None:
-                window.handled(len(fresh))
         await unpublished.join()
         publishing.cancel()
     await replies.settled()

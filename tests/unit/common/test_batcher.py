@@ -67,7 +67,7 @@ class FixedWindow(GatherWindow):
     def seconds(self, count: int) -> float:
         return self.length_seconds if count > 1 else 0.0
 
-    def handled(self, count: int) -> None:
+    def begin(self, count: int) -> None:
         self.counts.append(count)
 
 

@@ -1,11 +1,11 @@
-"""Gather windows: open only while the flow is dense and this thread waits for processors."""
+"""Gather windows: batches are spaced only while the flow is dense and this thread waits for processors."""
 
 import time
 from dataclasses import dataclass
 
 import pytest
 
-from turnstile.common.gathering import GATHER_SECONDS_MAX, GatherWindow, ProcessorWait
+from turnstile.common.gathering import INTERVAL_SECONDS_MAX, GatherWindow, ProcessorWait
 
 
 @dataclass
@@ -33,41 +33,52 @@ def machine() -> Machine:
 
 
 @pytest.mark.parametrize(("waiting", "part"), [(0.0, 0.0), (0.05, 0.0), (0.15, 0.5), (0.25, 1.0), (0.9, 1.0)])
-def test_the_window_grows_with_the_share_of_time_without_a_processor(
+def test_the_interval_grows_with_the_share_of_time_without_a_processor(
     machine: Machine, waiting: float, part: float
 ) -> None:
     window = machine.window()
     machine.work(1.0, waiting=waiting)
-    assert window.seconds(2) == pytest.approx(part * GATHER_SECONDS_MAX, abs=1e-9)
+    window.begin(2)
+    assert window.seconds(2) == pytest.approx(part * INTERVAL_SECONDS_MAX, abs=1e-9)
 
 
 def test_a_lone_item_never_waits_even_without_a_free_processor(machine: Machine) -> None:
     window = machine.window()
+    machine.work(1.0, waiting=0.9)
     for _ in range(10):
-        machine.work(0.003, waiting=0.9)
         assert window.seconds(1) == 0
-        window.handled(1)
+        window.begin(1)
+        machine.work(0.001, waiting=0.9)
 
 
-def test_a_single_item_directly_behind_a_batch_waits_and_a_later_one_does_not(machine: Machine) -> None:
+def test_what_follows_a_batch_waits_for_the_rest_of_the_interval_and_no_longer(machine: Machine) -> None:
     window = machine.window()
     machine.work(1.0, waiting=0.9)
-    window.handled(2)
-    machine.work(GATHER_SECONDS_MAX * 0.9, waiting=0.9)
-    assert window.seconds(1) == pytest.approx(GATHER_SECONDS_MAX)
-    machine.work(GATHER_SECONDS_MAX * 0.2, waiting=0.9)
+    window.begin(2)
+    machine.work(INTERVAL_SECONDS_MAX * 0.75, waiting=0.9)
+    assert window.seconds(1) == pytest.approx(INTERVAL_SECONDS_MAX * 0.25)
+    assert window.seconds(2) == pytest.approx(INTERVAL_SECONDS_MAX * 0.25)
+    machine.work(INTERVAL_SECONDS_MAX * 0.5, waiting=0.9)
     assert window.seconds(1) == 0
-    assert window.seconds(2) == pytest.approx(GATHER_SECONDS_MAX)
+    assert window.seconds(2) == 0
 
 
-def test_the_window_closes_when_processors_become_free(machine: Machine) -> None:
+def test_several_items_wait_for_the_interval_after_a_lone_one(machine: Machine) -> None:
     window = machine.window()
     machine.work(1.0, waiting=0.9)
-    assert window.seconds(2) == pytest.approx(GATHER_SECONDS_MAX)
+    window.begin(1)
+    assert window.seconds(2) == pytest.approx(INTERVAL_SECONDS_MAX)
+
+
+def test_the_interval_vanishes_when_processors_become_free(machine: Machine) -> None:
+    window = machine.window()
+    machine.work(1.0, waiting=0.9)
     lengths = []
     for _ in range(20):
         machine.work(0.025, waiting=0.0)
+        window.begin(2)
         lengths.append(window.seconds(2))
+    assert lengths[0] == pytest.approx(INTERVAL_SECONDS_MAX)
     assert lengths[-1] == 0
     assert lengths == sorted(lengths, reverse=True)
 
