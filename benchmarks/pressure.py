@@ -8,6 +8,7 @@ takes all of their connections. All loads are no-op executions over ten actions 
 import asyncio
 import os
 import time
+from itertools import groupby
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -41,9 +42,15 @@ from benchmarks.run import (
 )
 from benchmarks.system import POSTGRESQL, Servers, Sizes, cpu_seconds
 from turnstile.common.database import Database
-from turnstile.stress.check.database import read_history
-from turnstile.stress.check.history import History, out_of_order, peak_concurrency
+from turnstile.stress.check.history import out_of_order, peak_concurrency
 
+_ATTEMPTS: Final = """
+SELECT e.queue_id, q.max_concurrent, t.execution_id, t.granted_at, t.ended_at
+FROM turnstile.ended_attempt t
+JOIN execution e ON e.id = t.execution_id
+JOIN action_queue q ON q.id = e.queue_id
+ORDER BY e.queue_id, t.granted_at, t.execution_id
+"""
 _AIM_RATE: Final = 0.8
 _AIM_COST: Final = 1.2
 
@@ -283,7 +290,7 @@ async def overload(servers: Servers, sizes: Sizes) -> Section:
         expected = {ref: done[ref] + too_much.counts[ref] for ref in LIMITED}
         draining = await _drain(turnstile, expected, backlog)
         await require_no_failure(turnstile.system.http)
-        history = await _history(turnstile.deployment.database_url)
+        violations = await _violations(turnstile.deployment.database_url)
     runs = {_BEFORE: [before], _DURING: [during], _DRAINING: [draining]}
     return _overload_section(runs, history, submitted_per_second=rate, backlog=backlog)
 
@@ -317,23 +324,29 @@ async def _drain(turnstile: MeasuredSystem, expected: Mapping[str, int], backlog
     return await turnstile.meter.measure(turnstile.system.pids(), work)
 
 
-async def _history(database_url: str) -> History:
+async def _violations(database_url: str) -> tuple[int, int]:
+    """Return how many attempts were granted out of order, and the most slots of a queue above its limit."""
     database = Database(database_url, application_name=APPLICATION_NAME)
     await database.open()
     try:
-        return await read_history(database)
+        rows = await database.fetch(_ATTEMPTS)
     finally:
         await database.close()
+    late, above = 0, 0
+    for (_, limit), grouped in groupby(rows, lambda row: (row["queue_id"], row["max_concurrent"])):
+        attempts = list(grouped)
+        late += len(out_of_order(row["execution_id"] for row in attempts))
+        if limit is not None:
+            held = peak_concurrency((row["granted_at"], row["ended_at"]) for row in attempts)
+            above = max(above, held - limit)
+    return late, above
 
 
-def _overload_section(runs: Runs, history: History, *, submitted_per_second: float, backlog: int) -> Section:
+def _overload_section(
+    runs: Runs, violations: tuple[int, int], *, submitted_per_second: float, backlog: int
+) -> Section:
     """Compare the rates during the overload and of the backlog with the rate before; check the history."""
-    late = sum(len(out_of_order(a.execution_id for a in queue.attempts)) for queue in history.queues)
-    above = max(
-        peak_concurrency(queue.slots) - queue.max_concurrent
-        for queue in history.queues
-        if queue.max_concurrent is not None
-    )
+    late, above = violations
     whole = (Aim(at_most=0),)
     return Section(
         title=f"pressure: {_OVERLOAD:g} times what can run, then the backlog",
@@ -344,7 +357,7 @@ def _overload_section(runs: Runs, history: History, *, submitted_per_second: flo
             Row(
                 name="slots above the limit",
                 unit="at most",
-                cells={_DRAINING: max(above, 0)},
+                cells={_DRAINING: above},
                 aims=whole,
             ),
             Row(name="submitted", unit="1/s", cells={_DURING: submitted_per_second}),

@@ -1,9 +1,10 @@
 """Group commit: many callers, one statement at a time for all items that have gathered.
 
 In: items from any number of tasks. Out: each caller's own results. While the server handles one batch the
-next gathers; a single item is a batch of one and never waits for others. Items keep their order of arrival
-(P2). Batches and waiting items are bounded in number and bytes; beyond the bound a call fails with
-`Overloaded` at once. Used for HTTP admissions in the executor and for claims and finishes in the worker.
+next gathers; a single item is a batch of one and never waits for others. With a `GatherWindow` a batch
+gathers a little longer where that saves processor time. Items keep their order of arrival (P2). Batches and
+waiting items are bounded in number and bytes; beyond the bound a call fails with `Overloaded` at once. Used
+for HTTP admissions in the executor and for claims and finishes in the worker.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from typing import Final, Generic, NoReturn, TypeVar
 
 from turnstile.common.domain.errors import Overloaded, StatementTimeout
+from turnstile.common.gathering import GatherWindow
 
 WAITING_MAX: Final = 10_000
 """Upper bound on waiting items, the maximum concurrency of a worker; reaching it means the server is down."""
@@ -40,14 +42,19 @@ class Batcher(Generic[Item, Result]):
         size_bytes: Callable[[Item], int] | None = None,
         batch_bytes_max: int = BATCH_BYTES_MAX,
         waiting_bytes_max: int | None = None,
+        window: GatherWindow | None = None,
     ) -> None:
-        """`size_bytes` returns the size of an item; without it bytes are not bounded."""
+        """`size_bytes` returns the size of an item; without it bytes are not bounded.
+
+        Without a `window` no batch waits for more items.
+        """
         self._handle = handle
         self._items_max = items_max
         self._waiting_max = waiting_max
         self._size_bytes = size_bytes or (lambda _: 0)
         self._batch_bytes_max = batch_bytes_max
         self._waiting_bytes_max = waiting_bytes_max
+        self._window = window
         self._pending: deque[_Pending[Item, Result]] = deque()
         self._pending_bytes = 0
         self._arrived = asyncio.Event()
@@ -89,16 +96,25 @@ class Batcher(Generic[Item, Result]):
                 await self._arrived.wait()
                 self._arrived.clear()
                 while self._pending:
+                    await self._gather()
                     await self._handle_next()
         finally:
             for _, future, _ in self._pending:
                 future.cancel()
+
+    async def _gather(self) -> None:
+        if self._window is not None and len(self._pending) < self._batch_max:
+            seconds = self._window.seconds(len(self._pending))
+            if seconds > 0:
+                await asyncio.sleep(seconds)
 
     async def _handle_next(self) -> None:
         # An item whose caller gave up must not be handled later.
         taken = [(item, future) for item, future in self._take() if not future.done()]
         if not taken:
             return
+        if self._window is not None:
+            self._window.begin(len(taken))
         try:
             results = await self._handle([item for item, _ in taken])
         except asyncio.CancelledError:

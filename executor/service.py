@@ -18,6 +18,7 @@ from turnstile.common.broker.prefetch import ByteBounds
 from turnstile.common.broker.publisher import Publisher
 from turnstile.common.broker.topology import EXECUTOR_COMPLETIONS, EXECUTOR_REQUESTS, declare_executor
 from turnstile.common.database import Database
+from turnstile.common.gathering import GatherWindow, ProcessorWait
 from turnstile.common.http import HttpServer
 from turnstile.common.lifecycle import done_before
 from turnstile.common.requests import request_bytes_max
@@ -169,16 +170,27 @@ class ExecutorService:
                 ),
                 name="requests",
             )
-            completions = self._subscribe(self._completion_consumer, EXECUTOR_COMPLETIONS)
+            # One executor settles while the others stand by: two would take halves of every batch, and
+            # wait for each other's locks.
+            completions = self._subscribe(
+                self._completion_consumer, EXECUTOR_COMPLETIONS, earliest_first=True
+            )
             tasks.create_task(
                 consume_batches(
-                    completions, self._completions, best_effort=best_effort, batch_max=batch_max, stop=stop
+                    completions,
+                    self._completions,
+                    best_effort=best_effort,
+                    batch_max=batch_max,
+                    stop=stop,
+                    window=GatherWindow(ProcessorWait()),
                 ),
                 name="completions",
             )
             tasks.create_task(self._drain.run(stop, declare=self._declare), name="dead-letters")
 
-    def _subscribe(self, consumer: ConsumerConnection, queue: str) -> Subscription:
+    def _subscribe(
+        self, consumer: ConsumerConnection, queue: str, *, earliest_first: bool = False
+    ) -> Subscription:
         prefetch = self.settings.batch_max * 4  # the batch being published, the one being processed, the next
         # Every acceptable request fits; by default a message above 16 MiB is refused by its size alone.
         one_bytes = max(_MESSAGE_BYTES_MAX, request_bytes_max(self.settings.parameters_bytes_max))
@@ -187,6 +199,7 @@ class ExecutorService:
             prefetch=prefetch,
             declare=self._declare,
             byte_bounds=ByteBounds(held=2 * one_bytes, one=one_bytes),
+            earliest_first=earliest_first,
         )
 
     def _watchdog(self) -> Watchdog:

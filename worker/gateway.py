@@ -22,6 +22,7 @@ from turnstile.common.broker.publisher import Publisher
 from turnstile.common.broker.reliable import ReliablePublisher
 from turnstile.common.database import REFUSED_BY_DATABASE
 from turnstile.common.domain.errors import Unavailable
+from turnstile.common.gathering import GatherWindow, ProcessorWait
 from turnstile.common.status_events import StatusEvents
 from turnstile.worker.lease import Lease
 from turnstile.worker.logs import LogPiece, LogTail
@@ -122,7 +123,9 @@ class Gateway:
         self._reliable = ReliablePublisher(
             publisher, self._best_effort, restore=self._restore, on_abandoned=undelivered
         )
-        self._requests: Batcher[Request, Answer] = Batcher(self._exchange, size_bytes=self._request_bytes)
+        self._requests: Batcher[Request, Answer] = Batcher(
+            self._exchange, size_bytes=self._request_bytes, window=GatherWindow(ProcessorWait())
+        )
         self._parameters_bytes = 0
         self._messages: Batcher[Outgoing, None] = Batcher(
             self._publish, size_bytes=lambda message: len(message.body)

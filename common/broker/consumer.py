@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -64,10 +65,13 @@ class ConsumerConnection:
         prefetch: int,
         declare: Declare | None = None,
         byte_bounds: ByteBounds | None = None,
+        earliest_first: bool = False,
     ) -> Subscription:
         """Consume a queue from now on, across reconnections; `declare` is run before each start.
 
         `prefetch` and `byte_bounds` limit what is delivered and not settled, and so what is buffered here.
+        `earliest_first`: of all such consumers of the queue, the one that started first gets every message
+        that its `prefetch` allows, and the next one the rest.
         """
         subscription = Subscription(
             queue,
@@ -75,6 +79,7 @@ class ConsumerConnection:
             declare=declare,
             timeouts=self._timeouts,
             byte_bounds=byte_bounds,
+            earliest_first=earliest_first,
         )
         self._subscriptions.append(subscription)
         self._added.set()
@@ -122,6 +127,11 @@ class ConsumerConnection:
                 added = tasks.create_task(self._added.wait(), name="subscription-added")
                 await asyncio.wait({gone, added}, return_when=asyncio.FIRST_COMPLETED)
                 added.cancel()
+
+
+def _priority_by_time() -> int:
+    """Return a consumer priority that is lower the later it is taken, by the clocks of the machines."""
+    return -(time.time_ns() // 1000)
 
 
 async def _wait_gone(link: Link) -> None:
@@ -184,11 +194,13 @@ class Subscription:
         declare: Declare | None,
         timeouts: BrokerTimeouts,
         byte_bounds: ByteBounds | None = None,
+        earliest_first: bool = False,
     ) -> None:
         assert prefetch >= 1, "0 means no bound in AMQP"
         self.queue = queue
         self.last_error: str | None = None
         self._byte_bounds = byte_bounds
+        self._earliest_first = earliest_first
         self._prefetch = self._fitting = prefetch
         self._bound: Callable[[], int] = lambda: self._fitting
         self._declare = declare
@@ -297,7 +309,8 @@ class Subscription:
             on_delivery=partial(self._take, start),
             keeps=None if start.budget is None else start.budget.keeps,
         )
-        start.credits = Credits(channel, self.queue, self._timeouts)
+        priority = _priority_by_time() if self._earliest_first else None
+        start.credits = Credits(channel, self.queue, self._timeouts, priority=priority)
         channel.on_consumer_cancel_callbacks.add(start.note_cancel)
         try:
             async with self._changing:

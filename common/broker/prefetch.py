@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from pamqp.common import FieldTable
+
 from turnstile.common.broker.channel import BulkChannel
 from turnstile.common.broker.connection import BrokerTimeouts
 from turnstile.common.broker.errors import answered
@@ -32,10 +34,14 @@ class Credits:
     the difference. Replacing all consumers instead would stop counting everything unsettled at each change.
     """
 
-    def __init__(self, channel: BulkChannel, queue: str, timeouts: BrokerTimeouts) -> None:
+    def __init__(
+        self, channel: BulkChannel, queue: str, timeouts: BrokerTimeouts, *, priority: int | None = None
+    ) -> None:
+        """`priority` is that of every consumer; the broker serves the highest one that has credit."""
         self._channel = channel
         self._queue = queue
         self._timeouts = timeouts
+        self._arguments: FieldTable = {} if priority is None else {"x-priority": priority}
         self._names = map(str, itertools.count(1))
         self._prefetches: dict[str, int] = {}
         self._consumer_of: dict[int, str] = {}
@@ -80,7 +86,9 @@ class Credits:
         await answered(channel.basic_qos(prefetch_count=prefetch), timeout_seconds)
         # Before the answer: a delivery may be read in the same step as the answer.
         self._prefetches[name] = prefetch
-        consuming = channel.basic_consume(self._queue, _never_called, consumer_tag=name)
+        consuming = channel.basic_consume(
+            self._queue, _never_called, consumer_tag=name, arguments=self._arguments
+        )
         await answered(consuming, timeout_seconds)
 
     async def _cancel(self, consumer: str) -> None:

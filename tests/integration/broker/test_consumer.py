@@ -16,6 +16,7 @@ from tests.support.brokers import (
     message,
     numbered,
     numbered_bodies,
+    publishing,
     ready_messages,
     running,
     settled,
@@ -41,6 +42,29 @@ async def test_a_batch_is_what_is_buffered_and_never_waits_to_be_full(amqp_url: 
         assert bodies(await queue.next_batch(5)) == numbered_bodies(5, 6)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(queue.next_batch(5), FRESH_SECONDS)
+
+
+async def test_the_consumer_that_started_first_gets_what_its_prefetch_allows_and_the_next_one_the_rest(
+    amqp_url: str,
+) -> None:
+    connections = [ConsumerConnection(amqp_url, name=f"con {number}") for number in range(2)]
+    async with publishing(amqp_url) as publisher, AsyncExitStack() as stack:
+        exits = [await stack.enter_async_context(AsyncExitStack()) for _ in connections]
+        queues = []
+        for connection, its_exit in zip(connections, exits, strict=True):
+            queues.append(connection.subscribe("q", prefetch=10, declare=declares("q"), earliest_first=True))
+            await its_exit.enter_async_context(running(connection))
+        for _ in range(3):
+            await publisher.publish(numbered("q", 4))
+            taken = await take(queues[0], 4)
+            queues[0].ack(taken)
+            await settled(taken[0])
+        assert queues[1].buffered == 0
+        await publisher.publish(numbered("q", 15))
+        await until(lambda: [queue.buffered for queue in queues] == [10, 5])
+        queues[1].ack(await take(queues[1], 5))
+        await exits[0].aclose()
+        assert sorted(bodies(await take(queues[1], 10))) == numbered_bodies(*range(10))
 
 
 async def test_acknowledging_out_of_order_settles_those_and_no_others(amqp_url: str) -> None:

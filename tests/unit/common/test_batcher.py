@@ -10,6 +10,7 @@ import pytest
 
 from turnstile.common.batcher import Batcher, Gatherer, in_steps
 from turnstile.common.domain.errors import Overloaded, StatementTimeout
+from turnstile.common.gathering import GatherWindow, ProcessorWait
 
 
 class Server:
@@ -53,6 +54,44 @@ async def test_items_that_arrive_during_a_batch_are_the_next_batch_in_order() ->
         assert [await first, *[await task for task in rest]] == [f"did {n}" for n in range(5)]
         assert await listed == ["did 5", "did 6"]
     assert server.batches == [[0], [1, 2, 3, 4, 5, 6]]
+
+
+class FixedWindow(GatherWindow):
+    """A window of a fixed length for more than one item; records what it was told."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(ProcessorWait())
+        self.length_seconds = seconds
+        self.counts: list[int] = []
+
+    def seconds(self, count: int) -> float:
+        return self.length_seconds if count > 1 else 0.0
+
+    def begin(self, count: int) -> None:
+        self.counts.append(count)
+
+
+async def test_a_batch_with_a_window_takes_what_arrives_within_it() -> None:
+    server = Server()
+    server.open.set()
+    window = FixedWindow(0.1)
+    batcher = Batcher(server.handle, window=window)
+    async with running(batcher), asyncio.timeout(5):
+        assert await batcher.submit(0) == "did 0"
+        first = asyncio.create_task(batcher.submit_all([1, 2]))
+        await asyncio.sleep(0.02)
+        assert await batcher.submit(3) == "did 3"
+        assert await first == ["did 1", "did 2"]
+    assert server.batches == [[0], [1, 2, 3]]
+    assert window.counts == [1, 3]
+
+
+async def test_a_full_batch_does_not_wait_for_its_window() -> None:
+    server = Server()
+    server.open.set()
+    batcher = Batcher(server.handle, items_max=2, window=FixedWindow(60.0))
+    async with running(batcher), asyncio.timeout(5):
+        assert await batcher.submit_all([1, 2]) == ["did 1", "did 2"]
 
 
 async def test_no_batch_is_larger_than_its_bound_and_order_is_kept_across_batches() -> None:
