@@ -8,10 +8,10 @@ takes all of their connections. All loads are no-op executions over ten actions 
 import asyncio
 import os
 import time
-from itertools import groupby
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any, Final
 
 import asyncpg
@@ -292,7 +292,7 @@ async def overload(servers: Servers, sizes: Sizes) -> Section:
         await require_no_failure(turnstile.system.http)
         violations = await _violations(turnstile.deployment.database_url)
     runs = {_BEFORE: [before], _DURING: [during], _DRAINING: [draining]}
-    return _overload_section(runs, history, submitted_per_second=rate, backlog=backlog)
+    return _overload_section(runs, violations, submitted_per_second=rate, backlog=backlog)
 
 
 async def _submit_evenly(turnstile: MeasuredSystem, too_much: Load, per_second: float) -> Run:
