@@ -207,20 +207,3 @@ def test_without_a_terminal_there_is_a_line_every_two_seconds_and_for_each_fault
     assert "kill worker worker-1" in lines[3]
     assert Rule.LIMIT_HELD.value in lines[5]
     assert "no executor answers" in lines[6]
-
-
-def test_on_a_terminal_completed_scenarios_stay_above_the_current_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    # rich draws nothing for TERM=dumb.
-    monkeypatch.setenv("TERM", "xterm")
-    console = Console(file=io.StringIO(), width=100, force_terminal=True, color_system=None)
-    assert isinstance(console.file, io.StringIO)
-    with live_view(console) as view:
-        view.show(progress_at(1.0, 100, "kill [bold]worker-1"))
-        view.checking("A scenario")
-        view.checked(scenario_report())
-    text = console.file.getvalue()
-    assert "kill [bold]worker-1" in text
-    assert "Scenario 2 of 3" in text
-    assert "✓ A simulated scenario: 400 ended, 200/s" in text

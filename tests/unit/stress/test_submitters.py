@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import numpy as np
-from pydantic_core import from_json
 
 from tests.integration.client.fake_executor import (
     DEADLINE_SECONDS,
@@ -21,8 +20,6 @@ from turnstile.common.broker.delivery import Delivery
 from turnstile.common.broker.message import Publication
 from turnstile.common.broker.publisher import Publisher
 from turnstile.common.broker.topology import EXECUTION_REQUESTED, EXECUTIONS
-from turnstile.common.domain.errors import Code
-from turnstile.common.messages import ExecutionRejected
 from turnstile.stress.drive.pacing import Clock, Pacing
 from turnstile.stress.drive.submission import Answers, Requests, SubmitContext, Submitter
 from turnstile.stress.load import plan_orders
@@ -74,26 +71,6 @@ async def until_led(amqp_url: str, executor: FakeExecutor) -> None:
     executor.admitted.clear()
 
 
-async def test_requests_are_as_planned(amqp_url: str) -> None:
-    async with run_fake_executor(amqp_url) as executor, submitting(amqp_url) as context:
-        await executor.has_received(COUNT)
-    for delivery in executor.deliveries:
-        body = from_json(delivery.body)
-        order = context.orders[body["parameters"]["number"]]
-        assert body == {
-            "action_ref": f"stress.{order['queue'] // 3:02}",
-            "concurrency_key": str(order["queue"] % 3),
-            "parameters": {
-                "number": body["parameters"]["number"],
-                "milliseconds": order["duration_us"] / 1000,
-                "stage": "token",
-            },
-        }
-        assert executor.admitted[delivery.message_id or ""] == order["execution_id"]
-    assert (context.orders["answer"] == Answer.ACCEPTED).all()
-    assert (context.orders["sent_at"] <= context.orders["answered_at"]).all()
-
-
 async def test_requests_without_replies_are_repeated_after_a_lost_connection(amqp_url: str) -> None:
     silent = True
 
@@ -124,14 +101,3 @@ async def test_an_interrupted_publish_is_repeated_in_order_with_the_same_ids(amq
     for submitter in range(LOAD.submitters):
         ids = context.orders["execution_id"][context.orders["submitter"] == submitter]
         assert (np.diff(ids) > 0).all()
-
-
-async def test_a_rejected_request_is_answered(amqp_url: str) -> None:
-    def refuse_the_third(delivery: Delivery, execution_id: int, duplicate: bool) -> Reply:
-        if execution_id == 3:
-            return ExecutionRejected(code=Code.QUEUE_FULL, message="full")
-        return accept(delivery, execution_id, duplicate)
-
-    async with run_fake_executor(amqp_url, refuse_the_third), submitting(amqp_url) as context:
-        pass
-    assert np.count_nonzero(context.orders["answer"] == Answer.REJECTED) == context.pacing.rejected == 1
