@@ -103,14 +103,6 @@ async def test_a_replayed_letter_equals_the_original_message(dlq: DeadLetterQueu
     }
 
 
-async def test_a_letter_is_replayed_with_another_body_under_its_own_message_id(dlq: DeadLetterQueue) -> None:
-    await dlq.dead_letter(request(b"{ broken", message_id="m", headers={"team": "green"}))
-    dealt = await dlq.store.replay(Selection(names=("m",)), limit=1, body=b"{}")
-    assert (dealt.done, await dlq.all()) == (1, [])
-    (again,) = await take(dlq.consumer.subscribe(EXECUTOR_REQUESTS, prefetch=10), 1)
-    assert (again.body, again.message_id, again.headers["team"]) == (b"{}", "m", "green")
-
-
 async def test_only_selected_dead_letters_are_replayed_in_order(dlq: DeadLetterQueue) -> None:
     await dlq.dead_letter(*(request(f"a{n}".encode()) for n in range(5)))
     await dlq.dead_letter(*(request(f"b{n}".encode()) for n in range(5)), code=Code.TOO_LARGE)
