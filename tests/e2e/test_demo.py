@@ -139,19 +139,6 @@ async def test_a_second_ctrl_c_leaves_nothing(place: Path) -> None:
 
 
 @pytest.mark.whole
-def test_a_closed_output_ends_it_and_leaves_nothing(place: Path) -> None:
-    with subprocess.Popen(
-        COMMAND, cwd=ROOT, env={**os.environ, "TMPDIR": str(place)}, stdout=subprocess.PIPE
-    ) as process:
-        assert process.stdout
-        assert process.stdout.readline()
-        process.stdout.close()
-        code = process.wait(_LINE_SECONDS)
-    assert code == 1
-    assert left_in(place) == []
-
-
-@pytest.mark.whole
 async def test_a_worker_that_ends_by_itself_ends_the_demo_with_a_reason(place: Path) -> None:
     async with started(place) as demo:
         await demo.wait_for("running")
@@ -204,13 +191,6 @@ def test_a_missing_server_is_reported_with_the_command_that_installs_it(
     with pytest.raises(CommandFailed, match="apt-get install rabbitmq-server") as failed:
         demo()
     assert failed.value.exit_code == 69
-
-
-def test_without_the_stress_package_it_says_where_to_run_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "turnstile.stress.demo.command", None)
-    with pytest.raises(CommandFailed, match="not part of this installation") as failed:
-        demo()
-    assert failed.value.exit_code == 2
 
 
 def test_the_demo_needs_no_library_of_the_stress_extra() -> None:
