@@ -1,7 +1,6 @@
 """The private installation: it serves, faults can be injected and are repaired, and nothing of it is left."""
 
 import asyncio
-import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,8 +10,6 @@ import pytest_asyncio
 
 from tests.integration.localservers.watching import processes_of
 from tests.support.traffic import until
-from turnstile.localservers import MissingBinaries
-from turnstile.localservers.binaries import install_missing
 from turnstile.stress.installation import Api, Json
 from turnstile.stress.local.system import LocalSystem, running_locally
 from turnstile.stress.scenario import FaultKind, PlannedFault
@@ -24,14 +21,8 @@ _DEADLINE_SECONDS = 30.0
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def system() -> AsyncIterator[LocalSystem]:
+async def system(local_binaries: None) -> AsyncIterator[LocalSystem]:
     """One executor, and one worker of concurrency 1; settings of the user are ignored."""
-    try:
-        install_missing()
-    except MissingBinaries as missing:
-        if os.environ.get("CI", "").lower() in ("true", "1"):
-            pytest.fail(str(missing), pytrace=False)
-        pytest.skip(str(missing))
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setenv("TURNSTILE_DATABASE_URL", "postgresql://nobody@127.0.0.1:1/none")
         monkeypatch.setenv("TURNSTILE_WORKER_POOLS", "of-another-system")
