@@ -25,11 +25,6 @@ def test_scenario_names_are_unique_and_can_name_a_folder(preset: Preset | None) 
     assert all(name.replace("-", "").isalnum() and name.islower() for name in names)
 
 
-@pytest.mark.parametrize("preset", [None, *(preset for preset in Preset if preset is not Preset.RECOVERY)])
-def test_no_faults_are_planned_for_an_external_installation(preset: Preset | None) -> None:
-    assert not any(scenario.faults for scenario in scenarios_of(replace(_CONFIG, preset=preset, local=False)))
-
-
 @pytest.mark.parametrize("preset", [None, *Preset])
 def test_faults_happen_during_the_load(preset: Preset | None) -> None:
     config = replace(_CONFIG, preset=preset)

@@ -4,22 +4,15 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import numpy as np
-
 from tests.integration.client.fake_executor import (
     DEADLINE_SECONDS,
-    FakeExecutor,
     Reply,
     accept,
     run_fake_executor,
 )
-from tests.support.brokers import message, running
 from tests.support.proxy import proxy_to
 from tests.support.traffic import until
 from turnstile.common.broker.delivery import Delivery
-from turnstile.common.broker.message import Publication
-from turnstile.common.broker.publisher import Publisher
-from turnstile.common.broker.topology import EXECUTION_REQUESTED, EXECUTIONS
 from turnstile.stress.drive.pacing import Clock, Pacing
 from turnstile.stress.drive.submission import Answers, Requests, SubmitContext, Submitter
 from turnstile.stress.load import plan_orders
@@ -56,21 +49,6 @@ async def submitting(amqp_url: str) -> AsyncIterator[SubmitContext]:
             part.cancel()
 
 
-async def until_led(amqp_url: str, executor: FakeExecutor) -> None:
-    """Return once the queue of the requests has taken one.
-
-    A quorum queue without a leader yet may keep the end of a publish that breaks off, and lose its beginning.
-    """
-    publisher = Publisher(amqp_url, name="first")
-    async with running(publisher):
-        first = message(EXECUTION_REQUESTED, exchange=EXECUTIONS)
-        while await publisher.publish([first]) != [Publication.CONFIRMED]:
-            await asyncio.sleep(0.01)
-        await executor.has_received(1)
-    executor.deliveries.clear()
-    executor.admitted.clear()
-
-
 async def test_requests_without_replies_are_repeated_after_a_lost_connection(amqp_url: str) -> None:
     silent = True
 
@@ -89,15 +67,3 @@ async def test_requests_without_replies_are_repeated_after_a_lost_connection(amq
     assert len(executor.admitted) == COUNT
     assert (context.orders["answer"] == Answer.DUPLICATE).all()
     assert (context.orders["sendings"] > 1).all()
-
-
-async def test_an_interrupted_publish_is_repeated_in_order_with_the_same_ids(amqp_url: str) -> None:
-    async with run_fake_executor(amqp_url) as executor, proxy_to(amqp_url) as proxy:
-        await until_led(amqp_url, executor)
-        async with submitting(proxy.url) as context:
-            proxy.cut_after(150_000)
-    assert len(executor.admitted) == COUNT
-    assert context.orders["sendings"].max() > 1
-    for submitter in range(LOAD.submitters):
-        ids = context.orders["execution_id"][context.orders["submitter"] == submitter]
-        assert (np.diff(ids) > 0).all()
