@@ -131,15 +131,3 @@ async def test_names_that_never_resolve_delay_no_healthy_receiver(
         # The hanging deliveries need not end.
         await protocol.connection.execute("UPDATE webhook_delivery SET due_at = now() + interval '1 d'")
     assert took < HEALTHY_SECONDS
-
-
-async def test_a_receiver_that_was_down_gets_every_delivery_once_it_responds(
-    protocol: Protocol, database_url: str
-) -> None:
-    async with swallowing() as dead:
-        ids = await completed(protocol, f"http://127.0.0.1:{dead.port}/hook", 30)
-        async with delivering(database_url, webhook_timeout=2.0, webhook_attempts=100):
-            await protocol.until("SELECT EXISTS (SELECT FROM webhook_delivery WHERE last_error <> '')")
-            dead.release()
-            await seconds_until_delivered(protocol, *ids)
-    assert set(await protocol.column("SELECT state FROM webhook_delivery")) == {"delivered"}
