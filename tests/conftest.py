@@ -7,15 +7,17 @@ Without servers, tests that need one are skipped, and fail with CI=true.
 import os
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from tests.support import template
 from tests.support.processes import failed_tests
-from tests.support.sources import NoServers, Servers, servers_of_the_session
-from turnstile.localservers import BrokerServer, DatabaseServer, LocalServers
+from tests.support.sources import LentUrls, NoServers, Servers, servers_of_the_session
+from turnstile.localservers import BrokerServer, DatabaseServer, LocalServers, MissingBinaries
+from turnstile.localservers.binaries import install_missing
 
 # Unique, since several sessions may use the servers at once.
 _SESSION = secrets.token_hex(4)
@@ -48,10 +50,24 @@ def servers() -> Iterator[Servers]:
         try:
             provided = stack.enter_context(servers_of_the_session())
         except NoServers as none:
-            if os.environ.get("CI", "").lower() in ("true", "1"):
-                pytest.fail(str(none), pytrace=False)
-            pytest.skip(str(none))
+            _skip(none)
         yield provided
+
+
+def _skip(reason: Exception) -> NoReturn:
+    """Skip a test for which something is missing; CI must have everything."""
+    if os.environ.get("CI", "").lower() in ("true", "1"):
+        pytest.fail(str(reason), pytrace=False)
+    pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="session")
+def local_binaries() -> None:
+    """The programs of private servers, for tests that start their own in any case."""
+    try:
+        install_missing()
+    except MissingBinaries as missing:
+        _skip(missing)
 
 
 @pytest.fixture(scope="session")
@@ -83,15 +99,27 @@ def database_url(postgresql: DatabaseServer, template_database: str) -> Iterator
     postgresql.drop_database(name)
 
 
+@pytest.fixture(scope="session")
+def lent_urls(postgresql: DatabaseServer, rabbitmq: BrokerServer, template_database: str) -> LentUrls:
+    """Lend a migrated database and a vhost to the tests of a module, a folder or the session."""
+
+    @contextmanager
+    def lent() -> Iterator[tuple[str, str]]:
+        name = _unique("shared")
+        try:
+            yield postgresql.create_database(name, template_database), rabbitmq.create_vhost(name)
+        finally:
+            postgresql.drop_database(name)
+            rabbitmq.delete_vhost(name)
+
+    return lent
+
+
 @pytest.fixture(scope="module")
-def module_urls(
-    postgresql: DatabaseServer, rabbitmq: BrokerServer, template_database: str
-) -> Iterator[tuple[str, str]]:
+def module_urls(lent_urls: LentUrls) -> Iterator[tuple[str, str]]:
     """A migrated database and a vhost for all tests of a module."""
-    name = _unique("module")
-    yield postgresql.create_database(name, template_database), rabbitmq.create_vhost(name)
-    postgresql.drop_database(name)
-    rabbitmq.delete_vhost(name)
+    with lent_urls() as urls:
+        yield urls
 
 
 @pytest.fixture

@@ -71,7 +71,7 @@ def _content(path: str) -> bytes:
 
 def _entries(name: str, content: bytes) -> list[Any]:
     try:
-        value = yaml.load(content, Loader=_Loader)
+        value = yaml.load(content, Loader=_Loader)  # noqa: S506  (a safe loader that rejects duplicates)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""

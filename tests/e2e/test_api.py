@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Iterator
 from itertools import cycle
-from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -24,7 +23,6 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from tests.support.environment import Environment
-from tests.support.traffic import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 OPTIONS = {
@@ -48,39 +46,6 @@ CASES = 6
 """For each route, and as many against its description."""
 FUZZING_SECONDS = 8.0
 ENDLESS = "/api/v1/events"
-
-
-async def test_a_drained_worker_takes_nothing_new_ends_or_hands_back_and_stops(
-    env: Environment, tmp_path: Path
-) -> None:
-    (worker,) = (await env.http.get("/workers")).json()["items"]
-    file = str(tmp_path / "runs")
-    short = await env.submit("record", parameters={"file": file, "seconds": 0.8})
-    long = await env.submit("scripted", parameters={"steps": ["HANG", "OK"]})
-    await env.until_status(short, "running")
-    await env.until_status(long, "running")
-
-    answer = await env.http.post(f"/workers/{worker['id']}/drain")
-    assert (answer.status_code, answer.json()["state"]) == (202, "draining")
-    await env.start_worker()
-    assert await env.ended(short, long) == ["completed", "completed"]
-    assert [outcome for _, outcome in await env.attempts(short)] == ["completed"]
-    assert await env.attempts(long) == [(1, "handed_back"), (2, "completed")]
-
-    async def has_left() -> bool:
-        states = {w["id"]: w["state"] for w in (await env.http.get("/workers")).json()["items"]}
-        return bool(states[worker["id"]] == "stopped")
-
-    await until(has_left, "the drained worker's sign-off")
-    late = await env.submit("noop")
-    assert await env.ended(late) == ["completed"]
-    assert (await env.get(late))["worker_id"] != worker["id"]
-    again = await env.http.post(f"/workers/{worker['id']}/drain")
-    assert (again.status_code, again.json()["code"], again.json()["worker_state"]) == (
-        409, "already_terminal", "stopped"
-    )  # fmt: skip
-    unknown = await env.http.post("/workers/unknown/drain")
-    assert (unknown.status_code, unknown.json()["code"]) == (404, "not_found")
 
 
 async def test_every_answer_matches_the_description_of_the_api(env: Environment) -> None:

@@ -1,7 +1,5 @@
-"""Cancelling in every state, over HTTP, by message, by client and by command line (P3, P6)."""
+"""Cancelling in every state, over HTTP and by message (P3, P6)."""
 
-import asyncio
-import sys
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from pathlib import Path
@@ -9,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.environment import Environment, pids_in, until_gone
-from tests.support.traffic import ask, cancel_request, publishing, request, until
-from turnstile.client import AsyncClient
+from tests.support.traffic import cancel_request, publishing, request, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 GRACE_SECONDS = 1.0
@@ -33,21 +30,8 @@ async def by_message(env: Environment, execution_id: int) -> None:
         await publisher.publish([cancel_request({"execution_id": execution_id, "reason": "enough"})])
 
 
-async def by_client(env: Environment, execution_id: int) -> None:
-    async with AsyncClient(amqp_url=env.amqp_url, http_url=env.system.http_url) as client:
-        await client.cancel(execution_id, reason="enough")
-
-
-async def by_command_line(env: Environment, execution_id: int) -> None:
-    command = ["-m", "turnstile.executor.cli", "cancel", str(execution_id), "--reason", "enough"]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, *command, "--api-url", env.system.http_url, stdout=asyncio.subprocess.DEVNULL
-    )
-    assert await process.wait() == 0
-
-
 Way = Callable[[Environment, int], Awaitable[None]]
-WAYS: list[Way] = [by_http, by_message, by_client, by_command_line]
+WAYS: list[Way] = [by_http, by_message]
 
 
 async def seconds_until_ended(env: Environment, execution_id: int, since: datetime) -> float:
@@ -76,8 +60,7 @@ async def test_a_waiting_execution_is_cancelled_within_a_second_and_never_starts
     await env.until_status(head, "running")
     since = await now(env)
     await way(env, waiting)
-    # A command line takes a second to start.
-    assert await seconds_until_ended(env, waiting, since) < (10 if way is by_command_line else 2)
+    assert await seconds_until_ended(env, waiting, since) < 2
     await env.cancel(head)
     assert await env.ended(head, waiting) == ["cancelled"] * 2
     shown = await env.get(waiting)
@@ -94,8 +77,7 @@ async def test_a_running_execution_is_cancelled_within_the_grace_and_not_retried
     await env.until_status(execution_id, "running")
     since = await now(env)
     await way(env, execution_id)
-    allowed_seconds = 10 if way is by_command_line else 2 * (GRACE_SECONDS + 1)
-    assert await seconds_until_ended(env, execution_id, since) < allowed_seconds
+    assert await seconds_until_ended(env, execution_id, since) < 2 * (GRACE_SECONDS + 1)
     assert await env.attempts(execution_id) == [(1, "cancelled")]
 
 
@@ -141,29 +123,6 @@ async def test_a_cancel_of_an_id_out_of_range_is_refused_and_stops_no_other_requ
     assert letter["code"] == "invalid_message"
     query = "SELECT count(*) = 1 FROM execution WHERE idempotency_key = 'behind' AND completed_at IS NOT NULL"
     await env.history.until(query)
-
-
-async def test_a_second_cancel_changes_nothing_and_a_cancel_after_the_end_is_refused(
-    env: Environment, tmp_path: Path
-) -> None:
-    file = tmp_path / "stubborn"
-    execution_id = await env.submit("stubborn", parameters={"file": str(file)})
-
-    async def runs() -> bool:
-        return file.exists()
-
-    await until(runs, "it runs")
-    answers = [await env.http.post(f"/executions/{execution_id}/cancel") for _ in range(2)]
-    assert [(a.status_code, a.json()["status"]) for a in answers] == [(202, "running")] * 2
-    assert await env.ended(execution_id) == ["cancelled"]
-    before = await env.get(execution_id)
-    refused = await env.http.post(f"/executions/{execution_id}/cancel")
-    assert (refused.status_code, refused.json()["code"]) == (409, "already_terminal")
-    await by_message(env, execution_id)
-    # Requests are taken in order: the answer to this one comes after the cancel was decided.
-    await ask(env.amqp_url, lambda to: [request({"action_ref": "noop"}, reply_to=to)])
-    assert await env.get(execution_id) == before
-    assert before["attempts"][0]["outcome"] == "cancelled"
 
 
 async def test_the_work_of_a_dead_worker_is_cancelled_and_not_run_again(env: Environment) -> None:

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.environment import Environment, StartEnvironment
-from tests.support.proxy import proxy_to
-from turnstile.client import AsyncClient, Client, ExecutionFailed, Rejected, Request, Status, Submitted
+from turnstile.client import AsyncClient, ExecutionFailed, Rejected, Request, Status, Submitted
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -67,25 +66,6 @@ async def test_a_result_too_large_for_an_event_is_read_over_http(start_env: Star
         assert await client.run("noop", {"number": 4711}) == 4711
 
 
-async def test_an_outage_in_the_middle_of_a_list_duplicates_and_loses_nothing(env: Environment) -> None:
-    before = (await env.stats("noop"))["total_enqueued"]
-    async with (
-        proxy_to(env.amqp_url) as proxy,
-        _client(env, amqp_url=proxy.url) as client,
-        asyncio.timeout(60),
-    ):
-        assert await client.run("noop", {"number": 1}) == 1
-        proxy.cut_after(60_000)
-        requests = [Request(action_ref="noop", parameters={"number": number}) for number in range(1500)]
-        answers = await client.submit_many(requests)
-        ids = [each.execution_id for each in answers if isinstance(each, Submitted)]
-        assert len(set(ids)) == 1500
-        assert ids == sorted(ids)
-        proxy.cut()
-        assert [each.result for each in await client.wait_many(ids)] == list(range(1500))
-        assert (await client.queue_stats("noop")).total_enqueued == before + 1501
-
-
 async def test_a_waiting_execution_can_be_read_and_cancelled(env: Environment, tmp_path: Path) -> None:
     parameters = {"file": str(tmp_path / "record"), "seconds": 60}
     async with _client(env) as client, asyncio.timeout(60):
@@ -114,30 +94,3 @@ async def test_a_waiting_execution_can_be_read_and_cancelled(env: Environment, t
         await client.cancel(second.execution_id)
         ends = await client.wait_many([holder.execution_id, second.execution_id])
         assert {each.status for each in ends} == {Status.CANCELLED}
-
-
-async def test_the_token_is_sent_with_every_read(start_env: StartEnvironment) -> None:
-    settings = {"TURNSTILE_API_TOKENS": "secret"}
-    async with start_env(settings=settings) as env, asyncio.timeout(60):
-        url = env.system.http_url
-        async with AsyncClient(amqp_url=env.amqp_url, http_url=url, token="secret") as client:
-            assert (await client.queue_stats("noop")).queue_length == 0
-        async with _client(env) as without_token:
-            with pytest.raises(Rejected, match="unauthorized"):
-                await without_token.queue_stats("noop")
-
-
-async def test_the_blocking_client_submits_waits_and_reads_too(env: Environment) -> None:
-    def use() -> None:
-        with Client(amqp_url=env.amqp_url, http_url=env.system.http_url) as client:
-            assert client.run("noop", {"number": 7}, wait_timeout="30s") == 7
-            answers = client.submit_many(
-                Request(action_ref="noop", parameters={"number": n}) for n in range(9)
-            )
-            ids = [each.execution_id for each in answers if isinstance(each, Submitted)]
-            assert [each.result for each in client.wait_many(ids, timeout=30)] == list(range(9))
-            assert client.get(ids[0]).status is Status.COMPLETED
-            with pytest.raises(ExecutionFailed):
-                client.run("scripted", {"steps": ["PERMANENT"]}, wait_timeout=30)
-
-    await asyncio.to_thread(use)

@@ -133,26 +133,6 @@ async def test_a_message_for_an_unknown_execution_acts_when_it_is_replayed_later
     await letters(env, 0)
 
 
-async def test_every_page_of_letters_comes_once(env: Environment) -> None:
-    async with publishing(env.amqp_url) as publisher:
-        await publisher.publish([request(b"{", message_id=f"page-{n}") for n in range(7)])
-    await letters(env, 7)
-    seen, cursor = [], None
-    while True:
-        query = {"limit": 3} | ({} if cursor is None else {"cursor": cursor})
-        page = (await env.http.get("/dead-letters", params=query)).json()
-        seen += [letter["message_id"] for letter in page["items"]]
-        assert page["total"] == 7
-        cursor = page["next_cursor"]
-        if cursor is None:
-            break
-    assert seen == [f"page-{n}" for n in range(7)]
-    first = (await env.http.get("/dead-letters", params={"limit": 1})).json()
-    assert (await select(env, "purge", ids=seen))["done"] == 7
-    behind = await env.http.get("/dead-letters", params={"cursor": first["next_cursor"]})
-    assert behind.json() == {"items": [], "next_cursor": None, "total": 0}
-
-
 async def test_a_letter_is_replayed_with_its_body_corrected_and_runs_once(env: Environment) -> None:
     async with publishing(env.amqp_url) as publisher:
         await publisher.publish(

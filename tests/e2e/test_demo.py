@@ -19,25 +19,13 @@ from tests.integration.localservers.watching import processes_of
 from tests.support.traffic import until
 from turnstile.common.cli import CommandFailed
 from turnstile.localservers import LocalServers, MissingBinaries
-from turnstile.localservers.binaries import install_missing
 from turnstile.stress.demo import demo
 
 ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-m", "turnstile.executor.cli", "demo")
 _LINE_SECONDS = 60.0
 
-pytestmark = pytest.mark.usefixtures("own_binaries")
-
-
-@pytest.fixture(scope="module")
-def own_binaries() -> None:
-    """The demo never uses existing servers, as other tests may."""
-    try:
-        install_missing()
-    except MissingBinaries as missing:
-        if os.environ.get("CI", "").lower() in ("true", "1"):
-            pytest.fail(str(missing), pytrace=False)
-        pytest.skip(str(missing))
+pytestmark = pytest.mark.usefixtures("local_binaries")
 
 
 @pytest.fixture
@@ -122,32 +110,6 @@ async def test_ctrl_c_while_the_servers_start_leaves_nothing(place: Path) -> Non
         code = await demo.end()
     assert code == 130, demo.text
     assert "Traceback" not in demo.text
-    assert left_in(place) == []
-
-
-@pytest.mark.whole
-async def test_a_second_ctrl_c_leaves_nothing(place: Path) -> None:
-    async with started(place) as demo:
-        await demo.wait_for("running")
-        demo.process.send_signal(signal.SIGINT)
-        await demo.wait_for("Stopping")
-        demo.process.send_signal(signal.SIGINT)
-        code = await demo.end()
-    assert code == 130, demo.text
-    assert "Traceback" not in demo.text
-    assert left_in(place) == []
-
-
-@pytest.mark.whole
-def test_a_closed_output_ends_it_and_leaves_nothing(place: Path) -> None:
-    with subprocess.Popen(
-        COMMAND, cwd=ROOT, env={**os.environ, "TMPDIR": str(place)}, stdout=subprocess.PIPE
-    ) as process:
-        assert process.stdout
-        assert process.stdout.readline()
-        process.stdout.close()
-        code = process.wait(_LINE_SECONDS)
-    assert code == 1
     assert left_in(place) == []
 
 

@@ -134,28 +134,6 @@ async def cut_off(proxy: Proxy, worker: Service) -> None:
     await worker.ready()
 
 
-async def test_a_worker_full_of_long_runs_takes_nothing_and_another_gets_the_next_offers(
-    start_env: StartEnvironment,
-) -> None:
-    async with start_env(settings=ONE_AT_A_TIME) as env:
-        first = env.worker
-        long_run = await env.submit("hold")
-        await until_logged(first, EARLY)
-        waiting = await env.submit("noop")
-        await env.until_offers(1)
-        second = await env.start_worker()
-        await env.until_status(waiting, "completed")
-        assert await env.worker_of(waiting) == second.name
-        assert LATE not in first.log.read_text()
-        await second.stop()
-        waiting = await env.submit("noop")
-        await env.until_offers(1)
-        await env.cancel(long_run)
-        await env.until_status(waiting, "completed")
-        assert await env.worker_of(waiting) == first.name
-        assert len(await env.attempts(long_run)) == 1
-
-
 async def test_capacity_freed_by_long_runs_is_all_used_again(
     start_env: StartEnvironment, tmp_path: Path
 ) -> None:

@@ -4,8 +4,8 @@ In: the environment. Out: a database server and a broker for all tests, or the r
 """
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,10 @@ class Servers:
 
     postgresql: DatabaseServer
     rabbitmq: BrokerServer
+
+
+LentUrls = Callable[[], AbstractContextManager[tuple[str, str]]]
+"""Lends the URLs of a migrated database and of a vhost."""
 
 
 class NoServers(Exception):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,8 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
+from tests.support.sources import LentUrls
 from turnstile.executor.cli import app as executor_app
-from turnstile.localservers import BrokerServer, DatabaseServer
 from turnstile.localservers.ports import free_port
 from turnstile.worker.cli import app as worker_app
 
@@ -80,19 +81,19 @@ class Processes:
 
 
 @pytest.fixture(scope="session")
-def processes(
-    postgresql: DatabaseServer,
-    rabbitmq: BrokerServer,
-    template_database: str,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Processes]:
+def processes(lent_urls: LentUrls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     """One executor and one worker, started by their commands, for all tests of this folder."""
-    name, folder = f"turnstile_test_cli_{secrets.token_hex(4)}", tmp_path_factory.mktemp("cli")
+    with lent_urls() as urls, _started(*urls, tmp_path_factory.mktemp("cli")) as processes:
+        yield processes
+
+
+@contextmanager
+def _started(database_url: str, amqp_url: str, folder: Path) -> Iterator[Processes]:
     executor_port, worker_port = free_port(), free_port()
     environment = {
         **{key: value for key, value in os.environ.items() if not key.startswith("TURNSTILE_")},
-        "TURNSTILE_DATABASE_URL": postgresql.create_database(name, template_database),
-        "TURNSTILE_AMQP_URL": rabbitmq.create_vhost(name),
+        "TURNSTILE_DATABASE_URL": database_url,
+        "TURNSTILE_AMQP_URL": amqp_url,
         "TURNSTILE_HTTP_PORT": str(executor_port),
         "TURNSTILE_API_TOKENS": TOKEN,
         "TURNSTILE_WORKER_HTTP_PORT": str(worker_port),
@@ -113,15 +114,13 @@ def processes(
         yield Processes(
             executor_url=urls[0],
             worker_url=urls[1],
-            amqp_url=environment["TURNSTILE_AMQP_URL"],
+            amqp_url=amqp_url,
             environment=environment,
         )
     finally:
         for process in reversed(started):
             process.terminate()
         codes = [process.wait(_STOP_SECONDS) for process in started]
-        postgresql.drop_database(name)
-        rabbitmq.delete_vhost(name)
     assert codes == [0, 0]
 
 

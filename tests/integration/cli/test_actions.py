@@ -84,19 +84,3 @@ def test_a_new_limit_and_its_change_are_listed(system: CommandLines, ref: str) -
     changes = system.executor("actions", "changes", ref).out
     assert "max_concurrent: 1 -> 4" in changes
     assert "max_concurrent: 4 -> none" in changes
-
-
-def test_an_action_with_waiting_executions_is_deleted_only_with_waiting_cancel(
-    system: CommandLines, ref: str
-) -> None:
-    assert system.executor("submit", ref, "--bulk", "-", stdin="{}\n{}\n").exit_code == 0
-    assert system.executor("actions", "pause", ref).out == f"{ref}: limit 1, paused\n"
-    refused = system.executor("actions", "delete", ref)
-    assert refused.exit_code == EXIT_FAILED
-    assert "--waiting cancel" in refused.err or "run" in refused.err
-    system.executor("cancel", "--action", ref, "--status", "scheduled")
-    still = system.executor("actions", "delete", ref)
-    assert (still.exit_code, "--waiting cancel" in still.err) == (EXIT_FAILED, True)
-    gone = system.executor("actions", "delete", ref, "--waiting", "cancel")
-    assert (gone.exit_code, gone.out) == (0, f"Deleted {ref}; cancelled 1 waiting execution\n")
-    assert system.executor("actions", "show", ref).exit_code == EXIT_FAILED

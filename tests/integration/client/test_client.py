@@ -97,14 +97,6 @@ async def test_a_reply_lost_with_the_connection_is_requested_again(amqp_url: str
     assert len(executor.admitted) == 1
 
 
-async def test_a_known_idempotency_key_shows_as_a_duplicate(amqp_url: str) -> None:
-    def known(delivery: Delivery, execution_id: int, _: bool) -> Reply | None:
-        return accept(delivery, execution_id, True)
-
-    async with run_fake_executor(amqp_url, known), AsyncClient(amqp_url=amqp_url) as client:
-        assert (await client.submit("noop", idempotency_key="k")).duplicate
-
-
 async def test_no_reply_in_time_is_an_unknown_outcome(amqp_url: str) -> None:
     async with (
         run_fake_executor(amqp_url, lambda *_: None) as executor,
@@ -148,12 +140,6 @@ async def test_a_late_reply_is_ignored(amqp_url: str) -> None:
         await until(lambda: bool(kept))
         await executor.answer(kept[0], accept(kept[0], 1, False))
         assert (await client.submit("noop", {"number": 1})).execution_id == 2
-
-
-async def test_an_error_of_the_caller_leaves_the_block_unchanged(amqp_url: str) -> None:
-    with pytest.raises(KeyError, match="mine"):
-        async with AsyncClient(amqp_url=amqp_url):
-            raise KeyError("mine")
 
 
 async def test_a_client_can_be_closed_at_any_moment_of_connecting(amqp_url: str) -> None:

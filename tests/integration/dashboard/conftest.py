@@ -7,27 +7,19 @@ from playwright.async_api import Browser, Page
 
 from tests.integration.dashboard.browser import chromium, watched_page
 from tests.support.environment import Environment, running_environment
-from turnstile.localservers import BrokerServer, DatabaseServer
+from tests.support.sources import LentUrls
 
 TOKEN = "a-token-of-the-tests"
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="package")
-async def env(
-    postgresql: DatabaseServer, rabbitmq: BrokerServer, template_database: str
-) -> AsyncIterator[Environment]:
+async def env(lent_urls: LentUrls) -> AsyncIterator[Environment]:
     """One system, with a token, for all tests of this folder."""
-    name = f"{template_database}_dashboard"
-    database_url = postgresql.create_database(name, template_database)
-    amqp_url = rabbitmq.create_vhost(name)
-    try:
-        settings = {"TURNSTILE_API_TOKENS": TOKEN, "TURNSTILE_WEBHOOK_ALLOW_PRIVATE": "true"}
-        async with running_environment(database_url, amqp_url, settings=settings) as env:
+    settings = {"TURNSTILE_API_TOKENS": TOKEN, "TURNSTILE_WEBHOOK_ALLOW_PRIVATE": "true"}
+    with lent_urls() as urls:
+        async with running_environment(*urls, settings=settings) as env:
             env.http.headers["Authorization"] = f"Bearer {TOKEN}"
             yield env
-    finally:
-        postgresql.drop_database(name)
-        rabbitmq.delete_vhost(name)
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="package")

@@ -121,19 +121,6 @@ async def test_the_state_follows_every_kind_of_change(live: Live, protocol: Prot
     assert [name.action_ref for name in (await live.state()).queues] == ["a"]
 
 
-async def test_the_totals_include_deleted_queues(live: Live, protocol: Protocol) -> None:
-    await protocol.put("a", concurrency_key="/key")
-    await protocol.register()
-    for key in ("x", "y"):
-        (one,) = await protocol.submit("a", parameters={"key": key})
-        await protocol.run(one)
-        await protocol.settle((one, 1))
-    assert await protocol.delete_idle_queues() == 2
-    (one,) = await protocol.submit("a", parameters={"key": "x"})
-    sums, _ = (await live.state()).total()
-    assert (sums.total_enqueued, sums.total_completed, sums.active_count) == (3, 2, 1)
-
-
 async def test_a_stream_gets_the_status_of_its_watched_executions(live: Live, protocol: Protocol) -> None:
     await protocol.put("a", max_concurrent=1)
     first, second = await protocol.submit("a", 2)

@@ -83,12 +83,6 @@ def test_each_order_puts_the_most_urgent_first(order: QueueOrder, expected: str)
     assert "".join(names(three(), order)) == expected
 
 
-def test_the_order_by_rate_puts_the_busiest_first() -> None:
-    state = three()
-    state.apply(snapshot(queue("c", total_enqueued=30, total_completed=30), seconds=10))
-    assert names(state, QueueOrder.RATE)[0] == "c"
-
-
 def test_a_search_finds_parts_of_actions_and_keys_in_any_case() -> None:
     state = DashboardState()
     state.apply(snapshot(queue("Reports.render"), queue("mail", "Customer-7"), queue("other"), whole=True))
@@ -126,16 +120,6 @@ def test_a_time_without_clients_is_in_no_rate() -> None:
     rates = state.rates(QueueName("a", None))
     assert rates is not None
     assert rates.completed == pytest.approx(2.0)
-
-
-def test_a_queue_that_never_changed_has_a_constant_history() -> None:
-    state = three()
-    state.apply(snapshot(seconds=30))
-    rates = state.rates(QueueName("b", None))
-    assert rates is not None
-    assert rates.enqueued == 0
-    assert state.depths(QueueName("b", None))[-7:] == [9] * 7
-    assert state.depths(QueueName("b", None))[-8] is None
 
 
 def test_the_totals_are_the_sums_over_all_queues() -> None:
@@ -203,10 +187,6 @@ def test_a_steady_rate_is_exact_over_any_known_time(seconds: int, per_second: in
     assert rates is not None
     # A bucket's point stands up to a second before its end.
     assert abs(rates.enqueued - per_second) <= per_second / RATE_SECONDS * 1.1
-
-
-def test_there_is_no_rate_before_one_second() -> None:
-    assert History(BEGAN, totals(7)).rates(BEGAN + 0.9) is None
 
 
 def test_the_rate_of_a_stopped_queue_falls_to_zero_within_its_span() -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from tests.integration.dashboard.conftest import TOKEN
 from tests.support.environment import Environment
-from tests.support.traffic import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 
@@ -20,13 +19,6 @@ async def listening(http: httpx.AsyncClient, path: str = "/events") -> AsyncIter
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/event-stream")
         yield answer.aiter_lines()
-
-
-async def test_events_and_queues_need_a_token(env: Environment) -> None:
-    async with httpx.AsyncClient(base_url=env.system.http_url) as http:
-        answers = [await http.get(path) for path in ("/events", "/api/v1/events", "/api/v1/queues")]
-        assert [answer.status_code for answer in answers] == [401] * 3
-        assert (await http.get("/")).status_code == 200
 
 
 async def test_a_stream_begins_with_opening_and_sends_what_changes(env: Environment) -> None:
@@ -56,23 +48,6 @@ async def test_an_invalid_parameter_is_refused_by_name(env: Environment) -> None
         answer = await env.http.get(path)
         assert answer.status_code == 422
         assert named in answer.json()["detail"]
-
-
-async def test_the_pages_of_queues_have_every_queue_once(env: Environment) -> None:
-    for number in range(7):
-        await env.put(f"paged.{number}", max_concurrent=1)
-
-    async def all_are_seen() -> bool:
-        return bool((await env.http.get("/queues", params={"search": "paged."})).json()["total"] == 7)
-
-    await until(all_are_seen, "a reading with all of them")
-    found: list[str] = []
-    query: dict[str, str | None] = {"search": "paged.", "limit": "3"}
-    while query.get("cursor", "") is not None:
-        page = (await env.http.get("/queues", params=query)).json()
-        found += [item["action_ref"] for item in page["items"]]
-        query["cursor"] = page["next_cursor"]
-    assert found == [f"paged.{number}" for number in range(7)]
 
 
 async def test_an_executor_that_stops_ends_its_streams(env: Environment) -> None:

@@ -7,7 +7,6 @@ import httpx
 import pytest
 
 from tests.support.served import Served
-from turnstile.executor.queries import statements
 
 
 @pytest.fixture
@@ -71,17 +70,6 @@ async def test_a_bulk_cancel_ends_what_waits_and_requests_the_rest_to_stop(api: 
     assert (outcome["matched"], outcome["changed"], outcome["next_cursor"]) == (3, 3, None)
     assert (await api.get(f"/executions/{mine[1]}"))["error"]["message"] == "no longer needed"
     assert (await api.get(f"/executions/{other}"))["status"] == "scheduled"
-
-
-async def test_cancelling_a_whole_queue_starts_none_of_it(api: Served) -> None:
-    await api.submit_many("a.b", 20)
-    granted, cursor = len(api.granted), None
-    while True:
-        outcome = await ask(api, "cancel", {"action_ref": "a.b"}, limit=7, cursor=cursor)
-        cursor = outcome["next_cursor"]
-        if cursor is None:
-            break
-    assert (await statuses(api), len(api.granted)) == ({"cancelled": 20}, granted)
 
 
 async def test_a_cursor_continues_where_the_previous_call_ended(api: Served) -> None:
@@ -154,46 +142,6 @@ async def test_a_refused_retry_has_its_reason_and_the_others_are_made(api: Serve
     assert [item["problem"] and item["problem"]["code"] for item in outcome["items"]] == [
         None, None, "queue_full"
     ]  # fmt: skip
-
-
-async def test_all_conditions_of_a_filter_must_hold(api: Served) -> None:
-    (one,) = await api.submit_many("a.b", 1, concurrency_key="x", metadata={"tenant": "acme", "n": 3})
-    (two,) = await api.submit_many("a.b", 1, concurrency_key="x", metadata={"tenant": "other", "n": 3})
-    (three,) = await api.submit_many("a.b", 1, metadata={"tenant": "acme"}, run_at="2100-01-01T00:00:00Z")
-    await api.claim(one)
-    created_at = (await api.get(f"/executions/{two}"))["created_at"]
-    cases: list[tuple[dict[str, Any], list[int]]] = [
-        ({"metadata": {"tenant": "acme"}}, [three, one]),
-        ({"metadata": {"tenant": "acme", "n": 3}}, [one]),
-        ({"metadata": {"tenant": "acme", "none": "1"}}, []),
-        ({"concurrency_key": "x"}, [two, one]),
-        ({"concurrency_key": "x", "status": ["queued"]}, [two]),
-        ({"status": ["delayed"]}, [three]),
-        ({"created_after": created_at}, [three, two]),
-        ({"created_before": created_at}, [one]),
-        ({"worker_id": "worker-1"}, [one]),
-    ]
-    for wanted, expected in cases:
-        assert ids(await ask(api, "cancel", wanted, dry_run=True)) == expected, wanted
-
-
-async def test_a_call_reads_a_bounded_number_of_executions(
-    api: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(statements, "CANDIDATES_MAX", 3)
-    mine = await api.submit_many("a.b", 7)
-    first = await ask(api, "cancel", {"metadata": {"no": "such"}})
-    assert (first["matched"], first["next_cursor"] is None) == (0, False)
-    for verb in ("cancel", "retry"):
-        if verb == "retry":
-            await ask(api, "cancel", {"status": ["queued", "scheduled"]}, limit=3)
-        cursor, rounds = None, 0
-        while True:
-            outcome = await ask(api, verb, {"action_ref": "a.b", "metadata": {"a": "b"}}, cursor=cursor)
-            cursor, rounds = outcome["next_cursor"], rounds + 1
-            if cursor is None:
-                break
-        assert rounds == 1 + len(mine) // 3
 
 
 INVALID: list[tuple[Any, str, str]] = [

@@ -1,6 +1,5 @@
 """One execution over HTTP: submit, read, cancel, retry; what is refused, and how."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -90,14 +89,6 @@ async def test_a_known_key_returns_its_execution_and_refuses_another_request(api
     assert "idempotency_key" in other.json()["detail"]
 
 
-async def test_fifty_submitters_with_one_key_get_one_execution(api: Served) -> None:
-    answers = await asyncio.gather(
-        *(api.http.post(URL, json={"action_ref": "a.b", "idempotency_key": "k"}) for _ in range(50))
-    )
-    assert len({answer.json()["id"] for answer in answers}) == 1
-    assert sorted(answer.status_code for answer in answers) == [200] * 49 + [202]
-
-
 async def test_the_key_in_the_header_is_utf_8_and_agrees_with_the_body(api: Served) -> None:
     keyed = {b"Idempotency-Key": "schlüssel".encode()}
     in_header = await api.http.post(URL, json={"action_ref": "a.b"}, headers=keyed)
@@ -131,32 +122,18 @@ INVALID: dict[str, tuple[bytes, int, str, str]] = {
     "empty": (b"", 422, "invalid_message", "body"),
     "not JSON": (b"{nope", 422, "invalid_message", "body"),
     "not UTF-8": (b'{"action_ref": "\xff"}', 422, "invalid_message", "body"),
-    "a number": (b"1", 422, "invalid_message", "body"),
     "missing field": (b"{}", 422, "invalid_message", "action_ref"),
-    "wrong type": (b'{"action_ref": 5}', 422, "invalid_message", "action_ref"),
     "parameters not an object": (_with(b'"parameters": [1]'), 422, "invalid_parameters", "parameters"),
     "unknown field": (_with(b'"timout": 1'), 422, "unknown_field", "timout"),
     "unknown action": (b'{"action_ref": "no.such"}', 422, "unknown_action", "action_ref"),
     "NaN": (_with(b'"parameters": {"x": NaN}'), 422, "invalid_message", "body"),
     "infinite": (_with(b'"parameters": {"x": 1e999}'), 422, "invalid_message", "too large"),
-    "minus infinite": (_with(b'"parameters": {"x": [-1e999]}'), 422, "invalid_message", "too large"),
-    "many digits": (
-        _with(b'"parameters": {"x": 1' + b"0" * 400 + b".0}"),
-        422,
-        "invalid_message",
-        "too large",
-    ),
     "NUL": (_with(b'"parameters": {"x": "\\u0000"}'), 422, "invalid_parameters", "U+0000"),
     "surrogate": (_with(b'"parameters": {"x": "\\ud800"}'), 422, "invalid_message", "body"),
     "no time zone": (_with(b'"run_at": "2030-01-01T00:00:00"'), 422, "invalid_message", "run_at"),
     "year 1": (_with(b'"run_at": "0001-01-01T00:00:00Z"'), 422, "invalid_message", "leave it out"),
-    "before year 1": (_with(b'"run_at": "0001-01-01T00:00:00+14:00"'), 422, "invalid_message", "run_at"),
-    "year 9999": (_with(b'"run_at": "9999-12-31T23:59:59.999999Z"'), 422, "invalid_message", "run_at"),
-    "before 1970": (_with(b'"run_at": "1969-12-31T23:59:59Z"'), 422, "invalid_message", "run_at"),
     "bad duration": (_with(b'"ttl": "soon"'), 422, "invalid_message", "ttl"),
     "depth 10,000": (b'{"a":' * 10_000 + b"1" + b"}" * 10_000, 422, "invalid_message", "body"),
-    "depth 1,000": (b'{"a":' * 1000 + b"1" + b"}" * 1000, 422, "invalid_message", "body"),
-    "depth 1,000 in a list": (b"[" * 1000 + b"]" * 1000, 422, "invalid_message", "body"),
     "large parameters": (
         _with(b'"parameters": {"x": "' + b"y" * 5000 + b'"}'),
         413,
@@ -164,7 +141,6 @@ INVALID: dict[str, tuple[bytes, int, str, str]] = {
         "parameters",
     ),
     "10 MB": (b'{"action_ref": "' + b"y" * 10_000_000 + b'"}', 413, "too_large", "body"),
-    "list of 10 MB": (b'["' + b"y" * 10_000_000 + b'"]', 413, "too_large", "body"),
     "list of 1001": (b"[" + b",".join([b"{}"] * 1001) + b"]", 413, "too_large", "body"),
 }
 
@@ -230,11 +206,11 @@ async def test_an_execution_is_shown_whole(api: Served) -> None:
     assert shown["created_at"].endswith("Z")
 
 
-@pytest.mark.parametrize(("method", "rest"), [("GET", ""), ("POST", "/cancel"), ("POST", "/retry")])
-async def test_an_unknown_execution_is_not_found(api: Served, method: str, rest: str) -> None:
-    answer = await api.http.request(method, f"{URL}/4711{rest}")
-    assert refused(answer) == (404, "not_found")
-    assert "4711" in answer.json()["detail"]
+async def test_an_unknown_execution_is_not_found(api: Served) -> None:
+    for method, rest in (("GET", ""), ("POST", "/cancel"), ("POST", "/retry")):
+        answer = await api.http.request(method, f"{URL}/4711{rest}")
+        assert refused(answer) == (404, "not_found")
+        assert "4711" in answer.json()["detail"]
 
 
 async def test_the_position_is_exact_and_the_limit_names_the_slot_holders(api: Served) -> None:
@@ -318,13 +294,6 @@ async def test_a_cancel_ends_a_queued_execution_with_the_reason(api: Served) -> 
     assert (shown["position"], shown["waiting_on"]) == (None, None)
     again = await post(api, ids[1], "cancel")
     assert (again.status_code, again.json()["execution_status"]) == (409, "cancelled")
-
-
-async def test_a_cancel_requests_a_running_execution_to_stop(worked: Served) -> None:
-    submitted = await worked.submit("a.b")
-    await worked.claim(submitted["id"])
-    answer = await post(worked, submitted["id"], "cancel")
-    assert (answer.status_code, answer.json()) == (202, {"id": submitted["id"], "status": "running"})
 
 
 async def test_a_cancel_never_changes_an_ended_execution(worked: Served) -> None:

@@ -155,18 +155,6 @@ async def test_an_oversized_body_is_truncated_and_replayed_only_with_another_bod
     assert (await dlq.store.replay(Selection(names=("m",)), limit=1, body=b"{}")).done == 1
 
 
-async def test_copies_of_a_dead_letter_are_one_row_with_several_drains(dlq: DeadLetterQueue) -> None:
-    dead = [dead_letter_under(KEY, str(n).encode()) for n in range(300)]
-    async with (
-        draining(dlq.database, dlq.amqp_url),
-        draining(dlq.database, dlq.amqp_url),
-        draining(dlq.database, dlq.amqp_url),
-    ):
-        await asyncio.gather(*(dlq.publisher.publish(dead) for _ in range(3)))
-        found = await dlq.stored(300)
-    assert sorted(letter_bodies(found)) == sorted(letter.body for letter in dead)
-
-
 async def test_a_dead_letter_delivered_again_after_it_was_stored_is_one_row(dlq: DeadLetterQueue) -> None:
     dead = [dead_letter_under(KEY, str(n).encode()) for n in range(30)]
     settings = ExecutorSettings(amqp_url=SecretStr(dlq.amqp_url))
@@ -229,19 +217,6 @@ async def test_letters_are_pruned_by_age_by_number_and_by_size_the_oldest_first(
     )
     assert letter_bodies(await drained(dlq, 21))[0] == b"999"
     assert await pruner(dlq).prune_dead_letters() == 0
-
-
-async def test_pruning_continues_until_the_bounds_are_kept_and_counts_each_row_once(
-    dlq: DeadLetterQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("turnstile.executor.retention._ROWS_MAX", 7)
-    await dlq.publisher.publish(numbered_letters(50))
-    await drained(dlq, 50)
-    many = pruner(dlq, retention_dead_letters_count=5)
-    # Two at once count the same excess: one of them does it, once.
-    done = await asyncio.gather(many.prune_dead_letters(), many.prune_dead_letters())
-    assert sum(done) == 45
-    assert [int(each) for each in letter_bodies(await dlq.all())] == list(range(45, 50))
 
 
 async def test_a_flood_of_letters_is_pruned_while_it_is_drained(dlq: DeadLetterQueue) -> None:

@@ -37,14 +37,6 @@ def test_missing_binaries_name_the_install_command_and_have_their_own_exit_code(
     assert missing.value.exit_code == 69
 
 
-def test_only_missing_packages_are_named(tmp_path: Path) -> None:
-    installed(tmp_path, *POSTGRESQL_15)
-    with pytest.raises(MissingBinaries) as missing:
-        install_missing(SearchPath(path="", root=tmp_path))
-    assert missing.value.missing == ("RabbitMQ",)
-    assert "postgresql" not in missing.value.command
-
-
 @pytest.mark.parametrize(
     ("programs", "path", "found"),
     [

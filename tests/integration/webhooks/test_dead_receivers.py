@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.integration.webhooks.deliveries import completed, delivering
-from tests.integration.webhooks.receiver import Receiver, answer, receiving
+from tests.integration.webhooks.receiver import Receiver, answer
 from tests.support.protocol import Protocol
 
 ORIGINS = 200
@@ -131,36 +131,3 @@ async def test_names_that_never_resolve_delay_no_healthy_receiver(
         # The hanging deliveries need not end.
         await protocol.connection.execute("UPDATE webhook_delivery SET due_at = now() + interval '1 d'")
     assert took < HEALTHY_SECONDS
-
-
-async def test_a_receiver_that_was_down_gets_every_delivery_once_it_responds(
-    protocol: Protocol, database_url: str
-) -> None:
-    async with swallowing() as dead:
-        ids = await completed(protocol, f"http://127.0.0.1:{dead.port}/hook", 30)
-        async with delivering(database_url, webhook_timeout=2.0, webhook_attempts=100):
-            await protocol.until("SELECT EXISTS (SELECT FROM webhook_delivery WHERE last_error <> '')")
-            dead.release()
-            await seconds_until_delivered(protocol, *ids)
-    assert set(await protocol.column("SELECT state FROM webhook_delivery")) == {"delivered"}
-
-
-async def test_a_slow_receiver_among_dead_ones_is_served_and_released_attempts_do_not_count(
-    protocol: Protocol, database_url: str
-) -> None:
-    async with swallowing() as dead, receiving() as slow:
-        slow.delay_seconds = 1.5
-        await dead_ends(protocol, f"'http://127.2.0.' || n + 1 || ':{dead.port}'", 40, each=1)
-        (one,) = await completed(protocol, slow.url)
-        async with delivering(
-            database_url,
-            webhook_timeout=3.0,
-            webhook_concurrency=64,
-            webhook_attempts=2,
-            webhook_retry_delay=30.0,
-        ):
-            await seconds_until_delivered(protocol, one)
-            dead.release()
-    row = await protocol.connection.fetchrow("SELECT * FROM webhook_delivery WHERE execution_id = $1", one)
-    assert row is not None
-    assert (row["state"], row["attempts"]) == ("delivered", 1)

@@ -76,12 +76,6 @@ async def test_a_response_that_is_not_http_is_no_response(receiver: Receiver) ->
     assert (answered.status, answered.is_final) == (None, False)
 
 
-async def test_a_private_address_is_final_and_names_the_setting(receiver: Receiver) -> None:
-    answered = await post(receiver.url, allow_private=False)
-    assert (answered.status, answered.is_final, receiver.received) == (None, True, [])
-    assert "TURNSTILE_WEBHOOK_ALLOW_PRIVATE" in (answered.error or "")
-
-
 @pytest.mark.parametrize("url", ["ftp://example.org/", "http://", "http://[::1", "http://a:b:c/", "nowhere"])
 async def test_a_url_from_before_urls_were_checked_is_final(url: str) -> None:
     answered = await post(url)

@@ -18,7 +18,7 @@ from tests.integration.webhooks.deliveries import (
     states,
     store,
 )
-from tests.support.protocol import Protocol, connected
+from tests.support.protocol import Protocol
 from turnstile.common.domain.identifiers import Attempt, ExecutionId
 from turnstile.common.domain.states import Status
 
@@ -93,17 +93,6 @@ async def expire_lease(protocol: Protocol) -> None:
     await protocol.connection.execute(
         "UPDATE webhook_delivery SET claimed_until = now() - interval '1 s' WHERE state = 'pending'"
     )
-
-
-async def test_two_replicas_claim_different_deliveries(protocol: Protocol, database_url: str) -> None:
-    ids = await completed(protocol, count=4)
-    async with connected(database_url) as other, protocol.transaction():
-        first = await claim(protocol, 2)
-        # The other one neither waits for the first nor takes what is in its hands.
-        second = await claim(other)
-        assert sorted(c.execution_id for c in (*first, *second)) == ids
-        assert await store(other).claim({"https://example.org": 4}, lease_seconds=60) == []
-    assert await claim(protocol) == []
 
 
 async def test_an_expired_lease_is_claimed_again_also_on_the_last_attempt(protocol: Protocol) -> None:

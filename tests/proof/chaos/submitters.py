@@ -6,10 +6,9 @@ is doubled.
 """
 
 import asyncio
-import json
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -18,15 +17,11 @@ import httpx
 
 from tests.proof.chaos.load import SUBMITTERS, Cancel, Change, Step, Submit
 from tests.proof.history.recording import Submitted
+from tests.support.traffic import cancel_request, publishing, request
 from turnstile.common.broker.errors import BrokerUnavailable
 from turnstile.common.broker.message import Outgoing, Publication
 from turnstile.common.broker.publisher import Publisher
-from turnstile.common.broker.topology import (
-    EXECUTION_CANCEL_REQUESTED,
-    EXECUTION_REQUESTED,
-    EXECUTIONS,
-    declare_executor,
-)
+from turnstile.common.broker.topology import declare_executor
 
 _ANSWER_SECONDS: Final = 5.0
 _AGAIN_SECONDS: Final = 0.2
@@ -173,35 +168,11 @@ class HttpSubmitter:
             await asyncio.sleep(_AGAIN_SECONDS)
 
 
-@asynccontextmanager
-async def submitting_publisher(amqp_url: str) -> AsyncIterator[Publisher]:
-    """Lend a publisher that connects again until the end of the block."""
-    publisher = Publisher(amqp_url, name="submitter", declare=declare_executor)
-    connected = asyncio.create_task(publisher.run(), name="submitter-publisher")
-    try:
-        yield publisher
-    finally:
-        connected.cancel()
-        await asyncio.gather(connected, return_exceptions=True)
-
-
-def request_message(kind: str, message_id: str, body: Mapping[str, Any]) -> Outgoing:
-    """Return a message as a client sends it."""
-    return Outgoing(
-        exchange=EXECUTIONS,
-        routing_key=kind,
-        body=json.dumps(body).encode(),
-        type=kind,
-        message_id=message_id,
-        app_id="client",
-    )
-
-
 async def _send_messages(
     amqp_url: str, steps: Sequence[Submit | Cancel], log: SubmitLog, began: float
 ) -> None:
     """Send each step when it is due, counted from `began`, and return when all are confirmed."""
-    async with submitting_publisher(amqp_url) as publisher:
+    async with publishing(amqp_url) as publisher:
         for batch in _batches(steps):
             await asyncio.sleep(began + batch[0].at_seconds - asyncio.get_running_loop().time())
             messages = [message for step in batch if (message := _message(step, log)) is not None]
@@ -245,10 +216,10 @@ async def _publish(publisher: Publisher, messages: Sequence[Outgoing], log: Subm
 def _message(step: Submit | Cancel, log: SubmitLog) -> Outgoing | None:
     match step:
         case Submit():
-            return request_message(EXECUTION_REQUESTED, step.message_id, log.sending(step).body)
+            return request(log.sending(step).body, message_id=step.message_id)
         case Cancel():
             target = log.target_of(step)
             if target is None:
                 return None
             log.cancels += 1
-            return request_message(EXECUTION_CANCEL_REQUESTED, f"cancel of {step.of.message_id}", target)
+            return cancel_request(target, message_id=f"cancel of {step.of.message_id}")

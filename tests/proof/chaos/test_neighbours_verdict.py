@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.integration.webhooks.receiver import Received
-from tests.proof.chaos.neighbours.monitor import Observations, Peak, Probe, memory_limits
+from tests.proof.chaos.neighbours.monitor import Observations, Peak, Probe
 from tests.proof.chaos.neighbours.neighbour import Disturbed
 from tests.proof.chaos.neighbours.schedule import Disturbance, Kind
 from tests.proof.chaos.neighbours.verdict import Effects, Start, missed
@@ -95,21 +95,6 @@ def test_the_bound_holds_for_each_neighbour_and_not_only_for_the_whole_run() -> 
     assert "beside many keys was 1.50 s" in beside
 
 
-def test_three_late_starts_are_tolerated() -> None:
-    assert verdict(late(110, 111, 112)) == []
-
-
-def test_an_execution_that_never_started_is_late_and_has_not_ended() -> None:
-    gone = start(110, started_at=None, ended_at=None, status=None, granted_at=None, admitted_at=None)
-    starts = [replace(gone, number=n) if 110 <= n < 117 else start(n) for n in range(600)]
-    overall, beside, lost = verdict(
-        replace(FINE, starts=[replace(s, due_at=at(s.number / 10)) for s in starts])
-    )
-    assert "in all was inf s" in overall
-    assert "beside many keys was inf s" in beside
-    assert "7 of the steady load are never admitted, submitted over amqp: 110, 111" in lost
-
-
 @pytest.mark.parametrize("status", [Status.FAILED, Status.EXPIRED, Status.ABANDONED])
 def test_a_wrong_outcome_is_a_violation(status: Status) -> None:
     starts = [start(n, status=status if n == 5 else Status.COMPLETED) for n in range(600)]
@@ -149,7 +134,3 @@ def test_a_neighbour_without_effect_or_that_failed_is_a_violation() -> None:
     first, second = verdict(replace(FINE, disturbed=[idle, failed]))
     assert "full queue (v), had no effect" in first
     assert "many keys (v), failed: OSError: no route" in second
-
-
-def test_memory_limits_are_read_from_the_deployment() -> None:
-    assert memory_limits() == LIMITS

@@ -1,14 +1,11 @@
 """The comparison with other systems: metrics of traces; code, dependency group and document agree."""
 
-import re
 import struct
-import tomllib
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
 
-from benchmarks.peers.contestants import CONTESTANTS, TURNSTILE, Contestant
+from benchmarks.peers.contestants import TURNSTILE
 from benchmarks.peers.history import (
     Run,
     Stops,
@@ -19,13 +16,9 @@ from benchmarks.peers.history import (
     trace_of,
 )
 from benchmarks.peers.job import (
-    ACTIONS,
-    ALL_ACTIONS,
-    LIMIT,
     TRACES,
     Group,
     gate_of,
-    jobs_of,
     run,
     run_blocking,
 )
@@ -35,11 +28,8 @@ from benchmarks.report import percentile
 from benchmarks.waiting import DidNotHappen
 from turnstile.stress.trace import START, STOP
 
-ROOT = Path(__file__).parents[3]
 MS = 1_000_000
 COUNTS = Counts(jobs=100, handed_over=5, slices=2, deadline_seconds=1)
-
-every_contestant = pytest.mark.parametrize("contestant", CONTESTANTS, ids=lambda each: each.name)
 
 
 def trace(*lines: tuple[int, int, int, int]) -> list[TraceRecord]:
@@ -67,11 +57,6 @@ def one_run(
 def test_a_start_after_a_later_one_of_its_action_is_out_of_order() -> None:
     history = trace((1, 0, 0, START), (2, 0, 20, START), (3, 0, 10, START), (4, 0, 30, START))
     assert out_of_order_share(history) == 0.25
-
-
-def test_the_order_is_that_of_each_action_and_not_of_all_together() -> None:
-    assert out_of_order_share(trace((1, 0, 10, START), (2, 1, 1, START), (3, 2, 0, START))) == 0
-    assert out_of_order_share(trace((1, 0, 0, START), (2, 1, 11, START), (3, 1, 1, START))) == 1 / 3
 
 
 def test_peak_concurrency_is_that_of_one_action() -> None:
@@ -102,15 +87,6 @@ def test_a_stop_and_a_start_at_one_instant_do_not_overlap(tmp_path: Path) -> Non
 def test_a_handover_is_from_the_last_stop_to_the_next_start() -> None:
     history = trace((1, 0, 0, START), (4, 0, 0, STOP), (9, 0, 1, START), (10, 0, 1, STOP), (12, 0, 2, START))
     assert handovers_ms(history) == (5.0, 2.0)
-
-
-def test_an_empty_trace_has_no_metrics(tmp_path: Path) -> None:
-    history = trace_of(tmp_path, 1)
-    assert (out_of_order_share(history), peak_concurrency_of_actions(history), Stops(tmp_path).count(1)) == (
-        0,
-        0,
-        0,
-    )
 
 
 def test_rounds_are_shown_as_medians_and_handovers_together() -> None:
@@ -150,12 +126,6 @@ def test_stops_are_counted_once_while_a_trace_grows(tmp_path: Path) -> None:
     assert stops.count(8) == 0
 
 
-def test_actions_take_turns_and_the_first_job_one_at_a_time_is_held() -> None:
-    assert [job.action for job in jobs_of(1, Group.LIMITED, ACTIONS + 1)] == [*range(ACTIONS), 0]
-    assert [job.held for job in jobs_of(1, Group.SINGLE, 3)] == [True, False, False]
-    assert not any(job.held for job in jobs_of(1, Group.FREE, 3))
-
-
 async def test_a_held_job_stops_only_when_its_gate_is_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,36 +139,3 @@ async def test_a_held_job_stops_only_when_its_gate_is_open(
         await run(2, 0, 0, True)
     assert Stops(tmp_path).count(1) == 2
     assert Stops(tmp_path).count(2) == 0
-
-
-def test_the_dependency_group_holds_every_system_and_no_other() -> None:
-    group = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]["peers"]
-    declared = {Requirement(text).name for text in group if isinstance(text, str)}
-    named = {package for contestant in CONTESTANTS for package in contestant.packages}
-    assert {contestant.packages[0] for contestant in CONTESTANTS if contestant.packages} <= declared <= named
-
-
-def test_every_package_of_the_group_is_pinned() -> None:
-    pinned = set(re.findall(r"^([\w-]+)==", (ROOT / "requirements" / "peers.txt").read_text(), re.MULTILINE))
-    assert {package for contestant in CONTESTANTS for package in contestant.packages} <= pinned
-
-
-def test_the_document_has_a_section_for_every_system_and_no_other() -> None:
-    text = (ROOT / "docs" / "peers.md").read_text()
-    systems = text.partition("## The systems\n")[2].partition("\n## ")[0]
-    assert re.findall(r"^### (.+)$", systems, re.MULTILINE) == [each.name for each in CONTESTANTS]
-
-
-@every_contestant
-def test_every_variant_is_named_in_the_tables_of_the_document(contestant: Contestant) -> None:
-    text = (ROOT / "docs" / "peers.md").read_text()
-    assert [v.name for v in contestant.variants if f"| {contestant.name}, {v.name} |" not in text] == []
-
-
-@every_contestant
-def test_a_system_has_one_module_and_takes_part_in_every_load_it_can(contestant: Contestant) -> None:
-    assert (ROOT / f"{contestant.module.replace('.', '/')}.py").is_file()
-    groups = {group for variant in contestant.variants for group in variant.groups}
-    assert {Group.FREE, Group.SINGLE} <= groups
-    assert all(1 <= variant.limited_to <= LIMIT for variant in contestant.variants)
-    assert len(ALL_ACTIONS) == 2 * ACTIONS + 1

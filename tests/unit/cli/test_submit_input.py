@@ -7,17 +7,14 @@ from typing import Any
 import pytest
 import typer
 
-from turnstile.common.cli import EXIT_FAILED, EXIT_USAGE, CommandFailed
-from turnstile.executor.cli import client
+from turnstile.common.cli import EXIT_USAGE, CommandFailed
 from turnstile.executor.cli.arguments import (
-    complete_ref,
-    duration,
     instant_text,
     read_assignments,
     read_object,
 )
 from turnstile.executor.cli.client import Api, ApiRefused, Json
-from turnstile.executor.cli.submit import LIST_BYTES_MAX, LIST_MAX, Line, _lists, read_lines, send
+from turnstile.executor.cli.submit import LIST_BYTES_MAX, LIST_MAX, Line, read_lines, send
 
 
 @pytest.mark.parametrize(
@@ -55,31 +52,11 @@ def test_parameters_that_are_no_object_are_wrong_usage_with_an_example(text: str
     assert failed.value.exit_code == EXIT_USAGE
 
 
-def test_an_invalid_duration_is_rejected_with_an_example() -> None:
-    assert duration("1h30m") == 5400
-    with pytest.raises(typer.BadParameter, match="'250ms'"):
-        duration("soon")
-
-
 @pytest.mark.parametrize("text", ["tomorrow", "2026-11-21", "2026-11-21T07:30:00"])
 def test_an_instant_needs_a_zone(text: str) -> None:
     assert instant_text("2026-11-21T07:30:00Z") == "2026-11-21T07:30:00Z"
     with pytest.raises(typer.BadParameter, match="07:30:00Z"):
         instant_text(text)
-
-
-def test_completion_uses_the_settings_of_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings: dict[str, str | None] = {}
-
-    def connect(**given: str | None) -> Api:
-        settings.update(given)
-        raise CommandFailed("no API", exit_code=EXIT_FAILED)
-
-    monkeypatch.setattr(client, "connect", connect)
-    for name in client.ApiSettings.model_fields:
-        monkeypatch.setenv(f"TURNSTILE_{name.upper()}", f"the {name}")
-    assert complete_ref("a") == []
-    assert settings == {name: f"the {name}" for name in client.ApiSettings.model_fields}
 
 
 def lines_of(text: str | bytes, *, key: str | None = None, **defaults: object) -> list[Line]:
@@ -110,14 +87,6 @@ def test_an_invalid_line_is_rejected_with_its_number_and_the_others_are_not() ->
 def test_an_oversized_line_is_rejected_and_the_next_one_is_read() -> None:
     found = lines_of(b'{"x": "' + b"x" * (2 * LIST_BYTES_MAX) + b'"}\n{}')
     assert [(line.number, line.refusal is None) for line in found] == [(1, False), (2, True)]
-
-
-def test_lists_keep_the_order_and_are_bounded_in_items_and_bytes() -> None:
-    many = [Line(number=number, body=b"{}") for number in range(2 * LIST_MAX + 1)]
-    assert [len(chunk) for chunk in _lists(many)] == [LIST_MAX, LIST_MAX, 1]
-    assert [line.number for chunk in _lists(many) for line in chunk] == list(range(2 * LIST_MAX + 1))
-    large = [Line(number=number, body=b"x" * (LIST_BYTES_MAX // 2)) for number in range(5)]
-    assert [len(chunk) for chunk in _lists(large)] == [2, 2, 1]
 
 
 def test_a_list_that_is_rejected_as_a_whole_names_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,13 +3,11 @@
 from io import StringIO
 from typing import Any
 
-import pytest
 from rich.console import Console
 
 from turnstile.executor.cli.client import Json
 from turnstile.executor.cli.top import key_names
 from turnstile.executor.cli.top_view import (
-    Change,
     Sort,
     View,
     after_change,
@@ -72,20 +70,6 @@ def test_keys_change_the_order_and_quit_and_are_harmless_without_queues() -> Non
     for key in "jkpr+-":
         assert after_key(view(), key) == (view(), None)
     assert "No queues" in drawn(view())
-
-
-@pytest.mark.parametrize(
-    ("key", "change"),
-    [
-        ("p", Change(ref="a", verb="pause")),
-        ("r", Change(ref="a", verb="resume")),
-        ("+", Change(ref="a", verb="limit", step=1)),
-        ("-", Change(ref="a", verb="limit", step=-1)),
-        ("x", None),
-    ],
-)
-def test_a_key_requests_a_change_of_the_selected_action(key: str, change: Change | None) -> None:
-    assert after_key(view(queue("a")), key)[1] == change
 
 
 def test_a_limit_is_not_stepped_below_0_and_no_limit_stays_none() -> None:

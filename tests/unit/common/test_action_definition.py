@@ -16,13 +16,6 @@ def error_of(**fields: Any) -> str:
     return f"{'.'.join(str(step) for step in problem['loc'])}: {problem['msg']}"
 
 
-def test_a_name_is_enough() -> None:
-    definition = ActionDefinition(ref="reports.render")
-    assert (definition.runner, definition.pool, definition.max_concurrent) == ("python", "default", None)
-    assert (definition.timeout, definition.ttl, definition.retry.max_attempts) == (None, None, 1)
-    assert (definition.on_worker_lost, definition.when_full) == ("requeue", "enqueue")
-
-
 @pytest.mark.parametrize("ref", ["a", "reports.render", "A-b_c.9", "_x", "9", "a" * 200])
 def test_a_ref_has_letters_digits_and_few_other_characters(ref: str) -> None:
     assert ActionDefinition(ref=ref).ref == ref
@@ -75,15 +68,6 @@ def test_a_callback_url_with_a_host_is_stored_unchanged(url: str) -> None:
 )  # fmt: skip
 def test_any_other_callback_url_is_refused_without_repeating_a_password(url: str) -> None:
     assert "sesame" not in error_of(callback_url=url)
-
-
-def test_durations_are_read_from_text() -> None:
-    definition = ActionDefinition.model_validate(
-        {"ref": "a", "timeout": "1h30m", "ttl": 60, "retry": {"delay": "250ms", "max_delay": "5m"}}
-    )
-    assert (definition.timeout, definition.ttl) == (5400.0, 60.0)
-    assert (definition.retry.delay, definition.retry.max_delay) == (0.25, 300.0)
-    assert "not a duration: 'soon'" in error_of(timeout="soon")
 
 
 @pytest.mark.parametrize(

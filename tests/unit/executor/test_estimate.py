@@ -157,18 +157,6 @@ def test_a_later_position_never_starts_earlier(
     assert latest_behind >= latest
 
 
-def test_fewer_runs_make_a_wider_interval() -> None:
-    slots = Slots(limit=1, active_count=1, ages=[0.0])
-    widths = []
-    for count in (1, 3, 10, 100):
-        lengths = of_runs(*[10.0] * count)
-        earliest, latest = seconds_to_start(slots, lengths, 5)
-        assert earliest < 50 < latest
-        widths.append(latest - earliest)
-    assert widths == sorted(widths, reverse=True)
-    assert widths[0] > 3 * widths[-1]
-
-
 def test_a_changed_limit_changes_the_pace_at_once() -> None:
     lengths = of_runs(*[9.0, 10.0, 11.0] * 40)
     spans = {
@@ -221,16 +209,6 @@ def test_running_executions_count_as_long() -> None:
     ended = [each.lasted for each in seen if each.lasted is not None]
     assert sum(ended) / len(ended) < 25
     assert learned(*seen).mean == pytest.approx(30.5, rel=0.1)
-
-
-def test_the_rest_of_a_run_is_that_of_runs_that_lasted_as_long() -> None:
-    lengths = learned(*(grant(lasted=seconds) for seconds in (1.0, 1.0, 10.0, 20.0)))
-    assert [lengths.rest(5.0, chance) for chance in (0.25, 0.75)] == [5.0, 15.0]
-
-
-def test_a_run_older_than_the_sample_is_assumed_to_be_half_done() -> None:
-    lengths = learned(grant(lasted=1.0))
-    assert lengths.rest(30.0, 0.5) == pytest.approx(30.0)
 
 
 def test_in_a_full_queue_the_dispatch_counts_with_the_run() -> None:

@@ -28,14 +28,3 @@ def test_the_wheel_contains_every_file_of_a_package(package: str, wheel_names: s
     files = {f"turnstile/{path.relative_to(ROOT).as_posix()}" for path in tree}
     assert files
     assert files <= wheel_names
-
-
-def test_the_wheel_installs_one_package_without_tests_benchmarks_and_examples(wheel_names: set[str]) -> None:
-    assert {name.split("/")[0] for name in wheel_names} == {"turnstile", "turnstile-0.1.0.dist-info"}
-    assert {name.split("/")[1] for name in wheel_names if name.count("/") > 1} == {
-        *PACKAGES, "licenses"
-    }  # fmt: skip
-
-
-def test_the_wheel_contains_its_types_and_the_licence(wheel_names: set[str]) -> None:
-    assert {"turnstile/py.typed", "turnstile-0.1.0.dist-info/licenses/LICENSE"} <= wheel_names

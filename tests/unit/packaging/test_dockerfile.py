@@ -1,15 +1,10 @@
-"""The Dockerfile: what it copies exists, its commands are well formed, and no secret reaches the build."""
+"""The Dockerfile: what it copies exists and reaches the build, and the image holds every package."""
 
-import json
-import re
 import shlex
-import subprocess
 from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
-
-from tests.unit.packaging.manifests import assert_accepted
 
 ROOT = Path(__file__).parents[3]
 
@@ -38,17 +33,6 @@ def is_sent_to_the_build(path: str) -> bool:
     return sent
 
 
-def test_every_shell_command_is_well_formed() -> None:
-    for command in arguments_of("RUN"):
-        subprocess.run(["/bin/sh", "-n", "-c", command], check=True, timeout=10)
-
-
-@pytest.mark.parametrize("instruction", ["CMD", "HEALTHCHECK"])
-def test_the_commands_of_the_image_are_ours(instruction: str) -> None:
-    (text,) = arguments_of(instruction)
-    assert_accepted(json.loads(text.rpartition("CMD ")[2]))
-
-
 @pytest.mark.parametrize("source", copied_from_the_tree())
 def test_everything_that_is_copied_exists_and_reaches_the_build(source: str) -> None:
     assert (ROOT / source).exists()
@@ -59,14 +43,3 @@ def test_the_image_holds_every_package_but_the_harness() -> None:
     links = {path.name for path in (ROOT / "src" / "turnstile").iterdir() if path.is_symlink()}
     sent = {name for name in links if is_sent_to_the_build(f"src/turnstile/{name}")}
     assert sent == links - {"stress", "localservers"} == links & set(copied_from_the_tree())
-
-
-def test_secrets_and_history_never_reach_the_build() -> None:
-    assert not any(is_sent_to_the_build(path) for path in (".env", ".git", ".venv", "tests"))
-
-
-def test_libraries_are_installed_by_hash_and_our_wheel_without_an_index() -> None:
-    commands = " ".join(arguments_of("RUN"))
-    installs = re.findall(r"pip (?:--python \S+ )?install [^&]+", commands)
-    assert len(installs) == commands.count(" install ")
-    assert all("--require-hashes" in command or "--no-index" in command for command in installs)

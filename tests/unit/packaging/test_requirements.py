@@ -36,12 +36,6 @@ def test_every_requirement_is_one_exact_version_with_a_sha256(path: Path) -> Non
     assert [entry for entry in entries(path) if not shape.fullmatch(entry)] == []
 
 
-@every_file
-def test_requirements_name_no_index_no_address_and_no_folder(path: Path) -> None:
-    forbidden = re.compile(r"://|--(extra-)?index|--find-links|--trusted|^-[ief]|\bfile:|\s/\w", re.MULTILINE)
-    assert forbidden.findall(path.read_text()) == []
-
-
 def test_the_development_pins_contain_the_runtime_and_build_pins() -> None:
     runtime, build, dev = (
         pins(ROOT / "requirements" / f"{name}.txt") for name in ("runtime", "build", "dev")

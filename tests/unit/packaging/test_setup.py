@@ -55,13 +55,6 @@ def test_a_missing_part_is_named_with_the_command_that_installs_it(
     assert done.stderr.rstrip().endswith(f"install it with: apt-get install -y {packages}")
 
 
-def test_the_command_uses_sudo_if_it_is_installed(tmp_path: Path) -> None:
-    executable(tmp_path, "apt-get", "exit 99")
-    executable(tmp_path, "sudo", "exit 99")
-    done = setup(tmp_path, "python3")
-    assert done.stderr.rstrip().endswith("install it with: sudo apt-get install -y python3 python3-venv")
-
-
 def test_an_old_python_is_rejected_with_the_required_version(tmp_path: Path) -> None:
     executable(tmp_path, "python3", TOO_OLD)
     done = setup(tmp_path, "python3")

@@ -11,9 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from typer.main import get_command
-
-from turnstile.cli import app
 
 ROOT = Path(__file__).parents[3]
 _HARNESS = ("stress", "localservers")
@@ -66,28 +63,12 @@ def test_actions_and_clients_load_no_server_code() -> None:
     assert {name for name in modules if name.startswith(_SERVER_CODE)} == set()
 
 
-def test_an_unknown_name_is_an_attribute_error() -> None:
-    assert "cannot import name 'nothing'" in run("-c", "from turnstile import nothing").stderr
-
-
 @pytest.mark.parametrize(
     ("arguments", "exit_code"),
     [(["--help"], 0), (["executor", "get", "--help"], 0), (["executor", "get", "x"], 2), (["nothing"], 2)],
 )
 def test_the_umbrella_command_returns_the_exit_code_of_its_part(arguments: list[str], exit_code: int) -> None:
     assert run("-m", "turnstile", *arguments).returncode == exit_code
-
-
-def test_the_shell_completes_commands_of_a_part() -> None:
-    words = {"COMP_WORDS": "turnstile executor dead-letters re", "COMP_CWORD": "3"}
-    completed = run("-m", "turnstile", _TURNSTILE_COMPLETE="complete_bash", **words)
-    assert completed.stdout.split() == ["replay"], completed.stderr
-
-
-def test_the_summaries_of_the_parts_exist() -> None:
-    commands = get_command(app).commands  # type: ignore[attr-defined]
-    assert set(commands) == {"executor", "worker", "stress", "healthcheck"}
-    assert all(command.load().help for command in commands.values())
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,6 @@ from pydantic import SecretStr
 
 from tests.support.processes import System, running
 from turnstile.common.domain.states import Status
-from turnstile.localservers import BrokerServer, DatabaseServer
 from turnstile.stress.drive.driver import drive_scenario
 from turnstile.stress.drive.setup import check_ready
 from turnstile.stress.installation import Installation, Unreachable
@@ -63,18 +62,10 @@ def scenario(
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def system(
-    postgresql: DatabaseServer, rabbitmq: BrokerServer, template_database: str
-) -> AsyncIterator[System]:
+async def system(module_urls: tuple[str, str]) -> AsyncIterator[System]:
     """One executor, and no worker yet."""
-    name = f"{template_database}_drive"
-    database_url, amqp_url = postgresql.create_database(name, template_database), rabbitmq.create_vhost(name)
-    try:
-        async with running(database_url, amqp_url, workers=0) as system:
-            yield system
-    finally:
-        postgresql.drop_database(name)
-        rabbitmq.delete_vhost(name)
+    async with running(*module_urls, workers=0) as system:
+        yield system
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -1,23 +1,19 @@
 """The private installation: it serves, faults can be injected and are repaired, and nothing of it is left."""
 
 import asyncio
-import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
-import aio_pika
 import httpx
 import pytest
 import pytest_asyncio
 
 from tests.integration.localservers.watching import processes_of
-from turnstile.common.broker.topology import pool_queue
-from turnstile.localservers import MissingBinaries
-from turnstile.localservers.binaries import install_missing
+from tests.support.traffic import until
 from turnstile.stress.installation import Api, Json
 from turnstile.stress.local.system import LocalSystem, running_locally
 from turnstile.stress.scenario import FaultKind, PlannedFault
-from turnstile.stress.trace import POOL, action_ref
+from turnstile.stress.trace import action_ref
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -25,14 +21,8 @@ _DEADLINE_SECONDS = 30.0
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def system() -> AsyncIterator[LocalSystem]:
+async def system(local_binaries: None) -> AsyncIterator[LocalSystem]:
     """One executor, and one worker of concurrency 1; settings of the user are ignored."""
-    try:
-        install_missing()
-    except MissingBinaries as missing:
-        if os.environ.get("CI", "").lower() in ("true", "1"):
-            pytest.fail(str(missing), pytrace=False)
-        pytest.skip(str(missing))
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setenv("TURNSTILE_DATABASE_URL", "postgresql://nobody@127.0.0.1:1/none")
         monkeypatch.setenv("TURNSTILE_WORKER_POOLS", "of-another-system")
@@ -50,11 +40,6 @@ async def system() -> AsyncIterator[LocalSystem]:
 async def api(system: LocalSystem) -> AsyncIterator[Api]:
     async with Api(system.installation) as api:
         yield api
-
-
-async def test_it_serves_the_stress_actions_and_their_runs_are_traced(system: LocalSystem) -> None:
-    assert await _ends(system, await _submit(system, [1.0])) == ["completed"]
-    assert [path.stat().st_size > 0 for path in _traces(system)] == [True]
 
 
 async def test_a_killed_worker_starts_again_with_another_id(system: LocalSystem, api: Api) -> None:
@@ -80,17 +65,11 @@ async def test_a_killed_executor_starts_again_at_the_same_url(system: LocalSyste
 async def test_a_paused_worker_is_frozen_and_resumed(system: LocalSystem, api: Api) -> None:
     before = await _worker(api)
     pausing = asyncio.create_task(system.inject(_planned(FaultKind.PAUSE_WORKER, lasting_seconds=1.0)))
-    await _until(lambda: _is(_state(before["pid"]) == "T"), "the frozen worker")
+    await until(lambda: _state(before["pid"]) == "T", "the frozen worker")
     fault = await pausing
     assert _state(before["pid"]) != "T"
     assert fault.healed_at - fault.began_at >= 1_000_000_000
     assert (await _worker(api))["id"] == fault.lost_worker == before["id"]
-
-
-async def test_executions_complete_after_a_restart_of_the_database(system: LocalSystem) -> None:
-    fault = await system.inject(_planned(FaultKind.RESTART_DATABASE))
-    assert fault.target == "database"
-    assert await _ends(system, await _submit(system, [0.0])) == ["completed"]
 
 
 async def test_a_purge_consumes_passing_messages_where_queues_are_empty(system: LocalSystem) -> None:
@@ -100,15 +79,6 @@ async def test_a_purge_consumes_passing_messages_where_queues_are_empty(system: 
         await _submit(system, [0.0] * 5)
     messages = int((await purging).target.removesuffix(" messages"))
     assert messages >= 20
-
-
-async def test_a_purge_removes_offers_from_the_queue(system: LocalSystem) -> None:
-    # One at a time, so that most offers stay in the queue.
-    await _submit(system, [1000.0] * 20)
-    await _until(lambda: _has_length(system, 10), "offers in the queue")
-    fault = await system.inject(_planned(FaultKind.PURGE_QUEUES, lasting_seconds=0.1))
-    assert int(fault.target.removesuffix(" messages")) >= 10
-    assert await _queue_length(system) == 0
 
 
 def _planned(kind: FaultKind, *, lasting_seconds: float = 0.0) -> PlannedFault:
@@ -124,38 +94,14 @@ def _folder(system: LocalSystem) -> Path:
     return system.installation.trace_folder
 
 
-def _traces(system: LocalSystem) -> list[Path]:
-    return list(_folder(system).glob("*.trace"))
-
-
-async def _submit(system: LocalSystem, milliseconds: list[float]) -> list[int]:
+async def _submit(system: LocalSystem, milliseconds: list[float]) -> None:
     bodies = [
         {"action_ref": action_ref(0), "parameters": {"number": number, "milliseconds": each}}
         for number, each in enumerate(milliseconds)
     ]
-    async with _http(system) as http:
-        answer = await http.post("/executions", json=bodies)
+    async with httpx.AsyncClient(trust_env=False, timeout=_DEADLINE_SECONDS) as http:
+        answer = await http.post(f"{system.installation.http_urls[0]}/api/v1/executions", json=bodies)
     assert answer.status_code == 202, answer.text
-    return [item["id"] for item in answer.json()["items"]]
-
-
-async def _ends(system: LocalSystem, ids: list[int]) -> list[str]:
-    async with _http(system) as http:
-
-        async def statuses() -> list[str]:
-            return [(await http.get(f"/executions/{each}")).json()["status"] for each in ids]
-
-        async def have_ended() -> bool:
-            return not {"queued", "scheduled", "running"} & set(await statuses())
-
-        await _until(have_ended, "the ends")
-        return await statuses()
-
-
-def _http(system: LocalSystem) -> httpx.AsyncClient:
-    return httpx.AsyncClient(
-        base_url=f"{system.installation.http_urls[0]}/api/v1", trust_env=False, timeout=_DEADLINE_SECONDS
-    )
 
 
 async def _worker(api: Api) -> Json:
@@ -163,27 +109,5 @@ async def _worker(api: Api) -> Json:
     return (await api.live_workers())[0]
 
 
-async def _has_length(system: LocalSystem, count: int) -> bool:
-    return await _queue_length(system) >= count
-
-
-async def _queue_length(system: LocalSystem) -> int:
-    url = system.installation.amqp_url.get_secret_value()
-    async with await aio_pika.connect(url) as connection, connection.channel() as channel:
-        queue = await channel.get_queue(pool_queue(POOL))
-        return queue.declaration_result.message_count or 0
-
-
 def _state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-
-
-async def _is(value: bool) -> bool:
-    return value
-
-
-async def _until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
-    deadline = asyncio.get_running_loop().time() + _DEADLINE_SECONDS
-    while not await condition():
-        assert asyncio.get_running_loop().time() < deadline, f"not in time: {what}"
-        await asyncio.sleep(0.05)

@@ -12,7 +12,7 @@ from turnstile.stress.metrics.recovery import recoveries
 from turnstile.stress.metrics.run import CheckedScenario, run_metrics
 from turnstile.stress.metrics.scenario import measure_scenario, spread
 from turnstile.stress.metrics.values import Recovery, Spread
-from turnstile.stress.recording import NEVER, SECOND, InjectedFault, LimitChange, Outcome, Recording, RunEnd
+from turnstile.stress.recording import NEVER, SECOND, InjectedFault, Outcome, Recording, RunEnd
 from turnstile.stress.scenario import FaultKind, Purpose
 
 
@@ -42,19 +42,6 @@ def test_a_handover_is_from_a_stop_to_the_next_start_of_a_waiting_execution() ->
     assert in_milliseconds(metrics.grant_to_start) == (4, 1.0, 6.0)
 
 
-def test_a_grant_takes_the_slot_that_has_been_free_for_longest() -> None:
-    handed = measure_scenario(
-        hand_made(
-            Life(id=1, since=0, granted=1, ended=12),
-            Life(id=2, since=0, granted=1, ended=10),
-            Life(id=3, since=0, granted=14, ended=30),
-            Life(id=4, since=0, granted=15, ended=30),
-            limit=2,
-        )
-    ).hand_over
-    assert in_milliseconds(handed) == (2, 3.0, 4.0)
-
-
 @pytest.mark.parametrize("run_end", [RunEnd.KILLED, RunEnd.STOPPED])
 def test_a_lost_run_has_no_handover(run_end: RunEnd) -> None:
     lost = hand_made(
@@ -63,23 +50,6 @@ def test_a_lost_run_has_no_handover(run_end: RunEnd) -> None:
         Life(id=3, since=0, granted=3_024, ended=3_030),
     )
     assert in_milliseconds(measure_scenario(lost).hand_over) == (1, 4.0, 4.0)
-
-
-def test_grants_after_a_change_of_the_limit_are_no_handovers() -> None:
-    change = LimitChange(action=0, limit=2, asked_at=at(12), answered_at=at(13))
-    lives = [Life(id=n, since=0, granted=10 * n, ended=10 * n + 8) for n in (1, 2, 3)]
-    assert in_milliseconds(measure_scenario(hand_made(*lives)).hand_over) == (2, 2.0, 2.0)
-    assert measure_scenario(hand_made(*lives, limit_changes=(change,))).hand_over is None
-
-
-def test_the_claim_is_the_start_where_clocks_may_differ() -> None:
-    life = Life(id=1, since=0, granted=1, start=90, ended=100)
-    assert in_milliseconds(measure_scenario(hand_made(life)).grant_to_start) == (1, 89.0, 89.0)
-    assert in_milliseconds(measure_scenario(hand_made(life, clock_error_ns=5)).grant_to_start) == (
-        1,
-        0.0,
-        0.0,
-    )
 
 
 def test_the_pace_counts_from_the_first_request_or_from_resuming_to_the_last_end() -> None:
@@ -125,22 +95,6 @@ def test_the_idle_share_is_the_time_without_a_run_while_an_execution_waits() -> 
     assert measure_scenario(hand_made(*lives)).idle_share == pytest.approx(0.7)
     assert measure_scenario(hand_made(*lives, limit=2)).idle_share == pytest.approx(0.85)
     assert measure_scenario(hand_made(*lives, opened_at=at(20))).idle_share == pytest.approx(50 / 80)
-
-
-def test_a_scenario_is_measured_until_its_limit_is_lifted() -> None:
-    lives = [Life(id=n, since=0, granted=10 * n, ended=10 * n + 8) for n in (1, 2)]
-    rush = [Life(id=n, since=0, granted=30, ended=40) for n in range(3, 50)]
-    recording = hand_made(
-        *lives,
-        *rush,
-        limit_changes=(LimitChange(action=0, limit=None, asked_at=at(29), answered_at=at(31)),),
-    )
-    lifted = replace(recording, scenario=replace(recording.scenario, drain_without_limit_after=2))
-    metrics = measure_scenario(lifted)
-    assert (metrics.ended, metrics.peak_slots, metrics.peak_runs) == (2, 1, 1)
-    assert metrics.seconds == pytest.approx(0.028)
-    assert in_milliseconds(metrics.hand_over) == (1, 2.0, 2.0)
-    assert measure_scenario(recording).ended == 49
 
 
 def test_an_empty_scenario_has_no_metrics() -> None:
@@ -248,35 +202,6 @@ def test_requests_that_could_not_be_sent_still_count() -> None:
     assert only(paced).stall_seconds == pytest.approx(3.0, abs=0.03)
 
 
-def test_a_fault_with_a_late_effect_is_not_over_before_it() -> None:
-    starts = [*range(0, 11_000, 20), *range(14_000, 22_000, 20)]
-    late = broken_at(6_000)
-    recovered = {
-        healed: only(steady(starts, replace(late, healed_at=at(healed)), arrived=0)).recovered_seconds
-        for healed in (7_000, 13_000)
-    }
-    next_one = replace(late, began_at=at(10_900), healed_at=at(13_000))
-    first, second = recoveries(
-        steady(starts, replace(late, healed_at=at(13_000)), next_one, arrived=0),
-    )
-    assert first.recovered_seconds == recovered[7_000]
-    assert second.recovered_seconds == pytest.approx(3.11)
-    assert recovered[7_000] == pytest.approx(0.01, abs=0.02)
-    assert recovered[13_000] == pytest.approx(8.01)
-
-
-def test_a_fault_outside_the_load_has_no_known_recovery() -> None:
-    for at_ms in (0, 7_000):
-        recovery = only(steady(range(100, 6_000, 20), broken_at(at_ms)))
-        assert recovery.recovered_seconds is None
-    assert only(hand_made(faults=(broken_at(5),))).recovered_seconds is None
-
-
-def test_time_without_waiting_executions_is_no_stall() -> None:
-    seldom = at_rate(1.0, steady(range(0, 16_000, 1_000), broken_at(6_000)))
-    assert only(seldom).stall_seconds == 0.0
-
-
 def test_a_lost_worker_is_recovered_from_when_all_its_runs_have_slots_again() -> None:
     killed = lawful(Plan(executions=8_000, spacing_ns=2 * MILLISECOND, limit=6, killed_at=6 * SECOND))
     recovery = only(killed)
@@ -298,27 +223,3 @@ def test_runs_that_were_killed_during_a_fault_are_lost() -> None:
     recovery = only(replace(recording, faults=(broken_at(6_000),)))
     assert recovery.lost_runs == 1
     assert recovery.reclaim_seconds == pytest.approx(2.005)
-
-
-def test_an_execution_that_waits_throughout_makes_a_stall() -> None:
-    starts = [*range(0, 6_000, 1_000), *range(9_000, 16_000, 1_000)]
-    lives = [Life(id=n, since=start, granted=start, ended=start + 10) for n, start in enumerate(starts, 1)]
-    lives += [Life(id=9_998, since=5_000, granted=9_000, ended=9_010)]
-    lives += [Life(id=9_999, since=5_990, granted=5_995, ended=6_005)]
-    recording = at_rate(0.01, hand_made(*lives, limit=None, faults=(broken_at(6_000),)))
-    assert only(recording).stall_seconds == pytest.approx(3.0)
-
-
-def test_a_reclaimed_execution_that_waits_again_makes_a_stall() -> None:
-    reclaimed = Life(id=1, since=0, granted=1, ended=6_500, outcome=Outcome.RECLAIMED)
-    again = Life(id=1, since=6_500, granted=9_500, ended=9_510, attempt=2)
-    recording = at_rate(0.01, hand_made(reclaimed, again, faults=(broken_at(6_000),)))
-    assert only(recording).stall_seconds == pytest.approx(3.0)
-
-
-def test_a_lost_run_without_a_new_slot_was_not_reclaimed() -> None:
-    lost = Life(id=1, since=0, granted=1, ended=8_000, outcome=Outcome.RECLAIMED, worker=1)
-    recording = hand_made(lost, limit=2, faults=(broken_at(6_000, FaultKind.KILL_WORKER),))
-    assert (only(recording).lost_runs, only(recording).reclaim_seconds) == (1, None)
-    other = replace(recording, faults=(replace(recording.faults[0], lost_worker="another worker"),))
-    assert only(other).lost_runs == 0

@@ -4,25 +4,15 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import numpy as np
-from pydantic_core import from_json
-
 from tests.integration.client.fake_executor import (
     DEADLINE_SECONDS,
-    FakeExecutor,
     Reply,
     accept,
     run_fake_executor,
 )
-from tests.support.brokers import message, running
 from tests.support.proxy import proxy_to
 from tests.support.traffic import until
 from turnstile.common.broker.delivery import Delivery
-from turnstile.common.broker.message import Publication
-from turnstile.common.broker.publisher import Publisher
-from turnstile.common.broker.topology import EXECUTION_REQUESTED, EXECUTIONS
-from turnstile.common.domain.errors import Code
-from turnstile.common.messages import ExecutionRejected
 from turnstile.stress.drive.pacing import Clock, Pacing
 from turnstile.stress.drive.submission import Answers, Requests, SubmitContext, Submitter
 from turnstile.stress.load import plan_orders
@@ -59,41 +49,6 @@ async def submitting(amqp_url: str) -> AsyncIterator[SubmitContext]:
             part.cancel()
 
 
-async def until_led(amqp_url: str, executor: FakeExecutor) -> None:
-    """Return once the queue of the requests has taken one.
-
-    A quorum queue without a leader yet may keep the end of a publish that breaks off, and lose its beginning.
-    """
-    publisher = Publisher(amqp_url, name="first")
-    async with running(publisher):
-        first = message(EXECUTION_REQUESTED, exchange=EXECUTIONS)
-        while await publisher.publish([first]) != [Publication.CONFIRMED]:
-            await asyncio.sleep(0.01)
-        await executor.has_received(1)
-    executor.deliveries.clear()
-    executor.admitted.clear()
-
-
-async def test_requests_are_as_planned(amqp_url: str) -> None:
-    async with run_fake_executor(amqp_url) as executor, submitting(amqp_url) as context:
-        await executor.has_received(COUNT)
-    for delivery in executor.deliveries:
-        body = from_json(delivery.body)
-        order = context.orders[body["parameters"]["number"]]
-        assert body == {
-            "action_ref": f"stress.{order['queue'] // 3:02}",
-            "concurrency_key": str(order["queue"] % 3),
-            "parameters": {
-                "number": body["parameters"]["number"],
-                "milliseconds": order["duration_us"] / 1000,
-                "stage": "token",
-            },
-        }
-        assert executor.admitted[delivery.message_id or ""] == order["execution_id"]
-    assert (context.orders["answer"] == Answer.ACCEPTED).all()
-    assert (context.orders["sent_at"] <= context.orders["answered_at"]).all()
-
-
 async def test_requests_without_replies_are_repeated_after_a_lost_connection(amqp_url: str) -> None:
     silent = True
 
@@ -112,26 +67,3 @@ async def test_requests_without_replies_are_repeated_after_a_lost_connection(amq
     assert len(executor.admitted) == COUNT
     assert (context.orders["answer"] == Answer.DUPLICATE).all()
     assert (context.orders["sendings"] > 1).all()
-
-
-async def test_an_interrupted_publish_is_repeated_in_order_with_the_same_ids(amqp_url: str) -> None:
-    async with run_fake_executor(amqp_url) as executor, proxy_to(amqp_url) as proxy:
-        await until_led(amqp_url, executor)
-        async with submitting(proxy.url) as context:
-            proxy.cut_after(150_000)
-    assert len(executor.admitted) == COUNT
-    assert context.orders["sendings"].max() > 1
-    for submitter in range(LOAD.submitters):
-        ids = context.orders["execution_id"][context.orders["submitter"] == submitter]
-        assert (np.diff(ids) > 0).all()
-
-
-async def test_a_rejected_request_is_answered(amqp_url: str) -> None:
-    def refuse_the_third(delivery: Delivery, execution_id: int, duplicate: bool) -> Reply:
-        if execution_id == 3:
-            return ExecutionRejected(code=Code.QUEUE_FULL, message="full")
-        return accept(delivery, execution_id, duplicate)
-
-    async with run_fake_executor(amqp_url, refuse_the_third), submitting(amqp_url) as context:
-        pass
-    assert np.count_nonzero(context.orders["answer"] == Answer.REJECTED) == context.pacing.rejected == 1

@@ -13,7 +13,7 @@ from tests.integration.localservers.watching import wait_until
 from turnstile.stress.drive.pacing import Clock
 from turnstile.stress.drive.traces import TRACE, ProcessTrace, TraceFolder, traced_runs
 from turnstile.stress.local.faults import ExitWatch
-from turnstile.stress.recording import EXECUTION, NEVER, NONE, RunEnd, Table, empty
+from turnstile.stress.recording import EXECUTION, NEVER, RunEnd, Table, empty
 from turnstile.stress.trace import START, STOP, TraceWriter
 
 CLOCK = Clock(offset_ns=1_000)
@@ -92,11 +92,6 @@ def test_a_start_without_a_stop_ends_with_its_process(
     assert rows(runs) == [(5, 1_001, 1_002, RunEnd.STOPPED), (7, 1_003, stopped_at, end)]
 
 
-def test_a_run_of_an_unknown_execution_has_no_number() -> None:
-    runs = traced_runs([process((1, 6, START), (2, 6, STOP))], CLOCK, {}, executions(5, 7))
-    assert (runs["number"].tolist(), runs["queue"].tolist()) == ([NONE], [NONE])
-
-
 LASTING = ["sleep", "1000"]
 
 
@@ -125,27 +120,3 @@ def test_the_exit_of_a_traced_process_is_observed_before_its_parent_reaps_it(
     assert killed_at < watch.exits[child.pid] <= time.time_ns()
     # It is a zombie until its parent reaps it.
     os.kill(child.pid, 0)
-
-
-def test_an_observed_exit_does_not_change(tmp_path: Path, child: subprocess.Popen[bytes]) -> None:
-    watch = ExitWatch(tmp_path)
-    watch.follow([child.pid])
-    child.kill()
-    child.wait()
-    watch.poll()
-    recorded = dict(watch.exits)
-    assert list(recorded) == [child.pid]
-    (tmp_path / f"{os.getpid()}-1.trace").touch()
-    watch.poll()
-    assert watch.exits == recorded
-
-
-def test_the_trace_of_a_process_that_had_exited_before_the_first_poll_counts(
-    tmp_path: Path, child: subprocess.Popen[bytes]
-) -> None:
-    child.kill()
-    child.wait()
-    (tmp_path / f"{child.pid}-1.trace").touch()
-    watch = ExitWatch(tmp_path)
-    watch.poll()
-    assert list(watch.exits) == [child.pid]

@@ -31,21 +31,6 @@ def test_a_decorated_function_stays_an_ordinary_function() -> None:
     assert asyncio.run(add_async(1)) == 2
 
 
-def test_every_field_of_a_definition_can_be_given(make_module: MakeModule) -> None:
-    module = make_module(
-        HEAD
-        + "@action('a', max_concurrent=3, concurrency_key='/customer', timeout='5m', ttl=60, "
-        + "retry={'max_attempts': 3, 'delay': '10s'}, on_worker_lost='abandon', max_reclaims=1, pool='gpu', "
-        + "when_full='reject', max_queued=9, paused=True)\n"
-        + "def a(): pass\n"
-    )
-    (found,) = load_actions(module)
-    definition = found.definition
-    assert (definition.runner, definition.entrypoint, definition.max_concurrent) == ("python", None, 3)
-    assert (definition.timeout, definition.ttl, definition.retry.delay) == (300.0, 60.0, 10.0)
-    assert (definition.pool, definition.paused, definition.max_queued) == ("gpu", True, 9)
-
-
 @pytest.mark.parametrize(
     ("declaration", "words"),
     [

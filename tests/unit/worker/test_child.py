@@ -373,13 +373,3 @@ async def test_a_cancel_stops_a_child_that_still_starts(
     call.stop.request("cancel", "no")
     assert isinstance((await running).outcome, Cancelled)
     await gone(pids_in(path, 1))
-
-
-async def test_a_child_killed_while_it_runs_takes_its_group_along(calls: Calls, path: Path) -> None:
-    running = asyncio.create_task(calls.run("sleep", path=str(path)))
-    await until(lambda: len(pids_in(path, 3)) == 3)
-    pids = pids_in(path, 3)
-    (leader,) = [pid for pid in pids if os.getpgid(pid) == pid]
-    os.kill(leader, signal.SIGKILL)
-    assert failure_in(await running).type == "ProcessDied"
-    await gone(pids)

@@ -19,27 +19,6 @@ from turnstile.worker.logs import LogPiece, LogTail
 from turnstile.worker.protocol import Offer, WorkerProtocol
 
 
-def test_a_confirmed_piece_is_not_part_of_the_rest() -> None:
-    log = LogTail(1000)
-    assert log.take() is None
-    log.write(b"one\n")
-    assert log.take() == LogPiece(start=0, text="one\n")
-    log.confirm()
-    assert log.take() is None
-    log.write(b"two\n")
-    assert log.rest() == LogPiece(start=4, text="two\n")
-    assert log.end(6) == "e\ntwo\n"
-
-
-def test_an_unconfirmed_piece_is_repeated_unchanged_and_is_part_of_the_rest() -> None:
-    log = LogTail(1000)
-    log.write(b"one\n")
-    first = log.take()
-    log.write(b"two\n")
-    assert log.take() is first
-    assert log.rest() == LogPiece(start=0, text="one\ntwo\n")
-
-
 def test_the_last_part_is_kept_and_a_line_says_how_much_was_cut() -> None:
     log = LogTail(10)
     log.write(b"0123456789" * 10)

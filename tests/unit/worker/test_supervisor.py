@@ -126,16 +126,6 @@ async def test_processes_that_a_function_leaves_end_with_its_child_process(
     await gone(pids)
 
 
-async def test_processes_that_left_the_group_end_with_a_leader_killed_from_outside(
-    escaping: Escaping,
-) -> None:
-    _, running = escaping.start("command", "wait")
-    pids = await escaping.all_started()
-    os.kill(pids[0], signal.SIGKILL)
-    assert "SIGKILL" in failed_in(await running).failure.message
-    await gone(pids)
-
-
 async def test_the_end_of_one_run_leaves_its_neighbour_running(
     runners: Runners, escaping: Escaping, make_command_call: MakeCall
 ) -> None:

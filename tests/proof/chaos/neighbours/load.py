@@ -16,11 +16,11 @@ from uuid import UUID
 
 from tests.proof.chaos.environment import Environment
 from tests.proof.chaos.load import Submit
-from tests.proof.chaos.submitters import HttpSubmitter, SubmitLog, request_message, submitting_publisher
+from tests.proof.chaos.submitters import HttpSubmitter, SubmitLog
+from tests.support.traffic import publishing, request
 from turnstile.common.broker.errors import BrokerUnavailable
 from turnstile.common.broker.message import Publication
 from turnstile.common.broker.publisher import Publisher
-from turnstile.common.broker.topology import EXECUTION_REQUESTED
 
 _PER_SECOND: Final = {"steady.free": 12.0, "steady.seven": 10.0, "steady.keyed": 8.0, "steady.child": 1.0}
 LIMITS: Final[dict[str, int | None]] = {
@@ -99,7 +99,7 @@ async def send_all(environment: Environment, steps: Sequence[Submit], log: Submi
 
 async def _send_messages(amqp_url: str, steps: Sequence[Submit], log: SubmitLog, began: float) -> None:
     now = asyncio.get_running_loop().time
-    async with submitting_publisher(amqp_url) as publisher, asyncio.TaskGroup() as tasks:
+    async with publishing(amqp_url) as publisher, asyncio.TaskGroup() as tasks:
         for step in steps:
             await asyncio.sleep(began + step.at_seconds - now())
             tasks.create_task(_publish(publisher, step, log), name=f"submit-{step.number}")
@@ -112,7 +112,7 @@ async def _publish(publisher: Publisher, step: Submit, log: SubmitLog) -> None:
     refused.
     """
     sent = log.sending(step)
-    message = request_message(EXECUTION_REQUESTED, step.message_id, sent.body)
+    message = request(sent.body, message_id=step.message_id)
     while True:
         with suppress(BrokerUnavailable):
             if await publisher.publish([message]) == [Publication.CONFIRMED]:
