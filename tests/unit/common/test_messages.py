@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
+from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.broker.message import Outgoing
 from turnstile.common.domain.errors import Refusal
 from turnstile.common.domain.outcomes import Failure
@@ -36,6 +37,7 @@ from turnstile.common.messages import (
 from turnstile.common.requests import delivery_key, read_json, read_model, read_requested_body, request_hash
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
@@ -73,6 +75,17 @@ def test_any_json_is_a_message_or_a_refusal(
         read_model(model, read_json(json.dumps(value).encode(), bytes_max=10_000))
 
 
+def test_an_unknown_field_is_refused_with_the_known_fields_beside_it() -> None:
+    with pytest.raises(Refusal, match=r"retry\.attempts: no such field; known are max_attempts, delay, "):
+        read_model(ActionDefinition, {"ref": "a", "retry": {"attempts": 3}})
+
+
+@pytest.mark.parametrize("timeout", [[1], {}, True, 10**400, -1, "soon", "", "1h30"])
+def test_an_invalid_duration_is_refused_by_its_field(timeout: object) -> None:
+    with pytest.raises(Refusal, match="timeout"):
+        read_requested_body(json.dumps({"action_ref": "noop", "timeout": timeout}).encode())
+
+
 def test_the_order_of_keys_does_not_change_the_hash() -> None:
     one = read_requested_body(b'{"action_ref": "noop", "parameters": {"a": 1, "b": {"c": 2, "d": 3}}}')
     two = read_requested_body(b'{"parameters": {"b": {"d": 3, "c": 2}, "a": 1}, "action_ref": "noop"}')
@@ -93,6 +106,13 @@ def test_the_hash_is_the_same_as_in_released_versions() -> None:
         b'"parameters": {"b": {"d": 3, "c": "\xc3\xbc"}, "a": [true, 1e16, [[]]]}}'
     )
     assert str(request_hash(read_requested_body(body))) == "23b12ac9-8ea2-a6e2-b133-b77ee15b0464"
+
+
+@pytest.mark.parametrize("model", [ExecutionRequested, CancelRequested])
+def test_an_unknown_field_from_outside_is_refused(model: type[BaseModel]) -> None:
+    needed = {"action_ref": "a"} if "action_ref" in model.model_fields else {}
+    with pytest.raises(ValidationError, match="paramters"):
+        model.model_validate({"paramters": {}} | needed)
 
 
 def test_an_unknown_field_from_a_newer_version_is_ignored() -> None:

@@ -1,11 +1,11 @@
-"""Recordings for tests: simulated from a `Plan` (`lawful`), or written by hand (`hand_made`).
+"""Recordings for tests: simulated from a `Plan` (`lawful`, `enlarged`), or written by hand (`hand_made`).
 
 A simulated recording is one that a correct system would leave; everything random depends on the seed only.
 """
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 

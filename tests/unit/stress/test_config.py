@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from turnstile.stress.cli import app, run_command
 from turnstile.stress.config import Preset, RunConfig, installation_at, read_config
+from turnstile.stress.run import shown_command
 from turnstile.stress.scenario import DurationMix, FaultKind
 
 _DEFAULTS = {name: each.default for name, each in inspect.signature(run_command).parameters.items()}
@@ -58,6 +59,12 @@ def test_options_are_parsed() -> None:
     assert read(faults="all").faults == tuple(FaultKind)
 
 
+def test_a_smoke_run_has_a_short_lease_by_default() -> None:
+    assert read().lease_seconds == 15.0
+    assert read(preset="smoke").lease_seconds == 3.0
+    assert read(preset="smoke", lease="15s").lease_seconds == 15.0
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -100,12 +107,17 @@ def test_an_installation_has_both_urls_and_shows_no_secret() -> None:
     ("amqp_url", "api_url", "message"),
     [
         ("amqp://host/", None, "TURNSTILE_API_URL"),
+        ("amqp://host/", ",", "TURNSTILE_API_URL"),
         ("http://host/", "http://host", "--amqp-url: expected amqp://"),
         ("amqp://127.0.0.1:999999/", "http://host", "--amqp-url: host or port is wrong"),
+        ("amqp://a..b/", "http://host", "--amqp-url: host or port is wrong"),
         ("amqp://a/v,amqp://b/v", "http://host", "--amqp-url: expected one URL"),
         ("amqp://host/", "nonsense", "'nonsense' is not one like"),
         ("amqp://host/", "http://host:999999", "'http://host:999999' is not one like"),
+        ("amqp://host/", "http://[x", "'http://[x' is not one like"),
+        ("amqp://host/", "http://a..b", "'http://a..b' is not one like"),
         ("amqp://host/", "http://u:hush@host", "--api-url: "),
+        ("amqp://host/", "http://hush@host", "--api-url: "),
         ("amqp://host/", "ftp://u:hush@host", "--api-url: "),
     ],
 )
@@ -116,6 +128,14 @@ def test_an_invalid_url_is_rejected_with_its_option_and_without_an_account(
         installation_at(amqp_url, api_url, None)
     assert message in str(rejected.value)
     assert "hush" not in str(rejected.value)
+
+
+def test_an_installation_on_loopback_is_recognized() -> None:
+    for urls, is_here in (
+        ("http://127.0.0.1:1,http://localhost:2,http://[::1]:3", True),
+        ("http://127.0.0.1:1,http://one.example:2", False),
+    ):
+        assert installation_at("amqp://host/", urls, None).is_on_this_host is is_here
 
 
 def test_a_folder_that_cannot_be_created_is_wrong_usage(tmp_path: Path) -> None:
@@ -151,3 +171,8 @@ def test_a_password_in_an_option_is_rejected_with_its_variable(
     assert f"{option}: every user of this machine can read a password" in answer.output
     assert f"set {variable} in the environment" in answer.output
     assert "hush" not in answer.output
+
+
+def test_the_command_line_in_the_report_has_no_passwords() -> None:
+    shown = shown_command(["run", "--report", "amqp://u:hush@h/v,amqp://u:hu:sh@i/v", "--seed", "7"])
+    assert shown == "turnstile stress run --report amqp://u:***@h/v,amqp://u:***@i/v --seed 7"

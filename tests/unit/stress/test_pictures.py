@@ -1,12 +1,14 @@
-"""Every picture is drawn for any recording: empty, one row, or a load with a killed worker."""
+"""Every picture is drawn for any recording: empty, one row, or a few hundred thousand."""
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
 
-from tests.unit.stress.histories import BEGAN_AT, Plan, lawful
+from tests.unit.stress.histories import BEGAN_AT, NewLimit, Plan, enlarged, lawful
 from tests.unit.stress.reports import (
     KILLED_AT,
     SPREAD,
@@ -26,8 +28,11 @@ from turnstile.stress.report.charts.scenario import (
 )
 from turnstile.stress.report.charts.style import Picture, picture_style
 from turnstile.stress.report.run_report import ScenarioReport
+from turnstile.stress.scenario import FaultKind
 
+MANY = 200_000
 PNG = b"\x89PNG"
+SECONDS_MAX = 4.0
 BYTES_MAX = 300_000
 
 every_size = pytest.mark.parametrize(
@@ -36,17 +41,22 @@ every_size = pytest.mark.parametrize(
         pytest.param(lambda: lawful(Plan(killed_at=KILLED_AT)), id="lawful"),
         pytest.param(nothing_happened, id="empty"),
         pytest.param(one_execution, id="single row"),
+        pytest.param(
+            cache(lambda: enlarged(lawful(Plan(killed_at=KILLED_AT)), MANY // 400)), id="200,000 rows"
+        ),
     ],
 )
 
 
 def drawn(draw: Callable[[ScenarioReport], Picture], recording: Recording) -> Picture:
+    began = time.process_time()
     with picture_style():
         picture = draw(scenario_report(recording))
     assert picture.png.startswith(PNG)
     assert picture.alt
     assert picture.caption
     assert len(picture.png) < BYTES_MAX
+    assert time.process_time() - began < SECONDS_MAX
     return picture
 
 

@@ -10,9 +10,9 @@ from turnstile.common.broker.topology import EXECUTOR_REQUESTS
 from turnstile.stress.config import Preset, RunConfig
 from turnstile.stress.load import plan_orders
 from turnstile.stress.local.faults import queues_to_purge
-from turnstile.stress.local.schedule import plan_faults, seconds_for
+from turnstile.stress.local.schedule import RECOVERABLE, plan_faults, recovery_plan, seconds_for
 from turnstile.stress.presets import scenarios_of
-from turnstile.stress.scenario import DurationMix, FaultKind, Load, PlannedFault
+from turnstile.stress.scenario import DurationMix, FaultKind, Load, PlannedFault, Purpose, Scenario
 
 _CONFIG = read()
 
@@ -110,6 +110,17 @@ def load(executions: int = 1_000, *, actions: int = 10, keys: int = 0, submitter
     return Load(executions=executions, mix=MIX, actions=actions, keys=keys, submitters=submitters)
 
 
+def test_the_same_seed_gives_the_same_load() -> None:
+    assert np.array_equal(plan_orders(load(), 7, "load"), plan_orders(load(), 7, "load"))
+
+
+@pytest.mark.parametrize(("seed", "name"), [(8, "load"), (7, "other")])
+def test_another_seed_or_scenario_gives_another_load(seed: int, name: str) -> None:
+    one, other = plan_orders(load(), 7, "load"), plan_orders(load(), seed, name)
+    assert not np.array_equal(one["queue"], other["queue"])
+    assert not np.array_equal(one["duration_us"], other["duration_us"])
+
+
 @pytest.mark.parametrize(
     ("executions", "expected"),
     [(1_000, [700, 250, 50]), (10, [7, 3, 0]), (3, [2, 1, 0]), (1, [1, 0, 0]), (0, [0, 0, 0])],
@@ -127,13 +138,21 @@ def test_each_queue_and_each_submitter_gets_its_share() -> None:
         assert max(shares) - min(shares) <= 1
 
 
+def test_durations_are_spread_over_queues_and_submitters() -> None:
+    orders = plan_orders(load(10_000, actions=4, submitters=4), 7, "load")
+    short = orders["duration_us"] == 0
+    for column in ("queue", "submitter"):
+        shares = [short[orders[column] == number].mean() for number in range(4)]
+        assert all(0.65 < share < 0.75 for share in shares), (column, shares)
+
+
 def test_a_duration_above_the_maximum_is_rejected() -> None:
     with pytest.raises(ValueError, match="minutes at most"):
         plan_orders(Load(executions=1, mix=DurationMix.parse("100% 1h")), 7, "load")
 
 
 LEASE_SECONDS = 6.0
-SEEDS = range(1, 8)
+SEEDS = range(1, 40)
 
 
 def plan(
@@ -142,6 +161,11 @@ def plan(
     return plan_faults(
         seed, seconds=seconds, executors=2, workers=3, kinds=kinds, lease_seconds=LEASE_SECONDS, actions=5
     )
+
+
+def test_the_same_seed_gives_the_same_schedule() -> None:
+    assert plan(7) == plan(7)
+    assert plan(7) != plan(8)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -172,6 +196,33 @@ def test_each_kind_occurs_in_the_time_that_they_need(seed: int) -> None:
     for kinds in (tuple(FaultKind), (FaultKind.PURGE_QUEUES,), (FaultKind.KILL_WORKER,)):
         seconds = seconds_for(kinds, lease_seconds=LEASE_SECONDS)
         assert {fault.kind for fault in plan(seed, seconds=seconds, kinds=kinds)} == set(kinds)
+
+
+def test_only_the_given_kinds_occur() -> None:
+    kinds = (FaultKind.KILL_WORKER, FaultKind.PURGE_QUEUES)
+    assert {fault.kind for fault in plan(7, kinds=kinds)} == set(kinds)
+    assert plan(7, kinds=()) == ()
+
+
+def test_every_target_is_hit_at_some_time() -> None:
+    targets: dict[FaultKind, set[int]] = {kind: set() for kind in FaultKind}
+    for fault in plan(7, seconds=36_000.0):
+        targets[fault.kind].add(fault.target)
+        assert (fault.limit is not None) == (fault.kind is FaultKind.CHANGE_LIMIT)
+    assert targets[FaultKind.KILL_WORKER] == targets[FaultKind.PAUSE_WORKER] == {0, 1, 2}
+    assert targets[FaultKind.KILL_EXECUTOR] == targets[FaultKind.PAUSE_EXECUTOR] == {0, 1}
+    assert targets[FaultKind.CHANGE_LIMIT] == {0, 1, 2, 3, 4}
+    assert targets[FaultKind.RESTART_BROKER] == {0}
+
+
+def test_a_recovery_plan_has_one_fault_of_each_kind_far_enough_apart() -> None:
+    faults = recovery_plan(LEASE_SECONDS)
+    assert [fault.kind for fault in faults] == list(RECOVERABLE)
+    for before, after in pairwise(faults):
+        apart = after.at_seconds - before.at_seconds
+        if before.kind in (FaultKind.KILL_WORKER, FaultKind.PAUSE_WORKER):
+            assert apart >= 2 * LEASE_SECONDS
+        assert apart > before.lasting_seconds
 
 
 def test_requests_are_never_purged() -> None:
