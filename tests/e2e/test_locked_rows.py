@@ -151,7 +151,7 @@ async def test_completions_beside_a_locked_row_free_their_slots(
     async with locked(env.system.database_url, query, argument):
         gate.touch()
         await ended_of(env, refs[1:], 2)
-        assert await env.status(ids[1]) == "running"
+        assert await env.status(ids[1]) == "queued"
     await ended_of(env, refs[:1], 2)
 
 
@@ -168,7 +168,7 @@ async def test_cancels_beside_a_locked_queue_are_done_and_its_own_follow(env: En
             await publisher.publish([cancel_request({"execution_id": i}) for i in wanted])
         others = [i for i in ids if i not in ids[:3]]
         await until_all(env, others, "cancelled")
-        assert await env.status(ids[1]) == "running"
+        assert await env.status(ids[1]) == "queued"
     await until_all(env, ids[1:3], "cancelled")
     await env.cancel(ids[0])
     await env.ended(*ids)
