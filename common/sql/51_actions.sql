@@ -135,6 +135,7 @@ DECLARE
     rolled record;
     queue_ids bigint[];
     unavailable_ids bigint[];
+    changes turnstile.queue_change[];
     next_key text;
 BEGIN
     looked_at := 0;
@@ -162,18 +163,22 @@ BEGIN
 
     unavailable_ids := turnstile.lock_available_queues(queue_ids, in_wait_ms);
     queue_ids := ARRAY(SELECT q.id FROM unnest(queue_ids) q(id) WHERE q.id <> ALL (unavailable_ids));
-    UPDATE action_queue q
-    SET max_concurrent = rolled.max_concurrent, paused = rolled.paused
-    WHERE q.id = ANY (queue_ids)
-      AND (q.max_concurrent IS DISTINCT FROM rolled.max_concurrent OR q.paused <> rolled.paused);
-    GET DIAGNOSTICS changed = ROW_COUNT;
+    WITH adapted AS (
+        UPDATE action_queue q
+        SET max_concurrent = rolled.max_concurrent, paused = rolled.paused
+        WHERE q.id = ANY (queue_ids)
+          AND (q.max_concurrent IS DISTINCT FROM rolled.max_concurrent OR q.paused <> rolled.paused)
+        RETURNING q.id
+    )
+    SELECT array_agg(ROW(a.id, 0, 0, NULL, 0, 0)::turnstile.queue_change) INTO changes FROM adapted a;
+    changed := coalesce(cardinality(changes), 0);
     IF rolled.rollout_from_key IS NOT NULL THEN
         -- Above this bound `repair_queues` corrects the rest.
         unavailable_ids := (coalesce(rolled.rollout_held_ids, '{}') || unavailable_ids)[1:1000];
     END IF;
     UPDATE action a SET rollout_from_key = next_key, rollout_held_ids = nullif(unavailable_ids, '{}')
     WHERE a.id = in_action_id;
-    SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids FROM turnstile.grant_locked(queue_ids) g;
+    SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids FROM turnstile.grant_locked(queue_ids, coalesce(changes, '{}')) g;
 END
 $$;
 

@@ -100,7 +100,7 @@ def _grown(text: str) -> str:
             "is offered again.\n    waited_seconds double precision\n",
             "is offered again.\n    waited_seconds double precision,\n    priority integer\n",
         ),
-        ("s.waited_seconds)::turnstile.granted", "m.waited_seconds, 7)::turnstile.granted"),
+        ("s.waited_seconds)::turnstile.granted", "s.waited_seconds, 7)::turnstile.granted"),
         ("e.traceparent, NULL::double precision\n", "e.traceparent, NULL::double precision, 7\n"),
         (
             "extract(epoch FROM o.granted_at - e.queued_at)::double precision END\n",

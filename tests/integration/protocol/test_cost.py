@@ -133,7 +133,7 @@ async def test_the_cost_of_every_statement_is_independent_of_a_million_waiting(
         ("admit", 1 + limit, lambda: session.submit("deep")),
         ("admit many", 50 + limit, lambda: session.submit("deep", 50)),
         ("admit a known key", 2, lambda: session.admit(request("warm", idempotency_key="w"))),
-        ("cancel", 50, lambda: session.cancel(*deep.heads[-50:])),
+        ("cancel", 70, lambda: session.cancel(*deep.heads[-50:])),
         ("due_offers", 2 * limit, session.due_offers),
         ("due_completions", 60, session.due_completions),
         ("wake_due", 1, session.wake_due),

@@ -127,6 +127,7 @@ async def test_a_slot_that_another_session_holds_keeps_the_window_back(
 
 async def test_calls_within_the_interval_do_nothing(protocol: Protocol) -> None:
     await protocol.start(1)
+    await protocol.column(_MOVE)
     version = await protocol.column("SELECT version FROM slot_window")
     await protocol.column("SELECT turnstile.move_slot_window(60)")
     assert await protocol.column("SELECT version FROM slot_window") == version

@@ -108,7 +108,7 @@ async def test_logs_and_deadlines_are_deleted_with_their_execution(
             "SELECT turnstile.append_logs('worker-1', ARRAY[$1::bigint], '{1}', '{0}', '{text}')",
             one,
         )
-        await protocol.finish(one)
+        await protocol.finish(one, log="the rest", log_start=4)
         await protocol.settle((one, 1))
     await age(protocol, [gone], 2)
     assert await pruner(protocol, retention_age=HOUR).prune_executions() == 1
@@ -162,7 +162,7 @@ async def test_an_idempotency_key_pruned_during_its_admission_is_admitted_anew(
     try:
         # The admission grants `head` after its inserts and before its search for duplicates.
         async with connected(database_url) as other, other.transaction():
-            await other.connection.execute("SELECT FROM execution WHERE id = $1 FOR UPDATE", head)
+            await other.connection.execute("SELECT FROM waiting WHERE execution_id = $1 FOR UPDATE", head)
             again = QueueManager(database).admit([request("a", idempotency_key="k"), request("full")])
             late = asyncio.create_task(again)
             await protocol.until(_ADMISSION_WAITS)
