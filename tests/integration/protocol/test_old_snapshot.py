@@ -10,6 +10,8 @@ from tests.support.protocol import Protocol
 
 _TURNS, _SAMPLE = 400, 20
 _MOVE = "SELECT turnstile.move_slot_window(0)"
+_MOVE_NOW = "SELECT turnstile.move_slot_window(0, 0)"
+"""Without waiting for the transactions of other tests on this server."""
 
 
 @pytest.fixture
@@ -53,13 +55,13 @@ async def test_the_cost_of_every_statement_stays_flat(protocol: Protocol, old_sn
     await protocol.put(max_concurrent=1)
     await protocol.submit(count=5)
     first = [await _turn(protocol) for _ in range(_SAMPLE)]
-    await protocol.column(_MOVE)
+    await protocol.column(_MOVE_NOW)
     sweeps = await _sweeps(protocol)
     for _ in range(_TURNS):
         await _turn(protocol)
     last = [await _turn(protocol) for _ in range(_SAMPLE)]
     for _ in range(2):
-        await protocol.column(_MOVE)
+        await protocol.column(_MOVE_NOW)
     # Each index may have grown by one level.
     for name in first[0]:
         before, after = (median(turn[name] for turn in turns) for turns in (first, last))
@@ -74,8 +76,8 @@ async def test_the_window_moves_past_deleted_slots_and_keeps_the_live_ones(proto
     await protocol.settle((ids[0], 1))
     before = await protocol.column("SELECT ticket FROM slot")
     # The first call notes which tickets were drawn, the second one moves beyond them.
-    assert await protocol.column(_MOVE) == [0]
-    assert await protocol.column(_MOVE) == [2]
+    assert await protocol.column(_MOVE_NOW) == [0]
+    assert await protocol.column(_MOVE_NOW) == [2]
     assert min(await protocol.column("SELECT ticket FROM slot")) > max(before)
     assert await protocol.column("SELECT first_ticket FROM slot_window") == [max(before) + 1]
     assert sorted(await protocol.column("SELECT execution_id FROM turnstile.live_slot")) == ids[1:]
@@ -109,7 +111,7 @@ async def test_a_foreign_writer_that_stays_open_delays_the_window_only_for_a_whi
         (first,) = await protocol.column("SELECT first_ticket FROM slot_window")
         await protocol.column(_MOVE)
         assert await protocol.column("SELECT first_ticket FROM slot_window") == [first]
-        await protocol.column("SELECT turnstile.move_slot_window(0, 0)")
+        await protocol.column(_MOVE_NOW)
         assert await protocol.column("SELECT first_ticket > $1 FROM slot_window", first) == [True]
     assert sorted(await protocol.column("SELECT execution_id FROM turnstile.live_slot")) == ids
 
@@ -118,16 +120,16 @@ async def test_a_slot_that_another_session_holds_keeps_the_window_back(
     protocol: Protocol, other: Protocol
 ) -> None:
     ids = await protocol.start(2)
-    await protocol.column(_MOVE)
+    await protocol.column(_MOVE_NOW)
     async with other.transaction():
         await other.column("SELECT 1 FROM slot WHERE execution_id = $1 FOR UPDATE", ids[0])
-        assert await protocol.column(_MOVE) == [1]
+        assert await protocol.column(_MOVE_NOW) == [1]
     assert sorted(await protocol.column("SELECT execution_id FROM turnstile.live_slot")) == ids
 
 
 async def test_calls_within_the_interval_do_nothing(protocol: Protocol) -> None:
     await protocol.start(1)
-    await protocol.column(_MOVE)
+    await protocol.column(_MOVE_NOW)
     version = await protocol.column("SELECT version FROM slot_window")
     await protocol.column("SELECT turnstile.move_slot_window(60)")
     assert await protocol.column("SELECT version FROM slot_window") == version
