@@ -28,11 +28,11 @@ _LOOP: Final = "no logic"
 _SHORT_LOOP: Final = "no logic, no notice"
 _COLUMNS: Final = (_LIMITED, _LOOSE, _UNLIMITED, _LOOP, _SHORT_LOOP)
 _OURS: Final = (_LIMITED, _UNLIMITED)
-# Messages per execution: persistent, and advisory ones without a bound queue.
+# Messages per execution: persistent, and advisory ones, which are not sent while no queue is bound to them.
 _MESSAGES: Final = {
-    _LIMITED: (3, 4),
-    _LOOSE: (3, 4),
-    _UNLIMITED: (3, 4),
+    _LIMITED: (3, 0),
+    _LOOSE: (3, 0),
+    _UNLIMITED: (3, 0),
     _LOOP: (4, 0),
     _SHORT_LOOP: (3, 0),
 }

@@ -35,6 +35,7 @@ _LARGE_BYTES: Final = 250_000
 _OVERSIZED_BYTES: Final = 700_000
 _RECEIVERS: Final = 100
 _POLL_SECONDS: Final = 0.05
+_READERS: Final = 4
 _KILL_EVERY_SECONDS: Final = (0.5, 2.0)
 _HEAD_START_SECONDS: Final = 1.0
 _ADDRESSES: Final = {
@@ -361,6 +362,33 @@ async def _killed_sessions(it: Neighbour) -> None:
             await asyncio.sleep(it.rng.uniform(*_KILL_EVERY_SECONDS))
 
 
+async def _old_snapshot(it: Neighbour) -> None:
+    """Reads once and leaves its transaction open, as a backup or a forgotten session does."""
+    async with it.session() as session:
+        await session.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        await session.fetch("SELECT count(*) FROM action")
+        it.did["snapshots"] += 1
+        await asyncio.Event().wait()
+
+
+async def _scanning_readers(it: Neighbour) -> None:
+    """Reads the tables that change most, from end to end, in four sessions at once."""
+
+    async def scan() -> None:
+        async with it.session() as session:
+            while True:
+                await session.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+                for table in ("waiting", "slot", "queue_state", "execution"):
+                    await session.fetch(f"SELECT count(*) FROM {table}")
+                    it.did["scans"] += 1
+                    await asyncio.sleep(_POLL_SECONDS)
+                await session.execute("COMMIT")
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(_READERS):
+            tasks.create_task(scan(), name="scan")
+
+
 DISTURB: Final[Mapping[Kind, Disturb]] = {
     Kind.REFUSING_LISTENER: _refusing_listener,
     Kind.REFUSING_REPLY_QUEUE: _refusing_reply_queue,
@@ -377,5 +405,7 @@ DISTURB: Final[Mapping[Kind, Disturb]] = {
     Kind.REFUSING_DEAD_LETTERS: _refusing_dead_letters,
     Kind.FULL_QUEUE: _full_queue,
     Kind.MANY_KEYS: Flood(_many_keys, "keys", 100.0),
+    Kind.OLD_SNAPSHOT: _old_snapshot,
+    Kind.SCANNING_READERS: _scanning_readers,
 }
 assert set(DISTURB) == set(Kind)

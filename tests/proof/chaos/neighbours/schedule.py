@@ -30,6 +30,8 @@ class Kind(StrEnum):
     REFUSING_DEAD_LETTERS = "refusing dead letters"
     FULL_QUEUE = "full queue"
     MANY_KEYS = "many keys"
+    OLD_SNAPSHOT = "old snapshot"
+    SCANNING_READERS = "scanning readers"
 
 
 VARIANTS: Final[Mapping[Kind, Sequence[str]]] = {
@@ -47,6 +49,8 @@ VARIANTS: Final[Mapping[Kind, Sequence[str]]] = {
     Kind.REFUSING_DEAD_LETTERS: ("policy",),
     Kind.FULL_QUEUE: ("reject",),
     Kind.MANY_KEYS: ("used once",),
+    Kind.OLD_SNAPSHOT: ("idle in transaction",),
+    Kind.SCANNING_READERS: ("repeatable read",),
 }
 
 
