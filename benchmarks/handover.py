@@ -47,13 +47,17 @@ async def measure(servers: Servers, sizes: Sizes) -> list[Section]:
 
 
 def _section(gaps: Sequence[float], delays: Sequence[float], sizes: Sizes) -> Section:
-    aims = (Aim(at_most=10, columns=("p50",)), Aim(at_most=50, columns=("p99",)))
+    aims = (Aim(at_most=2.5, columns=("p50",)), Aim(at_most=6, columns=("p99",)))
     return Section(
         title="handover: milliseconds from one to the next",
         columns=("p50", "p90", "p99", "max"),
         rows=(
             _row(f"finish → next start, limit 1, {sizes.queued} queued", gaps, aims),
-            _row(f"submit → start, idle, {sizes.submits} one at a time", delays, ()),
+            _row(
+                f"submit → start, idle, {sizes.submits} one at a time",
+                delays,
+                (Aim(at_most=3.5, columns=("p50",)),),
+            ),
         ),
     )
 

@@ -21,7 +21,7 @@ from benchmarks.run import (
 from benchmarks.system import Servers, Sizes
 
 _LOADS: Final = {"limit 4": LIMITED, "no limit": UNLIMITED}
-_AIM_RATE: Final = 0.8
+_AIM_RATE: Final = 0.95
 _AIM_COST: Final = 1.2
 
 

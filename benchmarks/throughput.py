@@ -144,7 +144,7 @@ def section_of(runs: Runs, *, count: int) -> Section:
             name="share of the no-logic loop",
             unit="",
             cells={name: rates[name] / rates[_LOOP] for name in _OURS},
-            aims=(Aim(at_least=0.6),),
+            aims=(Aim(at_least=0.42, columns=(_LIMITED,)), Aim(at_least=0.78, columns=(_UNLIMITED,))),
         ),
         Row(
             name="limit above the demand, share of no limit",
@@ -157,7 +157,10 @@ def section_of(runs: Runs, *, count: int) -> Section:
             unit="",
             cells={name: rates[name] / rates[_SHORT_LOOP] for name in _OURS},
         ),
-        *rows_of(runs, aims=(Aim(at_least=1500, columns=_OURS),)),
+        *rows_of(
+            runs,
+            aims=(Aim(at_least=2200, columns=(_LIMITED,)), Aim(at_least=4000, columns=(_UNLIMITED,))),
+        ),
     ]
     for number, kind in enumerate(("persistent", "advisory")):
         sent = {name: float(each[number]) for name, each in _MESSAGES.items()}
