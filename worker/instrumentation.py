@@ -69,7 +69,8 @@ def publishing(claim: Claim) -> AbstractContextManager[object]:
 def started(claim: Claim) -> None:
     """Note that an attempt starts."""
     WAIT_SECONDS.observe(claim.waited_seconds, METER.action_refs[claim.action_ref])
-    _log("execution_started", claim)
+    if logger.isEnabledFor(logging.INFO):
+        logger.info("execution_started", extra=_fields(claim))
 
 
 def ran(claim: Claim, *, started_at: float) -> None:
@@ -80,7 +81,8 @@ def ran(claim: Claim, *, started_at: float) -> None:
 def ended(claim: Claim, status: Status) -> None:
     """Note that the database has stored an attempt's outcome; called within `processing`."""
     ENDED.add(METER.action_refs[claim.action_ref], status)
-    _log("execution_ended", claim, status=str(status))
+    if logger.isEnabledFor(logging.INFO):
+        logger.info("execution_ended", extra=_fields(claim, status=str(status)))
     spans = tracing.active()
     if spans is not None:
         span = spans.current_span()
@@ -92,19 +94,22 @@ def ended(claim: Claim, status: Status) -> None:
 def handed_back(claim: Claim) -> None:
     """Note that an attempt was returned to the head of its queue."""
     HANDED_BACK.add()
-    _log("execution_handed_back", claim)
+    if logger.isEnabledFor(logging.INFO):
+        logger.info("execution_handed_back", extra=_fields(claim))
 
 
 def not_applied(write: Write, attempt: Claim | Offer, verdict: Verdict) -> None:
     """Note that the database did not apply a call, because another change came first."""
     NOT_APPLIED.add(write, verdict)
-    _log(_NOT_APPLIED_EVENTS[write], attempt, verdict=str(verdict))
+    if logger.isEnabledFor(logging.INFO):
+        logger.info(_NOT_APPLIED_EVENTS[write], extra=_fields(attempt, verdict=str(verdict)))
 
 
 def dropped(attempt: Claim | Offer) -> None:
     """Note that an attempt was dropped without a call to the database: the lease is lost."""
     NOT_APPLIED.add("attempt", "dropped")
-    _log("attempt_dropped", attempt)
+    if logger.isEnabledFor(logging.INFO):
+        logger.info("attempt_dropped", extra=_fields(attempt))
 
 
 @contextmanager
@@ -126,10 +131,8 @@ def _until_end(span: "Span") -> Iterator[None]:
         span.end()
 
 
-def _log(event: str, attempt: Claim | Offer, **more: str) -> None:
-    if not logger.isEnabledFor(logging.INFO):
-        return
+def _fields(attempt: Claim | Offer, **more: str) -> dict[str, object]:
     fields: dict[str, object] = {"execution_id": attempt.execution_id, "attempt": attempt.attempt}
     if isinstance(attempt, Claim):
         fields["action_ref"] = attempt.action_ref
-    logger.info(event, extra=fields | more)
+    return fields | more

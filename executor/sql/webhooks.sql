@@ -8,6 +8,6 @@ CROSS JOIN LATERAL (
     SELECT * FROM webhook_delivery d WHERE d.state BETWEEN s.state AND s.state AND d.execution_id < $2
     ORDER BY d.state DESC, d.execution_id DESC LIMIT $3
 ) d
-LEFT JOIN execution e ON e.id = ANY (ARRAY[d.execution_id])
+LEFT JOIN turnstile.current_execution e ON e.id = ANY (ARRAY[d.execution_id])
 LEFT JOIN action a ON a.id = e.action_id
 ORDER BY d.execution_id DESC LIMIT $3

@@ -139,8 +139,8 @@ SERVICE_DEFECTS: Final = (
     Defect(
         name="a refused claim is ignored",
         file="worker/protocol.py",
-        before='    if (verdict := Verdict(row["verdict"])) is not Verdict.CLAIMED:\n',
-        after='    if (verdict := Verdict(row["verdict"])) is Verdict.UNKNOWN:\n',
+        before='    if row["verdict"] != Verdict.CLAIMED:\n',
+        after='    if row["verdict"] == Verdict.UNKNOWN:\n',
         caught_by=("tests/integration/protocol/test_attempts.py",),
     ),
     Defect(
