@@ -95,3 +95,16 @@ async def test_each_grant_is_a_new_attempt_with_its_times_pool_and_trace(protoco
     (grant,) = (await protocol.grant((await protocol.queue())["id"])).granted
     assert (grant.execution_id, grant.attempt, grant.pool, grant.traceparent) == (one, 2, "gpu", "00-trace")
     assert (await protocol.execution(one))["scheduled_at"] > granted["scheduled_at"]
+
+
+async def test_of_a_queue_s_state_only_the_newest_version_is_kept(protocol: Protocol) -> None:
+    await protocol.put(max_concurrent=1)
+    one, two = await protocol.submit(count=2)
+    await protocol.run(one)
+    await protocol.settle((one, 1))
+    assert await protocol.column("SELECT count(*) FROM queue_state") == [1]
+    (three,) = await protocol.submit()
+    await protocol.cancel(three)
+    assert await protocol.column("SELECT count(*) FROM queue_state") == [1]
+    await protocol.cancel(two)
+    assert ((await protocol.queue())["depth"], (await protocol.queue())["held"]) == (0, 1)

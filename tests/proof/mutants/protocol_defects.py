@@ -11,13 +11,6 @@ _TESTS: Final = "tests/integration/protocol/test"
 
 PROTOCOL_DEFECTS: Final = (
     Defect(
-        name="a finish does not name its attempt",
-        file=f"{_SQL}/31_finish.sql",
-        before="s.execution_id = ANY (ARRAY[r.id]) AND s.attempt = r.attempt AND s.worker_id = in_worker_id\n",
-        after="s.execution_id = ANY (ARRAY[r.id]) AND s.worker_id = in_worker_id\n",
-        caught_by=(f"{_TESTS}_attempts.py",),
-    ),
-    Defect(
         name="a finish does not name its worker",
         file=f"{_SQL}/31_finish.sql",
         before="s.attempt = r.attempt AND s.worker_id = in_worker_id\n",
