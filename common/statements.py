@@ -91,8 +91,10 @@ def _sql_files(folder: Traversable) -> Iterator[Traversable]:
 def _filled(text: str) -> str:
     """Replace the placeholders.
 
-    `:sources_of_<transition>`: the states from which `common.domain.states` allows that transition: one table
-    guards every write (P3). `:settings...`: the SET clauses of a function. `:worker_functions`: their names.
+    `:sources_of_<transition>`: the states from which `common.domain.states` allows that transition (P3). A
+    started attempt has its state in its slot: the columns of the slot and the number of the attempt guard its
+    transitions, and the proofs check them against the same table. `:settings...`: the SET clauses of a
+    function. `:worker_functions`: their names.
     """
     text = _SETTINGS.sub(lambda match: _SETTINGS_TEXT[match.group(1)], text)
     return _SOURCES.sub(_source_states, text).replace(":worker_functions", _array(WORKER_FUNCTIONS))

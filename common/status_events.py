@@ -23,7 +23,7 @@ PROBE_SECONDS: Final = 0.1
 _ANSWER_SECONDS: Final = 0.05
 """How long events wait for the return of a probe; without it there is a listener, as far as is known."""
 _GATHER_SECONDS: Final = 0.005
-"""How long events are gathered into one write while somebody listens."""
+"""Events of this duration are published in one write while a queue is bound."""
 
 
 class StatusEvents:
@@ -47,7 +47,7 @@ class StatusEvents:
         return monotonic() >= self._silent_until
 
     def add(self, *changes: StatusChanged) -> None:
-        """Publish these changes soon, if somebody listens."""
+        """Publish these changes within milliseconds if a queue is bound to status events."""
         if not (changes and self.wanted):
             return
         self._waiting += changes

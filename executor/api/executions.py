@@ -114,7 +114,7 @@ class Cancelled(BaseModel):
 
 
 class FilterFields(StrictModel):
-    """Which executions are meant; all conditions must hold."""
+    """The filter of a bulk operation: an execution is selected if it meets every condition."""
 
     action_ref: FilterText | None = Field(default=None, examples=["reports.render"])
     concurrency_key: FilterText | None = None

@@ -1,35 +1,68 @@
 """Shows the progress and the result of each scenario while a run goes on."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from turnstile.stress.display import Display, display_on
 from turnstile.stress.report import wording
 from turnstile.stress.report.run_report import ScenarioReport
 from turnstile.stress.scenario import Progress
 
+_LINE_SECONDS: Final = 2.0
 _RATE_SECONDS: Final = 3.0
 _BAR_WIDTH: Final = 40
 
 
 @contextmanager
 def live_view(console: Console) -> Iterator["LiveView"]:
-    """Yield a view on a console."""
-    with display_on(console, transient=True) as display:
-        yield LiveView(display, headings=not console.is_terminal)
+    """Yield a view: at the bottom of a terminal until it ends, as a line every two seconds elsewhere."""
+    if not console.is_terminal:
+        yield LiveView(_Display(console, None), headings=True)
+        return
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        yield LiveView(_Display(console, live), headings=False)
+
+
+class _Display:
+    """The display of one console; `live` is None without a terminal."""
+
+    def __init__(self, console: Console, live: Live | None) -> None:
+        self._console = console
+        self._live = live
+        self._next_seconds = 0.0
+
+    def show(
+        self, seconds: float, line: str, draw: Callable[[], RenderableType], *, at_once: bool = False
+    ) -> None:
+        """Show the state at `seconds`: what `draw` returns, or a line if one is due or `at_once`."""
+        if self._live is not None:
+            self._live.update(draw(), refresh=True)
+        elif at_once or seconds >= self._next_seconds:
+            self._next_seconds = seconds + _LINE_SECONDS
+            self.print(Text(f"{seconds:7.1f} s  {line}"))
+
+    def note(self, text: Text) -> None:
+        """Show a text in place of the state, on a terminal only."""
+        if self._live is not None:
+            self._live.update(text, refresh=True)
+
+    def print(self, text: Text) -> None:
+        """Print a line permanently."""
+        self.note(Text())
+        self._console.print(text, soft_wrap=True, highlight=False)
 
 
 class LiveView:
     """Shows the progress of a run."""
 
-    def __init__(self, display: Display, *, headings: bool) -> None:
+    def __init__(self, display: _Display, *, headings: bool) -> None:
         """`headings`: print one for each scenario."""
         self._display = display
         self._headings = headings

@@ -81,7 +81,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInfo:
-    """The facts about a run besides its recordings; field names are keys of `report.json`."""
+    """The metadata of a run. Field names are keys of `report.json`."""
 
     seed: int
     command_line: str

@@ -186,5 +186,5 @@ async def test_an_alarm_blocks_publishers_only_and_only_while_it_lasts(
         await asyncio.to_thread(broker.ctl, "set_vm_memory_high_watermark", "0.4")
         await until(lambda: not publisher.blocked)
         assert await publisher.publish([message("q", b"after")]) == [CONFIRMED]
-        # What timed out was on its way all the time: this is why a repeat must be harmless.
+        # A publish that timed out may still arrive: therefore a repeat must be harmless.
         assert bodies(before + await take(queue, 2)) == [b"before", b"in flight", b"after"]

@@ -158,7 +158,7 @@ async def test_hanging_names_leave_threads_to_others_and_do_not_keep_the_process
     assert await look_ups.addresses("known.example") == ["192.0.2.1"]
     hanging = [asyncio.create_task(look_ups.addresses(f"hangs-{n}.example")) for n in range(5)]
     await asyncio.sleep(0.1)
-    # No more than two threads hang; what is known to be resolved has one of its own.
+    # At most two threads wait for names that do not resolve; known names have a thread of their own.
     assert len(resolver.lookups) == 3
     async with asyncio.timeout(10):
         assert await look_ups.addresses("known.example") == ["192.0.2.1"]

@@ -1,4 +1,4 @@
-"""The commands work in a folder in which nobody can write."""
+"""The commands work in a read-only folder."""
 
 import subprocess
 import sys

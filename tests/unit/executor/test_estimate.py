@@ -214,7 +214,7 @@ def test_running_executions_count_as_long() -> None:
 def test_in_a_full_queue_the_dispatch_counts_with_the_run() -> None:
     # A slot is granted every 3 s, of which 1 s is the run's.
     seen = [grant(granted_ago=3.0 * n, lasted=1.0, queued_ago=500.0) for n in range(1, 40)]
-    assert learned(*seen, limit=1).mean == pytest.approx(1.0 + 1.0), "no more than the bound"
+    assert learned(*seen, limit=1).mean == pytest.approx(1.0 + 1.0), "at most the bound"
     seen = [grant(granted_ago=1.2 * n, lasted=1.0, queued_ago=500.0) for n in range(1, 40)]
     assert learned(*seen, limit=1).mean == pytest.approx(1.2)
     assert learned(*seen, limit=2).mean == pytest.approx(1.0 + 1.0)
