@@ -252,8 +252,12 @@ class ExecutorProtocol:
         return [dict(item.items()) for item in row["repaired"] or ()], _grants(row)
 
     async def move_slot_window(self) -> int:
-        """Raise the bound from which sweeps read the slots; return how many old slots moved with it."""
+        """Raise the bound of the tickets that sweeps read; return how many old rows moved with it."""
         return int(await self._value("SELECT turnstile.move_slot_window()"))
+
+    async def move_due_window(self) -> int:
+        """Raise the bound from which sweeps read delays and deadlines; return how many moved with it."""
+        return int(await self._value("SELECT turnstile.move_due_window()"))
 
     # Sweeps over offers and completions.
 

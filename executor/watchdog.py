@@ -98,6 +98,7 @@ class Watchdog:
             self.early_cancels.cancel_early,
             self.queues.repair_counters,
             self.queues.move_slot_window,
+            self.queues.move_due_window,
             self.queues.prepare_pools,
         )
         pruning: tuple[Sweep, ...] = (
@@ -177,7 +178,7 @@ class _Sweeps:
 class QueueSweeps(_Sweeps):
     """Grants free slots, rolls out limits, wakes, expires, recounts, and declares the queues of pools.
 
-    Also moves the bound from which all sweeps read the slots.
+    Also moves the bounds from which all sweeps read.
     """
 
     _granted_up_to = QueueId(0)
@@ -256,8 +257,13 @@ class QueueSweeps(_Sweeps):
         return len(repaired)
 
     async def move_slot_window(self) -> int:
-        """Let the sweeps start behind the slots that were deleted long ago (P15). Counts as no repair."""
+        """Let the sweeps start behind what was deleted long ago (P15). Counts as no repair."""
         await self._protocol.move_slot_window()
+        return 0
+
+    async def move_due_window(self) -> int:
+        """Do the same for delays and deadlines."""
+        await self._protocol.move_due_window()
         return 0
 
     async def prepare_pools(self) -> int:

@@ -254,11 +254,13 @@ BEGIN
     ),
     new_delay AS (
         INSERT INTO delayed (execution_id, queue_id, due_at)
-        SELECT i.id, i.queue_id, i.run_at FROM inserted i WHERE i.status = 'delayed'
+        SELECT i.id, i.queue_id, greatest(i.run_at, (SELECT b.next_at FROM turnstile.due_bound b))
+        FROM inserted i WHERE i.status = 'delayed'
     ),
     new_deadline AS (
         INSERT INTO expiring (execution_id, queue_id, expires_at)
-        SELECT i.id, i.queue_id, i.expires_at FROM inserted i WHERE i.expires_at IS NOT NULL
+        SELECT i.id, i.queue_id, greatest(i.expires_at, (SELECT b.next_at FROM turnstile.due_bound b))
+        FROM inserted i WHERE i.expires_at IS NOT NULL
     )
     SELECT (SELECT array_agg(ROW(n.queue_id, n.queued, 0, NULL, n.recorded, 0)::turnstile.queue_change)
             FROM (

@@ -79,7 +79,8 @@ BEGIN
     ),
     new_delay AS (
         INSERT INTO delayed (execution_id, queue_id, due_at)
-        SELECT m.id, m.queue_id, m.run_at FROM moved m WHERE m.status = 'delayed'
+        SELECT m.id, m.queue_id, greatest(m.run_at, (SELECT b.next_at FROM turnstile.due_bound b))
+        FROM moved m WHERE m.status = 'delayed'
     ),
     -- The slot stays held until settle; the worker publishes the completion now.
     ended AS (

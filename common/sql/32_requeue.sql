@@ -51,7 +51,9 @@ BEGIN
     ),
     new_deadline AS (
         INSERT INTO expiring (execution_id, queue_id, expires_at)
-        SELECT m.id, m.queue_id, m.expires_at FROM moved m WHERE m.expires_at IS NOT NULL
+        -- It may have passed long ago.
+        SELECT m.id, m.queue_id, greatest(m.expires_at, (SELECT b.next_at FROM turnstile.due_bound b))
+        FROM moved m WHERE m.expires_at IS NOT NULL
         ON CONFLICT DO NOTHING
     ),
     returned_rows AS (

@@ -20,8 +20,10 @@ LANGUAGE plpgsql
 AS $$
 DECLARE
     kept_at timestamptz := clock_timestamp();
-    capacity integer := in_rows_max - (SELECT count(*) FROM (SELECT FROM early_cancel LIMIT in_rows_max) c);
+    capacity integer := in_rows_max - (SELECT count(*) FROM (SELECT FROM turnstile.live_early_cancel LIMIT in_rows_max) c);
 BEGIN
+    -- An id before the tickets are drawn, see move_slot_window.
+    PERFORM pg_current_xact_id();
     INSERT INTO early_cancel (execution_id, idempotency_key, reason, message_key, messages, kept_until)
     SELECT c.execution_id, c.idempotency_key, c.reason, c.message_key, c.messages,
            kept_at + make_interval(secs => c.keep_seconds)
@@ -43,13 +45,13 @@ AS $$
 BEGIN
     RETURN QUERY
     SELECT c.id, k.id, c.reason
-    FROM early_cancel c
+    FROM turnstile.live_early_cancel c
     CROSS JOIN LATERAL (
         SELECT e.id FROM execution e WHERE e.id = ANY (ARRAY[c.execution_id])
         UNION ALL
         SELECT e.id FROM execution e WHERE e.idempotency_key = ANY (ARRAY[c.idempotency_key])
     ) k
-    ORDER BY c.id LIMIT in_limit;
+    ORDER BY c.ticket LIMIT in_limit;
 END
 $$;
 
@@ -66,11 +68,11 @@ DECLARE
 BEGIN
     RETURN QUERY
     WITH overdue AS MATERIALIZED (
-        SELECT c.id FROM early_cancel c
+        SELECT c.id FROM turnstile.live_early_cancel c
         WHERE c.kept_until <= checked_at
           AND NOT EXISTS (SELECT FROM execution e WHERE e.id = ANY (ARRAY[c.execution_id]))
           AND NOT EXISTS (SELECT FROM execution e WHERE e.idempotency_key = ANY (ARRAY[c.idempotency_key]))
-        ORDER BY c.kept_until LIMIT in_limit FOR NO KEY UPDATE SKIP LOCKED
+        ORDER BY c.ticket LIMIT in_limit FOR NO KEY UPDATE SKIP LOCKED
     )
     UPDATE early_cancel c SET kept_until = checked_at + make_interval(secs => in_lease_seconds)
     FROM overdue o WHERE c.id = ANY (ARRAY[o.id])

@@ -54,7 +54,7 @@ AS $$
                        OR s.offered_at < clock_timestamp() - make_interval(secs => in_timeout_seconds)) AS is_due
         FROM turnstile.live_slot s JOIN action_queue q ON q.id = ANY (ARRAY[s.queue_id])
         WHERE s.claimed_at IS NULL AND s.finished_at IS NULL
-          AND NOT EXISTS (SELECT FROM unpublished_cancel u WHERE u.execution_id = s.execution_id)
+          AND NOT EXISTS (SELECT FROM unpublished_cancel u WHERE u.execution_id = ANY (ARRAY[s.execution_id]))
         GROUP BY q.action_id
     )
     SELECT a.pool, sum(u.offered)::bigint, clock_timestamp()
@@ -94,7 +94,7 @@ AS $$
         WHERE s.claimed_at IS NULL AND s.finished_at IS NULL
           AND (s.offered_at IS NULL OR s.offered_at < in_looked_at - make_interval(secs => in_timeout_seconds))
           -- A lost worker gets the cancel message of its attempt before the next attempt is offered.
-          AND NOT EXISTS (SELECT FROM unpublished_cancel u WHERE u.execution_id = s.execution_id)
+          AND NOT EXISTS (SELECT FROM unpublished_cancel u WHERE u.execution_id = ANY (ARRAY[s.execution_id]))
     ),
     -- Actions of these pools that a live worker serves.
     served AS MATERIALIZED (
@@ -160,7 +160,7 @@ $$;
 CREATE FUNCTION turnstile.due_completions(in_timeout_seconds double precision, in_limit integer)
 RETURNS SETOF bigint
 LANGUAGE sql
-:settings
+:settings_for_index_lookups
 AS $$
     WITH due_slot AS (
         SELECT s.execution_id FROM turnstile.live_slot s
@@ -174,9 +174,9 @@ AS $$
         RETURNING s.execution_id
     ),
     due_without_slot AS (
-        SELECT u.execution_id FROM unpublished_completion u
+        SELECT u.execution_id FROM turnstile.live_unpublished_completion u
         WHERE u.published_at < clock_timestamp() - make_interval(secs => in_timeout_seconds)
-        ORDER BY u.execution_id LIMIT in_limit FOR NO KEY UPDATE SKIP LOCKED
+        ORDER BY u.ticket LIMIT in_limit FOR NO KEY UPDATE SKIP LOCKED
     ),
     republished_end AS (
         UPDATE unpublished_completion u SET published_at = clock_timestamp()
@@ -191,11 +191,11 @@ $$;
 CREATE FUNCTION turnstile.due_cancels(in_timeout_seconds double precision, in_limit integer)
 RETURNS TABLE (execution_id bigint, attempt integer, worker_id text)
 LANGUAGE sql
-:settings
+:settings_for_index_lookups
 AS $$
-    SELECT u.execution_id, u.attempt, u.worker_id FROM unpublished_cancel u
+    SELECT u.execution_id, u.attempt, u.worker_id FROM turnstile.live_unpublished_cancel u
     WHERE u.recorded_at < clock_timestamp() - make_interval(secs => in_timeout_seconds)
-    ORDER BY u.execution_id LIMIT in_limit;
+    ORDER BY u.ticket LIMIT in_limit;
 $$;
 
 -- cancels_published: the broker has confirmed the cancel messages of these attempts.

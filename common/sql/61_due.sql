@@ -32,14 +32,18 @@ DECLARE
     newly_unavailable_ids bigint[];
     changes turnstile.queue_change[];
     woken_at timestamptz := clock_timestamp();
+    bound record;
 BEGIN
+    SELECT b.first_at, greatest(b.next_at, woken_at) AS last_at INTO bound FROM turnstile.due_bound b;
     -- A second round without the queues that other sessions hold: their due executions must not fill the limit.
     FOR round IN 1..2 LOOP
         SELECT array_agg(d.execution_id), array_agg(DISTINCT d.queue_id) INTO due_ids, queue_ids
         FROM (
             SELECT d.execution_id, d.queue_id FROM delayed d
             -- A retry stays delayed until the slot of its last attempt is settled.
-            WHERE d.due_at <= woken_at
+            WHERE d.due_at BETWEEN bound.first_at AND bound.last_at
+              AND (d.due_at <= woken_at
+                   OR (SELECT e.run_at FROM execution e WHERE e.id = d.execution_id) <= woken_at)
               AND (SELECT s.execution_id FROM slot s WHERE s.execution_id = d.execution_id) IS NULL
               AND d.queue_id <> ALL (unavailable_ids)
             ORDER BY d.due_at LIMIT in_limit
@@ -58,7 +62,10 @@ BEGIN
 
     WITH due AS (
         DELETE FROM delayed d
-        WHERE d.execution_id = ANY (due_ids) AND d.due_at <= woken_at AND d.queue_id = ANY (queue_ids)
+        WHERE d.execution_id = ANY (due_ids) AND d.queue_id = ANY (queue_ids)
+          -- Checked again under the locks: it may have run, and wait for another retry.
+          AND (d.due_at <= woken_at
+               OR (SELECT e.run_at FROM execution e WHERE e.id = d.execution_id) <= woken_at)
           AND d.execution_id <> ALL (unavailable_ids)
         RETURNING d.execution_id
     ),
@@ -95,13 +102,19 @@ DECLARE
     unavailable_ids bigint[] := '{}';
     newly_unavailable_ids bigint[];
     reasons text[];
+    expired_at timestamptz := clock_timestamp();
+    bound record;
 BEGIN
+    SELECT b.first_at, greatest(b.next_at, expired_at) AS last_at INTO bound FROM turnstile.due_bound b;
     -- A second round without the queues that other sessions hold, as in wake_due.
     FOR round IN 1..2 LOOP
         SELECT array_agg(x.execution_id), array_agg(DISTINCT x.queue_id) INTO due_ids, queue_ids
         FROM (
             SELECT * FROM expiring x
-            WHERE x.expires_at <= clock_timestamp() AND x.queue_id <> ALL (unavailable_ids)
+            WHERE x.expires_at BETWEEN bound.first_at AND bound.last_at
+              AND (x.expires_at <= expired_at
+                   OR (SELECT e.expires_at FROM execution e WHERE e.id = x.execution_id) <= expired_at)
+              AND x.queue_id <> ALL (unavailable_ids)
             ORDER BY x.expires_at LIMIT in_limit
         ) x;
         IF due_ids IS NULL THEN

@@ -117,6 +117,8 @@ DECLARE
     found_count bigint;
     total_count bigint := 0;
 BEGIN
+    -- An id before the bound of the delays is read, see due_bound.
+    PERFORM pg_current_xact_id();
     -- The clock is read for each row: what is in the future even then was written before the clock was set back.
     WITH future AS MATERIALIZED (
         SELECT w.id FROM worker w
@@ -151,7 +153,7 @@ BEGIN
     total_count := total_count + found_count;
 
     WITH future AS MATERIALIZED (
-        SELECT u.execution_id FROM unpublished_completion u WHERE u.published_at > clock_timestamp()
+        SELECT u.execution_id FROM turnstile.live_unpublished_completion u WHERE u.published_at > clock_timestamp()
         ORDER BY u.execution_id FOR NO KEY UPDATE SKIP LOCKED
     )
     UPDATE unpublished_completion u SET published_at = now_at FROM future a WHERE u.execution_id = a.execution_id;
@@ -159,7 +161,7 @@ BEGIN
     total_count := total_count + found_count;
 
     WITH future AS MATERIALIZED (
-        SELECT u.execution_id, u.attempt FROM unpublished_cancel u WHERE u.recorded_at > clock_timestamp()
+        SELECT u.execution_id, u.attempt FROM turnstile.live_unpublished_cancel u WHERE u.recorded_at > clock_timestamp()
         ORDER BY u.execution_id, u.attempt FOR NO KEY UPDATE SKIP LOCKED
     )
     UPDATE unpublished_cancel u SET recorded_at = now_at
@@ -169,7 +171,7 @@ BEGIN
 
     IF in_retries THEN
         WITH future AS MATERIALIZED (
-            SELECT d.execution_id, d.due_at - (t.ended_at - now_at) AS due_at
+            SELECT d.execution_id, e.run_at - (t.ended_at - now_at) AS run_at
             FROM delayed d
             JOIN execution e ON e.id = d.execution_id
             JOIN attempt t ON t.execution_id = e.id AND t.attempt = e.attempt
@@ -177,9 +179,10 @@ BEGIN
             ORDER BY d.execution_id FOR NO KEY UPDATE OF d, e SKIP LOCKED
         ),
         due AS (
-            UPDATE delayed d SET due_at = a.due_at FROM future a WHERE d.execution_id = a.execution_id
+            UPDATE delayed d SET due_at = greatest(a.run_at, (SELECT b.next_at FROM turnstile.due_bound b))
+            FROM future a WHERE d.execution_id = a.execution_id
         )
-        UPDATE execution e SET run_at = a.due_at FROM future a WHERE e.id = a.execution_id;
+        UPDATE execution e SET run_at = a.run_at FROM future a WHERE e.id = a.execution_id;
         GET DIAGNOSTICS found_count = ROW_COUNT;
         total_count := total_count + found_count;
     END IF;

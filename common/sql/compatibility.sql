@@ -22,7 +22,7 @@ AS $$
                             AND w.lease_expires_at > clock_timestamp()
               WHERE q.id = s.queue_id AND NOT turnstile.is_unserved(a))
           -- A lost worker receives the cancel message of its attempt before the next attempt is offered.
-          AND NOT EXISTS (SELECT FROM unpublished_cancel u WHERE u.execution_id = s.execution_id)
+          AND NOT EXISTS (SELECT FROM unpublished_cancel u WHERE u.execution_id = ANY (ARRAY[s.execution_id]))
         ORDER BY s.ticket LIMIT in_limit FOR NO KEY UPDATE SKIP LOCKED
     ),
     offered AS (

@@ -4,6 +4,7 @@ Slim tables, whose size follows the load and not the history.
 """
 
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from sqlalchemy import (
@@ -65,6 +66,21 @@ class QueueState(SQLModel, table=True):
 _TICKETS = Sequence("slot_ticket_seq", metadata=SQLModel.metadata)
 
 
+def _ticket() -> Any:
+    """Return a field that increases with every row. Sweeps read from `SlotWindow.first_ticket` on."""
+    return Field(sa_column=Column(BigInteger, nullable=False, server_default=_TICKETS.next_value()))
+
+
+def _foreign_xid() -> Any:
+    """Return a field: open transactions before this one are foreign, and the bound moves without them."""
+    return Field(default=0, sa_column=Column(BigInteger, nullable=False, server_default="0"))
+
+
+def _deferrals() -> Any:
+    """Return a field: how often the bound stayed because of open transactions."""
+    return Field(default=0, sa_column=Column(Integer, nullable=False, server_default="0"))
+
+
 class Waiting(SQLModel, table=True):
     """A waiting execution. The queue is read in the order of the primary key."""
 
@@ -91,8 +107,7 @@ class Slot(SQLModel, table=True):
     )
 
     execution_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
-    ticket: int = Field(sa_column=Column(BigInteger, nullable=False, server_default=_TICKETS.next_value()))
-    """Increases with every grant. Sweeps read the slots from `SlotWindow.first_ticket` on."""
+    ticket: int = _ticket()
     queue_id: int = Field(sa_column=Column(BigInteger, nullable=False))
     attempt: int = Field(sa_column=Column(Integer, nullable=False))
     worker_id: str | None = Field(default=None, sa_column=Column(Text))
@@ -111,10 +126,10 @@ class Slot(SQLModel, table=True):
 
 
 class SlotWindow(SQLModel, table=True):
-    """One version of the bound below which no slot has its ticket. The newest version counts.
+    """One version of the bound below which no live row has its ticket. The newest version counts.
 
-    The watchdog raises the bound, and gives older slots new tickets first. So a sweep does not read the
-    deleted slots that an old snapshot keeps (P15).
+    The watchdog raises the bound, and gives older rows new tickets first. So a sweep does not read the
+    deleted rows that an old snapshot keeps (P15). It bounds slots, unpublished messages and early cancels.
     """
 
     __tablename__ = "slot_window"
@@ -125,7 +140,32 @@ class SlotWindow(SQLModel, table=True):
     next_ticket: int = Field(sa_column=Column(BigInteger, nullable=False))
     """The next bound: the lowest ticket that was not drawn when this version was written."""
     next_xid: int = Field(sa_column=Column(BigInteger, nullable=False))
-    """The next bound applies once all transactions before this one have ended."""
+    """The next bound applies once all transactions before this one have ended, except foreign ones."""
+    foreign_xid: int = _foreign_xid()
+    deferrals: int = _deferrals()
+    moved_at: datetime = instant(nullable=False)
+
+
+class DueWindow(SQLModel, table=True):
+    """One version of the bound below which no delay and no deadline lies. The newest version counts.
+
+    `common/sql/03_windows.sql` tells how an instant becomes the bound.
+    """
+
+    __tablename__ = "due_window"
+    __table_args__ = ({"postgresql_with": _BRISK_VACUUM},)
+
+    version: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    first_at: datetime = instant(nullable=False)
+    """The bound: sweeps over `delayed` and `expiring` start here."""
+    closing_at: datetime = instant(nullable=False)
+    """The next bound: every transaction that begins now writes this instant or a later one."""
+    closing_xid: int = Field(sa_column=Column(BigInteger, nullable=False))
+    """The next bound applies once all transactions before this one have ended, except foreign ones."""
+    next_at: datetime = instant(nullable=False)
+    """The earliest instant that is written from now on."""
+    foreign_xid: int = _foreign_xid()
+    deferrals: int = _deferrals()
     moved_at: datetime = instant(nullable=False)
 
 
@@ -136,27 +176,38 @@ class UnpublishedCompletion(SQLModel, table=True):
     """
 
     __tablename__ = "unpublished_completion"
-    __table_args__ = ({"postgresql_with": _BRISK_VACUUM},)
+    __table_args__ = (
+        Index("ix_unpublished_completion_ticket", "ticket"),
+        {"postgresql_with": _BRISK_VACUUM},
+    )
 
     execution_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
     queue_id: int = Field(sa_column=Column(BigInteger, nullable=False))
     published_at: datetime = instant(nullable=False)
+    ticket: int = _ticket()
 
 
 class UnpublishedCancel(SQLModel, table=True):
     """An attempt reclaimed from a lost worker, whose cancel message is not published yet (P6)."""
 
     __tablename__ = "unpublished_cancel"
-    __table_args__ = ({"postgresql_with": _BRISK_VACUUM},)
+    __table_args__ = (
+        Index("ix_unpublished_cancel_ticket", "ticket"),
+        {"postgresql_with": _BRISK_VACUUM},
+    )
 
     execution_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
     attempt: int = Field(sa_column=Column(Integer, primary_key=True, autoincrement=False))
     worker_id: str = Field(sa_column=Column(Text, nullable=False))
     recorded_at: datetime = instant(nullable=False)
+    ticket: int = _ticket()
 
 
 class Delayed(SQLModel, table=True):
-    """An execution that is not due yet, read in the order of `due_at`."""
+    """An execution that is not due yet, read in the order of `due_at`.
+
+    `due_at` is `Execution.run_at`, or later if that is below `DueWindow.next_at`.
+    """
 
     __tablename__ = "delayed"
     __table_args__ = (Index("ix_delayed_due_at", "due_at"), {"postgresql_with": _BRISK_VACUUM})
@@ -167,7 +218,10 @@ class Delayed(SQLModel, table=True):
 
 
 class Expiring(SQLModel, table=True):
-    """The deadline of a start. Deleted when it has passed, whatever the state of the execution."""
+    """The deadline of a start. Deleted when it has passed, whatever the state of the execution.
+
+    `expires_at` is `Execution.expires_at`, or later if that is below `DueWindow.next_at`.
+    """
 
     __tablename__ = "expiring"
     __table_args__ = (Index("ix_expiring_expires_at", "expires_at"), {"postgresql_with": _BRISK_VACUUM})
@@ -183,7 +237,7 @@ class EarlyCancel(SQLModel, table=True):
     __tablename__ = "early_cancel"
     __table_args__ = (
         CheckConstraint("(execution_id IS NULL) <> (idempotency_key IS NULL)", name="names_one_execution"),
-        Index("ix_early_cancel_kept_until", "kept_until"),
+        Index("ix_early_cancel_ticket", "ticket"),
         # A message that is delivered twice is stored once.
         Index("uq_early_cancel_message_key", "message_key", unique=True),
         {"postgresql_with": _BRISK_VACUUM},
@@ -198,3 +252,4 @@ class EarlyCancel(SQLModel, table=True):
     messages: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
     """Published if the execution stays unknown: the reply and the dead letter."""
     kept_until: datetime = instant(nullable=False)
+    ticket: int = _ticket()

@@ -63,7 +63,7 @@ _DELAYED: Final[Table] = metadata.tables["delayed"]
 
 
 def _view(name: str, columns: Iterable[Column[Any]]) -> Table:
-    """Return a view of `common/sql/02_state.sql`, with these columns of its tables."""
+    """Return a view of `common/sql`, with these columns of its tables."""
     return Table(name, MetaData(), *(Column(each.name, each.type) for each in columns), schema="turnstile")
 
 

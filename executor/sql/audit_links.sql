@@ -73,15 +73,15 @@ FROM bound b CROSS JOIN unpublished_cancel u;
 -- A retry enters it once its last slot is settled, which may have been a moment ago.
 SELECT d.execution_id AS id,
        NOT EXISTS (SELECT FROM slot s WHERE s.execution_id = d.execution_id)
-       AND d.due_at < b.at - b.grace - b.pace * count(*) OVER ()
+       AND e.run_at < b.at - b.grace - b.pace * count(*) OVER ()
                       - CASE WHEN e.attempt > 0 THEN b.settle * 10 ELSE interval '0' END AS wrong,
-       'queued' AS expected, format('due at %s', d.due_at) AS found
-FROM bound b CROSS JOIN delayed d JOIN execution e ON e.id = ANY (ARRAY[d.execution_id]) WHERE d.due_at < b.at;
+       'queued' AS expected, format('due at %s', e.run_at) AS found
+FROM bound b CROSS JOIN delayed d JOIN execution e ON e.id = ANY (ARRAY[d.execution_id]) WHERE e.run_at < b.at;
 
 -- check expiry of execution: an expired execution is ended
-SELECT x.execution_id AS id, x.expires_at < b.at - b.grace - b.pace * count(*) OVER () AS wrong,
-       'expired' AS expected, format('expired at %s', x.expires_at) AS found
-FROM bound b CROSS JOIN expiring x WHERE x.expires_at < b.at;
+SELECT x.execution_id AS id, e.expires_at < b.at - b.grace - b.pace * count(*) OVER () AS wrong,
+       'expired' AS expected, format('expired at %s', e.expires_at) AS found
+FROM bound b CROSS JOIN expiring x JOIN execution e ON e.id = ANY (ARRAY[x.execution_id]) WHERE e.expires_at < b.at;
 
 -- check webhook of execution: the first due webhook of each receiver is being delivered
 -- Others may wait for long behind it: deliveries to one receiver are bounded. Each receiver's first may wait too.

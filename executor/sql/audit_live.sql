@@ -26,26 +26,52 @@ SELECT s.execution_id AS id, (s.ticket >= w.first_ticket) IS NOT TRUE AS wrong,
        format('ticket %s or later', w.first_ticket) AS expected, format('ticket %s', s.ticket) AS found
 FROM slot s LEFT JOIN (SELECT max(w.first_ticket) AS first_ticket FROM slot_window w) w ON true;
 
+-- check message_ticket of execution: its unpublished messages are among those that the sweeps read
+SELECT u.execution_id AS id, (u.ticket >= w.first_ticket) IS NOT TRUE AS wrong,
+       format('ticket %s or later', w.first_ticket) AS expected, format('ticket %s', u.ticket) AS found
+FROM (
+    SELECT u.execution_id, u.ticket FROM unpublished_completion u
+    UNION ALL
+    SELECT u.execution_id, u.ticket FROM unpublished_cancel u
+) u
+LEFT JOIN (SELECT max(w.first_ticket) AS first_ticket FROM slot_window w) w ON true;
+
+-- check due_bound of execution: its due time and its deadline are among those that the sweeps read
+SELECT u.execution_id AS id, (u.due_at >= w.first_at) IS NOT TRUE AS wrong,
+       format('%s or later', w.first_at) AS expected, format('%s', u.due_at) AS found
+FROM (
+    SELECT d.execution_id, d.due_at FROM delayed d
+    UNION ALL
+    SELECT x.execution_id, x.expires_at FROM expiring x
+) u
+LEFT JOIN (SELECT max(w.first_at) AS first_at FROM due_window w) w ON true;
+
 -- check slot_worker of execution: the worker of its attempt is registered
 SELECT s.execution_id AS id, w.id IS NULL AS wrong, format('worker %s', s.worker_id) AS expected,
        'no such worker' AS found
 FROM slot s LEFT JOIN worker w ON w.id = s.worker_id WHERE s.worker_id IS NOT NULL;
 
 -- check due_time of execution: one with a due time is delayed
+-- Its row has the earliest instant that was allowed when it was written, if that is later.
 SELECT d.execution_id AS id,
-       (e.status = 'delayed' AND e.queue_id = d.queue_id AND e.run_at = d.due_at) IS NOT TRUE AS wrong,
+       (e.status = 'delayed' AND e.queue_id = d.queue_id
+        AND d.due_at BETWEEN e.run_at AND greatest(e.run_at, w.next_at)) IS NOT TRUE AS wrong,
        format('delayed until %s in queue %s', d.due_at, d.queue_id) AS expected,
        CASE WHEN e.id IS NULL THEN 'no execution'
             ELSE format('%s, run_at %s, in queue %s', e.status, coalesce(e.run_at::text, 'none'), e.queue_id)
        END AS found
-FROM delayed d LEFT JOIN execution e ON e.id = ANY (ARRAY[d.execution_id]);
+FROM delayed d LEFT JOIN execution e ON e.id = ANY (ARRAY[d.execution_id])
+LEFT JOIN (SELECT max(w.next_at) AS next_at FROM due_window w) w ON true;
 
--- check deadline of execution: a deadline equals that of its execution
-SELECT x.execution_id AS id, (e.expires_at = x.expires_at AND e.queue_id = x.queue_id) IS NOT TRUE AS wrong,
+-- check deadline of execution: a deadline equals that of its execution, or is later in the same way
+SELECT x.execution_id AS id,
+       (x.expires_at BETWEEN e.expires_at AND greatest(e.expires_at, w.next_at)
+        AND e.queue_id = x.queue_id) IS NOT TRUE AS wrong,
        format('expires_at %s in queue %s', x.expires_at, x.queue_id) AS expected,
        CASE WHEN e.id IS NULL THEN 'no execution'
             ELSE format('expires_at %s in queue %s', coalesce(e.expires_at::text, 'none'), e.queue_id) END AS found
-FROM expiring x LEFT JOIN execution e ON e.id = ANY (ARRAY[x.execution_id]);
+FROM expiring x LEFT JOIN execution e ON e.id = ANY (ARRAY[x.execution_id])
+LEFT JOIN (SELECT max(w.next_at) AS next_at FROM due_window w) w ON true;
 
 -- check webhook_end of execution: a pending webhook is for an ended and settled execution
 SELECT d.execution_id AS id,

@@ -15,7 +15,7 @@ BEGIN
         WHERE (w.lost_at IS NOT NULL OR w.stopped_at IS NOT NULL) AND w.started_at < gone_since
           AND greatest(w.lost_at, w.stopped_at, w.renewed_at) < gone_since
           AND NOT EXISTS (SELECT FROM turnstile.live_slot s WHERE s.worker_id = w.id)
-          AND NOT EXISTS (SELECT FROM unpublished_cancel u WHERE u.worker_id = w.id)
+          AND NOT EXISTS (SELECT FROM turnstile.live_unpublished_cancel u WHERE u.worker_id = w.id)
         ORDER BY w.started_at LIMIT in_limit FOR UPDATE SKIP LOCKED
     )
     DELETE FROM worker w USING old o WHERE w.id = ANY (ARRAY[o.id]);

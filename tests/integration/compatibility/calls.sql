@@ -333,3 +333,7 @@ SELECT * FROM turnstile.record_webhooks($1, $2, $3, $4, $5, $6);
 -- takes
 -- gives move_slot_window int4
 SELECT turnstile.move_slot_window();
+
+-- takes
+-- gives move_due_window int4
+SELECT turnstile.move_due_window();

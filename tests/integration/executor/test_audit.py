@@ -47,8 +47,10 @@ CORRUPTIONS: Final[list[tuple[str, set[str]]]] = [
     ("UPDATE queue_state SET total_completed = 2 WHERE queue_id = <queue>", {"queue_totals"}),
     ("UPDATE action SET max_concurrent = 2 WHERE ref = 'a';"
      "UPDATE action_queue SET max_concurrent = 2 WHERE id = <queue>", {"queue_limit"}),
-    ("UPDATE slot_window SET first_ticket = 1000", {"slot_ticket"}),
-    ("DELETE FROM slot_window", {"slot_ticket"}),
+    ("UPDATE slot_window SET first_ticket = 1000", {"slot_ticket", "message_ticket"}),
+    ("DELETE FROM slot_window", {"slot_ticket", "message_ticket"}),
+    ("UPDATE due_window SET first_at = now() + interval '10 d'", {"due_bound"}),
+    ("DELETE FROM due_window", {"due_bound"}),
     ("INSERT INTO waiting SELECT queue_id, id FROM execution WHERE id = <delayed>",
      {"line_place", "queue_depth", "queue_head"}),
     ("DELETE FROM waiting WHERE execution_id = <queued>", {"queued_in_line", "queue_depth"}),

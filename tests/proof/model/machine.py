@@ -29,6 +29,8 @@ QUEUE_KEYS = [("plain", ""), ("keyed", "x"), ("keyed", "y"), ("bounded", "")]
 BOUNDS = {"plain": None, "keyed": None, "bounded": 2}
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
 UNKNOWN_ID = 10**15
+_EARLIEST: Final = "(SELECT b.first_at FROM turnstile.due_bound b)"
+"""The earliest instant that a delay or a deadline may have."""
 RECLAIMS_MAX = 2
 
 rarely = st.sampled_from([False, False, False, True])
@@ -187,7 +189,7 @@ class Machine(RuleBasedStateMachine):
             self.model.runs[i].overdue = True
         past = "expires_at = created_at + interval '1 us'"
         self.do(self.update(f"UPDATE execution SET {past} WHERE id = ANY ($1)", has_deadline))
-        past = "expires_at = '-infinity'"
+        past = f"expires_at = {_EARLIEST}"
         self.do(self.update(f"UPDATE expiring SET {past} WHERE execution_id = ANY ($1)", has_deadline))
 
     def expire(self) -> None:
@@ -392,7 +394,7 @@ class Machine(RuleBasedStateMachine):
     def wake_due(self, which: list[int]) -> None:
         due = {self.choose(n, "delayed") for n in which} & self.model.delayed.keys()
         self.model.delayed.update(dict.fromkeys(due, True))
-        self.do(self.update("UPDATE delayed SET due_at = '-infinity' WHERE execution_id = ANY ($1)", due))
+        self.do(self.update(f"UPDATE delayed SET due_at = {_EARLIEST} WHERE execution_id = ANY ($1)", due))
         woken, grants = self.do(self.protocol.wake_due())
         assert ([m.execution_id for m in woken], ids_in(grants)) == self.model.wake_due()
         self.compare(ids_in(grants))
@@ -405,6 +407,14 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def expire_due(self) -> None:
         self.expire()
+
+    @rule(calls=st.integers(1, 4))
+    def move_windows(self, calls: int) -> None:
+        """Raise the bounds of the sweeps, which changes nothing else."""
+        for _ in range(calls):
+            self.do(self.protocol.column("SELECT turnstile.move_slot_window(0, 0)"))
+            self.do(self.protocol.column("SELECT turnstile.move_due_window(0, 0, 2)"))
+        self.compare()
 
     @rule()
     def delete_idle_queues(self) -> None:
