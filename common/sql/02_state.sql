@@ -47,6 +47,17 @@ FROM public.execution e
 WHERE e.completed_at IS NOT NULL AND e.worker_id IS NOT NULL AND e.started_at IS NOT NULL
   AND NOT EXISTS (SELECT FROM public.attempt t WHERE t.execution_id = e.id AND t.attempt = e.attempt);
 
+-- current_worker: workers with the newest versions of their leases. One that has stopped or was lost has its last lease
+-- in its own row.
+CREATE VIEW turnstile.current_worker AS
+SELECT w.id, w.name, w.host, w.pid, w.pools, w.concurrency, w.served_refs, w.started_at,
+       coalesce(l.renewed_at, w.renewed_at) AS renewed_at,
+       coalesce(l.expires_at, w.lease_expires_at) AS lease_expires_at, w.draining_at, w.stopped_at, w.lost_at
+FROM public.worker w
+LEFT JOIN LATERAL (
+    SELECT v.renewed_at, v.expires_at FROM public.worker_lease v WHERE v.worker_id = w.id ORDER BY v.version DESC LIMIT 1
+) l ON true;
+
 -- change_queues: writes the next versions of these queues' states. One change per queue; the caller has locked the
 -- queues in an earlier statement.
 CREATE FUNCTION turnstile.change_queues(in_changes turnstile.queue_change[])

@@ -30,7 +30,9 @@ BEGIN
     END IF;
     -- A shared lock until the commit: a sweep that marks this worker as lost waits for it, or comes first.
     PERFORM 1 FROM worker w
-    WHERE w.id = in_worker_id AND w.lost_at IS NULL AND w.lease_expires_at > claimed_now
+    WHERE w.id = in_worker_id AND w.lost_at IS NULL
+      AND coalesce((SELECT v.expires_at FROM worker_lease v WHERE v.worker_id = in_worker_id
+                    ORDER BY v.version DESC LIMIT 1), w.lease_expires_at) > claimed_now
     FOR KEY SHARE;
     IF NOT FOUND THEN
         RETURN QUERY

@@ -37,7 +37,9 @@ BEGIN
     END IF;
     -- A shared lock until the commit, as in claim.
     PERFORM 1 FROM worker w
-    WHERE w.id = in_worker_id AND w.lost_at IS NULL AND w.lease_expires_at > finished_now
+    WHERE w.id = in_worker_id AND w.lost_at IS NULL
+      AND coalesce((SELECT v.expires_at FROM worker_lease v WHERE v.worker_id = in_worker_id
+                    ORDER BY v.version DESC LIMIT 1), w.lease_expires_at) > finished_now
     FOR KEY SHARE;
     lease_live := FOUND;
     IF in_suspect_ids IS NULL OR in_suspect_ids && in_execution_ids THEN

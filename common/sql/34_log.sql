@@ -22,7 +22,7 @@ DECLARE
     appended_now timestamptz := clock_timestamp();
 BEGIN
     IF NOT EXISTS (
-        SELECT FROM worker w
+        SELECT FROM turnstile.current_worker w
         WHERE w.id = in_worker_id AND w.lost_at IS NULL AND w.lease_expires_at > appended_now
     ) THEN
         RETURN false;

@@ -11,11 +11,16 @@ LANGUAGE sql
 SECURITY DEFINER
 :settings
 AS $$
-    INSERT INTO worker (id, name, host, pid, pools, concurrency, served_refs, started_at, renewed_at,
-                        lease_expires_at)
-    VALUES (in_worker_id, in_name, in_host, in_pid, in_pools, in_concurrency, in_served_refs, clock_timestamp(),
-            clock_timestamp(), clock_timestamp() + make_interval(secs => in_lease_seconds))
-    ON CONFLICT (id) DO NOTHING;
+    WITH registered AS (
+        INSERT INTO worker (id, name, host, pid, pools, concurrency, served_refs, started_at, renewed_at,
+                            lease_expires_at)
+        VALUES (in_worker_id, in_name, in_host, in_pid, in_pools, in_concurrency, in_served_refs, clock_timestamp(),
+                clock_timestamp(), clock_timestamp() + make_interval(secs => in_lease_seconds))
+        ON CONFLICT (id) DO NOTHING
+        RETURNING id, renewed_at, lease_expires_at
+    )
+    INSERT INTO worker_lease (worker_id, version, renewed_at, expires_at)
+    SELECT r.id, 1, r.renewed_at, r.lease_expires_at FROM registered r;
 $$;
 
 -- renew: extends the lease by `in_lease_seconds`. `alive` is false once the worker was marked as lost: it must stop
@@ -25,28 +30,51 @@ CREATE FUNCTION turnstile.renew(
 )
 LANGUAGE plpgsql
 SECURITY DEFINER
-:settings
+:settings_for_index_order
 AS $$
 BEGIN
-    UPDATE worker w
-    SET renewed_at = clock_timestamp(),
-        lease_expires_at = clock_timestamp() + make_interval(secs => in_lease_seconds)
-    WHERE w.id = in_worker_id AND w.lost_at IS NULL AND w.stopped_at IS NULL
-    RETURNING true, w.draining_at IS NOT NULL INTO alive, draining;
+    -- A sweep that marks the worker as lost comes first, or waits and reads the new lease.
+    SELECT true, w.draining_at IS NOT NULL INTO alive, draining
+    FROM worker w WHERE w.id = in_worker_id AND w.lost_at IS NULL AND w.stopped_at IS NULL
+    FOR NO KEY UPDATE;
     alive := coalesce(alive, false);
     draining := coalesce(draining, false);
+    IF NOT alive THEN
+        RETURN;
+    END IF;
+    WITH newest AS MATERIALIZED (
+        SELECT coalesce((SELECT v.version FROM worker_lease v WHERE v.worker_id = in_worker_id
+                         ORDER BY v.version DESC LIMIT 1), 0) AS version
+    ),
+    written AS (
+        INSERT INTO worker_lease (worker_id, version, renewed_at, expires_at)
+        SELECT in_worker_id, n.version + 1, clock_timestamp(),
+               clock_timestamp() + make_interval(secs => in_lease_seconds)
+        FROM newest n
+    )
+    DELETE FROM worker_lease v USING newest n
+    WHERE v.worker_id = in_worker_id AND v.version BETWEEN n.version AND n.version;
 END
 $$;
 
 -- sign_off: the worker stops regularly; its lease ends at once.
 CREATE FUNCTION turnstile.sign_off(in_worker_id text)
 RETURNS void
-LANGUAGE sql
+LANGUAGE plpgsql
 SECURITY DEFINER
-:settings
+:settings_for_index_lookups
 AS $$
-    UPDATE worker SET stopped_at = clock_timestamp(), lease_expires_at = least(lease_expires_at, clock_timestamp())
-    WHERE id = in_worker_id AND stopped_at IS NULL;
+BEGIN
+    PERFORM 1 FROM worker w WHERE w.id = in_worker_id AND w.stopped_at IS NULL FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    UPDATE worker w
+    SET stopped_at = clock_timestamp(), renewed_at = c.renewed_at,
+        lease_expires_at = least(c.lease_expires_at, clock_timestamp())
+    FROM turnstile.current_worker c WHERE w.id = in_worker_id AND c.id = in_worker_id;
+    DELETE FROM worker_lease v WHERE v.worker_id = in_worker_id;
+END
 $$;
 
 -- drain_worker: requests that a worker claims nothing new, finishes or hands back its attempts, and stops. The worker

@@ -14,7 +14,7 @@ STABLE
 AS $$
     SELECT in_action.runner = 'python' AND in_action.entrypoint IS NULL AND coalesce((
         SELECT bool_and(w.served_refs IS NOT NULL AND NOT in_action.ref = ANY (w.served_refs))
-        FROM worker w
+        FROM turnstile.current_worker w
         WHERE in_action.pool = ANY (w.pools) AND w.lost_at IS NULL AND w.stopped_at IS NULL
           AND w.draining_at IS NULL AND w.lease_expires_at > clock_timestamp()
     ), false);
@@ -60,7 +60,7 @@ AS $$
     SELECT a.pool, sum(u.offered)::bigint, clock_timestamp()
     FROM unclaimed u JOIN action a ON a.id = ANY (ARRAY[u.action_id])
     WHERE EXISTS (
-        SELECT FROM worker w
+        SELECT FROM turnstile.current_worker w
         WHERE a.pool = ANY (w.pools) AND w.lost_at IS NULL AND w.stopped_at IS NULL
           AND w.lease_expires_at > clock_timestamp())
     GROUP BY a.pool

@@ -22,15 +22,28 @@ DECLARE
     unavailable_ids bigint[] := '{}';
     newly_unavailable_ids bigint[];
     reclaimed_at timestamptz;
+    overdue_before timestamptz := coalesce(in_as_of, clock_timestamp());
+    overdue_ids text[];
 BEGIN
     -- From here on a marked worker can neither renew nor claim nor finish. A worker that is claiming or finishing
     -- holds its row: it is alive, and the next sweep checks it again.
-    WITH overdue AS (
+    overdue_ids := ARRAY(
         SELECT w.id FROM worker w
-        WHERE w.lost_at IS NULL AND w.stopped_at IS NULL AND w.lease_expires_at < coalesce(in_as_of, clock_timestamp())
+        WHERE w.lost_at IS NULL AND w.stopped_at IS NULL
+          AND (SELECT c.lease_expires_at FROM turnstile.current_worker c WHERE c.id = w.id) < overdue_before
         FOR UPDATE SKIP LOCKED
-    )
-    UPDATE worker w SET lost_at = clock_timestamp() FROM overdue o WHERE w.id = ANY (ARRAY[o.id]);
+    );
+    IF cardinality(overdue_ids) > 0 THEN
+        -- Checked again under the lock: it may have been renewed.
+        WITH lost AS (
+            UPDATE worker w
+            SET lost_at = clock_timestamp(), renewed_at = c.renewed_at, lease_expires_at = c.lease_expires_at
+            FROM turnstile.current_worker c
+            WHERE w.id = ANY (overdue_ids) AND c.id = ANY (ARRAY[w.id]) AND c.lease_expires_at < overdue_before
+            RETURNING w.id
+        )
+        DELETE FROM worker_lease v USING lost l WHERE v.worker_id = ANY (ARRAY[l.id]);
+    END IF;
 
     -- A second round without the queues that other sessions hold: their lost attempts must not fill the limit.
     FOR round IN 1..2 LOOP
@@ -114,20 +127,22 @@ SET jit = off
 AS $$
 DECLARE
     now_at timestamptz;
+    future_ids text[];
     found_count bigint;
     total_count bigint := 0;
 BEGIN
     -- An id before the bound of the delays is read, see due_bound.
     PERFORM pg_current_xact_id();
     -- The clock is read for each row: what is in the future even then was written before the clock was set back.
-    WITH future AS MATERIALIZED (
+    future_ids := ARRAY(
         SELECT w.id FROM worker w
-        WHERE w.lost_at IS NULL AND w.stopped_at IS NULL AND w.renewed_at > clock_timestamp()
+        WHERE w.lost_at IS NULL AND w.stopped_at IS NULL
+          AND (SELECT c.renewed_at FROM turnstile.current_worker c WHERE c.id = w.id) > clock_timestamp()
         ORDER BY w.id FOR NO KEY UPDATE SKIP LOCKED
-    )
-    UPDATE worker w
-    SET renewed_at = clock_timestamp(), lease_expires_at = clock_timestamp() + (w.lease_expires_at - w.renewed_at)
-    FROM future a WHERE w.id = a.id;
+    );
+    UPDATE worker_lease v
+    SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + (v.expires_at - v.renewed_at)
+    WHERE v.worker_id = ANY (future_ids) AND v.renewed_at > clock_timestamp();
     GET DIAGNOSTICS found_count = ROW_COUNT;
     total_count := total_count + found_count;
 

@@ -18,7 +18,7 @@ AS $$
           AND EXISTS (
               SELECT FROM action_queue q
               JOIN action a ON a.id = q.action_id
-              JOIN worker w ON a.pool = ANY (w.pools) AND w.lost_at IS NULL AND w.stopped_at IS NULL
+              JOIN turnstile.current_worker w ON a.pool = ANY (w.pools) AND w.lost_at IS NULL AND w.stopped_at IS NULL
                             AND w.lease_expires_at > clock_timestamp()
               WHERE q.id = s.queue_id AND NOT turnstile.is_unserved(a))
           -- A lost worker receives the cancel message of its attempt before the next attempt is offered.

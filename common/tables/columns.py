@@ -16,6 +16,13 @@ SQLModel.metadata.naming_convention = {
     "pk": "pk_%(table_name)s",
 }
 
+BRISK_VACUUM = {
+    "autovacuum_vacuum_scale_factor": "0",
+    "autovacuum_vacuum_threshold": "2000",
+    "autovacuum_vacuum_cost_delay": "0",
+}
+"""For tables of short-lived rows: vacuum by the number of dead rows, not by their share."""
+
 STATUS_TYPE = ENUM(
     Status,
     name="execution_status",

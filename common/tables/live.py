@@ -20,14 +20,7 @@ from sqlalchemy import (
 )
 from sqlmodel import Field, SQLModel
 
-from turnstile.common.tables.columns import identity, instant
-
-# Rows of these tables are short-lived: vacuum by the number of dead rows, not by their share.
-_BRISK_VACUUM = {
-    "autovacuum_vacuum_scale_factor": "0",
-    "autovacuum_vacuum_threshold": "2000",
-    "autovacuum_vacuum_cost_delay": "0",
-}
+from turnstile.common.tables.columns import BRISK_VACUUM, identity, instant
 
 
 class QueueState(SQLModel, table=True):
@@ -44,7 +37,7 @@ class QueueState(SQLModel, table=True):
         CheckConstraint("held >= 0", name="held_not_negative"),
         CheckConstraint("held <= granted_limit", name="grant_within_limit"),
         CheckConstraint("total_completed >= 0 AND total_completed <= total_enqueued", name="totals_ordered"),
-        {"postgresql_with": _BRISK_VACUUM},
+        {"postgresql_with": BRISK_VACUUM},
     )
 
     queue_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
@@ -85,7 +78,7 @@ class Waiting(SQLModel, table=True):
     """A waiting execution. The queue is read in the order of the primary key."""
 
     __tablename__ = "waiting"
-    __table_args__ = ({"postgresql_with": _BRISK_VACUUM},)
+    __table_args__ = ({"postgresql_with": BRISK_VACUUM},)
 
     queue_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
     execution_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
@@ -103,7 +96,7 @@ class Slot(SQLModel, table=True):
         Index("uq_slot_ticket", "ticket", unique=True),
         CheckConstraint("attempt >= 1", name="attempt_positive"),
         CheckConstraint("(worker_id IS NULL) = (claimed_at IS NULL)", name="claimed_by_a_worker"),
-        {"postgresql_with": {"fillfactor": "50", **_BRISK_VACUUM}},
+        {"postgresql_with": {"fillfactor": "50", **BRISK_VACUUM}},
     )
 
     execution_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
@@ -133,7 +126,7 @@ class SlotWindow(SQLModel, table=True):
     """
 
     __tablename__ = "slot_window"
-    __table_args__ = ({"postgresql_with": _BRISK_VACUUM},)
+    __table_args__ = ({"postgresql_with": BRISK_VACUUM},)
 
     version: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
     first_ticket: int = Field(sa_column=Column(BigInteger, nullable=False))
@@ -153,7 +146,7 @@ class DueWindow(SQLModel, table=True):
     """
 
     __tablename__ = "due_window"
-    __table_args__ = ({"postgresql_with": _BRISK_VACUUM},)
+    __table_args__ = ({"postgresql_with": BRISK_VACUUM},)
 
     version: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
     first_at: datetime = instant(nullable=False)
@@ -178,7 +171,7 @@ class UnpublishedCompletion(SQLModel, table=True):
     __tablename__ = "unpublished_completion"
     __table_args__ = (
         Index("ix_unpublished_completion_ticket", "ticket"),
-        {"postgresql_with": _BRISK_VACUUM},
+        {"postgresql_with": BRISK_VACUUM},
     )
 
     execution_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
@@ -193,7 +186,7 @@ class UnpublishedCancel(SQLModel, table=True):
     __tablename__ = "unpublished_cancel"
     __table_args__ = (
         Index("ix_unpublished_cancel_ticket", "ticket"),
-        {"postgresql_with": _BRISK_VACUUM},
+        {"postgresql_with": BRISK_VACUUM},
     )
 
     execution_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
@@ -210,7 +203,7 @@ class Delayed(SQLModel, table=True):
     """
 
     __tablename__ = "delayed"
-    __table_args__ = (Index("ix_delayed_due_at", "due_at"), {"postgresql_with": _BRISK_VACUUM})
+    __table_args__ = (Index("ix_delayed_due_at", "due_at"), {"postgresql_with": BRISK_VACUUM})
 
     execution_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
     queue_id: int = Field(sa_column=Column(BigInteger, nullable=False))
@@ -224,7 +217,7 @@ class Expiring(SQLModel, table=True):
     """
 
     __tablename__ = "expiring"
-    __table_args__ = (Index("ix_expiring_expires_at", "expires_at"), {"postgresql_with": _BRISK_VACUUM})
+    __table_args__ = (Index("ix_expiring_expires_at", "expires_at"), {"postgresql_with": BRISK_VACUUM})
 
     execution_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
     queue_id: int = Field(sa_column=Column(BigInteger, nullable=False))
@@ -240,7 +233,7 @@ class EarlyCancel(SQLModel, table=True):
         Index("ix_early_cancel_ticket", "ticket"),
         # A message that is delivered twice is stored once.
         Index("uq_early_cancel_message_key", "message_key", unique=True),
-        {"postgresql_with": _BRISK_VACUUM},
+        {"postgresql_with": BRISK_VACUUM},
     )
 
     id: int = identity()

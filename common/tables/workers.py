@@ -2,11 +2,11 @@
 
 from datetime import datetime
 
-from sqlalchemy import CheckConstraint, Column, Index, Integer, Text, text
+from sqlalchemy import BigInteger, CheckConstraint, Column, Index, Integer, Text, text
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlmodel import Field, SQLModel
 
-from turnstile.common.tables.columns import instant
+from turnstile.common.tables.columns import BRISK_VACUUM, instant
 
 
 class Worker(SQLModel, table=True):
@@ -36,10 +36,28 @@ class Worker(SQLModel, table=True):
     """The actions whose code it has. None: unknown, it counts for all actions of its pools."""
     started_at: datetime = instant(nullable=False, default_now=True)
     renewed_at: datetime = instant(nullable=False, default_now=True)
+    """When it registered; once it has stopped or was lost: when it last renewed its lease."""
     lease_expires_at: datetime = instant(nullable=False)
+    """The end of its first lease; once it has stopped or was lost: of its last one."""
     draining_at: datetime | None = instant()
     """When draining was requested, or began by itself."""
     stopped_at: datetime | None = instant()
     """When it stopped in good order."""
     lost_at: datetime | None = instant()
     """When its lease was found to be over and its attempts were reclaimed. A lost worker cannot renew."""
+
+
+class WorkerLease(SQLModel, table=True):
+    """One version of the lease of a worker that has not stopped. The newest version counts.
+
+    A renewal writes a new version and leaves the worker's row unchanged, so that a claim, which locks that
+    row, does not read all earlier renewals under an old snapshot (P15).
+    """
+
+    __tablename__ = "worker_lease"
+    __table_args__ = ({"postgresql_with": BRISK_VACUUM},)
+
+    worker_id: str = Field(sa_column=Column(Text, primary_key=True))
+    version: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    renewed_at: datetime = instant(nullable=False)
+    expires_at: datetime = instant(nullable=False)

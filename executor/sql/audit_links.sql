@@ -18,7 +18,7 @@ CROSS JOIN slot s
 JOIN action_queue q ON q.id = s.queue_id
 JOIN action a ON a.id = q.action_id
 CROSS JOIN LATERAL (
-    SELECT min(w.started_at) AS since FROM worker w
+    SELECT min(w.started_at) AS since FROM turnstile.current_worker w
     WHERE a.pool = ANY (w.pools) AND w.lost_at IS NULL AND w.stopped_at IS NULL AND w.draining_at IS NULL
       AND w.lease_expires_at > b.at
       AND (a.runner <> 'python' OR a.entrypoint IS NOT NULL OR w.served_refs IS NULL OR a.ref = ANY (w.served_refs))
@@ -56,7 +56,7 @@ SELECT s.execution_id AS id,
            < b.at - b.lease - b.grace - b.pace * count(*) OVER () AS wrong,
        format('reclaimed within %s', b.lease) AS expected,
        format('worker %s, gone since %s', w.id, least(w.lost_at, w.stopped_at, w.lease_expires_at)) AS found
-FROM bound b CROSS JOIN slot s JOIN worker w ON w.id = s.worker_id WHERE s.finished_at IS NULL;
+FROM bound b CROSS JOIN slot s JOIN turnstile.current_worker w ON w.id = s.worker_id WHERE s.finished_at IS NULL;
 
 -- check overdue of execution: an overdue attempt is requested to stop, or ended
 SELECT s.execution_id AS id, s.overdue_at < b.at - b.stop - b.grace - b.pace * count(*) OVER () AS wrong,

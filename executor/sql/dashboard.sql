@@ -35,10 +35,10 @@ SELECT now() AS read_at,
        coalesce(sum(w.concurrency) FILTER (WHERE w.lease_expires_at > now() AND w.draining_at IS NULL), 0) AS places,
        coalesce((
            SELECT array_agg(DISTINCT p.pool)
-           FROM worker l CROSS JOIN LATERAL unnest(l.pools) p(pool)
+           FROM turnstile.current_worker l CROSS JOIN LATERAL unnest(l.pools) p(pool)
            WHERE l.lost_at IS NULL AND l.stopped_at IS NULL AND l.draining_at IS NULL AND l.lease_expires_at > now()
        ), '{}') AS pools
-FROM worker w
+FROM turnstile.current_worker w
 WHERE w.lost_at IS NULL AND w.stopped_at IS NULL
 
 -- dashboard_deleted: how many executions the deleted queues of idle keys counted, over all actions.

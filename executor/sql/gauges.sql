@@ -33,7 +33,7 @@ SELECT (
                            WHEN w.draining_at IS NOT NULL THEN 'draining'
                            ELSE 'live' END AS name,
                       count(*) AS processes
-               FROM worker w WHERE w.lost_at IS NULL AND w.stopped_at IS NULL GROUP BY 1
+               FROM turnstile.current_worker w WHERE w.lost_at IS NULL AND w.stopped_at IS NULL GROUP BY 1
            ) state
        ) AS workers,
        (

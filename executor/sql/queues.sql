@@ -46,7 +46,7 @@ head AS (
 ),
 worked AS (
     SELECT EXISTS (
-        SELECT FROM worker w, action a
+        SELECT FROM turnstile.current_worker w, action a
         WHERE a.ref = $1 AND a.pool = ANY (w.pools) AND w.lost_at IS NULL AND w.stopped_at IS NULL
           AND w.draining_at IS NULL AND w.lease_expires_at > now()
           AND (a.runner <> 'python' OR a.entrypoint IS NOT NULL OR w.served_refs IS NULL

@@ -4,7 +4,7 @@
 -- the one with this id
 SELECT w.id, w.name, w.host, w.pid, w.pools, w.concurrency, state.state, coalesce(held.running, 0) AS running,
        w.started_at, w.renewed_at, w.lease_expires_at, w.draining_at, w.stopped_at, w.lost_at
-FROM worker w
+FROM turnstile.current_worker w
 CROSS JOIN LATERAL (
     SELECT CASE WHEN w.stopped_at IS NOT NULL THEN 'stopped'
                 WHEN w.lost_at IS NOT NULL THEN 'lost'
@@ -29,13 +29,13 @@ WHERE w.lost_at IS NULL AND w.stopped_at IS NULL
 GROUP BY p.pool ORDER BY min(w.started_at), p.pool LIMIT 1000
 
 -- live_workers: the ids of workers that take offers.
-SELECT array_agg(w.id ORDER BY w.id) FROM worker w
+SELECT array_agg(w.id ORDER BY w.id) FROM turnstile.current_worker w
 WHERE w.lost_at IS NULL AND w.stopped_at IS NULL AND w.draining_at IS NULL AND w.lease_expires_at > clock_timestamp()
 
 -- unserved: actions whose code no live worker of their pool has, though the pool has workers; `turnstile.is_unserved` decides
 -- it for one. A worker's account writes its own row: its pools and actions are read up to a bound.
 WITH live AS MATERIALIZED (
-    SELECT w.pools[1:100] AS pools, w.served_refs[1:10000] AS refs FROM worker w
+    SELECT w.pools[1:100] AS pools, w.served_refs[1:10000] AS refs FROM turnstile.current_worker w
     WHERE w.lost_at IS NULL AND w.stopped_at IS NULL AND w.draining_at IS NULL
       AND w.lease_expires_at > clock_timestamp()
 ),

@@ -68,7 +68,7 @@ class Partitionable:
     async def lease_ends_at(self) -> float:
         """Return when the lease of the one worker that has work ends, in seconds of the wall clock."""
         ends_at: float = await self.history.value(
-            "SELECT extract(epoch FROM w.lease_expires_at)::float8 FROM worker w"
+            "SELECT extract(epoch FROM w.lease_expires_at)::float8 FROM turnstile.current_worker w"
             " WHERE w.id IN (SELECT s.worker_id FROM slot s)"
         )
         return ends_at

@@ -140,7 +140,8 @@ class Protocol:
     async def lose_lease(self, worker: str = WORKER) -> None:
         """Expire the lease."""
         await self.connection.execute(
-            "UPDATE worker SET lease_expires_at = clock_timestamp() - interval '1 s' WHERE id = $1", worker
+            "UPDATE worker_lease SET expires_at = clock_timestamp() - interval '1 s' WHERE worker_id = $1",
+            worker,
         )
 
     async def renew(self, worker: str = WORKER) -> tuple[bool, bool]:

@@ -101,7 +101,7 @@ CORRUPTIONS: Final[list[tuple[str, set[str]]]] = [
     ("INSERT INTO unpublished_cancel SELECT id, 1, 'gone', <late> FROM execution WHERE id = <running>",
      {"stop"}),
     ("UPDATE worker SET lost_at = <late>", {"orphan"}),
-    ("UPDATE worker SET lease_expires_at = <late>", {"orphan"}),
+    ("UPDATE worker_lease SET expires_at = <late>", {"orphan"}),
     ("UPDATE slot SET overdue_at = <late> WHERE finished_at IS NULL AND claimed_at IS NOT NULL", {"overdue"}),
     ("UPDATE delayed SET due_at = <late>; UPDATE execution SET run_at = <late> WHERE status = 'delayed'",
      {"waking"}),

@@ -134,16 +134,17 @@ async def test_only_a_live_worker_of_the_pool_counts(api: Served) -> None:
     await api.submit_many("a.b", 6)
     await add_a_slot(api)
     for hindrance in (
-        "pools = '{other}'",
-        "draining_at = now()",
-        "stopped_at = now()",
-        "lost_at = now()",
-        "lease_expires_at = now()",
+        "worker SET pools = '{other}'",
+        "worker SET draining_at = now()",
+        "worker SET stopped_at = now()",
+        "worker SET lost_at = now()",
+        "worker_lease SET expires_at = now()",
     ):
-        await api.database.fetch("DELETE FROM worker")
+        for table in ("worker", "worker_lease"):
+            await api.database.fetch(f"DELETE FROM {table}")
         await api.register_worker()
         assert await waiting(api) == {"limit": 1, "paused": 0, "no_worker": 0, "rate": 1}
-        await api.database.fetch(f"UPDATE worker SET {hindrance}")
+        await api.database.fetch(f"UPDATE {hindrance}")
         assert await waiting(api) == {"limit": 1, "paused": 0, "no_worker": 1, "rate": 0}, hindrance
 
 

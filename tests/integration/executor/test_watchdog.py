@@ -111,11 +111,11 @@ async def test_a_dead_worker_loses_its_lease_within_one_lease(protocol: Protocol
     (one,) = await protocol.submit()
     await protocol.register("dead", lease_seconds=0.3)
     assert await protocol.claim_verdicts(one, worker="dead") == ["claimed"]
-    await set_back(protocol, "worker", "renewed_at", "lease_expires_at")
+    await set_back(protocol, "worker_lease", "renewed_at", "expires_at")
     leases = watchdog_over(protocol).reclaims
     await until(lambda: _reclaimed(leases), "the lease is lost")
     assert await protocol.column("SELECT id FROM worker WHERE lost_at IS NOT NULL") == ["dead"]
-    (ahead,) = await seconds_ahead(protocol, "SELECT lease_expires_at FROM worker WHERE lost_at IS NULL")
+    (ahead,) = await seconds_ahead(protocol, "SELECT expires_at FROM worker_lease")
     assert ahead is not None
     assert 500 < ahead <= 600
 

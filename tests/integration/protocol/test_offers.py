@@ -163,8 +163,10 @@ async def test_a_worker_that_leaves_serves_nothing(protocol: Protocol, gone: str
     await protocol.put("a")
     (one,) = await protocol.submit("a")
     assert await withhold(protocol, one) == []
-    change = gone if gone != "lease" else "lease_expires_at = now() - interval '1 s'"
-    await protocol.connection.execute(f"UPDATE worker SET {change} WHERE id = 'leaving'")
+    if gone == "lease":
+        await protocol.lose_lease("leaving")
+    else:
+        await protocol.connection.execute(f"UPDATE worker SET {gone} WHERE id = 'leaving'")
     assert await withhold(protocol, one) == [one]
 
 

@@ -11,6 +11,7 @@ from tests.support.protocol import WORKER, Protocol, connected
 from turnstile.common.domain.states import Status
 
 _TURNS, _SAMPLE = 400, 20
+_RENEWALS = 1000
 _BATCHES, _BATCH = 8, 500
 _MOVE = "SELECT turnstile.move_slot_window(0)"
 _MOVE_NOW = "SELECT turnstile.move_slot_window(0, 0)"
@@ -74,6 +75,38 @@ async def test_the_cost_of_every_statement_stays_flat(protocol: Protocol, old_sn
         assert after <= before * 1.2 + 10, (name, before, after)
     for name, pages in (await _sweeps(protocol)).items():
         assert pages <= sweeps[name] * 1.2 + 10, (name, pages, sweeps)
+
+
+async def test_the_cost_of_a_lease_stays_flat(protocol: Protocol, old_snapshot: None) -> None:
+    await protocol.put()
+
+    async def pages() -> dict[str, int]:
+        (one,) = await protocol.submit()
+        found = {}
+        for name, call in (
+            ("renew", protocol.renew),
+            ("claim", lambda: protocol.claim(one)),
+            ("finish", lambda: protocol.finish(one)),
+            ("reclaim", protocol.reclaim),
+            ("due_pools", protocol.due_pools),
+        ):
+            async with protocol.transaction():
+                found[name] = (await cost_of(protocol, call())).by_relation
+        await protocol.settle((one, 1))
+        return {
+            name: sum(count for relation, count in cost.items() if "worker" in relation)
+            for name, cost in found.items()
+        }
+
+    for _ in range(3):
+        await pages()
+    first = await pages()
+    for _ in range(_RENEWALS):
+        await protocol.renew()
+    last = await pages()
+    assert await protocol.column("SELECT count(*) FROM worker_lease WHERE worker_id = $1", WORKER) == [1]
+    for name in first:
+        assert last[name] <= first[name] * 1.2 + 4, (name, first, last)
 
 
 async def test_the_window_moves_past_deleted_slots_and_keeps_the_live_ones(protocol: Protocol) -> None:

@@ -122,8 +122,8 @@ PROTOCOL_DEFECTS: Final = (
     Defect(
         name="a reclaim compares leases with the time at which it runs",
         file=f"{_SQL}/62_reclaim.sql",
-        before="w.lease_expires_at < coalesce(in_as_of, clock_timestamp())",
-        after="w.lease_expires_at < clock_timestamp()",
+        before="overdue_before timestamptz := coalesce(in_as_of, clock_timestamp());",
+        after="overdue_before timestamptz := clock_timestamp();",
         caught_by=(f"{_TESTS}_reclaim.py",),
     ),
     Defect(
@@ -391,6 +391,35 @@ PROTOCOL_DEFECTS: Final = (
         file=f"{_SQL}/60_redelivery.sql",
         before="FROM turnstile.live_unpublished_completion u\n",
         after="FROM unpublished_completion u\n",
+        caught_by=(f"{_TESTS}_old_snapshot.py",),
+    ),
+    Defect(
+        name="a renewal of a lease decides before a reclaim in progress has committed",
+        file=f"{_SQL}/50_workers.sql",
+        before="    FOR NO KEY UPDATE;\n    alive := coalesce(alive, false);\n",
+        after="    ;\n    alive := coalesce(alive, false);\n",
+        caught_by=(f"{_TESTS}_races.py",),
+    ),
+    Defect(
+        name="a claim reads the first lease of its worker",
+        file=f"{_SQL}/30_claim.sql",
+        before="coalesce((SELECT v.expires_at FROM worker_lease v WHERE v.worker_id = in_worker_id\n"
+        "                    ORDER BY v.version DESC LIMIT 1), w.lease_expires_at) > claimed_now",
+        after="w.lease_expires_at > claimed_now",
+        caught_by=(f"{_TESTS}_attempts.py",),
+    ),
+    Defect(
+        name="a worker that signed off keeps its lease",
+        file=f"{_SQL}/50_workers.sql",
+        before="    DELETE FROM worker_lease v WHERE v.worker_id = in_worker_id;\n",
+        after="",
+        caught_by=(f"{_TESTS}_attempts.py", f"{_TESTS}_reclaim.py"),
+    ),
+    Defect(
+        name="a renewal keeps the versions of the lease before it",
+        file=f"{_SQL}/50_workers.sql",
+        before="v.version BETWEEN n.version AND n.version;",
+        after="v.version < 0;",
         caught_by=(f"{_TESTS}_old_snapshot.py",),
     ),
     Defect(
