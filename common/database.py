@@ -84,6 +84,10 @@ class Database:
         self._timeouts = timeouts or DatabaseTimeouts()
         self._hosts = DatabaseHosts(url, connect_seconds=self._timeouts.connect_seconds)
         self._pool: Pool | None = None
+        self._kept: list[Connection] = []
+        """Connections of the pool between two calls: acquiring and releasing costs as much as a small statement."""
+        self._acquiring = 0
+        """Callers that wait for the pool: a kept connection would starve them."""
         self.last_error: str | None = "not connected yet"
         """Why the last call could not reach the server; None after a success (for /readyz)."""
 
@@ -109,6 +113,9 @@ class Database:
         """Close the connections; abort those that are still busy after a few seconds."""
         if self._pool is None:
             return
+        for connection in self._kept:
+            await self._release(self._pool, connection)
+        self._kept.clear()
         try:
             await asyncio.wait_for(self._pool.close(), self._timeouts.close_seconds)
         except TimeoutError:
@@ -160,19 +167,37 @@ class Database:
         pool = self._pool
         if pool is None:
             raise Unavailable("database: not connected yet")
-        connection = await pool.acquire(timeout=self._timeouts.acquire_seconds)
+        connection = await self._acquire(pool)
         try:
             yield connection
-        except asyncpg.InternalClientError:
-            # The server went away during a preparation: the driver cannot use this connection again.
-            connection.terminate()
+        except BaseException as error:
+            if isinstance(error, asyncpg.InternalClientError):
+                # The server went away during a preparation: the driver cannot use this connection again.
+                connection.terminate()
+            await self._release(pool, connection)
             raise
+        if self._acquiring or self._pool is not pool:
+            await self._release(pool, connection)
+        else:
+            self._kept.append(connection)
+
+    async def _acquire(self, pool: "Pool") -> "Connection":
+        while self._kept:
+            connection = self._kept.pop()
+            if not connection.is_closed():
+                return connection
+            await self._release(pool, connection)
+        self._acquiring += 1
+        try:
+            return await pool.acquire(timeout=self._timeouts.acquire_seconds)
         finally:
-            # After a timeout the driver has sent a cancel request. Without a confirmation it
-            # drops the connection, and the next call gets a new one. An error of that must hide neither a
-            # result nor a cancellation.
-            with suppress(*CONNECTION_ERRORS):
-                await pool.release(connection, timeout=self._timeouts.give_up_seconds)
+            self._acquiring -= 1
+
+    async def _release(self, pool: "Pool", connection: "Connection") -> None:
+        # After a timeout the driver has sent a cancel request. Without a confirmation it drops the connection, and
+        # the next call gets a new one. An error of that must hide neither a result nor a cancellation.
+        with suppress(*CONNECTION_ERRORS):
+            await pool.release(connection, timeout=self._timeouts.give_up_seconds)
 
     @asynccontextmanager
     async def _translated(self) -> AsyncIterator[None]:

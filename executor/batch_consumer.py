@@ -138,6 +138,7 @@ async def consume_batches(
     size = BatchSize(batch_max, batch_max)
     async with asyncio.TaskGroup() as tasks:
         publishing = tasks.create_task(publish_in_order(), name=f"publish-{subscription.queue}")
+        stopping = tasks.create_task(_set(stop), name="stop-signal")
         blocked: list[Delivery] = []
         while not stop.is_set():
             fresh: Sequence[Delivery] = ()
@@ -145,7 +146,7 @@ async def consume_batches(
                 timeout_seconds = _BLOCKED_PAUSE_SECONDS if blocked else None
                 # Blocked deliveries come first, and without delay.
                 taking = _take(subscription, size.now, None if blocked else window)
-                fresh = await _unless_stopped(taking, stop, timeout_seconds)
+                fresh = await _unless_stopped(taking, stopping, timeout_seconds)
             else:
                 await asyncio.sleep(_BLOCKED_PAUSE_SECONDS)
             if stop.is_set() or not (blocked or fresh):
@@ -282,15 +283,17 @@ async def _take(subscription: Subscription, batch_max: int, window: GatherWindow
     return batch
 
 
+async def _set(stop: asyncio.Event) -> None:
+    await stop.wait()
+
+
 async def _unless_stopped(
-    taking: Coroutine[Any, Any, list[Delivery]], stop: asyncio.Event, timeout_seconds: float | None
+    taking: Coroutine[Any, Any, list[Delivery]], stopping: asyncio.Task[None], timeout_seconds: float | None
 ) -> list[Delivery]:
-    """Return the deliveries that `taking` returns, or none after `stop` is set or the time is over."""
-    stopping = asyncio.create_task(stop.wait(), name="stop-signal")
+    """Return the deliveries that `taking` returns, or none once `stopping` is done or the time is over."""
     arriving = asyncio.create_task(taking, name="next-batch")
     try:
         await asyncio.wait({stopping, arriving}, timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
-        return arriving.result() if arriving.done() and not stop.is_set() else []
+        return arriving.result() if arriving.done() and not stopping.done() else []
     finally:
-        stopping.cancel()
         arriving.cancel()

@@ -25,6 +25,10 @@ DECLARE
     claimed_rows turnstile.claimed[];
     withheld_ids bigint[];
 BEGIN
+    -- A worker reports ends and claims offers in one call, and often has only one of the two.
+    IF cardinality(in_execution_ids) = 0 THEN
+        RETURN;
+    END IF;
     IF in_wait_ms IS NOT NULL THEN
         PERFORM set_config('lock_timeout', in_wait_ms || 'ms', true);
     END IF;

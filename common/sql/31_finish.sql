@@ -32,6 +32,10 @@ DECLARE
     lease_live boolean;
     unavailable_ids bigint[] := '{}';
 BEGIN
+    -- As in claim: a call without reports is common.
+    IF cardinality(in_execution_ids) = 0 THEN
+        RETURN;
+    END IF;
     IF in_wait_ms IS NOT NULL THEN
         PERFORM set_config('lock_timeout', in_wait_ms || 'ms', true);
     END IF;

@@ -3,11 +3,12 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from urllib.parse import urlsplit
 
 import pytest
 
+from tests.support.protocol import Protocol
 from tests.support.proxy import Proxy, proxy_to
 from turnstile.common.database import Database, DatabaseTimeouts
 from turnstile.common.domain.errors import StatementTimeout, Unavailable
@@ -83,6 +84,29 @@ async def test_a_slow_statement_is_cancelled_and_its_connection_kept(database_ur
         with pytest.raises(StatementTimeout, match="not finished within"):
             await database.fetchval("SELECT pg_sleep(60)")
         assert await database.fetchval("SELECT pg_backend_pid()") == before
+
+
+
+async def test_callers_share_one_connection_and_none_starves(database_url: str) -> None:
+    async with _behind_a_proxy(database_url) as (database, _):
+        kept = await database.fetchval("SELECT pg_backend_pid()")
+
+        async def calls() -> set[int]:
+            return {await database.fetchval("SELECT pg_backend_pid()") for _ in range(20)}
+
+        assert await asyncio.gather(*(calls() for _ in range(5))) == [{kept}] * 5
+
+
+async def test_a_connection_that_the_server_closed_between_two_calls_is_replaced(
+    database_url: str, protocol: Protocol
+) -> None:
+    async with _behind_a_proxy(database_url) as (database, _):
+        before = await database.fetchval("SELECT pg_backend_pid()")
+        await protocol.connection.execute("SELECT pg_terminate_backend($1, 5000)", before)
+        with suppress(Unavailable):
+            # The end of the connection may arrive after the call.
+            await database.fetchval("SELECT 1")
+        assert await database.fetchval("SELECT pg_backend_pid()") != before
 
 
 _TIMEOUTS = DatabaseTimeouts(connect_seconds=1.0, acquire_seconds=1.5, close_seconds=0.5)

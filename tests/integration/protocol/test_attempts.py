@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import asyncpg
 import pytest
 
+from tests.integration.executor.page_counts import cost_of
 from tests.support.protocol import OTHER_WORKER, WORKER, Protocol, ids_in, new_worker, offer, request
 from turnstile.common.domain.states import Status
 from turnstile.worker.logs import LogPiece
@@ -47,6 +48,13 @@ async def test_empty_batches_do_nothing(protocol: Protocol) -> None:
     assert await protocol.claim() == []
     assert await protocol.finish() == []
     assert await protocol.hand_back() == set()
+
+
+async def test_a_call_without_offers_or_without_reports_reads_nothing_for_them(protocol: Protocol) -> None:
+    # Every exchange calls both functions, and a small batch often has only one kind.
+    assert await protocol.claim() == [], "planned before it is measured"
+    async with protocol.transaction():
+        assert (await cost_of(protocol, protocol.claim())).pages == 0
 
 
 # --- claim
