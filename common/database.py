@@ -8,6 +8,8 @@ this statement took too long: `StatementTimeout`.
 
 import asyncio
 import logging
+import math
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -21,6 +23,8 @@ from turnstile.common.urls import host_urls, shown_url, with_tls_hint
 logger = logging.getLogger(__name__)
 
 _DEADLOCK_RETRIES: Final = 5
+_FULL_SECONDS: Final = 0.5
+"""How long no connection is asked for after the server had none."""
 
 T = TypeVar("T")
 if TYPE_CHECKING:
@@ -84,6 +88,8 @@ class Database:
         self._timeouts = timeouts or DatabaseTimeouts()
         self._hosts = DatabaseHosts(url, connect_seconds=self._timeouts.connect_seconds)
         self._pool: Pool | None = None
+        self._full_until = -math.inf
+        self._released = asyncio.Event()
         self.last_error: str | None = "not connected yet"
         """Why the last call could not reach the server; None after a success (for /readyz)."""
 
@@ -160,7 +166,7 @@ class Database:
         pool = self._pool
         if pool is None:
             raise Unavailable("database: not connected yet")
-        connection = await pool.acquire(timeout=self._timeouts.acquire_seconds)
+        connection = await self._acquire(pool)
         try:
             yield connection
         except asyncpg.InternalClientError:
@@ -173,6 +179,29 @@ class Database:
             # result nor a cancellation.
             with suppress(*CONNECTION_ERRORS):
                 await pool.release(connection, timeout=self._timeouts.give_up_seconds)
+            self._released.set()
+
+    async def _acquire(self, pool: "Pool") -> "Connection":
+        """Return a free connection of the pool, or a new one; raises the reason why there is none in time.
+
+        A server that has none is not asked again for a while, as long as the pool has some.
+        """
+        now = asyncio.get_running_loop().time
+        deadline = now() + self._timeouts.acquire_seconds
+        while True:
+            # The pool prefers its open connections, and connects only when all of them are in use.
+            while (wait_seconds := min(self._full_until, deadline) - now()) > 0:
+                if not pool.get_size() or pool.get_idle_size():
+                    break
+                self._released.clear()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._released.wait(), wait_seconds)
+            try:
+                return await pool.acquire(timeout=self._timeouts.acquire_seconds)
+            except asyncpg.TooManyConnectionsError:
+                if not pool.get_size() or now() >= deadline:
+                    raise
+                self._full_until = now() + _FULL_SECONDS
 
     @asynccontextmanager
     async def _translated(self) -> AsyncIterator[None]:
@@ -196,6 +225,8 @@ class Database:
             min_size=0,
             init_size=1,
             max_size=self._connections_max,
+            # No replacement of a connection after many statements: a full server would give its place away.
+            max_queries=sys.maxsize,
             command_timeout=self._timeouts.command_seconds,
             server_settings={"application_name": self._application_name},
             # Our statements leave no session state, so a released connection needs no reset, which would be
