@@ -90,6 +90,7 @@ class Database:
         self._pool: Pool | None = None
         self._full_until = -math.inf
         self._released = asyncio.Event()
+        self._in_transaction: set[asyncio.Task[Any] | None] = set()
         self.last_error: str | None = "not connected yet"
         """Why the last call could not reach the server; None after a success (for /readyz)."""
 
@@ -137,7 +138,14 @@ class Database:
     async def transaction(self) -> "AsyncIterator[Connection]":
         """Yield a connection inside a transaction; for the rare work with more than one statement."""
         async with self._translated(), self._connection() as connection, connection.transaction():
-            yield connection
+            task = asyncio.current_task()
+            is_outermost = task not in self._in_transaction
+            self._in_transaction.add(task)
+            try:
+                yield connection
+            finally:
+                if is_outermost:
+                    self._in_transaction.discard(task)
 
     async def _run(self, operation: "Callable[[Connection], Awaitable[T]]") -> T:
         try:
@@ -187,7 +195,9 @@ class Database:
         A server that has none is not asked again for a while, as long as the pool has some.
         """
         now = asyncio.get_running_loop().time
-        deadline = now() + self._timeouts.acquire_seconds
+        # A task inside a transaction would wait for its own connection.
+        waits = asyncio.current_task() not in self._in_transaction
+        deadline = now() + (self._timeouts.acquire_seconds if waits else 0.0)
         while True:
             # The pool prefers its open connections, and connects only when all of them are in use.
             while (wait_seconds := min(self._full_until, deadline) - now()) > 0:

@@ -78,6 +78,20 @@ async def test_a_call_gives_up_when_no_connection_of_the_pool_becomes_free(accou
         await database.close()
 
 
+async def test_a_call_inside_a_transaction_does_not_wait_for_its_own_connection(account: _Account) -> None:
+    database = account.database()
+    await database.open()
+    try:
+        began = time.monotonic()
+        async with database.transaction():
+            with pytest.raises(Unavailable):
+                await database.fetchval("SELECT 1")
+        assert await database.fetchval("SELECT 1") == 1
+        assert time.monotonic() - began < 1.0
+    finally:
+        await database.close()
+
+
 async def test_another_connection_is_opened_as_soon_as_the_server_offers_one(account: _Account) -> None:
     database = account.database()
     await database.open()
