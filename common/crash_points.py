@@ -1,7 +1,8 @@
-"""Named points at which a test may kill the process, to prove that nothing is lost there (P5).
+"""Named points at which a test may kill or stop the process, to prove that nothing is lost there (P5).
 
 In: `TURNSTILE_CRASH_AT=<point>:<n>` in the environment. Out: SIGKILL when this process reaches the point for
-the n-th time, as a power cut would. Without the variable `reached` checks one name and returns.
+the n-th time, as a power cut would. With `<point>:<n>:stop` it is SIGSTOP: a process that hangs there until
+SIGCONT. Without the variable `reached` checks one name and returns.
 """
 
 import os
@@ -61,14 +62,16 @@ class CrashPoint(StrEnum):
 
 class _Countdown:
     def __init__(self, order: str) -> None:
-        point, _, times = order.partition(":")
+        point, _, rest = order.partition(":")
+        times, _, how = rest.partition(":")
         self.point = CrashPoint(point)
         self._left = int(times or 1)
+        self._signal = {"": signal.SIGKILL, "stop": signal.SIGSTOP}[how]
 
     def count(self) -> None:
         self._left -= 1
         if self._left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), self._signal)
 
 
 _order = os.environ.get(VARIABLE)
@@ -76,6 +79,6 @@ _countdown: Final = _Countdown(_order) if _order else None
 
 
 def reached(point: CrashPoint) -> None:
-    """Kill this process here if the environment selects this point."""
+    """Kill or stop this process here if the environment selects this point."""
     if _countdown is not None and _countdown.point is point:
         _countdown.count()

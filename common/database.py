@@ -8,6 +8,8 @@ this statement took too long: `StatementTimeout`.
 
 import asyncio
 import logging
+import math
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -21,6 +23,8 @@ from turnstile.common.urls import host_urls, shown_url, with_tls_hint
 logger = logging.getLogger(__name__)
 
 _DEADLOCK_RETRIES: Final = 5
+_FULL_SECONDS: Final = 0.5
+"""How long no connection is asked for after the server had none."""
 
 T = TypeVar("T")
 if TYPE_CHECKING:
@@ -88,6 +92,9 @@ class Database:
         """Connections of the pool between two calls: acquiring and releasing costs as much as a small statement."""
         self._acquiring = 0
         """Callers that wait for the pool: a kept connection would starve them."""
+        self._full_until = -math.inf
+        self._released = asyncio.Event()
+        self._in_transaction: set[asyncio.Task[Any] | None] = set()
         self.last_error: str | None = "not connected yet"
         """Why the last call could not reach the server; None after a success (for /readyz)."""
 
@@ -138,7 +145,14 @@ class Database:
     async def transaction(self) -> "AsyncIterator[Connection]":
         """Yield a connection inside a transaction; for the rare work with more than one statement."""
         async with self._translated(), self._connection() as connection, connection.transaction():
-            yield connection
+            task = asyncio.current_task()
+            is_outermost = task not in self._in_transaction
+            self._in_transaction.add(task)
+            try:
+                yield connection
+            finally:
+                if is_outermost:
+                    self._in_transaction.discard(task)
 
     async def _run(self, operation: "Callable[[Connection], Awaitable[T]]") -> T:
         try:
@@ -189,15 +203,40 @@ class Database:
             await self._release(pool, connection)
         self._acquiring += 1
         try:
-            return await pool.acquire(timeout=self._timeouts.acquire_seconds)
+            return await self._acquire_from(pool)
         finally:
             self._acquiring -= 1
+
+    async def _acquire_from(self, pool: "Pool") -> "Connection":
+        """Return a free connection of the pool, or a new one; raises the reason why there is none in time.
+
+        A server that has none is not asked again for a while, as long as the pool has some.
+        """
+        now = asyncio.get_running_loop().time
+        # A task inside a transaction would wait for its own connection.
+        waits = asyncio.current_task() not in self._in_transaction
+        deadline = now() + (self._timeouts.acquire_seconds if waits else 0.0)
+        while True:
+            # The pool prefers its open connections, and connects only when all of them are in use.
+            while (wait_seconds := min(self._full_until, deadline) - now()) > 0:
+                if not pool.get_size() or pool.get_idle_size():
+                    break
+                self._released.clear()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._released.wait(), wait_seconds)
+            try:
+                return await pool.acquire(timeout=self._timeouts.acquire_seconds)
+            except asyncpg.TooManyConnectionsError:
+                if not pool.get_size() or now() >= deadline:
+                    raise
+                self._full_until = now() + _FULL_SECONDS
 
     async def _release(self, pool: "Pool", connection: "Connection") -> None:
         # After a timeout the driver has sent a cancel request. Without a confirmation it drops the connection, and
         # the next call gets a new one. An error of that must hide neither a result nor a cancellation.
         with suppress(*CONNECTION_ERRORS):
             await pool.release(connection, timeout=self._timeouts.give_up_seconds)
+        self._released.set()
 
     @asynccontextmanager
     async def _translated(self) -> AsyncIterator[None]:
@@ -221,6 +260,8 @@ class Database:
             min_size=0,
             init_size=1,
             max_size=self._connections_max,
+            # No replacement of a connection after many statements: a full server would give its place away.
+            max_queries=sys.maxsize,
             command_timeout=self._timeouts.command_seconds,
             server_settings={"application_name": self._application_name},
             # Our statements leave no session state, so a released connection needs no reset, which would be

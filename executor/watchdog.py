@@ -258,7 +258,8 @@ class QueueSweeps(_Sweeps):
 
     async def move_slot_window(self) -> int:
         """Let the sweeps start behind what was deleted long ago (P15). Counts as no repair."""
-        await self._protocol.move_slot_window()
+        if await self._protocol.move_slot_window():
+            reached(CrashPoint.SWEPT)
         return 0
 
     async def move_due_window(self) -> int:

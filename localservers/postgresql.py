@@ -135,8 +135,12 @@ class PostgresServer(DatabaseServer):
         """
         self._process.stop(_SIGNALS[mode], _STOP_SECONDS)
 
+    def kill(self) -> None:
+        """Kill all processes of the server (SIGKILL): asynchronous commits that are in no file are lost."""
+        self._process.kill(_STOP_SECONDS)
+
     def restart(self, mode: StopMode = "fast") -> None:
-        """Stop the server and start it again on the same port; return when it accepts connections."""
+        """Stop the server if it runs; start it again on its port; return when it accepts connections."""
         self.stop(mode)
         self._process = self._run()
 

@@ -117,6 +117,14 @@ class ServerProcess:
         assert self._keeper.stdin is not None
         self._keeper.stdin.close()
 
+    def kill(self, timeout_seconds: float) -> None:
+        """Kill the server and its descendants at one moment: none sees that another one has died."""
+        self.pause()
+        for pid in self.family():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._keeper.wait(timeout_seconds)
+
     def _top_down(self) -> Iterator[int]:
         """Yield the server, then its descendants; PostgreSQL backends have process groups of their own."""
         if not self.is_running:

@@ -1,4 +1,4 @@
-"""`make crash`: try every crash point alone, the first, the second and the seventh time.
+"""`make crash`: try every crash point alone, the first, the second and the seventh time, and server crashes.
 
 Each round has a database and a vhost of its own. Prints one line per case: the point, the time until
 everything had drained and was judged, and what is wrong. Exit code 1 on any fault.
@@ -8,10 +8,12 @@ import argparse
 import asyncio
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
+from tests.proof.crash.database_crashes import TRIALS, tried_crash
 from tests.proof.crash.environment import running_environment
-from tests.proof.crash.trial import Case, cases, tried
+from tests.proof.crash.trial import cases, tried
 from turnstile.localservers import LocalServers
 from turnstile.migrations import migrate
 
@@ -25,23 +27,28 @@ def main() -> int:
     with LocalServers.start(durable=False) as servers:
         wrong = 0
         for times in options.times:
-            chosen = [c for c in cases(times) if not options.words or any(w in c.name for w in options.words)]
-            wrong += asyncio.run(_round(servers, times, chosen))
+            wrong += asyncio.run(_round(servers, times, options.words))
     print(f"{wrong} faults")
     return 1 if wrong else 0
 
 
-async def _round(servers: LocalServers, times: int, chosen: Sequence[Case]) -> int:
+async def _round(servers: LocalServers, times: int, words: Sequence[str]) -> int:
     database_url = await asyncio.to_thread(servers.postgresql.create_database, f"crash_{times}")
     amqp_url = await asyncio.to_thread(servers.rabbitmq.create_vhost, f"crash_{times}")
     await migrate(database_url)
     wrong = 0
     async with running_environment(database_url, amqp_url) as env:
-        for case in chosen:
+        trials: dict[str, Callable[[], Awaitable[list[str]]]] = {
+            case.name: partial(tried, env, [case]) for case in cases(times)
+        }
+        for name in TRIALS:
+            trials[f"{name}:{times}"] = partial(tried_crash, env, servers.postgresql, name, times)
+        for name, trial in trials.items():
+            if words and not any(word in name for word in words):
+                continue
             began = time.monotonic()
-            faults = await tried(env, [case])
-            seconds = time.monotonic() - began
-            print(f"{case.name:60} {seconds:6.1f} s  {len(faults)} faults", flush=True)
+            faults = await trial()
+            print(f"{name:60} {time.monotonic() - began:6.1f} s  {len(faults)} faults", flush=True)
             for fault in faults:
                 print(f"    {fault}", flush=True)
             wrong += len(faults)

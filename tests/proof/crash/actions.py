@@ -60,6 +60,12 @@ async def unserved() -> None:
     """Be claimed by a test."""
 
 
+@action("crash.handed-over", max_concurrent=1, pool=UNSERVED)
+async def handed_over(context: Context) -> int:
+    """Run alone, by a worker that starts after a crash, or be claimed by a test."""
+    return await _run(context)
+
+
 @action("crash.abandoned", pool=UNSERVED, on_worker_lost="abandon")
 async def abandoned() -> None:
     """Be claimed by a test, and abandoned with its worker."""

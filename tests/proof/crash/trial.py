@@ -10,6 +10,8 @@ import signal
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
 from typing import Final
 
 from tests.proof.crash.environment import ACTIONS, Environment, submit_everything
@@ -26,11 +28,27 @@ from turnstile.common.crash_points import VARIABLE, CrashPoint
 
 _DEADLINE_SECONDS: Final = 40.0
 _PAUSE_SECONDS: Final = 0.1
+_POLL_SECONDS: Final = 0.02
 _HOLDS_ENOUGH: Final = """
 SELECT count(*) >= $2 FROM slot s JOIN worker w ON w.id = s.worker_id
 WHERE w.pid = $1 AND s.finished_at IS NULL
 """
 _EXECUTOR: Final = {point for point in CrashPoint if point.startswith("executor.")}
+
+
+_TAKEN_OVER: Final = (
+    CrashPoint.COMPLETIONS_RECEIVED,
+    CrashPoint.COMPLETIONS_SETTLED,
+    CrashPoint.COMPLETIONS_PUBLISHED,
+)
+
+
+class Takeover(StrEnum):
+    """How the executor that settles loses its consumer priority in the middle of a batch."""
+
+    KILLED = "killed_beside_another"
+    STOPPED = "stopped_beside_another"
+    """It hangs until another one has settled everything, and continues then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,25 +59,32 @@ class Case:
     times: int
     sweep: str | None = None
     """The sweep of the watchdog that gets work."""
+    takeover: Takeover | None = None
+    """What happens to the executor beside which another one stands by."""
 
     @property
     def name(self) -> str:
-        """The point, the sweep and the number."""
-        return f"{self.point}{f'.{self.sweep}' if self.sweep else ''}:{self.times}"
+        """The point, the sweep or takeover, and the number."""
+        return ".".join(filter(None, (self.point, self.sweep, self.takeover))) + f":{self.times}"
 
     @property
     def armed(self) -> dict[str, str]:
         """The environment of the process that will die."""
-        return {VARIABLE: f"{self.point}:{self.times}"}
+        how = ":stop" if self.takeover is Takeover.STOPPED else ""
+        return {VARIABLE: f"{self.point}:{self.times}{how}"}
 
 
 def cases(times: int) -> list[Case]:
-    """Return a case for each point, those of executors first, and for each sweep of the watchdog."""
-    return [
+    """Return a case for each point and each sweep of the watchdog, then those with a takeover."""
+    alone = [
         Case(point=point, times=times, sweep=sweep)
         for point in CrashPoint
         for sweep in (SWEEPS if point is CrashPoint.SWEPT else (None,))
     ]
+    beside = [
+        Case(point=point, times=times, takeover=takeover) for takeover in Takeover for point in _TAKEN_OVER
+    ]
+    return [*alone, *beside]
 
 
 def groups(times: int) -> dict[str, list[Case]]:
@@ -67,26 +92,28 @@ def groups(times: int) -> dict[str, list[Case]]:
 
     Sweeps are separate: what requests leave behind would be swept first.
     """
+    beside = {"takeovers": [case for case in cases(times) if case.takeover is not None]}
     return {
-        kind: [case for case in cases(times) if case.point in points]
+        kind: [case for case in cases(times) if case.point in points and case.takeover is None]
         for kind, points in (
             ("requests and completions", _EXECUTOR - {CrashPoint.SWEPT}),
             ("sweeps", {CrashPoint.SWEPT}),
             ("attempts", set(CrashPoint) - _EXECUTOR - {CrashPoint.ATTEMPT_HANDED_BACK}),
             ("drains", {CrashPoint.ATTEMPT_HANDED_BACK}),
         )
-    }
+    } | beside
 
 
 async def tried(env: Environment, cases: Sequence[Case]) -> list[str]:
     """Carry out cases of one kind, and return what is wrong afterwards."""
     async with env.window(", ".join(case.name for case in cases)):
         if cases[0].point in _EXECUTOR:
-            # Each armed executor is the only one, so that it does everything of its kind.
-            await env.kill_executor()
+            # Each armed executor is the only one or the first one, so that it does everything of its kind.
             for case in cases:
+                await env.kill_executor()
                 await _kill_executor(env, case)
-            await env.replace_executor()
+            if env.executor is None:
+                await env.replace_executor()
         elif cases[0].point is CrashPoint.ATTEMPT_HANDED_BACK:
             await _kill_draining_workers(env, cases)
         else:
@@ -98,13 +125,49 @@ async def _kill_executor(env: Environment, case: Case) -> None:
     settings = {} if case.sweep is None else settings_for(case.sweep)
     armed = await env.system.start_executor(wait=False, **settings, **case.armed)
     env.armed = [armed]
+    await _ready_or_there(armed)
+    if case.takeover is not None:
+        # It subscribed later, so it gets what the armed one leaves.
+        await env.replace_executor()
+    if case.takeover is Takeover.STOPPED:
+        await _stops_and_continues(env, armed, case)
+    else:
+        await _dies(armed, lambda: _trigger(env, case, armed.http_url), case)
+
+
+async def _ready_or_there(armed: Service) -> None:
+    """Wait until the executor is ready, or already at its point by what the executor before it left."""
+    ready = asyncio.create_task(armed.ready(), name="ready")
     try:
-        await armed.ready()
-    except AssertionError:
-        # It may die already by what the executor before it left.
-        if armed.process.returncode is None:
-            raise
-    await _dies(armed, lambda: _trigger(env, case, armed.http_url), case)
+        while not (ready.done() or _is_stopped(armed)):
+            await asyncio.sleep(_POLL_SECONDS)
+        if ready.done() and armed.process.returncode is None:
+            ready.result()
+    finally:
+        ready.cancel()
+        with suppress(asyncio.CancelledError, AssertionError):
+            await ready
+
+
+async def _stops_and_continues(env: Environment, armed: Service, case: Case) -> None:
+    """Let the other executor settle everything while the armed one hangs; then let that one continue."""
+    assert env.executor is not None
+    url = env.executor.http_url
+    deadline = asyncio.get_running_loop().time() + _DEADLINE_SECONDS
+    while not _is_stopped(armed):
+        assert asyncio.get_running_loop().time() < deadline, f"no process came to {case.name}"
+        await submit_everything(env.client, url)
+    faults = await env.drain()
+    armed.signal(signal.SIGCONT)
+    assert not faults, faults
+    await armed.ready()
+    assert await armed.stop() == 0, armed.log.read_text()[-4000:]
+
+
+def _is_stopped(armed: Service) -> bool:
+    with suppress(FileNotFoundError):
+        return Path(f"/proc/{armed.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    return False
 
 
 async def _trigger(env: Environment, case: Case, url: str) -> None:

@@ -172,6 +172,29 @@ async def _idle_slot(env: Environment) -> None:
     await env.pause(paused=False)
 
 
+async def _not_rolled_out(env: Environment) -> None:
+    """The pause of an action has ended, and its queue does not have that yet."""
+    await env.pause(paused=True)
+    await env.client.publish({"action_ref": "crash.one"})
+    await env.until_all_admitted()
+    await env.history.rows(
+        "UPDATE action SET paused = false, rollout_from_key = '' WHERE ref = 'crash.one' AND paused"
+    )
+
+
+async def _old_slot(env: Environment) -> None:
+    """A slot is held for longer than the bound of the slots rests."""
+    worker = await _fake_worker(env)
+    await worker.claim(await env.client.publish_to_cancel("crash.unserved"))
+    # The first move puts its ticket behind the next bound, the second one renews it.
+    for _ in range(2):
+        await env.until_while_armed(
+            "WITH aged AS (UPDATE slot_window SET moved_at = moved_at - interval '1 minute'"
+            " WHERE moved_at > clock_timestamp() - interval '30 s' RETURNING version)"
+            " SELECT EXISTS (SELECT FROM aged)"
+        )
+
+
 async def _miscounted(env: Environment) -> None:
     """A counter is wrong."""
     await env.client.publish({"action_ref": "crash.one"})
@@ -186,6 +209,7 @@ async def _miscounted(env: Environment) -> None:
 
 SWEEPS: Final[Mapping[str, Trigger]] = {
     "grant_idle_slots": _idle_slot,
+    "roll_out_limits": _not_rolled_out,
     "wake_due": _due,
     "expire_due": _expired,
     "repeat_offers": _not_claimed,
@@ -194,6 +218,7 @@ SWEEPS: Final[Mapping[str, Trigger]] = {
     "stop_overdue": _overdue,
     "cancel_early": _cancelled_early,
     "repair_counters": _miscounted,
+    "move_slot_window": _old_slot,
 }
 
 

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Any, Final, TypeAlias
+from urllib.parse import urlsplit
 
 import asyncpg
 import httpx
@@ -36,7 +37,10 @@ _OVERSIZED_BYTES: Final = 700_000
 _RECEIVERS: Final = 100
 _POLL_SECONDS: Final = 0.05
 _READERS: Final = 4
-_KILL_EVERY_SECONDS: Final = (0.5, 2.0)
+_KILL_EVERY_SECONDS: Final = (0.3, 0.7)
+_TAKE_EVERY_SECONDS: Final = 0.05
+_KEEP_SECONDS: Final = 1.2
+_RELEASED: Final = 5
 _HEAD_START_SECONDS: Final = 1.0
 _ADDRESSES: Final = {
     "direct reply-to": (
@@ -362,6 +366,38 @@ async def _killed_sessions(it: Neighbour) -> None:
             await asyncio.sleep(it.rng.uniform(*_KILL_EVERY_SECONDS))
 
 
+async def _no_free_connection(it: Neighbour) -> None:
+    """Takes every connection that the server still offers, and now and then releases some for a moment."""
+    taken: list[Session] = []
+    url = it.access.database_url if it.variant == "all" else await _ordinary_account(it)
+    try:
+        released_at = asyncio.get_running_loop().time()
+        while True:
+            with suppress(asyncpg.TooManyConnectionsError):
+                while True:
+                    taken.append(await asyncpg.connect(url, timeout=REQUEST_SECONDS))
+                    it.did["connections"] += 1
+            if asyncio.get_running_loop().time() > released_at + _KEEP_SECONDS:
+                released_at = asyncio.get_running_loop().time()
+                for session in taken[:_RELEASED]:
+                    session.terminate()
+                del taken[:_RELEASED]
+                it.did["releases"] += 1
+            await asyncio.sleep(_TAKE_EVERY_SECONDS)
+    finally:
+        for session in taken:
+            session.terminate()
+
+
+async def _ordinary_account(it: Neighbour) -> str:
+    """Return the URL of an account to which the server does not offer its reserved connections."""
+    async with it.session() as session:
+        name = f"neighbour_{it.number}"
+        await session.execute(f"CREATE ROLE {name} LOGIN")
+    parts = urlsplit(it.access.database_url)
+    return parts._replace(netloc=f"{name}@{parts.netloc.rpartition('@')[2]}").geturl()
+
+
 async def _old_snapshot(it: Neighbour) -> None:
     """Reads once and leaves its transaction open, as a backup or a forgotten session does."""
     async with it.session() as session:
@@ -402,6 +438,7 @@ DISTURB: Final[Mapping[Kind, Disturb]] = {
     Kind.UNKNOWN_CANCELS: Flood(_unknown_cancels, "cancels", 400.0),
     Kind.UNKNOWN_COMPLETIONS: _unknown_completions,
     Kind.KILLED_SESSIONS: _killed_sessions,
+    Kind.NO_FREE_CONNECTION: _no_free_connection,
     Kind.REFUSING_DEAD_LETTERS: _refusing_dead_letters,
     Kind.FULL_QUEUE: _full_queue,
     Kind.MANY_KEYS: Flood(_many_keys, "keys", 100.0),

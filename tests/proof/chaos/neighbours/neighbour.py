@@ -9,7 +9,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, TypeAlias
@@ -26,6 +26,7 @@ REQUEST_SECONDS: Final = 10.0
 """Longest time that a neighbour waits for a server."""
 _BATCHES_PER_SECOND: Final = 4
 _TTL_MARGIN_SECONDS: Final = 4.0
+_POLL_SECONDS: Final = 0.05
 _REQUESTED: Final = "execution.requested"
 
 Session: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
@@ -102,9 +103,14 @@ class Neighbour:
     async def session(self) -> AsyncIterator[Session]:
         """Lend a database session, ended without a regular close.
 
-        A session that waits for a lock of this one gets it at once.
+        A session that waits for a lock of this one gets it at once. Waits while another neighbour has all
+        connections.
         """
-        session = await asyncpg.connect(self.access.database_url, timeout=REQUEST_SECONDS)
+        while True:
+            with suppress(asyncpg.TooManyConnectionsError):
+                session = await asyncpg.connect(self.access.database_url, timeout=REQUEST_SECONDS)
+                break
+            await asyncio.sleep(_POLL_SECONDS)
         try:
             yield session
         finally:

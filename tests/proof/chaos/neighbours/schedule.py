@@ -1,7 +1,8 @@
 """The schedule of neighbours, a pure function of the seed.
 
 In: a seed and the shape of a run. Out: `Disturbance`s in the order of their time, several at once, none
-beside another one of its kind. Every kind comes before any comes twice, and so does every variant of a kind.
+beside another one of its kind, and the kinds in `APART` not beside each other. Every kind comes before any
+comes twice, and so does every variant of a kind.
 """
 
 import random
@@ -27,6 +28,7 @@ class Kind(StrEnum):
     UNKNOWN_CANCELS = "unknown cancels"
     UNKNOWN_COMPLETIONS = "unknown completions"
     KILLED_SESSIONS = "killed database sessions"
+    NO_FREE_CONNECTION = "no free connection"
     REFUSING_DEAD_LETTERS = "refusing dead letters"
     FULL_QUEUE = "full queue"
     MANY_KEYS = "many keys"
@@ -46,12 +48,17 @@ VARIANTS: Final[Mapping[Kind, Sequence[str]]] = {
     Kind.UNKNOWN_CANCELS: ("by the exchange", "by the queue"),
     Kind.UNKNOWN_COMPLETIONS: ("by an exchange of its own",),
     Kind.KILLED_SESSIONS: ("one by one",),
+    Kind.NO_FREE_CONNECTION: ("all but the reserved", "all"),
     Kind.REFUSING_DEAD_LETTERS: ("policy",),
     Kind.FULL_QUEUE: ("reject",),
     Kind.MANY_KEYS: ("used once",),
     Kind.OLD_SNAPSHOT: ("idle in transaction",),
     Kind.SCANNING_READERS: ("repeatable read",),
 }
+
+APART: Final = frozenset({Kind.KILLED_SESSIONS, Kind.NO_FREE_CONNECTION})
+"""Never at once: whoever takes the place of each killed session takes the whole database away, which is an
+outage as in the mode `faults`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +105,8 @@ def plan_disturbances(seed: int, shape: Shape) -> list[Disturbance]:
     disturbances: list[Disturbance] = []
     for kind in _repeated(rng, shape.kinds):
         position = min(range(len(free_from)), key=free_from.__getitem__)
-        begins = max(free_from[position], free_at.get(kind, 0.0))
+        apart_from = APART if kind in APART else {kind}
+        begins = max(free_from[position], *(free_at.get(other, 0.0) for other in apart_from))
         if begins + shape.lasting_seconds[0] > shape.seconds:
             return sorted(disturbances, key=lambda d: d.at_seconds)
         ends = min(begins + rng.uniform(*shape.lasting_seconds), shape.seconds)

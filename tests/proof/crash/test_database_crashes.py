@@ -1,0 +1,39 @@
+"""P1, P2, P4, P5: what a killed database server had not written is repaired; nothing runs twice.
+
+The trials share one system, as in `test_crash_points.py`, on servers of their own.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from tests.proof.crash.database_crashes import TRIALS, tried_crash
+from tests.proof.crash.environment import Environment, running_environment
+from turnstile.localservers import LocalServers, PostgresServer
+from turnstile.migrations import migrate
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def system(local_binaries: None) -> AsyncIterator[tuple[Environment, PostgresServer]]:
+    servers = await asyncio.to_thread(LocalServers.start, durable=False)
+    try:
+        database_url = await asyncio.to_thread(servers.postgresql.create_database, "crash")
+        amqp_url = await asyncio.to_thread(servers.rabbitmq.create_vhost, "crash")
+        await migrate(database_url)
+        async with running_environment(database_url, amqp_url) as env:
+            yield env, servers.postgresql
+    finally:
+        await asyncio.to_thread(servers.stop)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", TRIALS)
+async def test_a_killed_database_server_loses_no_execution_and_starts_none_twice(
+    system: tuple[Environment, PostgresServer], name: str
+) -> None:
+    faults = await tried_crash(*system, name, 1)
+    assert not faults, "\n".join(faults)
