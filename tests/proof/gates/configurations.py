@@ -182,14 +182,14 @@ def everything(alive_max: int) -> Configuration:
 
 
 CONFIGURATIONS: tuple[tuple[Callable[[int], Configuration], int, int], ...] = (
-    (plain, 4, 6),
-    (resources, 4, 5),
-    (totals, 4, 6),
-    (fair, 4, 6),
-    (rates, 3, 5),
-    (pool, 3, 5),
-    (priorities, 4, 6),
-    (urgent_share, 4, 6),
-    (everything, 3, 4),
+    (plain, 3, 4),
+    (resources, 4, 6),
+    (totals, 3, 4),
+    (fair, 3, 4),
+    (urgent_share, 3, 4),
+    (rates, 3, 4),
+    (pool, 3, 4),
+    (priorities, 4, 5),
+    (everything, 2, 3),
 )
 """With the number of live executions in the tests, and in `make model`."""

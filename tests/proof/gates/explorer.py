@@ -73,7 +73,9 @@ class Configuration:
                 if worker.serves(self.system.actions[e.action])
                 and any(self.system.gates[passed].kind == "pool" for passed, _ in e.held)
             ]  # fmt: skip
-            yield from {Event("leave", (name,)), Event("leave", (name, *running[: worker.places]))}
+            yield from dict.fromkeys(
+                [Event("leave", (name,)), Event("leave", (name, *running[: worker.places]))]
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
