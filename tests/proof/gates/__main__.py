@@ -22,7 +22,7 @@ def main(
     alive: Annotated[
         int | None, typer.Option(min=1, help="Number of live executions, in place of each default.")
     ] = None,
-    states: Annotated[int, typer.Option(min=1, help="Stop a configuration after so many states.")] = 10**9,
+    states: Annotated[int, typer.Option(min=1, help="Stop a configuration after so many states.")] = 150_000,
     defects: Annotated[bool, typer.Option(help="Also run the planted bugs.")] = True,
 ) -> None:
     """Explore every configuration of the model of gates."""

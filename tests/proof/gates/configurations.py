@@ -157,24 +157,43 @@ def urgent_share(alive_max: int) -> Configuration:
     )
 
 
+def crossed(alive_max: int) -> Configuration:
+    """Two actions that name the same two resources in different orders."""
+    return Configuration(
+        name="crossed",
+        system=System(
+            actions=(
+                Action(name="a", uses={"cad": 1, "api": 1}),
+                Action(name="b", uses={"api": 1, "cad": 1}),
+            ),
+            resources=(Resource(name="cad", capacity=1, rank=1), Resource(name="api", capacity=1, rank=2)),
+            pools=(Pool(order="arrival"),),
+        ),
+        alive_max=alive_max,
+        requests=(("a", "", 3), ("b", "", 3)),
+        capacities={"cad": (1, 2)},
+    )
+
+
 def everything(alive_max: int) -> Configuration:
-    """Three actions, two keys, two resources with units, a rate, a fair pool, a pause, changes."""
+    """Three actions, two keys, two resources with units and weights, a rate, a pool, a pause, changes."""
     return Configuration(
         name="everything",
         system=System(
             actions=(
-                Action(name="a", keys=("7", "8"), limit=1, total=2, order="fair", uses={"cad": 2}),
+                Action(name="a", keys=("7", "8"), limit=1, total=1, uses={"cad": 2}),
                 Action(name="b", uses={"cad": 1, "api": 1}),
                 Action(name="c", rate=Rate(starts=1, per=2)),
             ),
             resources=(
                 Resource(name="cad", capacity=3, rank=1, order="fair", weights={"a": 2}),
-                Resource(name="api", capacity=1, rank=2, rate=Rate(starts=1, per=2)),
+                Resource(name="api", capacity=1, rank=2),
             ),
+            pools=(Pool(order="arrival"),),
             workers=(Worker(name="u", places=1), Worker(name="v", places=1, actions=frozenset({"b", "c"}))),
         ),
         alive_max=alive_max,
-        requests=(("a", "7", 3), ("a", "8", 2), ("b", "", 3), ("c", "", 3)),
+        requests=(("a", "7", 3), ("a", "8", 3), ("b", "", 3), ("c", "", 2)),
         pausable=(("api",),),
         capacities={"cad": (1, 3)},
         restless=("v",),
@@ -184,6 +203,7 @@ def everything(alive_max: int) -> Configuration:
 CONFIGURATIONS: tuple[tuple[Callable[[int], Configuration], int, int], ...] = (
     (plain, 3, 4),
     (resources, 4, 6),
+    (crossed, 4, 6),
     (totals, 3, 4),
     (fair, 3, 4),
     (urgent_share, 3, 4),

@@ -4,7 +4,7 @@ One class is one bug, with its name in the words of a bug report and the configu
 """
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.proof.gates import configurations
 from tests.proof.gates.definitions import GRANTED, Stop, System
@@ -244,6 +244,22 @@ class _AsWritten(System):
 class AcquiresAsWritten(Gates):
     def __init__(self, system: System) -> None:
         super().__init__(_AsWritten(system))
+
+
+def _crossed_as_written(alive_max: int) -> Configuration:
+    right = configurations.crossed(alive_max)
+    return replace(right, system=_AsWritten(right.system))
+
+
+@planted("two executions each hold the resource that the other one waits for", _crossed_as_written)
+class HoldAndWait(Gates):
+    """The definitions have the wrong order, and the decision follows them until nothing moves."""
+
+    def decide(self, state: State) -> Step:
+        step = super().decide(state)
+        while (again := super().decide(step.state)).passages:
+            step = Step(again.state, step.passages + again.passages, step.grants + again.grants)
+        return step
 
 
 @planted("a resumed gate is not decided", configurations.resources)
