@@ -395,7 +395,7 @@ class VirtualTimeStays(Gates):
         table.virtual_times.clear()
 
 
-@planted("an idle flow keeps its old tag and catches up", configurations.fair_with_idle_flows)
+@planted("an idle flow keeps its old tag and catches up", configurations.idle_flows, 4)
 class CatchesUp(Gates):
     def start_tag(self, table: Table, gate: int, execution: Execution) -> int:
         return table.tags.get(self.flow(gate, execution), 0)
