@@ -124,7 +124,7 @@ def pool(alive_max: int) -> Configuration:
 
 
 def priorities(alive_max: int) -> Configuration:
-    """Urgent before bulk at each of four gates, with a fair resource."""
+    """Three priorities at two queues, a total and a fair pool."""
     return Configuration(
         name="priorities",
         system=System(
