@@ -71,6 +71,10 @@ crash: $(READY) ## Kill a process at every crash point, the 1st, 2nd and 7th tim
 cluster: $(READY) ## Lose one of three brokers, and the primary of a database with a standby, under load
 	@CLUSTER=1 $(BIN)/python -m pytest tests/proof/cluster $(ARGS)
 
+.PHONY: model
+model: $(READY) ## Explore every interleaving of the model of gates, and its planted bugs (ARGS=)
+	@$(BIN)/python -m tests.proof.gates $(ARGS)
+
 .PHONY: stress
 stress: $(READY) ## Load a private installation, check its whole history, write stress-report/ (ARGS=--preset ...)
 	@$(BIN)/turnstile stress run --local $(ARGS)
