@@ -43,18 +43,6 @@ async def test_the_queue_of_an_idle_key_goes_and_the_totals_of_its_action_stay(
     assert await audit_is_clean(database_url)
 
 
-async def test_totals_continue_after_a_queue_was_deleted(protocol: Protocol, database_url: str) -> None:
-    await protocol.put("a", **KEYED)
-    for _ in range(3):
-        await ended_with(protocol, "x", "y")
-        assert await protocol.delete_idle_queues() == 2
-    await ended_with(protocol, "x")
-    async with serve(database_url) as api:
-        stats = await api.get("/actions/a/queue-stats")
-    assert (stats["total_enqueued"], stats["total_completed"]) == (7, 7)
-    assert await audit_is_clean(database_url)
-
-
 async def waits(protocol: Protocol) -> None:
     await protocol.put("a", **{**KEYED, "max_concurrent": 0})
     await protocol.submit(parameters={"key": "x"})
