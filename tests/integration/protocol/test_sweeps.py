@@ -212,6 +212,5 @@ async def test_the_recount_continues_after_the_last_queue(protocol: Protocol) ->
     queue_ids = await protocol.column("SELECT id FROM turnstile.current_queue ORDER BY id")
     assert await protocol.drifted_queues(limit=2) == queue_ids[:2]
     assert await protocol.drifted_queues(queue_ids[1], limit=2) == queue_ids[2:4]
-    row = await protocol.connection.fetchrow("SELECT * FROM turnstile.drifted_queues($1, 2)", queue_ids[3])
-    assert row is not None
+    row = await protocol.row("SELECT * FROM turnstile.drifted_queues($1, 2)", queue_ids[3])
     assert (row["queue_ids"], row["next_id"]) == (queue_ids[4:], 0)

@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pydantic import ValidationError
 
-from tests.integration.retention.pruning import HOUR, age, audit_is_clean, ended, left, pruner
+from tests.integration.retention.pruning import HOUR, age, ended, left, pruner
+from tests.support.history import faults_in
 from tests.support.protocol import Protocol, accepted, blocked, connected, request
 from turnstile.common.database import Database
 from turnstile.common.domain.identifiers import ExecutionId
@@ -28,7 +29,7 @@ async def test_executions_above_the_age_are_deleted_and_the_totals_stay(
     assert await left(protocol) == young
     assert await protocol.column("SELECT execution_id FROM turnstile.ended_attempt ORDER BY 1") == young
     assert await protocol.connection.fetch(totals) == before
-    assert await audit_is_clean(database_url)
+    assert await faults_in(database_url) == []
 
 
 async def test_the_oldest_executions_above_the_count_are_deleted(
@@ -43,7 +44,7 @@ async def test_the_oldest_executions_above_the_count_are_deleted(
     ids += await ended(protocol, 2, parameters={"key": "0"})
     assert await sweep.prune_executions() == 2
     assert await left(protocol) == ids[6:]
-    assert await audit_is_clean(database_url)
+    assert await faults_in(database_url) == []
 
 
 async def test_an_action_overrides_the_retention_settings(protocol: Protocol) -> None:
@@ -80,7 +81,7 @@ async def test_executions_that_are_not_settled_are_never_pruned(
     assert {runs, unsettled, tried_again, waits, cancelled, not_due, gone} <= set(await left(protocol))
     await protocol.settle((unsettled, 1), (cancelled, 0))
     assert await pruner(protocol, retention_age=HOUR).prune_executions() == 2
-    assert await audit_is_clean(database_url)
+    assert await faults_in(database_url) == []
 
 
 async def test_a_webhook_that_is_not_delivered_keeps_its_execution(protocol: Protocol) -> None:
@@ -113,7 +114,7 @@ async def test_logs_and_deadlines_are_deleted_with_their_execution(
     assert await pruner(protocol, retention_age=HOUR).prune_executions() == 1
     for table in ("attempt_log", "attempt", "expiring"):
         assert await protocol.column(f"SELECT execution_id FROM {table}") == [stays], table
-    assert await audit_is_clean(database_url)
+    assert await faults_in(database_url) == []
 
 
 async def test_an_execution_is_kept_while_a_late_copy_of_its_message_may_arrive(protocol: Protocol) -> None:
@@ -132,10 +133,7 @@ async def test_a_round_in_small_batches_covers_every_action(protocol: Protocol) 
         await ended(protocol, 5, ref, hours_ago=2)
     place, rounds, pruned = (0, 0), 0, 0
     while rounds == 0 or place != (0, 0):
-        row = await protocol.connection.fetchrow(
-            "SELECT * FROM turnstile.prune($1, $2, NULL, NULL, 0, 2)", *place
-        )
-        assert row is not None
+        row = await protocol.row("SELECT * FROM turnstile.prune($1, $2, NULL, NULL, 0, 2)", *place)
         place, rounds, pruned = (row["next_action_id"], row["next_id"]), rounds + 1, pruned + row["pruned"]
     assert (pruned, rounds > 5) == (10, True)
     refs = "SELECT DISTINCT a.ref FROM execution e JOIN action a ON a.id = e.action_id"
