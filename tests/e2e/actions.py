@@ -7,7 +7,6 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from turnstile.worker import Context, PermanentError, TemporaryError, action, command_action
 
@@ -88,15 +87,6 @@ async def record_seven(context: Context, file: str, number: int = 0) -> int:
 @action("one", max_concurrent=1, submitter_keys=True)
 async def one() -> None:
     """Take no time."""
-
-
-@action("unreadable", max_concurrent=1)
-async def unreadable(levels: int = 0, digits: int = 1) -> Any:
-    """Return an integer with that number of digits, in that many levels of lists."""
-    value: Any = 10 ** (digits - 1)
-    for _ in range(levels):
-        value = [value]
-    return value
 
 
 @action("hold", max_concurrent=1, submitter_keys=True)

@@ -1,4 +1,4 @@
-"""The API of a real system: its answers match its description, and a drain reaches the worker."""
+"""The API of a real system: its answers match its description."""
 
 import asyncio
 import time
@@ -25,15 +25,6 @@ from schemathesis.specs.openapi.checks import (
 from tests.support.environment import Environment
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-OPTIONS = {
-    "settings": {
-        "TURNSTILE_WATCHDOG_INTERVAL": "500ms",
-        "TURNSTILE_LEASE_DURATION": "6s",
-        "TURNSTILE_HEARTBEAT_INTERVAL": "300ms",
-        "TURNSTILE_DRAIN_TIMEOUT": "2s",
-        "TURNSTILE_STOP_GRACE": "1s",
-    },
-}
 CHECKS = [
     not_a_server_error,
     status_code_conformance,

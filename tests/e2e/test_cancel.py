@@ -98,23 +98,6 @@ async def test_a_cancelled_process_ends_with_its_children(env: Environment, tmp_
     await until_gone(pids)
 
 
-async def test_an_execution_offered_to_full_workers_is_cancelled_at_once_and_never_run(
-    env: Environment,
-) -> None:
-    concurrency = 10
-    busy = [await env.submit("hold", concurrency_key=f"full-{n}") for n in range(concurrency)]
-    for execution_id in busy:
-        await env.until_status(execution_id, "running")
-    offered = await env.submit("noop")
-    since = await now(env)
-    await env.cancel(offered)
-    assert await seconds_until_ended(env, offered, since) < 2
-    await env.cancel(*busy)
-    assert await env.ended(*busy) == ["cancelled"] * concurrency
-    assert await env.attempts(offered) == []
-    assert await env.status(offered) == "cancelled"
-
-
 async def test_a_cancel_of_an_id_out_of_range_is_refused_and_stops_no_other_request(env: Environment) -> None:
     async with publishing(env.amqp_url) as publisher:
         await publisher.publish([cancel_request({"execution_id": 2**63})])

@@ -117,10 +117,6 @@ async def assert_each_ends_once(env: Environment, endings: Mapping[str, Ending])
             await assert_ended_once(env, log, execution_id, end)
 
 
-async def test_every_end_without_a_worker_frees_its_slot_once_and_is_published(env: Environment) -> None:
-    await assert_each_ends_once(env, UNSEEN)
-
-
 async def test_every_end_beside_a_live_worker_frees_its_slot_once_and_is_published(env: Environment) -> None:
     worker = await env.start_worker()
     await assert_each_ends_once(env, SEEN | UNSEEN)
@@ -186,53 +182,6 @@ async def test_a_timeout_ends_an_async_function_a_blocking_one_and_a_command_wit
     assert len(pids) == 3
     await until_gone(pids)
     await worker.stop()
-
-
-async def test_an_unreadable_result_is_a_failure_and_the_next_execution_starts(
-    env: Environment,
-) -> None:
-    worker = await env.start_worker()
-    results = [{"levels": 200}, {"levels": 230}, {"digits": 5000}, {"levels": 196, "digits": 4300}]
-    ids = [await env.submit("unreadable", parameters=parameters) for parameters in results]
-    assert await env.ended(*ids) == ["failed"] * 3 + ["completed"]
-    for execution_id in ids[:3]:
-        published = (await env.completions(execution_id))[0]
-        assert (published.app_id, published.body["error"]["type"]) == ("worker", "InvalidResult")
-    listed = await env.http.get("/executions", params={"action_ref": "unreadable"})
-    assert [item["error"] is None for item in listed.json()["items"]] == [True, False, False, False]
-    await worker.stop()
-
-
-async def test_a_result_from_a_stolen_account_frees_its_slot_and_harms_no_executor(env: Environment) -> None:
-    """It claims and finishes by the protocol, with any result, and publishes nothing."""
-    await env.put("unserved", max_concurrent=1, pool="unserved", submitter_keys=True)
-    results = ["[" * depth + "1" + "]" * depth for depth in (199, 200, 230)] + ["9" * 5000]
-    ids = [await env.submit("unserved", concurrency_key=result[-300:]) for result in results]
-    await env.history.rows(
-        "SELECT turnstile.register_worker('thief', 'thief', 'host', 1, '{unserved}', 9, 60)"
-    )
-    numbers = [1] * len(ids)
-    claims = await env.history.rows("SELECT * FROM turnstile.claim('thief', $1, $2)", ids, numbers)
-    assert {claim["verdict"] for claim in claims} == {"claimed"}
-    nothing: list[None] = [None] * len(ids)
-    await env.history.rows(
-        "SELECT turnstile.finish('thief', $1, $2, $3, $4, $5, $5, $5, $6)",
-        ids,
-        numbers,
-        ["completed"] * len(ids),
-        results,
-        nothing,
-        nothing,
-    )
-    assert await env.ended(*ids) == ["completed"] * len(ids)
-    for execution_id in ids:
-        published = (await env.completions(execution_id))[0]
-        assert (published.app_id, published.body["result"]) == ("executor", None)
-        assert (await env.get(execution_id))["result"] is None
-    listed = await env.http.get("/executions", params={"action_ref": "unserved", "worker_id": "thief"})
-    assert [item["result"] for item in listed.json()["items"]] == [None] * len(ids)
-    assert all(executor.process.returncode is None for executor in env.system.executors)
-    await env.history.rows("SELECT turnstile.sign_off('thief')")
 
 
 UNPUBLISHED = {

@@ -222,18 +222,6 @@ def noop_request(reply_to: str) -> Outgoing:
     return request({"action_ref": "noop"}, reply_to=reply_to)
 
 
-async def test_an_execution_that_already_runs_is_stopped_when_its_early_cancel_is_found(
-    env: Environment,
-) -> None:
-    execution_id = await env.history.value("SELECT last_value + 1 FROM execution_id_seq")
-    async with publishing(env.amqp_url) as publisher:
-        await publisher.publish([cancel_request({"execution_id": execution_id})])
-
-        await env.history.until("SELECT count(*) = 1 FROM early_cancel")
-        assert await env.submit("hold") == execution_id
-    assert await env.ended(execution_id) == ["cancelled"]
-
-
 async def test_cancels_of_unknown_ids_pass_the_request_queue_once_and_others_are_admitted_meanwhile(
     env: Environment,
 ) -> None:

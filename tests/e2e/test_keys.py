@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from tests.proof.history.event_log import slots_logged
 from tests.support.environment import Environment
 from tests.support.sizes import sizes
 from tests.support.traffic import ask, request
@@ -67,22 +66,6 @@ async def test_a_submitter_cannot_bypass_a_limit_with_keys_of_its_own(env: Envir
     same = await env.submit("pointing", parameters={"id": 7}, concurrency_key="7")
     assert await keys_of(env, [same]) == ["7"]
     await cancel_all(env, [same])
-
-
-async def test_each_queue_of_a_key_has_the_limit_of_the_action_and_its_own_order(env: Environment) -> None:
-    keys = ["a", "b", "c"]
-    async with slots_logged(env.system.database_url) as log:
-        ids = await env.submit_many(
-            [
-                {"action_ref": "tiny.2", "concurrency_key": keys[n % 3], "parameters": {"seconds": 0.005}}
-                for n in range(300)
-            ]
-        )
-        assert set(await env.ended(*ids)) == {"completed"}
-        assert list((await log.peak_slots()).values()) == [2, 2, 2]
-        for queue_id in await log.peak_slots():
-            granted = await log.granted(queue_id)
-            assert granted == sorted(granted)
 
 
 async def test_a_full_queue_is_refused_at_once_with_its_numbers_over_http_and_over_the_broker(

@@ -69,18 +69,6 @@ async def test_a_changed_limit_acts_at_once_and_kills_nothing(start_env: StartEn
         await env.stop_running()
 
 
-async def test_the_limit_in_the_database_wins_over_what_a_worker_declares(
-    start_env: StartEnvironment,
-) -> None:
-    async with start_env() as env:
-        await env.patch("record", max_concurrent=3)
-        worker = await env.start_worker()
-        assert (await env.http.get("/actions/record")).json()["max_concurrent"] == 3
-        log = worker.log.read_text()
-    assert "action_differs" in log
-    assert "max_concurrent" in log
-
-
 @sizes("depth", short=20_000, whole=100_000)
 async def test_a_full_and_very_deep_queue_delays_no_other(start_env: StartEnvironment, depth: int) -> None:
     async with start_env() as env:

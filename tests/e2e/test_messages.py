@@ -14,7 +14,7 @@ import pytest
 
 from tests.proof.history.event_log import slots_logged
 from tests.proof.history.recording import Step
-from tests.support.environment import Environment, StartEnvironment
+from tests.support.environment import Environment
 from tests.support.traffic import ask, publishing, request
 from turnstile.common.broker.topology import EXECUTION_COMPLETED, EXECUTIONS
 
@@ -135,29 +135,6 @@ async def test_one_bad_item_in_a_batch_of_ten_leaves_the_nine_alone(env: Environ
     assert replies[4][0] == "execution.rejected"
     assert dead["body"] == raw[4]
     await env.ended(*(body["execution_id"] for kind, body in replies if kind == "execution.accepted"))
-
-
-async def test_fifty_submitters_with_one_idempotency_key_get_one_execution(
-    start_env: StartEnvironment,
-) -> None:
-    body = {"action_ref": "noop", "parameters": {"number": 1}, "idempotency_key": "one"}
-    other = {**body, "parameters": {"number": 2}}
-    async with start_env(executors=2) as env:
-        over_http = [
-            env.http.post(f"{executor.http_url}/api/v1/executions", json=body)
-            for executor in env.system.executors
-            for _ in range(10)
-        ]
-        over_amqp = [ask(env.amqp_url, lambda to: [request(body, reply_to=to)]) for _ in range(30)]
-        responses, replies = await asyncio.gather(asyncio.gather(*over_http), asyncio.gather(*over_amqp))
-        conflict = await env.http.post("/executions", json=other)
-        ((kind, refused),) = await ask(env.amqp_url, lambda to: [request(other, reply_to=to)])
-        await env.history.ended(1)
-        assert await count_of(env) == 1
-    ids = {response.json()["id"] for response in responses} | {r[0][1]["execution_id"] for r in replies}
-    assert len(ids) == 1
-    assert (conflict.status_code, conflict.json()["code"]) == (409, "idempotency_conflict")
-    assert (kind, refused["code"]) == ("execution.rejected", "idempotency_conflict")
 
 
 async def test_a_message_delivered_twice_is_one_execution(env: Environment) -> None:

@@ -1,14 +1,12 @@
 """P2 with real processes: slots are granted in order of arrival."""
 
 import asyncio
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 from tests.support.environment import StartEnvironment
-from tests.support.history import peak_runs, runs_in, started_in
+from tests.support.history import peak_runs, runs_in
 from tests.support.sizes import sizes
-from tests.support.traffic import submit, until
+from tests.support.traffic import submit
 
 
 @sizes("each", short=40, whole=125)
@@ -32,57 +30,6 @@ async def test_requests_from_eight_clients_start_in_order_of_arrival(
     for number in range(8):
         assert [line.number for line in started if line.client == number] == list(range(each))
     assert peak_runs(lines) == 1
-
-
-async def test_a_list_keeps_its_order_without_its_cancelled_head_middle_and_tail(
-    start_env: StartEnvironment, tmp_path: Path
-) -> None:
-    file = tmp_path / "record.jsonl"
-    body = [
-        {
-            "action_ref": "record",
-            "parameters": {"file": str(file), "number": n, "seconds": 2.0 if n == 0 else 0},
-        }
-        for n in range(50)
-    ]
-    async with start_env() as env:
-        ids = await env.submit_many(body)
-        gone = {ids[1], ids[25], ids[49]}
-        await env.cancel(*gone, reason="not needed")
-        statuses = await env.ended(*ids)
-    assert ids == sorted(ids)
-    assert statuses.count("cancelled") == 3
-    started = [line.execution_id for line in runs_in(file) if line.event == "start"]
-    assert started == [execution_id for execution_id in ids if execution_id not in gone]
-
-
-async def test_a_delayed_execution_blocks_no_other_and_is_queued_by_its_id_when_due(
-    start_env: StartEnvironment, tmp_path: Path
-) -> None:
-    file = tmp_path / "record.jsonl"
-
-    def body(number: int, **fields: Any) -> dict[str, Any]:
-        return {"action_ref": "record", "parameters": {"file": str(file), "number": number}, **fields}
-
-    async with start_env() as env:
-        due_at = datetime.now(UTC) + timedelta(seconds=4)
-        ids = await env.submit_many([body(0, run_at=due_at.isoformat()), body(1), body(2)])
-        await env.history.ended(2)
-        assert await env.status(ids[0]) == "delayed"
-        # The queue is paused until it is due, so that younger ones wait in it before.
-        await env.patch("record", paused=True)
-        younger = await env.submit_many([body(3), body(4)])
-        assert [(await env.get(each))["position"] for each in younger] == [1, 2]
-
-        async def is_first() -> bool:
-            return bool((await env.get(ids[0]))["position"] == 1)
-
-        await until(is_first, "its position at the head", deadline_seconds=10)
-        await env.patch("record", paused=False)
-        await env.history.ended(5)
-        woken_at = await env.history.value("SELECT queued_at FROM execution WHERE id = $1", ids[0])
-    assert woken_at >= due_at
-    assert started_in(file) == [1, 2, 0, 3, 4]
 
 
 @sizes("leases", short=4, whole=10)

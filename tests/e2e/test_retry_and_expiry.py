@@ -86,30 +86,6 @@ async def test_a_permanent_error_and_a_timeout_are_not_retried(env: Environment,
     assert await env.attempts(execution_id) == [(1, end)]
 
 
-async def test_while_one_waits_for_its_retry_others_run_and_when_due_it_is_queued_before_them(
-    env: Environment,
-) -> None:
-    await define(env, "line", max_concurrent=1, retry={"max_attempts": 2, "delay": "1h"})
-    # Paused until all three are queued.
-    await env.patch("line", paused=True)
-    retried, second = [await script(env, "line", *steps) for steps in (["FAIL", "OK"], ["HANG"])]
-    behind = await script(env, "line", "OK")
-    await env.patch("line", paused=False)
-    await env.until_status(second, "running")
-    assert await env.status(retried) == "delayed"
-    assert (await env.get(retried))["waiting_on"]["reason"] == "not_due"
-    await env.history.value("UPDATE delayed SET due_at = clock_timestamp() WHERE execution_id = $1", retried)
-    await env.until_status(retried, "queued")
-    assert [(await env.get(i))["position"] for i in (retried, behind)] == [1, 2]
-    await env.cancel(second)
-    assert await env.ended(retried, second, behind) == ["completed", "cancelled", "completed"]
-    query = (
-        "SELECT execution_id FROM turnstile.ended_attempt WHERE execution_id = ANY ($1) ORDER BY granted_at"
-    )
-    rows = await env.history.rows(query, [retried, second, behind])
-    assert [row["execution_id"] for row in rows] == [retried, second, retried, behind]
-
-
 async def seconds_lived(env: Environment, execution_id: int) -> float:
     seconds: float = await env.history.value(
         "SELECT extract(epoch FROM completed_at - created_at)::float8 FROM execution WHERE id = $1",
@@ -138,24 +114,6 @@ async def test_an_unserved_execution_gives_the_reason_expires_with_a_clear_error
     assert await env.ended(second) == ["completed"]
     assert (await env.get(second))["result"] == 7
     await worker.stop()
-
-
-async def test_without_a_time_to_live_an_execution_waits_and_is_counted(env: Environment) -> None:
-    await env.put("patient", pool="unserved", max_concurrent=2, submitter_keys=True)
-    ids = [await env.submit("patient") for _ in range(5)]
-    # Many ticks of the watchdog, in which another one expires.
-    passing = await env.submit("patient", concurrency_key="another", ttl="1s")
-    assert await env.ended(passing) == ["expired"]
-    assert [await env.status(i) for i in ids] == ["scheduled"] * 2 + ["queued"] * 3
-    stats = await env.stats("patient")
-    assert (stats["active_count"], stats["queue_length"]) == (2, 3)
-    assert stats["waiting"]["limit"] == 3
-    oldest = await env.history.value(
-        "SELECT queued_at FROM turnstile.current_execution WHERE id = $1", ids[2]
-    )
-    assert stats["oldest_enqueued_at"] == oldest.isoformat().replace("+00:00", "Z")
-    await env.cancel(*ids)
-    await env.ended(*ids)
 
 
 async def test_the_time_to_live_is_counted_from_the_first_enqueue_over_all_attempts(env: Environment) -> None:

@@ -40,34 +40,6 @@ async def test_an_execution_that_kills_its_workers_ends_abandoned_and_frees_its_
         assert (await env.get(ids[0]))["error"]["type"] == "WorkerLost"
 
 
-async def test_what_must_not_run_twice_is_abandoned_with_its_worker(start_env: StartEnvironment) -> None:
-    async with start_env(settings=SHORT_LEASE) as env:
-        await env.patch("scripted", max_concurrent=1, on_worker_lost="abandon")
-        ids = await env.submit_many(KILL_AND_OK)
-        await asyncio.wait_for(env.worker.process.wait(), 30)
-        await env.start_worker()
-        assert await env.ended(*ids) == ["abandoned", "completed"]
-        assert await env.attempts(ids[0]) == [(1, "abandoned")]
-
-
-async def test_a_worker_declared_lost_stops_its_work_and_continues_under_a_new_id(
-    start_env: StartEnvironment,
-) -> None:
-    async with start_env(settings=SHORT_LEASE) as env:
-        execution_id = await env.submit("hold")
-        await env.until_running([execution_id], attempt=1)
-        await env.history.value("UPDATE worker SET lost_at = clock_timestamp()")
-        await env.until_running([execution_id], attempt=2)
-        await env.stop_running()
-        attempts = await env.history.rows(
-            "SELECT worker_id, outcome FROM turnstile.ended_attempt ORDER BY attempt"
-        )
-    # The watchdog reclaims the work, or the worker hands it back: the first to notice.
-    assert attempts[0]["outcome"] in ("reclaimed", "handed_back")
-    assert attempts[1]["outcome"] == "cancelled"
-    assert attempts[0]["worker_id"] != attempts[1]["worker_id"]
-
-
 async def test_the_work_of_a_killed_worker_runs_again_within_its_lease_and_a_tick_heads_first(
     start_env: StartEnvironment,
 ) -> None:

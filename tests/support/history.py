@@ -75,8 +75,7 @@ class History:
 
     async def faults(self) -> list[str]:
         """Return the violations that `executor audit` finds."""
-        found = await self._auditor.audit()
-        return [f"{check.name}: {check.says}: {check.examples}" for check in found.checks if check.faults]
+        return await _faults(self._auditor)
 
     async def attempts(self, execution_id: int) -> list[tuple[int, str]]:
         """Return number and outcome of each attempt of an execution."""
@@ -108,16 +107,35 @@ class History:
 @asynccontextmanager
 async def history_of(database_url: str) -> AsyncIterator[History]:
     """Read a database; at the end of the test its audit must be clean."""
+    async with _auditing(database_url) as auditor:
+        history = History(database_url, auditor)
+        try:
+            yield history
+            assert await history.faults() == []
+        finally:
+            await history.close()
+
+
+async def faults_in(database_url: str) -> list[str]:
+    """Return the violations that `executor audit` finds in a database."""
+    async with _auditing(database_url) as auditor:
+        return await _faults(auditor)
+
+
+@asynccontextmanager
+async def _auditing(database_url: str) -> AsyncIterator[Auditor]:
+    """Audit with the default bounds, which are longer than the settings of any test."""
     database = Database(database_url, application_name="audit of the test", connections_max=1)
-    # With the default bounds, which are longer than the settings of any test.
-    history = History(database_url, Auditor(database, AuditBounds.of(ExecutorSettings())))
     try:
         await database.open()
-        yield history
-        assert await history.faults() == []
+        yield Auditor(database, AuditBounds.of(ExecutorSettings()))
     finally:
         await database.close()
-        await history.close()
+
+
+async def _faults(auditor: Auditor) -> list[str]:
+    found = await auditor.audit()
+    return [f"{check.name}: {check.says}: {check.examples}" for check in found.checks if check.faults]
 
 
 def runs_in(file: Path) -> list[RunLine]:

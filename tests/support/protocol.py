@@ -145,8 +145,7 @@ class Protocol:
         )
 
     async def renew(self, worker: str = WORKER) -> tuple[bool, bool]:
-        row = await self.connection.fetchrow("SELECT * FROM turnstile.renew($1, 600)", worker)
-        assert row is not None
+        row = await self.row("SELECT * FROM turnstile.renew($1, 600)", worker)
         return row["alive"], row["draining"]
 
     # --- executor
@@ -245,8 +244,7 @@ class Protocol:
     # --- watchdog
 
     async def wake_due(self, limit: int = 1000) -> tuple[list[Move], Grants]:
-        row = await self.connection.fetchrow("SELECT * FROM turnstile.wake_due($1)", limit)
-        assert row is not None
+        row = await self.row("SELECT * FROM turnstile.wake_due($1)", limit)
         return [read_move(item) for item in row["woken"] or ()], read_grants(row)
 
     async def expire_due(self, limit: int = 1000) -> list[Move]:
@@ -296,15 +294,11 @@ class Protocol:
         return sorted(row[0] for row in rows)
 
     async def grantable_queues(self, after_id: int = 0, queues_max: int = 20_000) -> list[int]:
-        row = await self.connection.fetchrow(
-            "SELECT * FROM turnstile.grantable_queues($1, $2)", after_id, queues_max
-        )
-        assert row is not None
+        row = await self.row("SELECT * FROM turnstile.grantable_queues($1, $2)", after_id, queues_max)
         return row["queue_ids"] or []
 
     async def reclaim(self, limit: int = 1000, as_of: datetime | None = None) -> Reclaimed:
-        row = await self.connection.fetchrow("SELECT * FROM turnstile.reclaim($1, $2)", limit, as_of)
-        assert row is not None
+        row = await self.row("SELECT * FROM turnstile.reclaim($1, $2)", limit, as_of)
         return Reclaimed(
             returned=[read_move(item).execution_id for item in row["returned"] or ()],
             ended={read_move(item).execution_id: read_move(item).status.value for item in row["ended"] or ()},
@@ -330,10 +324,9 @@ class Protocol:
         self, grace_seconds: float = 0.0, *, asks_max: int = 2, limit: int = 1000
     ) -> tuple[list[Move], list[Move]]:
         """Return the attempts that need a cancel message, and those that were ended."""
-        row = await self.connection.fetchrow(
+        row = await self.row(
             "SELECT * FROM turnstile.stop_overdue($1, $2, $3)", grace_seconds, asks_max, limit
         )
-        assert row is not None
         return [read_move(item) for item in row["asked"] or ()], [
             read_move(item) for item in row["ended"] or ()
         ]
@@ -341,31 +334,25 @@ class Protocol:
     async def delete_idle_queues(
         self, idle_seconds: float = 0.0, *, after_id: int = 0, limit: int = 1000
     ) -> int:
-        row = await self.connection.fetchrow(
+        row = await self.row(
             "SELECT * FROM turnstile.delete_idle_queues($1, $2, $3)", after_id, idle_seconds, limit
         )
-        assert row is not None
         return int(row["deleted"])
 
     async def drifted_queues(self, after_id: int = 0, limit: int = 1000) -> list[int]:
-        row = await self.connection.fetchrow(
-            "SELECT * FROM turnstile.drifted_queues($1, $2)", after_id, limit
-        )
-        assert row is not None
+        row = await self.row("SELECT * FROM turnstile.drifted_queues($1, $2)", after_id, limit)
         return row["queue_ids"] or []
 
     async def repair(self, *queue_ids: int) -> tuple[list[int], list[int]]:
         """Return the repaired queues and the granted ids."""
-        row = await self.connection.fetchrow("SELECT * FROM turnstile.repair_queues($1)", list(queue_ids))
-        assert row is not None
+        row = await self.row("SELECT * FROM turnstile.repair_queues($1)", list(queue_ids))
         return [item["queue_id"] for item in row["repaired"] or ()], ids_in(read_grants(row))
 
     async def roll_out(self, limit: int = 1000) -> list[tuple[int, int, list[int]]]:
         """Roll changed limits out to the next queues; returns read, changed and granted for each action."""
         rolled = []
         for action_id in await self.column("SELECT turnstile.rollouts_due(1000)"):
-            row = await self.connection.fetchrow("SELECT * FROM turnstile.roll_out($1, $2)", action_id, limit)
-            assert row is not None
+            row = await self.row("SELECT * FROM turnstile.roll_out($1, $2)", action_id, limit)
             rolled.append((row["looked_at"], row["changed"], ids_in(read_grants(row))))
         return rolled
 
@@ -378,11 +365,7 @@ class Protocol:
         return [await self.status(i) for i in execution_ids]
 
     async def execution(self, execution_id: int) -> asyncpg.Record:
-        row = await self.connection.fetchrow(
-            "SELECT * FROM turnstile.current_execution WHERE id = $1", execution_id
-        )
-        assert row is not None
-        return row
+        return await self.row("SELECT * FROM turnstile.current_execution WHERE id = $1", execution_id)
 
     async def waiting(self) -> list[int]:
         return await self.column("SELECT execution_id FROM waiting ORDER BY queue_id, execution_id")
@@ -402,16 +385,19 @@ class Protocol:
         return [(row["attempt"], row["worker_id"], row["outcome"]) for row in rows]
 
     async def queue(self, ref: str = "a", key: str = "") -> asyncpg.Record:
-        row = await self.connection.fetchrow(
+        return await self.row(
             "SELECT q.* FROM turnstile.current_queue q JOIN action a ON a.id = q.action_id"
             " WHERE a.ref = $1 AND q.concurrency_key = $2", ref, key,
         )  # fmt: skip
-        assert row is not None
-        return row
 
     async def until(self, query: str, *arguments: object) -> None:
         """Wait until the value of a query is true."""
         await until(lambda: self.connection.fetchval(query, *arguments), query)
+
+    async def row(self, query: str, *arguments: object) -> asyncpg.Record:
+        row = await self.connection.fetchrow(query, *arguments)
+        assert row is not None
+        return row
 
     async def column(self, query: str, *arguments: object) -> list[Any]:
         return [row[0] for row in await self.connection.fetch(query, *arguments)]

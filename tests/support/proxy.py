@@ -6,7 +6,6 @@ no connection at all, as its `state` says. So a fault affects one link of one se
 """
 
 import asyncio
-import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -52,10 +51,8 @@ _FROZEN: Final = LinkState(up=Flow.HOLD, down=Flow.HOLD)
 class Proxy:
     """Listens on a port of its own for the length of `listening`; `url` leads to the server through it."""
 
-    def __init__(self, server_url: str, *, tls: ssl.SSLContext | None = None) -> None:
-        """With `tls`, the client's side is encrypted, and the scheme of `url` has an `s` behind it."""
+    def __init__(self, server_url: str) -> None:
         self._server = urlsplit(server_url)
-        self._tls = tls
         self._state = CLEAR
         self._changed = asyncio.Event()
         self._connections: set[_Connection] = set()
@@ -101,11 +98,10 @@ class Proxy:
     @asynccontextmanager
     async def listening(self) -> AsyncIterator["Proxy"]:
         """Listen until the end of the block."""
-        server = await asyncio.start_server(self._connected, "127.0.0.1", 0, ssl=self._tls)
+        server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         account, at, _ = self._server.netloc.rpartition("@")
-        scheme = self._server.scheme + ("s" if self._tls else "")
-        self.url = urlunsplit(self._server._replace(scheme=scheme, netloc=f"{account}{at}127.0.0.1:{port}"))
+        self.url = urlunsplit(self._server._replace(netloc=f"{account}{at}127.0.0.1:{port}"))
         try:
             yield self
         finally:
@@ -222,7 +218,7 @@ class _Connection:
 
 
 @asynccontextmanager
-async def proxy_to(server_url: str, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[Proxy]:
+async def proxy_to(server_url: str) -> AsyncIterator[Proxy]:
     """Listen in front of a server until the end of the block."""
-    async with Proxy(server_url, tls=tls).listening() as proxy:
+    async with Proxy(server_url).listening() as proxy:
         yield proxy

@@ -59,17 +59,16 @@ class Served:
         )
 
     async def claim(self, execution_id: int, attempt: int = 1) -> None:
-        row = await self.database.fetchrow(
+        verdict = await self.database.fetchval(
             "SELECT verdict FROM turnstile.claim($1, $2, $3)", WORKER, [execution_id], [attempt]
         )
-        assert row is not None
-        assert row["verdict"] == "claimed"
+        assert verdict == "claimed"
 
     async def finish(
         self, execution_id: int, attempt: int = 1, *, status: str = "completed", result: str | None = None
     ) -> None:
         error = None if status == "completed" else "Broken"
-        row = await self.database.fetchrow(
+        verdict = await self.database.fetchval(
             "SELECT verdict FROM turnstile.finish($1, $2, $3, $4, $5, $6, $7, $8, $9)",
             WORKER,
             [execution_id],
@@ -81,8 +80,7 @@ class Served:
             [None],
             [None],
         )
-        assert row is not None
-        assert row["verdict"] == "applied"
+        assert verdict == "applied"
 
     async def settle(self, execution_id: int, attempt: int = 1) -> None:
         status = await self.database.fetchval(

@@ -6,9 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import chain
-from pathlib import Path
 from random import Random
-from urllib.parse import urlsplit
 
 import aiormq
 import hypothesis.strategies as st
@@ -23,7 +21,7 @@ from pamqp.commands import Basic
 from pamqp.header import ContentHeader
 from pamqp.heartbeat import Heartbeat
 
-from tests.support.brokers import bodies, linked, message, numbered, publishing, unused
+from tests.support.brokers import bodies, linked, message, publishing, unused
 from tests.support.proxy import proxy_to
 from tests.support.traffic import until
 from turnstile.common.broker import reader
@@ -256,11 +254,6 @@ async def test_frames_cut_at_any_byte_arrive_the_same() -> None:
     stream, expected = b"".join(MIXED), _expected(MIXED)
     for at in range(len(stream) + 1):
         assert await _read([stream[:at], stream[at:]]) == expected, at
-
-
-async def test_frames_that_arrive_byte_by_byte_arrive_the_same() -> None:
-    stream = b"".join(MIXED)
-    assert await _read(stream[at : at + 1] for at in range(len(stream))) == _expected(MIXED)
 
 
 _SHORT = st.text(max_size=60)
@@ -522,23 +515,3 @@ async def test_a_free_channel_number_serves_the_library_again(amqp_url: str) -> 
 
         await link.declare(get)
         assert taken == [(number, b"for the library")]
-
-
-async def test_over_tls_bodies_of_any_size_arrive_whole(amqp_url: str, tmp_path: Path) -> None:
-    authority = trustme.CA()
-    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("127.0.0.1").configure_cert(context)
-    sizes = [0, 1, 16_384, 131_064, 131_065, 1_000_000, 3]
-    received: list[Delivery] = []
-    async with proxy_to(amqp_url, tls=context) as proxy:
-        assert urlsplit(proxy.url).scheme == "amqps"
-        async with linked(f"{proxy.url}?cafile={tmp_path / 'ca.pem'}") as (link, channel):
-            batch = [*(message("q", bytes(size)) for size in sizes), *numbered("nowhere", 2)]
-            answers = await channel.publish_all(batch)
-            assert answers == [CONFIRMED] * len(sizes) + [Publication.RETURNED] * 2
-            consuming = await link.open_channel(on_delivery=received.append)
-            await consuming.basic_consume("q", unused)
-            await until(lambda: len(received) == len(sizes))
-            assert [len(body) for body in bodies(received)] == sizes
-            assert link.is_open

@@ -7,17 +7,6 @@ from tests.integration.cli.conftest import CommandLines
 from turnstile.common.cli import EXIT_FAILED, EXIT_TIMED_OUT, EXIT_USAGE
 
 
-def allow_submitter_keys(system: CommandLines, ref: str) -> None:
-    definition = [{"ref": ref, "max_concurrent": 1, "pool": "empty", "submitter_keys": True}]
-    assert system.executor("actions", "apply", "-", stdin=json.dumps(definition)).exit_code == 0
-
-
-def submitted(system: CommandLines, ref: str, *arguments: str) -> int:
-    ended = system.executor("submit", ref, *arguments, "--json")
-    assert ended.exit_code == 0, ended.err
-    return int(ended.json["id"])
-
-
 def test_submit_and_wait_shows_the_result_and_exits_with_0(system: CommandLines) -> None:
     ended = system.executor("submit", "cli.add", "a=4", "b=3", "--wait", "--json")
     assert (ended.exit_code, ended.json["status"], ended.json["result"]) == (0, "completed", 7)
@@ -48,7 +37,7 @@ def test_a_timeout_of_wait_is_exit_code_4_and_cancels_nothing(system: CommandLin
 
 
 def test_every_option_of_submit_reaches_the_execution(system: CommandLines, ref: str) -> None:
-    allow_submitter_keys(system, ref)
+    system.apply(ref=ref, max_concurrent=1, pool="empty", submitter_keys=True)
     options = [
         "--parameters",
         '{"a": 1, "b": 2}',
@@ -58,7 +47,7 @@ def test_every_option_of_submit_reaches_the_execution(system: CommandLines, ref:
         f"{ref}:1",
     ]
     more = ["--concurrency-key", "k", "--run-at", "2100-01-01T00:00:00Z", "--ttl", "1h", "--timeout", "5m"]
-    execution_id = submitted(system, ref, "b=3", *options, *more)
+    execution_id = system.submit(ref, "b=3", *options, *more)
     found = system.executor("get", str(execution_id), "--json").json
     assert (found["parameters"], found["metadata"]) == ({"a": 1, "b": 3}, {"team": "green"})
     assert (found["status"], found["concurrency_key"]) == ("delayed", "k")
@@ -72,7 +61,7 @@ def test_the_same_key_is_the_same_execution(system: CommandLines, ref: str) -> N
 
 
 def test_get_says_why_it_waits(system: CommandLines, ref: str) -> None:
-    holder, waiting = submitted(system, ref), submitted(system, ref)
+    holder, waiting = system.submit(ref), system.submit(ref)
     shown = system.executor("get", str(waiting)).out
     assert f"position 1 of 1 in {ref}; 1 of 1 slots in use, held by #{holder}" in shown
     assert "no live worker in pool empty serves the action" in system.executor("get", str(holder)).out
@@ -133,8 +122,8 @@ def test_a_bulk_wait_prints_the_outcome_of_every_line(system: CommandLines) -> N
 
 
 def test_actions_workers_and_queues_are_listed(system: CommandLines, ref: str) -> None:
-    allow_submitter_keys(system, ref)
-    submitted(system, ref), submitted(system, ref), submitted(system, ref, "--concurrency-key", "k")
+    system.apply(ref=ref, max_concurrent=1, pool="empty", submitter_keys=True)
+    system.submit(ref), system.submit(ref), system.submit(ref, "--concurrency-key", "k")
     assert ref in system.executor("actions", "list").out
     (worker,) = system.executor("workers", "list", "--state", "live", "--json").json["items"]
     assert worker["id"] in system.executor("workers", "list").out
@@ -162,7 +151,7 @@ def test_error_messages_cannot_control_the_terminal(system: CommandLines) -> Non
 
 def test_queue_line_shows_holders_and_positions_in_order_by_page(system: CommandLines, ref: str) -> None:
     assert system.executor("queue", "line", ref).out == "No slot is in use\n\nQueue is empty\n"
-    holder, *waiting = [submitted(system, ref) for _ in range(4)]
+    holder, *waiting = [system.submit(ref) for _ in range(4)]
     found = system.executor("queue", "line", ref, "--json").json
     assert [each["id"] for each in found["holders"]] == [holder]
     assert [(each["position"], each["id"]) for each in found["items"]] == list(enumerate(waiting, start=1))

@@ -4,12 +4,13 @@ import asyncio
 import json
 import secrets
 
-from tests.integration.cli.conftest import CommandLines, Processes, until
+from tests.integration.cli.conftest import CommandLines, until
+from tests.support.processes import System
 from tests.support.traffic import publishing, request
 from turnstile.common.cli import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE
 
 
-def send(processes: Processes, **messages: bytes) -> None:
+def send(processes: System, **messages: bytes) -> None:
     """Publish requests with these message ids."""
 
     async def publish() -> None:
@@ -26,7 +27,7 @@ def names_in(system: CommandLines, *arguments: str) -> list[str]:
 
 
 def test_a_dead_letter_is_replayed_unchanged_or_with_a_corrected_body(
-    system: CommandLines, processes: Processes
+    system: CommandLines, processes: System
 ) -> None:
     ref = f"late.{secrets.token_hex(4)}"
     send(processes, first=json.dumps({"action_ref": ref}).encode(), second=b"{nope", third=b"\xff")
@@ -38,8 +39,7 @@ def test_a_dead_letter_is_replayed_unchanged_or_with_a_corrected_body(
     assert f'{{"action_ref": "{ref}"}}' in shown
     assert system.executor("dead-letters", "show", "third", "--json").json["body_encoding"] == "base64"
 
-    definition = json.dumps([{"ref": ref, "runner": "command", "entrypoint": ["true"]}])
-    assert system.executor("actions", "apply", "-", stdin=definition).exit_code == 0
+    system.apply(ref=ref, runner="command", entrypoint=["true"])
     third = system.executor("dead-letters", "show", "third", "--json").json["id"]
     for arguments in (["first"], [third, "--body", "-"]):
         replayed = system.executor("dead-letters", "replay", *arguments, stdin=f'{{"action_ref": "{ref}"}}')

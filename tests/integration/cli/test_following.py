@@ -2,23 +2,18 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
-from tests.integration.cli.conftest import CommandLines, Processes, until
+from tests.integration.cli.conftest import SERVED_ACTIONS, CommandLines, until
+from tests.support.processes import System
 from turnstile.common.cli import EXIT_FAILED, EXIT_TIMED_OUT
 from turnstile.executor.cli import app
-
-_DEADLINE_SECONDS = 60.0
-
-
-def submitted(system: CommandLines, *arguments: str) -> int:
-    return int(system.executor("submit", *arguments, "--json").json["id"])
 
 
 def environment(system: CommandLines) -> Mapping[str, str]:
@@ -27,7 +22,7 @@ def environment(system: CommandLines) -> Mapping[str, str]:
 
 def test_logs_are_followed_while_the_execution_runs(system: CommandLines, tmp_path: Path) -> None:
     end = tmp_path / "until"
-    execution_id = submitted(system, "cli.talk", f"until={end}")
+    execution_id = system.submit("cli.talk", f"until={end}")
     with subprocess.Popen(
         [sys.executable, "-m", "turnstile.executor.cli", "logs", str(execution_id), "--follow"],
         env=environment(system),
@@ -51,52 +46,39 @@ def test_watch_ends_with_the_execution_and_its_exit_code_is_the_outcome(
     system: CommandLines, ref: str, tmp_path: Path
 ) -> None:
     (tmp_path / "until").touch()
-    done = system.executor("watch", str(submitted(system, "cli.talk", f"until={tmp_path}/until")), "--logs")
+    done = system.executor("watch", str(system.submit("cli.talk", f"until={tmp_path}/until")), "--logs")
     assert done.exit_code == 0
     assert "cli.talk: completed" in done.out
     assert "last word" in done.out
-    failed = system.executor("watch", str(submitted(system, "cli.fail", "message=no paper")))
+    failed = system.executor("watch", str(system.submit("cli.fail", "message=no paper")))
     assert failed.exit_code == EXIT_FAILED
     assert "PermanentError: no paper" in failed.out
-    cancelled = submitted(system, ref)
+    cancelled = system.submit(ref)
     system.executor("cancel", str(cancelled))
     ended = system.executor("watch", str(cancelled), "--json")
     assert (ended.exit_code, [line["status"] for line in ended.lines]) == (6, ["cancelled"])
 
 
 def test_a_timeout_of_watch_is_exit_code_4_and_says_why_it_waits(system: CommandLines, ref: str) -> None:
-    _, waiting = submitted(system, ref), submitted(system, ref)
+    _, waiting = system.submit(ref), system.submit(ref)
     ended = system.executor("watch", str(waiting), "--timeout", "10ms")
     assert ended.exit_code == EXIT_TIMED_OUT
     assert "queued; " in ended.out
     assert "it continues" in ended.err
 
 
-def test_a_drained_worker_stops_and_an_unknown_one_is_named(
-    system: CommandLines, processes: Processes, tmp_path: Path
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_drained_worker_stops_and_an_unknown_one_is_named(
+    system: CommandLines, processes: System
 ) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "turnstile.worker.cli",
-        "serve",
-        "--actions",
-        "tests.integration.cli.served_actions",
-    ]
-    own = {"TURNSTILE_WORKER_NAME": "drained", "TURNSTILE_WORKER_POOLS": "apart"}
-    quick = {"TURNSTILE_LEASE_DURATION": "2s", "TURNSTILE_HEARTBEAT_INTERVAL": "200ms"}
-    settings = {k: v for k, v in processes.environment.items() if k != "TURNSTILE_WORKER_HTTP_PORT"}
-    with (
-        (tmp_path / "log").open("wb") as log,
-        subprocess.Popen(command, env={**settings, **own, **quick}, stdout=log, stderr=log) as worker,
-    ):
-        worker_id = until_seen(system, "drained", "live")
-        ended = system.executor("workers", "drain", worker_id, "unknown")
-        assert (ended.exit_code, ended.out.split(":")[0]) == (EXIT_FAILED, worker_id)
-        assert "unknown: not_found" in ended.err
-        assert until_seen(system, "drained", "stopped") == worker_id
-        worker.send_signal(signal.SIGTERM)
-        assert worker.wait(_DEADLINE_SECONDS) == 0
+    named = {"TURNSTILE_WORKER_NAME": "drained", "TURNSTILE_WORKER_POOLS": "apart"}
+    worker = await processes.start_worker(SERVED_ACTIONS, **named)
+    worker_id = until_seen(system, "drained", "live")
+    ended = system.executor("workers", "drain", worker_id, "unknown")
+    assert (ended.exit_code, ended.out.split(":")[0]) == (EXIT_FAILED, worker_id)
+    assert "unknown: not_found" in ended.err
+    assert until_seen(system, "drained", "stopped") == worker_id
+    assert await worker.stop() == 0
 
 
 def until_seen(system: CommandLines, name: str, state: str) -> str:
@@ -131,7 +113,7 @@ def test_commands_and_names_of_actions_are_completed_by_the_shell(system: Comman
 
 
 def test_output_in_a_pipe_has_no_colour(system: CommandLines, ref: str) -> None:
-    submitted(system, ref)
+    system.submit(ref)
     for arguments in (["top"], ["workers", "list"], ["actions", "changes", ref]):
         printed = system.executor(*arguments, "--json")
         assert printed.exit_code == 0, printed.err

@@ -1,13 +1,12 @@
 """Settings on the command line: --help lists all, an invalid one is one line and exit code 2."""
 
-import http.server
 import socket
-import threading
 
 import httpx
 import pytest
 
-from tests.integration.cli.conftest import CommandLines
+from tests.integration.cli.conftest import SERVED_ACTIONS, CommandLines
+from tests.support.http_server import answering
 from turnstile.common.cli import EXIT_UNREACHABLE, EXIT_USAGE, CommandFailed, environment_name
 from turnstile.common.http import listen
 from turnstile.executor.settings import ExecutorSettings
@@ -27,9 +26,7 @@ def test_help_of_serve_lists_every_setting(alone: CommandLines) -> None:
 
 @pytest.mark.parametrize("pools", ["retry", "gpu;x", "gpu," + "x" * 65])
 def test_an_invalid_pool_name_is_exit_code_2(alone: CommandLines, pools: str) -> None:
-    ended = alone.worker(
-        "serve", "--actions", "tests.integration.cli.served_actions", TURNSTILE_WORKER_POOLS=pools
-    )
+    ended = alone.worker("serve", "--actions", SERVED_ACTIONS, TURNSTILE_WORKER_POOLS=pools)
     assert ended.exit_code == EXIT_USAGE
     assert "TURNSTILE_WORKER_POOLS" in ended.err
     assert "cannot name a pool" in ended.err
@@ -42,7 +39,7 @@ def test_the_executor_does_not_serve_other_machines_without_a_token(alone: Comma
 
 
 def test_a_worker_without_actions_is_exit_code_2(alone: CommandLines) -> None:
-    for target in ("no.such.module", "tests.integration.cli", "tests.integration.cli.served_actions:nothing"):
+    for target in ("no.such.module", "tests.integration.cli", f"{SERVED_ACTIONS}:nothing"):
         ended = alone.worker("serve", "--actions", target)
         assert (ended.exit_code, len(ended.err.splitlines())) == (EXIT_USAGE, 1)
         assert ended.err.startswith(f"--actions {target}: ")
@@ -51,18 +48,16 @@ def test_a_worker_without_actions_is_exit_code_2(alone: CommandLines) -> None:
 def test_a_port_in_use_is_named_before_the_worker_starts(alone: CommandLines) -> None:
     with socket.create_server(("127.0.0.1", 0)) as occupied:
         port = str(occupied.getsockname()[1])
-        ended = alone.worker(
-            "serve", "--actions", "tests.integration.cli.served_actions", TURNSTILE_WORKER_HTTP_PORT=port
-        )
+        ended = alone.worker("serve", "--actions", SERVED_ACTIONS, TURNSTILE_WORKER_HTTP_PORT=port)
     assert ended.exit_code == EXIT_USAGE
     assert "TURNSTILE_WORKER_HTTP_PORT: cannot listen on 127.0.0.1" in ended.err
     assert "choose another port" in ended.err
 
 
 def test_worker_actions_lists_the_actions_of_a_module(alone: CommandLines) -> None:
-    ended = alone.worker("actions", "--actions", "tests.integration.cli.served_actions", "--json")
+    ended = alone.worker("actions", "--actions", SERVED_ACTIONS, "--json")
     assert [definition["ref"] for definition in ended.json] == ["cli.add", "cli.fail", "cli.talk"]
-    table = alone.worker("actions", "--actions", "tests.integration.cli.served_actions").out
+    table = alone.worker("actions", "--actions", SERVED_ACTIONS).out
     assert [line.split()[:3] for line in table.splitlines()[1:]] == [
         ["cli.add", "python", "none"],
         ["cli.fail", "python", "none"],
@@ -109,21 +104,8 @@ def test_an_invalid_api_url_is_exit_code_2(alone: CommandLines, url: str) -> Non
 
 
 def test_another_server_behind_the_api_url_is_exit_code_3(alone: CommandLines) -> None:
-    class Stranger(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(b"{}" if "json" in self.path else b"<html>")
-
-        def log_message(self, *_: object) -> None: ...
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Stranger) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        url = f"http://127.0.0.1:{server.server_port}"
+    with answering(lambda path, _: (200, b"{}" if "json" in path else b"<html>")) as url:
         answers = [alone.executor("get", "1", "--api-url", u) for u in (url, f"{url}/json")]
-        server.shutdown()
-        thread.join()
     assert [(answer.exit_code, "TURNSTILE_API_URL" in answer.err) for answer in answers] == [(3, True)] * 2
 
 

@@ -1,6 +1,5 @@
 """`executor webhooks` against a real executor; every webhook fails, because it must not call loopback."""
 
-import json
 import secrets
 
 import pytest
@@ -13,9 +12,8 @@ from turnstile.common.cli import EXIT_FAILED, EXIT_USAGE
 def failed(system: CommandLines) -> int:
     """The id of an execution with a failed webhook."""
     ref = f"called.{secrets.token_hex(4)}"
-    definition = json.dumps([{"ref": ref, "pool": "empty", "callback_url": "http://127.0.0.1:1/hook"}])
-    assert system.executor("actions", "apply", "-", stdin=definition).exit_code == 0
-    execution_id = int(system.executor("submit", ref, "--json").json["id"])
+    system.apply(ref=ref, pool="empty", callback_url="http://127.0.0.1:1/hook")
+    execution_id = system.submit(ref)
     assert system.executor("cancel", str(execution_id)).exit_code == 0
     until_failed(system, execution_id)
     return execution_id

@@ -74,20 +74,15 @@ async def test_a_publish_cut_in_the_middle_is_repeated_in_order_under_the_same_i
 
 
 async def test_a_reply_lost_with_the_connection_is_requested_again(amqp_url: str) -> None:
-    silent = True
-
-    def at_the_second_time(delivery: Delivery, execution_id: int, duplicate: bool) -> Reply | None:
-        return None if silent else accept(delivery, execution_id, duplicate)
-
     async with (
-        run_fake_executor(amqp_url, at_the_second_time) as executor,
+        run_fake_executor(amqp_url, lambda *_: None) as executor,
         proxy_to(amqp_url) as proxy,
         AsyncClient(amqp_url=proxy.url) as client,
         asyncio.TaskGroup() as tasks,
     ):
         submitted = tasks.create_task(client.submit("noop", {"number": 1}))
         await executor.has_received(1)
-        silent = False
+        executor.decide = accept
         proxy.cut()
         await submitted
 

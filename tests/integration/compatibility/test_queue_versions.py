@@ -4,10 +4,8 @@ from pathlib import Path
 
 from alembic import command
 
+from tests.support.history import faults_in
 from tests.support.protocol import Protocol, connected
-from turnstile.common.database import Database
-from turnstile.executor.queries.audit import AuditBounds, Auditor
-from turnstile.executor.settings import ExecutorSettings
 from turnstile.migrations import migrate
 from turnstile.migrations.run import alembic_config, engine_of
 
@@ -17,16 +15,6 @@ _ATTEMPTS = """
 SELECT e.id, array_agg(t.attempt || ' ' || t.outcome ORDER BY t.attempt) FILTER (WHERE t.attempt IS NOT NULL)
 FROM execution e LEFT JOIN turnstile.ended_attempt t ON t.execution_id = e.id GROUP BY e.id ORDER BY e.id
 """
-
-
-async def faults(database_url: str) -> list[str]:
-    database = Database(database_url, application_name="test audit", connections_max=1)
-    await database.open()
-    try:
-        found = await Auditor(database, AuditBounds.of(ExecutorSettings())).audit()
-    finally:
-        await database.close()
-    return [f"{check.name}: {check.examples}" for check in found.checks if check.faults]
 
 
 async def run(protocol: Protocol, attempts: dict[int, int]) -> None:
@@ -52,7 +40,7 @@ async def test_every_execution_of_the_previous_schema_comes_to_its_end(empty_dat
             await protocol.column("SELECT attempt FROM turnstile.current_execution ORDER BY id") == attempts
         )
         # The delays of 2020 were due long ago; nothing else is wrong.
-        assert [fault.partition(":")[0] for fault in await faults(empty_database_url)] == ["waking"]
+        assert [fault.partition(":")[0] for fault in await faults_in(empty_database_url)] == ["waking"]
 
         # What was granted is claimed with the attempt of its offer, and what runs is reported by its worker.
         await run(protocol, {3: 1, 4: 2})
@@ -66,7 +54,7 @@ async def test_every_execution_of_the_previous_schema_comes_to_its_end(empty_dat
         assert sorted(move.execution_id for move in woken) == [7, 8, 9]
         granted = {grant.execution_id: grant.attempt for grant in grants.granted}
         assert granted == {7: 2, 8: 2, 9: 1}
-        assert await faults(empty_database_url) == []
+        assert await faults_in(empty_database_url) == []
         rest = {10: 2, 11: 1, **{int(i): int(attempt) for i, attempt in granted.items()}}
         await run(protocol, rest)
         freed = await protocol.settle(*rest.items())
@@ -91,4 +79,4 @@ async def test_every_execution_of_the_previous_schema_comes_to_its_end(empty_dat
         queue = await protocol.queue()
         assert (queue["depth"], queue["held"]) == (0, 0)
         assert (queue["total_enqueued"], queue["total_completed"]) == (12, 12)
-        assert await faults(empty_database_url) == []
+        assert await faults_in(empty_database_url) == []

@@ -1,17 +1,16 @@
 """Installed, Turnstile is one package, and an application's own modules of any name are not shadowed."""
 
-import http.server
 import json
 import subprocess
 import sys
-import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 
-from tests.integration.cli.conftest import until_ready
 from tests.integration.packaging.installed import (
     FOLDERS,
     MODULES,
@@ -19,8 +18,10 @@ from tests.integration.packaging.installed import (
     Environment,
     write_application,
 )
+from tests.support.http_server import answering
 from turnstile.localservers.ports import free_port
 
+_READY_SECONDS = 60.0
 _TYPED = """
 from turnstile import AsyncClient, Client, Context, PermanentError, action
 
@@ -51,27 +52,12 @@ def application(tmp_path: Path) -> Path:
     return write_application(tmp_path / "application")
 
 
-@contextmanager
-def http_action() -> Iterator[str]:
-    """Serve the URL of an HTTP action."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(b'"posted"')
-
-        def log_message(self, *_: object) -> None: ...
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, name="http action")
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/"
-        finally:
-            server.shutdown()
-            thread.join(timeout=10)
+def is_ready(port: int) -> bool:
+    try:
+        url = f"http://127.0.0.1:{port}/readyz"
+        return httpx.get(url, timeout=2, trust_env=False).status_code == 200
+    except httpx.HTTPError:
+        return False
 
 
 @contextmanager
@@ -89,7 +75,11 @@ def running(
             stderr=output,
         )
     try:
-        until_ready(process, f"http://127.0.0.1:{port}", folder)
+        deadline = time.monotonic() + _READY_SECONDS
+        while not is_ready(port):
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
         yield
     finally:
         process.terminate()
@@ -110,7 +100,7 @@ def test_worker_clients_and_cli_work_beside_modules_of_the_same_names(
     }
     cli = str(environment.bin / "turnstile")
     with ExitStack() as stack:
-        settings["HTTP_ACTION_URL"] = stack.enter_context(http_action())
+        settings["HTTP_ACTION_URL"] = stack.enter_context(answering(lambda *_: (200, b'"posted"')))
         environment.run(cli, "executor", "migrate", folder=application, settings=settings)
         stack.enter_context(running(environment, application, port, "executor", "serve", **settings))
         serve = ("worker", "serve", "--actions", "actions")

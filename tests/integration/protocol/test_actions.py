@@ -11,24 +11,6 @@ from turnstile.common.action_definition import ActionDefinition, RetryDefinition
 from turnstile.common.domain.durations import SECONDS_MAX
 
 
-async def test_a_lower_limit_ends_nothing_and_grants_nothing_until_fewer_run(protocol: Protocol) -> None:
-    await protocol.put(max_concurrent=10)
-    ids = await protocol.submit(count=20)
-    assert await protocol.put(max_concurrent=2) == []
-    assert await protocol.held() == ids[:10]
-    await protocol.run(*ids[:10])
-    for n, one in enumerate(ids[:10], 1):
-        assert len((await protocol.settle((one, 1))).granted) == (1 if n > 8 else 0)
-    assert await protocol.held() == ids[10:12]
-
-
-async def test_a_higher_limit_starts_the_heads_in_order_at_once(protocol: Protocol) -> None:
-    await protocol.put(max_concurrent=2)
-    ids = await protocol.submit(count=20)
-    assert await protocol.put(max_concurrent=10) == ids[2:10]
-    assert await protocol.put(max_concurrent=None) == ids[10:]
-
-
 async def test_a_new_request_does_not_overtake_the_queue_when_a_slot_is_free(protocol: Protocol) -> None:
     await protocol.put(max_concurrent=0)
     ids = await protocol.submit(count=3)
@@ -36,17 +18,6 @@ async def test_a_new_request_does_not_overtake_the_queue_when_a_slot_is_free(pro
     (newcomer,) = await protocol.submit()
     assert await protocol.held() == ids[:1]
     assert await protocol.status(newcomer) == "queued"
-
-
-async def test_a_pause_starts_nothing_and_ends_nothing(protocol: Protocol) -> None:
-    await protocol.put(max_concurrent=2)
-    ids = await protocol.submit(count=5)
-    assert await protocol.put(max_concurrent=2, paused=True) == []
-    await protocol.run(*ids[:2])
-    assert (await protocol.settle((ids[0], 1), (ids[1], 1))).granted == []
-    (late,) = await protocol.submit()
-    assert await protocol.status(late) == "queued"
-    assert await protocol.put(max_concurrent=2) == ids[2:4]
 
 
 async def test_a_limit_holds_for_each_queue_of_the_action_and_for_later_ones(protocol: Protocol) -> None:

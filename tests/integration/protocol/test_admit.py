@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.support.protocol import Protocol, accepted, ids_in, rejected, request
+from tests.support.protocol import Protocol, accepted, rejected, request
 from turnstile.common.domain.errors import Code
 from turnstile.common.domain.identifiers import ExecutionId
 from turnstile.executor.results import Accepted, Admission, Rejected, Verdict
@@ -32,23 +32,6 @@ async def test_the_given_order_is_the_order_of_ids_over_all_queues(protocol: Pro
     assert max(ids) < min(await protocol.submit(count=5))
 
 
-async def test_an_empty_batch_does_nothing(protocol: Protocol) -> None:
-    assert (await protocol.admit())[0] == []
-    nothing = ", ".join(["'{}'"] * 12)
-    row = await protocol.connection.fetchrow(f"SELECT * FROM turnstile.admit({nothing})")
-    assert row is not None
-    assert not any(row.values())
-
-
-async def test_free_slots_are_granted_at_once_and_the_rest_waits(protocol: Protocol) -> None:
-    await protocol.put(max_concurrent=2, pool="gpu")
-    verdicts, grants = await protocol.admit(*(request() for _ in range(5)))
-    positions = [(a.status, a.position) for a in map(accepted, verdicts)]
-    assert positions == [("scheduled", None)] * 2 + [("queued", 1), ("queued", 2), ("queued", 3)]
-    assert ids_in(grants) == [accepted(v).execution_id for v in verdicts[:2]]
-    assert {(g.attempt, g.action_ref, g.pool) for g in grants.granted} == {(1, "a", "gpu")}
-
-
 async def test_positions_are_exact_in_each_queue_of_a_mixed_batch(protocol: Protocol) -> None:
     await protocol.put("a", max_concurrent=0)
     await protocol.put("b", max_concurrent=1)
@@ -57,15 +40,6 @@ async def test_positions_are_exact_in_each_queue_of_a_mixed_batch(protocol: Prot
     assert [accepted(v).position for v in verdicts] == [4, None, 1, 5, 2, 6, 3]
     queue = await protocol.queue("a")
     assert (queue["depth"], queue["total_enqueued"]) == (6, 6)
-
-
-async def test_an_unknown_action_is_rejected_and_affects_no_other_request(protocol: Protocol) -> None:
-    await protocol.put()
-    verdicts, _ = await protocol.admit(request(), request("no.such"), request())
-    assert rejected(verdicts[1]).code is Code.UNKNOWN_ACTION
-    assert "no.such" in rejected(verdicts[1]).message
-    assert [accepted(verdicts[n]).status for n in (0, 2)] == ["scheduled"] * 2
-    assert len(await protocol.column("SELECT id FROM turnstile.current_execution")) == 2
 
 
 # --- duplicates
@@ -246,11 +220,6 @@ async def test_one_batch_fills_the_slots_and_the_queue_to_the_bound(
         assert await admitted(protocol, 3) == 0
 
 
-async def test_many_batches_fill_the_queue_to_the_same_bound(protocol: Protocol) -> None:
-    await protocol.put(max_concurrent=2, max_queued=5)
-    assert sum([await admitted(protocol, 3) for _ in range(5)]) == 7
-
-
 @pytest.mark.parametrize(
     ("definition", "numbers"),
     [
@@ -267,35 +236,12 @@ async def test_the_rejection_names_the_numbers(
     assert numbers in rejected(verdict).message
 
 
-async def test_a_copy_of_an_admitted_request_takes_no_position(protocol: Protocol) -> None:
-    await protocol.put(max_concurrent=0, max_queued=2)
-    verdicts, _ = await protocol.admit(*(request(idempotency_key=key) for key in "kkkl"))
-    assert [accepted(v).duplicate for v in verdicts] == [False, True, True, False]
-    (again, other), _ = await protocol.admit(request(idempotency_key="k"), request())
-    assert accepted(again).duplicate
-    assert rejected(other).code is Code.QUEUE_FULL
-
-
-async def test_a_copy_of_a_rejected_request_is_rejected(protocol: Protocol) -> None:
-    await protocol.put(max_concurrent=0, max_queued=1)
-    await protocol.submit()
-    verdicts, _ = await protocol.admit(*(request(idempotency_key="k") for _ in range(3)))
-    assert [rejected(v).code for v in verdicts] == [Code.QUEUE_FULL] * 3
-    assert (await protocol.queue())["depth"] == 1
-
-
 async def test_the_bound_counts_after_an_invalid_copy(protocol: Protocol) -> None:
     await protocol.put("keyed", max_concurrent=0, max_queued=0, concurrency_key="/who")
     verdicts, _ = await protocol.admit(
         request("keyed", idempotency_key="k"), request("keyed", idempotency_key="k", parameters={"who": "x"})
     )
     assert [rejected(v).code for v in verdicts] == [Code.INVALID_PARAMETERS, Code.QUEUE_FULL]
-
-
-async def test_a_key_that_equals_an_ordinal_is_no_copy(protocol: Protocol) -> None:
-    await protocol.put(max_concurrent=0, max_queued=1)
-    verdicts, _ = await protocol.admit(request(idempotency_key="2"), request())
-    assert [isinstance(v, Accepted) for v in verdicts] == [True, False]
 
 
 async def test_the_bound_holds_for_each_queue_alone(protocol: Protocol) -> None:

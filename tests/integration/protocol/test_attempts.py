@@ -44,13 +44,7 @@ async def snapshot(protocol: Protocol) -> list[str]:
     )
 
 
-async def test_empty_batches_do_nothing(protocol: Protocol) -> None:
-    assert await protocol.claim() == []
-    assert await protocol.finish() == []
-    assert await protocol.hand_back() == set()
-
-
-async def test_a_call_without_offers_or_without_reports_reads_nothing_for_them(protocol: Protocol) -> None:
+async def test_a_call_without_offers_and_reports_reads_nothing(protocol: Protocol) -> None:
     # Every exchange calls both functions, and a small batch often has only one kind.
     assert await protocol.claim() == [], "planned before it is measured"
     async with protocol.transaction():
@@ -208,15 +202,6 @@ async def test_an_attempt_ends_as_reported(protocol: Protocol, running: list[int
     assert await protocol.column("SELECT log FROM turnstile.ended_attempt") == ["a line"]
 
 
-async def test_the_slot_stays_held_until_the_completion_is_settled(
-    protocol: Protocol, running: list[int]
-) -> None:
-    await protocol.finish(*running[:3])
-    assert await protocol.held() == running[:3]
-    assert await protocol.status(running[3]) == "queued"
-    assert (await protocol.queue())["total_completed"] == 0
-
-
 async def test_a_repeated_report_changes_nothing_and_is_published_again(
     protocol: Protocol, running: list[int]
 ) -> None:
@@ -265,12 +250,6 @@ async def test_a_report_after_the_lease_changes_nothing_until_the_lease_is_renew
     assert await protocol.finish_verdict(running[0]) == "applied"
 
 
-async def test_one_batch_of_reports_may_get_every_verdict(protocol: Protocol, running: list[int]) -> None:
-    await protocol.finish(running[1])
-    finished = await protocol.finish(running[2], running[1], running[3], running[0])
-    assert [f.verdict for f in finished] == ["applied", "already", "stale", "applied"]
-
-
 @pytest.mark.parametrize("status", ["running", "queued", "scheduled", "no such state"])
 async def test_only_a_terminal_status_can_be_reported(
     protocol: Protocol, running: list[int], status: str
@@ -298,13 +277,6 @@ async def test_a_retry_is_delayed_and_counted(protocol: Protocol, running: list[
     assert delays == [30.0]
     assert await protocol.attempts(one) == [(1, "worker-1", "retried")]
     assert one in await protocol.held()
-
-
-async def test_a_cancelled_execution_is_not_retried(protocol: Protocol, running: list[int]) -> None:
-    await protocol.cancel(running[0])
-    (finished,) = await protocol.finish(running[0], status=Status.FAILED, retry_delay_seconds=1)
-    assert finished.status is Status.FAILED
-    assert await protocol.column("SELECT count(*) FROM delayed") == [0]
 
 
 async def test_no_retry_exceeds_the_time_to_live(protocol: Protocol) -> None:

@@ -1,14 +1,10 @@
 """cancel: ends what has not started, requests a running attempt to stop, keeps terminal ones (P3, P4)."""
 
-from datetime import UTC, datetime
-
 import pytest
 
 from tests.support.protocol import Protocol
 from turnstile.common.domain.states import Status
 from turnstile.executor.results import Move
-
-LATER = datetime(2100, 1, 1, tzinfo=UTC)
 
 
 def moves(found: list[Move]) -> list[tuple[str, str]]:
@@ -18,7 +14,7 @@ def moves(found: list[Move]) -> list[tuple[str, str]]:
 async def test_a_cancel_at_head_middle_and_tail_keeps_the_order_of_the_rest(protocol: Protocol) -> None:
     await protocol.put(max_concurrent=0)
     ids = await protocol.submit(count=7)
-    found = await protocol.cancel(ids[0], ids[3], ids[6], 10**12)
+    found = await protocol.cancel(ids[0], ids[3], ids[3], ids[6], 10**12)
     assert moves(found) == [("queued", "cancelled")] * 3
     rest = [ids[n] for n in (1, 2, 4, 5)]
     assert await protocol.waiting() == rest
@@ -26,25 +22,6 @@ async def test_a_cancel_at_head_middle_and_tail_keeps_the_order_of_the_rest(prot
     assert await protocol.put(max_concurrent=None) == rest
     assert await protocol.unpublished() == [ids[0], ids[3], ids[6]]
     assert await protocol.cancel() == []
-
-
-async def test_a_delayed_execution_ends_and_is_never_enqueued(protocol: Protocol) -> None:
-    await protocol.put()
-    (one,) = await protocol.submit(run_at=LATER)
-    assert moves(await protocol.cancel(one)) == [("delayed", "cancelled")]
-    assert await protocol.column("SELECT execution_id FROM delayed") == []
-    assert await protocol.unpublished() == [one]
-
-
-async def test_a_granted_execution_ends_and_keeps_its_slot_until_its_settle(protocol: Protocol) -> None:
-    await protocol.put(max_concurrent=1)
-    one, two = await protocol.submit(count=2)
-    assert moves(await protocol.cancel(one)) == [("scheduled", "cancelled")]
-    assert await protocol.held() == [one]
-    assert await protocol.claim_verdicts(one) == ["stale"]
-    assert await protocol.unpublished() == []
-    settled = await protocol.settle((one, 1))
-    assert (settled.count, settled.granted) == (1, [two])
 
 
 async def test_a_running_execution_gets_a_stop_request_and_continues(protocol: Protocol) -> None:
@@ -66,17 +43,6 @@ async def test_a_terminal_execution_stays_as_it_is(protocol: Protocol, status: S
     assert dict(await protocol.execution(one)) == before
 
 
-async def test_a_second_cancel_changes_nothing(protocol: Protocol) -> None:
-    await protocol.put(max_concurrent=0)
-    (one,) = await protocol.submit()
-    await protocol.cancel(one, reason="first")
-    before = dict(await protocol.execution(one))
-    assert moves(await protocol.cancel(one, one, reason="second")) == [("cancelled", "cancelled")]
-    assert dict(await protocol.execution(one)) == before
-    assert (before["error_type"], before["error_message"]) == ("Cancelled", "first")
-    assert (await protocol.queue())["depth"] == 0
-
-
 async def test_a_cancelled_execution_that_is_handed_back_does_not_start_again(protocol: Protocol) -> None:
     await protocol.put(max_concurrent=1)
     one, two = await protocol.submit(count=2)
@@ -89,16 +55,6 @@ async def test_a_cancelled_execution_that_is_handed_back_does_not_start_again(pr
     assert await protocol.attempts(one) == [(1, "worker-1", "cancelled")]
     assert await protocol.due_completions(3600) == [one]
     assert (await protocol.settle((one, 1))).granted == [two]
-
-
-async def test_a_cancelled_execution_does_not_expire(protocol: Protocol) -> None:
-    await protocol.put(max_concurrent=0)
-    (one,) = await protocol.submit(ttl=0.001)
-    await protocol.cancel(one)
-    await protocol.connection.execute("UPDATE expiring SET expires_at = now() - interval '1 s'")
-    assert await protocol.expire_due() == []
-    assert await protocol.status(one) == "cancelled"
-    assert await protocol.column("SELECT execution_id FROM expiring") == []
 
 
 async def test_nine_hundred_cancels_of_a_queue_start_no_more_than_the_limit(protocol: Protocol) -> None:

@@ -124,18 +124,6 @@ async def test_a_grant_waits_for_an_uncommitted_admission_and_then_sees_it(
     assert len((await late).granted) == 2
 
 
-async def test_an_admission_that_is_rolled_back_leaves_no_trace(protocol: Protocol, other: Protocol) -> None:
-    await protocol.put(max_concurrent=1)
-    transaction = protocol.transaction()
-    await transaction.start()
-    await protocol.submit(count=3)
-    late = await blocked(other, protocol, other.submit())
-    await transaction.rollback()
-    (one,) = await late
-    assert await protocol.held() == [one]
-    assert (await protocol.queue())["total_enqueued"] == 1
-
-
 async def test_fifty_submitters_of_one_key_get_one_execution(database_url: str, protocol: Protocol) -> None:
     await protocol.put("a", max_concurrent=1)
     await protocol.put("b", max_concurrent=1)

@@ -159,14 +159,6 @@ async def test_a_queue_created_beside_a_limit_change_has_the_new_limit(
     assert len((await protocol.settle(*((i, 1) for i in held))).granted) == 1
 
 
-async def test_a_queue_created_after_an_uncommitted_limit_change_has_the_new_limit(
-    protocol: Protocol, other: Protocol
-) -> None:
-    await protocol.put(max_concurrent=5)
-    await in_turn(protocol, other, protocol.put(max_concurrent=1), other.submit(count=3))
-    assert ((await protocol.queue())["max_concurrent"], len(await protocol.held())) == (1, 1)
-
-
 async def test_a_worker_s_batch_finishes_before_it_claims(protocol: Protocol, other: Protocol) -> None:
     await protocol.put(max_concurrent=None)
     older, younger = await protocol.submit(count=2)

@@ -63,23 +63,6 @@ async def test_only_the_running_attempts_of_the_lost_worker_are_reclaimed(protoc
     assert (await protocol.reclaim()).returned == [others]
 
 
-async def test_an_execution_that_was_reclaimed_too_often_is_abandoned_and_keeps_its_slot_until_its_settle(
-    protocol: Protocol,
-) -> None:
-    await protocol.put(max_concurrent=1, max_reclaims=1)
-    one, two = await protocol.submit(count=2)
-    await protocol.claim(one)
-    await protocol.lose_lease()
-    assert (await protocol.reclaim()).granted == [one]
-    await protocol.register(OTHER_WORKER)
-    await protocol.claim(one, attempt=2, worker=OTHER_WORKER)
-    await protocol.lose_lease(OTHER_WORKER)
-    reclaimed = await protocol.reclaim()
-    assert (reclaimed.returned, reclaimed.ended, reclaimed.granted) == ([], {one: "abandoned"}, [])
-    assert [outcome for *_, outcome in await protocol.attempts(one)] == ["reclaimed", "abandoned"]
-    assert (await protocol.settle((one, 2))).granted == [two]
-
-
 @pytest.mark.parametrize(
     ("is_cancelled", "policy", "status"),
     [(False, "abandon", "abandoned"), (True, "requeue", "cancelled"), (True, "abandon", "cancelled")],

@@ -2,12 +2,10 @@
 
 import asyncio
 import re
-import secrets
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
-from urllib.parse import urlsplit, urlunsplit
+from contextlib import asynccontextmanager
 
 import asyncpg
 import pytest
@@ -17,11 +15,9 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection
 
 from tests.support.protocol import Protocol, connected
-from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.domain.states import Status
-from turnstile.common.statements import WORKER_FUNCTIONS, WORKER_ROLE, installation_text, protocol_hash
+from turnstile.common.statements import WORKER_FUNCTIONS, installation_text, protocol_hash
 from turnstile.common.tables import metadata
-from turnstile.localservers import DatabaseServer
 from turnstile.migrations import MigrationBlocked, is_current, migrate
 from turnstile.migrations.run import alembic_config, engine_of
 
@@ -263,66 +259,6 @@ async def test_a_migration_continues_when_the_backup_has_ended(empty_database_ur
                 await asyncio.sleep(0.02)
     await migrating
     assert await is_current(empty_database_url)
-
-
-_PASSWORD = secrets.token_hex(8)
-
-
-@pytest.fixture
-async def as_worker(
-    postgresql: DatabaseServer, protocol: Protocol, database_url: str
-) -> AsyncIterator[Protocol]:
-    """A session of a login role that is only in the workers' group."""
-    login = f"turnstile_test_{secrets.token_hex(4)}"
-    # Roles belong to the server, which others may use: a role that existed before stays.
-    made = not await protocol.column("SELECT 1 FROM pg_roles WHERE rolname = $1", WORKER_ROLE)
-    if made:
-        postgresql.execute(f"CREATE ROLE {WORKER_ROLE}")
-    postgresql.execute(f"CREATE ROLE {login} LOGIN PASSWORD '{_PASSWORD}' IN ROLE {WORKER_ROLE}")
-    try:
-        # The template is older than the role: permissions are part of the installation.
-        await protocol.connection.execute("COMMENT ON SCHEMA turnstile IS 'before the role'")
-        await migrate(database_url)
-        parts = urlsplit(database_url)
-        host = parts.netloc.rpartition("@")[2]
-        url = urlunsplit(parts._replace(netloc=f"{login}:{_PASSWORD}@{host}"))
-        async with connected(url) as session:
-            yield session
-    finally:
-        postgresql.execute(f"DROP ROLE {login}")
-        if made:
-            await protocol.connection.execute(f"DROP OWNED BY {WORKER_ROLE}")
-            # Another test session may use it by now.
-            with suppress(asyncpg.DependentObjectsStillExistError):
-                postgresql.execute(f"DROP ROLE {WORKER_ROLE}")
-
-
-async def test_the_worker_role_may_call_its_functions(protocol: Protocol, as_worker: Protocol) -> None:
-    assert await as_worker.register_actions(ActionDefinition(ref="a", max_concurrent=3)) == []
-    await as_worker.register("restricted")
-    one, two = await protocol.submit(count=2)
-    assert await as_worker.claim_verdicts(one, two, worker="restricted") == ["claimed"] * 2
-    assert await as_worker.finish_verdict(one, worker="restricted") == "applied"
-    assert await as_worker.hand_back(two, worker="restricted") == {two}
-    assert await as_worker.renew("restricted") == (True, False)
-    await as_worker.connection.execute("SELECT turnstile.sign_off('restricted')")
-    assert await as_worker.renew("restricted") == (False, False)
-
-
-async def test_the_worker_role_may_call_nothing_else(protocol: Protocol, as_worker: Protocol) -> None:
-    allowed = await as_worker.column(
-        "SELECT proname::text FROM pg_proc WHERE pronamespace = 'turnstile'::regnamespace"
-        " AND has_function_privilege(oid, 'EXECUTE') ORDER BY 1"
-    )
-    assert allowed == sorted(WORKER_FUNCTIONS)
-    await protocol.put()
-    (one,) = await protocol.submit()
-    for attempt in (
-        as_worker.submit(), as_worker.settle((one, 1)), as_worker.grant(1), as_worker.cancel(one),
-        as_worker.put(max_concurrent=9), as_worker.expire_due(), as_worker.wake_due(),
-    ):  # fmt: skip
-        with pytest.raises(asyncpg.InsufficientPrivilegeError):
-            await attempt
 
 
 async def test_functions_with_the_owner_s_rights_have_a_fixed_search_path(protocol: Protocol) -> None:

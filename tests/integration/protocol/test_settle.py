@@ -16,17 +16,6 @@ from turnstile.common.domain.states import Status
 SLOT_MESSAGE, COMPLETION = "slot message", "completion"
 
 
-async def test_a_settled_slot_goes_to_the_head_of_the_queue(protocol: Protocol) -> None:
-    await protocol.put(max_concurrent=1)
-    one, two, three = await protocol.submit(count=3)
-    await protocol.run(one)
-    settled = await protocol.settle((one, 1))
-    assert (settled.count, settled.granted) == (1, [two])
-    assert await protocol.waiting() == [three]
-    queue = await protocol.queue()
-    assert (queue["depth"], queue["total_completed"]) == (1, 1)
-
-
 async def test_ten_copies_free_one_slot_together_or_one_by_one(protocol: Protocol) -> None:
     await protocol.put(max_concurrent=1)
     one, two, *_ = await protocol.submit(count=5)
@@ -73,25 +62,6 @@ async def test_one_batch_settles_many_queues_and_returns_the_rest(protocol: Prot
     assert sorted(settled.granted) == [a[1], b[2]]
     assert await protocol.held() == [a[1], b[1], b[2]]
     assert (await protocol.settle()).count == 0
-
-
-async def test_a_retry_frees_its_slot_and_is_not_counted(protocol: Protocol) -> None:
-    await protocol.put(max_concurrent=1)
-    one, two = await protocol.submit(count=2)
-    await protocol.claim(one)
-    await protocol.finish(one, status=Status.FAILED, retry_delay_seconds=60)
-    settled = await protocol.settle((one, 1))
-    assert (settled.count, settled.granted) == (1, [two])
-    assert (await protocol.queue())["total_completed"] == 0
-
-
-async def test_a_completion_without_a_slot_is_settled_once_too(protocol: Protocol) -> None:
-    await protocol.put(max_concurrent=0)
-    (one,) = await protocol.submit()
-    await protocol.cancel(one)
-    assert await protocol.unpublished() == [one]
-    assert [(await protocol.settle((one, 0))).count for _ in range(3)] == [1, 0, 0]
-    assert await totals(protocol) == (1, [], [])
 
 
 # --- executions that end without a slot
@@ -158,18 +128,6 @@ async def test_a_completion_and_slot_messages_in_one_batch_count_it_once(
     assert await totals(protocol) == (1, [], [])
 
 
-async def test_the_last_slot_of_a_cancelled_retry_is_free_before_the_completion_arrives(
-    protocol: Protocol,
-) -> None:
-    one = await wait_for_retry(protocol)
-    (two,) = await protocol.submit()
-    await protocol.cancel(one)
-    assert (await protocol.settle_as((one, 1, None))).granted == [two]
-    assert await totals(protocol) == (0, [two], [one])
-    assert (await protocol.settle_as((one, 1, Status.CANCELLED))).granted == []
-    assert await totals(protocol) == (1, [two], [])
-
-
 async def test_the_message_of_a_handed_back_attempt_is_no_completion(protocol: Protocol) -> None:
     (one,) = await protocol.start(max_concurrent=1)
     assert await protocol.hand_back(one) == {one}
@@ -193,23 +151,6 @@ async def test_a_completion_of_another_attempt_or_status_does_not_count(
     freed = await protocol.settle_as((one, attempt, status))
     assert (freed.count, freed.early, freed.unknown) == (0, set(), set())
     assert await totals(protocol) == (0, [], [one])
-
-
-async def test_the_completion_of_a_retry_that_was_cancelled_in_its_queue_is_repeated_too(
-    protocol: Protocol,
-) -> None:
-    await protocol.put(max_concurrent=1)
-    one, two = await protocol.submit(count=2)
-    await protocol.claim(one)
-    await protocol.finish(one, status=Status.FAILED, retry_delay_seconds=0)
-    assert (await protocol.settle_as((one, 1, None))).granted == [two]
-    await protocol.wake_due()
-    assert await protocol.waiting() == [one]
-    await protocol.cancel(one)
-    await protocol.settle_as((one, 1, None))
-    assert await is_due(protocol, one)
-    await protocol.settle_as((one, 1, Status.CANCELLED))
-    assert await totals(protocol) == (1, [two], [])
 
 
 async def test_a_service_of_the_previous_version_settles_all_but_what_it_cannot_distinguish(

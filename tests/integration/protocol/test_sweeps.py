@@ -85,6 +85,7 @@ async def test_executions_that_do_not_start_in_time_expire_and_the_next_one_runs
     scheduled, queued = await protocol.submit(count=2, ttl=60)
     (delayed,) = await protocol.submit(ttl=60, run_at=LATER)
     (in_time,) = await protocol.submit(ttl=3600)
+    (without_ttl,) = await protocol.submit()
     await make_expired(protocol, scheduled, queued, delayed)
     moves = await protocol.expire_due()
     assert {m.execution_id: m.previous_status for m in moves} == {
@@ -96,34 +97,12 @@ async def test_executions_that_do_not_start_in_time_expire_and_the_next_one_runs
     ended = await protocol.execution(queued)
     assert ended["error_type"] == "Expired"
     assert "time to live" in ended["error_message"]
-    assert await protocol.waiting() == [in_time]
+    assert await protocol.waiting() == [in_time, without_ttl]
     assert await protocol.held() == [scheduled]
     assert await protocol.unpublished() == [queued, delayed]
     assert (await protocol.settle((scheduled, 1))).granted == [in_time]
     await protocol.settle((queued, 0), (delayed, 0))
     assert (await protocol.queue())["total_completed"] == 3
-
-
-async def test_running_and_terminal_executions_do_not_expire(protocol: Protocol) -> None:
-    await protocol.put()
-    running, ended = await protocol.submit(count=2, ttl=60)
-    await protocol.claim(running, ended)
-    await protocol.finish(ended)
-    await make_expired(protocol, running, ended)
-    assert await protocol.expire_due() == []
-    assert await protocol.statuses(running, ended) == ["running", "completed"]
-    assert await protocol.column("SELECT * FROM expiring") == []
-
-
-async def test_an_execution_that_is_handed_back_after_its_deadline_expires(protocol: Protocol) -> None:
-    await protocol.put(max_concurrent=1)
-    (one,) = await protocol.submit(ttl=60)
-    await protocol.claim(one)
-    await make_expired(protocol, one)
-    assert await protocol.expire_due() == []
-    await protocol.hand_back(one)
-    assert [m.execution_id for m in await protocol.expire_due()] == [one]
-    assert await protocol.unpublished() == [one]
 
 
 # --- due_completions, grantable_queues
@@ -233,6 +212,5 @@ async def test_the_recount_continues_after_the_last_queue(protocol: Protocol) ->
     queue_ids = await protocol.column("SELECT id FROM turnstile.current_queue ORDER BY id")
     assert await protocol.drifted_queues(limit=2) == queue_ids[:2]
     assert await protocol.drifted_queues(queue_ids[1], limit=2) == queue_ids[2:4]
-    row = await protocol.connection.fetchrow("SELECT * FROM turnstile.drifted_queues($1, 2)", queue_ids[3])
-    assert row is not None
+    row = await protocol.row("SELECT * FROM turnstile.drifted_queues($1, 2)", queue_ids[3])
     assert (row["queue_ids"], row["next_id"]) == (queue_ids[4:], 0)

@@ -4,8 +4,6 @@ from datetime import timedelta
 from typing import Any
 
 from tests.support.protocol import Protocol
-from turnstile.common.database import Database
-from turnstile.executor.queries.audit import AuditBounds, Auditor
 from turnstile.executor.retention import Pruner
 from turnstile.executor.settings import ExecutorSettings
 
@@ -34,16 +32,6 @@ async def ended(
 
 async def age(protocol: Protocol, ids: list[int], hours: float) -> None:
     await protocol.connection.execute(_AGE, timedelta(hours=hours), ids)
-
-
-async def audit_is_clean(database_url: str) -> bool:
-    database = Database(database_url, application_name="test audit", connections_max=1)
-    await database.open()
-    try:
-        found = await Auditor(database, AuditBounds.of(ExecutorSettings())).audit()
-    finally:
-        await database.close()
-    return found.clean
 
 
 async def left(protocol: Protocol) -> list[int]:

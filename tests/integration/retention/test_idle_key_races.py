@@ -10,8 +10,9 @@ from typing import Any, Final
 
 import pytest
 
-from tests.integration.retention.pruning import HOUR, age, audit_is_clean, ended, left, pruner
+from tests.integration.retention.pruning import HOUR, age, ended, left, pruner
 from tests.integration.retention.test_idle_keys import KEYED, ended_with, keys
+from tests.support.history import faults_in
 from tests.support.protocol import Protocol, accepted, blocked, connected, ids_in, request
 from turnstile.common.domain.identifiers import ExecutionId
 
@@ -26,12 +27,11 @@ async def third(database_url: str, protocol: Protocol) -> AsyncIterator[Protocol
 
 async def totals(protocol: Protocol) -> tuple[int, int]:
     """What the action has counted, over its queues and those that were deleted."""
-    row = await protocol.connection.fetchrow(
+    row = await protocol.row(
         "SELECT sum(n.enqueued)::bigint, sum(n.completed)::bigint FROM ("
         " SELECT total_enqueued AS enqueued, total_completed AS completed FROM turnstile.current_queue"
         " UNION ALL SELECT executions, executions FROM deleted_queue_total) n"
     )
-    assert row is not None
     return row[0], row[1]
 
 
@@ -49,7 +49,7 @@ async def test_an_admission_that_waits_for_the_deletion_gets_a_new_queue(
     assert await totals(protocol) == (3, 1)
     await protocol.run(first)
     assert (await protocol.settle((first, 1))).granted == [second]
-    assert await audit_is_clean(database_url)
+    assert await faults_in(database_url) == []
 
 
 async def test_an_admission_that_waits_for_a_deletion_that_fails_keeps_the_queue(
@@ -66,7 +66,7 @@ async def test_an_admission_that_waits_for_a_deletion_that_fails_keeps_the_queue
     (one,) = await waiting
     assert await protocol.held() == [one]
     assert (await protocol.queue("a", "x"))["id"] == queue_id
-    assert await audit_is_clean(database_url)
+    assert await faults_in(database_url) == []
 
 
 async def test_a_deletion_that_chose_a_queue_before_an_admission_to_it_leaves_it(
@@ -86,7 +86,7 @@ async def test_a_deletion_that_chose_a_queue_before_an_admission_to_it_leaves_it
     assert await totals(protocol) == (3, 2)
     await protocol.run(one)
     await protocol.settle((one, 1))
-    assert await audit_is_clean(database_url)
+    assert await faults_in(database_url) == []
 
 
 async def test_two_admissions_during_a_deletion_share_one_new_queue_and_one_order(
@@ -107,7 +107,7 @@ async def test_two_admissions_during_a_deletion_share_one_new_queue_and_one_orde
         await protocol.run(head)
         granted = (await protocol.settle((head, 1))).granted
         assert granted == ([] if following is None else [following])
-    assert await audit_is_clean(database_url)
+    assert await faults_in(database_url) == []
 
 
 async def test_batches_that_share_deleted_queues_do_not_deadlock(
@@ -130,7 +130,7 @@ async def test_batches_that_share_deleted_queues_do_not_deadlock(
         assert len(ids_in(grants)) == 5
     assert await keys(protocol) == ["a", "b", "c", "d", "e"]
     assert await totals(protocol) == (14, 2)
-    assert await audit_is_clean(database_url)
+    assert await faults_in(database_url) == []
 
 
 async def test_a_retry_that_waits_for_the_deletion_gets_a_new_queue(
@@ -144,7 +144,7 @@ async def test_a_retry_that_waits_for_the_deletion_gets_a_new_queue(
     (retried,), grants = await waiting
     assert retried.verdict is not None
     assert ids_in(grants) == [accepted(retried.verdict).execution_id]
-    assert await audit_is_clean(database_url)
+    assert await faults_in(database_url) == []
 
 
 async def test_a_limit_change_that_waits_for_the_deletion_binds_the_new_queue(
@@ -191,7 +191,7 @@ async def test_two_deletions_at_once_share_the_queues_and_count_each_once(
         assert await other.delete_idle_queues() == 0
     assert await other.delete_idle_queues() == 1
     assert await totals(protocol) == (4, 4)
-    assert await audit_is_clean(database_url)
+    assert await faults_in(database_url) == []
 
 
 async def test_pruning_passes_over_a_queue_that_is_just_being_deleted(
@@ -208,7 +208,7 @@ async def test_pruning_passes_over_a_queue_that_is_just_being_deleted(
         assert await left(other) == [kept]
     assert await pruner(other, retention_age=HOUR).prune_executions() == 1
     assert await left(other) == []
-    assert await audit_is_clean(database_url)
+    assert await faults_in(database_url) == []
 
 
 async def test_a_deletion_passes_over_a_queue_that_is_just_being_pruned(
@@ -222,7 +222,7 @@ async def test_a_deletion_passes_over_a_queue_that_is_just_being_pruned(
         assert await other.delete_idle_queues() == 1
         assert await keys(other) == ["x"]
     assert await other.delete_idle_queues() == 1
-    assert await audit_is_clean(database_url)
+    assert await faults_in(database_url) == []
 
 
 async def test_an_action_deleted_beside_its_idle_keys_accepts_no_request(
@@ -242,4 +242,4 @@ async def test_an_action_deleted_beside_its_idle_keys_accepts_no_request(
     assert deletion is not None
     assert deletion.deleted
     assert [getattr(verdict, "code", None) for verdict in verdicts] == ["unknown_action"]
-    assert await audit_is_clean(database_url)
+    assert await faults_in(database_url) == []

@@ -7,8 +7,8 @@ from itertools import islice
 
 import pytest
 
-from tests.integration.retention.pruning import audit_is_clean
 from tests.integration.retention.test_idle_keys import keys
+from tests.support.history import faults_in
 from tests.support.protocol import Protocol, accepted, connected, request
 from tests.support.served import serve
 from tests.support.sizes import sizes
@@ -68,10 +68,7 @@ class Churn:
     async def sweep(self, protocol: Protocol) -> None:
         place = 0
         while not self.done:
-            row = await protocol.connection.fetchrow(
-                "SELECT * FROM turnstile.delete_idle_queues($1, 0, 300)", place
-            )
-            assert row is not None
+            row = await protocol.row("SELECT * FROM turnstile.delete_idle_queues($1, 0, 300)", place)
             self.deleted, place = self.deleted + row["deleted"], row["next_id"]
             await asyncio.sleep(0.002)
 
@@ -110,11 +107,11 @@ async def test_keys_come_and_go_and_nothing_is_lost_overtaken_or_left(
     assert churn.submitted == count + _RETURNING * (count // _BATCH)
     assert churn.deleted > count // 2, "the sweeps were not beside the submitters"
     assert await protocol.column(_OVERTAKEN) == [0]
-    assert await audit_is_clean(database_url)
+    assert await faults_in(database_url) == []
     while await protocol.delete_idle_queues():
         pass
     assert await keys(protocol) == []
     async with serve(database_url) as api:
         stats = await api.get("/actions/a/queue-stats")
     assert (stats["total_enqueued"], stats["total_completed"]) == (churn.submitted, churn.submitted)
-    assert await audit_is_clean(database_url)
+    assert await faults_in(database_url) == []

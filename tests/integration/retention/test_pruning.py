@@ -6,11 +6,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pydantic import ValidationError
 
-from tests.integration.retention.pruning import HOUR, age, audit_is_clean, ended, left, pruner
+from tests.integration.retention.pruning import HOUR, age, ended, left, pruner
+from tests.support.history import faults_in
 from tests.support.protocol import Protocol, accepted, blocked, connected, request
 from turnstile.common.database import Database
 from turnstile.common.domain.identifiers import ExecutionId
-from turnstile.common.settings import read_settings
 from turnstile.executor.queue_manager import QueueManager
 from turnstile.executor.settings import ExecutorSettings
 
@@ -29,7 +29,7 @@ async def test_executions_above_the_age_are_deleted_and_the_totals_stay(
     assert await left(protocol) == young
     assert await protocol.column("SELECT execution_id FROM turnstile.ended_attempt ORDER BY 1") == young
     assert await protocol.connection.fetch(totals) == before
-    assert await audit_is_clean(database_url)
+    assert await faults_in(database_url) == []
 
 
 async def test_the_oldest_executions_above_the_count_are_deleted(
@@ -44,7 +44,7 @@ async def test_the_oldest_executions_above_the_count_are_deleted(
     ids += await ended(protocol, 2, parameters={"key": "0"})
     assert await sweep.prune_executions() == 2
     assert await left(protocol) == ids[6:]
-    assert await audit_is_clean(database_url)
+    assert await faults_in(database_url) == []
 
 
 async def test_an_action_overrides_the_retention_settings(protocol: Protocol) -> None:
@@ -81,7 +81,7 @@ async def test_executions_that_are_not_settled_are_never_pruned(
     assert {runs, unsettled, tried_again, waits, cancelled, not_due, gone} <= set(await left(protocol))
     await protocol.settle((unsettled, 1), (cancelled, 0))
     assert await pruner(protocol, retention_age=HOUR).prune_executions() == 2
-    assert await audit_is_clean(database_url)
+    assert await faults_in(database_url) == []
 
 
 async def test_a_webhook_that_is_not_delivered_keeps_its_execution(protocol: Protocol) -> None:
@@ -114,7 +114,7 @@ async def test_logs_and_deadlines_are_deleted_with_their_execution(
     assert await pruner(protocol, retention_age=HOUR).prune_executions() == 1
     for table in ("attempt_log", "attempt", "expiring"):
         assert await protocol.column(f"SELECT execution_id FROM {table}") == [stays], table
-    assert await audit_is_clean(database_url)
+    assert await faults_in(database_url) == []
 
 
 async def test_an_execution_is_kept_while_a_late_copy_of_its_message_may_arrive(protocol: Protocol) -> None:
@@ -133,10 +133,7 @@ async def test_a_round_in_small_batches_covers_every_action(protocol: Protocol) 
         await ended(protocol, 5, ref, hours_ago=2)
     place, rounds, pruned = (0, 0), 0, 0
     while rounds == 0 or place != (0, 0):
-        row = await protocol.connection.fetchrow(
-            "SELECT * FROM turnstile.prune($1, $2, NULL, NULL, 0, 2)", *place
-        )
-        assert row is not None
+        row = await protocol.row("SELECT * FROM turnstile.prune($1, $2, NULL, NULL, 0, 2)", *place)
         place, rounds, pruned = (row["next_action_id"], row["next_id"]), rounds + 1, pruned + row["pruned"]
     assert (pruned, rounds > 5) == (10, True)
     refs = "SELECT DISTINCT a.ref FROM execution e JOIN action a ON a.id = e.action_id"
@@ -304,15 +301,3 @@ def test_an_age_is_a_duration_or_forever(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("TURNSTILE_RETENTION_AGE", "never")
     with pytest.raises(ValidationError, match="not a duration"):
         ExecutorSettings()
-
-
-def test_a_weak_secret_is_refused_by_name_and_not_repeated(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("TURNSTILE_WEBHOOK_SECRET", "sesame")
-    with pytest.raises(SystemExit):
-        read_settings(ExecutorSettings)
-    errors = capsys.readouterr().err
-    assert errors.startswith("TURNSTILE_WEBHOOK_SECRET: a secret of 6 bytes")
-    assert "openssl rand -base64 32" in errors
-    assert "sesame" not in errors

@@ -76,14 +76,6 @@ async def test_a_worker_that_waits_for_an_executor_logs_it(fortress: Fortress) -
     assert "may not create it; an executor does" in fortress.worker.log.read_text()
 
 
-async def test_a_cancel_message_reaches_the_worker(fortress: Fortress) -> None:
-    async with fortress.http(TOKENS["ci"][1]) as http:
-        held = await submit(http, "guarded.hold")
-        await until_status(http, held, "running")
-        assert (await http.post(f"/executions/{held}/cancel", json={})).status_code == 202
-        assert (await until_status(http, held, *_ENDED))["status"] == "cancelled"
-
-
 async def test_a_client_submits_and_waits_under_its_own_account(fortress: Fortress) -> None:
     async with fortress.client() as client:
         submitted = await client.submit("guarded.echo", {"number": 41})

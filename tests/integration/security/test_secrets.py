@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cli.conftest import CommandLines, alone, no_settings
+from tests.integration.cli.conftest import SERVED_ACTIONS, CommandLines, alone, no_settings
 from turnstile.common.api_token import api_token
 from turnstile.common.cli import EXIT_USAGE
 
@@ -20,7 +20,7 @@ _URLS = {
 def test_a_password_in_an_option_is_refused(alone: CommandLines, option: str) -> None:
     for ended in (
         alone.executor("serve", option, _URLS[option]),
-        alone.worker("serve", "--actions", "tests.integration.cli.served_actions", option, _URLS[option]),
+        alone.worker("serve", "--actions", SERVED_ACTIONS, option, _URLS[option]),
     ):
         assert ended.exit_code == EXIT_USAGE
         assert "set TURNSTILE_" in ended.err

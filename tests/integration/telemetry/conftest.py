@@ -59,14 +59,13 @@ class Observed:
     async def _scraped(self, url: str) -> Scrape:
         answer = await self.http.get(url)
         assert answer.status_code == 200, answer.text
-        families = text_string_to_metric_families(answer.text)
-        return Scrape(
-            samples={
-                (sample.name, frozenset(sample.labels.items())): sample.value
-                for family in families
-                for sample in family.samples
-            }
-        )
+        return Scrape(samples=samples_in(answer.text))
+
+
+def samples_in(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """Return the samples that a service exposes, by name and labels."""
+    families = text_string_to_metric_families(text)
+    return {(s.name, frozenset(s.labels.items())): s.value for family in families for s in family.samples}
 
 
 @pytest.fixture(scope="session")

@@ -4,16 +4,15 @@ import subprocess
 import sys
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
+from tests.integration.telemetry.conftest import samples_in
 from turnstile.common.cli import CommandFailed
 from turnstile.common.telemetry import tracing
 from turnstile.common.telemetry.metrics import ACTION_REFS_MAX, BUCKETS_SECONDS, OTHER, Meter, exposed
 
 
 def scraped(meter: Meter) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    families = text_string_to_metric_families(exposed(meter, "text/plain")[0].decode())
-    return {(s.name, frozenset(s.labels.items())): s.value for family in families for s in family.samples}
+    return samples_in(exposed(meter, "text/plain")[0].decode())
 
 
 def test_actions_beyond_the_bound_share_one_name_and_those_before_keep_theirs() -> None:

@@ -51,10 +51,9 @@ async def claim_after(
     protocol: Protocol, after_origin: str, limit: int, *, lease_seconds: float = 60.0
 ) -> tuple[list[Claim], str]:
     """Claim as executors of the previous version do: the next of all receivers."""
-    row = await protocol.connection.fetchrow(
+    row = await protocol.row(
         "SELECT * FROM turnstile.claim_webhooks($1, $2, $3, $4)", after_origin, lease_seconds, limit, 8
     )
-    assert row is not None
     claimed = zip(row["claimed"] or (), row["claimed_origins"] or (), strict=True)
     return [Claim(**dict(item.items()), origin=origin) for item, origin in claimed], row["next_origin"]
 
@@ -75,10 +74,7 @@ async def replay(protocol: Protocol, *ids: int) -> tuple[list[int], list[int], i
 
 
 async def give_up(protocol: Protocol, *, limit: int = 100, after_id: int = 0) -> tuple[int, int]:
-    row = await protocol.connection.fetchrow(
-        "SELECT * FROM turnstile.give_up_webhooks($1, 3600, $2)", after_id, limit
-    )
-    assert row is not None
+    row = await protocol.row("SELECT * FROM turnstile.give_up_webhooks($1, 3600, $2)", after_id, limit)
     return row["given_up"], row["next_id"]
 
 

@@ -50,7 +50,7 @@ PROTOCOL_DEFECTS: Final = (
         file=f"{_SQL}/31_finish.sql",
         before="r.due_at IS NOT NULL AND e.cancel_requested_at IS NULL",
         after="r.due_at IS NOT NULL",
-        caught_by=(f"{_TESTS}_attempts.py",),
+        caught_by=(f"{_TESTS}_races.py",),
     ),
     Defect(
         name="a grant does not lock its queue",

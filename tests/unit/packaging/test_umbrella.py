@@ -1,16 +1,16 @@
 """`import turnstile` and the command `turnstile`: fast, lazy, and clear about what is not installed."""
 
-import http.server
 import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from tests.support.http_server import answering
 
 ROOT = Path(__file__).parents[3]
 _HARNESS = ("stress", "localservers")
@@ -106,31 +106,17 @@ def test_without_the_harness_the_services_work(image: Path, arguments: list[str]
 
 
 @contextmanager
-def answering(status: int) -> Iterator[int]:
-    """Serve /livez with `status` on a free port."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(status if self.path == "/livez" else 404)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None: ...
-
-    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, name="livez")
-        thread.start()
-        try:
-            yield server.server_port
-        finally:
-            server.shutdown()
-            thread.join(timeout=10)
+def livez(status: int) -> Iterator[int]:
+    """Answer `status` to /livez on a free port."""
+    with answering(lambda path, _: (status if path == "/livez" else 404, b"")) as url:
+        yield int(url.rpartition(":")[2])
 
 
 @pytest.mark.parametrize("variable", ["TURNSTILE_HTTP_PORT", "TURNSTILE_WORKER_HTTP_PORT"])
 def test_healthcheck_asks_the_service_on_its_port(variable: str) -> None:
-    with answering(200) as port:
+    with livez(200) as port:
         assert run("-m", "turnstile", "healthcheck", **{variable: str(port)}).returncode == 0
-    with answering(503) as port:
+    with livez(503) as port:
         assert run("-m", "turnstile", "healthcheck", **{variable: str(port)}).returncode == 1
     gone = run("-m", "turnstile", "healthcheck", **{variable: str(port)})
     assert (gone.returncode, gone.stderr.startswith(f"port {port}: ")) == (1, True)

@@ -74,10 +74,6 @@ def test_handovers_are_drawn(handovers: list[float]) -> None:
     drawn(lambda report: draw_handovers(report, np.array(handovers), SPREAD), lawful())
 
 
-def test_a_scenario_of_many_queues_without_limit_is_drawn() -> None:
-    drawn(draw_occupancy, lawful(Plan(actions=2, keys=40, limit=None)))
-
-
 def test_the_number_of_drawn_faults_is_bounded_and_every_kind_is_included() -> None:
     report = scenario_report()
     (fault,) = report.recording.faults
@@ -94,13 +90,9 @@ def test_peaks_equal_a_plain_count() -> None:
     edges = np.arange(0, 1101, 50)
     running = np.array([((starts <= at) & (ends > at)).sum() for at in range(1101)])
     assert peaks(starts, ends, edges).tolist() == [running[at : at + 51].max() for at in edges[:-1]]
-
-
-def test_an_interval_that_ends_when_another_starts_does_not_overlap_it() -> None:
-    assert peaks(np.array([0, 10, NEVER]), np.array([10, NEVER, NEVER]), np.array([0, 5, 20])).tolist() == [
-        1,
-        1,
-    ]
+    # One that ends when another starts does not overlap it, and one may never end or never start.
+    touching = np.array([0, 10, NEVER]), np.array([10, NEVER, NEVER])
+    assert peaks(*touching, np.array([0, 5, 20])).tolist() == [1, 1]
 
 
 def around(recording: Recording) -> list[Bar]:

@@ -93,14 +93,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
     config = changed(faults=tuple(FaultKind))
     assert scenarios_of(config) == scenarios_of(config)
     assert scenarios_of(config) != scenarios_of(config.model_copy(update={"seed": 8}))
-
-
-def test_recovery_injects_one_fault_after_the_other() -> None:
-    (scenario,) = scenarios_of(changed(preset=Preset.RECOVERY))
-    assert {fault.kind for fault in scenario.faults} == set(FaultKind) - {FaultKind.CHANGE_LIMIT}
-    ends = [fault.at_seconds + fault.lasting_seconds for fault in scenario.faults]
-    starts = [fault.at_seconds for fault in scenario.faults]
-    assert all(end < start for end, start in zip(ends, starts[1:], strict=False))
+    assert np.array_equal(plan_orders(load(), 7, "load"), plan_orders(load(), 7, "load"))
 
 
 MIX = DurationMix.parse("70% 0ms, 25% 20ms, 5% 500ms")
@@ -108,10 +101,6 @@ MIX = DurationMix.parse("70% 0ms, 25% 20ms, 5% 500ms")
 
 def load(executions: int = 1_000, *, actions: int = 10, keys: int = 0, submitters: int = 4) -> Load:
     return Load(executions=executions, mix=MIX, actions=actions, keys=keys, submitters=submitters)
-
-
-def test_the_same_seed_gives_the_same_load() -> None:
-    assert np.array_equal(plan_orders(load(), 7, "load"), plan_orders(load(), 7, "load"))
 
 
 @pytest.mark.parametrize(("seed", "name"), [(8, "load"), (7, "other")])
@@ -163,11 +152,6 @@ def plan(
     )
 
 
-def test_the_same_seed_gives_the_same_schedule() -> None:
-    assert plan(7) == plan(7)
-    assert plan(7) != plan(8)
-
-
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_kind_occurs_before_any_occurs_twice(seed: int) -> None:
     kinds = [fault.kind for fault in plan(seed)]
@@ -184,24 +168,11 @@ def test_each_fault_is_recovered_from_before_the_next_begins(seed: int) -> None:
         assert after.at_seconds >= before.at_seconds + before.lasting_seconds + least
 
 
-@pytest.mark.parametrize("seconds", [1.0, 60.0, 600.0])
-def test_all_faults_end_in_time(seconds: float) -> None:
-    for seed in SEEDS:
-        for fault in plan(seed, seconds=seconds):
-            assert fault.at_seconds + fault.lasting_seconds < seconds
-
-
 @pytest.mark.parametrize("seed", SEEDS)
 def test_each_kind_occurs_in_the_time_that_they_need(seed: int) -> None:
     for kinds in (tuple(FaultKind), (FaultKind.PURGE_QUEUES,), (FaultKind.KILL_WORKER,)):
         seconds = seconds_for(kinds, lease_seconds=LEASE_SECONDS)
         assert {fault.kind for fault in plan(seed, seconds=seconds, kinds=kinds)} == set(kinds)
-
-
-def test_only_the_given_kinds_occur() -> None:
-    kinds = (FaultKind.KILL_WORKER, FaultKind.PURGE_QUEUES)
-    assert {fault.kind for fault in plan(7, kinds=kinds)} == set(kinds)
-    assert plan(7, kinds=()) == ()
 
 
 def test_every_target_is_hit_at_some_time() -> None:

@@ -6,13 +6,11 @@ from contextlib import asynccontextmanager
 
 from tests.integration.client.fake_executor import (
     DEADLINE_SECONDS,
-    Reply,
     accept,
     run_fake_executor,
 )
 from tests.support.proxy import proxy_to
 from tests.support.traffic import until
-from turnstile.common.broker.delivery import Delivery
 from turnstile.stress.drive.pacing import Clock, Pacing
 from turnstile.stress.drive.submission import Answers, Requests, SubmitContext, Submitter
 from turnstile.stress.load import plan_orders
@@ -50,19 +48,14 @@ async def submitting(amqp_url: str) -> AsyncIterator[SubmitContext]:
 
 
 async def test_requests_without_replies_are_repeated_after_a_lost_connection(amqp_url: str) -> None:
-    silent = True
-
-    def at_the_second_time(delivery: Delivery, execution_id: int, duplicate: bool) -> Reply | None:
-        return None if silent else accept(delivery, execution_id, duplicate)
-
     async with (
-        run_fake_executor(amqp_url, at_the_second_time) as executor,
+        run_fake_executor(amqp_url, lambda *_: None) as executor,
         proxy_to(amqp_url) as proxy,
         submitting(proxy.url) as context,
     ):
         await until(lambda: context.pacing.confirmed == COUNT)
         await executor.has_received(COUNT)
-        silent = False
+        executor.decide = accept
         proxy.cut()
     assert len(executor.admitted) == COUNT
     assert (context.orders["answer"] == Answer.DUPLICATE).all()
