@@ -89,7 +89,7 @@ class Database:
         self._hosts = DatabaseHosts(url, connect_seconds=self._timeouts.connect_seconds)
         self._pool: Pool | None = None
         self._kept: list[Connection] = []
-        """Connections of the pool between two calls: acquiring and releasing costs as much as a small statement."""
+        """Acquired, and between two calls: to acquire and release each time costs as much as a statement."""
         self._acquiring = 0
         """Callers that wait for the pool: a kept connection would starve them."""
         self._full_until = -math.inf
@@ -232,8 +232,8 @@ class Database:
                 self._full_until = now() + _FULL_SECONDS
 
     async def _release(self, pool: "Pool", connection: "Connection") -> None:
-        # After a timeout the driver has sent a cancel request. Without a confirmation it drops the connection, and
-        # the next call gets a new one. An error of that must hide neither a result nor a cancellation.
+        # After a timeout the driver has sent a cancel request. Without a confirmation it drops the connection,
+        # and the next call gets a new one. An error of that must hide neither a result nor a cancellation.
         with suppress(*CONNECTION_ERRORS):
             await pool.release(connection, timeout=self._timeouts.give_up_seconds)
         self._released.set()

@@ -86,7 +86,6 @@ async def test_a_slow_statement_is_cancelled_and_its_connection_kept(database_ur
         assert await database.fetchval("SELECT pg_backend_pid()") == before
 
 
-
 async def test_callers_share_one_connection_and_none_starves(database_url: str) -> None:
     async with _behind_a_proxy(database_url) as (database, _):
         kept = await database.fetchval("SELECT pg_backend_pid()")
