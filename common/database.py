@@ -232,8 +232,8 @@ class Database:
                 self._full_until = now() + _FULL_SECONDS
 
     async def _release(self, pool: "Pool", connection: "Connection") -> None:
-        # After a timeout the driver has sent a cancel request. Without a confirmation it drops the connection,
-        # and the next call gets a new one. An error of that must hide neither a result nor a cancellation.
+        # After a timeout the driver has sent a cancel request. Without a confirmation it drops the
+        # connection, and the next call gets a new one. An error of that must hide neither a result nor a cancellation.
         with suppress(*CONNECTION_ERRORS):
             await pool.release(connection, timeout=self._timeouts.give_up_seconds)
         self._released.set()
