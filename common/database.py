@@ -233,7 +233,8 @@ class Database:
 
     async def _release(self, pool: "Pool", connection: "Connection") -> None:
         # After a timeout the driver has sent a cancel request. Without a confirmation it drops the
-        # connection, and the next call gets a new one. An error of that must hide neither a result nor a cancellation.
+        # connection, and the next call gets a new one. An error of that must hide neither a result nor a
+        # cancellation.
         with suppress(*CONNECTION_ERRORS):
             await pool.release(connection, timeout=self._timeouts.give_up_seconds)
         self._released.set()
