@@ -29,7 +29,8 @@ from turnstile.executor.api.executions import FilterText
 from turnstile.executor.api.paging import Page, Paging, cursor_id, cursor_parts, next_cursor
 from turnstile.executor.api.problems import answer, answer_deadline, documented, problem
 from turnstile.executor.operations import Operations
-from turnstile.executor.queries import ActionChangeEntry, ActionQueuePage, QueueStats, Reader, StoredAction
+from turnstile.executor.queries.reader import Reader
+from turnstile.executor.queries.schemas import ActionChangeEntry, ActionQueuePage, QueueStats, StoredAction
 from turnstile.executor.results import Deletion
 
 DELETED_WITH_MAX: Final = 10_000

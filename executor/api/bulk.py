@@ -20,7 +20,8 @@ from turnstile.executor.api.executions import FilterFields, Reason
 from turnstile.executor.api.paging import cursor_id, cursor_ids, cursor_of, next_cursor
 from turnstile.executor.api.problems import Problem, answer_deadline, documented, problem
 from turnstile.executor.operations import Operations
-from turnstile.executor.queries import ExecutionFilter, Match, Matches, Reader
+from turnstile.executor.queries.reader import Match, Matches, Reader
+from turnstile.executor.queries.statements import ExecutionFilter
 from turnstile.executor.results import Accepted, Move, Rejected, Retried
 
 BULK_MAX: Final = 1000

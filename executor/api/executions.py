@@ -42,14 +42,9 @@ from turnstile.executor.api.paging import (
 from turnstile.executor.api.problems import Problem, answer, answer_deadline, documented, problem
 from turnstile.executor.metrics import REFUSED
 from turnstile.executor.operations import Operations, Submissions
-from turnstile.executor.queries import (
-    ExecutionDetail,
-    ExecutionFilter,
-    ExecutionRecord,
-    LogEntry,
-    LogPosition,
-    Reader,
-)
+from turnstile.executor.queries.reader import LogPosition, Reader
+from turnstile.executor.queries.schemas import ExecutionDetail, ExecutionRecord, LogEntry
+from turnstile.executor.queries.statements import ExecutionFilter
 from turnstile.executor.results import Accepted, Admission, Rejected, Verdict
 
 LIST_MAX: Final = 1000

@@ -9,9 +9,9 @@ from turnstile.common.domain.errors import Code
 from turnstile.executor.api.executions import FilterText
 from turnstile.executor.api.paging import Page, Paging, cursor_id, next_cursor
 from turnstile.executor.api.problems import documented
-from turnstile.executor.dashboard import Live, QueueOrder
 from turnstile.executor.dashboard.events import QueueSummary, queue_summary
-from turnstile.executor.dashboard.state import DashboardState, Queue
+from turnstile.executor.dashboard.live import Live
+from turnstile.executor.dashboard.state import DashboardState, Queue, QueueOrder
 
 _CURSOR = "queues"
 

@@ -12,7 +12,7 @@ from turnstile.common.domain.errors import Code
 from turnstile.executor.api.bodies import JsonBody, JsonRoute
 from turnstile.executor.api.paging import Page, Paging, cursor_id, next_cursor
 from turnstile.executor.api.problems import answer_deadline, documented
-from turnstile.executor.queries import ReadLimiter
+from turnstile.executor.queries.reader import ReadLimiter
 from turnstile.executor.webhooks.sender import State
 from turnstile.executor.webhooks.store import WebhookStore
 

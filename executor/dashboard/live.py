@@ -30,7 +30,7 @@ from turnstile.executor.dashboard.state import (
     Snapshot,
     Workers,
 )
-from turnstile.executor.queries import Health
+from turnstile.executor.queries.waiting_reason import Health
 from turnstile.executor.sql import query
 
 logger = logging.getLogger(__name__)

@@ -1,6 +1,6 @@
 """Recounts everything in one snapshot, and reports what does not agree (P1, P3, P4, P7).
 
-In: from the settings, when a step is late. Out: for each check how many rows it read, how many are
+In: the settings, which say when a step is late. Out: for each check how many rows it read, how many are
 wrong, and the first of them. It reads one snapshot, so concurrent work raises no false alarm; lateness is
 measured with bounds that a healthy watchdog keeps. One audit at a time, on one connection. The checks are in
 the files `executor/sql/audit_*.sql`, each under a line `-- check <name> of <what an id names>: <what must
@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 import asyncpg
 from pydantic import AwareDatetime, Field
@@ -76,42 +76,6 @@ class AuditReport(Schema):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuditBounds:
-    """When a step counts as late: the bounds and the interval of the watchdog."""
-
-    dispatch_timeout_seconds: float
-    settle_timeout_seconds: float
-    stop_timeout_seconds: float
-    lease_seconds: float
-    tick_seconds: float
-    webhook_lease_seconds: float
-
-    @classmethod
-    def of(cls, settings: ExecutorSettings) -> Self:
-        """Return the bounds of a service with these settings."""
-        return cls(
-            dispatch_timeout_seconds=settings.dispatch_timeout,
-            settle_timeout_seconds=settings.settle_timeout,
-            stop_timeout_seconds=settings.stop_timeout,
-            lease_seconds=settings.lease_duration,
-            tick_seconds=settings.watchdog_interval,
-            webhook_lease_seconds=settings.webhook_lease_seconds(),
-        )
-
-    def arguments(self) -> tuple[float, ...]:
-        """Return the parameters of `audit_frame`."""
-        return (
-            self.dispatch_timeout_seconds,
-            self.settle_timeout_seconds,
-            self.stop_timeout_seconds,
-            self.lease_seconds,
-            self.tick_seconds * _TICKS_OF_GRACE + _GRACE_SECONDS,
-            self.tick_seconds + _THOUSAND_ROWS_SECONDS,
-            self.webhook_lease_seconds,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
     """One condition that must hold for every row that it reads."""
 
@@ -148,6 +112,20 @@ def check_groups(*, record: bool) -> tuple[CheckGroup, ...]:
     return tuple(CheckGroup(checks=tuple(_checks_in(query(file)))) for file in files)
 
 
+def _late_after_seconds(settings: ExecutorSettings) -> tuple[float, ...]:
+    """Return the parameters of `audit_frame`: after how many seconds a step counts as late."""
+    tick_seconds = settings.watchdog_interval
+    return (
+        settings.dispatch_timeout,
+        settings.settle_timeout,
+        settings.stop_timeout,
+        settings.lease_duration,
+        tick_seconds * _TICKS_OF_GRACE + _GRACE_SECONDS,
+        tick_seconds + _THOUSAND_ROWS_SECONDS,
+        settings.webhook_lease_seconds(),
+    )
+
+
 def _framed(question: str) -> str:
     return query("audit_frame").replace(":question", question)
 
@@ -163,9 +141,9 @@ def _checks_in(text: str) -> Iterator[Check]:
 class Auditor:
     """Runs audits. Safe to share between tasks."""
 
-    def __init__(self, database: Database, bounds: AuditBounds) -> None:
+    def __init__(self, database: Database, settings: ExecutorSettings) -> None:
         self._database = database
-        self._arguments = bounds.arguments()
+        self._bounds = _late_after_seconds(settings)
         self._lock = asyncio.Lock()
 
     async def audit(self, *, record: bool = True, examples_max: int = 10) -> AuditReport:
@@ -191,7 +169,7 @@ class Auditor:
     async def _results(
         self, connection: "Connection", group: CheckGroup, examples_max: int
     ) -> list[CheckResult]:
-        tallies = {row["name"]: row for row in await connection.fetch(group.tally(), *self._arguments)}
+        tallies = {row["name"]: row for row in await connection.fetch(group.tally(), *self._bounds)}
         return [
             CheckResult(
                 name=check.name,
@@ -207,7 +185,7 @@ class Auditor:
         ]
 
     async def _examples(self, connection: "Connection", check: Check, rows_max: int) -> list[WrongRow]:
-        wrong = await connection.fetch(check.examples(), *self._arguments, rows_max)
+        wrong = await connection.fetch(check.examples(), *self._bounds, rows_max)
         return [WrongRow(**row) for row in wrong]
 
     @asynccontextmanager

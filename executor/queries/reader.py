@@ -5,6 +5,7 @@ snapshot of the rows, so that its numbers agree with each other. The number of c
 JSON value that cannot be read is left out of a page rather than failing it.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -16,11 +17,11 @@ from pydantic import BaseModel
 
 from turnstile.common.action_definition import RetryDefinition
 from turnstile.common.database import Database
+from turnstile.common.domain.errors import Overloaded
 from turnstile.common.domain.identifiers import ExecutionId
 from turnstile.common.domain.states import Status
 from turnstile.common.json_limits import readable
 from turnstile.executor.queries.estimate import SLOTS_MAX, Grant, Pace, estimated_start, may_be_estimated
-from turnstile.executor.queries.read_limiter import ReadLimiter
 from turnstile.executor.queries.schemas import (
     HOLDERS_MAX,
     ActionChangeEntry,
@@ -63,6 +64,8 @@ _GRANTS_SCANNED_MAX: Final = 500
 _GRANTS_MIN: Final = 200
 _GRANTS_PER_SLOT: Final = 3
 _ID_MAX: Final = 2**63 - 1
+_CONCURRENT_MAX: Final = 2
+_WAIT_SECONDS: Final = 10.0
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -108,6 +111,26 @@ class LogPage:
     items: list[LogEntry]
     position: LogPosition
     is_ended: bool
+
+
+class ReadLimiter:
+    """Bounds the concurrent reads of one executor, so that connections are left for the work itself (P9)."""
+
+    def __init__(self) -> None:
+        self._free = asyncio.Semaphore(_CONCURRENT_MAX)
+
+    @asynccontextmanager
+    async def permit(self) -> AsyncIterator[None]:
+        """Wait for a permit and hold it; raises Overloaded after the timeout."""
+        try:
+            async with asyncio.timeout(_WAIT_SECONDS):
+                await self._free.acquire()
+        except TimeoutError:
+            raise Overloaded("too many reads at once") from None
+        try:
+            yield
+        finally:
+            self._free.release()
 
 
 class Reader:

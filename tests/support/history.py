@@ -14,7 +14,7 @@ import asyncpg
 
 from tests.support.traffic import until
 from turnstile.common.database import Database
-from turnstile.executor.queries.audit import AuditBounds, Auditor
+from turnstile.executor.queries.audit import Auditor
 from turnstile.executor.settings import ExecutorSettings
 from turnstile.stress.check.history import peak_concurrency
 
@@ -110,7 +110,7 @@ async def history_of(database_url: str) -> AsyncIterator[History]:
     """Read a database; at the end of the test its audit must be clean."""
     database = Database(database_url, application_name="audit of the test", connections_max=1)
     # With the default bounds, which are longer than the settings of any test.
-    history = History(database_url, Auditor(database, AuditBounds.of(ExecutorSettings())))
+    history = History(database_url, Auditor(database, ExecutorSettings()))
     try:
         await database.open()
         yield history

@@ -6,7 +6,7 @@ from alembic import command
 
 from tests.support.protocol import Protocol, connected
 from turnstile.common.database import Database
-from turnstile.executor.queries.audit import AuditBounds, Auditor
+from turnstile.executor.queries.audit import Auditor
 from turnstile.executor.settings import ExecutorSettings
 from turnstile.migrations import migrate
 from turnstile.migrations.run import alembic_config, engine_of
@@ -23,7 +23,7 @@ async def faults(database_url: str) -> list[str]:
     database = Database(database_url, application_name="test audit", connections_max=1)
     await database.open()
     try:
-        found = await Auditor(database, AuditBounds.of(ExecutorSettings())).audit()
+        found = await Auditor(database, ExecutorSettings()).audit()
     finally:
         await database.close()
     return [f"{check.name}: {check.examples}" for check in found.checks if check.faults]

@@ -5,7 +5,7 @@ from typing import Any
 
 from tests.support.protocol import Protocol
 from turnstile.common.database import Database
-from turnstile.executor.queries.audit import AuditBounds, Auditor
+from turnstile.executor.queries.audit import Auditor
 from turnstile.executor.retention import Pruner
 from turnstile.executor.settings import ExecutorSettings
 
@@ -40,7 +40,7 @@ async def audit_is_clean(database_url: str) -> bool:
     database = Database(database_url, application_name="test audit", connections_max=1)
     await database.open()
     try:
-        found = await Auditor(database, AuditBounds.of(ExecutorSettings())).audit()
+        found = await Auditor(database, ExecutorSettings()).audit()
     finally:
         await database.close()
     return found.clean
