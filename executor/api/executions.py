@@ -20,7 +20,13 @@ from turnstile.common.domain.identifiers import ExecutionId
 from turnstile.common.domain.states import Status, is_terminal
 from turnstile.common.fields import Instant
 from turnstile.common.messages import ExecutionRequested
-from turnstile.common.requests import read_json, read_request, read_traceparent, request_hash
+from turnstile.common.requests import (
+    read_json,
+    read_request,
+    read_traceparent,
+    request_bytes_max,
+    request_hash,
+)
 from turnstile.executor.api.bodies import (
     LIST_BYTES_MAX,
     InUtf8,
@@ -34,8 +40,8 @@ from turnstile.executor.api.paging import (
     Page,
     Paging,
     cursor_id,
+    cursor_ids,
     cursor_of,
-    cursor_parts,
     invalid_cursor,
     next_cursor,
 )
@@ -50,8 +56,6 @@ from turnstile.executor.results import Accepted, Admission, Rejected, Verdict
 LIST_MAX: Final = 1000
 """Maximum number of requests in one list."""
 _PIECES_MAX: Final = 1000
-_ENVELOPE_BYTES_MAX: Final = 64 * 1024
-"""Size limit of a request without its parameters and metadata."""
 _CURSOR: Final = "executions"
 _LOG_CURSOR: Final = "logs"
 _KNOWN_KEY: Final = "The idempotency key is known: the execution that it names"
@@ -394,13 +398,10 @@ def _unknown_execution(execution_id: int) -> Refusal:
 def _log_position(cursor: str | None) -> LogPosition:
     if cursor is None:
         return LogPosition()
-    attempt, chars = cursor_parts(_LOG_CURSOR, cursor, count=2)
-    if not all(part.isascii() and part.isdigit() for part in (attempt, chars)):
+    attempt, chars = cursor_ids(_LOG_CURSOR, cursor, count=2)
+    if not (attempt < 2**31 and chars < 2**62):
         raise invalid_cursor()
-    position = LogPosition(attempt=int(attempt), chars=int(chars))
-    if not (position.attempt < 2**31 and position.chars < 2**62):
-        raise invalid_cursor()
-    return position
+    return LogPosition(attempt=attempt, chars=chars)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -418,7 +419,7 @@ async def _read_submitted(
 
     One list at a time: while it is read it takes many times its size.
     """
-    one_bytes_max = 2 * parameters_bytes_max + _ENVELOPE_BYTES_MAX
+    one_bytes_max = request_bytes_max(parameters_bytes_max)
     list_bytes_max = max(LIST_BYTES_MAX, one_bytes_max)
     body = await read_body(request, bytes_max=list_bytes_max)
     is_list = body[:100].lstrip().startswith(b"[")
