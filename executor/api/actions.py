@@ -24,13 +24,14 @@ from turnstile.common.database import REFUSED_BY_DATABASE, Database
 from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.fields import check_ref
 from turnstile.common.requests import read_model
+from turnstile.common.schemas import QueueStats
 from turnstile.executor.api.bodies import JsonBody, JsonRoute, StrictModel
 from turnstile.executor.api.executions import FilterText
 from turnstile.executor.api.paging import Page, Paging, cursor_id, cursor_parts, next_cursor
 from turnstile.executor.api.problems import answer, answer_deadline, documented, problem
 from turnstile.executor.operations import Operations
 from turnstile.executor.queries.reader import Reader
-from turnstile.executor.queries.schemas import ActionChangeEntry, ActionQueuePage, QueueStats, StoredAction
+from turnstile.executor.queries.schemas import ActionChangeEntry, ActionQueuePage, StoredAction
 from turnstile.executor.results import Deletion
 
 DELETED_WITH_MAX: Final = 10_000

@@ -20,7 +20,7 @@ from pydantic import AwareDatetime, Field
 
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import Unavailable
-from turnstile.executor.queries.schemas import Schema
+from turnstile.common.schemas import Schema
 from turnstile.executor.settings import ExecutorSettings
 from turnstile.executor.sql import query
 

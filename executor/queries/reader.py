@@ -21,6 +21,7 @@ from turnstile.common.domain.errors import Overloaded
 from turnstile.common.domain.identifiers import ExecutionId
 from turnstile.common.domain.states import Status
 from turnstile.common.json_limits import readable
+from turnstile.common.schemas import KeyStats, QueueStats, WaitingCounts
 from turnstile.executor.queries.estimate import SLOTS_MAX, Grant, Pace, estimated_start, may_be_estimated
 from turnstile.executor.queries.schemas import (
     HOLDERS_MAX,
@@ -30,13 +31,10 @@ from turnstile.executor.queries.schemas import (
     ErrorDetail,
     ExecutionDetail,
     ExecutionRecord,
-    KeyStats,
     LogEntry,
     QueuedExecution,
-    QueueStats,
     SlotHolder,
     StoredAction,
-    WaitingCounts,
     WorkerDetail,
     WorkerState,
 )
@@ -389,7 +387,7 @@ def queue_stats(row: "Row") -> QueueStats:
     waiting = WaitingCounts(
         limit=row["on_limit"], paused=row["on_pause"], no_worker=row["on_worker"], rate=row["on_rate"]
     )
-    by_key = _parsed(KeyStats, row["by_key"])
+    by_key = tuple(_parsed(KeyStats, row["by_key"]))
     return QueueStats(**_fields(QueueStats, row, but={"waiting", "by_key"}), waiting=waiting, by_key=by_key)
 
 
