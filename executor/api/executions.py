@@ -37,6 +37,7 @@ from turnstile.executor.api.bodies import (
     read_body,
 )
 from turnstile.executor.api.paging import (
+    ID_MAX,
     Page,
     Paging,
     cursor_id,
@@ -60,7 +61,7 @@ _CURSOR: Final = "executions"
 _LOG_CURSOR: Final = "logs"
 _KNOWN_KEY: Final = "The idempotency key is known: the execution that it names"
 
-ExecutionPath = Annotated[int, Path(ge=1, le=2**63 - 1, description="The execution's id.", examples=[4711])]
+ExecutionPath = Annotated[int, Path(ge=1, le=ID_MAX, description="The execution's id.", examples=[4711])]
 FilterText = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=r"^[^\x00]*$")]
 MetadataPair = Annotated[str, StringConstraints(max_length=1024, pattern=r"^[^\x00:]+:[^\x00]*$")]
 Reason = Annotated[str, StringConstraints(max_length=1000)]
@@ -283,7 +284,7 @@ def _add_reading_routes(routes: APIRouter, reader: Reader) -> None:
         responses=documented(Code.UNKNOWN_FIELD),
     )
     async def get_executions(query: Annotated[ExecutionListing, Query()]) -> Page[ExecutionRecord]:
-        before_id = cursor_id(_CURSOR, query.cursor)
+        before_id = cursor_id(_CURSOR, query.cursor, first=ID_MAX)
         items, last = await reader.executions(query.filter(), before_id=before_id, limit=query.limit)
         return Page(items=items, next_cursor=next_cursor(_CURSOR, last))
 

@@ -57,7 +57,7 @@ def queue_routes(live: Live) -> APIRouter:
         queues = state.sorted(query.sort, query.search or "")
         if query.action_ref or query.concurrency_key:
             queues = [queue for queue in queues if _matches(queue, query)]
-        start = cursor_id(_CURSOR, query.cursor) or 0
+        start = cursor_id(_CURSOR, query.cursor, first=0)
         end = start + query.limit
         assert state.read_at is not None
         return QueuePage(

@@ -10,14 +10,13 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import Code
 from turnstile.executor.api.bodies import JsonBody, JsonRoute
-from turnstile.executor.api.paging import Page, Paging, cursor_id, next_cursor
+from turnstile.executor.api.paging import ID_MAX, Page, Paging, cursor_id, next_cursor
 from turnstile.executor.api.problems import answer_deadline, documented
 from turnstile.executor.queries.reader import ReadLimiter
 from turnstile.executor.webhooks.sender import State
 from turnstile.executor.webhooks.store import WebhookStore
 
 _CURSOR: Final = "webhooks"
-_ID_MAX: Final = 2**63 - 1
 _REPLAYED_MAX: Final = 1000
 _STATES: Final[tuple[State, ...]] = ("pending", "delivered", "failed")
 
@@ -52,9 +51,7 @@ class WebhookSelection(JsonBody):
     model_config = ConfigDict(json_schema_extra={"examples": [{"ids": [2041]}, {"all": True}]})
 
     ids: (
-        Annotated[
-            list[Annotated[int, Field(ge=1, le=_ID_MAX)]], Field(min_length=1, max_length=_REPLAYED_MAX)
-        ]
+        Annotated[list[Annotated[int, Field(ge=1, le=ID_MAX)]], Field(min_length=1, max_length=_REPLAYED_MAX)]
         | None
     ) = Field(default=None, description="Ids of executions whose webhooks were delivered or failed.")
     all: Literal[True] | None = Field(default=None, description="All failed ones, oldest first.")
@@ -92,7 +89,7 @@ def webhook_routes(database: Database, limiter: ReadLimiter) -> APIRouter:
 
     @routes.get("", summary="List webhooks, the newest first", responses=documented(Code.UNKNOWN_FIELD))
     async def get_webhooks(query: Annotated[WebhookListing, Query()]) -> Page[WebhookDetail]:
-        before_id = cursor_id(_CURSOR, query.cursor) or _ID_MAX
+        before_id = cursor_id(_CURSOR, query.cursor, first=ID_MAX)
         async with limiter.permit():
             found = await record.page(query.state or _STATES, before_id=before_id, limit=query.limit + 1)
         items = [WebhookDetail.model_validate(row) for row in found[: query.limit]]

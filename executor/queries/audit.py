@@ -9,7 +9,7 @@ hold>`; those of one file are one statement, so that what they share is read onc
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -90,26 +90,14 @@ class Check:
         return _framed(query("audit_examples").replace(":check", self.statement))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckGroup:
-    """Checks that are one statement."""
-
-    checks: tuple[Check, ...]
-
-    def tally(self) -> str:
-        """Return the statement that counts the rows and the wrong rows of each check, by name."""
-        frame = query("audit_tally")
-        tallies = (
-            frame.replace(":name", f"'{each.name}'").replace(":check", each.statement) for each in self.checks
-        )
-        return _framed("\nUNION ALL\n".join(tallies))
-
-
 @cache
-def check_groups(*, record: bool) -> tuple[CheckGroup, ...]:
-    """Return the checks of the live tables, and with `record` those that read the whole history too."""
+def check_groups(*, record: bool) -> tuple[tuple[Check, ...], ...]:
+    """Return the checks of the live tables, and with `record` those that read the whole history too.
+
+    The checks of one group are one statement.
+    """
     files = (*_LIVE, *_RECORD) if record else _LIVE
-    return tuple(CheckGroup(checks=tuple(_checks_in(query(file)))) for file in files)
+    return tuple(tuple(_checks_in(query(file))) for file in files)
 
 
 def _late_after_seconds(settings: ExecutorSettings) -> tuple[float, ...]:
@@ -124,6 +112,13 @@ def _late_after_seconds(settings: ExecutorSettings) -> tuple[float, ...]:
         tick_seconds + _THOUSAND_ROWS_SECONDS,
         settings.webhook_lease_seconds(),
     )
+
+
+def _tally(checks: Sequence[Check]) -> str:
+    """Return the statement that counts the rows and the wrong rows of each check, by name."""
+    frame = query("audit_tally")
+    tallies = (frame.replace(":name", f"'{each.name}'").replace(":check", each.statement) for each in checks)
+    return _framed("\nUNION ALL\n".join(tallies))
 
 
 def _framed(question: str) -> str:
@@ -156,8 +151,8 @@ class Auditor:
                 checked_at = await connection.fetchval("SELECT now()")
                 found = [
                     check
-                    for group in check_groups(record=record)
-                    for check in await self._results(connection, group, examples_max)
+                    for checks in check_groups(record=record)
+                    for check in await self._results(connection, checks, examples_max)
                 ]
         except (TimeoutError, asyncpg.QueryCanceledError):
             raise Unavailable(
@@ -167,9 +162,9 @@ class Auditor:
         return AuditReport(clean=not any(each.faults for each in found), checked_at=checked_at, checks=found)
 
     async def _results(
-        self, connection: "Connection", group: CheckGroup, examples_max: int
+        self, connection: "Connection", checks: Sequence[Check], examples_max: int
     ) -> list[CheckResult]:
-        tallies = {row["name"]: row for row in await connection.fetch(group.tally(), *self._bounds)}
+        tallies = {row["name"]: row for row in await connection.fetch(_tally(checks), *self._bounds)}
         return [
             CheckResult(
                 name=check.name,
@@ -181,7 +176,7 @@ class Auditor:
                 if tallies[check.name]["faults"]
                 else [],
             )
-            for check in group.checks
+            for check in checks
         ]
 
     async def _examples(self, connection: "Connection", check: Check, rows_max: int) -> list[WrongRow]:

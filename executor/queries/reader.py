@@ -61,7 +61,6 @@ _LOG_CHARS_MAX: Final = 1024 * 1024
 _GRANTS_SCANNED_MAX: Final = 500
 _GRANTS_MIN: Final = 200
 _GRANTS_PER_SLOT: Final = 3
-_ID_MAX: Final = 2**63 - 1
 _CONCURRENT_MAX: Final = 2
 _WAIT_SECONDS: Final = 10.0
 
@@ -156,26 +155,24 @@ class Reader:
         )
 
     async def executions(
-        self, wanted: ExecutionFilter, *, before_id: int | None, limit: int
+        self, wanted: ExecutionFilter, *, before_id: int, limit: int
     ) -> tuple[list[ExecutionRecord], int | None]:
         """Return executions, newest first, and the id before which the next page starts.
 
         A page may be short, even empty, and not be the last: candidates and documents are bounded.
         """
-        before = _ID_MAX if before_id is None else before_id
         found = await self._selected(
-            wanted, lambda action: listed_executions(wanted, action, before_id=before, limit=limit)
+            wanted, lambda action: listed_executions(wanted, action, before_id=before_id, limit=limit)
         )
         if found is None:
             return [], None
         records = [ExecutionRecord(**_recorded(row)) for row in found if row["id"] is not None]
         return records, found[0]["next_id"]
 
-    async def unfinished(self, wanted: ExecutionFilter, *, before_id: int | None, limit: int) -> Matches:
+    async def unfinished(self, wanted: ExecutionFilter, *, before_id: int, limit: int) -> Matches:
         """Return matching executions that have not ended, newest first; `next_id` leads to earlier ones."""
-        before = _ID_MAX if before_id is None else before_id
         found = await self._selected(
-            wanted, lambda action: unfinished_executions(wanted, action, before_id=before, limit=limit)
+            wanted, lambda action: unfinished_executions(wanted, action, before_id=before_id, limit=limit)
         )
         return _matches(found)
 
@@ -218,11 +215,10 @@ class Reader:
         return shown, shown[-1].ref if len(found) > limit else None
 
     async def changes(
-        self, ref: str, *, before_id: int | None, limit: int
+        self, ref: str, *, before_id: int, limit: int
     ) -> tuple[list[ActionChangeEntry], int | None]:
         """Return the changes of an action, newest first, and the id before which the next page starts."""
-        before = _ID_MAX if before_id is None else before_id
-        found = await self._rows(*listed_changes(ref, before_id=before, limit=limit + 1))
+        found = await self._rows(*listed_changes(ref, before_id=before_id, limit=limit + 1))
         shown = [
             ActionChangeEntry(**{**row, "old": readable(row["old"]), "new": readable(row["new"])})
             for row in found[:limit]
