@@ -74,7 +74,7 @@ async def _possible_ref(ref: RefPath) -> str:
 
 
 PossibleRef = Annotated[str, Depends(_possible_ref)]
-"""A path whose name no action can have is not found."""
+"""The ref in a path; a name that no action can have is answered with 404."""
 
 
 class ActionFields(JsonBody):

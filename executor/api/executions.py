@@ -418,7 +418,7 @@ async def _read_submitted(
 ) -> _Submitted:
     """Return the requests in a body; raises Refusal where the body as a whole is invalid.
 
-    One list at a time: while it is read it takes many times its size.
+    Lists are read one at a time, because each takes many times its size in memory until it is read.
     """
     one_bytes_max = request_bytes_max(parameters_bytes_max)
     list_bytes_max = max(LIST_BYTES_MAX, one_bytes_max)

@@ -85,13 +85,13 @@ class WebhookReplay(BaseModel):
 def webhook_routes(database: Database, limiter: ReadLimiter) -> APIRouter:
     """Return the routes of webhooks."""
     routes = APIRouter(prefix="/webhooks", tags=["operation"], route_class=JsonRoute)
-    record = WebhookStore(database)
+    store = WebhookStore(database)
 
     @routes.get("", summary="List webhooks, the newest first", responses=documented(Code.UNKNOWN_FIELD))
     async def get_webhooks(query: Annotated[WebhookListing, Query()]) -> Page[WebhookDetail]:
         before_id = cursor_id(_CURSOR, query.cursor, first=ID_MAX)
         async with limiter.permit():
-            found = await record.page(query.state or _STATES, before_id=before_id, limit=query.limit + 1)
+            found = await store.page(query.state or _STATES, before_id=before_id, limit=query.limit + 1)
         items = [WebhookDetail.model_validate(row) for row in found[: query.limit]]
         has_more = len(found) > query.limit
         last = items[-1].execution_id if has_more else None
@@ -106,7 +106,7 @@ def webhook_routes(database: Database, limiter: ReadLimiter) -> APIRouter:
     )
     async def post_replay(body: WebhookSelection) -> WebhookReplay:
         async with answer_deadline():
-            replayed = await record.replay(body.ids, limit=body.limit)
+            replayed = await store.replay(body.ids, limit=body.limit)
         known = {*replayed.done, *replayed.pending}
         return WebhookReplay(
             done=len(replayed.done),

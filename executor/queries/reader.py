@@ -301,7 +301,7 @@ class Reader:
             return await self._database.fetchrow(text, *arguments)
 
     async def _live_row(self, text: str, *arguments: object) -> "Row | None":
-        """Read one row with what is live."""
+        """Read one row in a snapshot."""
         async with self._snapshot() as connection:
             return await connection.fetchrow(text, *arguments)
 

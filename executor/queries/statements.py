@@ -310,8 +310,8 @@ def _page(
 ) -> _Compiled:
     """Cut a page off what was found among the candidates.
 
-    Its first row carries in `next_id` behind which id the next page starts (null: nothing is left), and
-    may be otherwise empty.
+    `next_id` of its first row is the id behind which the next page starts; null: nothing is left. All other
+    columns of that row are null where the page is empty.
     """
     page = found.limit(_LIMIT + 1).cte("page")
     order = page.c.id.asc() if is_ascending else page.c.id.desc()
