@@ -9,9 +9,8 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 import asyncpg
 from alembic import command
@@ -39,9 +38,8 @@ _LOCK_KEY: Final = 0x7475726E  # "turn": one lock for all who migrate this datab
 _CONNECT_SECONDS: Final = 10.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Blocker:
-    """A session that held what the migration needed."""
+class Blocker(NamedTuple):
+    """A session that held what the migration needed: a row of `_BLOCKING`."""
 
     pid: int
     user: str | None
@@ -146,20 +144,9 @@ async def _watch(engine: AsyncEngine, pid: int, blockers: list[Blocker]) -> None
             await connection.execution_options(isolation_level="AUTOCOMMIT")
             while True:
                 await asyncio.sleep(_WATCH_SECONDS)
-                rows = (await connection.execute(text(_BLOCKING), {"pid": pid})).mappings().all()
+                rows = (await connection.execute(text(_BLOCKING), {"pid": pid})).all()
                 if rows:
-                    blockers[:] = [_blocker(row) for row in rows]
-
-
-def _blocker(row: Any) -> Blocker:
-    return Blocker(
-        pid=row["pid"],
-        user=row["usename"],
-        application=row["application_name"],
-        state=row["state"],
-        since=row["xact_start"],
-        query=row["query"],
-    )
+                    blockers[:] = [Blocker._make(row) for row in rows]
 
 
 async def is_current(database_url: str) -> bool:

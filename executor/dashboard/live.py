@@ -279,15 +279,6 @@ async def poll(
 
 
 def _queue(row: asyncpg.Record) -> Queue:
-    return Queue(
-        name=QueueName(row["action_ref"], row["concurrency_key"]),
-        queue_id=row["queue_id"],
-        pool=row["pool"],
-        max_concurrent=row["max_concurrent"],
-        paused=row["paused"],
-        depth=row["depth"],
-        oldest_enqueued_at=row["oldest_enqueued_at"],
-        total_enqueued=row["total_enqueued"],
-        total_completed=row["total_completed"],
-        active_count=row["held"],
-    )
+    fields = dict(row.items())
+    name = QueueName(fields.pop("action_ref"), fields.pop("concurrency_key"))
+    return Queue(name=name, **fields)
