@@ -42,8 +42,6 @@ from turnstile.executor.queries.statements import (
     ExecutionFilter,
     Statement,
     ended_executions,
-    listed_actions,
-    listed_changes,
     listed_executions,
     unfinished_executions,
 )
@@ -205,12 +203,12 @@ class Reader:
 
     async def action(self, ref: str) -> StoredAction | None:
         """Return one action."""
-        found = await self._rows(*listed_actions(ref=ref, after_ref=None, limit=1))
-        return _action(found[0]) if found else None
+        row = await self._row(query("action"), ref)
+        return None if row is None else _action(row)
 
     async def actions(self, *, after_ref: str | None, limit: int) -> tuple[list[StoredAction], str | None]:
         """Return actions in the order of their names, and the name after which the next page starts."""
-        found = await self._rows(*listed_actions(ref=None, after_ref=after_ref, limit=limit + 1))
+        found = await self._rows(query("actions"), after_ref or "", limit + 1)
         shown = [_action(row) for row in found[:limit]]
         return shown, shown[-1].ref if len(found) > limit else None
 
@@ -218,7 +216,7 @@ class Reader:
         self, ref: str, *, before_id: int, limit: int
     ) -> tuple[list[ActionChangeEntry], int | None]:
         """Return the changes of an action, newest first, and the id before which the next page starts."""
-        found = await self._rows(*listed_changes(ref, before_id=before_id, limit=limit + 1))
+        found = await self._rows(query("action_changes"), ref, before_id, limit + 1)
         shown = [
             ActionChangeEntry(**{**row, "old": readable(row["old"]), "new": readable(row["new"])})
             for row in found[:limit]
