@@ -6,7 +6,7 @@
 `Client` is the same for code without an event loop.
 """
 
-from turnstile.client.api import Execution, ExecutionPage, QueueStats
+from turnstile.client.api import Execution, ExecutionPage
 from turnstile.client.client import AsyncClient, Client
 from turnstile.client.completions import Completion
 from turnstile.client.errors import ExecutionFailed, Rejected, Unavailable
@@ -14,6 +14,7 @@ from turnstile.client.requests import Request
 from turnstile.client.submission import Submitted
 from turnstile.common.domain.states import Status
 from turnstile.common.messages import Error
+from turnstile.common.schemas import QueueStats
 
 __all__ = [
     "AsyncClient",

@@ -19,6 +19,7 @@ from turnstile.client.errors import Rejected, Unavailable
 from turnstile.common.domain.errors import Code
 from turnstile.common.domain.states import Status
 from turnstile.common.messages import Error
+from turnstile.common.schemas import EstimatedStart, QueueStats, Schema
 
 _TIMEOUT_SECONDS: Final = 10.0
 _REQUESTS_MAX: Final = 8
@@ -26,11 +27,7 @@ _REQUESTS_MAX: Final = 8
 Shape = TypeVar("Shape", bound=BaseModel)
 
 
-class _Response(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-
-class Attempt(_Response):
+class Attempt(Schema):
     """One attempt that a worker claimed."""
 
     attempt: int
@@ -52,14 +49,7 @@ class WaitingOn(BaseModel):
     """`limit`, `paused`, `no_worker`, `not_due`, `unavailable` or `handing_over`."""
 
 
-class EstimatedStart(_Response):
-    """When a waiting execution will be claimed: right in at least 80 % of cases under steady load."""
-
-    earliest: datetime
-    latest: datetime
-
-
-class Execution(_Response):
+class Execution(Schema):
     """A stored execution. Lists leave out position, reason and attempts."""
 
     id: int
@@ -88,48 +78,11 @@ class Execution(_Response):
     attempts: tuple[Attempt, ...] = ()
 
 
-class ExecutionPage(_Response):
+class ExecutionPage(Schema):
     """One page of a list, newest first; `next_cursor` is None at the end."""
 
     items: tuple[Execution, ...]
     next_cursor: str | None = None
-
-
-class WaitingCounts(_Response):
-    """Waiting executions by reason; the sum is `queue_length`."""
-
-    limit: int
-    paused: int
-    no_worker: int
-    rate: int
-
-
-class KeyStats(_Response):
-    """The queue of one concurrency key."""
-
-    concurrency_key: str
-    queue_length: int
-    active_count: int
-
-
-class QueueStats(_Response):
-    """A snapshot of the queues of an action."""
-
-    action_id: int
-    action_ref: str
-    queue_length: int
-    """Queued executions."""
-    active_count: int
-    """Slots in use, over all keys."""
-    max_concurrent: int | None
-    """Limit of each queue; None: no limit."""
-    oldest_enqueued_at: datetime | None
-    total_enqueued: int
-    total_completed: int
-    last_updated: datetime
-    paused: bool
-    waiting: WaitingCounts
-    by_key: tuple[KeyStats, ...] = ()
 
 
 class Api:

@@ -19,7 +19,7 @@ from uuid import uuid4
 from aio_pika.abc import AbstractChannel
 from pydantic import JsonValue
 
-from turnstile.client.api import Api, Execution, ExecutionPage, QueueStats
+from turnstile.client.api import Api, Execution, ExecutionPage
 from turnstile.client.completions import Completion, Completions
 from turnstile.client.errors import ExecutionFailed, Rejected, Unavailable
 from turnstile.client.requests import Options, Request, cancel_request_message
@@ -32,6 +32,7 @@ from turnstile.common.broker.topology import EXECUTIONS
 from turnstile.common.domain.durations import parse_duration
 from turnstile.common.domain.states import Status
 from turnstile.common.requests import PARAMETERS_BYTES_MAX
+from turnstile.common.schemas import QueueStats
 
 P = ParamSpec("P")
 Result = TypeVar("Result")

@@ -1,7 +1,7 @@
 """Metrics of the executor service; docs/telemetry.md describes each, and a test compares the two.
 
 `executor.instrumentation` and the sweeps count; `QueueGauges` reads the state of queues and workers from the
-database for a scrape, and `executor.api.metrics` answers `/metrics`.
+database for a scrape, and `executor.api.ops` answers `/metrics`.
 """
 
 import asyncio

@@ -9,9 +9,8 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 import asyncpg
 from alembic import command
@@ -39,16 +38,15 @@ _LOCK_KEY: Final = 0x7475726E  # "turn": one lock for all who migrate this datab
 _CONNECT_SECONDS: Final = 10.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Blocker:
-    """A session that held what the migration needed."""
+class Blocker(NamedTuple):
+    """A session that held what the migration needed: a row of `_BLOCKING`."""
 
     pid: int
     user: str | None
     application: str | None
     state: str | None
     since: datetime | None
-    """The begin of its transaction, as far as we may know it."""
+    """When its transaction began; None where this role may not see it."""
     query: str | None
 
     def __str__(self) -> str:
@@ -60,7 +58,7 @@ class Blocker:
 
 
 class MigrationBlocked(TurnstileError):
-    """Other sessions held tables or functions that the migration changes, for as long as it was to wait."""
+    """Other sessions held what the migration changes, tables or functions, for longer than it waits."""
 
     def __init__(self, blockers: Sequence[Blocker]) -> None:
         super().__init__("; ".join(str(blocker) for blocker in blockers) or "they are gone by now")
@@ -129,7 +127,7 @@ async def _migrate_once(engine: AsyncEngine, blockers: list[Blocker]) -> bool:
 async def _watched(
     engine: AsyncEngine, connection: AsyncConnection, blockers: list[Blocker]
 ) -> AsyncIterator[None]:
-    """Keep in `blockers` which sessions this one waits for, or waited for last."""
+    """Keep in `blockers` the sessions that this one waits for, or waited for last."""
     pid = (await connection.execute(text("SELECT pg_backend_pid()"))).scalar_one()
     watching = asyncio.create_task(_watch(engine, pid, blockers), name="migration-blockers")
     try:
@@ -140,26 +138,15 @@ async def _watched(
 
 
 async def _watch(engine: AsyncEngine, pid: int, blockers: list[Blocker]) -> None:
-    # To know who is in the way is a help, and no condition.
+    # The list is for messages only: the migration goes on without it.
     with suppress(DBAPIError, *CONNECTION_ERRORS, asyncpg.PostgresError):
         async with engine.connect() as connection:
             await connection.execution_options(isolation_level="AUTOCOMMIT")
             while True:
                 await asyncio.sleep(_WATCH_SECONDS)
-                rows = (await connection.execute(text(_BLOCKING), {"pid": pid})).mappings().all()
+                rows = (await connection.execute(text(_BLOCKING), {"pid": pid})).all()
                 if rows:
-                    blockers[:] = [_blocker(row) for row in rows]
-
-
-def _blocker(row: Any) -> Blocker:
-    return Blocker(
-        pid=row["pid"],
-        user=row["usename"],
-        application=row["application_name"],
-        state=row["state"],
-        since=row["xact_start"],
-        query=row["query"],
-    )
+                    blockers[:] = [Blocker._make(row) for row in rows]
 
 
 async def is_current(database_url: str) -> bool:

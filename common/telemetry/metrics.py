@@ -10,9 +10,10 @@ import asyncio
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import accumulate
-from typing import Final, NoReturn, TypeAlias, assert_never
+from typing import ClassVar, Final, NoReturn, TypeAlias, TypeVar, assert_never
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
@@ -56,42 +57,37 @@ class LabelValues:
         return iter(self._known)
 
 
+@dataclass(eq=False)
 class _Named:
-    """What all metrics have; `formerly` is the name of the previous version, if it was another."""
+    """What all metrics have."""
 
-    suffix = ""
+    name: str
+    meaning: str
+    labels: Labels
+    formerly: str | None = None
+    """The name in the previous version, if it was another."""
 
-    def __init__(self, name: str, meaning: str, labels: Labels, formerly: str | None = None) -> None:
-        assert name.endswith(self.suffix), name
-        self.name, self.meaning, self.labels, self.formerly = name, meaning, labels, formerly
 
-
+@dataclass(eq=False)
 class Counter(_Named):
     """A value that only grows."""
 
-    kind: Final = "counter"
-    suffix = "_total"
-
-    def __init__(self, name: str, meaning: str, labels: Labels, formerly: str | None = None) -> None:
-        super().__init__(name, meaning, labels, formerly)
-        self.values: dict[Labels, int] = {} if labels else {(): 0}
+    kind: ClassVar[str] = "counter"
+    values: dict[Labels, int] = field(default_factory=dict)
 
     def add(self, *values: str, count: int = 1) -> None:
         """Add `count` under these label values."""
         self.values[values] = self.values.get(values, 0) + count
 
 
+@dataclass(eq=False)
 class Histogram(_Named):
     """A distribution of durations, in seconds."""
 
-    kind: Final = "histogram"
-    suffix = "_seconds"
-
-    def __init__(self, name: str, meaning: str, labels: Labels, formerly: str | None = None) -> None:
-        super().__init__(name, meaning, labels, formerly)
-        self.counts: dict[Labels, list[int]] = {}
-        """The count of each bucket, not cumulative; the last bucket has no bound."""
-        self.sums: dict[Labels, float] = {}
+    kind: ClassVar[str] = "histogram"
+    counts: dict[Labels, list[int]] = field(default_factory=dict)
+    """The count of each bucket, not cumulative; the last bucket has no bound."""
+    sums: dict[Labels, float] = field(default_factory=dict)
 
     def observe(self, seconds: float, *values: str, count: int = 1) -> None:
         """Count a duration `count` times; a negative one, from two clocks, counts as zero."""
@@ -103,15 +99,13 @@ class Histogram(_Named):
         self.sums[values] += max(seconds, 0.0) * count
 
 
+@dataclass(eq=False)
 class Gauge(_Named):
     """A value that is read at each scrape."""
 
-    kind: Final = "gauge"
-
-    def __init__(self, name: str, meaning: str, labels: Labels, formerly: str | None = None) -> None:
-        super().__init__(name, meaning, labels, formerly)
-        self.values: Mapping[Labels, float] = {}
-        self._read: Callable[[], float | None] | None = None
+    kind: ClassVar[str] = "gauge"
+    values: Mapping[Labels, float] = field(default_factory=dict)
+    _read: Callable[[], float | None] | None = None
 
     def set(self, value: float, *values: str) -> None:
         """Set the value under these label values."""
@@ -130,13 +124,14 @@ class Gauge(_Named):
 
 
 Instrument: TypeAlias = Counter | Histogram | Gauge
+Declared = TypeVar("Declared", Counter, Histogram, Gauge)
 
 
 class Meter:
     """The metrics of one service, in the order of their declaration."""
 
-    def __init__(self, instruments: Iterable[Instrument] = ()) -> None:
-        self.instruments: list[Instrument] = list(instruments)
+    def __init__(self) -> None:
+        self.instruments: list[Instrument] = []
         self.action_refs = LabelValues(ACTION_REFS_MAX)
 
     def counter(
@@ -146,23 +141,24 @@ class Meter:
 
         A query for an increase would otherwise miss the first one of each label value.
         """
-        counter = Counter(name, meaning, labels, formerly)
-        for value in known:
-            counter.add(value, count=0)
-        self.instruments.append(counter)
+        assert name.endswith("_total"), name
+        counter = self._declared(Counter(name, meaning, labels, formerly))
+        for values in [(value,) for value in known] if labels else [()]:
+            counter.add(*values, count=0)
         return counter
 
     def histogram(self, name: str, meaning: str, *labels: str, formerly: str | None = None) -> Histogram:
         """Declare a histogram of seconds."""
-        histogram = Histogram(name, meaning, labels, formerly)
-        self.instruments.append(histogram)
-        return histogram
+        assert name.endswith("_seconds"), name
+        return self._declared(Histogram(name, meaning, labels, formerly))
 
     def gauge(self, name: str, meaning: str, *labels: str, formerly: str | None = None) -> Gauge:
         """Declare a gauge."""
-        gauge = Gauge(name, meaning, labels, formerly)
-        self.instruments.append(gauge)
-        return gauge
+        return self._declared(Gauge(name, meaning, labels, formerly))
+
+    def _declared(self, instrument: Declared) -> Declared:
+        self.instruments.append(instrument)
+        return instrument
 
 
 class LoopLag:

@@ -6,7 +6,6 @@ batch is a span with a link to each execution in it.
 """
 
 import os
-import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -19,17 +18,8 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.trace import (
-    Link,
-    NonRecordingSpan,
-    ProxyTracerProvider,
-    Span,
-    SpanContext,
-    SpanKind,
-    Status,
-    StatusCode,
-    TraceFlags,
-)
+from opentelemetry.trace import Link, ProxyTracerProvider, Span, SpanKind, Status, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 Attributes: TypeAlias = Mapping[str, str | int | float | bool]
 
@@ -40,7 +30,7 @@ _KINDS: Final = {
     "send": SpanKind.PRODUCER,
     "process": SpanKind.CONSUMER,
 }
-_TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2}).*")
+_TRACE_CONTEXT: Final = TraceContextTextMapPropagator()
 _TRACES_PATH: Final = "/v1/traces"
 
 
@@ -61,10 +51,9 @@ class Spans:
         began_seconds_ago: float = 0.0,
     ) -> Span:
         """Begin a span under `parent`, a W3C traceparent; None: the root of a new trace."""
-        context = _context_of(parent)
         return self._tracer.start_span(
             name,
-            context=_under(context),
+            context=_context_of(parent),
             kind=kind,
             attributes=attributes,
             links=_links(links),
@@ -170,24 +159,16 @@ def _traces_url(endpoint: str) -> str:
     return plain if plain.endswith(_TRACES_PATH) else plain + _TRACES_PATH
 
 
-def _context_of(traceparent: str | None) -> SpanContext | None:
-    match = _TRACEPARENT.fullmatch(traceparent) if traceparent else None
-    if match is None:
-        return None
-    trace_id, span_id, flags = (int(part, 16) for part in match.groups())
-    context = SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(flags))
-    return context if context.is_valid else None
-
-
-def _under(context: SpanContext | None) -> Context:
-    return Context() if context is None else trace.set_span_in_context(NonRecordingSpan(context), Context())
+def _context_of(traceparent: str | None) -> Context:
+    """Return the context of a remote parent; an empty one where there is no valid parent."""
+    return _TRACE_CONTEXT.extract({"traceparent": traceparent} if traceparent else {}, Context())
 
 
 def _links(traceparents: Iterable[str | None]) -> list[Link]:
     links: list[Link] = []
     for traceparent in traceparents:
-        context = _context_of(traceparent)
-        if context is not None:
+        context = trace.get_current_span(_context_of(traceparent)).get_span_context()
+        if context.is_valid:
             links.append(Link(context))
             if len(links) == LINKS_MAX:
                 break

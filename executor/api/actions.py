@@ -24,12 +24,14 @@ from turnstile.common.database import REFUSED_BY_DATABASE, Database
 from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.fields import check_ref
 from turnstile.common.requests import read_model
+from turnstile.common.schemas import QueueStats
 from turnstile.executor.api.bodies import JsonBody, JsonRoute, StrictModel
 from turnstile.executor.api.executions import FilterText
-from turnstile.executor.api.paging import Page, Paging, cursor_id, cursor_parts, next_cursor
+from turnstile.executor.api.paging import ID_MAX, Page, Paging, cursor_id, cursor_parts, next_cursor
 from turnstile.executor.api.problems import answer, answer_deadline, documented, problem
 from turnstile.executor.operations import Operations
-from turnstile.executor.queries import ActionChangeEntry, ActionQueuePage, QueueStats, Reader, StoredAction
+from turnstile.executor.queries.reader import Reader
+from turnstile.executor.queries.schemas import ActionChangeEntry, ActionQueuePage, StoredAction
 from turnstile.executor.results import Deletion
 
 DELETED_WITH_MAX: Final = 10_000
@@ -72,7 +74,7 @@ async def _possible_ref(ref: RefPath) -> str:
 
 
 PossibleRef = Annotated[str, Depends(_possible_ref)]
-"""A path whose name no action can have is not found."""
+"""The ref in a path; a name that no action can have is answered with 404."""
 
 
 class ActionFields(JsonBody):
@@ -256,9 +258,9 @@ def _add_reading_routes(routes: APIRouter, definitions: Definitions, reader: Rea
         responses=documented(Code.NOT_FOUND, Code.UNKNOWN_FIELD),
     )
     async def get_changes(ref: PossibleRef, query: Annotated[Paging, Query()]) -> Page[ActionChangeEntry]:
-        before_id = cursor_id(_CHANGES_CURSOR, query.cursor)
+        before_id = cursor_id(_CHANGES_CURSOR, query.cursor, first=ID_MAX)
         items, last = await reader.changes(ref, before_id=before_id, limit=query.limit)
-        if not items and before_id is None:
+        if not items and query.cursor is None:
             await definitions.read(ref)
         return Page(items=items, next_cursor=next_cursor(_CHANGES_CURSOR, last))
 
@@ -339,7 +341,7 @@ def _add_queue_routes(routes: APIRouter, definitions: Definitions, reader: Reade
     )
     async def get_queue(ref: PossibleRef, query: Annotated[QueueListing, Query()]) -> ActionQueuePage:
         await definitions.read(ref)
-        after_id = cursor_id(_QUEUE_CURSOR, query.cursor) or 0
+        after_id = cursor_id(_QUEUE_CURSOR, query.cursor, first=0)
         shown, last = await reader.queue(
             ref, concurrency_key=query.concurrency_key, after_id=after_id, limit=query.limit
         )

@@ -17,12 +17,14 @@ from turnstile.executor.api.ops import audit_routes, health_routes, metrics_rout
 from turnstile.executor.api.queues import queue_routes
 from turnstile.executor.api.webhooks import webhook_routes
 from turnstile.executor.api.workers import worker_routes
-from turnstile.executor.dashboard import Live, page_routes
+from turnstile.executor.dashboard.files import page_routes
+from turnstile.executor.dashboard.live import Live
 from turnstile.executor.dead_letters.store import DeadLetters
 from turnstile.executor.metrics import QueueGauges
 from turnstile.executor.operations import Operations, Submissions
-from turnstile.executor.queries import Health, Reader, ReadLimiter
-from turnstile.executor.queries.audit import AuditBounds, Auditor
+from turnstile.executor.queries.audit import Auditor
+from turnstile.executor.queries.reader import Reader, ReadLimiter
+from turnstile.executor.queries.waiting_reason import Health
 from turnstile.executor.settings import ExecutorSettings
 
 
@@ -58,7 +60,7 @@ def create_app(
         bulk_routes(operations, reader),
         actions,
         worker_routes(operations, reader),
-        audit_routes(Auditor(database, AuditBounds.of(settings))),
+        audit_routes(Auditor(database, settings)),
         dead_letter_routes(dead_letters),
         webhook_routes(database, limiter),
         queue_routes(live),

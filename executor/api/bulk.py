@@ -17,10 +17,11 @@ from turnstile.common.domain.states import TERMINAL, Status, is_terminal
 from turnstile.common.requests import json_text, read_traceparent
 from turnstile.executor.api.bodies import InUtf8, JsonBody, JsonRoute
 from turnstile.executor.api.executions import FilterFields, Reason
-from turnstile.executor.api.paging import cursor_id, cursor_ids, cursor_of, next_cursor
+from turnstile.executor.api.paging import ID_MAX, cursor_id, cursor_ids, cursor_of, next_cursor
 from turnstile.executor.api.problems import Problem, answer_deadline, documented, problem
 from turnstile.executor.operations import Operations
-from turnstile.executor.queries import ExecutionFilter, Match, Matches, Reader
+from turnstile.executor.queries.reader import Match, Matches, Reader
+from turnstile.executor.queries.statements import ExecutionFilter
 from turnstile.executor.results import Accepted, Move, Rejected, Retried
 
 BULK_MAX: Final = 1000
@@ -144,7 +145,7 @@ def _add_cancel_route(routes: APIRouter, operations: Operations, reader: Reader)
         body: Annotated[BulkCancelBody, Body(openapi_examples=_CANCEL_EXAMPLES)],
     ) -> BulkOutcome:
         wanted = _wanted(body.filter, "cancel", frozenset(Status) - TERMINAL)
-        before_id = cursor_id(_CANCEL_CURSOR, body.cursor)
+        before_id = cursor_id(_CANCEL_CURSOR, body.cursor, first=ID_MAX)
         async with answer_deadline():
             found = await reader.unfinished(wanted, before_id=before_id, limit=body.limit)
             _check_action(found, wanted)

@@ -199,7 +199,7 @@ def _add_changing_routes(routes: APIRouter, dead_letters: DeadLetters) -> None:
         responses=documented(Code.UNKNOWN_FIELD, Code.TOO_LARGE),
     )
     async def post_replay(body: DeadLetterReplay) -> DeadLetterReport:
-        return _dealt(await dead_letters.replay(body.selection(), limit=body.limit, body=body.edited()))
+        return _report(await dead_letters.replay(body.selection(), limit=body.limit, body=body.edited()))
 
     @routes.post(
         "/purge",
@@ -207,7 +207,7 @@ def _add_changing_routes(routes: APIRouter, dead_letters: DeadLetters) -> None:
         responses=documented(Code.UNKNOWN_FIELD, Code.TOO_LARGE),
     )
     async def post_purge(body: DeadLetterSelection) -> DeadLetterReport:
-        return _dealt(await dead_letters.purge(body.selection(), limit=body.limit))
+        return _report(await dead_letters.purge(body.selection(), limit=body.limit))
 
 
 def _position(cursor: str) -> Position:
@@ -221,12 +221,12 @@ def _position(cursor: str) -> Position:
     return position
 
 
-def _dealt(dealt: DeadLetterResult) -> DeadLetterReport:
+def _report(result: DeadLetterResult) -> DeadLetterReport:
     return DeadLetterReport(
-        done=dealt.done,
-        refused=[RefusedLetter(id=str(letter.id), reason=reason) for letter, reason in dealt.refused],
-        missing=dealt.missing,
-        left=dealt.left,
+        done=result.done,
+        refused=[RefusedLetter(id=str(letter.id), reason=reason) for letter, reason in result.refused],
+        missing=result.missing,
+        left=result.left,
     )
 
 

@@ -17,9 +17,8 @@ from starlette.types import Message, Receive, Scope, Send
 from turnstile.common.domain.errors import Code
 from turnstile.executor.api.bodies import StrictModel
 from turnstile.executor.api.problems import documented
-from turnstile.executor.dashboard import Live
 from turnstile.executor.dashboard.events import HEARTBEAT
-from turnstile.executor.dashboard.live import Stream
+from turnstile.executor.dashboard.live import Live, Stream
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,13 @@ from turnstile.common.domain.identifiers import ExecutionId
 from turnstile.common.domain.states import Status, is_terminal
 from turnstile.common.fields import Instant
 from turnstile.common.messages import ExecutionRequested
-from turnstile.common.requests import read_json, read_request, read_traceparent, request_hash
+from turnstile.common.requests import (
+    read_json,
+    read_request,
+    read_traceparent,
+    request_bytes_max,
+    request_hash,
+)
 from turnstile.executor.api.bodies import (
     LIST_BYTES_MAX,
     InUtf8,
@@ -31,37 +37,31 @@ from turnstile.executor.api.bodies import (
     read_body,
 )
 from turnstile.executor.api.paging import (
+    ID_MAX,
     Page,
     Paging,
     cursor_id,
+    cursor_ids,
     cursor_of,
-    cursor_parts,
     invalid_cursor,
     next_cursor,
 )
 from turnstile.executor.api.problems import Problem, answer, answer_deadline, documented, problem
 from turnstile.executor.metrics import REFUSED
 from turnstile.executor.operations import Operations, Submissions
-from turnstile.executor.queries import (
-    ExecutionDetail,
-    ExecutionFilter,
-    ExecutionRecord,
-    LogEntry,
-    LogPosition,
-    Reader,
-)
+from turnstile.executor.queries.reader import LogPosition, Reader
+from turnstile.executor.queries.schemas import ExecutionDetail, ExecutionRecord, LogEntry
+from turnstile.executor.queries.statements import ExecutionFilter
 from turnstile.executor.results import Accepted, Admission, Rejected, Verdict
 
 LIST_MAX: Final = 1000
 """Maximum number of requests in one list."""
 _PIECES_MAX: Final = 1000
-_ENVELOPE_BYTES_MAX: Final = 64 * 1024
-"""Size limit of a request without its parameters and metadata."""
 _CURSOR: Final = "executions"
 _LOG_CURSOR: Final = "logs"
 _KNOWN_KEY: Final = "The idempotency key is known: the execution that it names"
 
-ExecutionPath = Annotated[int, Path(ge=1, le=2**63 - 1, description="The execution's id.", examples=[4711])]
+ExecutionPath = Annotated[int, Path(ge=1, le=ID_MAX, description="The execution's id.", examples=[4711])]
 FilterText = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=r"^[^\x00]*$")]
 MetadataPair = Annotated[str, StringConstraints(max_length=1024, pattern=r"^[^\x00:]+:[^\x00]*$")]
 Reason = Annotated[str, StringConstraints(max_length=1000)]
@@ -284,7 +284,7 @@ def _add_reading_routes(routes: APIRouter, reader: Reader) -> None:
         responses=documented(Code.UNKNOWN_FIELD),
     )
     async def get_executions(query: Annotated[ExecutionListing, Query()]) -> Page[ExecutionRecord]:
-        before_id = cursor_id(_CURSOR, query.cursor)
+        before_id = cursor_id(_CURSOR, query.cursor, first=ID_MAX)
         items, last = await reader.executions(query.filter(), before_id=before_id, limit=query.limit)
         return Page(items=items, next_cursor=next_cursor(_CURSOR, last))
 
@@ -399,13 +399,10 @@ def _unknown_execution(execution_id: int) -> Refusal:
 def _log_position(cursor: str | None) -> LogPosition:
     if cursor is None:
         return LogPosition()
-    attempt, chars = cursor_parts(_LOG_CURSOR, cursor, count=2)
-    if not all(part.isascii() and part.isdigit() for part in (attempt, chars)):
+    attempt, chars = cursor_ids(_LOG_CURSOR, cursor, count=2)
+    if not (attempt < 2**31 and chars < 2**62):
         raise invalid_cursor()
-    position = LogPosition(attempt=int(attempt), chars=int(chars))
-    if not (position.attempt < 2**31 and position.chars < 2**62):
-        raise invalid_cursor()
-    return position
+    return LogPosition(attempt=attempt, chars=chars)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -421,9 +418,9 @@ async def _read_submitted(
 ) -> _Submitted:
     """Return the requests in a body; raises Refusal where the body as a whole is invalid.
 
-    One list at a time: while it is read it takes many times its size.
+    Lists are read one at a time, because each takes many times its size in memory until it is read.
     """
-    one_bytes_max = 2 * parameters_bytes_max + _ENVELOPE_BYTES_MAX
+    one_bytes_max = request_bytes_max(parameters_bytes_max)
     list_bytes_max = max(LIST_BYTES_MAX, one_bytes_max)
     body = await read_body(request, bytes_max=list_bytes_max)
     is_list = body[:100].lstrip().startswith(b"[")

@@ -10,8 +10,8 @@ from turnstile.common.telemetry.metrics import exposed
 from turnstile.executor.api.bodies import StrictModel
 from turnstile.executor.api.problems import PROBLEM_JSON, answer, documented, problem
 from turnstile.executor.metrics import METER, SERVER_UP, QueueGauges
-from turnstile.executor.queries import Health
 from turnstile.executor.queries.audit import EXAMPLES_MAX, Auditor, AuditReport
+from turnstile.executor.queries.waiting_reason import Health
 
 
 class AuditParameters(StrictModel):

@@ -11,6 +11,7 @@ from turnstile.executor.api.bodies import StrictModel
 
 PAGE_MAX: Final = 1000
 PAGE_DEFAULT: Final = 50
+ID_MAX: Final = 2**63 - 1
 
 Item = TypeVar("Item", bound=BaseModel)
 
@@ -48,15 +49,15 @@ def cursor_parts(kind: str, cursor: str, *, count: int) -> list[str]:
     return parts
 
 
-def cursor_id(kind: str, cursor: str | None) -> int | None:
-    """Return the id in a cursor; raises Refusal."""
-    return None if cursor is None else cursor_ids(kind, cursor, count=1)[0]
+def cursor_id(kind: str, cursor: str | None, *, first: int) -> int:
+    """Return the id in a cursor, and `first` for the first page; raises Refusal."""
+    return first if cursor is None else cursor_ids(kind, cursor, count=1)[0]
 
 
 def cursor_ids(kind: str, cursor: str, *, count: int) -> list[int]:
     """Return the ids in a cursor; raises Refusal."""
     parts = cursor_parts(kind, cursor, count=count)
-    if not all(part.isascii() and part.isdigit() and int(part) < 2**63 for part in parts):
+    if not all(part.isascii() and part.isdigit() and int(part) <= ID_MAX for part in parts):
         raise invalid_cursor()
     return [int(part) for part in parts]
 

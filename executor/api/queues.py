@@ -9,9 +9,9 @@ from turnstile.common.domain.errors import Code
 from turnstile.executor.api.executions import FilterText
 from turnstile.executor.api.paging import Page, Paging, cursor_id, next_cursor
 from turnstile.executor.api.problems import documented
-from turnstile.executor.dashboard import Live, QueueOrder
 from turnstile.executor.dashboard.events import QueueSummary, queue_summary
-from turnstile.executor.dashboard.state import DashboardState, Queue
+from turnstile.executor.dashboard.live import Live
+from turnstile.executor.dashboard.state import DashboardState, Queue, QueueOrder
 
 _CURSOR = "queues"
 
@@ -57,7 +57,7 @@ def queue_routes(live: Live) -> APIRouter:
         queues = state.sorted(query.sort, query.search or "")
         if query.action_ref or query.concurrency_key:
             queues = [queue for queue in queues if _matches(queue, query)]
-        start = cursor_id(_CURSOR, query.cursor) or 0
+        start = cursor_id(_CURSOR, query.cursor, first=0)
         end = start + query.limit
         assert state.read_at is not None
         return QueuePage(

@@ -10,14 +10,13 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import Code
 from turnstile.executor.api.bodies import JsonBody, JsonRoute
-from turnstile.executor.api.paging import Page, Paging, cursor_id, next_cursor
+from turnstile.executor.api.paging import ID_MAX, Page, Paging, cursor_id, next_cursor
 from turnstile.executor.api.problems import answer_deadline, documented
-from turnstile.executor.queries import ReadLimiter
+from turnstile.executor.queries.reader import ReadLimiter
 from turnstile.executor.webhooks.sender import State
 from turnstile.executor.webhooks.store import WebhookStore
 
 _CURSOR: Final = "webhooks"
-_ID_MAX: Final = 2**63 - 1
 _REPLAYED_MAX: Final = 1000
 _STATES: Final[tuple[State, ...]] = ("pending", "delivered", "failed")
 
@@ -52,9 +51,7 @@ class WebhookSelection(JsonBody):
     model_config = ConfigDict(json_schema_extra={"examples": [{"ids": [2041]}, {"all": True}]})
 
     ids: (
-        Annotated[
-            list[Annotated[int, Field(ge=1, le=_ID_MAX)]], Field(min_length=1, max_length=_REPLAYED_MAX)
-        ]
+        Annotated[list[Annotated[int, Field(ge=1, le=ID_MAX)]], Field(min_length=1, max_length=_REPLAYED_MAX)]
         | None
     ) = Field(default=None, description="Ids of executions whose webhooks were delivered or failed.")
     all: Literal[True] | None = Field(default=None, description="All failed ones, oldest first.")
@@ -88,13 +85,13 @@ class WebhookReplay(BaseModel):
 def webhook_routes(database: Database, limiter: ReadLimiter) -> APIRouter:
     """Return the routes of webhooks."""
     routes = APIRouter(prefix="/webhooks", tags=["operation"], route_class=JsonRoute)
-    record = WebhookStore(database)
+    store = WebhookStore(database)
 
     @routes.get("", summary="List webhooks, the newest first", responses=documented(Code.UNKNOWN_FIELD))
     async def get_webhooks(query: Annotated[WebhookListing, Query()]) -> Page[WebhookDetail]:
-        before_id = cursor_id(_CURSOR, query.cursor) or _ID_MAX
+        before_id = cursor_id(_CURSOR, query.cursor, first=ID_MAX)
         async with limiter.permit():
-            found = await record.page(query.state or _STATES, before_id=before_id, limit=query.limit + 1)
+            found = await store.page(query.state or _STATES, before_id=before_id, limit=query.limit + 1)
         items = [WebhookDetail.model_validate(row) for row in found[: query.limit]]
         has_more = len(found) > query.limit
         last = items[-1].execution_id if has_more else None
@@ -109,7 +106,7 @@ def webhook_routes(database: Database, limiter: ReadLimiter) -> APIRouter:
     )
     async def post_replay(body: WebhookSelection) -> WebhookReplay:
         async with answer_deadline():
-            replayed = await record.replay(body.ids, limit=body.limit)
+            replayed = await store.replay(body.ids, limit=body.limit)
         known = {*replayed.done, *replayed.pending}
         return WebhookReplay(
             done=len(replayed.done),

@@ -11,7 +11,8 @@ from turnstile.common.fields import check_instant
 from turnstile.executor.api.paging import Page, Paging, cursor_of, cursor_parts, invalid_cursor
 from turnstile.executor.api.problems import answer, answer_deadline, documented, problem
 from turnstile.executor.operations import Operations
-from turnstile.executor.queries import Reader, WorkerDetail, WorkerStart, WorkerState
+from turnstile.executor.queries.reader import Reader, WorkerStart
+from turnstile.executor.queries.schemas import WorkerDetail, WorkerState
 
 _CURSOR = "workers"
 WorkerPath = Annotated[

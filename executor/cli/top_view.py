@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -16,6 +16,7 @@ from rich.text import Text
 from turnstile.common.domain.durations import format_duration
 from turnstile.executor.cli.client import Json
 from turnstile.executor.cli.output import plain
+from turnstile.executor.dashboard.state import QueueName
 
 _PAGE: Final = 10
 _MOVES: Final = {
@@ -49,13 +50,6 @@ class Sort(StrEnum):
     OCCUPANCY = "occupancy"
     RATE = "rate"
     NAME = "name"
-
-
-class QueueName(NamedTuple):
-    """Action and concurrency key of a queue."""
-
-    action_ref: str
-    concurrency_key: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

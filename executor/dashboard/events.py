@@ -12,8 +12,8 @@ from typing import Final
 from pydantic import AwareDatetime, Field
 from pydantic_core import to_json
 
+from turnstile.common.schemas import Schema
 from turnstile.executor.dashboard.state import DashboardState, Queue, Rates
-from turnstile.executor.queries.schemas import Schema
 
 QUEUES_MAX: Final = 100
 HEARTBEAT: Final = b": heartbeat\n\n"

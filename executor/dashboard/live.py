@@ -30,7 +30,7 @@ from turnstile.executor.dashboard.state import (
     Snapshot,
     Workers,
 )
-from turnstile.executor.queries import Health
+from turnstile.executor.queries.waiting_reason import Health
 from turnstile.executor.sql import query
 
 logger = logging.getLogger(__name__)
@@ -279,15 +279,6 @@ async def poll(
 
 
 def _queue(row: asyncpg.Record) -> Queue:
-    return Queue(
-        name=QueueName(row["action_ref"], row["concurrency_key"]),
-        queue_id=row["queue_id"],
-        pool=row["pool"],
-        max_concurrent=row["max_concurrent"],
-        paused=row["paused"],
-        depth=row["depth"],
-        oldest_enqueued_at=row["oldest_enqueued_at"],
-        total_enqueued=row["total_enqueued"],
-        total_completed=row["total_completed"],
-        active_count=row["held"],
-    )
+    fields = dict(row.items())
+    name = QueueName(fields.pop("action_ref"), fields.pop("concurrency_key"))
+    return Queue(name=name, **fields)

@@ -1,6 +1,6 @@
 """Recounts everything in one snapshot, and reports what does not agree (P1, P3, P4, P7).
 
-In: from the settings, when a step is late. Out: for each check how many rows it read, how many are
+In: the settings, which say when a step is late. Out: for each check how many rows it read, how many are
 wrong, and the first of them. It reads one snapshot, so concurrent work raises no false alarm; lateness is
 measured with bounds that a healthy watchdog keeps. One audit at a time, on one connection. The checks are in
 the files `executor/sql/audit_*.sql`, each under a line `-- check <name> of <what an id names>: <what must
@@ -9,18 +9,18 @@ hold>`; those of one file are one statement, so that what they share is read onc
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 import asyncpg
 from pydantic import AwareDatetime, Field
 
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import Unavailable
-from turnstile.executor.queries.schemas import Schema
+from turnstile.common.schemas import Schema
 from turnstile.executor.settings import ExecutorSettings
 from turnstile.executor.sql import query
 
@@ -76,42 +76,6 @@ class AuditReport(Schema):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuditBounds:
-    """When a step counts as late: the bounds and the interval of the watchdog."""
-
-    dispatch_timeout_seconds: float
-    settle_timeout_seconds: float
-    stop_timeout_seconds: float
-    lease_seconds: float
-    tick_seconds: float
-    webhook_lease_seconds: float
-
-    @classmethod
-    def of(cls, settings: ExecutorSettings) -> Self:
-        """Return the bounds of a service with these settings."""
-        return cls(
-            dispatch_timeout_seconds=settings.dispatch_timeout,
-            settle_timeout_seconds=settings.settle_timeout,
-            stop_timeout_seconds=settings.stop_timeout,
-            lease_seconds=settings.lease_duration,
-            tick_seconds=settings.watchdog_interval,
-            webhook_lease_seconds=settings.webhook_lease_seconds(),
-        )
-
-    def arguments(self) -> tuple[float, ...]:
-        """Return the parameters of `audit_frame`."""
-        return (
-            self.dispatch_timeout_seconds,
-            self.settle_timeout_seconds,
-            self.stop_timeout_seconds,
-            self.lease_seconds,
-            self.tick_seconds * _TICKS_OF_GRACE + _GRACE_SECONDS,
-            self.tick_seconds + _THOUSAND_ROWS_SECONDS,
-            self.webhook_lease_seconds,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
     """One condition that must hold for every row that it reads."""
 
@@ -126,26 +90,35 @@ class Check:
         return _framed(query("audit_examples").replace(":check", self.statement))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckGroup:
-    """Checks that are one statement."""
-
-    checks: tuple[Check, ...]
-
-    def tally(self) -> str:
-        """Return the statement that counts the rows and the wrong rows of each check, by name."""
-        frame = query("audit_tally")
-        tallies = (
-            frame.replace(":name", f"'{each.name}'").replace(":check", each.statement) for each in self.checks
-        )
-        return _framed("\nUNION ALL\n".join(tallies))
-
-
 @cache
-def check_groups(*, record: bool) -> tuple[CheckGroup, ...]:
-    """Return the checks of the live tables, and with `record` those that read the whole history too."""
+def check_groups(*, record: bool) -> tuple[tuple[Check, ...], ...]:
+    """Return the checks of the live tables, and with `record` those that read the whole history too.
+
+    The checks of one group are one statement.
+    """
     files = (*_LIVE, *_RECORD) if record else _LIVE
-    return tuple(CheckGroup(checks=tuple(_checks_in(query(file)))) for file in files)
+    return tuple(tuple(_checks_in(query(file))) for file in files)
+
+
+def _late_after_seconds(settings: ExecutorSettings) -> tuple[float, ...]:
+    """Return the parameters of `audit_frame`: after how many seconds a step counts as late."""
+    tick_seconds = settings.watchdog_interval
+    return (
+        settings.dispatch_timeout,
+        settings.settle_timeout,
+        settings.stop_timeout,
+        settings.lease_duration,
+        tick_seconds * _TICKS_OF_GRACE + _GRACE_SECONDS,
+        tick_seconds + _THOUSAND_ROWS_SECONDS,
+        settings.webhook_lease_seconds(),
+    )
+
+
+def _tally(checks: Sequence[Check]) -> str:
+    """Return the statement that counts the rows and the wrong rows of each check, by name."""
+    frame = query("audit_tally")
+    tallies = (frame.replace(":name", f"'{each.name}'").replace(":check", each.statement) for each in checks)
+    return _framed("\nUNION ALL\n".join(tallies))
 
 
 def _framed(question: str) -> str:
@@ -163,9 +136,9 @@ def _checks_in(text: str) -> Iterator[Check]:
 class Auditor:
     """Runs audits. Safe to share between tasks."""
 
-    def __init__(self, database: Database, bounds: AuditBounds) -> None:
+    def __init__(self, database: Database, settings: ExecutorSettings) -> None:
         self._database = database
-        self._arguments = bounds.arguments()
+        self._bounds = _late_after_seconds(settings)
         self._lock = asyncio.Lock()
 
     async def audit(self, *, record: bool = True, examples_max: int = 10) -> AuditReport:
@@ -178,8 +151,8 @@ class Auditor:
                 checked_at = await connection.fetchval("SELECT now()")
                 found = [
                     check
-                    for group in check_groups(record=record)
-                    for check in await self._results(connection, group, examples_max)
+                    for checks in check_groups(record=record)
+                    for check in await self._results(connection, checks, examples_max)
                 ]
         except (TimeoutError, asyncpg.QueryCanceledError):
             raise Unavailable(
@@ -189,9 +162,9 @@ class Auditor:
         return AuditReport(clean=not any(each.faults for each in found), checked_at=checked_at, checks=found)
 
     async def _results(
-        self, connection: "Connection", group: CheckGroup, examples_max: int
+        self, connection: "Connection", checks: Sequence[Check], examples_max: int
     ) -> list[CheckResult]:
-        tallies = {row["name"]: row for row in await connection.fetch(group.tally(), *self._arguments)}
+        tallies = {row["name"]: row for row in await connection.fetch(_tally(checks), *self._bounds)}
         return [
             CheckResult(
                 name=check.name,
@@ -203,11 +176,11 @@ class Auditor:
                 if tallies[check.name]["faults"]
                 else [],
             )
-            for check in group.checks
+            for check in checks
         ]
 
     async def _examples(self, connection: "Connection", check: Check, rows_max: int) -> list[WrongRow]:
-        wrong = await connection.fetch(check.examples(), *self._arguments, rows_max)
+        wrong = await connection.fetch(check.examples(), *self._bounds, rows_max)
         return [WrongRow(**row) for row in wrong]
 
     @asynccontextmanager

@@ -25,7 +25,7 @@ from statistics import NormalDist, fmean, median
 from typing import Final
 
 from turnstile.common.domain.states import Status
-from turnstile.executor.queries.schemas import EstimatedStart
+from turnstile.common.schemas import EstimatedStart
 from turnstile.executor.queries.waiting_reason import Facts
 
 SLOTS_MAX: Final = 64

@@ -5,6 +5,7 @@ snapshot of the rows, so that its numbers agree with each other. The number of c
 JSON value that cannot be read is left out of a page rather than failing it.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -16,11 +17,12 @@ from pydantic import BaseModel
 
 from turnstile.common.action_definition import RetryDefinition
 from turnstile.common.database import Database
+from turnstile.common.domain.errors import Overloaded
 from turnstile.common.domain.identifiers import ExecutionId
 from turnstile.common.domain.states import Status
 from turnstile.common.json_limits import readable
+from turnstile.common.schemas import KeyStats, QueueStats, WaitingCounts
 from turnstile.executor.queries.estimate import SLOTS_MAX, Grant, Pace, estimated_start, may_be_estimated
-from turnstile.executor.queries.read_limiter import ReadLimiter
 from turnstile.executor.queries.schemas import (
     HOLDERS_MAX,
     ActionChangeEntry,
@@ -29,13 +31,10 @@ from turnstile.executor.queries.schemas import (
     ErrorDetail,
     ExecutionDetail,
     ExecutionRecord,
-    KeyStats,
     LogEntry,
     QueuedExecution,
-    QueueStats,
     SlotHolder,
     StoredAction,
-    WaitingCounts,
     WorkerDetail,
     WorkerState,
 )
@@ -43,8 +42,6 @@ from turnstile.executor.queries.statements import (
     ExecutionFilter,
     Statement,
     ended_executions,
-    listed_actions,
-    listed_changes,
     listed_executions,
     unfinished_executions,
 )
@@ -62,7 +59,8 @@ _LOG_CHARS_MAX: Final = 1024 * 1024
 _GRANTS_SCANNED_MAX: Final = 500
 _GRANTS_MIN: Final = 200
 _GRANTS_PER_SLOT: Final = 3
-_ID_MAX: Final = 2**63 - 1
+_CONCURRENT_MAX: Final = 2
+_WAIT_SECONDS: Final = 10.0
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -110,6 +108,26 @@ class LogPage:
     is_ended: bool
 
 
+class ReadLimiter:
+    """Bounds the concurrent reads of one executor, so that connections are left for the work itself (P9)."""
+
+    def __init__(self) -> None:
+        self._free = asyncio.Semaphore(_CONCURRENT_MAX)
+
+    @asynccontextmanager
+    async def permit(self) -> AsyncIterator[None]:
+        """Wait for a permit and hold it; raises Overloaded after the timeout."""
+        try:
+            async with asyncio.timeout(_WAIT_SECONDS):
+                await self._free.acquire()
+        except TimeoutError:
+            raise Overloaded("too many reads at once") from None
+        try:
+            yield
+        finally:
+            self._free.release()
+
+
 class Reader:
     """Safe to share between tasks."""
 
@@ -135,26 +153,24 @@ class Reader:
         )
 
     async def executions(
-        self, wanted: ExecutionFilter, *, before_id: int | None, limit: int
+        self, wanted: ExecutionFilter, *, before_id: int, limit: int
     ) -> tuple[list[ExecutionRecord], int | None]:
         """Return executions, newest first, and the id before which the next page starts.
 
         A page may be short, even empty, and not be the last: candidates and documents are bounded.
         """
-        before = _ID_MAX if before_id is None else before_id
         found = await self._selected(
-            wanted, lambda action: listed_executions(wanted, action, before_id=before, limit=limit)
+            wanted, lambda action: listed_executions(wanted, action, before_id=before_id, limit=limit)
         )
         if found is None:
             return [], None
         records = [ExecutionRecord(**_recorded(row)) for row in found if row["id"] is not None]
         return records, found[0]["next_id"]
 
-    async def unfinished(self, wanted: ExecutionFilter, *, before_id: int | None, limit: int) -> Matches:
+    async def unfinished(self, wanted: ExecutionFilter, *, before_id: int, limit: int) -> Matches:
         """Return matching executions that have not ended, newest first; `next_id` leads to earlier ones."""
-        before = _ID_MAX if before_id is None else before_id
         found = await self._selected(
-            wanted, lambda action: unfinished_executions(wanted, action, before_id=before, limit=limit)
+            wanted, lambda action: unfinished_executions(wanted, action, before_id=before_id, limit=limit)
         )
         return _matches(found)
 
@@ -187,21 +203,20 @@ class Reader:
 
     async def action(self, ref: str) -> StoredAction | None:
         """Return one action."""
-        found = await self._rows(*listed_actions(ref=ref, after_ref=None, limit=1))
-        return _action(found[0]) if found else None
+        row = await self._row(query("action"), ref)
+        return None if row is None else _action(row)
 
     async def actions(self, *, after_ref: str | None, limit: int) -> tuple[list[StoredAction], str | None]:
         """Return actions in the order of their names, and the name after which the next page starts."""
-        found = await self._rows(*listed_actions(ref=None, after_ref=after_ref, limit=limit + 1))
+        found = await self._rows(query("actions"), after_ref or "", limit + 1)
         shown = [_action(row) for row in found[:limit]]
         return shown, shown[-1].ref if len(found) > limit else None
 
     async def changes(
-        self, ref: str, *, before_id: int | None, limit: int
+        self, ref: str, *, before_id: int, limit: int
     ) -> tuple[list[ActionChangeEntry], int | None]:
         """Return the changes of an action, newest first, and the id before which the next page starts."""
-        before = _ID_MAX if before_id is None else before_id
-        found = await self._rows(*listed_changes(ref, before_id=before, limit=limit + 1))
+        found = await self._rows(query("action_changes"), ref, before_id, limit + 1)
         shown = [
             ActionChangeEntry(**{**row, "old": readable(row["old"]), "new": readable(row["new"])})
             for row in found[:limit]
@@ -284,7 +299,7 @@ class Reader:
             return await self._database.fetchrow(text, *arguments)
 
     async def _live_row(self, text: str, *arguments: object) -> "Row | None":
-        """Read one row with what is live."""
+        """Read one row in a snapshot."""
         async with self._snapshot() as connection:
             return await connection.fetchrow(text, *arguments)
 
@@ -366,7 +381,7 @@ def queue_stats(row: "Row") -> QueueStats:
     waiting = WaitingCounts(
         limit=row["on_limit"], paused=row["on_pause"], no_worker=row["on_worker"], rate=row["on_rate"]
     )
-    by_key = _parsed(KeyStats, row["by_key"])
+    by_key = tuple(_parsed(KeyStats, row["by_key"]))
     return QueueStats(**_fields(QueueStats, row, but={"waiting", "by_key"}), waiting=waiting, by_key=by_key)
 
 

@@ -2,19 +2,14 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, JsonValue
+from pydantic import AwareDatetime, Field, JsonValue
 
 from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.domain.states import Status
+from turnstile.common.schemas import EstimatedStart, Schema
 
 HOLDERS_MAX = 100
 """Most slot holders in one answer."""
-
-
-class Schema(BaseModel):
-    """Base of all schemas."""
-
-    model_config = ConfigDict(frozen=True)
 
 
 class ErrorDetail(Schema):
@@ -88,13 +83,6 @@ WaitingOn = Annotated[
 ]
 
 
-class EstimatedStart(Schema):
-    """When a worker will claim it, in at least eight of ten cases while the load stays the same."""
-
-    earliest: AwareDatetime
-    latest: AwareDatetime
-
-
 class ExecutionRecord(Schema):
     """An execution as it is stored."""
 
@@ -131,42 +119,6 @@ class ExecutionDetail(ExecutionRecord):
         "unreachable."
     )
     attempts: list[AttemptDetail] = Field(description="Attempts, oldest first.")
-
-
-class WaitingCounts(Schema):
-    """What the queued executions wait for; adds up to `queue_length`."""
-
-    limit: int = Field(description="All slots are held, or will be by executions ahead.")
-    paused: int = Field(description="The action is paused.")
-    no_worker: int = Field(description="A slot is free, but no live worker serves the action.")
-    rate: int = Field(description="A slot is free: only the next dispatch is missing.")
-
-
-class KeyStats(Schema):
-    """The queue of one concurrency key."""
-
-    concurrency_key: str
-    queue_length: int
-    active_count: int
-
-
-class QueueStats(Schema):
-    """The state of the queues of an action at one instant."""
-
-    action_id: int
-    action_ref: str
-    queue_length: int = Field(description="Executions that are queued.")
-    active_count: int = Field(description="Slots that are held, over all keys.")
-    max_concurrent: int | None = Field(description="Limit of each queue; null: none.")
-    oldest_enqueued_at: AwareDatetime | None = Field(
-        description="When the head of the queue was enqueued; null if the queue is empty."
-    )
-    total_enqueued: int = Field(description="Executions ever admitted.")
-    total_completed: int = Field(description="Executions that have ended, with any status, and were settled.")
-    last_updated: AwareDatetime
-    paused: bool
-    waiting: WaitingCounts
-    by_key: list[KeyStats] = Field(description="The longest queues of an action with a concurrency key.")
 
 
 class QueuedExecution(Schema):

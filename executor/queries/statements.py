@@ -1,4 +1,4 @@
-"""Builds the statements of the lists, and the one filter that lists and bulk operations share.
+"""Builds the statements that select executions by a filter: one filter for lists and bulk operations.
 
 In: a filter, where a page starts, bounds. Out: SQL text and arguments for asyncpg, compiled from SQLAlchemy
 selects over the tables of the models, once for each combination of conditions. A page of executions reads
@@ -55,7 +55,6 @@ Statement = tuple[Any, ...]
 
 _EXECUTION: Final[Table] = metadata.tables["execution"]
 _ACTION: Final[Table] = metadata.tables["action"]
-_ACTION_CHANGE: Final[Table] = metadata.tables["action_change"]
 _ACTION_QUEUE: Final[Table] = metadata.tables["action_queue"]
 _QUEUE_STATE: Final[Table] = metadata.tables["queue_state"]
 _WAITING: Final[Table] = metadata.tables["waiting"]
@@ -146,16 +145,6 @@ def ended_executions(
     if not_made_under is not None:
         values["retry_key"] = not_made_under
     return _ended(frozenset(values)).bound(values, after_id=after_id, up_to_id=up_to_id, limit=limit)
-
-
-def listed_actions(*, ref: str | None, after_ref: str | None, limit: int) -> Statement:
-    """Select definitions in the order of their names: those after one name, or a single one."""
-    return _actions(is_one=ref is not None).bound({}, ref=ref, after_ref=after_ref or "", limit=limit)
-
-
-def listed_changes(ref: str, *, before_id: int, limit: int) -> Statement:
-    """Select the changes of an action, deleted or not, newest first."""
-    return _changes().bound({}, ref=ref, before_id=before_id, limit=limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,21 +271,6 @@ def _ended(names: frozenset[str]) -> _Compiled:
     return _page(candidate, page, is_ascending=True)
 
 
-@cache
-def _actions(*, is_one: bool) -> _Compiled:
-    in_order = _ACTION.c.ref.collate("C")
-    which = _ACTION.c.ref == bindparam("ref") if is_one else in_order > bindparam("after_ref", type_=Text)
-    found = select(_ACTION).where(_ACTION.c.deleted_at.is_(None), which)
-    return _compiled(found.order_by(in_order).limit(_LIMIT))
-
-
-@cache
-def _changes() -> _Compiled:
-    change_id = _ACTION_CHANGE.c.id
-    which = _ACTION_CHANGE.c.action_ref == bindparam("ref"), change_id < _BEFORE_ID
-    return _compiled(select(_ACTION_CHANGE).where(*which).order_by(change_id.desc()).limit(_LIMIT))
-
-
 def _of_action(names: frozenset[str]) -> list[ColumnElement[bool]]:
     return _conditions(names & {"action_id"}, _EXECUTION)
 
@@ -310,8 +284,8 @@ def _page(
 ) -> _Compiled:
     """Cut a page off what was found among the candidates.
 
-    Its first row carries in `next_id` behind which id the next page starts (null: nothing is left), and
-    may be otherwise empty.
+    `next_id` of its first row is the id behind which the next page starts; null: nothing is left. All other
+    columns of that row are null where the page is empty.
     """
     page = found.limit(_LIMIT + 1).cte("page")
     order = page.c.id.asc() if is_ascending else page.c.id.desc()

@@ -14,8 +14,8 @@ WITH moved AS MATERIALIZED (
       AND ($1::timestamptz IS NULL OR greatest(q.updated_at, a.updated_at) > $1::timestamptz)
     ORDER BY coalesce(q.depth, 0) > 0 DESC, q.updated_at DESC NULLS LAST, a.id LIMIT $2::integer
 )
-SELECT m.queue_id, m.action_ref, nullif(m.concurrency_key, '') AS concurrency_key, m.pool, m.depth, m.held,
-       m.total_enqueued, m.total_completed, m.max_concurrent, m.paused,
+SELECT m.queue_id, m.action_ref, nullif(m.concurrency_key, '') AS concurrency_key, m.pool, m.depth,
+       m.held AS active_count, m.total_enqueued, m.total_completed, m.max_concurrent, m.paused,
        -- One by one, so that no plan reads the whole history.
        CASE WHEN m.depth > 0 THEN (
            SELECT e.queued_at FROM execution e

@@ -14,7 +14,7 @@ import asyncpg
 
 from tests.support.traffic import until
 from turnstile.common.database import Database
-from turnstile.executor.queries.audit import AuditBounds, Auditor
+from turnstile.executor.queries.audit import Auditor
 from turnstile.executor.settings import ExecutorSettings
 from turnstile.stress.check.history import peak_concurrency
 
@@ -128,7 +128,7 @@ async def _auditing(database_url: str) -> AsyncIterator[Auditor]:
     database = Database(database_url, application_name="audit of the test", connections_max=1)
     try:
         await database.open()
-        yield Auditor(database, AuditBounds.of(ExecutorSettings()))
+        yield Auditor(database, ExecutorSettings())
     finally:
         await database.close()
 

@@ -9,8 +9,7 @@ import pytest
 from fastapi import FastAPI
 
 from turnstile.executor.api import problems
-from turnstile.executor.dashboard import page_routes
-from turnstile.executor.dashboard.files import HEADERS, static_files
+from turnstile.executor.dashboard.files import HEADERS, page_routes, static_files
 
 STATIC = Path(__file__).parents[3] / "executor" / "dashboard" / "static"
 SCRIPTS = {name: found.content.decode() for name, found in static_files().items() if name.endswith(".js")}

@@ -14,8 +14,7 @@ from tests.support.traffic import until
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import Unavailable
 from turnstile.executor.api.events import EventStream, StreamParameters
-from turnstile.executor.dashboard import Live, LiveTimes
-from turnstile.executor.dashboard.live import STREAMS_MAX, Stream
+from turnstile.executor.dashboard.live import STREAMS_MAX, Live, LiveTimes, Stream
 from turnstile.executor.dashboard.state import QueueName
 
 DEADLINE_SECONDS = 30

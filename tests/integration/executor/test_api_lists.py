@@ -9,8 +9,8 @@ from tests.integration.executor.page_counts import cost_of
 from tests.support.protocol import Protocol
 from tests.support.served import WORKER, Served
 from turnstile.common.domain.states import Status
-from turnstile.executor.queries import ExecutionFilter, statements
-from turnstile.executor.queries.statements import listed_executions, unfinished_executions
+from turnstile.executor.queries import statements
+from turnstile.executor.queries.statements import ExecutionFilter, listed_executions, unfinished_executions
 
 
 @pytest.fixture

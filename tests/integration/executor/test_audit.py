@@ -17,14 +17,13 @@ from tests.support.protocol import OneConnection, Protocol, connected
 from tests.support.served import serve
 from turnstile.common.database import Database
 from turnstile.common.domain.states import Status
-from turnstile.executor.queries.audit import AuditBounds, Auditor, AuditReport, check_groups
+from turnstile.executor.queries.audit import Auditor, AuditReport, check_groups
 from turnstile.executor.settings import ExecutorSettings
 from turnstile.localservers import DatabaseServer
 from turnstile.worker.protocol import Claim
 
 # Long bounds: the scene grows older from the first test to the last.
 PATIENT = ExecutorSettings(dispatch_timeout=3600, settle_timeout=3600, stop_timeout=3600)
-BOUNDS = AuditBounds.of(PATIENT)
 
 
 # In the statements `<queue>` is the queue of action a, `<late>` a time long ago, `<running>` and the like the
@@ -124,7 +123,7 @@ async def auditing(database_url: str) -> AsyncIterator[Auditor]:
     database = Database(database_url, application_name="test audit", connections_max=1)
     await database.open()
     try:
-        yield Auditor(database, BOUNDS)
+        yield Auditor(database, PATIENT)
     finally:
         await database.close()
 
@@ -207,7 +206,7 @@ async def test_each_corrupted_row_is_found_by_name(
         undone = protocol.connection.transaction(isolation="repeatable_read")
         await undone.start()
         await protocol.connection.execute(statement_of(corruption))
-        found = await Auditor(InsideTransaction(protocol.connection), BOUNDS).audit()
+        found = await Auditor(InsideTransaction(protocol.connection), PATIENT).audit()
         await undone.rollback()
     assert not found.clean
     assert set(wrong(found)) == names
@@ -215,7 +214,7 @@ async def test_each_corrupted_row_is_found_by_name(
 
 
 def test_every_check_is_covered() -> None:
-    known = {check.name for group in check_groups(record=True) for check in group.checks}
+    known = {check.name for checks in check_groups(record=True) for check in checks}
     assert known == {name for _, names in CORRUPTIONS for name in names}
 
 

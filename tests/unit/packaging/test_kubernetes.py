@@ -23,8 +23,9 @@ from tests.unit.packaging.manifests import (
     resources,
 )
 from turnstile.common.domain.durations import parse_duration
+from turnstile.common.schemas import QueueStats
 from turnstile.executor.api.ops import health_routes
-from turnstile.executor.queries import Health, QueueStats
+from turnstile.executor.queries.waiting_reason import Health
 from turnstile.worker.health import health_app
 
 VERSIONS = ("1.30", "1.37")

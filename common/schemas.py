@@ -1,0 +1,57 @@
+"""Schemas of the HTTP API that the executor writes and the Python client reads (P10).
+
+The client ignores fields that it does not know: a newer executor may add some.
+"""
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+
+
+class Schema(BaseModel):
+    """Base of all schemas."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class EstimatedStart(Schema):
+    """When a worker will claim it, in at least eight of ten cases while the load stays the same."""
+
+    earliest: AwareDatetime
+    latest: AwareDatetime
+
+
+class WaitingCounts(Schema):
+    """What the queued executions wait for; adds up to `queue_length`."""
+
+    limit: int = Field(description="All slots are held, or will be by executions ahead.")
+    paused: int = Field(description="The action is paused.")
+    no_worker: int = Field(description="A slot is free, but no live worker serves the action.")
+    rate: int = Field(description="A slot is free: only the next dispatch is missing.")
+
+
+class KeyStats(Schema):
+    """The queue of one concurrency key."""
+
+    concurrency_key: str
+    queue_length: int
+    active_count: int
+
+
+class QueueStats(Schema):
+    """The state of the queues of an action at one instant."""
+
+    action_id: int
+    action_ref: str
+    queue_length: int = Field(description="Executions that are queued.")
+    active_count: int = Field(description="Slots that are held, over all keys.")
+    max_concurrent: int | None = Field(description="Limit of each queue; null: none.")
+    oldest_enqueued_at: AwareDatetime | None = Field(
+        description="When the head of the queue was enqueued; null if the queue is empty."
+    )
+    total_enqueued: int = Field(description="Executions ever admitted.")
+    total_completed: int = Field(description="Executions that have ended, with any status, and were settled.")
+    last_updated: AwareDatetime
+    paused: bool
+    waiting: WaitingCounts
+    by_key: tuple[KeyStats, ...] = Field(
+        description="The longest queues of an action with a concurrency key."
+    )
