@@ -34,10 +34,8 @@ from benchmarks.run import (
     MeasuredSystem,
     Run,
     Runs,
-    cpu_us_of,
     measured_system,
-    rates_of,
-    ratios,
+    ratio_rows,
     rows_of,
 )
 from benchmarks.system import POSTGRESQL, Servers, Sizes, cpu_seconds
@@ -51,8 +49,6 @@ JOIN execution e ON e.id = t.execution_id
 JOIN action_queue q ON q.id = e.queue_id
 ORDER BY e.queue_id, t.granted_at, t.execution_id
 """
-_AIM_RATE: Final = 0.8
-_AIM_COST: Final = 1.2
 
 _SLICES: Final = 6
 _BEFORE: Final = "before"
@@ -130,24 +126,7 @@ def _snapshot_section(runs: Runs, *, count: int) -> Section:
 
 
 def _ratio_rows(runs: Runs, aimed: tuple[str, ...] = ()) -> list[Row]:
-    rows = [
-        Row(
-            name=f"rate, ratio to {_BEFORE}",
-            unit="",
-            cells=ratios(rates_of(runs), _BEFORE),
-            aims=(Aim(at_least=_AIM_RATE, columns=aimed),),
-        )
-    ]
-    if POSTGRESQL in next(iter(runs.values()))[0].cpu_seconds:
-        rows.append(
-            Row(
-                name=f"CPU of PostgreSQL, ratio to {_BEFORE}",
-                unit="",
-                cells=ratios(cpu_us_of(runs, POSTGRESQL), _BEFORE),
-                aims=(Aim(at_most=_AIM_COST, columns=aimed),),
-            )
-        )
-    return rows
+    return ratio_rows(runs, _BEFORE, part=POSTGRESQL, aimed=aimed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,6 +31,7 @@ from turnstile.stress.local.launcher import Deployment
 Race = Callable[[Load], Awaitable[float]]
 
 WARM_UP_MAX: Final = 500
+_AIM_COST: Final = 1.2
 
 _WAL: Final = "SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint"
 
@@ -164,8 +165,41 @@ def rates_of(runs: Runs) -> dict[str, float]:
     return {name: median(run.per_second for run in of) for name, of in runs.items()}
 
 
-def ratios(values: Mapping[str, float], reference: str) -> dict[str, float]:
-    """Return the other values divided by that of the reference."""
+def ratio_rows(
+    runs: Runs,
+    reference: str,
+    *,
+    label: str | None = None,
+    part: str = "all",
+    rate_at_least: float = 0.8,
+    aimed: tuple[str, ...] = (),
+) -> list[Row]:
+    """Return rate and CPU per execution of each kind, divided by those of the reference.
+
+    `label`: the reference in the names of the rows. `part`: whose CPU; no row where it is not measured.
+    `aimed`: the columns with an aim; empty: all.
+    """
+    rows = [
+        Row(
+            name=f"rate, ratio to {label or reference}",
+            unit="",
+            cells=_ratios(rates_of(runs), reference),
+            aims=(Aim(at_least=rate_at_least, columns=aimed),),
+        )
+    ]
+    if part in ("all", *runs[reference][0].cpu_seconds):
+        rows.append(
+            Row(
+                name=f"CPU{'' if part == 'all' else f' of {part}'}, ratio to {label or reference}",
+                unit="",
+                cells=_ratios(cpu_us_of(runs, part), reference),
+                aims=(Aim(at_most=_AIM_COST, columns=aimed),),
+            )
+        )
+    return rows
+
+
+def _ratios(values: Mapping[str, float], reference: str) -> dict[str, float]:
     return {name: value / values[reference] for name, value in values.items() if name != reference}
 
 
