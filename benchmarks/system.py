@@ -17,7 +17,7 @@ import httpx
 
 from benchmarks.waiting import DidNotHappen
 from turnstile.localservers import BrokerServer, DatabaseServer, LocalServers
-from turnstile.localservers.services import Service
+from turnstile.localservers.services import Service, serving
 from turnstile.stress.local import launcher
 from turnstile.stress.local.launcher import (
     Deployment,
@@ -150,23 +150,23 @@ async def running_system(
 
 
 @asynccontextmanager
-async def running_process(
-    name: str, role: str, deployment: Deployment, settings: Mapping[str, str]
-) -> AsyncIterator[int]:
-    """Run a process of the no-logic loop and yield its pid."""
-    service = Service(
-        name=name,
-        arguments=["benchmarks.no_logic", role],
-        folder=deployment.folder,
-        environment=deployment.environment(settings),
-        last_signal=deployment.last_signal,
-    )
-    async with _with_logs([service]):
-        try:
-            await service.start()
-            yield service.pid
-        finally:
-            await service.end(deployment.last_signal)
+async def running_loop(
+    deployment: Deployment, settings: Mapping[str, str]
+) -> AsyncIterator[dict[str, list[int]]]:
+    """Run the no-logic loop, one process like the executor and two like workers; yield the pids by part."""
+    services = [
+        Service(
+            name=name,
+            arguments=["benchmarks.no_logic", name.partition("-")[0]],
+            folder=deployment.folder,
+            environment=deployment.environment(settings),
+            last_signal=deployment.last_signal,
+        )
+        for name in ("executor", "worker-1", "worker-2")
+    ]
+    async with _with_logs(services), serving(services, last_signal=deployment.last_signal):
+        executor, *workers = (service.pid for service in services)
+        yield {"executors": [executor], "workers": workers}
 
 
 @asynccontextmanager
