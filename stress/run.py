@@ -21,7 +21,8 @@ from turnstile.stress.config import RunConfig
 from turnstile.stress.drive.driver import drive_scenario
 from turnstile.stress.drive.setup import check_ready
 from turnstile.stress.installation import Installation
-from turnstile.stress.local.system import LocalSystem, running_locally
+from turnstile.stress.local.faults import LocalSystem
+from turnstile.stress.local.system import running_locally
 from turnstile.stress.presets import scenarios_of
 from turnstile.stress.recording import Recording
 from turnstile.stress.report.live import live_view
@@ -88,7 +89,7 @@ async def _run(
                 lease_seconds=config.lease_seconds,
                 say=console.print,
             ) as system:
-                store.add_versions(await asyncio.to_thread(system.versions))
+                store.add_versions(await asyncio.to_thread(system.servers.versions))
                 await run_scenarios(scenarios, system.installation, system, store, console)
         else:
             await check_ready(installation, actions)

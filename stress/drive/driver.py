@@ -17,8 +17,9 @@ from turnstile.stress.drive.setup import store_actions, without_password
 from turnstile.stress.drive.submission import Answers, Requests, SubmitContext, Submitter
 from turnstile.stress.drive.traces import TraceFolder, all_on_this_host, remote_runs, traced_runs
 from turnstile.stress.drive.watcher import WatchContext, Watcher
-from turnstile.stress.installation import Api, FaultInjector, Installation, Unreachable
+from turnstile.stress.installation import Api, Installation, Unreachable
 from turnstile.stress.load import plan_orders
+from turnstile.stress.local.faults import LocalSystem
 from turnstile.stress.recording import Audit, Recording, RunEnd, Table
 from turnstile.stress.scenario import Scenario, Show
 
@@ -37,7 +38,7 @@ async def drive_scenario(
     *,
     seed: int,
     show: Show,
-    injector: FaultInjector | None,
+    injector: LocalSystem | None,
 ) -> Recording:
     """Carry out a scenario and return its recording; raises Unreachable where the installation stays away.
 
@@ -60,7 +61,7 @@ class _Drive:
         scenario: Scenario,
         installation: Installation,
         api: Api,
-        injector: FaultInjector | None,
+        injector: LocalSystem | None,
         *,
         seed: int,
     ) -> None:
