@@ -27,7 +27,7 @@ from turnstile.stress.presets import scenarios_of
 from turnstile.stress.recording import Recording
 from turnstile.stress.report.live import live_view
 from turnstile.stress.report.run_report import RunInfo
-from turnstile.stress.report.store import ReportStore
+from turnstile.stress.report.store import ReportStore, show_report
 from turnstile.stress.scenario import Scenario
 
 _LINE_WIDTH_WITHOUT_TERMINAL: Final = 110
@@ -98,10 +98,10 @@ async def _run(
         # Report the completed scenarios; without any, an earlier report in the folder stays.
         if store.scenarios:
             store.failures.append("the run was interrupted")
-            store.show(store.report(), console)
+            show_report(folder, store.report(), console)
         raise
     report = store.report()
-    store.show(report, console)
+    show_report(folder, report, console)
     return 0 if report.passed else EXIT_FAILED
 
 

@@ -64,10 +64,6 @@ class ReportStore:
         seconds = time.monotonic() - self._began
         return _run_report(self.info, self.scenarios, tuple(self.failures), seconds=seconds)
 
-    def show(self, report: RunReport, console: Console) -> None:
-        """Print the summary and write the report's files."""
-        show_report(self._folder, report, console)
-
 
 def check_again(folder: Path) -> RunReport:
     """Check and measure all recordings of a report again; raises OSError or ValueError without any."""
