@@ -120,10 +120,10 @@ class MeasuredSystem:
 
     async def race(self, load: Load) -> float:
         """Submit a load over AMQP; return the seconds until all of it has been settled."""
-        before = await completed(self.system.http, list(load.counts))
+        before = await completed(self.system.api, list(load.counts))
         began_at = await submit(self.publisher, load.messages)
         ended_at = await settled(
-            self.system.http,
+            self.system.api,
             {ref: before[ref] + count for ref, count in load.counts.items()},
             deadline_seconds=self.deadline_seconds,
         )
@@ -136,7 +136,7 @@ class MeasuredSystem:
     async def run(self, load: Load) -> Run:
         """Measure one load; raises DidNotHappen unless all of its executions completed."""
         run = await self.meter.race(self.contestant(), load)
-        await require_no_failure(self.system.http)
+        await require_no_failure(self.system.api)
         return run
 
 

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
 
-import httpx
+from pydantic import SecretStr
 
 from benchmarks.waiting import DidNotHappen
 from turnstile.localservers import BrokerServer, DatabaseServer, LocalServers
 from turnstile.localservers.services import Service, serving
+from turnstile.stress.installation import Api, Installation, Unreachable
 from turnstile.stress.local import launcher
 from turnstile.stress.local.launcher import (
     Deployment,
@@ -111,8 +112,8 @@ class System:
 
     executor_pids: tuple[int, ...]
     worker_pids: tuple[int, ...]
-    http: httpx.AsyncClient
-    """Requests to the first executor."""
+    api: Api
+    """Of the first executor."""
 
     def pids(self) -> dict[str, list[int]]:
         """Return the processes of each part by its name."""
@@ -120,10 +121,7 @@ class System:
 
     async def limit(self, action_ref: str, max_concurrent: int | None) -> None:
         """Change the limit of an action."""
-        answer = await self.http.patch(
-            f"/api/v1/actions/{action_ref}", json={"max_concurrent": max_concurrent}
-        )
-        answer.raise_for_status()
+        await self.api.change_action(action_ref, {"max_concurrent": max_concurrent})
 
 
 @asynccontextmanager
@@ -137,15 +135,18 @@ async def running_system(
         deployment.worker(f"bench-{number}", actions="benchmarks.actions", settings=settings)
         for number in range(workers)
     ]
+    installation = Installation(
+        amqp_url=SecretStr(deployment.amqp_url), http_urls=(executor_services[0].url,)
+    )
     async with (
         _with_logs([*executor_services, *worker_services]),
         launcher.running_system(deployment, executor_services, worker_services),
-        httpx.AsyncClient(base_url=executor_services[0].url, trust_env=False, timeout=30) as http,
+        Api(installation) as api,
     ):
         yield System(
             executor_pids=tuple(each.pid for each in executor_services),
             worker_pids=tuple(each.pid for each in worker_services),
-            http=http,
+            api=api,
         )
 
 
@@ -174,7 +175,7 @@ async def _with_logs(services: Sequence[Service]) -> AsyncIterator[None]:
     """Add the ends of the logs to a timeout."""
     try:
         yield
-    except (DidNotHappen, TimeoutError) as error:
+    except (DidNotHappen, Unreachable, TimeoutError) as error:
         logs = [
             f"{service.name}: {service.log.read_text()[-_LOG_CHARACTERS_MAX:]}"
             for service in services

@@ -128,7 +128,7 @@ async def measure(servers: Servers, sizes: Sizes) -> list[Section]:
         for _ in range(sizes.rounds):
             for name, (contestant, refs) in contestants.items():
                 runs[name].append(await turnstile.meter.race(contestant, load(refs, sizes.executions)))
-        await require_no_failure(turnstile.system.http)
+        await require_no_failure(turnstile.system.api)
     return [section_of(runs, count=sizes.executions)]
 
 

@@ -115,8 +115,16 @@ class Api:
 
     async def newest_id(self) -> int:
         """Return the id of the newest execution, or 0."""
-        found = await self._get("/executions", {"limit": 1})
-        return int(found["items"][0]["id"]) if found["items"] else 0
+        found = await self.newest()
+        return 0 if found is None else int(found["id"])
+
+    async def newest(self, *, status: str | None = None) -> Json | None:
+        """Return the newest execution, or the newest one with a status; None: there is none."""
+        query: dict[str, str | int] = {"limit": 1}
+        if status is not None:
+            query["status"] = status
+        found = await self._get("/executions", query)
+        return found["items"][0] if found["items"] else None
 
     async def executions(self, *, after_id: int) -> AsyncIterator[list[Json]]:
         """Yield all executions with larger ids, page by page, the newest first."""
