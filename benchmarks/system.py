@@ -8,7 +8,7 @@ import secrets
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
@@ -17,6 +17,7 @@ from pydantic import SecretStr
 
 from benchmarks.waiting import DidNotHappen
 from turnstile.localservers import BrokerServer, DatabaseServer, LocalServers
+from turnstile.localservers.processes import all_stat_fields
 from turnstile.localservers.services import Service, serving
 from turnstile.stress.installation import Api, Installation, Unreachable
 from turnstile.stress.local import launcher
@@ -186,15 +187,12 @@ async def _with_logs(services: Sequence[Service]) -> AsyncIterator[None]:
 
 def cpu_seconds(pids: Iterable[int]) -> float:
     """Return the CPU seconds of these processes and their descendants, including those that have ended."""
-    parents, ticks = {}, {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            # The name in parentheses may contain anything; the rest begins with field 3 of proc(5).
-            fields = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-            pid = int(stat.parent.name)
-            parents[pid] = int(fields[1])
-            ticks[pid] = sum(int(field) for field in fields[11:15])
-    return sum(ticks[pid] for pid in _trees(parents, set(pids)) if pid in ticks) / _TICKS_PER_SECOND
+    stats = all_stat_fields()
+    found = fresh = set(pids)
+    while fresh:
+        fresh = {pid for pid, fields in stats.items() if int(fields[1]) in fresh} - found
+        found = found | fresh
+    return sum(int(ticks) for pid in found & stats.keys() for ticks in stats[pid][11:15]) / _TICKS_PER_SECOND
 
 
 def peak_memory_mb(pid: int) -> float:
@@ -203,11 +201,3 @@ def peak_memory_mb(pid: int) -> float:
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024 / 1e6
     raise ValueError(f"process {pid} has no memory of its own")
-
-
-def _trees(parents: Mapping[int, int], roots: set[int]) -> set[int]:
-    found, fresh = set(roots), set(roots)
-    while fresh:
-        fresh = {pid for pid, parent in parents.items() if parent in fresh} - found
-        found |= fresh
-    return found

@@ -22,7 +22,7 @@ from aio_pika.abc import AbstractConnection, AbstractIncomingMessage
 
 from turnstile.common.broker.topology import EXECUTOR_COMPLETIONS, pool_queue, worker_queue
 from turnstile.localservers import LocalServers
-from turnstile.localservers.processes import run_in_thread
+from turnstile.localservers.processes import run_in_thread, stat_fields
 from turnstile.localservers.services import Collapse, Service
 from turnstile.stress.installation import Api, Installation
 from turnstile.stress.local.launcher import System
@@ -271,11 +271,9 @@ async def _consume(connection: AbstractConnection, seconds: float) -> int:
 def _start_time(pid: int) -> int | None:
     """Return the start time of a process, in the kernel's own unit; None: it has exited."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        fields = stat_fields(pid)
     except OSError:
         return None if _has_exited(pid) else 0
-    # The name in parentheses may contain anything; the rest begins with field 3 of proc(5).
-    fields = stat.rpartition(")")[2].split()
     # A killed process stays as a zombie until its parent reaps it, and the parent may be paused.
     return None if fields[0] in "ZX" else int(fields[19])
 
