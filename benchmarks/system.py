@@ -11,8 +11,9 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Self
+from typing import Annotated, Any, Final, Self
 
+import typer
 from pydantic import SecretStr
 
 from benchmarks.waiting import DidNotHappen
@@ -33,42 +34,52 @@ _LOG_CHARACTERS_MAX: Final = 2000
 _TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 
 
+def _at_least(least: float, meaning: str) -> Any:
+    return typer.Option(min=least, help=meaning)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """The amount of work of each part; the defaults take about ten minutes on two quiet cores."""
+    """The amount of work of each part; the defaults take about ten minutes on two quiet cores.
 
-    executions: int = 10_000
-    """Executions of one throughput run."""
-    rounds: int = 1
-    """Throughput runs of each kind, in turn; medians are shown."""
-    queued: int = 500
-    """Executions handed over one after the other."""
-    submits: int = 200
-    """Executions submitted one at a time."""
-    depths: tuple[int, ...] = (100, 10_000, 100_000, 1_000_000)
-    """Queue lengths at which a grant is timed."""
-    turns: int = 200
-    """Timed statements of each kind."""
-    waiting: int = 100_000
-    """Waiting executions while memory is read."""
-    messages: int = 10_000
-    """Messages of one transport run."""
-    jobs: int = 4000
-    """Jobs of 20 ms of the limit-bound part."""
-    keyed: int = 10_000
-    """Executions of one run of the keys part."""
-    keys: tuple[int, ...] = (10, 1000, 10_000)
-    """Concurrency keys of one action."""
+    A field with an option is one of the command line.
+    """
+
+    executions: Annotated[int, _at_least(10, "Executions of one throughput run.")] = 10_000
+    rounds: Annotated[int, _at_least(1, "Runs of each kind, in turn.")] = 1
+    """Medians are shown."""
+    queued: Annotated[int, _at_least(3, "Executions of the handover part.")] = 500
+    submits: Annotated[int, _at_least(2, "Single submits on an idle system.")] = 200
+    depth_max: Annotated[int, _at_least(200, "Longest queue.")] = 1_000_000
+    turns: Annotated[int, _at_least(5, "Timed statements of each kind.")] = 200
+    waiting: Annotated[int, _at_least(10, "Waiting executions of the memory part.")] = 100_000
+    messages: Annotated[int, _at_least(100, "Messages of one transport run.")] = 10_000
+    jobs: Annotated[int, _at_least(10, "Jobs of 20 ms of the limit-bound part.")] = 4000
+    keyed: Annotated[int, _at_least(10, "Executions of one run of the keys part.")] = 10_000
+    keys_max: Annotated[int, _at_least(10, "Most concurrency keys.")] = 10_000
+    replicated: Annotated[int, _at_least(10, "Executions of one run of the replicas part.")] = 5000
+    pressed: Annotated[
+        int, _at_least(6, "Executions while a snapshot is held open; a sixth beside others.")
+    ] = 30_000
+    overload_seconds: Annotated[float, _at_least(0.5, "Duration of the overload; 300 for a verdict.")] = 20.0
     executors: tuple[int, ...] = (1, 2, 4)
     """Numbers of executors."""
-    replicated: int = 5000
-    """Executions of one run of the replicas part."""
-    pressed: int = 30_000
-    """Executions while a snapshot is held open; a sixth of it beside each other neighbour."""
-    overload_seconds: float = 20.0
-    """Duration of the overload; 300 s for a verdict."""
     deadline_seconds: float = 120.0
     """Timeout of a run."""
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """The queue lengths at which a grant is timed."""
+        return _up_to((100, 10_000, 100_000, 1_000_000), self.depth_max)
+
+    @property
+    def keys(self) -> tuple[int, ...]:
+        """The numbers of concurrency keys of one action."""
+        return _up_to((10, 1000, 10_000), self.keys_max)
+
+
+def _up_to(usual: Sequence[int], most: int) -> tuple[int, ...]:
+    return (*(number for number in usual if number < most), most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
