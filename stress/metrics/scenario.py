@@ -122,7 +122,8 @@ def handovers(recording: Recording) -> Handovers:
     """
     limit = recording.scenario.limit
     if limit is None:
-        return _nothing()
+        none = np.empty(0, np.int64)
+        return Handovers(granted_at=none, stop_to_start_ns=none, end_to_grant_ns=none)
     attempts = recording.attempts[recording.attempts["queue"] != NONE]
     changed_at = limit_timeline(recording).first_change(column(attempts, "queue"))
     attempts = attempts[attempts["granted_at"] < changed_at]
@@ -168,11 +169,6 @@ def grants_to_starts(recording: Recording, until: int) -> Instants:
     counts = np.flatnonzero((granted_at < until) & (started_at != NEVER))
     latencies_ns: Instants = started_at[counts] - granted_at[counts]
     return latencies_ns
-
-
-def _nothing() -> Handovers:
-    none = np.empty(0, np.int64)
-    return Handovers(granted_at=none, stop_to_start_ns=none, end_to_grant_ns=none)
 
 
 _MILLISECOND: Final = 1e6
