@@ -121,7 +121,7 @@ async def settled(api: Api, expected: Mapping[str, int], *, deadline_seconds: fl
     """
     deadline = time.monotonic() + deadline_seconds
     last_at = 0.0
-    # First of all, so that a single fast execution is not slowed by the question.
+    # Before the first question, which would slow down a single fast execution.
     await asyncio.sleep(_POLL_SECONDS)
     for ref, count in expected.items():
         while True:

@@ -81,7 +81,7 @@ async def _measure(chosen: Sequence[str], sizes: Sizes) -> list[Section]:
     with LocalServers.start(durable=True) as local:
         servers = Servers.of(local)
         for name in chosen:
-            # Against a part that hangs; the overload takes as long as it is told, and so may its backlog.
+            # Ends a part that hangs. The overload lasts as long as its option says, and so may its backlog.
             async with asyncio.timeout(sizes.deadline_seconds * 5 + sizes.overload_seconds * 4):
                 found = await PARTS[name](servers, sizes)
             for section in found:

@@ -84,7 +84,7 @@ def _described(command: Any, path: str) -> Iterator[str]:
     yield f"### {path}\n\n```\n{command.get_help(context).strip()}\n```\n"
     if isinstance(command, TyperGroup):
         for name, inner in command.commands.items():
-            # Some commands are only loaded when they are called.
+            # Some commands are loaded only when they are called.
             yield from _described(getattr(inner, "load", lambda inner=inner: inner)(), f"{path} {name}")
 
 
