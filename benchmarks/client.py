@@ -10,10 +10,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 import asyncpg
-import httpx
 
 from benchmarks.waiting import DidNotHappen, until
 from turnstile.common.broker.connection import Declare
@@ -22,10 +20,10 @@ from turnstile.common.broker.publisher import Publisher
 from turnstile.common.broker.topology import EXECUTION_REQUESTED, EXECUTIONS, declare_executor
 from turnstile.common.envelopes import envelope
 from turnstile.common.messages import ExecutionRequested
+from turnstile.stress.installation import Api
 
 APPLICATION_NAME = "benchmark"
 """The name of each database session of the benchmarks themselves."""
-_ANSWER_SECONDS = 20.0
 _POLL_SECONDS = 0.05
 _POLL_SECONDS_MAX = 0.5
 _POLL_SHARE = 0.05
@@ -106,49 +104,29 @@ async def database_session(database_url: str) -> AsyncIterator["asyncpg.Connecti
         await connection.close(timeout=10)
 
 
-async def _read(http: httpx.AsyncClient, path: str, **parameters: str | int) -> Mapping[str, Any]:
-    """Return the answer of the executor; repeats for a while, since a part may disturb it."""
-    deadline = time.monotonic() + _ANSWER_SECONDS
-    while True:
-        try:
-            answer = await http.get(f"/api/v1{path}", params=parameters)
-            answer.raise_for_status()
-        except httpx.HTTPError as error:
-            if time.monotonic() > deadline:
-                raise DidNotHappen(f"no answer within {_ANSWER_SECONDS:g} s: {path}: {error}") from error
-            await asyncio.sleep(_POLL_SECONDS)
-        else:
-            content: Mapping[str, Any] = answer.json()
-            return content
-
-
-async def _queue_stats(http: httpx.AsyncClient, action_ref: str) -> Mapping[str, Any]:
-    return await _read(http, f"/actions/{action_ref}/queue-stats")
-
-
-async def total(http: httpx.AsyncClient, action_refs: Sequence[str], name: str) -> int:
+async def total(api: Api, action_refs: Sequence[str], name: str) -> int:
     """Return the sum of one number of `queue-stats` over these actions."""
-    return sum([(await _queue_stats(http, ref))[name] for ref in action_refs])
+    return sum([(await api.queue_stats(ref))[name] for ref in action_refs])
 
 
-async def completed(http: httpx.AsyncClient, action_refs: Sequence[str]) -> dict[str, int]:
+async def completed(api: Api, action_refs: Sequence[str]) -> dict[str, int]:
     """Return for each action how many of its executions have been settled."""
-    return {ref: (await _queue_stats(http, ref))["total_completed"] for ref in action_refs}
+    return {ref: (await api.queue_stats(ref))["total_completed"] for ref in action_refs}
 
 
-async def settled(http: httpx.AsyncClient, expected: Mapping[str, int], *, deadline_seconds: float) -> float:
+async def settled(api: Api, expected: Mapping[str, int], *, deadline_seconds: float) -> float:
     """Wait until so many executions of each action have been settled; returns the instant of the last one.
 
     Reads one action at a time, since the measured executor answers.
     """
     deadline = time.monotonic() + deadline_seconds
     last_at = 0.0
-    # First of all, so that a single fast execution is not slowed by the question.
+    # Before the first question, which would slow down a single fast execution.
     await asyncio.sleep(_POLL_SECONDS)
     for ref, count in expected.items():
         while True:
             began = time.monotonic()
-            stats = await _queue_stats(http, ref)
+            stats = await api.queue_stats(ref)
             if stats["total_completed"] >= count:
                 break
             now = time.monotonic()
@@ -161,18 +139,18 @@ async def settled(http: httpx.AsyncClient, expected: Mapping[str, int], *, deadl
 
 
 async def wait_until_queued(
-    http: httpx.AsyncClient, action_refs: Sequence[str], count: int, *, deadline_seconds: float
+    api: Api, action_refs: Sequence[str], count: int, *, deadline_seconds: float
 ) -> None:
     """Wait until `count` executions of these actions wait."""
 
     async def all_wait() -> bool:
-        return await total(http, action_refs, "queue_length") >= count
+        return await total(api, action_refs, "queue_length") >= count
 
     await until(all_wait, "all executions wait", deadline_seconds=deadline_seconds, pause_seconds=0.1)
 
 
-async def require_no_failure(http: httpx.AsyncClient) -> None:
+async def require_no_failure(api: Api) -> None:
     """Raise DidNotHappen where an execution ended in another way than by completing."""
     for status in _FAILED:
-        if items := (await _read(http, "/executions", status=status, limit=1))["items"]:
-            raise DidNotHappen(f"execution {items[0]['id']} of {items[0]['action_ref']} is {status}")
+        if (failed := await api.newest(status=status)) is not None:
+            raise DidNotHappen(f"execution {failed['id']} of {failed['action_ref']} is {status}")

@@ -31,17 +31,17 @@ async def measure(servers: Servers, sizes: Sizes) -> list[Section]:
         await system.limit(ONE_AT_A_TIME, 0)
         await submit(publisher, load([ONE_AT_A_TIME], sizes.queued).messages)
         await wait_until_queued(
-            system.http, [ONE_AT_A_TIME], sizes.queued, deadline_seconds=sizes.deadline_seconds
+            system.api, [ONE_AT_A_TIME], sizes.queued, deadline_seconds=sizes.deadline_seconds
         )
         await system.limit(ONE_AT_A_TIME, 1)
-        await settled(system.http, {ONE_AT_A_TIME: sizes.queued}, deadline_seconds=sizes.deadline_seconds)
+        await settled(system.api, {ONE_AT_A_TIME: sizes.queued}, deadline_seconds=sizes.deadline_seconds)
         gaps = [row["gap"] for row in await connection.fetch(_GAPS, ONE_AT_A_TIME) if row["gap"] is not None]
 
         delays = []
         for number, message in enumerate(load([AT_ONCE], sizes.submits).messages, start=1):
             began_at = time.time()
             await publisher.publish([message])
-            await settled(system.http, {AT_ONCE: number}, deadline_seconds=sizes.deadline_seconds)
+            await settled(system.api, {AT_ONCE: number}, deadline_seconds=sizes.deadline_seconds)
             delays.append(await connection.fetchval(_LAST_START) - began_at)
     return [_section(gaps, delays, sizes)]
 

@@ -8,22 +8,11 @@ from typing import Final
 
 from benchmarks.actions import KEYED, LIMITED
 from benchmarks.client import load
-from benchmarks.report import Aim, Row, Section
-from benchmarks.run import (
-    WARM_UP_MAX,
-    Run,
-    Runs,
-    cpu_us_of,
-    measured_system,
-    rates_of,
-    ratios,
-    rows_of,
-)
+from benchmarks.report import Section
+from benchmarks.run import WARM_UP_MAX, Run, Runs, measured_system, ratio_rows, rows_of
 from benchmarks.system import Servers, Sizes
 
 _ACTIONS: Final = "10 actions, limit 4"
-_AIM_RATE: Final = 0.8
-_AIM_COST: Final = 1.2
 
 
 async def measure(servers: Servers, sizes: Sizes) -> list[Section]:
@@ -52,19 +41,8 @@ def section_of(runs: Runs, *, count: int, aimed: tuple[str, ...]) -> Section:
         title=f"keys: {count:,} no-op executions of one action, limit 1 per concurrency key",
         columns=tuple(runs),
         rows=(
-            Row(
-                name="rate, ratio to the actions",
-                unit="",
-                cells=ratios(rates_of(runs), _ACTIONS),
-                # Ten keys have 10 slots and the ten actions 40.
-                aims=(Aim(at_least=_AIM_RATE, columns=aimed[1:]),),
-            ),
-            Row(
-                name="CPU, ratio to the actions",
-                unit="",
-                cells=ratios(cpu_us_of(runs, "all"), _ACTIONS),
-                aims=(Aim(at_most=_AIM_COST, columns=aimed[1:]),),
-            ),
+            # No aim for the first: ten keys have 10 slots and the ten actions 40.
+            *ratio_rows(runs, _ACTIONS, label="the actions", aimed=aimed[1:]),
             *rows_of(runs),
         ),
         note="new keys: their first executions, which create the queues",

@@ -26,13 +26,13 @@ async def measure(servers: Servers, sizes: Sizes) -> list[Section]:
         for start in range(0, sizes.waiting, _PUBLISHED_AT_ONCE):
             count = min(_PUBLISHED_AT_ONCE, sizes.waiting - start)
             await submit(publisher, load(LIMITED, count).messages)
-        await wait_until_queued(system.http, LIMITED, sizes.waiting, deadline_seconds=sizes.deadline_seconds)
+        await wait_until_queued(system.api, LIMITED, sizes.waiting, deadline_seconds=sizes.deadline_seconds)
         full = _peaks(system)
         for ref in LIMITED:
             await system.limit(ref, 4)
 
         async def a_tenth_ran() -> bool:
-            return await total(system.http, LIMITED, "total_completed") >= sizes.waiting // 10
+            return await total(system.api, LIMITED, "total_completed") >= sizes.waiting // 10
 
         await until(
             a_tenth_ran, "a tenth settled", deadline_seconds=sizes.deadline_seconds, pause_seconds=0.1

@@ -34,10 +34,8 @@ from benchmarks.run import (
     MeasuredSystem,
     Run,
     Runs,
-    cpu_us_of,
     measured_system,
-    rates_of,
-    ratios,
+    ratio_rows,
     rows_of,
 )
 from benchmarks.system import POSTGRESQL, Servers, Sizes, cpu_seconds
@@ -51,8 +49,6 @@ JOIN execution e ON e.id = t.execution_id
 JOIN action_queue q ON q.id = e.queue_id
 ORDER BY e.queue_id, t.granted_at, t.execution_id
 """
-_AIM_RATE: Final = 0.8
-_AIM_COST: Final = 1.2
 
 _SLICES: Final = 6
 _BEFORE: Final = "before"
@@ -130,24 +126,7 @@ def _snapshot_section(runs: Runs, *, count: int) -> Section:
 
 
 def _ratio_rows(runs: Runs, aimed: tuple[str, ...] = ()) -> list[Row]:
-    rows = [
-        Row(
-            name=f"rate, ratio to {_BEFORE}",
-            unit="",
-            cells=ratios(rates_of(runs), _BEFORE),
-            aims=(Aim(at_least=_AIM_RATE, columns=aimed),),
-        )
-    ]
-    if POSTGRESQL in next(iter(runs.values()))[0].cpu_seconds:
-        rows.append(
-            Row(
-                name=f"CPU of PostgreSQL, ratio to {_BEFORE}",
-                unit="",
-                cells=ratios(cpu_us_of(runs, POSTGRESQL), _BEFORE),
-                aims=(Aim(at_most=_AIM_COST, columns=aimed),),
-            )
-        )
-    return rows
+    return ratio_rows(runs, _BEFORE, part=POSTGRESQL, aimed=aimed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,12 +263,12 @@ async def overload(servers: Servers, sizes: Sizes) -> Section:
         rate = before.per_second * _OVERLOAD
         # Whole rounds over the actions, so that every action gets equally many.
         too_much = load(LIMITED, max(round(rate * sizes.overload_seconds / len(LIMITED)), 1) * len(LIMITED))
-        done = await completed(turnstile.system.http, LIMITED)
+        done = await completed(turnstile.system.api, LIMITED)
         during = await _submit_evenly(turnstile, too_much, rate)
         backlog = too_much.count - during.executions
         expected = {ref: done[ref] + too_much.counts[ref] for ref in LIMITED}
         draining = await _drain(turnstile, expected, backlog)
-        await require_no_failure(turnstile.system.http)
+        await require_no_failure(turnstile.system.api)
         violations = await _violations(turnstile.deployment.database_url)
     runs = {_BEFORE: [before], _DURING: [during], _DRAINING: [draining]}
     return _overload_section(runs, violations, submitted_per_second=rate, backlog=backlog)
@@ -297,10 +276,10 @@ async def overload(servers: Servers, sizes: Sizes) -> Section:
 
 async def _submit_evenly(turnstile: MeasuredSystem, too_much: Load, per_second: float) -> Run:
     """Submit at an even pace, and measure what runs meanwhile."""
-    http = turnstile.system.http
+    api = turnstile.system.api
 
     async def work() -> tuple[int, float]:
-        before = await total(http, LIMITED, "total_completed")
+        before = await total(api, LIMITED, "total_completed")
         began, sent = time.monotonic(), 0
         while sent < too_much.count:
             due = min(round((time.monotonic() - began + _BATCH_SECONDS) * per_second), too_much.count)
@@ -308,7 +287,7 @@ async def _submit_evenly(turnstile: MeasuredSystem, too_much: Load, per_second: 
             sent = due
             await asyncio.sleep(_BATCH_SECONDS)
         elapsed = time.monotonic() - began
-        return await total(http, LIMITED, "total_completed") - before, elapsed
+        return await total(api, LIMITED, "total_completed") - before, elapsed
 
     return await turnstile.meter.measure(turnstile.system.pids(), work)
 
@@ -318,7 +297,7 @@ async def _drain(turnstile: MeasuredSystem, expected: Mapping[str, int], backlog
 
     async def work() -> tuple[int, float]:
         began_at = time.time()
-        ended_at = await settled(turnstile.system.http, expected, deadline_seconds=turnstile.deadline_seconds)
+        ended_at = await settled(turnstile.system.api, expected, deadline_seconds=turnstile.deadline_seconds)
         return backlog, max(ended_at - began_at, _INSTANT_SECONDS)
 
     return await turnstile.meter.measure(turnstile.system.pids(), work)

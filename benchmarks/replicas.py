@@ -7,22 +7,12 @@ from typing import Final
 
 from benchmarks.actions import LIMITED, UNLIMITED
 from benchmarks.client import load
-from benchmarks.report import Aim, Row, Section
-from benchmarks.run import (
-    WARM_UP_MAX,
-    Run,
-    Runs,
-    cpu_us_of,
-    measured_system,
-    rates_of,
-    ratios,
-    rows_of,
-)
+from benchmarks.report import Section
+from benchmarks.run import WARM_UP_MAX, Run, Runs, measured_system, ratio_rows, rows_of
 from benchmarks.system import Servers, Sizes
 
 _LOADS: Final = {"limit 4": LIMITED, "no limit": UNLIMITED}
 _AIM_RATE: Final = 0.95
-_AIM_COST: Final = 1.2
 
 
 async def measure(servers: Servers, sizes: Sizes) -> list[Section]:
@@ -53,19 +43,5 @@ def section_of(name: str, runs: Runs, *, count: int) -> Section:
     return Section(
         title=f"replicas, {name}: {count:,} no-op executions over 10 actions, 2 workers",
         columns=columns,
-        rows=(
-            Row(
-                name=f"rate, ratio to {columns[0]}",
-                unit="",
-                cells=ratios(rates_of(runs), columns[0]),
-                aims=(Aim(at_least=_AIM_RATE),),
-            ),
-            Row(
-                name=f"CPU, ratio to {columns[0]}",
-                unit="",
-                cells=ratios(cpu_us_of(runs, "all"), columns[0]),
-                aims=(Aim(at_most=_AIM_COST),),
-            ),
-            *rows_of(runs),
-        ),
+        rows=(*ratio_rows(runs, columns[0], rate_at_least=_AIM_RATE), *rows_of(runs)),
     )

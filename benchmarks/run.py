@@ -31,6 +31,7 @@ from turnstile.stress.local.launcher import Deployment
 Race = Callable[[Load], Awaitable[float]]
 
 WARM_UP_MAX: Final = 500
+_AIM_COST: Final = 1.2
 
 _WAL: Final = "SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint"
 
@@ -119,10 +120,10 @@ class MeasuredSystem:
 
     async def race(self, load: Load) -> float:
         """Submit a load over AMQP; return the seconds until all of it has been settled."""
-        before = await completed(self.system.http, list(load.counts))
+        before = await completed(self.system.api, list(load.counts))
         began_at = await submit(self.publisher, load.messages)
         ended_at = await settled(
-            self.system.http,
+            self.system.api,
             {ref: before[ref] + count for ref, count in load.counts.items()},
             deadline_seconds=self.deadline_seconds,
         )
@@ -135,7 +136,7 @@ class MeasuredSystem:
     async def run(self, load: Load) -> Run:
         """Measure one load; raises DidNotHappen unless all of its executions completed."""
         run = await self.meter.race(self.contestant(), load)
-        await require_no_failure(self.system.http)
+        await require_no_failure(self.system.api)
         return run
 
 
@@ -164,8 +165,41 @@ def rates_of(runs: Runs) -> dict[str, float]:
     return {name: median(run.per_second for run in of) for name, of in runs.items()}
 
 
-def ratios(values: Mapping[str, float], reference: str) -> dict[str, float]:
-    """Return the other values divided by that of the reference."""
+def ratio_rows(
+    runs: Runs,
+    reference: str,
+    *,
+    label: str | None = None,
+    part: str = "all",
+    rate_at_least: float = 0.8,
+    aimed: tuple[str, ...] = (),
+) -> list[Row]:
+    """Return rate and CPU per execution of each kind, divided by those of the reference.
+
+    `label`: the reference in the names of the rows. `part`: whose CPU; no row where it is not measured.
+    `aimed`: the columns with an aim; empty: all.
+    """
+    rows = [
+        Row(
+            name=f"rate, ratio to {label or reference}",
+            unit="",
+            cells=_ratios(rates_of(runs), reference),
+            aims=(Aim(at_least=rate_at_least, columns=aimed),),
+        )
+    ]
+    if part in ("all", *runs[reference][0].cpu_seconds):
+        rows.append(
+            Row(
+                name=f"CPU{'' if part == 'all' else f' of {part}'}, ratio to {label or reference}",
+                unit="",
+                cells=_ratios(cpu_us_of(runs, part), reference),
+                aims=(Aim(at_most=_AIM_COST, columns=aimed),),
+            )
+        )
+    return rows
+
+
+def _ratios(values: Mapping[str, float], reference: str) -> dict[str, float]:
     return {name: value / values[reference] for name, value in values.items() if name != reference}
 
 

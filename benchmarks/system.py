@@ -8,16 +8,19 @@ import secrets
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Self
+from typing import Annotated, Any, Final, Self
 
-import httpx
+import typer
+from pydantic import SecretStr
 
 from benchmarks.waiting import DidNotHappen
 from turnstile.localservers import BrokerServer, DatabaseServer, LocalServers
-from turnstile.localservers.services import Service
+from turnstile.localservers.processes import all_stat_fields
+from turnstile.localservers.services import Service, serving
+from turnstile.stress.installation import Api, Installation, Unreachable
 from turnstile.stress.local import launcher
 from turnstile.stress.local.launcher import (
     Deployment,
@@ -31,42 +34,52 @@ _LOG_CHARACTERS_MAX: Final = 2000
 _TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 
 
+def _at_least(least: float, meaning: str) -> Any:
+    return typer.Option(min=least, help=meaning)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """The amount of work of each part; the defaults take about ten minutes on two quiet cores."""
+    """The amount of work of each part; the defaults take about ten minutes on two quiet cores.
 
-    executions: int = 10_000
-    """Executions of one throughput run."""
-    rounds: int = 1
-    """Throughput runs of each kind, in turn; medians are shown."""
-    queued: int = 500
-    """Executions handed over one after the other."""
-    submits: int = 200
-    """Executions submitted one at a time."""
-    depths: tuple[int, ...] = (100, 10_000, 100_000, 1_000_000)
-    """Queue lengths at which a grant is timed."""
-    turns: int = 200
-    """Timed statements of each kind."""
-    waiting: int = 100_000
-    """Waiting executions while memory is read."""
-    messages: int = 10_000
-    """Messages of one transport run."""
-    jobs: int = 4000
-    """Jobs of 20 ms of the limit-bound part."""
-    keyed: int = 10_000
-    """Executions of one run of the keys part."""
-    keys: tuple[int, ...] = (10, 1000, 10_000)
-    """Concurrency keys of one action."""
+    A field with an option is one of the command line.
+    """
+
+    executions: Annotated[int, _at_least(10, "Executions of one throughput run.")] = 10_000
+    rounds: Annotated[int, _at_least(1, "Runs of each kind, in turn.")] = 1
+    """Medians are shown."""
+    queued: Annotated[int, _at_least(3, "Executions of the handover part.")] = 500
+    submits: Annotated[int, _at_least(2, "Single submits on an idle system.")] = 200
+    depth_max: Annotated[int, _at_least(200, "Longest queue.")] = 1_000_000
+    turns: Annotated[int, _at_least(5, "Timed statements of each kind.")] = 200
+    waiting: Annotated[int, _at_least(10, "Waiting executions of the memory part.")] = 100_000
+    messages: Annotated[int, _at_least(100, "Messages of one transport run.")] = 10_000
+    jobs: Annotated[int, _at_least(10, "Jobs of 20 ms of the limit-bound part.")] = 4000
+    keyed: Annotated[int, _at_least(10, "Executions of one run of the keys part.")] = 10_000
+    keys_max: Annotated[int, _at_least(10, "Most concurrency keys.")] = 10_000
+    replicated: Annotated[int, _at_least(10, "Executions of one run of the replicas part.")] = 5000
+    pressed: Annotated[
+        int, _at_least(6, "Executions while a snapshot is held open; a sixth beside others.")
+    ] = 30_000
+    overload_seconds: Annotated[float, _at_least(0.5, "Duration of the overload; 300 for a verdict.")] = 20.0
     executors: tuple[int, ...] = (1, 2, 4)
     """Numbers of executors."""
-    replicated: int = 5000
-    """Executions of one run of the replicas part."""
-    pressed: int = 30_000
-    """Executions while a snapshot is held open; a sixth of it beside each other neighbour."""
-    overload_seconds: float = 20.0
-    """Duration of the overload; 300 s for a verdict."""
     deadline_seconds: float = 120.0
     """Timeout of a run."""
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """The queue lengths at which a grant is timed."""
+        return _up_to((100, 10_000, 100_000, 1_000_000), self.depth_max)
+
+    @property
+    def keys(self) -> tuple[int, ...]:
+        """The numbers of concurrency keys of one action."""
+        return _up_to((10, 1000, 10_000), self.keys_max)
+
+
+def _up_to(usual: Sequence[int], most: int) -> tuple[int, ...]:
+    return (*(number for number in usual if number < most), most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,8 +124,8 @@ class System:
 
     executor_pids: tuple[int, ...]
     worker_pids: tuple[int, ...]
-    http: httpx.AsyncClient
-    """Requests to the first executor."""
+    api: Api
+    """Of the first executor."""
 
     def pids(self) -> dict[str, list[int]]:
         """Return the processes of each part by its name."""
@@ -120,10 +133,7 @@ class System:
 
     async def limit(self, action_ref: str, max_concurrent: int | None) -> None:
         """Change the limit of an action."""
-        answer = await self.http.patch(
-            f"/api/v1/actions/{action_ref}", json={"max_concurrent": max_concurrent}
-        )
-        answer.raise_for_status()
+        await self.api.change_action(action_ref, {"max_concurrent": max_concurrent})
 
 
 @asynccontextmanager
@@ -137,36 +147,39 @@ async def running_system(
         deployment.worker(f"bench-{number}", actions="benchmarks.actions", settings=settings)
         for number in range(workers)
     ]
+    installation = Installation(
+        amqp_url=SecretStr(deployment.amqp_url), http_urls=(executor_services[0].url,)
+    )
     async with (
         _with_logs([*executor_services, *worker_services]),
         launcher.running_system(deployment, executor_services, worker_services),
-        httpx.AsyncClient(base_url=executor_services[0].url, trust_env=False, timeout=30) as http,
+        Api(installation) as api,
     ):
         yield System(
             executor_pids=tuple(each.pid for each in executor_services),
             worker_pids=tuple(each.pid for each in worker_services),
-            http=http,
+            api=api,
         )
 
 
 @asynccontextmanager
-async def running_process(
-    name: str, role: str, deployment: Deployment, settings: Mapping[str, str]
-) -> AsyncIterator[int]:
-    """Run a process of the no-logic loop and yield its pid."""
-    service = Service(
-        name=name,
-        arguments=["benchmarks.no_logic", role],
-        folder=deployment.folder,
-        environment=deployment.environment(settings),
-        last_signal=deployment.last_signal,
-    )
-    async with _with_logs([service]):
-        try:
-            await service.start()
-            yield service.pid
-        finally:
-            await service.end(deployment.last_signal)
+async def running_loop(
+    deployment: Deployment, settings: Mapping[str, str]
+) -> AsyncIterator[dict[str, list[int]]]:
+    """Run the no-logic loop, one process like the executor and two like workers; yield the pids by part."""
+    services = [
+        Service(
+            name=name,
+            arguments=["benchmarks.no_logic", name.partition("-")[0]],
+            folder=deployment.folder,
+            environment=deployment.environment(settings),
+            last_signal=deployment.last_signal,
+        )
+        for name in ("executor", "worker-1", "worker-2")
+    ]
+    async with _with_logs(services), serving(services, last_signal=deployment.last_signal):
+        executor, *workers = (service.pid for service in services)
+        yield {"executors": [executor], "workers": workers}
 
 
 @asynccontextmanager
@@ -174,7 +187,7 @@ async def _with_logs(services: Sequence[Service]) -> AsyncIterator[None]:
     """Add the ends of the logs to a timeout."""
     try:
         yield
-    except (DidNotHappen, TimeoutError) as error:
+    except (DidNotHappen, Unreachable, TimeoutError) as error:
         logs = [
             f"{service.name}: {service.log.read_text()[-_LOG_CHARACTERS_MAX:]}"
             for service in services
@@ -185,15 +198,12 @@ async def _with_logs(services: Sequence[Service]) -> AsyncIterator[None]:
 
 def cpu_seconds(pids: Iterable[int]) -> float:
     """Return the CPU seconds of these processes and their descendants, including those that have ended."""
-    parents, ticks = {}, {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            # The name in parentheses may contain anything; the rest begins with field 3 of proc(5).
-            fields = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-            pid = int(stat.parent.name)
-            parents[pid] = int(fields[1])
-            ticks[pid] = sum(int(field) for field in fields[11:15])
-    return sum(ticks[pid] for pid in _trees(parents, set(pids)) if pid in ticks) / _TICKS_PER_SECOND
+    stats = all_stat_fields()
+    found = fresh = set(pids)
+    while fresh:
+        fresh = {pid for pid, fields in stats.items() if int(fields[1]) in fresh} - found
+        found = found | fresh
+    return sum(int(ticks) for pid in found & stats.keys() for ticks in stats[pid][11:15]) / _TICKS_PER_SECOND
 
 
 def peak_memory_mb(pid: int) -> float:
@@ -202,11 +212,3 @@ def peak_memory_mb(pid: int) -> float:
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024 / 1e6
     raise ValueError(f"process {pid} has no memory of its own")
-
-
-def _trees(parents: Mapping[int, int], roots: set[int]) -> set[int]:
-    found, fresh = set(roots), set(roots)
-    while fresh:
-        fresh = {pid for pid, parent in parents.items() if parent in fresh} - found
-        found |= fresh
-    return found

@@ -17,7 +17,7 @@ from benchmarks.client import Load, database_session, load, publishing, require_
 from benchmarks.no_logic import CREATE_TABLE, SETTLED, declare_loop
 from benchmarks.report import Aim, Row, Section
 from benchmarks.run import WARM_UP_MAX, Contestant, Run, Runs, measured_system, rates_of, rows_of
-from benchmarks.system import Servers, Sizes, running_process
+from benchmarks.system import Servers, Sizes, running_loop
 from benchmarks.waiting import until
 from turnstile.common.broker.consumer import ConsumerConnection, Subscription
 
@@ -42,21 +42,17 @@ _MESSAGES: Final = {
 async def no_logic_loop(
     servers: Servers, *, notify: bool, deadline_seconds: float
 ) -> AsyncIterator[Contestant]:
-    """Yield one process like the executor and two like workers.
+    """Yield the no-logic loop.
 
     `notify`: the fourth message, which the client receives, is sent too.
     """
     async with AsyncExitStack() as stack:
         deployment = await stack.enter_async_context(servers.deployment("loop"))
-        settings = {"BENCH_NOTIFY": "yes" if notify else "no"}
         connection = await stack.enter_async_context(database_session(deployment.database_url))
         await connection.execute(CREATE_TABLE)
         publisher = await stack.enter_async_context(publishing(deployment.amqp_url, declare_loop))
-        processes = (("executor", "executor"), ("worker-1", "worker"), ("worker-2", "worker"))
-        pids = [
-            await stack.enter_async_context(running_process(name, role, deployment, settings))
-            for name, role in processes
-        ]
+        settings = {"BENCH_NOTIFY": "yes" if notify else "no"}
+        pids = await stack.enter_async_context(running_loop(deployment, settings))
         notices = await stack.enter_async_context(_notices(deployment.amqp_url)) if notify else None
 
         async def race(load: Load) -> float:
@@ -70,7 +66,7 @@ async def no_logic_loop(
 
         # All processes are connected and consuming before the first measurement.
         await race(load(["bench.loop"], 100))
-        yield Contestant(race=race, pids={"executors": pids[:1], "workers": pids[1:]})
+        yield Contestant(race=race, pids=pids)
 
 
 @asynccontextmanager
@@ -132,7 +128,7 @@ async def measure(servers: Servers, sizes: Sizes) -> list[Section]:
         for _ in range(sizes.rounds):
             for name, (contestant, refs) in contestants.items():
                 runs[name].append(await turnstile.meter.race(contestant, load(refs, sizes.executions)))
-        await require_no_failure(turnstile.system.http)
+        await require_no_failure(turnstile.system.api)
     return [section_of(runs, count=sizes.executions)]
 
 

@@ -206,12 +206,23 @@ def _generations(ancestor: int) -> Iterator[set[int]]:
 
 def _parents() -> dict[int, int]:
     """Return the parent of every visible process of the machine."""
-    parents = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+    return {pid: int(fields[1]) for pid, fields in all_stat_fields().items()}
+
+
+def all_stat_fields() -> dict[int, list[str]]:
+    """Return `stat_fields` of every visible process of the machine."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            fields = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-            parents[int(stat.parent.name)] = int(fields[1])
-    return parents
+            found[int(folder.name)] = stat_fields(int(folder.name))
+    return found
+
+
+def stat_fields(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat from the state on, which is field 3 of proc(5); raises OSError."""
+    # The name before them, in parentheses, may contain anything.
+    stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    return stat.rpartition(")")[2].split()
 
 
 P = ParamSpec("P")

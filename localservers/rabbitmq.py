@@ -7,6 +7,7 @@ own. `RabbitServer` runs a broker with its data in a folder; a folder with data 
 import signal
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
@@ -226,19 +227,15 @@ class RabbitServer(BrokerServer):
         return run_once(command, folder=self.folder, environment=self._environment, user=self._account)
 
     def _run(self) -> tuple[ServerProcess | None, ServerProcess]:
-        epmd = None
-        if self._own_epmd:
-            epmd = self._start_program("epmd", [str(find_epmd()), "-port", str(self.ports.epmd)])
-        try:
+        with ExitStack() as on_failure:
+            epmd = None
+            if self._own_epmd:
+                epmd = self._start_program("epmd", [str(find_epmd()), "-port", str(self.ports.epmd)])
+                on_failure.callback(_stop_epmd, epmd)
             node = self._start_program("rabbitmq", [str(self._programs / "rabbitmq-server")])
-            try:
-                wait_until_ready(self.is_ready, node, _START_SECONDS)
-            except BaseException:
-                node.stop(signal.SIGKILL, _STOP_SECONDS)
-                raise
-        except BaseException:
-            _stop_epmd(epmd)
-            raise
+            on_failure.callback(node.stop, signal.SIGKILL, _STOP_SECONDS)
+            wait_until_ready(self.is_ready, node, _START_SECONDS)
+            on_failure.pop_all()
         return epmd, node
 
     def _start_program(self, name: str, command: list[str]) -> ServerProcess:

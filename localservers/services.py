@@ -77,6 +77,11 @@ class Service:
         assert self._process is not None
         return self._process.pid
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and a process of it runs."""
+        return self._process is not None and self._process.is_running
+
     def family(self) -> list[int]:
         """Return the pids of its current process and of all descendants."""
         return [] if self._process is None else self._process.family()
@@ -105,7 +110,9 @@ class Service:
             self._process.send(signal.SIGCONT)
 
     async def ready(self, http: httpx.AsyncClient) -> None:
-        """Wait until `/readyz` succeeds; raises ServerFailed with its log."""
+        """Wait until `/readyz` succeeds, not at all without a port; raises ServerFailed with its log."""
+        if self.port is None:
+            return
         try:
             async with asyncio.timeout(_READY_SECONDS):
                 while not await self._is_ready(http):

@@ -10,7 +10,6 @@ import os
 import time
 from functools import cache
 from pathlib import Path
-from typing import Final
 
 from turnstile import Context, action
 from turnstile.stress.trace import (
@@ -22,9 +21,8 @@ from turnstile.stress.trace import (
     TRACE_VARIABLE,
     TraceWriter,
     action_ref,
+    boot_id,
 )
-
-_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 async def run(
@@ -48,7 +46,7 @@ async def _reported(milliseconds: float) -> dict[str, object]:
     started = time.monotonic_ns()
     await _sleep(milliseconds)
     return {
-        "boot": _boot_id(),
+        "boot": boot_id(),
         "process": os.getpid(),
         "offset": time.time_ns() - time.monotonic_ns(),
         "started": started,
@@ -66,11 +64,6 @@ def _writer() -> TraceWriter | None:
     # At the first run, not on import: worker processes that run no action must not create a file.
     folder = os.environ.get(TRACE_VARIABLE)
     return TraceWriter(Path(folder)) if folder else None
-
-
-@cache
-def _boot_id() -> str:
-    return _BOOT_ID.read_text().strip()
 
 
 def _count() -> int:

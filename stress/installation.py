@@ -1,11 +1,11 @@
-"""The installation under test: its URLs, its HTTP API, and the interface for faults of a private one."""
+"""The installation under test: its URLs and its HTTP API."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 from urllib.parse import quote, unquote, urlsplit
 
 import httpx
@@ -14,8 +14,6 @@ from pydantic_core import from_json
 
 from turnstile.common.domain.errors import Code, TurnstileError
 from turnstile.common.urls import is_loopback
-from turnstile.stress.recording import InjectedFault
-from turnstile.stress.scenario import PlannedFault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,21 +40,6 @@ class Installation:
         broker = urlsplit(self.amqp_url.get_secret_value())
         where = f"{broker.hostname}:{broker.port}" if broker.port else str(broker.hostname)
         return f"{', '.join(self.http_urls)}, broker {where}, vhost {unquote(broker.path[1:]) or '/'}"
-
-
-class FaultInjector(Protocol):
-    """Injects faults into a private installation."""
-
-    async def inject(self, fault: PlannedFault) -> InjectedFault:
-        """Inject a fault, wait for its duration, repair it; return when everything is ready again.
-
-        Not for `CHANGE_LIMIT`, which goes over HTTP as for any operator.
-        """
-        ...
-
-    def exits(self) -> Mapping[int, int]:
-        """Return when the exit of each worker process and its children was observed (nanoseconds)."""
-        ...
 
 
 PATIENCE_SECONDS: Final = 60.0
@@ -132,8 +115,16 @@ class Api:
 
     async def newest_id(self) -> int:
         """Return the id of the newest execution, or 0."""
-        found = await self._get("/executions", {"limit": 1})
-        return int(found["items"][0]["id"]) if found["items"] else 0
+        found = await self.newest()
+        return 0 if found is None else int(found["id"])
+
+    async def newest(self, *, status: str | None = None) -> Json | None:
+        """Return the newest execution, or the newest one with a status; None: there is none."""
+        query: dict[str, str | int] = {"limit": 1}
+        if status is not None:
+            query["status"] = status
+        found = await self._get("/executions", query)
+        return found["items"][0] if found["items"] else None
 
     async def executions(self, *, after_id: int) -> AsyncIterator[list[Json]]:
         """Yield all executions with larger ids, page by page, the newest first."""

@@ -17,6 +17,7 @@ _RECOVERY_MIX: Final = DurationMix.parse("50% 50ms, 40% 200ms, 10% 1s")
 EXECUTIONS: Final = 20_000
 MIX: Final = DurationMix.parse("70% 0ms, 25% 20ms, 5% 500ms")
 
+_SHORT_MIX: Final = DurationMix.parse("80% 0ms, 20% 10ms")
 _NO_OP_EXECUTIONS: Final = 5_000
 _HAND_OVERS: Final = 500
 _KEYED: Final = 3_000
@@ -67,7 +68,7 @@ def _default(config: RunConfig) -> Iterator[Scenario]:
 
 
 def _smoke(config: RunConfig) -> Iterator[Scenario]:
-    mix = config.mix or DurationMix.parse("80% 0ms, 20% 10ms")
+    mix = config.mix or _SHORT_MIX
     changed = {"executions": config.executions or 1_000, "mix": mix}
     yield _configured_load(config.model_copy(update=changed))
     yield from _throughput(config, 500)
@@ -80,7 +81,7 @@ def _smoke(config: RunConfig) -> Iterator[Scenario]:
 
 def _limits(config: RunConfig) -> Iterator[Scenario]:
     executions = config.executions or 4_000
-    mix = config.mix or DurationMix.parse("80% 0ms, 20% 10ms")
+    mix = config.mix or _SHORT_MIX
     for limit in (1, 2, 4, 16, None):
         load = _load_of(config, executions=executions, mix=mix)
         name = "no-limit" if limit is None else f"limit-{limit}"
@@ -98,7 +99,7 @@ def _limits(config: RunConfig) -> Iterator[Scenario]:
 
 def _fifo(config: RunConfig) -> Iterator[Scenario]:
     executions = config.executions or 4_000
-    mix = config.mix or DurationMix.parse("80% 0ms, 20% 10ms")
+    mix = config.mix or _SHORT_MIX
     many = _load_of(config, executions=executions, mix=mix, submitters=max(config.submitters, 8))
     for name, title, load, limit in (
         ("one-by-one", "Limit 1, many submitters", many, 1),
@@ -115,16 +116,12 @@ def _fifo(config: RunConfig) -> Iterator[Scenario]:
 
 
 def _soak(config: RunConfig) -> Scenario:
-    load = _paced(
-        _load_of(config, executions=1, mix=config.mix or MIX),
-        config.duration_seconds,
-        config.rate or _SOAK_RATE,
-    )
+    load = _load_of(config, executions=1, mix=config.mix or MIX)
     return Scenario(
         name="soak",
         title="A long steady load",
         purpose=Purpose.LOAD,
-        load=load,
+        load=_paced(load, config.duration_seconds, config.rate or _SOAK_RATE),
         limit=config.limit,
         faults=_random_faults(config, config.faults, config.duration_seconds),
     )
@@ -224,7 +221,8 @@ def _key_counts(config: RunConfig, counts: Iterable[int], *, executions: int) ->
 def _recovery(config: RunConfig, faults: tuple[PlannedFault, ...], *, limit: int | None) -> Scenario:
     """Return the scenario with faults under a load that leaves capacity to recover."""
     load = _load_of(config, executions=1, mix=config.mix or _RECOVERY_MIX, keys=0)
-    seconds = _last_second(faults) + 2 * config.lease_seconds + 5.0
+    last_repair_seconds = max((fault.at_seconds + fault.lasting_seconds for fault in faults), default=0.0)
+    seconds = last_repair_seconds + 2 * config.lease_seconds + 5.0
     return Scenario(
         name="recovery",
         title="Faults under a steady load",
@@ -259,10 +257,6 @@ def _load_of(
 def _paced(load: Load, seconds: float, rate: float) -> Load:
     """Return the load of this duration at this rate."""
     return replace(load, executions=round(seconds * rate), rate=rate)
-
-
-def _last_second(faults: tuple[PlannedFault, ...]) -> float:
-    return max((fault.at_seconds + fault.lasting_seconds for fault in faults), default=0.0)
 
 
 def _sustainable_rate(load: Load, limit: int | None) -> float:

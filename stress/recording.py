@@ -65,7 +65,7 @@ class RunEnd(IntEnum):
     KILLED = 1
     """Its process exited; `stopped_at` is when that was observed."""
     UNKNOWN = 2
-    """Neither of both; `stopped_at` is NEVER."""
+    """Neither was observed; `stopped_at` is NEVER."""
 
 
 ORDER: Final = np.dtype(

@@ -21,12 +21,13 @@ from turnstile.stress.config import RunConfig
 from turnstile.stress.drive.driver import drive_scenario
 from turnstile.stress.drive.setup import check_ready
 from turnstile.stress.installation import Installation
-from turnstile.stress.local.system import LocalSystem, running_locally
+from turnstile.stress.local.faults import LocalSystem
+from turnstile.stress.local.system import running_locally
 from turnstile.stress.presets import scenarios_of
 from turnstile.stress.recording import Recording
 from turnstile.stress.report.live import live_view
 from turnstile.stress.report.run_report import RunInfo
-from turnstile.stress.report.store import ReportStore
+from turnstile.stress.report.store import ReportStore, show_report
 from turnstile.stress.scenario import Scenario
 
 _LINE_WIDTH_WITHOUT_TERMINAL: Final = 110
@@ -88,7 +89,7 @@ async def _run(
                 lease_seconds=config.lease_seconds,
                 say=console.print,
             ) as system:
-                store.add_versions(await asyncio.to_thread(system.versions))
+                store.add_versions(await asyncio.to_thread(system.servers.versions))
                 await run_scenarios(scenarios, system.installation, system, store, console)
         else:
             await check_ready(installation, actions)
@@ -97,10 +98,10 @@ async def _run(
         # Report the completed scenarios; without any, an earlier report in the folder stays.
         if store.scenarios:
             store.failures.append("the run was interrupted")
-            store.show(store.report(), console)
+            show_report(folder, store.report(), console)
         raise
     report = store.report()
-    store.show(report, console)
+    show_report(folder, report, console)
     return 0 if report.passed else EXIT_FAILED
 
 

@@ -8,6 +8,7 @@ clock, which all processes of a host share. `drive.traces` reads the files.
 import os
 import struct
 import time
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -20,10 +21,18 @@ TRACE_VARIABLE: Final = "TURNSTILE_STRESS_TRACES"
 """The folder of the trace files; unset: actions return start and stop in their results."""
 TRACE_SUFFIX: Final = ".trace"
 
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
 START: Final = 1
 STOP: Final = 2
 RECORD: Final = struct.Struct("<qqqii")
 """Monotonic nanoseconds, number, execution id, attempt, kind (START or STOP)."""
+
+
+@cache
+def boot_id() -> str:
+    """Return the id of this boot of this host, which has a monotonic clock of its own."""
+    return _BOOT_ID.read_text(encoding="ascii").strip()
 
 
 def action_ref(number: int) -> str:

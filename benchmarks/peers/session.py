@@ -9,8 +9,8 @@ import json
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -30,8 +30,7 @@ from benchmarks.peers.servers import Site
 from benchmarks.system import cpu_seconds
 from benchmarks.waiting import DidNotHappen, until
 from turnstile.localservers.ports import free_port
-from turnstile.localservers.processes import ServerProcess
-from turnstile.localservers.services import environment_without
+from turnstile.localservers.services import Service, environment_without, serving
 
 _ROOT: Final = Path(__file__).parents[2]
 _STOP_SECONDS: Final = 10.0
@@ -66,7 +65,7 @@ class _Session:
     """The running processes of one variant."""
 
     submitter: asyncio.subprocess.Process
-    workers: list[ServerProcess]
+    workers: list[Service]
     folder: Path
     logs: list[Path]
     stops: Stops
@@ -174,12 +173,19 @@ async def _running(site: Site, contestant: Contestant, variant: Variant) -> Asyn
             "TURNSTILE_HTTP_PORT": str(free_port()),
         }
         submitter = await stack.enter_async_context(_submitter(contestant.module, environment, folder))
-        workers: list[ServerProcess] = []
-        for program in variant.programs:
-            for number in range(1, program.count + 1):
-                name = f"{program.name}-{number}"
-                command = [sys.executable, "-m", *program.arguments]
-                workers.append(stack.enter_context(_worker(name, command, environment, folder)))
+        workers = [
+            Service(
+                name=f"{program.name}-{number}",
+                arguments=program.arguments,
+                folder=folder,
+                environment=environment,
+                last_signal=signal.SIGTERM,
+                stop_seconds=_STOP_SECONDS,
+            )
+            for program in variant.programs
+            for number in range(1, program.count + 1)
+        ]
+        await stack.enter_async_context(serving(workers, last_signal=signal.SIGTERM))
         logs = [folder / "submitter.log", *(worker.log for worker in workers)]
         yield _Session(
             submitter=submitter,
@@ -235,23 +241,3 @@ async def _answer(submitter: asyncio.subprocess.Process) -> dict[str, int]:
             answer: dict[str, int] = json.loads(line)
             return answer
     raise DidNotHappen("the submitter ended by itself")
-
-
-@contextmanager
-def _worker(
-    name: str, command: list[str], environment: Mapping[str, str], folder: Path
-) -> Iterator[ServerProcess]:
-    # With a keeper: some of these start processes of their own, and none may outlive this one.
-    process = ServerProcess.start(
-        name,
-        command,
-        folder=folder,
-        environment=environment,
-        user=None,
-        last_signal=signal.SIGTERM,
-        grace_seconds=_STOP_SECONDS,
-    )
-    try:
-        yield process
-    finally:
-        process.stop(signal.SIGTERM, _STOP_SECONDS)

@@ -1,27 +1,180 @@
-"""Writes the pages of the reference from the code, so that they cannot lag behind it.
+"""Writes the pages of the reference from the code, so that they cannot differ from it.
 
-In: settings, commands, routes, definitions, as the program itself has them. Out: Markdown files in a folder
-that is not under version control. Next: one module per page.
+In: settings, commands, routes and definitions, as the program itself has them. Out: Markdown files in a
+folder that is not under version control.
 """
 
+import asyncio
+import socket
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from generate import actions, commands, python, routes, settings, states
+from typer.core import TyperGroup
+from typer.main import get_command
 
-_PAGES = {
-    "settings": settings.page,
-    "commands": commands.page,
-    "http": routes.page,
-    "actions": actions.page,
-    "states": states.page,
-    "python": python.page,
-}
+from generate.tables import default_of, fields_table, table
+from turnstile.common.action_definition import ActionDefinition, RetryDefinition
+from turnstile.common.domain.errors import Code
+from turnstile.common.domain.states import TRANSITIONS, Status, is_terminal
+from turnstile.common.settings import CommonSettings
+from turnstile.executor.cli import app as executor_app
+from turnstile.executor.service import ExecutorService
+from turnstile.executor.settings import ExecutorSettings
+from turnstile.stress.cli import app as stress_app
+from turnstile.worker.cli import app as worker_app
+from turnstile.worker.settings import WorkerSettings
 
 
 def write_reference(folder: Path) -> None:
-    """Write every page that is not there yet as it should be; leave the rest alone, for quick rebuilds."""
+    """Write every page that is missing or outdated; leave the rest alone, for quick rebuilds."""
     folder.mkdir(exist_ok=True)
-    for name, page in _PAGES.items():
-        file, text = folder / f"{name}.md", page()
+    pages = {
+        "actions": actions_page(),
+        "commands": commands_page(),
+        "http": http_page(),
+        "settings": settings_page(),
+        "states": states_page(),
+    }
+    for name, text in pages.items():
+        file = folder / f"{name}.md"
         if not file.exists() or file.read_text(encoding="utf-8") != text:
             file.write_text(text, encoding="utf-8")
+
+
+_ACTIONS = """# Fields of an action
+
+The same in `@action(...)`, in `actions.yaml`, over HTTP and in the database.
+
+```yaml
+- ref: reports.render
+  entrypoint: reports:render
+  max_concurrent: 3
+  timeout: 5m
+  retry: {max_attempts: 3, delay: 2s}
+```
+"""
+
+
+def actions_page() -> str:
+    """Return every field of an action's definition."""
+    return "\n".join(
+        [_ACTIONS, fields_table(ActionDefinition), "\n## retry\n", fields_table(RetryDefinition)]
+    )
+
+
+_COMMANDS = """# Commands
+
+`executor`, `worker` and `turnstile stress`, each with `--help`. Exit codes: 0 success, 1 rejected or failed,
+2 wrong usage or setting, 3 a server cannot be reached, 4 timeout.
+"""
+_APPS = {"executor": executor_app, "worker": worker_app, "turnstile stress": stress_app}
+
+
+def commands_page() -> str:
+    """Return the `--help` of every command."""
+    parts = [_COMMANDS]
+    for name, app in _APPS.items():
+        parts += [f"\n## {name}\n", *_described(get_command(app), name)]
+    return "\n".join(parts)
+
+
+def _described(command: Any, path: str) -> Iterator[str]:
+    context = command.make_context(path, [], resilient_parsing=True)
+    yield f"### {path}\n\n```\n{command.get_help(context).strip()}\n```\n"
+    if isinstance(command, TyperGroup):
+        for name, inner in command.commands.items():
+            # Some commands are loaded only when they are called.
+            yield from _described(getattr(inner, "load", lambda inner=inner: inner)(), f"{path} {name}")
+
+
+_HTTP = """# HTTP
+
+Under `/api/v1`; `/actions/...` also without the prefix. JSON, snake_case, RFC 3339 times in UTC. Errors are
+problem documents ([RFC 9457](https://www.rfc-editor.org/rfc/rfc9457)) whose `code` is one of
+[these](states.md#codes-of-refusals) and whose `detail` names the field and the remedy. Lists are
+`{items, next_cursor}`, with `?limit=&cursor=`. A running executor shows all of it at `/docs`,
+and the document itself at `/openapi.json`. Any route may also answer 401 and 403 (a token lacks the role),
+422 (something is wrong with the request) and 503 (a server is out of reach).
+"""
+_EVERYWHERE = {"401", "403", "422", "503"}
+_METHODS = ("get", "post", "put", "patch", "delete")
+
+
+def http_page() -> str:
+    """Return every route of the HTTP API, from the same OpenAPI document that `/docs` shows."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        document = ExecutorService(ExecutorSettings(), listener).application(asyncio.Event()).openapi()
+    by_tag: dict[str, list[tuple[str, ...]]] = {}
+    for path, operations in document["paths"].items():
+        for tag, row in _routes(path, operations):
+            by_tag.setdefault(tag, []).append(row)
+    parts = [_HTTP]
+    for tag, rows in by_tag.items():
+        parts += [f"\n## {tag}\n", table(("route", "what it does", "parameters", "answers"), rows)]
+    return "\n".join(parts)
+
+
+def _routes(path: str, operations: dict[str, Any]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    for method in _METHODS:
+        if (operation := operations.get(method)) is None:
+            continue
+        parameters = ", ".join(
+            f"`{each['name']}`" for each in operation.get("parameters", ()) if each["in"] != "path"
+        )
+        answers = ", ".join(sorted(operation["responses"].keys() - _EVERYWHERE))
+        tag = (operation.get("tags") or ["other"])[0]
+        yield tag, (f"`{method.upper()} {path}`", operation.get("summary", ""), parameters, answers)
+
+
+_SETTINGS = """# Settings
+
+Environment variables; a command line option takes precedence over its variable. Durations are written
+`250ms`, `30s`, `5m`, `1h30m`, or as a number of seconds. A wrong value ends the process with one line that
+names the variable.
+"""
+
+
+def settings_page() -> str:
+    """Return every environment variable of the two services."""
+    parts = [_SETTINGS]
+    common = set(CommonSettings.model_fields)
+    for title, model, names in (
+        ("Of both services", CommonSettings, common),
+        ("Of the executor", ExecutorSettings, set(ExecutorSettings.model_fields) - common),
+        ("Of the worker", WorkerSettings, set(WorkerSettings.model_fields) - common),
+    ):
+        rows = [
+            (f"`TURNSTILE_{name.upper()}`", default_of(field), field.description or "")
+            for name, field in model.model_fields.items()
+            if name in names
+        ]
+        parts += [f"\n## {title}\n", table(("variable", "default", "meaning"), rows)]
+    return "\n".join(parts)
+
+
+def states_page() -> str:
+    """Return states, transitions and codes, from the tables that the services use."""
+    states = [
+        (
+            f"`{status}`",
+            "yes" if is_terminal(status) else "",
+            ", ".join(move.name for move in TRANSITIONS if status in move.sources),
+        )
+        for status in Status
+    ]
+    moves = [
+        (move.name, ", ".join(f"`{source}`" for source in sorted(move.sources)), f"`{move.target}`")
+        for move in TRANSITIONS
+    ]
+    return "\n".join(
+        [
+            "# States and codes\n\n## States\n",
+            table(("status", "an end", "left by"), states),
+            "\n## Transitions\n",
+            table(("move", "from", "to"), moves),
+            "\n## Codes of refusals\n",
+            "The same in `execution.rejected`, in problems and in the dead letters' `x-error-code`.\n",
+            table(("code",), [(f"`{code}`",) for code in Code]),
+        ]
+    )

@@ -30,12 +30,12 @@ def default_of(field: FieldInfo) -> str:
             return f"`{value}`"
 
 
-def fields_table(model: type[BaseModel], *, name: str = "field") -> str:
+def fields_table(model: type[BaseModel]) -> str:
     """Return one line per field of a model: its name, its default, what it means."""
     rows = [
         (f"`{key}`", default_of(field), field.description or "") for key, field in model.model_fields.items()
     ]
-    return table((name, "default", "meaning"), rows)
+    return table(("field", "default", "meaning"), rows)
 
 
 def _line(cells: Sequence[str]) -> str:

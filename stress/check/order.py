@@ -56,9 +56,9 @@ def granted_in_order(recording: Recording) -> Finding:
 def admitted_in_order(recording: Recording) -> Finding:
     """Check each request: all requests that its submitter sent earlier have smaller ids, over all queues.
 
-    The request queue has one order, and ids are assigned in it. A request that was sent repeatedly may have
-    arrived with any of its sendings. Repeats are sent before anything later, so repeated requests are
-    compared with all others but not with each other.
+    The request queue has one order, and ids are assigned in it. A request that was sent more than once may
+    have been admitted at any of these times, but never after a request that its submitter sent later. So it
+    is compared with the requests that were sent once, and not with other repeated ones.
     """
     orders, arrived_as = recording.orders, arrivals(recording)
     numbers = np.flatnonzero(arrived_as != NONE)

@@ -10,15 +10,17 @@ from typing import Final
 
 import numpy as np
 
+from turnstile.common.redaction import redact_passwords
 from turnstile.stress.drive.faults import Faults, Limits
 from turnstile.stress.drive.history import ScenarioHistory, read_scenario_history
 from turnstile.stress.drive.pacing import Clock, Pacing
-from turnstile.stress.drive.setup import store_actions, without_password
+from turnstile.stress.drive.setup import store_actions
 from turnstile.stress.drive.submission import Answers, Requests, SubmitContext, Submitter
 from turnstile.stress.drive.traces import TraceFolder, all_on_this_host, remote_runs, traced_runs
-from turnstile.stress.drive.watcher import WatchContext, Watcher
-from turnstile.stress.installation import Api, FaultInjector, Installation, Unreachable
+from turnstile.stress.drive.watcher import Watcher
+from turnstile.stress.installation import Api, Installation, Unreachable
 from turnstile.stress.load import plan_orders
+from turnstile.stress.local.faults import LocalSystem
 from turnstile.stress.recording import Audit, Recording, RunEnd, Table
 from turnstile.stress.scenario import Scenario, Show
 
@@ -37,7 +39,7 @@ async def drive_scenario(
     *,
     seed: int,
     show: Show,
-    injector: FaultInjector | None,
+    injector: LocalSystem | None,
 ) -> Recording:
     """Carry out a scenario and return its recording; raises Unreachable where the installation stays away.
 
@@ -60,7 +62,7 @@ class _Drive:
         scenario: Scenario,
         installation: Installation,
         api: Api,
-        injector: FaultInjector | None,
+        injector: LocalSystem | None,
         *,
         seed: int,
     ) -> None:
@@ -91,7 +93,17 @@ class _Drive:
     async def run(self, show: Show) -> Recording:
         """Carry out the scenario."""
         await store_actions(self._api, self._scenario)
-        watcher = self._watcher(show)
+        watcher = Watcher(
+            self._api,
+            self._scenario,
+            self._orders,
+            pacing=self._pacing,
+            faults=self._faults,
+            limits=self._limits,
+            clock=self._clock,
+            lease_seconds=self._installation.lease_seconds,
+            show=show,
+        )
         await watcher.begin()
         after_id = await self._api.newest_id()
         folder = self._installation.trace_folder
@@ -129,7 +141,7 @@ class _Drive:
             pacing=self._pacing,
             clock=self._clock,
             answers=self._answers,
-            broker=without_password(self._amqp_url),
+            broker=redact_passwords(self._amqp_url),
         )
         async with asyncio.TaskGroup() as tasks:
             background: list[asyncio.Task[None]] = []
@@ -173,19 +185,6 @@ class _Drive:
                 faults = {check["name"]: check["faults"] for check in found["checks"] if check["faults"]}
                 return Audit(clean=found["clean"], faults=faults)
         return None
-
-    def _watcher(self, show: Show) -> Watcher:
-        context = WatchContext(
-            scenario=self._scenario,
-            orders=self._orders,
-            pacing=self._pacing,
-            faults=self._faults,
-            limits=self._limits,
-            clock=self._clock,
-            lease_seconds=self._installation.lease_seconds,
-            show=show,
-        )
-        return Watcher(self._api, context)
 
 
 def _first(group: ExceptionGroup[Exception]) -> Exception:

@@ -1,6 +1,6 @@
 """Injects the planned faults of a scenario, and changes limits.
 
-Limits are changed over HTTP, as any operator does; every other fault goes to the `FaultInjector` of a private
+Limits are changed over HTTP, as any operator does; `local` injects every other fault into a private
 installation.
 """
 
@@ -8,7 +8,8 @@ import asyncio
 from collections.abc import Sequence
 
 from turnstile.stress.drive.pacing import Clock, Pacing
-from turnstile.stress.installation import Api, FaultInjector
+from turnstile.stress.installation import Api
+from turnstile.stress.local.faults import LocalSystem
 from turnstile.stress.recording import InjectedFault, LimitChange
 from turnstile.stress.scenario import FaultKind, PlannedFault, Scenario
 from turnstile.stress.trace import action_ref
@@ -55,7 +56,7 @@ class Faults:
     def __init__(
         self,
         planned: Sequence[PlannedFault],
-        injector: FaultInjector | None,
+        injector: LocalSystem | None,
         limits: Limits,
         pacing: Pacing,
         clock: Clock,

@@ -5,9 +5,9 @@ import asyncio
 from aio_pika import connect
 from aio_pika.abc import AbstractChannel
 from aio_pika.exceptions import CONNECTION_EXCEPTIONS, ChannelClosed
-from yarl import URL
 
 from turnstile.common.broker.topology import EXECUTIONS, EXECUTOR_REQUESTS
+from turnstile.common.redaction import redact_passwords
 from turnstile.stress.installation import Api, Installation, Unreachable
 from turnstile.stress.scenario import Scenario
 from turnstile.stress.trace import ACTIONS_VARIABLE, POOL, action_ref
@@ -61,14 +61,8 @@ async def check_exchange(channel: AbstractChannel) -> None:
     await channel.get_exchange(EXECUTIONS)
 
 
-def without_password(amqp_url: str) -> str:
-    """Return a URL without its password, for messages."""
-    url = URL(amqp_url)
-    return str(url.with_password(None)) if url.password else str(url)
-
-
 async def _check_broker(amqp_url: str) -> None:
-    shown = without_password(amqp_url)
+    shown = redact_passwords(amqp_url)
     try:
         connection = await connect(amqp_url, timeout=_PATIENCE_SECONDS)
     except (TimeoutError, *CONNECTION_EXCEPTIONS) as error:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from turnstile.stress.drive.pacing import Clock
 from turnstile.stress.installation import Json
 from turnstile.stress.recording import NEVER, NONE, RUN, RunEnd, Table, empty
-from turnstile.stress.trace import RECORD, START, STOP, TRACE_SUFFIX
+from turnstile.stress.trace import RECORD, START, STOP, TRACE_SUFFIX, boot_id
 
 TRACE: Final = np.dtype(
     [("at", "<i8"), ("number", "<i8"), ("execution_id", "<i8"), ("attempt", "<i4"), ("kind", "<i4")]
@@ -26,7 +26,6 @@ TRACE: Final = np.dtype(
 assert TRACE.itemsize == RECORD.size
 
 _OCCURRENCES_MAX: Final = 1 << 24
-_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +130,7 @@ def remote_runs(remote: Sequence[RemoteRun], clock: Clock, *, processes_before: 
     samples: dict[str, list[int]] = {}
     for run in remote:
         samples.setdefault(run.boot, []).append(run.offset_ns)
-    offsets = {boot: median_low(each) for boot, each in samples.items()} | {_boot_id(): clock.offset_ns}
+    offsets = {boot: median_low(each) for boot, each in samples.items()} | {boot_id(): clock.offset_ns}
     processes: dict[tuple[str, int], int] = {}
     return np.array(
         [
@@ -153,7 +152,7 @@ def remote_runs(remote: Sequence[RemoteRun], clock: Clock, *, processes_before: 
 
 def all_on_this_host(remote: Sequence[RemoteRun]) -> bool:
     """Whether all of them ran on this host."""
-    return {run.boot for run in remote} <= {_boot_id()}
+    return {run.boot for run in remote} <= {boot_id()}
 
 
 def _files(folder: Path) -> list[Path]:
@@ -194,7 +193,3 @@ def _set_request(runs: Table, executions: Table) -> None:
     known[known] = executions["execution_id"][positions[known]] == runs["execution_id"][known]
     runs["number"][known] = executions["number"][positions[known]]
     runs["queue"][known] = executions["queue"][positions[known]]
-
-
-def _boot_id() -> str:
-    return _BOOT_ID.read_text(encoding="ascii").strip()

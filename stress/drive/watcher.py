@@ -5,7 +5,6 @@ It reads `queue-stats` of one action after the other, a few samples per second f
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -30,28 +29,33 @@ Counts = NDArray[np.int64]
 """One value per action."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchContext:
-    """The parts of a scenario that a watcher uses."""
-
-    scenario: Scenario
-    orders: Table
-    pacing: Pacing
-    faults: Faults
-    limits: Limits
-    clock: Clock
-    lease_seconds: float
-    show: Show
-
-
 class Watcher:
     """Watches the queues of one scenario: call `begin`, then `until_over`."""
 
-    def __init__(self, api: Api, context: WatchContext) -> None:
+    def __init__(
+        self,
+        api: Api,
+        scenario: Scenario,
+        orders: Table,
+        *,
+        pacing: Pacing,
+        faults: Faults,
+        limits: Limits,
+        clock: Clock,
+        lease_seconds: float,
+        show: Show,
+    ) -> None:
         self._api = api
-        self._context = context
-        load = context.scenario.load
-        self._actions = context.orders["queue"] // max(load.keys, 1)
+        self._scenario = scenario
+        self._orders = orders
+        self._pacing = pacing
+        self._faults = faults
+        self._limits = limits
+        self._clock = clock
+        self._lease_seconds = lease_seconds
+        self._show = show
+        load = scenario.load
+        self._actions = orders["queue"] // max(load.keys, 1)
         self._rejected = 0
         self._due_then: Counts = np.bincount(self._actions, minlength=load.actions)
         self._before = np.zeros((load.actions, 2), np.int64)
@@ -60,7 +64,7 @@ class Watcher:
         self._changed_at = 0.0
         self._last_values: tuple[int, ...] = ()
         self._shown_at = 0.0
-        self._lifts_after = context.scenario.drain_without_limit_after
+        self._lifts_after = scenario.drain_without_limit_after
         self.began_at = NEVER
         self.opened_at = NEVER
 
@@ -88,7 +92,7 @@ class Watcher:
         """Read the counters before the first request."""
         await self.read_counters()
         self._before = self._now.copy()
-        self.began_at = self._context.clock.now()
+        self.began_at = self._clock.now()
 
     async def until_over(self) -> None:
         """Watch until everything has ended and all faults are repaired, or nothing changes any more."""
@@ -98,8 +102,8 @@ class Watcher:
                 before = asyncio.get_running_loop().time()
                 await self._sample(action)
                 await self._react()
-                self.show(self._context.faults.note)
-                if self._all_ended and self._context.faults.over:
+                self.show(self._faults.note)
+                if self._all_ended and self._faults.over:
                     return
                 took_seconds = asyncio.get_running_loop().time() - before
                 round_seconds = _ROUND_SECONDS / len(self._now)
@@ -111,11 +115,11 @@ class Watcher:
         if not at_once and now - self._shown_at < _SHOW_SECONDS:
             return
         self._shown_at = now
-        self._context.show(
+        self._show(
             Progress(
-                scenario=self._context.scenario,
-                elapsed_seconds=(self._context.clock.now() - self.began_at) / SECOND,
-                sent=self._context.pacing.confirmed,
+                scenario=self._scenario,
+                elapsed_seconds=(self._clock.now() - self.began_at) / SECOND,
+                sent=self._pacing.confirmed,
                 ended=self._ended,
                 waiting=int(self._lines[:, 0].sum()),
                 active=int(self._lines[:, 1].sum()),
@@ -129,13 +133,13 @@ class Watcher:
         self._lines[action] = found["queue_length"], found["active_count"]
 
     async def _react(self) -> None:
-        if self._context.scenario.all_wait_first and self.opened_at == NEVER:
+        if self._scenario.all_wait_first and self.opened_at == NEVER:
             if self._all_sent and self._lines[:, 0].sum() >= self._due.sum():
-                self.opened_at = self._context.clock.now()
-                await resume_actions(self._api, self._context.scenario)
+                self.opened_at = self._clock.now()
+                await resume_actions(self._api, self._scenario)
         elif self._lifts_after is not None and self._ended >= self._lifts_after:
             self._lifts_after = None
-            await self._context.limits.lift()
+            await self._limits.lift()
 
     def _actions_to_sample(self) -> list[int]:
         """Return all actions, or after the last request those that are not done."""
@@ -147,19 +151,19 @@ class Watcher:
     def _is_stuck(self) -> bool:
         """Whether nothing has changed for longer than any recovery takes."""
         now = asyncio.get_running_loop().time()
-        values = (self._context.pacing.confirmed, *self._now.sum(axis=0), *self._lines.sum(axis=0))
-        if values != self._last_values or not self._all_sent or not self._context.faults.over:
+        values = (self._pacing.confirmed, *self._now.sum(axis=0), *self._lines.sum(axis=0))
+        if values != self._last_values or not self._all_sent or not self._faults.over:
             self._last_values, self._changed_at = values, now
-        longest_seconds = self._context.scenario.load.mix.max_seconds
-        patience_seconds = 2 * self._context.lease_seconds + _STUCK_SECONDS + longest_seconds
+        longest_seconds = self._scenario.load.mix.max_seconds
+        patience_seconds = 2 * self._lease_seconds + _STUCK_SECONDS + longest_seconds
         return now - self._changed_at > patience_seconds
 
     @property
     def _due(self) -> Counts:
         """The number of executions of each action that must end: all that were not rejected."""
-        if self._rejected != self._context.pacing.rejected:
-            self._rejected = self._context.pacing.rejected
-            taken = self._context.orders["answer"] != Answer.REJECTED
+        if self._rejected != self._pacing.rejected:
+            self._rejected = self._pacing.rejected
+            taken = self._orders["answer"] != Answer.REJECTED
             self._due_then = np.bincount(self._actions[taken], minlength=len(self._now))
         return self._due_then
 
@@ -169,7 +173,7 @@ class Watcher:
 
     @property
     def _all_sent(self) -> bool:
-        return self._context.pacing.confirmed == len(self._context.orders)
+        return self._pacing.confirmed == len(self._orders)
 
     @property
     def _done(self) -> NDArray[np.bool_]:

@@ -22,9 +22,9 @@ from aio_pika.abc import AbstractConnection, AbstractIncomingMessage
 
 from turnstile.common.broker.topology import EXECUTOR_COMPLETIONS, pool_queue, worker_queue
 from turnstile.localservers import LocalServers
-from turnstile.localservers.processes import run_in_thread
-from turnstile.localservers.services import Service
-from turnstile.stress.installation import Api
+from turnstile.localservers.processes import run_in_thread, stat_fields
+from turnstile.localservers.services import Collapse, Service
+from turnstile.stress.installation import Api, Installation
 from turnstile.stress.local.launcher import System
 from turnstile.stress.recording import InjectedFault
 from turnstile.stress.scenario import FaultKind, PlannedFault
@@ -91,19 +91,6 @@ class ExitWatch:
             await asyncio.sleep(_POLL_SECONDS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Targets:
-    """Everything that faults can hit."""
-
-    servers: LocalServers
-    system: System
-    api: Api
-    http: httpx.AsyncClient
-    """For readiness checks."""
-    watch: ExitWatch
-    locks: dict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
-
-
 @asynccontextmanager
 async def watching_exits(trace_folder: Path) -> AsyncIterator[ExitWatch]:
     """Yield a watch that polls by itself."""
@@ -117,66 +104,94 @@ async def watching_exits(trace_folder: Path) -> AsyncIterator[ExitWatch]:
             await task
 
 
-async def inject_fault(targets: Targets, fault: PlannedFault) -> InjectedFault:
-    """Inject one fault; raises ServerFailed where the target does not become ready again."""
-    workers, executors = targets.system.workers, targets.system.executors
-    match fault.kind:
-        case FaultKind.KILL_WORKER:
-            return await _hit_worker(targets, fault, _chosen(workers, fault), _kill)
-        case FaultKind.PAUSE_WORKER:
-            return await _hit_worker(targets, fault, _chosen(workers, fault), _pause)
-        case FaultKind.KILL_EXECUTOR:
-            return await _hit_service(targets, fault, _chosen(executors, fault), _kill)
-        case FaultKind.PAUSE_EXECUTOR:
-            return await _hit_service(targets, fault, _chosen(executors, fault), _pause)
-        case FaultKind.RESTART_BROKER:
-            return await _restart(targets, fault, _BROKER, targets.servers.rabbitmq)
-        case FaultKind.RESTART_DATABASE:
-            return await _restart(targets, fault, _DATABASE, targets.servers.postgresql)
-        case FaultKind.PURGE_QUEUES:
-            return await _purge(targets, fault)
-        case FaultKind.CHANGE_LIMIT:
-            raise AssertionError("a limit is changed over HTTP")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalSystem:
+    """A private installation, and everything in it that faults can hit."""
+
+    installation: Installation
+    servers: LocalServers
+    system: System
+    api: Api
+    http: httpx.AsyncClient
+    """For readiness checks."""
+    watch: ExitWatch
+    locks: dict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
+
+    def exits(self) -> Mapping[int, int]:
+        """Return when the exit of each process that ran actions was observed (nanoseconds)."""
+        self.watch.poll()
+        return self.watch.exits
+
+    @property
+    def collapses(self) -> tuple[Collapse, ...]:
+        """The services that ended by themselves; each was started again."""
+        services = self.system.services
+        return tuple(sorted((c for service in services for c in service.collapses), key=lambda c: c.at))
+
+    async def inject(self, fault: PlannedFault) -> InjectedFault:
+        """Inject a fault, wait for its duration, repair it; return when everything is ready again.
+
+        Raises ServerFailed where the target does not become ready. Not for CHANGE_LIMIT, which goes over HTTP
+        as for any operator.
+        """
+        workers, executors = self.system.workers, self.system.executors
+        match fault.kind:
+            case FaultKind.KILL_WORKER:
+                return await _hit_worker(self, fault, _chosen(workers, fault), _kill)
+            case FaultKind.PAUSE_WORKER:
+                return await _hit_worker(self, fault, _chosen(workers, fault), _pause)
+            case FaultKind.KILL_EXECUTOR:
+                return await _hit_service(self, fault, _chosen(executors, fault), _kill)
+            case FaultKind.PAUSE_EXECUTOR:
+                return await _hit_service(self, fault, _chosen(executors, fault), _pause)
+            case FaultKind.RESTART_BROKER:
+                return await _restart(self, fault, _BROKER, self.servers.rabbitmq)
+            case FaultKind.RESTART_DATABASE:
+                return await _restart(self, fault, _DATABASE, self.servers.postgresql)
+            case FaultKind.PURGE_QUEUES:
+                return await _purge(self, fault)
+            case FaultKind.CHANGE_LIMIT:
+                raise AssertionError("a limit is changed over HTTP")
 
 
 def _chosen(services: Sequence[Service], fault: PlannedFault) -> Service:
     return services[fault.target % len(services)]
 
 
-_Hit = Callable[[Targets, Service, float], Awaitable[None]]
+_Hit = Callable[[LocalSystem, Service, float], Awaitable[None]]
 
 
-async def _hit_worker(targets: Targets, fault: PlannedFault, worker: Service, hit: _Hit) -> InjectedFault:
+async def _hit_worker(local: LocalSystem, fault: PlannedFault, worker: Service, hit: _Hit) -> InjectedFault:
     # Read before the fault: during it or afterwards, another id may be the newest.
-    worker_id = (await _worker_ids(targets)).get(worker.name)
-    return replace(await _hit_service(targets, fault, worker, hit), lost_worker=worker_id)
+    worker_id = (await _worker_ids(local)).get(worker.name)
+    return replace(await _hit_service(local, fault, worker, hit), lost_worker=worker_id)
 
 
-async def _hit_service(targets: Targets, fault: PlannedFault, service: Service, hit: _Hit) -> InjectedFault:
-    async with targets.locks[service.name]:
+async def _hit_service(local: LocalSystem, fault: PlannedFault, service: Service, hit: _Hit) -> InjectedFault:
+    async with local.locks[service.name]:
         began_at = time.time_ns()
-        await hit(targets, service, fault.lasting_seconds)
-        await service.ready(targets.http)
+        await hit(local, service, fault.lasting_seconds)
+        await service.ready(local.http)
         return _injected(fault, service.name, began_at)
 
 
-async def _kill(targets: Targets, service: Service, lasting_seconds: float) -> None:
-    targets.watch.follow(service.family())
+async def _kill(local: LocalSystem, service: Service, lasting_seconds: float) -> None:
+    local.watch.follow(service.family())
     await service.end(signal.SIGKILL)
-    targets.watch.poll()
+    local.watch.poll()
     await asyncio.sleep(lasting_seconds)
     await service.start()
 
 
-async def _pause(targets: Targets, service: Service, lasting_seconds: float) -> None:
-    targets.watch.follow(service.family())
+async def _pause(local: LocalSystem, service: Service, lasting_seconds: float) -> None:
+    local.watch.follow(service.family())
     service.pause()
     await asyncio.sleep(lasting_seconds)
     service.resume()
 
 
-async def _restart(targets: Targets, fault: PlannedFault, name: str, server: _Server) -> InjectedFault:
-    async with targets.locks[name]:
+async def _restart(local: LocalSystem, fault: PlannedFault, name: str, server: _Server) -> InjectedFault:
+    async with local.locks[name]:
         began_at = time.time_ns()
         await run_in_thread(server.stop)
         await asyncio.sleep(fault.lasting_seconds)
@@ -184,19 +199,19 @@ async def _restart(targets: Targets, fault: PlannedFault, name: str, server: _Se
         return _injected(fault, name, began_at)
 
 
-async def _purge(targets: Targets, fault: PlannedFault) -> InjectedFault:
-    async with targets.locks[_BROKER]:
-        worker_ids = (await _worker_ids(targets)).values()
+async def _purge(local: LocalSystem, fault: PlannedFault) -> InjectedFault:
+    async with local.locks[_BROKER]:
+        worker_ids = (await _worker_ids(local)).values()
         began_at = time.time_ns()
-        amqp_url = targets.system.deployment.amqp_url
+        amqp_url = local.system.deployment.amqp_url
         messages = await discard_messages(amqp_url, worker_ids, fault.lasting_seconds)
         return _injected(fault, f"{messages} messages", began_at)
 
 
-async def _worker_ids(targets: Targets) -> dict[str, str]:
+async def _worker_ids(local: LocalSystem) -> dict[str, str]:
     """Return the id of each live worker by its name."""
     # The newest comes first; a worker that was just killed may still have a lease.
-    return {worker["name"]: worker["id"] for worker in reversed(await targets.api.live_workers())}
+    return {worker["name"]: worker["id"] for worker in reversed(await local.api.live_workers())}
 
 
 def _injected(fault: PlannedFault, target: str, began_at: int) -> InjectedFault:
@@ -256,11 +271,9 @@ async def _consume(connection: AbstractConnection, seconds: float) -> int:
 def _start_time(pid: int) -> int | None:
     """Return the start time of a process, in the kernel's own unit; None: it has exited."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        fields = stat_fields(pid)
     except OSError:
         return None if _has_exited(pid) else 0
-    # The name in parentheses may contain anything; the rest begins with field 3 of proc(5).
-    fields = stat.rpartition(")")[2].split()
     # A killed process stays as a zombie until its parent reaps it, and the parent may be paused.
     return None if fields[0] in "ZX" else int(fields[19])
 

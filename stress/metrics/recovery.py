@@ -84,9 +84,9 @@ def _granted_again(recording: Recording, lost: Instants) -> int | None:
 
 
 def _recovered_at(recording: Recording, fault: InjectedFault) -> int | None:
-    """Return from when on executions ended as before the fault; None: not before the load was over.
+    """Return the instant from which executions end as often as before the fault; None: not under the load.
 
-    A fault may take effect late: so that is looked for after the last window that felt it while it lasted.
+    A fault may take effect late, so the search begins after the last window that it affected while it lasted.
     """
     began_at = fault.began_at
     ends = np.sort(column(recording.executions, "completed_at"))

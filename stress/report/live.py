@@ -1,11 +1,11 @@
 """Shows the progress and the result of each scenario while a run goes on."""
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -24,48 +24,19 @@ _BAR_WIDTH: Final = 40
 def live_view(console: Console) -> Iterator["LiveView"]:
     """Yield a view: at the bottom of a terminal until it ends, as a line every two seconds elsewhere."""
     if not console.is_terminal:
-        yield LiveView(_Display(console, None), headings=True)
+        yield LiveView(console, None)
         return
     with Live(console=console, auto_refresh=False, transient=True) as live:
-        yield LiveView(_Display(console, live), headings=False)
+        yield LiveView(console, live)
 
 
-class _Display:
-    """The display of one console; `live` is None without a terminal."""
+class LiveView:
+    """Shows the progress of a run; `live` is None without a terminal."""
 
     def __init__(self, console: Console, live: Live | None) -> None:
         self._console = console
         self._live = live
         self._next_seconds = 0.0
-
-    def show(
-        self, seconds: float, line: str, draw: Callable[[], RenderableType], *, at_once: bool = False
-    ) -> None:
-        """Show the state at `seconds`: what `draw` returns, or a line if one is due or `at_once`."""
-        if self._live is not None:
-            self._live.update(draw(), refresh=True)
-        elif at_once or seconds >= self._next_seconds:
-            self._next_seconds = seconds + _LINE_SECONDS
-            self.print(Text(f"{seconds:7.1f} s  {line}"))
-
-    def note(self, text: Text) -> None:
-        """Show a text in place of the state, on a terminal only."""
-        if self._live is not None:
-            self._live.update(text, refresh=True)
-
-    def print(self, text: Text) -> None:
-        """Print a line permanently."""
-        self.note(Text())
-        self._console.print(text, soft_wrap=True, highlight=False)
-
-
-class LiveView:
-    """Shows the progress of a run."""
-
-    def __init__(self, display: _Display, *, headings: bool) -> None:
-        """`headings`: print one for each scenario."""
-        self._display = display
-        self._headings = headings
         self._seen: deque[tuple[float, int]] = deque(maxlen=1000)
         self._heading = ""
         self._note = ""
@@ -74,36 +45,46 @@ class LiveView:
         """Begin to show a scenario."""
         self._heading = heading
         self._seen.clear()
-        if self._headings:
-            self._display.print(Text(heading))
+        self._next_seconds = 0.0
+        if self._live is None:
+            self._print(Text(heading))
 
     def show(self, progress: Progress) -> None:
         """Show the progress of a scenario; a change of the faults at once."""
         rate = wording.rate(self._per_second(progress))
-        note = f"; {progress.note}" if progress.note else ""
-        line = (
-            f"{progress.sent:,} sent, {progress.waiting:,} waiting, "
-            f"{progress.active:,} running, {progress.ended:,} ended, {rate}{note}"
-        )
-        self._display.show(
-            progress.elapsed_seconds,
-            line,
-            lambda: _live_table(self._heading, progress, rate),
-            at_once=len(self._seen) == 1 or progress.note != self._note,
-        )
+        seconds, note = progress.elapsed_seconds, f"; {progress.note}" if progress.note else ""
+        if self._live is not None:
+            self._live.update(_live_table(self._heading, progress, rate), refresh=True)
+        elif seconds >= self._next_seconds or progress.note != self._note:
+            self._next_seconds = seconds + _LINE_SECONDS
+            line = (
+                f"{seconds:7.1f} s  {progress.sent:,} sent, {progress.waiting:,} waiting, "
+                f"{progress.active:,} running, {progress.ended:,} ended, {rate}{note}"
+            )
+            self._print(Text(line))
         self._note = progress.note
 
     def checking(self, title: str) -> None:
         """Show that a scenario is being checked, which may take a while."""
-        self._display.note(Text(f"Checking {title}", style="dim"))
+        self._replace(Text(f"Checking {title}", style="dim"))
 
     def checked(self, report: ScenarioReport) -> None:
         """Show the result of a scenario permanently."""
-        self._display.print(_result(report))
+        self._print(_result(report))
 
     def failed(self, title: str, why: str) -> None:
         """Show permanently that a scenario could not be completed."""
-        self._display.print(Text.assemble(("✗", "bold red"), f" {title}: not completed: {why}"))
+        self._print(Text.assemble(("✗", "bold red"), f" {title}: not completed: {why}"))
+
+    def _replace(self, text: Text) -> None:
+        """Show a text in place of the progress, on a terminal only."""
+        if self._live is not None:
+            self._live.update(text, refresh=True)
+
+    def _print(self, text: Text) -> None:
+        """Print a line permanently."""
+        self._replace(Text())
+        self._console.print(text, soft_wrap=True, highlight=False)
 
     def _per_second(self, progress: Progress) -> float:
         """Return the ended executions per second, over the last three seconds; 0 before the second value."""

@@ -1,25 +1,30 @@
 """Stores a run in the report's folder: recordings, `report.json`, `report.html` and `pictures/*.png`.
 
-Recordings can be checked again by a later version: `check_again`.
+`report.json` is for programs. `report.html` starts with the result, then the metrics, then each scenario with
+its pictures; its layout is in `page.html.j2` and `page.css`. A later version can check the recordings again:
+`check_again`.
 """
 
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from pydantic import TypeAdapter
+from pydantic_core import to_json
 from rich.console import Console
 
 from turnstile.stress.check.rules import check_recording
 from turnstile.stress.metrics.run import run_metrics
 from turnstile.stress.metrics.scenario import measure_scenario
-from turnstile.stress.recording import Recording
+from turnstile.stress.recording import SECOND, Recording
+from turnstile.stress.report import wording
 from turnstile.stress.report.charts import pictures_of
-from turnstile.stress.report.documents import as_html, as_json
+from turnstile.stress.report.charts.style import Picture
 from turnstile.stress.report.run_report import RunInfo, RunReport, ScenarioReport
 from turnstile.stress.report.summary import print_summary
 
@@ -27,6 +32,9 @@ _RECORDINGS: Final = "recordings"
 _JSON: Final = "report.json"
 _PAGE: Final = "report.html"
 _PICTURES: Final = "pictures"
+_TEMPLATE: Final = "page.html.j2"
+SCHEMA_VERSION: Final = 2
+"""Increases when a key changes its meaning or is removed; new keys do not change it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +72,6 @@ class ReportStore:
         seconds = time.monotonic() - self._began
         return _run_report(self.info, self.scenarios, tuple(self.failures), seconds=seconds)
 
-    def show(self, report: RunReport, console: Console) -> None:
-        """Print the summary and write the report's files."""
-        show_report(self._folder, report, console)
-
 
 def check_again(folder: Path) -> RunReport:
     """Check and measure all recordings of a report again; raises OSError or ValueError without any."""
@@ -89,13 +93,73 @@ def write_report(folder: Path, report: RunReport) -> None:
     pictures = folder / _PICTURES
     pictures.mkdir(parents=True, exist_ok=True)
     # First the file that cannot fail: the metrics are saved even if a picture fails.
-    (folder / _JSON).write_bytes(as_json(report))
+    (folder / _JSON).write_bytes(_as_json(report))
     of_scenarios = [pictures_of(scenario) for scenario in report.scenarios]
     for stale in pictures.glob("*.png"):
         stale.unlink()
     for picture in chain.from_iterable(of_scenarios):
         (pictures / f"{picture.name}.png").write_bytes(picture.png)
-    (folder / _PAGE).write_text(as_html(report, of_scenarios), encoding="utf-8")
+    (folder / _PAGE).write_text(_as_html(report, of_scenarios), encoding="utf-8")
+
+
+def _as_json(report: RunReport) -> bytes:
+    """Return the content of `report.json`; null is what was not measured."""
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "passed": report.passed,
+        "violations": report.violations,
+        "executions": report.executions,
+        **{field.name: getattr(report.info, field.name) for field in fields(report.info)},
+        "seconds": report.seconds,
+        "collapses": report.collapses,
+        "metrics": report.metrics,
+        "scenarios": [_scenario_json(scenario) for scenario in report.scenarios],
+    }
+    return to_json(document, indent=1, inf_nan_mode="null") + b"\n"
+
+
+def _scenario_json(report: ScenarioReport) -> dict[str, Any]:
+    recording = report.recording
+    return {
+        "scenario": recording.scenario,
+        "mix": str(recording.scenario.load.mix),
+        "passed": not report.broken,
+        "metrics": report.metrics,
+        "findings": [
+            {
+                "rule": finding.rule.name.lower(),
+                "description": finding.rule.value,
+                "checked": finding.checked,
+                "broken": finding.broken,
+                "examples": finding.examples,
+            }
+            for finding in report.verdict.findings
+        ],
+        "faults": [
+            {
+                "kind": fault.kind,
+                "target": fault.target,
+                "began_seconds": (fault.began_at - recording.began_at) / SECOND,
+                "healed_seconds": (fault.healed_at - recording.began_at) / SECOND,
+            }
+            for fault in recording.faults
+        ],
+        "counters": recording.counters,
+        "audit": recording.audit,
+    }
+
+
+def _as_html(report: RunReport, of_scenarios: Sequence[Sequence[Picture]]) -> str:
+    """Return the content of `report.html`, one file without references to others."""
+    environment = Environment(
+        loader=PackageLoader("turnstile.stress.report", package_path=""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    sections = list(zip(report.scenarios, of_scenarios, strict=True))
+    return environment.get_template(_TEMPLATE).render(report=report, sections=sections, say=wording)
 
 
 def _scenario_report(recording: Recording) -> ScenarioReport:

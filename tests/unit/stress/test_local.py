@@ -11,7 +11,8 @@ import pytest_asyncio
 from tests.integration.localservers.watching import processes_of
 from tests.support.traffic import until
 from turnstile.stress.installation import Api, Json
-from turnstile.stress.local.system import LocalSystem, running_locally
+from turnstile.stress.local.faults import LocalSystem
+from turnstile.stress.local.system import running_locally
 from turnstile.stress.scenario import FaultKind, PlannedFault
 from turnstile.stress.trace import action_ref
 
