@@ -9,13 +9,14 @@ import itertools
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from random import getrandbits
 from typing import Any, Final
 
 from pydantic import BaseModel
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
 from turnstile.common.broker.delivery import Delivery
 from turnstile.common.broker.message import HeaderValue, Outgoing, SharedHeaders
@@ -131,13 +132,25 @@ message_id: Final = _message_ids.next
 
 
 def scheduled_message(
-    execution_id: int, attempt: int, action_ref: str, *, pool: str, traceparent: str | None
+    execution_id: int,
+    attempt: int,
+    action_ref: str,
+    *,
+    pool: str,
+    traceparent: str | None,
+    more: Sequence[tuple[int, int, str]] = (),
 ) -> Outgoing:
-    """Offer one attempt to the workers of its pool: `messages.ExecutionScheduled`."""
-    body = b'{"execution_id":%d,"attempt":%d,"action_ref":%b}'
+    """Offer one attempt to the workers of its pool: `messages.ExecutionScheduled`.
+
+    `more`: execution id, attempt and action ref of others offered with it (`messages.ExecutionsScheduled`).
+    The properties are those of the first one.
+    """
+    body = _offer_body(execution_id, attempt, action_ref)
+    if more:
+        body = b'%b,"more":[%b]}' % (body[:-1], b",".join([_offer_body(*each) for each in more]))
     routing_key, direct_address = _offer_addresses(pool)
     return envelope(
-        body % (execution_id, attempt, _ref_json(action_ref)),
+        body,
         message_type=EXECUTION_SCHEDULED,
         exchange=EXECUTIONS,
         routing_key=routing_key,
@@ -146,6 +159,11 @@ def scheduled_message(
         correlation_id=str(execution_id),
         traceparent=traceparent,
     )
+
+
+def _offer_body(execution_id: int, attempt: int, action_ref: str) -> bytes:
+    body = b'{"execution_id":%d,"attempt":%d,"action_ref":%b}'
+    return body % (execution_id, attempt, _ref_json(action_ref))
 
 
 def status_message(changed: StatusChanged, *, app_id: AppId, mandatory: bool) -> Outgoing:
@@ -289,6 +307,26 @@ def reply(request: Delivery, answer: ExecutionAccepted | ExecutionRejected) -> O
         app_id="executor",
         correlation_id=request.correlation_id or request.message_id or fallback,
         mandatory=False,
+    )
+
+
+def alone(forwarded: Outgoing, execution_id: int, attempt: int) -> Outgoing:
+    """Return a forwarded offer without the others that were in its message."""
+    body = from_json(forwarded.body)
+    if "more" not in body:
+        return forwarded
+    action_ref = next(
+        str(each.get("action_ref"))
+        for each in (body, *body["more"])
+        if (each["execution_id"], each["attempt"]) == (execution_id, attempt)
+    )
+    headers = {name: value for name, value in (forwarded.headers or {}).items() if name != "traceparent"}
+    return replace(
+        forwarded,
+        body=_offer_body(execution_id, attempt, action_ref),
+        message_id=message_id(),
+        correlation_id=str(execution_id),
+        headers=headers,
     )
 
 

@@ -69,6 +69,12 @@ class ExecutionScheduled(_BetweenServices):
     action_ref: str
 
 
+class ExecutionsScheduled(ExecutionScheduled):
+    """Several slots were granted at once: `more` has the second and following offers of the message."""
+
+    more: list[ExecutionScheduled]
+
+
 class ExecutionCancel(_BetweenServices):
     """To one worker: stop this attempt."""
 

@@ -38,6 +38,7 @@ from turnstile.common.status_events import StatusEvents
 from turnstile.common.telemetry.logs import Episodes
 from turnstile.executor import instrumentation
 from turnstile.executor.metrics import POOL_UNUSABLE, UNDELIVERED
+from turnstile.executor.packing import Packing
 from turnstile.executor.queue_manager import QueueManager
 from turnstile.executor.results import Accepted, Grant, Grants, Move
 
@@ -66,6 +67,7 @@ class Dispatcher:
         self._undelivered = Undelivered(UNDELIVERED.add)
         self.best_effort = BestEffortPublisher(replies, on_dropped=self._undelivered)
         self.pools = PoolQueues(publisher, queue_type)
+        self.packing = Packing()
         self._reliable = ReliablePublisher(
             publisher, self.best_effort, restore=self._restore, on_abandoned=self._undelivered
         )
@@ -127,10 +129,11 @@ class Dispatcher:
                 tasks.create_task(count(pool), name="count-offers")
         return ready
 
-    async def dispatch(self, grants: Grants) -> None:
+    async def dispatch(self, grants: Grants, *, alone: bool = False) -> None:
         """Offer granted executions to the workers of their pools; where a batch was full, `run` grants more.
 
-        The watchdog publishes the offers of pools whose queue cannot be declared now.
+        `alone`: each offer in a message of its own. The watchdog publishes the offers of pools whose queue
+        cannot be declared now.
         """
         if grants.more_queue_ids:
             self._more_queue_ids.update(grants.more_queue_ids)
@@ -141,7 +144,9 @@ class Dispatcher:
         if served := await self._served(grants.granted):
             usable = await self.pools.usable({grant.pool for grant in served})
             with instrumentation.dispatch_span(served):
-                await self.publish([_offer(grant) for grant in served if grant.pool in usable])
+                offered = [grant for grant in served if grant.pool in usable]
+                messages = ((grant,) for grant in offered) if alone else self.packing.messages(offered)
+                await self.publish([_offer_message(each) for each in messages])
 
     async def publish(self, messages: Sequence[Outgoing]) -> None:
         """Publish to our own queues and to listeners; receivers tolerate a repeated message.
@@ -246,9 +251,15 @@ class Dispatcher:
         return [message for message in returned if message.routing_key not in unusable]
 
 
-def _offer(grant: Grant) -> Outgoing:
+def _offer_message(grants: Sequence[Grant]) -> Outgoing:
+    first, *more = grants
     return scheduled_message(
-        grant.execution_id, grant.attempt, grant.action_ref, pool=grant.pool, traceparent=grant.traceparent
+        first.execution_id,
+        first.attempt,
+        first.action_ref,
+        pool=first.pool,
+        traceparent=first.traceparent,
+        more=[grant[:3] for grant in more],
     )
 
 

@@ -266,17 +266,27 @@ class ExecutorProtocol:
         return await self._database.fetch("SELECT * FROM turnstile.due_pools($1)", timeout_seconds)
 
     async def missing_offers(
-        self, timeout_seconds: float, due: Sequence[asyncpg.Record], ready: Sequence[int], rows_max: int
+        self,
+        timeout_seconds: float,
+        due: Sequence[asyncpg.Record],
+        ready: Sequence[int],
+        rows_max: int,
+        *,
+        held: Sequence[int],
     ) -> list[Grant]:
-        """Return offers to repeat in the pools of `due`, whose queues hold so many ready messages."""
+        """Return offers to repeat in the pools of `due`, whose queues hold so many ready messages.
+
+        `held` is the largest number of offers that these messages may carry.
+        """
         rows = await self._database.fetch(
-            "SELECT * FROM turnstile.missing_offers($1, $2, $3, $4, $5, $6)",
+            "SELECT * FROM turnstile.missing_offers($1, $2, $3, $4, $5, $6, $7)",
             timeout_seconds,
             min(row["looked_at"] for row in due),
             [row["pool"] for row in due],
             [row["offered"] for row in due],
             ready,
             rows_max,
+            held,
         )
         return [read_grant(row) for row in rows]
 

@@ -268,15 +268,18 @@ class QueueSweeps(_Sweeps):
         return 0
 
     async def prepare_pools(self) -> int:
-        """Declare the queues of live workers' pools, and note which actions no worker can run.
+        """Declare the queues of live workers' pools; note their workers and the actions that none can run.
 
         A worker whose account may not declare queues waits for this, not for the first offer (P7). Counts as
         no repair.
         """
-        rows = await self._database.fetch(query("pools"))
-        await self._find_unserved()
         # A worker may register any text as a pool: an invalid one must not affect the others.
-        await self._dispatcher.declare_pools(row["pool"] for row in rows if is_pool(row["pool"]))
+        rows = [row for row in await self._database.fetch(query("pools")) if is_pool(row["pool"])]
+        self._dispatcher.packing.note_workers(
+            {row["pool"]: (row["workers"], row["offers_per_message"]) for row in rows}
+        )
+        await self._find_unserved()
+        await self._dispatcher.declare_pools(row["pool"] for row in rows)
         return 0
 
     async def _find_unserved(self) -> None:
@@ -308,12 +311,13 @@ class RedeliverySweeps(_Sweeps):
         if not seen:
             return 0
         counts = [ready[row["pool"]] for row in seen]
-        grants = await self._protocol.missing_offers(timeout_seconds, seen, counts, SWEEP_ROWS_MAX)
+        held = [ready[row["pool"]] * self._dispatcher.packing.offers_max(row["pool"]) for row in seen]
+        grants = await self._protocol.missing_offers(timeout_seconds, seen, counts, SWEEP_ROWS_MAX, held=held)
         if grants:
             reached(CrashPoint.SWEPT)
             # A withheld offer is published for the first time: no message was lost.
             REPAIRS.add("offer_repeated", count=sum(grant.waited_seconds is None for grant in grants))
-            await self._dispatcher.dispatch(Grants(granted=grants))
+            await self._dispatcher.dispatch(Grants(granted=grants), alone=True)
         return len(grants)
 
     async def repeat_completions(self) -> int:

@@ -1,10 +1,10 @@
 """One attempt, step by step: receive, claim, run, finish, publish, acknowledge.
 
-In: one `execution.scheduled`. Out: the attempt's outcome in the database (P3), its completion published to
-the executor (P4), and only then the delivery's disposition (P5). Wherever a process dies, the message is
-redelivered or the watchdog finds the row, and the claim's fence (P6) admits only the right attempt. Once the
-lease is lost, an attempt writes and publishes nothing, whatever its step. Claims, finishes and messages of
-all attempts of the process are batched by `worker.gateway`.
+In: one offer of an `execution.scheduled`. Out: the attempt's outcome in the database (P3), its completion
+published to the executor (P4), and only then the disposition of its offer (P5). Wherever a process dies, the
+message is redelivered or the watchdog finds the row, and the claim's fence (P6) admits only the right
+attempt. Once the lease is lost, an attempt writes and publishes nothing, whatever its step. Claims, finishes
+and messages of all attempts of the process are batched by `worker.gateway`.
 """
 
 import asyncio
@@ -27,7 +27,14 @@ from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.domain.outcomes import Completed, Failed, Outcome, failure_of, status_of
 from turnstile.common.domain.retries import retry_delay_seconds
 from turnstile.common.domain.states import Status, is_terminal
-from turnstile.common.envelopes import completed_message, dead_letter, delayed_retry, slot_message, tries_of
+from turnstile.common.envelopes import (
+    alone,
+    completed_message,
+    dead_letter,
+    delayed_retry,
+    slot_message,
+    tries_of,
+)
 from turnstile.common.json_limits import readable
 from turnstile.common.messages import StatusChanged, named_attempt
 from turnstile.common.requests import check_schema_version, read_json
@@ -49,7 +56,7 @@ _SCHEDULED_BYTES_MAX: Final = 64 * 1024
 
 
 class Disposition(Enum):
-    """What to do with the delivery."""
+    """What to do with the offer."""
 
     ACKNOWLEDGE = "acknowledge"
     REQUEUE = "requeue"
@@ -146,13 +153,13 @@ class Attempts:
             attempt.stop.request("lease_lost", "the worker's lease is lost")
             attempt.abandon()
 
-    async def run(self, delivery: Delivery) -> Disposition:
-        """Run one attempt, from its offer to its outcome."""
-        try:
-            offer = _offer_in(delivery)
-        except Refusal as refusal:
-            await self._dead_letter(delivery, refusal.code, refusal.message)
-            return Disposition.ACKNOWLEDGE
+    async def refuse(self, delivery: Delivery, refusal: Refusal) -> Disposition:
+        """Dead-letter a message that offers nothing readable."""
+        await self._dead_letter(delivery, refusal.code, refusal.message)
+        return Disposition.ACKNOWLEDGE
+
+    async def run(self, offer: Offer, delivery: Delivery) -> Disposition:
+        """Run one attempt, from its offer, which came with `delivery`, to its outcome."""
         if offer in self._running:
             return Disposition.ACKNOWLEDGE  # a copy of an attempt in progress
         reached(CrashPoint.OFFER_RECEIVED)
@@ -181,10 +188,10 @@ class Attempts:
             case None:
                 return Disposition.REQUEUE
             case Verdict.UNKNOWN:
-                await self._postpone(delivery)
+                await self._postpone(offer, delivery)
                 return Disposition.ACKNOWLEDGE
             case Verdict.NOT_SERVED:
-                await self._pass_on(delivery)
+                await self._pass_on(offer, delivery)
                 return Disposition.ACKNOWLEDGE
             case Verdict():
                 self._note_not_applied("claim", offer, claim)
@@ -269,28 +276,29 @@ class Attempts:
                 StatusChanged(claim.execution_id, claim.action_ref, status, previous, claim.attempt, at)
             )
 
-    async def _postpone(self, delivery: Delivery) -> None:
+    async def _postpone(self, offer: Offer, delivery: Delivery) -> None:
         if tries_of(delivery) < TRIES_MAX:
-            await self._retry_later(delivery)
+            await self._retry_later(offer, delivery)
         else:
             reason = f"no such execution after {TRIES_MAX} tries"
             await self._dead_letter(delivery, Code.UNKNOWN_EXECUTION, reason)
 
-    async def _pass_on(self, delivery: Delivery) -> None:
+    async def _pass_on(self, offer: Offer, delivery: Delivery) -> None:
         """Return it to the pool for another worker; after many tries only the watchdog offers it again."""
         tries = tries_of(delivery)
         if tries % 10 == 0:
             fields = {
                 "message_id": delivery.message_id,
-                "execution_id": delivery.correlation_id,
+                "execution_id": str(offer.execution_id),
                 "tries": tries,
             }
             logger.warning("action_not_served", extra=fields)
         if tries < TRIES_MAX:
-            await self._retry_later(delivery)
+            await self._retry_later(offer, delivery)
 
-    async def _retry_later(self, delivery: Delivery) -> None:
-        await self._gateway.publish(delayed_retry(delivery, retry_exchange=WORKER_RETRY, app_id="worker"))
+    async def _retry_later(self, offer: Offer, delivery: Delivery) -> None:
+        message = delayed_retry(delivery, retry_exchange=WORKER_RETRY, app_id="worker")
+        await self._gateway.publish(alone(message, *offer))
 
     async def _dead_letter(self, delivery: Delivery, code: Code, reason: str) -> None:
         DEAD_LETTERED.add(code)
@@ -308,11 +316,17 @@ class Attempts:
         return Disposition.REQUEUE
 
 
-def _offer_in(delivery: Delivery) -> Offer:
-    """Return the attempt that a delivery offers; raises Refusal."""
+def offers_in(delivery: Delivery) -> list[Offer]:
+    """Return the attempts that a message offers; raises Refusal."""
     check_schema_version(delivery.headers)
-    execution_id, attempt = named_attempt(read_json(delivery.body, bytes_max=_SCHEDULED_BYTES_MAX))
-    return Offer(execution_id=execution_id, attempt=attempt)
+    body = read_json(delivery.body, bytes_max=_SCHEDULED_BYTES_MAX)
+    first = Offer(*named_attempt(body))
+    if "more" not in body:
+        return [first]
+    more = body["more"]
+    if not isinstance(more, list):
+        raise Refusal(Code.INVALID_MESSAGE, "more: expected a list of offers")
+    return [first, *(Offer(*named_attempt(each)) for each in more)]
 
 
 def _call_of(claim: Claim, stop: StopRequest, *, on_log: Callable[[LogTail], object]) -> Call:

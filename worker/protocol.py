@@ -240,11 +240,19 @@ class WorkerProtocol:
         return [difference for difference in found if difference is not None]
 
     async def register_worker(
-        self, *, name: str, host: str, pid: int, pools: Sequence[str], concurrency: int, lease_seconds: float
+        self,
+        *,
+        name: str,
+        host: str,
+        pid: int,
+        pools: Sequence[str],
+        concurrency: int,
+        offers_per_message: int,
+        lease_seconds: float,
     ) -> None:
         """Insert the worker's row and start its lease."""
         await self._database.fetch(
-            "SELECT turnstile.register_worker($1, $2, $3, $4, $5, $6, $7, $8)",
+            "SELECT turnstile.register_worker($1, $2, $3, $4, $5, $6, $7, $8, $9)",
             self._worker_id,
             name,
             host,
@@ -253,6 +261,7 @@ class WorkerProtocol:
             concurrency,
             lease_seconds,
             self._served_refs,
+            offers_per_message,
         )
 
     async def renew(self, lease_seconds: float) -> tuple[bool, bool]:

@@ -35,6 +35,7 @@ from turnstile.worker.control import CancelConsumer, ControlQueue
 from turnstile.worker.fence import Terms
 from turnstile.worker.gateway import Gateway, LogFlusher
 from turnstile.worker.lease import Lease, LeaseThread, clock
+from turnstile.worker.packs import offers_per_message
 from turnstile.worker.protocol import Claim, WorkerProtocol, single_connection
 from turnstile.worker.runners.in_loop import Run
 from turnstile.worker.runners.registry import Runners
@@ -165,6 +166,7 @@ class Session:
             pid=os.getpid(),
             pools=self._pools,
             concurrency=settings.worker_concurrency,
+            offers_per_message=offers_per_message(settings.worker_concurrency),
             lease_seconds=settings.lease_duration,
         )
 

@@ -68,10 +68,11 @@ AS $$
 $$;
 
 -- missing_offers: repeats offers in these pools, whose queues held `in_ready` messages while `in_offered` offered
--- slots were unclaimed. A repeated offer is harmless, because the claim is fenced.
+-- slots were unclaimed. A repeated offer is harmless, because the claim is fenced. `in_held` is the largest number of
+-- offers that these messages may carry; null: one each.
 --
 -- Counts do not tell which offer is missing. An overtaken offer is: a later grant of its pool was claimed, and queues
--- are first in, first out. In addition, as many offers are repeated as messages are missing, the oldest first. No
+-- are first in, first out. In addition, as many are repeated as the queue lacks at least, the oldest first. No
 -- offer is repeated twice within the timeout, and the messages never exceed twice the slots, however many executors
 -- sweep at the same time: an offer made after `in_looked_at` minus the timeout is not due. An offer that was withheld
 -- and is served now is always made: it is no copy.
@@ -81,7 +82,8 @@ CREATE FUNCTION turnstile.missing_offers(
     in_pools text[],
     in_offered bigint[],
     in_ready bigint[],
-    in_limit integer
+    in_limit integer,
+    in_held bigint[] DEFAULT NULL
 )
 RETURNS SETOF turnstile.granted
 LANGUAGE sql
@@ -112,12 +114,13 @@ AS $$
         GROUP BY a.pool
     ),
     due AS (
-        SELECT u.execution_id, u.offered_at, r.offered, r.ready,
+        SELECT u.execution_id, u.offered_at, r.offered, r.ready, r.held,
                -- Two executors may publish slightly out of order.
                coalesce(u.offered_at < n.granted_at - interval '1 s', false) AS is_overtaken, a.pool
         FROM unclaimed u
         JOIN served a ON a.id = u.action_id
-        JOIN unnest(in_pools, in_offered, in_ready) r(pool, offered, ready) ON r.pool = a.pool
+        JOIN unnest(in_pools, in_offered, in_ready, coalesce(in_held, in_ready)) r(pool, offered, ready, held)
+             ON r.pool = a.pool
         LEFT JOIN newest n ON n.pool = a.pool
     ),
     -- Within each pool: overtaken offers first, then the oldest.
@@ -127,10 +130,10 @@ AS $$
                    ORDER BY d.is_overtaken DESC, d.offered_at, d.execution_id) AS rank
         FROM due d
     ),
-    -- As many as messages are missing; overtaken ones up to twice the slots.
+    -- As many as are missing at least; overtaken ones until the messages are twice the slots.
     chosen AS MATERIALIZED (
         SELECT k.execution_id, k.offered_at FROM ranked k
-        WHERE k.offered_at IS NULL OR k.rank <= k.offered - k.ready
+        WHERE k.offered_at IS NULL OR k.rank <= k.offered - k.held
            OR k.is_overtaken AND k.rank <= 2 * k.offered - k.ready
         ORDER BY k.rank, k.execution_id LIMIT in_limit
     ),

@@ -15,6 +15,7 @@ class Worker(SQLModel, table=True):
     __tablename__ = "worker"
     __table_args__ = (
         CheckConstraint("concurrency >= 1", name="concurrency_positive"),
+        CheckConstraint("offers_per_message >= 1", name="offers_per_message_positive"),
         # Workers that may still renew.
         Index("ix_worker_live", "id", postgresql_where=text("lost_at IS NULL AND stopped_at IS NULL")),
         # Workers that stopped or were lost, the oldest first, for pruning.
@@ -34,6 +35,10 @@ class Worker(SQLModel, table=True):
     concurrency: int = Field(sa_column=Column(Integer, nullable=False))
     served_refs: list[str] | None = Field(default=None, sa_column=Column(ARRAY(Text)))
     """The actions whose code it has. None: unknown, it counts for all actions of its pools."""
+    offers_per_message: int = Field(
+        default=1, sa_column=Column(Integer, nullable=False, server_default=text("1"))
+    )
+    """The largest number of offers that it takes in one message."""
     started_at: datetime = instant(nullable=False, default_now=True)
     renewed_at: datetime = instant(nullable=False, default_now=True)
     """When it registered; once it has stopped or was lost: when it last renewed its lease."""

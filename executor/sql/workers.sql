@@ -21,9 +21,10 @@ WHERE ($5::text IS NULL OR w.id = $5)
   AND ($2::timestamptz IS NULL OR (w.started_at, w.id) < ($2, $3::text))
 ORDER BY w.started_at DESC, w.id DESC LIMIT $4
 
--- pools: the pools of workers that may still renew their lease, the longest served first. A worker's account writes its
--- own pools: only the first hundred of a worker count, so that no worker crowds out the others.
-SELECT p.pool
+-- pools: the pools of workers that may still renew their lease, the longest served first, with the number of these
+-- workers and of the offers that each of them takes in one message. A worker's account writes its own pools: only the
+-- first hundred of a worker count, so that no worker crowds out the others.
+SELECT p.pool, count(*) AS workers, min(w.offers_per_message) AS offers_per_message
 FROM worker w CROSS JOIN LATERAL unnest(w.pools[1:100]) p(pool)
 WHERE w.lost_at IS NULL AND w.stopped_at IS NULL
 GROUP BY p.pool ORDER BY min(w.started_at), p.pool LIMIT 1000

@@ -26,6 +26,24 @@ async def test_the_work_of_a_killed_worker_goes_back_to_the_head_and_is_run_agai
     assert [line.number for line in runs_in(file) if line.event == "stop"] == [0, 1, 2, 3, 4]
 
 
+async def test_a_killed_worker_that_held_messages_with_several_offers_loses_none_of_them(
+    start_env: StartEnvironment, tmp_path: Path
+) -> None:
+    file = tmp_path / "record.jsonl"
+    parameters = [{"file": str(file), "number": n, "seconds": 2} for n in range(96)]
+    settings = SLOW_WATCHDOG | {"TURNSTILE_WORKER_CONCURRENCY": "32", "TURNSTILE_DISPATCH_TIMEOUT": "1h"}
+    async with start_env(settings=settings) as env:
+        await env.patch("record", max_concurrent=None)
+        # The watchdog has seen the worker, and offers share messages.
+        await asyncio.sleep(2)
+        ids = await env.submit_many([{"action_ref": "record", "parameters": p} for p in parameters])
+        await env.history.until("SELECT count(*) = 32 FROM slot WHERE claimed_at IS NOT NULL")
+        await env.until_offers(8)
+        await asyncio.gather(env.worker.kill(), env.start_worker())
+        assert set(await env.ended(*ids)) == {"completed"}
+    assert {line.number for line in runs_in(file) if line.event == "stop"} == {*range(96)}
+
+
 async def test_an_execution_that_kills_its_workers_ends_abandoned_and_frees_its_slot(
     start_env: StartEnvironment,
 ) -> None:

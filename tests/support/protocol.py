@@ -270,20 +270,22 @@ class Protocol:
         timeout_seconds: float = 0.0,
         limit: int = 1000,
         looked_at: datetime | None = None,
+        held: int | None = None,
     ) -> list[int]:
-        """Sweep as if the broker had so many ready messages in these pools."""
+        """Sweep as if the broker had so many ready messages in these pools, which may carry `held` offers."""
         rows = await self.connection.fetch("SELECT * FROM turnstile.due_pools($1)", timeout_seconds)
         due = [row for row in rows if row["pool"] in ready]
         if not due:
             return []
         rows = await self.connection.fetch(
-            "SELECT * FROM turnstile.missing_offers($1, $2, $3, $4, $5, $6)",
+            "SELECT * FROM turnstile.missing_offers($1, $2, $3, $4, $5, $6, $7)",
             timeout_seconds,
             looked_at or due[0]["looked_at"],
             [row["pool"] for row in due],
             [row["offered"] for row in due],
             [ready[row["pool"]] for row in due],
             limit,
+            None if held is None else [held] * len(due),
         )
         return sorted(read_grant(row).execution_id for row in rows)
 

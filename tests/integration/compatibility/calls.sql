@@ -337,3 +337,12 @@ SELECT turnstile.move_slot_window();
 -- takes
 -- gives move_due_window int4
 SELECT turnstile.move_due_window();
+
+-- takes text, text, text, int4, text[], int4, float8, text[], int4
+-- gives register_worker void
+SELECT turnstile.register_worker($1, $2, $3, $4, $5, $6, $7, $8, $9);
+
+-- takes float8, timestamptz, text[], int8[], int8[], int4, int8[]
+-- gives action_ref text, attempt int4, execution_id int8, pool text, traceparent text,
+--   waited_seconds float8
+SELECT * FROM turnstile.missing_offers($1, $2, $3, $4, $5, $6, $7);

@@ -1,6 +1,7 @@
 """Sweeps dispatch what they grant, and repair times after the database's clock was set back."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
@@ -9,6 +10,7 @@ import aio_pika
 import pytest
 
 from tests.integration.telemetry.test_healing import watchdog_over
+from tests.support.brokers import until_ready
 from tests.support.protocol import Protocol
 from tests.support.traffic import drain_queue, publishing, until
 from turnstile.common.broker.topology import pool_queue
@@ -18,6 +20,8 @@ from turnstile.executor.dispatcher import Dispatcher
 from turnstile.executor.queue_manager import QueueManager
 from turnstile.executor.settings import ExecutorSettings
 from turnstile.executor.watchdog import ReclaimSweeps, Watchdog
+
+POOL_QUEUE = pool_queue("default")
 
 
 @asynccontextmanager
@@ -42,6 +46,51 @@ async def test_grants_of_a_sweep_are_offered(protocol: Protocol, database_url: s
         assert await watchdog.queues.grant_idle_slots() == 1
     (offered,) = await drain_queue(amqp_url, pool_queue("default"), 1)
     assert offered.correlation_id == str(second)
+
+
+@pytest.mark.parametrize(
+    ("newcomer", "count"), [(None, 8), (4, 16), (1, 64)], ids=["alike", "smaller", "previous version"]
+)
+async def test_offers_share_messages_only_where_every_live_worker_of_the_pool_takes_them(
+    protocol: Protocol, database_url: str, amqp_url: str, newcomer: int | None, count: int
+) -> None:
+    await protocol.connection.execute("UPDATE worker SET offers_per_message = 8")
+    await protocol.register("elsewhere", pools=["gpu"])
+    if newcomer is not None:
+        # A worker of the previous version registers without the number.
+        await protocol.register("newcomer")
+        await protocol.connection.execute(
+            "UPDATE worker SET offers_per_message = $1 WHERE id = 'newcomer' AND $1 > 1", newcomer
+        )
+    await protocol.put("a", max_concurrent=0)
+    ids = await protocol.submit("a", 64)
+    await protocol.connection.execute("UPDATE action_queue SET max_concurrent = NULL")
+    async with watching(database_url, amqp_url) as watchdog:
+        await watchdog.queues.prepare_pools()
+        assert await watchdog.queues.grant_idle_slots() == 64
+    messages = [json.loads(each.body) for each in await drain_queue(amqp_url, POOL_QUEUE, count)]
+    offered = [offer for message in messages for offer in (message, *message.get("more", ()))]
+    assert [offer["execution_id"] for offer in offered] == ids
+    assert {(offer["attempt"], offer["action_ref"]) for offer in offered} == {(1, "a")}
+
+
+async def test_repeated_offers_are_alone_in_their_messages(
+    protocol: Protocol, database_url: str, amqp_url: str
+) -> None:
+    await protocol.connection.execute("UPDATE worker SET offers_per_message = 8")
+    await protocol.put("a")
+    ids = await protocol.submit("a", 64)
+    await protocol.connection.execute("UPDATE slot SET offered_at = offered_at - interval '1 h'")
+    async with watching(database_url, amqp_url) as watchdog:
+        await watchdog.queues.prepare_pools()
+        assert await watchdog.redelivery.repeat_offers() == 64
+        # As many messages could carry all 64 offers eight times over.
+        await protocol.connection.execute("UPDATE slot SET offered_at = offered_at - interval '1 h'")
+        await until_ready(amqp_url, POOL_QUEUE, 64)
+        assert await watchdog.redelivery.repeat_offers() == 0
+    messages = [json.loads(each.body) for each in await drain_queue(amqp_url, POOL_QUEUE, 64)]
+    assert [message["execution_id"] for message in messages] == ids
+    assert not any("more" in message for message in messages)
 
 
 async def test_an_invalid_pool_name_delays_no_other_pool(

@@ -27,9 +27,9 @@ async def withheld(protocol: Protocol) -> list[int]:
     return await protocol.column("SELECT execution_id FROM slot WHERE offered_at IS NULL ORDER BY 1")
 
 
-async def missing(protocol: Protocol, ready: int, limit: int = 1000) -> list[int]:
+async def missing(protocol: Protocol, ready: int, limit: int = 1000, *, held: int | None = None) -> list[int]:
     """Return the repeated offers where the pool's queue holds so many messages; the timeout is 30 s."""
-    return await protocol.missing_offers({POOL: ready}, timeout_seconds=30, limit=limit)
+    return await protocol.missing_offers({POOL: ready}, timeout_seconds=30, limit=limit, held=held)
 
 
 @pytest.fixture
@@ -79,6 +79,16 @@ async def test_an_overtaken_offer_is_repeated_though_enough_other_messages_are_t
     assert await missing(protocol, 17, limit=2) == ids[:2]
     assert await missing(protocol, 19) == ids[2:3]
     assert await missing(protocol, 20) == []
+
+
+async def test_messages_may_carry_several_offers_each_and_overtaken_ones_are_repeated_all_the_same(
+    protocol: Protocol, ids: list[int]
+) -> None:
+    assert await missing(protocol, 2, held=10) == []
+    assert await missing(protocol, 2, held=8) == ids[:2]
+    (later,) = await protocol.submit()
+    await protocol.claim(later)
+    assert await missing(protocol, 2, held=16) == ids[2:]
 
 
 async def test_executors_that_sweep_at_the_same_time_repeat_no_offer_twice(

@@ -126,6 +126,7 @@ VIOLATIONS = {
     "uq_early_cancel_message_key": _EARLY.format("1, NULL", "now() FROM generate_series(1, 2)"),
     "ck_deleted_queue_total_pruned_were_counted": "INSERT INTO deleted_queue_total VALUES (1, 1, 2, now())",
     "ck_worker_concurrency_positive": "UPDATE worker SET concurrency = 0",
+    "ck_worker_offers_per_message_positive": "UPDATE worker SET offers_per_message = 0",
 }
 
 

@@ -179,7 +179,7 @@ PROTOCOL_DEFECTS: Final = (
     Defect(
         name="offers that the broker holds are repeated",
         file=f"{_SQL}/60_redelivery.sql",
-        before="k.offered_at IS NULL OR k.rank <= k.offered - k.ready\n",
+        before="k.offered_at IS NULL OR k.rank <= k.offered - k.held\n",
         after="k.offered_at IS NULL OR k.rank <= k.offered\n",
         caught_by=(f"{_TESTS}_offers.py",),
     ),

@@ -5,6 +5,7 @@ from typing import Final
 from tests.proof.mutants.defect import Defect
 
 _E2E: Final = "tests/e2e"
+_PACKS: Final = "tests/integration/worker/test_shared_messages.py"
 _WATCHDOG: Final = "executor/watchdog.py"
 
 SERVICE_DEFECTS: Final = (
@@ -159,6 +160,36 @@ SERVICE_DEFECTS: Final = (
         after="",
         caught_by=(
             f"{_E2E}/test_long_runs.py::test_a_run_of_several_acknowledgement_timeouts_runs_once_and_so_do_its_neighbours",
+        ),
+    ),
+    Defect(
+        name="a message is acknowledged after the first of its offers",
+        file="worker/consumer.py",
+        before="        elif not message.offers:\n            self._acknowledgements.add(message.delivery)\n",
+        after="        else:\n            self._acknowledgements.add(message.delivery)\n",
+        caught_by=(f"{_PACKS}::test_a_message_is_acknowledged_after_the_last_of_its_offers",),
+    ),
+    Defect(
+        name="offers beyond the slots of a worker are dropped",
+        file="worker/consumer.py",
+        before="        self._subscription.release(deliveries, give_back=True)\n        return True\n",
+        after="        self._subscription.release(deliveries, give_back=False)\n        return True\n",
+        caught_by=(f"{_PACKS}::test_what_a_worker_cannot_take_goes_back_and_another_worker_runs_it",),
+    ),
+    Defect(
+        name="a bound that was lowered for messages with several offers stays",
+        file="worker/packs.py",
+        before="max(0, self._lowered_by - math.ceil(unused / self._offers_per_message))",
+        after="self._lowered_by",
+        caught_by=(f"{_PACKS}::test_single_offers_after_packs_use_every_slot",),
+    ),
+    Defect(
+        name="a worker of the previous version gets several offers in a message",
+        file="executor/sql/workers.sql",
+        before="min(w.offers_per_message)",
+        after="max(w.offers_per_message)",
+        caught_by=(
+            "tests/integration/executor/test_watchdog.py::test_offers_share_messages_only_where_every_live_worker_of_the_pool_takes_them",
         ),
     ),
 )

@@ -17,6 +17,7 @@ from turnstile.common.domain.errors import Refusal
 from turnstile.common.domain.outcomes import Failure
 from turnstile.common.domain.states import Status
 from turnstile.common.envelopes import (
+    alone,
     cancel_message,
     completed_message,
     message_id,
@@ -31,6 +32,7 @@ from turnstile.common.messages import (
     ExecutionCompleted,
     ExecutionRequested,
     ExecutionScheduled,
+    ExecutionsScheduled,
     StatusChanged,
     named_attempt,
 )
@@ -193,6 +195,45 @@ def test_the_body_of_an_offer_is_that_of_its_model(execution_id: int, attempt: i
     message = scheduled_message(execution_id, attempt, ref, pool="default", traceparent=None)
     assert message.body.decode() == model.model_dump_json()
     assert named_attempt(json.loads(message.body)) == (execution_id, attempt)
+
+
+OFFERS = st.lists(st.tuples(ANY_ID, st.integers(0, 2**31 - 1), ANY_TEXT), min_size=2, max_size=8)
+
+
+@given(OFFERS)
+def test_the_body_of_several_offers_is_that_of_its_model_and_begins_with_the_first(
+    offers: list[tuple[int, int, str]],
+) -> None:
+    first, *more = (ExecutionScheduled(execution_id=i, attempt=n, action_ref=ref) for i, n, ref in offers)
+    message = scheduled_message(*offers[0], pool="default", traceparent=TRACE, more=offers[1:])
+    assert message.body.decode() == ExecutionsScheduled(**first.model_dump(), more=more).model_dump_json()
+    assert message.correlation_id == str(offers[0][0])
+    # A worker of the previous version reads the first one.
+    assert named_attempt(json.loads(message.body)) == offers[0][:2]
+
+
+@given(OFFERS, st.data())
+def test_an_offer_sent_on_alone_is_that_of_a_message_of_its_own(
+    offers: list[tuple[int, int, str]], data: st.DataObject
+) -> None:
+    execution_id, attempt, ref = data.draw(
+        st.sampled_from(
+            [each for each in offers if [o[:2] for o in offers].count(each[:2]) == 1] or offers[:1]
+        )
+    )
+    sent = scheduled_message(*offers[0], pool="gpu", traceparent=TRACE, more=offers[1:])
+    expected = scheduled_message(execution_id, attempt, ref, pool="gpu", traceparent=None)
+    made = alone(sent, execution_id, attempt)
+    assert (made.body, made.correlation_id, made.headers) == (
+        expected.body, expected.correlation_id, expected.headers
+    )  # fmt: skip
+    assert made.message_id != sent.message_id
+    assert (made.exchange, made.routing_key, made.type) == (sent.exchange, sent.routing_key, sent.type)
+
+
+def test_an_offer_that_came_alone_is_sent_on_unchanged() -> None:
+    message = scheduled_message(1, 2, "a", pool="gpu", traceparent=TRACE)
+    assert alone(message, 1, 2) is message
 
 
 @given(ANY_ID, ANY_TEXT, ANY_STATUS, st.none() | ANY_STATUS, ANY_INSTANT)
