@@ -30,7 +30,7 @@ from turnstile.executor.watchdog import Watchdog
 class Silent(Dispatcher):
     """Publishes nothing."""
 
-    async def dispatch(self, grants: Grants) -> None:
+    async def dispatch(self, grants: Grants, *, alone: bool = False) -> None:
         pass
 
     async def publish(self, messages: Sequence[Outgoing]) -> None:
