@@ -198,8 +198,10 @@ class Database:
     async def _acquire(self, pool: "Pool") -> "Connection":
         while self._kept:
             connection = self._kept.pop()
-            if not connection.is_closed():
-                return connection
+            # The pool takes back a connection that the server closed, and then this check fails.
+            with suppress(asyncpg.InterfaceError):
+                if not connection.is_closed():
+                    return connection
             await self._release(pool, connection)
         self._acquiring += 1
         try:
