@@ -15,7 +15,7 @@ CREATE FUNCTION turnstile.refuse_above_bounds(
     OUT details text[]
 )
 LANGUAGE plpgsql
-:settings_for_index_lookups
+:settings_for_index_order
 AS $$
 BEGIN
     -- Which requests of the batch are copies of an earlier one.
@@ -106,7 +106,7 @@ CREATE FUNCTION turnstile.admit(
     OUT free_queue_ids bigint[]
 )
 LANGUAGE plpgsql
-:settings_for_index_lookups
+:settings_for_index_order
 AS $$
 DECLARE
     action_ids bigint[];

@@ -11,7 +11,7 @@ RETURNS TABLE (
 )
 LANGUAGE sql
 STABLE
-:settings_for_index_lookups
+:settings_for_index_order
 AS $$
     SELECT q.id, q.depth, q.held, q.head_id, coalesce(w.executions, 0), coalesce(s.slots, 0), w.first_id
     FROM turnstile.current_queue q
