@@ -138,7 +138,7 @@ async def _worker_asks_for_what_is_lost(env: Environment) -> None:
         f"SELECT NOT EXISTS (SELECT FROM execution e JOIN action a ON a.id = e.action_id"
         f" WHERE a.ref = '{_REF}' AND e.completed_at IS NULL)"
     )
-    # The other offer of the same attempt may still be on its way back: the next trial counts offers.
+    # A copy of the offer may still be in the delay queue, and the next trial counts offers.
     for queue in (WORKER_RETRY, pool_queue(UNSERVED)):
         await until_ready(env.system.amqp_url, queue, 0)
     await worker.stop()

@@ -170,7 +170,7 @@ class NewTicket(Gates):
         )
 
 
-# Units that stay free, and waiting for ever (P7, progress).
+# Units that stay free, and starvation (P7, progress).
 
 
 @planted("after a settle only the first gate is decided", configurations.resources)

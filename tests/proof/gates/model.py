@@ -163,8 +163,8 @@ class Gates:
     def decide(self, state: State) -> Step:
         """Let everything pass that can: gate by gate in the global order, at each gate one after another.
 
-        One pass over the gates is enough: to pass a gate releases nothing, so it helps nobody at an earlier
-        gate. The result is a fixed point: to decide again changes nothing.
+        One pass over the gates is enough: passing a gate releases nothing, so it helps no execution at an
+        earlier gate. The result is a fixed point: deciding again changes nothing.
         """
         table = Table(self.system, state)
         self.return_to_first_gate(table)
@@ -174,13 +174,13 @@ class Gates:
         return table.step()
 
     def gates_in_order(self, table: "Table") -> Iterator[int]:
-        """Yield the gates where somebody waits when their turn comes."""
+        """Yield the gates at which executions wait, each read when its turn comes."""
         return (gate for gate, waiting in enumerate(table.waiting) if waiting)
 
     def return_to_first_gate(self, table: "Table") -> None:
-        """Whoever cannot start, whatever others release, holds nothing.
+        """Take all units from executions that cannot start, whatever others release.
 
-        An execution whose route is closed somewhere gives up what it has and waits at its first gate.
+        An execution whose route is closed somewhere releases its units and waits at its first gate.
         Otherwise a paused action could keep the units of a shared resource from its neighbours.
         """
         for gate, waiting in enumerate(table.waiting):
@@ -215,7 +215,7 @@ class Gates:
     def next_to_pass(self, table: "Table", gate: int) -> Execution | None:
         """Return the execution that passes this gate now, if one does.
 
-        Strict order: the first one in the list, or nobody. Only a pool looks further (`next_at_pool`).
+        Strict order: the first one in the list, or none. Only a pool looks further (`next_at_pool`).
         """
         waiting = table.waiting[gate]
         if not waiting:
@@ -341,7 +341,7 @@ class Gates:
         """Take one start of each rate of the action, in order; stop at the first that has none left.
 
         What an execution took before it stopped is kept for it in this decision: an execution that needs two
-        shared rates would otherwise lose one to its neighbours whenever it waits for the other, for ever.
+        shared rates would otherwise lose one to its neighbours each time it waits for the other, and starve.
         """
         for rate in self.system.rate_names[action]:
             number = self.system.rate_number[rate]

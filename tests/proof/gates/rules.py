@@ -137,7 +137,7 @@ class Judge:
             if idle := replay.idle_units(gate, [e for e in can_start if e.gate == gate]):
                 raise Violation("P7", f"{idle} could pass {self.system.gates[gate].name}")
         if len(waiting) == len(state.executions) and not self._starts_later(model, state):
-            raise Violation("progress", f"nobody is granted, and {can_start} wait for ever")
+            raise Violation("progress", f"no execution is granted, and {can_start} starve")
 
     def _starts_later(self, model: Gates, state: State) -> bool:
         """Tell whether time alone leads to a grant."""
@@ -203,7 +203,7 @@ class Replay:
         return sum(units for e in self.executions.values() for passed, units in e.held if passed == gate)
 
     def _check_order(self, gate: int, execution: Execution, waiting: list[Execution]) -> None:
-        """P12: nobody who precedes it waits here and could pass."""
+        """P12: no execution that precedes it waits here and could pass."""
         is_pool = self.system.gates[gate].kind == "pool"
         for other in waiting:
             if self._precedes(gate, other, execution) and not (
@@ -356,7 +356,7 @@ class Replay:
     # P7.
 
     def idle_units(self, gate: int, waiting: list[Execution]) -> list[Execution]:
-        """Return executions of which one could pass: whoever comes first, the units are there.
+        """Return executions of which one could pass: the units suffice for each that may be first.
 
         Without the tags the first execution of a fair gate is unknown, but it is the first one of some flow.
         """
@@ -374,7 +374,7 @@ class Replay:
 
 
 def is_closed(system: System, state: State, line: Line) -> bool:
-    """Tell whether a gate of this route lets nobody pass, whatever is released."""
+    """Tell whether a gate of this route lets no execution pass, whatever is released."""
     for stop in system.routes[line]:
         capacity = state.capacities[stop.gate]
         if stop.gate in state.paused or (capacity is not None and stop.units > capacity):
