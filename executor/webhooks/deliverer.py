@@ -37,6 +37,7 @@ _LATE_SECONDS: Final = 0.25
 _LOOP_ITERATIONS: Final = 16
 """Iterations of the event loop before a delivery counts as hanging: more than a whole POST takes."""
 _CHECKS_MAX: Final = 10
+_READ_AGAIN_SECONDS: Final = 0.1
 
 
 class Deliverer:
@@ -121,12 +122,23 @@ class Deliverer:
             )
 
     async def _completions_of(self, claims: list[Claim]) -> Mapping[int, Outgoing]:
-        messages = await read_completions(
-            self._database,
-            [claim.execution_id for claim in claims],
-            result_bytes_max=self._settings.event_result_max_bytes,
-        )
-        return {int(message.correlation_id or 0): message for message in messages}
+        """Read what is posted, again if a connection breaks: no claim is due before its lease ends."""
+        now = asyncio.get_running_loop().time
+        # Half of the lease, which leaves the other half to the POST.
+        deadline = now() + self._settings.webhook_lease_seconds() / 2
+        while True:
+            try:
+                messages = await read_completions(
+                    self._database,
+                    [claim.execution_id for claim in claims],
+                    result_bytes_max=self._settings.event_result_max_bytes,
+                )
+            except Unavailable:
+                if now() >= deadline:
+                    raise
+                await asyncio.sleep(_READ_AGAIN_SECONDS)
+            else:
+                return {int(message.correlation_id or 0): message for message in messages}
 
     async def _deliver(
         self, sender: Sender, claim: Claim, completion: Outgoing | None, delivery: "_Delivery"

@@ -9,7 +9,10 @@ from tests.integration.webhooks.deliveries import completed, delivering, ended
 from tests.integration.webhooks.receiver import Receiver
 from tests.support.protocol import Protocol
 from tests.support.traffic import until
+from turnstile.common.database import Database
+from turnstile.common.domain.errors import Unavailable
 from turnstile.executor.metrics import SWEEP_FAILURES, WEBHOOK_ATTEMPTS
+from turnstile.executor.sql import query
 from turnstile.executor.webhooks.store import WebhookStore
 
 
@@ -52,6 +55,26 @@ async def test_a_sweep_that_fails_is_counted_and_the_next_delivers(
         await ended(protocol)
     assert SWEEP_FAILURES.values[("deliver_webhooks",)] == before + 1
     assert "webhooks_broken" in [record.getMessage() for record in caplog.records]
+
+
+async def test_a_claimed_delivery_survives_a_broken_connection_without_waiting_for_its_lease(
+    protocol: Protocol, database_url: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch = Database.fetch
+
+    async def break_once(database: Database, statement: str, *arguments: object) -> Any:
+        if statement == query("ends"):
+            monkeypatch.setattr(Database, "fetch", fetch)
+            raise Unavailable("database: terminated")
+        return await fetch(database, statement, *arguments)
+
+    (one,) = await completed(protocol, receiver.url)
+    monkeypatch.setattr(Database, "fetch", break_once)
+    # Longer than a test waits.
+    async with delivering(database_url, webhook_timeout=60.0):
+        row = (await ended(protocol))[one]
+    assert (row["state"], row["attempts"]) == ("delivered", 1)
+    assert Database.fetch is fetch
 
 
 async def test_a_failed_delivery_is_repeated_with_the_same_event_until_it_is_delivered(
