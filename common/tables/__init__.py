@@ -1,7 +1,7 @@
 """The tables. Live state is slim, history is wide.
 
 `actions`: definitions, their changes and their queues. `live`: what is queued, held, unpublished, delayed or
-about to expire. `executions`: executions, attempts, logs and the counts of pruned ones. `workers`: leases.
+about to expire. `gates`: limits after the queue. `executions`: executions, attempts, logs and the counts of pruned ones. `workers`: leases.
 `webhooks`: deliveries. `dead_letters`: messages that no service could process.
 
 The live tables have no foreign keys, because each would lock its parent row at every insert, and the
@@ -19,6 +19,15 @@ from turnstile.common.tables.executions import (
     DeletedQueueTotal,
     Execution,
     PrunedCount,
+)
+from turnstile.common.tables.gates import (
+    FlowTurn,
+    Gate,
+    GateFlow,
+    GateState,
+    KeyOverride,
+    RateStart,
+    ResourceChange,
 )
 from turnstile.common.tables.live import (
     Delayed,
@@ -48,8 +57,15 @@ __all__ = [
     "EarlyCancel",
     "Execution",
     "Expiring",
+    "FlowTurn",
+    "Gate",
+    "GateFlow",
+    "GateState",
+    "KeyOverride",
     "PrunedCount",
     "QueueState",
+    "RateStart",
+    "ResourceChange",
     "Slot",
     "SlotWindow",
     "UnpublishedCancel",

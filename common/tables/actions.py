@@ -15,6 +15,7 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
+    SmallInteger,
     Text,
     UniqueConstraint,
     text,
@@ -39,12 +40,22 @@ class Action(SQLModel, table=True):
         CheckConstraint("on_worker_lost IN ('requeue', 'abandon')", name="on_worker_lost_known"),
         CheckConstraint("when_full IN ('enqueue', 'reject')", name="when_full_known"),
         CheckConstraint("retry_max_attempts >= 1 AND max_reclaims >= 0", name="counts_not_negative"),
+        CheckConstraint("max_concurrent_total >= 0", name="total_not_negative"),
+        CheckConstraint(
+            "(rate_starts IS NULL) = (rate_per_seconds IS NULL) AND rate_starts >= 1 AND rate_per_seconds > 0",
+            name="rate_complete",
+        ),
+        CheckConstraint("priority_min BETWEEN 1 AND 5", name="priority_min_known"),
+        CheckConstraint(
+            "cardinality(route) IS NOT DISTINCT FROM cardinality(route_units)", name="route_complete"
+        ),
         # Read by the watchdog at every tick, usually empty.
         Index(
             "ix_action_rollout",
             "id",
             postgresql_where=text("rollout_from_key IS NOT NULL OR rollout_held_ids IS NOT NULL"),
         ),
+        Index("ix_action_routed", "id", postgresql_where=text("route IS NOT NULL")),
     )
 
     id: int = identity()
@@ -86,6 +97,21 @@ class Action(SQLModel, table=True):
     """Queues that the rollout skipped because another database session held them."""
     deleted_at: datetime | None = instant()
     """When it was deleted. The row stays: executions refer to it, and the name may be defined again."""
+    max_concurrent_total: int | None = Field(default=None, sa_column=Column(Integer))
+    """Limit over all its queues."""
+    fair: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
+    """Whether its queues take turns at that limit."""
+    rate_starts: int | None = Field(default=None, sa_column=Column(Integer))
+    rate_per_seconds: float | None = None
+    """At most `rate_starts` starts in any time of this length."""
+    priority_min: int = Field(default=1, sa_column=Column(SmallInteger, nullable=False, server_default="1"))
+    """The most urgent priority that a submitter may request."""
+    uses: Any = json_column(nullable=False, default="'[]'::jsonb")
+    """The resources that it uses: objects with `resource`, `units`, `weight`, by name."""
+    route: list[int] | None = Field(default=None, sa_column=Column(ARRAY(BigInteger)))
+    """Its gates after the queue, in the order in which executions pass them. None: it has none."""
+    route_units: list[int] | None = Field(default=None, sa_column=Column(ARRAY(Integer)))
+    """How many units an execution takes at each."""
 
 
 class ActionChange(SQLModel, table=True):

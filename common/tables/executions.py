@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import BigInteger, CheckConstraint, Column, Index, Integer, Text, Uuid, text
+from sqlalchemy import BigInteger, CheckConstraint, Column, Index, Integer, SmallInteger, Text, Uuid, text
 from sqlmodel import Field, SQLModel
 
 from turnstile.common.domain.states import Status
@@ -50,6 +50,7 @@ class Execution(SQLModel, table=True):
         CheckConstraint("result IS NULL OR status = 'completed'", name="result_only_when_completed"),
         CheckConstraint("jsonb_typeof(parameters) = 'object'", name="parameters_are_an_object"),
         CheckConstraint("jsonb_typeof(metadata) = 'object'", name="metadata_is_an_object"),
+        CheckConstraint("priority BETWEEN 1 AND 5", name="priority_known"),
         {"postgresql_with": {"fillfactor": "60"}},
     )
 
@@ -90,6 +91,10 @@ class Execution(SQLModel, table=True):
     expires_at: datetime | None = instant()
     retry_of: int | None = Field(default=None, sa_column=Column(BigInteger))
     """The terminal execution that this one retries."""
+    priority: int = Field(default=3, sa_column=Column(SmallInteger, nullable=False, server_default="3"))
+    """1 is first, 5 is last."""
+    gates: Any = json_column(nullable=True)
+    """The gates that its last attempt passed: objects with `gate`, `units`, `arrived_at`, `passed_at`."""
 
 
 class AttemptRecord(SQLModel, table=True):

@@ -11,13 +11,16 @@ from sqlalchemy import (
     BigInteger,
     CheckConstraint,
     Column,
+    DateTime,
     Index,
     Integer,
     LargeBinary,
     Sequence,
     Text,
     Uuid,
+    text,
 )
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlmodel import Field, SQLModel
 
 from turnstile.common.tables.columns import BRISK_VACUUM, identity, instant
@@ -35,7 +38,8 @@ class QueueState(SQLModel, table=True):
     __table_args__ = (
         CheckConstraint("depth >= 0", name="depth_not_negative"),
         CheckConstraint("held >= 0", name="held_not_negative"),
-        CheckConstraint("held <= granted_limit", name="grant_within_limit"),
+        CheckConstraint("passed >= 0", name="passed_not_negative"),
+        CheckConstraint("held + passed <= granted_limit", name="grant_within_limit"),
         CheckConstraint("total_completed >= 0 AND total_completed <= total_enqueued", name="totals_ordered"),
         {"postgresql_with": BRISK_VACUUM},
     )
@@ -47,7 +51,11 @@ class QueueState(SQLModel, table=True):
     held: int = Field(sa_column=Column(BigInteger, nullable=False))
     """Number of rows in `slot`."""
     head_id: int = Field(sa_column=Column(BigInteger, nullable=False))
-    """A lower bound of the waiting ids: a grant starts to read here, after the dead index entries."""
+    """A lower bound of the waiting ids of priority 3: a grant starts to read here, after the dead index entries."""
+    heads: list[int] | None = Field(default=None, sa_column=Column(ARRAY(BigInteger)))
+    """Such bounds of the places of each other priority, with gaps. None: no other has waited here."""
+    passed: int = Field(default=0, sa_column=Column(BigInteger, nullable=False, server_default="0"))
+    """Number of executions that hold a slot here and wait at a later gate, or ended there and are not settled."""
     total_enqueued: int = Field(sa_column=Column(BigInteger, nullable=False))
     total_completed: int = Field(sa_column=Column(BigInteger, nullable=False))
     """Number of terminal executions that are settled."""
@@ -75,13 +83,27 @@ def _deferrals() -> Any:
 
 
 class Waiting(SQLModel, table=True):
-    """A waiting execution. The queue is read in the order of the primary key."""
+    """A waiting execution in a line, which is read in the order of the primary key.
+
+    A line belongs to a queue, to a gate, or to a flow of a fair gate; their ids are numbers of one sequence.
+    """
 
     __tablename__ = "waiting"
-    __table_args__ = ({"postgresql_with": BRISK_VACUUM},)
+    __table_args__ = (
+        Index("ix_waiting_later", "queue_id", "place", postgresql_where=text("queue_id IS NOT NULL")),
+        {"postgresql_with": BRISK_VACUUM},
+    )
 
-    queue_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
-    execution_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    line_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    place: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    """The priority, then the id (`turnstile.place_of`). For priority 3 it is the id."""
+    queue_id: int | None = Field(default=None, sa_column=Column(BigInteger))
+    """The queue that it has passed. None: it waits there."""
+    gate_ids: list[int] | None = Field(default=None, sa_column=Column(ARRAY(BigInteger)))
+    """The gates that it has passed after its queue, and holds."""
+    gate_units: list[int] | None = Field(default=None, sa_column=Column(ARRAY(Integer)))
+    passed_ats: list[datetime] | None = Field(default=None, sa_column=Column(ARRAY(DateTime(timezone=True))))
+    """When it passed its queue and each of these gates."""
 
 
 class Slot(SQLModel, table=True):
@@ -116,6 +138,11 @@ class Slot(SQLModel, table=True):
     """The end of the attempt's timeout, or the instant of its cancel request."""
     cancels_sent: int = Field(default=0, sa_column=Column(Integer, nullable=False, server_default="0"))
     """Number of cancel messages that the watchdog has sent to the worker."""
+    gate_ids: list[int] | None = Field(default=None, sa_column=Column(ARRAY(BigInteger)))
+    """The gates after the queue of which it holds units. None: it has passed only its queue."""
+    gate_units: list[int] | None = Field(default=None, sa_column=Column(ARRAY(Integer)))
+    passed_ats: list[datetime] | None = Field(default=None, sa_column=Column(ARRAY(DateTime(timezone=True))))
+    """When it passed its queue and each of these gates."""
 
 
 class SlotWindow(SQLModel, table=True):
@@ -178,6 +205,9 @@ class UnpublishedCompletion(SQLModel, table=True):
     queue_id: int = Field(sa_column=Column(BigInteger, nullable=False))
     published_at: datetime = instant(nullable=False)
     ticket: int = _ticket()
+    gate_ids: list[int] | None = Field(default=None, sa_column=Column(ARRAY(BigInteger)))
+    """The gates of which it holds units until its settle, as it holds a slot of its queue. None: it holds none."""
+    gate_units: list[int] | None = Field(default=None, sa_column=Column(ARRAY(Integer)))
 
 
 class UnpublishedCancel(SQLModel, table=True):

@@ -1,0 +1,204 @@
+"""Gates: limits that executions of several queues share, after the limit of each queue (P11 to P14).
+
+The row of `gate` is the lock that serialises what passes it; a batch locks it and never updates it. What
+changes with each batch is in `gate_state`, `flow_turn` and `rate_start`, in rows that are read by their newest
+version or from a bound, so that their cost does not grow under an old snapshot (P15).
+"""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    SmallInteger,
+    Text,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlmodel import Field, SQLModel
+
+from turnstile.common.tables.columns import BRISK_VACUUM, identity, instant, json_column
+
+
+def _line_id() -> Any:
+    """Return a primary key of the numbers of queues: lines of `waiting` are found by it."""
+    return Field(
+        default=None,
+        sa_column=Column(
+            BigInteger,
+            primary_key=True,
+            autoincrement=False,
+            server_default=text("nextval('action_queue_id_seq')"),
+        ),
+    )
+
+
+class Gate(SQLModel, table=True):
+    """One gate after the queue. Gates are locked in ascending id, after the queues.
+
+    `action`: the total and the rate of one action. `resource`: what several actions share. `pool`: where
+    executions wait for a start that a rate allows.
+    """
+
+    __tablename__ = "gate"
+    __table_args__ = (
+        UniqueConstraint("kind", "name"),
+        CheckConstraint("kind IN ('action', 'resource', 'pool')", name="kind_known"),
+        CheckConstraint("(action_id IS NOT NULL) = (kind = 'action')", name="belongs_to_an_action"),
+        CheckConstraint("capacity >= 0", name="capacity_not_negative"),
+        CheckConstraint(
+            "(rate_starts IS NULL) = (rate_per_seconds IS NULL) AND rate_starts >= 1 AND rate_per_seconds > 0",
+            name="rate_complete",
+        ),
+        {"postgresql_with": {"fillfactor": "50"}},
+    )
+
+    id: int = _line_id()
+    kind: str = Field(sa_column=Column(Text, nullable=False))
+    name: str = Field(sa_column=Column(Text, nullable=False))
+    """The resource, the pool, or the id of the action."""
+    action_id: int | None = Field(default=None, sa_column=Column(BigInteger))
+    capacity: int | None = Field(default=None, sa_column=Column(Integer))
+    """In units. None: no limit."""
+    fair: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
+    """Whether flows take turns: the queues of an action, or the actions that use a resource."""
+    rank: int | None = Field(default=None, sa_column=Column(Integer))
+    """The place of a resource in the order of gates: the lowest first, those without a rank last, then by name."""
+    rate_starts: int | None = Field(default=None, sa_column=Column(Integer))
+    rate_per_seconds: float | None = None
+    paused: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
+    returning_from: int | None = Field(default=None, sa_column=Column(BigInteger))
+    """From which place or line on its executions may have to return to their queues. None: none has to."""
+    created_at: datetime = instant(nullable=False, default_now=True)
+    updated_at: datetime = instant(nullable=False, default_now=True)
+
+
+class GateState(SQLModel, table=True):
+    """One version of a gate's state, as `QueueState` is of a queue."""
+
+    __tablename__ = "gate_state"
+    __table_args__ = (
+        CheckConstraint("depth >= 0", name="depth_not_negative"),
+        CheckConstraint("held >= 0", name="held_not_negative"),
+        CheckConstraint("held <= granted_capacity", name="passed_within_capacity"),
+        {"postgresql_with": BRISK_VACUUM},
+    )
+
+    gate_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    version: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    held: int = Field(sa_column=Column(BigInteger, nullable=False))
+    """Units that were acquired and not released."""
+    depth: int = Field(sa_column=Column(BigInteger, nullable=False))
+    """Number of rows in its lines of `waiting`."""
+    head_id: int = Field(sa_column=Column(BigInteger, nullable=False))
+    """By arrival: a lower bound of the waiting places of priority 3."""
+    heads: list[int] | None = Field(default=None, sa_column=Column(ARRAY(BigInteger)))
+    """By arrival: such bounds for each priority, as in `QueueState`."""
+    virtual_times: list[int] = Field(sa_column=Column(ARRAY(BigInteger), nullable=False))
+    """Fair: by priority, the start tag of the last execution that passed."""
+    starts_taken: int = Field(sa_column=Column(BigInteger, nullable=False))
+    """Number of the newest row in `rate_start`."""
+    granted_capacity: int | None = Field(default=None, sa_column=Column(Integer))
+    """The capacity when something passed with this version. None: no limit, or nothing passed."""
+    updated_at: datetime = instant(nullable=False)
+
+
+class GateFlow(SQLModel, table=True):
+    """A flow of a fair gate: a line of its own, with turns by its weight (P14)."""
+
+    __tablename__ = "gate_flow"
+    __table_args__ = (UniqueConstraint("gate_id", "flow_id"),)
+
+    id: int = _line_id()
+    gate_id: int = Field(sa_column=Column(BigInteger, nullable=False))
+    flow_id: int = Field(sa_column=Column(BigInteger, nullable=False))
+    """The queue at the gate of an action, the action at a resource or pool."""
+
+
+class FlowTurn(SQLModel, table=True):
+    """When a flow has its next turn with one priority: at the lowest start tag. Written anew at each passage.
+
+    A flow without a row starts at the virtual time of its gate.
+    """
+
+    __tablename__ = "flow_turn"
+    __table_args__ = (
+        Index(
+            "ix_flow_turn_waiting",
+            "gate_id",
+            "priority",
+            "start_tag",
+            "place",
+            postgresql_where=text("place IS NOT NULL"),
+        ),
+        Index(
+            "ix_flow_turn_idle", "gate_id", "priority", "start_tag", postgresql_where=text("place IS NULL")
+        ),
+        {"postgresql_with": BRISK_VACUUM},
+    )
+
+    line_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    priority: int = Field(sa_column=Column(SmallInteger, primary_key=True, autoincrement=False))
+    start_tag: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    """In units divided by the weight, times 720,720, which all weights divide."""
+    gate_id: int = Field(sa_column=Column(BigInteger, nullable=False))
+    place: int | None = Field(default=None, sa_column=Column(BigInteger))
+    """The first waiting place of the flow; None: nothing waits."""
+
+
+class RateStart(SQLModel, table=True):
+    """One grant through a rate limit (P13), found by its number."""
+
+    __tablename__ = "rate_start"
+    __table_args__ = ({"postgresql_with": BRISK_VACUUM},)
+
+    gate_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    number: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    granted_at: datetime = instant(nullable=False)
+
+
+class KeyOverride(SQLModel, table=True):
+    """The limit and the weight of one concurrency key, in place of those of its action."""
+
+    __tablename__ = "key_override"
+    __table_args__ = (
+        CheckConstraint("max_concurrent >= 0", name="limit_not_negative"),
+        CheckConstraint("weight BETWEEN 1 AND 16", name="weight_known"),
+    )
+
+    action_id: int = Field(
+        sa_column=Column(BigInteger, ForeignKey("action.id"), primary_key=True, autoincrement=False)
+    )
+    concurrency_key: str = Field(sa_column=Column(Text, primary_key=True))
+    has_limit: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
+    """Whether `max_concurrent` replaces the action's limit; None is no limit then."""
+    max_concurrent: int | None = Field(default=None, sa_column=Column(Integer))
+    weight: int | None = Field(default=None, sa_column=Column(SmallInteger))
+    """Its share at a fair total, 1 to 16. None: 1."""
+
+
+class ResourceChange(SQLModel, table=True):
+    """One change of a resource, written in the transaction of the change."""
+
+    __tablename__ = "resource_change"
+    __table_args__ = (
+        Index("ix_resource_change_resource", "resource", "id"),
+        CheckConstraint(
+            "change IN ('created', 'changed', 'limit_changed', 'paused', 'resumed', 'deleted')",
+            name="change_known",
+        ),
+    )
+
+    id: int = identity()
+    resource: str = Field(sa_column=Column(Text, nullable=False))
+    changed_at: datetime = instant(nullable=False, default_now=True)
+    changed_by: str | None = Field(default=None, sa_column=Column(Text))
+    change: str = Field(sa_column=Column(Text, nullable=False))
+    old: Any = json_column(nullable=False, default="'{}'::jsonb")
+    new: Any = json_column(nullable=False, default="'{}'::jsonb")
