@@ -1,6 +1,6 @@
-"""Checks a recorded scenario: which promises its history breaks, and where.
+"""Checks a history: which promises it breaks, and where. Pure.
 
-`rules.check_recording` judges a `Recording` with numpy, a million executions in well under a minute; each
-other module holds the rules on one subject. `history` counts over plain numbers, without numpy. All of it is
-pure.
+`gates` replays grants, frees and waits from any source, one gate at a time; `rules.check_recording` judges a
+`Recording`, with numpy where a rule needs no state; each other module holds the rules on one subject.
+`history` counts over plain numbers.
 """

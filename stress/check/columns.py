@@ -68,16 +68,6 @@ def highest_before(
     return _decoded(before, groups, lowest, span)
 
 
-def lowest_after(groups: Instants, values: Instants) -> Instants:
-    """Return the lowest value among the later rows of the same group; NONE where there is none."""
-    if not len(values):
-        return np.empty(0, np.int64)
-    keys, lowest, span = _keys(groups, values)
-    least = np.minimum.accumulate(keys[::-1])[::-1]
-    after = np.concatenate([least[1:], [NONE]])
-    return _decoded(after, groups, lowest, span)
-
-
 def rows_before(groups: Instants, instants: Instants, margin_ns: int) -> Instants:
     """Return for each row how many rows are in earlier groups, or earlier than it by more than the margin.
 

@@ -1,6 +1,6 @@
 """A sweep over the intervals of all queues: waiting and running at each moment, concurrency at each start.
 
-In: intervals of waiting, and of holding a slot or running. Out: columns; `idle` and `metrics` evaluate them.
+In: intervals of waiting, and of holding a slot or running. Out: columns, for metrics and the limit of runs.
 """
 
 from dataclasses import dataclass
@@ -30,10 +30,6 @@ class States:
     waiting: NDArray[np.int32]
     present: NDArray[np.int32]
     """Slots held, or runs in progress."""
-    begun: Instants
-    """Cumulative starts, in this queue up to this state and in all earlier queues."""
-    marked: NDArray[np.bool_]
-    """A breakpoint is at its beginning."""
 
 
 def sweep(
@@ -57,9 +53,9 @@ def sweep(
     kinds = np.repeat(np.arange(len(events), dtype=np.int8), [len(instants) for _, instants in events])[order]
     # Events of one instant are one change. Every interval ends in its queue, so the next queue begins with 0.
     last = np.flatnonzero(np.append((queues[1:] != queues[:-1]) | (at[1:] != at[:-1]), True)[: len(at)])
-    waiting, present, begun, breakpoints_so_far = (
+    waiting, present = (
         np.cumsum(np.array(steps, np.int8)[kinds], dtype=np.int32)[last]
-        for steps in ([1, -1, 0, 0, 0], [0, 0, 1, -1, 0], [0, 0, 1, 0, 0], [0, 0, 0, 0, 1])
+        for steps in ([1, -1, 0, 0, 0], [0, 0, 1, -1, 0])
     )
     queues, at = queues[last], at[last]
     same = queues[1:] == queues[:-1]
@@ -71,8 +67,6 @@ def sweep(
         until=ends,
         waiting=waiting,
         present=present,
-        begun=begun.astype(np.int64),
-        marked=np.diff(breakpoints_so_far, prepend=0) > 0,
     )
 
 

@@ -1,56 +1,23 @@
-"""First in, first out: the order of admissions, of grants, and of starts at limit 1."""
+"""First in, first out: the order of admissions, and of starts at limit 1."""
 
-import heapq
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from turnstile.stress.check.columns import (
-    Violations,
     column,
     finding,
     highest_before,
-    lowest_after,
     rows_before,
     rows_of,
     time_text,
     values_at,
     violations,
 )
-from turnstile.stress.check.timelines import limit_timeline, queue_entries
+from turnstile.stress.check.timelines import limit_timeline
 from turnstile.stress.check.verdict import Finding, Rule
-from turnstile.stress.recording import NEVER, NONE, Instants, Recording
-
-
-def granted_in_order(recording: Recording) -> Finding:
-    """Check each grant: no execution with a smaller id waited in the same queue.
-
-    Grants of one instant are one decision; within it the ids decide. A reclaimed execution waits again from
-    its reclaim on, so grants made while it ran did not overtake it.
-    """
-    entries = queue_entries(recording)
-    order = np.lexsort((entries.execution_ids, entries.granted_at, entries.queues))
-    queues, ids = entries.queues[order], entries.execution_ids[order]
-    since, granted_at = entries.since[order], entries.granted_at[order]
-    lowest = lowest_after(queues, ids)
-    # Only a grant before a smaller id can overtake, and only an entry after a larger id can be overtaken.
-    early = np.flatnonzero((lowest != NONE) & (lowest < ids) & (granted_at != NEVER))
-    late = np.flatnonzero(highest_before(queues, ids) > ids)
-    late = late[np.lexsort((since[late], queues[late]))]
-    overtaken = _overtaken_by(_moves(early, queues, granted_at, ids), _moves(late, queues, since, ids))
-
-    def sentence(row: int) -> str:
-        return (
-            f"execution {ids[row]} was granted a slot of queue {queues[row]} at"
-            f" {time_text(recording, granted_at[row])}, while execution {overtaken[row]} waited"
-        )
-
-    rows = np.array(sorted(overtaken), np.int64)
-    checked = int((granted_at != NEVER).sum())
-    return finding(Rule.GRANTED_IN_ORDER, checked, Violations(rows=rows, sentence=sentence))
+from turnstile.stress.recording import NONE, Instants, Recording
 
 
 def admitted_in_order(recording: Recording) -> Finding:
@@ -93,40 +60,6 @@ def highest_sent_before(
         highest_before(groups, values, counts=~repeated, positions=positions),
         highest_before(groups, values, positions=positions),
     )
-
-
-class _Move(NamedTuple):
-    queue: int
-    at: int
-    execution_id: int
-    position: int
-    """In the order of grants."""
-
-
-def _moves(positions: Instants, queues: Instants, at: Instants, ids: Instants) -> list[_Move]:
-    columns = (queues[positions], at[positions], ids[positions], positions)
-    return list(map(_Move, *(values.tolist() for values in columns)))
-
-
-def _overtaken_by(granted: Iterable[_Move], waiting: list[_Move]) -> dict[int, int]:
-    """Return, by the position of each grant that overtook, the smallest id that it overtook.
-
-    Both are in the order of queues and instants. One pass with a heap of the waiting executions: its cost
-    does not depend on the number of violations.
-    """
-    overtaken: dict[int, int] = {}
-    queue: list[tuple[int, int]] = []
-    joined = 0
-    for grant in granted:
-        while joined < len(waiting) and waiting[joined][:2] <= grant[:2]:
-            heapq.heappush(queue, (waiting[joined].execution_id, waiting[joined].position))
-            joined += 1
-        # Remove executions that were granted before, and all those of earlier queues.
-        while queue and queue[0][1] <= grant.position:
-            heapq.heappop(queue)
-        if queue and queue[0][0] < grant.execution_id:
-            overtaken[grant.position] = queue[0][0]
-    return overtaken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

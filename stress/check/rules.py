@@ -18,34 +18,12 @@ from turnstile.stress.check.accounting import (
     nothing_unexpected,
 )
 from turnstile.stress.check.columns import column, finding, time_text, values_at, violations
-from turnstile.stress.check.idle import no_idle_slot
 from turnstile.stress.check.intervals import concurrency_at_starts
-from turnstile.stress.check.order import admitted_in_order, granted_in_order, started_in_order
+from turnstile.stress.check.order import admitted_in_order, started_in_order
+from turnstile.stress.check.queues import queues_kept
 from turnstile.stress.check.timelines import counted_runs, limit_timeline
 from turnstile.stress.check.verdict import Finding, Rule, Verdict
 from turnstile.stress.recording import NEVER, NONE, Recording
-
-
-def limit_held(recording: Recording) -> Finding:
-    """Check each grant: with it, the queue holds no more slots than the limit in force.
-
-    The history shows a slot from its grant to the end of its attempt. In truth it is held a little longer,
-    until that end is settled, so every violation found here is real. Lowering a limit takes no slot away: it
-    only stops grants.
-    """
-    attempts = recording.attempts
-    attempts = attempts[(attempts["granted_at"] != NEVER) & (attempts["queue"] != NONE)]
-    queues, granted_at = column(attempts, "queue"), column(attempts, "granted_at")
-    held = concurrency_at_starts(queues, granted_at, column(attempts, "ended_at"))
-    limits = limit_timeline(recording).highest(queues, granted_at, granted_at)
-
-    def sentence(row: int) -> str:
-        return (
-            f"execution {attempts['execution_id'][row]} was granted a slot of queue {queues[row]} at"
-            f" {time_text(recording, granted_at[row])}: {held[row]} were held, the limit was {limits[row]}"
-        )
-
-    return finding(Rule.LIMIT_HELD, len(attempts), violations(held > limits, sentence))
 
 
 def limit_run(recording: Recording) -> Finding:
@@ -73,22 +51,19 @@ def limit_run(recording: Recording) -> Finding:
 
 
 RULES: Final[tuple[Callable[[Recording], Finding], ...]] = (
-    limit_held,
     limit_run,
-    granted_in_order,
     admitted_in_order,
     started_in_order,
     nothing_lost,
     nothing_twice,
     nothing_unexpected,
     nothing_stuck,
-    no_idle_slot,
     counters_agree,
     audit_clean,
 )
-"""In the order of `Rule`."""
 
 
 def check_recording(recording: Recording) -> Verdict:
-    """Return the finding of every rule; the same recording always has the same verdict."""
-    return Verdict(findings=tuple(rule(recording) for rule in RULES))
+    """Return the findings in the order of `Rule`; the same recording always has the same verdict."""
+    findings = [*queues_kept(recording), *(rule(recording) for rule in RULES)]
+    return Verdict(findings=tuple(sorted(findings, key=lambda found: list(Rule).index(found.rule))))

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from turnstile.common.domain.states import Status
 from turnstile.stress.check.columns import attempt_keys, column, rows_of, values_at
+from turnstile.stress.check.gates import UNLIMITED
 from turnstile.stress.recording import (
     NEVER,
     NONE,
@@ -22,8 +23,6 @@ from turnstile.stress.recording import (
 )
 from turnstile.stress.scenario import FaultKind
 
-UNLIMITED: Final = NEVER
-"""Larger than any count."""
 _ALWAYS: Final = -NEVER
 
 

@@ -6,9 +6,10 @@ from typing import Final
 import numpy as np
 
 from turnstile.stress.check.columns import attempt_keys, column, highest_before, rows_of
+from turnstile.stress.check.gates import UNLIMITED
 from turnstile.stress.check.intervals import Intervals, concurrency_at_starts, sweep
 from turnstile.stress.check.order import first_starts
-from turnstile.stress.check.timelines import UNLIMITED, counted_runs, limit_timeline, queue_entries
+from turnstile.stress.check.timelines import counted_runs, limit_timeline, queue_entries
 from turnstile.stress.metrics.recovery import recoveries
 from turnstile.stress.metrics.values import ScenarioMetrics, Spread
 from turnstile.stress.recording import NEVER, NONE, SECOND, Instants, Outcome, Recording, RunEnd

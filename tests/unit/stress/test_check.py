@@ -200,12 +200,12 @@ VIOLATIONS: Final[dict[str, tuple[Callable[[], Recording], str, set[Rule]]]] = {
     ),
     "granted out of order": (
         by_hand(Life(id=1, since=0, granted=6, ended=7), Life(id=2, since=0, granted=5, ended=6), limit=2),
-        "was granted a slot of queue",
+        "was granted a slot while execution 1 waited",
         {Rule.GRANTED_IN_ORDER},
     ),
     "granted out of order at limit 1": (
         by_hand(Life(id=1, since=0, granted=6, ended=7), Life(id=2, since=0, granted=5, ended=6)),
-        ", while execution",
+        "in queue 0 at 0.005 s",
         {Rule.GRANTED_IN_ORDER, Rule.STARTED_IN_ORDER},
     ),
     "admitted out of order": (
