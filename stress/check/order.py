@@ -6,28 +6,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnstile.stress.check.columns import (
+    Ruling,
     column,
-    finding,
     highest_before,
     rows_before,
     rows_of,
-    time_text,
+    ruling,
     values_at,
     violations,
 )
-from turnstile.stress.check.timelines import limit_timeline
-from turnstile.stress.check.verdict import Finding, Rule
+from turnstile.stress.check.history import History
+from turnstile.stress.check.verdict import Rule
 from turnstile.stress.recording import NONE, Instants, Recording
 
 
-def admitted_in_order(recording: Recording) -> Finding:
+def admitted_in_order(history: History) -> Ruling:
     """Check each request: all requests that its submitter sent earlier have smaller ids, over all queues.
 
     The request queue has one order, and ids are assigned in it. A request that was sent more than once may
     have been admitted at any of these times, but never after a request that its submitter sent later. So it
     is compared with the requests that were sent once, and not with other repeated ones.
     """
-    orders, arrived_as = recording.orders, arrivals(recording)
+    orders, arrived_as = history.orders, arrivals(history)
     numbers = np.flatnonzero(arrived_as != NONE)
     numbers = numbers[np.argsort(orders["submitter"][numbers], kind="stable")]
     submitters, ids = column(orders, "submitter")[numbers], arrived_as[numbers]
@@ -36,18 +36,18 @@ def admitted_in_order(recording: Recording) -> Finding:
 
     def sentence(row: int) -> str:
         return (
-            f"number {numbers[row]} of submitter {submitters[row]} is execution {ids[row]}, but number"
-            f" {numbers[rows[row]]}, which it sent before, is execution {before[row]}"
+            f"{history.request_text(numbers[row])} is execution {ids[row]}, but"
+            f" {history.request_text(numbers[rows[row]])}, sent before, is execution {before[row]}"
         )
 
-    return finding(Rule.ADMITTED_IN_ORDER, len(numbers), violations(before > ids, sentence))
+    return ruling(Rule.ADMITTED_IN_ORDER, len(numbers), violations(before > ids, sentence, ids))
 
 
-def arrivals(recording: Recording) -> Instants:
+def arrivals(history: History) -> Instants:
     """Return for each request its first execution id; NONE: it has no execution."""
-    numbers = column(recording.executions, "number")
-    rows = rows_of(numbers, np.arange(len(recording.orders), dtype=np.int64))
-    ids = column(recording.executions, "execution_id")
+    numbers = column(history.executions, "number")
+    rows = rows_of(numbers, np.arange(len(history.orders), dtype=np.int64))
+    ids = column(history.executions, "execution_id")
     return np.where(rows == NONE, NONE, ids[rows]) if len(ids) else rows
 
 
@@ -72,9 +72,9 @@ class FirstStarts:
     starts: Instants
 
 
-def first_starts(recording: Recording) -> FirstStarts:
+def first_starts(history: Recording | History) -> FirstStarts:
     """Return the first start of each execution that ran in a queue of the scenario."""
-    runs = recording.runs[recording.runs["queue"] != NONE]
+    runs = history.runs[history.runs["queue"] != NONE]
     ids, starts, queues = (column(runs, name) for name in ("execution_id", "started_at", "queue"))
     by_id = np.lexsort((starts, ids))
     first = by_id[np.concatenate([[True], ids[by_id[1:]] != ids[by_id[:-1]]])] if len(runs) else by_id
@@ -87,20 +87,20 @@ def first_starts(recording: Recording) -> FirstStarts:
     )
 
 
-def started_in_order(recording: Recording) -> Finding:
+def started_in_order(history: History) -> Ruling:
     """Check each first start while the limit was 1: no later request had started before it.
 
     Above limit 1, two granted executions may start in either order. Where clocks may differ, only certain
     orders count.
     """
-    first = first_starts(recording)
-    alone = _at_limit_one(recording, first)
+    first = first_starts(history)
+    alone = _at_limit_one(history, first)
     queues, starts = first.queues[alone], first.starts[alone]
     ids, numbers = first.execution_ids[alone], first.numbers[alone]
-    error_ns = recording.clock_error_ns
+    error_ns = history.clock_error_ns
     positions = rows_before(queues, starts, 2 * error_ns) if error_ns else None
     later_id = highest_before(queues, ids, positions=positions)
-    later_number = _later_sent(recording, queues, starts, numbers)
+    later_number = _later_sent(history, queues, starts, numbers)
 
     def sentence(row: int) -> str:
         other = (
@@ -109,25 +109,25 @@ def started_in_order(recording: Recording) -> Finding:
             else f"number {later_number[row]}, which its submitter sent after it as number {numbers[row]}"
         )
         return (
-            f"execution {ids[row]} started in queue {queues[row]} at {time_text(recording, starts[row])},"
+            f"execution {ids[row]} started in queue {queues[row]} at {history.time_text(starts[row])},"
             f" after {other}"
         )
 
     broken = (later_id > ids) | (later_number > numbers)
-    return finding(Rule.STARTED_IN_ORDER, len(ids), violations(broken, sentence))
+    return ruling(Rule.STARTED_IN_ORDER, len(ids), violations(broken, sentence, ids))
 
 
-def _at_limit_one(recording: Recording, first: FirstStarts) -> Instants:
+def _at_limit_one(history: History, first: FirstStarts) -> Instants:
     """Return the rows that started before the limit of their queue was changed from 1."""
-    if recording.scenario.limit != 1:
+    if history.limits.at_first != 1:
         return np.empty(0, np.int64)
-    until = limit_timeline(recording).first_change(first.queues)
+    until = history.limits.first_change(first.queues)
     return np.flatnonzero(first.starts < until)
 
 
-def _later_sent(recording: Recording, queues: Instants, starts: Instants, numbers: Instants) -> Instants:
+def _later_sent(history: History, queues: Instants, starts: Instants, numbers: Instants) -> Instants:
     """Return for each start the highest number of its submitter that started before it in its queue."""
-    orders, error_ns = recording.orders, recording.clock_error_ns
+    orders, error_ns = history.orders, history.clock_error_ns
     known = np.where(numbers < len(orders), numbers, NONE)
     submitters = values_at(column(orders, "submitter"), known, NONE)
     repeated = values_at(column(orders, "sendings"), known, 0) > 1

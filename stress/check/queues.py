@@ -7,14 +7,14 @@ slots for longer than others. During an outage, and until the system has settled
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, assert_never
 
 import numpy as np
 
-from turnstile.stress.check.columns import time_text
 from turnstile.stress.check.gates import IdleAllowance, Move, Step, replayed
-from turnstile.stress.check.timelines import limit_timeline, queue_entries
+from turnstile.stress.check.limits import limit_timeline
+from turnstile.stress.check.timelines import queue_entries
 from turnstile.stress.check.verdict import EXAMPLES_MAX, Finding, Rule
 from turnstile.stress.recording import NEVER, SECOND, Instants, Recording
 from turnstile.stress.scenario import FaultKind
@@ -27,7 +27,7 @@ _CHUNK: Final = 50_000
 """Moves that are in memory as objects at once."""
 
 
-def queues_kept(recording: Recording) -> tuple[Finding, Finding, Finding]:
+def queues_kept(recording: Recording, time_text: Callable[[int], str]) -> tuple[Finding, Finding, Finding]:
     """Check each grant and each slot that is free while an execution waits.
 
     With each grant, a queue holds no more slots than the limit in force, and no execution with a smaller id
@@ -44,7 +44,7 @@ def queues_kept(recording: Recording) -> tuple[Finding, Finding, Finding]:
         for broken in queue.broken:
             counts[broken.rule] += 1
             if counts[broken.rule] <= EXAMPLES_MAX:
-                text = f"in queue {broken.gate} at {time_text(recording, broken.at)}: {broken.what}"
+                text = f"in queue {broken.gate} at {time_text(broken.at)}: {broken.what}"
                 examples[broken.rule].append(text)
     limit, order, idle = (
         Finding(rule=rule, checked=granted, broken=counts[rule], examples=tuple(found))

@@ -1,4 +1,4 @@
-"""All rules of a recorded scenario: one finding for each `Rule`, those on the limit included.
+"""All rules of a recorded scenario: one finding for each `Rule`.
 
 Two independent witnesses show that the limit holds: the slots in the history, and the runs that the actions
 recorded themselves.
@@ -17,53 +17,58 @@ from turnstile.stress.check.accounting import (
     nothing_twice,
     nothing_unexpected,
 )
-from turnstile.stress.check.columns import column, finding, time_text, values_at, violations
+from turnstile.stress.check.columns import Ruling, column, ruling, values_at, violations
+from turnstile.stress.check.history import History, history_of
 from turnstile.stress.check.intervals import concurrency_at_starts
 from turnstile.stress.check.order import admitted_in_order, started_in_order
 from turnstile.stress.check.queues import queues_kept
-from turnstile.stress.check.timelines import counted_runs, limit_timeline
-from turnstile.stress.check.verdict import Finding, Rule, Verdict
+from turnstile.stress.check.timelines import counted_runs
+from turnstile.stress.check.verdict import Rule, Verdict
 from turnstile.stress.recording import NEVER, NONE, Recording
 
 
-def limit_run(recording: Recording) -> Finding:
+def limit_run(history: History) -> Ruling:
     """Check each start: with it, no more run in the queue than the limit since the grant.
 
     `CountedRuns` defines for how long a run counts. Runs without an observed end are not checked.
     """
-    runs, counted = recording.runs, counted_runs(recording)
+    runs, counted = history.runs, counted_runs(history)
     queues = column(runs, "queue")
     running = concurrency_at_starts(queues, counted.starts, counted.ends)
-    granted_at = values_at(column(recording.attempts, "granted_at"), counted.attempt_rows, NEVER)
+    granted_at = values_at(column(history.attempts, "granted_at"), counted.attempt_rows, NEVER)
     since = np.minimum(granted_at, counted.starts)
-    limits = limit_timeline(recording).highest(queues, since, counted.starts)
+    limits = history.limits.highest(queues, since, counted.starts)
 
     def sentence(row: int) -> str:
         return (
             f"execution {runs['execution_id'][row]} started in queue {queues[row]} at"
-            f" {time_text(recording, runs['started_at'][row])}: {running[row]} were running, the limit was"
+            f" {history.time_text(runs['started_at'][row])}: {running[row]} were running, the limit was"
             f" {limits[row]}"
         )
 
-    return finding(
-        Rule.LIMIT_RUN, int(counted.known.sum()), violations((running > limits) & (queues != NONE), sentence)
-    )
+    ids = column(runs, "execution_id")
+    broken = violations((running > limits) & (queues != NONE), sentence, ids)
+    return ruling(Rule.LIMIT_RUN, int(counted.known.sum()), broken)
 
 
-RULES: Final[tuple[Callable[[Recording], Finding], ...]] = (
+RULES: Final[tuple[Callable[[History], Ruling], ...]] = (
     limit_run,
     admitted_in_order,
-    started_in_order,
     nothing_lost,
     nothing_twice,
     nothing_unexpected,
     nothing_stuck,
-    counters_agree,
-    audit_clean,
 )
+"""The rules on the tables of any history."""
 
 
 def check_recording(recording: Recording) -> Verdict:
     """Return the findings in the order of `Rule`; the same recording always has the same verdict."""
-    findings = [*queues_kept(recording), *(rule(recording) for rule in RULES)]
+    history = history_of(recording)
+    findings = [
+        *queues_kept(recording, history.time_text),
+        *(rule(history).finding() for rule in (*RULES, started_in_order)),
+        counters_agree(recording),
+        audit_clean(recording),
+    ]
     return Verdict(findings=tuple(sorted(findings, key=lambda found: list(Rule).index(found.rule))))

@@ -7,9 +7,11 @@ import numpy as np
 
 from turnstile.stress.check.columns import attempt_keys, column, highest_before, rows_of
 from turnstile.stress.check.gates import UNLIMITED
+from turnstile.stress.check.history import history_of
 from turnstile.stress.check.intervals import Intervals, concurrency_at_starts, sweep
+from turnstile.stress.check.limits import limit_timeline
 from turnstile.stress.check.order import first_starts
-from turnstile.stress.check.timelines import counted_runs, limit_timeline, queue_entries
+from turnstile.stress.check.timelines import counted_runs, queue_entries
 from turnstile.stress.metrics.recovery import recoveries
 from turnstile.stress.metrics.values import ScenarioMetrics, Spread
 from turnstile.stress.recording import NEVER, NONE, SECOND, Instants, Outcome, Recording, RunEnd
@@ -71,7 +73,7 @@ def peak_slots(recording: Recording, until: int) -> int:
 
 def peak_running(recording: Recording, until: int) -> int:
     """Return the peak number of concurrent runs of one queue."""
-    counted = counted_runs(recording)
+    counted = counted_runs(history_of(recording))
     queues = column(recording.runs, "queue")
     rows = np.flatnonzero((counted.starts < until) & (queues != NONE))
     running = concurrency_at_starts(queues[rows], counted.starts[rows], counted.ends[rows])
@@ -80,7 +82,7 @@ def peak_running(recording: Recording, until: int) -> int:
 
 def idle_share(recording: Recording, until: int) -> float | None:
     """Return the share of the slot time, while executions waited, that no run used."""
-    entries, counted = queue_entries(recording), counted_runs(recording)
+    entries, counted = queue_entries(recording), counted_runs(history_of(recording))
     limits = limit_timeline(recording)
     waits = Intervals(queues=entries.queues, starts=entries.since, ends=entries.granted_at)
     runs = Intervals(queues=column(recording.runs, "queue"), starts=counted.starts, ends=counted.ends)
