@@ -76,7 +76,8 @@ class Gate:
     """One gate after a commit."""
 
     number: int
-    allowance: IdleAllowance
+    allowance: IdleAllowance | None
+    """None: idle slots are not of interest."""
     at: int = 0
     at_least: int = UNLIMITED
     at_most: int = UNLIMITED
@@ -113,17 +114,19 @@ class Gate:
                 self.at_least = value
             else:
                 self.at_most = value
-        self.granted.sort()
-        self._check_grants()
-        self._count_idle()
+        if self.granted:
+            self.granted.sort()
+            self._check_grants()
+        if self.allowance is not None:
+            self._count_idle(self.allowance)
 
     def end(self, at: int) -> None:
         """Check the slots that are idle at the end of the history."""
-        self.broken = []
+        self.at, self.granted, self.broken = at, [], []
         self._idle_until(at)
 
     def _check_grants(self) -> None:
-        head = self._head() if self.granted else None
+        head = self._head()
         held = len(self.held) - len(self.granted)
         for execution_id in self.granted:
             held += 1
@@ -142,8 +145,8 @@ class Gate:
             heapq.heappop(self._ids)
         return self._ids[0] if self._ids else None
 
-    def _count_idle(self) -> None:
-        if not self.allowance.exact:
+    def _count_idle(self, allowance: IdleAllowance) -> None:
+        if not allowance.exact:
             self._take(len(self.granted), oldest=True)
         # Without a limit all may start at once, but one commit grants a bounded number: one slot stands for
         # all, and each grant uses it.
@@ -175,20 +178,21 @@ class Gate:
 
     def _idle(self, since: int, until: int) -> None:
         """Check a slot that was free in this period; of two at once, one counts."""
-        if self._waiting_since is None:
+        if self._waiting_since is None or self.allowance is None:
             return
         since = max(since, self._waiting_since)
-        if until - since <= self.longest_idle_ns and until - since <= self.allowance.seconds * NS_PER_SECOND:
+        allowed_ns = self.allowance.seconds * NS_PER_SECOND
+        if until - since <= min(self.longest_idle_ns, allowed_ns):
             return
         idle_ns = longest_outside(since, until, self.allowance.excused)
         self.longest_idle_ns = max(self.longest_idle_ns, idle_ns)
-        if idle_ns > self.allowance.seconds * NS_PER_SECOND and since >= self._reported_until:
+        if idle_ns > allowed_ns and since >= self._reported_until:
             self._reported_until = until
             what = f"a slot was free while an execution waited, for {idle_ns / NS_PER_SECOND:.2f} s"
             self.broken.append(Broken(Rule.NO_IDLE_SLOT, self.number, since, what))
 
 
-def replayed(moves: Iterable[Move], *, until: int, allowance: IdleAllowance) -> Iterator[Gate]:
+def replayed(moves: Iterable[Move], *, until: int, allowance: IdleAllowance | None = None) -> Iterator[Gate]:
     """Yield each gate after each of its commits and at the end: one object per gate, changed in place."""
     for number, own in groupby(moves, key=itemgetter(0)):
         gate = Gate(number, allowance)

@@ -1,13 +1,12 @@
 """The limits of all queues over time."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from turnstile.stress.check.gates import UNLIMITED
+from turnstile.stress.check.gates import UNLIMITED, Move, Step
 from turnstile.stress.recording import NEVER, Instants, Recording
 
 ALWAYS: Final = -NEVER
@@ -33,49 +32,30 @@ class LimitTimeline:
     changed: Mapping[int, tuple[LimitPeriod, ...]]
     """By action, where the limit was changed."""
 
-    def highest(self, queues: Instants, first: Instants, last: Instants) -> Instants:
-        """Return the highest limit that may have been in force between `first` and `last`."""
-        found = np.full(len(queues), self.at_first, np.int64)
-        for rows, pieces in self._of_changed(queues):
-            possible = [
-                np.where((first[rows] <= p.until) & (last[rows] >= p.since), p.limit, ALWAYS) for p in pieces
-            ]
-            found[rows] = np.maximum.reduce(possible)
-        return found
+    def of(self, queue: int) -> tuple[LimitPeriod, ...]:
+        """Return the limits of one queue."""
+        return self.changed.get(queue // self.keys) or (LimitPeriod(self.at_first, ALWAYS, NEVER),)
 
-    def lowest(self, queues: Instants, at: Instants) -> Instants:
-        """Return the lowest limit that may have been in force from the instant on."""
-        found = np.full(len(queues), self.at_first, np.int64)
-        for rows, pieces in self._of_changed(queues):
-            possible = [
-                np.where((at[rows] >= p.since) & (at[rows] < p.until), p.limit, NEVER) for p in pieces
-            ]
-            found[rows] = np.minimum.reduce(possible)
-        return found
+    def highest(self, queue: int, first: int, last: int) -> int:
+        """Return the highest limit that may have been in force between `first` and `last`."""
+        return max(p.limit for p in self.of(queue) if first <= p.until and last >= p.since)
+
+    def moves(self, queue: int) -> Iterator[Move]:
+        """Yield the lowest and the highest possible limit of one queue wherever they may change."""
+        own = self.of(queue)
+        for at in sorted({edge for p in own for edge in (p.since, p.until, p.until + 1) if edge < NEVER}):
+            lowest = min((p.limit for p in own if p.since <= at < p.until), default=UNLIMITED)
+            yield Move(queue, at, Step.AT_LEAST, lowest)
+            yield Move(queue, at, Step.AT_MOST, self.highest(queue, at, at))
 
     def first_change(self, queues: Instants) -> Instants:
         """Return when a change of each queue's limit was first requested; NEVER where there was none."""
-        found = np.full(len(queues), NEVER, np.int64)
-        for rows, pieces in self._of_changed(queues):
-            found[rows] = min((p.since for p in pieces if p.limit != self.at_first), default=NEVER)
-        return found
-
-    def breakpoints(self) -> tuple[Instants, Instants]:
-        """Return queues and the instants at which their lowest possible limit may change."""
-        pairs = [
-            (action * self.keys + key, at)
-            for action, pieces in self.changed.items()
-            for at in {edge for p in pieces for edge in (p.since, p.until)} - {ALWAYS, NEVER}
-            for key in range(self.keys)
+        every, rows = np.unique(queues, return_inverse=True)
+        found = [
+            min((p.since for p in self.of(queue) if p.limit != self.at_first), default=NEVER)
+            for queue in every.tolist()
         ]
-        table = np.array(pairs, np.int64).reshape(-1, 2)
-        return table[:, 0].copy(), table[:, 1].copy()
-
-    def _of_changed(self, queues: Instants) -> list[tuple[NDArray[np.int64], tuple[LimitPeriod, ...]]]:
-        if not self.changed:
-            return []
-        actions = queues // self.keys
-        return [(np.flatnonzero(actions == action), pieces) for action, pieces in self.changed.items()]
+        return np.array(found, np.int64)[rows]
 
 
 def limit_timeline(recording: Recording) -> LimitTimeline:

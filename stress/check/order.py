@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from turnstile.stress.check.columns import (
     Ruling,
@@ -12,7 +11,6 @@ from turnstile.stress.check.columns import (
     rows_before,
     rows_of,
     ruling,
-    values_at,
     violations,
 )
 from turnstile.stress.check.history import History
@@ -31,7 +29,9 @@ def admitted_in_order(history: History) -> Ruling:
     numbers = np.flatnonzero(arrived_as != NONE)
     numbers = numbers[np.argsort(orders["submitter"][numbers], kind="stable")]
     submitters, ids = column(orders, "submitter")[numbers], arrived_as[numbers]
-    before = highest_sent_before(submitters, ids, orders["sendings"][numbers] > 1)
+    repeated = orders["sendings"][numbers] > 1
+    before = highest_before(submitters, ids)
+    before[repeated] = highest_before(submitters, ids, counts=~repeated)[repeated]
     rows = rows_of(ids, before)
 
     def sentence(row: int) -> str:
@@ -51,23 +51,11 @@ def arrivals(history: History) -> Instants:
     return np.where(rows == NONE, NONE, ids[rows]) if len(ids) else rows
 
 
-def highest_sent_before(
-    groups: Instants, values: Instants, repeated: NDArray[np.bool_], *, positions: Instants | None = None
-) -> Instants:
-    """Return the highest value sent before each row; repeated rows are compared only with the others."""
-    return np.where(
-        repeated,
-        highest_before(groups, values, counts=~repeated, positions=positions),
-        highest_before(groups, values, positions=positions),
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstStarts:
     """The first run of each execution, in the order of queues, instants and ids."""
 
     execution_ids: Instants
-    numbers: Instants
     queues: Instants
     starts: Instants
 
@@ -81,40 +69,32 @@ def first_starts(history: Recording | History) -> FirstStarts:
     rows = first[np.lexsort((ids[first], starts[first], queues[first]))]
     return FirstStarts(
         execution_ids=ids[rows],
-        numbers=column(runs, "number")[rows],
         queues=queues[rows],
         starts=starts[rows],
     )
 
 
 def started_in_order(history: History) -> Ruling:
-    """Check each first start while the limit was 1: no later request had started before it.
+    """Check each first start while the limit was 1: no execution with a larger id had started before it.
 
-    Above limit 1, two granted executions may start in either order. Where clocks may differ, only certain
-    orders count.
+    `admitted_in_order` shows that ids follow the order of sending. Above limit 1, two granted executions may
+    start in either order. Where clocks may differ, only certain orders count.
     """
     first = first_starts(history)
     alone = _at_limit_one(history, first)
     queues, starts = first.queues[alone], first.starts[alone]
-    ids, numbers = first.execution_ids[alone], first.numbers[alone]
+    ids = first.execution_ids[alone]
     error_ns = history.clock_error_ns
     positions = rows_before(queues, starts, 2 * error_ns) if error_ns else None
     later_id = highest_before(queues, ids, positions=positions)
-    later_number = _later_sent(history, queues, starts, numbers)
 
     def sentence(row: int) -> str:
-        other = (
-            f"execution {later_id[row]}"
-            if later_id[row] > ids[row]
-            else f"number {later_number[row]}, which its submitter sent after it as number {numbers[row]}"
-        )
         return (
             f"execution {ids[row]} started in queue {queues[row]} at {history.time_text(starts[row])},"
-            f" after {other}"
+            f" after execution {later_id[row]}"
         )
 
-    broken = (later_id > ids) | (later_number > numbers)
-    return ruling(Rule.STARTED_IN_ORDER, len(ids), violations(broken, sentence, ids))
+    return ruling(Rule.STARTED_IN_ORDER, len(ids), violations(later_id > ids, sentence, ids))
 
 
 def _at_limit_one(history: History, first: FirstStarts) -> Instants:
@@ -123,18 +103,3 @@ def _at_limit_one(history: History, first: FirstStarts) -> Instants:
         return np.empty(0, np.int64)
     until = history.limits.first_change(first.queues)
     return np.flatnonzero(first.starts < until)
-
-
-def _later_sent(history: History, queues: Instants, starts: Instants, numbers: Instants) -> Instants:
-    """Return for each start the highest number of its submitter that started before it in its queue."""
-    orders, error_ns = history.orders, history.clock_error_ns
-    known = np.where(numbers < len(orders), numbers, NONE)
-    submitters = values_at(column(orders, "submitter"), known, NONE)
-    repeated = values_at(column(orders, "sendings"), known, 0) > 1
-    found = np.full(len(numbers), NONE, np.int64)
-    rows = np.flatnonzero(known != NONE)
-    rows = rows[np.lexsort((starts[rows], submitters[rows], queues[rows]))]
-    groups = queues[rows] * (int(submitters.max(initial=0)) + 1) + submitters[rows]
-    positions = rows_before(groups, starts[rows], 2 * error_ns) if error_ns else None
-    found[rows] = highest_sent_before(groups, numbers[rows], repeated[rows], positions=positions)
-    return found

@@ -8,21 +8,24 @@ slots for longer than others. During an outage, and until the system has settled
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Final, assert_never
+from typing import Final, TypeAlias, assert_never
 
 import numpy as np
 
+from turnstile.stress.check.columns import column
 from turnstile.stress.check.gates import IdleAllowance, Move, Step, replayed
-from turnstile.stress.check.limits import limit_timeline
-from turnstile.stress.check.timelines import queue_entries
+from turnstile.stress.check.history import History
+from turnstile.stress.check.limits import LimitTimeline, limit_timeline
+from turnstile.stress.check.timelines import QueueEntries, counted_runs, queue_entries
 from turnstile.stress.check.verdict import EXAMPLES_MAX, Finding, Rule
-from turnstile.stress.recording import NEVER, SECOND, Instants, Recording
+from turnstile.stress.recording import NEVER, NONE, SECOND, Instants, Recording, Table
 from turnstile.stress.scenario import FaultKind
 
 _RECONNECTING_NS: Final = 6 * SECOND
 """The longest pause between two connection attempts, plus an attempt."""
 _SETTLING_NS: Final = 13 * SECOND
 """The settle timeout (10 s), the next tick, and a margin."""
+_MOVE: Final = np.dtype([("gate", "i4"), ("at", "i8"), ("step", "i1"), ("value", "i8")])
 _CHUNK: Final = 50_000
 """Moves that are in memory as objects at once."""
 
@@ -39,7 +42,7 @@ def queues_kept(recording: Recording, time_text: Callable[[int], str]) -> tuple[
     counts: Counter[Rule] = Counter()
     allowance = IdleAllowance(seconds=recording.idle_allowed_seconds, excused=excused(recording))
     granted = 0
-    for queue in replayed(queue_moves(recording), until=recording.ended_at, allowance=allowance):
+    for queue in replayed(slot_moves(recording), until=recording.ended_at, allowance=allowance):
         granted += len(queue.granted)
         for broken in queue.broken:
             counts[broken.rule] += 1
@@ -53,46 +56,55 @@ def queues_kept(recording: Recording, time_text: Callable[[int], str]) -> tuple[
     return limit, order, idle
 
 
-def queue_moves(recording: Recording) -> Iterator[Move]:
-    """Yield what the tables say of each queue."""
+def slot_moves(recording: Recording) -> Iterator[Move]:
+    """Yield the stays in each queue, and the slots from their grants to the ends of their attempts."""
     entries = queue_entries(recording)
-    granted = np.flatnonzero(entries.granted_at != NEVER)
-    freed = np.flatnonzero((entries.granted_at != NEVER) & (entries.ended_at != NEVER))
-    every = np.unique(entries.queues)
-    limits = limit_timeline(recording)
-    edges = limits.breakpoints()
-    # Both limits apply at the instant of a change.
-    queues, at = np.concatenate([edges[0], edges[0]]), np.concatenate([edges[1], edges[1] + 1])
-    always = np.full(len(every), -NEVER, np.int64)
-    queues, at = np.concatenate([every, queues]), np.concatenate([always, at])
-    parts: list[tuple[Step, Instants, Instants, Instants]] = [
-        (
-            Step.FREED,
-            entries.queues[freed],
-            np.maximum(entries.ended_at[freed], entries.granted_at[freed] + 1),
-            entries.execution_ids[freed],
-        ),
-        (Step.AT_LEAST, queues, at, limits.lowest(queues, at)),
-        (Step.AT_MOST, queues, at, limits.highest(queues, at, at)),
-        (
-            Step.ARRIVED,
-            entries.queues,
-            np.minimum(entries.since, entries.granted_at),
-            entries.execution_ids,
-        ),
-        (
-            Step.GRANTED,
-            entries.queues[granted],
-            entries.granted_at[granted],
-            entries.execution_ids[granted],
-        ),
-    ]
-    steps = np.repeat([step for step, *_ in parts], [len(instants) for _, _, instants, _ in parts])
-    queues, at, values = (np.concatenate(columns) for columns in list(zip(*parts, strict=True))[1:])
-    order = np.lexsort((steps, at, queues))
+    return _in_order(
+        limit_timeline(recording),
+        (Step.ARRIVED, entries.queues, np.minimum(entries.since, entries.granted_at), entries.execution_ids),
+        *_held(entries.queues, entries.granted_at, entries.ended_at, entries.execution_ids),
+    )
+
+
+def run_moves(history: History, waiting: QueueEntries | None = None) -> Iterator[Move]:
+    """Yield the runs of each queue as held slots, and the stays in it; a run has the value `~row`."""
+    counted, rows = counted_runs(history), np.flatnonzero(history.runs["queue"] != NONE)
+    parts = _held(column(history.runs, "queue")[rows], counted.starts[rows], counted.ends[rows], ~rows)
+    if waiting is not None:
+        parts += [
+            (Step.ARRIVED, waiting.queues, waiting.since, waiting.execution_ids),
+            (Step.LEFT, waiting.queues, waiting.granted_at, waiting.execution_ids),
+        ]
+    return _in_order(history.limits, *parts)
+
+
+_Part: TypeAlias = tuple[Step, Instants, Instants, Instants]
+
+
+def _held(queues: Instants, starts: Instants, ends: Instants, values: Instants) -> list[_Part]:
+    # What ends with its start, or before it, counts for its start only.
+    ends = np.where(ends == NEVER, NEVER, np.maximum(ends, np.minimum(starts, NEVER - 1) + 1))
+    return [(Step.GRANTED, queues, starts, values), (Step.FREED, queues, ends, values)]
+
+
+def _in_order(limits: LimitTimeline, *parts: _Part) -> Iterator[Move]:
+    """Yield the moves of these queues and of their limits; what has not happened is left out."""
+    every = np.unique(np.concatenate([queues for _, queues, _, _ in parts])).tolist()
+    limited = [move for queue in every for move in limits.moves(queue)]
+    tables = [np.array(limited, _MOVE)]
+    for step, queues, at, values in parts:
+        happened = at != NEVER
+        table = np.empty(np.count_nonzero(happened), _MOVE)
+        table["gate"], table["at"], table["step"] = queues[happened], at[happened], step
+        table["value"] = values[happened]
+        tables.append(table)
+    moves = np.concatenate(tables)
+    return _read(moves, np.lexsort((moves["step"], moves["at"], moves["gate"])))
+
+
+def _read(moves: Table, order: Instants) -> Iterator[Move]:
     for first in range(0, len(order), _CHUNK):
-        rows = order[first : first + _CHUNK]
-        yield from map(Move, *(values[rows].tolist() for values in (queues, at, steps, values)))
+        yield from map(Move._make, moves[order[first : first + _CHUNK]].tolist())
 
 
 def excused(recording: Recording) -> list[tuple[int, int]]:

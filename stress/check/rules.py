@@ -17,14 +17,14 @@ from turnstile.stress.check.accounting import (
     nothing_twice,
     nothing_unexpected,
 )
-from turnstile.stress.check.columns import Ruling, column, ruling, values_at, violations
+from turnstile.stress.check.columns import Ruling, Violations, column, ruling, values_at
+from turnstile.stress.check.gates import replayed
 from turnstile.stress.check.history import History, history_of
-from turnstile.stress.check.intervals import concurrency_at_starts
 from turnstile.stress.check.order import admitted_in_order, started_in_order
-from turnstile.stress.check.queues import queues_kept
+from turnstile.stress.check.queues import queues_kept, run_moves
 from turnstile.stress.check.timelines import counted_runs
 from turnstile.stress.check.verdict import Rule, Verdict
-from turnstile.stress.recording import NEVER, NONE, Recording
+from turnstile.stress.recording import NEVER, Recording
 
 
 def limit_run(history: History) -> Ruling:
@@ -33,21 +33,24 @@ def limit_run(history: History) -> Ruling:
     `CountedRuns` defines for how long a run counts. Runs without an observed end are not checked.
     """
     runs, counted = history.runs, counted_runs(history)
-    queues = column(runs, "queue")
-    running = concurrency_at_starts(queues, counted.starts, counted.ends)
     granted_at = values_at(column(history.attempts, "granted_at"), counted.attempt_rows, NEVER)
     since = np.minimum(granted_at, counted.starts)
-    limits = history.limits.highest(queues, since, counted.starts)
-
-    def sentence(row: int) -> str:
-        return (
-            f"execution {runs['execution_id'][row]} started in queue {queues[row]} at"
-            f" {history.time_text(runs['started_at'][row])}: {running[row]} were running, the limit was"
-            f" {limits[row]}"
-        )
-
-    ids = column(runs, "execution_id")
-    broken = violations((running > limits) & (queues != NONE), sentence, ids)
+    sentences: dict[int, str] = {}
+    for queue in replayed(run_moves(history), until=NEVER):
+        started = [~value for value in queue.granted]
+        for running, row in enumerate(started, len(queue.held) - len(started) + 1):
+            limit = history.limits.highest(queue.number, int(since[row]), queue.at)
+            if running > limit:
+                sentences[row] = (
+                    f"execution {runs['execution_id'][row]} started in queue {queue.number} at"
+                    f" {history.time_text(runs['started_at'][row])}: {running} were running, the limit was"
+                    f" {limit}"
+                )
+    broken = Violations(
+        rows=np.array(list(sentences), np.int64),
+        sentence=sentences.__getitem__,
+        execution_ids=column(runs, "execution_id"),
+    )
     return ruling(Rule.LIMIT_RUN, int(counted.known.sum()), broken)
 
 

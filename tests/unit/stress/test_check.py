@@ -216,8 +216,8 @@ VIOLATIONS: Final[dict[str, tuple[Callable[[], Recording], str, set[Rule]]]] = {
     ),
     "admitted out of order": (
         in_reverse,
-        "which its submitter sent after it",
-        {Rule.ADMITTED_IN_ORDER, Rule.STARTED_IN_ORDER},
+        "sent before, is execution 2",
+        {Rule.ADMITTED_IN_ORDER},
     ),
     "started out of order": (
         by_hand(
