@@ -1,6 +1,6 @@
 """Checks a history: which promises it breaks, and where. Pure.
 
-A source of history gives the moves of each queue, which `gates` replays one gate at a time, and a `History`, the
-tables of requests, executions, attempts and runs. `queues` and `history` make both of a stress recording, which
-`rules.check_recording` judges. `counts` works on plain numbers and intervals.
+A source of history gives the moves of each queue, which `gates` replays one gate at a time, and a `History`,
+the tables of requests, executions, attempts and runs. `queues` and `history` make both of a stress recording,
+which `rules.check_recording` judges. `counts` works on plain numbers and intervals.
 """
