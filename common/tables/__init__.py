@@ -2,7 +2,7 @@
 
 `actions`: definitions, their changes and their queues. `live`: what is queued, held, unpublished, delayed or
 about to expire. `executions`: executions, attempts, logs and the counts of pruned ones. `workers`: leases.
-`webhooks`: deliveries. `dead_letters`: messages that no service could process.
+`webhooks`: deliveries and receivers. `dead_letters`: messages that no service could process.
 
 The live tables have no foreign keys, because each would lock its parent row at every insert, and the
 functions in `common.sql` are the only writers. Every invariant of a single row is a named CHECK or UNIQUE
@@ -31,7 +31,7 @@ from turnstile.common.tables.live import (
     UnpublishedCompletion,
     Waiting,
 )
-from turnstile.common.tables.webhooks import WebhookDelivery
+from turnstile.common.tables.webhooks import WebhookDelivery, WebhookReceiver
 from turnstile.common.tables.workers import Worker
 
 metadata = SQLModel.metadata
@@ -56,6 +56,7 @@ __all__ = [
     "UnpublishedCompletion",
     "Waiting",
     "WebhookDelivery",
+    "WebhookReceiver",
     "Worker",
     "metadata",
 ]
