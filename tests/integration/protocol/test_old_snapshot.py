@@ -238,6 +238,38 @@ async def test_calls_within_the_interval_do_nothing(protocol: Protocol) -> None:
     assert await protocol.column("SELECT version FROM slot_window") == version
 
 
+async def test_at_a_high_rate_the_window_moves_sooner_unless_many_slots_would_move_with_it(
+    protocol: Protocol, other: Protocol
+) -> None:
+    async def moves() -> bool:
+        before = await protocol.column("SELECT version FROM slot_window")
+        await protocol.column("SELECT turnstile.move_slot_window(60, 600, 0, 10)")
+        return await protocol.column("SELECT version FROM slot_window") != before
+
+    await protocol.put()
+    await protocol.column(_MOVE_NOW)
+    await protocol.run(*(ids := await protocol.submit(count=5)))
+    await protocol.settle(*((i, 1) for i in ids))
+    assert not await moves()
+    held = await protocol.submit(count=20)
+    assert await moves()
+    await protocol.submit(count=40)
+    # 20 old slots, and 40 tickets since.
+    assert not await moves()
+    await protocol.submit(count=60)
+    assert await moves()
+    assert set(await protocol.column("SELECT execution_id FROM turnstile.live_slot")) >= set(held)
+    # A foreign writer is waited for at the usual pace.
+    async with other.transaction():
+        await other.connection.execute("CREATE TABLE written_elsewhere (n integer)")
+        for _ in range(2):
+            await protocol.column(_MOVE)
+        await protocol.submit(count=800)
+        deferrals = await protocol.column("SELECT deferrals FROM slot_window")
+        assert not await moves()
+        assert await protocol.column("SELECT deferrals FROM slot_window") == deferrals
+
+
 async def test_a_foreign_writer_is_waited_for_once(protocol: Protocol, other: Protocol) -> None:
     await protocol.start(1)
     await protocol.column(_MOVE)
