@@ -241,6 +241,9 @@ async def _beside_readers(
         statement = " UNION ALL ".join(
             f"SELECT count(*) FROM {row[0]}" for row in await sessions[0].fetch(_HOT_TABLES)
         )
+        for session in sessions:
+            # The CPU of parallel workers could not be told from that of the services.
+            await session.execute("SET max_parallel_workers_per_gather = 0")
         pids = [session.get_server_pid() for session in sessions] if servers.pids else []
         works = [
             read(session, number * _TRANSACTION_SECONDS / _READERS) for number, session in enumerate(sessions)

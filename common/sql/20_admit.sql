@@ -285,6 +285,30 @@ BEGIN
     -- 7. Return the outcome of each. New executions are at the tail, so a position is the depth less the number
     -- behind it. An execution that existed before stays accepted even if a new one would be refused: its action may
     -- be deleted.
+    WITH found AS MATERIALIZED (
+        SELECT t.ord, e.id, e.status, e.request_hash, e.queue_id, e.priority, e.id = tickets[t.ord] AS is_new
+        FROM unnest(in_idempotency_keys, in_delivery_keys, in_request_hashes, codes)
+             WITH ORDINALITY t(idempotency_key, delivery_key, request_hash, code, ord)
+        CROSS JOIN LATERAL (
+            SELECT n.id FROM execution n WHERE n.id = tickets[t.ord]
+            UNION ALL
+            SELECT k.id FROM execution k WHERE k.idempotency_key = t.idempotency_key
+            UNION ALL
+            SELECT d.id FROM execution d WHERE d.delivery_key = t.delivery_key
+            LIMIT 1
+        ) known
+        -- Looked up one by one, whatever the planner knows about the tables.
+        CROSS JOIN LATERAL (
+            SELECT c.id, c.status, c.request_hash, c.queue_id, c.priority FROM turnstile.current_execution c
+            WHERE c.id = known.id LIMIT 1
+        ) e
+        WHERE t.code IS NULL OR e.request_hash = t.request_hash
+    ),
+    -- Once per queue, not once per request. The queue of an existing terminal execution may be deleted.
+    state AS MATERIALIZED (
+        SELECT q.id, q.depth, q.head_id, q.heads FROM turnstile.current_queue q
+        WHERE q.id = ANY (ARRAY(SELECT DISTINCT f.queue_id FROM found f WHERE f.status = 'queued'))
+    )
     SELECT array_agg(
         ROW(
             CASE WHEN e.id IS NULL THEN r.code
@@ -305,27 +329,7 @@ BEGIN
                     ELSE (SELECT count(*) FROM waiting w
                           WHERE w.line_id = f.queue_id AND w.place >= q.head_id AND w.place <= f.id)
                END AS queue_position
-        FROM (
-            SELECT t.ord, e.id, e.status, e.request_hash, e.queue_id, e.priority, e.id = tickets[t.ord] AS is_new
-            FROM unnest(in_idempotency_keys, in_delivery_keys, in_request_hashes, codes)
-                 WITH ORDINALITY t(idempotency_key, delivery_key, request_hash, code, ord)
-            CROSS JOIN LATERAL (
-                SELECT n.id FROM execution n WHERE n.id = tickets[t.ord]
-                UNION ALL
-                SELECT k.id FROM execution k WHERE k.idempotency_key = t.idempotency_key
-                UNION ALL
-                SELECT d.id FROM execution d WHERE d.delivery_key = t.delivery_key
-                LIMIT 1
-            ) known
-            -- Looked up one by one, whatever the planner knows about the tables.
-            CROSS JOIN LATERAL (
-                SELECT c.id, c.status, c.request_hash, c.queue_id, c.priority FROM turnstile.current_execution c
-                WHERE c.id = known.id LIMIT 1
-            ) e
-            WHERE t.code IS NULL OR e.request_hash = t.request_hash
-        ) f
-        -- The queue of an existing terminal execution may be deleted.
-        LEFT JOIN turnstile.current_queue q ON q.id = ANY (ARRAY[f.queue_id])
+        FROM found f LEFT JOIN state q ON q.id = f.queue_id
     ) e ON e.ord = r.ord;
 
     -- The insert found the key of an execution that was then pruned. Rolled back and repeated by the caller, the

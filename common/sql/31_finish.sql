@@ -24,7 +24,7 @@ CREATE FUNCTION turnstile.finish(
 RETURNS SETOF turnstile.finished
 LANGUAGE plpgsql
 SECURITY DEFINER
-:settings_for_index_lookups
+:settings_for_index_order
 AS $$
 DECLARE
     finished_now timestamptz := clock_timestamp();

@@ -13,7 +13,7 @@ CREATE FUNCTION turnstile.reclaim(
     OUT more_queue_ids bigint[]
 )
 LANGUAGE plpgsql
-:settings_for_index_lookups
+:settings_for_index_order
 AS $$
 DECLARE
     orphaned_ids bigint[];
@@ -128,8 +128,7 @@ $$;
 CREATE FUNCTION turnstile.clamp_future_instants(in_retries boolean)
 RETURNS bigint
 LANGUAGE plpgsql
-:settings
-SET jit = off
+:settings_for_index_order
 AS $$
 DECLARE
     now_at timestamptz;
