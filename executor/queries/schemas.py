@@ -90,6 +90,7 @@ class ExecutionRecord(Schema):
     action_ref: str
     concurrency_key: str | None
     idempotency_key: str | None
+    priority: int = Field(description="1 is first, 5 is last.")
     status: Status
     attempt: int = Field(description="Number of its latest grant; 0 before the first.")
     parameters: dict[str, JsonValue]
