@@ -37,7 +37,7 @@ WITH arrived AS (
     FROM generate_series(1, $2::integer) CROSS JOIN action_queue q WHERE q.id = $1::bigint
     RETURNING id, queue_id
 ),
-inserted AS (INSERT INTO waiting (queue_id, execution_id) SELECT a.queue_id, a.id FROM arrived a)
+inserted AS (INSERT INTO waiting (line_id, place) SELECT a.queue_id, a.id FROM arrived a)
 UPDATE queue_state SET depth = depth + $2::integer, total_enqueued = total_enqueued + $2::integer
 WHERE queue_id = $1
 """

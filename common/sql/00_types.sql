@@ -7,15 +7,35 @@
 -- subquery does the same. `jit = off`: a server that overestimates such a lookup would compile it on each call.
 -- `enable_bitmapscan = off` where the order of an index limits the rows that are read.
 
--- A change of a queue's state, to be added to its newest version. `first_id` is the lowest id that returned to the
--- queue, or null.
+-- A change of a queue's state, to be added to its newest version. `first_id` is the lowest id of priority 3 that
+-- returned to the queue, or null; `first_places` are the first places of what entered it, by priority, or null if all
+-- has priority 3.
 CREATE TYPE turnstile.queue_change AS (
     queue_id bigint,
     depth bigint,
     held bigint,
     first_id bigint,
     enqueued bigint,
-    completed bigint
+    completed bigint,
+    first_places bigint[]
+);
+
+-- A change of a gate's state: released units are negative. `depth` counts its lines.
+CREATE TYPE turnstile.gate_change AS (
+    gate_id bigint,
+    held bigint,
+    depth bigint
+);
+
+-- An execution on its way through the gates: what it holds after its queue, and when it passed its queue and these.
+CREATE TYPE turnstile.passage AS (
+    execution_id bigint,
+    action_id bigint,
+    queue_id bigint,
+    place bigint,
+    gate_ids bigint[],
+    gate_units integer[],
+    passed_ats timestamptz[]
 );
 
 -- A granted slot: the content of `execution.scheduled`.

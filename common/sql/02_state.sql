@@ -7,13 +7,123 @@
 --
 -- A migration that changes a column of these views drops them first; the installation creates them again.
 
+-- place_of: where an execution stands in its line: by priority, then by id. For priority 3 it is the id.
+CREATE FUNCTION turnstile.place_of(in_priority integer, in_execution_id bigint)
+RETURNS bigint
+LANGUAGE sql
+IMMUTABLE
+AS $$ SELECT ((in_priority - 3)::bigint << 58) + in_execution_id $$;
+
+CREATE FUNCTION turnstile.id_of_place(in_place bigint)
+RETURNS bigint
+LANGUAGE sql
+IMMUTABLE
+AS $$ SELECT in_place & ((1::bigint << 58) - 1) $$;
+
+CREATE FUNCTION turnstile.priority_of_place(in_place bigint)
+RETURNS integer
+LANGUAGE sql
+IMMUTABLE
+AS $$ SELECT (in_place >> 58)::integer + 3 $$;
+
+-- first_places: the lowest place of each priority, for `heads`. Null if all places have priority 3.
+CREATE FUNCTION turnstile.first_places(in_places bigint[])
+RETURNS bigint[]
+LANGUAGE sql
+IMMUTABLE
+AS $$
+    SELECT CASE WHEN bool_or(n.place IS NOT NULL AND n.priority <> 3) THEN array_agg(n.place ORDER BY n.priority) END
+    FROM (
+        SELECT p.priority, min(w.place) AS place
+        FROM generate_series(1, 5) p(priority)
+        LEFT JOIN unnest(in_places) w(place) ON turnstile.priority_of_place(w.place) = p.priority
+        GROUP BY p.priority
+    ) n
+$$;
+
+-- lower_heads: these bounds, low enough for these first places.
+CREATE FUNCTION turnstile.lower_heads(in_heads bigint[], in_first_places bigint[])
+RETURNS bigint[]
+LANGUAGE sql
+IMMUTABLE
+AS $$
+    SELECT CASE WHEN in_first_places IS NULL THEN in_heads ELSE ARRAY[
+        least(in_heads[1], in_first_places[1]), least(in_heads[2], in_first_places[2]), NULL,
+        least(in_heads[4], in_first_places[4]), least(in_heads[5], in_first_places[5])] END
+$$;
+
+-- raise_heads: these bounds, past these places, which are the first ones of the line.
+CREATE FUNCTION turnstile.raise_heads(in_heads bigint[], in_passed_places bigint[])
+RETURNS bigint[]
+LANGUAGE sql
+IMMUTABLE
+AS $$
+    SELECT array_agg(coalesce(n.last_place + 1, in_heads[n.priority]) ORDER BY n.priority)
+    FROM (
+        SELECT p.priority, max(w.place) AS last_place
+        FROM generate_series(1, 5) p(priority)
+        LEFT JOIN unnest(in_passed_places) w(place)
+               ON turnstile.priority_of_place(w.place) = p.priority AND p.priority <> 3
+        GROUP BY p.priority
+    ) n
+$$;
+
+-- line_ranges: the places that a line may have, by priority, in order.
+CREATE FUNCTION turnstile.line_ranges(in_head_id bigint, in_heads bigint[])
+RETURNS TABLE (first_place bigint, last_place bigint)
+LANGUAGE sql
+IMMUTABLE
+AS $$
+    SELECT CASE WHEN p.priority = 3 THEN in_head_id ELSE in_heads[p.priority] END,
+           ((p.priority - 2)::bigint << 58) - 1
+    FROM generate_series(1, 5) p(priority)
+    WHERE p.priority = 3 OR in_heads[p.priority] IS NOT NULL
+    ORDER BY p.priority
+$$;
+
+-- first_waiting: the first rows of a line, in order.
+CREATE FUNCTION turnstile.first_waiting(in_line_id bigint, in_head_id bigint, in_heads bigint[], in_limit bigint)
+RETURNS SETOF waiting
+LANGUAGE sql
+STABLE
+AS $$
+    SELECT w.*
+    FROM turnstile.line_ranges(in_head_id, in_heads) r
+    CROSS JOIN LATERAL (
+        SELECT * FROM public.waiting n
+        WHERE n.line_id = in_line_id AND n.place BETWEEN r.first_place AND r.last_place
+        ORDER BY n.place LIMIT in_limit
+    ) w
+    ORDER BY w.place LIMIT in_limit
+$$;
+
+-- waiting_up_to: how many stand in a line up to this place, itself included.
+CREATE FUNCTION turnstile.waiting_up_to(in_line_id bigint, in_head_id bigint, in_heads bigint[], in_place bigint)
+RETURNS bigint
+LANGUAGE sql
+STABLE
+AS $$
+    SELECT count(*)
+    FROM turnstile.line_ranges(in_head_id, in_heads) r
+    JOIN public.waiting n ON n.line_id = in_line_id AND n.place BETWEEN r.first_place AND least(r.last_place, in_place)
+$$;
+
 -- current_queue: queues with the newest versions of their states.
 CREATE VIEW turnstile.current_queue AS
 SELECT q.id, q.action_id, q.concurrency_key, q.max_concurrent, q.paused,
-       s.version, s.depth, s.held, s.head_id, s.total_enqueued, s.total_completed, s.updated_at
+       s.version, s.depth, s.held, s.head_id, s.heads, s.total_enqueued, s.total_completed, s.updated_at
 FROM public.action_queue q
 CROSS JOIN LATERAL (
     SELECT * FROM public.queue_state v WHERE v.queue_id = q.id ORDER BY v.version DESC LIMIT 1
+) s;
+
+-- current_gate: gates with the newest versions of their states.
+CREATE VIEW turnstile.current_gate AS
+SELECT g.id, g.kind, g.name, g.action_id, g.capacity, g.fair, g.rank, g.rate_starts, g.rate_per_seconds, g.paused,
+       g.returning_from, s.version, s.held, s.depth, s.head_id, s.heads, s.virtual_times, s.starts_taken, s.updated_at
+FROM public.gate g
+CROSS JOIN LATERAL (
+    SELECT * FROM public.gate_state v WHERE v.gate_id = g.id ORDER BY v.version DESC LIMIT 1
 ) s;
 
 -- current_execution: executions with the attempt that holds a slot, if one is scheduled or running. The row of the
@@ -30,7 +140,7 @@ SELECT e.id, e.action_id, e.queue_id,
        e.timeout_seconds, e.callback_url, e.traceparent, e.cancel_reason, e.created_at, e.queued_at,
        CASE WHEN s.execution_id IS NULL THEN e.scheduled_at ELSE s.granted_at END AS scheduled_at,
        CASE WHEN s.execution_id IS NULL THEN e.started_at ELSE s.claimed_at END AS started_at,
-       e.completed_at, e.cancel_requested_at, e.run_at, e.expires_at, e.retry_of
+       e.completed_at, e.cancel_requested_at, e.run_at, e.expires_at, e.retry_of, e.priority, e.gates
 FROM public.execution e
 LEFT JOIN public.slot s ON s.execution_id = ANY (ARRAY[e.id]) AND s.attempt = e.attempt + 1;
 
@@ -67,15 +177,18 @@ LANGUAGE plpgsql
 AS $$
 BEGIN
     WITH state AS MATERIALIZED (
-        SELECT v.*, c.depth AS more_depth, c.held AS more_held, c.first_id, c.enqueued, c.completed
+        SELECT v.*, c.depth AS more_depth, c.held AS more_held, c.first_id, c.enqueued, c.completed,
+               c.first_places
         FROM unnest(in_changes) c
         CROSS JOIN LATERAL (
             SELECT * FROM queue_state v WHERE v.queue_id = c.queue_id ORDER BY v.version DESC LIMIT 1
         ) v
     ),
     written AS (
-        INSERT INTO queue_state (queue_id, version, depth, held, head_id, total_enqueued, total_completed, updated_at)
+        INSERT INTO queue_state (queue_id, version, depth, held, head_id, heads, total_enqueued, total_completed,
+                                 updated_at)
         SELECT s.queue_id, s.version + 1, s.depth + s.more_depth, s.held + s.more_held, least(s.head_id, s.first_id),
+               turnstile.lower_heads(s.heads, s.first_places),
                s.total_enqueued + s.enqueued, s.total_completed + s.completed, clock_timestamp()
         FROM state s
     )

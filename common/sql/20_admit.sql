@@ -99,6 +99,7 @@ CREATE FUNCTION turnstile.admit(
     in_retry_ofs bigint[] DEFAULT NULL,
     in_wait_ms integer DEFAULT NULL,
     in_suspect_ids bigint[] DEFAULT '{}',
+    in_priorities smallint[] DEFAULT NULL,
     OUT admitted turnstile.admitted[],
     OUT granted turnstile.granted[],
     OUT more_queue_ids bigint[],
@@ -117,7 +118,7 @@ DECLARE
     queue_ids bigint[];
     changes turnstile.queue_change[];
     arrival_queue_ids bigint[];
-    arrival_ids bigint[];
+    arrival_places bigint[];
     tickets bigint[];
     admitted_at timestamptz;
     was_pruned boolean;
@@ -230,7 +231,7 @@ BEGIN
         INSERT INTO execution (
             id, action_id, queue_id, status, parameters, metadata, concurrency_key, idempotency_key,
             delivery_key, request_hash, timeout_seconds, callback_url, traceparent,
-            created_at, queued_at, run_at, expires_at, retry_of
+            created_at, queued_at, run_at, expires_at, retry_of, priority
         )
         SELECT tickets[r.ord], r.action_id, r.queue_id,
                CASE WHEN r.run_at > admitted_at THEN 'delayed' ELSE 'queued' END::execution_status,
@@ -239,18 +240,18 @@ BEGIN
                coalesce(r.callback_url, a.callback_url), r.traceparent, admitted_at,
                CASE WHEN r.run_at > admitted_at THEN NULL ELSE admitted_at END,
                r.run_at, admitted_at + make_interval(secs => coalesce(r.ttl_seconds, a.ttl_seconds)),
-               r.retry_of
+               r.retry_of, coalesce(r.priority, 3)
         FROM unnest(action_ids, queue_ids, keys, codes, in_parameters, in_metadata, in_idempotency_keys,
                     in_delivery_keys, in_request_hashes, in_timeout_seconds, in_ttl_seconds, in_callback_urls,
-                    in_traceparents, in_run_ats, in_retry_ofs)
+                    in_traceparents, in_run_ats, in_retry_ofs, in_priorities)
              WITH ORDINALITY r(action_id, queue_id, key, code, parameters, metadata, idempotency_key,
                     delivery_key, request_hash, timeout_seconds, ttl_seconds, callback_url,
-                    traceparent, run_at, retry_of, ord)
+                    traceparent, run_at, retry_of, priority, ord)
         JOIN action a ON a.id = ANY (ARRAY[r.action_id])
         WHERE r.code IS NULL
         ORDER BY r.ord
         ON CONFLICT DO NOTHING
-        RETURNING id, queue_id, status, run_at, expires_at
+        RETURNING id, queue_id, status, run_at, expires_at, turnstile.place_of(priority, id) AS place
     ),
     new_delay AS (
         INSERT INTO delayed (execution_id, queue_id, due_at)
@@ -262,21 +263,23 @@ BEGIN
         SELECT i.id, i.queue_id, greatest(i.expires_at, (SELECT b.next_at FROM turnstile.due_bound b))
         FROM inserted i WHERE i.expires_at IS NOT NULL
     )
-    SELECT (SELECT array_agg(ROW(n.queue_id, n.queued, 0, NULL, n.recorded, 0)::turnstile.queue_change)
+    SELECT (SELECT array_agg(ROW(n.queue_id, n.queued, 0, NULL, n.recorded, 0, n.first_places)::turnstile.queue_change)
             FROM (
-                SELECT i.queue_id, count(*) AS recorded, count(*) FILTER (WHERE i.status = 'queued') AS queued
+                SELECT i.queue_id, count(*) AS recorded, count(*) FILTER (WHERE i.status = 'queued') AS queued,
+                       CASE WHEN bool_or(i.place <> i.id) THEN turnstile.first_places(
+                           array_agg(i.place) FILTER (WHERE i.status = 'queued')) END AS first_places
                 FROM inserted i GROUP BY i.queue_id
             ) n),
            (SELECT array_agg(i.queue_id ORDER BY i.id) FROM inserted i WHERE i.status = 'queued'),
-           (SELECT array_agg(i.id ORDER BY i.id) FROM inserted i WHERE i.status = 'queued')
-    INTO changes, arrival_queue_ids, arrival_ids;
+           (SELECT array_agg(i.place ORDER BY i.id) FROM inserted i WHERE i.status = 'queued')
+    INTO changes, arrival_queue_ids, arrival_places;
 
     -- 6. Enqueue them, and grant the free slots, in the same transaction.
     SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids
     FROM turnstile.grant_locked(
         ARRAY(SELECT DISTINCT q.id FROM unnest(queue_ids) q(id)
               WHERE q.id IS NOT NULL AND q.id <> ALL (blocked_queue_ids)),
-        coalesce(changes, '{}'), arrival_queue_ids, arrival_ids) g;
+        coalesce(changes, '{}'), arrival_queue_ids, arrival_places) g;
     free_queue_ids := turnstile.free_suspects(in_suspect_ids, queue_ids, blocked_queue_ids);
 
     -- 7. Return the outcome of each. New executions are at the tail, so a position is the depth less the number
@@ -295,13 +298,15 @@ BEGIN
     LEFT JOIN (
         SELECT f.ord, f.id, f.status, f.request_hash,
                CASE WHEN f.status <> 'queued' THEN NULL
+                    WHEN q.heads IS NOT NULL THEN turnstile.waiting_up_to(
+                        q.id, q.head_id, q.heads, turnstile.place_of(f.priority, f.id))
                     WHEN f.is_new THEN q.depth + 1 - count(*) FILTER (WHERE f.is_new AND f.status = 'queued')
                                                      OVER (PARTITION BY f.queue_id ORDER BY f.ord DESC)
                     ELSE (SELECT count(*) FROM waiting w
-                          WHERE w.queue_id = f.queue_id AND w.execution_id >= q.head_id AND w.execution_id <= f.id)
+                          WHERE w.line_id = f.queue_id AND w.place >= q.head_id AND w.place <= f.id)
                END AS queue_position
         FROM (
-            SELECT t.ord, e.id, e.status, e.request_hash, e.queue_id, e.id = tickets[t.ord] AS is_new
+            SELECT t.ord, e.id, e.status, e.request_hash, e.queue_id, e.priority, e.id = tickets[t.ord] AS is_new
             FROM unnest(in_idempotency_keys, in_delivery_keys, in_request_hashes, codes)
                  WITH ORDINALITY t(idempotency_key, delivery_key, request_hash, code, ord)
             CROSS JOIN LATERAL (
@@ -314,7 +319,7 @@ BEGIN
             ) known
             -- Looked up one by one, whatever the planner knows about the tables.
             CROSS JOIN LATERAL (
-                SELECT c.id, c.status, c.request_hash, c.queue_id FROM turnstile.current_execution c
+                SELECT c.id, c.status, c.request_hash, c.queue_id, c.priority FROM turnstile.current_execution c
                 WHERE c.id = known.id LIMIT 1
             ) e
             WHERE t.code IS NULL OR e.request_hash = t.request_hash

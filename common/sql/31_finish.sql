@@ -73,7 +73,8 @@ BEGIN
             -- The reason of the cancel wins: the worker knows only that the execution was cancelled.
             error_message = CASE WHEN r.status = 'cancelled' THEN coalesce(e.cancel_reason, r.error_message)
                                  ELSE r.error_message END,
-            failures = e.failures + (r.status = 'failed')::integer
+            failures = e.failures + (r.status = 'failed')::integer,
+            gates = turnstile.gates_history(e.queued_at, s.gate_ids, s.gate_units, s.passed_ats)
         FROM report r
         JOIN slot s ON s.execution_id = ANY (ARRAY[r.id]) AND s.attempt = r.attempt AND s.worker_id = in_worker_id
                        AND s.finished_at IS NULL

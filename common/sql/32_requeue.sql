@@ -1,6 +1,6 @@
 -- requeue: returns attempts to the heads of their queues (P2: the execution id stays).
 --
--- The caller has locked the queue rows, the executions and the slots, and has checked that these attempts may be
+-- The caller has locked the queue rows, the gates, the executions and the slots, and has checked that these attempts may be
 -- returned. The slot is freed here, so the next grant has a new attempt (P6). A cancelled execution does not start
 -- again: it becomes 'cancelled' here, and its slot waits for its settle as usual.
 CREATE FUNCTION turnstile.requeue(in_execution_ids bigint[], in_outcome text, in_counts boolean)
@@ -12,6 +12,7 @@ DECLARE
     returned_at timestamptz := clock_timestamp();
     moves turnstile.moved[];
     changes turnstile.queue_change[];
+    gate_changes turnstile.gate_change[];
 BEGIN
     -- The slots of attempts that have not finished.
     WITH held AS MATERIALIZED (
@@ -25,7 +26,7 @@ BEGIN
         FROM held h
         WHERE e.id = ANY (ARRAY[h.execution_id]) AND e.attempt = h.attempt - 1 AND e.completed_at IS NULL
           AND e.cancel_requested_at IS NULL
-        RETURNING e.id, e.attempt, e.action_id, e.queue_id, e.expires_at
+        RETURNING e.id, e.attempt, e.action_id, e.queue_id, e.expires_at, turnstile.place_of(e.priority, e.id) AS place
     ),
     -- Cancelled while it ran: terminal instead of queued.
     ended AS (
@@ -47,7 +48,7 @@ BEGIN
         DELETE FROM slot s USING moved m WHERE s.execution_id = ANY (ARRAY[m.id])
     ),
     enqueued AS (
-        INSERT INTO waiting (queue_id, execution_id) SELECT m.queue_id, m.id FROM moved m
+        INSERT INTO waiting (line_id, place) SELECT m.queue_id, m.place FROM moved m
     ),
     new_deadline AS (
         INSERT INTO expiring (execution_id, queue_id, expires_at)
@@ -73,10 +74,21 @@ BEGIN
             FROM returned_rows t
             JOIN held h ON h.execution_id = t.id
             JOIN action a ON a.id = ANY (ARRAY[t.action_id])),
-           (SELECT array_agg(ROW(n.queue_id, n.returned, -n.returned, n.first_id, 0, 0)::turnstile.queue_change)
-            FROM (SELECT m.queue_id, count(*) AS returned, min(m.id) AS first_id FROM moved m GROUP BY m.queue_id) n)
-    INTO moves, changes;
+           (SELECT array_agg(ROW(n.queue_id, n.returned, -n.returned, n.first_id, 0, 0,
+                                 n.first_places)::turnstile.queue_change)
+            FROM (
+                SELECT m.queue_id, count(*) AS returned, min(m.id) FILTER (WHERE m.place = m.id) AS first_id,
+                       turnstile.first_places(array_agg(m.place)) AS first_places
+                FROM moved m GROUP BY m.queue_id
+            ) n),
+           (SELECT array_agg(ROW(u.gate_id, -u.units, 0)::turnstile.gate_change)
+            FROM moved m JOIN held h ON h.execution_id = m.id
+            CROSS JOIN unnest(h.gate_ids, h.gate_units) u(gate_id, units))
+    INTO moves, changes, gate_changes;
     PERFORM turnstile.change_queues(changes);
+    IF gate_changes IS NOT NULL THEN
+        PERFORM turnstile.change_gates(gate_changes);
+    END IF;
     RETURN QUERY SELECT * FROM unnest(moves);
 END
 $$;
@@ -96,6 +108,7 @@ BEGIN
     PERFORM 1 FROM action_queue q
     WHERE q.id = ANY (ARRAY(SELECT e.queue_id FROM execution e WHERE e.id = ANY (in_execution_ids)))
     ORDER BY q.id FOR NO KEY UPDATE;
+    PERFORM turnstile.lock_gates('{}', '{}', in_execution_ids);
     -- Locked before it is checked: a reclaim or a finish of the same attempt comes first, or finds it gone.
     PERFORM 1 FROM execution e WHERE e.id = ANY (in_execution_ids) ORDER BY e.id FOR NO KEY UPDATE;
     PERFORM 1 FROM slot s WHERE s.execution_id = ANY (in_execution_ids) ORDER BY s.execution_id FOR NO KEY UPDATE;

@@ -1,7 +1,7 @@
 -- end_unstarted: makes executions terminal that have not started: queued, delayed, or granted and not claimed. For
 -- cancel and expire.
 --
--- The caller has locked the queue rows, the execution rows and the slots. An execution that has started or is terminal
+-- The caller has locked the queue rows, the gates, the execution rows and the slots. An execution that has started or is terminal
 -- stays unchanged (P3) and is not returned.
 CREATE FUNCTION turnstile.end_unstarted(
     in_execution_ids bigint[], in_status text, in_error_type text, in_error_messages text[]
@@ -14,10 +14,13 @@ DECLARE
     ended_at timestamptz := clock_timestamp();
     moves turnstile.moved[];
     changes turnstile.queue_change[];
+    line_ids bigint[];
+    places bigint[];
 BEGIN
     -- The state before, which decides what is to be removed.
     WITH before AS MATERIALIZED (
-        SELECT e.id, e.status, e.attempt, e.queue_id, e.action_id, e.scheduled_at, c.error_message
+        SELECT e.id, e.status, e.attempt, e.queue_id, e.action_id, e.scheduled_at, c.error_message,
+               turnstile.place_of(e.priority, e.id) AS place
         FROM unnest(in_execution_ids, in_error_messages) c(id, error_message)
         JOIN turnstile.current_execution e ON e.id = ANY (ARRAY[c.id]) AND e.status = ANY (:sources_of_expire)
     ),
@@ -30,7 +33,15 @@ BEGIN
     dequeued AS (
         DELETE FROM waiting w USING before b
         WHERE b.status = 'queued'
-          AND w.queue_id = ANY (ARRAY[b.queue_id]) AND w.execution_id BETWEEN b.id AND b.id
+          AND w.line_id = ANY (ARRAY[b.queue_id]) AND w.place BETWEEN b.place AND b.place
+        RETURNING b.id
+    ),
+    -- From the line of a later gate.
+    left_gate AS (
+        DELETE FROM waiting w USING before b
+        WHERE b.status = 'queued'
+          AND w.queue_id = ANY (ARRAY[b.queue_id]) AND w.place BETWEEN b.place AND b.place
+        RETURNING b.id, w.line_id, w.place, w.gate_ids, w.gate_units
     ),
     undelayed AS (
         DELETE FROM delayed d USING before b WHERE b.status = 'delayed' AND d.execution_id = ANY (ARRAY[b.id])
@@ -44,17 +55,27 @@ BEGIN
     -- Without a slot, this row repeats the completion until it is settled. Also for a retry whose last slot is
     -- unsettled: the message that frees that slot reports no terminal state.
     unpublished AS (
-        INSERT INTO unpublished_completion (execution_id, queue_id, published_at)
-        SELECT b.id, b.queue_id, ended_at FROM before b
+        INSERT INTO unpublished_completion (execution_id, queue_id, published_at, gate_ids, gate_units)
+        -- What it holds after its queue, it holds until its settle, as a granted execution does.
+        SELECT b.id, b.queue_id, ended_at, l.gate_ids, l.gate_units
+        FROM before b LEFT JOIN left_gate l ON l.id = b.id
         WHERE b.status IN ('queued', 'delayed')
     )
     SELECT (SELECT array_agg(ROW(b.id, b.attempt, b.action_id, a.ref, b.status, in_status, NULL,
                                  ended_at)::turnstile.moved)
             FROM before b JOIN action a ON a.id = ANY (ARRAY[b.action_id])),
-           (SELECT array_agg(ROW(n.queue_id, -n.removed, 0, NULL, 0, 0)::turnstile.queue_change)
-            FROM (SELECT b.queue_id, count(*) AS removed FROM before b WHERE b.status = 'queued' GROUP BY b.queue_id) n)
-    INTO moves, changes;
+           (SELECT array_agg(ROW(n.queue_id, -n.removed, 0, NULL, 0, 0, NULL)::turnstile.queue_change)
+            FROM (
+                SELECT b.queue_id, count(*) AS removed
+                FROM before b JOIN dequeued d ON d.id = b.id GROUP BY b.queue_id
+            ) n),
+           (SELECT array_agg(l.line_id ORDER BY l.place) FROM left_gate l),
+           (SELECT array_agg(l.place ORDER BY l.place) FROM left_gate l)
+    INTO moves, changes, line_ids, places;
     PERFORM turnstile.change_queues(changes);
+    IF line_ids IS NOT NULL THEN
+        PERFORM turnstile.change_gates(turnstile.leave_lines(line_ids, places));
+    END IF;
     RETURN QUERY SELECT * FROM unnest(moves);
 END
 $$;

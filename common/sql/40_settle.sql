@@ -56,12 +56,16 @@ LANGUAGE plpgsql
 AS $$
 DECLARE
     queue_ids bigint[];
+    gate_ids bigint[];
+    gate_changes turnstile.gate_change[];
     called_ids bigint[];
     changes turnstile.queue_change[];
     settled_at timestamptz;
 BEGIN
     queue_ids := ARRAY(SELECT DISTINCT e.queue_id FROM execution e WHERE e.id = ANY (in_execution_ids));
     blocked_queue_ids := turnstile.lock_queues(queue_ids, in_wait_ms, in_suspect_ids);
+    SELECT l.gate_ids, blocked_queue_ids || l.busy_queue_ids INTO gate_ids, blocked_queue_ids
+    FROM turnstile.lock_gates(queue_ids, blocked_queue_ids, in_execution_ids, in_suspect_ids) l;
     IF in_suspect_ids IS NULL OR in_suspect_ids && queue_ids THEN
         queue_ids := ARRAY(SELECT q.id FROM unnest(queue_ids) q(id) WHERE q.id <> ALL (blocked_queue_ids));
         SELECT s.blocked_ids, blocked_queue_ids || s.queue_ids INTO blocked_ids, blocked_queue_ids
@@ -79,7 +83,7 @@ BEGIN
     WITH freed AS (
         DELETE FROM slot s USING unnest(in_execution_ids, in_attempts) c(id, attempt)
         WHERE s.execution_id = ANY (ARRAY[c.id]) AND s.attempt = c.attempt AND s.finished_at IS NOT NULL
-        RETURNING s.execution_id, s.queue_id
+        RETURNING s.execution_id, s.queue_id, s.gate_ids, s.gate_units
     ),
     completed AS (
         -- Only for a message of that very terminal status: messages about the slot of its last attempt may arrive
@@ -89,7 +93,7 @@ BEGIN
         WHERE u.execution_id = ANY (ARRAY[c.id])
           AND (SELECT c.published_status = e.status::text OR in_statuses IS NULL AND c.attempt = 0
                FROM execution e WHERE e.id = u.execution_id AND e.attempt = c.attempt)
-        RETURNING u.execution_id, u.queue_id
+        RETURNING u.execution_id, u.queue_id, u.gate_ids, u.gate_units
     ),
     -- Executions that are terminal and settled now.
     ended AS (
@@ -107,13 +111,22 @@ BEGIN
         FROM (
             SELECT f.queue_id, 1 AS freed, 0 AS ended FROM freed f
             UNION ALL
+            -- It ended at a gate after its queue.
+            SELECT c.queue_id, 1, 0 FROM completed c WHERE c.gate_ids IS NOT NULL
+            UNION ALL
             SELECT d.queue_id, 0, 1 FROM ended d
         ) n GROUP BY n.queue_id
     )
     SELECT array_agg(s.execution_id),
            (SELECT array_agg(d.execution_id) FROM ended d WHERE d.callback_url IS NOT NULL),
-           (SELECT array_agg(ROW(c.queue_id, 0, -c.freed, NULL, 0, c.ended)::turnstile.queue_change) FROM change c)
-    INTO settled_ids, called_ids, changes
+           (SELECT array_agg(ROW(c.queue_id, 0, -c.freed, NULL, 0, c.ended, NULL)::turnstile.queue_change) FROM change c),
+           (SELECT array_agg(ROW(u.gate_id, -u.units, 0)::turnstile.gate_change)
+            FROM (
+                SELECT f.gate_ids, f.gate_units FROM freed f WHERE f.gate_ids IS NOT NULL
+                UNION ALL
+                SELECT c.gate_ids, c.gate_units FROM completed c WHERE c.gate_ids IS NOT NULL
+            ) h CROSS JOIN unnest(h.gate_ids, h.gate_units) u(gate_id, units))
+    INTO settled_ids, called_ids, changes, gate_changes
     FROM (SELECT f.execution_id FROM freed f UNION SELECT c.execution_id FROM completed c) s;
     settled_count := coalesce(cardinality(settled_ids), 0);
 
@@ -140,6 +153,7 @@ BEGIN
     END IF;
 
     SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids
-    FROM turnstile.grant_locked(queue_ids, coalesce(changes, '{}')) g;
+    FROM turnstile.grant_locked(
+        queue_ids, coalesce(changes, '{}'), in_gate_ids => gate_ids, in_gate_changes => gate_changes) g;
 END
 $$;

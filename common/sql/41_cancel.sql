@@ -20,6 +20,8 @@ BEGIN
     PERFORM 1 FROM action_queue q
     WHERE q.id = ANY (ARRAY(SELECT e.queue_id FROM execution e WHERE e.id = ANY (in_execution_ids)))
     ORDER BY q.id FOR NO KEY UPDATE;
+    -- An execution that waits at a gate leaves its line.
+    PERFORM turnstile.lock_gates('{}', '{}', in_execution_ids);
     PERFORM 1 FROM execution e WHERE e.id = ANY (in_execution_ids) ORDER BY e.id FOR NO KEY UPDATE;
     PERFORM 1 FROM slot s WHERE s.execution_id = ANY (in_execution_ids) ORDER BY s.execution_id FOR NO KEY UPDATE;
     cancelled_at := clock_timestamp();
@@ -74,6 +76,9 @@ DECLARE
     unavailable_ids bigint[] := '{}';
 BEGIN
     blocked_queue_ids := turnstile.lock_queues(queue_ids, in_wait_ms, in_suspect_ids);
+    blocked_queue_ids := blocked_queue_ids || (
+        SELECT l.busy_queue_ids
+        FROM turnstile.lock_gates('{}', blocked_queue_ids, in_execution_ids, in_suspect_ids) l);
     -- Suspects are locked last, without waiting.
     PERFORM 1 FROM execution e
     WHERE e.id = ANY (in_execution_ids) AND e.queue_id <> ALL (coalesce(in_suspect_ids, queue_ids))

@@ -170,7 +170,7 @@ BEGIN
           AND (q.max_concurrent IS DISTINCT FROM rolled.max_concurrent OR q.paused <> rolled.paused)
         RETURNING q.id
     )
-    SELECT array_agg(ROW(a.id, 0, 0, NULL, 0, 0)::turnstile.queue_change) INTO changes FROM adapted a;
+    SELECT array_agg(ROW(a.id, 0, 0, NULL, 0, 0, NULL)::turnstile.queue_change) INTO changes FROM adapted a;
     changed := coalesce(cardinality(changes), 0);
     IF rolled.rollout_from_key IS NOT NULL THEN
         -- Above this bound `repair_queues` corrects the rest.

@@ -34,6 +34,7 @@ BEGIN
     END IF;
     queue_ids := ARRAY(SELECT q.id FROM action_queue q WHERE q.action_id = found_id);
     PERFORM 1 FROM action_queue q WHERE q.id = ANY (queue_ids) ORDER BY q.id FOR NO KEY UPDATE;
+    PERFORM turnstile.lock_gates(queue_ids);
     -- A claim locks the slot, and a finish the execution.
     held_ids := ARRAY(SELECT s.execution_id FROM turnstile.live_slot s WHERE s.queue_id = ANY (queue_ids));
     PERFORM 1 FROM execution e WHERE e.id = ANY (held_ids) ORDER BY e.id FOR NO KEY UPDATE;
@@ -45,6 +46,8 @@ BEGIN
     FROM (
         SELECT coalesce(sum(q.depth), 0) AS waiting FROM turnstile.current_queue q WHERE q.id = ANY (queue_ids)
         UNION ALL
+        SELECT count(*) FROM waiting w WHERE w.queue_id = ANY (queue_ids)
+        UNION ALL
         SELECT count(*) FROM delayed d WHERE d.queue_id = ANY (queue_ids)
         UNION ALL
         SELECT count(*) FROM slot s
@@ -55,9 +58,11 @@ BEGIN
     END IF;
 
     waiting_ids := ARRAY(
-        SELECT w.execution_id FROM turnstile.current_queue q
-        JOIN waiting w ON w.queue_id = ANY (ARRAY[q.id]) AND w.execution_id >= q.head_id
+        SELECT turnstile.id_of_place(w.place) FROM turnstile.current_queue q
+        CROSS JOIN LATERAL turnstile.first_waiting(q.id, q.head_id, q.heads, q.depth) w
         WHERE q.id = ANY (queue_ids)
+        UNION ALL
+        SELECT turnstile.id_of_place(w.place) FROM waiting w WHERE w.queue_id = ANY (queue_ids)
         UNION ALL
         SELECT d.execution_id FROM delayed d WHERE d.queue_id = ANY (queue_ids)
         UNION ALL
@@ -71,6 +76,7 @@ BEGIN
     PERFORM turnstile.record_change(in_action_ref, turnstile.definition_of(a), '{}', in_changed_by)
     FROM action a WHERE a.id = found_id;
     UPDATE action a SET deleted_at = clock_timestamp(), updated_at = clock_timestamp() WHERE a.id = found_id;
+    PERFORM turnstile.reroute(ARRAY[found_id]);
     deleted := true;
 END
 $$;

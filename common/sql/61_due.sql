@@ -10,11 +10,13 @@ LANGUAGE plpgsql
 AS $$
 BEGIN
     SELECT array_agg(q.id ORDER BY q.id) FILTER (
-               WHERE q.depth > 0 AND NOT q.paused AND (q.max_concurrent IS NULL OR q.max_concurrent > q.held)),
+               WHERE q.depth > 0 AND NOT q.paused AND (q.max_concurrent IS NULL OR q.max_concurrent > q.held)
+                   AND (a.route IS NULL OR NOT turnstile.is_closed(a.route, a.route_units))),
            CASE WHEN count(*) = in_queues_max THEN max(q.id) ELSE 0 END
     INTO queue_ids, next_id
     FROM (SELECT n.id FROM action_queue n WHERE n.id > in_after_id ORDER BY n.id LIMIT in_queues_max) n
-    JOIN turnstile.current_queue q ON q.id = n.id;
+    JOIN turnstile.current_queue q ON q.id = n.id
+    JOIN action a ON a.id = ANY (ARRAY[q.action_id]);
 END
 $$;
 
@@ -73,16 +75,20 @@ BEGIN
         UPDATE execution e
         SET status = 'queued', queued_at = woken_at, worker_id = NULL, scheduled_at = NULL, started_at = NULL
         FROM due d WHERE e.id = ANY (ARRAY[d.execution_id]) AND e.status = ANY (:sources_of_wake)
-        RETURNING e.id, e.attempt, e.action_id, e.queue_id
+        RETURNING e.id, e.attempt, e.action_id, e.queue_id, turnstile.place_of(e.priority, e.id) AS place
     ),
     enqueued AS (
-        INSERT INTO waiting (queue_id, execution_id) SELECT m.queue_id, m.id FROM moved m
+        INSERT INTO waiting (line_id, place) SELECT m.queue_id, m.place FROM moved m
     )
     SELECT (SELECT array_agg(ROW(m.id, m.attempt, m.action_id, a.ref, 'delayed', 'queued', NULL,
                                  woken_at)::turnstile.moved ORDER BY m.id)
             FROM moved m JOIN action a ON a.id = ANY (ARRAY[m.action_id])),
-           (SELECT array_agg(ROW(n.queue_id, n.woken, 0, n.first_id, 0, 0)::turnstile.queue_change)
-            FROM (SELECT m.queue_id, count(*) AS woken, min(m.id) AS first_id FROM moved m GROUP BY m.queue_id) n)
+           (SELECT array_agg(ROW(n.queue_id, n.woken, 0, n.first_id, 0, 0, n.first_places)::turnstile.queue_change)
+            FROM (
+                SELECT m.queue_id, count(*) AS woken, min(m.id) FILTER (WHERE m.place = m.id) AS first_id,
+                       turnstile.first_places(array_agg(m.place)) AS first_places
+                FROM moved m GROUP BY m.queue_id
+            ) n)
     INTO woken, changes;
     SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids
     FROM turnstile.grant_locked(queue_ids, coalesce(changes, '{}')) g;
@@ -124,6 +130,8 @@ BEGIN
         unavailable_ids := unavailable_ids || newly_unavailable_ids;
         EXIT WHEN newly_unavailable_ids = '{}';
     END LOOP;
+    unavailable_ids := unavailable_ids || (
+        SELECT l.busy_queue_ids FROM turnstile.lock_gates('{}', unavailable_ids, due_ids, NULL) l);
     due_ids := ARRAY(
         SELECT x.execution_id FROM expiring x
         WHERE x.execution_id = ANY (due_ids) AND x.queue_id <> ALL (unavailable_ids));

@@ -21,6 +21,7 @@ DECLARE
     queue_ids bigint[];
     unavailable_ids bigint[] := '{}';
     newly_unavailable_ids bigint[];
+    gate_ids bigint[];
     reclaimed_at timestamptz;
     overdue_before timestamptz := coalesce(in_as_of, clock_timestamp());
     overdue_ids text[];
@@ -62,6 +63,8 @@ BEGIN
         unavailable_ids := unavailable_ids || newly_unavailable_ids;
         EXIT WHEN newly_unavailable_ids = '{}';
     END LOOP;
+    SELECT l.gate_ids, unavailable_ids || l.busy_queue_ids INTO gate_ids, unavailable_ids
+    FROM turnstile.lock_gates(queue_ids, unavailable_ids, orphaned_ids, NULL) l;
     queue_ids := ARRAY(SELECT q.id FROM unnest(queue_ids) q(id) WHERE q.id <> ALL (unavailable_ids));
     unavailable_ids := turnstile.lock_available_executions(orphaned_ids, NULL);
     reclaimed_at := clock_timestamp();
@@ -86,6 +89,7 @@ BEGIN
         SET status = CASE WHEN e.cancel_requested_at IS NULL THEN 'abandoned' ELSE 'cancelled' END::execution_status,
             attempt = s.attempt, worker_id = s.worker_id, scheduled_at = s.granted_at, started_at = s.claimed_at,
             completed_at = reclaimed_at,
+            gates = turnstile.gates_history(e.queued_at, s.gate_ids, s.gate_units, s.passed_ats),
             error_type = CASE WHEN e.cancel_requested_at IS NULL THEN 'WorkerLost' ELSE 'Cancelled' END,
             error_message = CASE WHEN e.cancel_requested_at IS NOT NULL THEN e.cancel_reason
                                  ELSE format('worker %s was lost; reclaimed %s times before', s.worker_id, e.reclaims) END
@@ -108,7 +112,7 @@ BEGIN
     -- The caller may die before it sends the worker a cancel message. Until that is sent, no offer is repeated.
     INSERT INTO unpublished_cancel (execution_id, attempt, worker_id, recorded_at)
     SELECT m.execution_id, m.attempt, m.worker_id, reclaimed_at FROM unnest(returned || ended) m;
-    SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids FROM turnstile.grant_locked(queue_ids) g;
+    SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids FROM turnstile.grant_locked(queue_ids, in_gate_ids => gate_ids) g;
 END
 $$;
 

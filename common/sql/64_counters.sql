@@ -7,18 +7,31 @@
 -- lower ids would read what an old snapshot keeps (P15). The audit searches all.
 CREATE FUNCTION turnstile.recounted_queues(in_queue_ids bigint[])
 RETURNS TABLE (
-    queue_id bigint, depth bigint, held bigint, head_id bigint, waiting bigint, slots bigint, first_id bigint
+    queue_id bigint, depth bigint, held bigint, head_id bigint, waiting bigint, slots bigint, first_id bigint,
+    first_places bigint[]
 )
 LANGUAGE sql
 STABLE
 :settings_for_index_order
 AS $$
-    SELECT q.id, q.depth, q.held, q.head_id, coalesce(w.executions, 0), coalesce(s.slots, 0), w.first_id
+    SELECT q.id, q.depth, q.held, q.head_id, coalesce(w.executions, 0),
+           coalesce(s.slots, 0) + coalesce(p.passed, 0), w.first_id,
+           CASE WHEN q.heads IS NOT NULL THEN turnstile.first_places(ARRAY(
+               SELECT n.place FROM turnstile.first_waiting(q.id, q.head_id, q.heads, q.depth) n)) END
     FROM turnstile.current_queue q
+    JOIN action a ON a.id = ANY (ARRAY[q.action_id])
     CROSS JOIN LATERAL (
-        SELECT count(*) AS executions, min(w.execution_id) AS first_id
-        FROM waiting w WHERE w.queue_id = q.id AND w.execution_id >= q.head_id - 10000
+        SELECT count(*) AS executions, min(w.place) FILTER (WHERE w.place >= 0 AND w.place < 1::bigint << 58) AS first_id
+        FROM turnstile.line_ranges(greatest(q.head_id - 10000, 0), q.heads) r
+        JOIN waiting w ON w.line_id = q.id AND w.place BETWEEN r.first_place AND r.last_place
     ) w
+    -- Executions that hold a slot and wait at a later gate, or ended there.
+    LEFT JOIN LATERAL (
+        SELECT (SELECT count(*) FROM waiting w WHERE w.queue_id = q.id)
+               + (SELECT count(*) FROM turnstile.live_unpublished_completion u
+                  WHERE u.queue_id = q.id AND u.gate_ids IS NOT NULL) AS passed
+        WHERE EXISTS (SELECT FROM gate)
+    ) p ON true
     LEFT JOIN (
         SELECT s.queue_id, count(*) AS slots FROM turnstile.live_slot s
         WHERE s.queue_id = ANY (in_queue_ids) GROUP BY s.queue_id
@@ -90,7 +103,8 @@ BEGIN
           AND (q.max_concurrent IS DISTINCT FROM c.max_concurrent OR q.paused <> c.paused)
     )
     SELECT array_agg(ROW(c.queue_id, c.depth, c.waiting, c.held, c.slots)::turnstile.repaired ORDER BY c.queue_id),
-           array_agg(ROW(c.queue_id, c.waiting - c.depth, c.slots - c.held, c.first_id, 0, 0)::turnstile.queue_change)
+           array_agg(ROW(c.queue_id, c.waiting - c.depth, c.slots - c.held, c.first_id, 0, 0,
+                         c.first_places)::turnstile.queue_change)
     INTO repaired, changes FROM counted c;
     -- Two statements: the limits of the first one are read by the grant.
     SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids

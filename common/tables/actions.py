@@ -42,7 +42,8 @@ class Action(SQLModel, table=True):
         CheckConstraint("retry_max_attempts >= 1 AND max_reclaims >= 0", name="counts_not_negative"),
         CheckConstraint("max_concurrent_total >= 0", name="total_not_negative"),
         CheckConstraint(
-            "(rate_starts IS NULL) = (rate_per_seconds IS NULL) AND rate_starts >= 1 AND rate_per_seconds > 0",
+            "(rate_starts IS NULL) = (rate_per_seconds IS NULL)"
+            " AND rate_starts >= 1 AND rate_per_seconds > 0",
             name="rate_complete",
         ),
         CheckConstraint("priority_min BETWEEN 1 AND 5", name="priority_min_known"),

@@ -1,8 +1,8 @@
 """Gates: limits that executions of several queues share, after the limit of each queue (P11 to P14).
 
 The row of `gate` is the lock that serialises what passes it; a batch locks it and never updates it. What
-changes with each batch is in `gate_state`, `flow_turn` and `rate_start`, in rows that are read by their newest
-version or from a bound, so that their cost does not grow under an old snapshot (P15).
+changes with each batch is in `gate_state`, `flow_turn` and `rate_start`, in rows that are read by their
+newest version or from a bound, so that their cost does not grow under an old snapshot (P15).
 """
 
 from datetime import datetime
@@ -23,6 +23,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlmodel import Field, SQLModel
 
+from turnstile.common.tables.actions import ActionQueue
 from turnstile.common.tables.columns import BRISK_VACUUM, identity, instant, json_column
 
 
@@ -53,7 +54,8 @@ class Gate(SQLModel, table=True):
         CheckConstraint("(action_id IS NOT NULL) = (kind = 'action')", name="belongs_to_an_action"),
         CheckConstraint("capacity >= 0", name="capacity_not_negative"),
         CheckConstraint(
-            "(rate_starts IS NULL) = (rate_per_seconds IS NULL) AND rate_starts >= 1 AND rate_per_seconds > 0",
+            "(rate_starts IS NULL) = (rate_per_seconds IS NULL)"
+            " AND rate_starts >= 1 AND rate_per_seconds > 0",
             name="rate_complete",
         ),
         {"postgresql_with": {"fillfactor": "50"}},
@@ -69,7 +71,7 @@ class Gate(SQLModel, table=True):
     fair: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
     """Whether flows take turns: the queues of an action, or the actions that use a resource."""
     rank: int | None = Field(default=None, sa_column=Column(Integer))
-    """The place of a resource in the order of gates: the lowest first, those without a rank last, then by name."""
+    """The place of a resource in the order: the lowest first, those without a rank last, then by name."""
     rate_starts: int | None = Field(default=None, sa_column=Column(Integer))
     rate_per_seconds: float | None = None
     paused: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
@@ -161,6 +163,11 @@ class RateStart(SQLModel, table=True):
     gate_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
     number: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
     granted_at: datetime = instant(nullable=False)
+
+
+for _name in ("gate", "gate_flow"):
+    # Their numbers come from its sequence.
+    SQLModel.metadata.tables[_name].add_is_dependent_on(ActionQueue.metadata.tables["action_queue"])
 
 
 class KeyOverride(SQLModel, table=True):

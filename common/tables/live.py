@@ -38,8 +38,7 @@ class QueueState(SQLModel, table=True):
     __table_args__ = (
         CheckConstraint("depth >= 0", name="depth_not_negative"),
         CheckConstraint("held >= 0", name="held_not_negative"),
-        CheckConstraint("passed >= 0", name="passed_not_negative"),
-        CheckConstraint("held + passed <= granted_limit", name="grant_within_limit"),
+        CheckConstraint("held <= granted_limit", name="grant_within_limit"),
         CheckConstraint("total_completed >= 0 AND total_completed <= total_enqueued", name="totals_ordered"),
         {"postgresql_with": BRISK_VACUUM},
     )
@@ -49,13 +48,11 @@ class QueueState(SQLModel, table=True):
     depth: int = Field(sa_column=Column(BigInteger, nullable=False))
     """Number of rows in `waiting`."""
     held: int = Field(sa_column=Column(BigInteger, nullable=False))
-    """Number of rows in `slot`."""
+    """Number of rows in `slot`, and of executions that hold a slot here and wait, or ended, at a gate."""
     head_id: int = Field(sa_column=Column(BigInteger, nullable=False))
-    """A lower bound of the waiting ids of priority 3: a grant starts to read here, after the dead index entries."""
+    """A lower bound of the waiting ids of priority 3: grants read from here, past dead index entries."""
     heads: list[int] | None = Field(default=None, sa_column=Column(ARRAY(BigInteger)))
     """Such bounds of the places of each other priority, with gaps. None: no other has waited here."""
-    passed: int = Field(default=0, sa_column=Column(BigInteger, nullable=False, server_default="0"))
-    """Number of executions that hold a slot here and wait at a later gate, or ended there and are not settled."""
     total_enqueued: int = Field(sa_column=Column(BigInteger, nullable=False))
     total_completed: int = Field(sa_column=Column(BigInteger, nullable=False))
     """Number of terminal executions that are settled."""
@@ -206,7 +203,7 @@ class UnpublishedCompletion(SQLModel, table=True):
     published_at: datetime = instant(nullable=False)
     ticket: int = _ticket()
     gate_ids: list[int] | None = Field(default=None, sa_column=Column(ARRAY(BigInteger)))
-    """The gates of which it holds units until its settle, as it holds a slot of its queue. None: it holds none."""
+    """The gates of which it holds units, and a slot of its queue, until its settle. None: it holds none."""
     gate_units: list[int] | None = Field(default=None, sa_column=Column(ARRAY(Integer)))
 
 

@@ -22,9 +22,11 @@ from sqlalchemy import (
     Select,
     Table,
     Text,
+    and_,
     bindparam,
     case,
     cast,
+    column,
     exists,
     func,
     or_,
@@ -68,7 +70,7 @@ def _view(name: str, columns: Iterable[Column[Any]]) -> Table:
 
 _CURRENT_EXECUTION: Final = _view("current_execution", _EXECUTION.c)
 _CURRENT_QUEUE: Final = _view(
-    "current_queue", [*_ACTION_QUEUE.c, _QUEUE_STATE.c.depth, _QUEUE_STATE.c.head_id]
+    "current_queue", [*_ACTION_QUEUE.c, _QUEUE_STATE.c.depth, _QUEUE_STATE.c.head_id, _QUEUE_STATE.c.heads]
 )
 _LIVE_SLOT: Final = _view("live_slot", metadata.tables["slot"].c)
 
@@ -233,14 +235,31 @@ def _listed(names: frozenset[str], *, is_live: bool, has_ended: bool) -> _Compil
 @cache
 def _unfinished(names: frozenset[str]) -> _Compiled:
     # They are found in the live tables, however long the history is.
+    id_of_place = func.turnstile.id_of_place
+    ranges = (
+        func.turnstile.line_ranges(_CURRENT_QUEUE.c.head_id, _CURRENT_QUEUE.c.heads)
+        .table_valued(column("first_place", BigInteger), column("last_place", BigInteger))
+        .lateral("range")
+    )
     # Waiting ones from the heads of the queues: before a head are the index entries of what was granted.
     waiting = (
-        select(_WAITING.c.execution_id.label("id"), _CURRENT_QUEUE.c.id.label("queue_id"))
-        .join_from(_CURRENT_QUEUE, _WAITING, _WAITING.c.queue_id == _CURRENT_QUEUE.c.id)
-        .where(_CURRENT_QUEUE.c.depth > 0, _WAITING.c.execution_id >= _CURRENT_QUEUE.c.head_id)
+        select(id_of_place(_WAITING.c.place).label("id"), _CURRENT_QUEUE.c.id.label("queue_id"))
+        .select_from(_CURRENT_QUEUE)
+        .join(ranges, true())
+        .join(
+            _WAITING,
+            and_(
+                _WAITING.c.line_id == _CURRENT_QUEUE.c.id,
+                _WAITING.c.place.between(ranges.c.first_place, ranges.c.last_place),
+            ),
+        )
+        .where(_CURRENT_QUEUE.c.depth > 0)
     )
+    has_passed = _WAITING.c.queue_id.is_not(None)
+    at_gates = select(id_of_place(_WAITING.c.place), _WAITING.c.queue_id).where(has_passed)
     held = select(_LIVE_SLOT.c.execution_id, _LIVE_SLOT.c.queue_id).where(_LIVE_SLOT.c.finished_at.is_(None))
-    live = union_all(waiting, held, select(_DELAYED.c.execution_id, _DELAYED.c.queue_id)).subquery("live")
+    delayed = select(_DELAYED.c.execution_id, _DELAYED.c.queue_id)
+    live = union_all(waiting, at_gates, held, delayed).subquery("live")
     candidates = select(live.c.id).where(live.c.id < _BEFORE_ID).order_by(live.c.id.desc())
     if "action_id" in names:
         queues = select(_ACTION_QUEUE.c.id).where(_ACTION_QUEUE.c.action_id == bindparam("action_id"))

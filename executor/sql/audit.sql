@@ -11,7 +11,7 @@ WITH bound AS (
            make_interval(secs => $6 / 1000) AS pace, make_interval(secs => $7) AS webhook
 ),
 record AS (
-    SELECT e.id, e.action_id, e.queue_id, e.concurrency_key, e.status, e.attempt, e.run_at, e.expires_at,
+    SELECT e.id, e.action_id, e.queue_id, e.concurrency_key, e.status, e.attempt, e.run_at, e.expires_at, e.priority,
            e.completed_at IS NOT NULL AS has_ended,
            ((e.completed_at IS NOT NULL) = (e.status NOT IN ('queued', 'delayed', 'scheduled', 'running'))
             AND (e.result IS NULL OR e.status = 'completed')

@@ -1,10 +1,13 @@
 -- audit_live: the live tables against the executions: each row is for an execution in that state.
 
--- check line_place of execution: one in the line of a queue is queued there
-SELECT w.execution_id AS id, (e.status = 'queued' AND e.queue_id = w.queue_id) IS NOT TRUE AS wrong,
-       format('queued in queue %s', w.queue_id) AS expected,
-       coalesce(format('%s in queue %s', e.status, e.queue_id), 'no execution') AS found
-FROM waiting w LEFT JOIN execution e ON e.id = ANY (ARRAY[w.execution_id]);
+-- check line_place of execution: one in a line is queued, in this queue, at the place of its priority
+SELECT turnstile.id_of_place(w.place) AS id,
+       (e.status = 'queued' AND e.queue_id = coalesce(w.queue_id, w.line_id)
+        AND e.priority = turnstile.priority_of_place(w.place)) IS NOT TRUE AS wrong,
+       format('queued in queue %s with priority %s', coalesce(w.queue_id, w.line_id),
+              turnstile.priority_of_place(w.place)) AS expected,
+       coalesce(format('%s in queue %s with priority %s', e.status, e.queue_id, e.priority), 'no execution') AS found
+FROM waiting w LEFT JOIN execution e ON e.id = ANY (ARRAY[turnstile.id_of_place(w.place)]);
 
 -- check slot_holder of execution: a slot is for the attempt after the last ended one, or for the one that ended last
 SELECT s.execution_id AS id,

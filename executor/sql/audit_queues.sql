@@ -8,24 +8,38 @@ FROM action_queue q
 FULL JOIN (SELECT v.queue_id, count(*) AS versions FROM queue_state v GROUP BY v.queue_id) v ON v.queue_id = q.id;
 
 -- check queue_depth of queue: its depth is the number of its rows in the line
-SELECT coalesce(q.id, w.queue_id) AS id, q.depth IS DISTINCT FROM coalesce(w.places, 0) AS wrong,
+SELECT coalesce(q.id, w.line_id) AS id, q.depth IS DISTINCT FROM coalesce(w.places, 0) AS wrong,
        format('depth %s', coalesce(w.places, 0)) AS expected,
        coalesce('depth ' || q.depth, 'no queue') AS found
 FROM turnstile.current_queue q
-FULL JOIN (SELECT w.queue_id, count(*) AS places FROM waiting w GROUP BY w.queue_id) w ON w.queue_id = q.id;
+FULL JOIN (
+    SELECT w.line_id, count(*) AS places FROM waiting w WHERE w.queue_id IS NULL GROUP BY w.line_id
+) w ON w.line_id = q.id;
 
--- check queue_held of queue: it counts as held the slots that it has
+-- check queue_held of queue: it counts as held the slots that it has, and what holds one while it waits at a later gate
 SELECT coalesce(q.id, s.queue_id) AS id, q.held IS DISTINCT FROM coalesce(s.slots, 0) AS wrong,
        format('%s held', coalesce(s.slots, 0)) AS expected,
        coalesce(q.held || ' held', 'no queue') AS found
 FROM turnstile.current_queue q
-FULL JOIN (SELECT s.queue_id, count(*) AS slots FROM slot s GROUP BY s.queue_id) s ON s.queue_id = q.id;
+FULL JOIN (
+    SELECT h.queue_id, count(*) AS slots
+    FROM (
+        SELECT s.queue_id FROM slot s
+        UNION ALL
+        SELECT w.queue_id FROM waiting w WHERE w.queue_id IS NOT NULL
+        UNION ALL
+        SELECT u.queue_id FROM unpublished_completion u WHERE u.gate_ids IS NOT NULL
+    ) h GROUP BY h.queue_id
+) s ON s.queue_id = q.id;
 
 -- check queue_head of queue: no execution is before its head
 SELECT q.id, w.first_id < q.head_id AS wrong,
        format('head at most %s', w.first_id) AS expected, format('head %s', q.head_id) AS found
 FROM turnstile.current_queue q
-JOIN (SELECT w.queue_id, min(w.execution_id) AS first_id FROM waiting w GROUP BY w.queue_id) w ON w.queue_id = q.id;
+JOIN (
+    SELECT w.line_id, min(w.place) AS first_id FROM waiting w
+    WHERE turnstile.priority_of_place(w.place) = 3 GROUP BY w.line_id
+) w ON w.line_id = q.id;
 
 -- check queue_rules of queue: its limit and pause are its action's
 SELECT q.id,

@@ -57,15 +57,16 @@ FROM record r LEFT JOIN action_queue q ON q.id = r.queue_id WHERE NOT r.has_ende
 
 -- check queued_in_line of execution: a queued one is in the line of its queue, or holds a slot for its next attempt
 SELECT r.id,
-       CASE WHEN s.execution_id IS NULL THEN w.execution_id IS NULL
-            ELSE w.execution_id IS NOT NULL OR s.attempt <> r.attempt + 1 OR s.finished_at IS NOT NULL END AS wrong,
+       CASE WHEN s.execution_id IS NULL THEN w.place IS NULL
+            ELSE w.place IS NOT NULL OR s.attempt <> r.attempt + 1 OR s.finished_at IS NOT NULL END AS wrong,
        format('in the line of queue %s, or a slot for attempt %s', r.queue_id, r.attempt + 1) AS expected,
-       CASE WHEN w.execution_id IS NULL THEN 'not in the line, ' ELSE 'in the line, ' END
+       CASE WHEN w.place IS NULL THEN 'not in the line, ' ELSE 'in the line, ' END
        || CASE WHEN s.execution_id IS NULL THEN 'no slot'
                ELSE format('a slot for attempt %s, %s', s.attempt,
                            CASE WHEN s.finished_at IS NULL THEN 'held' ELSE 'ended' END) END AS found
 FROM record r
-LEFT JOIN waiting w ON w.queue_id = r.queue_id AND w.execution_id = r.id
+LEFT JOIN waiting w ON (w.line_id = r.queue_id OR w.queue_id = r.queue_id)
+    AND w.place = turnstile.place_of(r.priority, r.id)
 LEFT JOIN slot s ON s.execution_id = r.id
 WHERE r.status = 'queued';
 

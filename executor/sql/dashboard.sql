@@ -5,7 +5,7 @@
 --
 -- $1 changed since (null: all), $2 rows
 WITH moved AS MATERIALIZED (
-    SELECT q.id AS queue_id, a.id AS action_id, a.ref AS action_ref, q.concurrency_key, a.pool, q.head_id,
+    SELECT q.id AS queue_id, a.id AS action_id, a.ref AS action_ref, q.concurrency_key, a.pool, q.head_id, q.heads,
            coalesce(q.depth, 0) AS depth, coalesce(q.held, 0) AS held, coalesce(q.total_enqueued, 0) AS total_enqueued,
            coalesce(q.total_completed, 0) AS total_completed, a.max_concurrent, a.paused
     FROM action a
@@ -20,9 +20,7 @@ SELECT m.queue_id, m.action_ref, nullif(m.concurrency_key, '') AS concurrency_ke
        CASE WHEN m.depth > 0 THEN (
            SELECT e.queued_at FROM execution e
            WHERE e.id = (
-               SELECT w.execution_id FROM waiting w
-               WHERE w.queue_id = m.queue_id AND w.execution_id >= m.head_id
-               ORDER BY w.execution_id LIMIT 1
+               SELECT turnstile.id_of_place(w.place) FROM turnstile.first_waiting(m.queue_id, m.head_id, m.heads, 1) w
            )
        ) END AS oldest_enqueued_at
 FROM moved m

@@ -19,8 +19,7 @@ LEFT JOIN turnstile.current_queue q ON q.id = ANY (ARRAY[e.queue_id])
 -- From `head_id` the count skips the dead index entries of earlier grants.
 CROSS JOIN LATERAL (
     SELECT CASE WHEN e.status = 'queued' THEN (
-        SELECT count(*) FROM waiting w
-        WHERE w.queue_id = e.queue_id AND w.execution_id >= q.head_id AND w.execution_id <= e.id
+        SELECT turnstile.waiting_up_to(q.id, q.head_id, q.heads, turnstile.place_of(e.priority, e.id))
     ) END AS position
 ) place
 CROSS JOIN LATERAL (

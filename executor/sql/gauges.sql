@@ -7,12 +7,10 @@
 --
 -- $1 queues that are not empty, $2 codes of dead letters; those of any other code are counted together
 WITH standing AS (
-    SELECT q.action_id, sum(q.depth)::bigint AS depth, sum(q.held)::bigint AS slots, min(first.execution_id) AS head_id
+    SELECT q.action_id, sum(q.depth)::bigint AS depth, sum(q.held)::bigint AS slots, min(turnstile.id_of_place(first.place)) AS head_id
     FROM (SELECT * FROM turnstile.current_queue c WHERE c.depth > 0 OR c.held > 0 LIMIT $1) q
     LEFT JOIN LATERAL (
-        SELECT w.execution_id FROM waiting w
-        WHERE w.queue_id = q.id AND w.execution_id >= q.head_id
-        ORDER BY w.execution_id LIMIT 1
+        SELECT w.place FROM turnstile.first_waiting(q.id, q.head_id, q.heads, 1) w
     ) first ON q.depth > 0
     GROUP BY q.action_id
 )

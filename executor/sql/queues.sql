@@ -10,7 +10,7 @@
 --
 -- $1 action ref, $2 keys listed
 WITH line AS MATERIALIZED (
-    SELECT q.id, q.concurrency_key, q.head_id, q.depth, q.paused, q.total_enqueued, q.total_completed, q.updated_at,
+    SELECT q.id, q.concurrency_key, q.head_id, q.heads, q.depth, q.paused, q.total_enqueued, q.total_completed, q.updated_at,
            q.held AS slots,
            CASE WHEN q.paused THEN 0
                 ELSE least(q.depth, greatest(coalesce(q.max_concurrent - q.held, q.depth), 0)) END AS startable
@@ -37,9 +37,8 @@ head AS (
         SELECT min(first.execution_id)
         FROM line l
         CROSS JOIN LATERAL (
-            SELECT w.execution_id FROM waiting w
-            WHERE w.queue_id = l.id AND w.execution_id >= l.head_id
-            ORDER BY w.execution_id LIMIT 1
+            SELECT turnstile.id_of_place(w.place) AS execution_id
+            FROM turnstile.first_waiting(l.id, l.head_id, l.heads, 1) w
         ) first
         WHERE l.depth > 0
     )
@@ -78,37 +77,38 @@ WHERE a.ref = $1 AND a.deleted_at IS NULL
 --
 -- $1 action ref, $2 concurrency key, $3 after id, $4 rows
 WITH line AS MATERIALIZED (
-    SELECT q.id, q.concurrency_key, q.head_id
+    SELECT q.id, q.concurrency_key, q.head_id, q.heads
     FROM turnstile.current_queue q
     WHERE q.action_id = (SELECT a.id FROM action a WHERE a.ref = $1)
       AND ($2::text IS NULL OR q.concurrency_key = $2) AND q.depth > 0
 ),
 page AS MATERIALIZED (
-    SELECT l.id AS queue_id, l.concurrency_key, l.head_id, w.execution_id
+    SELECT l.id AS queue_id, l.concurrency_key, l.head_id, l.heads, w.place, turnstile.id_of_place(w.place) AS execution_id
     FROM line l
+    CROSS JOIN turnstile.line_ranges(l.head_id, l.heads) r
     CROSS JOIN LATERAL (
-        SELECT w.execution_id FROM waiting w
-        WHERE w.queue_id = l.id AND w.execution_id >= greatest(l.head_id, $3::bigint + 1)
-        ORDER BY w.execution_id LIMIT $4::integer
+        SELECT w.place FROM waiting w
+        WHERE w.line_id = l.id AND w.place BETWEEN greatest(r.first_place, $3::bigint + 1) AND r.last_place
+        ORDER BY w.place LIMIT $4::integer
     ) w
-    ORDER BY w.execution_id LIMIT $4::integer
+    ORDER BY w.place LIMIT $4::integer
 ),
 -- One count for each queue on the page; the positions within the page follow from it.
 ahead AS MATERIALIZED (
     SELECT f.queue_id, (
-        SELECT count(*) FROM waiting w
-        WHERE w.queue_id = f.queue_id AND w.execution_id >= f.head_id AND w.execution_id < f.first_id
+        SELECT turnstile.waiting_up_to(f.queue_id, f.head_id, f.heads, f.first_place - 1)
     ) AS places
     FROM (
-        SELECT p.queue_id, p.head_id, min(p.execution_id) AS first_id FROM page p GROUP BY p.queue_id, p.head_id
+        SELECT p.queue_id, p.head_id, p.heads, min(p.place) AS first_place
+        FROM page p GROUP BY p.queue_id, p.head_id, p.heads
     ) f
 )
 SELECT p.execution_id AS id, nullif(p.concurrency_key, '') AS concurrency_key, e.created_at, e.queued_at,
-       b.places + row_number() OVER (PARTITION BY p.queue_id ORDER BY p.execution_id) AS position
+       b.places + row_number() OVER (PARTITION BY p.queue_id ORDER BY p.place) AS position
 FROM page p
 JOIN ahead b ON b.queue_id = p.queue_id
 JOIN execution e ON e.id = p.execution_id
-ORDER BY p.execution_id
+ORDER BY p.place
 
 -- queue_holders: the slot holders of an action's queues, or of the queue that $2 names, oldest execution first.
 -- A slot whose execution has ended is held until its completion is settled.
@@ -133,10 +133,9 @@ ORDER BY s.execution_id LIMIT $3
 --
 -- $1 execution id, $2 executions looked at, $3 grants taken, $4 holders
 WITH line AS MATERIALIZED (
-    SELECT e.id, e.action_id, e.queue_id, e.concurrency_key, e.status, q.head_id,
+    SELECT e.id, e.action_id, e.queue_id, e.concurrency_key, e.status, e.priority, q.head_id, q.heads,
            coalesce((
-               SELECT w.execution_id FROM waiting w
-               WHERE w.queue_id = q.id AND w.execution_id >= q.head_id ORDER BY w.execution_id LIMIT 1
+               SELECT turnstile.id_of_place(w.place) FROM turnstile.first_waiting(q.id, q.head_id, q.heads, 1) w
            ), 9223372036854775807) AS first_id
     FROM turnstile.current_execution e JOIN turnstile.current_queue q ON q.id = ANY (ARRAY[e.queue_id]) WHERE e.id = $1
 ),
@@ -174,7 +173,7 @@ SELECT now() AS looked_at,
             ORDER BY hashint8(s.execution_id), s.execution_id LIMIT $4::integer
         ) h) AS ages,
        CASE WHEN l.status = 'delayed' THEN (
-           SELECT count(*) FROM waiting w
-           WHERE w.queue_id = l.queue_id AND w.execution_id >= l.head_id AND w.execution_id < l.id
+           SELECT turnstile.waiting_up_to(
+               l.queue_id, l.head_id, l.heads, turnstile.place_of(l.priority, l.id) - 1)
        ) END AS ahead
 FROM line l

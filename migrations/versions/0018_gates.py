@@ -1,8 +1,8 @@
 """Several limits for one execution: totals, resources, rates, priorities, fair order.
 
-An execution may wait at gates after its queue, so `waiting` has lines instead of queues, in the order of their
-places: the priority, then the id. A place of priority 3, the default, is the id itself. Everything that waits
-stays where it is. Executors of the previous version read columns that are renamed: stop them first
+An execution may wait at gates after its queue, so `waiting` has lines instead of queues, in the order of
+their places: the priority, then the id. A place of priority 3, the default, is the id itself. Everything that
+waits stays where it is. Executors of the previous version read columns that are renamed: stop them first
 (docs/operations.md). Workers may run on.
 """
 
@@ -37,7 +37,8 @@ _DEFINITIONS = (
         ADD COLUMN route_units integer[],
         ADD CONSTRAINT ck_action_total_not_negative CHECK (max_concurrent_total >= 0),
         ADD CONSTRAINT ck_action_rate_complete
-            CHECK ((rate_starts IS NULL) = (rate_per_seconds IS NULL) AND rate_starts >= 1 AND rate_per_seconds > 0),
+            CHECK ((rate_starts IS NULL) = (rate_per_seconds IS NULL)
+                   AND rate_starts >= 1 AND rate_per_seconds > 0),
         ADD CONSTRAINT ck_action_priority_min_known CHECK (priority_min BETWEEN 1 AND 5),
         ADD CONSTRAINT ck_action_route_complete
             CHECK (cardinality(route) IS NOT DISTINCT FROM cardinality(route_units))
@@ -95,7 +96,8 @@ _GATES = (
         CONSTRAINT ck_gate_belongs_to_an_action CHECK ((action_id IS NOT NULL) = (kind = 'action')),
         CONSTRAINT ck_gate_capacity_not_negative CHECK (capacity >= 0),
         CONSTRAINT ck_gate_rate_complete
-            CHECK ((rate_starts IS NULL) = (rate_per_seconds IS NULL) AND rate_starts >= 1 AND rate_per_seconds > 0)
+            CHECK ((rate_starts IS NULL) = (rate_per_seconds IS NULL)
+                   AND rate_starts >= 1 AND rate_per_seconds > 0)
     ) WITH (fillfactor = 50)
     """,
     f"""
@@ -136,7 +138,8 @@ _GATES = (
     ) {_BRISK_VACUUM}
     """,
     """
-    CREATE INDEX ix_flow_turn_waiting ON flow_turn (gate_id, priority, start_tag, place) WHERE place IS NOT NULL
+    CREATE INDEX ix_flow_turn_waiting ON flow_turn (gate_id, priority, start_tag, place)
+    WHERE place IS NOT NULL
     """,
     "CREATE INDEX ix_flow_turn_idle ON flow_turn (gate_id, priority, start_tag) WHERE place IS NULL",
     f"""
@@ -165,10 +168,7 @@ _LINES = (
     "ALTER TABLE unpublished_completion ADD COLUMN gate_ids bigint[], ADD COLUMN gate_units integer[]",
     """
     ALTER TABLE queue_state
-        ADD COLUMN heads bigint[], ADD COLUMN passed bigint NOT NULL DEFAULT 0,
-        ADD CONSTRAINT ck_queue_state_passed_not_negative CHECK (passed >= 0),
-        DROP CONSTRAINT ck_queue_state_grant_within_limit,
-        ADD CONSTRAINT ck_queue_state_grant_within_limit CHECK (held + passed <= granted_limit)
+        ADD COLUMN heads bigint[]
     """,
 )
 

@@ -82,7 +82,7 @@ async def test_a_full_and_very_deep_queue_delays_no_other(start_env: StartEnviro
         for number in range(20):
             other = await env.submit("noop", parameters={"number": number})
             assert await env.ended(other, deadline_seconds=2) == ["completed"]
-        last = await env.history.value("SELECT max(execution_id) FROM waiting")
+        last = await env.history.value("SELECT max(place) FROM waiting")
         assert (await env.get(last))["position"] == depth - 1
         await env.patch("hold", max_concurrent=0)
         await env.cancel(await env.history.value("SELECT min(execution_id) FROM slot"))

@@ -56,7 +56,7 @@ SELECT q.id, coalesce(v.version, 0) + 1, coalesce(w.n, 0), coalesce(s.n, 0), 0, 
        coalesce(e.n, 0) - coalesce(w.n, 0) - coalesce(s.n, 0), now()
 FROM action_queue q
 LEFT JOIN queue_state v ON v.queue_id = q.id
-LEFT JOIN (SELECT queue_id, count(*) AS n FROM waiting GROUP BY 1) w ON w.queue_id = q.id
+LEFT JOIN (SELECT line_id, count(*) AS n FROM waiting GROUP BY 1) w ON w.line_id = q.id
 LEFT JOIN (SELECT queue_id, count(*) AS n FROM slot GROUP BY 1) s ON s.queue_id = q.id
 LEFT JOIN (SELECT queue_id, count(*) AS n FROM execution GROUP BY 1) e ON e.queue_id = q.id;
 DELETE FROM queue_state v
@@ -370,7 +370,7 @@ class Protocol:
         return await self.row("SELECT * FROM turnstile.current_execution WHERE id = $1", execution_id)
 
     async def waiting(self) -> list[int]:
-        return await self.column("SELECT execution_id FROM waiting ORDER BY queue_id, execution_id")
+        return await self.column("SELECT turnstile.id_of_place(place) FROM waiting ORDER BY line_id, place")
 
     async def held(self) -> list[int]:
         return await self.column("SELECT execution_id FROM slot ORDER BY execution_id")

@@ -56,7 +56,7 @@ BEGIN
           AND q.depth = 0 AND q.held = 0 AND q.total_enqueued = q.total_completed AND q.updated_at < idle_since
           AND q.max_concurrent IS NOT DISTINCT FROM a.max_concurrent AND q.paused = a.paused
           -- The counters say the same; if they are wrong, the rows decide.
-          AND (SELECT w.execution_id FROM waiting w WHERE w.queue_id = q.id AND w.execution_id >= q.head_id LIMIT 1) IS NULL
+          AND (SELECT w.place FROM turnstile.first_waiting(q.id, q.head_id, q.heads, 1) w) IS NULL
           AND q.id <> ALL (held_ids));
 
     WITH deleted_queue AS (

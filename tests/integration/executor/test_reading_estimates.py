@@ -28,7 +28,7 @@ WITH newcomer AS (
     FROM action_queue q, generate_series(1, $1::integer)
     RETURNING id, queue_id
 ), placed AS (
-    INSERT INTO waiting SELECT queue_id, id FROM newcomer
+    INSERT INTO waiting (line_id, place) SELECT queue_id, id FROM newcomer
 )
 UPDATE queue_state SET depth = depth + $1
 """

@@ -13,17 +13,17 @@ from turnstile.executor.queries import reader
 from turnstile.executor.sql import query
 
 RECOUNT = """
-SELECT count(w.execution_id) AS waiting,
+SELECT count(w.place) AS waiting,
        (SELECT count(*) FROM slot s WHERE s.queue_id = ANY (l.ids)) AS slots,
        (SELECT count(*) FROM execution e WHERE e.queue_id = ANY (l.ids)) AS enqueued,
        (SELECT count(*) FROM execution e WHERE e.queue_id = ANY (l.ids) AND e.completed_at IS NOT NULL
         AND NOT EXISTS (SELECT FROM slot s WHERE s.execution_id = e.id)
         AND NOT EXISTS (SELECT FROM unpublished_completion u WHERE u.execution_id = e.id)) AS completed,
-       (SELECT e.queued_at FROM execution e WHERE e.id = min(w.execution_id)) AS head_queued_at
+       (SELECT e.queued_at FROM execution e WHERE e.id = min(w.place)) AS head_queued_at
 FROM (
     SELECT array_agg(q.id) AS ids FROM action_queue q JOIN action a ON a.id = q.action_id WHERE a.ref = $1
 ) l
-LEFT JOIN waiting w ON w.queue_id = ANY (l.ids)
+LEFT JOIN waiting w ON w.line_id = ANY (l.ids)
 GROUP BY l.ids
 """
 
@@ -191,7 +191,8 @@ async def test_a_long_queue_is_not_read(api: Served) -> None:
     await api.define("a.b", max_concurrent=1)
     await api.submit_many("a.b", 3)
     await api.database.fetch(
-        "INSERT INTO waiting SELECT q.id, 1000 + n FROM action_queue q, generate_series(1, 50000) n"
+        "INSERT INTO waiting (line_id, place)"
+        " SELECT q.id, 1000 + n FROM action_queue q, generate_series(1, 50000) n"
     )
     await api.database.fetch("UPDATE queue_state SET depth = depth + 50000")
     await api.database.fetch("ANALYZE")

@@ -56,7 +56,7 @@ async def test_two_sessions_that_grant_without_the_lock_collide(protocol: Protoc
     grant_unlocked = "SELECT turnstile.grant_locked(ARRAY[$1::bigint])"
     # Each takes the other head, so that they meet in the state of the queue only.
     first, second = await protocol.waiting()
-    await protocol.connection.execute("DELETE FROM waiting WHERE execution_id = $1", second)
+    await protocol.connection.execute("DELETE FROM waiting WHERE place = $1", second)
     async with protocol.transaction():
         await protocol.connection.execute(grant_unlocked, queue_id)
         blocked = asyncio.create_task(
@@ -165,7 +165,7 @@ async def test_statements_over_the_same_queues_in_any_order_do_not_deadlock(
             worker = new_worker()
             await session.register(worker)
             order = refs[turn % 4 :] + refs[: turn % 4]
-            some_waiting = "SELECT execution_id FROM waiting ORDER BY random() LIMIT 2"
+            some_waiting = "SELECT place FROM waiting ORDER BY random() LIMIT 2"
             for _ in range(10):
                 _, grants = await session.admit(*map(request, order[::-1]), *map(request, order))
                 claims = await session.claim(*ids_in(grants), worker=worker)
@@ -180,7 +180,7 @@ async def test_statements_over_the_same_queues_in_any_order_do_not_deadlock(
             for turn, session in enumerate(sessions):
                 tasks.create_task(load(session, turn), name=f"load {turn}")
     counted = await protocol.connection.fetch(
-        "SELECT q.depth, (SELECT count(*) FROM waiting w WHERE w.queue_id = q.id) AS waiting,"
+        "SELECT q.depth, (SELECT count(*) FROM waiting w WHERE w.line_id = q.id) AS waiting,"
         " (SELECT count(*) FROM slot s WHERE s.queue_id = q.id) AS held FROM turnstile.current_queue q"
     )
     assert all(row["depth"] == row["waiting"] and row["held"] <= 2 for row in counted)

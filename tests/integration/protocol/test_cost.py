@@ -51,7 +51,7 @@ async def deep(postgresql: DatabaseServer, template_database: str) -> AsyncItera
             other=other,
             queue_id=(await other.queue("deep"))["id"],
             heads=await other.column(
-                "SELECT w.execution_id FROM waiting w JOIN action_queue q ON q.id = w.queue_id"
+                "SELECT w.place FROM waiting w JOIN action_queue q ON q.id = w.line_id"
                 " WHERE q.concurrency_key = '' ORDER BY 1 LIMIT 500"
             ),
         )
@@ -90,7 +90,7 @@ async def _fill(protocol: Protocol) -> None:
         SELECT q.action_id, q.id, 'queued', gen_random_uuid(), now()
         FROM action_queue q JOIN action a ON a.id = q.action_id,
              generate_series(1, CASE a.ref WHEN 'deep' THEN {WAITING} WHEN 'keyed' THEN 1 ELSE 0 END);
-        INSERT INTO waiting (queue_id, execution_id)
+        INSERT INTO waiting (line_id, place)
         SELECT queue_id, id FROM execution WHERE status = 'queued' ORDER BY id;
     """)
     await protocol.connection.execute(COUNT_QUEUES)
@@ -192,12 +192,12 @@ async def test_dead_entries_at_the_head_of_the_queue_are_skipped(deep: Deep) -> 
     try:
         await deep.other.column("SELECT 1 FROM waiting LIMIT 1")
         (past,) = await session.column(
-            f"SELECT max(w) FROM (SELECT execution_id AS w FROM waiting WHERE queue_id = {deep.queue_id}"
+            f"SELECT max(w) FROM (SELECT place AS w FROM waiting WHERE line_id = {deep.queue_id}"
             f" ORDER BY 1 LIMIT {DEAD}) w"
         )
         # As after many cancels: the stored head was not moved.
         await session.connection.execute(
-            f"DELETE FROM waiting WHERE queue_id = {deep.queue_id} AND execution_id <= {past}"
+            f"DELETE FROM waiting WHERE line_id = {deep.queue_id} AND place <= {past}"
         )
         await session.connection.execute(
             f"UPDATE action_queue SET max_concurrent = 2 WHERE id = {deep.queue_id}"

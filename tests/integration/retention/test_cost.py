@@ -84,7 +84,7 @@ async def test_the_cost_of_a_search_for_idle_keys_does_not_grow_with_the_queues(
         " FROM action_queue WHERE concurrency_key LIKE 'key-%';"
         " INSERT INTO slot (execution_id, queue_id, attempt, granted_at, offered_at)"
         f" SELECT n, n, 1, now(), now() FROM generate_series(1, {_ROWS}) n WHERE n % 10 = 0;"
-        " INSERT INTO waiting SELECT 2, n FROM generate_series(1, 30000) n; ANALYZE"
+        " INSERT INTO waiting (line_id, place) SELECT 2, n FROM generate_series(1, 30000) n; ANALYZE"
     )
     async with protocol.transaction():
         nothing_to_do, all_to_do = await look(_ROWS // 2, 1e6), await look(_ROWS // 2, 3600.0)

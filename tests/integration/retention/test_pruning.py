@@ -159,7 +159,7 @@ async def test_an_idempotency_key_pruned_during_its_admission_is_admitted_anew(
     try:
         # The admission grants `head` after its inserts and before its search for duplicates.
         async with connected(database_url) as other, other.transaction():
-            await other.connection.execute("SELECT FROM waiting WHERE execution_id = $1 FOR UPDATE", head)
+            await other.connection.execute("SELECT FROM waiting WHERE place = $1 FOR UPDATE", head)
             again = QueueManager(database).admit([request("a", idempotency_key="k"), request("full")])
             late = asyncio.create_task(again)
             await protocol.until(_ADMISSION_WAITS)

@@ -99,7 +99,7 @@ async def test_the_log_of_the_protocol_statements_breaks_no_promise(
         ("UPDATE execution SET result = '1' WHERE status = 'completed'", "P3"),
         ("UPDATE execution SET status = 'failed', result = NULL WHERE status = 'completed'", "P3"),
         ("DELETE FROM execution", "P3"),
-        ("INSERT INTO waiting (queue_id, execution_id) SELECT queue_id, id FROM execution", "P3"),
+        ("INSERT INTO waiting (line_id, place) SELECT queue_id, id FROM execution", "P3"),
         (
             "INSERT INTO slot (execution_id, queue_id, attempt, granted_at, offered_at)"
             " SELECT id, queue_id, greatest(attempt, 1), now(), now() FROM execution",

@@ -23,7 +23,7 @@ SELECT json_build_object(
     'queues', (SELECT json_agg(json_build_array(
                   l.ref, l.key, l.max_concurrent, l.paused, l.depth, l.held, l.total_enqueued,
                   l.total_completed,
-                  ARRAY(SELECT execution_id FROM waiting w WHERE w.queue_id = l.id ORDER BY 1),
+                  ARRAY(SELECT place FROM waiting w WHERE w.line_id = l.id ORDER BY 1),
                   ARRAY(SELECT execution_id FROM slot s WHERE s.queue_id = l.id ORDER BY 1)
               ) ORDER BY l.ref, l.key) FROM queue l),
     'slots', (SELECT json_agg(json_build_array(execution_id, attempt, worker_id, finished_at IS NOT NULL)
@@ -35,8 +35,8 @@ SELECT json_build_object(
         (SELECT count(*) FROM turnstile.ended_attempt)),
     'deleted', (SELECT json_object_agg(a.ref, t.executions)
                 FROM deleted_queue_total t JOIN action a ON a.id = t.action_id WHERE t.executions > 0),
-    'waiting_below_head', (SELECT count(*) FROM queue l JOIN waiting w ON w.queue_id = l.id
-                       WHERE w.execution_id < l.head_id)
+    'waiting_below_head', (SELECT count(*) FROM queue l JOIN waiting w ON w.line_id = l.id
+                       WHERE w.place < l.head_id)
 )
 """
 

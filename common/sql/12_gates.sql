@@ -1,0 +1,1008 @@
+-- Gates after the queue: totals, resources, and the lines of executions that wait for a rate (docs/gates.md).
+--
+-- An execution that has its slot in the queue passes the gates of its route, in one global order: the gate of its
+-- action, its resources by rank and name, the pool. At each it waits in a line until it is first and its units are
+-- free, and it keeps the units until its settle. At the last gate it is granted.
+--
+-- The row of a gate is its lock. Gates are locked after the queues, in ascending id, and nothing locks a queue after a
+-- gate. An execution that waits at a gate is moved, granted or removed only under the locks of the gates; one that
+-- waits in its queue, only under the lock of the queue.
+
+-- is_closed: whether no release of units can help at one of these gates.
+CREATE FUNCTION turnstile.is_closed(in_route bigint[], in_units integer[])
+RETURNS boolean
+LANGUAGE sql
+STABLE
+AS $$
+    SELECT EXISTS (
+        SELECT FROM unnest(in_route, in_units) r(gate_id, units)
+        JOIN public.gate g ON g.id = ANY (ARRAY[r.gate_id])
+        WHERE g.paused OR g.capacity < r.units)
+$$;
+
+-- has_to_return: whether an execution that waits at this gate has to return to its queue: its route is closed or has
+-- changed, or its queue is paused.
+CREATE FUNCTION turnstile.has_to_return(
+    in_route bigint[], in_route_units integer[], in_queue_id bigint, in_gate_ids bigint[], in_gate_units integer[],
+    in_gate_id bigint
+)
+RETURNS boolean
+LANGUAGE sql
+STABLE
+AS $$
+    SELECT in_route[1 : cardinality(in_gate_ids) + 1] IS DISTINCT FROM in_gate_ids || in_gate_id
+        OR in_route_units[1 : cardinality(in_gate_ids)] IS DISTINCT FROM in_gate_units
+        OR turnstile.is_closed(in_route, in_route_units)
+        OR (SELECT q.paused OR coalesce(q.max_concurrent = 0, false) FROM public.action_queue q WHERE q.id = in_queue_id)
+$$;
+
+-- weight_of: the weight of a flow: of a key at the gate of an action, of an action at a resource.
+CREATE FUNCTION turnstile.weight_of(in_gate_id bigint, in_action_id bigint, in_queue_id bigint)
+RETURNS integer
+LANGUAGE sql
+STABLE
+AS $$
+    SELECT coalesce(
+        CASE g.kind
+        WHEN 'action' THEN (
+            SELECT k.weight FROM public.action_queue q
+            JOIN public.key_override k ON k.action_id = q.action_id AND k.concurrency_key = q.concurrency_key
+            WHERE q.id = in_queue_id)
+        WHEN 'resource' THEN (
+            SELECT (u.use ->> 'weight')::integer FROM public.action a CROSS JOIN jsonb_array_elements(a.uses) u(use)
+            WHERE a.id = in_action_id AND u.use ->> 'resource' = g.name)
+        END, 1)
+    FROM public.gate g WHERE g.id = in_gate_id
+$$;
+
+-- lock_gates: locks the gates that a release by these queues or executions concerns: those of their routes, those that
+-- the executions hold or wait at, and all gates of the actions that pass any of them. Returns null if there are none.
+--
+-- The caller has locked the queues, and skips `in_blocked_queue_ids`. If a gate of a suspect queue (see `lock_queues`) is
+-- held by another session, the queues that need it are returned as blocked.
+CREATE FUNCTION turnstile.lock_gates(
+    in_queue_ids bigint[],
+    in_blocked_queue_ids bigint[] DEFAULT '{}',
+    in_execution_ids bigint[] DEFAULT NULL,
+    in_suspect_ids bigint[] DEFAULT '{}',
+    OUT gate_ids bigint[],
+    OUT busy_queue_ids bigint[]
+)
+LANGUAGE plpgsql
+:settings_for_index_lookups
+AS $$
+DECLARE
+    concerned_ids bigint[];
+    wanted_ids bigint[];
+    locked_ids bigint[];
+    tries_left integer := CASE WHEN in_suspect_ids IS NULL THEN 5 ELSE 1 END;
+BEGIN
+    busy_queue_ids := '{}';
+    IF NOT EXISTS (SELECT FROM gate) THEN
+        RETURN;
+    END IF;
+    SELECT array_agg(DISTINCT n.queue_id), array_agg(DISTINCT n.gate_id) INTO concerned_ids, wanted_ids
+    FROM (
+        SELECT q.id AS queue_id, r.gate_id
+        FROM action_queue q
+        JOIN action a ON a.id = ANY (ARRAY[q.action_id]) AND a.route IS NOT NULL
+        CROSS JOIN unnest(a.route) r(gate_id)
+        WHERE q.id = ANY (in_queue_ids)
+        UNION ALL
+        SELECT h.queue_id, h.gate_id FROM turnstile.gates_of(in_execution_ids) h
+    ) n
+    WHERE n.queue_id <> ALL (in_blocked_queue_ids);
+    IF wanted_ids IS NULL THEN
+        RETURN;
+    END IF;
+    wanted_ids := turnstile.neighbouring_gates(wanted_ids);
+
+    IF in_suspect_ids IS NULL OR in_suspect_ids && concerned_ids THEN
+        LOOP
+            locked_ids := ARRAY(
+                SELECT g.id FROM gate g WHERE g.id = ANY (wanted_ids) ORDER BY g.id FOR NO KEY UPDATE SKIP LOCKED);
+            tries_left := tries_left - 1;
+            EXIT WHEN tries_left = 0 OR cardinality(locked_ids) = cardinality(wanted_ids);
+            PERFORM pg_sleep(0.01);
+        END LOOP;
+        IF EXISTS (SELECT FROM gate g WHERE g.id = ANY (wanted_ids) AND g.id <> ALL (locked_ids)) THEN
+            busy_queue_ids := concerned_ids;
+            RETURN;
+        END IF;
+    ELSE
+        locked_ids := ARRAY(SELECT g.id FROM gate g WHERE g.id = ANY (wanted_ids) ORDER BY g.id FOR NO KEY UPDATE);
+    END IF;
+    -- A change of definitions came first.
+    IF EXISTS (
+           SELECT FROM action_queue q JOIN action a ON a.id = ANY (ARRAY[q.action_id])
+           WHERE q.id = ANY (concerned_ids) AND NOT coalesce(a.route, '{}') <@ locked_ids)
+       OR EXISTS (SELECT FROM turnstile.gates_of(in_execution_ids) h
+                  WHERE h.queue_id = ANY (concerned_ids) AND h.gate_id <> ALL (locked_ids))
+    THEN
+        RAISE EXCEPTION 'the gates of an action changed before they were locked'
+            USING ERRCODE = 'serialization_failure', HINT = 'Repeat the statement.';
+    END IF;
+    gate_ids := locked_ids;
+END
+$$;
+
+-- gates_of: the gates where these executions hold units or wait.
+CREATE FUNCTION turnstile.gates_of(in_execution_ids bigint[])
+RETURNS TABLE (queue_id bigint, gate_id bigint)
+LANGUAGE sql
+STABLE
+AS $$
+    SELECT s.queue_id, g.id FROM public.slot s CROSS JOIN unnest(s.gate_ids) g(id)
+    WHERE s.execution_id = ANY (in_execution_ids)
+    UNION ALL
+    SELECT u.queue_id, g.id FROM public.unpublished_completion u CROSS JOIN unnest(u.gate_ids) g(id)
+    WHERE u.execution_id = ANY (in_execution_ids)
+    UNION ALL
+    SELECT w.queue_id, g.id
+    FROM public.execution e
+    JOIN public.waiting w ON w.queue_id = e.queue_id
+        AND w.place BETWEEN turnstile.place_of(e.priority, e.id) AND turnstile.place_of(e.priority, e.id)
+    CROSS JOIN LATERAL (
+        SELECT unnest(w.gate_ids)
+        UNION ALL
+        SELECT coalesce((SELECT f.gate_id FROM public.gate_flow f WHERE f.id = w.line_id), w.line_id)
+    ) g(id)
+    WHERE e.id = ANY (in_execution_ids)
+$$;
+
+-- neighbouring_gates: these gates, and all gates of the actions that pass one of them.
+CREATE FUNCTION turnstile.neighbouring_gates(in_gate_ids bigint[])
+RETURNS bigint[]
+LANGUAGE sql
+STABLE
+AS $$
+    SELECT ARRAY(
+        SELECT g.id FROM unnest(in_gate_ids) g(id)
+        UNION
+        SELECT r.gate_id FROM public.action a CROSS JOIN unnest(a.route) r(gate_id)
+        WHERE a.route IS NOT NULL AND a.route && in_gate_ids)
+$$;
+
+-- sum_changes: one change per gate.
+CREATE FUNCTION turnstile.sum_changes(in_changes turnstile.gate_change[])
+RETURNS turnstile.gate_change[]
+LANGUAGE sql
+IMMUTABLE
+AS $$
+    SELECT array_agg(ROW(n.gate_id, n.held, n.depth)::turnstile.gate_change)
+    FROM (
+        SELECT c.gate_id, sum(c.held)::bigint AS held, sum(c.depth)::bigint AS depth
+        FROM unnest(in_changes) c GROUP BY c.gate_id
+    ) n
+$$;
+
+-- gates_history: what an attempt held, for the record of its execution. Null for a slot without gates.
+CREATE FUNCTION turnstile.gates_history(
+    in_queued_at timestamptz, in_gate_ids bigint[], in_gate_units integer[], in_passed_ats timestamptz[]
+)
+RETURNS jsonb
+LANGUAGE sql
+STABLE
+AS $$
+    SELECT CASE WHEN in_gate_ids IS NOT NULL THEN (
+        SELECT jsonb_agg(jsonb_build_object(
+                   'gate', CASE WHEN p.rank = 1 THEN 'queue' ELSE (
+                       SELECT CASE g.kind WHEN 'action' THEN 'total' WHEN 'resource' THEN 'resource ' || g.name
+                                          ELSE 'rate' END
+                       FROM public.gate g WHERE g.id = in_gate_ids[p.rank - 1]) END,
+                   'units', CASE WHEN p.rank = 1 THEN 1 ELSE in_gate_units[p.rank - 1] END,
+                   'arrived_at', CASE WHEN p.rank = 1 THEN in_queued_at ELSE in_passed_ats[p.rank - 1] END,
+                   'passed_at', p.at) ORDER BY p.rank)
+        FROM unnest(in_passed_ats) WITH ORDINALITY p(at, rank)) END
+$$;
+
+-- change_gates: writes the next versions of the states of these gates, which the caller has locked.
+CREATE FUNCTION turnstile.change_gates(in_changes turnstile.gate_change[])
+RETURNS void
+LANGUAGE plpgsql
+:settings_for_index_order
+AS $$
+BEGIN
+    WITH state AS MATERIALIZED (
+        SELECT v.*, c.held AS more_held, c.depth AS more_depth
+        FROM unnest(turnstile.sum_changes(in_changes)) c
+        CROSS JOIN LATERAL (
+            SELECT * FROM gate_state v WHERE v.gate_id = c.gate_id ORDER BY v.version DESC LIMIT 1
+        ) v
+    ),
+    written AS (
+        INSERT INTO gate_state (gate_id, version, held, depth, head_id, heads, virtual_times, starts_taken, updated_at)
+        SELECT s.gate_id, s.version + 1, s.held + s.more_held, s.depth + s.more_depth, s.head_id, s.heads,
+               s.virtual_times, s.starts_taken, clock_timestamp()
+        FROM state s
+    )
+    DELETE FROM gate_state v USING state s
+    WHERE v.gate_id = ANY (ARRAY[s.gate_id]) AND v.version BETWEEN s.version AND s.version;
+END
+$$;
+
+-- pass_gates: applies these changes, lets these executions go on from their queues, and lets everything pass that can:
+-- from the first gate to the last, at each in its order. One round is enough: to pass a gate releases nothing.
+--
+-- The caller has locked the gates in an earlier statement. Returns what passed its last gate.
+CREATE FUNCTION turnstile.pass_gates(
+    in_gate_ids bigint[],
+    in_changes turnstile.gate_change[],
+    in_passages turnstile.passage[],
+    in_now timestamptz
+)
+RETURNS turnstile.granted[]
+LANGUAGE plpgsql
+:settings_for_index_order
+AS $$
+DECLARE
+    gate record;
+    moving turnstile.passage[] := coalesce(in_passages, '{}');
+    arrived turnstile.passage[];
+    passed turnstile.passage[];
+    ended turnstile.passage[] := '{}';
+    next_state gate_state;
+    result record;
+    has_changed boolean;
+    -- Nothing passes where a pause or a lower capacity has closed a route and its executions have not returned yet.
+    are_returning boolean := EXISTS (
+        SELECT FROM gate g WHERE g.id = ANY (in_gate_ids) AND (g.paused OR g.returning_from IS NOT NULL));
+    granted turnstile.granted[];
+BEGIN
+    FOR gate IN
+        SELECT g.* FROM turnstile.current_gate g WHERE g.id = ANY (in_gate_ids)
+        ORDER BY array_position(ARRAY['action', 'resource', 'pool'], g.kind), g.rank NULLS LAST, g.name
+    LOOP
+        SELECT coalesce(array_agg(m) FILTER (WHERE is_here), '{}'), coalesce(array_agg(m) FILTER (WHERE NOT is_here), '{}')
+        INTO arrived, moving
+        FROM unnest(moving) m
+        JOIN action a ON a.id = ANY (ARRAY[m.action_id])
+        CROSS JOIN LATERAL (SELECT a.route[cardinality(m.gate_ids) + 1] = gate.id) here(is_here);
+
+        SELECT gate.id, gate.version + 1, gate.held + coalesce(sum(c.held), 0),
+               gate.depth + coalesce(sum(c.depth), 0) + cardinality(arrived), gate.head_id, gate.heads,
+               gate.virtual_times, gate.starts_taken, NULL, in_now
+        INTO next_state
+        FROM unnest(in_changes) c WHERE c.gate_id = gate.id;
+        has_changed := cardinality(arrived) > 0 OR next_state.held <> gate.held OR next_state.depth <> gate.depth;
+        CONTINUE WHEN NOT has_changed AND gate.depth = 0;
+        IF cardinality(arrived) > 0 THEN
+            SELECT e.* INTO next_state FROM turnstile.enter_lines(gate.fair, gate.kind, next_state, arrived) e;
+        END IF;
+        passed := '{}';
+        IF next_state.depth > 0 AND NOT gate.paused
+           AND (gate.kind = 'pool' OR gate.capacity IS NULL OR gate.capacity > next_state.held)
+        THEN
+            IF gate.kind = 'pool' THEN
+                SELECT p.state, p.passed INTO result FROM turnstile.pass_pool(next_state, in_now, are_returning) p;
+            ELSIF gate.fair THEN
+                SELECT p.state, p.passed INTO result
+                FROM turnstile.pass_in_turns(gate.capacity, next_state, in_now, are_returning) p;
+            ELSE
+                SELECT p.state, p.passed INTO result
+                FROM turnstile.pass_by_arrival(gate.capacity, next_state, in_now, are_returning) p;
+            END IF;
+            next_state := result.state;
+            passed := coalesce(result.passed, '{}');
+        END IF;
+        CONTINUE WHEN NOT has_changed AND coalesce(cardinality(passed), 0) = 0;
+        INSERT INTO gate_state SELECT next_state.*;
+        DELETE FROM gate_state v WHERE v.gate_id = gate.id AND v.version BETWEEN gate.version AND gate.version;
+        SELECT ended || coalesce(array_agg(p) FILTER (WHERE is_last), '{}'),
+               moving || coalesce(array_agg(p) FILTER (WHERE NOT is_last), '{}')
+        INTO ended, moving
+        FROM unnest(passed) p
+        JOIN action a ON a.id = ANY (ARRAY[p.action_id])
+        CROSS JOIN LATERAL (SELECT cardinality(a.route) = cardinality(p.gate_ids)) last(is_last);
+    END LOOP;
+    IF cardinality(moving) > 0 THEN
+        RAISE EXCEPTION 'the gates of an action changed before they were locked'
+            USING ERRCODE = 'serialization_failure', HINT = 'Repeat the statement.';
+    END IF;
+    IF cardinality(ended) = 0 THEN
+        RETURN NULL;
+    END IF;
+    WITH started AS MATERIALIZED (
+        SELECT p.*, e.attempt + 1 AS attempt, e.traceparent, a.ref, a.pool,
+               extract(epoch FROM in_now - e.queued_at)::double precision AS waited_seconds
+        FROM unnest(ended) p
+        JOIN execution e ON e.id = ANY (ARRAY[p.execution_id])
+        JOIN action a ON a.id = ANY (ARRAY[p.action_id])
+        ORDER BY p.place
+    ),
+    new_slot AS (
+        INSERT INTO slot (execution_id, queue_id, attempt, granted_at, offered_at, gate_ids, gate_units, passed_ats)
+        SELECT s.execution_id, s.queue_id, s.attempt, in_now, in_now, s.gate_ids, s.gate_units, s.passed_ats
+        FROM started s
+    )
+    SELECT array_agg(ROW(s.execution_id, s.attempt, s.ref, s.pool, s.traceparent, s.waited_seconds)::turnstile.granted
+                     ORDER BY s.place)
+    INTO granted FROM started s;
+    RETURN granted;
+END
+$$;
+
+-- enter_lines: puts these executions into the lines of a gate, and lowers the bounds where its lines are read from.
+CREATE FUNCTION turnstile.enter_lines(
+    in_fair boolean, in_kind text, in_state gate_state, in_arrived turnstile.passage[]
+)
+RETURNS gate_state
+LANGUAGE plpgsql
+:settings_for_index_order
+AS $$
+DECLARE
+    has_turns boolean := in_fair OR in_kind = 'pool';
+    places bigint[] := ARRAY(SELECT m.place FROM unnest(in_arrived) m);
+BEGIN
+    IF has_turns THEN
+        INSERT INTO gate_flow (gate_id, flow_id)
+        SELECT DISTINCT in_state.gate_id, CASE in_kind WHEN 'action' THEN m.queue_id ELSE m.action_id END
+        FROM unnest(in_arrived) m
+        ON CONFLICT DO NOTHING;
+    ELSE
+        in_state.head_id := least(in_state.head_id, (SELECT min(p) FROM unnest(places) p
+                                                      WHERE turnstile.priority_of_place(p) = 3));
+        in_state.heads := turnstile.lower_heads(in_state.heads, turnstile.first_places(places));
+    END IF;
+    INSERT INTO waiting (line_id, place, queue_id, gate_ids, gate_units, passed_ats)
+    SELECT CASE WHEN has_turns THEN f.id ELSE in_state.gate_id END, m.place, m.queue_id, m.gate_ids, m.gate_units,
+           m.passed_ats
+    FROM unnest(in_arrived) m
+    LEFT JOIN gate_flow f ON has_turns AND f.gate_id = in_state.gate_id
+        AND f.flow_id = CASE in_kind WHEN 'action' THEN m.queue_id ELSE m.action_id END;
+    IF has_turns THEN
+        WITH arrival AS (
+            SELECT f.id AS line_id, turnstile.priority_of_place(m.place) AS priority, min(m.place) AS place
+            FROM unnest(in_arrived) m
+            JOIN gate_flow f ON f.gate_id = in_state.gate_id
+                AND f.flow_id = CASE in_kind WHEN 'action' THEN m.queue_id ELSE m.action_id END
+            GROUP BY f.id, turnstile.priority_of_place(m.place)
+        ),
+        turn AS MATERIALIZED (
+            SELECT n.*, t.start_tag, t.place AS first_place
+            FROM arrival n
+            LEFT JOIN LATERAL (
+                SELECT c.start_tag, c.place FROM flow_turn c
+                WHERE c.line_id = n.line_id AND c.priority = n.priority
+                  AND c.start_tag >= coalesce(in_state.heads[n.priority], in_state.virtual_times[n.priority])
+                ORDER BY c.start_tag DESC LIMIT 1
+            ) t ON true
+        ),
+        moved AS (
+            UPDATE flow_turn c SET place = t.place FROM turn t
+            WHERE c.line_id = ANY (ARRAY[t.line_id]) AND c.priority = t.priority AND c.start_tag = t.start_tag
+              AND (c.place IS NULL OR c.place > t.place)
+        )
+        INSERT INTO flow_turn (gate_id, line_id, priority, start_tag, place)
+        SELECT in_state.gate_id, t.line_id, t.priority, in_state.virtual_times[t.priority], t.place
+        FROM turn t WHERE t.start_tag IS NULL;
+    END IF;
+    RETURN in_state;
+END
+$$;
+
+-- pass_by_arrival: lets the first executions in the line pass, as long as their units fit.
+CREATE FUNCTION turnstile.pass_by_arrival(
+    in_capacity integer, in_state gate_state, in_now timestamptz, in_returning boolean,
+    OUT state gate_state, OUT passed turnstile.passage[]
+)
+LANGUAGE plpgsql
+:settings_for_index_order
+AS $$
+DECLARE
+    free bigint := coalesce(in_capacity - in_state.held, 1000);
+    acquired bigint;
+    places bigint[];
+BEGIN
+    state := in_state;
+    WITH head AS MATERIALIZED (
+        SELECT w.*, turnstile.id_of_place(w.place) AS execution_id
+        FROM turnstile.first_waiting(in_state.gate_id, in_state.head_id, in_state.heads, least(free, 1000)) w
+    ),
+    fitting AS MATERIALIZED (
+        -- What has to return holds up the line until it has returned.
+        SELECT h.*, e.action_id, n.units,
+               sum(coalesce(n.units, 1000000000)) OVER (ORDER BY h.place) AS units_up_to
+        FROM head h
+        JOIN execution e ON e.id = ANY (ARRAY[h.execution_id])
+        JOIN action a ON a.id = ANY (ARRAY[e.action_id])
+        CROSS JOIN LATERAL (
+            SELECT CASE WHEN NOT in_returning OR NOT turnstile.has_to_return(a.route, a.route_units, h.queue_id, h.gate_ids,
+                                                                             h.gate_units, in_state.gate_id)
+                        THEN a.route_units[array_position(a.route, in_state.gate_id)] END
+        ) n(units)
+    ),
+    gone AS (
+        DELETE FROM waiting w USING fitting f
+        WHERE w.line_id = ANY (ARRAY[in_state.gate_id]) AND w.place BETWEEN f.place AND f.place
+          AND (f.units_up_to <= free OR in_capacity IS NULL AND f.units IS NOT NULL)
+        RETURNING w.place
+    )
+    SELECT array_agg(ROW(f.execution_id, f.action_id, f.queue_id, f.place, f.gate_ids || in_state.gate_id,
+                         f.gate_units || f.units, f.passed_ats || in_now)::turnstile.passage ORDER BY f.place),
+           sum(f.units), array_agg(f.place)
+    INTO passed, acquired, places
+    FROM gone g JOIN fitting f ON f.place = g.place;
+    IF passed IS NOT NULL THEN
+        state.held := state.held + acquired;
+        state.depth := state.depth - cardinality(passed);
+        state.granted_capacity := in_capacity;
+        state.head_id := greatest(state.head_id, (SELECT max(p) + 1 FROM unnest(places) p
+                                                  WHERE turnstile.priority_of_place(p) = 3));
+        state.heads := CASE WHEN state.heads IS NOT NULL THEN turnstile.raise_heads(state.heads, places) END;
+    END IF;
+END
+$$;
+
+-- take_turn: the first execution of a flow passes a gate: virtual time becomes its start tag, and the flow continues at
+-- its finish tag (start-time fair queueing). Returns null if its units do not fit into `in_free`.
+CREATE FUNCTION turnstile.take_turn(
+    in_turn flow_turn, in_start_tag bigint, in_units integer, in_now timestamptz
+)
+RETURNS turnstile.passage
+LANGUAGE plpgsql
+:settings_for_index_order
+AS $$
+DECLARE
+    passage turnstile.passage;
+BEGIN
+    WITH gone AS (
+        DELETE FROM waiting w
+        WHERE w.line_id = in_turn.line_id AND w.place BETWEEN in_turn.place AND in_turn.place
+        RETURNING w.*
+    ),
+    spent AS (
+        DELETE FROM flow_turn t
+        WHERE t.line_id = in_turn.line_id AND t.priority = in_turn.priority
+          AND t.start_tag BETWEEN in_turn.start_tag AND in_turn.start_tag
+    ),
+    following AS (
+        INSERT INTO flow_turn (gate_id, line_id, priority, start_tag, place)
+        SELECT in_turn.gate_id, in_turn.line_id, in_turn.priority,
+               in_start_tag
+               + in_units * 720720::bigint / turnstile.weight_of(in_turn.gate_id, e.action_id, e.queue_id),
+               (SELECT w.place FROM waiting w
+                WHERE w.line_id = in_turn.line_id AND w.place > in_turn.place
+                  AND w.place < ((in_turn.priority - 2)::bigint << 58)
+                ORDER BY w.place LIMIT 1)
+        FROM execution e WHERE e.id = turnstile.id_of_place(in_turn.place)
+        RETURNING 1
+    )
+    SELECT e.id, e.action_id, e.queue_id, g.place, g.gate_ids || in_turn.gate_id, g.gate_units || in_units,
+           g.passed_ats || in_now
+    INTO passage
+    FROM gone g JOIN execution e ON e.id = turnstile.id_of_place(g.place);
+    RETURN passage;
+END
+$$;
+
+-- first_turn: the flow that is first at a gate: by priority, start tag, place.
+CREATE FUNCTION turnstile.first_turn(in_state gate_state)
+RETURNS flow_turn
+LANGUAGE sql
+STABLE
+AS $$
+    SELECT t.*
+    FROM unnest(in_state.virtual_times) WITH ORDINALITY v(tag, priority)
+    CROSS JOIN LATERAL (
+        SELECT * FROM public.flow_turn f
+        WHERE f.gate_id = in_state.gate_id AND f.priority = v.priority AND f.place IS NOT NULL AND f.start_tag >= v.tag
+        ORDER BY f.start_tag, f.place LIMIT 1
+    ) t
+    ORDER BY t.priority LIMIT 1
+$$;
+
+-- pass_in_turns: lets executions pass one after another, each of the flow whose turn it is, as long as their units fit.
+CREATE FUNCTION turnstile.pass_in_turns(
+    in_capacity integer, in_state gate_state, in_now timestamptz, in_returning boolean,
+    OUT state gate_state, OUT passed turnstile.passage[]
+)
+LANGUAGE plpgsql
+:settings_for_index_order
+AS $$
+DECLARE
+    turn flow_turn;
+    units integer;
+BEGIN
+    state := in_state;
+    passed := '{}';
+    WHILE state.depth > 0 AND cardinality(passed) < 1000 AND coalesce(state.held < in_capacity, true) LOOP
+        turn := turnstile.first_turn(state);
+        EXIT WHEN turn.line_id IS NULL;
+        units := turnstile.units_at(turn, in_returning);
+        EXIT WHEN units IS NULL OR state.held + units > in_capacity;
+        passed := passed || turnstile.take_turn(turn, turn.start_tag, units, in_now);
+        state.virtual_times[turn.priority] := turn.start_tag;
+        state.held := state.held + units;
+        state.depth := state.depth - 1;
+        state.granted_capacity := in_capacity;
+    END LOOP;
+END
+$$;
+
+-- units_at: how many units the first execution of this flow takes at its gate; null if it has to return to its queue.
+CREATE FUNCTION turnstile.units_at(in_turn flow_turn, in_returning boolean)
+RETURNS integer
+LANGUAGE sql
+STABLE
+AS $$
+    SELECT CASE WHEN NOT in_returning OR NOT turnstile.has_to_return(
+                    a.route, a.route_units, w.queue_id, w.gate_ids, w.gate_units, in_turn.gate_id)
+                THEN a.route_units[array_position(a.route, in_turn.gate_id)] END
+    FROM public.waiting w
+    JOIN public.execution e ON e.id = ANY (ARRAY[turnstile.id_of_place(w.place)])
+    JOIN public.action a ON a.id = ANY (ARRAY[e.action_id])
+    WHERE w.line_id = in_turn.line_id AND w.place BETWEEN in_turn.place AND in_turn.place
+$$;
+
+-- starts_left: how many starts each of these rates allows now (P13). The window slides: a start counts until `per`
+-- seconds after it.
+CREATE FUNCTION turnstile.starts_left(in_gate_ids bigint[], in_now timestamptz)
+RETURNS TABLE (gate_id bigint, starts bigint, next_at timestamptz)
+LANGUAGE sql
+STABLE
+AS $$
+    SELECT g.id, CASE WHEN oldest.number IS NULL THEN g.rate_starts
+                      ELSE g.rate_starts - (g.starts_taken - oldest.number + 1) END,
+           oldest.granted_at + make_interval(secs => g.rate_per_seconds)
+    FROM turnstile.current_gate g
+    LEFT JOIN LATERAL (
+        SELECT s.number, s.granted_at FROM public.rate_start s
+        WHERE s.gate_id = g.id AND s.number > g.starts_taken - g.rate_starts
+          AND s.granted_at > in_now - make_interval(secs => g.rate_per_seconds)
+        ORDER BY s.number LIMIT 1
+    ) oldest ON true
+    WHERE g.id = ANY (in_gate_ids) AND g.rate_starts IS NOT NULL
+$$;
+
+-- pass_pool: grants executions that wait for their rates. Turns between actions, as at a fair gate, but an execution for
+-- which a rate has no start is passed over, with all later ones of its action. Starts are taken in the order of the
+-- route, and kept by who takes them first: otherwise an execution with two rates could lose one each time.
+CREATE FUNCTION turnstile.pass_pool(
+    in_state gate_state, in_now timestamptz, in_returning boolean,
+    OUT state gate_state, OUT passed turnstile.passage[]
+)
+LANGUAGE plpgsql
+:settings_for_index_order
+AS $$
+DECLARE
+    left_by_gate jsonb;
+    kept jsonb;
+    taken jsonb := '{}';
+    candidate record;
+    found_turn flow_turn;
+    found_units integer;
+    found_rates bigint[];
+    passed_over bigint[];
+    rate_id bigint;
+    is_free boolean;
+BEGIN
+    state := in_state;
+    passed := '{}';
+    SELECT jsonb_object_agg(l.gate_id, l.starts) INTO left_by_gate
+    FROM turnstile.starts_left(ARRAY(
+        SELECT DISTINCT r.id FROM action a CROSS JOIN unnest(a.route) r(id)
+        WHERE a.route IS NOT NULL AND in_state.gate_id = ANY (a.route)), in_now) l;
+    WHILE state.depth > 0 AND cardinality(passed) < 1000 LOOP
+        kept := left_by_gate;
+        passed_over := '{}';
+        found_turn := NULL;
+        FOR candidate IN
+            SELECT t.turn, (t.turn).priority, (t.turn).place, f.flow_id AS action_id,
+                   ARRAY(SELECT r.id FROM unnest(a.route) WITH ORDINALITY r(id, rank)
+                         WHERE left_by_gate ? r.id::text ORDER BY r.rank) AS rate_ids
+            FROM (
+                SELECT c AS turn FROM unnest(coalesce(state.heads, '{0,0,0,0,0}')) WITH ORDINALITY h(tag, priority)
+                CROSS JOIN LATERAL (
+                    SELECT * FROM flow_turn n
+                    WHERE n.gate_id = in_state.gate_id AND n.priority = h.priority AND n.place IS NOT NULL
+                      AND n.start_tag >= h.tag
+                ) c
+            ) t
+            JOIN gate_flow f ON f.id = (t.turn).line_id
+            JOIN action a ON a.id = f.flow_id
+            ORDER BY (t.turn).priority, greatest((t.turn).start_tag, state.virtual_times[(t.turn).priority]),
+                     (t.turn).place
+        LOOP
+            CONTINUE WHEN candidate.action_id = ANY (passed_over);
+            is_free := true;
+            FOREACH rate_id IN ARRAY candidate.rate_ids LOOP
+                is_free := (kept ->> rate_id::text)::bigint > 0;
+                EXIT WHEN NOT is_free;
+                kept := jsonb_set(kept, ARRAY[rate_id::text], to_jsonb((kept ->> rate_id::text)::bigint - 1));
+            END LOOP;
+            IF is_free THEN
+                found_turn := candidate.turn;
+                found_units := turnstile.units_at(found_turn, in_returning);
+                found_rates := candidate.rate_ids;
+                EXIT WHEN found_units IS NOT NULL;
+                found_turn := NULL;
+            END IF;
+            passed_over := passed_over || candidate.action_id;
+        END LOOP;
+        EXIT WHEN found_turn.line_id IS NULL;
+        state.virtual_times[found_turn.priority] :=
+            greatest(found_turn.start_tag, state.virtual_times[found_turn.priority]);
+        passed := passed || turnstile.take_turn(
+            found_turn, state.virtual_times[found_turn.priority], found_units, in_now);
+        state.held := state.held + found_units;
+        state.depth := state.depth - 1;
+        FOREACH rate_id IN ARRAY found_rates LOOP
+            left_by_gate := jsonb_set(
+                left_by_gate, ARRAY[rate_id::text], to_jsonb((left_by_gate ->> rate_id::text)::bigint - 1));
+            taken := jsonb_set(taken, ARRAY[rate_id::text], to_jsonb(coalesce((taken ->> rate_id::text)::bigint, 0) + 1));
+        END LOOP;
+    END LOOP;
+    IF cardinality(passed) > 0 THEN
+        WITH newest AS MATERIALIZED (
+            SELECT v.*, n.starts
+            FROM jsonb_each_text(taken) k(gate_id, starts)
+            CROSS JOIN LATERAL (SELECT k.gate_id::bigint AS id, k.starts::bigint AS starts) n
+            CROSS JOIN LATERAL (SELECT * FROM gate_state s WHERE s.gate_id = n.id ORDER BY s.version DESC LIMIT 1) v
+        ),
+        written AS (
+            INSERT INTO gate_state
+            SELECT n.gate_id, n.version + 1, n.held, n.depth, n.head_id, n.heads, n.virtual_times,
+                   n.starts_taken + n.starts, n.granted_capacity, in_now
+            FROM newest n
+        ),
+        replaced AS (
+            DELETE FROM gate_state v USING newest n
+            WHERE v.gate_id = ANY (ARRAY[n.gate_id]) AND v.version BETWEEN n.version AND n.version
+        )
+        INSERT INTO rate_start (gate_id, number, granted_at)
+        SELECT n.gate_id, n.starts_taken + i, in_now FROM newest n CROSS JOIN generate_series(1, n.starts) i;
+    END IF;
+    -- Where its turns are read from: a flow that was passed over may stand before the virtual time.
+    state.heads := ARRAY(
+        SELECT coalesce((SELECT t.start_tag FROM flow_turn t
+                         WHERE t.gate_id = in_state.gate_id AND t.priority = h.priority AND t.place IS NOT NULL
+                           AND t.start_tag >= h.tag
+                         ORDER BY t.start_tag LIMIT 1), state.virtual_times[h.priority])
+        FROM unnest(coalesce(state.heads, '{0,0,0,0,0}')) WITH ORDINALITY h(tag, priority) ORDER BY h.priority);
+END
+$$;
+
+-- leave_lines: what was removed from the lines of gates: their depths, and the turns of flows that lost their first
+-- execution. The caller has locked the gates and has deleted these rows of `waiting` in an earlier statement.
+CREATE FUNCTION turnstile.leave_lines(in_line_ids bigint[], in_places bigint[])
+RETURNS turnstile.gate_change[]
+LANGUAGE plpgsql
+:settings_for_index_order
+AS $$
+BEGIN
+    UPDATE flow_turn t
+    SET place = (
+        SELECT w.place FROM waiting w
+        WHERE w.line_id = n.line_id AND w.place > n.place AND w.place < ((n.priority - 2)::bigint << 58)
+        ORDER BY w.place LIMIT 1)
+    FROM (
+        SELECT l.line_id, turnstile.priority_of_place(l.place) AS priority, min(l.place) AS place
+        FROM unnest(in_line_ids, in_places) l(line_id, place)
+        GROUP BY l.line_id, turnstile.priority_of_place(l.place)
+    ) n
+    JOIN gate_flow f ON f.id = ANY (ARRAY[n.line_id])
+    JOIN turnstile.current_gate g ON g.id = f.gate_id
+    WHERE t.line_id = ANY (ARRAY[n.line_id]) AND t.priority = n.priority AND t.place = n.place
+      AND t.start_tag >= coalesce(g.heads[n.priority], g.virtual_times[n.priority]);
+    RETURN (
+        SELECT array_agg(ROW(coalesce(f.gate_id, l.line_id), 0, -1)::turnstile.gate_change)
+        FROM unnest(in_line_ids) l(line_id)
+        LEFT JOIN gate_flow f ON f.id = ANY (ARRAY[l.line_id]));
+END
+$$;
+
+-- advance_gates: what no release triggers: executions at closed or changed gates return to their queues, in slices, and
+-- what can pass a gate passes it. For changes of gates, and for the watchdog (P7). `remaining`: call it again.
+--
+-- Gates and queues that other sessions hold are skipped.
+CREATE FUNCTION turnstile.advance_gates(
+    in_limit integer, OUT granted turnstile.granted[], OUT more_queue_ids bigint[], OUT remaining boolean
+)
+LANGUAGE plpgsql
+:settings_for_index_order
+AS $$
+DECLARE
+    closed gate;
+    candidate record;
+    locked_ids bigint[];
+BEGIN
+    remaining := false;
+    SELECT g.* INTO closed FROM gate g WHERE g.returning_from IS NOT NULL ORDER BY g.id LIMIT 1;
+    IF FOUND THEN
+        SELECT r.granted, r.more_queue_ids, r.has_moved INTO granted, more_queue_ids, remaining
+        FROM turnstile.return_to_queues(closed, in_limit) r;
+        RETURN;
+    END IF;
+    FOR candidate IN
+        SELECT g.id FROM turnstile.current_gate g
+        WHERE g.depth > 0 AND NOT g.paused AND (g.capacity IS NULL OR g.held < g.capacity)
+        ORDER BY g.id
+    LOOP
+        locked_ids := turnstile.try_gates(turnstile.neighbouring_gates(ARRAY[candidate.id]));
+        CONTINUE WHEN locked_ids IS NULL;
+        granted := granted || turnstile.pass_gates(locked_ids, NULL, NULL, clock_timestamp());
+    END LOOP;
+END
+$$;
+
+-- try_gates: locks these gates without waiting; null if another session holds one of them.
+CREATE FUNCTION turnstile.try_gates(in_gate_ids bigint[])
+RETURNS bigint[]
+LANGUAGE plpgsql
+:settings_for_index_lookups
+AS $$
+DECLARE
+    locked_ids bigint[] := ARRAY(
+        SELECT g.id FROM gate g WHERE g.id = ANY (in_gate_ids) ORDER BY g.id FOR NO KEY UPDATE SKIP LOCKED);
+BEGIN
+    RETURN CASE WHEN NOT EXISTS (SELECT FROM gate g WHERE g.id = ANY (in_gate_ids) AND g.id <> ALL (locked_ids))
+                THEN locked_ids END;
+END
+$$;
+
+-- return_to_queues: of the next executions at a gate, returns those that have to (see `has_to_return`): they release
+-- their units and stand in their queues with their old places.
+CREATE FUNCTION turnstile.return_to_queues(
+    in_gate gate, in_limit integer,
+    OUT granted turnstile.granted[], OUT more_queue_ids bigint[], OUT has_moved boolean
+)
+LANGUAGE plpgsql
+:settings_for_index_order
+AS $$
+DECLARE
+    has_turns boolean := in_gate.fair OR in_gate.kind = 'pool';
+    slice record;
+    queue_ids bigint[];
+    blocked_ids bigint[];
+    gate_ids bigint[];
+    line_ids bigint[];
+    places bigint[];
+    changes turnstile.queue_change[];
+    gate_changes turnstile.gate_change[];
+BEGIN
+    -- Rows from the bound on; a line of a flow is left only when nothing in it has to return.
+    WITH line AS (
+        SELECT in_gate.id AS id WHERE NOT has_turns
+        UNION ALL
+        SELECT f.id FROM gate_flow f WHERE has_turns AND f.gate_id = in_gate.id AND f.id >= in_gate.returning_from
+    ),
+    seen AS MATERIALIZED (
+        SELECT w.line_id, w.place, w.queue_id, turnstile.id_of_place(w.place) AS execution_id,
+               turnstile.has_to_return(a.route, a.route_units, w.queue_id, w.gate_ids, w.gate_units, in_gate.id) AS leaves
+        FROM (
+            SELECT n.* FROM line l CROSS JOIN LATERAL (
+                SELECT * FROM waiting w
+                WHERE w.line_id = l.id AND (has_turns OR w.place >= in_gate.returning_from)
+                ORDER BY w.place LIMIT in_limit
+            ) n
+            ORDER BY n.line_id, n.place LIMIT in_limit
+        ) w
+        JOIN execution e ON e.id = ANY (ARRAY[turnstile.id_of_place(w.place)])
+        JOIN action a ON a.id = ANY (ARRAY[e.action_id])
+    )
+    SELECT array_agg(s.execution_id) FILTER (WHERE s.leaves) AS ids,
+           array_agg(DISTINCT s.queue_id) FILTER (WHERE s.leaves) AS queue_ids,
+           CASE WHEN count(*) < in_limit THEN NULL
+                WHEN has_turns THEN coalesce(min(s.line_id) FILTER (WHERE s.leaves), max(s.line_id) + 1)
+                ELSE max(s.place) + 1 END AS next_from
+    INTO slice FROM seen s;
+
+    queue_ids := coalesce(slice.queue_ids, '{}');
+    blocked_ids := turnstile.lock_available_queues(queue_ids);
+    SELECT l.gate_ids, blocked_ids || l.busy_queue_ids INTO gate_ids, blocked_ids
+    FROM turnstile.lock_gates(queue_ids, blocked_ids, slice.ids, NULL) l;
+    IF gate_ids IS NULL THEN
+        gate_ids := turnstile.try_gates(ARRAY[in_gate.id]);
+    END IF;
+    has_moved := gate_ids IS NOT NULL AND cardinality(blocked_ids) = 0;
+    -- Held by another session: the watchdog continues here.
+    IF gate_ids IS NULL THEN
+        RETURN;
+    END IF;
+    queue_ids := ARRAY(SELECT q.id FROM unnest(queue_ids) q(id) WHERE q.id <> ALL (blocked_ids));
+
+    WITH gone AS (
+        DELETE FROM waiting w
+        USING execution e, action a
+        WHERE e.id = ANY (slice.ids) AND a.id = ANY (ARRAY[e.action_id]) AND e.queue_id = ANY (queue_ids)
+          AND w.queue_id = ANY (ARRAY[e.queue_id])
+          AND w.place BETWEEN turnstile.place_of(e.priority, e.id) AND turnstile.place_of(e.priority, e.id)
+          -- Checked again under the locks.
+          AND coalesce((SELECT f.gate_id FROM gate_flow f WHERE f.id = w.line_id), w.line_id) = in_gate.id
+          AND turnstile.has_to_return(a.route, a.route_units, w.queue_id, w.gate_ids, w.gate_units, in_gate.id)
+        RETURNING w.*
+    ),
+    back AS (
+        INSERT INTO waiting (line_id, place) SELECT g.queue_id, g.place FROM gone g
+    )
+    SELECT array_agg(g.line_id), array_agg(g.place),
+           (SELECT array_agg(ROW(n.queue_id, n.returned, -n.returned, n.first_id, 0, 0,
+                                 n.first_places)::turnstile.queue_change)
+            FROM (
+                SELECT g.queue_id, count(*) AS returned, turnstile.first_places(array_agg(g.place)) AS first_places,
+                       min(g.place) FILTER (WHERE turnstile.priority_of_place(g.place) = 3) AS first_id
+                FROM gone g GROUP BY g.queue_id
+            ) n),
+           (SELECT array_agg(ROW(u.gate_id, -u.units, 0)::turnstile.gate_change)
+            FROM gone g CROSS JOIN unnest(g.gate_ids, g.gate_units) u(gate_id, units))
+    INTO line_ids, places, changes, gate_changes FROM gone g;
+    PERFORM turnstile.change_gates(gate_changes || turnstile.leave_lines(line_ids, places));
+    IF cardinality(blocked_ids) = 0 THEN
+        UPDATE gate g SET returning_from = slice.next_from WHERE g.id = in_gate.id;
+    END IF;
+    SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids
+    FROM turnstile.grant_locked(queue_ids, coalesce(changes, '{}'), in_gate_ids => gate_ids) g;
+END
+$$;
+
+-- queues_behind: queues with waiting executions of the actions that pass this gate, for a grant after it has opened.
+CREATE FUNCTION turnstile.queues_behind(in_gate_id bigint, in_limit integer)
+RETURNS SETOF bigint
+LANGUAGE sql
+STABLE
+:settings_for_index_order
+AS $$
+    SELECT q.id
+    FROM action a
+    JOIN action_queue n ON n.action_id = ANY (ARRAY[a.id])
+    JOIN turnstile.current_queue q ON q.id = n.id
+    WHERE a.route IS NOT NULL AND in_gate_id = ANY (a.route) AND q.depth > 0 AND NOT q.paused
+    ORDER BY q.id LIMIT in_limit
+$$;
+
+-- pass_rates: grants what waits for a rate and is due. `next_seconds`: when the next start is due, if something waits.
+CREATE FUNCTION turnstile.pass_rates(OUT granted turnstile.granted[], OUT next_seconds double precision)
+LANGUAGE plpgsql
+:settings_for_index_order
+AS $$
+DECLARE
+    pool record;
+    locked_ids bigint[];
+    now_at timestamptz;
+BEGIN
+    FOR pool IN SELECT g.id FROM turnstile.current_gate g WHERE g.kind = 'pool' AND g.depth > 0 ORDER BY g.id LOOP
+        locked_ids := turnstile.try_gates(turnstile.neighbouring_gates(ARRAY[pool.id]));
+        CONTINUE WHEN locked_ids IS NULL;
+        now_at := clock_timestamp();
+        granted := granted || turnstile.pass_gates(locked_ids, NULL, NULL, now_at);
+        next_seconds := least(next_seconds, (
+            SELECT extract(epoch FROM min(l.next_at) - now_at)::double precision
+            FROM turnstile.starts_left(locked_ids, now_at) l
+            WHERE l.starts <= 0 AND EXISTS (
+                SELECT FROM turnstile.current_gate g WHERE g.id = pool.id AND g.depth > 0)));
+    END LOOP;
+    -- A pool that another session holds for a moment.
+    IF next_seconds IS NULL AND EXISTS (
+        SELECT FROM turnstile.current_gate g WHERE g.kind = 'pool' AND g.depth > 0)
+    THEN
+        next_seconds := 0.1;
+    END IF;
+END
+$$;
+
+-- tidy_gates: deletes what fair gates and rates need no more: turns of idle flows before the virtual time, starts that
+-- left every window, gates of actions that no route passes.
+CREATE FUNCTION turnstile.tidy_gates(in_limit integer)
+RETURNS void
+LANGUAGE plpgsql
+:settings_for_index_order
+AS $$
+BEGIN
+    WITH idle AS (
+        SELECT t.line_id, t.priority, t.start_tag
+        FROM turnstile.current_gate g
+        CROSS JOIN LATERAL unnest(g.virtual_times) WITH ORDINALITY v(tag, priority)
+        CROSS JOIN LATERAL (
+            SELECT * FROM flow_turn n
+            WHERE n.gate_id = g.id AND n.priority = v.priority AND n.place IS NULL AND n.start_tag <= v.tag
+            ORDER BY n.start_tag LIMIT in_limit FOR UPDATE SKIP LOCKED
+        ) t
+        WHERE g.fair OR g.kind = 'pool'
+    )
+    DELETE FROM flow_turn t USING idle i
+    WHERE t.line_id = ANY (ARRAY[i.line_id]) AND t.priority = i.priority AND t.start_tag = i.start_tag
+      AND t.place IS NULL;
+    DELETE FROM rate_start s
+    USING turnstile.current_gate g
+    WHERE s.gate_id = ANY (ARRAY[g.id]) AND s.number <= g.starts_taken - coalesce(g.rate_starts, 0)
+      AND s.granted_at < clock_timestamp() - make_interval(secs => coalesce(g.rate_per_seconds, 0));
+    WITH unused AS (
+        SELECT g.id FROM gate g
+        WHERE g.kind <> 'resource' AND NOT EXISTS (SELECT FROM action a WHERE a.route IS NOT NULL AND g.id = ANY (a.route))
+          AND (SELECT s.held + s.depth FROM gate_state s WHERE s.gate_id = g.id ORDER BY s.version DESC LIMIT 1) = 0
+        FOR UPDATE SKIP LOCKED
+    ),
+    states AS (DELETE FROM gate_state s USING unused u WHERE s.gate_id = ANY (ARRAY[u.id])),
+    flows AS (DELETE FROM gate_flow f USING unused u WHERE f.gate_id = ANY (ARRAY[u.id])),
+    turns AS (DELETE FROM flow_turn t USING unused u WHERE t.gate_id = ANY (ARRAY[u.id])),
+    starts AS (DELETE FROM rate_start s USING unused u WHERE s.gate_id = ANY (ARRAY[u.id]))
+    DELETE FROM gate g USING unused u WHERE g.id = ANY (ARRAY[u.id]);
+END
+$$;
+
+-- reroute: after a change of what these actions use: their gates, and the routes through them. Executions that wait at a
+-- gate of an old route return to their queues (`advance_gates`).
+CREATE FUNCTION turnstile.reroute(in_action_ids bigint[])
+RETURNS void
+LANGUAGE plpgsql
+:settings_for_index_lookups
+AS $$
+DECLARE
+    returning_ids bigint[];
+BEGIN
+    -- The gates of the actions themselves, and those where executions wait for a rate.
+    INSERT INTO gate (kind, name, action_id)
+    SELECT 'action', a.id::text, a.id FROM action a
+    WHERE a.id = ANY (in_action_ids) AND a.deleted_at IS NULL
+      AND (a.max_concurrent_total IS NOT NULL OR a.rate_starts IS NOT NULL)
+    ON CONFLICT DO NOTHING;
+    INSERT INTO gate (kind, name, fair)
+    SELECT DISTINCT 'pool', a.pool, true FROM action a
+    WHERE a.id = ANY (in_action_ids) AND a.deleted_at IS NULL AND turnstile.has_rate(a)
+    ON CONFLICT DO NOTHING;
+    INSERT INTO gate_state (gate_id, version, held, depth, head_id, virtual_times, starts_taken, updated_at)
+    SELECT g.id, 1, 0, 0, 0, '{0,0,0,0,0}', 0, clock_timestamp() FROM gate g
+    WHERE NOT EXISTS (SELECT FROM gate_state s WHERE s.gate_id = g.id);
+
+    returning_ids := ARRAY(
+        SELECT DISTINCT r.id FROM action a CROSS JOIN unnest(a.route) r(id)
+        CROSS JOIN LATERAL turnstile.route_of(a) n
+        WHERE a.id = ANY (in_action_ids) AND (a.route, a.route_units) IS DISTINCT FROM (n.gate_ids, n.units));
+    PERFORM 1 FROM gate g
+    WHERE g.id = ANY (returning_ids) OR g.action_id = ANY (in_action_ids) ORDER BY g.id FOR NO KEY UPDATE;
+    IF EXISTS (SELECT FROM turnstile.current_gate g JOIN action a ON a.id = g.action_id
+               WHERE a.id = ANY (in_action_ids) AND g.fair <> a.fair AND g.depth > 0)
+    THEN
+        RAISE EXCEPTION 'order: executions wait for this action''s total; pause the action, change the order, resume it'
+            USING ERRCODE = 'object_in_use';
+    END IF;
+    UPDATE gate g
+    SET capacity = a.max_concurrent_total, fair = a.fair, rate_starts = a.rate_starts,
+        rate_per_seconds = a.rate_per_seconds, updated_at = clock_timestamp(),
+        returning_from = CASE WHEN a.max_concurrent_total = 0 THEN -9223372036854775808
+                              ELSE g.returning_from END
+    FROM action a
+    WHERE g.action_id = a.id AND a.id = ANY (in_action_ids)
+      AND (g.capacity, g.fair, g.rate_starts, g.rate_per_seconds)
+          IS DISTINCT FROM (a.max_concurrent_total, a.fair, a.rate_starts, a.rate_per_seconds);
+    UPDATE gate g SET returning_from = -9223372036854775808 WHERE g.id = ANY (returning_ids);
+    UPDATE action a SET route = n.gate_ids, route_units = n.units
+    FROM action b CROSS JOIN LATERAL turnstile.route_of(b) n
+    WHERE a.id = ANY (in_action_ids) AND b.id = a.id
+      AND (a.route, a.route_units) IS DISTINCT FROM (n.gate_ids, n.units);
+END
+$$;
+
+-- has_rate: whether the starts of an action are limited by a rate, its own or that of a resource.
+CREATE FUNCTION turnstile.has_rate(in_action action)
+RETURNS boolean
+LANGUAGE sql
+STABLE
+AS $$
+    SELECT in_action.rate_starts IS NOT NULL OR EXISTS (
+        SELECT FROM jsonb_array_elements(in_action.uses) u(use)
+        JOIN public.gate g ON g.kind = 'resource' AND g.name = u.use ->> 'resource' AND g.rate_starts IS NOT NULL)
+$$;
+
+-- route_of: the gates that an action passes, in the global order, with the units that it takes there. Null: none.
+CREATE FUNCTION turnstile.route_of(in_action action, OUT gate_ids bigint[], OUT units integer[])
+LANGUAGE sql
+STABLE
+AS $$
+    SELECT array_agg(g.id ORDER BY array_position(ARRAY['action', 'resource', 'pool'], g.kind), g.rank NULLS LAST, g.name),
+           array_agg(n.units ORDER BY array_position(ARRAY['action', 'resource', 'pool'], g.kind), g.rank NULLS LAST, g.name)
+    FROM (
+        SELECT g.id, 1 AS units FROM public.gate g
+        WHERE g.kind = 'action' AND g.name = in_action.id::text
+          AND (in_action.max_concurrent_total IS NOT NULL OR in_action.rate_starts IS NOT NULL)
+        UNION ALL
+        SELECT g.id, (u.use ->> 'units')::integer FROM jsonb_array_elements(in_action.uses) u(use)
+        JOIN public.gate g ON g.kind = 'resource' AND g.name = u.use ->> 'resource'
+        UNION ALL
+        SELECT g.id, 1 FROM public.gate g
+        WHERE g.kind = 'pool' AND g.name = in_action.pool AND turnstile.has_rate(in_action)
+    ) n
+    JOIN public.gate g ON g.id = n.id
+    WHERE in_action.deleted_at IS NULL
+$$;
