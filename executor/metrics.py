@@ -51,7 +51,7 @@ REPAIRS: Final = METER.counter(
     "turnstile_repairs_total",
     "Repairs by the watchdog after a lost message.",
     "repair",
-    known=("offer_repeated", "completion_repeated", "stop_repeated", "slot_granted"),
+    known=("offer_repeated", "completion_repeated", "stop_repeated", "slot_granted", "gate_passed"),
 )
 RECLAIMS: Final = METER.counter(
     "turnstile_reclaims_total",

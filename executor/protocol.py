@@ -219,6 +219,23 @@ class ExecutorProtocol:
         row = await self._row("SELECT * FROM turnstile.grantable_queues($1, $2)", after_id, rows_max)
         return row["queue_ids"] or [], row["next_id"]
 
+    async def advance_gates(self, rows_max: int) -> tuple[Grants, bool]:
+        """Return executions from closed gates to their queues, or let pass what can; True: call it again."""
+        row = await self._row("SELECT * FROM turnstile.advance_gates($1)", rows_max)
+        return _grants(row), row["remaining"]
+
+    async def pass_rates(self) -> tuple[Grants, float | None, bool]:
+        """Grant what waits for a rate and is due.
+
+        Also returns in how many seconds a used-up rate has its next start, and whether there are rates.
+        """
+        row = await self._row("SELECT * FROM turnstile.pass_rates()")
+        return _grants(row), row["next_seconds"], row["has_rates"]
+
+    async def tidy_gates(self, rows_max: int) -> None:
+        """Delete turns and starts that no gate needs any more, and gates that no action passes."""
+        await self._value("SELECT turnstile.tidy_gates($1)", rows_max)
+
     async def rollouts_due(self, rows_max: int) -> list[int]:
         """Return actions with queues that do not have the action's current limit or pause."""
         return await self._column("SELECT turnstile.rollouts_due($1)", rows_max)

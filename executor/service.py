@@ -33,6 +33,7 @@ from turnstile.executor.dispatcher import Dispatcher
 from turnstile.executor.metrics import LOOP_LAG, PUBLISHER_BLOCKED
 from turnstile.executor.operations import Operations, Submissions
 from turnstile.executor.queue_manager import QueueManager
+from turnstile.executor.rate_timer import RateTimer
 from turnstile.executor.request_listener import RequestListener
 from turnstile.executor.retention import Pruner
 from turnstile.executor.settings import ExecutorSettings
@@ -81,6 +82,12 @@ class ExecutorService:
             amqp_url, name="executor best-effort", declare=self._declare, timeouts=_BEST_EFFORT_TIMEOUTS
         )
         self._dispatcher = Dispatcher(self._publisher, self._queue_manager, queue_type, replies)
+        self._rate_timer = RateTimer(
+            self._queue_manager.protocol,
+            self._dispatcher.dispatch,
+            interval_seconds=settings.watchdog_interval,
+        )
+        self._dispatcher.on_grants = self._rate_timer.note_grants
         self._canceller = Canceller(self._queue_manager)
         self._early_cancels = EarlyCancels(self._database, self._canceller, self._dispatcher)
         self._requests = RequestListener(
@@ -146,6 +153,7 @@ class ExecutorService:
             ]
             if await done_before(self._database.open(), stop):
                 background.append(tasks.create_task(self._dispatcher.run(), name="dispatcher"))
+                background.append(tasks.create_task(self._rate_timer.run(), name="rate-timer"))
                 background.append(tasks.create_task(self._watchdog().run(), name="watchdog"))
                 webhooks = tasks.create_task(self._webhooks.run(stop), name="webhooks")
                 background.append(webhooks)

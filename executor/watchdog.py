@@ -84,6 +84,7 @@ class Watchdog:
         # These sweeps repeat while they are full, so that thousands of due rows take one tick.
         eager: tuple[Sweep, ...] = (
             self.queues.grant_idle_slots,
+            self.queues.advance_gates,
             self.queues.roll_out_limits,
             self.queues.wake_due,
             self.queues.expire_due,
@@ -97,6 +98,7 @@ class Watchdog:
             self.reclaims.stop_overdue,
             self.early_cancels.cancel_early,
             self.queues.repair_counters,
+            self.queues.tidy_gates,
             self.queues.move_slot_window,
             self.queues.move_due_window,
             self.queues.prepare_pools,
@@ -201,6 +203,23 @@ class QueueSweeps(_Sweeps):
                 return 0
         return granted
 
+    async def advance_gates(self) -> int:
+        """Let pass what can pass a gate; first return executions from closed gates to their queues."""
+        granted = 0
+        for _ in range(_SLICES_MAX):
+            grants, remaining = await self._protocol.advance_gates(SWEEP_ROWS_MAX)
+            reached(CrashPoint.SWEPT)
+            REPAIRS.add("gate_passed", count=len(grants.granted))
+            granted += len(grants.granted)
+            if not self._dispatch(grants) or not remaining:
+                break
+        return granted
+
+    async def tidy_gates(self) -> int:
+        """Delete what fair order and rates need no more. Counts as no repair."""
+        await self._protocol.tidy_gates(SWEEP_ROWS_MAX)
+        return 0
+
     async def roll_out_limits(self) -> int:
         """Bring changed limits and pauses to the queues that do not have them yet, slice by slice."""
         healed = 0
@@ -292,7 +311,7 @@ class QueueSweeps(_Sweeps):
             self._workers, self._ticks = workers, 0
 
     def _dispatch(self, grants: Grants) -> bool:
-        return not grants.granted or self._dispatcher.dispatch_in_background(grants)
+        return self._dispatcher.dispatch_in_background(grants)
 
 
 class RedeliverySweeps(_Sweeps):

@@ -716,7 +716,8 @@ BEGIN
     END IF;
     FOR candidate IN
         SELECT g.id FROM turnstile.current_gate g
-        WHERE g.depth > 0 AND NOT g.paused AND (g.capacity IS NULL OR g.held < g.capacity)
+        -- The lines for rates are read by pass_rates.
+        WHERE g.kind <> 'pool' AND g.depth > 0 AND NOT g.paused AND (g.capacity IS NULL OR g.held < g.capacity)
         ORDER BY g.id
     LOOP
         locked_ids := turnstile.try_gates(turnstile.neighbouring_gates(ARRAY[candidate.id]));
@@ -851,8 +852,11 @@ AS $$
     ORDER BY q.id LIMIT in_limit
 $$;
 
--- pass_rates: grants what waits for a rate and is due. `next_seconds`: when the next start is due, if something waits.
-CREATE FUNCTION turnstile.pass_rates(OUT granted turnstile.granted[], OUT next_seconds double precision)
+-- pass_rates: grants what waits for a rate and is due. `next_seconds`: when a rate that is used up has its next start;
+-- null: each has one now. `has_rates`: whether any action has a rate.
+CREATE FUNCTION turnstile.pass_rates(
+    OUT granted turnstile.granted[], OUT more_queue_ids bigint[], OUT next_seconds double precision, OUT has_rates boolean
+)
 LANGUAGE plpgsql
 :settings_for_index_order
 AS $$
@@ -861,23 +865,21 @@ DECLARE
     locked_ids bigint[];
     now_at timestamptz;
 BEGIN
-    FOR pool IN SELECT g.id FROM turnstile.current_gate g WHERE g.kind = 'pool' AND g.depth > 0 ORDER BY g.id LOOP
-        locked_ids := turnstile.try_gates(turnstile.neighbouring_gates(ARRAY[pool.id]));
-        CONTINUE WHEN locked_ids IS NULL;
+    has_rates := false;
+    FOR pool IN SELECT g.id, g.depth FROM turnstile.current_gate g WHERE g.kind = 'pool' ORDER BY g.id LOOP
+        has_rates := true;
+        IF pool.depth > 0 THEN
+            locked_ids := turnstile.try_gates(turnstile.neighbouring_gates(ARRAY[pool.id]));
+            -- Another executor decides just now.
+            next_seconds := CASE WHEN locked_ids IS NULL THEN 0.01 ELSE next_seconds END;
+            CONTINUE WHEN locked_ids IS NULL;
+            granted := granted || turnstile.pass_gates(locked_ids, NULL, NULL, clock_timestamp());
+        END IF;
         now_at := clock_timestamp();
-        granted := granted || turnstile.pass_gates(locked_ids, NULL, NULL, now_at);
         next_seconds := least(next_seconds, (
-            SELECT extract(epoch FROM min(l.next_at) - now_at)::double precision
-            FROM turnstile.starts_left(locked_ids, now_at) l
-            WHERE l.starts <= 0 AND EXISTS (
-                SELECT FROM turnstile.current_gate g WHERE g.id = pool.id AND g.depth > 0)));
+            SELECT greatest(extract(epoch FROM min(l.next_at) - now_at), 0)::double precision
+            FROM turnstile.starts_left(turnstile.neighbouring_gates(ARRAY[pool.id]), now_at) l WHERE l.starts <= 0));
     END LOOP;
-    -- A pool that another session holds for a moment.
-    IF next_seconds IS NULL AND EXISTS (
-        SELECT FROM turnstile.current_gate g WHERE g.kind = 'pool' AND g.depth > 0)
-    THEN
-        next_seconds := 0.1;
-    END IF;
 END
 $$;
 

@@ -105,7 +105,9 @@ class Action(SQLModel, table=True):
     rate_starts: int | None = Field(default=None, sa_column=Column(Integer))
     rate_per_seconds: float | None = None
     """At most `rate_starts` starts in any time of this length."""
-    priority_min: int = Field(default=1, sa_column=Column(SmallInteger, nullable=False, server_default="1"))
+    priority_min: int = Field(
+        default=1, sa_column=Column(SmallInteger, nullable=False, server_default=text("1"))
+    )
     """The most urgent priority that a submitter may request."""
     uses: Any = json_column(nullable=False, default="'[]'::jsonb")
     """The resources that it uses: objects with `resource`, `units`, `weight`, by name."""

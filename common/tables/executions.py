@@ -91,7 +91,7 @@ class Execution(SQLModel, table=True):
     expires_at: datetime | None = instant()
     retry_of: int | None = Field(default=None, sa_column=Column(BigInteger))
     """The terminal execution that this one retries."""
-    priority: int = Field(default=3, sa_column=Column(SmallInteger, nullable=False, server_default="3"))
+    priority: int = Field(default=3, sa_column=Column(SmallInteger, nullable=False, server_default=text("3")))
     """1 is first, 5 is last."""
     gates: Any = json_column(nullable=True)
     """The gates that its last attempt passed: objects with `gate`, `units`, `arrived_at`, `passed_at`."""

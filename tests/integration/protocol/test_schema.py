@@ -82,6 +82,12 @@ _EARLY = (
     "INSERT INTO early_cancel (messages, message_key, execution_id, idempotency_key, kept_until)"
     " SELECT '', md5('same')::uuid, {}, {}"
 )
+_GATE = "INSERT INTO gate (kind, name, {}) VALUES ({}, 'n', {})"
+_GATE_STATE = (
+    "INSERT INTO gate_state (gate_id, version, held, depth, head_id, virtual_times, starts_taken,"
+    " granted_capacity, updated_at) VALUES (1, 1, {}, {}, 0, '{{0,0,0,0,0}}', 0, {}, now())"
+)
+_OVERRIDE = "INSERT INTO key_override (action_id, concurrency_key, {}) SELECT {}, '', {} FROM action"
 VIOLATIONS = {
     "ck_action_limit_not_negative": "UPDATE action SET max_concurrent = -1",
     "ck_action_max_queued_not_negative": "UPDATE action SET max_queued = -1",
@@ -125,6 +131,24 @@ VIOLATIONS = {
     "ck_early_cancel_names_one_execution": _EARLY.format("1, 'k'", "now()"),
     "uq_early_cancel_message_key": _EARLY.format("1, NULL", "now() FROM generate_series(1, 2)"),
     "ck_deleted_queue_total_pruned_were_counted": "INSERT INTO deleted_queue_total VALUES (1, 1, 2, now())",
+    "ck_action_total_not_negative": "UPDATE action SET max_concurrent_total = -1",
+    "ck_action_rate_complete": "UPDATE action SET rate_starts = 1",
+    "ck_action_priority_min_known": "UPDATE action SET priority_min = 6",
+    "ck_action_route_complete": "UPDATE action SET route = '{1}'",
+    "ck_execution_priority_known": "UPDATE execution SET priority = 0",
+    "ck_gate_kind_known": _GATE.format("capacity", "'queue'", 1),
+    "uq_gate_kind_name": _GATE.format("capacity", "'pool'", 1) + ", ('pool', 'n', 1)",
+    "ck_gate_belongs_to_an_action": _GATE.format("capacity", "'action'", 1),
+    "ck_gate_capacity_not_negative": _GATE.format("capacity", "'pool'", -1),
+    "ck_gate_rate_complete": _GATE.format("rate_starts", "'pool'", 1),
+    "uq_gate_flow_gate_id_flow_id": "INSERT INTO gate_flow (gate_id, flow_id) VALUES (1, 1), (1, 1)",
+    "ck_gate_state_depth_not_negative": _GATE_STATE.format(0, -1, "NULL"),
+    "ck_gate_state_held_not_negative": _GATE_STATE.format(-1, 0, "NULL"),
+    "ck_gate_state_passed_within_capacity": _GATE_STATE.format(2, 0, 1),
+    "fk_key_override_action_id": _OVERRIDE.format("max_concurrent", 0, 1),
+    "ck_key_override_limit_not_negative": _OVERRIDE.format("max_concurrent", "id", -1),
+    "ck_key_override_weight_known": _OVERRIDE.format("weight", "id", 17),
+    "ck_resource_change_change_known": "INSERT INTO resource_change (resource, change) VALUES ('r', 'burst')",
     "ck_worker_concurrency_positive": "UPDATE worker SET concurrency = 0",
     "ck_worker_offers_per_message_positive": "UPDATE worker SET offers_per_message = 0",
 }
