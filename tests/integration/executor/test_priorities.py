@@ -15,6 +15,7 @@ from tests.support.served import Served, serve
 from tests.support.traffic import publishing, request
 from turnstile.common.broker.consumer import ConsumerConnection
 from turnstile.common.broker.topology import EXECUTOR_REQUESTS, declare_executor
+from turnstile.executor.api.paging import cursor_of
 from turnstile.executor.cancellation import Canceller, EarlyCancels
 from turnstile.executor.dispatcher import Dispatcher
 from turnstile.executor.queue_manager import QueueManager
@@ -100,6 +101,36 @@ async def test_a_smaller_number_goes_first_and_equal_ones_in_order_of_arrival(ap
     assert order == expected
 
 
+async def test_a_queue_is_listed_in_the_order_of_starts_over_all_pages(api: Served) -> None:
+    await api.define("k.l", max_concurrent=0, submitter_keys=True)
+    bodies = [(n, key) for n in (3, 5, 1, 3, 2, 1) for key in ("x", "y")]
+    answer = await api.http.post(
+        URL, json=[{"action_ref": "k.l", "priority": n, "concurrency_key": key} for n, key in bodies]
+    )
+    submitted = zip(bodies, (item["id"] for item in answer.json()["items"]), strict=True)
+    expected = sorted((n, execution_id, key) for (n, key), execution_id in submitted)
+    for key in (None, "x"):
+        listed, positions, cursor = [], dict[str, int](), None
+        while True:
+            query = {"limit": 5, "concurrency_key": key, "cursor": cursor}
+            page = await api.get("/actions/k.l/queue", **{n: v for n, v in query.items() if v is not None})
+            for item in page["items"]:
+                listed.append((item["priority"], item["id"], item["concurrency_key"]))
+                positions[item["concurrency_key"]] = positions.get(item["concurrency_key"], 0) + 1
+                assert item["position"] == positions[item["concurrency_key"]]
+                assert (await api.get(f"/executions/{item['id']}"))["position"] == item["position"]
+            cursor = page["next_cursor"]
+            if cursor is None:
+                break
+        assert listed == [each for each in expected if key in (None, each[2])]
+
+
+@pytest.mark.parametrize("parts", [(0, 1), (6, 1), (10**18, 1), (5, 2**58), (5, 2**63 - 1), (7,), (1, 2, 3)])
+async def test_a_cursor_that_no_queue_returned_is_refused(api: Served, parts: tuple[int, ...]) -> None:
+    answer = await api.http.get("/api/v1/actions/a.b/queue", params={"cursor": cursor_of("line", *parts)})
+    assert problem_of(answer)[:2] == (422, "invalid_message")
+
+
 async def test_an_invalid_priority_is_refused_and_harms_no_other_request(api: Served) -> None:
     for priority in INVALID:
         answer = await api.http.post(URL, json={"action_ref": "a.b", "priority": priority})
@@ -113,7 +144,8 @@ async def test_an_invalid_priority_is_refused_and_harms_no_other_request(api: Se
 
 async def test_another_priority_under_the_same_key_is_a_conflict(api: Served) -> None:
     first = await api.submit("a.b", idempotency_key="k", priority=2)
-    assert (await api.submit("a.b", idempotency_key="k", priority=2)) == {**first, "duplicate": True}
+    again = await api.submit("a.b", idempotency_key="k", priority=2)
+    assert (again["id"], again["duplicate"]) == (first["id"], True)
     bodies: tuple[dict[str, Any], ...] = ({}, {"priority": 1}, {"priority": 3})
     for fields in bodies:
         answer = await api.http.post(URL, json={"action_ref": "a.b", "idempotency_key": "k", **fields})
