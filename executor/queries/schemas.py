@@ -128,6 +128,7 @@ class QueuedExecution(Schema):
     id: int
     position: int = Field(description="Position in the queue of its key, from 1.")
     concurrency_key: str | None
+    priority: int = Field(description="1 is first, 5 is last.")
     created_at: AwareDatetime
     queued_at: AwareDatetime
 
