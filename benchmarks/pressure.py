@@ -40,7 +40,7 @@ from benchmarks.run import (
 )
 from benchmarks.system import POSTGRESQL, Servers, Sizes, cpu_seconds
 from turnstile.common.database import Database
-from turnstile.stress.check.history import out_of_order, peak_concurrency
+from turnstile.stress.check.counts import out_of_order, peak_concurrency
 
 _ATTEMPTS: Final = """
 SELECT e.queue_id, q.max_concurrent, t.execution_id, t.granted_at, t.ended_at
