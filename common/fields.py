@@ -117,7 +117,8 @@ def check_priority(value: object) -> int:
     # A boolean is an int in Python, and equals 1 or 0.
     if isinstance(value, bool) or not isinstance(value, int | float) or value not in PRIORITIES:
         raise ValueError(
-            f"expected a whole number from {PRIORITIES[0]} (first) to {PRIORITIES[-1]} (last), or leave it out"
+            f"expected a whole number from {PRIORITIES[0]} (first) to {PRIORITIES[-1]} (last), "
+            "or leave it out"
         )
     return int(value)
 
