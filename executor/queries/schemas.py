@@ -90,6 +90,7 @@ class ExecutionRecord(Schema):
     action_ref: str
     concurrency_key: str | None
     idempotency_key: str | None
+    priority: int = Field(description="1 is first, 5 is last.")
     status: Status
     attempt: int = Field(description="Number of its latest grant; 0 before the first.")
     parameters: dict[str, JsonValue]
@@ -127,6 +128,7 @@ class QueuedExecution(Schema):
     id: int
     position: int = Field(description="Position in the queue of its key, from 1.")
     concurrency_key: str | None
+    priority: int = Field(description="1 is first, 5 is last.")
     created_at: AwareDatetime
     queued_at: AwareDatetime
 

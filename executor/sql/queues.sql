@@ -72,10 +72,10 @@ SELECT a.id AS action_id, a.ref AS action_ref, a.max_concurrent, a.paused,
 FROM action a CROSS JOIN total t CROSS JOIN worked w LEFT JOIN deleted d ON true
 WHERE a.ref = $1 AND a.deleted_at IS NULL
 
--- queue_line: queued executions of an action, by id, with exact positions. Each key has its own queue, so positions
+-- queue_line: queued executions of an action, by priority and id, with exact positions. Each key has its own queue, so positions
 -- count within one key; the page covers all queues, or the one that $2 names.
 --
--- $1 action ref, $2 concurrency key, $3 after id, $4 rows
+-- $1 action ref, $2 concurrency key, $3 and $4 after this priority and id, $5 rows
 WITH line AS MATERIALIZED (
     SELECT q.id, q.concurrency_key, q.head_id, q.heads
     FROM turnstile.current_queue q
@@ -88,10 +88,11 @@ page AS MATERIALIZED (
     CROSS JOIN turnstile.line_ranges(l.head_id, l.heads) r
     CROSS JOIN LATERAL (
         SELECT w.place FROM waiting w
-        WHERE w.line_id = l.id AND w.place BETWEEN greatest(r.first_place, $3::bigint + 1) AND r.last_place
-        ORDER BY w.place LIMIT $4::integer
+        WHERE w.line_id = l.id
+          AND w.place BETWEEN greatest(r.first_place, turnstile.place_of($3, $4) + 1) AND r.last_place
+        ORDER BY w.place LIMIT $5::integer
     ) w
-    ORDER BY w.place LIMIT $4::integer
+    ORDER BY w.place LIMIT $5::integer
 ),
 -- One count for each queue on the page; the positions within the page follow from it.
 ahead AS MATERIALIZED (
@@ -103,7 +104,7 @@ ahead AS MATERIALIZED (
         FROM page p GROUP BY p.queue_id, p.head_id, p.heads
     ) f
 )
-SELECT p.execution_id AS id, nullif(p.concurrency_key, '') AS concurrency_key, e.created_at, e.queued_at,
+SELECT p.execution_id AS id, nullif(p.concurrency_key, '') AS concurrency_key, e.priority, e.created_at, e.queued_at,
        b.places + row_number() OVER (PARTITION BY p.queue_id ORDER BY p.place) AS position
 FROM page p
 JOIN ahead b ON b.queue_id = p.queue_id

@@ -154,7 +154,7 @@ async def test_executions_are_filtered_and_the_address_keeps_the_filters(
 ) -> None:
     await env.put("listed", max_concurrent=1, pool="empty")
     held, queued = await env.submit_many(
-        [{"action_ref": "listed"}, {"action_ref": "listed", "metadata": {"order": "4711"}}]
+        [{"action_ref": "listed"}, {"action_ref": "listed", "metadata": {"order": "4711"}, "priority": 5}]
     )
     await page.goto("/#/executions?action_ref=listed")
     rows = page.locator("tbody tr")
@@ -169,6 +169,14 @@ async def test_executions_are_filtered_and_the_address_keeps_the_filters(
     assert "metadata=order%3A4711" in page.url
     await page.reload()
     await expect(rows).to_contain_text(f"#{queued}")
+    await page.get_by_label("Metadata").fill("")
+    await page.get_by_label("Priority").fill("3")
+    await page.get_by_label("Priority").press("Tab")
+    await expect(rows).to_have_count(1)
+    await expect(rows).to_contain_text(f"#{held}")
+    await page.goto(f"/#/executions/{queued}")
+    await expect(page.locator("dl.metrics div").filter(has_text="Priority")).to_contain_text("5 (last)")
+    await page.get_by_role("link", name="Executions").first.click()
     await page.get_by_label("Open by ID").fill(f"#{held}")
     await page.get_by_label("Open by ID").press("Enter")
     await expect(page.locator("h1")).to_contain_text(f"#{held}")
