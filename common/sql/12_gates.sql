@@ -173,17 +173,27 @@ AS $$
     WHERE e.id = ANY (in_execution_ids)
 $$;
 
--- neighbouring_gates: these gates, and all gates of the actions that pass one of them.
+-- neighbouring_gates: these gates, and all gates of the actions that pass one of them. With a line for rates, also those
+-- of all actions in it: who is first there decides about every rate.
 CREATE FUNCTION turnstile.neighbouring_gates(in_gate_ids bigint[])
 RETURNS bigint[]
 LANGUAGE sql
 STABLE
 AS $$
-    SELECT ARRAY(
+    WITH near AS MATERIALIZED (
         SELECT g.id FROM unnest(in_gate_ids) g(id)
         UNION
         SELECT r.gate_id FROM public.action a CROSS JOIN unnest(a.route) r(gate_id)
-        WHERE a.route IS NOT NULL AND a.route && in_gate_ids)
+        WHERE a.route IS NOT NULL AND a.route && in_gate_ids
+    ),
+    pool AS MATERIALIZED (
+        SELECT g.id FROM near n JOIN public.gate g ON g.id = ANY (ARRAY[n.id]) WHERE g.kind = 'pool'
+    )
+    SELECT ARRAY(
+        SELECT n.id FROM near n
+        UNION
+        SELECT r.gate_id FROM public.action a CROSS JOIN unnest(a.route) r(gate_id)
+        WHERE a.route IS NOT NULL AND EXISTS (SELECT FROM pool p WHERE p.id = ANY (a.route)))
 $$;
 
 -- sum_changes: one change per gate.
@@ -297,13 +307,13 @@ BEGIN
            AND (gate.kind = 'pool' OR gate.capacity IS NULL OR gate.capacity > next_state.held)
         THEN
             IF gate.kind = 'pool' THEN
-                SELECT p.state, p.passed INTO result FROM turnstile.pass_pool(next_state, in_now, are_returning) p;
+                SELECT p.state, p.passed INTO result FROM turnstile.pass_pool(next_state, in_now, are_returning, in_gate_ids) p;
             ELSIF gate.fair THEN
                 SELECT p.state, p.passed INTO result
-                FROM turnstile.pass_in_turns(gate.capacity, next_state, in_now, are_returning) p;
+                FROM turnstile.pass_in_turns(gate.capacity, next_state, in_now, are_returning, in_gate_ids) p;
             ELSE
                 SELECT p.state, p.passed INTO result
-                FROM turnstile.pass_by_arrival(gate.capacity, next_state, in_now, are_returning) p;
+                FROM turnstile.pass_by_arrival(gate.capacity, next_state, in_now, are_returning, in_gate_ids) p;
             END IF;
             next_state := result.state;
             passed := coalesce(result.passed, '{}');
@@ -406,7 +416,7 @@ $$;
 
 -- pass_by_arrival: lets the first executions in the line pass, as long as their units fit.
 CREATE FUNCTION turnstile.pass_by_arrival(
-    in_capacity integer, in_state gate_state, in_now timestamptz, in_returning boolean,
+    in_capacity integer, in_state gate_state, in_now timestamptz, in_returning boolean, in_gate_ids bigint[],
     OUT state gate_state, OUT passed turnstile.passage[]
 )
 LANGUAGE plpgsql
@@ -423,15 +433,17 @@ BEGIN
         FROM turnstile.first_waiting(in_state.gate_id, in_state.head_id, in_state.heads, least(free, 1000)) w
     ),
     fitting AS MATERIALIZED (
-        -- What has to return holds up the line until it has returned.
+        -- What has to return holds up the line until it has returned. So does what needs a gate that is not locked here: it
+        -- could pass before, and whoever changed that lets it pass, or the watchdog.
         SELECT h.*, e.action_id, n.units,
                sum(coalesce(n.units, 1000000000)) OVER (ORDER BY h.place) AS units_up_to
         FROM head h
         JOIN execution e ON e.id = ANY (ARRAY[h.execution_id])
         JOIN action a ON a.id = ANY (ARRAY[e.action_id])
         CROSS JOIN LATERAL (
-            SELECT CASE WHEN NOT in_returning OR NOT turnstile.has_to_return(a.route, a.route_units, h.queue_id, h.gate_ids,
-                                                                             h.gate_units, in_state.gate_id)
+            SELECT CASE WHEN a.route <@ in_gate_ids
+                             AND (NOT in_returning OR NOT turnstile.has_to_return(
+                                      a.route, a.route_units, h.queue_id, h.gate_ids, h.gate_units, in_state.gate_id))
                         THEN a.route_units[array_position(a.route, in_state.gate_id)] END
         ) n(units)
     ),
@@ -517,7 +529,7 @@ $$;
 
 -- pass_in_turns: lets executions pass one after another, each of the flow whose turn it is, as long as their units fit.
 CREATE FUNCTION turnstile.pass_in_turns(
-    in_capacity integer, in_state gate_state, in_now timestamptz, in_returning boolean,
+    in_capacity integer, in_state gate_state, in_now timestamptz, in_returning boolean, in_gate_ids bigint[],
     OUT state gate_state, OUT passed turnstile.passage[]
 )
 LANGUAGE plpgsql
@@ -532,7 +544,7 @@ BEGIN
     WHILE state.depth > 0 AND cardinality(passed) < 1000 AND coalesce(state.held < in_capacity, true) LOOP
         turn := turnstile.first_turn(state);
         EXIT WHEN turn.line_id IS NULL;
-        units := turnstile.units_at(turn, in_returning);
+        units := turnstile.units_at(turn, in_returning, in_gate_ids);
         EXIT WHEN units IS NULL OR state.held + units > in_capacity;
         passed := passed || turnstile.take_turn(turn, turn.start_tag, units, in_now);
         state.virtual_times[turn.priority] := turn.start_tag;
@@ -543,14 +555,15 @@ BEGIN
 END
 $$;
 
--- units_at: how many units the first execution of this flow takes at its gate; null if it has to return to its queue.
-CREATE FUNCTION turnstile.units_at(in_turn flow_turn, in_returning boolean)
+-- units_at: how many units the first execution of this flow takes at its gate; null if it has to return to its queue, or
+-- if a gate of its route is not among these, which are locked.
+CREATE FUNCTION turnstile.units_at(in_turn flow_turn, in_returning boolean, in_gate_ids bigint[])
 RETURNS integer
 LANGUAGE sql
 STABLE
 AS $$
-    SELECT CASE WHEN NOT in_returning OR NOT turnstile.has_to_return(
-                    a.route, a.route_units, w.queue_id, w.gate_ids, w.gate_units, in_turn.gate_id)
+    SELECT CASE WHEN a.route <@ in_gate_ids AND (NOT in_returning OR NOT turnstile.has_to_return(
+                    a.route, a.route_units, w.queue_id, w.gate_ids, w.gate_units, in_turn.gate_id))
                 THEN a.route_units[array_position(a.route, in_turn.gate_id)] END
     FROM public.waiting w
     JOIN public.execution e ON e.id = ANY (ARRAY[turnstile.id_of_place(w.place)])
@@ -582,7 +595,7 @@ $$;
 -- which a rate has no start is passed over, with all later ones of its action. Starts are taken in the order of the
 -- route, and kept by who takes them first: otherwise an execution with two rates could lose one each time.
 CREATE FUNCTION turnstile.pass_pool(
-    in_state gate_state, in_now timestamptz, in_returning boolean,
+    in_state gate_state, in_now timestamptz, in_returning boolean, in_gate_ids bigint[],
     OUT state gate_state, OUT passed turnstile.passage[]
 )
 LANGUAGE plpgsql
@@ -630,7 +643,7 @@ BEGIN
             CONTINUE WHEN candidate.action_id = ANY (passed_over);
             -- What has to return keeps no start from others.
             found_turn := candidate.turn;
-            found_units := turnstile.units_at(found_turn, in_returning);
+            found_units := turnstile.units_at(found_turn, in_returning, in_gate_ids);
             is_free := found_units IS NOT NULL;
             FOREACH rate_id IN ARRAY candidate.rate_ids LOOP
                 EXIT WHEN NOT is_free;

@@ -1,19 +1,19 @@
-"""The real statements and the model of gates in lock-step: every operation runs on both, then both are compared.
+"""The real statements and the model of gates in lock-step: each operation runs on both, then a comparison.
 
-In: a configuration and operations by number, so that a random walk can be repeated and shortened. Out: nothing,
-or an AssertionError that says what differs. Everything happens in one transaction, which is rolled back.
+In: a configuration, and operations with a number that decides about their details. Out: nothing, or an
+AssertionError that says what differs. Everything happens in one transaction, which is rolled back.
 
-The statements differ from the model in three ways, all intended. An execution that ends while it waits at a later gate
-keeps its units until its completion is settled; the model has it as granted until then. Executions leave a
-closed route one gate after another (`advance_gates`), and others pass in between; there the result is not compared
-step by step: it has to be a state in which nothing can pass, and in which no closed execution holds anything.
-The tables have no gate for workers: the model has more places than executions.
+The statements differ from the model in three ways, all intended. An execution that ends while it waits at a
+later gate keeps its units until its completion is settled; the model has it as granted until then.
+Executions leave a closed route one gate after another (`advance_gates`), and others pass in between; the
+result is not compared with the model then, but has to be a state in which nothing can pass and no closed
+execution holds anything. The tables have no gate for workers: the model has more places than executions.
 """
 
 import json
-from copy import copy
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -21,8 +21,8 @@ import asyncpg
 
 from tests.proof.gates.definitions import GRANTED, Action, Pool, System, Worker, queue_name
 from tests.proof.gates.explorer import Configuration
-from tests.proof.gates.model import Execution, Gates, State, Step
-from tests.support.protocol import CREATE_QUEUES, Protocol
+from tests.proof.gates.model import Execution, Gates, State, Step, Table
+from tests.support.protocol import CREATE_QUEUES, Connection, Protocol
 from turnstile.common.domain.identifiers import Attempt, ExecutionId
 from turnstile.common.domain.states import Status
 from turnstile.worker.protocol import Offer, Report
@@ -39,25 +39,30 @@ SELECT json_build_object(
                     turnstile.id_of_place(w.place), turnstile.priority_of_place(w.place), w.place, w.line_id,
                     f.gate_id, w.queue_id, w.gate_ids, w.gate_units))
                 FROM waiting w LEFT JOIN gate_flow f ON f.id = w.line_id),
-    'held', (SELECT json_agg(json_build_array(h.execution_id, h.queue_id, h.gate_ids, h.gate_units, h.has_slot))
+    'held', (SELECT json_agg(json_build_array(
+                 h.execution_id, h.queue_id, h.gate_ids, h.gate_units, h.has_slot))
              FROM (SELECT execution_id, queue_id, gate_ids, gate_units, true AS has_slot FROM slot
                    UNION ALL
                    SELECT execution_id, queue_id, gate_ids, gate_units, false FROM unpublished_completion
                    WHERE gate_ids IS NOT NULL) h),
     'queues', (SELECT json_agg(q) FROM turnstile.current_queue q),
     'gates', (SELECT json_agg(g) FROM turnstile.current_gate g),
-    'turns', (SELECT json_agg(json_build_array(t.gate_id, t.line_id, f.flow_id, t.priority, t.start_tag, t.place))
+    'turns', (SELECT json_agg(json_build_array(
+                  t.gate_id, t.line_id, f.flow_id, t.priority, t.start_tag, t.place))
               FROM flow_turn t JOIN gate_flow f ON f.id = t.line_id),
     'old_versions', (SELECT count(*) FROM gate_state) - (SELECT count(*) FROM gate))
 """
 
 
 def for_statements(configuration: Configuration) -> Configuration:
-    """Return the configuration with workers for everything, and only rate-limited actions at the shared pool."""
+    """Return the configuration with workers for everything, and only rate-limited actions at one pool."""
     system = configuration.system
     rates = {name for name, action in system.actions.items() if action.rate is not None}
-    rates |= {name for name, action in system.actions.items()
-              if any(system.resources[used].rate is not None for used in action.uses)}  # fmt: skip
+    rates |= {
+        name
+        for name, action in system.actions.items()
+        if any(system.resources[used].rate is not None for used in action.uses)
+    }
     compiled = System(
         actions=tuple(
             replace(a, pool="default" if a.name in rates else "free") for a in system.actions.values()
@@ -118,17 +123,26 @@ class Twin:
             await self.connection.execute(
                 "INSERT INTO gate (kind, name, capacity, fair, rank, rate_starts, rate_per_seconds)"
                 " VALUES ('resource', $1, $2, $3, $4, $5, $6)",
-                resource.name, resource.capacity, resource.order == "fair", resource.rank,
-                rate and rate.starts, rate and float(rate.per * SECONDS),
-            )  # fmt: skip
+                resource.name,
+                resource.capacity,
+                resource.order == "fair",
+                resource.rank,
+                rate and rate.starts,
+                rate and float(rate.per * SECONDS),
+            )
         for action in self.system.actions.values():
             await self._define_action(action)
         await self.connection.execute("SELECT turnstile.reroute($1)", list(self.action_ids.values()))
         rows = await self.connection.fetch("SELECT * FROM gate")
         names = {action_id: name for name, action_id in self.action_ids.items()}
         for row in rows:
-            name = {"action": lambda r: f"total {names[r['action_id']]}", "resource": lambda r: r["name"],
-                    "pool": lambda r: f"pool {r['name']}"}[row["kind"]](row)  # fmt: skip
+            match row["kind"]:
+                case "action":
+                    name = f"total {names[row['action_id']]}"
+                case "pool":
+                    name = f"pool {row['name']}"
+                case _:
+                    name = row["name"]
             if name in self.system.number:
                 self.gate_ids[self.system.number[name]] = row["id"]
                 self.model_gates[row["id"]] = self.system.number[name]
@@ -140,16 +154,23 @@ class Twin:
         )
         rate = action.rate
         action_id = await self.connection.fetchval(
-            "UPDATE action SET max_concurrent_total = $2, fair = $3, rate_starts = $4, rate_per_seconds = $5, uses = $6"
-            " WHERE ref = $1 RETURNING id",
-            action.name, action.total, action.order == "fair", rate and rate.starts,
-            rate and float(rate.per * SECONDS), self._uses(action.name, action.uses),
-        )  # fmt: skip
+            "UPDATE action SET max_concurrent_total = $2, fair = $3, rate_starts = $4, rate_per_seconds = $5,"
+            " uses = $6 WHERE ref = $1 RETURNING id",
+            action.name,
+            action.total,
+            action.order == "fair",
+            rate and rate.starts,
+            rate and float(rate.per * SECONDS),
+            self.uses(action.name, action.uses),
+        )
         self.action_ids[action.name] = action_id
         for key in action.keys:
             limit = action.key_limits.get(key, action.limit)
-            await self.connection.execute(CREATE_QUEUES.format(
-                f"SELECT {action_id}, '{key}', {'NULL' if limit is None else limit}::integer, false"))  # fmt: skip
+            await self.connection.execute(
+                CREATE_QUEUES.format(
+                    f"SELECT {action_id}, '{key}', {'NULL' if limit is None else limit}::integer, false"
+                )
+            )
             self.queue_ids[self.system.number[queue_name(action.name, key)]] = await self.connection.fetchval(
                 "SELECT id FROM action_queue WHERE action_id = $1 AND concurrency_key = $2", action_id, key
             )
@@ -157,10 +178,14 @@ class Twin:
                 await self.connection.execute(
                     "INSERT INTO key_override (action_id, concurrency_key, has_limit, max_concurrent, weight)"
                     " VALUES ($1, $2, $3, $4, $5)",
-                    action_id, key, key in action.key_limits, action.key_limits.get(key), action.weights.get(key),
-                )  # fmt: skip
+                    action_id,
+                    key,
+                    key in action.key_limits,
+                    action.key_limits.get(key),
+                    action.weights.get(key),
+                )
 
-    def _uses(self, action: str, uses: Any) -> str:
+    def uses(self, action: str, uses: Any) -> str:
         weights = {name: dict(resource.weights) for name, resource in self.system.resources.items()}
         return json.dumps(
             [
@@ -181,8 +206,9 @@ class Twin:
         return found
 
     def running(self) -> list[int]:
-        return [e.ticket for e in self.state.executions
-                if e.gate == GRANTED and self.live[e.ticket].ended is None]  # fmt: skip
+        return [
+            e.ticket for e in self.state.executions if e.gate == GRANTED and self.live[e.ticket].ended is None
+        ]
 
     def waiting(self) -> list[int]:
         return [e.ticket for e in self.state.executions if e.gate != GRANTED]
@@ -196,14 +222,7 @@ class Twin:
         """One to four requests arrive together."""
         requests = self.configuration.requests
         batch = [requests[(n // 5**i) % len(requests)] for i in range(1 + n % 4)]
-        row = await self.protocol.row(
-            "SELECT * FROM turnstile.admit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12,"
-            " in_priorities => $13)",
-            [action for action, _, _ in batch], ["{}"] * len(batch), [key or None for _, key, _ in batch],
-            [None] * len(batch), [None] * len(batch), ["00000000-0000-0000-0000-000000000000"] * len(batch),
-            [None] * len(batch), [None] * len(batch), [3600.0] * len(batch), [None] * len(batch),
-            ["{}"] * len(batch), [None] * len(batch), [priority for _, _, priority in batch],
-        )  # fmt: skip
+        row = await self.admitted(self.protocol, batch)
         executions = list(self.state.executions)
         for (action, key, priority), answer in zip(batch, row["admitted"], strict=True):
             assert answer["code"] is None, answer
@@ -248,17 +267,19 @@ class Twin:
             "UPDATE execution SET run_at = clock_timestamp() - interval '1 s' WHERE id = ANY ($1)", ids
         )
         await self.connection.execute(
-            "UPDATE delayed SET due_at = (SELECT first_at FROM turnstile.due_bound) WHERE execution_id = ANY ($1)",
+            "UPDATE delayed SET due_at = (SELECT first_at FROM turnstile.due_bound)"
+            " WHERE execution_id = ANY ($1)",
             ids,
         )
         self._note(await self.protocol.row("SELECT * FROM turnstile.wake_due(1000)"))
         await self._grant_more()
         woken = [self.gates._restarted(self.delayed.pop(ticket)) for ticket in tickets]
-        await self._compare(self.gates.decide(
-            self.state._replace(executions=tuple(sorted([*self.state.executions, *woken])))))  # fmt: skip
+        await self._compare(
+            self.gates.decide(self.state._replace(executions=tuple(sorted([*self.state.executions, *woken]))))
+        )
 
     async def cancel(self, n: int) -> None:
-        """Executions that wait, or are granted and not claimed, are cancelled; the completions arrive at once."""
+        """Executions that have not started are cancelled; the completions arrive at once, or later."""
         tickets = self.chosen([*self.waiting(), *self.running()], n, 2)
         await self.protocol.cancel(*self._ids(tickets))
         await self._end(tickets, Status.CANCELLED, settle_now=n % 3 > 0)
@@ -271,8 +292,10 @@ class Twin:
             "UPDATE execution SET expires_at = created_at + interval '1 us' WHERE id = ANY ($1)", ids
         )
         await self.connection.execute(
-            "UPDATE expiring SET expires_at = (SELECT first_at FROM turnstile.due_bound) WHERE execution_id = ANY ($1)",
-            ids)  # fmt: skip
+            "UPDATE expiring SET expires_at = (SELECT first_at FROM turnstile.due_bound)"
+            " WHERE execution_id = ANY ($1)",
+            ids,
+        )
         moves = await self.protocol.expire_due()
         assert sorted(move.execution_id for move in moves) == sorted(ids)
         await self._end(tickets, Status.EXPIRED, settle_now=n % 3 > 0)
@@ -289,7 +312,7 @@ class Twin:
         await self._compare(self.gates.reclaim(self.state, *tickets))
 
     async def hand_back(self, n: int) -> None:
-        """A worker drains: its executions return to their queues, and it reports that their slots are free."""
+        """A worker drains: its executions return to their queues, and it reports the free slots."""
         tickets = self.chosen(self.running(), n, 2)
         worker = await self._claim(tickets)
         offers = self._offers(tickets)
@@ -315,7 +338,8 @@ class Twin:
         """The watchdog deletes what no decision needs any more, and finds nothing to grant or to repair."""
         await self.connection.execute("SELECT turnstile.tidy_gates($1)", 1 + n % 5)
         row = await self.protocol.row("SELECT * FROM turnstile.advance_gates(1000)")
-        assert not row["granted"] and not row["remaining"], "the watchdog found something that could pass"
+        assert not row["granted"], "the watchdog found something that could pass"
+        assert not row["remaining"], "the watchdog found something that had to return"
         assert not await self.protocol.grantable_queues(), "the watchdog found a free slot"
         assert not await self.protocol.column(
             "SELECT queue_id FROM turnstile.recounted_queues($1)"
@@ -330,22 +354,32 @@ class Twin:
             {name for pausable in self.configuration.pausable for name in pausable} | set(self.system.actions)
         )
         name = names[n % len(names)]
-        gates = [self.system.number[name]] if name in self.system.resources else [
-            stop.gate for line, route in self.system.routes.items() if line[0] == name.split("/")[0]
-            for stop in route[:1]]  # fmt: skip
+        gates = (
+            [self.system.number[name]]
+            if name in self.system.resources
+            else [
+                stop.gate
+                for line, route in self.system.routes.items()
+                if line[0] == name.split("/")[0]
+                for stop in route[:1]
+            ]
+        )
         is_paused = gates[0] in self.state.paused
         paused = self.state.paused - set(gates) if is_paused else self.state.paused | set(gates)
         if name in self.system.resources:
             await self.connection.execute(
-                "UPDATE gate SET paused = $2, returning_from = CASE WHEN $2 THEN $3 ELSE returning_from END WHERE id = $1",
-                self.gate_ids[gates[0]], not is_paused, CLOSED)  # fmt: skip
+                "UPDATE gate SET paused = $2,"
+                " returning_from = CASE WHEN $2 THEN $3 ELSE returning_from END WHERE id = $1",
+                self.gate_ids[gates[0]],
+                not is_paused,
+                CLOSED,
+            )
         else:
             await self._roll_out(name.split("/")[0], "paused = $2", not is_paused)
         await self._changed(self.state._replace(paused=paused), gates, opens=is_paused)
 
     async def change_capacity(self, n: int) -> None:
         """A limit changes."""
-        names = [name for name in self.configuration.capacities if self.system.number[name]]
         names = list(self.configuration.capacities)
         if not names:
             return
@@ -369,19 +403,29 @@ class Twin:
             case _:
                 lowered = value is not None and (before is None or value < before)
                 await self.connection.execute(
-                    "UPDATE gate SET capacity = $2, returning_from = CASE WHEN $3 THEN $4 ELSE returning_from END"
-                    " WHERE id = $1", self.gate_ids[gate], value, lowered, CLOSED)  # fmt: skip
+                    "UPDATE gate SET capacity = $2,"
+                    " returning_from = CASE WHEN $3 THEN $4 ELSE returning_from END"
+                    " WHERE id = $1",
+                    self.gate_ids[gate],
+                    value,
+                    lowered,
+                    CLOSED,
+                )
         opens = before is not None and (value is None or value > before)
         await self._changed(self.state._replace(capacities=tuple(capacities)), [gate], opens=opens)
 
     async def redefine(self, n: int) -> None:
         """An action stops using a resource, or uses it again."""
-        uses = [(a.name, used) for a in self.system.actions.values() for used in a.uses
-                if self.system.resources[used].rate is None]  # fmt: skip
+        uses = [
+            (a.name, used)
+            for a in self.system.actions.values()
+            for used in a.uses
+            if self.system.resources[used].rate is None
+        ]
         if not uses:
             return
         name, changed = uses[n % len(uses)]
-        action, gate = self.system.actions[name], self.system.number[changed]
+        action = self.system.actions[name]
         self.unused ^= {(name, changed)}
         for key in action.keys:
             route = self.configuration.system.routes[name, key]
@@ -389,7 +433,7 @@ class Twin:
             self.system.routes[name, key] = tuple(stop for stop in route if stop.gate not in unused)
         left = {used: units for used, units in action.uses.items() if (name, used) not in self.unused}
         await self.connection.execute(
-            "UPDATE action SET uses = $2 WHERE ref = $1", name, self._uses(name, left)
+            "UPDATE action SET uses = $2 WHERE ref = $1", name, self.uses(name, left)
         )
         await self._reroute(name)
         await self._advance()
@@ -404,13 +448,20 @@ class Twin:
         settled = self.chosen(self.running(), n, 2)
         await self._finish(settled)
         await self.protocol.cancel(*self._ids(cancelled))
-        messages = [(live.execution_id, live.attempt, Status.COMPLETED)
-                    for live in (self.live[ticket] for ticket in settled)]  # fmt: skip
+        messages = [
+            (live.execution_id, live.attempt, Status.COMPLETED)
+            for live in (self.live[ticket] for ticket in settled)
+        ]
         self._note(await self._settled(messages))
         await self._grant_more()
-        self._note(await self._settled(
-            [(live.execution_id, live.attempt, Status.CANCELLED)
-             for live in (self.live[ticket] for ticket in cancelled)]))  # fmt: skip
+        self._note(
+            await self._settled(
+                [
+                    (live.execution_id, live.attempt, Status.CANCELLED)
+                    for live in (self.live[ticket] for ticket in cancelled)
+                ]
+            )
+        )
         await self._grant_more()
         await self._advance()
         gone = {*settled, *cancelled}
@@ -421,6 +472,26 @@ class Twin:
 
     # Steps of operations.
 
+    async def admitted(self, protocol: Protocol, batch: Sequence[tuple[str, str, int]]) -> asyncpg.Record:
+        """Admit requests: actions, keys, priorities."""
+        return await protocol.row(
+            "SELECT * FROM turnstile.admit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12,"
+            " in_priorities => $13)",
+            [action for action, _, _ in batch],
+            ["{}"] * len(batch),
+            [key or None for _, key, _ in batch],
+            [None] * len(batch),
+            [None] * len(batch),
+            ["00000000-0000-0000-0000-000000000000"] * len(batch),
+            [None] * len(batch),
+            [None] * len(batch),
+            [3600.0] * len(batch),
+            [None] * len(batch),
+            ["{}"] * len(batch),
+            [None] * len(batch),
+            [priority for _, _, priority in batch],
+        )
+
     def _execution(self, ticket: int) -> Execution:
         return next(e for e in self.state.executions if e.ticket == ticket)
 
@@ -428,8 +499,10 @@ class Twin:
         return [self.live[ticket].execution_id for ticket in tickets]
 
     def _offers(self, tickets: Sequence[int]) -> list[Offer]:
-        return [Offer(execution_id=ExecutionId(live.execution_id), attempt=Attempt(live.attempt))
-                for live in (self.live[ticket] for ticket in tickets)]  # fmt: skip
+        return [
+            Offer(execution_id=ExecutionId(live.execution_id), attempt=Attempt(live.attempt))
+            for live in (self.live[ticket] for ticket in tickets)
+        ]
 
     async def _claim(self, tickets: Sequence[int]) -> str:
         self.workers += 1
@@ -441,11 +514,15 @@ class Twin:
     async def _finish(self, tickets: Sequence[int], *, retry: bool = False) -> None:
         worker = await self._claim(tickets)
         reports = [
-            Report(execution_id=offer.execution_id, attempt=offer.attempt,
-                   status=Status.FAILED if retry else Status.COMPLETED, result_json=None if retry else "1",
-                   retry_delay_seconds=60.0 if retry else None)
+            Report(
+                execution_id=offer.execution_id,
+                attempt=offer.attempt,
+                status=Status.FAILED if retry else Status.COMPLETED,
+                result_json=None if retry else "1",
+                retry_delay_seconds=60.0 if retry else None,
+            )
             for offer in self._offers(tickets)
-        ]  # fmt: skip
+        ]
         await self.protocol.record(worker).exchange(reports)
         for ticket in tickets:
             self.live[ticket].ended = Status.DELAYED if retry else Status.COMPLETED
@@ -453,9 +530,10 @@ class Twin:
     async def _settled(self, messages: Sequence[tuple[int, int, Status | None]]) -> asyncpg.Record:
         return await self.protocol.row(
             "SELECT * FROM turnstile.settle($1, $2, in_statuses => $3)",
-            [i for i, _, _ in messages], [attempt for _, attempt, _ in messages],
+            [i for i, _, _ in messages],
+            [attempt for _, attempt, _ in messages],
             [None if status is None else status.value for _, _, status in messages],
-        )  # fmt: skip
+        )
 
     async def _settle(self, tickets: Sequence[int], *, keep: bool = False) -> None:
         """Settle in one batch what has ended."""
@@ -495,9 +573,13 @@ class Twin:
             await self._roll_out(action, "max_concurrent = $2", value)
             return
         await self.connection.execute(
-            "INSERT INTO key_override (action_id, concurrency_key, has_limit, max_concurrent) VALUES ($1, $2, true, $3)"
+            "INSERT INTO key_override (action_id, concurrency_key, has_limit, max_concurrent)"
+            " VALUES ($1, $2, true, $3)"
             " ON CONFLICT (action_id, concurrency_key) DO UPDATE SET has_limit = true, max_concurrent = $3",
-            self.action_ids[action], key, value)  # fmt: skip
+            self.action_ids[action],
+            key,
+            value,
+        )
         await self.connection.execute(
             "UPDATE action_queue SET max_concurrent = $2 WHERE id = $1", self.queue_ids[gate], value
         )
@@ -507,8 +589,9 @@ class Twin:
         await self.connection.execute(
             f"UPDATE action SET {change}, rollout_from_key = '' WHERE ref = $1", action, value
         )
-        self._note(await self.protocol.row(
-            "SELECT * FROM turnstile.roll_out($1, 1000)", self.action_ids[action]))  # fmt: skip
+        self._note(
+            await self.protocol.row("SELECT * FROM turnstile.roll_out($1, 1000)", self.action_ids[action])
+        )
         await self.connection.execute(
             "UPDATE action_queue q SET max_concurrent = k.max_concurrent FROM key_override k"
             " WHERE k.action_id = q.action_id AND k.concurrency_key = q.concurrency_key AND k.has_limit"
@@ -526,14 +609,18 @@ class Twin:
                 if gate in self.queue_ids:
                     self.more.add(self.queue_ids[gate])
                 if gate in self.gate_ids:
-                    self.more |= set(await self.protocol.column(
-                        "SELECT * FROM turnstile.queues_behind($1, 1000)", self.gate_ids[gate]))  # fmt: skip
+                    self.more |= set(
+                        await self.protocol.column(
+                            "SELECT * FROM turnstile.queues_behind($1, 1000)", self.gate_ids[gate]
+                        )
+                    )
             await self._grant_more()
         await self._advance()
         step = self.gates.decide(state)
         closes = not opens and any(
-            e.held and e.gate != GRANTED and self.gates.obstacle(_table(self.gates, state), e) is not None
-            for e in state.executions)  # fmt: skip
+            e.held and e.gate != GRANTED and self.gates.obstacle(Table(self.system, state), e) is not None
+            for e in state.executions
+        )
         if not closes:
             await self._compare(step)
             return
@@ -542,7 +629,7 @@ class Twin:
 
     async def _resume_from(self, state: State, before: dict[int, Execution]) -> None:
         """Take the state of the tables, which has to be at rest."""
-        seen = Seen(self, json.loads(await self.connection.fetchval(_SEEN)))
+        seen = Seen(self, await found(self.connection))
         seen.check()
         executions, granted = [], []
         for execution in state.executions:
@@ -570,15 +657,16 @@ class Twin:
         tags = {flow: tag for flow, tag in state.tags if flow[0] == free} | seen.tags
         times = {key: time for key, time in state.virtual_times if key[0] == free} | seen.times
         self.state = state._replace(
-            executions=tuple(sorted(executions)), tags=tuple(sorted(tags.items())),
-            virtual_times=tuple(sorted(times.items())), starts=tuple(map(tuple, starts)),
-        )  # fmt: skip
+            executions=tuple(sorted(executions)),
+            tags=tuple(sorted(tags.items())),
+            virtual_times=tuple(sorted(times.items())),
+            starts=tuple(map(tuple, starts)),
+        )
         self.granted = []
         step = self.gates.decide(self.state)
-        assert not step.passages and step.state.executions == self.state.executions, (
-            f"not at rest after a change: {step.passages} pass, "
-            f"{set(self.state.executions) - set(step.state.executions)} move"
-        )
+        assert not step.passages, f"not at rest after a change: {step.passages} pass"
+        moving = set(self.state.executions) - set(step.state.executions)
+        assert not moving, f"not at rest after a change: {moving} have to return"
 
     def _note(self, row: asyncpg.Record) -> None:
         """Take the grants of a statement."""
@@ -602,6 +690,8 @@ class Twin:
             self._note(row)
             await self._grant_more()
             if not row["remaining"]:
+                self._note(await self.protocol.row("SELECT * FROM turnstile.pass_rates()"))
+                await self._grant_more()
                 return
         raise AssertionError("advance_gates never ends")
 
@@ -613,25 +703,72 @@ class Twin:
         granted, self.granted = sorted(self.granted), []
         # An execution may be granted and reclaimed in the model only in different operations.
         assert granted == sorted(step.grants), f"granted {granted}, the model {sorted(step.grants)}"
-        seen = Seen(self, json.loads(await self.connection.fetchval(_SEEN)))
+        seen = Seen(self, await found(self.connection))
         seen.check()
         seen.compare(self.state)
 
 
-def _table(gates: Gates, state: State) -> Any:
-    from tests.proof.gates.model import Table
+async def found(connection: Connection) -> dict[str, Any]:
+    """Read the tables in one query."""
+    contents: dict[str, Any] = json.loads(await connection.fetchval(_SEEN))
+    return contents
 
-    return Table(gates.system, state)
 
+class Tables:
+    """The contents of the tables that decide who passes which gate."""
 
-class Seen:
-    """The contents of the tables in the terms of the model."""
-
-    def __init__(self, twin: Twin, found: dict[str, Any]) -> None:
-        self.twin = twin
-        self.found = {name: [] if value is None else value for name, value in found.items()}
+    def __init__(self, contents: dict[str, Any]) -> None:
+        self.found = {name: [] if value is None else value for name, value in contents.items()}
         self.gates = {gate["id"]: gate for gate in self.found["gates"]}
         self.queues = {queue["id"]: queue for queue in self.found["queues"]}
+
+    def check(self) -> None:
+        """Check that every counter is right, and that everything that waits can be found."""
+        assert self.found["old_versions"] == 0, "an old version of a gate's state was kept"
+        depths, held, queue_held = Counter[int](), Counter[int](), Counter[int]()
+        firsts: dict[tuple[int, int, int], int] = {}
+        for _, priority, place, line_id, flow_gate_id, queue_id, gate_ids, units in self.found["waiting"]:
+            depths[flow_gate_id or line_id] += 1
+            queue_held[queue_id] += queue_id is not None
+            held.update(dict(zip(gate_ids or (), units or (), strict=True)))
+            if flow_gate_id is None:
+                line = self.gates.get(line_id) or self.queues[line_id]
+                bound = line["head_id"] if priority == 3 else (line["heads"] or [None] * 5)[priority - 1]
+                is_found = bound is not None and bound <= place
+                assert is_found, "it waits before the place where its line is read from"
+            else:
+                line_key = flow_gate_id, line_id, priority
+                firsts[line_key] = min(place, firsts.get(line_key, place))
+        for _, queue_id, gate_ids, units, _ in self.found["held"]:
+            queue_held[queue_id] += 1
+            held.update(dict(zip(gate_ids or (), units or (), strict=True)))
+        turns = {}
+        for gate_id, line_id, _, priority, tag, place in self.found["turns"]:
+            if place is not None:
+                bounds = self.gates[gate_id]["heads"] or self.gates[gate_id]["virtual_times"]
+                assert bounds[priority - 1] <= tag, "a turn is before the place where turns are read from"
+                assert (gate_id, line_id, priority) not in turns, "a flow has two turns"
+                turns[gate_id, line_id, priority] = place
+        assert turns == firsts, "the turns of flows are not their first executions"
+        for gate_id, gate in self.gates.items():
+            assert (gate["held"], gate["depth"]) == (held[gate_id], depths[gate_id]), (
+                f"gate {gate['kind']} {gate['name']}: written are {gate['held']} held, {gate['depth']} wait;"
+                f" there are {held[gate_id]} and {depths[gate_id]}"
+            )
+            assert gate["returning_from"] is None, "the return from a gate has not ended"
+        for queue_id, queue in self.queues.items():
+            assert (queue["held"], queue["depth"]) == (queue_held[queue_id], depths[queue_id]), (
+                f"queue {queue_id}: {queue['held']} held, {queue['depth']} waiting are written;"
+                f" there are {queue_held[queue_id]} and {depths[queue_id]}"
+            )
+
+
+class Seen(Tables):
+    """The contents of the tables in the terms of the model."""
+
+    def __init__(self, twin: Twin, contents: dict[str, Any]) -> None:
+        super().__init__(contents)
+        self.twin = twin
         self.stands: dict[int, tuple[int, tuple[tuple[int, int], ...]]] = {}
         for execution_id, _, _, line_id, flow_gate_id, _, gate_ids, units in self.found["waiting"]:
             gate = twin.model_gates[flow_gate_id or line_id]
@@ -670,47 +807,6 @@ class Seen:
         """The gates of a route that the tables do not have."""
         return {stop.gate for stop in self.twin.system.routes[line]} - set(self.twin.gate_ids)
 
-    def check(self) -> None:
-        """Check that every counter is right, and that everything that waits can be found."""
-        assert self.found["old_versions"] == 0, "an old version of a gate's state was kept"
-        depths, held, queue_held = Counter[int](), Counter[int](), Counter[int]()
-        firsts: dict[tuple[int, int, int], int] = {}
-        for _, priority, place, line_id, flow_gate_id, queue_id, gate_ids, units in self.found["waiting"]:
-            depths[flow_gate_id or line_id] += 1
-            queue_held[queue_id] += queue_id is not None
-            held.update(dict(zip(gate_ids or (), units or (), strict=True)))
-            if flow_gate_id is None:
-                line = self.gates.get(line_id) or self.queues[line_id]
-                bound = line["head_id"] if priority == 3 else (line["heads"] or [None] * 5)[priority - 1]
-                assert bound is not None and bound <= place, (
-                    "it waits before the place where its line is read from"
-                )
-            else:
-                line_key = flow_gate_id, line_id, priority
-                firsts[line_key] = min(place, firsts.get(line_key, place))
-        for _, queue_id, gate_ids, units, _ in self.found["held"]:
-            queue_held[queue_id] += 1
-            held.update(dict(zip(gate_ids or (), units or (), strict=True)))
-        turns = {}
-        for gate_id, line_id, _, priority, tag, place in self.found["turns"]:
-            if place is not None:
-                bounds = self.gates[gate_id]["heads"] or self.gates[gate_id]["virtual_times"]
-                assert bounds[priority - 1] <= tag, "a turn is before the place where turns are read from"
-                assert (gate_id, line_id, priority) not in turns, "a flow has two turns"
-                turns[gate_id, line_id, priority] = place
-        assert turns == firsts, "the turns of flows are not their first executions"
-        for gate_id, gate in self.gates.items():
-            assert (gate["held"], gate["depth"]) == (held[gate_id], depths[gate_id]), (
-                f"gate {gate['kind']} {gate['name']}: {gate['held']} held, {gate['depth']} waiting are written;"
-                f" there are {held[gate_id]} and {depths[gate_id]}"
-            )
-            assert gate["returning_from"] is None, "the return from a gate has not ended"
-        for queue_id, queue in self.queues.items():
-            assert (queue["held"], queue["depth"]) == (queue_held[queue_id], depths[queue_id]), (
-                f"queue {queue_id}: {queue['held']} held, {queue['depth']} waiting are written;"
-                f" there are {queue_held[queue_id]} and {depths[queue_id]}"
-            )
-
     def compare(self, state: State) -> None:
         """Compare with a state of the model."""
         system = self.twin.system
@@ -730,7 +826,7 @@ class Seen:
         for flow in {flow for flow in tags if flow[0] in self.twin.gate_ids} | self.tags.keys():
             time = times.get(flow[:2], 0)
             assert max(time, tags.get(flow, 0)) == max(time, self.tags.get(flow, 0)), (
-                f"the tag of {flow} is {self.tags.get(flow)}, in the model {tags.get(flow)}, virtual time {time}"
+                f"the tag of {flow} is {self.tags.get(flow)}, in the model {tags.get(flow)}, time {time}"
             )
         for key in self.times.keys() | {key for key in times if key[0] in self.twin.gate_ids}:
             if system.gates[key[0]].fair:
@@ -741,4 +837,5 @@ class Seen:
             return "gone"
         gates = self.twin.system.gates
         holds = ", ".join(f"{units} of {gates[gate].name}" for gate, units in stand[1])
-        return f"{'granted' if stand[0] == GRANTED else 'waits at ' + gates[stand[0]].name} with {holds or 'nothing'}"
+        where = "granted" if stand[0] == GRANTED else f"waits at {gates[stand[0]].name}"
+        return f"{where} with {holds or 'nothing'}"

@@ -1,4 +1,4 @@
-"""Random walks of the statements beside the model, each repeatable by its number, and shortened if it fails."""
+"""Random walks of the statements beside the model: repeatable by number, and shortened if they fail."""
 
 import random
 from collections.abc import Sequence
@@ -14,10 +14,23 @@ from tests.support.protocol import Protocol
 Move: TypeAlias = tuple[str, int]
 
 _WEIGHTS: Final = {
-    "admit": 14, "settle": 9, "finish": 2, "settle_ended": 3, "retry": 2, "wake": 3, "cancel": 4, "expire": 2,
-    "reclaim": 2, "hand_back": 2, "tick": 5, "tidy": 1, "pause": 2, "change_capacity": 3, "redefine": 2,
+    "admit": 14,
+    "settle": 9,
+    "finish": 2,
+    "settle_ended": 3,
+    "retry": 2,
+    "wake": 3,
+    "cancel": 4,
+    "expire": 2,
+    "reclaim": 2,
+    "hand_back": 2,
+    "tick": 5,
+    "tidy": 1,
+    "pause": 2,
+    "change_capacity": 3,
+    "redefine": 2,
     "cancel_beside_a_settle": 3,
-}  # fmt: skip
+}
 
 
 def chain(alive_max: int) -> Configuration:
@@ -52,8 +65,16 @@ def broad(alive_max: int) -> Configuration:
         name="broad",
         system=System(
             actions=(
-                Action(name="a", keys=("7", "8", "9"), limit=2, key_limits={"9": 3}, total=4, order="fair",
-                       weights={"7": 3, "9": 16}, uses={"cad": 2}),
+                Action(
+                    name="a",
+                    keys=("7", "8", "9"),
+                    limit=2,
+                    key_limits={"9": 3},
+                    total=4,
+                    order="fair",
+                    weights={"7": 3, "9": 16},
+                    uses={"cad": 2},
+                ),
                 Action(name="b", limit=3, uses={"cad": 1, "api": 2}, rate=Rate(starts=3, per=2)),
                 Action(name="c", uses={"api": 1}),
                 Action(name="plain", limit=2),
@@ -66,12 +87,28 @@ def broad(alive_max: int) -> Configuration:
         ),
         alive_max=alive_max,
         requests=(
-            ("a", "7", 3), ("a", "8", 3), ("a", "9", 2), ("b", "", 3), ("b", "", 1), ("c", "", 3), ("c", "", 5),
-            ("plain", "", 3), ("plain", "", 1), ("plain", "", 5), ("free", "", 4),
+            ("a", "7", 3),
+            ("a", "8", 3),
+            ("a", "9", 2),
+            ("b", "", 3),
+            ("b", "", 1),
+            ("c", "", 3),
+            ("c", "", 5),
+            ("plain", "", 3),
+            ("plain", "", 1),
+            ("plain", "", 5),
+            ("free", "", 4),
         ),
         pausable=(("cad",), ("api",)),
-        capacities={"cad": (1, 6), "api": (1, 5), "total a": (1, 4), "a/9": (1, 3), "plain": (1, 2), "b": (1, 3)},
-    )  # fmt: skip
+        capacities={
+            "cad": (1, 6),
+            "api": (1, 5),
+            "total a": (1, 4),
+            "a/9": (1, 3),
+            "plain": (1, 2),
+            "b": (1, 3),
+        },
+    )
 
 
 CONFIGURATIONS: Final = (
@@ -112,16 +149,15 @@ async def failure(protocol: Protocol, walk: Walk) -> tuple[str, str] | None:
     transaction = protocol.transaction()
     await transaction.start()
     move: Move = ("define", 0)
-    number = 0
     try:
         twin = Twin(protocol, walk.configuration)
         await twin.define()
-        for number, move in enumerate(walk.moves, 1):
+        for move in walk.moves:
             if move[0] == "admit" and len(twin.live) >= 24:
                 continue
             await getattr(twin, move[0])(move[1])
-    except Exception as error:
-        return move[0], f"{number}. {move[0]}({move[1]}): {type(error).__name__}: {error}"
+    except Exception as error:  # noqa: BLE001  (whatever went wrong is the result)
+        return move[0], f"{move[0]}({move[1]}): {type(error).__name__}: {error}"
     finally:
         await transaction.rollback()
     return None
