@@ -347,6 +347,18 @@ SELECT turnstile.register_worker($1, $2, $3, $4, $5, $6, $7, $8, $9);
 --   waited_seconds float8
 SELECT * FROM turnstile.missing_offers($1, $2, $3, $4, $5, $6, $7);
 
+-- takes text, text, jsonb, text
+-- gives action_found bool, granted turnstile.granted[], key_found bool, more_queue_ids int8[]
+SELECT * FROM turnstile.set_key($1, $2, $3, $4);
+
+-- takes jsonb, text
+-- gives put_resource int8
+SELECT * FROM turnstile.put_resource($1, $2);
+
+-- takes text, text
+-- gives deleted bool, held int8, used_by text[], users int8, waiting int8
+SELECT * FROM turnstile.delete_resource($1, $2);
+
 -- takes int4, int8[], text[], jsonb[], text[], text[], uuid[], uuid[], timestamptz[], float8[],
 --   float8[], text[], jsonb[], text[], int2[], bool[]
 -- gives admitted turnstile.admitted[], blocked_queue_ids int8[], free_queue_ids int8[], granted

@@ -73,15 +73,15 @@ PROTOCOL_DEFECTS: Final = (
     Defect(
         name="a paused queue is granted",
         file=f"{_SQL}/10_grant.sql",
-        before="CASE WHEN n.paused THEN 0\n                         ELSE ",
-        after="CASE WHEN false THEN 0\n                         ELSE ",
+        before="CASE WHEN n.paused OR n.is_closed",
+        after="CASE WHEN n.is_closed",
         caught_by=(f"{_TESTS}_grant.py",),
     ),
     Defect(
         name="the tail of the queue is granted",
         file=f"{_SQL}/10_grant.sql",
-        before="                ORDER BY queued.execution_id LIMIT s.take\n",
-        after="                ORDER BY queued.execution_id DESC LIMIT s.take\n",
+        before="             ORDER BY queued.place LIMIT s.take)\n",
+        after="             ORDER BY queued.place DESC LIMIT s.take)\n",
         caught_by=(f"{_TESTS}_grant.py",),
     ),
     Defect(
@@ -108,8 +108,8 @@ PROTOCOL_DEFECTS: Final = (
     Defect(
         name="a requeued execution is outside the range that grants read",
         file=f"{_SQL}/32_requeue.sql",
-        before="n.returned, -n.returned, n.first_id, 0, 0)",
-        after="n.returned, -n.returned, NULL, 0, 0)",
+        before="n.returned, -n.returned, n.first_id, 0, 0,",
+        after="n.returned, -n.returned, NULL, 0, 0,",
         caught_by=(f"{_TESTS}_attempts.py", f"{_TESTS}_reclaim.py"),
     ),
     Defect(
@@ -200,8 +200,8 @@ PROTOCOL_DEFECTS: Final = (
     Defect(
         name="a cancelled execution is still counted as waiting",
         file=f"{_SQL}/33_end_unstarted.sql",
-        before="ROW(n.queue_id, -n.removed, 0, NULL, 0, 0)",
-        after="ROW(n.queue_id, 0, 0, NULL, 0, 0)",
+        before="ROW(n.queue_id, -n.removed, 0, NULL, 0, 0, NULL)",
+        after="ROW(n.queue_id, 0, 0, NULL, 0, 0, NULL)",
         caught_by=(f"{_TESTS}_cancel.py",),
     ),
     Defect(
@@ -209,13 +209,58 @@ PROTOCOL_DEFECTS: Final = (
         file=f"{_SQL}/retention/queues.sql",
         before="    idle_ids := ARRAY(\n"
         "        SELECT q.id FROM turnstile.current_queue q JOIN action a ON a.id = ANY (ARRAY[q.action_id])\n"
+        "        LEFT JOIN key_override k\n"
+        "               ON k.action_id = ANY (ARRAY[q.action_id]) AND k.concurrency_key = ANY (ARRAY[q.concurrency_key])\n"
         "        WHERE q.id = ANY (idle_ids)\n"
         "          AND q.depth = 0 AND q.held = 0 AND q.total_enqueued = q.total_completed AND q.updated_at < idle_since\n"
-        "          AND q.max_concurrent IS NOT DISTINCT FROM a.max_concurrent AND q.paused = a.paused\n"
-        "          AND (SELECT w.execution_id FROM waiting w WHERE w.queue_id = q.id AND w.execution_id >= q.head_id LIMIT 1) IS NULL\n"
+        "          AND q.max_concurrent IS NOT DISTINCT FROM CASE WHEN k.has_limit THEN k.max_concurrent ELSE a.max_concurrent END\n"
+        "          AND q.paused = a.paused\n"
+        "          AND (SELECT w.place FROM turnstile.first_waiting(q.id, q.head_id, q.heads, 1) w) IS NULL\n"
         "          AND q.id <> ALL (held_ids));\n",
         after="",
         caught_by=("tests/integration/retention/test_idle_key_races.py",),
+    ),
+    Defect(
+        name="a new queue ignores the limit of its key",
+        file=f"{_SQL}/20_admit.sql",
+        before="CASE WHEN k.has_limit THEN k.max_concurrent ELSE a.max_concurrent END",
+        after="a.max_concurrent",
+        caught_by=("tests/integration/protocol/test_resources.py",),
+    ),
+    Defect(
+        name="a changed action overwrites the limits of its keys",
+        file=f"{_SQL}/51_actions.sql",
+        before="CASE WHEN k.has_limit THEN k.max_concurrent ELSE a.max_concurrent END",
+        after="a.max_concurrent",
+        caught_by=("tests/integration/protocol/test_resources.py",),
+    ),
+    Defect(
+        name="a resource is deleted while executions hold it",
+        file=f"{_SQL}/53_resources.sql",
+        before="IF users > 0 OR held > 0 OR waiting > 0 THEN",
+        after="IF users > 0 THEN",
+        caught_by=("tests/integration/protocol/test_resources.py",),
+    ),
+    Defect(
+        name="a definition does not stop the deletion of its resource",
+        file=f"{_SQL}/51_actions.sql",
+        before="ORDER BY g.id FOR KEY SHARE;",
+        after="ORDER BY g.id;",
+        caught_by=("tests/integration/protocol/test_resources.py",),
+    ),
+    Defect(
+        name="a paused action keeps the units of what waits at later gates",
+        file=f"{_SQL}/51_actions.sql",
+        before="IF closes AND rolled.route IS NOT NULL THEN",
+        after="IF false THEN",
+        caught_by=("tests/integration/protocol/test_resources.py",),
+    ),
+    Defect(
+        name="a use is accepted although its resource has less capacity",
+        file=f"{_SQL}/51_actions.sql",
+        before="AND (g.id IS NULL OR n.units > g.capacity)",
+        after="AND g.id IS NULL",
+        caught_by=("tests/integration/protocol/test_resources.py",),
     ),
     Defect(
         name="the totals of a deleted queue are lost",
@@ -255,8 +300,8 @@ PROTOCOL_DEFECTS: Final = (
     Defect(
         name="a settle leaves the slot counted",
         file=f"{_SQL}/40_settle.sql",
-        before="ROW(c.queue_id, 0, -c.freed, NULL, 0, c.ended)",
-        after="ROW(c.queue_id, 0, 0, NULL, 0, c.ended)",
+        before="ROW(c.queue_id, 0, -c.freed, NULL, 0, c.ended, NULL)",
+        after="ROW(c.queue_id, 0, 0, NULL, 0, c.ended, NULL)",
         caught_by=(f"{_TESTS}_settle.py", f"{_TESTS}_grant.py"),
     ),
     Defect(
@@ -269,15 +314,15 @@ PROTOCOL_DEFECTS: Final = (
     Defect(
         name="a returned execution keeps its slot counted",
         file=f"{_SQL}/32_requeue.sql",
-        before="n.returned, -n.returned, n.first_id, 0, 0)",
-        after="n.returned, 0, n.first_id, 0, 0)",
+        before="n.returned, -n.returned, n.first_id, 0, 0,",
+        after="n.returned, 0, n.first_id, 0, 0,",
         caught_by=(f"{_TESTS}_attempts.py", f"{_TESTS}_reclaim.py"),
     ),
     Defect(
         name="a woken retry is outside the range that grants read",
         file=f"{_SQL}/61_due.sql",
-        before="ROW(n.queue_id, n.woken, 0, n.first_id, 0, 0)",
-        after="ROW(n.queue_id, n.woken, 0, NULL, 0, 0)",
+        before="ROW(n.queue_id, n.woken, 0, n.first_id, 0, 0,",
+        after="ROW(n.queue_id, n.woken, 0, NULL, 0, 0,",
         caught_by=(f"{_TESTS}_sweeps.py", f"{_TESTS}_attempts.py"),
     ),
     Defect(
