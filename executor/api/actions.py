@@ -37,7 +37,9 @@ from turnstile.executor.results import Deletion
 DELETED_WITH_MAX: Final = 10_000
 """Most waiting executions that are cancelled with their action in one call."""
 _CURSOR: Final = "actions"
-_QUEUE_CURSOR: Final = "line"
+_QUEUE_CURSOR: Final = "places"
+_PLACE_MIN: Final = -(2 << 58)
+"""Before the places of priority 1 (`turnstile.place_of`): numbers in cursors are not negative."""
 _CHANGES_CURSOR: Final = "changes"
 _DIGEST_BYTES: Final = 12
 
@@ -341,11 +343,12 @@ def _add_queue_routes(routes: APIRouter, definitions: Definitions, reader: Reade
     )
     async def get_queue(ref: PossibleRef, query: Annotated[QueueListing, Query()]) -> ActionQueuePage:
         await definitions.read(ref)
-        after_id = cursor_id(_QUEUE_CURSOR, query.cursor, first=0)
+        after_place = cursor_id(_QUEUE_CURSOR, query.cursor, first=0) + _PLACE_MIN
         shown, last = await reader.queue(
-            ref, concurrency_key=query.concurrency_key, after_id=after_id, limit=query.limit
+            ref, concurrency_key=query.concurrency_key, after_place=after_place, limit=query.limit
         )
-        return shown.model_copy(update={"next_cursor": next_cursor(_QUEUE_CURSOR, last)})
+        cursor = next_cursor(_QUEUE_CURSOR, None if last is None else last - _PLACE_MIN)
+        return shown.model_copy(update={"next_cursor": cursor})
 
 
 def _unknown_action(ref: str) -> Refusal:

@@ -61,6 +61,7 @@ ROLES: Final[Mapping[tuple[str, str], Role | None]] = {
     ("POST", "/actions/{ref}/pause"): Role.OPERATE,
     ("POST", "/actions/{ref}/resume"): Role.OPERATE,
     ("GET", "/queues"): Role.READ,
+    ("GET", "/resources/{name}/queue"): Role.READ,
     ("GET", "/workers"): Role.READ,
     ("POST", "/workers/{worker_id}/drain"): Role.OPERATE,
     ("GET", "/dead-letters"): Role.READ,

@@ -23,6 +23,7 @@ from turnstile.common.domain.states import Status
 from turnstile.common.json_limits import readable
 from turnstile.common.schemas import KeyStats, QueueStats, WaitingCounts
 from turnstile.executor.queries.estimate import SLOTS_MAX, Grant, Pace, estimated_start, may_be_estimated
+from turnstile.executor.queries.gates import resource_queue_page, with_gates, with_steps
 from turnstile.executor.queries.schemas import (
     HOLDERS_MAX,
     ActionChangeEntry,
@@ -33,6 +34,7 @@ from turnstile.executor.queries.schemas import (
     ExecutionRecord,
     LogEntry,
     QueuedExecution,
+    ResourceQueuePage,
     SlotHolder,
     StoredAction,
     WorkerDetail,
@@ -138,19 +140,26 @@ class Reader:
 
     async def execution(self, execution_id: ExecutionId) -> ExecutionDetail | None:
         """Return one execution with its position, the reason why it waits, and its attempts."""
-        row = await self._live_row(query("execution"), execution_id)
-        if row is None:
-            return None
+        async with self._snapshot() as connection:
+            row = await connection.fetchrow(query("execution"), execution_id)
+            if row is None:
+                return None
+            gated = None
+            if row["may_have_gates"]:
+                gated = await connection.fetchrow(query("execution_gates"), execution_id, HOLDERS_MAX)
         facts = _facts(row, first_trouble(self._health, row["pool"]))
+        if gated is not None:
+            facts = with_gates(facts, gated)
         pace = await self._pace(execution_id, facts) if may_be_estimated(facts) else None
-        return ExecutionDetail(
+        detail = ExecutionDetail(
             **_recorded(row),
-            position=row["position"],
-            queue_length=None if row["position"] is None else row["depth"],
+            position=facts.position,
+            queue_length=None if facts.position is None else row["depth"],
             waiting_on=waiting_on(facts),
             estimated_start=None if pace is None else estimated_start(facts, pace),
             attempts=_parsed(AttemptDetail, row["attempts"]),
         )
+        return detail if gated is None else with_steps(detail, gated)
 
     async def executions(
         self, wanted: ExecutionFilter, *, before_id: int, limit: int
@@ -229,19 +238,31 @@ class Reader:
         return None if row is None else queue_stats(row)
 
     async def queue(
-        self, ref: str, *, concurrency_key: str | None, after_id: int, limit: int
+        self, ref: str, *, concurrency_key: str | None, after_place: int, limit: int
     ) -> tuple[ActionQueuePage, int | None]:
-        """Return queued executions in order, slot holders, and the id after which the next page starts."""
+        """Return queued executions in order, slot holders, and the place after which the next page starts."""
         async with self._snapshot() as connection:
-            queued = await connection.fetch(query("queue_line"), ref, concurrency_key, after_id, limit + 1)
+            queued = await connection.fetch(query("queue_line"), ref, concurrency_key, after_place, limit + 1)
             holders = await connection.fetch(query("queue_holders"), ref, concurrency_key, HOLDERS_MAX)
         shown = ActionQueuePage(
             action_ref=ref,
-            items=[QueuedExecution(**row) for row in queued[:limit]],
+            items=[QueuedExecution(**_fields(QueuedExecution, row, but=set())) for row in queued[:limit]],
             holders=[SlotHolder(**row) for row in holders],
             next_cursor=None,
         )
-        return shown, shown.items[-1].id if len(queued) > limit else None
+        return shown, queued[limit - 1]["place"] if len(queued) > limit else None
+
+    async def resource_queue(self, name: str, *, offset: int, limit: int) -> ResourceQueuePage | None:
+        """Return a resource with its holders and what waits for it, behind `offset` positions.
+
+        None: there is no such resource. `next_cursor` is left to the caller.
+        """
+        async with self._snapshot() as connection:
+            state = await connection.fetchrow(query("resource_queue"), name, HOLDERS_MAX)
+            if state is None:
+                return None
+            line = await connection.fetch(query("resource_line"), name, offset, limit)
+        return resource_queue_page(state, line)
 
     async def workers(
         self, *, states: Sequence[WorkerState] | None, start: WorkerStart | None, limit: int
@@ -379,7 +400,13 @@ def _matches(found: "Sequence[Row] | None") -> Matches:
 def queue_stats(row: "Row") -> QueueStats:
     """Return the row of the statement `queue_stats`."""
     waiting = WaitingCounts(
-        limit=row["on_limit"], paused=row["on_pause"], no_worker=row["on_worker"], rate=row["on_rate"]
+        limit=row["on_limit"],
+        total=row["on_total"],
+        resource=row["on_resource"],
+        rate=row["on_rate"],
+        pool=row["on_pool"],
+        paused=row["on_pause"],
+        no_worker=row["on_worker"],
     )
     by_key = tuple(_parsed(KeyStats, row["by_key"]))
     return QueueStats(**_fields(QueueStats, row, but={"waiting", "by_key"}), waiting=waiting, by_key=by_key)
