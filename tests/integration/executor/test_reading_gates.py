@@ -1,5 +1,6 @@
 """Gates after the queue are explained: where an execution waits, what it lacks, what it passed (P10)."""
 
+import re
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -249,3 +250,25 @@ async def test_what_leaves_a_changed_route_is_explained_until_it_has_left(api: S
 async def test_an_unknown_resource_is_not_found(api: Served) -> None:
     answer = await api.http.get("/api/v1/resources/none/queue")
     assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+
+
+async def test_the_gauges_show_resources_and_count_what_waits_at_gates(api: Served) -> None:
+    await put_resource(api.database, "first", 3, rank=1)
+    await put_resource(api.database, "then", 1, rank=2)
+    await put_resource(api.database, "unlimited", None)
+    await gated(api, "first", "then", "unlimited")
+    await submit(api, "a.b", 5)
+    shown = (await api.http.get("/metrics")).text
+    for line in (
+        'turnstile_resource_held{resource="first"} 3',
+        'turnstile_resource_capacity{resource="first"} 3',
+        'turnstile_resource_waiting{resource="first"} 2',
+        'turnstile_resource_held_waiting{resource="first"} 2',
+        'turnstile_resource_waiting{resource="then"} 2',
+        'turnstile_resource_held_waiting{resource="then"} 0',
+        'turnstile_resource_held{resource="unlimited"} 1',
+        'turnstile_queue_depth{action_ref="a.b"} 4',
+        'turnstile_slots_held{action_ref="a.b"} 1',
+    ):
+        assert re.search(rf"^{re.escape(line)}(\.0)?$", shown, re.MULTILINE), line
+    assert 'turnstile_resource_capacity{resource="unlimited"}' not in shown
