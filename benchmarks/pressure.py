@@ -40,7 +40,7 @@ from benchmarks.run import (
 )
 from benchmarks.system import POSTGRESQL, Servers, Sizes, cpu_seconds
 from turnstile.common.database import Database
-from turnstile.stress.check.history import out_of_order, peak_concurrency
+from turnstile.stress.check.counts import out_of_order, peak_concurrency
 
 _ATTEMPTS: Final = """
 SELECT e.queue_id, q.max_concurrent, t.execution_id, t.granted_at, t.ended_at
@@ -241,6 +241,9 @@ async def _beside_readers(
         statement = " UNION ALL ".join(
             f"SELECT count(*) FROM {row[0]}" for row in await sessions[0].fetch(_HOT_TABLES)
         )
+        for session in sessions:
+            # The CPU of parallel workers could not be told from that of the services.
+            await session.execute("SET max_parallel_workers_per_gather = 0")
         pids = [session.get_server_pid() for session in sessions] if servers.pids else []
         works = [
             read(session, number * _TRANSACTION_SECONDS / _READERS) for number, session in enumerate(sessions)

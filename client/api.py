@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 from turnstile.client.errors import Rejected, Unavailable
 from turnstile.common.domain.errors import Code
 from turnstile.common.domain.states import Status
+from turnstile.common.fields import PRIORITY_DEFAULT
 from turnstile.common.messages import Error
 from turnstile.common.schemas import EstimatedStart, QueueStats, Schema
 
@@ -67,6 +68,8 @@ class Execution(Schema):
     action_ref: str
     concurrency_key: str | None = None
     idempotency_key: str | None = None
+    priority: int = PRIORITY_DEFAULT
+    """1 is first, 5 is last."""
     status: Status
     attempt: int
     """Number of the latest grant; 0 before the first."""

@@ -33,6 +33,7 @@ class Options(TypedDict, total=False):
 
     idempotency_key: str | None
     concurrency_key: str | None
+    priority: int | None
     run_at: datetime | None
     timeout: str | float | None
     ttl: str | float | None
@@ -52,6 +53,8 @@ class Request:
     """Requests with the same key are one execution, from any sender and any number of times."""
     concurrency_key: str | None = None
     """Names the queue; else the action's pointer into the parameters does."""
+    priority: int | None = None
+    """1 (first) to 5 (last). None: 3, or the action's `priority_min` if that is larger."""
     run_at: datetime | None = None
     """Not started before this instant, which must have a time zone."""
     timeout: str | float | None = None

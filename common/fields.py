@@ -16,6 +16,10 @@ from turnstile.common.domain.durations import SECONDS_MAX, parse_duration
 _REF: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,199}")
 _POOL: Final = re.compile(r"[A-Za-z0-9_\-]{1,64}")
 _POINTER: Final = re.compile(r"(?:/(?:[^~/]|~0|~1)*)+")
+PRIORITY_DEFAULT: Final = 3
+PRIORITIES: Final = range(1, 6)
+"""1 is first, 5 is last."""
+_PRIORITY_TEXTS: Final = frozenset(map(str, PRIORITIES))
 _EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST: Final = datetime(9000, 1, 1, tzinfo=UTC)
 _URL_EXAMPLE: Final = "like 'https://example.org/hooks/turnstile'"
@@ -108,11 +112,31 @@ def check_instant(instant: datetime) -> datetime:
     return instant
 
 
+def check_priority(value: object) -> int:
+    """Return a priority that was read from JSON; raises ValueError with the range otherwise."""
+    # A boolean is an int in Python, and equals 1 or 0.
+    if isinstance(value, bool) or not isinstance(value, int | float) or value not in PRIORITIES:
+        raise ValueError(
+            f"expected a whole number from {PRIORITIES[0]} (first) to {PRIORITIES[-1]} (last), "
+            "or leave it out"
+        )
+    return int(value)
+
+
+def parse_priority(text: object) -> int:
+    """Return a priority that was written as text, in a query or on a command line; raises ValueError."""
+    return check_priority(int(text) if isinstance(text, str) and text in _PRIORITY_TEXTS else text)
+
+
 ActionRef = Annotated[str, AfterValidator(check_ref)]
 Pool = Annotated[str, AfterValidator(_check_pool)]
 JsonPointer = Annotated[str, AfterValidator(_check_pointer)]
 Instant = Annotated[AwareDatetime, AfterValidator(check_instant)]
 Key = Annotated[str, StringConstraints(min_length=1, max_length=512)]
+_PriorityNumber = Annotated[int, Field(ge=PRIORITIES[0], le=PRIORITIES[-1])]
+Priority = Annotated[_PriorityNumber, BeforeValidator(check_priority)]
+PriorityText = Annotated[_PriorityNumber, BeforeValidator(parse_priority)]
+"""A priority in a query, where every value is text."""
 CallbackUrl = Annotated[
     str,
     StringConstraints(pattern=r"^[Hh][Tt][Tt][Pp][Ss]?://", max_length=2048),

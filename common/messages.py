@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints
 from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.domain.identifiers import Attempt, ExecutionId
 from turnstile.common.domain.states import Status
-from turnstile.common.fields import ActionRef, CallbackUrl, Duration, Instant, Key
+from turnstile.common.fields import PRIORITY_DEFAULT, ActionRef, CallbackUrl, Duration, Instant, Key, Priority
 
 SCHEMA_VERSION: Final = 1
 
@@ -41,6 +41,11 @@ class ExecutionRequested(_FromOutside):
     concurrency_key: Key | None = Field(
         default=None,
         description="Names the queue if the action has `submitter_keys`; else the action's pointer does.",
+    )
+    priority: Priority = Field(
+        default=PRIORITY_DEFAULT,
+        description="1 (first) to 5 (last); strict. Default: 3, or the action's `priority_min` if larger.",
+        examples=[2],
     )
     run_at: Instant | None = Field(default=None, description="Not before this instant (RFC 3339).")
     timeout: Duration | None = Field(default=None, description="Longest run of one attempt, like '5m'.")

@@ -21,10 +21,12 @@ from turnstile.common.messages import SCHEMA_VERSION, ExecutionRequested
 PARAMETERS_BYTES_MAX: Final = 256 * 1024
 _ENVELOPE_BYTES_MAX: Final = 64 * 1024
 _JSON_FIELDS: Final = ("parameters", "metadata")
-_RARE_FIELDS: Final = frozenset(ExecutionRequested.model_fields) - {
-    "action_ref", "idempotency_key", *_JSON_FIELDS,
-}  # fmt: skip
-"""Fields of a request that change its hash and are seldom given."""
+_RARE_FIELDS: Final = {
+    name: field.default
+    for name, field in ExecutionRequested.model_fields.items()
+    if name not in {"action_ref", "idempotency_key", *_JSON_FIELDS}
+}
+"""Fields of a request that change its hash and are seldom given, with their defaults."""
 _NESTING: Final = (dict, list)
 _NAMED_MAX: Final = 5
 """Number of wrong fields that one refusal names at most."""
@@ -139,10 +141,13 @@ def read_traceparent(headers: Mapping[str, object]) -> str | None:
 
 
 def request_hash(request: ExecutionRequested) -> UUID:
-    """Return a hash of the request, independent of the order of keys: equal requests have equal hashes."""
+    """Return a hash of the request, independent of the order of keys: equal requests have equal hashes.
+
+    A field with its default does not count: a new field leaves the stored hashes of older versions valid.
+    """
     fields: dict[str, Any] = {"action_ref": request.action_ref}
     given = vars(request)
-    if any(given[name] is not None for name in _RARE_FIELDS):
+    if any(given[name] != default for name, default in _RARE_FIELDS.items()):
         fields = request.model_dump(
             mode="json", exclude={"idempotency_key", *_JSON_FIELDS}, exclude_defaults=True
         )

@@ -65,8 +65,7 @@ class Operations:
                 for admission, verdict in zip(undecided, decided, strict=False)
                 if isinstance(verdict, Accepted) and not verdict.duplicate
             )
-            if grants.granted:
-                self._dispatcher.dispatch_in_background(grants)
+            self._dispatcher.dispatch_in_background(grants)
             verdicts += decided
         return verdicts
 

@@ -84,7 +84,8 @@ class ExecutorProtocol:
         """Queue requests in this order, and grant free slots; one verdict each."""
         row = await self._row(
             "SELECT * FROM turnstile.admit("
-            "$3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, in_wait_ms => $1, in_suspect_ids => $2)",
+            "$3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, in_wait_ms => $1, in_suspect_ids => $2, "
+            "in_priorities => $15, in_may_be_urgent => $16)",
             *wait,
             [a.action_ref for a in admissions],
             [a.parameters_json.decode() for a in admissions],
@@ -98,6 +99,8 @@ class ExecutorProtocol:
             [a.callback_url for a in admissions],
             [a.metadata_json.decode() for a in admissions],
             [a.traceparent for a in admissions],
+            [a.priority for a in admissions],
+            [a.may_be_urgent for a in admissions],
         )
         return (read_verdicts(row["admitted"], admissions), _grants(row)), _locks(row)
 

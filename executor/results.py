@@ -29,6 +29,8 @@ class Admission(NamedTuple):
     metadata_json: bytes
     concurrency_key: str | None
     idempotency_key: str | None
+    priority: int | None
+    """None: not given, so that the action decides."""
     run_at: datetime | None
     timeout: float | None
     ttl: float | None
@@ -36,6 +38,8 @@ class Admission(NamedTuple):
     request_hash: UUID
     delivery_key: UUID | None = None
     traceparent: str | None = None
+    may_be_urgent: bool = False
+    """The `priority_min` of the action does not bind the submitter."""
 
     @classmethod
     def of(
@@ -45,6 +49,7 @@ class Admission(NamedTuple):
         *,
         delivery_key: UUID | None = None,
         traceparent: str | None = None,
+        may_be_urgent: bool = False,
     ) -> Self:
         """Pack a validated request."""
         return cls(
@@ -53,6 +58,7 @@ class Admission(NamedTuple):
             metadata_json=to_json(request.metadata),
             concurrency_key=request.concurrency_key,
             idempotency_key=request.idempotency_key,
+            priority=request.priority if "priority" in request.model_fields_set else None,
             run_at=request.run_at,
             timeout=request.timeout,
             ttl=request.ttl,
@@ -60,6 +66,7 @@ class Admission(NamedTuple):
             request_hash=request_hash,
             delivery_key=delivery_key,
             traceparent=traceparent,
+            may_be_urgent=may_be_urgent,
         )
 
     @property

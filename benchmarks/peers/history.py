@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from turnstile.stress.check.history import out_of_order, peak_concurrency
+from turnstile.stress.check.counts import out_of_order, peak_concurrency
 from turnstile.stress.trace import RECORD, START, STOP, TRACE_SUFFIX
 
 _NS_PER_MS: Final = 1e6

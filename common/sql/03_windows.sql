@@ -45,13 +45,19 @@ AS $$
 $$;
 
 -- move_slot_window: raises the bound of the tickets to those that were drawn before the last call, and gives older
--- rows new tickets. Does nothing within `in_seconds` after that call. Returns the number of renewed tickets.
+-- rows new tickets. Does nothing within `in_seconds` after that call, or `in_busy_seconds` where many tickets were
+-- drawn since: sweeps read what was deleted since the bound, and at a high rate that is most of their cost. Slots that
+-- are held for long would be renewed that often too, so it waits if they are many. Returns the number of renewed
+-- tickets.
 --
 -- Tickets are drawn in transactions that have written before. A foreign transaction that writes and stays open for
 -- hours must not stop the bound: after as many calls as take `in_seconds_max`, longer than any of our statements, it
 -- is not waited for, and never again.
 CREATE FUNCTION turnstile.move_slot_window(
-    in_seconds double precision DEFAULT 30, in_seconds_max double precision DEFAULT 600
+    in_seconds double precision DEFAULT 30,
+    in_seconds_max double precision DEFAULT 600,
+    in_busy_seconds double precision DEFAULT 2,
+    in_busy_tickets integer DEFAULT 2000
 )
 RETURNS integer
 LANGUAGE plpgsql
@@ -61,12 +67,21 @@ DECLARE
     -- Read before this transaction has an id: whatever drew one of these tickets has a lower id.
     drawn_ticket bigint := (SELECT t.last_value FROM slot_ticket_seq t);
     newest slot_window;
+    now_at timestamptz := clock_timestamp();
     is_waited_for boolean;
     renewed integer;
     remaining_ticket bigint;
 BEGIN
     SELECT w.* INTO newest FROM slot_window w ORDER BY w.version DESC LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
-    IF NOT FOUND OR newest.moved_at BETWEEN clock_timestamp() - make_interval(secs => in_seconds) AND clock_timestamp()
+    IF NOT FOUND OR newest.moved_at BETWEEN now_at - make_interval(secs => in_busy_seconds) AND now_at
+                    AND in_seconds > 0 THEN
+        RETURN 0;
+    END IF;
+    -- A deferred move is repeated every `in_seconds`, as `deferrals` counts on.
+    IF newest.moved_at BETWEEN now_at - make_interval(secs => in_seconds) AND now_at
+       AND (newest.deferrals > 0 OR drawn_ticket - newest.next_ticket < greatest(in_busy_tickets, 4 * (
+                SELECT count(*) FROM slot s
+                WHERE s.ticket >= newest.first_ticket AND s.ticket < newest.next_ticket)))
     THEN
         RETURN 0;
     END IF;

@@ -100,6 +100,7 @@ CREATE FUNCTION turnstile.admit(
     in_wait_ms integer DEFAULT NULL,
     in_suspect_ids bigint[] DEFAULT '{}',
     in_priorities smallint[] DEFAULT NULL,
+    in_may_be_urgent boolean[] DEFAULT NULL,
     OUT admitted turnstile.admitted[],
     OUT granted turnstile.granted[],
     OUT more_queue_ids bigint[],
@@ -135,8 +136,8 @@ BEGIN
                           WHEN length(k.key) > 512 THEN 'parameters: concurrency key longer than 512 characters'
                      END ORDER BY r.ord)
     INTO action_ids, keys, codes, details
-    FROM unnest(in_action_refs, in_parameters, in_concurrency_keys, in_retry_ofs)
-         WITH ORDINALITY r(ref, parameters, key, retry_of, ord)
+    FROM unnest(in_action_refs, in_parameters, in_concurrency_keys, in_retry_ofs, in_priorities, in_may_be_urgent)
+         WITH ORDINALITY r(ref, parameters, key, retry_of, priority, may_be_urgent, ord)
     LEFT JOIN action a ON a.ref = ANY (ARRAY[r.ref]) AND a.deleted_at IS NULL
     CROSS JOIN LATERAL (
         SELECT CASE WHEN r.key IS NOT NULL THEN r.key
@@ -144,9 +145,12 @@ BEGIN
                     ELSE r.parameters #>> a.concurrency_key_path END
     ) k(key)
     -- Each key has the action's whole limit, so a submitter who chooses keys freely would have no limit (P1). A retry
-    -- repeats a key that was accepted before.
+    -- repeats a key and a priority that were accepted before.
     CROSS JOIN LATERAL (
-        SELECT CASE WHEN r.key IS NULL OR a.submitter_keys OR r.retry_of IS NOT NULL THEN NULL
+        SELECT CASE WHEN r.priority < a.priority_min AND r.may_be_urgent IS NOT TRUE AND r.retry_of IS NULL THEN
+                        format('priority: %s is below the priority_min of the action, %s; send %s or more, leave it out,'
+                               ' or use a token with the role operate', r.priority, a.priority_min, a.priority_min)
+                    WHEN r.key IS NULL OR a.submitter_keys OR r.retry_of IS NOT NULL THEN NULL
                     WHEN a.concurrency_key_path IS NULL THEN
                         'concurrency_key: the action has no keys; leave it out, or set submitter_keys in the action'
                     WHEN r.parameters #>> a.concurrency_key_path IS DISTINCT FROM r.key THEN
@@ -240,7 +244,7 @@ BEGIN
                coalesce(r.callback_url, a.callback_url), r.traceparent, admitted_at,
                CASE WHEN r.run_at > admitted_at THEN NULL ELSE admitted_at END,
                r.run_at, admitted_at + make_interval(secs => coalesce(r.ttl_seconds, a.ttl_seconds)),
-               r.retry_of, coalesce(r.priority, 3)
+               r.retry_of, coalesce(r.priority, greatest(3, a.priority_min))
         FROM unnest(action_ids, queue_ids, keys, codes, in_parameters, in_metadata, in_idempotency_keys,
                     in_delivery_keys, in_request_hashes, in_timeout_seconds, in_ttl_seconds, in_callback_urls,
                     in_traceparents, in_run_ats, in_retry_ofs, in_priorities)
@@ -285,6 +289,30 @@ BEGIN
     -- 7. Return the outcome of each. New executions are at the tail, so a position is the depth less the number
     -- behind it. An execution that existed before stays accepted even if a new one would be refused: its action may
     -- be deleted.
+    WITH found AS MATERIALIZED (
+        SELECT t.ord, e.id, e.status, e.request_hash, e.queue_id, e.priority, e.id = tickets[t.ord] AS is_new
+        FROM unnest(in_idempotency_keys, in_delivery_keys, in_request_hashes, codes)
+             WITH ORDINALITY t(idempotency_key, delivery_key, request_hash, code, ord)
+        CROSS JOIN LATERAL (
+            SELECT n.id FROM execution n WHERE n.id = tickets[t.ord]
+            UNION ALL
+            SELECT k.id FROM execution k WHERE k.idempotency_key = t.idempotency_key
+            UNION ALL
+            SELECT d.id FROM execution d WHERE d.delivery_key = t.delivery_key
+            LIMIT 1
+        ) known
+        -- Looked up one by one, whatever the planner knows about the tables.
+        CROSS JOIN LATERAL (
+            SELECT c.id, c.status, c.request_hash, c.queue_id, c.priority FROM turnstile.current_execution c
+            WHERE c.id = known.id LIMIT 1
+        ) e
+        WHERE t.code IS NULL OR e.request_hash = t.request_hash
+    ),
+    -- Once per queue, not once per request. The queue of an existing terminal execution may be deleted.
+    state AS MATERIALIZED (
+        SELECT q.id, q.depth, q.head_id, q.heads FROM turnstile.current_queue q
+        WHERE q.id = ANY (ARRAY(SELECT DISTINCT f.queue_id FROM found f WHERE f.status = 'queued'))
+    )
     SELECT array_agg(
         ROW(
             CASE WHEN e.id IS NULL THEN r.code
@@ -305,27 +333,7 @@ BEGIN
                     ELSE (SELECT count(*) FROM waiting w
                           WHERE w.line_id = f.queue_id AND w.place >= q.head_id AND w.place <= f.id)
                END AS queue_position
-        FROM (
-            SELECT t.ord, e.id, e.status, e.request_hash, e.queue_id, e.priority, e.id = tickets[t.ord] AS is_new
-            FROM unnest(in_idempotency_keys, in_delivery_keys, in_request_hashes, codes)
-                 WITH ORDINALITY t(idempotency_key, delivery_key, request_hash, code, ord)
-            CROSS JOIN LATERAL (
-                SELECT n.id FROM execution n WHERE n.id = tickets[t.ord]
-                UNION ALL
-                SELECT k.id FROM execution k WHERE k.idempotency_key = t.idempotency_key
-                UNION ALL
-                SELECT d.id FROM execution d WHERE d.delivery_key = t.delivery_key
-                LIMIT 1
-            ) known
-            -- Looked up one by one, whatever the planner knows about the tables.
-            CROSS JOIN LATERAL (
-                SELECT c.id, c.status, c.request_hash, c.queue_id, c.priority FROM turnstile.current_execution c
-                WHERE c.id = known.id LIMIT 1
-            ) e
-            WHERE t.code IS NULL OR e.request_hash = t.request_hash
-        ) f
-        -- The queue of an existing terminal execution may be deleted.
-        LEFT JOIN turnstile.current_queue q ON q.id = ANY (ARRAY[f.queue_id])
+        FROM found f LEFT JOIN state q ON q.id = f.queue_id
     ) e ON e.ord = r.ord;
 
     -- The insert found the key of an execution that was then pruned. Rolled back and repeated by the caller, the

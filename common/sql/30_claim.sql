@@ -17,7 +17,7 @@ CREATE FUNCTION turnstile.claim(
 RETURNS SETOF turnstile.claimed
 LANGUAGE plpgsql
 SECURITY DEFINER
-:settings_for_index_lookups
+:settings_for_index_order
 AS $$
 DECLARE
     claimed_now timestamptz := clock_timestamp();

@@ -16,7 +16,7 @@ CREATE FUNCTION turnstile.append_logs(
 RETURNS boolean
 LANGUAGE plpgsql
 SECURITY DEFINER
-:settings_for_index_lookups
+:settings_for_index_order
 AS $$
 DECLARE
     appended_now timestamptz := clock_timestamp();

@@ -38,7 +38,8 @@ BEGIN
            array_agg(r.parameters) AS parameters, array_agg(r.concurrency_key) AS concurrency_keys,
            array_agg(r.key) AS idempotency_keys, array_agg(md5('retry of ' || r.id)::uuid) AS request_hashes,
            array_agg(r.timeout_seconds) AS timeouts, array_agg(r.callback_url) AS callback_urls,
-           array_agg(r.metadata) AS metadata, array_agg(in_traceparent) AS traceparents
+           array_agg(r.metadata) AS metadata, array_agg(in_traceparent) AS traceparents,
+           array_agg(r.priority) AS priorities
     INTO ended
     FROM (SELECT s.* FROM requested s WHERE s.completed_at IS NOT NULL ORDER BY s.ord) r;
 
@@ -50,7 +51,8 @@ BEGIN
             array_fill(NULL::uuid, ARRAY[cardinality(ended.ids)]), ended.request_hashes,
             array_fill(NULL::timestamptz, ARRAY[cardinality(ended.ids)]), ended.timeouts,
             array_fill(NULL::double precision, ARRAY[cardinality(ended.ids)]),
-            ended.callback_urls, ended.metadata, ended.traceparents, ended.ids, in_wait_ms, in_suspect_ids
+            ended.callback_urls, ended.metadata, ended.traceparents, ended.ids, in_wait_ms, in_suspect_ids,
+            ended.priorities
         ) m;
     END IF;
 

@@ -64,7 +64,7 @@ CREATE FUNCTION turnstile.sign_off(in_worker_id text)
 RETURNS void
 LANGUAGE plpgsql
 SECURITY DEFINER
-:settings_for_index_lookups
+:settings_for_index_order
 AS $$
 BEGIN
     PERFORM 1 FROM worker w WHERE w.id = in_worker_id AND w.stopped_at IS NULL FOR NO KEY UPDATE;

@@ -18,7 +18,7 @@ CREATE FUNCTION turnstile.delete_action(
     OUT ended turnstile.moved[]
 )
 LANGUAGE plpgsql
-:settings_for_index_lookups
+:settings_for_index_order
 AS $$
 DECLARE
     found_id bigint;

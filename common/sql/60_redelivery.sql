@@ -10,7 +10,7 @@ CREATE FUNCTION turnstile.is_unserved(in_action public.action)
 RETURNS boolean
 LANGUAGE sql
 STABLE
-:settings
+:settings_for_index_order
 AS $$
     SELECT in_action.runner = 'python' AND in_action.entrypoint IS NULL AND coalesce((
         SELECT bool_and(w.served_refs IS NOT NULL AND NOT in_action.ref = ANY (w.served_refs))
@@ -46,7 +46,7 @@ $$;
 CREATE FUNCTION turnstile.due_pools(in_timeout_seconds double precision)
 RETURNS TABLE (pool text, offered bigint, looked_at timestamptz)
 LANGUAGE sql
-:settings_for_index_lookups
+:settings_for_index_order
 AS $$
     WITH unclaimed AS MATERIALIZED (
         SELECT q.action_id, count(s.offered_at) AS offered,

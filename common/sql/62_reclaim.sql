@@ -13,7 +13,7 @@ CREATE FUNCTION turnstile.reclaim(
     OUT more_queue_ids bigint[]
 )
 LANGUAGE plpgsql
-:settings_for_index_lookups
+:settings_for_index_order
 AS $$
 DECLARE
     orphaned_ids bigint[];
@@ -89,7 +89,9 @@ BEGIN
         SET status = CASE WHEN e.cancel_requested_at IS NULL THEN 'abandoned' ELSE 'cancelled' END::execution_status,
             attempt = s.attempt, worker_id = s.worker_id, scheduled_at = s.granted_at, started_at = s.claimed_at,
             completed_at = reclaimed_at,
-            gates = turnstile.gates_history(e.queued_at, s.gate_ids, s.gate_units, s.passed_ats),
+            -- A call costs as much as an index lookup, also for null.
+            gates = CASE WHEN s.gate_ids IS NOT NULL THEN
+                turnstile.gates_history(e.queued_at, s.gate_ids, s.gate_units, s.passed_ats) END,
             error_type = CASE WHEN e.cancel_requested_at IS NULL THEN 'WorkerLost' ELSE 'Cancelled' END,
             error_message = CASE WHEN e.cancel_requested_at IS NOT NULL THEN e.cancel_reason
                                  ELSE format('worker %s was lost; reclaimed %s times before', s.worker_id, e.reclaims) END
@@ -126,8 +128,7 @@ $$;
 CREATE FUNCTION turnstile.clamp_future_instants(in_retries boolean)
 RETURNS bigint
 LANGUAGE plpgsql
-:settings
-SET jit = off
+:settings_for_index_order
 AS $$
 DECLARE
     now_at timestamptz;

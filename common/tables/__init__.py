@@ -2,8 +2,8 @@
 
 `actions`: definitions, their changes and their queues. `gates`: limits after the queue. `live`: what is
 queued, held, unpublished, delayed or about to expire. `executions`: executions, attempts, logs and the counts
-of pruned ones. `workers`: leases. `webhooks`: deliveries. `dead_letters`: messages that no service could
-process.
+of pruned ones. `workers`: leases. `webhooks`: deliveries and receivers. `dead_letters`: messages that no
+service could process.
 
 The live tables have no foreign keys, because each would lock its parent row at every insert, and the
 functions in `common.sql` are the only writers. Every invariant of a single row is a named CHECK or UNIQUE
@@ -41,7 +41,7 @@ from turnstile.common.tables.live import (
     UnpublishedCompletion,
     Waiting,
 )
-from turnstile.common.tables.webhooks import WebhookDelivery
+from turnstile.common.tables.webhooks import WebhookDelivery, WebhookReceiver
 from turnstile.common.tables.workers import Worker
 
 metadata = SQLModel.metadata
@@ -73,6 +73,7 @@ __all__ = [
     "UnpublishedCompletion",
     "Waiting",
     "WebhookDelivery",
+    "WebhookReceiver",
     "Worker",
     "metadata",
 ]

@@ -1,4 +1,4 @@
-"""Webhooks: one delivery per terminal execution with a `callback_url`.
+"""Webhooks: one delivery per terminal execution with a `callback_url`, and their receivers.
 
 Inserted in the transaction that settles the execution: none is lost and none is written twice (P4).
 """
@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy import BigInteger, CheckConstraint, Column, Index, Integer, Text, Uuid, text
 from sqlmodel import Field, SQLModel
 
-from turnstile.common.tables.columns import instant
+from turnstile.common.tables.columns import BRISK_VACUUM, instant
 
 
 class WebhookDelivery(SQLModel, table=True):
@@ -21,7 +21,7 @@ class WebhookDelivery(SQLModel, table=True):
         CheckConstraint("(settled_at IS NOT NULL) = (state <> 'pending')", name="settled_iff_not_pending"),
         CheckConstraint("claimed_until IS NULL OR state = 'pending'", name="claimed_while_pending"),
         CheckConstraint("attempts >= 0", name="attempts_not_negative"),
-        # One queue per receiver: a claim steps from receiver to receiver, past what waits for each.
+        # One queue per receiver, read from the receiver's bound on.
         Index("ix_webhook_delivery_due", "origin", "due_at", postgresql_where=text("state = 'pending'")),
         # Lists in the API.
         Index("ix_webhook_delivery_state", "state", "execution_id"),
@@ -48,7 +48,7 @@ class WebhookDelivery(SQLModel, table=True):
     attempts: int = Field(default=0, sa_column=Column(Integer, nullable=False, server_default="0"))
     """Number of claims since the execution ended or the delivery was replayed."""
     due_at: datetime = instant(nullable=False)
-    """The earliest instant of the next attempt."""
+    """The earliest instant of the next attempt, and not below `DueWindow.next_at` when it was written."""
     claimed_until: datetime | None = instant()
     """The end of the current claim's lease, which also identifies the claim."""
     last_status: int | None = Field(default=None, sa_column=Column(Integer))
@@ -58,3 +58,20 @@ class WebhookDelivery(SQLModel, table=True):
     """When the execution ended or the delivery was last replayed. Its age counts from here."""
     settled_at: datetime | None = instant()
     """When it was delivered or given up."""
+
+
+class WebhookReceiver(SQLModel, table=True):
+    """A receiver, with the instant below which no delivery to it is pending (P15). Deleted when idle.
+
+    A change writes a new row and deletes the old one.
+    """
+
+    __tablename__ = "webhook_receiver"
+    __table_args__ = ({"postgresql_with": BRISK_VACUUM},)
+
+    origin: str = Field(sa_column=Column(Text, primary_key=True))
+    version: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    """Decreases, so that the newest row is the first in the index."""
+    first_at: datetime = instant(nullable=False)
+    moved_at: datetime = instant(nullable=False)
+    """When this row was written."""

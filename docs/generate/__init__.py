@@ -5,6 +5,7 @@ folder that is not under version control.
 """
 
 import asyncio
+import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from generate.tables import default_of, fields_table, table
 from turnstile.common.action_definition import ActionDefinition, RetryDefinition
 from turnstile.common.domain.errors import Code
 from turnstile.common.domain.states import TRANSITIONS, Status, is_terminal
+from turnstile.common.messages import ExecutionRequested
 from turnstile.common.settings import CommonSettings
 from turnstile.executor.cli import app as executor_app
 from turnstile.executor.service import ExecutorService
@@ -33,6 +35,7 @@ def write_reference(folder: Path) -> None:
         "actions": actions_page(),
         "commands": commands_page(),
         "http": http_page(),
+        "request": request_page(),
         "settings": settings_page(),
         "states": states_page(),
     }
@@ -125,6 +128,22 @@ def _routes(path: str, operations: dict[str, Any]) -> Iterator[tuple[str, tuple[
         answers = ", ".join(sorted(operation["responses"].keys() - _EVERYWHERE))
         tag = (operation.get("tags") or ["other"])[0]
         yield tag, (f"`{method.upper()} {path}`", operation.get("summary", ""), parameters, answers)
+
+
+_REQUEST = """# Fields of a request
+
+The body of the message `execution.requested`, of `POST /executions`, and of a line of
+`executor submit --bulk`. An unknown field is refused. Durations are written `250ms`, `30s`, `5m`,
+`1h30m`, or as a number of seconds.
+"""
+
+
+def request_page() -> str:
+    """Return every field of a request, and its JSON Schema."""
+    schema = json.dumps(ExecutionRequested.model_json_schema(), indent=2)
+    return "\n".join(
+        [_REQUEST, fields_table(ExecutionRequested), f"\n## JSON Schema\n\n```json\n{schema}\n```\n"]
+    )
 
 
 _SETTINGS = """# Settings

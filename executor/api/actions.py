@@ -22,24 +22,32 @@ from pydantic_core import CoreSchema
 from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.database import REFUSED_BY_DATABASE, Database
 from turnstile.common.domain.errors import Code, Refusal
-from turnstile.common.fields import check_ref
+from turnstile.common.fields import PRIORITIES, check_ref
 from turnstile.common.requests import read_model
 from turnstile.common.schemas import QueueStats
 from turnstile.executor.api.bodies import JsonBody, JsonRoute, StrictModel
 from turnstile.executor.api.executions import FilterText
-from turnstile.executor.api.paging import ID_MAX, Page, Paging, cursor_id, cursor_parts, next_cursor
+from turnstile.executor.api.paging import (
+    ID_MAX,
+    Page,
+    Paging,
+    cursor_id,
+    cursor_ids,
+    cursor_of,
+    cursor_parts,
+    invalid_cursor,
+    next_cursor,
+)
 from turnstile.executor.api.problems import answer, answer_deadline, documented, problem
 from turnstile.executor.operations import Operations
-from turnstile.executor.queries.reader import Reader
+from turnstile.executor.queries.reader import PLACE_ID_MAX, LineStart, Reader
 from turnstile.executor.queries.schemas import ActionChangeEntry, ActionQueuePage, StoredAction
 from turnstile.executor.results import Deletion
 
 DELETED_WITH_MAX: Final = 10_000
 """Most waiting executions that are cancelled with their action in one call."""
 _CURSOR: Final = "actions"
-_QUEUE_CURSOR: Final = "places"
-_PLACE_MIN: Final = -(2 << 58)
-"""Before the places of priority 1 (`turnstile.place_of`): numbers in cursors are not negative."""
+_QUEUE_CURSOR: Final = "line"
 _CHANGES_CURSOR: Final = "changes"
 _DIGEST_BYTES: Final = 12
 
@@ -343,12 +351,21 @@ def _add_queue_routes(routes: APIRouter, definitions: Definitions, reader: Reade
     )
     async def get_queue(ref: PossibleRef, query: Annotated[QueueListing, Query()]) -> ActionQueuePage:
         await definitions.read(ref)
-        after_place = cursor_id(_QUEUE_CURSOR, query.cursor, first=0) + _PLACE_MIN
+        start = _line_start(query.cursor)
         shown, last = await reader.queue(
-            ref, concurrency_key=query.concurrency_key, after_place=after_place, limit=query.limit
+            ref, concurrency_key=query.concurrency_key, start=start, limit=query.limit
         )
-        cursor = next_cursor(_QUEUE_CURSOR, None if last is None else last - _PLACE_MIN)
+        cursor = None if last is None else cursor_of(_QUEUE_CURSOR, *last)
         return shown.model_copy(update={"next_cursor": cursor})
+
+
+def _line_start(cursor: str | None) -> LineStart:
+    if cursor is None:
+        return LineStart()
+    start = LineStart(*cursor_ids(_QUEUE_CURSOR, cursor, count=2))
+    if start.priority not in PRIORITIES or start.id > PLACE_ID_MAX:
+        raise invalid_cursor()
+    return start
 
 
 def _unknown_action(ref: str) -> Refusal:

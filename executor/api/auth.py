@@ -1,7 +1,8 @@
 """Authentication and authorization: API tokens with roles; no request from another site's page.
 
 In: every HTTP request, before its route. Out: the request with `request.state.caller_name` (for the change
-log of actions; None where no token is required), or 401 or 403. `ROLES` is the table of required roles.
+log of actions) and `request.state.caller_role`, both None where no token is required, or 401 or 403. `ROLES`
+is the table of required roles.
 """
 
 from collections.abc import Collection, Mapping
@@ -117,7 +118,7 @@ class Gate:
             await answer(refused)(scope, receive, send)
 
     def _refused(self, scope: Scope) -> Problem | None:
-        """Store the name of the token in the scope; return why the request is refused, or None."""
+        """Store name and role of the token in the scope; return why the request is refused, or None."""
         headers = Headers(scope=scope)
         token = None
         role = role_of(scope["method"], scope["path"])
@@ -127,7 +128,8 @@ class Gate:
                 return problem(Code.UNAUTHORIZED, _SEND_A_TOKEN)
             if token.role < role:
                 return _lacks_role(token, role)
-        scope["state"] = {**scope.get("state", {}), "caller_name": None if token is None else token.name}
+        name, its_role = (None, None) if token is None else (token.name, token.role)
+        scope["state"] = {**scope.get("state", {}), "caller_name": name, "caller_role": its_role}
         if self._own_hosts is not None and not _is_own_host(headers.get("host", ""), self._own_hosts):
             return problem(Code.FORBIDDEN, _USE_AN_ADDRESS)
         # A browser sends requests to loopback addresses for any page, and names the page's site.

@@ -5,7 +5,7 @@ statement, so the same idempotency key over HTTP and over the broker is the same
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
@@ -18,7 +18,7 @@ from turnstile.common.batcher import in_steps
 from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.domain.identifiers import ExecutionId
 from turnstile.common.domain.states import Status, is_terminal
-from turnstile.common.fields import Instant
+from turnstile.common.fields import Instant, Priority, PriorityText
 from turnstile.common.messages import ExecutionRequested
 from turnstile.common.requests import (
     read_json,
@@ -47,6 +47,7 @@ from turnstile.executor.api.paging import (
     next_cursor,
 )
 from turnstile.executor.api.problems import Problem, answer, answer_deadline, documented, problem
+from turnstile.executor.api_tokens import Role
 from turnstile.executor.metrics import REFUSED
 from turnstile.executor.operations import Operations, Submissions
 from turnstile.executor.queries.reader import LogPosition, Reader
@@ -123,6 +124,7 @@ class FilterFields(StrictModel):
 
     action_ref: FilterText | None = Field(default=None, examples=["reports.render"])
     concurrency_key: FilterText | None = None
+    priority: Priority | None = None
     created_after: Instant | None = Field(default=None, description="This instant or later.")
     created_before: Instant | None = Field(default=None, description="Earlier than this instant.")
     worker_id: FilterText | None = Field(default=None, description="The worker of its latest attempt.")
@@ -135,6 +137,7 @@ class FilterFields(StrictModel):
             action_ref=self.action_ref,
             statuses=tuple(statuses) if statuses else None,
             concurrency_key=self.concurrency_key,
+            priority=self.priority,
             created_after=self.created_after,
             created_before=self.created_before,
             worker_id=self.worker_id,
@@ -145,6 +148,7 @@ class FilterFields(StrictModel):
 class ExecutionListing(Paging, FilterFields):
     """Which executions to list; all conditions must hold."""
 
+    priority: PriorityText | None = None
     status: list[Status] | None = Field(default=None, description="Any of these; repeat it for several.")
     metadata: Annotated[list[MetadataPair], Field(max_length=20)] | None = Field(
         default=None,
@@ -351,8 +355,9 @@ def _add_retry_route(routes: APIRouter, operations: Operations) -> None:
     @routes.post(
         "/{execution_id}/retry",
         summary="Retry an ended execution as a new one",
-        description="Same action, parameters, concurrency key, timeout, callback_url and metadata, under the "
-        "action's present limits, at the tail of the queue. The ended execution does not change.",
+        description="Same action, parameters, concurrency key, priority, timeout, callback_url and metadata, "
+        "under the action's present limits, behind the executions of this priority that wait. The ended "
+        "execution does not change.",
         status_code=202,
         responses={
             200: {"model": RetryAcceptance, "description": _KNOWN_KEY},
@@ -431,12 +436,13 @@ async def _read_submitted(
     is_list = body[:100].lstrip().startswith(b"[")
     async with lock if is_list else nullcontext():
         value = read_json(body, bytes_max=list_bytes_max if is_list else one_bytes_max)
-        key, traceparent = _key_in(header), read_traceparent(request.headers)
+        key = _key_in(header)
+        read = _reader_for(request, parameters_bytes_max)
         if not isinstance(value, list):
             keyed = _with_key(value, key)
-            return _Submitted(is_list=False, requests=[_admission(keyed, traceparent, parameters_bytes_max)])
+            return _Submitted(is_list=False, requests=[read(keyed)])
         _check_list(value, key)
-        requests = [_read_item(item, traceparent, parameters_bytes_max) async for item in in_steps(value)]
+        requests = [_read_item(item, read) async for item in in_steps(value)]
         return _Submitted(is_list=True, requests=requests)
 
 
@@ -469,16 +475,26 @@ def _with_key(value: Any, key: str | None) -> Any:
     return {**value, "idempotency_key": key}
 
 
-def _read_item(value: Any, traceparent: str | None, parameters_bytes_max: int) -> Admission | Refusal:
+def _read_item(value: Any, read: Callable[[Any], Admission]) -> Admission | Refusal:
     try:
-        return _admission(value, traceparent, parameters_bytes_max)
+        return read(value)
     except Refusal as refusal:
         return refusal
 
 
-def _admission(value: Any, traceparent: str | None, parameters_bytes_max: int) -> Admission:
-    request = read_request(value, parameters_bytes_max=parameters_bytes_max)
-    return Admission.of(request, request_hash(request), traceparent=traceparent)
+def _reader_for(request: Request, parameters_bytes_max: int) -> Callable[[Any], Admission]:
+    """Return what reads the executions that this caller submits."""
+    traceparent = read_traceparent(request.headers)
+    role: Role | None = request.state.caller_role
+    may_be_urgent = role is None or role >= Role.OPERATE
+
+    def read(value: Any) -> Admission:
+        submitted = read_request(value, parameters_bytes_max=parameters_bytes_max)
+        return Admission.of(
+            submitted, request_hash(submitted), traceparent=traceparent, may_be_urgent=may_be_urgent
+        )
+
+    return read
 
 
 async def _submit(

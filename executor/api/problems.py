@@ -132,7 +132,8 @@ def _of_validation(errors: Sequence[Any]) -> Problem:
     unknown = [_field(e) for e in errors if e["type"] == "extra_forbidden"]
     if unknown:
         return problem(Code.UNKNOWN_FIELD, f"{', '.join(unknown)}: no such parameter; see /docs")
-    return problem(Code.INVALID_MESSAGE, "; ".join(f"{_field(e)}: {e['msg']}" for e in errors[:5]))
+    sentences = (f"{_field(e)}: {e['msg'].removeprefix('Value error, ')}" for e in errors[:5])
+    return problem(Code.INVALID_MESSAGE, "; ".join(sentences))
 
 
 def _field(error: Mapping[str, Any]) -> str:

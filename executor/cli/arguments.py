@@ -20,7 +20,7 @@ from pydantic_core import from_json
 from turnstile.common.cli import EXIT_USAGE, CommandFailed, environment_name
 from turnstile.common.domain.durations import parse_duration
 from turnstile.common.domain.states import Status
-from turnstile.common.fields import check_ref
+from turnstile.common.fields import check_ref, parse_priority
 
 _COMPLETION_SECONDS: Final = 1.0
 _COMPLETIONS_MAX: Final = 1000
@@ -72,6 +72,14 @@ def duration(text: str) -> float:
         return parse_duration(text)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
+
+
+def priority_number(text: str) -> int:
+    """Return the number of a priority option."""
+    try:
+        return parse_priority(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"invalid priority {text[:40]!r}; {error}") from None
 
 
 def instant_text(text: str) -> str:
@@ -139,6 +147,10 @@ def _filter_options(
         ),
     ] = None,
     concurrency_key: Annotated[str | None, typer.Option(help="Executions with this concurrency key.")] = None,
+    priority: Annotated[
+        int | None,
+        typer.Option(parser=priority_number, metavar="1-5", help="Executions with this priority."),
+    ] = None,
     created_after: Annotated[
         str | None,
         typer.Option(
@@ -165,6 +177,7 @@ def _filter_options(
         "action_ref": action,
         "status": [one.value for one in status] if status else None,
         "concurrency_key": concurrency_key,
+        "priority": priority,
         "created_after": created_after,
         "created_before": created_before,
         "worker_id": worker,

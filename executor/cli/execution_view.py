@@ -54,8 +54,9 @@ def fields(execution: Json) -> Iterator[tuple[str, object]]:
     for name in ("id", "action_ref", "status"):
         yield name, execution[name]
     yield "waiting", waiting_sentence(execution)
-    for name in ("concurrency_key", "idempotency_key", "attempt", "worker_id"):
-        yield name, execution[name]
+    for name in ("concurrency_key", "idempotency_key", "priority", "attempt", "worker_id"):
+        # An executor of an earlier version has no priorities.
+        yield name, execution.get(name)
     yield "parameters", compact(execution["parameters"])
     if execution["metadata"]:
         yield "metadata", compact(execution["metadata"])

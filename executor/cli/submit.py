@@ -26,6 +26,7 @@ from turnstile.executor.cli.arguments import (
     encode,
     instant_text,
     piped_in,
+    priority_number,
     read_assignments,
     read_object,
 )
@@ -95,6 +96,15 @@ def submit(
     concurrency_key: Annotated[
         str | None, typer.Option(help="Concurrency key, if the action has submitter_keys.")
     ] = None,
+    priority: Annotated[
+        int | None,
+        typer.Option(
+            parser=priority_number,
+            metavar="1-5",
+            show_default=False,
+            help="1 goes first, 5 last. [default: 3, or the action's priority_min if larger]",
+        ),
+    ] = None,
     run_at: Annotated[
         str | None,
         typer.Option(
@@ -137,6 +147,7 @@ def submit(
         "action_ref": action_ref,
         "parameters": _parameters(parameters, assignments or []),
         "concurrency_key": concurrency_key,
+        "priority": priority,
         "run_at": run_at,
         "timeout": timeout,
         "ttl": ttl,

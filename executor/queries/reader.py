@@ -20,6 +20,7 @@ from turnstile.common.database import Database
 from turnstile.common.domain.errors import Overloaded
 from turnstile.common.domain.identifiers import ExecutionId
 from turnstile.common.domain.states import Status
+from turnstile.common.fields import PRIORITIES
 from turnstile.common.json_limits import readable
 from turnstile.common.schemas import KeyStats, QueueStats, WaitingCounts
 from turnstile.executor.queries.estimate import SLOTS_MAX, Grant, Pace, estimated_start, may_be_estimated
@@ -72,6 +73,18 @@ class WorkerStart(NamedTuple):
 
     started_at: datetime
     id: str
+
+
+PLACE_ID_MAX: Final = 2**58 - 1
+"""The largest execution id of a place in a queue (`turnstile.place_of`)."""
+
+
+class LineStart(NamedTuple):
+    """A page of waiting executions begins behind this one, in the order of priorities and ids."""
+
+    priority: int = PRIORITIES[0]
+    id: int = 0
+    """At most `PLACE_ID_MAX`."""
 
 
 class Match(NamedTuple):
@@ -238,19 +251,20 @@ class Reader:
         return None if row is None else queue_stats(row)
 
     async def queue(
-        self, ref: str, *, concurrency_key: str | None, after_place: int, limit: int
-    ) -> tuple[ActionQueuePage, int | None]:
-        """Return queued executions in order, slot holders, and the place after which the next page starts."""
+        self, ref: str, *, concurrency_key: str | None, start: LineStart, limit: int
+    ) -> tuple[ActionQueuePage, LineStart | None]:
+        """Return queued executions in order, slot holders, and where the next page starts."""
         async with self._snapshot() as connection:
-            queued = await connection.fetch(query("queue_line"), ref, concurrency_key, after_place, limit + 1)
+            queued = await connection.fetch(query("queue_line"), ref, concurrency_key, *start, limit + 1)
             holders = await connection.fetch(query("queue_holders"), ref, concurrency_key, HOLDERS_MAX)
         shown = ActionQueuePage(
             action_ref=ref,
-            items=[QueuedExecution(**_fields(QueuedExecution, row, but=set())) for row in queued[:limit]],
+            items=[QueuedExecution(**row) for row in queued[:limit]],
             holders=[SlotHolder(**row) for row in holders],
             next_cursor=None,
         )
-        return shown, queued[limit - 1]["place"] if len(queued) > limit else None
+        last = shown.items[-1] if len(queued) > limit else None
+        return shown, None if last is None else LineStart(last.priority, last.id)
 
     async def resource_queue(self, name: str, *, offset: int, limit: int) -> ResourceQueuePage | None:
         """Return a resource with its holders and what waits for it, behind `offset` positions.

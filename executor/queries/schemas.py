@@ -156,6 +156,7 @@ class ExecutionRecord(Schema):
     action_ref: str
     concurrency_key: str | None
     idempotency_key: str | None
+    priority: int = Field(description="1 is first, 5 is last.")
     status: Status
     attempt: int = Field(description="Number of its latest grant; 0 before the first.")
     parameters: dict[str, JsonValue]
@@ -211,6 +212,7 @@ class QueuedExecution(Schema):
     id: int
     position: int = Field(description="Position in the queue of its key, from 1.")
     concurrency_key: str | None
+    priority: int = Field(description="1 is first, 5 is last.")
     created_at: AwareDatetime
     queued_at: AwareDatetime
 
@@ -221,9 +223,12 @@ class SlotHolder(Schema):
     id: int = Field(description="The execution that holds it.")
     concurrency_key: str | None
     attempt: int
-    status: str = Field(description="An execution that has ended holds its slot until it is settled.")
+    status: str = Field(
+        description="An execution that has ended holds its slot until it is settled; a queued one waits at a gate "
+        "after its queue."
+    )
     worker_id: str | None
-    granted_at: AwareDatetime
+    granted_at: AwareDatetime = Field(description="When it got the slot.")
     claimed_at: AwareDatetime | None
     finished_at: AwareDatetime | None
 

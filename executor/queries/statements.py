@@ -82,6 +82,7 @@ class ExecutionFilter:
     action_ref: str | None = None
     statuses: tuple[Status, ...] | None = None
     concurrency_key: str | None = None
+    priority: int | None = None
     created_after: datetime | None = None
     """This instant or later."""
     created_before: datetime | None = None
@@ -97,6 +98,7 @@ class ExecutionFilter:
             "action_id": action_id,
             "statuses": self.statuses,
             "concurrency_key": self.concurrency_key,
+            "priority": self.priority,
             "created_after": self.created_after,
             "created_before": self.created_before,
             "worker_id": self.worker_id,
@@ -184,6 +186,7 @@ def _conditions(names: frozenset[str], execution: Table) -> list[ColumnElement[b
         "action_id": execution.c.action_id == bindparam("action_id"),
         "statuses": cast(execution.c.status, Text) == func.any(bindparam("statuses", type_=ARRAY(Text))),
         "concurrency_key": execution.c.concurrency_key == bindparam("concurrency_key"),
+        "priority": execution.c.priority == bindparam("priority", type_=Integer),
         "created_after": execution.c.created_at >= bindparam("created_after"),
         "created_before": execution.c.created_at < bindparam("created_before"),
         "worker_id": execution.c.worker_id == bindparam("worker_id"),

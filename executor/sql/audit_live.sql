@@ -49,6 +49,15 @@ FROM (
 ) u
 LEFT JOIN (SELECT max(w.first_at) AS first_at FROM due_window w) w ON true;
 
+-- check webhook_bound of execution: its pending webhook is among those that the sweeps read
+SELECT d.execution_id AS id, (d.due_at >= w.first_at) IS NOT TRUE AS wrong,
+       format('%s or later', w.first_at) AS expected, format('%s', d.due_at) AS found
+FROM webhook_delivery d
+LEFT JOIN (
+    SELECT DISTINCT ON (r.origin) r.origin, r.first_at FROM webhook_receiver r ORDER BY r.origin, r.version
+) w ON w.origin = d.origin
+WHERE d.state = 'pending';
+
 -- check slot_worker of execution: the worker of its attempt is registered
 SELECT s.execution_id AS id, w.id IS NULL AS wrong, format('worker %s', s.worker_id) AS expected,
        'no such worker' AS found

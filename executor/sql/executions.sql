@@ -1,6 +1,6 @@
 -- execution: one execution, and the facts that decide what it waits for (P10).
 -- $1 id
-SELECT e.id, a.ref AS action_ref, e.concurrency_key, e.idempotency_key, e.status::text AS status, e.attempt,
+SELECT e.id, a.ref AS action_ref, e.concurrency_key, e.idempotency_key, e.priority, e.status::text AS status, e.attempt,
        e.parameters, e.result, e.metadata, e.error_type, e.error_message, e.worker_id,
        e.created_at, e.queued_at, e.scheduled_at, e.started_at, e.completed_at, e.run_at, e.expires_at, e.retry_of,
        a.pool, coalesce(q.paused, a.paused) AS paused, q.max_concurrent, q.depth,

@@ -114,10 +114,10 @@ SELECT a.id AS action_id, a.ref AS action_ref, a.max_concurrent, a.paused,
 FROM action a CROSS JOIN total t CROSS JOIN worked w LEFT JOIN deleted d ON true
 WHERE a.ref = $1 AND a.deleted_at IS NULL
 
--- queue_line: queued executions of an action, by place (priority, then id), with exact positions. Each key has its own
--- queue, so positions count within one key; the page covers all queues, or the one that $2 names.
+-- queue_line: queued executions of an action, by priority and id, with exact positions. Each key has its own queue, so positions
+-- count within one key; the page covers all queues, or the one that $2 names.
 --
--- $1 action ref, $2 concurrency key, $3 after place, $4 rows
+-- $1 action ref, $2 concurrency key, $3 and $4 after this priority and id, $5 rows
 WITH line AS MATERIALIZED (
     SELECT q.id, q.concurrency_key, q.head_id, q.heads
     FROM turnstile.current_queue q
@@ -130,10 +130,11 @@ page AS MATERIALIZED (
     CROSS JOIN turnstile.line_ranges(l.head_id, l.heads) r
     CROSS JOIN LATERAL (
         SELECT w.place FROM waiting w
-        WHERE w.line_id = l.id AND w.place BETWEEN greatest(r.first_place, $3::bigint + 1) AND r.last_place
-        ORDER BY w.place LIMIT $4::integer
+        WHERE w.line_id = l.id
+          AND w.place BETWEEN greatest(r.first_place, turnstile.place_of($3, $4) + 1) AND r.last_place
+        ORDER BY w.place LIMIT $5::integer
     ) w
-    ORDER BY w.place LIMIT $4::integer
+    ORDER BY w.place LIMIT $5::integer
 ),
 -- One count for each queue on the page; the positions within the page follow from it.
 ahead AS MATERIALIZED (
@@ -145,7 +146,7 @@ ahead AS MATERIALIZED (
         FROM page p GROUP BY p.queue_id, p.head_id, p.heads
     ) f
 )
-SELECT p.place, p.execution_id AS id, nullif(p.concurrency_key, '') AS concurrency_key, e.created_at, e.queued_at,
+SELECT p.execution_id AS id, nullif(p.concurrency_key, '') AS concurrency_key, e.priority, e.created_at, e.queued_at,
        b.places + row_number() OVER (PARTITION BY p.queue_id ORDER BY p.place) AS position
 FROM page p
 JOIN ahead b ON b.queue_id = p.queue_id
@@ -153,13 +154,21 @@ JOIN execution e ON e.id = p.execution_id
 ORDER BY p.place
 
 -- queue_holders: the slot holders of an action's queues, or of the queue that $2 names, oldest execution first.
--- A slot whose execution has ended is held until its completion is settled.
+-- A slot whose execution has ended is held until its completion is settled. One that waits at a later gate has a slot of
+-- its queue too, since it passed the queue.
 --
 -- $1 action ref, $2 concurrency key, $3 rows
-SELECT s.execution_id AS id, nullif(q.concurrency_key, '') AS concurrency_key, s.attempt, e.status::text AS status,
+SELECT s.execution_id AS id, nullif(q.concurrency_key, '') AS concurrency_key,
+       coalesce(s.attempt, e.attempt + 1) AS attempt, e.status::text AS status,
        s.worker_id, s.granted_at, s.claimed_at, s.finished_at
 FROM action_queue q
-JOIN turnstile.live_slot s ON s.queue_id = q.id
+JOIN (
+    SELECT h.execution_id, h.queue_id, h.attempt, h.worker_id, h.granted_at, h.claimed_at, h.finished_at
+    FROM turnstile.live_slot h
+    UNION ALL
+    SELECT turnstile.id_of_place(w.place), w.queue_id, NULL, NULL, w.passed_ats[1], NULL, NULL
+    FROM waiting w WHERE w.queue_id IS NOT NULL
+) s ON s.queue_id = q.id
 JOIN turnstile.current_execution e ON e.id = s.execution_id
 WHERE q.action_id = (SELECT a.id FROM action a WHERE a.ref = $1) AND ($2::text IS NULL OR q.concurrency_key = $2)
 ORDER BY s.execution_id LIMIT $3

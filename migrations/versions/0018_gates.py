@@ -9,7 +9,7 @@ waits stays where it is. Executors of the previous version read columns that are
 from alembic import op
 
 revision = "0018"
-down_revision = "0016"
+down_revision = "0017"
 branch_labels = None
 depends_on = None
 

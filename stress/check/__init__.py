@@ -1,6 +1,6 @@
-"""Checks a recorded scenario: which promises its history breaks, and where.
+"""Checks a history: which promises it breaks, and where. Pure.
 
-`rules.check_recording` judges a `Recording` with numpy, a million executions in well under a minute; each
-other module holds the rules on one subject. `history` counts over plain numbers, without numpy. All of it is
-pure.
+A source of history gives the moves of each queue, which `gates` replays one gate at a time, and a `History`,
+the tables of requests, executions, attempts and runs. `queues` and `history` make both of a stress recording,
+which `rules.check_recording` judges. `counts` works on plain numbers and intervals.
 """

@@ -8,15 +8,16 @@ from numpy.typing import NDArray
 
 from turnstile.common.domain.states import TERMINAL, Status
 from turnstile.stress.check.columns import (
+    Ruling,
     Violations,
     attempt_keys,
     column,
-    finding,
     rows_of,
-    time_text,
+    ruling,
     values_at,
     violations,
 )
+from turnstile.stress.check.history import FOREIGN, History
 from turnstile.stress.check.order import arrivals
 from turnstile.stress.check.timelines import counted_runs
 from turnstile.stress.check.verdict import EXAMPLES_MAX, Finding, Rule
@@ -25,30 +26,31 @@ from turnstile.stress.recording import NEVER, NONE, STATUSES, Answer, Instants, 
 _TERMINAL: Final = np.array(sorted(status_code(status) for status in TERMINAL))
 
 
-def nothing_lost(recording: Recording) -> Finding:
+def nothing_lost(history: History) -> Ruling:
     """Check each request that the broker confirmed or the executor accepted: it has an execution."""
-    orders = recording.orders
+    orders = history.orders
     accepted = np.isin(orders["answer"], (Answer.ACCEPTED, Answer.DUPLICATE))
     promised = ((orders["confirmed_at"] != NEVER) | accepted) & (orders["answer"] != Answer.REJECTED)
 
     def sentence(number: int) -> str:
         how = f"accepted as execution {orders['execution_id'][number]}" if accepted[number] else "confirmed"
-        return f"number {number} of submitter {orders['submitter'][number]} was {how} and has no execution"
+        return f"{history.request_text(number)} was {how} and has no execution"
 
-    lost = promised & (arrivals(recording) == NONE)
-    return finding(Rule.NOTHING_LOST, int(promised.sum()), violations(lost, sentence))
+    lost = promised & (arrivals(history) == NONE)
+    return ruling(Rule.NOTHING_LOST, int(promised.sum()), violations(lost, sentence))
 
 
-def nothing_twice(recording: Recording) -> Finding:
+def nothing_twice(history: History) -> Ruling:
     """Check each execution and each run: it is the only one of its request, or of its attempt."""
-    executions, runs = recording.executions, recording.runs
+    executions, runs = history.executions, history.runs
     numbers, ids = column(executions, "number"), column(executions, "execution_id")
     first = first_of_equals(numbers)
     first_run = first_of_equals(attempt_keys(runs))
     rows, run_rows = np.arange(len(executions)), np.arange(len(runs))
     executions_twice = violations(
-        (first != rows) & (numbers != NONE),
+        (first != rows) & (numbers >= 0),
         lambda row: f"number {numbers[row]} is execution {ids[first[row]]} and execution {ids[row]}",
+        ids,
     )
     runs_twice = violations(
         first_run != run_rows,
@@ -56,13 +58,14 @@ def nothing_twice(recording: Recording) -> Finding:
             f"attempt {runs['attempt'][row]} of execution {runs['execution_id'][row]} ran in process"
             f" {runs['process'][first_run[row]]} and in process {runs['process'][row]}"
         ),
+        column(runs, "execution_id"),
     )
-    return finding(Rule.NOTHING_TWICE, len(executions) + len(runs), executions_twice, runs_twice)
+    return ruling(Rule.NOTHING_TWICE, len(executions) + len(runs), executions_twice, runs_twice)
 
 
-def nothing_stuck(recording: Recording) -> Finding:
+def nothing_stuck(history: History) -> Ruling:
     """Check each execution: it has ended."""
-    executions = recording.executions
+    executions = history.executions
 
     def sentence(row: int) -> str:
         return (
@@ -70,12 +73,16 @@ def nothing_stuck(recording: Recording) -> Finding:
             f" {STATUSES[executions['status'][row]]} at the end"
         )
 
-    return finding(Rule.NOTHING_STUCK, len(executions), violations(~has_ended(recording), sentence))
+    return ruling(
+        Rule.NOTHING_STUCK,
+        len(executions),
+        violations(~has_ended(history), sentence, column(executions, "execution_id")),
+    )
 
 
-def has_ended(recording: Recording) -> NDArray[np.bool_]:
+def has_ended(history: History | Recording) -> NDArray[np.bool_]:
     """Return for each execution whether it has ended."""
-    executions = recording.executions
+    executions = history.executions
     ended: NDArray[np.bool_] = np.isin(executions["status"], _TERMINAL)
     ended &= executions["completed_at"] != NEVER
     return ended
@@ -88,52 +95,54 @@ def first_of_equals(values: Instants) -> Instants:
     return found
 
 
-CLOCKS_NS: Final = 5_000_000
-"""Tolerance between the database's wall clock and the monotonic clock of an action on the same host."""
-
-
-def nothing_unexpected(recording: Recording) -> Finding:
+def nothing_unexpected(history: History) -> Ruling:
     """Check every request, execution, attempt and run: rejections, failures, unknown rows, wrong instants."""
+    collapses = history.collapses
     kinds = [
-        *_of_orders(recording),
-        *_of_executions(recording),
-        *_of_attempts(recording),
-        *_of_runs(recording),
-        Violations(
-            rows=np.arange(len(recording.collapses), dtype=np.int64), sentence=recording.collapses.__getitem__
-        ),
+        *_of_orders(history),
+        *_of_executions(history),
+        *_of_attempts(history),
+        *_of_runs(history),
+        Violations(rows=np.arange(len(collapses), dtype=np.int64), sentence=collapses.__getitem__),
     ]
-    tables = (recording.orders, recording.executions, recording.attempts, recording.runs)
-    return finding(Rule.NOTHING_UNEXPECTED, sum(len(table) for table in tables), *kinds)
+    tables = (history.orders, history.executions, history.attempts, history.runs)
+    return ruling(Rule.NOTHING_UNEXPECTED, sum(len(table) for table in tables), *kinds)
 
 
-def _of_orders(recording: Recording) -> Iterator[Violations]:
-    orders = recording.orders
+def _of_orders(history: History) -> Iterator[Violations]:
+    orders = history.orders
+    ids, answered = column(history.executions, "execution_id"), column(orders, "execution_id")
+    arrived_as = arrivals(history)
     yield violations(
-        orders["answer"] == Answer.REJECTED,
-        lambda number: f"number {number} of submitter {orders['submitter'][number]} was rejected",
+        (orders["answer"] == Answer.REJECTED) & (history.flawless | (arrived_as != NONE)),
+        lambda number: (
+            f"{history.request_text(number)} was rejected"
+            + f" and is execution {arrived_as[number]}" * bool(arrived_as[number] != NONE)
+        ),
+        arrived_as,
     )
-    ids, answered = column(recording.executions, "execution_id"), column(orders, "execution_id")
-    arrived_as = arrivals(recording)
     rows = rows_of(ids, answered)
     # A number with two executions breaks another rule; here the answer must name one of them.
-    named = values_at(column(recording.executions, "number"), rows, NONE)
+    named = values_at(column(history.executions, "number"), rows, NONE)
     promised = np.isin(orders["answer"], (Answer.ACCEPTED, Answer.DUPLICATE)) & (answered != NONE)
     yield violations(
         promised & (arrived_as != NONE) & (named != np.arange(len(orders))),
         lambda number: (
-            f"number {number} was answered with execution {answered[number]}, but is execution"
-            f" {arrived_as[number]}"
+            f"{history.request_text(number)} was answered with execution {answered[number]}, but is"
+            f" execution {arrived_as[number]}"
         ),
+        arrived_as,
     )
 
 
-def _of_executions(recording: Recording) -> Iterator[Violations]:
-    executions, orders = recording.executions, recording.orders
+def _of_executions(history: History) -> Iterator[Violations]:
+    executions, orders = history.executions, history.orders
     ids, numbers = column(executions, "execution_id"), column(executions, "number")
     known = (numbers >= 0) & (numbers < len(orders))
     yield violations(
-        ~known, lambda row: f"execution {ids[row]} in queue {executions['queue'][row]} was never sent"
+        ~known & (numbers != FOREIGN),
+        lambda row: f"execution {ids[row]} in queue {executions['queue'][row]} was never sent",
+        ids,
     )
     sent_for = values_at(column(orders, "queue"), np.where(known, numbers, NONE), NONE)
     yield violations(
@@ -142,12 +151,14 @@ def _of_executions(recording: Recording) -> Iterator[Violations]:
             f"execution {ids[row]} is in queue {executions['queue'][row]}, but was sent for {sent_for[row]}"
         ),
     )
+    if not history.flawless:
+        return
     completed = executions["status"] == status_code(Status.COMPLETED)
     yield violations(
-        has_ended(recording) & ~completed,
+        has_ended(history) & ~completed,
         lambda row: f"execution {ids[row]} ended as {STATUSES[executions['status'][row]]}",
     )
-    whole = recording.runs[recording.runs["end"] == RunEnd.STOPPED]
+    whole = history.runs[history.runs["end"] == RunEnd.STOPPED]
     run = rows_of(attempt_keys(whole), attempt_keys(executions))
     yield violations(
         completed & (run == NONE),
@@ -158,12 +169,13 @@ def _of_executions(recording: Recording) -> Iterator[Violations]:
     )
 
 
-def _of_attempts(recording: Recording) -> Iterator[Violations]:
-    attempts = recording.attempts
+def _of_attempts(history: History) -> Iterator[Violations]:
+    attempts = history.attempts
     ids, granted_at = column(attempts, "execution_id"), column(attempts, "granted_at")
     yield violations(
-        rows_of(column(recording.executions, "execution_id"), ids) == NONE,
+        rows_of(column(history.executions, "execution_id"), ids) == NONE,
         lambda row: f"attempt {attempts['attempt'][row]} is of execution {ids[row]}, which is missing",
+        ids,
     )
     started_at, ended_at = column(attempts, "started_at"), column(attempts, "ended_at")
     early = (attempts["waiting_since"] > granted_at) | (ended_at < granted_at) | (started_at < granted_at)
@@ -173,11 +185,12 @@ def _of_attempts(recording: Recording) -> Iterator[Violations]:
             f"attempt {attempts['attempt'][row]} of execution {ids[row]} was queued, granted, started"
             " and ended out of order"
         ),
+        ids,
     )
 
 
-def _of_runs(recording: Recording) -> Iterator[Violations]:
-    runs, executions = recording.runs, recording.executions
+def _of_runs(history: History) -> Iterator[Violations]:
+    runs, executions = history.runs, history.executions
     ids = column(runs, "execution_id")
     numbers = values_at(
         column(executions, "number"), rows_of(column(executions, "execution_id"), ids), NONE - 1
@@ -186,32 +199,40 @@ def _of_runs(recording: Recording) -> Iterator[Violations]:
     yield violations(
         unknown,
         lambda row: f"number {runs['number'][row]} ran as execution {ids[row]}, which does not belong to it",
+        ids,
     )
-    counted, margin_ns = counted_runs(recording), CLOCKS_NS + recording.clock_error_ns
+    counted, margin_ns = counted_runs(history), history.tolerance_ns
     rows = counted.attempt_rows
     yield violations(
         ~unknown & (rows == NONE),
         lambda row: f"attempt {runs['attempt'][row]} of execution {ids[row]} ran without a grant",
+        ids,
     )
     starts, stops = column(runs, "started_at"), column(runs, "stopped_at")
-    granted_at = values_at(column(recording.attempts, "granted_at"), rows, NONE)
+    claimed_at = values_at(column(history.attempts, "started_at"), rows, NONE)
     yield violations(
-        starts < granted_at - margin_ns,
+        ~unknown & (claimed_at == NEVER),
+        lambda row: f"attempt {runs['attempt'][row]} of execution {ids[row]} ran without a claim",
+        ids,
+    )
+    yield violations(
+        (claimed_at != NEVER) & (starts < claimed_at - margin_ns),
         lambda row: (
             f"attempt {runs['attempt'][row]} of execution {ids[row]} started at"
-            f" {time_text(recording, starts[row])},"
-            f" before its grant at {time_text(recording, granted_at[row])}"
+            f" {history.time_text(starts[row])}, before its claim at {history.time_text(claimed_at[row])}"
         ),
+        ids,
     )
     until = np.where(counted.allowed_until == NEVER, NEVER, counted.allowed_until + margin_ns)
-    over_at = values_at(column(recording.attempts, "ended_at"), rows, NEVER)
+    over_at = values_at(column(history.attempts, "ended_at"), rows, NEVER)
     yield violations(
         (rows != NONE) & (np.where(counted.known, stops, starts) > until),
         lambda row: (
             f"attempt {runs['attempt'][row]} of execution {ids[row]} ran until"
-            f" {time_text(recording, max(starts[row], stops[row] * counted.known[row]))},"
-            f" but had ended at {time_text(recording, over_at[row])}"
+            f" {history.time_text(max(starts[row], stops[row] * counted.known[row]))},"
+            f" but had ended at {history.time_text(over_at[row])}"
         ),
+        ids,
     )
 
 
@@ -244,7 +265,8 @@ def counters_agree(recording: Recording) -> Finding:
             if value != counted
         ]
     rows = np.arange(len(sentences), dtype=np.int64)
-    return finding(Rule.COUNTERS_AGREE, checked, Violations(rows=rows, sentence=sentences.__getitem__))
+    kind = Violations(rows=rows, sentence=sentences.__getitem__)
+    return ruling(Rule.COUNTERS_AGREE, checked, kind).finding()
 
 
 def audit_clean(recording: Recording) -> Finding:

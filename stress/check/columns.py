@@ -3,14 +3,14 @@
 Groups are in ascending order and rows in the order of events, so one pass over a column serves all groups.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from turnstile.stress.check.verdict import EXAMPLES_MAX, Finding, Rule
-from turnstile.stress.recording import NONE, SECOND, Instants, Recording, Table
+from turnstile.stress.recording import NONE, Instants, Table
 
 
 def column(table: Table, name: str) -> Instants:
@@ -41,11 +41,6 @@ def values_at(values: Instants, rows: Instants, missing: int) -> Instants:
     return np.where(rows == NONE, missing, values[rows])
 
 
-def time_text(recording: Recording, instant: int) -> str:
-    """Format an instant as seconds from the beginning of the scenario."""
-    return f"{(int(instant) - recording.began_at) / SECOND:.3f} s"
-
-
 def highest_before(
     groups: Instants,
     values: Instants,
@@ -66,16 +61,6 @@ def highest_before(
     highest = np.concatenate([[NONE], np.maximum.accumulate(keys)])
     before = highest[:-1] if positions is None else highest[positions]
     return _decoded(before, groups, lowest, span)
-
-
-def lowest_after(groups: Instants, values: Instants) -> Instants:
-    """Return the lowest value among the later rows of the same group; NONE where there is none."""
-    if not len(values):
-        return np.empty(0, np.int64)
-    keys, lowest, span = _keys(groups, values)
-    least = np.minimum.accumulate(keys[::-1])[::-1]
-    after = np.concatenate([least[1:], [NONE]])
-    return _decoded(after, groups, lowest, span)
 
 
 def rows_before(groups: Instants, instants: Instants, margin_ns: int) -> Instants:
@@ -112,24 +97,51 @@ class Violations:
 
     rows: Instants
     sentence: Callable[[int], str]
+    execution_ids: Instants | None = None
+    """Of all rows."""
 
 
-def violations(broken: NDArray[np.bool_], sentence: Callable[[int], str]) -> Violations:
+def violations(
+    broken: NDArray[np.bool_], sentence: Callable[[int], str], execution_ids: Instants | None = None
+) -> Violations:
     """Return the rows selected by the mask as violations."""
-    return Violations(rows=np.flatnonzero(broken).astype(np.int64), sentence=sentence)
+    rows = np.flatnonzero(broken).astype(np.int64)
+    return Violations(rows=rows, sentence=sentence, execution_ids=execution_ids)
 
 
-def finding(rule: Rule, checked: int, *kinds: Violations) -> Finding:
-    """Return the result of a rule; its examples take turns between the kinds of violations."""
-    examples = [
-        one.sentence(int(one.rows[nth]))
-        for nth in range(EXAMPLES_MAX)
-        for one in kinds
-        if nth < len(one.rows)
-    ]
-    return Finding(
-        rule=rule,
-        checked=checked,
-        broken=sum(len(one.rows) for one in kinds),
-        examples=tuple(examples[:EXAMPLES_MAX]),
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ruling:
+    """Everything that breaks one rule."""
+
+    rule: Rule
+    checked: int
+    kinds: tuple[Violations, ...]
+
+    def each(self) -> Iterator[tuple[str, int | None]]:
+        """Yield a sentence and the execution of each violation."""
+        for one in self.kinds:
+            for row in one.rows.tolist():
+                yield (
+                    one.sentence(row),
+                    None if one.execution_ids is None else int(one.execution_ids[row]),
+                )
+
+    def finding(self) -> Finding:
+        """Return the summary; its examples take turns between the kinds of violations."""
+        examples = [
+            one.sentence(int(one.rows[nth]))
+            for nth in range(EXAMPLES_MAX)
+            for one in self.kinds
+            if nth < len(one.rows)
+        ]
+        return Finding(
+            rule=self.rule,
+            checked=self.checked,
+            broken=sum(len(one.rows) for one in self.kinds),
+            examples=tuple(examples[:EXAMPLES_MAX]),
+        )
+
+
+def ruling(rule: Rule, checked: int, *kinds: Violations) -> Ruling:
+    """Return everything that breaks a rule."""
+    return Ruling(rule=rule, checked=checked, kinds=kinds)

@@ -1,65 +1,103 @@
-"""Counts over plain numbers and intervals, without numpy, for the benchmarks and the tests of other systems.
+"""The history that the rules read: tables, limits, and how exact the clocks of its source are.
 
-`rules` applies its rules to whole columns of a recorded scenario.
+`history_of` makes it of a recording. Another source fills the same tables.
 """
 
-import math
-from collections.abc import Iterable
-from typing import Any, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnstile.stress.check.columns import column
+from turnstile.stress.check.limits import LimitTimeline, limit_timeline
+from turnstile.stress.recording import (
+    NEVER,
+    SECOND,
+    InjectedFault,
+    Instants,
+    Outcome,
+    Recording,
+    Table,
+)
+from turnstile.stress.scenario import FaultKind
+
+FOREIGN: Final = -2
+"""The number of an execution that no recorded submitter sent, which is no fault."""
+CLOCKS_NS: Final = 5_000_000
+"""Tolerance between the database's wall clock and the monotonic clock of an action on the same host."""
+OVERLAP_NS: Final = 4 * SECOND
+"""How long a worker trusts its last contact with the broker (3 s), plus the time of a kill."""
+WAKING_NS: Final = SECOND
+"""How long a resumed process may run before it notices the pause."""
 
 
-class _Comparable(Protocol):
-    def __lt__(self, other: Any, /) -> bool: ...
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """What was sent, stored, granted and run."""
+
+    orders: Table
+    executions: Table
+    attempts: Table
+    runs: Table
+    """These four as in `Recording`."""
+    limits: LimitTimeline
+    runs_until: Instants
+    """Until when the run of each attempt may last: its end, or later if reclaimed; NEVER: not ended."""
+    time_text: Callable[[int], str]
+    """Formats an instant."""
+    request_text: Callable[[int], str]
+    """Names a request by its number."""
+    clock_error_ns: int = 0
+    """The possible difference between the clocks of two runs."""
+    tolerance_ns: int = CLOCKS_NS
+    """The possible difference between the clocks of a run and of the database."""
+    flawless: bool = True
+    """Every request was to be accepted, and every execution to be completed."""
+    collapses: tuple[str, ...] = ()
 
 
-InstantT = TypeVar("InstantT", bound=_Comparable)
-"""An instant on any scale: a datetime, nanoseconds, seconds."""
+def history_of(recording: Recording) -> History:
+    """Return the history of a recorded scenario."""
+    ended_at = column(recording.attempts, "ended_at")
+    reclaimed = recording.attempts["outcome"] == Outcome.RECLAIMED
+
+    def time_text(instant: int) -> str:
+        return f"{(int(instant) - recording.began_at) / SECOND:.3f} s"
+
+    def request_text(number: int) -> str:
+        return f"number {number} of submitter {recording.orders['submitter'][number]}"
+
+    return History(
+        orders=recording.orders,
+        executions=recording.executions,
+        attempts=recording.attempts,
+        runs=recording.runs,
+        limits=limit_timeline(recording),
+        runs_until=np.where(reclaimed, _overlap_until(recording, ended_at), ended_at),
+        time_text=time_text,
+        request_text=request_text,
+        clock_error_ns=recording.clock_error_ns,
+        tolerance_ns=CLOCKS_NS + recording.clock_error_ns,
+        collapses=recording.collapses,
+    )
 
 
-class OrderViolation(NamedTuple):
-    """A number that comes after a larger one."""
-
-    larger: int
-    number: int
-
-
-def peak_concurrency(intervals: Iterable[tuple[InstantT, InstantT | None]]) -> int:
-    """Return the largest number of intervals that contain one instant.
-
-    An interval holds its start and not its end; None: it is open. An interval that is empty or ends before
-    its start counts nothing.
-    """
-    starts: list[Any] = []
-    ends: list[Any] = []
-    for start, end in intervals:
-        if end is None:
-            starts.append(start)
-        elif start < end:
-            starts.append(start)
-            ends.append(end)
-    starts.sort()
-    ends.sort()
-    peak = ended = 0
-    for started, start in enumerate(starts, 1):
-        while ended < len(ends) and not start < ends[ended]:
-            ended += 1
-        peak = max(peak, started - ended)
-    return peak
+def _overlap_until(recording: Recording, over_at: Instants) -> Instants:
+    workers = column(recording.attempts, "worker")
+    until = over_at + np.where(over_at == NEVER, 0, OVERLAP_NS)
+    for fault in recording.faults:
+        if fault.kind is not FaultKind.PAUSE_WORKER:
+            continue
+        awake_at = fault.healed_at + WAKING_NS
+        paused = _ran_by(recording, fault, workers) & (over_at >= fault.began_at) & (over_at <= awake_at)
+        until = np.where(paused, np.maximum(until, awake_at), until)
+    return until
 
 
-def out_of_order(numbers: Iterable[int]) -> list[OrderViolation]:
-    """Return each number that comes after a larger one, as (the largest before it, the number itself)."""
-    found: list[OrderViolation] = []
-    largest: int | None = None
-    for number in numbers:
-        if largest is not None and number < largest:
-            found.append(OrderViolation(largest, number))
-        else:
-            largest = number
-    return found
-
-
-def percentile(values: Iterable[float], share: float) -> float | None:
-    """Return the smallest value that at least `share` of the values do not exceed (nearest rank)."""
-    in_order = sorted(values)
-    return in_order[max(math.ceil(share * len(in_order)), 1) - 1] if in_order else None
+def _ran_by(recording: Recording, fault: InjectedFault, workers: Instants) -> NDArray[np.bool_]:
+    if fault.lost_worker not in recording.workers:
+        return np.ones(len(workers), np.bool_)
+    ran: NDArray[np.bool_] = workers == recording.workers.index(fault.lost_worker)
+    return ran

@@ -1,132 +1,54 @@
-"""First in, first out: the order of admissions, of grants, and of starts at limit 1."""
+"""First in, first out: the order of admissions, and of starts at limit 1."""
 
-import heapq
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from turnstile.stress.check.columns import (
-    Violations,
+    Ruling,
     column,
-    finding,
     highest_before,
-    lowest_after,
     rows_before,
     rows_of,
-    time_text,
-    values_at,
+    ruling,
     violations,
 )
-from turnstile.stress.check.timelines import limit_timeline, queue_entries
-from turnstile.stress.check.verdict import Finding, Rule
-from turnstile.stress.recording import NEVER, NONE, Instants, Recording
+from turnstile.stress.check.history import History
+from turnstile.stress.check.verdict import Rule
+from turnstile.stress.recording import NONE, Instants, Recording
 
 
-def granted_in_order(recording: Recording) -> Finding:
-    """Check each grant: no execution with a smaller id waited in the same queue.
-
-    Grants of one instant are one decision; within it the ids decide. A reclaimed execution waits again from
-    its reclaim on, so grants made while it ran did not overtake it.
-    """
-    entries = queue_entries(recording)
-    order = np.lexsort((entries.execution_ids, entries.granted_at, entries.queues))
-    queues, ids = entries.queues[order], entries.execution_ids[order]
-    since, granted_at = entries.since[order], entries.granted_at[order]
-    lowest = lowest_after(queues, ids)
-    # Only a grant before a smaller id can overtake, and only an entry after a larger id can be overtaken.
-    early = np.flatnonzero((lowest != NONE) & (lowest < ids) & (granted_at != NEVER))
-    late = np.flatnonzero(highest_before(queues, ids) > ids)
-    late = late[np.lexsort((since[late], queues[late]))]
-    overtaken = _overtaken_by(_moves(early, queues, granted_at, ids), _moves(late, queues, since, ids))
-
-    def sentence(row: int) -> str:
-        return (
-            f"execution {ids[row]} was granted a slot of queue {queues[row]} at"
-            f" {time_text(recording, granted_at[row])}, while execution {overtaken[row]} waited"
-        )
-
-    rows = np.array(sorted(overtaken), np.int64)
-    checked = int((granted_at != NEVER).sum())
-    return finding(Rule.GRANTED_IN_ORDER, checked, Violations(rows=rows, sentence=sentence))
-
-
-def admitted_in_order(recording: Recording) -> Finding:
+def admitted_in_order(history: History) -> Ruling:
     """Check each request: all requests that its submitter sent earlier have smaller ids, over all queues.
 
     The request queue has one order, and ids are assigned in it. A request that was sent more than once may
     have been admitted at any of these times, but never after a request that its submitter sent later. So it
     is compared with the requests that were sent once, and not with other repeated ones.
     """
-    orders, arrived_as = recording.orders, arrivals(recording)
+    orders, arrived_as = history.orders, arrivals(history)
     numbers = np.flatnonzero(arrived_as != NONE)
     numbers = numbers[np.argsort(orders["submitter"][numbers], kind="stable")]
     submitters, ids = column(orders, "submitter")[numbers], arrived_as[numbers]
-    before = highest_sent_before(submitters, ids, orders["sendings"][numbers] > 1)
+    repeated = orders["sendings"][numbers] > 1
+    before = highest_before(submitters, ids)
+    before[repeated] = highest_before(submitters, ids, counts=~repeated)[repeated]
     rows = rows_of(ids, before)
 
     def sentence(row: int) -> str:
         return (
-            f"number {numbers[row]} of submitter {submitters[row]} is execution {ids[row]}, but number"
-            f" {numbers[rows[row]]}, which it sent before, is execution {before[row]}"
+            f"{history.request_text(numbers[row])} is execution {ids[row]}, but"
+            f" {history.request_text(numbers[rows[row]])}, sent before, is execution {before[row]}"
         )
 
-    return finding(Rule.ADMITTED_IN_ORDER, len(numbers), violations(before > ids, sentence))
+    return ruling(Rule.ADMITTED_IN_ORDER, len(numbers), violations(before > ids, sentence, ids))
 
 
-def arrivals(recording: Recording) -> Instants:
+def arrivals(history: History) -> Instants:
     """Return for each request its first execution id; NONE: it has no execution."""
-    numbers = column(recording.executions, "number")
-    rows = rows_of(numbers, np.arange(len(recording.orders), dtype=np.int64))
-    ids = column(recording.executions, "execution_id")
+    numbers = column(history.executions, "number")
+    rows = rows_of(numbers, np.arange(len(history.orders), dtype=np.int64))
+    ids = column(history.executions, "execution_id")
     return np.where(rows == NONE, NONE, ids[rows]) if len(ids) else rows
-
-
-def highest_sent_before(
-    groups: Instants, values: Instants, repeated: NDArray[np.bool_], *, positions: Instants | None = None
-) -> Instants:
-    """Return the highest value sent before each row; repeated rows are compared only with the others."""
-    return np.where(
-        repeated,
-        highest_before(groups, values, counts=~repeated, positions=positions),
-        highest_before(groups, values, positions=positions),
-    )
-
-
-class _Move(NamedTuple):
-    queue: int
-    at: int
-    execution_id: int
-    position: int
-    """In the order of grants."""
-
-
-def _moves(positions: Instants, queues: Instants, at: Instants, ids: Instants) -> list[_Move]:
-    columns = (queues[positions], at[positions], ids[positions], positions)
-    return list(map(_Move, *(values.tolist() for values in columns)))
-
-
-def _overtaken_by(granted: Iterable[_Move], waiting: list[_Move]) -> dict[int, int]:
-    """Return, by the position of each grant that overtook, the smallest id that it overtook.
-
-    Both are in the order of queues and instants. One pass with a heap of the waiting executions: its cost
-    does not depend on the number of violations.
-    """
-    overtaken: dict[int, int] = {}
-    queue: list[tuple[int, int]] = []
-    joined = 0
-    for grant in granted:
-        while joined < len(waiting) and waiting[joined][:2] <= grant[:2]:
-            heapq.heappush(queue, (waiting[joined].execution_id, waiting[joined].position))
-            joined += 1
-        # Remove executions that were granted before, and all those of earlier queues.
-        while queue and queue[0][1] <= grant.position:
-            heapq.heappop(queue)
-        if queue and queue[0][0] < grant.execution_id:
-            overtaken[grant.position] = queue[0][0]
-    return overtaken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,74 +56,50 @@ class FirstStarts:
     """The first run of each execution, in the order of queues, instants and ids."""
 
     execution_ids: Instants
-    numbers: Instants
     queues: Instants
     starts: Instants
 
 
-def first_starts(recording: Recording) -> FirstStarts:
+def first_starts(history: Recording | History) -> FirstStarts:
     """Return the first start of each execution that ran in a queue of the scenario."""
-    runs = recording.runs[recording.runs["queue"] != NONE]
+    runs = history.runs[history.runs["queue"] != NONE]
     ids, starts, queues = (column(runs, name) for name in ("execution_id", "started_at", "queue"))
     by_id = np.lexsort((starts, ids))
     first = by_id[np.concatenate([[True], ids[by_id[1:]] != ids[by_id[:-1]]])] if len(runs) else by_id
     rows = first[np.lexsort((ids[first], starts[first], queues[first]))]
     return FirstStarts(
         execution_ids=ids[rows],
-        numbers=column(runs, "number")[rows],
         queues=queues[rows],
         starts=starts[rows],
     )
 
 
-def started_in_order(recording: Recording) -> Finding:
-    """Check each first start while the limit was 1: no later request had started before it.
+def started_in_order(history: History) -> Ruling:
+    """Check each first start while the limit was 1: no execution with a larger id had started before it.
 
-    Above limit 1, two granted executions may start in either order. Where clocks may differ, only certain
-    orders count.
+    `admitted_in_order` shows that ids follow the order of sending. Above limit 1, two granted executions may
+    start in either order. Where clocks may differ, only certain orders count.
     """
-    first = first_starts(recording)
-    alone = _at_limit_one(recording, first)
+    first = first_starts(history)
+    alone = _at_limit_one(history, first)
     queues, starts = first.queues[alone], first.starts[alone]
-    ids, numbers = first.execution_ids[alone], first.numbers[alone]
-    error_ns = recording.clock_error_ns
+    ids = first.execution_ids[alone]
+    error_ns = history.clock_error_ns
     positions = rows_before(queues, starts, 2 * error_ns) if error_ns else None
     later_id = highest_before(queues, ids, positions=positions)
-    later_number = _later_sent(recording, queues, starts, numbers)
 
     def sentence(row: int) -> str:
-        other = (
-            f"execution {later_id[row]}"
-            if later_id[row] > ids[row]
-            else f"number {later_number[row]}, which its submitter sent after it as number {numbers[row]}"
-        )
         return (
-            f"execution {ids[row]} started in queue {queues[row]} at {time_text(recording, starts[row])},"
-            f" after {other}"
+            f"execution {ids[row]} started in queue {queues[row]} at {history.time_text(starts[row])},"
+            f" after execution {later_id[row]}"
         )
 
-    broken = (later_id > ids) | (later_number > numbers)
-    return finding(Rule.STARTED_IN_ORDER, len(ids), violations(broken, sentence))
+    return ruling(Rule.STARTED_IN_ORDER, len(ids), violations(later_id > ids, sentence, ids))
 
 
-def _at_limit_one(recording: Recording, first: FirstStarts) -> Instants:
+def _at_limit_one(history: History, first: FirstStarts) -> Instants:
     """Return the rows that started before the limit of their queue was changed from 1."""
-    if recording.scenario.limit != 1:
+    if history.limits.at_first != 1:
         return np.empty(0, np.int64)
-    until = limit_timeline(recording).first_change(first.queues)
+    until = history.limits.first_change(first.queues)
     return np.flatnonzero(first.starts < until)
-
-
-def _later_sent(recording: Recording, queues: Instants, starts: Instants, numbers: Instants) -> Instants:
-    """Return for each start the highest number of its submitter that started before it in its queue."""
-    orders, error_ns = recording.orders, recording.clock_error_ns
-    known = np.where(numbers < len(orders), numbers, NONE)
-    submitters = values_at(column(orders, "submitter"), known, NONE)
-    repeated = values_at(column(orders, "sendings"), known, 0) > 1
-    found = np.full(len(numbers), NONE, np.int64)
-    rows = np.flatnonzero(known != NONE)
-    rows = rows[np.lexsort((starts[rows], submitters[rows], queues[rows]))]
-    groups = queues[rows] * (int(submitters.max(initial=0)) + 1) + submitters[rows]
-    positions = rows_before(groups, starts[rows], 2 * error_ns) if error_ns else None
-    found[rows] = highest_sent_before(groups, numbers[rows], repeated[rows], positions=positions)
-    return found

@@ -1,4 +1,4 @@
-"""All rules of a recorded scenario: one finding for each `Rule`, those on the limit included.
+"""All rules of a recorded scenario: one finding for each `Rule`.
 
 Two independent witnesses show that the limit holds: the slots in the history, and the runs that the actions
 recorded themselves.
@@ -17,78 +17,61 @@ from turnstile.stress.check.accounting import (
     nothing_twice,
     nothing_unexpected,
 )
-from turnstile.stress.check.columns import column, finding, time_text, values_at, violations
-from turnstile.stress.check.idle import no_idle_slot
-from turnstile.stress.check.intervals import concurrency_at_starts
-from turnstile.stress.check.order import admitted_in_order, granted_in_order, started_in_order
-from turnstile.stress.check.timelines import counted_runs, limit_timeline
-from turnstile.stress.check.verdict import Finding, Rule, Verdict
-from turnstile.stress.recording import NEVER, NONE, Recording
+from turnstile.stress.check.columns import Ruling, Violations, column, ruling, values_at
+from turnstile.stress.check.gates import replayed
+from turnstile.stress.check.history import History, history_of
+from turnstile.stress.check.order import admitted_in_order, started_in_order
+from turnstile.stress.check.queues import queues_kept, run_moves
+from turnstile.stress.check.timelines import counted_runs
+from turnstile.stress.check.verdict import Rule, Verdict
+from turnstile.stress.recording import NEVER, Recording
 
 
-def limit_held(recording: Recording) -> Finding:
-    """Check each grant: with it, the queue holds no more slots than the limit in force.
-
-    The history shows a slot from its grant to the end of its attempt. In truth it is held a little longer,
-    until that end is settled, so every violation found here is real. Lowering a limit takes no slot away: it
-    only stops grants.
-    """
-    attempts = recording.attempts
-    attempts = attempts[(attempts["granted_at"] != NEVER) & (attempts["queue"] != NONE)]
-    queues, granted_at = column(attempts, "queue"), column(attempts, "granted_at")
-    held = concurrency_at_starts(queues, granted_at, column(attempts, "ended_at"))
-    limits = limit_timeline(recording).highest(queues, granted_at, granted_at)
-
-    def sentence(row: int) -> str:
-        return (
-            f"execution {attempts['execution_id'][row]} was granted a slot of queue {queues[row]} at"
-            f" {time_text(recording, granted_at[row])}: {held[row]} were held, the limit was {limits[row]}"
-        )
-
-    return finding(Rule.LIMIT_HELD, len(attempts), violations(held > limits, sentence))
-
-
-def limit_run(recording: Recording) -> Finding:
+def limit_run(history: History) -> Ruling:
     """Check each start: with it, no more run in the queue than the limit since the grant.
 
     `CountedRuns` defines for how long a run counts. Runs without an observed end are not checked.
     """
-    runs, counted = recording.runs, counted_runs(recording)
-    queues = column(runs, "queue")
-    running = concurrency_at_starts(queues, counted.starts, counted.ends)
-    granted_at = values_at(column(recording.attempts, "granted_at"), counted.attempt_rows, NEVER)
+    runs, counted = history.runs, counted_runs(history)
+    granted_at = values_at(column(history.attempts, "granted_at"), counted.attempt_rows, NEVER)
     since = np.minimum(granted_at, counted.starts)
-    limits = limit_timeline(recording).highest(queues, since, counted.starts)
-
-    def sentence(row: int) -> str:
-        return (
-            f"execution {runs['execution_id'][row]} started in queue {queues[row]} at"
-            f" {time_text(recording, runs['started_at'][row])}: {running[row]} were running, the limit was"
-            f" {limits[row]}"
-        )
-
-    return finding(
-        Rule.LIMIT_RUN, int(counted.known.sum()), violations((running > limits) & (queues != NONE), sentence)
+    sentences: dict[int, str] = {}
+    for queue in replayed(run_moves(history), until=NEVER):
+        started = [~value for value in queue.granted]
+        for running, row in enumerate(started, len(queue.held) - len(started) + 1):
+            limit = history.limits.highest(queue.number, int(since[row]), queue.at)
+            if running > limit:
+                sentences[row] = (
+                    f"execution {runs['execution_id'][row]} started in queue {queue.number} at"
+                    f" {history.time_text(runs['started_at'][row])}: {running} were running, the limit was"
+                    f" {limit}"
+                )
+    broken = Violations(
+        rows=np.array(list(sentences), np.int64),
+        sentence=sentences.__getitem__,
+        execution_ids=column(runs, "execution_id"),
     )
+    return ruling(Rule.LIMIT_RUN, int(counted.known.sum()), broken)
 
 
-RULES: Final[tuple[Callable[[Recording], Finding], ...]] = (
-    limit_held,
+RULES: Final[tuple[Callable[[History], Ruling], ...]] = (
     limit_run,
-    granted_in_order,
     admitted_in_order,
-    started_in_order,
     nothing_lost,
     nothing_twice,
     nothing_unexpected,
     nothing_stuck,
-    no_idle_slot,
-    counters_agree,
-    audit_clean,
 )
-"""In the order of `Rule`."""
+"""The rules on the tables of any history."""
 
 
 def check_recording(recording: Recording) -> Verdict:
-    """Return the finding of every rule; the same recording always has the same verdict."""
-    return Verdict(findings=tuple(rule(recording) for rule in RULES))
+    """Return the findings in the order of `Rule`; the same recording always has the same verdict."""
+    history = history_of(recording)
+    findings = [
+        *queues_kept(recording, history.time_text),
+        *(rule(history).finding() for rule in (*RULES, started_in_order)),
+        counters_agree(recording),
+        audit_clean(recording),
+    ]
+    return Verdict(findings=tuple(sorted(findings, key=lambda found: list(Rule).index(found.rule))))

@@ -12,7 +12,7 @@ class Rule(StrEnum):
     LIMIT_RUN = "never more running at once than the limit"
     GRANTED_IN_ORDER = "slots are granted in the order of arrival"
     ADMITTED_IN_ORDER = "requests of one submitter are admitted in the order of sending"
-    STARTED_IN_ORDER = "at limit 1, executions start in the order of sending"
+    STARTED_IN_ORDER = "at limit 1, executions start in the order of arrival"
     NOTHING_LOST = "every confirmed request has an execution"
     NOTHING_TWICE = "no request has two executions, and no attempt runs twice"
     NOTHING_UNEXPECTED = "nothing runs, ends or fails unexpectedly"

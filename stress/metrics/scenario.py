@@ -1,14 +1,18 @@
 """Measures one recorded scenario."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from turnstile.stress.check.columns import attempt_keys, column, highest_before, rows_of
-from turnstile.stress.check.intervals import Intervals, concurrency_at_starts, sweep
+from turnstile.stress.check.gates import UNLIMITED, Move, replayed
+from turnstile.stress.check.history import history_of
+from turnstile.stress.check.limits import limit_timeline
 from turnstile.stress.check.order import first_starts
-from turnstile.stress.check.timelines import UNLIMITED, counted_runs, limit_timeline, queue_entries
+from turnstile.stress.check.queues import run_moves, slot_moves
+from turnstile.stress.check.timelines import queue_entries
 from turnstile.stress.metrics.recovery import recoveries
 from turnstile.stress.metrics.values import ScenarioMetrics, Spread
 from turnstile.stress.recording import NEVER, NONE, SECOND, Instants, Outcome, Recording, RunEnd
@@ -62,35 +66,31 @@ def _answer(recording: Recording) -> Spread | None:
 
 def peak_slots(recording: Recording, until: int) -> int:
     """Return the peak number of slots of one queue."""
-    entries = queue_entries(recording)
-    rows = np.flatnonzero(entries.granted_at < until)
-    held = concurrency_at_starts(entries.queues[rows], entries.granted_at[rows], entries.ended_at[rows])
-    return int(held.max(initial=0))
+    return _peak(slot_moves(recording), until)
 
 
 def peak_running(recording: Recording, until: int) -> int:
     """Return the peak number of concurrent runs of one queue."""
-    counted = counted_runs(recording)
-    queues = column(recording.runs, "queue")
-    rows = np.flatnonzero((counted.starts < until) & (queues != NONE))
-    running = concurrency_at_starts(queues[rows], counted.starts[rows], counted.ends[rows])
-    return int(running.max(initial=0))
+    return _peak(run_moves(history_of(recording)), until)
+
+
+def _peak(moves: Iterator[Move], until: int) -> int:
+    return max((len(queue.held) for queue in replayed(moves, until=until) if queue.at < until), default=0)
 
 
 def idle_share(recording: Recording, until: int) -> float | None:
     """Return the share of the slot time, while executions waited, that no run used."""
-    entries, counted = queue_entries(recording), counted_runs(recording)
-    limits = limit_timeline(recording)
-    waits = Intervals(queues=entries.queues, starts=entries.since, ends=entries.granted_at)
-    runs = Intervals(queues=column(recording.runs, "queue"), starts=counted.starts, ends=counted.ends)
-    states = sweep(waits, runs, limits.breakpoints(), until)
-    limit = limits.lowest(states.queues, states.since)
     opened_at = recording.began_at if recording.opened_at == NEVER else recording.opened_at
-    lasting_ns = np.maximum(states.until - np.maximum(states.since, opened_at), 0)
-    counts = (states.waiting > 0) & (limit != UNLIMITED)
-    slots_ns = float((limit[counts] * lasting_ns[counts].astype(np.float64)).sum())
-    filled = np.minimum(states.present, limit)
-    filled_ns = float((filled[counts] * lasting_ns[counts].astype(np.float64)).sum())
+    slots_ns = filled_ns = 0
+    before = None
+    for queue in replayed(run_moves(history_of(recording), queue_entries(recording)), until=until):
+        if before is not None:
+            since, limit, running = before
+            lasted_ns = max(min(queue.at, until) - max(since, opened_at), 0)
+            slots_ns += limit * lasted_ns
+            filled_ns += min(running, limit) * lasted_ns
+        counts = queue.waiting and queue.at < until and queue.at_least != UNLIMITED
+        before = (queue.at, queue.at_least, len(queue.held)) if counts else None
     return 1 - filled_ns / slots_ns if slots_ns else None
 
 

@@ -71,9 +71,9 @@ async def test_a_waiting_execution_can_be_read_and_cancelled(env: Environment, t
     async with _client(env) as client, asyncio.timeout(60):
         holder = await client.submit("record", parameters)
         first = await client.submit("record", parameters, idempotency_key="first", metadata={"who": "me"})
-        second = await client.submit("record", parameters)
+        second = await client.submit("record", parameters, priority=4)
         waiting = await client.get(second.execution_id)
-        assert (waiting.status, waiting.position) == (Status.QUEUED, 2)
+        assert (waiting.status, waiting.position, waiting.priority) == (Status.QUEUED, 2, 4)
         assert waiting.waiting_on is not None
         assert waiting.waiting_on.reason == "limit"
         stats = await client.queue_stats("record")
@@ -86,6 +86,11 @@ async def test_a_waiting_execution_can_be_read_and_cancelled(env: Environment, t
             action_ref="record", status=[Status.QUEUED], limit=1, cursor=page.next_cursor
         )
         assert [(each.id, each.metadata) for each in rest.items] == [(first.execution_id, {"who": "me"})]
+
+        later = await client.list(action_ref="record", priority=4)
+        assert [each.id for each in later.items] == [second.execution_id]
+        with pytest.raises(Rejected, match="priority: expected a whole number from 1"):
+            await client.submit("record", parameters, priority=0)
 
         await client.cancel(idempotency_key="first", reason="no longer needed")
         cancelled = await client.wait(first.execution_id)

@@ -16,7 +16,7 @@ from tests.support.traffic import until
 from turnstile.common.database import Database
 from turnstile.executor.queries.audit import Auditor
 from turnstile.executor.settings import ExecutorSettings
-from turnstile.stress.check.history import peak_concurrency
+from turnstile.stress.check.counts import peak_concurrency
 
 _ATTEMPTS = """
 SELECT t.execution_id, t.attempt, t.granted_at, t.ended_at FROM turnstile.ended_attempt t

@@ -17,7 +17,7 @@ from turnstile.executor.api.app import create_app
 from turnstile.executor.dead_letters.store import DeadLetters
 from turnstile.executor.operations import Operations, Submissions
 from turnstile.executor.queue_manager import QueueManager
-from turnstile.executor.results import Admission, Deletion, Grant, Move, Retried, Verdict
+from turnstile.executor.results import Admission, Deletion, Grant, Grants, Move, Retried, Verdict
 from turnstile.executor.settings import ExecutorSettings
 
 WORKER = "worker-1"
@@ -101,6 +101,15 @@ class FixedHealth:
         return {}
 
 
+async def _all_granted(queue_manager: QueueManager, grants: Grants) -> list[Grant]:
+    """Return these grants and those that the dispatcher would make after them."""
+    granted = list(grants.granted)
+    while grants.more_queue_ids:
+        grants = await queue_manager.grant(grants.more_queue_ids)
+        granted += grants.granted
+    return granted
+
+
 class _Submissions(Submissions):
     """Admits each call on its own."""
 
@@ -110,7 +119,7 @@ class _Submissions(Submissions):
 
     async def submit_all(self, admissions: Sequence[Admission]) -> list[Verdict]:
         verdicts, grants = await self._queue_manager.admit(admissions)
-        self._granted.extend(grants.granted)
+        self._granted.extend(await _all_granted(self._queue_manager, grants))
         return verdicts
 
 
@@ -139,7 +148,7 @@ class _Operations(Operations):
         self, requests: Sequence[tuple[ExecutionId, str | None]], traceparent: str | None
     ) -> list[Retried]:
         retried, grants = await self._queue_manager.retry(requests, traceparent=traceparent)
-        self._granted.extend(grants.granted)
+        self._granted.extend(await _all_granted(self._queue_manager, grants))
         return retried
 
 

@@ -20,7 +20,7 @@ CREATE FUNCTION turnstile.prune_action(
     OUT next_id bigint
 )
 LANGUAGE plpgsql
-:settings_for_index_lookups
+:settings_for_index_order
 AS $$
 DECLARE
     rested_before timestamptz := clock_timestamp() - make_interval(secs => in_rest_seconds);

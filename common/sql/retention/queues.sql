@@ -17,7 +17,7 @@ CREATE FUNCTION turnstile.delete_idle_queues(
     OUT next_id bigint
 )
 LANGUAGE plpgsql
-:settings_for_index_lookups
+:settings_for_index_order
 AS $$
 DECLARE
     idle_since timestamptz := clock_timestamp() - make_interval(secs => in_idle_seconds);

@@ -15,8 +15,13 @@ AS $$
 DECLARE
     wanted_ids bigint[] := coalesce(in_execution_ids, ARRAY(
         SELECT d.execution_id FROM webhook_delivery d WHERE d.state = 'failed' ORDER BY d.execution_id LIMIT in_limit));
+    due_from timestamptz;
 BEGIN
     PERFORM 1 FROM execution e WHERE e.id = ANY (wanted_ids) ORDER BY e.id FOR KEY SHARE;
+    PERFORM pg_current_xact_id();
+    PERFORM turnstile.keep_receivers(ARRAY(
+        SELECT d.origin FROM webhook_delivery d WHERE d.execution_id = ANY (wanted_ids)));
+    due_from := greatest(clock_timestamp(), (SELECT b.next_at FROM turnstile.due_bound b));
     pending_ids := ARRAY(
         SELECT d.execution_id FROM webhook_delivery d WHERE d.execution_id = ANY (wanted_ids) AND d.state = 'pending');
     WITH settled AS MATERIALIZED (
@@ -27,7 +32,7 @@ BEGIN
     ),
     again AS (
         UPDATE webhook_delivery d
-        SET state = 'pending', attempts = 0, due_at = clock_timestamp(), created_at = clock_timestamp(),
+        SET state = 'pending', attempts = 0, due_at = due_from, created_at = clock_timestamp(),
             settled_at = NULL
         FROM settled s WHERE d.execution_id = ANY (ARRAY[s.execution_id])
         RETURNING d.execution_id
@@ -42,7 +47,8 @@ $$;
 -- answers must not grow for ever. `next_id`: where to continue; 0: no more deliveries.
 --
 -- Skips deliveries that are being sent, and those that became due less than a minute ago: a receiver that requested a
--- delay gets one more request.
+-- delay gets one more request. Adds receivers that are missing: a settle of the previous version may have run on
+-- during the migration.
 CREATE FUNCTION turnstile.give_up_webhooks(
     in_after_id bigint, in_age_seconds double precision, in_limit integer, OUT given_up integer, OUT next_id bigint
 )
@@ -52,10 +58,12 @@ AS $$
 DECLARE
     checked_at timestamptz := clock_timestamp();
     created_before timestamptz := checked_at - make_interval(secs => in_age_seconds);
+    receivers text[];
+    settled_receivers text[];
 BEGIN
     -- The state as bounds: as a constant it would not be part of the order.
     WITH scanned AS MATERIALIZED (
-        SELECT d.execution_id, d.created_at FROM webhook_delivery d
+        SELECT d.execution_id, d.origin, d.created_at FROM webhook_delivery d
         WHERE d.state BETWEEN 'pending' AND 'pending' AND d.execution_id > in_after_id
         ORDER BY d.state, d.execution_id LIMIT in_limit
     ),
@@ -63,9 +71,10 @@ BEGIN
         -- Checked again on the locked row: it may have been claimed in between.
         SELECT d.execution_id
         FROM scanned l JOIN webhook_delivery d ON d.execution_id = ANY (ARRAY[l.execution_id])
-        WHERE l.created_at < created_before AND d.state = 'pending' AND d.created_at < created_before
-          AND d.due_at < checked_at - interval '1 min'
-          AND (d.claimed_until IS NULL OR d.claimed_until < checked_at)
+        WHERE l.created_at < created_before
+          AND CASE WHEN d.state = 'pending' AND d.created_at < created_before
+                   THEN d.due_at < checked_at - interval '1 min'
+                        AND (d.claimed_until IS NULL OR d.claimed_until < checked_at) END
         FOR NO KEY UPDATE OF d SKIP LOCKED
     ),
     failed AS (
@@ -75,15 +84,64 @@ BEGIN
                 CASE WHEN d.attempts > 0 THEN 'last attempt: ' || coalesce(d.last_error, 'no outcome recorded')
                      ELSE 'never attempted' END)
         FROM old o WHERE d.execution_id = ANY (ARRAY[o.execution_id])
-        RETURNING d.execution_id
+        RETURNING d.origin
     )
     SELECT (SELECT count(*) FROM failed),
-           (SELECT CASE WHEN count(*) >= in_limit THEN max(l.execution_id) ELSE 0 END FROM scanned l)
-    INTO given_up, next_id;
+           (SELECT CASE WHEN count(*) >= in_limit THEN max(l.execution_id) ELSE 0 END FROM scanned l),
+           (SELECT array_agg(DISTINCT l.origin) FROM scanned l),
+           (SELECT array_agg(DISTINCT f.origin) FROM failed f)
+    INTO given_up, next_id, receivers, settled_receivers;
+    receivers := ARRAY(
+        SELECT o.origin FROM unnest(receivers) o(origin)
+        WHERE (SELECT w.version FROM webhook_receiver w WHERE w.origin = o.origin ORDER BY w.version LIMIT 1) IS NULL);
+    IF cardinality(receivers) > 0 THEN
+        PERFORM turnstile.keep_receivers(receivers);
+    END IF;
+    PERFORM turnstile.raise_receivers(settled_receivers);
 END
 $$;
 
--- clean_webhooks: deletes deliveries that were settled more than `in_keep_seconds` ago.
+-- delete_idle_receivers: deletes receivers for which nothing is pending, and whose bound did not change for
+-- `in_idle_seconds`. Does nothing while a transaction that needs its receivers is open (see keep_receivers): under the
+-- lock all deliveries have committed.
+CREATE FUNCTION turnstile.delete_idle_receivers(in_idle_seconds double precision DEFAULT 600)
+RETURNS integer
+LANGUAGE plpgsql
+:settings_for_index_order
+AS $$
+DECLARE
+    idle_since timestamptz := clock_timestamp() - make_interval(secs => in_idle_seconds);
+    idle_origins text[];
+    deleted integer;
+BEGIN
+    idle_origins := ARRAY(
+        WITH RECURSIVE receiver(origin, moved_at) AS (
+            (SELECT w.origin, w.moved_at FROM webhook_receiver w ORDER BY w.origin, w.version LIMIT 1)
+            UNION ALL
+            SELECT n.origin, n.moved_at
+            FROM receiver r
+            CROSS JOIN LATERAL (
+                SELECT w.origin, w.moved_at FROM webhook_receiver w
+                WHERE w.origin > r.origin ORDER BY w.origin, w.version LIMIT 1
+            ) n
+        )
+        SELECT r.origin FROM receiver r WHERE r.moved_at < idle_since LIMIT 1000);
+    IF cardinality(idle_origins) = 0
+       OR NOT pg_try_advisory_xact_lock(hashtextextended('turnstile.webhook_receivers', 0))
+    THEN
+        RETURN 0;
+    END IF;
+    DELETE FROM webhook_receiver w
+    WHERE w.origin = ANY (idle_origins)
+      AND (SELECT d.execution_id FROM webhook_delivery d
+           WHERE d.state = 'pending' AND d.origin = w.origin AND d.due_at >= w.first_at
+           ORDER BY d.due_at LIMIT 1) IS NULL;
+    GET DIAGNOSTICS deleted = ROW_COUNT;
+    RETURN deleted;
+END
+$$;
+
+-- clean_webhooks: deletes deliveries that were settled more than `in_keep_seconds` ago, and idle receivers.
 CREATE FUNCTION turnstile.clean_webhooks(in_keep_seconds double precision, in_limit integer)
 RETURNS integer
 LANGUAGE plpgsql
@@ -100,6 +158,7 @@ BEGIN
     )
     DELETE FROM webhook_delivery d USING old o WHERE d.execution_id = ANY (ARRAY[o.execution_id]);
     GET DIAGNOSTICS cleaned = ROW_COUNT;
+    PERFORM turnstile.delete_idle_receivers();
     RETURN cleaned;
 END
 $$;

@@ -11,6 +11,7 @@ import { gateLink } from "./resources.js";
 import { logPart } from "./logs.js";
 
 const ENDS = ["completed", "failed", "timeout", "cancelled", "expired", "abandoned"];
+const PRIORITIES = { 1: "1 (first)", 5: "5 (last)" };
 const STEPS = [
   ["created_at", "Created"], ["queued_at", "Queued"], ["scheduled_at", "Slot granted"],
   ["started_at", "Started"], ["completed_at", "Ended"],
@@ -88,6 +89,7 @@ function factsOf(it) {
   const facts = [
     ["Action", el("a", { href: queueLink(it) }, it.action_ref)],
     it.concurrency_key !== null && ["Key", it.concurrency_key],
+    ["Priority", PRIORITIES[it.priority] ?? count(it.priority)],
     ["Attempt", count(it.attempt)],
     it.worker_id && ["Worker", it.worker_id],
     it.idempotency_key && ["Idempotency key", it.idempotency_key],

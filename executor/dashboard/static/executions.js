@@ -14,6 +14,7 @@ export const STATUSES = [
 const FIELDS = [
   ["action_ref", "Action", "text", "reports.render"],
   ["concurrency_key", "Concurrency key", "text", "customer-7"],
+  ["priority", "Priority", "text", "1 (first) to 5 (last)"],
   ["metadata", "Metadata", "text", "order:4711"],
   ["worker_id", "Worker", "text", ""],
   ["created_after", "Created after", "datetime-local", ""],

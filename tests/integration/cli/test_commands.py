@@ -47,11 +47,36 @@ def test_every_option_of_submit_reaches_the_execution(system: CommandLines, ref:
         f"{ref}:1",
     ]
     more = ["--concurrency-key", "k", "--run-at", "2100-01-01T00:00:00Z", "--ttl", "1h", "--timeout", "5m"]
-    execution_id = system.submit(ref, "b=3", *options, *more)
+    execution_id = system.submit(ref, "b=3", "--priority", "2", *options, *more)
     found = system.executor("get", str(execution_id), "--json").json
     assert (found["parameters"], found["metadata"]) == ({"a": 1, "b": 3}, {"team": "green"})
-    assert (found["status"], found["concurrency_key"]) == ("delayed", "k")
+    assert (found["status"], found["concurrency_key"], found["priority"]) == ("delayed", "k", 2)
     assert found["run_at"] == "2100-01-01T00:00:00Z"
+
+
+def test_each_line_has_its_priority_and_a_list_is_filtered_by_it(system: CommandLines, ref: str) -> None:
+    lines = "\n".join(f'{{"priority": {each}}}' for each in ("1", "0", "6", '"high"', "true", "2.5", "null"))
+    ended = system.executor("submit", ref, "--bulk", "-", "--priority", "5", stdin=lines + "\n{}")
+    assert (ended.exit_code, ended.out.strip()) == (EXIT_FAILED, "2 accepted (0 duplicates), 6 rejected")
+    for number, line in enumerate(ended.err.splitlines(), start=2):
+        assert line.startswith(f"line {number}: invalid_message: priority: expected a whole number from 1 ")
+    last, first = system.executor("list", "--action", ref, "--json").json["items"]
+    assert (first["priority"], last["priority"]) == (1, 5)
+    found = system.executor("list", "--action", ref, "--priority", "5", "--json").json["items"]
+    assert [item["id"] for item in found] == [last["id"]]
+    assert "priority" in system.executor("get", str(last["id"])).out
+    cancelled = system.executor("cancel", "--action", ref, "--priority", "1", "--json").json
+    assert [item["id"] for item in cancelled["items"]] == [first["id"]]
+
+
+def test_an_invalid_priority_is_wrong_usage(system: CommandLines, ref: str) -> None:
+    for command in (["submit", ref], ["submit", ref, "--bulk", "-"], ["list"], ["cancel"], ["retry"]):
+        for text in ("0", "6", "high", "true", "2.5", "null", ""):
+            ended = system.executor(*command, "--priority", text, stdin="{}")
+            assert ended.exit_code == EXIT_USAGE
+            # Typer breaks the message into the lines of a box.
+            assert "expected a whole number from 1 (first) to 5" in ended.err
+    assert system.executor("list", "--action", ref, "--json").json["items"] == []
 
 
 def test_the_same_key_is_the_same_execution(system: CommandLines, ref: str) -> None:

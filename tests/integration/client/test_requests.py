@@ -22,12 +22,13 @@ def test_a_request_message_carries_only_the_given_fields() -> None:
             idempotency_key="k",
             run_at=datetime(2030, 1, 1, tzinfo=UTC),
             timeout="5m",
+            priority=2,
             traceparent=_TRACEPARENT,
         )
     )
     read = read_requested_body(message.body)
     assert read.parameters == {"pages": [1, 2]}
-    assert (read.idempotency_key, read.timeout, read.ttl) == ("k", 300.0, None)
+    assert (read.idempotency_key, read.timeout, read.ttl, read.priority) == ("k", 300.0, None, 2)
     assert read.run_at == datetime(2030, 1, 1, tzinfo=UTC)
     assert b"traceparent" not in message.body
     assert message.headers == {"schema_version": 1, "traceparent": _TRACEPARENT}
@@ -45,6 +46,9 @@ def test_a_request_message_carries_only_the_given_fields() -> None:
         (Request(action_ref="a", parameters={"x": "y" * 1024}), "too_large", "parameters"),
         (Request(action_ref="a", run_at=datetime(2030, 1, 1)), "invalid_message", "run_at"),  # noqa: DTZ001
         (Request(action_ref="a", timeout="soon"), "invalid_message", "timeout"),
+        (Request(action_ref="a", priority=0), "invalid_message", r"priority: .* or leave it out"),
+        (Request(action_ref="a", priority=6), "invalid_message", "priority"),
+        (Request(action_ref="a", priority=True), "invalid_message", "priority"),
         (Request(action_ref="a", traceparent="00-x"), "invalid_message", "traceparent"),
     ],
 )
@@ -52,6 +56,13 @@ def test_an_invalid_request_is_rejected_before_it_is_sent(request_: Request, cod
     with pytest.raises(Rejected, match=names) as refused:
         _message(request_)
     assert refused.value.code == code
+
+
+def test_a_request_without_a_priority_can_be_read_by_an_earlier_executor() -> None:
+    assert (
+        _message(Request(action_ref="a", priority=None)).body
+        == b'{"action_ref":"a","parameters":{},"metadata":{}}'
+    )
 
 
 def test_a_cancel_names_exactly_one_execution() -> None:

@@ -346,3 +346,9 @@ SELECT turnstile.register_worker($1, $2, $3, $4, $5, $6, $7, $8, $9);
 -- gives action_ref text, attempt int4, execution_id int8, pool text, traceparent text,
 --   waited_seconds float8
 SELECT * FROM turnstile.missing_offers($1, $2, $3, $4, $5, $6, $7);
+
+-- takes int4, int8[], text[], jsonb[], text[], text[], uuid[], uuid[], timestamptz[], float8[],
+--   float8[], text[], jsonb[], text[], int2[], bool[]
+-- gives admitted turnstile.admitted[], blocked_queue_ids int8[], free_queue_ids int8[], granted
+--   turnstile.granted[], more_queue_ids int8[]
+SELECT * FROM turnstile.admit($3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, in_wait_ms => $1, in_suspect_ids => $2, in_priorities => $15, in_may_be_urgent => $16);

@@ -9,6 +9,8 @@ from tests.integration.dashboard.browser import DEADLINE_MILLISECONDS, watched_p
 from tests.integration.dashboard.conftest import TOKEN
 from tests.integration.webhooks.receiver import receiving
 from tests.support.environment import Environment
+from tests.support.gates import put_resource, use
+from tests.support.protocol import connected
 from tests.support.traffic import submit, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
@@ -121,6 +123,29 @@ async def test_an_execution_shows_why_it_waits_until_it_ends_and_is_retried(
     await expect(page.locator("h1 .badge")).to_have_text("completed")
 
 
+async def test_an_execution_shows_its_gates_and_a_resource_its_holders(page: Page, env: Environment) -> None:
+    await env.put("drawn", pool="empty")
+    async with connected(env.system.database_url) as protocol:
+        await put_resource(protocol.database, "autocad", 5)
+        await use(protocol.database, "drawn", ("autocad", 2))
+    first, second, waiting = await env.submit_many([{"action_ref": "drawn"}] * 3)
+    await page.goto(f"/#/executions/{waiting}")
+    await expect(page.locator(".why")).to_contain_text(
+        f"The resource autocad: the execution needs 2 units, 1 of 5 free, held by #{first} (2), #{second} (2)."
+        " Position 1."
+    )
+    gates = page.get_by_role("table", name="Gates, in order").locator("tbody tr")
+    await expect(gates).to_have_count(2)
+    await expect(gates.nth(1)).to_contain_text("waits here")
+    await gates.get_by_role("link", name="autocad").click()
+    await expect(page.get_by_role("table", name="Holders of units").locator("tbody tr")).to_have_count(2)
+    line = page.get_by_role("table", name="Waiting executions, in order").locator("tbody tr")
+    await expect(line).to_have_count(1)
+    await expect(line).to_contain_text(f"#{waiting}")
+    for execution_id in (waiting, second, first):
+        await env.http.post(f"/executions/{execution_id}/cancel")
+
+
 async def test_an_execution_is_cancelled_with_a_reason(page: Page, env: Environment) -> None:
     await env.put("to.cancel", max_concurrent=0)
     execution_id = await env.submit("to.cancel")
@@ -154,7 +179,7 @@ async def test_executions_are_filtered_and_the_address_keeps_the_filters(
 ) -> None:
     await env.put("listed", max_concurrent=1, pool="empty")
     held, queued = await env.submit_many(
-        [{"action_ref": "listed"}, {"action_ref": "listed", "metadata": {"order": "4711"}}]
+        [{"action_ref": "listed"}, {"action_ref": "listed", "metadata": {"order": "4711"}, "priority": 5}]
     )
     await page.goto("/#/executions?action_ref=listed")
     rows = page.locator("tbody tr")
@@ -169,6 +194,14 @@ async def test_executions_are_filtered_and_the_address_keeps_the_filters(
     assert "metadata=order%3A4711" in page.url
     await page.reload()
     await expect(rows).to_contain_text(f"#{queued}")
+    await page.get_by_label("Metadata").fill("")
+    await page.get_by_label("Priority").fill("3")
+    await page.get_by_label("Priority").press("Tab")
+    await expect(rows).to_have_count(1)
+    await expect(rows).to_contain_text(f"#{held}")
+    await page.goto(f"/#/executions/{queued}")
+    await expect(page.locator("dl.metrics div").filter(has_text="Priority")).to_contain_text("5 (last)")
+    await page.get_by_role("link", name="Executions").first.click()
     await page.get_by_label("Open by ID").fill(f"#{held}")
     await page.get_by_label("Open by ID").press("Enter")
     await expect(page.locator("h1")).to_contain_text(f"#{held}")

@@ -97,6 +97,8 @@ CORRUPTIONS: Final[list[tuple[str, set[str]]]] = [
     ("UPDATE unpublished_completion SET published_at = <late>", {"completion"}),
     ("UPDATE webhook_delivery SET due_at = <late>, claimed_until = <late>", {"webhook"}),
     ("UPDATE webhook_delivery SET execution_id = <running>", {"webhook_end"}),
+    ("DELETE FROM webhook_receiver", {"webhook_bound"}),
+    ("UPDATE webhook_receiver SET first_at = now() + interval '10 d'", {"webhook_bound"}),
     ("INSERT INTO pruned_count VALUES (<queue>, 1)", {"queue_totals"}),
     ("UPDATE deleted_queue_total SET executions = executions + 1", {"deleted_totals"}),
     ("UPDATE deleted_queue_total SET pruned = pruned - 1", {"deleted_totals"}),

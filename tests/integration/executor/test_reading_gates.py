@@ -59,6 +59,10 @@ async def test_a_total_counts_over_all_keys(api: Served) -> None:
     shown = await waiting_on(api, third)
     assert (shown["reason"], shown["gate"], shown["units"], shown["free"]) == ("total", "total", 1, 0)
     assert shown["holders"] == [{"id": first, "units": 1}, {"id": second, "units": 1}]
+    page = await api.get("/actions/a.b/queue")
+    assert [(each["id"], each["status"], each["attempt"]) for each in page["holders"]] == [
+        (first, "scheduled", 1), (second, "scheduled", 1), (third, "queued", 1)
+    ]  # fmt: skip
     # Of its queue the slot is held by what waits at the total.
     assert await waiting_on(api, behind) == {
         "reason": "limit", "max_concurrent": 1, "active_count": 1, "holders": [third]

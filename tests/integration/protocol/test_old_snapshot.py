@@ -12,6 +12,7 @@ from turnstile.common.domain.states import Status
 
 _TURNS, _SAMPLE = 400, 20
 _RENEWALS = 1000
+_DEAD_VERSIONS, _OTHER_QUEUES = 2000, 9
 _BATCHES, _BATCH = 8, 500
 _MOVE = "SELECT turnstile.move_slot_window(0)"
 _MOVE_NOW = "SELECT turnstile.move_slot_window(0, 0)"
@@ -109,6 +110,69 @@ async def test_the_cost_of_a_lease_stays_flat(protocol: Protocol, old_snapshot: 
         assert last[name] <= first[name] * 1.2 + 4, (name, first, last)
 
 
+_READERS: dict[str, Callable[[Protocol], Awaitable[object]]] = {
+    "admit": Protocol.submit,
+    "admit many": lambda p: p.submit(count=50),
+    "grant": lambda p: p.grant(1),
+    "claim": lambda p: p.claim(1),
+    "finish": lambda p: p.finish(1),
+    "settle": lambda p: p.settle((1, 1)),
+    "cancel": lambda p: p.cancel(2),
+    "renew": Protocol.renew,
+    "append_logs": lambda p: p.row(
+        "SELECT * FROM turnstile.append_logs($1, '{1}', '{1}', '{1}', '{x}')", WORKER
+    ),
+    "due_pools": Protocol.due_pools,
+    "reclaim": Protocol.reclaim,
+    "clamp_future_instants": lambda p: p.column("SELECT turnstile.clamp_future_instants(true)"),
+    "grantable_queues": Protocol.grantable_queues,
+    "drifted_queues": Protocol.drifted_queues,
+    "repair_queues": lambda p: p.repair(1),
+    "delete_idle_queues": lambda p: p.delete_idle_queues(idle_seconds=0),
+    "delete_action": lambda p: p.row("SELECT * FROM turnstile.delete_action('a', 9, 'test', 'test')"),
+    "prune": lambda p: p.row("SELECT * FROM turnstile.prune(0, 0, 0, 0, 0, 10)"),
+}
+
+
+async def test_statistics_of_dead_rows_lead_to_no_plan_that_reads_them(
+    protocol: Protocol, old_snapshot: None
+) -> None:
+    """The index has grown and few rows live, so a bitmap looks cheaper than a search in order."""
+    await protocol.put(max_concurrent=1)
+    await protocol.submit(count=2)
+    for other in range(_OTHER_QUEUES):
+        await protocol.put(f"other{other}", max_concurrent=0)
+        await protocol.submit(f"other{other}")
+    assert await protocol.column("SELECT min(id) FROM action_queue") == [1]
+
+    async def pages() -> dict[str, int]:
+        found = {}
+        await protocol.connection.execute("ANALYZE queue_state, worker_lease, action_queue, worker")
+        for name, call in _READERS.items():
+            undone = protocol.transaction()
+            await undone.start()
+            if name in ("finish", "settle"):
+                await protocol.claim(1)
+            if name == "settle":
+                await protocol.finish(1)
+            cost = (await cost_of(protocol, call(protocol))).by_relation
+            await undone.rollback()
+            found[name] = sum(n for r, n in cost.items() if "queue_state" in r or "worker_lease" in r)
+        return found
+
+    first = await pages()
+    for _ in range(_DEAD_VERSIONS):
+        await protocol.connection.execute(
+            "SELECT turnstile.change_queues(ARRAY("
+            "SELECT ROW(q.id, 0, 0, NULL, 0, 0)::turnstile.queue_change FROM action_queue q))"
+        )
+        await protocol.renew()
+    last = await pages()
+    print({name: (first[name], last[name]) for name in first})
+    # Each index may have grown by one level.
+    assert {n: (first[n], last[n]) for n in first if last[n] > first[n] * 1.2 + 8} == {}
+
+
 async def test_the_window_moves_past_deleted_slots_and_keeps_the_live_ones(protocol: Protocol) -> None:
     ids = await protocol.start(3)
     await protocol.finish(ids[0])
@@ -172,6 +236,38 @@ async def test_calls_within_the_interval_do_nothing(protocol: Protocol) -> None:
     version = await protocol.column("SELECT version FROM slot_window")
     await protocol.column("SELECT turnstile.move_slot_window(60)")
     assert await protocol.column("SELECT version FROM slot_window") == version
+
+
+async def test_at_a_high_rate_the_window_moves_sooner_unless_many_slots_would_move_with_it(
+    protocol: Protocol, other: Protocol
+) -> None:
+    async def moves() -> bool:
+        before = await protocol.column("SELECT version FROM slot_window")
+        await protocol.column("SELECT turnstile.move_slot_window(60, 600, 0, 10)")
+        return await protocol.column("SELECT version FROM slot_window") != before
+
+    await protocol.put()
+    await protocol.column(_MOVE_NOW)
+    await protocol.run(*(ids := await protocol.submit(count=5)))
+    await protocol.settle(*((i, 1) for i in ids))
+    assert not await moves()
+    held = await protocol.submit(count=20)
+    assert await moves()
+    await protocol.submit(count=40)
+    # 20 old slots, and 40 tickets since.
+    assert not await moves()
+    await protocol.submit(count=60)
+    assert await moves()
+    assert set(await protocol.column("SELECT execution_id FROM turnstile.live_slot")) >= set(held)
+    # A foreign writer is waited for at the usual pace.
+    async with other.transaction():
+        await other.connection.execute("CREATE TABLE written_elsewhere (n integer)")
+        for _ in range(2):
+            await protocol.column(_MOVE)
+        await protocol.submit(count=800)
+        deferrals = await protocol.column("SELECT deferrals FROM slot_window")
+        assert not await moves()
+        assert await protocol.column("SELECT deferrals FROM slot_window") == deferrals
 
 
 async def test_a_foreign_writer_is_waited_for_once(protocol: Protocol, other: Protocol) -> None:

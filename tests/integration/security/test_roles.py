@@ -122,16 +122,27 @@ async def test_a_forbidden_caller_learns_the_required_role(api: Served) -> None:
     assert "role 'submit'; that of 'r' has 'read'" in answer.json()["detail"]
 
 
-@pytest.mark.parametrize(("tokens", "name"), [("ci:operate:one", "ci"), ("one", "token-1"), ("", None)])
-async def test_the_name_of_the_bearer_is_in_the_state_of_the_request(tokens: str, name: str | None) -> None:
+@pytest.mark.parametrize(
+    ("tokens", "name", "role"),
+    [
+        ("ci:submit:one", "ci", Role.SUBMIT),
+        ("ci:operate:one", "ci", Role.OPERATE),
+        ("one", "token-1", Role.OPERATE),
+        ("", None, None),
+    ],
+)
+async def test_name_and_role_of_the_bearer_are_in_the_state_of_the_request(
+    tokens: str, name: str | None, role: Role | None
+) -> None:
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
-        await PlainTextResponse(repr(Request(scope).state.caller_name))(scope, receive, send)
+        state = Request(scope).state
+        await PlainTextResponse(repr((state.caller_name, state.caller_role)))(scope, receive, send)
 
     gate = Gate(application, tokens=ApiTokens(read_entries(tokens)), own_hosts=None)
     transport = httpx.ASGITransport(app=gate)
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
         answer = await http.get("/executions", headers={"Authorization": "Bearer one"})
-    assert answer.text == repr(name)
+    assert answer.text == repr((name, role))
 
 
 async def test_every_route_bounds_its_body(api: Served) -> None:

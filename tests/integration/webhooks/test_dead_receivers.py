@@ -65,6 +65,7 @@ async def dead_ends(protocol: Protocol, origin: str, count: int = ORIGINS, *, ea
         f"  FROM unnest($1::bigint[]) WITH ORDINALITY u(id, ord)) i) o WHERE d.execution_id = o.id",
         ids,
     )
+    await protocol.column("SELECT turnstile.keep_receivers(ARRAY(SELECT origin FROM webhook_delivery))")
 
 
 async def seconds_until_delivered(protocol: Protocol, *ids: int) -> float:

@@ -139,7 +139,8 @@ async def test_a_receiver_has_a_bounded_number_of_claims_and_delays_no_other(pro
 async def test_receivers_beyond_one_batch_are_reached(protocol: Protocol) -> None:
     await protocol.connection.execute(
         "INSERT INTO webhook_delivery (execution_id, url, origin, due_at, created_at)"
-        " SELECT n, 'u', 'https://' || lpad(n::text, 5, '0'), now(), now() FROM generate_series(1, 1500) n"
+        " SELECT n, 'u', 'https://' || lpad(n::text, 5, '0'), now(), now() FROM generate_series(1, 1500) n;"
+        "SELECT turnstile.keep_receivers(ARRAY(SELECT origin FROM webhook_delivery))"
     )
     due, rest = await store(protocol).due(after_origin="")
     assert (len(due), rest) == (1000, "https://01000")
@@ -274,7 +275,8 @@ async def test_beside_many_deliveries_each_statement_costs_what_it_moves(protoco
         "INSERT INTO webhook_delivery (execution_id, url, origin, due_at, created_at, state, settled_at)"
         " SELECT n, 'u', 'https://' || n % 10, now() + interval '1 h', now(),"
         " CASE WHEN n % 2 = 0 THEN 'pending' ELSE 'delivered' END, CASE WHEN n % 2 = 1 THEN now() END"
-        " FROM generate_series(1000, 41000) n; ANALYZE webhook_delivery"
+        " FROM generate_series(1000, 41000) n; ANALYZE webhook_delivery;"
+        "SELECT turnstile.keep_receivers(ARRAY(SELECT origin FROM webhook_delivery))"
     )
     (one,) = await completed(protocol)
 

@@ -20,8 +20,7 @@ from tests.proof.chaos.environment import LEASE_SECONDS, Environment
 from tests.proof.chaos.faults import Injected
 from tests.proof.chaos.schedule import Kind
 from tests.proof.chaos.submitters import SubmitLog
-from tests.proof.history.attempt_rules import runs_end_with_their_attempts
-from tests.proof.history.checker import violations
+from tests.proof.history.checker import late_runs, violations
 from tests.proof.history.recording import Bounds, Recording, Window, WorkerChange, WorkerEvent
 from tests.proof.history.run_log import RUN_LOG, RUN_LOG_VARIABLE
 
@@ -79,7 +78,7 @@ def broken_promises(recording: Recording, injected: Sequence[Injected], *, patie
         overlap_seconds=patience * _OVERLAP_SECONDS,
         windows=_windows([i for i in injected if i.fault.kind in _PAUSES], _WAKING),
     )
-    found = [*violations(recording, bounds=bounds), *runs_end_with_their_attempts(recording, overlap)]
+    found = [*violations(recording, bounds=bounds), *late_runs(recording, bounds=overlap)]
     return list(dict.fromkeys(map(str, found)))
 
 

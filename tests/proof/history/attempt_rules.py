@@ -1,12 +1,7 @@
-"""Rules about attempts and workers (P6): one worker and one run per attempt, fencing of lost workers.
-
-A run whose attempt was reclaimed may continue until its worker learns of it, or until the worker's own fence
-stops it: that is the documented window, and it is bounded.
-"""
+"""Rules about attempts and workers: one worker per attempt, fencing (P6), and no lost work (P7)."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timedelta
 from typing import Final
 
 from tests.proof.history.recording import (
@@ -14,19 +9,23 @@ from tests.proof.history.recording import (
     Bounds,
     ExecutionEvent,
     Recording,
-    Run,
     Stamp,
     Step,
     Violation,
     WorkerChange,
     WorkerEvent,
 )
-from tests.proof.history.replay import EXECUTOR, AttemptHistory, AttemptKey, attempts_of, transitions_of
+from tests.proof.history.replay import (
+    EXECUTOR,
+    AttemptHistory,
+    AttemptKey,
+    attempts_of,
+    reclaims,
+    transitions_of,
+)
 from turnstile.common.domain.states import Status, is_terminal
 
 _RECLAIMED: Final = (Status.QUEUED, Status.ABANDONED)
-_CLOCK_SLACK: Final = timedelta(milliseconds=50)
-"""Two clocks of one machine, one of which is being adjusted."""
 
 
 def attempts_are_numbered(recording: Recording, _: Bounds) -> Iterator[Violation]:
@@ -131,46 +130,14 @@ def workers_register_once(recording: Recording, _: Bounds) -> Iterator[Violation
                 pass
 
 
-def claims_run_once(recording: Recording, _: Bounds) -> Iterator[Violation]:
-    """Each run was claimed before it began, and is the only one of its attempt."""
-    attempts = attempts_of(recording.events)
-    begun: set[AttemptKey] = set()
-    for run in recording.runs:
-        key = run.execution_id, run.attempt
-        claims = attempts[key].claims if key in attempts else []
-        started_at = recording.instant(run.started_ns)
-        if key in begun:
-            yield _broken_run(f"attempt {run.attempt} ran twice", run, started_at)
-        elif not claims:
-            yield _broken_run(f"attempt {run.attempt} ran, and was not claimed", run, started_at)
-        elif claims[0].stamp.at > started_at + _CLOCK_SLACK:
-            yield _broken_run(f"attempt {run.attempt} ran before it was claimed", run, started_at)
-        begun.add(key)
-
-
-def runs_end_with_their_attempts(recording: Recording, bounds: Bounds) -> Iterator[Violation]:
-    """What a worker reports as ended has stopped; what was reclaimed from it stops within the bound."""
-    attempts = attempts_of(recording.events)
-    for run in recording.runs:
-        attempt = attempts.get((run.execution_id, run.attempt))
-        if attempt is None or attempt.end is None:
-            continue
-        ended_at = attempt.end.stamp.at
-        last_seen_at = recording.instant(max(run.started_ns, run.stopped_ns or 0))
-        in_window = (
-            attempt.ended_by_executor
-            and bounds.seconds_outside(ended_at, last_seen_at) <= bounds.overlap_seconds
-        )
-        if last_seen_at > ended_at + _CLOCK_SLACK and not in_window:
-            late_seconds = (last_seen_at - ended_at).total_seconds()
-            yield _broken_run(
-                f"attempt {run.attempt} still ran {late_seconds:.3f} s after its end", run, ended_at
-            )
+def lost_work_is_reclaimed(recording: Recording, bounds: Bounds) -> Iterator[Violation]:
+    """What a lost worker held is reclaimed within the bound after its last heartbeat."""
+    for execution_id, seen_at, reclaimed_at in reclaims(recording.events):
+        seconds = bounds.seconds_outside(seen_at, reclaimed_at)
+        if seconds > bounds.reclaim_seconds:
+            what = f"it was reclaimed {seconds:.2f} s after the last heartbeat of its worker"
+            yield Violation(promise="P7", what=what, execution_id=execution_id, at=seen_at)
 
 
 def _broken(what: str, execution_id: int, stamp: Stamp) -> Violation:
     return Violation(promise="P6", what=what, execution_id=execution_id, at=stamp.at)
-
-
-def _broken_run(what: str, run: Run, at: datetime) -> Violation:
-    return Violation(promise="P6", what=what, execution_id=run.execution_id, at=at)

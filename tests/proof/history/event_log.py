@@ -30,7 +30,7 @@ from tests.proof.history.recording import (
     WorkerChange,
     WorkerEvent,
 )
-from tests.proof.history.replay import idle_spans, replayed
+from tests.proof.history.replay import longest_idle, replayed_queues
 from turnstile.common.domain.states import Status
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
@@ -68,14 +68,13 @@ class SlotLog:
     async def peak_slots(self) -> dict[int, int]:
         """Return, by queue, the most slots that were held after any commit."""
         most: dict[int, int] = {}
-        for queue in replayed(await read_events(self.connection)):
-            most[queue.queue_id] = max(most.get(queue.queue_id, 0), len(queue.held))
+        for queue in replayed_queues(await read_events(self.connection)):
+            most[queue.number] = max(most.get(queue.number, 0), len(queue.held))
         return most
 
     async def longest_idle(self) -> timedelta:
         """Return how long at most a slot was free beside a runnable waiting execution."""
-        spans = idle_spans(await read_events(self.connection))
-        return max((until - since for _, since, until in spans), default=timedelta())
+        return longest_idle(await read_events(self.connection))
 
     async def waited(self) -> int:
         """Return how often an execution joined its queue."""

@@ -1,4 +1,4 @@
-"""Rules about executions: one outcome (P3), always published, one slot freed (P4), nothing lost (P5)."""
+"""Rules about executions: one outcome (P3), always published, and one slot freed (P4)."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -128,34 +128,3 @@ def slots_are_freed_in_time(recording: Recording, bounds: Bounds) -> Iterator[Vi
         if seconds > bounds.leak_seconds:
             what = f"the slot of attempt {number} was free only {seconds:.2f} s after its end"
             yield Violation(promise="P4", what=what, execution_id=execution_id, at=attempt.end.stamp.at)
-
-
-def submits_are_kept(recording: Recording, _: Bounds) -> Iterator[Violation]:
-    """A confirmed request is one execution; an unconfirmed one at most one; a refused one none."""
-    by_tag: dict[str, list[int]] = defaultdict(list)
-    for execution_id, transitions in transitions_of(recording.events).items():
-        tag = transitions[0].tag
-        if tag is not None:
-            by_tag[tag].append(execution_id)
-    for sent in recording.submitted:
-        ids = by_tag.pop(sent.tag, [])
-        name = f"number {sent.number} of {sent.submitter}, {sent.tag}"
-        if len(ids) > 1:
-            yield Violation(promise="P5", what=f"{name}, is {len(ids)} executions: {ids}")
-        elif ids and sent.refused:
-            yield Violation(promise="P5", what=f"{name}, was refused and admitted", execution_id=ids[0])
-        elif not ids and sent.confirmed and not sent.refused:
-            yield Violation(promise="P5", what=f"{name}, was confirmed and is missing")
-        elif sent.execution_id is not None and sent.execution_id not in ids:
-            what = f"{name}, was answered with another execution than {ids}"
-            yield Violation(promise="P5", what=what, execution_id=sent.execution_id)
-    for tag, ids in by_tag.items():
-        yield Violation(promise="P5", what=f"no submitter sent {tag}", execution_id=ids[0])
-
-
-def executions_end(recording: Recording, _: Bounds) -> Iterator[Violation]:
-    """After draining, each execution has ended."""
-    for execution_id, transitions in transitions_of(recording.events).items():
-        status, at = transitions[-1].status, transitions[-1].stamp.at
-        if status is not None and not is_terminal(status):
-            yield Violation(promise="P5", what=f"it is still {status}", execution_id=execution_id, at=at)

@@ -7,11 +7,24 @@ the submitter. Out: a `Recording`, which `checker.violations` holds against the 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from turnstile.common.domain.states import Status
+from turnstile.stress.check.gates import longest_outside
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def nanoseconds(at: datetime) -> int:
+    """Return an instant in nanoseconds since 1970."""
+    return (at - _EPOCH) // timedelta(microseconds=1) * 1000
+
+
+def moment(at: int) -> datetime:
+    """Return an instant that is given in nanoseconds."""
+    return _EPOCH + timedelta(microseconds=at // 1000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,9 +190,9 @@ class Recording:
     booted_at: datetime
     """Where CLOCK_BOOTTIME is 0, by the database's clock."""
 
-    def instant(self, boot_ns: int) -> datetime:
-        """Convert a CLOCK_BOOTTIME value to the database's clock."""
-        return self.booted_at + timedelta(microseconds=boot_ns / 1000)
+    def instant(self, boot_ns: int) -> int:
+        """Convert a CLOCK_BOOTTIME value to nanoseconds of the database's clock."""
+        return nanoseconds(self.booted_at) + boot_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,16 +218,22 @@ class Bounds:
     """How long a run may continue after its attempt was reclaimed: the window of a partitioned worker."""
     windows: Sequence[Window] = ()
 
+    def excused(self) -> list[tuple[int, int]]:
+        """Return the windows in nanoseconds, in the order of their beginnings."""
+        return sorted((nanoseconds(w.began_at), nanoseconds(w.ended_at)) for w in self.windows)
+
     def seconds_outside(self, began_at: datetime, ended_at: datetime) -> float:
-        """Return the duration without the parts that fall into a window."""
-        left = max(timedelta(), ended_at - began_at)
-        cursor = began_at
-        for window in sorted(self.windows, key=lambda w: w.began_at):
-            start, end = max(cursor, window.began_at), min(ended_at, window.ended_at)
-            if end > start:
-                left -= end - start
-                cursor = end
-        return left.total_seconds()
+        """Return the longest part of a period outside all windows."""
+        return longest_outside(nanoseconds(began_at), nanoseconds(ended_at), self.excused()) / 1e9
+
+    def overlap_until(self, ended_at: int) -> int:
+        """Return until when a run may continue that was reclaimed at this instant; in nanoseconds."""
+        allowed_ns = round(self.overlap_seconds * 1e9)
+        until = ended_at + allowed_ns
+        for begins, ends in self.excused():
+            if begins <= until:
+                until = max(until, ends + allowed_ns)
+        return until
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,16 +1,15 @@
-"""The event log, grouped: per execution, per attempt, and per queue replayed commit by commit.
+"""The event log, grouped: per execution, per attempt, and per queue.
 
-In: events. Out: the transitions of each execution, an `AttemptHistory` for each attempt, and a `QueueState`
-after each transaction that changed a queue. Per row, the order of the numbers is the order of the commits.
-The numbers of two transactions on one queue never interleave (see `event_log`), so the events of one
-transaction are adjacent; within it, their order is that of the server's plan and means nothing.
+In: events. Out: the transitions of each execution, an `AttemptHistory` for each attempt, and the moves of
+each queue for `stress.check.gates`. Per row, the order of the numbers is the order of the commits. The
+numbers of two transactions on one queue never interleave (see `event_log`), so the events of one transaction
+are adjacent; within it, their order is that of the server's plan and means nothing.
 """
 
-import heapq
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import groupby
 from typing import TypeAlias
 
@@ -23,8 +22,11 @@ from tests.proof.history.recording import (
     WaitingEvent,
     WorkerChange,
     WorkerEvent,
+    nanoseconds,
 )
 from turnstile.common.domain.states import HOLDS_SLOT, Status
+from turnstile.stress.check.gates import UNLIMITED, Gate, IdleAllowance, Move, replayed
+from turnstile.stress.check.gates import Step as GateStep
 
 AttemptKey: TypeAlias = tuple[int, int]
 """An execution's id and the attempt's number."""
@@ -50,54 +52,6 @@ class AttemptHistory:
     def ended_by_executor(self) -> bool:
         """The worker did not end it: it was lost, or did not stop in time."""
         return self.end is not None and self.end.stamp.session == EXECUTOR
-
-
-@dataclass(slots=True, kw_only=True)
-class QueueState:
-    """One queue after a commit."""
-
-    queue_id: int
-    at: datetime | None = None
-    limit: int | None = None
-    paused: bool = False
-    waiting: set[int] = field(default_factory=set)
-    held: set[int] = field(default_factory=set)
-    granted: list[SlotEvent] = field(default_factory=list)
-    """The slots that the last transaction granted."""
-    _ids: list[int] = field(default_factory=list)
-
-    @property
-    def head(self) -> int | None:
-        """The smallest waiting id."""
-        while self._ids and self._ids[0] not in self.waiting:
-            heapq.heappop(self._ids)
-        return self._ids[0] if self._ids else None
-
-    @property
-    def is_idle(self) -> bool:
-        """A slot is free beside a runnable waiting execution."""
-        return bool(self.waiting) and not self.paused and (self.limit is None or len(self.held) < self.limit)
-
-    def commit(self, events: Sequence[Event]) -> None:
-        """Apply the events of one transaction."""
-        self.at = events[-1].stamp.at
-        self.granted = []
-        for event in events:
-            match event:
-                case QueueEvent():
-                    self.limit, self.paused = event.limit, event.paused
-                case WaitingEvent(step=Step.INSERT):
-                    self.waiting.add(event.execution_id)
-                    heapq.heappush(self._ids, event.execution_id)
-                case WaitingEvent():
-                    self.waiting.discard(event.execution_id)
-                case SlotEvent(step=Step.INSERT):
-                    self.held.add(event.execution_id)
-                    self.granted.append(event)
-                case SlotEvent(step=Step.DELETE):
-                    self.held.discard(event.execution_id)
-                case _:
-                    pass
 
 
 def transitions_of(events: Sequence[Event]) -> Mapping[int, list[ExecutionEvent]]:
@@ -142,28 +96,46 @@ def queue_events_of(events: Sequence[Event]) -> Mapping[int, list[Event]]:
     return queues
 
 
-def replayed(events: Sequence[Event]) -> Iterator[QueueState]:
-    """Yield each queue after each of its commits, queue by queue: one object per queue, changed in place."""
+def queue_moves(events: Sequence[Event]) -> Iterator[Move]:
+    """Yield the changes of each queue; a transaction has an instant of its own, a pause is a limit of 0."""
     for queue_id, own in queue_events_of(events).items():
-        state = QueueState(queue_id=queue_id)
-        for _, committed_together in groupby(own, key=lambda event: event.stamp.txid):
-            state.commit(list(committed_together))
-            yield state
+        at = 0
+        for _, together in groupby(own, key=lambda event: event.stamp.txid):
+            committed = list(together)
+            at = max(nanoseconds(committed[-1].stamp.at), at + 1)
+            for event in committed:
+                for step, value in _steps(event):
+                    yield Move(queue_id, at, step, value)
 
 
-def idle_spans(events: Sequence[Event]) -> Iterator[Span]:
-    """Yield each queue's spans in which a slot was free beside a runnable waiting execution."""
-    last_at = events[-1].stamp.at if events else None
-    since: dict[int, datetime] = {}
-    for state in replayed(events):
-        assert state.at is not None
-        if state.is_idle:
-            since.setdefault(state.queue_id, state.at)
-        elif state.queue_id in since:
-            yield state.queue_id, since.pop(state.queue_id), state.at
-    for queue_id, began_at in since.items():
-        assert last_at is not None
-        yield queue_id, began_at, last_at
+def _steps(event: Event) -> list[tuple[GateStep, int]]:
+    match event:
+        case QueueEvent():
+            limit = 0 if event.paused else UNLIMITED if event.limit is None else event.limit
+            return [(GateStep.AT_LEAST, limit), (GateStep.AT_MOST, limit)]
+        case WaitingEvent():
+            step = GateStep.ARRIVED if event.step is Step.INSERT else GateStep.LEFT
+            return [(step, event.execution_id)]
+        case SlotEvent():
+            step = GateStep.GRANTED if event.step is Step.INSERT else GateStep.FREED
+            return [(step, event.execution_id)]
+        case _:
+            return []
+
+
+def replayed_queues(
+    events: Sequence[Event], *, idle_seconds: float = 0.0, excused: Sequence[tuple[int, int]] = ()
+) -> Iterator[Gate]:
+    """Yield each queue after each of its transactions; the one that frees a slot also grants it again."""
+    allowance = IdleAllowance(seconds=idle_seconds, excused=excused, exact=True)
+    until = nanoseconds(events[-1].stamp.at) if events else 0
+    return replayed(queue_moves(events), until=until, allowance=allowance)
+
+
+def longest_idle(events: Sequence[Event]) -> timedelta:
+    """Return how long at most a slot was free beside a runnable waiting execution."""
+    longest_ns = max((queue.longest_idle_ns for queue in replayed_queues(events)), default=0)
+    return timedelta(microseconds=longest_ns / 1000)
 
 
 def reclaims(events: Sequence[Event]) -> Iterator[Span]:

@@ -149,12 +149,18 @@ def left_idle(seconds: float) -> Recording:
 
 
 BROKEN: Final[dict[str, tuple[str, Edit]]] = {
-    "granted past the limit": ("P1", changed(queue(queue_id=A), limit=0)),
-    "while paused": ("P1", changed(queue(queue_id=B), paused=True)),
-    "ran at once": ("P1", with_run(stopped_ns=10**13)),
-    "was granted while": ("P2", without(waiting(execution_id=2, step=Step.DELETE))),
-    "after that of": ("P2", lambda _: overtaken(delayed=False)),
-    "sent it as number": (
+    "execution 1 was granted a slot: 1 were held, the limit was 0": (
+        "P1",
+        changed(queue(queue_id=A), limit=0),
+    ),
+    "execution 4 was granted a slot: 1 were held, the limit was 0": (
+        "P1",
+        changed(queue(queue_id=B), paused=True),
+    ),
+    "were running, the limit was 1": ("P1", with_run(stopped_ns=10**13)),
+    "was granted a slot while": ("P2", without(waiting(execution_id=2, step=Step.DELETE))),
+    "execution 2 was granted a slot while execution 1": ("P2", lambda _: overtaken(delayed=False)),
+    "sent before, is execution": (
         "P2",
         lambda r: replace(r, submitted=[replace(s, number=-s.number) for s in r.submitted]),
     ),
@@ -187,18 +193,21 @@ BROKEN: Final[dict[str, tuple[str, Edit]]] = {
     "was not marked as ended": ("P4", without(slot(execution_id=1, is_over=True, step=Step.UPDATE))),
     "never ended": ("P4", without(ending(6, 1))),
     "was free only": ("P4", slower(slot(execution_id=1, step=Step.DELETE), 3.0)),
-    "is 2 executions": ("P5", changed(execution(execution_id=1, status=Status.QUEUED), tag="tag 2")),
-    "is missing": ("P5", without(execution(execution_id=2))),
-    "was refused and admitted": (
+    "is execution 1 and execution 2": (
+        "P5",
+        changed(execution(execution_id=1, status=Status.QUEUED), tag="tag 2"),
+    ),
+    "has no execution": ("P5", without(execution(execution_id=2))),
+    "was rejected and is execution": (
         "P5",
         lambda r: replace(r, submitted=[replace(s, refused=True) for s in r.submitted]),
     ),
-    "answered with another": (
+    "was answered with execution 9": (
         "P5",
         lambda r: replace(r, submitted=[replace(s, execution_id=9) for s in r.submitted]),
     ),
-    "no submitter sent": ("P5", lambda r: replace(r, submitted=r.submitted[1:])),
-    "is still running": ("P5", without(ending(6, 1))),
+    "was never sent": ("P5", lambda r: replace(r, submitted=r.submitted[1:])),
+    "was still running": ("P5", without(ending(6, 1))),
     "has attempt": ("P6", changed(execution(execution_id=3, status=Status.SCHEDULED), attempt=2)),
     "was claimed 2 times": ("P6", again(execution(execution_id=1, status=Status.RUNNING))),
     "by no worker": ("P6", changed(execution(execution_id=1, status=Status.RUNNING), worker_id=None)),
@@ -214,11 +223,11 @@ BROKEN: Final[dict[str, tuple[str, Edit]]] = {
     "by its status it": ("P3", without(waiting(execution_id=3, step=Step.INSERT))),
     "which was not lost": ("P6", without(worker(change=WorkerChange.LOST))),
     "worker w1 was registered after": ("P6", again(worker(worker_id="w1"))),
-    "ran twice": ("P6", lambda r: replace(r, runs=[*r.runs, replace(r.runs[0], pid=2)])),
-    "was not claimed": ("P6", without(execution(execution_id=1, status=Status.RUNNING))),
-    "before it was claimed": ("P6", with_run(started_ns=0)),
-    "still ran": ("P6", with_run(stopped_ns=10**13)),
-    "was free beside a waiting execution": ("P7", lambda _: left_idle(3.0)),
+    "and in process 2": ("P6", lambda r: replace(r, runs=[*r.runs, replace(r.runs[0], pid=2)])),
+    "ran without a claim": ("P6", without(execution(execution_id=1, status=Status.RUNNING))),
+    "before its claim at": ("P6", with_run(started_ns=0)),
+    "but had ended at": ("P6", with_run(stopped_ns=10**13)),
+    "was free while an execution waited": ("P7", lambda _: left_idle(3.0)),
     "last heartbeat": ("P7", slower(worker(change="lost"), 6.0)),
 }
 
@@ -269,7 +278,7 @@ def test_a_reclaimed_run_may_continue_for_the_bound_and_no_longer() -> None:
         return replace(recording, runs=runs)
 
     assert broken(going_on(0.4)) == []
-    assert [line[:4] for line in broken(going_on(2.0))] == ["P6: "]
+    assert [line[:4] for line in broken(going_on(2.0))] == ["P1: ", "P6: "]
 
 
 def test_a_lowered_limit_takes_nothing_away_and_a_raised_one_gives() -> None:

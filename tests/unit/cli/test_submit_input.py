@@ -10,6 +10,7 @@ import typer
 from turnstile.common.cli import EXIT_USAGE, CommandFailed
 from turnstile.executor.cli.arguments import (
     instant_text,
+    priority_number,
     read_assignments,
     read_object,
 )
@@ -59,6 +60,15 @@ def test_an_instant_needs_a_zone(text: str) -> None:
         instant_text(text)
 
 
+@pytest.mark.parametrize(
+    "text", ["0", "6", "-1", "high", "true", "2.5", "null", "", " 2", "02", "²", "1" * 5000]
+)
+def test_a_priority_is_a_number_from_1_to_5(text: str) -> None:
+    assert [priority_number(each) for each in "12345"] == [1, 2, 3, 4, 5]
+    with pytest.raises(typer.BadParameter, match=r"expected a whole number from 1 \(first\) to 5 \(last\)"):
+        priority_number(text)
+
+
 def lines_of(text: str | bytes, *, key: str | None = None, **defaults: object) -> list[Line]:
     stream = io.BytesIO(text.encode() if isinstance(text, str) else text)
     return list(read_lines(stream, defaults=defaults, key=key))
@@ -73,6 +83,12 @@ def test_a_line_gets_the_options_and_a_key_of_its_own_number() -> None:
         {"action_ref": "a", "ttl": 5, "idempotency_key": "mine"},
         {"action_ref": "a", "ttl": 1, "idempotency_key": "run:5"},
     ]
+
+
+def test_a_line_has_its_own_priority_or_that_of_the_option() -> None:
+    lines = lines_of('{}\n{"priority": 1}\n{"priority": 5}', action_ref="a", priority=2)
+    assert [json.loads(line.body)["priority"] for line in lines] == [2, 1, 5]
+    assert "priority" not in json.loads(lines_of("{}", action_ref="a")[0].body)
 
 
 def test_an_invalid_line_is_rejected_with_its_number_and_the_others_are_not() -> None:

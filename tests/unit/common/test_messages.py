@@ -110,6 +110,46 @@ def test_the_hash_is_the_same_as_in_released_versions() -> None:
     assert str(request_hash(read_requested_body(body))) == "23b12ac9-8ea2-a6e2-b133-b77ee15b0464"
 
 
+NO_PRIORITIES = [0, 6, -1, 2.5, 10**400, "high", "2", "", True, False, None, [2], {}]
+
+
+@pytest.mark.parametrize("priority", NO_PRIORITIES, ids=lambda value: repr(value)[:20])
+def test_an_invalid_priority_is_refused_with_range_and_remedy(priority: object) -> None:
+    with pytest.raises(Refusal) as refused:
+        read_requested_body(json.dumps({"action_ref": "noop", "priority": priority}).encode())
+    assert refused.value.code == "invalid_message"
+    assert refused.value.message == (
+        "priority: expected a whole number from 1 (first) to 5 (last), or leave it out"
+    )
+
+
+def test_a_request_has_the_priority_that_it_names_or_3() -> None:
+    named = [read_requested_body(b'{"action_ref": "a", "priority": %d}' % n).priority for n in range(1, 6)]
+    assert named == [1, 2, 3, 4, 5]
+    assert read_requested_body(b'{"action_ref": "a"}').priority == 3
+    # To JSON Schema 2.0 is an integer; some languages write all numbers like that.
+    written = read_requested_body(b'{"action_ref": "a", "priority": 2.0}').priority
+    assert (type(written), written) == (int, 2)
+
+
+def test_the_schema_of_a_request_has_the_range_and_the_default_of_its_priority() -> None:
+    described = ExecutionRequested.model_json_schema()["properties"]["priority"]
+    expected = {"type": "integer", "minimum": 1, "maximum": 5, "default": 3}
+    assert described | expected == described
+
+
+def test_another_priority_is_another_request_and_3_is_the_same_as_none() -> None:
+    hashes = [
+        request_hash(read_requested_body(b'{"action_ref": "a", "ttl": %b%b}' % (ttl, priority)))
+        for ttl in (b"null", b"60")
+        for priority in (b"", b', "priority": 3', b', "priority": 1', b', "priority": 5')
+    ]
+    for absent, usual, first, last in (hashes[:4], hashes[4:]):
+        assert absent == usual
+        assert len({usual, first, last}) == 3
+    assert len(set(hashes)) == 6
+
+
 @pytest.mark.parametrize("model", [ExecutionRequested, CancelRequested])
 def test_an_unknown_field_from_outside_is_refused(model: type[BaseModel]) -> None:
     needed = {"action_ref": "a"} if "action_ref" in model.model_fields else {}

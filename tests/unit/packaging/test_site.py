@@ -1,5 +1,6 @@
 """The documentation builds without a warning, and its reference names what the program has."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.domain.errors import Code
+from turnstile.common.messages import ExecutionRequested
 from turnstile.executor.settings import ExecutorSettings
 from turnstile.worker.settings import WorkerSettings
 
@@ -37,5 +39,9 @@ def test_the_reference_names_every_setting_field_and_code(site: Path) -> None:
         assert f"`TURNSTILE_{name.upper()}`" in written["settings"]
     for name in ActionDefinition.model_fields:
         assert f"`{name}`" in written["actions"]
+    for name in ExecutionRequested.model_fields:
+        assert f"`{name}`" in written["request"]
+    schema = written["request"].partition("```json\n")[2].partition("```")[0]
+    assert json.loads(schema) == ExecutionRequested.model_json_schema()
     for code in Code:
         assert f"`{code}`" in written["states"]

@@ -123,6 +123,12 @@ def together(*changes: Change) -> Change:
     return change
 
 
+def unclaimed(recording: Recording) -> Recording:
+    """Remove the claim of the attempt of run 4."""
+    row = recording.attempts["execution_id"].tolist().index(recording.runs["execution_id"][4])
+    return changed(recording, "attempts", row, started_at=NEVER)
+
+
 def forgotten(recording: Recording) -> Recording:
     """Remove an execution from the history with its attempts and runs."""
     gone = recording.executions["execution_id"][7]
@@ -200,18 +206,18 @@ VIOLATIONS: Final[dict[str, tuple[Callable[[], Recording], str, set[Rule]]]] = {
     ),
     "granted out of order": (
         by_hand(Life(id=1, since=0, granted=6, ended=7), Life(id=2, since=0, granted=5, ended=6), limit=2),
-        "was granted a slot of queue",
+        "was granted a slot while execution 1 waited",
         {Rule.GRANTED_IN_ORDER},
     ),
     "granted out of order at limit 1": (
         by_hand(Life(id=1, since=0, granted=6, ended=7), Life(id=2, since=0, granted=5, ended=6)),
-        ", while execution",
+        "in queue 0 at 0.005 s",
         {Rule.GRANTED_IN_ORDER, Rule.STARTED_IN_ORDER},
     ),
     "admitted out of order": (
         in_reverse,
-        "which its submitter sent after it",
-        {Rule.ADMITTED_IN_ORDER, Rule.STARTED_IN_ORDER},
+        "sent before, is execution 2",
+        {Rule.ADMITTED_IN_ORDER},
     ),
     "started out of order": (
         by_hand(
@@ -264,8 +270,9 @@ VIOLATIONS_OF_ONE_RULE: Final[dict[Rule, dict[str, Change]]] = {
         "of execution 5, which is missing": with_one_more("attempts", 0, execution_id=5),
         "out of order": moved("attempts", 4, "ended_at", -60_000),
         "which does not belong to it": with_one_more("runs", 4, execution_id=5),
+        "ran without a claim": unclaimed,
         "ran without a grant": with_one_more("runs", 4, attempt=9),
-        "before its grant at": moved("runs", 4, "started_at", -7),
+        "before its claim at": moved("runs", 4, "started_at", -7),
         "but had ended at": moved("runs", 4, "stopped_at", 7),
         "worker-1 ended with 3": lambda recording: replace(recording, collapses=("worker-1 ended with 3",)),
     },

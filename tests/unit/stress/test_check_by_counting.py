@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.stress.histories import MILLISECOND, Life, at, hand_made
-from turnstile.stress.check.idle import no_idle_slot
-from turnstile.stress.check.order import admitted_in_order, granted_in_order
-from turnstile.stress.check.rules import limit_held, limit_run
+from turnstile.stress.check.rules import check_recording
+from turnstile.stress.check.verdict import Finding, Rule
 from turnstile.stress.recording import Recording
 
 
@@ -28,6 +27,10 @@ recordings = st.builds(
     st.lists(lives(), max_size=25, unique_by=lambda life: life.id),
     st.integers(1, 4),
 )
+
+
+def findings(recording: Recording) -> dict[Rule, Finding]:
+    return {finding.rule: finding for finding in check_recording(recording).findings}
 
 
 def concurrency_at_starts(rows: "list[tuple[int, int, int]]") -> list[int]:
@@ -53,8 +56,8 @@ def test_the_limit_is_broken_as_often_as_counting_says(recording: Recording) -> 
     limit = recording.scenario.limit or 0
     held = concurrency_at_starts(intervals(recording, "attempts", "granted_at", "ended_at"))
     ran = concurrency_at_starts(intervals(recording, "runs", "started_at", "stopped_at"))
-    assert limit_held(recording).broken == sum(count > limit for count in held)
-    assert limit_run(recording).broken == sum(count > limit for count in ran)
+    assert findings(recording)[Rule.LIMIT_HELD].broken == sum(count > limit for count in held)
+    assert findings(recording)[Rule.LIMIT_RUN].broken == sum(count > limit for count in ran)
 
 
 @given(recording=recordings)
@@ -68,7 +71,7 @@ def test_grants_overtake_as_often_as_counting_says(recording: Recording) -> None
         left = recording.executions[~np.isin(recording.executions["execution_id"], granted["execution_id"])]
         never = (left["queue"] == one["queue"]) & (left["execution_id"] < one["execution_id"])
         passed += bool((behind & waited).any() or (never & (left["created_at"] <= one["granted_at"])).any())
-    assert granted_in_order(recording).broken == passed
+    assert findings(recording)[Rule.GRANTED_IN_ORDER].broken == passed
 
 
 @given(recording=recordings, seed=st.integers(0, 999))
@@ -84,7 +87,10 @@ def test_requests_arrive_after_later_ones_as_often_as_counting_says(recording: R
         for senders in [orders["submitter"].tolist()]
         for number in range(len(orders))
     )
-    assert admitted_in_order(replace(recording, executions=executions, orders=orders)).broken == late
+    assert (
+        findings(replace(recording, executions=executions, orders=orders))[Rule.ADMITTED_IN_ORDER].broken
+        == late
+    )
 
 
 @given(recording=recordings)
@@ -111,4 +117,4 @@ def test_slots_are_idle_for_as_long_as_counting_each_millisecond_says(recording:
             for until in range(since + allowed_ms + 1, last_ms + 1)
         )
     strict = replace(recording, idle_allowed_seconds=allowed_ms / 1000)
-    assert (no_idle_slot(strict).broken > 0) == found
+    assert (findings(strict)[Rule.NO_IDLE_SLOT].broken > 0) == found

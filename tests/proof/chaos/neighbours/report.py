@@ -8,7 +8,7 @@ from tests.proof.chaos.neighbours.run import Outcome
 from tests.proof.chaos.neighbours.schedule import Kind
 from tests.proof.chaos.neighbours.verdict import delivery_seconds, starts_alone, starts_during
 from tests.proof.chaos.report import executions_line, submits_line, violation_lines
-from turnstile.stress.check.history import percentile
+from turnstile.stress.check.counts import percentile
 
 
 def shown(outcome: Outcome) -> str:

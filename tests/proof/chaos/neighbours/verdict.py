@@ -18,7 +18,7 @@ from tests.proof.chaos.submitters import SubmitLog
 from tests.proof.history.recording import ExecutionEvent, Recording
 from tests.proof.history.replay import transitions_of
 from turnstile.common.domain.states import Status, is_terminal
-from turnstile.stress.check.history import percentile
+from turnstile.stress.check.counts import percentile
 
 START_SECONDS: Final = 1.0
 """p99 from submit to start."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from turnstile.stress.check.history import out_of_order, peak_concurrency, percentile
+from turnstile.stress.check.counts import out_of_order, peak_concurrency, percentile
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,133 @@
+"""The queues of a recording as gates: its tables as moves, what excuses idle slots, and the findings.
+
+The history shows a slot as held until the end of its attempt; in truth it is free only when that end has been
+settled. So every broken limit found here is real. Settling takes milliseconds, unless a message was lost:
+then the watchdog publishes the end again after the settle timeout. So faults that lose messages excuse idle
+slots for longer than others. During an outage, and until the system has settled, idle slots are excused.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Final, TypeAlias, assert_never
+
+import numpy as np
+
+from turnstile.stress.check.columns import column
+from turnstile.stress.check.gates import IdleAllowance, Move, Step, replayed
+from turnstile.stress.check.history import History
+from turnstile.stress.check.limits import LimitTimeline, limit_timeline
+from turnstile.stress.check.timelines import QueueEntries, counted_runs, queue_entries
+from turnstile.stress.check.verdict import EXAMPLES_MAX, Finding, Rule
+from turnstile.stress.recording import NEVER, NONE, SECOND, Instants, Recording, Table
+from turnstile.stress.scenario import FaultKind
+
+_RECONNECTING_NS: Final = 6 * SECOND
+"""The longest pause between two connection attempts, plus an attempt."""
+_SETTLING_NS: Final = 13 * SECOND
+"""The settle timeout (10 s), the next tick, and a margin."""
+_MOVE: Final = np.dtype([("gate", "i4"), ("at", "i8"), ("step", "i1"), ("value", "i8")])
+_CHUNK: Final = 50_000
+"""Moves that are in memory as objects at once."""
+
+
+def queues_kept(recording: Recording, time_text: Callable[[int], str]) -> tuple[Finding, Finding, Finding]:
+    """Check each grant and each slot that is free while an execution waits.
+
+    With each grant, a queue holds no more slots than the limit in force, and no execution with a smaller id
+    waits. A free slot is granted within the allowed time; before paused actions are resumed, none counts.
+    """
+    examples: dict[Rule, list[str]] = {
+        rule: [] for rule in (Rule.LIMIT_HELD, Rule.GRANTED_IN_ORDER, Rule.NO_IDLE_SLOT)
+    }
+    counts: Counter[Rule] = Counter()
+    allowance = IdleAllowance(seconds=recording.idle_allowed_seconds, excused=excused(recording))
+    granted = 0
+    for queue in replayed(slot_moves(recording), until=recording.ended_at, allowance=allowance):
+        granted += len(queue.granted)
+        for broken in queue.broken:
+            counts[broken.rule] += 1
+            if counts[broken.rule] <= EXAMPLES_MAX:
+                text = f"in queue {broken.gate} at {time_text(broken.at)}: {broken.what}"
+                examples[broken.rule].append(text)
+    limit, order, idle = (
+        Finding(rule=rule, checked=granted, broken=counts[rule], examples=tuple(found))
+        for rule, found in examples.items()
+    )
+    return limit, order, idle
+
+
+def slot_moves(recording: Recording) -> Iterator[Move]:
+    """Yield the stays in each queue, and the slots from their grants to the ends of their attempts."""
+    entries = queue_entries(recording)
+    return _in_order(
+        limit_timeline(recording),
+        (Step.ARRIVED, entries.queues, np.minimum(entries.since, entries.granted_at), entries.execution_ids),
+        *_held(entries.queues, entries.granted_at, entries.ended_at, entries.execution_ids),
+    )
+
+
+def run_moves(history: History, waiting: QueueEntries | None = None) -> Iterator[Move]:
+    """Yield the runs of each queue as held slots, and the stays in it; a run has the value `~row`."""
+    counted, rows = counted_runs(history), np.flatnonzero(history.runs["queue"] != NONE)
+    parts = _held(column(history.runs, "queue")[rows], counted.starts[rows], counted.ends[rows], ~rows)
+    if waiting is not None:
+        parts += [
+            (Step.ARRIVED, waiting.queues, waiting.since, waiting.execution_ids),
+            (Step.LEFT, waiting.queues, waiting.granted_at, waiting.execution_ids),
+        ]
+    return _in_order(history.limits, *parts)
+
+
+_Part: TypeAlias = tuple[Step, Instants, Instants, Instants]
+
+
+def _held(queues: Instants, starts: Instants, ends: Instants, values: Instants) -> list[_Part]:
+    # What ends with its start, or before it, counts for its start only.
+    ends = np.where(ends == NEVER, NEVER, np.maximum(ends, np.minimum(starts, NEVER - 1) + 1))
+    return [(Step.GRANTED, queues, starts, values), (Step.FREED, queues, ends, values)]
+
+
+def _in_order(limits: LimitTimeline, *parts: _Part) -> Iterator[Move]:
+    """Yield the moves of these queues and of their limits; what has not happened is left out."""
+    every = np.unique(np.concatenate([queues for _, queues, _, _ in parts])).tolist()
+    limited = [move for queue in every for move in limits.moves(queue)]
+    tables = [np.array(limited, _MOVE)]
+    for step, queues, at, values in parts:
+        happened = at != NEVER
+        table = np.empty(np.count_nonzero(happened), _MOVE)
+        table["gate"], table["at"], table["step"] = queues[happened], at[happened], step
+        table["value"] = values[happened]
+        tables.append(table)
+    moves = np.concatenate(tables)
+    return _read(moves, np.lexsort((moves["step"], moves["at"], moves["gate"])))
+
+
+def _read(moves: Table, order: Instants) -> Iterator[Move]:
+    for first in range(0, len(order), _CHUNK):
+        yield from map(Move._make, moves[order[first : first + _CHUNK]].tolist())
+
+
+def excused(recording: Recording) -> list[tuple[int, int]]:
+    """Return the periods in which idle slots are excused, in the order of beginnings."""
+    opened_at = [] if recording.opened_at == NEVER else [(-NEVER, recording.opened_at)]
+    faults = [
+        (fault.began_at, min(fault.healed_at, NEVER - _SETTLING_NS) + settling_ns)
+        for fault in recording.faults
+        if (settling_ns := _settling_ns(fault.kind)) is not None
+    ]
+    return sorted(opened_at + faults)
+
+
+def _settling_ns(kind: FaultKind) -> int | None:
+    match kind:
+        case FaultKind.CHANGE_LIMIT:
+            # Not an outage.
+            return None
+        case FaultKind.KILL_EXECUTOR | FaultKind.PAUSE_EXECUTOR | FaultKind.RESTART_DATABASE:
+            return _RECONNECTING_NS
+        case (
+            FaultKind.KILL_WORKER | FaultKind.PAUSE_WORKER | FaultKind.RESTART_BROKER | FaultKind.PURGE_QUEUES
+        ):
+            return _SETTLING_NS
+        case _:
+            assert_never(kind)

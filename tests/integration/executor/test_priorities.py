@@ -1,0 +1,294 @@
+"""The priority of a request: kept, shown, filtered by, part of the request, and bounded by the action."""
+
+import json
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+from pydantic import SecretStr
+
+from tests.support.brokers import running
+from tests.support.protocol import Protocol
+from tests.support.served import Served, serve
+from tests.support.traffic import publishing, request
+from turnstile.common.broker.consumer import ConsumerConnection
+from turnstile.common.broker.topology import EXECUTOR_REQUESTS, declare_executor
+from turnstile.executor.api.paging import cursor_of
+from turnstile.executor.cancellation import Canceller, EarlyCancels
+from turnstile.executor.dispatcher import Dispatcher
+from turnstile.executor.queue_manager import QueueManager
+from turnstile.executor.request_listener import RequestListener
+from turnstile.executor.settings import ExecutorSettings
+
+URL = "/api/v1/executions"
+SUBMITTER = {"Authorization": "Bearer submitting"}
+OPERATOR = {"Authorization": "Bearer operating"}
+INVALID: list[object] = [0, 6, -1, 2.5, "high", "2", True, False, None, [1], 2**70]
+RANGE = "expected a whole number from 1 (first) to 5 (last)"
+
+
+@pytest.fixture
+async def api(api: Served) -> Served:
+    await api.define("a.b", max_concurrent=1)
+    await api.register_worker()
+    return api
+
+
+@pytest.fixture
+async def guarded(database_url: str) -> AsyncIterator[Served]:
+    tokens = SecretStr("s:submit:submitting,o:operate:operating")
+    async with serve(database_url, ExecutorSettings(api_tokens=tokens)) as served:
+        await served.define("a.b", max_concurrent=1)
+        yield served
+
+
+async def bound(served: Served, smallest: int, ref: str = "a.b") -> None:
+    """Set the smallest priority that submitters of an action may use."""
+    await served.database.fetch("UPDATE action SET priority_min = $1 WHERE ref = $2", smallest, ref)
+
+
+async def priority_of(served: Served, execution_id: int) -> int:
+    shown = await served.http.get(f"{URL}/{execution_id}", headers=OPERATOR)
+    return int(shown.json()["priority"])
+
+
+async def ended(api: Served, **fields: object) -> int:
+    execution_id: int = (await api.submit("a.b", **fields))["id"]
+    await api.claim(execution_id)
+    await api.finish(execution_id, status="failed")
+    await api.settle(execution_id)
+    return execution_id
+
+
+def problem_of(answer: httpx.Response) -> tuple[int, str, str]:
+    return answer.status_code, answer.json()["code"], answer.json()["detail"]
+
+
+async def test_an_execution_has_the_priority_of_its_request_or_3(api: Served) -> None:
+    one = (await api.submit("a.b", priority=1))["id"]
+    bodies: list[dict[str, Any]] = [{"priority": 5}, {}, {"priority": 2, "run_at": "2100-01-01T00:00:00Z"}]
+    answer = await api.http.post(URL, json=[{"action_ref": "a.b", **body} for body in bodies])
+    ids = [one, *(item["id"] for item in answer.json()["items"])]
+    assert [await priority_of(api, each) for each in ids] == [1, 5, 3, 2]
+    listed = (await api.get("/executions"))["items"]
+    assert [(item["id"], item["priority"]) for item in listed] == list(zip(ids, [1, 5, 3, 2], strict=True))[
+        ::-1
+    ]
+    await api.claim(one)
+    assert await priority_of(api, one) == 1
+    await api.finish(one)
+    assert await priority_of(api, one) == 1
+
+
+async def test_a_smaller_number_goes_first_and_equal_ones_in_order_of_arrival(api: Served) -> None:
+    holder = (await api.submit("a.b", priority=5))["id"]
+    body = [{"action_ref": "a.b", "priority": n, "metadata": {"n": n}} for n in (3, 5, 1, 3, 1, 2)]
+    items = (await api.http.post(URL, json=body)).json()["items"]
+    ids = [item["id"] for item in items]
+    expected = [ids[each] for each in (2, 4, 5, 0, 3, 1)]
+    positions = {(await api.get(f"/executions/{each}"))["position"]: each for each in ids}
+    assert [positions[number] for number in sorted(positions)] == expected
+    order = []
+    while holder not in expected[-1:]:
+        await api.claim(holder)
+        await api.finish(holder)
+        await api.settle(holder)
+        running_now = await api.get("/executions", status="scheduled")
+        (holder,) = [item["id"] for item in running_now["items"]]
+        order.append(holder)
+    assert order == expected
+
+
+async def test_a_queue_is_listed_in_the_order_of_starts_over_all_pages(api: Served) -> None:
+    await api.define("k.l", max_concurrent=0, submitter_keys=True)
+    bodies = [(n, key) for n in (3, 5, 1, 3, 2, 1) for key in ("x", "y")]
+    answer = await api.http.post(
+        URL, json=[{"action_ref": "k.l", "priority": n, "concurrency_key": key} for n, key in bodies]
+    )
+    submitted = zip(bodies, (item["id"] for item in answer.json()["items"]), strict=True)
+    expected = sorted((n, execution_id, key) for (n, key), execution_id in submitted)
+    for key in (None, "x"):
+        listed, positions, cursor = [], dict[str, int](), None
+        while True:
+            query = {"limit": 5, "concurrency_key": key, "cursor": cursor}
+            page = await api.get("/actions/k.l/queue", **{n: v for n, v in query.items() if v is not None})
+            for item in page["items"]:
+                listed.append((item["priority"], item["id"], item["concurrency_key"]))
+                positions[item["concurrency_key"]] = positions.get(item["concurrency_key"], 0) + 1
+                assert item["position"] == positions[item["concurrency_key"]]
+                assert (await api.get(f"/executions/{item['id']}"))["position"] == item["position"]
+            cursor = page["next_cursor"]
+            if cursor is None:
+                break
+        assert listed == [each for each in expected if key in (None, each[2])]
+
+
+@pytest.mark.parametrize("parts", [(0, 1), (6, 1), (10**18, 1), (5, 2**58), (5, 2**63 - 1), (7,), (1, 2, 3)])
+async def test_a_cursor_that_no_queue_returned_is_refused(api: Served, parts: tuple[int, ...]) -> None:
+    answer = await api.http.get("/api/v1/actions/a.b/queue", params={"cursor": cursor_of("line", *parts)})
+    assert problem_of(answer)[:2] == (422, "invalid_message")
+
+
+async def test_an_invalid_priority_is_refused_and_harms_no_other_request(api: Served) -> None:
+    for priority in INVALID:
+        answer = await api.http.post(URL, json={"action_ref": "a.b", "priority": priority})
+        status, code, detail = problem_of(answer)
+        assert (status, code) == (422, "invalid_message"), priority
+        assert detail.startswith(f"priority: {RANGE}, or leave it out")
+    body = [{"action_ref": "a.b", "priority": priority} for priority in [1, *INVALID, 2]]
+    items = (await api.http.post(URL, json=body)).json()["items"]
+    assert [item.get("code") for item in items] == [None, *["invalid_message"] * len(INVALID), None]
+
+
+async def test_another_priority_under_the_same_key_is_a_conflict(api: Served) -> None:
+    first = await api.submit("a.b", idempotency_key="k", priority=2)
+    again = await api.submit("a.b", idempotency_key="k", priority=2)
+    assert (again["id"], again["duplicate"]) == (first["id"], True)
+    bodies: tuple[dict[str, Any], ...] = ({}, {"priority": 1}, {"priority": 3})
+    for fields in bodies:
+        answer = await api.http.post(URL, json={"action_ref": "a.b", "idempotency_key": "k", **fields})
+        assert problem_of(answer)[:2] == (409, "idempotency_conflict"), fields
+    # 3 is what a request has that names none.
+    usual = await api.submit("a.b", idempotency_key="l")
+    assert (await api.submit("a.b", idempotency_key="l", priority=3))["id"] == usual["id"]
+    assert await priority_of(api, first["id"]) == 2
+
+
+async def test_a_retry_keeps_the_priority(api: Served) -> None:
+    one, two = await ended(api, priority=1), await ended(api, priority=5)
+    again = await api.http.post(f"{URL}/{one}/retry")
+    assert await priority_of(api, again.json()["id"]) == 1
+    await api.http.post(f"{URL}/{again.json()['id']}/cancel")
+    outcome = await api.http.post(f"{URL}/retry", json={"filter": {"priority": 5}})
+    (item,) = outcome.json()["items"]
+    assert (item["id"], await priority_of(api, item["retry_id"])) == (two, 5)
+
+
+async def test_lists_and_bulk_changes_are_filtered_by_priority(api: Served) -> None:
+    urgent = await api.submit_many("a.b", 2, priority=1)
+    usual = await api.submit_many("a.b", 2)
+    late = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    delayed = (await api.submit("a.b", priority=1, run_at=late))["id"]
+
+    async def listed(**parameters: Any) -> list[int]:
+        return [item["id"] for item in (await api.get("/executions", **parameters))["items"]]
+
+    assert await listed(priority=1) == [delayed, *urgent[::-1]]
+    assert await listed(priority=3, action_ref="a.b") == usual[::-1]
+    assert await listed(priority=1, status=["scheduled", "delayed"]) == [delayed, urgent[0]]
+    assert await listed(priority=1, status="completed") == []
+    assert await listed(priority=5) == []
+    outcome = await api.http.post(f"{URL}/cancel", json={"filter": {"priority": 1}, "dry_run": True})
+    assert [item["id"] for item in outcome.json()["items"]] == [delayed, *urgent[::-1]]
+    outcome = await api.http.post(f"{URL}/cancel", json={"filter": {"priority": 3}})
+    assert outcome.json()["changed"] == 2
+    assert await listed(status="cancelled") == usual[::-1]
+
+
+async def test_an_invalid_priority_in_a_filter_is_refused_and_changes_nothing(api: Served) -> None:
+    (one,) = await api.submit_many("a.b", 1, priority=1)
+    for text in ("0", "6", "high", "true", "2.5", "null", "", "-1", "²", "1" * 5000):
+        status, code, detail = problem_of(await api.http.get(URL, params={"priority": text}))
+        assert (status, code) == (422, "invalid_message"), text
+        assert f"priority: {RANGE}" in detail
+    for verb in ("cancel", "retry"):
+        for priority in (each for each in INVALID if each is not None):
+            answer = await api.http.post(f"{URL}/{verb}", json={"filter": {"priority": priority}})
+            assert problem_of(answer)[:2] == (422, "invalid_message"), priority
+            assert f"filter.priority: {RANGE}" in answer.json()["detail"]
+        # No condition at all, as for every field of a filter.
+        answer = await api.http.post(f"{URL}/{verb}", json={"filter": {"priority": None}})
+        assert problem_of(answer)[:2] == (422, "invalid_message")
+    assert (await api.get(f"/executions/{one}"))["status"] == "scheduled"
+
+
+async def test_a_submitter_may_use_the_priorities_of_the_action_and_an_operator_all(guarded: Served) -> None:
+    await bound(guarded, 2)
+    body = {"action_ref": "a.b", "priority": 1}
+    status, code, detail = problem_of(await guarded.http.post(URL, json=body, headers=SUBMITTER))
+    assert (status, code) == (422, "invalid_parameters")
+    assert detail.startswith("priority: 1 ")
+    assert "2" in detail.removeprefix("priority: 1 ")
+    assert "operate" in detail
+    for headers, priority in ((SUBMITTER, 2), (SUBMITTER, 5), (OPERATOR, 1)):
+        answer = await guarded.http.post(URL, json={**body, "priority": priority}, headers=headers)
+        assert answer.status_code == 202, answer.text
+        assert await priority_of(guarded, answer.json()["id"]) == priority
+    items = (await guarded.http.post(URL, json=[body, {**body, "priority": 2}], headers=SUBMITTER)).json()[
+        "items"
+    ]
+    assert [item.get("code") for item in items] == ["invalid_parameters", None]
+    # Another action has its own bound.
+    await guarded.define("c.d")
+    free = await guarded.http.post(URL, json={**body, "action_ref": "c.d"}, headers=SUBMITTER)
+    assert free.status_code == 202
+
+
+async def test_without_tokens_every_caller_is_an_operator(api: Served) -> None:
+    await bound(api, 5)
+    assert await priority_of(api, (await api.submit("a.b", priority=1))["id"]) == 1
+
+
+async def test_a_request_without_a_priority_has_one_that_its_submitter_may_use(guarded: Served) -> None:
+    for smallest, expected in ((1, 3), (3, 3), (4, 4), (5, 5)):
+        await bound(guarded, smallest)
+        for headers in (SUBMITTER, OPERATOR):
+            answer = await guarded.http.post(URL, json={"action_ref": "a.b"}, headers=headers)
+            assert await priority_of(guarded, answer.json()["id"]) == expected
+    refused = await guarded.http.post(URL, json={"action_ref": "a.b", "priority": 3}, headers=SUBMITTER)
+    assert problem_of(refused)[:2] == (422, "invalid_parameters")
+
+
+async def test_a_known_key_is_its_execution_though_its_priority_was_taken_away(guarded: Served) -> None:
+    body = {"action_ref": "a.b", "priority": 1, "idempotency_key": "k"}
+    first = await guarded.http.post(URL, json=body, headers=SUBMITTER)
+    await bound(guarded, 4)
+    again = await guarded.http.post(URL, json=body, headers=SUBMITTER)
+    assert (again.status_code, again.json()["id"]) == (200, first.json()["id"])
+
+
+async def test_a_retry_is_not_bound_by_the_action(guarded: Served) -> None:
+    body = {"action_ref": "a.b", "priority": 1}
+    one = (await guarded.http.post(URL, json=body, headers=SUBMITTER)).json()["id"]
+    await guarded.http.post(f"{URL}/{one}/cancel", headers=SUBMITTER)
+    await bound(guarded, 4)
+    again = await guarded.http.post(f"{URL}/{one}/retry", headers=SUBMITTER)
+    assert again.status_code == 202, again.text
+    assert await priority_of(guarded, again.json()["id"]) == 1
+
+
+async def test_a_message_is_bound_like_a_submitter(protocol: Protocol, amqp_url: str) -> None:
+    await protocol.put("a", max_concurrent=1)
+    await protocol.connection.execute("UPDATE action SET priority_min = 2")
+    bodies: list[dict[str, Any]] = [
+        {"priority": 1}, {"priority": 2}, {}, {"priority": "high"}, {"priority": None}, {"priority": 5},
+    ]  # fmt: skip
+    consumer = ConsumerConnection(amqp_url, name="test")
+    queue = consumer.subscribe(EXECUTOR_REQUESTS, prefetch=100, declare=declare_executor)
+    async with publishing(amqp_url) as publisher, running(consumer):
+        queue_manager = QueueManager(protocol.database)
+        dispatcher = Dispatcher(publisher, queue_manager, "quorum", publisher)
+        canceller = Canceller(queue_manager)
+        early = EarlyCancels(protocol.database, canceller, dispatcher)
+        listener = RequestListener(queue_manager, canceller, early, dispatcher, parameters_bytes_max=1024)
+        await publisher.publish([request({"action_ref": "a", **body}, reply_to="answers") for body in bodies])
+        answers: list[dict[str, Any]] = []
+        while len(answers) < len(bodies):
+            deliveries = await queue.next_batch(len(bodies))
+            decided = await listener.process(deliveries)
+            replies = {
+                each.delivery.message_id: json.loads(each.message.body)
+                for each in decided.replies
+                if each.message.exchange == "" and each.message.routing_key == "answers"
+            }
+            answers += [replies[delivery.message_id] for delivery in deliveries]
+            queue.ack(deliveries)
+    assert [answer.get("code") for answer in answers] == [
+        "invalid_parameters", None, None, "invalid_message", "invalid_message", None,
+    ]  # fmt: skip
+    assert answers[0]["message"].startswith("priority: 1 ")
+    assert answers[3]["message"].startswith(f"priority: {RANGE}")
+    rows = await protocol.connection.fetch("SELECT priority FROM execution ORDER BY id")
+    assert [row["priority"] for row in rows] == [2, 3, 5]
