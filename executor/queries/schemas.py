@@ -224,8 +224,8 @@ class SlotHolder(Schema):
     concurrency_key: str | None
     attempt: int
     status: str = Field(
-        description="An execution that has ended holds its slot until it is settled; a queued one waits at a gate "
-        "after its queue."
+        description="An execution that has ended holds its slot until it is settled; a queued one waits at a "
+        "gate after its queue."
     )
     worker_id: str | None
     granted_at: AwareDatetime = Field(description="When it got the slot.")

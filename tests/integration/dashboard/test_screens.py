@@ -131,8 +131,8 @@ async def test_an_execution_shows_its_gates_and_a_resource_its_holders(page: Pag
     first, second, waiting = await env.submit_many([{"action_ref": "drawn"}] * 3)
     await page.goto(f"/#/executions/{waiting}")
     await expect(page.locator(".why")).to_contain_text(
-        f"The resource autocad: the execution needs 2 units, 1 of 5 free, held by #{first} (2), #{second} (2)."
-        " Position 1."
+        "The resource autocad: the execution needs 2 units, 1 of 5 free,"
+        f" held by #{first} (2), #{second} (2). Position 1."
     )
     gates = page.get_by_role("table", name="Gates, in order").locator("tbody tr")
     await expect(gates).to_have_count(2)

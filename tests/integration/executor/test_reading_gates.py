@@ -9,6 +9,7 @@ import pytest
 from tests.support.gates import admit_with_priority, advance, grant_all, put_resource, use
 from tests.support.served import Served
 from turnstile.executor.api.paging import cursor_of
+from turnstile.executor.dashboard.live import poll
 
 
 async def submit(api: Served, ref: str, count: int = 1, **fields: Any) -> list[int]:
@@ -276,3 +277,24 @@ async def test_the_gauges_show_resources_and_count_what_waits_at_gates(api: Serv
     ):
         assert re.search(rf"^{re.escape(line)}(\.0)?$", shown, re.MULTILINE), line
     assert 'turnstile_resource_capacity{resource="unlimited"}' not in shown
+
+
+async def test_the_dashboard_sees_what_passes_a_later_gate(api: Served) -> None:
+    await api.register_worker()
+    await put_resource(api.database, "r", 1)
+    for ref in ("a.b", "a.c"):
+        await gated(api, "r", ref=ref)
+    (first,) = await submit(api, "a.b")
+    await submit(api, "a.c", 2)
+
+    async def counted(since: datetime | None) -> dict[str, tuple[int, int]]:
+        snapshot, _ = await poll(api.database, since=since, execution_ids=())
+        return {each.name.action_ref: (each.depth, each.active_count) for each in snapshot.queues}
+
+    assert await counted(None) == {"a.b": (0, 1), "a.c": (2, 0)}
+    await api.claim(first)
+    await api.finish(first)
+    before = await api.database.fetchval("SELECT clock_timestamp() + interval '1 s'")
+    await api.settle(first)
+    changed = await counted(before - timedelta(seconds=1))
+    assert changed["a.c"] == (1, 1)
