@@ -10,11 +10,11 @@ from turnstile.executor.cli.execution_view import run_duration, waiting_sentence
 
 NOW = datetime(2026, 11, 21, 7, 30, tzinfo=UTC)
 
-GATE = {
+GATE: Any = {
     "reason": "resource", "gate": "resource autocad", "closed": None, "units": 2, "free": 1, "capacity": 10,
     "position": 1, "position_of": "gate", "waiting": 3, "holders": [],
 }  # fmt: skip
-RATE = {
+RATE: Any = {
     "reason": "rate", "gate": "rate", "starts": 100, "per_seconds": 60.0, "position": 4,
     "position_of": "action", "waiting": 5, "next_start_at": "2026-11-21T07:30:00Z",
 }  # fmt: skip
