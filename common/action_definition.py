@@ -4,11 +4,27 @@ In: fields as users write them. Out: a checked value, and its columns. P1: `max_
 each of the action's queues.
 """
 
-from typing import Literal, Self
+from itertools import pairwise
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from turnstile.common.fields import ActionRef, CallbackUrl, Duration, JsonPointer, Pool, pointer_path
+from turnstile.common.fields import (
+    ActionRef,
+    CallbackUrl,
+    Duration,
+    JsonPointer,
+    Period,
+    Pool,
+    ResourceName,
+    pointer_path,
+)
+
+UNITS_MAX: Final = 1_000_000
+"""Largest limit, in executions or units."""
+WEIGHT_MAX: Final = 16
+STARTS_MAX: Final = 100_000
+_USES_MAX: Final = 20
 
 
 class RetryDefinition(BaseModel):
@@ -23,6 +39,35 @@ class RetryDefinition(BaseModel):
     )
     max_delay: Duration = Field(default=300.0, description="No wait is longer.")
     jitter: float = Field(default=0.1, ge=0, le=1, description="Share by which a wait is spread at random.")
+
+
+class RateDefinition(BaseModel):
+    """At most `starts` starts in any time of the length `per`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    starts: int = Field(ge=1, le=STARTS_MAX, description="Starts that are allowed in any `per`.")
+    per: Period = Field(description="From 1ms to 1d. The window slides.")
+
+
+class UseDefinition(BaseModel):
+    """What one execution takes of a shared resource while it runs."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    resource: ResourceName = Field(description="The name of the resource, which must exist.")
+    units: int = Field(default=1, ge=1, le=UNITS_MAX, description="Units that each execution holds.")
+    weight: int = Field(
+        default=1, ge=1, le=WEIGHT_MAX, description="The action's share of a resource with `order: fair`."
+    )
+
+
+def _use_of(written: object) -> object:
+    return {"resource": written} if isinstance(written, str) else written
+
+
+Use = Annotated[UseDefinition, BeforeValidator(_use_of, json_schema_input_type=UseDefinition | ResourceName)]
+"""A use; the name alone means one unit of the resource."""
 
 
 class ActionDefinition(BaseModel):
@@ -51,6 +96,31 @@ class ActionDefinition(BaseModel):
         description="Requests may name their own concurrency key. Each key has a queue with the action's "
         "limit, so submitters decide how many run at once in all.",
     )
+    max_concurrent_total: int | None = Field(
+        default=None,
+        ge=0,
+        le=UNITS_MAX,
+        description="Limit over all concurrency keys together; null: no such limit; 0: nothing starts.",
+    )
+    order: Literal["arrival", "fair"] = Field(
+        default="arrival",
+        description="Order between the keys at `max_concurrent_total`. fair: they take turns by weight.",
+    )
+    rate: RateDefinition | None = Field(
+        default=None, description="Limit of starts in any time of a given length."
+    )
+    uses: tuple[Use, ...] = Field(
+        default=(),
+        max_length=_USES_MAX,
+        description="Shared resources that each execution holds while it runs: names, or `resource`, "
+        "`units` and `weight`.",
+    )
+    priority_min: int = Field(
+        default=1,
+        ge=1,
+        le=5,
+        description="Most urgent priority (1 first, 5 last) that a token with the role `submit` may request.",
+    )
     timeout: Duration | None = Field(default=None, description="Longest run of one attempt.")
     ttl: Duration | None = Field(
         default=None, description="Longest wait for a start, from the first enqueue."
@@ -78,6 +148,29 @@ class ActionDefinition(BaseModel):
         description="Number of finished executions kept; null: the service's setting.",
     )
 
+    @field_validator("uses")
+    @classmethod
+    def _each_resource_once(cls, uses: tuple[UseDefinition, ...]) -> tuple[UseDefinition, ...]:
+        in_order = tuple(sorted(uses, key=lambda use: use.resource))
+        for first, second in pairwise(in_order):
+            if first.resource == second.resource:
+                raise ValueError(f"{first.resource!r} is given twice; give its units once")
+        return in_order
+
+    @model_validator(mode="after")
+    def _total_has_keys(self) -> Self:
+        if self.max_concurrent_total is not None and not has_keys(self):
+            raise ValueError(
+                "max_concurrent_total: an action without concurrency keys has one queue, which "
+                "max_concurrent limits; set concurrency_key, or set max_concurrent instead"
+            )
+        if self.order == "fair" and self.max_concurrent_total is None:
+            raise ValueError(
+                "order: fair is an order between the keys at max_concurrent_total; set "
+                "max_concurrent_total, or omit order"
+            )
+        return self
+
     @model_validator(mode="after")
     def _entrypoint_fits_runner(self) -> Self:
         if self.runner == "command" and not (isinstance(self.entrypoint, list) and self.entrypoint):
@@ -91,16 +184,33 @@ class ActionDefinition(BaseModel):
         return self
 
 
+def has_keys(definition: ActionDefinition) -> bool:
+    """Tell whether executions of the action may have concurrency keys."""
+    return definition.concurrency_key is not None or definition.submitter_keys
+
+
+def rate_columns(rate: RateDefinition | None) -> dict[str, object]:
+    """Return a rate as the columns of tables `action` and `gate`."""
+    return {
+        "rate_starts": None if rate is None else rate.starts,
+        "rate_per_seconds": None if rate is None else rate.per,
+    }
+
+
 def action_columns(definition: ActionDefinition) -> dict[str, object]:
     """Return a definition as the columns of table `action`."""
     retry = definition.retry
     pointer = definition.concurrency_key
     return {
-        **definition.model_dump(mode="json", exclude={"retry", "timeout", "ttl", "keep_for"}),
+        **definition.model_dump(
+            mode="json", exclude={"retry", "timeout", "ttl", "keep_for", "order", "rate"}
+        ),
         "concurrency_key_path": pointer_path(pointer) if pointer is not None else None,
         "timeout_seconds": definition.timeout,
         "ttl_seconds": definition.ttl,
         "keep_for_seconds": definition.keep_for,
+        "fair": definition.order == "fair",
+        **rate_columns(definition.rate),
         "retry_max_attempts": retry.max_attempts,
         "retry_delay_seconds": retry.delay,
         "retry_factor": retry.factor,

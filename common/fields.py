@@ -11,9 +11,10 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, StringConstraints
 
-from turnstile.common.domain.durations import SECONDS_MAX, parse_duration
+from turnstile.common.domain.durations import SECONDS_MAX, format_duration, parse_duration
 
 _REF: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,199}")
+_RESOURCE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,63}")
 _POOL: Final = re.compile(r"[A-Za-z0-9_\-]{1,64}")
 _POINTER: Final = re.compile(r"(?:/(?:[^~/]|~0|~1)*)+")
 PRIORITY_DEFAULT: Final = 3
@@ -34,6 +35,41 @@ Duration = Annotated[
     ),
 ]
 """Seconds, read from `250ms`, `30s`, `1h30m` or a number."""
+
+_PERIOD_MIN: Final = 0.001
+_PERIOD_MAX: Final = 86400.0
+
+
+def parse_period(text: object) -> float:
+    """Return the seconds of the window of a rate; raises ValueError outside 1 ms to 1 day."""
+    seconds = parse_duration(text)
+    if not _PERIOD_MIN <= seconds <= _PERIOD_MAX:
+        raise ValueError(
+            f"{format_duration(seconds)} is not between 1ms and 1d; expected a duration like '1s' or '1m'"
+        )
+    return seconds
+
+
+Period = Annotated[
+    float,
+    BeforeValidator(
+        parse_period,
+        json_schema_input_type=Annotated[
+            Annotated[float, Field(ge=_PERIOD_MIN, le=_PERIOD_MAX)] | _Written, Field(examples=["1m", 60])
+        ],
+    ),
+]
+"""Seconds of the window of a rate, written like a duration."""
+
+
+def check_resource(name: str) -> str:
+    """Return `name` if it can name a resource; raises ValueError with the rule otherwise."""
+    if not _RESOURCE.fullmatch(name):
+        raise ValueError(
+            f"{name[:60]!r} cannot name a resource: letters, digits, '_', '-' and '.', at most 64, "
+            "like 'partner-api'"
+        )
+    return name
 
 
 def check_ref(ref: str) -> str:
@@ -129,6 +165,7 @@ def parse_priority(text: object) -> int:
 
 
 ActionRef = Annotated[str, AfterValidator(check_ref)]
+ResourceName = Annotated[str, AfterValidator(check_resource)]
 Pool = Annotated[str, AfterValidator(_check_pool)]
 JsonPointer = Annotated[str, AfterValidator(_check_pointer)]
 Instant = Annotated[AwareDatetime, AfterValidator(check_instant)]

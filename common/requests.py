@@ -8,7 +8,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, get_args
 from uuid import UUID
 
 from pydantic import BaseModel, ValidationError
@@ -118,9 +118,15 @@ def known_fields(model: type[BaseModel], location: Sequence[int | str]) -> str:
     """Return the names of the fields allowed at the location of an unknown field."""
     for step in location[:-1]:
         kind = model.model_fields[step].annotation if step in model.model_fields else None
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            model = kind
+        model = _model_in(kind) or model
     return ", ".join(model.model_fields)
+
+
+def _model_in(kind: object) -> type[BaseModel] | None:
+    """Return the model in the annotation of a field: itself, or that of its items, or None."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return kind
+    return next((model for part in get_args(kind) if (model := _model_in(part)) is not None), None)
 
 
 def check_schema_version(headers: Mapping[str, object]) -> None:

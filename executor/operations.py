@@ -23,6 +23,7 @@ from turnstile.common.domain.states import Status
 from turnstile.common.messages import CancelRequested, Error
 from turnstile.executor.cancellation import Canceller
 from turnstile.executor.completions import completion_of
+from turnstile.executor.definitions import KeySettings, ResourceDefinition
 from turnstile.executor.dispatcher import Dispatcher
 from turnstile.executor.protocol import ExecutorProtocol
 from turnstile.executor.queue_manager import QueueManager
@@ -30,7 +31,9 @@ from turnstile.executor.results import (
     Accepted,
     Admission,
     Deletion,
+    KeyChange,
     Move,
+    ResourceDeletion,
     Retried,
     Verdict,
     blocked_verdict,
@@ -70,10 +73,25 @@ class Operations:
         return verdicts
 
     async def put_actions(self, definitions: Sequence[ActionDefinition], changed_by: str) -> None:
-        """Store definitions, and who changed them."""
+        """Store definitions, and who changed them. Raises Refusal."""
         grants = await self._queue_manager.put_actions(definitions, changed_by=changed_by)
         reached(CrashPoint.ACTIONS_PUT)
         self._dispatcher.dispatch_in_background(grants)
+
+    async def set_key(self, ref: str, key: str, settings: KeySettings | None, changed_by: str) -> KeyChange:
+        """Store the settings of a concurrency key, or delete them. Raises Refusal."""
+        change, grants = await self._queue_manager.set_key(ref, key, settings, changed_by=changed_by)
+        self._dispatcher.dispatch_in_background(grants)
+        return change
+
+    async def put_resource(self, definition: ResourceDefinition, changed_by: str) -> None:
+        """Store the definition of a resource. Raises Refusal."""
+        grants = await self._queue_manager.put_resource(definition, changed_by=changed_by)
+        self._dispatcher.dispatch_in_background(grants)
+
+    async def delete_resource(self, name: str, changed_by: str) -> ResourceDeletion | None:
+        """Delete a resource unless something uses it; None: there is no such resource."""
+        return await self._queue_manager.delete_resource(name, changed_by=changed_by)
 
     async def delete_action(self, ref: str, cancel_max: int, changed_by: str) -> Deletion | None:
         """Delete an action with at most `cancel_max` waiting executions; None: there is no such action."""

@@ -19,12 +19,20 @@ from turnstile.common.domain.identifiers import Attempt, ExecutionId, QueueId
 from turnstile.common.domain.states import Status
 from turnstile.common.requests import json_text
 from turnstile.executor import instrumentation
+from turnstile.executor.definitions import (
+    KeySettings,
+    ResourceDefinition,
+    key_columns,
+    resource_columns,
+)
 from turnstile.executor.results import (
     Admission,
     Deletion,
     Grant,
     Grants,
+    KeyChange,
     Move,
+    ResourceDeletion,
     Retried,
     Settled,
     Verdict,
@@ -174,6 +182,37 @@ class ExecutorProtocol:
         """Store definitions, and who changed them."""
         columns = json_text([action_columns(definition) for definition in definitions])
         return _grants(await self._row("SELECT * FROM turnstile.put_actions($1, $2)", columns, changed_by))
+
+    async def set_key(
+        self, ref: str, key: str, settings: KeySettings | None, changed_by: str
+    ) -> tuple[KeyChange, Grants]:
+        """Store the settings of a concurrency key, or delete them."""
+        row = await self._row(
+            "SELECT * FROM turnstile.set_key($1, $2, $3, $4)",
+            ref,
+            key,
+            None if settings is None else json_text(key_columns(settings)),
+            changed_by,
+        )
+        return KeyChange(row["action_found"], bool(row["key_found"])), _grants(row)
+
+    async def put_resource(self, definition: ResourceDefinition, changed_by: str) -> list[QueueId]:
+        """Store the definition of a resource; return queues that may go on if it opens."""
+        columns = json_text(resource_columns(definition))
+        return await self._column("SELECT * FROM turnstile.put_resource($1, $2)", columns, changed_by)
+
+    async def delete_resource(self, name: str, changed_by: str) -> ResourceDeletion | None:
+        """Delete a resource unless something uses it; None: there is no such resource."""
+        row = await self._row("SELECT * FROM turnstile.delete_resource($1, $2)", name, changed_by)
+        if row["users"] is None:
+            return None
+        return ResourceDeletion(
+            deleted=row["deleted"],
+            users=row["users"],
+            used_by=row["used_by"] or [],
+            held=row["held"],
+            waiting=row["waiting"],
+        )
 
     async def delete_action(
         self, ref: str, *, cancel_max: int, reason: str, changed_by: str | None

@@ -8,7 +8,8 @@ session holds delays only the requests that need it (P9).
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -16,18 +17,21 @@ import asyncpg
 
 from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.database import REFUSED_BY_DATABASE, Database
-from turnstile.common.domain.errors import Code, Unavailable
+from turnstile.common.domain.errors import Code, Refusal, Unavailable
 from turnstile.common.domain.identifiers import Attempt, ExecutionId, QueueId
 from turnstile.common.domain.states import Status
 from turnstile.executor import instrumentation
+from turnstile.executor.definitions import KeySettings, ResourceDefinition
 from turnstile.executor.metrics import QUEUES_BLOCKED
 from turnstile.executor.protocol import ExecutorProtocol, LockWait, QueueLocks
 from turnstile.executor.results import (
     Admission,
     Deletion,
     Grants,
+    KeyChange,
     Move,
     Rejected,
+    ResourceDeletion,
     Retried,
     Settled,
     Verdict,
@@ -45,6 +49,11 @@ _REFUSED: Final = (*REFUSED_BY_DATABASE, asyncpg.LockNotAvailableError)
 _SUSPECTS_MAX: Final = 1000
 _SUSPECT_FIRST_SECONDS: Final = 1.0
 _SUSPECT_MAX_SECONDS: Final = 8.0
+_ADVANCE_ROWS_MAX: Final = 1000
+_ADVANCE_STEPS_MAX: Final = 10
+"""What a change of gates does at once; the watchdog does the rest."""
+_REFUSED_DEFINITION: Final = "definition_refused"
+"""The constraint that `turnstile.refuse_definition` names: the message is written for users."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -161,8 +170,34 @@ class QueueManager:
     async def put_actions(
         self, definitions: Sequence[ActionDefinition], *, changed_by: str | None = None
     ) -> Grants:
-        """Store definitions, and who changed them; a changed limit or pause acts at once."""
-        return await self.protocol.put_actions(definitions, changed_by)
+        """Store definitions, and who changed them; a changed limit or pause acts at once.
+
+        Raises Refusal for a definition that the database does not accept.
+        """
+        with _refusals():
+            grants = await self.protocol.put_actions(definitions, changed_by)
+        return grants + await self._advance_gates()
+
+    async def set_key(
+        self, ref: str, key: str, settings: KeySettings | None, *, changed_by: str
+    ) -> tuple[KeyChange, Grants]:
+        """Store the settings of a concurrency key, or delete them; a changed limit acts at once.
+
+        Raises Refusal if the action has no concurrency keys.
+        """
+        with _refusals():
+            change, grants = await self.protocol.set_key(ref, key, settings, changed_by)
+        return change, grants + await self._advance_gates()
+
+    async def put_resource(self, definition: ResourceDefinition, *, changed_by: str) -> Grants:
+        """Store the definition of a resource; the change acts at once. Raises Refusal."""
+        with _refusals():
+            behind_ids = await self.protocol.put_resource(definition, changed_by)
+        return await self._advance_gates(behind_ids)
+
+    async def delete_resource(self, name: str, *, changed_by: str) -> ResourceDeletion | None:
+        """Delete a resource unless something uses it; None: there is no such resource."""
+        return await self.protocol.delete_resource(name, changed_by)
 
     async def delete_action(
         self, ref: str, *, cancel_max: int, reason: str, changed_by: str | None
@@ -174,6 +209,24 @@ class QueueManager:
         return await self.protocol.delete_action(
             ref, cancel_max=cancel_max, reason=reason, changed_by=changed_by
         )
+
+    async def _advance_gates(self, behind_ids: Sequence[QueueId] = ()) -> Grants:
+        """Apply a committed change of gates to what waits at them or, in these queues, behind them.
+
+        The watchdog does what is left, also after a failure.
+        """
+        grants = Grants(granted=[])
+        try:
+            for _ in range(_ADVANCE_STEPS_MAX):
+                more, remaining = await self.protocol.advance_gates(_ADVANCE_ROWS_MAX)
+                grants += more
+                if not remaining:
+                    break
+            if behind_ids:
+                grants += await self.grant(behind_ids)
+        except (Unavailable, asyncpg.PostgresError) as error:
+            logger.warning("gates_not_advanced", extra={"reason": str(error)})
+        return grants
 
     async def _bounded(self, statement: Callable[[LockWait], Awaitable[tuple[Result, QueueLocks]]]) -> Result:
         """Run a statement with bounded waits for locks.
@@ -190,6 +243,18 @@ class QueueManager:
             result, locks = await statement(LockWait(self._wait_ms, None))
         self._blocked_queues.note(locks.blocked, locks.free)
         return result
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    try:
+        yield
+    except asyncpg.CheckViolationError as error:
+        if error.constraint_name != _REFUSED_DEFINITION:
+            raise
+        raise Refusal(Code.INVALID_MESSAGE, str(error)) from None
+    except asyncpg.ObjectInUseError as error:
+        raise Refusal(Code.IN_USE, str(error)) from None
 
 
 async def _divided(

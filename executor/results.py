@@ -160,6 +160,29 @@ class Deletion:
     """Waiting executions that were cancelled together with the action."""
 
 
+class KeyChange(NamedTuple):
+    """Result of storing or deleting the settings of a concurrency key."""
+
+    action_found: bool
+    key_found: bool
+    """Whether the key had settings before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceDeletion:
+    """Result of a request to delete a resource."""
+
+    deleted: bool
+    users: int
+    """Actions that use it."""
+    used_by: list[str]
+    """The first of them."""
+    held: int
+    """Units that executions hold."""
+    waiting: int
+    """Executions that wait for it."""
+
+
 class Completion(NamedTuple):
     """One `execution.completed` or status event that frees the slot of an attempt."""
 

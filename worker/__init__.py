@@ -7,7 +7,7 @@ async def render(context: Context, customer_id: int) -> dict: ...
 """
 
 from turnstile.common.domain.errors import PermanentError, TemporaryError
-from turnstile.worker.actions import action, command_action, http_action
+from turnstile.worker.actions import action, command_action, http_action, rate, use
 from turnstile.worker.context import Context, ExecutionStopped
 
 __all__ = [
@@ -18,4 +18,6 @@ __all__ = [
     "action",
     "command_action",
     "http_action",
+    "rate",
+    "use",
 ]

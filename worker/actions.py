@@ -1,7 +1,7 @@
 """Declares actions in code and collects them.
 
-In: `@action`, `command_action`, `http_action` at import time; `load_actions` when a worker or child starts.
-Out: `RegisteredAction` values: the definition, and the function of a python action.
+In: `@action`, `command_action`, `http_action`, with `use` and `rate`, at import time; `load_actions` when a
+worker or child starts. Out: `RegisteredAction` values: the definition, and the function of a python action.
 """
 
 import importlib
@@ -30,6 +30,13 @@ class ActionFields(TypedDict, total=False):
     max_concurrent: int | None
     concurrency_key: str | None
     submitter_keys: bool
+    max_concurrent_total: int | None
+    order: Literal["arrival", "fair"]
+    rate: Mapping[str, Any] | None
+    """What `rate` returns."""
+    uses: Sequence[str | Mapping[str, Any]]
+    """Names of resources, or what `use` returns. The resources must exist when the worker registers."""
+    priority_min: int
     timeout: str | float | None
     ttl: str | float | None
     retry: RetryDefinition | Mapping[str, str | float]
@@ -92,6 +99,19 @@ def http_action(ref: str, *, url: str, **fields: Unpack[ActionFields]) -> Regist
     """Declare a POST to `url` as the action `ref`; the body of a 2xx response is the result."""
     fixed = {"ref": ref, "runner": "http", "entrypoint": url}
     return _declare(_module_of_caller(), _definition(f"http_action({ref!r})", fixed, fields))
+
+
+def use(resource: str, *, units: int = 1, weight: int = 1) -> Mapping[str, Any]:
+    """Return a use of a shared resource, for `uses`: each execution holds `units` of it while it runs.
+
+    `weight`, from 1 to 16, is the action's share where the resource has `order: fair`.
+    """
+    return {"resource": resource, "units": units, "weight": weight}
+
+
+def rate(starts: int, per: str | float) -> Mapping[str, Any]:
+    """Return a limit of starts, for `rate`: at most `starts` in any time of the length `per`, like '1s'."""
+    return {"starts": starts, "per": per}
 
 
 def load_actions(*targets: str) -> list[RegisteredAction]:

@@ -42,9 +42,11 @@ class WorkerService:
         self._session: Session | None = None
 
     def readiness(self) -> dict[str, str | None]:
-        """Return for each server None, or why it cannot be reached."""
-        broker = "not connected" if self._session is None else self._session.broker_error
-        return {"database": self._database.last_error, "broker": broker}
+        """Return for each server None, or why it cannot be used."""
+        if self._session is None:
+            return {"database": self._database.last_error, "broker": "not connected"}
+        database = self._database.last_error or self._session.registration_error
+        return {"database": database, "broker": self._session.broker_error}
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then drain."""

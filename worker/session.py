@@ -89,6 +89,8 @@ class Session:
         )
         self._pools = settings.worker_pools or sorted({d.pool for d in definitions}) or ["default"]
         self._protocol = WorkerProtocol(database, self.worker_id, served_refs=[d.ref for d in definitions])
+        self.registration_error: str | None = None
+        """Why this worker is not registered yet. It tries again every second."""
         self._ending = asyncio.Event()
         self._drain_requested = asyncio.Event()
         terms = Terms(lease_seconds=settings.lease_duration, heartbeat_seconds=settings.heartbeat_interval)
@@ -149,8 +151,10 @@ class Session:
         while not stop.is_set():
             try:
                 await self._register()
+                self.registration_error = None
                 return True
             except (Unavailable, asyncpg.PostgresError) as error:
+                self.registration_error = f"does not accept the registration: {error}"
                 logger.warning("not_registered", extra={"reason": str(error)})
                 await _pause(stop)
         return False

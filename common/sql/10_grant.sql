@@ -119,8 +119,11 @@ BEGIN
     -- Stage 4: the next versions of the states.
     changed AS MATERIALIZED (
         SELECT s.*, coalesce(h.taken, 0) AS taken, h.last_id, coalesce(n.started, 0) AS started,
-               CASE WHEN s.heads IS NULL OR h.taken IS NULL THEN s.heads ELSE turnstile.raise_heads(
-                   s.heads, ARRAY(SELECT t.place FROM head t WHERE t.queue_id = s.queue_id)) END AS next_heads
+               -- An empty queue forgets that other priorities waited.
+               CASE WHEN s.heads IS NULL OR s.depth = h.taken THEN NULL
+                    WHEN h.taken IS NULL THEN s.heads
+                    ELSE turnstile.raise_heads(
+                        s.heads, ARRAY(SELECT t.place FROM head t WHERE t.queue_id = s.queue_id)) END AS next_heads
         FROM state s
         LEFT JOIN (
             SELECT h.queue_id, count(*) AS taken,

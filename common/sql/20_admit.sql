@@ -158,8 +158,8 @@ BEGIN
                                ' submitter_keys in the action', a.concurrency_key) END
     ) f(detail);
 
-    -- 2. Create missing queues. A limit change writes the action's row before the rows of its queues: this waits for
-    -- the action's row, so a new queue gets the new limit.
+    -- 2. Create missing queues. A change of a limit, also of a key's, writes the action's row before the rows of its
+    -- queues: this waits for the action's row, so a new queue gets the new limit.
     new_queue_action_ids := ARRAY(
         SELECT DISTINCT r.action_id FROM unnest(action_ids, keys, codes) r(action_id, key, code)
         WHERE r.code IS NULL AND (
@@ -174,9 +174,11 @@ BEGIN
         END IF;
         WITH created AS (
             INSERT INTO action_queue (action_id, concurrency_key, max_concurrent, paused)
-            SELECT DISTINCT a.id, r.key, a.max_concurrent, a.paused
+            SELECT DISTINCT a.id, r.key, CASE WHEN k.has_limit THEN k.max_concurrent ELSE a.max_concurrent END, a.paused
             FROM unnest(action_ids, keys, codes) r(action_id, key, code)
             JOIN action a ON a.id = ANY (ARRAY[r.action_id])
+            LEFT JOIN key_override k
+                   ON k.action_id = ANY (ARRAY[r.action_id]) AND k.concurrency_key = ANY (ARRAY[r.key])
             WHERE r.code IS NULL AND a.id = ANY (new_queue_action_ids) AND (
                 SELECT q.id FROM action_queue q WHERE q.action_id = r.action_id AND q.concurrency_key = r.key) IS NULL
             ORDER BY a.id, r.key

@@ -1,5 +1,19 @@
 -- Action definitions. `in_definitions` is a JSON array of objects with the columns of `action` as keys.
 
+-- written: columns as the fields that users write.
+CREATE FUNCTION turnstile.written(in_columns jsonb)
+RETURNS jsonb
+LANGUAGE sql
+IMMUTABLE
+AS $$
+    SELECT jsonb_object_agg(
+        CASE f.name WHEN 'fair' THEN 'order'
+                    ELSE regexp_replace(regexp_replace(f.name, '^(retry|rate)_', '\1.'), '_seconds$', '') END,
+        CASE f.name || ' ' || f.value::text WHEN 'fair true' THEN '"fair"' WHEN 'fair false' THEN '"arrival"'
+                    ELSE f.value END)
+    FROM jsonb_each(in_columns) f(name, value)
+$$;
+
 -- definition_of: an action as a flat definition, for comparing and for the log of changes.
 CREATE FUNCTION turnstile.definition_of(in_action action)
 RETURNS jsonb
@@ -7,25 +21,21 @@ LANGUAGE sql
 STABLE
 :settings
 AS $$
-    SELECT jsonb_object_agg(
-        regexp_replace(regexp_replace(f.column_name, '^retry_', 'retry.'), '_seconds$', ''), f.value)
-    FROM jsonb_each(to_jsonb(in_action)) f(column_name, value)
-    WHERE f.column_name NOT IN ('id', 'ref', 'concurrency_key_path', 'created_at', 'updated_at', 'deleted_at',
-                                'rollout_from_key', 'rollout_held_ids')
+    SELECT turnstile.written(to_jsonb(in_action) - ARRAY[
+        'id', 'ref', 'concurrency_key_path', 'route', 'route_units', 'created_at', 'updated_at', 'deleted_at',
+        'rollout_from_key', 'rollout_held_ids'])
 $$;
 
--- record_change: logs who changed an action and how, in the transaction of the change. `{}` means that the action
--- does not exist: before its creation, after its deletion.
-CREATE FUNCTION turnstile.record_change(in_action_ref text, in_old jsonb, in_new jsonb, in_changed_by text)
-RETURNS void
+-- change_between: what changed between two definitions; `change` is null if nothing did. `{}` means that there is none:
+-- before the creation, after the deletion.
+CREATE FUNCTION turnstile.change_between(in_old jsonb, in_new jsonb, OUT change text, OUT old jsonb, OUT new jsonb)
 LANGUAGE sql
-:settings
+IMMUTABLE
 AS $$
-    INSERT INTO action_change (action_ref, changed_at, changed_by, change, old, new)
-    SELECT in_action_ref, clock_timestamp(), in_changed_by,
-           CASE WHEN in_old = '{}' THEN 'created'
+    SELECT CASE WHEN d.fields IS NULL THEN NULL
+                WHEN in_old = '{}' THEN 'created'
                 WHEN in_new = '{}' THEN 'deleted'
-                WHEN d.fields = '{max_concurrent}' THEN 'limit_changed'
+                WHEN d.fields <@ '{max_concurrent,max_concurrent_total,capacity}' THEN 'limit_changed'
                 WHEN d.fields = '{paused}' AND in_new -> 'paused' = 'true' THEN 'paused'
                 WHEN d.fields = '{paused}' THEN 'resumed'
                 ELSE 'changed' END,
@@ -37,7 +47,97 @@ AS $$
         FROM jsonb_object_keys(in_old || in_new) f(name)
         WHERE in_old -> f.name IS DISTINCT FROM in_new -> f.name
     ) d
-    WHERE d.fields IS NOT NULL
+$$;
+
+-- record_change: logs who changed an action and how, in the transaction of the change.
+CREATE FUNCTION turnstile.record_change(in_action_ref text, in_old jsonb, in_new jsonb, in_changed_by text)
+RETURNS void
+LANGUAGE sql
+:settings
+AS $$
+    INSERT INTO action_change (action_ref, changed_at, changed_by, change, old, new)
+    SELECT in_action_ref, clock_timestamp(), in_changed_by, c.change, c.old, c.new
+    FROM turnstile.change_between(in_old, in_new) c
+    WHERE c.change IS NOT NULL
+$$;
+
+-- queue_rule: the limit and the pause that each queue has to have: those of its action, or the limit of its key.
+CREATE VIEW turnstile.queue_rule AS
+SELECT q.id AS queue_id, q.action_id,
+       CASE WHEN k.has_limit THEN k.max_concurrent ELSE a.max_concurrent END AS max_concurrent, a.paused
+FROM public.action_queue q
+JOIN public.action a ON a.id = ANY (ARRAY[q.action_id])
+LEFT JOIN public.key_override k
+       ON k.action_id = ANY (ARRAY[q.action_id]) AND k.concurrency_key = ANY (ARRAY[q.concurrency_key]);
+
+-- refuse_definition: raises an error whose message is written for users. The services show it as it is.
+CREATE FUNCTION turnstile.refuse_definition(in_message text)
+RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    RAISE EXCEPTION USING ERRCODE = 'check_violation', CONSTRAINT = 'definition_refused', MESSAGE = in_message;
+END
+$$;
+
+-- same_rank: two of these resources with the same rank, as a sentence; null if there are none.
+CREATE FUNCTION turnstile.same_rank(in_uses jsonb)
+RETURNS text
+LANGUAGE sql
+STABLE
+AS $$
+    SELECT format('the resources %L and %L have the same rank %s; give one of them another rank: executor resources put %s'
+                  ' --rank NUMBER', min(g.name), max(g.name), g.rank, max(g.name))
+    FROM jsonb_array_elements(in_uses) u(use)
+    JOIN public.gate g ON g.kind = 'resource' AND g.name = u.use ->> 'resource'
+    GROUP BY g.rank HAVING g.rank IS NOT NULL AND count(*) > 1
+    ORDER BY g.rank LIMIT 1
+$$;
+
+-- check_uses: refuses the uses of an action that no resources fit. `in_known` are its uses before: what has been
+-- accepted stays, so an action can be changed while a capacity is too low for it.
+CREATE FUNCTION turnstile.check_uses(in_ref text, in_uses jsonb, in_known jsonb)
+RETURNS void
+LANGUAGE plpgsql
+:settings
+AS $$
+DECLARE
+    problem text;
+BEGIN
+    -- A deletion waits for this transaction; grants do not.
+    PERFORM 1 FROM gate g
+    WHERE g.kind = 'resource' AND g.name IN (SELECT u.use ->> 'resource' FROM jsonb_array_elements(in_uses) u(use))
+    ORDER BY g.id FOR KEY SHARE;
+    SELECT CASE WHEN g.id IS NULL THEN
+                    format('there is no resource %L; create it: executor resources put %s --capacity NUMBER, or name it'
+                           ' under resources: in the file that you apply', n.name, n.name)
+                WHEN n.units > g.capacity THEN
+                    format('%s units are more than the capacity %s of %L; take fewer, or raise it: executor resources'
+                           ' put %s --capacity %s', n.units, g.capacity, n.name, n.name, n.units)
+           END INTO problem
+    FROM jsonb_array_elements(in_uses) u(use)
+    CROSS JOIN LATERAL (SELECT u.use ->> 'resource' AS name, (u.use ->> 'units')::integer AS units) n
+    LEFT JOIN gate g ON g.kind = 'resource' AND g.name = n.name
+    WHERE NOT in_known @> jsonb_build_array(u.use) AND (g.id IS NULL OR n.units > g.capacity)
+    ORDER BY n.name LIMIT 1;
+    problem := coalesce(problem, turnstile.same_rank(in_uses));
+    IF problem IS NOT NULL THEN
+        PERFORM turnstile.refuse_definition(format('action %L: uses: %s', in_ref, problem));
+    END IF;
+END
+$$;
+
+-- routing_of: what decides which gates the executions of an action pass, in a definition; null if they pass none.
+CREATE FUNCTION turnstile.routing_of(in_definition jsonb)
+RETURNS jsonb
+LANGUAGE sql
+IMMUTABLE
+AS $$
+    SELECT CASE WHEN coalesce(in_definition -> 'uses', '[]') <> '[]'
+                  OR coalesce(in_definition -> 'max_concurrent_total', 'null') <> 'null'
+                  OR coalesce(in_definition -> 'rate.starts', 'null') <> 'null' THEN
+        jsonb_build_array(in_definition -> 'uses', in_definition -> 'max_concurrent_total', in_definition -> 'order',
+                          in_definition -> 'rate.starts', in_definition -> 'rate.per', in_definition -> 'pool') END
 $$;
 
 -- store_actions: stores these definitions, all of them or only the missing ones. Returns the ids of the stored
@@ -54,6 +154,7 @@ AS $$
 DECLARE
     changed record;
     changed_ids bigint[] := '{}';
+    rerouted_ids bigint[] := '{}';
     stored_ids bigint[];
     stored_at timestamptz;
     definitions jsonb;
@@ -68,7 +169,10 @@ BEGIN
     ORDER BY a.id FOR NO KEY UPDATE;
 
     -- A service of an earlier version does not know these fields: they stay unchanged.
-    SELECT jsonb_agg(jsonb_build_object('submitter_keys', coalesce(a.submitter_keys, false)) || d.definition)
+    SELECT jsonb_agg(jsonb_build_object(
+               'submitter_keys', coalesce(a.submitter_keys, false), 'max_concurrent_total', a.max_concurrent_total,
+               'fair', coalesce(a.fair, false), 'rate_starts', a.rate_starts, 'rate_per_seconds', a.rate_per_seconds,
+               'uses', coalesce(a.uses, '[]'), 'priority_min', coalesce(a.priority_min, 1)) || d.definition)
     INTO definitions
     FROM jsonb_array_elements(in_definitions) d(definition)
     LEFT JOIN action a ON a.ref = d.definition ->> 'ref' AND a.deleted_at IS NULL;
@@ -80,7 +184,9 @@ BEGIN
         UPDATE action a SET
             runner = d.runner, entrypoint = d.entrypoint, max_concurrent = d.max_concurrent,
             concurrency_key = d.concurrency_key, concurrency_key_path = d.concurrency_key_path,
-            submitter_keys = d.submitter_keys,
+            submitter_keys = d.submitter_keys, max_concurrent_total = d.max_concurrent_total, fair = d.fair,
+            rate_starts = d.rate_starts, rate_per_seconds = d.rate_per_seconds, uses = d.uses,
+            priority_min = d.priority_min,
             timeout_seconds = d.timeout_seconds, ttl_seconds = d.ttl_seconds,
             retry_max_attempts = d.retry_max_attempts, retry_delay_seconds = d.retry_delay_seconds,
             retry_factor = d.retry_factor, retry_max_delay_seconds = d.retry_max_delay_seconds,
@@ -98,9 +204,25 @@ BEGIN
         RETURNING a.id, a.ref, turnstile.definition_of(a) AS new,
                   CASE WHEN b.deleted_at IS NULL THEN turnstile.definition_of(b) ELSE '{}' END AS old
     LOOP
+        -- An earlier version does not send a total, and may take away the keys that it counts.
+        IF changed.new -> 'max_concurrent_total' <> 'null' AND changed.new -> 'concurrency_key' = 'null'
+           AND changed.new -> 'submitter_keys' = 'false' THEN
+            PERFORM turnstile.refuse_definition(format(
+                'action %L: max_concurrent_total: an action without concurrency keys has one queue, which max_concurrent'
+                ' limits; set concurrency_key, or set max_concurrent instead', changed.ref));
+        END IF;
+        IF changed.new -> 'uses' IS DISTINCT FROM coalesce(changed.old -> 'uses', '[]') THEN
+            PERFORM turnstile.check_uses(changed.ref, changed.new -> 'uses', coalesce(changed.old -> 'uses', '[]'));
+        END IF;
         PERFORM turnstile.record_change(changed.ref, changed.old, changed.new, in_changed_by);
         changed_ids := changed_ids || changed.id;
+        IF turnstile.routing_of(changed.old) IS DISTINCT FROM turnstile.routing_of(changed.new) THEN
+            rerouted_ids := rerouted_ids || changed.id;
+        END IF;
     END LOOP;
+    IF cardinality(rerouted_ids) > 0 THEN
+        PERFORM turnstile.reroute(rerouted_ids);
+    END IF;
 
     -- Storing a definition again rolls it out again, changed or not.
     stored_ids := CASE WHEN in_missing_only THEN changed_ids ELSE ARRAY(
@@ -136,11 +258,12 @@ DECLARE
     queue_ids bigint[];
     unavailable_ids bigint[];
     changes turnstile.queue_change[];
+    closes boolean;
     next_key text;
 BEGIN
     looked_at := 0;
     changed := 0;
-    SELECT a.id, a.max_concurrent, a.paused, a.rollout_from_key, a.rollout_held_ids INTO rolled
+    SELECT a.route, a.rollout_from_key, a.rollout_held_ids INTO rolled
     FROM action a
     WHERE a.id = in_action_id AND (a.rollout_from_key IS NOT NULL OR a.rollout_held_ids IS NOT NULL)
     FOR NO KEY UPDATE SKIP LOCKED;
@@ -165,12 +288,14 @@ BEGIN
     queue_ids := ARRAY(SELECT q.id FROM unnest(queue_ids) q(id) WHERE q.id <> ALL (unavailable_ids));
     WITH adapted AS (
         UPDATE action_queue q
-        SET max_concurrent = rolled.max_concurrent, paused = rolled.paused
-        WHERE q.id = ANY (queue_ids)
-          AND (q.max_concurrent IS DISTINCT FROM rolled.max_concurrent OR q.paused <> rolled.paused)
-        RETURNING q.id
+        SET max_concurrent = r.max_concurrent, paused = r.paused
+        FROM turnstile.queue_rule r
+        WHERE q.id = ANY (queue_ids) AND r.queue_id = ANY (ARRAY[q.id])
+          AND (q.max_concurrent IS DISTINCT FROM r.max_concurrent OR q.paused <> r.paused)
+        RETURNING q.id, q.paused OR coalesce(q.max_concurrent = 0, false) AS is_closed
     )
-    SELECT array_agg(ROW(a.id, 0, 0, NULL, 0, 0, NULL)::turnstile.queue_change) INTO changes FROM adapted a;
+    SELECT array_agg(ROW(a.id, 0, 0, NULL, 0, 0, NULL)::turnstile.queue_change), bool_or(a.is_closed)
+    INTO changes, closes FROM adapted a;
     changed := coalesce(cardinality(changes), 0);
     IF rolled.rollout_from_key IS NOT NULL THEN
         -- Above this bound `repair_queues` corrects the rest.
@@ -178,6 +303,11 @@ BEGIN
     END IF;
     UPDATE action a SET rollout_from_key = next_key, rollout_held_ids = nullif(unavailable_ids, '{}')
     WHERE a.id = in_action_id;
+    -- From a closed queue nothing may wait at a later gate (see has_to_return).
+    IF closes AND rolled.route IS NOT NULL THEN
+        PERFORM 1 FROM gate g WHERE g.id = ANY (rolled.route) ORDER BY g.id FOR NO KEY UPDATE;
+        UPDATE gate g SET returning_from = -9223372036854775808 WHERE g.id = ANY (rolled.route);
+    END IF;
     SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids FROM turnstile.grant_locked(queue_ids, coalesce(changes, '{}')) g;
 END
 $$;
@@ -190,6 +320,31 @@ LANGUAGE sql
 AS $$
     SELECT a.id FROM action a WHERE a.rollout_from_key IS NOT NULL OR a.rollout_held_ids IS NOT NULL
     ORDER BY a.id LIMIT in_limit
+$$;
+
+-- is_uses: whether a value is a list of uses as it is stored: objects of three fields, by the name of the resource.
+CREATE FUNCTION turnstile.is_uses(in_uses jsonb)
+RETURNS boolean
+LANGUAGE sql
+IMMUTABLE
+AS $$
+    SELECT CASE WHEN jsonb_typeof(in_uses) <> 'array' OR jsonb_array_length(in_uses) > 20 THEN false
+                WHEN EXISTS (SELECT FROM jsonb_array_elements(in_uses) u(use) WHERE jsonb_typeof(u.use) <> 'object')
+                THEN false
+                ELSE (
+        SELECT count(*) FILTER (WHERE NOT coalesce(
+                   u.use - 'resource' - 'units' - 'weight' = '{}'
+                   AND jsonb_typeof(u.use -> 'resource') = 'string'
+                   AND u.use ->> 'resource' ~ '^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$'
+                   AND jsonb_typeof(u.use -> 'units') = 'number' AND u.use ->> 'units' ~ '^[0-9]{1,7}$'
+                   AND (u.use -> 'units')::numeric BETWEEN 1 AND 1000000
+                   AND jsonb_typeof(u.use -> 'weight') = 'number' AND u.use ->> 'weight' ~ '^[0-9]{1,2}$'
+                   AND (u.use -> 'weight')::numeric BETWEEN 1 AND 16, false)) = 0
+               AND count(DISTINCT u.use ->> 'resource') = count(*)
+               AND coalesce(array_agg(u.use ->> 'resource' ORDER BY u.rank)
+                            = array_agg(u.use ->> 'resource' ORDER BY u.use ->> 'resource' COLLATE "C"), true)
+        FROM jsonb_array_elements(in_uses) WITH ORDINALITY u(use, rank)
+    ) END
 $$;
 
 -- invalid_fields: the fields of declared definitions that no definition can have. A worker's account calls the
@@ -220,6 +375,12 @@ AS $$
             SELECT replace(replace(s.step, '~1', '/'), '~0', '~')
             FROM regexp_split_to_table(substr(d.concurrency_key, 2), '/') WITH ORDINALITY s(step, rank)
             ORDER BY s.rank)),
+        ('max_concurrent_total', d.max_concurrent_total <= 1000000),
+        ('order', d.fair <> true OR d.max_concurrent_total IS NOT NULL),
+        ('rate', coalesce(d.rate_starts BETWEEN 1 AND 100000 AND d.rate_per_seconds BETWEEN 0.001 AND 86400,
+                          d.rate_starts IS NULL AND d.rate_per_seconds IS NULL)),
+        ('uses', turnstile.is_uses(coalesce(d.uses, '[]'))),
+        ('priority_min', d.priority_min BETWEEN 1 AND 5),
         ('timeout', d.timeout_seconds BETWEEN 0 AND 316224000),
         ('ttl', d.ttl_seconds BETWEEN 0 AND 316224000),
         ('keep_for', d.keep_for_seconds BETWEEN 0 AND 316224000),

@@ -75,6 +75,7 @@ BEGIN
     );
     PERFORM turnstile.record_change(in_action_ref, turnstile.definition_of(a), '{}', in_changed_by)
     FROM action a WHERE a.id = found_id;
+    DELETE FROM key_override k WHERE k.action_id = found_id;
     UPDATE action a SET deleted_at = clock_timestamp(), updated_at = clock_timestamp() WHERE a.id = found_id;
     PERFORM turnstile.reroute(ARRAY[found_id]);
     deleted := true;

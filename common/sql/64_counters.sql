@@ -1,5 +1,6 @@
 -- Counters: `depth`, `held` and `head_id` change only together with the rows that they count, and are recounted
--- nevertheless. A limit or pause that differs from the action's counts as drift too.
+-- nevertheless. A limit or pause that differs from that of the action or key
+-- counts as drift too.
 
 -- recounted_queues: the states of these queues and a recount of their rows, from one snapshot.
 --
@@ -54,11 +55,12 @@ AS $$
     SELECT array_agg(q.id ORDER BY q.id) FILTER (
                WHERE r.depth <> r.waiting OR r.held <> r.slots OR r.head_id > r.first_id
                   -- A change that has not reached this queue yet is being rolled out: that is no drift.
-                  OR ((q.max_concurrent IS DISTINCT FROM a.max_concurrent OR q.paused <> a.paused)
+                  OR ((q.max_concurrent IS DISTINCT FROM l.max_concurrent OR q.paused <> l.paused)
                       AND a.rollout_from_key IS NULL AND (q.id = ANY (a.rollout_held_ids)) IS NOT TRUE)),
            CASE WHEN count(*) = in_limit THEN max(q.id) ELSE 0 END
     FROM scanned q
     JOIN action a ON a.id = ANY (ARRAY[q.action_id])
+    JOIN turnstile.queue_rule l ON l.queue_id = ANY (ARRAY[q.id])
     JOIN turnstile.recounted_queues(ARRAY(SELECT s.id FROM scanned s)) r ON r.queue_id = q.id;
 $$;
 
@@ -89,12 +91,12 @@ BEGIN
     unavailable_ids := turnstile.lock_available_queues(in_queue_ids);
     in_queue_ids := ARRAY(SELECT q.id FROM unnest(in_queue_ids) q(id) WHERE q.id <> ALL (unavailable_ids));
     WITH counted AS MATERIALIZED (
-        SELECT r.*, a.max_concurrent, a.paused
+        SELECT r.*, l.max_concurrent, l.paused
         FROM turnstile.recounted_queues(in_queue_ids) r
         JOIN action_queue q ON q.id = ANY (ARRAY[r.queue_id])
-        JOIN action a ON a.id = ANY (ARRAY[q.action_id])
+        JOIN turnstile.queue_rule l ON l.queue_id = ANY (ARRAY[r.queue_id])
         WHERE r.depth <> r.waiting OR r.held <> r.slots OR r.head_id > r.first_id
-           OR q.max_concurrent IS DISTINCT FROM a.max_concurrent OR q.paused <> a.paused
+           OR q.max_concurrent IS DISTINCT FROM l.max_concurrent OR q.paused <> l.paused
     ),
     corrected AS (
         UPDATE action_queue q SET max_concurrent = c.max_concurrent, paused = c.paused

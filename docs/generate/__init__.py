@@ -15,12 +15,18 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from generate.tables import default_of, fields_table, table
-from turnstile.common.action_definition import ActionDefinition, RetryDefinition
+from turnstile.common.action_definition import (
+    ActionDefinition,
+    RateDefinition,
+    RetryDefinition,
+    UseDefinition,
+)
 from turnstile.common.domain.errors import Code
 from turnstile.common.domain.states import TRANSITIONS, Status, is_terminal
 from turnstile.common.messages import ExecutionRequested
 from turnstile.common.settings import CommonSettings
 from turnstile.executor.cli import app as executor_app
+from turnstile.executor.definitions import KeySettings, ResourceDefinition
 from turnstile.executor.service import ExecutorService
 from turnstile.executor.settings import ExecutorSettings
 from turnstile.stress.cli import app as stress_app
@@ -36,6 +42,7 @@ def write_reference(folder: Path) -> None:
         "commands": commands_page(),
         "http": http_page(),
         "request": request_page(),
+        "resources": resources_page(),
         "settings": settings_page(),
         "states": states_page(),
     }
@@ -62,7 +69,92 @@ The same in `@action(...)`, in `actions.yaml`, over HTTP and in the database.
 def actions_page() -> str:
     """Return every field of an action's definition."""
     return "\n".join(
-        [_ACTIONS, fields_table(ActionDefinition), "\n## retry\n", fields_table(RetryDefinition)]
+        [
+            _ACTIONS,
+            fields_table(ActionDefinition),
+            "\n## retry\n",
+            fields_table(RetryDefinition),
+            "\n## rate\n",
+            fields_table(RateDefinition),
+            "\n## uses\n",
+            _USES,
+            fields_table(UseDefinition),
+            _KEYS,
+            fields_table(KeySettings),
+        ]
+    )
+
+
+_USES = """A list; the name of a resource alone means one unit of it. The resources must exist: a definition
+that names an unknown one is refused, with the command that creates it.
+"""
+_KEYS = """
+## keys
+
+In `actions.yaml` and under `/actions/{ref}/keys/{key}`: what single concurrency keys have in place of the
+action's settings.
+
+```yaml
+- ref: exports.build
+  concurrency_key: /customer/id
+  max_concurrent: 2
+  keys: {"7": {max_concurrent: 5, weight: 2}}
+```
+
+A file without `keys:` leaves the settings of keys unchanged; with `keys:` all others are deleted. Omitted
+fields have the value of the action; `max_concurrent: null` means no limit.
+"""
+_RESOURCES = """# Fields of a resource
+
+What several actions share: licences, connections, machines. The same in `actions.yaml`, under
+`/resources/{name}` and for `executor resources put`.
+
+```yaml
+resources:
+  - {name: autocad, capacity: 10, rank: 1}
+  - {name: partner-api, capacity: 5, rate: {starts: 100, per: 1m}, order: fair}
+```
+"""
+_CHANGES = (
+    (
+        "capacity",
+        "At once. Nothing is taken from what runs. It may be lower than the units that an action takes: the "
+        "executions of that action wait, and `warnings` in the answer names the action.",
+    ),
+    ("paused", "Nothing that uses it starts. What waits for it returns to its queue and holds nothing."),
+    ("rate", "At once. Starts of the past count."),
+    (
+        "rank",
+        "At once. What waits returns to its queue and acquires in the new order. Two resources of one action "
+        "must not have the same rank.",
+    ),
+    (
+        "order",
+        "Only while nothing waits for it; otherwise 409 `in_use`. Pause it, change the order, resume it.",
+    ),
+    (
+        "deletion",
+        "Only if no action uses it and no execution holds it or waits for it; otherwise 409 `in_use`, with "
+        "the names of the actions.",
+    ),
+)
+_RECORDED = (
+    "\nEvery change is recorded: `executor resources history NAME`, `GET /resources/{name}/changes`.\n"
+)
+
+
+def resources_page() -> str:
+    """Return every field of a resource's definition."""
+    return "\n".join(
+        [
+            _RESOURCES,
+            fields_table(ResourceDefinition),
+            "\n## rate\n",
+            fields_table(RateDefinition),
+            "\n## Changes while it is in use\n",
+            table(("change", "effect"), _CHANGES),
+            _RECORDED,
+        ]
     )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Body, Depends, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Body, Depends, Header, Path, Query, Response
 from fastapi.openapi.models import Example
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler
 from pydantic_core import CoreSchema
@@ -25,6 +25,7 @@ from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.fields import PRIORITIES, check_ref
 from turnstile.common.requests import read_model
 from turnstile.common.schemas import QueueStats
+from turnstile.executor.api.auth import CallerName
 from turnstile.executor.api.bodies import JsonBody, JsonRoute, StrictModel
 from turnstile.executor.api.executions import FilterText
 from turnstile.executor.api.paging import (
@@ -41,7 +42,7 @@ from turnstile.executor.api.paging import (
 from turnstile.executor.api.problems import answer, answer_deadline, documented, problem
 from turnstile.executor.operations import Operations
 from turnstile.executor.queries.reader import PLACE_ID_MAX, LineStart, Reader
-from turnstile.executor.queries.schemas import ActionChangeEntry, ActionQueuePage, StoredAction
+from turnstile.executor.queries.schemas import ActionQueuePage, ChangeEntry, StoredAction
 from turnstile.executor.results import Deletion
 
 DELETED_WITH_MAX: Final = 10_000
@@ -80,7 +81,7 @@ async def _possible_ref(ref: RefPath) -> str:
     try:
         return check_ref(ref)
     except ValueError:
-        raise _unknown_action(ref) from None
+        raise unknown_action(ref) from None
 
 
 PossibleRef = Annotated[str, Depends(_possible_ref)]
@@ -110,6 +111,17 @@ _FIELDS_EXAMPLES: Final[dict[str, Example]] = {
         "value": {"runner": "command", "entrypoint": ["wc", "-w"], "max_concurrent": 2, "timeout": "5m"},
     },
     "limit": {"summary": "Only a limit", "value": {"max_concurrent": 5}},
+    "gates": {
+        "summary": "Two for each customer, 20 in all, two units of a shared resource for each",
+        "value": {
+            "concurrency_key": "/customer/id",
+            "max_concurrent": 2,
+            "max_concurrent_total": 20,
+            "order": "fair",
+            "rate": {"starts": 10, "per": "1s"},
+            "uses": [{"resource": "autocad", "units": 2}, "partner-api"],
+        },
+    },
 }
 GivenFields = Annotated[ActionFields, Body(openapi_examples=_FIELDS_EXAMPLES)]
 
@@ -144,9 +156,8 @@ class _Caller:
     if_match: str | None
 
 
-async def _caller(request: Request, if_match: IfMatch = None) -> _Caller:
-    name: str | None = getattr(request.state, "caller_name", None)
-    return _Caller(name="local" if name is None else name, if_match=if_match)
+async def _caller(name: CallerName, if_match: IfMatch = None) -> _Caller:
+    return _Caller(name=name, if_match=if_match)
 
 
 Caller = Annotated[_Caller, Depends(_caller)]
@@ -165,7 +176,7 @@ class Definitions:
         """Return an action; raises Refusal if it does not exist."""
         found = await self._reader.action(ref)
         if found is None:
-            raise _unknown_action(ref)
+            raise unknown_action(ref)
         return found
 
     async def put(
@@ -207,7 +218,7 @@ class Definitions:
             cancel_max = DELETED_WITH_MAX if with_waiting else 0
             deletion = await self._operations.delete_action(ref, cancel_max, caller.name)
         if deletion is None:
-            raise _unknown_action(ref)
+            raise unknown_action(ref)
         return deletion
 
     async def _store(self, definition: ActionDefinition, caller: _Caller) -> None:
@@ -267,7 +278,7 @@ def _add_reading_routes(routes: APIRouter, definitions: Definitions, reader: Rea
         "the change. Those of a deleted action stay.",
         responses=documented(Code.NOT_FOUND, Code.UNKNOWN_FIELD),
     )
-    async def get_changes(ref: PossibleRef, query: Annotated[Paging, Query()]) -> Page[ActionChangeEntry]:
+    async def get_changes(ref: PossibleRef, query: Annotated[Paging, Query()]) -> Page[ChangeEntry]:
         before_id = cursor_id(_CHANGES_CURSOR, query.cursor, first=ID_MAX)
         items, last = await reader.changes(ref, before_id=before_id, limit=query.limit)
         if not items and query.cursor is None:
@@ -341,7 +352,7 @@ def _add_queue_routes(routes: APIRouter, definitions: Definitions, reader: Reade
     async def get_queue_stats(ref: PossibleRef) -> QueueStats:
         found = await reader.queue_stats(ref)
         if found is None:
-            raise _unknown_action(ref)
+            raise unknown_action(ref)
         return found
 
     @routes.get(
@@ -368,7 +379,8 @@ def _line_start(cursor: str | None) -> LineStart:
     return start
 
 
-def _unknown_action(ref: str) -> Refusal:
+def unknown_action(ref: str) -> Refusal:
+    """Refuse a request about an action that does not exist."""
     return Refusal(
         Code.NOT_FOUND, f"ref: there is no action {ref[:200]!r}; PUT it, or start a worker that serves it"
     )

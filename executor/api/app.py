@@ -13,9 +13,11 @@ from turnstile.executor.api.bulk import bulk_routes
 from turnstile.executor.api.dead_letters import dead_letter_routes
 from turnstile.executor.api.events import event_routes
 from turnstile.executor.api.executions import execution_routes
+from turnstile.executor.api.keys import key_routes
 from turnstile.executor.api.ops import audit_routes, health_routes, metrics_routes
 from turnstile.executor.api.queues import queue_routes
 from turnstile.executor.api.resource_queues import resource_queue_routes
+from turnstile.executor.api.resources import resource_routes
 from turnstile.executor.api.webhooks import webhook_routes
 from turnstile.executor.api.workers import worker_routes
 from turnstile.executor.dashboard.files import page_routes
@@ -25,6 +27,7 @@ from turnstile.executor.metrics import QueueGauges
 from turnstile.executor.operations import Operations, Submissions
 from turnstile.executor.queries.audit import Auditor
 from turnstile.executor.queries.reader import Reader, ReadLimiter
+from turnstile.executor.queries.resources import ResourceReader
 from turnstile.executor.queries.waiting_reason import Health
 from turnstile.executor.settings import ExecutorSettings
 
@@ -52,6 +55,8 @@ def create_app(
     reader = Reader(database, limiter, health)
     live = Live(database, health)
     actions = action_routes(database, operations, reader)
+    resources = ResourceReader(database, limiter)
+    keys = key_routes(operations, reader, resources)
     events = event_routes(live, stopping)
     probes = health_routes(health)
     metrics = metrics_routes(QueueGauges(database), health)
@@ -60,6 +65,8 @@ def create_app(
         execution_routes(operations, submissions, reader, parameters_bytes_max=parameters_bytes_max),
         bulk_routes(operations, reader),
         actions,
+        keys,
+        resource_routes(database, operations, resources),
         worker_routes(operations, reader),
         audit_routes(Auditor(database, settings)),
         dead_letter_routes(dead_letters),
@@ -71,7 +78,7 @@ def create_app(
         app.include_router(routes, prefix=PREFIX)
     for routes in (page_routes(), probes, metrics):
         app.include_router(routes)
-    for routes in (actions, events):
+    for routes in (actions, keys, events):
         app.include_router(routes, include_in_schema=False)
     for routes in (probes, metrics):
         app.include_router(routes, prefix=PREFIX, include_in_schema=False)

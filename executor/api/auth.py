@@ -1,16 +1,18 @@
 """Authentication and authorization: API tokens with roles; no request from another site's page.
 
 In: every HTTP request, before its route. Out: the request with `request.state.caller_name` (for the change
-log of actions) and `request.state.caller_role`, both None where no token is required, or 401 or 403. `ROLES`
-is the table of required roles.
+logs) and `request.state.caller_role`, both None where no token is required, or 401 or 403. `ROLES` is the
+table of required roles.
 """
 
 from collections.abc import Collection, Mapping
 from ipaddress import ip_address
 from re import Pattern
-from typing import Final
+from typing import Annotated, Final
 from urllib.parse import urlsplit
 
+from fastapi import Depends, Request
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.datastructures import Headers
 from starlette.routing import compile_path
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -28,6 +30,20 @@ _USE_AN_ADDRESS: Final = (
     "address; set TURNSTILE_API_TOKENS to allow other names"
 )
 
+
+class _Text(Convertor[str]):
+    """The rest of a path, also with slashes and line breaks."""
+
+    regex = r"[\s\S]*"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("text", _Text())
 
 ROLES: Final[Mapping[tuple[str, str], Role | None]] = {
     # Probes, and the dashboard's files, which contain no data: the page sends a token for that.
@@ -61,8 +77,20 @@ ROLES: Final[Mapping[tuple[str, str], Role | None]] = {
     ("DELETE", "/actions/{ref}"): Role.OPERATE,
     ("POST", "/actions/{ref}/pause"): Role.OPERATE,
     ("POST", "/actions/{ref}/resume"): Role.OPERATE,
-    ("GET", "/queues"): Role.READ,
+    ("GET", "/actions/{ref}/keys"): Role.READ,
+    ("GET", "/actions/{ref}/keys/{key:text}"): Role.READ,
+    ("PUT", "/actions/{ref}/keys/{key:text}"): Role.OPERATE,
+    ("DELETE", "/actions/{ref}/keys/{key:text}"): Role.OPERATE,
+    ("GET", "/resources"): Role.READ,
+    ("GET", "/resources/{name}"): Role.READ,
+    ("GET", "/resources/{name}/changes"): Role.READ,
     ("GET", "/resources/{name}/queue"): Role.READ,
+    ("PUT", "/resources/{name}"): Role.OPERATE,
+    ("PATCH", "/resources/{name}"): Role.OPERATE,
+    ("DELETE", "/resources/{name}"): Role.OPERATE,
+    ("POST", "/resources/{name}/pause"): Role.OPERATE,
+    ("POST", "/resources/{name}/resume"): Role.OPERATE,
+    ("GET", "/queues"): Role.READ,
     ("GET", "/workers"): Role.READ,
     ("POST", "/workers/{worker_id}/drain"): Role.OPERATE,
     ("GET", "/dead-letters"): Role.READ,
@@ -72,6 +100,15 @@ ROLES: Final[Mapping[tuple[str, str], Role | None]] = {
     ("GET", "/webhooks"): Role.READ,
     ("POST", "/webhooks/replay"): Role.OPERATE,
 }
+
+
+async def caller_name(request: Request) -> str:
+    """Return who makes a change, for the log of changes."""
+    name: str | None = getattr(request.state, "caller_name", None)
+    return "local" if name is None else name
+
+
+CallerName = Annotated[str, Depends(caller_name)]
 
 
 def role_of(method: str, path: str) -> Role | None:

@@ -1,28 +1,37 @@
 """The file `actions.yaml`: its reader, its JSON Schema, and the plan of what applying it changes.
 
-In: a file with a list of definitions, or `actions:` with such a list. Out: definitions, or all errors of the
+In: a file with a list of actions, or with `actions:` and `resources:`. Out: definitions, or all errors of the
 file at once, each with file, entry and field; then nothing is applied.
 """
 
 import json
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from turnstile.common.action_definition import ActionDefinition
+from turnstile.common.action_definition import ActionDefinition, has_keys
 from turnstile.common.domain.durations import parse_duration
-from turnstile.common.fields import check_ref
+from turnstile.common.fields import Key, check_ref, check_resource, parse_period
 from turnstile.common.requests import known_fields
 from turnstile.executor.cli.arguments import bad_input, piped_in
+from turnstile.executor.definitions import KeySettings, ResourceDefinition, key_fields, problems_of_uses
 
 _EXAMPLE: Final = "- {ref: reports.render, max_concurrent: 3}"
+
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def _key_of(written: object) -> object:
+    # YAML reads an unquoted 7 as a number; the key of a request is text.
+    return str(written) if isinstance(written, int) and not isinstance(written, bool) else written
 
 
 class _Loader(yaml.SafeLoader):
@@ -42,24 +51,85 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
 
-def read_action_file(path: str) -> list[ActionDefinition]:
+class ActionEntry(ActionDefinition):
+    """An action in a file."""
+
+    keys: dict[Annotated[Key, BeforeValidator(_key_of)], KeySettings] | None = Field(
+        default=None,
+        description="Limits and weights of single concurrency keys; all others lose theirs. null: unchanged.",
+    )
+
+    @model_validator(mode="after")
+    def _keys_are_possible(self) -> Self:
+        if self.keys and not has_keys(self):
+            raise ValueError(
+                "keys: the action has no concurrency keys; set concurrency_key, or set max_concurrent instead"
+            )
+        return self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DefinitionFile:
+    """The definitions in a file."""
+
+    actions: Sequence[ActionEntry]
+    resources: Sequence[ResourceDefinition] | None
+    """None: the file says nothing about resources."""
+
+
+def read_action_file(path: str) -> DefinitionFile:
     """Return the definitions in a file, or on stdin for '-'; raises CommandFailed with all errors."""
     name = "stdin" if path == "-" else path
-    found: dict[str, ActionDefinition] = {}
+    content = _read_content(name, _content(path))
     problems: list[str] = []
-    for number, entry in enumerate(_entries(name, _content(path)), start=1):
-        ref = entry.get("ref") if isinstance(entry, dict) else None
-        where = f"{name}: entry {number}" + (f" ({ref})" if isinstance(ref, str) else "")
-        try:
-            definition = ActionDefinition.model_validate(entry)
-        except ValidationError as error:
-            problems += (f"{where}: {sentence}" for sentence in _sentences(error))
-            continue
-        if found.setdefault(definition.ref, definition) is not definition:
-            problems.append(f"{where}: ref: defined twice; keep one definition")
+    actions = list(_defined(f"{name}: entry", content["actions"], ActionEntry, "ref", problems))
+    listed = content["resources"]
+    resources = (
+        None
+        if listed is None
+        else list(_defined(f"{name}: resource", listed, ResourceDefinition, "name", problems))
+    )
     if problems:
         raise bad_input("\n".join(problems))
-    return list(found.values())
+    return DefinitionFile(actions=actions, resources=resources)
+
+
+def _defined(
+    where_by_number: str, entries: list[Any], model: type[_Model], naming: str, problems: list[str]
+) -> Iterator[_Model]:
+    seen: set[str] = set()
+    for number, entry in enumerate(entries, start=1):
+        name = entry.get(naming) if isinstance(entry, dict) else None
+        where = f"{where_by_number} {number}" + (f" ({name})" if isinstance(name, str) else "")
+        try:
+            definition = model.model_validate(entry)
+        except ValidationError as error:
+            problems += (f"{where}: {sentence}" for sentence in _sentences(error, model))
+            continue
+        if name in seen:
+            problems.append(f"{where}: {naming}: defined twice; keep one definition")
+        seen.add(str(name))
+        yield definition
+
+
+def check_uses(
+    wanted: DefinitionFile,
+    actions: Mapping[str, ActionDefinition],
+    resources: Mapping[str, ResourceDefinition],
+) -> None:
+    """Raise CommandFailed for uses that the API would refuse, before anything is applied.
+
+    Uses that are stored already are accepted, as by the API.
+    """
+    known = {**resources, **{resource.name: resource for resource in wanted.resources or ()}}
+    problems = [
+        f"{entry.ref}: {problem}"
+        for entry in wanted.actions
+        if (stored := actions.get(entry.ref)) is None or stored.uses != entry.uses
+        for problem in problems_of_uses(entry, known)
+    ]
+    if problems:
+        raise bad_input("\n".join(problems))
 
 
 def _content(path: str) -> bytes:
@@ -69,7 +139,7 @@ def _content(path: str) -> bytes:
         raise bad_input(f"{path}: {error.strerror}; expected a YAML file like: {_EXAMPLE}") from None
 
 
-def _entries(name: str, content: bytes) -> list[Any]:
+def _read_content(name: str, content: bytes) -> dict[str, Any]:
     try:
         value = yaml.load(content, Loader=_Loader)  # noqa: S506  (a safe loader that rejects duplicates)
     except yaml.MarkedYAMLError as error:
@@ -83,19 +153,27 @@ def _entries(name: str, content: bytes) -> list[Any]:
         raise bad_input(
             f"{name}: invalid value for a tag, like '!!bool maybe'; expected YAML like: {_EXAMPLE}"
         ) from None
-    if isinstance(value, dict) and value.keys() == {"actions"}:
-        value = value["actions"]
-    if not isinstance(value, list):
-        raise bad_input(f"{name}: expected a list of actions, or 'actions:' with one, like: {_EXAMPLE}")
-    return value
+    if isinstance(value, list):
+        value = {"actions": value}
+    if not (
+        isinstance(value, dict)
+        and value
+        and value.keys() <= {"actions", "resources"}
+        and all(isinstance(part, list) for part in value.values())
+    ):
+        raise bad_input(
+            f"{name}: expected a list of actions, or 'actions:' and 'resources:' with a list each, "
+            f"like: {_EXAMPLE}"
+        )
+    return {"actions": [], "resources": None, **value}
 
 
-def _sentences(error: ValidationError) -> list[str]:
+def _sentences(error: ValidationError, model: type[BaseModel]) -> list[str]:
     sentences = []
     for problem in error.errors(include_url=False, include_input=False):
         field = ".".join(map(str, problem["loc"])) or "definition"
         if problem["type"] == "extra_forbidden":
-            known = known_fields(ActionDefinition, problem["loc"])
+            known = known_fields(model, problem["loc"])
             sentences.append(f"{field}: unknown field; known fields are {known}")
         else:
             sentences.append(f"{field}: {problem['msg'].removeprefix('Value error, ')}")
@@ -104,19 +182,46 @@ def _sentences(error: ValidationError) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What applying a file does with one action."""
+    """What applying a file does with one action or resource."""
 
-    definition: ActionDefinition
+    definition: ActionDefinition | ResourceDefinition
     kind: Literal["create", "change", "keep", "delete"]
     changes: Mapping[str, tuple[Any, Any]]
-    """Old and new value by field; for a new action the difference from the defaults."""
+    """Old and new value by field; for a new one the difference from the defaults."""
+    keys: Mapping[str, KeySettings | None] = field(default_factory=dict)
+    """Concurrency keys that change; None: their settings are deleted."""
+
+    @property
+    def name(self) -> str:
+        """The name of the action or resource."""
+        return self.definition.ref if isinstance(self.definition, ActionDefinition) else self.definition.name
+
+    @property
+    def subject(self) -> str:
+        """What changes, for people."""
+        return self.name if isinstance(self.definition, ActionDefinition) else f"resource {self.name}"
+
+    @property
+    def changes_definition(self) -> bool:
+        """Whether more than the settings of keys changes."""
+        return len(self.changes) > len(self.keys)
 
 
 def plan(
-    wanted: Sequence[ActionDefinition], stored: Mapping[str, ActionDefinition], *, prune: bool = False
+    wanted: Sequence[ActionDefinition],
+    stored: Mapping[str, ActionDefinition],
+    *,
+    keys: Mapping[str, Mapping[str, KeySettings]] | None = None,
+    prune: bool = False,
 ) -> list[Step]:
-    """Return a step for each wanted action, in order, and with `prune` a deletion for every other action."""
-    steps = [_step(definition, stored.get(definition.ref)) for definition in wanted]
+    """Return a step for each wanted action, in order, and with `prune` a deletion for every other action.
+
+    `keys` are the stored settings of keys, by action.
+    """
+    steps = [
+        _step(definition, stored.get(definition.ref), (keys or {}).get(definition.ref, {}))
+        for definition in wanted
+    ]
     if prune:
         named = {definition.ref for definition in wanted}
         steps += [
@@ -125,22 +230,72 @@ def plan(
     return steps
 
 
-def _step(wanted: ActionDefinition, stored: ActionDefinition | None) -> Step:
+def plan_resources(
+    wanted: Sequence[ResourceDefinition] | None,
+    stored: Mapping[str, ResourceDefinition],
+    *,
+    prune: bool = False,
+) -> list[Step]:
+    """Return a step for each wanted resource, and with `prune` a deletion for every other one.
+
+    None: the file says nothing about resources, so all are kept.
+    """
+    if wanted is None:
+        return []
+    steps = []
+    for definition in wanted:
+        found = stored.get(definition.name)
+        changes = _differences(found or ResourceDefinition(name=definition.name), definition)
+        kind: Literal["create", "change", "keep"] = (
+            "create" if found is None else "change" if changes else "keep"
+        )
+        steps.append(Step(definition=definition, kind=kind, changes=changes))
+    if prune:
+        named = {definition.name for definition in wanted}
+        steps += [
+            Step(definition=stored[name], kind="delete", changes={}) for name in sorted(stored.keys() - named)
+        ]
+    return steps
+
+
+def _step(
+    wanted: ActionDefinition, stored: ActionDefinition | None, stored_keys: Mapping[str, KeySettings]
+) -> Step:
+    keys, key_changes = _changed_keys(wanted, stored_keys)
+    before = ActionDefinition.model_construct(ref=wanted.ref) if stored is None else stored
+    changes = {**_differences(before, wanted), **key_changes}
     if stored is None:
-        changes = _differences(ActionDefinition.model_construct(ref=wanted.ref), wanted)
-        return Step(definition=wanted, kind="create", changes=changes)
-    changes = _differences(stored, wanted)
-    return Step(definition=wanted, kind="change" if changes else "keep", changes=changes)
+        return Step(definition=wanted, kind="create", changes=changes, keys=keys)
+    return Step(definition=wanted, kind="change" if changes else "keep", changes=changes, keys=keys)
 
 
-def _differences(old: ActionDefinition, new: ActionDefinition) -> dict[str, tuple[Any, Any]]:
+def _changed_keys(
+    wanted: ActionDefinition, stored: Mapping[str, KeySettings]
+) -> tuple[dict[str, KeySettings | None], dict[str, tuple[Any, Any]]]:
+    settings = wanted.keys if isinstance(wanted, ActionEntry) else None
+    if settings is None:
+        return {}, {}
+    keys: dict[str, KeySettings | None] = {}
+    changes: dict[str, tuple[Any, Any]] = {}
+    for key in sorted(settings.keys() | stored.keys()):
+        old, new = stored.get(key), settings.get(key)
+        before, after = (None if each is None else key_fields(each) for each in (old, new))
+        if before != after:
+            keys[key] = new
+            changes[f"keys.{key}"] = (before, after)
+    return keys, changes
+
+
+def _differences(
+    old: ActionDefinition | ResourceDefinition, new: ActionDefinition | ResourceDefinition
+) -> dict[str, tuple[Any, Any]]:
     before, after = _flat(old), _flat(new)
     return {field: (before[field], after[field]) for field in after if before[field] != after[field]}
 
 
-def _flat(definition: ActionDefinition) -> dict[str, Any]:
-    fields = definition.model_dump(mode="json")
-    retry = fields.pop("retry")
+def _flat(definition: ActionDefinition | ResourceDefinition) -> dict[str, Any]:
+    fields = definition.model_dump(mode="json", exclude={"keys"})
+    retry = fields.pop("retry", {})
     return {**fields, **{f"retry.{name}": value for name, value in retry.items()}}
 
 
@@ -149,6 +304,18 @@ _PARSER_SCHEMAS: Final[Mapping[Callable[..., Any], JsonSchemaValue]] = {
     parse_duration: {
         "anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": f"^({_DURATION})$"}],
         "examples": ["250ms", "30s", "5m", "1h30m", 90],
+    },
+    parse_period: {
+        "anyOf": [
+            {"type": "number", "minimum": 0.001, "maximum": 86400},
+            {"type": "string", "pattern": f"^({_DURATION})$"},
+        ],
+        "examples": ["1s", "1m"],
+    },
+    check_resource: {
+        "type": "string",
+        "pattern": r"^[A-Za-z0-9_][A-Za-z0-9_.\-]{0,63}$",
+        "examples": ["autocad"],
     },
     check_ref: {
         "type": "string",
@@ -174,6 +341,26 @@ _ENTRYPOINT_BY_RUNNER: Final = [
         "then": {"properties": {"entrypoint": {"type": ["string", "null"]}}},
     },
 ]
+_HAS_KEYS: Final = {
+    "anyOf": [
+        {"properties": {"concurrency_key": {"type": "string"}}, "required": ["concurrency_key"]},
+        {"properties": {"submitter_keys": {"const": True}}, "required": ["submitter_keys"]},
+    ]
+}
+_KEYS_WHERE_NEEDED: Final = [
+    {
+        "if": {"properties": {name: {"type": kind, "minProperties": 1}}, "required": [name]},
+        "then": _HAS_KEYS,
+    }
+    for name, kind in (("max_concurrent_total", "integer"), ("keys", "object"))
+]
+_TOTAL_WHERE_FAIR: Final = {
+    "if": {"properties": {"order": {"const": "fair"}}, "required": ["order"]},
+    "then": {
+        "properties": {"max_concurrent_total": {"type": "integer"}},
+        "required": ["max_concurrent_total"],
+    },
+}
 
 
 class _Generator(GenerateJsonSchema):
@@ -194,26 +381,35 @@ def _parser_schema(schema: Any) -> JsonSchemaValue | None:
 
 
 def action_file_schema() -> dict[str, Any]:
-    """Return the schema of a file of actions."""
-    definition = ActionDefinition.model_json_schema(schema_generator=_Generator)
+    """Return the schema of a file of actions and resources."""
+    definition = ActionEntry.model_json_schema(schema_generator=_Generator)
     others = definition.pop("$defs", {})
-    definition["allOf"] = _ENTRYPOINT_BY_RUNNER
+    definition["title"] = "ActionDefinition"
+    definition["allOf"] = [*_ENTRYPOINT_BY_RUNNER, *_KEYS_WHERE_NEEDED, _TOTAL_WHERE_FAIR]
+    resource = ResourceDefinition.model_json_schema(schema_generator=_Generator)
+    others |= resource.pop("$defs", {})
+    others["KeySettings"]["minProperties"] = 1
     return {
         "$schema": GenerateJsonSchema.schema_dialect,
         "title": "actions.yaml",
-        "description": "Actions of Turnstile: a list of definitions, or `actions:` with such a list.",
+        "description": "Actions of Turnstile: a list of definitions, or `actions:` and `resources:` with "
+        "such lists.",
         "anyOf": [
             {"$ref": "#/$defs/Actions"},
             {
                 "type": "object",
-                "properties": {"actions": {"$ref": "#/$defs/Actions"}},
-                "required": ["actions"],
+                "properties": {
+                    "resources": {"type": "array", "items": {"$ref": "#/$defs/ResourceDefinition"}},
+                    "actions": {"$ref": "#/$defs/Actions"},
+                },
+                "minProperties": 1,
                 "additionalProperties": False,
             },
         ],
         "$defs": {
             "Actions": {"type": "array", "items": {"$ref": "#/$defs/ActionDefinition"}},
             "ActionDefinition": definition,
+            "ResourceDefinition": resource,
             **others,
         },
     }

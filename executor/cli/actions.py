@@ -3,21 +3,36 @@
 import sys
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar, assert_never
 
 import typer
 from pydantic import ValidationError
 
 from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.cli import EXIT_FAILED, command_line
-from turnstile.common.domain.durations import format_duration
-from turnstile.executor.cli.action_file import Step, plan, read_action_file, schema_text
-from turnstile.executor.cli.arguments import RefArgument, RefsArgument, encode, is_interactive
+from turnstile.executor.cli.action_file import (
+    DefinitionFile,
+    Step,
+    check_uses,
+    plan,
+    plan_resources,
+    read_action_file,
+    schema_text,
+)
+from turnstile.executor.cli.arguments import (
+    RefArgument,
+    RefsArgument,
+    encode,
+    is_interactive,
+    limit_or_none,
+    parse_limit,
+)
 from turnstile.executor.cli.client import Api, ApiRefused, ApiUnreachable, Json, with_api
+from turnstile.executor.cli.keys import app as keys_app
+from turnstile.executor.cli.keys import change_key, stored_settings
 from turnstile.executor.cli.output import (
     Columns,
     JsonOption,
-    compact,
     for_each,
     instant,
     print_fields,
@@ -28,6 +43,10 @@ from turnstile.executor.cli.output import (
     warn,
 )
 from turnstile.executor.cli.pagination import ALL, print_page, read_pages
+from turnstile.executor.cli.values import CHANGE_COLUMNS, shown
+from turnstile.executor.definitions import KeySettings, ResourceDefinition
+
+Definition = TypeVar("Definition", ActionDefinition, ResourceDefinition)
 
 _COLUMNS: Final[Columns] = {
     "ACTION": "ref",
@@ -39,23 +58,15 @@ _COLUMNS: Final[Columns] = {
     "POOL": "pool",
     "PAUSED": lambda action: "paused" if action["paused"] else "",
 }
-_CHANGE_COLUMNS: Final[Columns] = {
-    "CHANGED": lambda change: instant(change["changed_at"]),
-    "BY": "changed_by",
-    "CHANGE": "change",
-    "FIELDS": lambda change: _changed_fields(change["old"], change["new"]),
-}
 _SIGNS: Final = {
     "create": ("+", "green"),
     "change": ("~", "yellow"),
     "keep": ("=", "dim"),
     "delete": ("-", "red"),
 }
-_DURATIONS: Final = ("timeout", "ttl", "keep_for", "delay", "max_delay")
-_LIMIT_MAX: Final = 1_000_000
-_NO_LIMIT: Final = -1
 
 app = command_line("Manage actions: definitions, limits, pause and resume.")
+app.add_typer(keys_app, name="keys")
 
 
 class Waiting(StrEnum):
@@ -74,18 +85,6 @@ WaitingOption = Annotated[
         "terminal and is 'refuse' elsewhere.",
     ),
 ]
-
-
-def parse_limit(text: str) -> int:
-    """Return a concurrency limit; -1 for "none", because typer reads None as "not given"."""
-    if text == "none":
-        return _NO_LIMIT
-    # Nine digits are enough to see that a number is too large; int() of thousands is slow.
-    if text.isascii() and text.isdigit() and (limit := int(text.lstrip("0")[:9] or "0")) <= _LIMIT_MAX:
-        return limit
-    raise typer.BadParameter(
-        f"invalid limit {text[:40]!r}; expected a number from 0 to {_LIMIT_MAX}, like 4, or 'none'"
-    )
 
 
 @app.command("list")
@@ -122,29 +121,35 @@ def apply_actions(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would change; change nothing.")
     ] = False,
-    prune: Annotated[bool, typer.Option("--prune", help="Delete actions that are not in the file.")] = False,
+    prune: Annotated[
+        bool,
+        typer.Option(
+            "--prune",
+            help="Delete actions that are not in the file; also resources, if the file has 'resources:'.",
+        ),
+    ] = False,
     waiting: WaitingOption = Waiting.ASK,
     as_json: JsonOption = False,
 ) -> None:
-    """Create and change actions so that they match a file.
+    """Create and change actions and resources so that they match a file.
 
-    Omitted fields get their defaults. Actions that are not in the file are kept, unless --prune is given.
-    Signs in the output: + created, ~ changed, = unchanged, - deleted.
+    Omitted fields get their defaults, but concurrency keys are changed only where the file has 'keys:'.
+    Actions and resources that are not in the file are kept, unless --prune is given. Signs in the output:
+    + created, ~ changed, = unchanged, - deleted.
     """
     wanted = read_action_file(file)
-    items, _ = read_pages(api, "/actions", {}, limit=ALL)
+    steps = _steps(api, wanted, prune=prune)
     refused: dict[str, str] = {}
-    steps = plan(wanted, {item["ref"]: _definition(item) for item in items}, prune=prune)
     for number, step in enumerate(steps):
         if not (dry_run or step.kind == "keep"):
             try:
                 _apply(api, step, waiting)
             except ApiRefused as refusal:
-                refused[step.definition.ref] = refusal.message
+                refused[step.subject] = refusal.message
             except ApiUnreachable as error:
                 _print_result(steps[:number], refused, dry_run=dry_run, as_json=as_json)
                 raise ApiUnreachable(
-                    f"{error.message}\n{step.definition.ref}: unknown whether it was changed; earlier "
+                    f"{error.message}\n{step.subject}: unknown whether it was changed; earlier "
                     "entries were applied, later entries were not; the file can be applied again"
                 ) from None
         if not as_json:
@@ -187,7 +192,7 @@ def limit_action(
 
     Running executions above a lowered limit continue. Example: executor actions limit reports.render 4
     """
-    body = encode({"max_concurrent": None if max_concurrent == _NO_LIMIT else max_concurrent})
+    body = encode({"max_concurrent": limit_or_none(max_concurrent)})
     for_each([ref], lambda name: api.patch(f"/actions/{name}", body), _state, as_json=as_json)
 
 
@@ -216,7 +221,7 @@ def list_changes(
     found = read_pages(api, f"/actions/{ref}/changes", {}, limit=limit)
     print_page(
         found,
-        _CHANGE_COLUMNS,
+        CHANGE_COLUMNS,
         empty="No changes recorded",
         limit=limit,
         as_json=as_json,
@@ -241,15 +246,6 @@ def delete(api: Api, ref: str, waiting: Waiting) -> Json:
         raise ApiRefused({**refusal.problem, "detail": detail}) from None
 
 
-def shown(field: str, value: Any) -> str:
-    """Return the value of a field of an action as it is written in a file."""
-    if value is None:
-        return "none"
-    if field.removeprefix("retry.") in _DURATIONS:
-        return format_duration(value)
-    return value if isinstance(value, str) else compact(value)
-
-
 @app.command("schema")
 def print_schema() -> None:
     """Print the JSON Schema of actions.yaml.
@@ -259,22 +255,61 @@ def print_schema() -> None:
     typer.echo(schema_text(), nl=False)
 
 
-def _apply(api: Api, step: Step, waiting: Waiting) -> None:
-    if step.kind == "delete":
-        delete(api, step.definition.ref, waiting)
-    else:
-        api.put(f"/actions/{step.definition.ref}", encode(step.definition.model_dump(mode="json")))
+def _steps(api: Api, wanted: DefinitionFile, *, prune: bool) -> list[Step]:
+    """Return all steps in the order of their application: an action needs the resources that it uses."""
+    items, _ = read_pages(api, "/actions", {}, limit=ALL)
+    actions = {item["ref"]: _read(ActionDefinition, item, f"action {item['ref']}") for item in items}
+    resources: dict[str, ResourceDefinition] = {}
+    if wanted.resources is not None or any(entry.uses for entry in wanted.actions):
+        items, _ = read_pages(api, "/resources", {}, limit=ALL)
+        resources = {
+            item["name"]: _read(ResourceDefinition, item, f"resource {item['name']}") for item in items
+        }
+    check_uses(wanted, actions, resources)
+    keys = {
+        entry.ref: _stored_keys(api, entry.ref)
+        for entry in wanted.actions
+        if entry.keys is not None and entry.ref in actions
+    }
+    of_resources = plan_resources(wanted.resources, resources, prune=prune)
+    return [
+        *(step for step in of_resources if step.kind != "delete"),
+        *plan(wanted.actions, actions, keys=keys, prune=prune),
+        *(step for step in of_resources if step.kind == "delete"),
+    ]
 
 
-def _definition(action: Json) -> ActionDefinition:
-    known = {name: action[name] for name in ActionDefinition.model_fields}
+def _read(model: type[Definition], item: Json, what: str) -> Definition:
     try:
-        return ActionDefinition.model_validate(known)
+        return model.model_validate({name: item[name] for name in model.model_fields})
     except ValidationError as error:
         reason = error.errors(include_url=False, include_input=False)[0]["msg"]
         raise ApiUnreachable(
-            f"the API returns a definition of {action['ref']} that this version does not accept: {reason}"
+            f"the API returns a definition of the {what} that this version does not accept: {reason}"
         ) from None
+
+
+def _stored_keys(api: Api, ref: str) -> dict[str, KeySettings]:
+    items, _ = read_pages(api, f"/actions/{ref}/keys", {}, limit=ALL)
+    return {item["concurrency_key"]: stored_settings(item) for item in items}
+
+
+def _apply(api: Api, step: Step, waiting: Waiting) -> None:
+    match step.definition:
+        case ResourceDefinition() as resource if step.kind == "delete":
+            api.delete(f"/resources/{resource.name}", {})
+        case ResourceDefinition() as resource:
+            api.put(f"/resources/{resource.name}", encode(resource.model_dump(mode="json")))
+        case ActionDefinition() as action if step.kind == "delete":
+            delete(api, action.ref, waiting)
+        case ActionDefinition() as action:
+            if step.kind == "create" or step.changes_definition:
+                fields = action.model_dump(mode="json", exclude={"keys"})
+                api.put(f"/actions/{action.ref}", encode(fields))
+            for key, settings in step.keys.items():
+                change_key(api, action.ref, key, settings)
+        case _:
+            assert_never(step.definition)
 
 
 def _print_step(step: Step) -> None:
@@ -285,23 +320,27 @@ def _print_step(step: Step) -> None:
         else f"{field}: {shown(field, old)} -> {shown(field, new)}"
         for field, (old, new) in step.changes.items()
     )
-    print_line(f"{sign} {step.definition.ref}" + (f"  {changes}" if changes else ""), style=style)
+    print_line(f"{sign} {step.subject}" + (f"  {changes}" if changes else ""), style=style)
 
 
 def _print_result(steps: Sequence[Step], refused: dict[str, str], *, dry_run: bool, as_json: bool) -> None:
-    for ref, message in refused.items():
-        warn(f"{ref}: {message}")
+    for subject, message in refused.items():
+        warn(f"{subject}: {message}")
     if as_json:
-        actions = [
-            {
-                "ref": step.definition.ref,
-                "step": step.kind,
-                "changes": {field: {"old": old, "new": new} for field, (old, new) in step.changes.items()},
-                "refused": refused.get(step.definition.ref),
-            }
-            for step in steps
-        ]
-        print_json({"dry_run": dry_run, "actions": actions})
+        listed: dict[str, list[dict[str, Any]]] = {"resources": [], "actions": []}
+        for step in steps:
+            is_resource = isinstance(step.definition, ResourceDefinition)
+            listed["resources" if is_resource else "actions"].append(
+                {
+                    "name" if is_resource else "ref": step.name,
+                    "step": step.kind,
+                    "changes": {
+                        field: {"old": old, "new": new} for field, (old, new) in step.changes.items()
+                    },
+                    "refused": refused.get(step.subject),
+                }
+            )
+        print_json({"dry_run": dry_run, **listed})
 
 
 def _state(ref: str, action: Json) -> str:
@@ -318,21 +357,10 @@ def _deleted(ref: str, result: Json) -> str:
 def _fields(action: Json) -> Iterator[tuple[str, object]]:
     for name in ActionDefinition.model_fields:
         if name == "retry":
-            yield from ((f"retry.{part}", shown(part, value)) for part, value in action["retry"].items())
+            yield from (
+                (f"retry.{part}", shown(f"retry.{part}", value)) for part, value in action["retry"].items()
+            )
         else:
             yield name, shown(name, action[name])
     yield "created_at", instant(action["created_at"])
     yield "updated_at", instant(action["updated_at"])
-
-
-def _changed_fields(old: Json, new: Json) -> str:
-    return ", ".join(
-        f"{field}: {_value(field, old)} -> {_value(field, new)}" for field in sorted(old.keys() | new.keys())
-    )
-
-
-def _value(field: str, values: Json) -> str:
-    if field not in values:
-        return "-"
-    value = values[field]
-    return shown(field, value) if not isinstance(value, dict) else compact(value)

@@ -17,11 +17,13 @@ from typing import IO, Annotated, Any, Final
 import typer
 from pydantic_core import from_json
 
+from turnstile.common.action_definition import UNITS_MAX
 from turnstile.common.cli import EXIT_USAGE, CommandFailed, environment_name
 from turnstile.common.domain.durations import parse_duration
 from turnstile.common.domain.states import Status
-from turnstile.common.fields import check_ref, parse_priority
+from turnstile.common.fields import check_ref, check_resource, parse_priority
 
+NO_LIMIT: Final = -1
 _COMPLETION_SECONDS: Final = 1.0
 _COMPLETIONS_MAX: Final = 1000
 
@@ -104,6 +106,31 @@ def execution_id(text: str) -> int:
     )
 
 
+def parse_limit(text: str) -> int:
+    """Return a limit; -1 for "none", because typer reads None as "not given"."""
+    if text == "none":
+        return NO_LIMIT
+    # Nine digits are enough to see that a number is too large; int() of thousands is slow.
+    if text.isascii() and text.isdigit() and (limit := int(text.lstrip("0")[:9] or "0")) <= UNITS_MAX:
+        return limit
+    raise typer.BadParameter(
+        f"invalid limit {text[:40]!r}; expected a number from 0 to {UNITS_MAX}, like 4, or 'none'"
+    )
+
+
+def limit_or_none(limit: int) -> int | None:
+    """Return what `parse_limit` read as the API writes it."""
+    return None if limit == NO_LIMIT else limit
+
+
+def checked_resource(text: str) -> str:
+    """Return the name of a resource."""
+    try:
+        return check_resource(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
 def checked_ref(text: str) -> str:
     """Return an action ref."""
     try:
@@ -115,6 +142,11 @@ def checked_ref(text: str) -> str:
 def complete_ref(incomplete: str) -> list[str]:
     """Return the refs of actions with this prefix; none if the API does not respond within a second."""
     return [ref for ref in _names("/actions", {}, "ref") if ref.startswith(incomplete)]
+
+
+def complete_resource(incomplete: str) -> list[str]:
+    """Return the names of resources with this prefix."""
+    return [name for name in _names("/resources", {}, "name") if name.startswith(incomplete)]
 
 
 def complete_worker(incomplete: str) -> list[str]:
@@ -130,6 +162,11 @@ _REF = typer.Argument(
 )
 RefArgument = Annotated[str, _REF]
 RefsArgument = Annotated[list[str], _REF]
+_RESOURCE = typer.Argument(
+    metavar="NAME", parser=checked_resource, autocompletion=complete_resource, help="Resource, like autocad."
+)
+ResourceArgument = Annotated[str, _RESOURCE]
+ResourcesArgument = Annotated[list[str], _RESOURCE]
 
 
 def _filter_options(

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import typer
 
-from turnstile.common.cli import command_line
+from turnstile.executor.cli.arguments import ResourceArgument
 from turnstile.executor.cli.client import Api, Json, with_api
 from turnstile.executor.cli.output import (
     Columns,
@@ -38,19 +38,11 @@ _WAITING_COLUMNS: Final[Columns] = {
     "WAITING SINCE": lambda waiting: instant(waiting["arrived_at"]),
 }
 
-app = command_line("Show what waits for a resource.")
 
-
-@app.callback()
-def group() -> None:
-    """Keep the command a command of its group."""
-
-
-@app.command("queue")
 @with_api
 def resource_queue(
     api: Api,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Resource, like autocad.")],
+    name: ResourceArgument,
     *,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of waiting executions.")] = 50,
     cursor: CursorOption = None,

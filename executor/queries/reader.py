@@ -10,12 +10,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 import asyncpg
 from pydantic import BaseModel
 
-from turnstile.common.action_definition import RetryDefinition
+from turnstile.common.action_definition import RateDefinition, RetryDefinition
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import Overloaded
 from turnstile.common.domain.identifiers import ExecutionId
@@ -27,9 +27,9 @@ from turnstile.executor.queries.estimate import SLOTS_MAX, Grant, Pace, estimate
 from turnstile.executor.queries.gates import resource_queue_page, with_gates, with_steps
 from turnstile.executor.queries.schemas import (
     HOLDERS_MAX,
-    ActionChangeEntry,
     ActionQueuePage,
     AttemptDetail,
+    ChangeEntry,
     ErrorDetail,
     ExecutionDetail,
     ExecutionRecord,
@@ -170,7 +170,7 @@ class Reader:
             queue_length=None if facts.position is None else row["depth"],
             waiting_on=waiting_on(facts),
             estimated_start=None if pace is None else estimated_start(facts, pace),
-            attempts=_parsed(AttemptDetail, row["attempts"]),
+            attempts=parsed(AttemptDetail, row["attempts"]),
         )
         return detail if gated is None else with_steps(detail, gated)
 
@@ -234,16 +234,10 @@ class Reader:
         shown = [_action(row) for row in found[:limit]]
         return shown, shown[-1].ref if len(found) > limit else None
 
-    async def changes(
-        self, ref: str, *, before_id: int, limit: int
-    ) -> tuple[list[ActionChangeEntry], int | None]:
+    async def changes(self, ref: str, *, before_id: int, limit: int) -> tuple[list[ChangeEntry], int | None]:
         """Return the changes of an action, newest first, and the id before which the next page starts."""
         found = await self._rows(query("action_changes"), ref, before_id, limit + 1)
-        shown = [
-            ActionChangeEntry(**{**row, "old": readable(row["old"]), "new": readable(row["new"])})
-            for row in found[:limit]
-        ]
-        return shown, shown[-1].id if len(found) > limit else None
+        return changes_page(found, limit)
 
     async def queue_stats(self, ref: str) -> QueueStats | None:
         """Return the state of the queues of an action."""
@@ -422,8 +416,10 @@ def queue_stats(row: "Row") -> QueueStats:
         paused=row["on_pause"],
         no_worker=row["on_worker"],
     )
-    by_key = tuple(_parsed(KeyStats, row["by_key"]))
-    return QueueStats(**_fields(QueueStats, row, but={"waiting", "by_key"}), waiting=waiting, by_key=by_key)
+    by_key = tuple(parsed(KeyStats, row["by_key"]))
+    return QueueStats(
+        **row_fields(QueueStats, row, but={"waiting", "by_key"}), waiting=waiting, by_key=by_key
+    )
 
 
 def _action(row: "Row") -> StoredAction:
@@ -435,7 +431,14 @@ def _action(row: "Row") -> StoredAction:
         jitter=row["retry_jitter"],
     )
     return StoredAction(
-        **_fields(StoredAction, row, but={"entrypoint", "retry", "timeout", "ttl", "keep_for"}),
+        **row_fields(
+            StoredAction,
+            row,
+            but={"entrypoint", "retry", "timeout", "ttl", "keep_for", "order", "rate", "uses"},
+        ),
+        order=order_of(row),
+        rate=rate_of(row),
+        uses=readable(row["uses"]),
         entrypoint=readable(row["entrypoint"]),
         retry=retry,
         timeout=row["timeout_seconds"],
@@ -444,23 +447,46 @@ def _action(row: "Row") -> StoredAction:
     )
 
 
+def order_of(row: "Row") -> Literal["arrival", "fair"]:
+    """Return the order of an action or resource."""
+    return "fair" if row["fair"] else "arrival"
+
+
+def rate_of(row: "Row") -> RateDefinition | None:
+    """Return the rate of an action or resource."""
+    if row["rate_starts"] is None:
+        return None
+    return RateDefinition(starts=row["rate_starts"], per=row["rate_per_seconds"])
+
+
+def changes_page(rows: "Sequence[Row]", limit: int) -> tuple[list[ChangeEntry], int | None]:
+    """Return a page of changes, and the id before which the next one starts."""
+    shown = [
+        ChangeEntry(**{**row, "old": readable(row["old"]), "new": readable(row["new"])})
+        for row in rows[:limit]
+    ]
+    return shown, shown[-1].id if len(rows) > limit else None
+
+
 def _recorded(row: "Row") -> dict[str, Any]:
     error = None
     if row["error_type"] is not None:
         error = ErrorDetail(type=row["error_type"], message=row["error_message"] or "")
     documents: dict[str, Any] = {"parameters": {}, "result": None, "metadata": {}}
     return {
-        **_fields(ExecutionRecord, row, but={*documents, "error"}),
+        **row_fields(ExecutionRecord, row, but={*documents, "error"}),
         **{name: readable(row[name], otherwise=default) for name, default in documents.items()},
         "error": error,
     }
 
 
-def _fields(model: type[BaseModel], row: "Row", *, but: set[str]) -> dict[str, Any]:
+def row_fields(model: type[BaseModel], row: "Row", *, but: set[str]) -> dict[str, Any]:
+    """Return the columns of a row that are fields of a model."""
     return {name: row[name] for name in model.model_fields if name not in but}
 
 
-def _parsed(model: type[_Model], text: str | None) -> list[_Model]:
+def parsed(model: type[_Model], text: str | None) -> list[_Model]:
+    """Return the models in a JSON array."""
     return [model.model_validate(item) for item in readable(text) or ()]
 
 

@@ -7,9 +7,12 @@ from pydantic import AwareDatetime, Field, JsonValue
 from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.domain.states import Status
 from turnstile.common.schemas import EstimatedStart, Schema
+from turnstile.executor.definitions import ResourceDefinition
 
 HOLDERS_MAX = 100
 """Most slot holders in one answer."""
+USERS_MAX = 100
+"""Most users of a resource in one answer."""
 
 
 class ErrorDetail(Schema):
@@ -300,11 +303,42 @@ class StoredAction(ActionDefinition):
     updated_at: AwareDatetime
 
 
+class StoredKey(Schema):
+    """The settings of one concurrency key of an action."""
+
+    concurrency_key: str = Field(examples=["7"])
+    max_concurrent: int | None = Field(description="The limit of its queue; null: no limit.")
+    has_limit: bool = Field(description="Whether the key has a limit of its own; false: it is the action's.")
+    weight: int = Field(description="Its share of `max_concurrent_total` with `order: fair`.")
+
+
+class ResourceUser(Schema):
+    """An action that uses a resource."""
+
+    action_ref: str
+    units: int
+    weight: int
+
+
+class StoredResource(ResourceDefinition):
+    """A resource as it is stored. Durations are seconds."""
+
+    id: int
+    users: int = Field(description="Number of actions that use it.")
+    used_by: list[ResourceUser] = Field(description=f"These actions, by name, at most {USERS_MAX}.")
+    warnings: list[str] = Field(
+        description="Sentences about actions that cannot start: they take more units than the capacity.",
+        examples=[["drawings.render takes 2 units, the capacity is 1: its executions wait"]],
+    )
+    created_at: AwareDatetime
+    updated_at: AwareDatetime
+
+
 Change = Literal["created", "changed", "limit_changed", "paused", "resumed", "deleted"]
 
 
-class ActionChangeEntry(Schema):
-    """One change of an action: who, when and what."""
+class ChangeEntry(Schema):
+    """One change of an action or resource: who, when and what."""
 
     id: int
     changed_at: AwareDatetime
@@ -314,11 +348,11 @@ class ActionChangeEntry(Schema):
     )
     change: Change
     old: dict[str, JsonValue] = Field(
-        description="The changed fields before; durations in seconds. Empty if the action was created.",
+        description="The changed fields before; durations in seconds. Empty if it was created.",
         examples=[{"max_concurrent": 2}],
     )
     new: dict[str, JsonValue] = Field(
-        description="The changed fields after. Empty if the action was deleted.",
+        description="The changed fields after. Empty if it was deleted.",
         examples=[{"max_concurrent": 5}],
     )
 

@@ -41,14 +41,16 @@ JOIN (
     WHERE turnstile.priority_of_place(w.place) = 3 GROUP BY w.line_id
 ) w ON w.line_id = q.id;
 
--- check queue_rules of queue: its limit and pause are its action's
+-- check queue_rules of queue: its limit and pause are its action's, or its limit its key's
 SELECT q.id,
        -- A change that has not reached this queue yet is in progress.
-       a.id IS NULL OR ((q.max_concurrent IS DISTINCT FROM a.max_concurrent OR q.paused <> a.paused)
+       a.id IS NULL OR ((q.max_concurrent IS DISTINCT FROM r.max_concurrent OR q.paused <> a.paused)
                         AND a.rollout_from_key IS NULL AND (q.id = ANY (a.rollout_held_ids)) IS NOT TRUE) AS wrong,
-       format('limit %s, paused %s', coalesce(a.max_concurrent::text, 'none'), a.paused) AS expected,
+       format('limit %s, paused %s', coalesce(r.max_concurrent::text, 'none'), a.paused) AS expected,
        format('limit %s, paused %s', coalesce(q.max_concurrent::text, 'none'), q.paused) AS found
-FROM action_queue q LEFT JOIN action a ON a.id = q.action_id;
+FROM action_queue q
+LEFT JOIN action a ON a.id = q.action_id
+LEFT JOIN turnstile.queue_rule r ON r.queue_id = q.id;
 
 -- check queue_limit of queue: no more slots than its limit, except those granted before the limit was lowered
 -- Only a later grant proves an overshoot. A limit takes effect under the queue's lock, at most one

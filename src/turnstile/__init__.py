@@ -5,8 +5,9 @@
     @action("reports.render", max_concurrent=3, timeout="5m")
     async def render(context: Context, customer_id: int) -> dict: ...
 
-Declare actions with `action`, `command_action` and `http_action`; submit executions with `Client` or
-`AsyncClient`. Each name is imported at its first use: `import turnstile` alone loads no other module.
+Declare actions with `action`, `command_action` and `http_action`, the shared resources that they use with
+`use`, and limits of starts with `rate`; submit executions with `Client` or `AsyncClient`. Each name is
+imported at its first use: `import turnstile` alone loads no other module.
 """
 
 from importlib import import_module
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
         action,
         command_action,
         http_action,
+        rate,
+        use,
     )
 
 __all__ = [
@@ -32,6 +35,8 @@ __all__ = [
     "action",
     "command_action",
     "http_action",
+    "rate",
+    "use",
 ]
 
 _MODULES = {name: "turnstile.client" if name.endswith("Client") else "turnstile.worker" for name in __all__}

@@ -15,9 +15,20 @@ from turnstile.common.domain.identifiers import Attempt, ExecutionId
 from turnstile.common.domain.states import Status
 from turnstile.executor.api.app import create_app
 from turnstile.executor.dead_letters.store import DeadLetters
+from turnstile.executor.definitions import KeySettings, ResourceDefinition
 from turnstile.executor.operations import Operations, Submissions
 from turnstile.executor.queue_manager import QueueManager
-from turnstile.executor.results import Admission, Deletion, Grant, Grants, Move, Retried, Verdict
+from turnstile.executor.results import (
+    Admission,
+    Deletion,
+    Grant,
+    Grants,
+    KeyChange,
+    Move,
+    ResourceDeletion,
+    Retried,
+    Verdict,
+)
 from turnstile.executor.settings import ExecutorSettings
 
 WORKER = "worker-1"
@@ -134,6 +145,18 @@ class _Operations(Operations):
     async def put_actions(self, definitions: Sequence[ActionDefinition], changed_by: str) -> None:
         grants = await self._queue_manager.put_actions(definitions, changed_by=changed_by)
         self._granted.extend(grants.granted)
+
+    async def set_key(self, ref: str, key: str, settings: KeySettings | None, changed_by: str) -> KeyChange:
+        change, grants = await self._queue_manager.set_key(ref, key, settings, changed_by=changed_by)
+        self._granted.extend(grants.granted)
+        return change
+
+    async def put_resource(self, definition: ResourceDefinition, changed_by: str) -> None:
+        grants = await self._queue_manager.put_resource(definition, changed_by=changed_by)
+        self._granted.extend(grants.granted)
+
+    async def delete_resource(self, name: str, changed_by: str) -> ResourceDeletion | None:
+        return await self._queue_manager.delete_resource(name, changed_by=changed_by)
 
     async def delete_action(self, ref: str, cancel_max: int, changed_by: str) -> Deletion | None:
         return await self._queue_manager.delete_action(

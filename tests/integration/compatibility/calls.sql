@@ -347,8 +347,32 @@ SELECT turnstile.register_worker($1, $2, $3, $4, $5, $6, $7, $8, $9);
 --   waited_seconds float8
 SELECT * FROM turnstile.missing_offers($1, $2, $3, $4, $5, $6, $7);
 
+-- takes text, text, jsonb, text
+-- gives action_found bool, granted turnstile.granted[], key_found bool, more_queue_ids int8[]
+SELECT * FROM turnstile.set_key($1, $2, $3, $4);
+
+-- takes jsonb, text
+-- gives put_resource int8
+SELECT * FROM turnstile.put_resource($1, $2);
+
+-- takes text, text
+-- gives deleted bool, held int8, used_by text[], users int8, waiting int8
+SELECT * FROM turnstile.delete_resource($1, $2);
+
 -- takes int4, int8[], text[], jsonb[], text[], text[], uuid[], uuid[], timestamptz[], float8[],
 --   float8[], text[], jsonb[], text[], int2[], bool[]
 -- gives admitted turnstile.admitted[], blocked_queue_ids int8[], free_queue_ids int8[], granted
 --   turnstile.granted[], more_queue_ids int8[]
 SELECT * FROM turnstile.admit($3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, in_wait_ms => $1, in_suspect_ids => $2, in_priorities => $15, in_may_be_urgent => $16);
+
+-- takes int4
+-- gives granted turnstile.granted[], more_queue_ids int8[], remaining bool
+SELECT * FROM turnstile.advance_gates($1);
+
+-- takes
+-- gives granted turnstile.granted[], has_rates bool, more_queue_ids int8[], next_seconds float8
+SELECT * FROM turnstile.pass_rates();
+
+-- takes int4
+-- gives tidy_gates void
+SELECT turnstile.tidy_gates($1);

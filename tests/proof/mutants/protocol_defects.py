@@ -209,13 +209,58 @@ PROTOCOL_DEFECTS: Final = (
         file=f"{_SQL}/retention/queues.sql",
         before="    idle_ids := ARRAY(\n"
         "        SELECT q.id FROM turnstile.current_queue q JOIN action a ON a.id = ANY (ARRAY[q.action_id])\n"
+        "        LEFT JOIN key_override k\n"
+        "               ON k.action_id = ANY (ARRAY[q.action_id]) AND k.concurrency_key = ANY (ARRAY[q.concurrency_key])\n"
         "        WHERE q.id = ANY (idle_ids)\n"
         "          AND q.depth = 0 AND q.held = 0 AND q.total_enqueued = q.total_completed AND q.updated_at < idle_since\n"
-        "          AND q.max_concurrent IS NOT DISTINCT FROM a.max_concurrent AND q.paused = a.paused\n"
-        "          AND (SELECT w.execution_id FROM waiting w WHERE w.queue_id = q.id AND w.execution_id >= q.head_id LIMIT 1) IS NULL\n"
+        "          AND q.max_concurrent IS NOT DISTINCT FROM CASE WHEN k.has_limit THEN k.max_concurrent ELSE a.max_concurrent END\n"
+        "          AND q.paused = a.paused\n"
+        "          AND (SELECT w.place FROM turnstile.first_waiting(q.id, q.head_id, q.heads, 1) w) IS NULL\n"
         "          AND q.id <> ALL (held_ids));\n",
         after="",
         caught_by=("tests/integration/retention/test_idle_key_races.py",),
+    ),
+    Defect(
+        name="a new queue ignores the limit of its key",
+        file=f"{_SQL}/20_admit.sql",
+        before="CASE WHEN k.has_limit THEN k.max_concurrent ELSE a.max_concurrent END",
+        after="a.max_concurrent",
+        caught_by=("tests/integration/protocol/test_resources.py",),
+    ),
+    Defect(
+        name="a changed action overwrites the limits of its keys",
+        file=f"{_SQL}/51_actions.sql",
+        before="CASE WHEN k.has_limit THEN k.max_concurrent ELSE a.max_concurrent END",
+        after="a.max_concurrent",
+        caught_by=("tests/integration/protocol/test_resources.py",),
+    ),
+    Defect(
+        name="a resource is deleted while executions hold it",
+        file=f"{_SQL}/53_resources.sql",
+        before="IF users > 0 OR held > 0 OR waiting > 0 THEN",
+        after="IF users > 0 THEN",
+        caught_by=("tests/integration/protocol/test_resources.py",),
+    ),
+    Defect(
+        name="a definition does not stop the deletion of its resource",
+        file=f"{_SQL}/51_actions.sql",
+        before="ORDER BY g.id FOR KEY SHARE;",
+        after="ORDER BY g.id;",
+        caught_by=("tests/integration/protocol/test_resources.py",),
+    ),
+    Defect(
+        name="a paused action keeps the units of what waits at later gates",
+        file=f"{_SQL}/51_actions.sql",
+        before="IF closes AND rolled.route IS NOT NULL THEN",
+        after="IF false THEN",
+        caught_by=("tests/integration/protocol/test_resources.py",),
+    ),
+    Defect(
+        name="a use is accepted although its resource has less capacity",
+        file=f"{_SQL}/51_actions.sql",
+        before="AND (g.id IS NULL OR n.units > g.capacity)",
+        after="AND g.id IS NULL",
+        caught_by=("tests/integration/protocol/test_resources.py",),
     ),
     Defect(
         name="the totals of a deleted queue are lost",

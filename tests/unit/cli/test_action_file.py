@@ -10,8 +10,20 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.cli import EXIT_USAGE, CommandFailed
-from turnstile.executor.cli.action_file import action_file_schema, plan, read_action_file, schema_text
-from turnstile.executor.cli.actions import parse_limit
+from turnstile.executor.cli.action_file import (
+    ActionEntry,
+    DefinitionFile,
+    action_file_schema,
+    check_uses,
+    plan,
+    plan_resources,
+    read_action_file,
+    schema_text,
+)
+from turnstile.executor.cli.arguments import parse_limit
+from turnstile.executor.cli.resources import parse_rate
+from turnstile.executor.cli.values import shown
+from turnstile.executor.definitions import KeySettings, ResourceDefinition
 
 _COPY = Path(__file__).parents[3] / "docs" / "actions.schema.json"
 VALID: list[Any] = [
@@ -22,6 +34,14 @@ VALID: list[Any] = [
     [{"ref": "a", "runner": "command", "entrypoint": ["wc", "-w"]}],
     [{"ref": "a", "runner": "http", "entrypoint": "https://example.org/hook"}],
     [{"ref": "a", "entrypoint": "module:function"}],
+    {"resources": []},
+    {"resources": [{"name": "cad", "capacity": 3, "rank": 1}, {"name": "api", "order": "fair"}]},
+    {"resources": [{"name": "api", "rate": {"starts": 100, "per": "1m"}, "paused": True}], "actions": []},
+    [{"ref": "a", "uses": ["cad", {"resource": "api", "units": 2, "weight": 16}]}],
+    [{"ref": "a", "rate": {"starts": 1, "per": 0.5}, "priority_min": 5}],
+    [{"ref": "a", "submitter_keys": True, "max_concurrent_total": 3, "order": "fair"}],
+    [{"ref": "a", "concurrency_key": "/who", "keys": {"7": {"max_concurrent": None}, "8": {"weight": 2}}}],
+    [{"ref": "a", "keys": {}}],
 ]
 INVALID: list[Any] = [
     7,
@@ -38,6 +58,23 @@ INVALID: list[Any] = [
     [{"ref": "a", "runner": "http", "entrypoint": "ftp://example.org"}],
     [{"ref": "a", "entrypoint": ["wc"]}],
     [{"ref": "a", "runner": "magic"}],
+    {},
+    {"resources": {}},
+    {"resources": [{"capacity": 3}]},
+    {"resources": [{"name": "c d"}]},
+    {"resources": [{"name": "cad", "capacity": -1}]},
+    {"resources": [{"name": "cad", "rank": 0}]},
+    {"resources": [{"name": "cad", "rate": {"starts": 0, "per": 1}}]},
+    {"resources": [{"name": "cad", "rate": {"starts": 1, "per": 0}}]},
+    [{"ref": "a", "uses": [{"resource": "cad", "units": 0}]}],
+    [{"ref": "a", "uses": [{"resource": "cad", "weight": 17}]}],
+    [{"ref": "a", "uses": "cad"}],
+    [{"ref": "a", "priority_min": 6}],
+    [{"ref": "a", "max_concurrent_total": 3}],
+    [{"ref": "a", "order": "fair", "concurrency_key": "/who"}],
+    [{"ref": "a", "keys": {"7": {"weight": 2}}}],
+    [{"ref": "a", "concurrency_key": "/who", "keys": {"7": {}}}],
+    [{"ref": "a", "concurrency_key": "/who", "keys": {"7": {"weight": 17}}}],
 ]
 
 
@@ -56,7 +93,7 @@ def error_of(folder: Path, text: str | bytes) -> str:
 def test_a_list_and_a_mapping_with_a_list_are_equivalent(tmp_path: Path, text: str) -> None:
     file = tmp_path / "actions.yaml"
     file.write_text(text)
-    assert [(d.ref, d.timeout) for d in read_action_file(str(file))] == [("a", 300.0), ("b", None)]
+    assert [(d.ref, d.timeout) for d in read_action_file(str(file)).actions] == [("a", 300.0), ("b", None)]
 
 
 def test_every_error_names_file_entry_and_field(tmp_path: Path) -> None:
@@ -79,6 +116,22 @@ def test_every_error_names_file_entry_and_field(tmp_path: Path) -> None:
         (
             "- {ref: a, retry: {attempts: 3}}",
             "retry.attempts: unknown field; known fields are max_attempts, delay, ",
+        ),
+        (
+            "resources: [{name: cad, capacty: 3}]",
+            "actions.yaml: resource 1 (cad): capacty: unknown field; known fields are name, capacity",
+        ),
+        (
+            "resources: [{name: cad}, {name: cad}]",
+            "actions.yaml: resource 2 (cad): name: defined twice; keep one definition",
+        ),
+        (
+            "- {ref: a, uses: [{resource: cad, unitz: 3}]}",
+            "uses.0.unitz: unknown field; known fields are resource, units, weight",
+        ),
+        (
+            "- {ref: a, keys: {7: {weight: 2}}}",
+            "keys: the action has no concurrency keys; set concurrency_key",
         ),
         ("- {ref: a}\n- {ref: a}", "actions.yaml: entry 2 (a): ref: defined twice; keep one definition"),
         ("- {ref: a, timeout: 1, timeout: 2}", "line 1, column 24: 'timeout' is given twice"),
@@ -161,7 +214,7 @@ def test_a_step_contains_the_fields_that_differ(
 def test_actions_that_are_not_in_the_file_are_kept_and_the_order_is_that_of_the_file() -> None:
     wanted = [ActionDefinition(ref="b"), ActionDefinition(ref="a")]
     stored = {"z": ActionDefinition(ref="z"), "a": ActionDefinition(ref="a")}
-    steps = [(step.definition.ref, step.kind) for step in plan(wanted, stored)]
+    steps = [(step.name, step.kind) for step in plan(wanted, stored)]
     assert steps == [("b", "create"), ("a", "keep")]
 
 
@@ -174,3 +227,81 @@ def test_a_limit_is_read_completely(text: str, limit: int) -> None:
 def test_a_limit_out_of_range_is_rejected(text: str) -> None:
     with pytest.raises(typer.BadParameter):
         parse_limit(text)
+
+
+def entry(**fields: Any) -> ActionEntry:
+    return ActionEntry.model_validate({"ref": "a", "concurrency_key": "/who", **fields})
+
+
+def test_keys_of_a_file_replace_the_stored_ones_and_a_number_is_a_key() -> None:
+    stored = {"a": ActionDefinition(ref="a", concurrency_key="/who")}
+    keys = {"a": {"7": KeySettings(max_concurrent=5), "8": KeySettings(weight=2), "9": KeySettings(weight=3)}}
+    wanted = entry(keys={7: {"max_concurrent": 5}, "8": {"weight": 4}, "x": {"max_concurrent": None}})
+    (step,) = plan([wanted], stored, keys=keys)
+    assert (step.kind, step.changes_definition) == ("change", False)
+    assert dict(step.changes) == {
+        "keys.8": ({"weight": 2}, {"weight": 4}),
+        "keys.9": ({"weight": 3}, None),
+        "keys.x": (None, {"max_concurrent": None}),
+    }
+    assert step.keys == {
+        "8": KeySettings(weight=4), "9": None, "x": KeySettings(max_concurrent=None)
+    }  # fmt: skip
+    (untouched,) = plan([entry()], stored, keys=keys)
+    assert untouched.kind == "keep"
+    (cleared,) = plan([entry(keys={})], stored, keys=keys)
+    assert set(cleared.keys) == {"7", "8", "9"}
+
+
+def test_resources_are_deleted_only_by_a_file_that_lists_resources() -> None:
+    stored = {"old": ResourceDefinition(name="old"), "cad": ResourceDefinition(name="cad", capacity=1)}
+    wanted = [ResourceDefinition(name="new"), ResourceDefinition(name="cad", capacity=2)]
+    steps = plan_resources(wanted, stored, prune=True)
+    assert [(step.subject, step.kind, dict(step.changes)) for step in steps] == [
+        ("resource new", "create", {}),
+        ("resource cad", "change", {"capacity": (1, 2)}),
+        ("resource old", "delete", {}),
+    ]
+    assert [step.kind for step in plan_resources(wanted, stored)] == ["create", "change"]
+    assert plan_resources(None, stored, prune=True) == []
+
+
+def test_uses_are_checked_before_anything_is_applied() -> None:
+    file = DefinitionFile(
+        actions=[entry(uses=["cad", {"resource": "api", "units": 3}, "gpu"])],
+        resources=[ResourceDefinition(name="api", capacity=2, rank=1)],
+    )
+    with pytest.raises(CommandFailed) as failed:
+        check_uses(file, {}, {"cad": ResourceDefinition(name="cad", rank=1)})
+    lines = failed.value.message.splitlines()
+    assert [line.split(" ")[:2] for line in lines] == [
+        ["a:", "uses.0.units:"], ["a:", "uses.1:"], ["a:", "uses.2:"],
+    ]  # fmt: skip
+    assert "have the same rank 1" in lines[1]
+    assert "executor resources put gpu --capacity NUMBER" in lines[2]
+    known = {"a": ActionDefinition(ref="a", uses=file.actions[0].uses)}
+    check_uses(file, known, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [("100/1m", {"starts": 100, "per": 60.0}), ("1/0.5", {"starts": 1, "per": 0.5}), ("none", {})],
+)
+def test_a_rate_is_read_from_one_word(text: str, rate: dict[str, Any]) -> None:
+    assert parse_rate(text) == rate
+
+
+@pytest.mark.parametrize(
+    "text", ["", "100", "0/1s", "x/1s", "1/", "1/0", "1/2d", "-1/1s", "9" * 5000 + "/1s"]
+)
+def test_an_invalid_rate_is_rejected_with_an_example(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="like 100/1m"):
+        parse_rate(text)
+
+
+def test_values_are_shown_as_they_are_written() -> None:
+    uses = [{"resource": "cad", "units": 2, "weight": 3}, {"resource": "api", "units": 1, "weight": 1}]
+    assert shown("uses", uses) == "cad x2 weight 3, api"
+    assert shown("rate", {"starts": 100, "per": 60}) == "100/1m"
+    assert shown("rate.per", 60) == "1m"
+    assert shown("rate", None) == "none"

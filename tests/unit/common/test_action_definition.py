@@ -81,6 +81,21 @@ def test_any_other_callback_url_is_refused_without_repeating_a_password(url: str
         ({"on_worker_lost": "ignore"}, "on_worker_lost"),
         ({"when_full": "drop"}, "when_full"),
         ({"max_concurent": 1}, "max_concurent"),
+        *(
+            ({"max_concurrent_total": total, "submitter_keys": True}, "max_concurrent_total")
+            for total in (-1, 1_000_001)
+        ),
+        ({"order": "random"}, "order"),
+        ({"rate": {"starts": 0, "per": "1s"}}, "rate.starts"),
+        ({"rate": {"starts": 100_001, "per": "1s"}}, "rate.starts"),
+        *(({"rate": {"starts": 1, "per": per}}, "rate.per") for per in (0, 0.0001, "25h", "soon")),
+        ({"rate": {"starts": 1}}, "rate.per"),
+        *(({"uses": [use]}, "uses.0.resource") for use in ("", "a b", "a" * 65, ".a")),
+        *(({"uses": [{"resource": "a", "units": units}]}, "uses.0.units") for units in (0, 1_000_001)),
+        *(({"uses": [{"resource": "a", "weight": weight}]}, "uses.0.weight") for weight in (0, 17)),
+        ({"uses": ["a", {"resource": "a"}]}, "uses"),
+        ({"uses": [f"r{number}" for number in range(21)]}, "uses"),
+        *(({"priority_min": number}, "priority_min") for number in (0, 6)),
         ({"retry": {"max_attempts": 0}}, "retry.max_attempts"),
         ({"retry": {"factor": 0.5}}, "retry.factor"),
         ({"retry": {"jitter": 1.1}}, "retry.jitter"),
@@ -107,3 +122,18 @@ def test_an_entrypoint_fits_its_runner(runner: str, good: list[object], bad: lis
         assert ActionDefinition.model_validate(fields).entrypoint == entrypoint
     for entrypoint in bad:
         assert "entrypoint: " in error_of(runner=runner, entrypoint=entrypoint)
+
+
+def test_uses_are_names_or_objects_and_are_kept_in_the_order_of_names() -> None:
+    definition = ActionDefinition.model_validate(
+        {"ref": "a", "uses": ["b", {"resource": "a", "units": 2, "weight": 3}]}
+    )
+    assert [(use.resource, use.units, use.weight) for use in definition.uses] == [("a", 2, 3), ("b", 1, 1)]
+
+
+def test_a_total_needs_concurrency_keys_and_fairness_a_total() -> None:
+    assert "set concurrency_key, or set max_concurrent instead" in error_of(max_concurrent_total=3)
+    assert "set max_concurrent_total, or omit order" in error_of(order="fair")
+    for keys in ({"concurrency_key": "/who"}, {"submitter_keys": True}):
+        fields = {"ref": "a", "max_concurrent_total": 3, "order": "fair", **keys}
+        assert ActionDefinition.model_validate(fields).order == "fair"

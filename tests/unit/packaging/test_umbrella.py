@@ -58,7 +58,9 @@ def test_import_turnstile_is_fast_and_loads_no_other_module_of_it() -> None:
 
 
 def test_actions_and_clients_load_no_server_code() -> None:
-    _, modules = imported("from turnstile import action, command_action, http_action, Client, AsyncClient")
+    _, modules = imported(
+        "from turnstile import action, command_action, http_action, use, rate, Client, AsyncClient"
+    )
     assert {"turnstile.client", "turnstile.worker"} <= modules
     assert {name for name in modules if name.startswith(_SERVER_CODE)} == set()
 

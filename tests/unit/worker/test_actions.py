@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from tests.unit.worker.conftest import MakeModule
-from turnstile.worker import command_action, http_action
+from turnstile.worker import command_action, http_action, rate, use
 from turnstile.worker.actions import ActionsNotFound, action, action_from_entrypoint, load_actions
 from turnstile.worker.parameters import ActionDeclarationError
 
-HEAD = "from turnstile.worker import Context, action, command_action, http_action\n"
+HEAD = "from turnstile.worker import Context, action, command_action, http_action, rate, use\n"
 
 
 def refs(*targets: str) -> list[str]:
@@ -46,6 +46,13 @@ def test_a_decorated_function_stays_an_ordinary_function() -> None:
         ("@action('a b')", "ref: Value error, 'a b' cannot name an action"),
         ("@action('a', retry={'times': 2})", "retry.times: Extra inputs are not permitted"),
         ("@action('a', entrypoint='x:y')", "entrypoint: unknown field"),
+        (
+            "@action('a', uses=[use('cad', units=0)])",
+            "uses.0.units: Input should be greater than or equal to 1",
+        ),
+        ("@action('a', uses=['c d'])", "uses.0.resource: Value error, 'c d' cannot name a resource"),
+        ("@action('a', rate=rate(1, '2d'))", "rate.per: Value error, 2d is not between 1ms and 1d"),
+        ("@action('a', max_concurrent_total=3)", "max_concurrent_total: an action without concurrency keys"),
     ],
 )
 def test_an_invalid_field_is_refused_at_import_with_its_name_and_what_is_expected(
@@ -71,6 +78,26 @@ def test_commands_and_urls_are_actions_without_a_function(make_module: MakeModul
         command_action("count", argv=[])
     with pytest.raises(ActionDeclarationError, match="needs a URL"):
         http_action("hook", url="example.org")
+
+
+def test_code_declares_what_an_action_shares_with_others() -> None:
+    declared = command_action(
+        "render",
+        argv=["render"],
+        concurrency_key="/customer",
+        max_concurrent_total=20,
+        order="fair",
+        uses=["partner-api", use("autocad", units=2, weight=3)],
+        rate=rate(10, "1s"),
+        priority_min=2,
+    ).definition
+    assert [(each.resource, each.units, each.weight) for each in declared.uses] == [
+        ("autocad", 2, 3),
+        ("partner-api", 1, 1),
+    ]
+    assert declared.rate is not None
+    assert (declared.rate.starts, declared.rate.per) == (10, 1.0)
+    assert (declared.max_concurrent_total, declared.order, declared.priority_min) == (20, "fair", 2)
 
 
 def test_one_name_or_a_list_can_be_loaded(make_module: MakeModule) -> None:

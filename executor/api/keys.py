@@ -1,0 +1,140 @@
+"""The routes of single concurrency keys: a limit and a weight in place of those of their action.
+
+Who changed what is stored with the changes of the action.
+"""
+
+from typing import Annotated, Any, Final
+from urllib.parse import quote, unquote
+
+from fastapi import APIRouter, Body, Depends, Path, Query
+from fastapi.openapi.models import Example
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler
+from pydantic_core import CoreSchema
+
+from turnstile.common.domain.errors import Code, Refusal
+from turnstile.common.requests import read_model
+from turnstile.executor.api.actions import PossibleRef, unknown_action
+from turnstile.executor.api.auth import CallerName
+from turnstile.executor.api.bodies import JsonBody, JsonRoute
+from turnstile.executor.api.paging import Page, Paging, cursor_parts, next_cursor
+from turnstile.executor.api.problems import answer_deadline, documented
+from turnstile.executor.definitions import KeySettings
+from turnstile.executor.operations import Operations
+from turnstile.executor.queries.reader import Reader
+from turnstile.executor.queries.resources import ResourceReader
+from turnstile.executor.queries.schemas import StoredKey
+
+_CURSOR: Final = "keys"
+_KEY_CHARS_MAX: Final = 512
+
+
+class KeyFields(JsonBody):
+    """Settings of a key. The path names the key."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, _: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        schema = handler.resolve_ref_schema(handler(KeySettings.__pydantic_core_schema__))
+        return {**schema, "title": cls.__name__, "minProperties": 1}
+
+
+class KeyDeleted(BaseModel):
+    """The key has the limit of its action again."""
+
+    action_ref: str = Field(examples=["reports.render"])
+    concurrency_key: str = Field(examples=["7"])
+
+
+async def _possible_key(
+    key: Annotated[str, Path(description="The concurrency key, percent-encoded.", examples=["7"])],
+) -> str:
+    if not 1 <= len(key) <= _KEY_CHARS_MAX or "\0" in key:
+        raise Refusal(
+            Code.INVALID_MESSAGE,
+            f"key: expected 1 to {_KEY_CHARS_MAX} characters without U+0000, percent-encoded in the path",
+        )
+    return key
+
+
+PossibleKey = Annotated[str, Depends(_possible_key)]
+_EXAMPLES: Final[dict[str, Example]] = {
+    "limit": {"summary": "Five at once for this customer", "value": {"max_concurrent": 5}},
+    "weight": {"summary": "Twice the share of other customers", "value": {"weight": 2}},
+}
+GivenFields = Annotated[KeyFields, Body(openapi_examples=_EXAMPLES)]
+
+
+def key_routes(operations: Operations, reader: Reader, resources: ResourceReader) -> APIRouter:
+    """Return the routes of the concurrency keys of actions."""
+    routes = APIRouter(prefix="/actions", tags=["actions"], route_class=JsonRoute)
+    _add_reading_routes(routes, reader, resources)
+    _add_changing_routes(routes, operations, resources)
+    return routes
+
+
+def _add_reading_routes(routes: APIRouter, reader: Reader, resources: ResourceReader) -> None:
+    @routes.get(
+        "/{ref}/keys",
+        summary="List the concurrency keys that have settings of their own",
+        responses=documented(Code.NOT_FOUND, Code.UNKNOWN_FIELD),
+    )
+    async def get_keys(ref: PossibleRef, query: Annotated[Paging, Query()]) -> Page[StoredKey]:
+        after = None if query.cursor is None else unquote(cursor_parts(_CURSOR, query.cursor, count=1)[0])
+        items, last = await resources.keys(ref, after_key=after, limit=query.limit)
+        if not items and await reader.action(ref) is None:
+            raise unknown_action(ref)
+        return Page(items=items, next_cursor=next_cursor(_CURSOR, None if last is None else quote(last)))
+
+    @routes.get(
+        "/{ref}/keys/{key:text}",
+        summary="Read the settings of one concurrency key",
+        responses=documented(Code.NOT_FOUND),
+    )
+    async def get_key(ref: PossibleRef, key: PossibleKey) -> StoredKey:
+        found = await resources.key(ref, key)
+        if found is None:
+            raise unknown_action(ref) if await reader.action(ref) is None else _no_settings(ref, key)
+        return found
+
+
+def _add_changing_routes(routes: APIRouter, operations: Operations, resources: ResourceReader) -> None:
+    @routes.put(
+        "/{ref}/keys/{key:text}",
+        summary="Give one concurrency key its own limit or weight; the limit takes effect at once",
+        responses=documented(Code.NOT_FOUND, Code.UNKNOWN_FIELD, Code.TOO_LARGE),
+    )
+    async def put_key(
+        ref: PossibleRef, key: PossibleKey, fields: GivenFields, caller: CallerName
+    ) -> StoredKey:
+        settings = read_model(KeySettings, fields.model_extra or {})
+        async with answer_deadline():
+            change = await operations.set_key(ref, key, settings, caller)
+            found = await resources.key(ref, key) if change.action_found else None
+        if not change.action_found:
+            raise unknown_action(ref)
+        if found is None:
+            raise _no_settings(ref, key)
+        return found
+
+    @routes.delete(
+        "/{ref}/keys/{key:text}",
+        summary="Delete the settings of one concurrency key: it has the limit of its action again",
+        responses=documented(Code.NOT_FOUND),
+    )
+    async def delete_key(ref: PossibleRef, key: PossibleKey, caller: CallerName) -> KeyDeleted:
+        async with answer_deadline():
+            change = await operations.set_key(ref, key, None, caller)
+        if not change.action_found:
+            raise unknown_action(ref)
+        if not change.key_found:
+            raise _no_settings(ref, key)
+        return KeyDeleted(action_ref=ref, concurrency_key=key)
+
+
+def _no_settings(ref: str, key: str) -> Refusal:
+    return Refusal(
+        Code.NOT_FOUND,
+        f"key: {key[:200]!r} of {ref!r} has no settings of its own, the limit of the action holds; "
+        "PUT it to give it a limit or weight",
+    )

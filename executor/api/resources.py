@@ -1,0 +1,241 @@
+"""The routes of resources: define, change, pause, delete, and show who uses them and who changed them.
+
+A change reads the definition, changes it, checks it as a whole and stores it; one at a time for each
+resource, over all executors, so that no change undoes another.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Body, Depends, Path, Query
+from fastapi.openapi.models import Example
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler
+from pydantic_core import CoreSchema
+
+from turnstile.common.database import REFUSED_BY_DATABASE, Database
+from turnstile.common.domain.errors import Code, Refusal
+from turnstile.common.fields import check_resource
+from turnstile.common.requests import read_model
+from turnstile.executor.api.auth import CallerName
+from turnstile.executor.api.bodies import JsonBody, JsonRoute
+from turnstile.executor.api.paging import ID_MAX, Page, Paging, cursor_id, cursor_parts, next_cursor
+from turnstile.executor.api.problems import answer, answer_deadline, documented, problem
+from turnstile.executor.definitions import ResourceDefinition
+from turnstile.executor.operations import Operations
+from turnstile.executor.queries.resources import ResourceReader
+from turnstile.executor.queries.schemas import ChangeEntry, StoredResource
+from turnstile.executor.results import ResourceDeletion
+
+_CURSOR: Final = "resources"
+_CHANGES_CURSOR: Final = "resource-changes"
+
+
+async def _possible_name(
+    name: Annotated[str, Path(description="The resource's name.", examples=["autocad"])],
+) -> str:
+    try:
+        return check_resource(name)
+    except ValueError:
+        raise _unknown_resource(name) from None
+
+
+PossibleName = Annotated[str, Depends(_possible_name)]
+"""The name in a path; a name that no resource can have is answered with 404."""
+
+
+class ResourceFields(JsonBody):
+    """Fields of a definition. The path names the resource."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, _: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        schema = handler.resolve_ref_schema(handler(ResourceDefinition.__pydantic_core_schema__))
+        return {key: part for key, part in schema.items() if key != "required"} | {"title": cls.__name__}
+
+    @property
+    def given(self) -> Mapping[str, Any]:
+        """The fields of the request."""
+        return self.model_extra or {}
+
+
+_EXAMPLES: Final[dict[str, Example]] = {
+    "licences": {"summary": "Ten licences", "value": {"capacity": 10, "rank": 1}},
+    "api": {
+        "summary": "Five connections, 100 calls a minute, shared fairly between actions",
+        "value": {"capacity": 5, "rate": {"starts": 100, "per": "1m"}, "order": "fair"},
+    },
+}
+GivenFields = Annotated[ResourceFields, Body(openapi_examples=_EXAMPLES)]
+
+
+class ResourceDeleted(BaseModel):
+    """The resource was deleted."""
+
+    name: str = Field(examples=["autocad"])
+
+
+class Resources:
+    """Reads and writes definitions of resources. Safe to share between tasks."""
+
+    def __init__(self, database: Database, operations: Operations, reader: ResourceReader) -> None:
+        self._database = database
+        self._operations = operations
+        self._reader = reader
+        self._writing = asyncio.Lock()
+
+    async def read(self, name: str) -> StoredResource:
+        """Return a resource; raises Refusal if it does not exist."""
+        found = await self._reader.resource(name)
+        if found is None:
+            raise _unknown_resource(name)
+        return found
+
+    async def put(self, name: str, given: Mapping[str, Any], caller: str) -> StoredResource:
+        """Store a whole definition: absent fields get their defaults."""
+        if given.get("name", name) != name:
+            raise Refusal(Code.INVALID_MESSAGE, f"name: differs from the path; omit it, or send {name!r}")
+        definition = read_model(ResourceDefinition, {**given, "name": name})
+        async with answer_deadline(), self._one_at_a_time(name):
+            return await self._store(definition, caller)
+
+    async def change(self, name: str, given: Mapping[str, Any], caller: str) -> StoredResource:
+        """Change some fields of a definition and keep the others."""
+        if given.get("name", name) != name:
+            raise Refusal(Code.INVALID_MESSAGE, "name: the name of a resource never changes; omit it")
+        async with answer_deadline(), self._one_at_a_time(name):
+            stored = (await self.read(name)).model_dump(include=set(ResourceDefinition.model_fields))
+            return await self._store(read_model(ResourceDefinition, {**stored, **given}), caller)
+
+    async def delete(self, name: str, caller: str) -> ResourceDeletion:
+        """Delete a resource if nothing uses it; the result shows whether it was deleted."""
+        async with answer_deadline(), self._one_at_a_time(name):
+            deletion = await self._operations.delete_resource(name, caller)
+        if deletion is None:
+            raise _unknown_resource(name)
+        return deletion
+
+    async def _store(self, definition: ResourceDefinition, caller: str) -> StoredResource:
+        try:
+            await self._operations.put_resource(definition, caller)
+        except REFUSED_BY_DATABASE as error:
+            raise Refusal(Code.INVALID_MESSAGE, f"the database refuses it: {error}") from None
+        return await self.read(definition.name)
+
+    @asynccontextmanager
+    async def _one_at_a_time(self, name: str) -> AsyncIterator[None]:
+        # The local lock comes first, so that this executor holds one connection at most while it waits.
+        async with self._writing, self._database.transaction() as connection:
+            await connection.execute(
+                "SELECT pg_advisory_xact_lock(hashtextextended('turnstile.resource.' || $1, 0))", name
+            )
+            yield
+
+
+def resource_routes(database: Database, operations: Operations, reader: ResourceReader) -> APIRouter:
+    """Return the routes of resources."""
+    routes = APIRouter(prefix="/resources", tags=["resources"], route_class=JsonRoute)
+    resources = Resources(database, operations, reader)
+    _add_reading_routes(routes, resources, reader)
+    _add_changing_routes(routes, resources)
+    _add_deleting_route(routes, resources)
+    return routes
+
+
+def _add_reading_routes(routes: APIRouter, resources: Resources, reader: ResourceReader) -> None:
+    @routes.get("", summary="List resources by name", responses=documented(Code.UNKNOWN_FIELD))
+    async def get_resources(query: Annotated[Paging, Query()]) -> Page[StoredResource]:
+        after = None if query.cursor is None else cursor_parts(_CURSOR, query.cursor, count=1)[0]
+        items, last = await reader.resources(after_name=after, limit=query.limit)
+        return Page(items=items, next_cursor=next_cursor(_CURSOR, last))
+
+    @routes.get(
+        "/{name}", summary="Read one resource, and which actions use it", responses=documented(Code.NOT_FOUND)
+    )
+    async def get_resource(name: PossibleName) -> StoredResource:
+        return await resources.read(name)
+
+    @routes.get(
+        "/{name}/changes",
+        summary="List its changes: who, when and what; newest first",
+        description="Stored in the transaction of the change. Those of a deleted resource stay.",
+        responses=documented(Code.NOT_FOUND, Code.UNKNOWN_FIELD),
+    )
+    async def get_changes(name: PossibleName, query: Annotated[Paging, Query()]) -> Page[ChangeEntry]:
+        before_id = cursor_id(_CHANGES_CURSOR, query.cursor, first=ID_MAX)
+        items, last = await reader.resource_changes(name, before_id=before_id, limit=query.limit)
+        if not items and query.cursor is None:
+            await resources.read(name)
+        return Page(items=items, next_cursor=next_cursor(_CHANGES_CURSOR, last))
+
+
+def _add_changing_routes(routes: APIRouter, resources: Resources) -> None:
+    changes = documented(Code.UNKNOWN_FIELD, Code.TOO_LARGE)
+
+    @routes.put("/{name}", summary="Store a whole definition; it takes effect at once", responses=changes)
+    async def put_resource(name: str, fields: GivenFields, caller: CallerName) -> StoredResource:
+        return await resources.put(name, fields.given, caller)
+
+    @routes.patch(
+        "/{name}",
+        summary="Change some fields; a changed capacity takes effect at once",
+        description="A capacity may be lowered below what is in use: nothing is taken away, and nothing "
+        "starts until the units fit again. Executions of actions that take more units than the capacity "
+        "wait; `warnings` names these actions.",
+        responses={**documented(Code.NOT_FOUND), **changes},
+    )
+    async def patch_resource(name: PossibleName, fields: GivenFields, caller: CallerName) -> StoredResource:
+        return await resources.change(name, fields.given, caller)
+
+    @routes.post(
+        "/{name}/pause",
+        summary="Start nothing that uses it; what runs continues",
+        responses=documented(Code.NOT_FOUND),
+    )
+    async def post_pause(name: PossibleName, caller: CallerName) -> StoredResource:
+        return await resources.change(name, {"paused": True}, caller)
+
+    @routes.post("/{name}/resume", summary="Resume it", responses=documented(Code.NOT_FOUND))
+    async def post_resume(name: PossibleName, caller: CallerName) -> StoredResource:
+        return await resources.change(name, {"paused": False}, caller)
+
+
+def _add_deleting_route(routes: APIRouter, resources: Resources) -> None:
+    @routes.delete(
+        "/{name}",
+        summary="Delete it, if no action uses it and nothing holds it or waits for it",
+        responses=documented(Code.NOT_FOUND, Code.IN_USE),
+        response_model=ResourceDeleted,
+    )
+    async def delete_resource(name: PossibleName, caller: CallerName) -> Any:
+        deletion = await resources.delete(name, caller)
+        if deletion.deleted:
+            return ResourceDeleted(name=name)
+        return answer(
+            problem(
+                Code.IN_USE,
+                _in_use(name, deletion),
+                used_by=deletion.used_by,
+                held=deletion.held,
+                waiting=deletion.waiting,
+            )
+        )
+
+
+def _unknown_resource(name: str) -> Refusal:
+    return Refusal(
+        Code.NOT_FOUND, f"name: there is no resource {name[:200]!r}; PUT it, or apply a file with resources"
+    )
+
+
+def _in_use(name: str, deletion: ResourceDeletion) -> str:
+    if deletion.users:
+        more = deletion.users - len(deletion.used_by)
+        named = ", ".join(deletion.used_by) + (f" and {more} more" if more else "")
+        return f"name: {name!r} is used by {named}; remove it from the uses of these actions first"
+    return (
+        f"name: executions hold {deletion.held} units of {name!r} and {deletion.waiting} wait for it; wait "
+        "until they have ended, or cancel them"
+    )

@@ -1,0 +1,226 @@
+"""`executor resources ...`: capacities that several actions share, over the HTTP API."""
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Final, Literal
+
+import typer
+
+from turnstile.common.action_definition import STARTS_MAX
+from turnstile.common.cli import command_line
+from turnstile.common.domain.errors import Code
+from turnstile.common.fields import parse_period
+from turnstile.executor.cli.arguments import (
+    NO_LIMIT,
+    ResourceArgument,
+    ResourcesArgument,
+    encode,
+    limit_or_none,
+    parse_limit,
+)
+from turnstile.executor.cli.client import Api, ApiRefused, Json, with_api
+from turnstile.executor.cli.output import (
+    Columns,
+    JsonOption,
+    for_each,
+    instant,
+    print_fields,
+    print_json,
+    print_table,
+    show,
+    warn,
+)
+from turnstile.executor.cli.pagination import ALL, print_page, read_pages
+from turnstile.executor.cli.resource_queue import resource_queue
+from turnstile.executor.cli.values import CHANGE_COLUMNS, shown
+from turnstile.executor.definitions import RANK_MAX
+
+_COLUMNS: Final[Columns] = {
+    "RESOURCE": "name",
+    "CAPACITY": lambda resource: shown("capacity", resource["capacity"]),
+    "RANK": "rank",
+    "ORDER": "order",
+    "RATE": lambda resource: "" if resource["rate"] is None else shown("rate", resource["rate"]),
+    "ACTIONS": "users",
+    "PAUSED": lambda resource: "paused" if resource["paused"] else "",
+}
+_NO_RATE: Final[dict[str, Any]] = {}
+_DIGITS_MAX: Final = 9
+
+app = command_line("Manage resources: capacities, ranks and rates that several actions share.")
+app.command("queue")(resource_queue)
+
+
+def parse_rank(text: str) -> int:
+    """Return a rank; -1 for "none"."""
+    if text == "none":
+        return NO_LIMIT
+    if text.isascii() and text.isdigit() and 1 <= (rank := int(text[:_DIGITS_MAX])) <= RANK_MAX:
+        return rank
+    raise typer.BadParameter(f"invalid rank {text[:40]!r}; expected a number from 1 to {RANK_MAX}, or 'none'")
+
+
+def parse_rate(text: str) -> dict[str, Any]:
+    """Return a rate like "100/1m"; empty for "none"."""
+    if text == "none":
+        return _NO_RATE
+    starts, _, per = text.partition("/")
+    try:
+        if not (starts.isascii() and starts.isdigit() and 1 <= int(starts[:_DIGITS_MAX]) <= STARTS_MAX):
+            raise ValueError(f"expected 1 to {STARTS_MAX} starts")
+        return {"starts": int(starts[:_DIGITS_MAX]), "per": parse_period(per)}
+    except ValueError as error:
+        raise typer.BadParameter(
+            f"invalid rate {text[:40]!r}: {error}; expected STARTS/TIME, like 100/1m, or 'none'"
+        ) from None
+
+
+@app.command("list")
+@with_api
+def list_resources(api: Api, as_json: JsonOption = False) -> None:
+    """List resources by name."""
+    items, _ = read_pages(api, "/resources", {}, limit=ALL)
+    if as_json:
+        print_json({"items": items})
+    else:
+        print_table(
+            _COLUMNS,
+            items,
+            empty="No resources; create one with 'executor resources put NAME --capacity NUMBER'",
+        )
+
+
+@app.command("get")
+@with_api
+def get_resource(api: Api, name: ResourceArgument, as_json: JsonOption = False) -> None:
+    """Show the definition of a resource and the actions that use it."""
+    show(api.get(f"/resources/{name}"), _print_resource, as_json=as_json)
+
+
+@app.command("put")
+@with_api
+def put_resource(
+    api: Api,
+    name: ResourceArgument,
+    *,
+    capacity: Annotated[
+        int | None,
+        typer.Option(
+            metavar="NUMBER|none",
+            parser=parse_limit,
+            help="Units that executions may hold together; 0: nothing starts; none: no limit.",
+        ),
+    ] = None,
+    rank: Annotated[
+        int | None,
+        typer.Option(
+            metavar="NUMBER|none",
+            parser=parse_rank,
+            help="Position in the order of acquisition: the lowest first. Give it to the scarcest resource.",
+        ),
+    ] = None,
+    order: Annotated[
+        Literal["arrival", "fair"] | None,
+        typer.Option(help="fair: the actions that use it take turns by weight."),
+    ] = None,
+    rate: Annotated[
+        dict[str, Any] | None,
+        typer.Option(
+            metavar="STARTS/TIME|none",
+            parser=parse_rate,
+            help="Limit of starts in any such time, like 100/1m.",
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Create a resource, or change it with immediate effect.
+
+    What is not given stays; a new resource has no limit. What runs above a lowered capacity continues.
+    Example: executor resources put autocad --capacity 10 --rank 1
+    """
+    given: dict[str, Any] = {} if order is None else {"order": order}
+    if capacity is not None:
+        given["capacity"] = limit_or_none(capacity)
+    if rank is not None:
+        given["rank"] = limit_or_none(rank)
+    if rate is not None:
+        given["rate"] = rate or None
+    body = encode(given)
+
+    def put(resource: str) -> Json:
+        try:
+            return api.patch(f"/resources/{resource}", body)
+        except ApiRefused as refusal:
+            if refusal.code != Code.NOT_FOUND:
+                raise
+            return api.put(f"/resources/{resource}", body)
+
+    for_each([name], put, _state, as_json=as_json)
+
+
+@app.command("delete")
+@with_api
+def delete_resources(api: Api, names: ResourcesArgument, as_json: JsonOption = False) -> None:
+    """Delete resources that no action uses and that nothing holds or waits for."""
+    for_each(
+        names,
+        lambda name: api.delete(f"/resources/{name}", {}),
+        lambda name, _: f"Deleted {name}",
+        as_json=as_json,
+    )
+
+
+@app.command("pause")
+@with_api
+def pause_resources(api: Api, names: ResourcesArgument, as_json: JsonOption = False) -> None:
+    """Pause resources: nothing that uses them starts, what runs continues."""
+    for_each(names, lambda name: api.post(f"/resources/{name}/pause"), _state, as_json=as_json)
+
+
+@app.command("resume")
+@with_api
+def resume_resources(api: Api, names: ResourcesArgument, as_json: JsonOption = False) -> None:
+    """Resume paused resources."""
+    for_each(names, lambda name: api.post(f"/resources/{name}/resume"), _state, as_json=as_json)
+
+
+@app.command("history")
+@with_api
+def list_changes(
+    api: Api,
+    name: ResourceArgument,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="Maximum number of changes.")] = 50,
+    as_json: JsonOption = False,
+) -> None:
+    """List the changes of a resource: what, when and by whom, newest first."""
+    found = read_pages(api, f"/resources/{name}/changes", {}, limit=limit)
+    print_page(
+        found,
+        CHANGE_COLUMNS,
+        empty="No changes recorded",
+        limit=limit,
+        as_json=as_json,
+        shows_cursor=False,
+    )
+
+
+def _print_resource(resource: Json) -> None:
+    print_fields(_fields(resource))
+    for warning in resource["warnings"]:
+        warn(warning)
+
+
+def _fields(resource: Json) -> Iterator[tuple[str, object]]:
+    for name in ("name", "capacity", "rank", "order", "rate", "paused"):
+        yield name, shown(name, resource[name])
+    users = [shown("uses", [{**user, "resource": user["action_ref"]}]) for user in resource["used_by"]]
+    more = resource["users"] - len(users)
+    yield "used by", ", ".join(users) + (f" and {more} more" if more else "")
+    yield "created_at", instant(resource["created_at"])
+    yield "updated_at", instant(resource["updated_at"])
+
+
+def _state(name: str, resource: Json) -> str:
+    for warning in resource["warnings"]:
+        warn(warning)
+    paused = "paused" if resource["paused"] else "not paused"
+    return f"{name}: capacity {shown('capacity', resource['capacity'])}, {paused}"

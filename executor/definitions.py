@@ -1,0 +1,131 @@
+"""What users define beside actions: shared resources, and the limits and weights of single keys.
+
+In: fields from `actions.yaml`, HTTP and the command line. Out: checked values. A resource is stored as a row
+of table `gate`; what it promises is P11 to P14.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from turnstile.common.action_definition import (
+    UNITS_MAX,
+    WEIGHT_MAX,
+    ActionDefinition,
+    RateDefinition,
+    rate_columns,
+)
+from turnstile.common.fields import ResourceName
+
+RANK_MAX: Final = 1_000_000
+
+
+class ResourceDefinition(BaseModel):
+    """Everything that defines a resource."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: ResourceName = Field(description="The resource's name.")
+    capacity: int | None = Field(
+        default=None,
+        ge=0,
+        le=UNITS_MAX,
+        description="Units that running executions may hold together; null: no limit; 0: nothing starts.",
+    )
+    rank: int | None = Field(
+        default=None,
+        ge=1,
+        le=RANK_MAX,
+        description="Position in the order in which executions acquire resources: the lowest first, those "
+        "without a rank last, then by name. Give the scarcest resource the lowest rank.",
+    )
+    order: Literal["arrival", "fair"] = Field(
+        default="arrival", description="Order between actions. fair: they take turns by weight."
+    )
+    rate: RateDefinition | None = Field(
+        default=None, description="Limit of starts, over all actions, in any time of a given length."
+    )
+    paused: bool = Field(default=False, description="Start nothing that uses it.")
+
+
+def resource_columns(definition: ResourceDefinition) -> dict[str, object]:
+    """Return a definition as the columns of table `gate`."""
+    return {
+        **definition.model_dump(mode="json", include={"name", "capacity", "rank", "paused"}),
+        "fair": definition.order == "fair",
+        **rate_columns(definition.rate),
+    }
+
+
+class KeySettings(BaseModel):
+    """What one concurrency key has in place of its action's settings."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_concurrent: int | None = Field(
+        default=None,
+        ge=0,
+        le=UNITS_MAX,
+        description="Limit of the key's queue; null: no limit; omitted: the action's limit.",
+    )
+    weight: int = Field(
+        default=1,
+        ge=1,
+        le=WEIGHT_MAX,
+        description="The key's share of `max_concurrent_total` with `order: fair`.",
+    )
+
+    @model_validator(mode="after")
+    def _sets_something(self) -> Self:
+        if not self.model_fields_set:
+            raise ValueError("expected max_concurrent, weight or both, like {max_concurrent: 5}")
+        return self
+
+    @property
+    def has_limit(self) -> bool:
+        """Whether the key has a limit of its own."""
+        return "max_concurrent" in self.model_fields_set
+
+
+def key_columns(settings: KeySettings) -> dict[str, object]:
+    """Return settings as the columns of table `key_override`."""
+    return {
+        "has_limit": settings.has_limit,
+        "max_concurrent": settings.max_concurrent,
+        "weight": settings.weight,
+    }
+
+
+def key_fields(settings: KeySettings) -> dict[str, Any]:
+    """Return settings as users write them, without what is the default."""
+    limit = {"max_concurrent": settings.max_concurrent} if settings.has_limit else {}
+    return limit | ({} if settings.weight == 1 and limit else {"weight": settings.weight})
+
+
+def problems_of_uses(
+    definition: ActionDefinition, resources: Mapping[str, ResourceDefinition]
+) -> Iterator[str]:
+    """Yield a sentence for each use that the database would refuse, with these resources."""
+    ranked: dict[int, str] = {}
+    for number, use in enumerate(definition.uses):
+        resource = resources.get(use.resource)
+        if resource is None:
+            yield (
+                f"uses.{number}: there is no resource {use.resource!r}; add it to 'resources:', or "
+                f"create it: executor resources put {use.resource} --capacity NUMBER"
+            )
+            continue
+        if resource.capacity is not None and use.units > resource.capacity:
+            yield (
+                f"uses.{number}.units: {use.units} units are more than the capacity {resource.capacity} of "
+                f"{use.resource!r}; take fewer units, or raise the capacity"
+            )
+        if (
+            resource.rank is not None
+            and (other := ranked.setdefault(resource.rank, use.resource)) != use.resource
+        ):
+            yield (
+                f"uses.{number}: the resources {other!r} and {use.resource!r} have the same rank "
+                f"{resource.rank}; give one of them another rank"
+            )

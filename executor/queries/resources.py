@@ -1,0 +1,94 @@
+"""Reads resources, the settings of single keys, and the changes of resources; never writes.
+
+In: names, and where a page starts. Out: schemas, and where the next page starts.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+import asyncpg
+
+from turnstile.common.database import Database
+from turnstile.executor.queries.reader import (
+    ReadLimiter,
+    changes_page,
+    order_of,
+    parsed,
+    rate_of,
+    row_fields,
+)
+from turnstile.executor.queries.schemas import (
+    USERS_MAX,
+    ChangeEntry,
+    ResourceUser,
+    StoredKey,
+    StoredResource,
+)
+from turnstile.executor.sql import query
+
+if TYPE_CHECKING:
+    Row: TypeAlias = asyncpg.Record
+
+
+class ResourceReader:
+    """Safe to share between tasks. Raises Unavailable and Overloaded."""
+
+    def __init__(self, database: Database, limiter: ReadLimiter) -> None:
+        self._database = database
+        self._limiter = limiter
+
+    async def keys(
+        self, ref: str, *, after_key: str | None, limit: int
+    ) -> tuple[list[StoredKey], str | None]:
+        """Return the keys of an action that have settings, in order, and after which the next page starts."""
+        found = await self._rows(query("action_keys"), ref, after_key or "", limit + 1)
+        shown = [StoredKey(**row) for row in found[:limit]]
+        return shown, shown[-1].concurrency_key if len(found) > limit else None
+
+    async def key(self, ref: str, key: str) -> StoredKey | None:
+        """Return the settings of one key of an action, if it has any."""
+        row = await self._row(query("action_key"), ref, key)
+        return None if row is None else StoredKey(**row)
+
+    async def resource(self, name: str) -> StoredResource | None:
+        """Return one resource."""
+        row = await self._row(query("resource"), name, USERS_MAX)
+        return None if row is None else _resource(row)
+
+    async def resources(
+        self, *, after_name: str | None, limit: int
+    ) -> tuple[list[StoredResource], str | None]:
+        """Return resources in the order of their names, and the name after which the next page starts."""
+        found = await self._rows(query("resources"), after_name or "", limit + 1, USERS_MAX)
+        shown = [_resource(row) for row in found[:limit]]
+        return shown, shown[-1].name if len(found) > limit else None
+
+    async def resource_changes(
+        self, name: str, *, before_id: int, limit: int
+    ) -> tuple[list[ChangeEntry], int | None]:
+        """Return the changes of a resource, newest first, and the id before which the next page starts."""
+        return changes_page(await self._rows(query("resource_changes"), name, before_id, limit + 1), limit)
+
+    async def _rows(self, text: str, *arguments: object) -> "Sequence[Row]":
+        async with self._limiter.permit():
+            return await self._database.fetch(text, *arguments)
+
+    async def _row(self, text: str, *arguments: object) -> "Row | None":
+        async with self._limiter.permit():
+            return await self._database.fetchrow(text, *arguments)
+
+
+def _resource(row: "Row") -> StoredResource:
+    used_by = parsed(ResourceUser, row["used_by"])
+    capacity = row["capacity"]
+    return StoredResource(
+        **row_fields(StoredResource, row, but={"order", "rate", "used_by", "warnings"}),
+        order=order_of(row),
+        rate=rate_of(row),
+        used_by=used_by,
+        warnings=[
+            f"{user.action_ref} takes {user.units} units, the capacity is {capacity}: its executions wait"
+            for user in used_by
+            if capacity is not None and user.units > capacity
+        ],
+    )

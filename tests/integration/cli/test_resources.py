@@ -1,0 +1,89 @@
+"""`executor resources`, `executor actions keys`, and resources in a file, against a real executor."""
+
+import json
+import secrets
+
+import pytest
+
+from tests.integration.cli.conftest import CommandLines
+from turnstile.common.cli import EXIT_FAILED, EXIT_USAGE
+
+
+@pytest.fixture
+def name() -> str:
+    return f"cad-{secrets.token_hex(4)}"
+
+
+def test_a_resource_is_created_changed_and_deleted(system: CommandLines, name: str) -> None:
+    created = system.executor("resources", "put", name, "--capacity", "10", "--rank", "4")
+    assert created.out == f"{name}: capacity 10, not paused\n"
+    changed = system.executor("resources", "put", name, "--rate", "100/1m", "--order", "fair", "--json").json
+    assert (changed["capacity"], changed["rank"], changed["order"]) == (10, 4, "fair")
+    assert changed["rate"] == {"starts": 100, "per": 60.0}
+    unlimited = system.executor(
+        "resources", "put", name, "--capacity", "none", "--rank", "none", "--rate", "none", "--json"
+    ).json
+    assert (unlimited["capacity"], unlimited["rank"], unlimited["rate"]) == (None, None, None)
+    assert system.executor("resources", "pause", name).out == f"{name}: capacity none, paused\n"
+    assert system.executor("resources", "resume", name).out == f"{name}: capacity none, not paused\n"
+    assert name in system.executor("resources", "list").out
+    assert "capacity" in system.executor("resources", "get", name).out
+    assert system.executor("resources", "delete", name).out == f"Deleted {name}\n"
+    assert system.executor("resources", "get", name).exit_code == EXIT_FAILED
+    history = system.executor("resources", "history", name).out
+    assert "capacity: 10 -> none" in history
+    assert "rate.per: none -> 1m" in history
+
+
+def test_a_lowered_capacity_warns_about_actions_that_take_more(
+    system: CommandLines, ref: str, name: str
+) -> None:
+    system.executor("resources", "put", name, "--capacity", "3")
+    system.apply(ref=ref, uses=[{"resource": name, "units": 2}])
+    lowered = system.executor("resources", "put", name, "--capacity", "1")
+    assert lowered.err == f"{ref} takes 2 units, the capacity is 1: its executions wait\n"
+    refused = system.executor("resources", "delete", name)
+    assert refused.exit_code == EXIT_FAILED
+    assert f"is used by {ref}" in refused.err
+
+
+def test_a_key_gets_its_own_limit_and_loses_it(system: CommandLines, ref: str) -> None:
+    system.apply(ref=ref, submitter_keys=True, max_concurrent=1)
+    keys = ("actions", "keys")
+    assert (
+        system.executor(*keys, "set", ref, "a/b", "--max-concurrent", "5").out == "a/b: limit 5, weight 1\n"
+    )
+    assert system.executor(*keys, "set", ref, "a/b", "--weight", "2").out == "a/b: limit 5, weight 2\n"
+    assert system.executor(*keys, "set", ref, "a/b").exit_code == EXIT_USAGE
+    assert "a/b" in system.executor(*keys, "list", ref).out
+    assert system.executor(*keys, "delete", ref, "a/b").out == "Deleted the settings of a/b\n"
+    assert system.executor(*keys, "list", ref, "--json").json == {"items": []}
+
+
+def test_a_file_defines_resources_before_the_actions_that_use_them(
+    system: CommandLines, ref: str, name: str
+) -> None:
+    file = json.dumps(
+        {
+            "actions": [
+                {"ref": ref, "concurrency_key": "/who", "uses": [name], "keys": {"7": {"max_concurrent": 5}}}
+            ],
+            "resources": [{"name": name, "capacity": 3}],
+        }
+    )
+    would = system.executor("actions", "apply", "-", "--dry-run", stdin=file).out.splitlines()
+    assert would[0] == f"+ resource {name}  capacity: 3"
+    assert would[1].startswith(f"~ {ref}  ")
+    assert f"uses: none -> {name}" in would[1]
+    assert 'keys.7: none -> {"max_concurrent": 5}' in would[1]
+    done = system.executor("actions", "apply", "-", "--json", stdin=file).json
+    assert [(each["name"], each["step"]) for each in done["resources"]] == [(name, "create")]
+    assert [(each["ref"], each["step"], each["refused"]) for each in done["actions"]] == [
+        (ref, "change", None)
+    ]
+    again = system.executor("actions", "apply", "-", stdin=file)
+    assert again.out.splitlines() == [f"= resource {name}", f"= {ref}"]
+    wrong = json.dumps([{"ref": ref, "uses": [f"{name}.none"]}])
+    refused = system.executor("actions", "apply", "-", "--dry-run", stdin=wrong)
+    assert refused.exit_code == EXIT_USAGE
+    assert "there is no resource" in refused.err

@@ -1,0 +1,216 @@
+"""Resources and the settings of keys over HTTP: define, change, pause, delete; what is refused says how."""
+
+import asyncio
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tests.support.served import Served, serve
+
+URL = "/api/v1/resources/cad"
+ACTION = "/api/v1/actions/a.b"
+
+
+async def refused(api: Served, method: str, url: str, body: object = None) -> tuple[int, str, str]:
+    answer = await api.http.request(method, url, json=body)
+    problem = answer.json()
+    return answer.status_code, problem["code"], problem["detail"]
+
+
+async def test_a_resource_comes_back_as_it_was_stored(api: Served) -> None:
+    definition = {
+        "capacity": 10, "rank": 1, "order": "fair", "rate": {"starts": 100, "per": "1m"}, "paused": True,
+    }  # fmt: skip
+    stored = (await api.http.put(URL, json=definition)).json()
+    assert stored | definition | {"rate": {"starts": 100, "per": 60.0}} == stored
+    assert (stored["name"], stored["users"], stored["used_by"]) == ("cad", 0, [])
+    assert (await api.http.get(URL)).json() == stored
+    await api.http.put("/api/v1/resources/api", json={})
+    assert [item["name"] for item in (await api.get("/resources"))["items"]] == ["api", "cad"]
+    page = await api.get("/resources", limit=1)
+    rest = await api.get("/resources", limit=1, cursor=page["next_cursor"])
+    assert (rest["items"], rest["next_cursor"]) == ([stored], None)
+
+
+async def test_patch_keeps_the_other_fields_and_put_replaces_them(api: Served) -> None:
+    await api.http.put(URL, json={"capacity": 10, "rank": 1})
+    changed = (await api.http.patch(URL, json={"capacity": 4})).json()
+    assert (changed["capacity"], changed["rank"]) == (4, 1)
+    assert (await api.http.post(f"{URL}/pause")).json()["paused"]
+    assert not (await api.http.post(f"{URL}/resume")).json()["paused"]
+    replaced = (await api.http.put(URL, json={"rank": 2})).json()
+    assert (replaced["capacity"], replaced["rank"]) == (None, 2)
+
+
+async def test_changes_through_two_executors_undo_none(api: Served, database_url: str) -> None:
+    async with serve(database_url) as other:
+        await api.http.put(URL, json={})
+        for number in range(1, 6):
+            await asyncio.gather(
+                api.http.patch(URL, json={"capacity": number}), other.http.patch(URL, json={"rank": number})
+            )
+            stored = (await api.http.get(URL)).json()
+            assert (stored["capacity"], stored["rank"]) == (number, number)
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "part"),
+    [
+        ({"capacity": -1}, "invalid_message", "capacity"),
+        ({"capacity": 1_000_001}, "invalid_message", "capacity"),
+        ({"rank": 0}, "invalid_message", "rank"),
+        ({"order": "random"}, "invalid_message", "order"),
+        ({"rate": {"starts": 0, "per": "1s"}}, "invalid_message", "rate.starts"),
+        ({"rate": {"starts": 1, "per": 0}}, "invalid_message", "rate.per: 0s is not between 1ms and 1d"),
+        ({"rate": {"starts": 1, "per": "2d"}}, "invalid_message", "rate.per: 2d is not between 1ms and 1d"),
+        ({"rate": {"start": 1}}, "unknown_field", "rate.start: no such field; known are starts, per"),
+        ({"capacty": 1}, "unknown_field", "capacty: no such field; known are name, capacity"),
+        ({"name": "other"}, "invalid_message", "name: "),
+    ],
+    ids=str,
+)
+async def test_an_invalid_resource_is_refused_by_its_field(
+    api: Served, body: dict[str, Any], code: str, part: str
+) -> None:
+    await api.http.put(URL, json={"capacity": 3})
+    for method in ("PUT", "PATCH"):
+        status, found, detail = await refused(api, method, URL, body)
+        assert (status, found) == (422, code)
+        assert part in detail
+    assert (await api.http.get(URL)).json()["capacity"] == 3
+
+
+async def test_an_unknown_resource_is_not_found(api: Served) -> None:
+    for method, path in (
+        ("GET", ""), ("GET", "/changes"), ("PATCH", ""), ("DELETE", ""), ("POST", "/pause"),
+        ("POST", "/resume"),
+    ):  # fmt: skip
+        status, code, detail = await refused(api, method, URL + path, {} if method == "PATCH" else None)
+        assert (status, code) == (404, "not_found")
+        assert "there is no resource 'cad'; PUT it" in detail
+    assert (await refused(api, "GET", "/api/v1/resources/a%20b"))[0] == 404
+    assert (await refused(api, "PUT", "/api/v1/resources/a%20b", {}))[0] == 422
+
+
+async def test_an_action_shows_its_gates_and_a_resource_its_users(api: Served) -> None:
+    await api.http.put(URL, json={"capacity": 10})
+    fields = {
+        "concurrency_key": "/who", "max_concurrent_total": 20, "order": "fair", "priority_min": 2,
+        "rate": {"starts": 10, "per": 1.0}, "uses": [{"resource": "cad", "units": 2, "weight": 3}],
+    }  # fmt: skip
+    stored = (await api.http.put(ACTION, json=fields)).json()
+    assert stored | fields == stored
+    shown = (await api.http.get(URL)).json()
+    assert (shown["users"], shown["used_by"]) == (1, [{"action_ref": "a.b", "units": 2, "weight": 3}])
+    changed = (await api.http.patch(URL, json={"capacity": 1})).json()
+    assert changed["warnings"] == ["a.b takes 2 units, the capacity is 1: its executions wait"]
+    assert (await api.http.patch(ACTION, json={"paused": True})).json()["uses"] == fields["uses"]
+
+
+async def test_a_use_without_a_fitting_resource_is_refused_with_the_remedy(api: Served) -> None:
+    await api.http.put(URL, json={"capacity": 3})
+    for uses, remedy in (
+        (["gpu"], "there is no resource 'gpu'; create it: executor resources put gpu --capacity NUMBER"),
+        ([{"resource": "cad", "units": 4}], "raise it: executor resources put cad --capacity 4"),
+        ([{"resource": "cad", "units": 0}], "uses.0.units"),
+        ([{"resource": "cad", "weight": 17}], "uses.0.weight"),
+        (["cad", "cad"], "uses: 'cad' is given twice"),
+    ):
+        status, code, detail = await refused(api, "PUT", ACTION, {"uses": uses})
+        assert (status, code) == (422, "invalid_message")
+        assert remedy in detail
+    for body, remedy in (
+        (
+            {"max_concurrent_total": 5},
+            "max_concurrent_total: an action without concurrency keys has one queue",
+        ),
+        ({"order": "fair"}, "set max_concurrent_total, or omit order"),
+    ):
+        assert remedy in (await refused(api, "PUT", ACTION, body))[2]
+
+
+async def test_a_resource_in_use_is_not_deleted(api: Served) -> None:
+    await api.http.put(URL, json={"capacity": 3})
+    await api.http.put(ACTION, json={"uses": ["cad"]})
+    answer = await api.http.delete(URL)
+    assert (answer.status_code, answer.json()["code"]) == (409, "in_use")
+    assert answer.json()["used_by"] == ["a.b"]
+    assert "'cad' is used by a.b; remove it from the uses" in answer.json()["detail"]
+    await api.http.put(ACTION, json={})
+    assert (await api.http.delete(URL)).json() == {"name": "cad"}
+    changes = (await api.get("/resources/cad/changes"))["items"]
+    assert [(each["change"], each["changed_by"]) for each in changes] == [
+        ("deleted", "local"), ("created", "local"),
+    ]  # fmt: skip
+
+
+# --- keys
+
+
+@pytest.mark.parametrize("key", ["7", "a/b", ".", "..", "a b?c#d", "ü\n", "x" * 512])
+async def test_a_key_gets_its_own_limit_and_weight(api: Served, key: str) -> None:
+    await api.define("a.b", concurrency_key="/who", max_concurrent=1)
+    url = f"{ACTION}/keys/{quote(key, safe='').replace('.', '%2E')}"
+    assert (await refused(api, "GET", url))[:2] == (404, "not_found")
+    stored = (await api.http.put(url, json={"max_concurrent": 5, "weight": 2})).json()
+    assert stored == {"concurrency_key": key, "max_concurrent": 5, "has_limit": True, "weight": 2}
+    assert (await api.http.get(url)).json() == stored
+    weighted = (await api.http.put(url, json={"weight": 3})).json()
+    assert weighted == {"concurrency_key": key, "max_concurrent": 1, "has_limit": False, "weight": 3}
+    unlimited = (await api.http.put(url, json={"max_concurrent": None})).json()
+    assert (unlimited["max_concurrent"], unlimited["has_limit"]) == (None, True)
+    assert (await api.get("/actions/a.b/keys"))["items"] == [unlimited]
+    assert (await api.http.delete(url)).json() == {"action_ref": "a.b", "concurrency_key": key}
+    assert (await refused(api, "DELETE", url))[:2] == (404, "not_found")
+    assert (await api.get("/actions/a.b/keys"))["items"] == []
+
+
+async def test_a_raised_limit_of_a_key_starts_its_executions(api: Served) -> None:
+    await api.define("a.b", concurrency_key="/who", max_concurrent=1)
+    ids = await api.submit_many("a.b", 3, parameters={"who": 7})
+    await api.http.put(f"{ACTION}/keys/7", json={"max_concurrent": 2})
+    assert [grant.execution_id for grant in api.granted] == ids[:2]
+    changes = (await api.get("/actions/a.b/changes"))["items"]
+    assert changes[0]["new"] == {"keys.7": {"max_concurrent": 2, "weight": 1}}
+
+
+async def test_keys_are_listed_by_page(api: Served) -> None:
+    await api.define("a.b", submitter_keys=True)
+    for key in ("b\nc", "a", "d"):
+        await api.http.put(f"{ACTION}/keys/{quote(key)}", json={"weight": 2})
+    found: list[str] = []
+    cursor: str | None = None
+    while True:
+        parameters = {"limit": 1} | ({} if cursor is None else {"cursor": cursor})
+        page = await api.get("/actions/a.b/keys", **parameters)
+        found += [item["concurrency_key"] for item in page["items"]]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+    assert found == ["a", "b\nc", "d"]
+
+
+async def test_invalid_settings_of_a_key_are_refused(api: Served) -> None:
+    await api.define("a.b", concurrency_key="/who")
+    url = f"{ACTION}/keys/7"
+    for body, part in (
+        ({}, "expected max_concurrent, weight or both"),
+        ({"weight": 0}, "weight"),
+        ({"weight": 17}, "weight"),
+        ({"max_concurrent": -1}, "max_concurrent"),
+        ({"limit": 1}, "known are max_concurrent, weight"),
+    ):
+        status, _, detail = await refused(api, "PUT", url, body)
+        assert status == 422
+        assert part in detail
+    for long in ("x" * 513, "a%00"):
+        assert (await refused(api, "PUT", f"{ACTION}/keys/{long}", {"weight": 2}))[0] == 422
+    await api.define("plain")
+    detail = (await refused(api, "PUT", "/api/v1/actions/plain/keys/7", {"weight": 2}))[2]
+    assert "the action 'plain' has no concurrency keys; set its concurrency_key" in detail
+    for method, path in (("GET", "/keys"), ("GET", "/keys/7"), ("PUT", "/keys/7"), ("DELETE", "/keys/7")):
+        given = {"weight": 2} if method == "PUT" else None
+        status, _, detail = await refused(api, method, f"/api/v1/actions/none{path}", given)
+        assert status == 404
+        assert "there is no action 'none'" in detail
