@@ -304,7 +304,7 @@ async def test_cancelled_executions_keep_their_units_until_they_are_settled(prot
 
 
 async def test_a_settle_beside_a_cancelled_heavy_execution_is_not_refused(protocol: Protocol) -> None:
-async def test_executions_of_a_flow_return_although_some_of_them_come_back(protocol: Protocol) -> None:
+    """What could pass next needs a gate that the settle does not lock: it waits for the other settle."""
     await resource(protocol, "r1", 2, rank=1)
     await resource(protocol, "r2", 2, rank=2)
     await resource(protocol, "r3", 1, rank=3)
