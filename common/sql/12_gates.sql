@@ -934,11 +934,17 @@ $$;
 
 -- tidy_gates: deletes what fair gates and rates need no more: turns of idle flows before the virtual time, starts that
 -- left every window, gates of actions that no route passes.
+--
+-- Turns are deleted under the locks of their gates: an arrival that found the turn of an idle flow would update a row that
+-- is gone, and the flow would have no turn. Gates that other sessions hold are skipped.
 CREATE FUNCTION turnstile.tidy_gates(in_limit integer)
 RETURNS void
 LANGUAGE plpgsql
 :settings_for_index_order
 AS $$
+DECLARE
+    locked_ids bigint[] := ARRAY(
+        SELECT g.id FROM gate g WHERE g.fair OR g.kind = 'pool' ORDER BY g.id FOR NO KEY UPDATE SKIP LOCKED);
 BEGIN
     WITH idle AS (
         SELECT t.line_id, t.priority, t.start_tag
@@ -947,9 +953,9 @@ BEGIN
         CROSS JOIN LATERAL (
             SELECT * FROM flow_turn n
             WHERE n.gate_id = g.id AND n.priority = v.priority AND n.place IS NULL AND n.start_tag <= v.tag
-            ORDER BY n.start_tag LIMIT in_limit FOR UPDATE SKIP LOCKED
+            ORDER BY n.start_tag LIMIT in_limit
         ) t
-        WHERE g.fair OR g.kind = 'pool'
+        WHERE g.id = ANY (locked_ids)
     )
     DELETE FROM flow_turn t USING idle i
     WHERE t.line_id = ANY (ARRAY[i.line_id]) AND t.priority = i.priority AND t.start_tag = i.start_tag

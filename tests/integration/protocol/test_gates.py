@@ -407,3 +407,14 @@ async def test_a_hand_over_and_the_watchdog_grant_a_unit_once(protocol: Protocol
     freed, granted = await asyncio.gather(protocol.settle((first, 1)), advance(other))
     assert [*freed.granted, *granted] == [second]
     assert await held_units(protocol, "cad") == 1
+
+
+async def test_an_arrival_while_the_turns_of_idle_flows_are_deleted_has_a_turn(
+    protocol: Protocol, other: Protocol
+) -> None:
+    await define(protocol, "a", total=10, fair=True)
+    await submit(protocol, "a", key="7")
+    await submit(protocol, "a", "a", key="8")
+    tidied = protocol.row("SELECT turnstile.tidy_gates(100)")
+    _, (last,) = await in_turn(protocol, other, tidied, submit(other, "a", key="7"))
+    assert last in await protocol.held()
