@@ -139,7 +139,8 @@ BEGIN
     IF EXISTS (
            SELECT FROM action_queue q JOIN action a ON a.id = ANY (ARRAY[q.action_id])
            WHERE q.id = ANY (concerned_ids) AND NOT coalesce(a.route, '{}') <@ locked_ids)
-       OR EXISTS (SELECT FROM turnstile.gates_of(in_execution_ids) h
+       -- Read by execution before it is filtered: read by queue, it costs a scan of the queue for each execution.
+       OR EXISTS (SELECT FROM (SELECT * FROM turnstile.gates_of(in_execution_ids) OFFSET 0) h
                   WHERE h.queue_id = ANY (concerned_ids) AND h.gate_id <> ALL (locked_ids))
     THEN
         RAISE EXCEPTION 'the gates of an action changed before they were locked'
@@ -163,7 +164,7 @@ AS $$
     UNION ALL
     SELECT w.queue_id, g.id
     FROM public.execution e
-    JOIN public.waiting w ON w.queue_id = e.queue_id
+    JOIN public.waiting w ON w.queue_id = ANY (ARRAY[e.queue_id])
         AND w.place BETWEEN turnstile.place_of(e.priority, e.id) AND turnstile.place_of(e.priority, e.id)
     CROSS JOIN LATERAL (
         SELECT unnest(w.gate_ids)
