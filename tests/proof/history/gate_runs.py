@@ -193,23 +193,31 @@ def _action(system: System, name: str) -> Definition:
         {"resource": used, "units": units, "weight": system.resources[used].weights.get(name, 1)}
         for used, units in action.uses.items()
     ]
-    keys = {
+    keys: dict[str, Any] = {
         f"keys.{key}": {"weight": action.weights.get(key, 1)}
         | ({"max_concurrent": action.key_limits[key]} if key in action.key_limits else {})
         for key in action.keys
         if key
     }
-    definition = {"max_concurrent": action.limit, "max_concurrent_total": action.total, "order": action.order}
+    definition: dict[str, Any] = {
+        "max_concurrent": action.limit,
+        "max_concurrent_total": action.total,
+        "order": action.order,
+    }
     return definition | {"uses": uses, "paused": False} | keys | _rate(action.rate)
 
 
 def _resource(system: System, name: str) -> Definition:
     resource = system.resources[name]
-    definition = {"capacity": resource.capacity, "order": resource.order, "rank": resource.rank}
+    definition: dict[str, Any] = {
+        "capacity": resource.capacity,
+        "order": resource.order,
+        "rank": resource.rank,
+    }
     return definition | {"paused": False} | _rate(resource.rate)
 
 
-def _rate(rate: Rate | None) -> Definition:
+def _rate(rate: Rate | None) -> dict[str, Any]:
     if rate is None:
         return {"rate.starts": None, "rate.per": None}
     return {"rate.starts": rate.starts, "rate.per": (2 * rate.per - 1) / 1000}
