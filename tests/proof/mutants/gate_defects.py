@@ -103,11 +103,18 @@ GATE_DEFECTS: Final = (
         caught_by=(_TEST,),
     ),
     Defect(
-        name="what waits for a paused resource is granted",
+        name="one held gate stops the return from all gates",
         file=_GATES,
-        before="IF next_state.depth > 0 AND NOT gate.paused\n",
-        after="IF next_state.depth > 0\n",
-        caught_by=(_WALKS, _TEST),
+        before="        CONTINUE WHEN returned.is_held;\n",
+        after="",
+        caught_by=(_TEST,),
+    ),
+    Defect(
+        name="what runs on an old route cannot be cancelled",
+        file=_GATES,
+        before="WHERE q.id = ANY (in_queue_ids) AND q.id = ANY (concerned_ids) AND NOT",
+        after="WHERE q.id = ANY (concerned_ids) AND NOT",
+        caught_by=(_TEST,),
     ),
     Defect(
         name="a line of a flow returns only in part",
