@@ -98,8 +98,8 @@ GATE_DEFECTS: Final = (
     Defect(
         name="one held gate stops the return from all gates",
         file=_GATES,
-        before="        CONTINUE WHEN returned.is_held;\n",
-        after="",
+        before="            CONTINUE WHEN locked_ids IS NULL;\n            UPDATE gate g SET",
+        after="            UPDATE gate g SET",
         caught_by=(_TEST,),
     ),
     Defect(
