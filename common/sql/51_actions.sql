@@ -297,6 +297,9 @@ BEGIN
     SELECT array_agg(ROW(a.id, 0, 0, NULL, 0, 0, NULL)::turnstile.queue_change), bool_or(a.is_closed)
     INTO changes, closes FROM adapted a;
     changed := coalesce(cardinality(changes), 0);
+    IF changed > 0 THEN
+        PERFORM turnstile.close_routes(queue_ids);
+    END IF;
     IF rolled.rollout_from_key IS NOT NULL THEN
         -- Above this bound `repair_queues` corrects the rest.
         unavailable_ids := (coalesce(rolled.rollout_held_ids, '{}') || unavailable_ids)[1:1000];

@@ -73,15 +73,15 @@ PROTOCOL_DEFECTS: Final = (
     Defect(
         name="a paused queue is granted",
         file=f"{_SQL}/10_grant.sql",
-        before="CASE WHEN n.paused THEN 0\n                         ELSE ",
-        after="CASE WHEN false THEN 0\n                         ELSE ",
+        before="CASE WHEN n.paused OR n.is_closed",
+        after="CASE WHEN n.is_closed",
         caught_by=(f"{_TESTS}_grant.py",),
     ),
     Defect(
         name="the tail of the queue is granted",
         file=f"{_SQL}/10_grant.sql",
-        before="                ORDER BY queued.execution_id LIMIT s.take\n",
-        after="                ORDER BY queued.execution_id DESC LIMIT s.take\n",
+        before="             ORDER BY queued.place LIMIT s.take)\n",
+        after="             ORDER BY queued.place DESC LIMIT s.take)\n",
         caught_by=(f"{_TESTS}_grant.py",),
     ),
     Defect(
@@ -108,8 +108,8 @@ PROTOCOL_DEFECTS: Final = (
     Defect(
         name="a requeued execution is outside the range that grants read",
         file=f"{_SQL}/32_requeue.sql",
-        before="n.returned, -n.returned, n.first_id, 0, 0)",
-        after="n.returned, -n.returned, NULL, 0, 0)",
+        before="n.returned, -n.returned, n.first_id, 0, 0,",
+        after="n.returned, -n.returned, NULL, 0, 0,",
         caught_by=(f"{_TESTS}_attempts.py", f"{_TESTS}_reclaim.py"),
     ),
     Defect(
@@ -200,8 +200,8 @@ PROTOCOL_DEFECTS: Final = (
     Defect(
         name="a cancelled execution is still counted as waiting",
         file=f"{_SQL}/33_end_unstarted.sql",
-        before="ROW(n.queue_id, -n.removed, 0, NULL, 0, 0)",
-        after="ROW(n.queue_id, 0, 0, NULL, 0, 0)",
+        before="ROW(n.queue_id, -n.removed, 0, NULL, 0, 0, NULL)",
+        after="ROW(n.queue_id, 0, 0, NULL, 0, 0, NULL)",
         caught_by=(f"{_TESTS}_cancel.py",),
     ),
     Defect(
@@ -300,8 +300,8 @@ PROTOCOL_DEFECTS: Final = (
     Defect(
         name="a settle leaves the slot counted",
         file=f"{_SQL}/40_settle.sql",
-        before="ROW(c.queue_id, 0, -c.freed, NULL, 0, c.ended)",
-        after="ROW(c.queue_id, 0, 0, NULL, 0, c.ended)",
+        before="ROW(c.queue_id, 0, -c.freed, NULL, 0, c.ended, NULL)",
+        after="ROW(c.queue_id, 0, 0, NULL, 0, c.ended, NULL)",
         caught_by=(f"{_TESTS}_settle.py", f"{_TESTS}_grant.py"),
     ),
     Defect(
@@ -314,15 +314,15 @@ PROTOCOL_DEFECTS: Final = (
     Defect(
         name="a returned execution keeps its slot counted",
         file=f"{_SQL}/32_requeue.sql",
-        before="n.returned, -n.returned, n.first_id, 0, 0)",
-        after="n.returned, 0, n.first_id, 0, 0)",
+        before="n.returned, -n.returned, n.first_id, 0, 0,",
+        after="n.returned, 0, n.first_id, 0, 0,",
         caught_by=(f"{_TESTS}_attempts.py", f"{_TESTS}_reclaim.py"),
     ),
     Defect(
         name="a woken retry is outside the range that grants read",
         file=f"{_SQL}/61_due.sql",
-        before="ROW(n.queue_id, n.woken, 0, n.first_id, 0, 0)",
-        after="ROW(n.queue_id, n.woken, 0, NULL, 0, 0)",
+        before="ROW(n.queue_id, n.woken, 0, n.first_id, 0, 0,",
+        after="ROW(n.queue_id, n.woken, 0, NULL, 0, 0,",
         caught_by=(f"{_TESTS}_sweeps.py", f"{_TESTS}_attempts.py"),
     ),
     Defect(
