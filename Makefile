@@ -73,7 +73,7 @@ cluster: $(READY) ## Lose one of three brokers, and the primary of a database wi
 
 .PHONY: model
 model: $(READY) ## Explore every interleaving of the model of gates, and its planted bugs (ARGS=)
-	@$(BIN)/python -m tests.proof.gates $(ARGS)
+	@$(BIN)/python -m tests.proof.gates model $(ARGS)
 
 .PHONY: stress
 stress: $(READY) ## Load a private installation, check its whole history, write stress-report/ (ARGS=--preset ...)

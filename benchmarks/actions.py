@@ -16,7 +16,19 @@ KEYED: Final = "bench.keyed"
 TIMED: Final = tuple(f"bench.timed.{number}" for number in range(10))
 """At limit 4; an execution takes JOB_SECONDS."""
 
+SHARED: Final = tuple(f"bench.shared.{number}" for number in range(10))
+"""Without limits; the part `gates` lets them share a resource of SHARED_UNITS units."""
+SPREAD: Final = "bench.spread"
+"""At limit 2 per concurrency key."""
+TOTALED: Final = "bench.totaled"
+"""The same, under the total that the part `gates` sets."""
+RATED: Final = "bench.rated"
+"""Without a limit, under the rate that the part `gates` sets."""
+
 LIMIT: Final = 4
+SHARED_UNITS: Final = 10 * LIMIT
+RATE_STARTS: Final = 1000
+RATE_SECONDS: Final = 1.0
 JOB_SECONDS: Final = 0.02
 
 
@@ -27,11 +39,11 @@ def _declare(ref: str, max_concurrent: int | None) -> None:
     action(ref, max_concurrent=max_concurrent)(nothing)
 
 
-def _declare_keyed(ref: str) -> None:
+def _declare_keyed(ref: str, max_concurrent: int) -> None:
     async def nothing(number: int = 0, key: str = "") -> int:
         return number
 
-    action(ref, max_concurrent=1, concurrency_key="/key")(nothing)
+    action(ref, max_concurrent=max_concurrent, concurrency_key="/key")(nothing)
 
 
 def _declare_timed(ref: str) -> None:
@@ -46,9 +58,11 @@ for _ref in LIMITED:
     _declare(_ref, LIMIT)
 for _ref in LOOSE:
     _declare(_ref, 10_000)
-for _ref in (*UNLIMITED, AT_ONCE):
+for _ref in (*UNLIMITED, AT_ONCE, *SHARED, RATED):
     _declare(_ref, None)
 _declare(ONE_AT_A_TIME, 1)
-_declare_keyed(KEYED)
+_declare_keyed(KEYED, 1)
+for _ref in (SPREAD, TOTALED):
+    _declare_keyed(_ref, 2)
 for _ref in TIMED:
     _declare_timed(_ref)

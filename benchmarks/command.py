@@ -15,6 +15,7 @@ from rich.console import Console
 
 from benchmarks import (
     depth,
+    gates,
     handover,
     keys,
     limit_bound,
@@ -35,6 +36,7 @@ PARTS: Final[Mapping[str, Part]] = {
     "throughput": throughput.measure,
     "limit-bound": limit_bound.measure,
     "keys": keys.measure,
+    "gates": gates.measure,
     "replicas": replicas.measure,
     "pressure": pressure.measure,
     "handover": handover.measure,

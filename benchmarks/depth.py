@@ -41,6 +41,7 @@ inserted AS (INSERT INTO waiting (line_id, place) SELECT a.queue_id, a.id FROM a
 UPDATE queue_state SET depth = depth + $2::integer, total_enqueued = total_enqueued + $2::integer
 WHERE queue_id = $1
 """
+_GRANT: Final = "SELECT granted, more_queue_ids FROM turnstile.grant_slots($1)"
 _SETTLE: Final = "SELECT granted FROM turnstile.settle($1, $2)"
 _CLAIM: Final = "SELECT verdict FROM turnstile.claim($1, $2, $3)"
 _FINISH: Final = """
@@ -106,12 +107,28 @@ class FilledQueue:
     @classmethod
     async def create(cls, session: "asyncpg.Connection[asyncpg.Record]", *, depth: int) -> Self:
         """Create an action whose queue has this length."""
+        return await cls.filled(session, await session.fetchval(_CREATE, f"depth{depth}"), depth=depth)
+
+    @classmethod
+    async def filled(
+        cls, session: "asyncpg.Connection[asyncpg.Record]", queue_id: int, *, depth: int
+    ) -> Self:
+        """Fill an empty queue, and run the first execution that is granted."""
         await session.fetch(_REGISTER, _WORKER)
-        queue = cls(session, await session.fetchval(_CREATE, f"depth{depth}"))
-        await session.execute(_FILL, queue._queue_id, depth + 1)
-        granted = await session.fetchval("SELECT granted FROM turnstile.grant_slots($1)", [queue._queue_id])
-        await queue._run(granted)
+        queue = cls(session, queue_id)
+        await session.execute(_FILL, queue_id, depth + 1)
+        await queue._run(await queue.grant())
         return queue
+
+    async def grant(self) -> list[asyncpg.Record]:
+        """Grant what can be granted, as the executor does after a change."""
+        granted: list[asyncpg.Record] = []
+        while True:
+            found = await self._session.fetchrow(_GRANT, [self._queue_id])
+            assert found is not None
+            granted += found["granted"] or []
+            if not found["more_queue_ids"]:
+                return granted
 
     async def turn(self) -> float:
         """Settle the held attempt as the executor does, return the seconds, and prepare the next turn."""

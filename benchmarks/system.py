@@ -57,6 +57,8 @@ class Sizes:
     jobs: Annotated[int, _at_least(10, "Jobs of 20 ms of the limit-bound part.")] = 4000
     keyed: Annotated[int, _at_least(10, "Executions of one run of the keys part.")] = 10_000
     keys_max: Annotated[int, _at_least(10, "Most concurrency keys.")] = 10_000
+    gated: Annotated[int, _at_least(10, "Executions of one run of the gates part.")] = 10_000
+    rated_seconds: Annotated[float, _at_least(0.1, "Duration of the load under a rate.")] = 10.0
     replicated: Annotated[int, _at_least(10, "Executions of one run of the replicas part.")] = 5000
     pressed: Annotated[
         int, _at_least(6, "Executions while a snapshot is held open; a sixth beside others.")

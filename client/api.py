@@ -47,7 +47,18 @@ class WaitingOn(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     reason: str
-    """`limit`, `paused`, `no_worker`, `not_due`, `unavailable` or `handing_over`."""
+    """`limit`, `total`, `resource`, `rate`, `paused`, `no_worker`, `not_due`, `unavailable` or
+    `handing_over`."""
+
+
+class GateStep(Schema):
+    """One gate that an execution has passed, or where it waits: then `passed_at` is None."""
+
+    gate: str
+    """`queue`, `total`, `resource NAME` or `rate`."""
+    units: int
+    arrived_at: datetime | None = None
+    passed_at: datetime | None = None
 
 
 class Execution(Schema):
@@ -79,6 +90,8 @@ class Execution(Schema):
     waiting_on: WaitingOn | None = None
     estimated_start: EstimatedStart | None = None
     attempts: tuple[Attempt, ...] = ()
+    gates: tuple[GateStep, ...] = ()
+    """Those of the latest attempt; empty if it has no gate after its queue."""
 
 
 class ExecutionPage(Schema):

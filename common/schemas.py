@@ -23,9 +23,14 @@ class WaitingCounts(Schema):
     """What the queued executions wait for; adds up to `queue_length`."""
 
     limit: int = Field(description="All slots are held, or will be by executions ahead.")
+    total: int = Field(default=0, description="The total over all keys is in use, or is 0.")
+    resource: int = Field(
+        default=0, description="Units of a resource are in use, or the resource is paused or too small."
+    )
+    rate: int = Field(description="A rate of the action or of a resource allows no start now.")
+    pool: int = Field(default=0, description="A slot is free: only the next dispatch to the pool is missing.")
     paused: int = Field(description="The action is paused.")
     no_worker: int = Field(description="A slot is free, but no live worker serves the action.")
-    rate: int = Field(description="A slot is free: only the next dispatch is missing.")
 
 
 class KeyStats(Schema):
@@ -34,6 +39,7 @@ class KeyStats(Schema):
     concurrency_key: str
     queue_length: int
     active_count: int
+    held_waiting: int = 0
 
 
 class QueueStats(Schema):
@@ -41,8 +47,11 @@ class QueueStats(Schema):
 
     action_id: int
     action_ref: str
-    queue_length: int = Field(description="Executions that are queued.")
-    active_count: int = Field(description="Slots that are held, over all keys.")
+    queue_length: int = Field(description="Executions that are queued, those at later gates included.")
+    active_count: int = Field(description="Slots of granted executions, over all keys.")
+    held_waiting: int = Field(
+        default=0, description="Slots that are held by executions which wait at later gates."
+    )
     max_concurrent: int | None = Field(description="Limit of each queue; null: none.")
     oldest_enqueued_at: AwareDatetime | None = Field(
         description="When the head of the queue was enqueued; null if the queue is empty."

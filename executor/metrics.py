@@ -17,17 +17,19 @@ from turnstile.common.broker.best_effort import KINDS
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import Code, Unavailable
 from turnstile.common.domain.states import Status, is_terminal
-from turnstile.common.telemetry.metrics import Gauge, Labels, Meter
+from turnstile.common.telemetry.metrics import Gauge, Labels, LabelValues, Meter
 from turnstile.executor.sql import query
 
 logger = logging.getLogger(__name__)
 
 _QUEUES_MAX: Final = 20_000
+_RESOURCES_MAX: Final = 1000
 _FRESH_SECONDS: Final = 1.0
 _TIMEOUT_SECONDS: Final = 5.0
 _STATES: Final = ("live", "draining", "overdue")
 
 METER: Final = Meter()
+_RESOURCES: Final = LabelValues(100)
 
 ADMITTED: Final = METER.counter("turnstile_admitted_total", "Executions admitted.", "action_ref")
 DUPLICATES: Final = METER.counter(
@@ -147,6 +149,20 @@ SLOT_LIMIT: Final = METER.gauge(
     "Slots that one queue of the action may hold; absent without a limit.",
     "action_ref",
 )
+RESOURCE_HELD: Final = METER.gauge(
+    "turnstile_resource_held", "Units of a resource that executions hold.", "resource"
+)
+RESOURCE_CAPACITY: Final = METER.gauge(
+    "turnstile_resource_capacity", "Units of a resource; absent without a limit.", "resource"
+)
+RESOURCE_WAITING: Final = METER.gauge(
+    "turnstile_resource_waiting", "Executions that wait at a resource.", "resource"
+)
+RESOURCE_HELD_WAITING: Final = METER.gauge(
+    "turnstile_resource_held_waiting",
+    "Units of a resource that are idle: their executions wait at a later gate.",
+    "resource",
+)
 DEAD_LETTERS: Final = METER.gauge(
     "turnstile_dead_letters",
     "Dead letters in the database, by code, without those still on the broker.",
@@ -171,6 +187,13 @@ POOL_UNUSABLE: Final = METER.gauge(
 LOOP_LAG: Final = METER.gauge(
     "turnstile_event_loop_lag_seconds", "Largest delay of the event loop over the last 30 s."
 )
+
+
+_RESOURCE_GAUGES: Final[Mapping[Gauge, str]] = {
+    RESOURCE_HELD: "held",
+    RESOURCE_WAITING: "waiting",
+    RESOURCE_HELD_WAITING: "held_waiting",
+}
 
 
 def dead_letter_label(code: str) -> str:
@@ -200,7 +223,7 @@ class QueueGauges:
                     # An old snapshot keeps the deleted rows of the live tables: read by index only (P15).
                     await connection.execute("SET LOCAL enable_seqscan = off; SET LOCAL jit = off")
                     codes = [*map(str, DEAD_LETTER_CODES)]
-                    row = await connection.fetchrow(query("gauges"), _QUEUES_MAX, codes)
+                    row = await connection.fetchrow(query("gauges"), _QUEUES_MAX, codes, _RESOURCES_MAX)
             except (Unavailable, asyncpg.PostgresError, TimeoutError) as error:
                 logger.warning("gauges_not_read", extra={"reason": str(error) or "no answer in time"})
                 SCRAPE_FAILURES.add()
@@ -208,6 +231,7 @@ class QueueGauges:
             else:
                 assert row is not None
                 _show_actions(from_json(row["actions"] or "[]"))
+                _show_resources(from_json(row["resources"] or "[]"))
                 _show_workers(from_json(row["workers"] or "{}"))
                 _show_dead_letters(from_json(row["dead_letters"] or "{}"))
             self._read_at = time.monotonic()
@@ -235,6 +259,19 @@ def _show_actions(actions: Sequence[Mapping[str, Any]]) -> None:
         gauge.values = values
 
 
+def _show_resources(resources: Sequence[Mapping[str, Any]]) -> None:
+    shown: dict[Gauge, dict[Labels, float]] = {gauge: {} for gauge in _RESOURCE_GAUGES}
+    for resource in resources:
+        name = _RESOURCES[resource["resource"]]
+        for gauge, field in _RESOURCE_GAUGES.items():
+            shown[gauge][(name,)] = shown[gauge].get((name,), 0.0) + resource[field]
+        # A sum of the capacities of several resources has no meaning.
+        if resource["capacity"] is not None and name == resource["resource"]:
+            shown.setdefault(RESOURCE_CAPACITY, {})[(name,)] = resource["capacity"]
+    for gauge in (*_RESOURCE_GAUGES, RESOURCE_CAPACITY):
+        gauge.values = shown.get(gauge, {})
+
+
 def _show_workers(workers: Mapping[str, int]) -> None:
     WORKERS.values = {(state,): float(workers.get(state, 0)) for state in _STATES}
 
@@ -245,5 +282,6 @@ def _show_dead_letters(letters: Mapping[str, int]) -> None:
 
 
 def _forget() -> None:
-    for gauge in (QUEUE_DEPTH, SLOTS_HELD, OLDEST_SECONDS, SLOT_LIMIT, WORKERS, DEAD_LETTERS):
+    of_actions = QUEUE_DEPTH, SLOTS_HELD, OLDEST_SECONDS, SLOT_LIMIT
+    for gauge in (*of_actions, *_RESOURCE_GAUGES, RESOURCE_CAPACITY, WORKERS, DEAD_LETTERS):
         gauge.values = {}

@@ -96,6 +96,10 @@ class Api:
         """Change some fields of a definition."""
         await self._call("PATCH", f"/actions/{quote(ref, safe='')}", body=fields)
 
+    async def put_resource(self, name: str, fields: Mapping[str, object]) -> None:
+        """Store a resource; missing fields get their defaults."""
+        await self._call("PUT", f"/resources/{quote(name, safe='')}", body=fields)
+
     async def action(self, ref: str) -> Json | None:
         """Return a definition, or None where the action is unknown."""
         return await self._call("GET", f"/actions/{quote(ref, safe='')}", missing_ok=True)

@@ -36,6 +36,29 @@ AS $$
         OR (SELECT q.paused OR coalesce(q.max_concurrent = 0, false) FROM public.action_queue q WHERE q.id = in_queue_id)
 $$;
 
+-- close_routes: after a pause or a lower limit of these queues, which the caller has locked: their executions that wait at
+-- later gates return (`advance_gates`), and pass nothing until then. Locks the gates.
+CREATE FUNCTION turnstile.close_routes(in_queue_ids bigint[])
+RETURNS void
+LANGUAGE plpgsql
+:settings_for_index_lookups
+AS $$
+DECLARE
+    closed_ids bigint[] := ARRAY(
+        SELECT DISTINCT r.gate_id
+        FROM action_queue q
+        JOIN action a ON a.id = ANY (ARRAY[q.action_id]) AND a.route IS NOT NULL
+        CROSS JOIN unnest(a.route) r(gate_id)
+        WHERE q.id = ANY (in_queue_ids) AND (q.paused OR q.max_concurrent = 0)
+          AND EXISTS (SELECT FROM waiting w WHERE w.queue_id = q.id));
+BEGIN
+    IF cardinality(closed_ids) > 0 THEN
+        PERFORM 1 FROM gate g WHERE g.id = ANY (closed_ids) ORDER BY g.id FOR NO KEY UPDATE;
+        UPDATE gate g SET returning_from = -9223372036854775807 WHERE g.id = ANY (closed_ids);
+    END IF;
+END
+$$;
+
 -- weight_of: the weight of a flow: of a key at the gate of an action, of an action at a resource.
 CREATE FUNCTION turnstile.weight_of(in_gate_id bigint, in_action_id bigint, in_queue_id bigint)
 RETURNS integer
@@ -115,7 +138,8 @@ BEGIN
     -- A change of definitions came first.
     IF EXISTS (
            SELECT FROM action_queue q JOIN action a ON a.id = ANY (ARRAY[q.action_id])
-           WHERE q.id = ANY (concerned_ids) AND NOT coalesce(a.route, '{}') <@ locked_ids)
+           -- Only what grants in these queues needs their routes.
+           WHERE q.id = ANY (in_queue_ids) AND q.id = ANY (concerned_ids) AND NOT coalesce(a.route, '{}') <@ locked_ids)
        OR EXISTS (SELECT FROM turnstile.gates_of(in_execution_ids) h
                   WHERE h.queue_id = ANY (concerned_ids) AND h.gate_id <> ALL (locked_ids))
     THEN
@@ -150,17 +174,27 @@ AS $$
     WHERE e.id = ANY (in_execution_ids)
 $$;
 
--- neighbouring_gates: these gates, and all gates of the actions that pass one of them.
+-- neighbouring_gates: these gates, and all gates of the actions that pass one of them. With a line for rates, also those
+-- of all actions in it: who is first there decides about every rate.
 CREATE FUNCTION turnstile.neighbouring_gates(in_gate_ids bigint[])
 RETURNS bigint[]
 LANGUAGE sql
 STABLE
 AS $$
-    SELECT ARRAY(
+    WITH near AS MATERIALIZED (
         SELECT g.id FROM unnest(in_gate_ids) g(id)
         UNION
         SELECT r.gate_id FROM public.action a CROSS JOIN unnest(a.route) r(gate_id)
-        WHERE a.route IS NOT NULL AND a.route && in_gate_ids)
+        WHERE a.route IS NOT NULL AND a.route && in_gate_ids
+    ),
+    pool AS MATERIALIZED (
+        SELECT g.id FROM near n JOIN public.gate g ON g.id = ANY (ARRAY[n.id]) WHERE g.kind = 'pool'
+    )
+    SELECT ARRAY(
+        SELECT n.id FROM near n
+        UNION
+        SELECT r.gate_id FROM public.action a CROSS JOIN unnest(a.route) r(gate_id)
+        WHERE a.route IS NOT NULL AND EXISTS (SELECT FROM pool p WHERE p.id = ANY (a.route)))
 $$;
 
 -- sum_changes: one change per gate.
@@ -274,13 +308,13 @@ BEGIN
            AND (gate.kind = 'pool' OR gate.capacity IS NULL OR gate.capacity > next_state.held)
         THEN
             IF gate.kind = 'pool' THEN
-                SELECT p.state, p.passed INTO result FROM turnstile.pass_pool(next_state, in_now, are_returning) p;
+                SELECT p.state, p.passed INTO result FROM turnstile.pass_pool(next_state, in_now, are_returning, in_gate_ids) p;
             ELSIF gate.fair THEN
                 SELECT p.state, p.passed INTO result
-                FROM turnstile.pass_in_turns(gate.capacity, next_state, in_now, are_returning) p;
+                FROM turnstile.pass_in_turns(gate.capacity, next_state, in_now, are_returning, in_gate_ids) p;
             ELSE
                 SELECT p.state, p.passed INTO result
-                FROM turnstile.pass_by_arrival(gate.capacity, next_state, in_now, are_returning) p;
+                FROM turnstile.pass_by_arrival(gate.capacity, next_state, in_now, are_returning, in_gate_ids) p;
             END IF;
             next_state := result.state;
             passed := coalesce(result.passed, '{}');
@@ -383,7 +417,7 @@ $$;
 
 -- pass_by_arrival: lets the first executions in the line pass, as long as their units fit.
 CREATE FUNCTION turnstile.pass_by_arrival(
-    in_capacity integer, in_state gate_state, in_now timestamptz, in_returning boolean,
+    in_capacity integer, in_state gate_state, in_now timestamptz, in_returning boolean, in_gate_ids bigint[],
     OUT state gate_state, OUT passed turnstile.passage[]
 )
 LANGUAGE plpgsql
@@ -400,15 +434,17 @@ BEGIN
         FROM turnstile.first_waiting(in_state.gate_id, in_state.head_id, in_state.heads, least(free, 1000)) w
     ),
     fitting AS MATERIALIZED (
-        -- What has to return holds up the line until it has returned.
+        -- What has to return holds up the line until it has returned. So does what needs a gate that is not locked here: it
+        -- could pass before, and whoever changed that lets it pass, or the watchdog.
         SELECT h.*, e.action_id, n.units,
                sum(coalesce(n.units, 1000000000)) OVER (ORDER BY h.place) AS units_up_to
         FROM head h
         JOIN execution e ON e.id = ANY (ARRAY[h.execution_id])
         JOIN action a ON a.id = ANY (ARRAY[e.action_id])
         CROSS JOIN LATERAL (
-            SELECT CASE WHEN NOT in_returning OR NOT turnstile.has_to_return(a.route, a.route_units, h.queue_id, h.gate_ids,
-                                                                             h.gate_units, in_state.gate_id)
+            SELECT CASE WHEN a.route <@ in_gate_ids
+                             AND (NOT in_returning OR NOT turnstile.has_to_return(
+                                      a.route, a.route_units, h.queue_id, h.gate_ids, h.gate_units, in_state.gate_id))
                         THEN a.route_units[array_position(a.route, in_state.gate_id)] END
         ) n(units)
     ),
@@ -494,7 +530,7 @@ $$;
 
 -- pass_in_turns: lets executions pass one after another, each of the flow whose turn it is, as long as their units fit.
 CREATE FUNCTION turnstile.pass_in_turns(
-    in_capacity integer, in_state gate_state, in_now timestamptz, in_returning boolean,
+    in_capacity integer, in_state gate_state, in_now timestamptz, in_returning boolean, in_gate_ids bigint[],
     OUT state gate_state, OUT passed turnstile.passage[]
 )
 LANGUAGE plpgsql
@@ -509,7 +545,7 @@ BEGIN
     WHILE state.depth > 0 AND cardinality(passed) < 1000 AND coalesce(state.held < in_capacity, true) LOOP
         turn := turnstile.first_turn(state);
         EXIT WHEN turn.line_id IS NULL;
-        units := turnstile.units_at(turn, in_returning);
+        units := turnstile.units_at(turn, in_returning, in_gate_ids);
         EXIT WHEN units IS NULL OR state.held + units > in_capacity;
         passed := passed || turnstile.take_turn(turn, turn.start_tag, units, in_now);
         state.virtual_times[turn.priority] := turn.start_tag;
@@ -520,14 +556,15 @@ BEGIN
 END
 $$;
 
--- units_at: how many units the first execution of this flow takes at its gate; null if it has to return to its queue.
-CREATE FUNCTION turnstile.units_at(in_turn flow_turn, in_returning boolean)
+-- units_at: how many units the first execution of this flow takes at its gate; null if it has to return to its queue, or
+-- if a gate of its route is not among these, which are locked.
+CREATE FUNCTION turnstile.units_at(in_turn flow_turn, in_returning boolean, in_gate_ids bigint[])
 RETURNS integer
 LANGUAGE sql
 STABLE
 AS $$
-    SELECT CASE WHEN NOT in_returning OR NOT turnstile.has_to_return(
-                    a.route, a.route_units, w.queue_id, w.gate_ids, w.gate_units, in_turn.gate_id)
+    SELECT CASE WHEN a.route <@ in_gate_ids AND (NOT in_returning OR NOT turnstile.has_to_return(
+                    a.route, a.route_units, w.queue_id, w.gate_ids, w.gate_units, in_turn.gate_id))
                 THEN a.route_units[array_position(a.route, in_turn.gate_id)] END
     FROM public.waiting w
     JOIN public.execution e ON e.id = ANY (ARRAY[turnstile.id_of_place(w.place)])
@@ -559,7 +596,7 @@ $$;
 -- which a rate has no start is passed over, with all later ones of its action. Starts are taken in the order of the
 -- route, and kept by who takes them first: otherwise an execution with two rates could lose one each time.
 CREATE FUNCTION turnstile.pass_pool(
-    in_state gate_state, in_now timestamptz, in_returning boolean,
+    in_state gate_state, in_now timestamptz, in_returning boolean, in_gate_ids bigint[],
     OUT state gate_state, OUT passed turnstile.passage[]
 )
 LANGUAGE plpgsql
@@ -605,19 +642,21 @@ BEGIN
                      (t.turn).place
         LOOP
             CONTINUE WHEN candidate.action_id = ANY (passed_over);
-            is_free := true;
+            -- What has to return keeps no start from others.
+            found_turn := candidate.turn;
+            found_units := turnstile.units_at(found_turn, in_returning, in_gate_ids);
+            is_free := found_units IS NOT NULL;
             FOREACH rate_id IN ARRAY candidate.rate_ids LOOP
+                EXIT WHEN NOT is_free;
                 is_free := (kept ->> rate_id::text)::bigint > 0;
                 EXIT WHEN NOT is_free;
                 kept := jsonb_set(kept, ARRAY[rate_id::text], to_jsonb((kept ->> rate_id::text)::bigint - 1));
             END LOOP;
             IF is_free THEN
-                found_turn := candidate.turn;
-                found_units := turnstile.units_at(found_turn, in_returning);
                 found_rates := candidate.rate_ids;
-                EXIT WHEN found_units IS NOT NULL;
-                found_turn := NULL;
+                EXIT;
             END IF;
+            found_turn := NULL;
             passed_over := passed_over || candidate.action_id;
         END LOOP;
         EXIT WHEN found_turn.line_id IS NULL;
@@ -653,12 +692,13 @@ BEGIN
         INSERT INTO rate_start (gate_id, number, granted_at)
         SELECT n.gate_id, n.starts_taken + i, in_now FROM newest n CROSS JOIN generate_series(1, n.starts) i;
     END IF;
-    -- Where its turns are read from: a flow that was passed over may stand before the virtual time.
+    -- Where its turns are read from: the virtual time, because flows may arrive there, or before it, where a flow waits
+    -- that was passed over.
     state.heads := ARRAY(
-        SELECT coalesce((SELECT t.start_tag FROM flow_turn t
-                         WHERE t.gate_id = in_state.gate_id AND t.priority = h.priority AND t.place IS NOT NULL
-                           AND t.start_tag >= h.tag
-                         ORDER BY t.start_tag LIMIT 1), state.virtual_times[h.priority])
+        SELECT least((SELECT t.start_tag FROM flow_turn t
+                      WHERE t.gate_id = in_state.gate_id AND t.priority = h.priority AND t.place IS NOT NULL
+                        AND t.start_tag >= h.tag
+                      ORDER BY t.start_tag LIMIT 1), state.virtual_times[h.priority])
         FROM unnest(coalesce(state.heads, '{0,0,0,0,0}')) WITH ORDINALITY h(tag, priority) ORDER BY h.priority);
 END
 $$;
@@ -704,16 +744,29 @@ LANGUAGE plpgsql
 AS $$
 DECLARE
     closed gate;
+    returned record;
     candidate record;
     locked_ids bigint[];
 BEGIN
     remaining := false;
-    SELECT g.* INTO closed FROM gate g WHERE g.returning_from IS NOT NULL ORDER BY g.id LIMIT 1;
-    IF FOUND THEN
-        SELECT r.granted, r.more_queue_ids, r.has_moved INTO granted, more_queue_ids, remaining
-        FROM turnstile.return_to_queues(closed, in_limit) r;
+    FOR closed IN SELECT g.* FROM gate g WHERE g.returning_from IS NOT NULL ORDER BY g.id LOOP
+        IF closed.returning_from = -9223372036854775808 THEN
+            -- It has just closed. Executions that need it wait at the other gates of their routes too.
+            locked_ids := turnstile.try_gates(turnstile.neighbouring_gates(ARRAY[closed.id]));
+            CONTINUE WHEN locked_ids IS NULL;
+            UPDATE gate g SET returning_from = -9223372036854775807
+            WHERE g.id = ANY (locked_ids)
+              AND (g.id = closed.id OR g.returning_from IS DISTINCT FROM -9223372036854775808);
+            remaining := true;
+            RETURN;
+        END IF;
+        SELECT * INTO returned FROM turnstile.return_to_queues(closed, in_limit);
+        CONTINUE WHEN returned.is_held;
+        granted := returned.granted;
+        more_queue_ids := returned.more_queue_ids;
+        remaining := returned.has_moved;
         RETURN;
-    END IF;
+    END LOOP;
     FOR candidate IN
         SELECT g.id FROM turnstile.current_gate g
         -- The lines for rates are read by pass_rates.
@@ -743,10 +796,11 @@ END
 $$;
 
 -- return_to_queues: of the next executions at a gate, returns those that have to (see `has_to_return`): they release
--- their units and stand in their queues with their old places.
+-- their units and stand in their queues with their old places. `is_held`: other sessions hold what this needs, and
+-- nothing was done; `has_moved`: all of the slice was done.
 CREATE FUNCTION turnstile.return_to_queues(
     in_gate gate, in_limit integer,
-    OUT granted turnstile.granted[], OUT more_queue_ids bigint[], OUT has_moved boolean
+    OUT granted turnstile.granted[], OUT more_queue_ids bigint[], OUT has_moved boolean, OUT is_held boolean
 )
 LANGUAGE plpgsql
 :settings_for_index_order
@@ -762,30 +816,31 @@ DECLARE
     changes turnstile.queue_change[];
     gate_changes turnstile.gate_change[];
 BEGIN
-    -- Rows from the bound on; a line of a flow is left only when nothing in it has to return.
+    -- By arrival: rows from the bound on. In the line of a flow, what has returned may have arrived again before what
+    -- has to return, so the whole line is read.
     WITH line AS (
         SELECT in_gate.id AS id WHERE NOT has_turns
         UNION ALL
         SELECT f.id FROM gate_flow f WHERE has_turns AND f.gate_id = in_gate.id AND f.id >= in_gate.returning_from
     ),
     seen AS MATERIALIZED (
-        SELECT w.line_id, w.place, w.queue_id, turnstile.id_of_place(w.place) AS execution_id,
-               turnstile.has_to_return(a.route, a.route_units, w.queue_id, w.gate_ids, w.gate_units, in_gate.id) AS leaves
-        FROM (
-            SELECT n.* FROM line l CROSS JOIN LATERAL (
-                SELECT * FROM waiting w
-                WHERE w.line_id = l.id AND (has_turns OR w.place >= in_gate.returning_from)
-                ORDER BY w.place LIMIT in_limit
-            ) n
-            ORDER BY n.line_id, n.place LIMIT in_limit
-        ) w
-        JOIN execution e ON e.id = ANY (ARRAY[turnstile.id_of_place(w.place)])
-        JOIN action a ON a.id = ANY (ARRAY[e.action_id])
+        SELECT n.* FROM line l CROSS JOIN LATERAL (
+            SELECT w.line_id, w.place, w.queue_id, e.id AS execution_id, leaves
+            FROM waiting w
+            JOIN execution e ON e.id = ANY (ARRAY[turnstile.id_of_place(w.place)])
+            JOIN action a ON a.id = ANY (ARRAY[e.action_id])
+            CROSS JOIN LATERAL turnstile.has_to_return(
+                a.route, a.route_units, w.queue_id, w.gate_ids, w.gate_units, in_gate.id) leaves
+            WHERE w.line_id = l.id AND (leaves OR NOT has_turns)
+              AND w.place >= CASE WHEN has_turns THEN -9223372036854775808 ELSE in_gate.returning_from END
+            ORDER BY w.place LIMIT in_limit
+        ) n
+        ORDER BY n.line_id, n.place LIMIT in_limit
     )
     SELECT array_agg(s.execution_id) FILTER (WHERE s.leaves) AS ids,
            array_agg(DISTINCT s.queue_id) FILTER (WHERE s.leaves) AS queue_ids,
            CASE WHEN count(*) < in_limit THEN NULL
-                WHEN has_turns THEN coalesce(min(s.line_id) FILTER (WHERE s.leaves), max(s.line_id) + 1)
+                WHEN has_turns THEN max(s.line_id)
                 ELSE max(s.place) + 1 END AS next_from
     INTO slice FROM seen s;
 
@@ -798,7 +853,8 @@ BEGIN
     END IF;
     has_moved := gate_ids IS NOT NULL AND cardinality(blocked_ids) = 0;
     -- Held by another session: the watchdog continues here.
-    IF gate_ids IS NULL THEN
+    is_held := gate_ids IS NULL;
+    IF is_held THEN
         RETURN;
     END IF;
     queue_ids := ARRAY(SELECT q.id FROM unnest(queue_ids) q(id) WHERE q.id <> ALL (blocked_ids));
@@ -828,6 +884,7 @@ BEGIN
            (SELECT array_agg(ROW(u.gate_id, -u.units, 0)::turnstile.gate_change)
             FROM gone g CROSS JOIN unnest(g.gate_ids, g.gate_units) u(gate_id, units))
     INTO line_ids, places, changes, gate_changes FROM gone g;
+    is_held := NOT has_moved AND places IS NULL;
     PERFORM turnstile.change_gates(gate_changes || turnstile.leave_lines(line_ids, places));
     IF cardinality(blocked_ids) = 0 THEN
         UPDATE gate g SET returning_from = slice.next_from WHERE g.id = in_gate.id;
@@ -968,7 +1025,7 @@ BEGIN
     WHERE g.action_id = a.id AND a.id = ANY (in_action_ids)
       AND (g.capacity, g.fair, g.rate_starts, g.rate_per_seconds)
           IS DISTINCT FROM (a.max_concurrent_total, a.fair, a.rate_starts, a.rate_per_seconds);
-    UPDATE gate g SET returning_from = -9223372036854775808 WHERE g.id = ANY (returning_ids);
+    UPDATE gate g SET returning_from = -9223372036854775807 WHERE g.id = ANY (returning_ids);
     UPDATE action a SET route = n.gate_ids, route_units = n.units
     FROM action b CROSS JOIN LATERAL turnstile.route_of(b) n
     WHERE a.id = ANY (in_action_ids) AND b.id = a.id

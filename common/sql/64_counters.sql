@@ -108,6 +108,9 @@ BEGIN
            array_agg(ROW(c.queue_id, c.waiting - c.depth, c.slots - c.held, c.first_id, 0, 0,
                          c.first_places)::turnstile.queue_change)
     INTO repaired, changes FROM counted c;
+    IF cardinality(changes) > 0 THEN
+        PERFORM turnstile.close_routes(in_queue_ids);
+    END IF;
     -- Two statements: the limits of the first one are read by the grant.
     SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids
     FROM turnstile.grant_locked(in_queue_ids, coalesce(changes, '{}')) g;

@@ -84,6 +84,7 @@ ROLES: Final[Mapping[tuple[str, str], Role | None]] = {
     ("GET", "/resources"): Role.READ,
     ("GET", "/resources/{name}"): Role.READ,
     ("GET", "/resources/{name}/changes"): Role.READ,
+    ("GET", "/resources/{name}/queue"): Role.READ,
     ("PUT", "/resources/{name}"): Role.OPERATE,
     ("PATCH", "/resources/{name}"): Role.OPERATE,
     ("DELETE", "/resources/{name}"): Role.OPERATE,

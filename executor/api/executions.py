@@ -51,7 +51,12 @@ from turnstile.executor.api_tokens import Role
 from turnstile.executor.metrics import REFUSED
 from turnstile.executor.operations import Operations, Submissions
 from turnstile.executor.queries.reader import LogPosition, Reader
-from turnstile.executor.queries.schemas import ExecutionDetail, ExecutionRecord, LogEntry
+from turnstile.executor.queries.schemas import (
+    ExecutionDetail,
+    ExecutionRecord,
+    GatedExecutionDetail,
+    LogEntry,
+)
 from turnstile.executor.queries.statements import ExecutionFilter
 from turnstile.executor.results import Accepted, Admission, Rejected, Verdict
 
@@ -293,7 +298,7 @@ def _add_reading_routes(routes: APIRouter, reader: Reader) -> None:
         return Page(items=items, next_cursor=next_cursor(_CURSOR, last))
 
     @routes.get("/{execution_id}", summary="Read one execution", responses=documented(Code.NOT_FOUND))
-    async def get_execution(execution_id: ExecutionPath) -> ExecutionDetail:
+    async def get_execution(execution_id: ExecutionPath) -> GatedExecutionDetail | ExecutionDetail:
         found = await reader.execution(ExecutionId(execution_id))
         if found is None:
             raise _unknown_execution(execution_id)

@@ -29,6 +29,12 @@ ATTEMPT_COLUMNS: Final[Columns] = {
     "DURATION": lambda attempt: run_duration(attempt["started_at"], attempt["ended_at"]),
     "ERROR": lambda attempt: error_text(attempt["error"]),
 }
+GATE_COLUMNS: Final[Columns] = {
+    "GATE": "gate",
+    "UNITS": "units",
+    "ARRIVED": lambda step: instant(step["arrived_at"]),
+    "PASSED": lambda step: instant(step["passed_at"]) or "waits",
+}
 _INSTANTS: Final = (
     "created_at",
     "run_at",
@@ -96,6 +102,13 @@ def _reason(waiting_on: Json) -> str:
     match waiting_on:
         case {"reason": "limit", "active_count": active, "max_concurrent": limit, "holders": holders}:
             return f"{active} of {limit} slots in use{_by(holders)}"
+        case {"reason": "total" | "resource", "gate": _}:
+            return _at_gate(waiting_on)
+        case {"reason": "rate", "rate_of": of, "starts": starts, "per_seconds": per_seconds}:
+            rate = f"waits for the rate of {_rate_of(of)}: {starts} starts per {format_duration(per_seconds)}"
+            next_at = waiting_on.get("next_start_at")
+            next_start = "" if next_at is None else f"; next start {instant(next_at)}"
+            return f"{rate}{next_start}{_position(waiting_on, ' of its action')}"
         case {"reason": "paused"}:
             return "the action is paused"
         case {"reason": "no_worker", "pool": pool}:
@@ -112,11 +125,42 @@ def _reason(waiting_on: Json) -> str:
             return str(waiting_on.get("reason", "unknown"))
 
 
+def _at_gate(on: Json) -> str:
+    name = "the total of its action" if on["gate"] == "total" else on["gate"]
+    needs = f"needs {_units(on['units'])}"
+    match on["closed"]:
+        case "paused":
+            return f"{name} is paused"
+        case "capacity_zero":
+            return f"the capacity of {name} is 0"
+        case "capacity_too_low":
+            return f"{needs} of {name}, whose capacity is {on['capacity']}"
+        case _:
+            free = "" if on["capacity"] is None else f", {on['free']} of {on['capacity']} free"
+            holders = [f"#{holder['id']} ({holder['units']})" for holder in on["holders"]]
+            held = f"; held by {_listed(holders)}" if holders else ""
+            return f"waits at {name}: {needs}{free}{held}{_position(on, '')}"
+
+
+def _rate_of(owner: str) -> str:
+    return "its action" if owner == "action" else owner
+
+
+def _units(count: int) -> str:
+    return "1 unit" if count == 1 else f"{count} units"
+
+
+def _position(on: Json, of: str) -> str:
+    return "" if on.get("position") is None else f"; position {on['position']}{of}"
+
+
 def _by(holders: Sequence[int]) -> str:
-    if not holders:
-        return ""
-    more = "" if len(holders) <= _HOLDERS_MAX else f" and {len(holders) - _HOLDERS_MAX} more"
-    return f", held by {', '.join(f'#{holder}' for holder in holders[:_HOLDERS_MAX])}{more}"
+    return f", held by {_listed([f'#{holder}' for holder in holders])}" if holders else ""
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = "" if len(names) <= _HOLDERS_MAX else f" and {len(names) - _HOLDERS_MAX} more"
+    return f"{', '.join(names[:_HOLDERS_MAX])}{more}"
 
 
 def _start(estimate: Json, now: datetime) -> str:

@@ -15,6 +15,7 @@ from turnstile.executor.cli.arguments import ExecutionIdArgument, duration, with
 from turnstile.executor.cli.client import Api, Json, OutageRetry, with_api
 from turnstile.executor.cli.execution_view import (
     ATTEMPT_COLUMNS,
+    GATE_COLUMNS,
     LIST_COLUMNS,
     fields,
     waiting_sentence,
@@ -148,6 +149,9 @@ def print_execution(execution: Json) -> None:
     if execution["attempts"]:
         print_line("")
         print_table(ATTEMPT_COLUMNS, execution["attempts"], empty="")
+    if execution.get("gates"):
+        print_line("")
+        print_table(GATE_COLUMNS, execution["gates"], empty="")
 
 
 class LogReader:

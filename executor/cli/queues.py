@@ -22,9 +22,12 @@ from turnstile.executor.cli.pagination import CursorOption
 
 _REASONS: Final = {
     "limit": "for a slot",
+    "total": "for the total of the action",
+    "resource": "for a resource",
+    "rate": "for a start that a rate allows",
+    "pool": "to be dispatched",
     "paused": "because the action is paused",
     "no_worker": "for a worker of the pool",
-    "rate": "to be dispatched",
 }
 
 _HOLDER_COLUMNS: Final[Columns] = {
@@ -89,6 +92,7 @@ def _fields(found: Json) -> Iterator[tuple[str, object]]:
     yield "action", found["action_ref"]
     yield "paused", "yes" if found["paused"] else None
     yield "active", f"{found['active_count']}, {'no limit' if limit is None else f'limit {limit}'}"
+    yield "held while waiting", found.get("held_waiting") or None
     yield "waiting", found["queue_length"]
     for reason, count in found["waiting"].items():
         yield f"  {_REASONS.get(reason, reason)}", count or None

@@ -30,6 +30,7 @@ from turnstile.executor.cli.output import (
     warn,
 )
 from turnstile.executor.cli.pagination import ALL, print_page, read_pages
+from turnstile.executor.cli.resource_queue import resource_queue
 from turnstile.executor.cli.values import CHANGE_COLUMNS, shown
 from turnstile.executor.definitions import RANK_MAX
 
@@ -45,7 +46,8 @@ _COLUMNS: Final[Columns] = {
 _NO_RATE: Final[dict[str, Any]] = {}
 _DIGITS_MAX: Final = 9
 
-app = command_line("Manage resources: capacities, ranks and rates that several actions share.")
+app = command_line("Manage resources, which several actions share: capacities, ranks and rates.")
+app.command("queue")(resource_queue)
 
 
 def parse_rank(text: str) -> int:

@@ -35,7 +35,7 @@ _GRACE_SECONDS: Final = 5.0
 _THOUSAND_ROWS_SECONDS: Final = 1.0
 """Time that a watchdog may take for a thousand rows."""
 _HEAD: Final = re.compile(r"^-- check (?P<name>\w+) of (?P<subject>\w+): (?P<says>.+)$", re.MULTILINE)
-_LIVE: Final = ("audit_queues", "audit_live", "audit_links")
+_LIVE: Final = ("audit_queues", "audit_gates", "audit_live", "audit_links")
 _RECORD: Final = ("audit_record",)
 _PREPARE: Final = """
 SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY;
@@ -61,7 +61,7 @@ class CheckResult(Schema):
 
     name: str = Field(examples=["queue_depth"])
     says: str = Field(description="What must hold.")
-    subject: str = Field(description="What the ids identify: execution, queue or action.")
+    subject: str = Field(description="What the ids identify: execution, queue, gate or action.")
     rows: int = Field(description="Rows that it read.")
     faults: int = Field(description="Rows that are wrong.")
     examples: list[WrongRow] = Field(description="The first wrong rows, by id.")
@@ -82,7 +82,7 @@ class Check:
     name: str
     says: str
     subject: str
-    """What its ids identify: `execution`, `queue` or `action`."""
+    """What its ids identify: `execution`, `queue`, `gate` or `action`."""
     statement: str
 
     def examples(self) -> str:

@@ -3,7 +3,7 @@
 In: why it waits, its position, and the latest grants of its queue and action. Out: an interval that contains
 the start in at least eight of ten cases while the load stays the same. Pure. A start is the claim by a
 worker, not the grant. What is paused, has no worker or a limit of 0, or waits while a server is unreachable
-has no estimate; nor has an action of which no run has ended.
+has no estimate; nor has an action of which no run has ended, nor an execution with gates after its queue.
 
 Three steps. 1. The distribution of run lengths, also from runs that have not ended (Kaplan and Meier, 1958),
 so that a sample full of unfinished long runs does not look like short ones. 2. A simulation of the full
@@ -132,7 +132,10 @@ class RunLengths:
 def may_be_estimated(facts: Facts) -> bool:
     """Tell whether a start can be expected, so that the pace is worth a query."""
     waits = facts.status in (Status.DELAYED, Status.QUEUED, Status.SCHEDULED)
-    return waits and facts.served and facts.trouble is None and not facts.paused and facts.max_concurrent != 0
+    # What a slot of the queue takes at later gates is not in the pace of the queue.
+    is_plain = not facts.has_gates or facts.status is Status.SCHEDULED
+    may_start = facts.served and facts.trouble is None and not facts.paused and facts.max_concurrent != 0
+    return waits and is_plain and may_start
 
 
 def estimated_start(facts: Facts, pace: Pace) -> EstimatedStart | None:

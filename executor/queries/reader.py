@@ -24,6 +24,7 @@ from turnstile.common.fields import PRIORITIES
 from turnstile.common.json_limits import readable
 from turnstile.common.schemas import KeyStats, QueueStats, WaitingCounts
 from turnstile.executor.queries.estimate import SLOTS_MAX, Grant, Pace, estimated_start, may_be_estimated
+from turnstile.executor.queries.gates import resource_queue_page, with_gates, with_steps
 from turnstile.executor.queries.schemas import (
     HOLDERS_MAX,
     ActionQueuePage,
@@ -34,6 +35,7 @@ from turnstile.executor.queries.schemas import (
     ExecutionRecord,
     LogEntry,
     QueuedExecution,
+    ResourceQueuePage,
     SlotHolder,
     StoredAction,
     WorkerDetail,
@@ -151,19 +153,26 @@ class Reader:
 
     async def execution(self, execution_id: ExecutionId) -> ExecutionDetail | None:
         """Return one execution with its position, the reason why it waits, and its attempts."""
-        row = await self._live_row(query("execution"), execution_id)
-        if row is None:
-            return None
+        async with self._snapshot() as connection:
+            row = await connection.fetchrow(query("execution"), execution_id)
+            if row is None:
+                return None
+            gated = None
+            if row["may_have_gates"]:
+                gated = await connection.fetchrow(query("execution_gates"), execution_id, HOLDERS_MAX)
         facts = _facts(row, first_trouble(self._health, row["pool"]))
+        if gated is not None:
+            facts = with_gates(facts, gated)
         pace = await self._pace(execution_id, facts) if may_be_estimated(facts) else None
-        return ExecutionDetail(
+        detail = ExecutionDetail(
             **_recorded(row),
-            position=row["position"],
-            queue_length=None if row["position"] is None else row["depth"],
+            position=facts.position,
+            queue_length=None if facts.position is None else row["depth"],
             waiting_on=waiting_on(facts),
             estimated_start=None if pace is None else estimated_start(facts, pace),
             attempts=parsed(AttemptDetail, row["attempts"]),
         )
+        return detail if gated is None else with_steps(detail, gated)
 
     async def executions(
         self, wanted: ExecutionFilter, *, before_id: int, limit: int
@@ -250,6 +259,18 @@ class Reader:
         )
         last = shown.items[-1] if len(queued) > limit else None
         return shown, None if last is None else LineStart(last.priority, last.id)
+
+    async def resource_queue(self, name: str, *, offset: int, limit: int) -> ResourceQueuePage | None:
+        """Return a resource with its holders and what waits for it, behind `offset` positions.
+
+        None: there is no such resource. `next_cursor` is left to the caller.
+        """
+        async with self._snapshot() as connection:
+            state = await connection.fetchrow(query("resource_queue"), name, HOLDERS_MAX)
+            if state is None:
+                return None
+            line = await connection.fetch(query("resource_line"), name, offset, limit)
+        return resource_queue_page(state, line)
 
     async def workers(
         self, *, states: Sequence[WorkerState] | None, start: WorkerStart | None, limit: int
@@ -387,7 +408,13 @@ def _matches(found: "Sequence[Row] | None") -> Matches:
 def queue_stats(row: "Row") -> QueueStats:
     """Return the row of the statement `queue_stats`."""
     waiting = WaitingCounts(
-        limit=row["on_limit"], paused=row["on_pause"], no_worker=row["on_worker"], rate=row["on_rate"]
+        limit=row["on_limit"],
+        total=row["on_total"],
+        resource=row["on_resource"],
+        rate=row["on_rate"],
+        pool=row["on_pool"],
+        paused=row["on_pause"],
+        no_worker=row["on_worker"],
     )
     by_key = tuple(parsed(KeyStats, row["by_key"]))
     return QueueStats(

@@ -58,6 +58,64 @@ class WaitingOnWorker(Schema):
     pool: str
 
 
+class UnitHolder(Schema):
+    """An execution that holds units of a gate."""
+
+    id: int
+    units: int
+
+
+class _WaitingAtGate(Schema):
+    gate: str = Field(description="total, or resource NAME.", examples=["resource autocad"])
+    closed: Literal["paused", "capacity_zero", "capacity_too_low"] | None = Field(
+        description="Why no release of units can help: the resource is paused, the capacity is 0, or it is "
+        "below the units that the execution needs. Null: the gate is open."
+    )
+    units: int = Field(description="Units that it needs.")
+    free: int | None = Field(description="Units that are free; null without a capacity.")
+    capacity: int | None
+    position: int | None = Field(
+        description="From 1, in the order in which executions will pass if nothing else arrives. Before a "
+        "closed gate: its position in its queue, where it holds nothing.",
+    )
+    position_of: Literal["gate", "queue"] = Field(description="What the position counts in.")
+    waiting: int | None = Field(description="Executions that wait there; null at a closed gate.")
+    holders: list[UnitHolder] = Field(
+        description=f"Executions that hold units of the gate, by id, at most {HOLDERS_MAX}."
+    )
+
+
+class WaitingOnTotal(_WaitingAtGate):
+    """The total over all keys of its action is in use, or will be by executions ahead of it, or is 0."""
+
+    reason: Literal["total"] = "total"
+
+
+class WaitingOnResource(_WaitingAtGate):
+    """Units of a resource are in use, or will be by executions ahead of it, or the resource is closed."""
+
+    reason: Literal["resource"] = "resource"
+
+
+class WaitingOnRate(Schema):
+    """A rate of its action or of one of its resources is used up. It holds its units meanwhile."""
+
+    reason: Literal["rate"] = "rate"
+    gate: Literal["rate"] = "rate"
+    rate_of: str = Field(description="action, or resource NAME.", examples=["resource partner-api"])
+    starts: int = Field(description="Starts that the rate allows per `per_seconds`.")
+    per_seconds: float
+    next_start_at: AwareDatetime | None = Field(
+        description="When the rate allows the next start. Null: it has one now, which is kept for an "
+        "execution ahead or is about to be granted."
+    )
+    position: int | None = Field(
+        description="Among the executions of its action that wait for a start, from 1."
+    )
+    position_of: Literal["action"] = "action"
+    waiting: int | None = Field(description="Executions of its action that wait for a start.")
+
+
 class NotDue(Schema):
     """It is not due before `run_at`, or before the backoff of a retry ends."""
 
@@ -81,7 +139,15 @@ class OutOfReach(Schema):
 
 
 WaitingOn = Annotated[
-    WaitingOnLimit | WaitingOnPause | WaitingOnWorker | NotDue | HandingOver | OutOfReach,
+    WaitingOnLimit
+    | WaitingOnPause
+    | WaitingOnWorker
+    | WaitingOnTotal
+    | WaitingOnResource
+    | WaitingOnRate
+    | NotDue
+    | HandingOver
+    | OutOfReach,
     Field(discriminator="reason"),
 ]
 
@@ -125,6 +191,24 @@ class ExecutionDetail(ExecutionRecord):
     attempts: list[AttemptDetail] = Field(description="Attempts, oldest first.")
 
 
+class GateStep(Schema):
+    """One gate that an execution has passed, or where it waits."""
+
+    gate: str = Field(description="queue, total, resource NAME or rate.", examples=["resource autocad"])
+    units: int
+    arrived_at: AwareDatetime | None
+    passed_at: AwareDatetime | None = Field(description="Null: it waits there.")
+
+
+class GatedExecutionDetail(ExecutionDetail):
+    """An execution that passes more gates than its queue.
+
+    `position` is null while it waits at a later gate: `waiting_on` has the position there.
+    """
+
+    gates: list[GateStep] = Field(description="The gates of its latest attempt, in order.")
+
+
 class QueuedExecution(Schema):
     """One queued execution."""
 
@@ -142,9 +226,12 @@ class SlotHolder(Schema):
     id: int = Field(description="The execution that holds it.")
     concurrency_key: str | None
     attempt: int
-    status: str = Field(description="An execution that has ended holds its slot until it is settled.")
+    status: str = Field(
+        description="An execution that has ended holds its slot until it is settled; a queued one waits at a "
+        "gate after its queue."
+    )
     worker_id: str | None
-    granted_at: AwareDatetime
+    granted_at: AwareDatetime = Field(description="When it got the slot.")
     claimed_at: AwareDatetime | None
     finished_at: AwareDatetime | None
 
@@ -155,6 +242,52 @@ class ActionQueuePage(Schema):
     action_ref: str
     items: list[QueuedExecution]
     holders: list[SlotHolder] = Field(description=f"Oldest execution first, at most {HOLDERS_MAX}.")
+    next_cursor: str | None
+
+
+class WaitingForUnits(Schema):
+    """One execution that waits at a resource."""
+
+    id: int
+    position: int = Field(description="In the order in which executions will pass, from 1.")
+    action_ref: str
+    concurrency_key: str | None
+    priority: int
+    units: int = Field(description="Units that it needs.")
+    arrived_at: AwareDatetime | None = Field(description="When it came to this resource.")
+    queued_at: AwareDatetime
+
+
+class ResourceHolder(Schema):
+    """One execution that holds units of a resource."""
+
+    id: int
+    action_ref: str
+    concurrency_key: str | None
+    units: int
+    status: str = Field(
+        description="queued: it waits at a later gate; ended: its completion is not settled yet."
+    )
+    passed_at: AwareDatetime | None = Field(description="When it acquired the units.")
+
+
+class ResourceQueuePage(Schema):
+    """A resource: the executions that wait for it, in order, and those that hold its units."""
+
+    resource: str
+    capacity: int | None = Field(description="Units; null: no limit.")
+    paused: bool
+    order: Literal["arrival", "fair"]
+    held: int = Field(description="Units that are held.")
+    held_waiting: int = Field(
+        description="Those of them that are idle: their executions wait at later gates."
+    )
+    free: int | None = Field(description="Units that are free; null without a capacity.")
+    waiting: int = Field(
+        description="Executions that wait at it. Those before a closed gate wait in their queues."
+    )
+    items: list[WaitingForUnits]
+    holders: list[ResourceHolder] = Field(description=f"By id, at most {HOLDERS_MAX}.")
     next_cursor: str | None
 
 

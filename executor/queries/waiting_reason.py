@@ -1,25 +1,29 @@
 """Decides what an execution waits for, from facts of one snapshot (P10).
 
 Pure; the statement `queue_stats` sorts whole queues by the same order of reasons, and a test keeps the two
-equal. The nearest reason wins: paused, then the limit, then a pool's queue that cannot be used, then no
-worker, then a server that is unreachable. So an execution that waits for the limit names the slot holders,
-and a holder that no worker claims names that in turn. `queue_stats` counts what only an unreachable server
-holds up with what waits for its dispatch.
+equal. The nearest reason wins: paused, then a closed gate, then the limit, then the gate where it waits, then
+a pool's queue that cannot be used, then no worker, then a server that is unreachable. So an execution that
+waits for the limit names the slot holders, and a holder that no worker claims names that in turn.
+`queue_stats` counts what only an unreachable server holds up with what waits for its dispatch.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from turnstile.common.domain.states import Status
 from turnstile.executor.queries.schemas import (
     HandingOver,
     NotDue,
     OutOfReach,
+    UnitHolder,
     WaitingOn,
     WaitingOnLimit,
     WaitingOnPause,
+    WaitingOnRate,
+    WaitingOnResource,
+    WaitingOnTotal,
     WaitingOnWorker,
 )
 
@@ -42,6 +46,36 @@ class Trouble(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RateFacts:
+    """A rate that an execution needs a start of."""
+
+    rate_of: str
+    starts: int
+    per_seconds: float
+    starts_left: int
+    next_start_at: datetime | None
+    """When a used-up rate has its next start; None: it has one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateFacts:
+    """The gate after the queue where an execution waits, or the closed one that keeps it in its queue."""
+
+    kind: Literal["action", "resource", "pool"]
+    name: str
+    closed: Literal["paused", "capacity_zero", "capacity_too_low"] | None
+    capacity: int | None
+    held: int
+    units: int
+    """Units that it needs."""
+    position: int | None
+    waiting: int | None
+    holders: Sequence[UnitHolder]
+    rates: Sequence[RateFacts]
+    """Those of a `pool`, in the order in which starts are taken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """The facts that decide why an execution waits."""
 
@@ -61,6 +95,9 @@ class Facts:
     """A live worker serves the action."""
     trouble: Trouble | None
     """None while all servers are reachable and the pool's queue can be used."""
+    has_gates: bool = False
+    """Its action has gates after the queue, or it waits at one."""
+    gate: GateFacts | None = None
 
 
 def first_trouble(health: Health, pool: str) -> Trouble | None:
@@ -85,16 +122,59 @@ def waiting_on(facts: Facts) -> WaitingOn | None:
 
 
 def _in_queue(facts: Facts) -> WaitingOn:
-    assert facts.position is not None
     if facts.paused:
         return WaitingOnPause()
-    if facts.max_concurrent is not None and facts.position > facts.max_concurrent - facts.active_count:
+    if facts.gate is not None and facts.gate.closed is not None:
+        return _at_gate(facts.gate, position=facts.position)
+    if facts.max_concurrent is not None and (
+        facts.max_concurrent == 0
+        if facts.position is None
+        else facts.position > facts.max_concurrent - facts.active_count
+    ):
         return WaitingOnLimit(
             max_concurrent=facts.max_concurrent,
             active_count=facts.active_count,
             holders=list(facts.holders),
         )
+    if facts.gate is not None:
+        return _at_gate(facts.gate, position=facts.gate.position)
     return _startable(facts)
+
+
+def _at_gate(gate: GateFacts, *, position: int | None) -> WaitingOn:
+    if gate.kind == "pool":
+        return _for_a_start(gate)
+    shown = WaitingOnTotal if gate.kind == "action" else WaitingOnResource
+    return shown(
+        gate="total" if gate.kind == "action" else f"resource {gate.name}",
+        closed=gate.closed,
+        units=gate.units,
+        free=None if gate.capacity is None else max(gate.capacity - gate.held, 0),
+        capacity=gate.capacity,
+        position=position,
+        position_of="gate" if gate.closed is None else "queue",
+        waiting=gate.waiting,
+        holders=list(gate.holders),
+    )
+
+
+def _for_a_start(gate: GateFacts) -> WaitingOn:
+    # All rates are taken together, so the one that is free last decides; `max` returns the first of equals.
+    used_up = [rate for rate in gate.rates if rate.next_start_at is not None]
+    rate = max(used_up, key=_next_start) if used_up else gate.rates[0]
+    return WaitingOnRate(
+        rate_of=rate.rate_of,
+        starts=rate.starts,
+        per_seconds=rate.per_seconds,
+        next_start_at=rate.next_start_at,
+        position=gate.position,
+        waiting=gate.waiting,
+    )
+
+
+def _next_start(rate: RateFacts) -> datetime:
+    assert rate.next_start_at is not None
+    return rate.next_start_at
 
 
 def _startable(facts: Facts) -> WaitingOn:

@@ -97,13 +97,46 @@ CROSS JOIN (
 ) f;
 
 -- check idle_slot of queue: no slot is free while an execution waits
--- Whatever frees a slot or lengthens the queue stores its instant in the queue's state.
+-- Whatever frees a slot or lengthens the queue stores its instant in the queue's state; whatever opens a gate, in the gate.
 SELECT q.id,
        (q.max_concurrent IS NULL OR q.max_concurrent > coalesce(h.slots, 0))
-       AND q.updated_at < b.at - b.grace - b.pace * count(*) OVER () AS wrong,
+       AND (a.route IS NULL OR NOT turnstile.is_closed(a.route, a.route_units))
+       AND greatest(q.updated_at, (SELECT max(g.updated_at) FROM gate g WHERE g.id = ANY (a.route)))
+           < b.at - b.grace - b.pace * count(*) OVER () AS wrong,
        coalesce(q.max_concurrent || ' slots held', 'no execution queued') AS expected,
        format('%s queued, %s slots held, since %s', q.depth, coalesce(h.slots, 0), q.updated_at) AS found
 FROM bound b
 CROSS JOIN turnstile.current_queue q
-LEFT JOIN (SELECT s.queue_id, count(*) AS slots FROM slot s GROUP BY s.queue_id) h ON h.queue_id = q.id
+JOIN action a ON a.id = q.action_id
+LEFT JOIN (
+    SELECT n.queue_id, count(*) AS slots
+    FROM (
+        SELECT s.queue_id FROM slot s
+        UNION ALL
+        SELECT w.queue_id FROM waiting w WHERE w.queue_id IS NOT NULL
+        UNION ALL
+        SELECT u.queue_id FROM unpublished_completion u WHERE u.gate_ids IS NOT NULL
+    ) n GROUP BY n.queue_id
+) h ON h.queue_id = q.id
 WHERE q.depth > 0 AND NOT q.paused;
+
+-- check idle_gate of gate: no units are free while the first execution could use them
+-- Rates are left out: what waits for one starts at an instant that no change stores.
+SELECT g.id,
+       NOT g.paused AND g.returning_from IS NULL AND NOT turnstile.is_closed(a.route, a.route_units)
+       AND (g.capacity IS NULL OR g.held + a.route_units[array_position(a.route, g.id)] <= g.capacity)
+       AND greatest(g.updated_at, (SELECT max(r.updated_at) FROM gate r WHERE r.id = ANY (a.route)))
+           < b.at - b.grace - b.pace * count(*) OVER () AS wrong,
+       format('fewer free than the %s units of execution %s', a.route_units[array_position(a.route, g.id)], e.id)
+           AS expected,
+       format('%s of %s held, since %s', g.held, coalesce(g.capacity::text, 'any number'), g.updated_at) AS found
+FROM bound b
+CROSS JOIN turnstile.current_gate g
+CROSS JOIN LATERAL (
+    SELECT CASE WHEN g.fair THEN (turnstile.first_turn((
+                    SELECT s FROM gate_state s WHERE s.gate_id = g.id ORDER BY s.version DESC LIMIT 1))).place
+                ELSE (SELECT w.place FROM turnstile.first_waiting(g.id, g.head_id, g.heads, 1) w) END AS place
+) n
+JOIN execution e ON e.id = ANY (ARRAY[turnstile.id_of_place(n.place)])
+JOIN action a ON a.id = e.action_id AND g.id = ANY (a.route)
+WHERE g.kind <> 'pool' AND g.depth > 0;

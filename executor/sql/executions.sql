@@ -11,7 +11,9 @@ SELECT e.id, a.ref AS action_ref, e.concurrency_key, e.idempotency_key, e.priori
              AND (a.runner <> 'python' OR a.entrypoint IS NOT NULL OR w.served_refs IS NULL
                   OR a.ref = ANY (w.served_refs))
        ) AS served,
-       place.position, held.active_count, held.holder_ids, history.attempts
+       place.position, held.active_count, held.holder_ids, history.attempts,
+       -- Then `execution_gates` has more facts.
+       e.gates IS NOT NULL OR EXISTS (SELECT FROM gate) AS may_have_gates
 FROM turnstile.current_execution e
 JOIN action a ON a.id = e.action_id
 -- The idle queue of an ended execution may have been deleted.

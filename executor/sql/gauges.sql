@@ -1,14 +1,25 @@
 -- gauges: the state of queues and workers, in one snapshot, for /metrics.
 --
 -- Reads the newest state of every queue, and the heads of at most $1 queues that are not empty: the cost follows the
--- queues in use, not the waiting executions. Actions without queued executions and held slots are left out.
+-- queues in use, not the executions that wait there. Those that wait at later gates are counted one by one. Actions
+-- without queued executions and held slots are left out.
 --
 -- Dead letters are counted by the index on their codes; the retention bounds their number.
 --
--- $1 queues that are not empty, $2 codes of dead letters; those of any other code are counted together
-WITH standing AS (
-    SELECT q.action_id, sum(q.depth)::bigint AS depth, sum(q.held)::bigint AS slots, min(turnstile.id_of_place(first.place)) AS head_id
+-- $1 queues that are not empty, $2 codes of dead letters; those of any other code are counted together; $3 resources
+WITH later AS MATERIALIZED (
+    SELECT w.queue_id, w.place, w.gate_ids, w.gate_units FROM waiting w WHERE w.queue_id IS NOT NULL
+),
+later_of_queue AS MATERIALIZED (
+    SELECT l.queue_id, count(*) AS executions, min(turnstile.id_of_place(l.place)) AS first_id
+    FROM later l GROUP BY l.queue_id
+),
+standing AS (
+    SELECT q.action_id, sum(q.depth + coalesce(l.executions, 0))::bigint AS depth,
+           sum(q.held - coalesce(l.executions, 0))::bigint AS slots,
+           least(min(turnstile.id_of_place(first.place)), min(l.first_id)) AS head_id
     FROM (SELECT * FROM turnstile.current_queue c WHERE c.depth > 0 OR c.held > 0 LIMIT $1) q
+    LEFT JOIN later_of_queue l ON l.queue_id = q.id
     LEFT JOIN LATERAL (
         SELECT w.place FROM turnstile.first_waiting(q.id, q.head_id, q.heads, 1) w
     ) first ON q.depth > 0
@@ -24,6 +35,17 @@ SELECT (
            ) ORDER BY a.id)
            FROM standing s JOIN action a ON a.id = ANY (ARRAY[s.action_id])
        ) AS actions,
+       (
+           SELECT json_agg(json_build_object(
+               'resource', g.name, 'capacity', g.capacity, 'held', g.held, 'waiting', g.depth,
+               'held_waiting', coalesce(h.units, 0)
+           ) ORDER BY g.id)
+           FROM (SELECT * FROM turnstile.current_gate c WHERE c.kind = 'resource' ORDER BY c.id LIMIT $3) g
+           LEFT JOIN (
+               SELECT u.gate_id, sum(u.units)::bigint AS units
+               FROM later l CROSS JOIN unnest(l.gate_ids, l.gate_units) u(gate_id, units) GROUP BY u.gate_id
+           ) h ON h.gate_id = g.id
+       ) AS resources,
        (
            SELECT json_object_agg(state.name, state.processes)
            FROM (

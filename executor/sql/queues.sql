@@ -2,30 +2,67 @@
 --
 -- Depths, held slots and totals change only in the transaction that changes the rows, so they equal a recount.
 -- The totals include deleted queues of idle keys. Of the line only the heads are read: the cost does not depend
--- on its length.
+-- on its length. What waits at later gates holds a slot of its queue, and is counted one by one.
 --
--- What queued executions wait for, the nearest reason first: the queue is paused; all its slots are held, or will be
--- by executions ahead (limit); no worker of its pool serves the action; only the next dispatch (rate). A granted
--- execution holds a slot and is not counted, even if no worker has claimed it.
+-- What queued executions wait for, the nearest reason first: the queue is paused; a gate of their route is closed
+-- (total or resource); all slots are held, or will be by executions ahead (limit); the later gate where they wait
+-- (total, resource or rate); no worker of the pool serves the action; only the next dispatch (pool). A granted
+-- execution is not counted, even if no worker has claimed it.
 --
 -- $1 action ref, $2 keys listed
 WITH line AS MATERIALIZED (
     SELECT q.id, q.concurrency_key, q.head_id, q.heads, q.depth, q.paused, q.total_enqueued, q.total_completed, q.updated_at,
-           q.held AS slots,
+           q.held AS slots, coalesce(q.max_concurrent = 0, false) AS starts_nothing,
            CASE WHEN q.paused THEN 0
                 ELSE least(q.depth, greatest(coalesce(q.max_concurrent - q.held, q.depth), 0)) END AS startable
     FROM turnstile.current_queue q
     WHERE q.action_id = (SELECT a.id FROM action a WHERE a.ref = $1)
 ),
+-- The first gate of the route that no release of units opens.
+closed AS MATERIALIZED (
+    SELECT g.kind
+    FROM action a
+    CROSS JOIN unnest(a.route, a.route_units) WITH ORDINALITY r(gate_id, units, rank)
+    JOIN gate g ON g.id = r.gate_id
+    WHERE a.ref = $1 AND (g.paused OR g.capacity < r.units)
+    ORDER BY r.rank LIMIT 1
+),
+later AS MATERIALIZED (
+    SELECT n.queue_id, min(n.id) AS first_id, count(*) AS executions,
+           count(*) FILTER (WHERE n.kind = 'action') AS on_total,
+           count(*) FILTER (WHERE n.kind = 'resource') AS on_resource,
+           count(*) FILTER (WHERE n.kind = 'pool') AS on_rate
+    FROM (
+        SELECT w.queue_id, turnstile.id_of_place(w.place) AS id, g.kind
+        FROM line l
+        JOIN waiting w ON w.queue_id = ANY (ARRAY[l.id])
+        LEFT JOIN gate_flow f ON f.id = ANY (ARRAY[w.line_id])
+        JOIN gate g ON g.id = coalesce(f.gate_id, w.line_id)
+        WHERE EXISTS (SELECT FROM gate)
+    ) n GROUP BY n.queue_id
+),
 total AS (
-    SELECT coalesce(sum(l.depth), 0)::bigint AS depth, coalesce(sum(l.slots), 0)::bigint AS slots,
-           coalesce(sum(l.depth) FILTER (WHERE l.paused), 0)::bigint AS on_pause,
-           coalesce(sum(l.depth - l.startable) FILTER (WHERE NOT l.paused), 0)::bigint AS on_limit,
-           coalesce(sum(l.startable), 0)::bigint AS startable,
+    SELECT coalesce(sum(l.depth + coalesce(n.executions, 0)), 0)::bigint AS depth,
+           coalesce(sum(l.slots - coalesce(n.executions, 0)), 0)::bigint AS slots,
+           coalesce(sum(n.executions), 0)::bigint AS held_waiting,
+           coalesce(sum(l.depth + coalesce(n.executions, 0)) FILTER (WHERE l.paused), 0)::bigint AS on_pause,
+           coalesce(sum(l.depth + coalesce(n.executions, 0)) FILTER (WHERE c.is_closed AND NOT l.paused), 0)::bigint
+               AS on_closed,
+           coalesce(sum(l.depth - l.startable + CASE WHEN l.starts_nothing THEN coalesce(n.executions, 0) ELSE 0 END)
+                    FILTER (WHERE c.is_open AND NOT l.paused), 0)::bigint AS on_limit,
+           coalesce(sum(n.on_total) FILTER (WHERE c.is_open AND NOT l.paused AND NOT l.starts_nothing), 0)::bigint
+               AS on_total,
+           coalesce(sum(n.on_resource) FILTER (WHERE c.is_open AND NOT l.paused AND NOT l.starts_nothing), 0)::bigint
+               AS on_resource,
+           coalesce(sum(n.on_rate) FILTER (WHERE c.is_open AND NOT l.paused AND NOT l.starts_nothing), 0)::bigint
+               AS on_rate,
+           coalesce(sum(l.startable) FILTER (WHERE c.is_open), 0)::bigint AS startable,
            coalesce(sum(l.total_enqueued), 0)::bigint AS enqueued,
            coalesce(sum(l.total_completed), 0)::bigint AS completed,
            max(l.updated_at) AS updated_at
     FROM line l
+    LEFT JOIN later n ON n.queue_id = l.id
+    CROSS JOIN (SELECT EXISTS (SELECT FROM closed) AS is_closed, NOT EXISTS (SELECT FROM closed) AS is_open) c
 ),
 deleted AS (
     SELECT t.executions, t.updated_at FROM deleted_queue_total t
@@ -34,7 +71,7 @@ deleted AS (
 head AS (
     SELECT e.queued_at FROM execution e
     WHERE e.id = (
-        SELECT min(first.execution_id)
+        SELECT least(min(first.execution_id), (SELECT min(n.first_id) FROM later n))
         FROM line l
         CROSS JOIN LATERAL (
             SELECT turnstile.id_of_place(w.place) AS execution_id
@@ -53,20 +90,25 @@ worked AS (
     ) AS served
 )
 SELECT a.id AS action_id, a.ref AS action_ref, a.max_concurrent, a.paused,
-       t.depth AS queue_length, t.slots AS active_count, (SELECT h.queued_at FROM head h) AS oldest_enqueued_at,
+       t.depth AS queue_length, t.slots AS active_count, t.held_waiting, (SELECT h.queued_at FROM head h) AS oldest_enqueued_at,
        t.enqueued + coalesce(d.executions, 0) AS total_enqueued,
        t.completed + coalesce(d.executions, 0) AS total_completed,
        greatest(a.updated_at, t.updated_at, d.updated_at) AS last_updated,
-       t.on_pause, t.on_limit,
+       t.on_pause, t.on_limit, t.on_rate,
+       t.on_total + CASE WHEN (SELECT c.kind FROM closed c) = 'action' THEN t.on_closed ELSE 0 END AS on_total,
+       t.on_resource + CASE WHEN (SELECT c.kind FROM closed c) = 'resource' THEN t.on_closed ELSE 0 END AS on_resource,
        CASE WHEN w.served THEN 0 ELSE t.startable END AS on_worker,
-       CASE WHEN w.served THEN t.startable ELSE 0 END AS on_rate,
+       CASE WHEN w.served THEN t.startable ELSE 0 END AS on_pool,
        (
            SELECT json_agg(json_build_object(
-                      'concurrency_key', k.concurrency_key, 'queue_length', k.depth, 'active_count', k.slots
+                      'concurrency_key', k.concurrency_key, 'queue_length', k.depth, 'active_count', k.slots,
+                      'held_waiting', k.held_waiting
                   ) ORDER BY k.depth DESC, k.slots DESC, k.concurrency_key)
            FROM (
-               SELECT l.concurrency_key, l.depth, l.slots FROM line l WHERE l.concurrency_key <> ''
-               ORDER BY l.depth DESC, l.slots DESC, l.concurrency_key LIMIT $2
+               SELECT l.concurrency_key, l.depth + coalesce(n.executions, 0) AS depth,
+                      l.slots - coalesce(n.executions, 0) AS slots, coalesce(n.executions, 0) AS held_waiting
+               FROM line l LEFT JOIN later n ON n.queue_id = l.id WHERE l.concurrency_key <> ''
+               ORDER BY 2 DESC, 3 DESC, 1 LIMIT $2
            ) k
        ) AS by_key
 FROM action a CROSS JOIN total t CROSS JOIN worked w LEFT JOIN deleted d ON true
@@ -112,13 +154,21 @@ JOIN execution e ON e.id = p.execution_id
 ORDER BY p.place
 
 -- queue_holders: the slot holders of an action's queues, or of the queue that $2 names, oldest execution first.
--- A slot whose execution has ended is held until its completion is settled.
+-- A slot whose execution has ended is held until its completion is settled. One that waits at a later gate has a slot of
+-- its queue too, since it passed the queue.
 --
 -- $1 action ref, $2 concurrency key, $3 rows
-SELECT s.execution_id AS id, nullif(q.concurrency_key, '') AS concurrency_key, s.attempt, e.status::text AS status,
+SELECT s.execution_id AS id, nullif(q.concurrency_key, '') AS concurrency_key,
+       coalesce(s.attempt, e.attempt + 1) AS attempt, e.status::text AS status,
        s.worker_id, s.granted_at, s.claimed_at, s.finished_at
 FROM action_queue q
-JOIN turnstile.live_slot s ON s.queue_id = q.id
+JOIN (
+    SELECT h.execution_id, h.queue_id, h.attempt, h.worker_id, h.granted_at, h.claimed_at, h.finished_at
+    FROM turnstile.live_slot h
+    UNION ALL
+    SELECT turnstile.id_of_place(w.place), w.queue_id, NULL, NULL, w.passed_ats[1], NULL, NULL
+    FROM waiting w WHERE w.queue_id IS NOT NULL
+) s ON s.queue_id = q.id
 JOIN turnstile.current_execution e ON e.id = s.execution_id
 WHERE q.action_id = (SELECT a.id FROM action a WHERE a.ref = $1) AND ($2::text IS NULL OR q.concurrency_key = $2)
 ORDER BY s.execution_id LIMIT $3

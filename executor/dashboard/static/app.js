@@ -7,6 +7,7 @@ import { show as queues } from "./queues.js";
 import { show as queue } from "./queue.js";
 import { show as executions } from "./executions.js";
 import { show as execution } from "./execution.js";
+import { showAll as resources, show as resource } from "./resources.js";
 import { show as workers } from "./workers.js";
 import { show as webhooks } from "./webhooks.js";
 import { show as deadLetters } from "./dead_letters.js";
@@ -16,6 +17,8 @@ const SCREENS = [
   [/^\/queue\/(?<ref>.+)$/, queue, "Queue", "#/queues"],
   [/^\/executions$/, executions, "Executions", "#/executions"],
   [/^\/executions\/(?<id>[1-9]\d{0,18})$/, execution, "Execution", "#/executions"],
+  [/^\/resources$/, resources, "Resources", "#/resources"],
+  [/^\/resource\/(?<ref>.+)$/, resource, "Resource", "#/resources"],
   [/^\/workers$/, workers, "Workers", "#/workers"],
   [/^\/webhooks$/, webhooks, "Webhooks", "#/webhooks"],
   [/^\/dead-letters$/, deadLetters, "Dead letters", "#/dead-letters"],

@@ -1,12 +1,13 @@
 // The screen of one execution: status, history, why it waits, attempts and logs.
 
 import { el, say } from "./dom.js";
-import { between, clock, count, duration } from "./format.js";
+import { between, clock, count, counted, duration } from "./format.js";
 import { ask } from "./api.js";
 import { badge, instant, loader, shortId, table, errorLine } from "./parts.js";
 import { cancel, retry } from "./changes.js";
 import { executionLink } from "./queue.js";
 import { queueLink } from "./queues.js";
+import { gateLink } from "./resources.js";
 import { logPart } from "./logs.js";
 
 const ENDS = ["completed", "failed", "timeout", "cancelled", "expired", "abandoned"];
@@ -25,6 +26,14 @@ const ATTEMPTS = [
   ["Error", "", (each) => (each.error ? [el("strong", {}, each.error.type), ` ${each.error.message}`] : "–")],
 ];
 
+const GATES = [
+  ["Gate", "row", (each) => gateLink(each.gate)],
+  ["Units", "number", (each) => count(each.units)],
+  ["Arrived", "", (each) => instant(each.arrived_at)],
+  ["Passed", "", (each) => (each.passed_at ? instant(each.passed_at) : el("span", { class: "none" }, "waits here"))],
+  ["Waited", "number", (each) => (each.passed_at ? duration(between(each.arrived_at, each.passed_at)) : instant(each.arrived_at, { ago: true }))],
+];
+
 export function show(main, { id }, { live, signal }) {
   const wrong = errorLine();
   const state = el("span", { class: "states" });
@@ -34,6 +43,8 @@ export function show(main, { id }, { live, signal }) {
   const buttons = el("div", { class: "buttons" });
   const documents = el("div", { class: "documents" });
   const attempts = table("Attempts", ATTEMPTS, { empty: "No attempts yet.", keyOf: (each) => each.attempt });
+  const gates = table("Gates, in order", GATES, { keyOf: (each) => each.gate });
+  const gatesPart = el("section", { hidden: true }, el("h2", {}, "Gates"), gates.node);
   const logs = logPart(id, signal);
   let known = null;
   const loading = loader(async (mine) => {
@@ -43,6 +54,8 @@ export function show(main, { id }, { live, signal }) {
     steps.replaceChildren(...stepsOf(it));
     why.replaceChildren(...whyOf(it));
     attempts.update(it.attempts);
+    gatesPart.hidden = !it.gates;
+    gates.update(it.gates ?? []);
     documents.replaceChildren(...documentsOf(it));
     if (known !== it.status) buttons.replaceChildren(...buttonsFor(it, loading.now));
     known = it.status;
@@ -60,7 +73,7 @@ export function show(main, { id }, { live, signal }) {
     el("p", { class: "trail" }, el("a", { href: "#/executions" }, "Executions")),
     el("div", { class: "head" }, el("h1", {}, `Execution #${id}`, state), buttons),
     wrong, why, el("div", { class: "panel" }, facts, steps),
-    el("section", {}, el("h2", {}, "Attempts"), attempts.node),
+    el("section", {}, el("h2", {}, "Attempts"), attempts.node), gatesPart,
     logs.node, documents);
   loading.now();
 }
@@ -114,6 +127,10 @@ function reasonOf(on) {
     case "limit":
       return on.max_concurrent === 0 ? ["The limit is 0: nothing starts."]
         : [`${count(on.active_count)} of ${count(on.max_concurrent)} slots in use`, ...holdersOf(on.holders ?? []), "."];
+    case "total": case "resource": return gateOf(on);
+    case "rate":
+      return [`Waits for the rate of ${on.rate_of === "action" ? "its action" : on.rate_of}: ${count(on.starts)} starts per ${duration(on.per_seconds)}. `,
+        ...(on.next_start_at ? ["Next start: ", instant(on.next_start_at), ". "] : []), ...placeOf(on, " of its action")];
     case "paused": return ["The action is paused: nothing starts until it is resumed."];
     case "no_worker": return [`No live worker in the pool ${on.pool} serves the action. Start one.`];
     case "not_due": return on.run_at ? ["Not due before ", instant(on.run_at), "."] : ["Not due yet."];
@@ -123,10 +140,30 @@ function reasonOf(on) {
   }
 }
 
+function gateOf(on) {
+  const name = on.gate === "total" ? ["The total of its action"] : ["The ", ...gateLink(on.gate)];
+  const needs = `needs ${counted(on.units, "unit")}`;
+  switch (on.closed) {
+    case "paused": return [...name, " is paused: nothing starts until it is resumed."];
+    case "capacity_zero": return [...name, " has the capacity 0: nothing starts."];
+    case "capacity_too_low": return [...name, ` has the capacity ${count(on.capacity)}; the execution ${needs}.`];
+  }
+  const free = on.capacity === null ? "" : `, ${count(on.free)} of ${count(on.capacity)} free`;
+  const holders = on.holders.map((each) => [executionLink(each.id), ` (${count(each.units)})`]);
+  return [...name, `: the execution ${needs}${free}`, ...listOf(holders), ". ", ...placeOf(on, "")];
+}
+
+function placeOf(on, what) {
+  return on.position ? [`Position ${count(on.position)}${what}.`] : [];
+}
+
 function holdersOf(ids) {
-  if (ids.length === 0) return [];
-  const links = ids.slice(0, 8).flatMap((id, index) => [index ? ", " : ", held by ", executionLink(id)]);
-  return ids.length > 8 ? [...links, ` and ${count(ids.length - 8)} more`] : links;
+  return listOf(ids.map((id) => [executionLink(id)]));
+}
+
+function listOf(holders) {
+  const links = holders.slice(0, 8).flatMap((each, index) => [index ? ", " : ", held by ", ...each]);
+  return holders.length > 8 ? [...links, ` and ${count(holders.length - 8)} more`] : links;
 }
 
 function startOf({ estimated_start: start }) {

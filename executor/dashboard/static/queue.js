@@ -9,7 +9,9 @@ import { queueLink } from "./queues.js";
 
 const PAGE = 50;
 const WHY = [
-  ["limit", "for a slot"], ["paused", "because the action is paused"], ["no_worker", "for a worker"], ["rate", "to be dispatched"],
+  ["limit", "for a slot"], ["total", "for the total of the action"], ["resource", "for a resource"],
+  ["rate", "for a start that a rate allows"], ["pool", "to be dispatched"], ["paused", "because the action is paused"],
+  ["no_worker", "for a worker"],
 ];
 
 const none = (text) => el("span", { class: "none" }, text);

@@ -1,9 +1,13 @@
 """The client commands against a real executor and a real worker: submit, get, list and queue."""
 
+import asyncio
 import json
 from pathlib import Path
 
 from tests.integration.cli.conftest import CommandLines
+from tests.support.gates import put_resource, use
+from tests.support.processes import System
+from tests.support.protocol import connected
 from turnstile.common.cli import EXIT_FAILED, EXIT_TIMED_OUT, EXIT_USAGE
 
 
@@ -155,6 +159,29 @@ def test_actions_workers_and_queues_are_listed(system: CommandLines, ref: str) -
     stats = system.executor("queue", "stats", ref, "--json").json
     assert (stats["queue_length"], stats["active_count"], stats["waiting"]["limit"]) == (1, 2, 1)
     assert "for a slot" in system.executor("queue", "stats", ref).out
+
+
+async def _give_a_resource(database_url: str, ref: str) -> None:
+    async with connected(database_url) as protocol:
+        await put_resource(protocol.database, ref, 3)
+        await use(protocol.database, ref, (ref, 2))
+
+
+def test_a_resource_shows_who_holds_its_units_and_who_waits(
+    system: CommandLines, processes: System, ref: str
+) -> None:
+    system.apply(ref=ref, pool="empty")
+    asyncio.run(_give_a_resource(processes.database_url, ref))
+    holder, waiting = system.submit(ref), system.submit(ref)
+    shown = system.executor("get", str(waiting)).out
+    assert f"waits at resource {ref}: needs 2 units, 1 of 3 free; held by #{holder} (2); position 1" in shown
+    assert f"resource {ref}" in shown.partition("GATE")[2]
+    page = system.executor("resources", "queue", ref, "--json").json
+    assert [each["id"] for each in page["holders"]] == [holder]
+    assert [(each["id"], each["position"], each["units"]) for each in page["items"]] == [(waiting, 1, 2)]
+    lines = system.executor("resources", "queue", ref).out
+    assert "2, capacity 3" in lines
+    assert system.executor("resources", "queue", "none").exit_code == EXIT_FAILED
 
 
 def test_an_unknown_id_or_action_is_exit_code_1(system: CommandLines) -> None:

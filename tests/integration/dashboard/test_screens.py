@@ -9,6 +9,8 @@ from tests.integration.dashboard.browser import DEADLINE_MILLISECONDS, watched_p
 from tests.integration.dashboard.conftest import TOKEN
 from tests.integration.webhooks.receiver import receiving
 from tests.support.environment import Environment
+from tests.support.gates import put_resource, use
+from tests.support.protocol import connected
 from tests.support.traffic import submit, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
@@ -119,6 +121,29 @@ async def test_an_execution_shows_why_it_waits_until_it_ends_and_is_retried(
     await expect(page.locator("h1")).not_to_contain_text(f"#{waiting}")
     await expect(page.get_by_role("link", name=f"#{waiting}")).to_be_visible()
     await expect(page.locator("h1 .badge")).to_have_text("completed")
+
+
+async def test_an_execution_shows_its_gates_and_a_resource_its_holders(page: Page, env: Environment) -> None:
+    await env.put("drawn", pool="empty")
+    async with connected(env.system.database_url) as protocol:
+        await put_resource(protocol.database, "autocad", 5)
+        await use(protocol.database, "drawn", ("autocad", 2))
+    first, second, waiting = await env.submit_many([{"action_ref": "drawn"}] * 3)
+    await page.goto(f"/#/executions/{waiting}")
+    await expect(page.locator(".why")).to_contain_text(
+        "The resource autocad: the execution needs 2 units, 1 of 5 free,"
+        f" held by #{first} (2), #{second} (2). Position 1."
+    )
+    gates = page.get_by_role("table", name="Gates, in order").locator("tbody tr")
+    await expect(gates).to_have_count(2)
+    await expect(gates.nth(1)).to_contain_text("waits here")
+    await gates.get_by_role("link", name="autocad").click()
+    await expect(page.get_by_role("table", name="Holders of units").locator("tbody tr")).to_have_count(2)
+    line = page.get_by_role("table", name="Waiting executions, in order").locator("tbody tr")
+    await expect(line).to_have_count(1)
+    await expect(line).to_contain_text(f"#{waiting}")
+    for execution_id in (waiting, second, first):
+        await env.http.post(f"/executions/{execution_id}/cancel")
 
 
 async def test_an_execution_is_cancelled_with_a_reason(page: Page, env: Environment) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Final
 import asyncpg
 import pytest
 
+from tests.support.gates import grant_all, put_resource, use
 from tests.support.protocol import OneConnection, Protocol, connected
 from tests.support.served import serve
 from turnstile.common.database import Database
@@ -31,6 +32,9 @@ PATIENT = ExecutorSettings(dispatch_timeout=3600, settle_timeout=3600, stop_time
 _VALUES: Final = {
     "queue": "(SELECT q.id FROM action_queue q JOIN action a ON a.id = q.action_id WHERE a.ref = 'a')",
     "late": "timestamptz '2020-01-01Z'",
+    "r": "(SELECT id FROM gate WHERE name = 'r')",
+    "f": "(SELECT id FROM gate WHERE name = 'f')",
+    "gated": "(SELECT max(execution_id) FROM slot WHERE <r> = ANY (gate_ids))",
     "retried": "(SELECT min(id) FROM execution WHERE status = 'delayed' AND attempt = 1)",
 }
 CORRUPTIONS: Final[list[tuple[str, set[str]]]] = [
@@ -111,13 +115,42 @@ CORRUPTIONS: Final[list[tuple[str, set[str]]]] = [
     ("DELETE FROM slot WHERE execution_id = <failed>;"
      "UPDATE queue_state SET updated_at = <late>, total_completed = total_completed + 1, held = held - 1"
      " WHERE queue_id = <queue>", {"idle_slot"}),
+    ("INSERT INTO gate_state SELECT gate_id, version + 1, held, depth, head_id, heads, virtual_times,"
+     " starts_taken, NULL, updated_at FROM gate_state WHERE gate_id = <r>", {"gate_version"}),
+    ("INSERT INTO gate_state VALUES (999, 1, 0, 0, 0, NULL, '{0,0,0,0,0}', 0, NULL, now())",
+     {"gate_version"}),
+    ("DELETE FROM gate_state WHERE gate_id = <f>", {"gate_version", "gate_held", "flow_turn"}),
+    ("UPDATE gate_state SET held = held + 1 WHERE gate_id = <r>", {"gate_held"}),
+    ("UPDATE slot SET gate_units = '{1,1}' WHERE execution_id = <gated>", {"gate_held"}),
+    ("DELETE FROM slot WHERE execution_id = <gated>", {"gate_held", "queue_held", "queued_in_line"}),
+    ("ALTER TABLE gate_state DROP CONSTRAINT ck_gate_state_passed_within_capacity;"
+     "UPDATE gate_state SET granted_capacity = 1 WHERE gate_id = <r>", {"gate_capacity"}),
+    ("UPDATE gate_state SET depth = depth + 1 WHERE gate_id = <f>", {"gate_depth"}),
+    ("DELETE FROM waiting WHERE line_id = <r>", {"gate_depth", "queue_held", "queued_in_line"}),
+    ("UPDATE waiting SET passed_ats = NULL WHERE line_id = <r>", {"gate_line"}),
+    ("UPDATE gate_flow SET flow_id = flow_id + 999 WHERE gate_id = <f>", {"gate_line"}),
+    ("UPDATE action SET route = ARRAY[<f>, <r>] WHERE ref = 'gated'", {"gate_line"}),
+    ("UPDATE gate_state SET head_id = 1000 WHERE gate_id = <r>", {"gate_head"}),
+    ("UPDATE gate_state SET heads = '{1,NULL,NULL,NULL,NULL}', head_id = 0 WHERE gate_id = <r>;"
+     "UPDATE waiting SET place = turnstile.place_of(2, turnstile.id_of_place(place)) WHERE line_id = <r>",
+     {"gate_head", "line_place", "queued_in_line"}),
+    ("UPDATE flow_turn SET place = NULL WHERE gate_id = <f>", {"flow_turn"}),
+    ("UPDATE flow_turn SET place = place + 1 WHERE gate_id = <f> AND place IS NOT NULL", {"flow_turn"}),
+    ("UPDATE gate_state SET virtual_times = '{0,0,99999999,0,0}' WHERE gate_id = <f>", {"flow_turn"}),
+    ("INSERT INTO rate_start SELECT gate_id, number + 1, granted_at FROM rate_start", {"rate_window"}),
+    ("UPDATE gate SET capacity = 9, updated_at = <late>; UPDATE gate_state SET updated_at = <late>"
+     " WHERE gate_id = <r>", {"idle_gate"}),
+    ("UPDATE gate SET capacity = 9, updated_at = <late>; UPDATE gate_state SET updated_at = <late>"
+     " WHERE gate_id = <f>", {"idle_gate"}),
 ]  # fmt: skip
 
 
 def statement_of(corruption: str) -> str:
     """Return the statement with its placeholders replaced."""
     first = "(SELECT min(id) FROM turnstile.current_execution WHERE status = '{}')"
-    return re.sub(r"<(\w+)>", lambda name: _VALUES.get(name[1], first.format(name[1])), corruption)
+    for _ in range(2):
+        corruption = re.sub(r"<(\w+)>", lambda name: _VALUES.get(name[1], first.format(name[1])), corruption)
+    return corruption
 
 
 @asynccontextmanager
@@ -174,6 +207,19 @@ async def _set_up(database_url: str) -> None:
                 "SELECT turnstile.prune_action(id, 0, NULL, $2, 0, 100) FROM action WHERE ref = $1", ref, kept
             )
         assert await protocol.delete_idle_queues() == 1
+        await _set_up_gates(protocol)
+
+
+async def _set_up_gates(protocol: Protocol) -> None:
+    """One execution holds a resource by arrival and a fair one; others wait at both, and for a rate."""
+    await put_resource(protocol.database, "r", 3, rank=1)
+    await put_resource(protocol.database, "f", 1, fair=True)
+    await put_resource(protocol.database, "p", 9, rate_starts=1, rate_per_seconds=86_400.0)
+    for ref, uses in (("gated", [("r", 2), "f"]), ("fair", ["f"]), ("rated", ["p"])):
+        await protocol.put(ref)
+        await use(protocol.database, ref, *uses)
+        await protocol.submit(ref, count=2)
+        await grant_all(protocol.database)
 
 
 @pytest.fixture(scope="module")
@@ -287,7 +333,7 @@ async def test_the_route_shows_faults_with_a_bounded_number_of_examples(scene_ur
     async with serve(scene_url, PATIENT) as api:
         found = await api.get("/audit", examples=1)
         (depth,) = [check for check in found["checks"] if check["faults"]]
-        assert (found["clean"], depth["name"], depth["rows"], depth["faults"]) == (False, "queue_depth", 2, 2)
+        assert (found["clean"], depth["name"], depth["rows"], depth["faults"]) == (False, "queue_depth", 5, 5)
         assert [example["found"] for example in depth["examples"]] == ["depth 7"]
         assert depth["examples"][0]["expected"] == "depth 2"
         live = await api.get("/audit", record="false")

@@ -3,29 +3,41 @@
 import asyncio
 import json
 from collections import Counter
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
 
+from tests.support.gates import advance, grant_all, put_resource, use
 from tests.support.served import Served
 from turnstile.common.database import Database
 from turnstile.executor.queries import reader
 from turnstile.executor.sql import query
 
 RECOUNT = """
-SELECT count(w.place) AS waiting,
-       (SELECT count(*) FROM slot s WHERE s.queue_id = ANY (l.ids)) AS slots,
+SELECT count(w.place) AS waiting, count(w.queue_id) AS later,
+       (SELECT count(*) FROM slot s WHERE s.queue_id = ANY (l.ids))
+       + (SELECT count(*) FROM unpublished_completion u
+          WHERE u.queue_id = ANY (l.ids) AND u.gate_ids IS NOT NULL) AS slots,
        (SELECT count(*) FROM execution e WHERE e.queue_id = ANY (l.ids)) AS enqueued,
        (SELECT count(*) FROM execution e WHERE e.queue_id = ANY (l.ids) AND e.completed_at IS NOT NULL
         AND NOT EXISTS (SELECT FROM slot s WHERE s.execution_id = e.id)
         AND NOT EXISTS (SELECT FROM unpublished_completion u WHERE u.execution_id = e.id)) AS completed,
-       (SELECT e.queued_at FROM execution e WHERE e.id = min(w.place)) AS head_queued_at
+       (SELECT e.queued_at FROM execution e
+        WHERE e.id = min(turnstile.id_of_place(w.place))) AS head_queued_at
 FROM (
     SELECT array_agg(q.id) AS ids FROM action_queue q JOIN action a ON a.id = q.action_id WHERE a.ref = $1
 ) l
-LEFT JOIN waiting w ON w.line_id = ANY (l.ids)
+LEFT JOIN waiting w ON w.line_id = ANY (l.ids) OR w.queue_id = ANY (l.ids)
 GROUP BY l.ids
 """
+
+
+REASONS = ("limit", "total", "resource", "rate", "pool", "paused", "no_worker")
+
+
+def counts(**found: int) -> dict[str, int]:
+    return {**dict.fromkeys(REASONS, 0), **found}
 
 
 async def stats_beside_recount(database: Database, ref: str) -> tuple[Any, Any]:
@@ -41,7 +53,9 @@ async def check_recount(database: Database, ref: str) -> None:
     stats, counted = await stats_beside_recount(database, ref)
     assert stats.queue_length == sum(stats.waiting.model_dump().values())
     assert stats.queue_length == counted["waiting"]
-    assert stats.active_count == counted["slots"]
+    assert (stats.active_count, stats.held_waiting) == (counted["slots"], counted["later"])
+    assert sum(key.queue_length for key in stats.by_key) in (0, stats.queue_length)
+    assert sum(key.active_count for key in stats.by_key) in (0, stats.active_count)
     assert stats.total_enqueued == counted["enqueued"]
     assert stats.total_completed == counted["completed"]
     assert stats.oldest_enqueued_at == counted["head_queued_at"]
@@ -51,10 +65,11 @@ async def test_an_unused_action_has_zeros(api: Served) -> None:
     await api.define("a.b", max_concurrent=3)
     stats = await api.get("/actions/a.b/queue-stats")
     assert list(stats) == [
-        "action_id", "action_ref", "queue_length", "active_count", "max_concurrent", "oldest_enqueued_at",
-        "total_enqueued", "total_completed", "last_updated", "paused", "waiting", "by_key",
+        "action_id", "action_ref", "queue_length", "active_count", "held_waiting", "max_concurrent",
+        "oldest_enqueued_at", "total_enqueued", "total_completed", "last_updated", "paused", "waiting",
+        "by_key",
     ]  # fmt: skip
-    assert stats["waiting"] == {"limit": 0, "paused": 0, "no_worker": 0, "rate": 0}
+    assert stats["waiting"] == dict.fromkeys(REASONS, 0)
     assert (stats["action_ref"], stats["max_concurrent"], stats["oldest_enqueued_at"]) == ("a.b", 3, None)
     assert (stats["paused"], stats["by_key"]) == (False, [])
     for counter in ("queue_length", "active_count", "total_enqueued", "total_completed"):
@@ -118,15 +133,15 @@ async def test_beside_a_free_slot_they_wait_for_a_worker_or_the_dispatch(api: Se
     await api.submit_many("a.b", 5)
     # What a crash between two commits may leave for the watchdog: a free slot beside a queue.
     await add_a_slot(api)
-    assert await waiting(api) == {"limit": 2, "paused": 0, "no_worker": 1, "rate": 0}
+    assert await waiting(api) == counts(limit=2, no_worker=1)
     await api.register_worker(lease_seconds=0)
-    assert await waiting(api) == {"limit": 2, "paused": 0, "no_worker": 1, "rate": 0}
+    assert await waiting(api) == counts(limit=2, no_worker=1)
     await api.register_worker("worker-2")
-    assert await waiting(api) == {"limit": 2, "paused": 0, "no_worker": 0, "rate": 1}
+    assert await waiting(api) == counts(limit=2, pool=1)
     await api.define("a.b", max_concurrent=0)
-    assert await waiting(api) == {"limit": 3, "paused": 0, "no_worker": 0, "rate": 0}
+    assert await waiting(api) == counts(limit=3)
     await api.define("a.b", max_concurrent=2, paused=True)
-    assert await waiting(api) == {"limit": 0, "paused": 3, "no_worker": 0, "rate": 0}
+    assert await waiting(api) == counts(paused=3)
 
 
 async def test_only_a_live_worker_of_the_pool_counts(api: Served) -> None:
@@ -143,9 +158,9 @@ async def test_only_a_live_worker_of_the_pool_counts(api: Served) -> None:
         for table in ("worker", "worker_lease"):
             await api.database.fetch(f"DELETE FROM {table}")
         await api.register_worker()
-        assert await waiting(api) == {"limit": 1, "paused": 0, "no_worker": 0, "rate": 1}
+        assert await waiting(api) == counts(limit=1, pool=1)
         await api.database.fetch(f"UPDATE {hindrance}")
-        assert await waiting(api) == {"limit": 1, "paused": 0, "no_worker": 1, "rate": 0}, hindrance
+        assert await waiting(api) == counts(limit=1, no_worker=1), hindrance
 
 
 async def test_different_reasons_of_several_keys_add_up(api: Served) -> None:
@@ -154,15 +169,15 @@ async def test_different_reasons_of_several_keys_add_up(api: Served) -> None:
         await api.submit_many("a.b", count, parameters={"k": key})
     await add_a_slot(api, "free")
     await api.database.fetch("UPDATE action_queue SET paused = true WHERE concurrency_key = 'paused'")
-    assert await waiting(api) == {"limit": 3 + 1, "paused": 5, "no_worker": 1, "rate": 0}
+    assert await waiting(api) == counts(limit=3 + 1, paused=5, no_worker=1)
     await api.register_worker()
-    assert await waiting(api) == {"limit": 3 + 1, "paused": 5, "no_worker": 0, "rate": 1}
+    assert await waiting(api) == counts(limit=3 + 1, paused=5, pool=1)
     stats = await api.get("/actions/a.b/queue-stats")
     assert (stats["queue_length"], stats["active_count"]) == (10, 3)
     assert stats["by_key"] == [
-        {"concurrency_key": "paused", "queue_length": 5, "active_count": 1},
-        {"concurrency_key": "full", "queue_length": 3, "active_count": 1},
-        {"concurrency_key": "free", "queue_length": 2, "active_count": 1},
+        {"concurrency_key": "paused", "queue_length": 5, "active_count": 1, "held_waiting": 0},
+        {"concurrency_key": "full", "queue_length": 3, "active_count": 1, "held_waiting": 0},
+        {"concurrency_key": "free", "queue_length": 2, "active_count": 1, "held_waiting": 0},
     ]
 
 
@@ -182,7 +197,7 @@ async def test_each_execution_shows_the_reason_under_which_it_is_counted(
     shown = [await api.get(f"/executions/{execution_id}") for execution_id in ids]
     reasons = Counter(s["waiting_on"]["reason"] for s in shown if s["status"] == "queued")
     # What only an unreachable server holds up counts with what waits for its dispatch.
-    reasons["rate"] = reasons.pop("unavailable" if trouble else "handing_over", 0)
+    reasons["pool"] = reasons.pop("unavailable" if trouble else "handing_over", 0)
     counts = await waiting(api)
     assert {name: reasons[name] for name in counts} == counts
 
@@ -203,6 +218,51 @@ async def test_a_long_queue_is_not_read(api: Served) -> None:
     assert (await waiting(api))["limit"] == 50_002
 
 
+@pytest.mark.parametrize("fair", [False, True])
+async def test_with_gates_every_number_equals_a_recount_at_each_step(api: Served, fair: bool) -> None:
+    await api.register_worker()
+    await put_resource(api.database, "first", 4, fair=fair)
+    await put_resource(api.database, "later", 3, rate_starts=4, rate_per_seconds=3600.0)
+    for ref in ("a.b", "a.c"):
+        await api.define(ref, max_concurrent=3, concurrency_key="/k")
+        await use(api.database, ref, "first", ("later", 2), max_concurrent_total=5, fair=fair)
+    ids = [each for key in "xyz" for each in await api.submit_many("a.b", 4, parameters={"k": key})]
+    others = await api.submit_many("a.c", 2, parameters={"k": "x"})
+    await grant_all(api.database)
+
+    async def step(change: Awaitable[Any]) -> None:
+        await change
+        await check_reasons(api, "a.b", ids)
+        await check_reasons(api, "a.c", others)
+
+    await step(advance(api.database))
+    (granted,) = [row[0] for row in await api.database.fetch("SELECT execution_id FROM slot")]
+    later = await api.database.fetchval("SELECT min(place) FROM waiting WHERE queue_id IS NOT NULL")
+    await step(api.claim(granted))
+    await step(api.finish(granted))
+    await step(api.settle(granted))
+    await step(api.http.post(f"/api/v1/executions/{later}/cancel"))
+    await step(api.settle(later, 0))
+    await step(api.database.fetch("UPDATE action_queue SET paused = true WHERE concurrency_key = 'y'"))
+    await step(api.database.fetch("UPDATE gate SET paused = true WHERE name = 'later'"))
+    await step(put_resource(api.database, "later", 1))
+    await step(put_resource(api.database, "later", 30))
+    await step(use(api.database, "a.b", "first", ("later", 2), max_concurrent_total=0))
+    await step(use(api.database, "a.b", "first"))
+    await step(use(api.database, "a.b", rate_starts=1, rate_per_seconds=3600.0))
+    await step(api.define("a.b", max_concurrent=0, concurrency_key="/k"))
+    await step(api.define("a.b", max_concurrent=9, concurrency_key="/k"))
+
+
+async def check_reasons(api: Served, ref: str, ids: list[int]) -> None:
+    """Compare every number with a recount, and each reason with those that the executions show."""
+    await check_recount(api.database, ref)
+    shown = [await api.get(f"/executions/{execution_id}") for execution_id in ids]
+    reasons = Counter(s["waiting_on"]["reason"] for s in shown if s["status"] == "queued")
+    reasons["pool"] = reasons.pop("handing_over", 0)
+    assert (await waiting(api, ref)) == counts(**{name: count for name, count in reasons.items() if count})
+
+
 async def add_a_slot(api: Served, key: str = "") -> None:
     """Raise the limit of a queue by one slot, without a grant."""
     await api.database.fetch(
@@ -210,8 +270,8 @@ async def add_a_slot(api: Served, key: str = "") -> None:
     )
 
 
-async def waiting(api: Served) -> dict[str, int]:
-    return dict((await api.get("/actions/a.b/queue-stats"))["waiting"])
+async def waiting(api: Served, ref: str = "a.b") -> dict[str, int]:
+    return dict((await api.get(f"/actions/{ref}/queue-stats"))["waiting"])
 
 
 def read_from(table: str, plan: Any) -> int:

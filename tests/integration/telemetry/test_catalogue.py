@@ -21,7 +21,8 @@ RULES = ROOT / "deploy" / "alerts" / "turnstile.rules.yml"
 DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "turnstile.json").read_text())
 METERS: dict[str, Meter] = {"executor": executor_metrics.METER, "worker": worker_metrics.METER}
 LABELS_KNOWN = {
-    "action_ref", "code", "kind", "pool", "reason", "repair", "server", "state", "status", "sweep", "write",
+    "action_ref", "code", "kind", "pool", "reason", "repair", "resource", "server", "state", "status",
+    "sweep", "write",
 }  # fmt: skip
 LEVELS = {"debug", "info", "warning", "error"}
 

@@ -1,10 +1,15 @@
 """`make model`: explore every configuration of the model of gates, and print the number of states.
 
+`python -m tests.proof.gates statements --examples N`: random walks of the real statements beside the model.
+
 Exit code 0: all states were reached and none violates a rule. 1: a violation, printed with the shortest
 sequence of events that leads to it, or a planted bug that was not detected.
 """
 
+import asyncio
 import gc
+import secrets
+from contextlib import ExitStack
 from typing import Annotated
 
 import typer
@@ -12,9 +17,47 @@ import typer
 from tests.proof.gates.configurations import CONFIGURATIONS
 from tests.proof.gates.defects import DEFECTS
 from tests.proof.gates.explorer import Report, explore
+from tests.proof.gates.walks import draw, failure, shortened
+from tests.support import template
+from tests.support.protocol import connected
+from tests.support.sources import servers_of_the_session
+
+app = typer.Typer(add_completion=False)
 
 
-def main(
+@app.command()
+def statements(
+    examples: Annotated[int, typer.Option(min=1, help="Number of walks.")] = 1000,
+    first: Annotated[int, typer.Option(help="Number of the first walk.")] = 0,
+    steps: Annotated[int, typer.Option(min=1, help="Operations of each walk.")] = 40,
+) -> None:
+    """Run the statements beside the model on random walks."""
+    with ExitStack() as stack:
+        server = stack.enter_context(servers_of_the_session()).postgresql
+        name = f"turnstile_gates_{secrets.token_hex(4)}"
+        url = server.create_database(name)
+        stack.callback(server.drop_database, name)
+        template.prepare(url)
+        failed = asyncio.run(_walk(url, first, examples, steps))
+    if failed:
+        raise typer.Exit(1)
+
+
+async def _walk(url: str, first: int, examples: int, steps: int) -> int:
+    failed = 0
+    async with connected(url) as protocol:
+        for seed in range(first, first + examples):
+            walk = draw(seed, steps)
+            if await failure(protocol, walk) is not None:
+                failed += 1
+                shorter = await shortened(protocol, walk)
+                print(f"walk {seed}, {shorter}\n    {await failure(protocol, shorter)}", flush=True)
+    print(f"{examples} walks of {steps} operations, {failed} failed")
+    return failed
+
+
+@app.command()
+def model(
     words: Annotated[
         list[str] | None, typer.Argument(help="Only configurations whose name contains one of these.")
     ] = None,
@@ -61,4 +104,4 @@ def _missed_defects() -> list[str]:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app()

@@ -5,6 +5,7 @@ from typing import Final
 from tests.proof.mutants.defect import Defect
 
 _E2E: Final = "tests/e2e"
+_GATES: Final = "tests/integration/executor/test_reading_gates.py"
 _PACKS: Final = "tests/integration/worker/test_shared_messages.py"
 _WATCHDOG: Final = "executor/watchdog.py"
 
@@ -191,5 +192,35 @@ SERVICE_DEFECTS: Final = (
         caught_by=(
             "tests/integration/executor/test_watchdog.py::test_offers_share_messages_only_where_every_live_worker_of_the_pool_takes_them",
         ),
+    ),
+    Defect(
+        name="queue-stats counts executions that wait at later gates as granted",
+        file="executor/sql/queues.sql",
+        before="sum(l.slots - coalesce(n.executions, 0))",
+        after="sum(l.slots)",
+        caught_by=(
+            "tests/integration/executor/test_reading_queue_stats.py::test_with_gates_every_number_equals_a_recount_at_each_step",
+        ),
+    ),
+    Defect(
+        name="the position at a fair gate forgets the executions of the same flow",
+        file="executor/sql/gates.sql",
+        before="t.start_tag + n.before * t.step AS tag",
+        after="t.start_tag AS tag",
+        caught_by=(f"{_GATES}::test_the_position_at_a_fair_gate_is_the_order_in_which_executions_pass",),
+    ),
+    Defect(
+        name="the list of a resource orders flows by arrival",
+        file="executor/sql/gates.sql",
+        before="t.start_tag + w.rank * t.step AS tag",
+        after="0::bigint AS tag",
+        caught_by=(f"{_GATES}::test_the_position_at_a_fair_gate_is_the_order_in_which_executions_pass",),
+    ),
+    Defect(
+        name="a closed gate is not named while a slot is free",
+        file="executor/queries/waiting_reason.py",
+        before="if facts.gate is not None and facts.gate.closed is not None:",
+        after="if facts.gate is not None and facts.gate.closed is not None and facts.position is None:",
+        caught_by=(f"{_GATES}::test_a_closed_gate_is_named_by_what_waits_in_its_queue",),
     ),
 )

@@ -16,12 +16,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.proof.mutants.defect import Defect
+from tests.proof.mutants.gate_defects import GATE_DEFECTS
 from tests.proof.mutants.protocol_defects import PROTOCOL_DEFECTS
 from tests.proof.mutants.service_defects import SERVICE_DEFECTS
 from tests.support.sources import AMQP_URL, DATABASE_URL, MANAGEMENT_URL
 from turnstile.localservers import LocalServers
 
-DEFECTS = (*PROTOCOL_DEFECTS, *SERVICE_DEFECTS)
+DEFECTS = (*PROTOCOL_DEFECTS, *GATE_DEFECTS, *SERVICE_DEFECTS)
 ROOT = Path(__file__).parents[3]
 _NOT_COPIED = shutil.ignore_patterns(
     ".git", ".venv", "__pycache__", ".*_cache", ".hypothesis", "build", "dist"

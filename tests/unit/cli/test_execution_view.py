@@ -10,6 +10,15 @@ from turnstile.executor.cli.execution_view import run_duration, waiting_sentence
 
 NOW = datetime(2026, 11, 21, 7, 30, tzinfo=UTC)
 
+GATE: Any = {
+    "reason": "resource", "gate": "resource autocad", "closed": None, "units": 2, "free": 1, "capacity": 10,
+    "position": 1, "position_of": "gate", "waiting": 3, "holders": [],
+}  # fmt: skip
+RATE: Any = {
+    "reason": "rate", "gate": "rate", "starts": 100, "per_seconds": 60.0, "position": 4,
+    "position_of": "action", "waiting": 5, "next_start_at": "2026-11-21T07:30:00Z",
+}  # fmt: skip
+
 
 def execution(waiting_on: Any, *, key: str | None = None, **fields: Any) -> Json:
     return Json(action_ref="reports.render", concurrency_key=key, waiting_on=waiting_on, **fields)
@@ -44,6 +53,30 @@ def starting(earliest_seconds: float, latest_seconds: float) -> dict[str, str]:
         (
             {"reason": "unavailable", "part": "broker", "message": "not connected"},
             "the executor cannot reach the broker: not connected",
+        ),
+        (
+            {**GATE, "holders": [{"id": 14, "units": 2}, {"id": 15, "units": 4}, {"id": 17, "units": 3}]},
+            "waits at resource autocad: needs 2 units, 1 of 10 free; held by #14 (2), #15 (4), #17 (3);"
+            " position 1",
+        ),
+        (
+            {**GATE, "reason": "total", "gate": "total", "units": 1, "free": 0, "capacity": 20},
+            "waits at the total of its action: needs 1 unit, 0 of 20 free; position 1",
+        ),
+        ({**GATE, "closed": "paused"}, "resource autocad is paused"),
+        ({**GATE, "closed": "capacity_zero"}, "the capacity of resource autocad is 0"),
+        (
+            {**GATE, "closed": "capacity_too_low", "capacity": 1},
+            "needs 2 units of resource autocad, whose capacity is 1",
+        ),
+        (
+            {**RATE, "rate_of": "resource partner-api"},
+            "waits for the rate of resource partner-api: 100 starts per 1m; next start 2026-11-21 07:30:00Z;"
+            " position 4 of its action",
+        ),
+        (
+            {**RATE, "rate_of": "action", "next_start_at": None},
+            "waits for the rate of its action: 100 starts per 1m; position 4 of its action",
         ),
         ({"reason": "of a later version"}, "of a later version"),
     ],

@@ -1,0 +1,115 @@
+// The screens of resources: their capacities, who holds their units and what waits for them.
+
+import { el } from "./dom.js";
+import { count, duration } from "./format.js";
+import { ask } from "./api.js";
+import { badge, instant, loader, occupancyBar, pager, table, errorLine } from "./parts.js";
+import { executionLink } from "./queue.js";
+import { queueLink } from "./queues.js";
+
+const PAGE = 50;
+
+const none = (text) => el("span", { class: "none" }, text);
+const RESOURCES = [
+  ["Resource", "row", ({ name }) => resourceLink(name)],
+  ["Capacity", "number", ({ capacity }) => (capacity === null ? none("no limit") : count(capacity))],
+  ["Rank", "number", ({ rank }) => rank ?? none("–")],
+  ["Order", "", ({ order }) => order],
+  ["Rate", "", ({ rate }) => (rate ? `${count(rate.starts)} per ${duration(rate.per)}` : none("–"))],
+  ["Actions", "number", ({ users }) => count(users)],
+  ["State", "", ({ paused }) => (paused ? badge("paused") : none("open"))],
+];
+const HOLDERS = [
+  ["Execution", "row", (each) => executionLink(each.id)],
+  ["Action", "", actionOf],
+  ["Units", "number", (each) => count(each.units)],
+  ["Status", "", (each) => (each.status === "queued" ? "waits at a later gate" : badge(each.status))],
+  ["Held for", "number", (each) => instant(each.passed_at, { ago: true })],
+];
+const WAITING = [
+  ["Position", "", (each) => count(each.position)],
+  ["Execution", "row", (each) => executionLink(each.id)],
+  ["Action", "", actionOf],
+  ["Priority", "number", (each) => each.priority],
+  ["Units", "number", (each) => count(each.units)],
+  ["Waiting for", "number", (each) => instant(each.arrived_at, { ago: true })],
+];
+
+/** The list of all resources. */
+export function showAll(main, _, { live, signal }) {
+  const wrong = errorLine();
+  let cursor = null;
+  const pages = pager((next) => {
+    cursor = next;
+    loading.now();
+  });
+  const shown = table("Resources by name", RESOURCES, {
+    empty: "No resources. Define one with: executor resources --help", keyOf: (each) => each.name,
+  });
+  const loading = loader(async (mine) => {
+    const page = await ask("GET", "/resources", { query: { limit: PAGE, cursor }, signal: mine });
+    shown.update(page.items);
+    pages.update(page.next_cursor, null);
+  }, { every: 5000, signal, wrong });
+  live.on("opening", loading.soon, signal);
+  main.append(el("div", { class: "head" }, el("h1", {}, "Resources")), wrong, shown.node, pages.node);
+  loading.now();
+}
+
+/** One resource: its units, their holders, and the executions that wait for it. */
+export function show(main, { ref: name }, { live, signal }) {
+  const wrong = errorLine();
+  const states = el("span", { class: "states" });
+  const bar = occupancyBar();
+  const facts = el("dl", { class: "metrics" });
+  const holders = table("Holders of units", HOLDERS, { empty: "No unit is in use." });
+  const waiting = table("Waiting executions, in order", WAITING, { empty: "Nothing waits here." });
+  let cursor = null;
+  const pages = pager((next) => {
+    cursor = next;
+    loading.now();
+  });
+  const loading = loader(async (mine) => {
+    const path = `/resources/${encodeURIComponent(name)}/queue`;
+    const page = await ask("GET", path, { query: { limit: PAGE, cursor }, signal: mine });
+    states.replaceChildren(...(page.paused ? [badge("paused")] : []));
+    bar.update(page.held, page.capacity);
+    facts.replaceChildren(...factsOf(page));
+    holders.update(page.holders);
+    waiting.update(page.items);
+    pages.update(page.next_cursor, null);
+  }, { every: 1000, signal, wrong });
+  live.on("queues", loading.soon, signal);
+  live.on("opening", loading.soon, signal);
+  main.append(
+    el("p", { class: "trail" }, el("a", { href: "#/resources" }, "Resources")),
+    el("div", { class: "head" }, el("h1", {}, name, states)),
+    wrong, el("div", { class: "panel" }, bar.node, facts),
+    el("section", {}, el("h2", {}, "Holders"), holders.node),
+    el("section", {}, el("h2", {}, "Waiting"), waiting.node, pages.node));
+  loading.now();
+}
+
+/** A link to the resource that a gate is, or the name of the gate. */
+export function gateLink(gate) {
+  const name = gate.startsWith("resource ") ? gate.slice("resource ".length) : null;
+  return name === null ? gate : ["resource ", resourceLink(name)];
+}
+
+function resourceLink(name) {
+  return el("a", { href: `#/resource/${encodeURIComponent(name)}` }, name);
+}
+
+function actionOf(each) {
+  const key = each.concurrency_key === null ? null : el("span", { class: "key" }, each.concurrency_key);
+  return [el("a", { href: queueLink(each) }, each.action_ref), key];
+}
+
+function factsOf(page) {
+  const facts = [
+    ["Waiting", count(page.waiting)],
+    ["Held while waiting", count(page.held_waiting)],
+    ["Order", page.order],
+  ];
+  return facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)));
+}

@@ -1,0 +1,85 @@
+"""Reads gates after the queue: where an execution waits, what it passed, who waits for and holds a resource.
+
+In: rows of the statements in `executor/sql/gates.sql`. Out: facts for `waiting_reason`, and schemas.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias
+
+import asyncpg
+from pydantic import TypeAdapter
+
+from turnstile.executor.queries.schemas import (
+    HOLDERS_MAX,
+    ExecutionDetail,
+    GatedExecutionDetail,
+    GateStep,
+    ResourceHolder,
+    ResourceQueuePage,
+    UnitHolder,
+    WaitingForUnits,
+)
+from turnstile.executor.queries.waiting_reason import Facts, GateFacts, RateFacts
+
+if TYPE_CHECKING:
+    Row: TypeAlias = asyncpg.Record
+
+_HOLDERS = TypeAdapter(list[UnitHolder])
+_RATES = TypeAdapter(list[RateFacts])
+_STEPS = TypeAdapter(list[GateStep])
+_RESOURCE_HOLDERS = TypeAdapter(list[ResourceHolder])
+
+
+def with_gates(facts: Facts, row: "Row") -> Facts:
+    """Return the facts with those of a row of `execution_gates`."""
+    has_passed_queue = row["has_passed_queue"]
+    holders = sorted({*facts.holders, *(row["later_ids"] or ())})
+    return replace(
+        facts,
+        position=None if has_passed_queue else facts.position,
+        holders=holders[:HOLDERS_MAX],
+        has_gates=has_passed_queue or row["has_route"],
+        gate=None if row["kind"] is None else _gate(row),
+    )
+
+
+def with_steps(detail: ExecutionDetail, row: "Row") -> ExecutionDetail:
+    """Return the execution with the gates that it has passed, if it has any after its queue."""
+    if row["gates"] is None:
+        return detail
+    fields = {name: getattr(detail, name) for name in ExecutionDetail.model_fields}
+    return GatedExecutionDetail(**fields, gates=_STEPS.validate_json(row["gates"]))
+
+
+def resource_queue_page(state: "Row", line: "Sequence[Row]") -> ResourceQueuePage:
+    """Return a page from rows of `resource_queue` and `resource_line`, without its cursor."""
+    capacity = state["capacity"]
+    return ResourceQueuePage(
+        resource=state["name"],
+        capacity=capacity,
+        paused=state["paused"],
+        order="fair" if state["fair"] else "arrival",
+        held=state["held"],
+        held_waiting=state["held_waiting"],
+        free=None if capacity is None else max(capacity - state["held"], 0),
+        waiting=state["depth"],
+        items=[WaitingForUnits(**row) for row in line],
+        holders=_RESOURCE_HOLDERS.validate_json(state["holders"] or "[]"),
+        next_cursor=None,
+    )
+
+
+def _gate(row: "Row") -> GateFacts:
+    return GateFacts(
+        kind=row["kind"],
+        name=row["name"],
+        closed=row["closed"],
+        capacity=row["capacity"],
+        held=row["held"],
+        units=row["units"],
+        position=row["position"],
+        waiting=row["waiting"],
+        holders=_HOLDERS.validate_json(row["holders"] or "[]"),
+        rates=_RATES.validate_json(row["rates"] or "[]"),
+    )

@@ -1,0 +1,300 @@
+"""Gates after the queue are explained: where an execution waits, what it lacks, what it passed (P10)."""
+
+import re
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.support.gates import admit_with_priority, advance, grant_all, put_resource, use
+from tests.support.served import Served
+from turnstile.executor.api.paging import cursor_of
+from turnstile.executor.sql import query
+
+
+async def submit(api: Served, ref: str, count: int = 1, **fields: Any) -> list[int]:
+    ids = await api.submit_many(ref, count, **fields)
+    await grant_all(api.database)
+    return ids
+
+
+async def run(api: Served, execution_id: int) -> None:
+    await api.claim(execution_id)
+    await api.finish(execution_id)
+    await api.settle(execution_id)
+
+
+async def waiting_on(api: Served, execution_id: int) -> dict[str, Any]:
+    return dict((await api.get(f"/executions/{execution_id}"))["waiting_on"])
+
+
+async def gated(api: Served, *uses: str | tuple[str, int], ref: str = "a.b", **fields: Any) -> None:
+    await api.define(ref)
+    await use(api.database, ref, *uses, **fields)
+
+
+async def test_a_resource_names_units_holders_and_position(api: Served) -> None:
+    await api.register_worker()
+    await put_resource(api.database, "autocad", 5)
+    await gated(api, ("autocad", 2))
+    ids = await submit(api, "a.b", 5)
+    for position, execution_id in enumerate(ids[2:], start=1):
+        shown = await api.get(f"/executions/{execution_id}")
+        assert (shown["status"], shown["position"], shown["queue_length"]) == ("queued", None, None)
+        assert shown["estimated_start"] is None
+        assert shown["waiting_on"] == {
+            "gate": "resource autocad", "closed": None, "units": 2, "free": 1, "capacity": 5,
+            "position": position, "position_of": "gate", "waiting": 3,
+            "holders": [{"id": ids[0], "units": 2}, {"id": ids[1], "units": 2}], "reason": "resource",
+        }  # fmt: skip
+    await run(api, ids[0])
+    assert (await api.get(f"/executions/{ids[2]}"))["status"] == "scheduled"
+    assert (await waiting_on(api, ids[3]))["position"] == 1
+
+
+async def test_a_total_counts_over_all_keys(api: Served) -> None:
+    await api.define("a.b", concurrency_key="/k", max_concurrent=1)
+    await use(api.database, "a.b", max_concurrent_total=2)
+    first, second, third = [(await submit(api, "a.b", parameters={"k": key}))[0] for key in "xyz"]
+    (behind,) = await submit(api, "a.b", parameters={"k": "z"})
+    shown = await waiting_on(api, third)
+    assert (shown["reason"], shown["gate"], shown["units"], shown["free"]) == ("total", "total", 1, 0)
+    assert shown["holders"] == [{"id": first, "units": 1}, {"id": second, "units": 1}]
+    page = await api.get("/actions/a.b/queue")
+    assert [(each["id"], each["status"], each["attempt"]) for each in page["holders"]] == [
+        (first, "scheduled", 1), (second, "scheduled", 1), (third, "queued", 1)
+    ]  # fmt: skip
+    # Of its queue the slot is held by what waits at the total.
+    assert await waiting_on(api, behind) == {
+        "reason": "limit", "max_concurrent": 1, "active_count": 1, "holders": [third]
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "closed"),
+    [
+        ({"capacity": 4, "paused": True}, "paused"),
+        ({"capacity": 0}, "capacity_zero"),
+        ({"capacity": 1}, "capacity_too_low"),
+    ],
+)
+async def test_a_closed_gate_is_named_by_what_waits_in_its_queue(
+    api: Served, change: dict[str, Any], closed: str
+) -> None:
+    await put_resource(api.database, "first", 1)
+    await put_resource(api.database, "later", 4)
+    await gated(api, "first", ("later", 2))
+    ids = await submit(api, "a.b", 3)
+    await put_resource(api.database, "later", **change)
+    for position, execution_id in enumerate(ids[1:], start=1):
+        shown = await api.get(f"/executions/{execution_id}")
+        assert (shown["position"], shown["queue_length"]) == (position, 2)
+        on = shown["waiting_on"]
+        assert (on["reason"], on["gate"], on["closed"]) == ("resource", "resource later", closed)
+        assert (on["units"], on["capacity"]) == (2, change["capacity"])
+        assert (on["position"], on["position_of"], on["waiting"]) == (position, "queue", None)
+        assert on["holders"] == [{"id": ids[0], "units": 2}]
+    await api.database.fetch("UPDATE action_queue SET paused = true")
+    assert await waiting_on(api, ids[1]) == {"reason": "paused"}
+
+
+async def test_a_rate_names_the_time_of_the_next_start(api: Served) -> None:
+    await put_resource(api.database, "partner", 10, rate_starts=2, rate_per_seconds=3600.0)
+    await gated(api, "partner", rate_starts=5, rate_per_seconds=60.0)
+    ids = await submit(api, "a.b", 4)
+    started = datetime.fromisoformat((await api.get(f"/executions/{ids[0]}"))["scheduled_at"])
+    for position, execution_id in enumerate(ids[2:], start=1):
+        on = await waiting_on(api, execution_id)
+        next_start = datetime.fromisoformat(on.pop("next_start_at"))
+        assert next_start - started == timedelta(hours=1)
+        assert on == {
+            "reason": "rate", "gate": "rate", "rate_of": "resource partner", "starts": 2,
+            "per_seconds": 3600.0, "position": position, "position_of": "action", "waiting": 2,
+        }  # fmt: skip
+
+
+async def test_the_position_at_a_fair_gate_is_the_order_in_which_executions_pass(api: Served) -> None:
+    await api.register_worker()
+    await put_resource(api.database, "shared", 3, fair=True)
+    for ref, units, weight in (("a.a", 1, 1), ("a.b", 2, 3), ("a.c", 1, 2)):
+        await api.define(ref)
+        await use(api.database, ref, ("shared", units), weights=[weight])
+    held = await submit(api, "a.a", 3)
+    waiting = [*await submit(api, "a.a", 4), *await submit(api, "a.b", 5), *await submit(api, "a.c", 4)]
+    waiting += await submit(api, "a.a", 2)
+    expected = await order_at(api, waiting)
+    listed = await api.get("/resources/shared/queue", limit=100)
+    assert [item["id"] for item in listed["items"]] == expected
+    pages = await all_pages(api, "/resources/shared/queue", limit=4)
+    assert pages == [(position, each) for position, each in enumerate(expected, start=1)]
+    passed: list[int] = []
+    running = [*held]
+    while len(passed) < len(waiting):
+        await run(api, running.pop(0))
+        before = [*passed, *running]
+        started = [
+            row["execution_id"]
+            for row in await api.database.fetch("SELECT execution_id FROM slot")
+            if row["execution_id"] not in (*before, *held)
+        ]
+        # One decision may let several pass; the slots do not say in which order.
+        assert set(started) == set(expected[len(passed) : len(passed) + len(started)])
+        passed += started
+        running += started
+        assert (
+            await order_at(api, [each for each in waiting if each not in passed]) == expected[len(passed) :]
+        )
+
+
+async def order_at(api: Served, ids: list[int]) -> list[int]:
+    positions = {each: (await waiting_on(api, each))["position"] for each in ids}
+    assert sorted(positions.values()) == list(range(1, len(ids) + 1))
+    return sorted(positions, key=lambda each: int(positions[each]))
+
+
+async def all_pages(api: Served, path: str, **query: Any) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    cursor: str | None = None
+    while True:
+        page = await api.get(path, **query, **({} if cursor is None else {"cursor": cursor}))
+        found += [(item["position"], item["id"]) for item in page["items"]]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            return found
+
+
+async def test_an_urgent_execution_is_first_at_every_gate(api: Served) -> None:
+    for fair in (False, True):
+        name = f"r{fair}".lower()
+        await put_resource(api.database, name, 1, fair=fair)
+        ref = f"a.{name}"
+        await api.define(ref)
+        await use(api.database, ref, name)
+        first, second, third = await submit(api, ref, 3)
+        urgent = await admit_with_priority(api.database, ref, 1)
+        late = await admit_with_priority(api.database, ref, 5)
+        assert await order_at(api, [second, third, urgent, late]) == [urgent, second, third, late]
+        page = await api.get(f"/resources/{name}/queue")
+        assert [(item["id"], item["priority"]) for item in page["items"]] == [
+            (urgent, 1), (second, 3), (third, 3), (late, 5)
+        ]  # fmt: skip
+        assert [holder["id"] for holder in page["holders"]] == [first]
+
+
+async def test_pages_of_a_queue_follow_its_places(api: Served) -> None:
+    await api.define("a.b", max_concurrent=0)
+    priorities = (3, 5, 1, 3, 2, 1, 4, 5)
+    ids = [await admit_with_priority(api.database, "a.b", each) for each in priorities]
+    expected = [each for _, each in sorted(zip(priorities, ids, strict=True))]
+    for limit in (1, 3, 8):
+        pages = await all_pages(api, "/actions/a.b/queue", limit=limit)
+        assert pages == [(position, each) for position, each in enumerate(expected, start=1)]
+    refused = await api.http.get("/api/v1/actions/a.b/queue", params={"cursor": cursor_of("line", ids[0])})
+    assert refused.status_code == 422
+
+
+async def test_the_gates_are_kept_from_the_queue_to_the_end(api: Served) -> None:
+    await api.register_worker()
+    await put_resource(api.database, "first", 1, rank=1)
+    await put_resource(api.database, "then", 1, rank=2)
+    await gated(api, "first", ("then", 1))
+    await api.define("a.c")
+    await use(api.database, "a.c", "then")
+    (blocker,) = await submit(api, "a.c")
+    one, other = await submit(api, "a.b", 2)
+    steps = (await api.get(f"/executions/{one}"))["gates"]
+    assert [(step["gate"], step["passed_at"] is None) for step in steps] == [
+        ("queue", False), ("resource first", False), ("resource then", True)
+    ]  # fmt: skip
+    assert [step["units"] for step in steps] == [1, 1, 1]
+    assert steps[1]["arrived_at"] == steps[0]["passed_at"]
+    page = await api.get("/resources/first/queue")
+    assert (page["held"], page["held_waiting"], page["free"], page["waiting"]) == (1, 1, 0, 1)
+    assert [(holder["id"], holder["status"]) for holder in page["holders"]] == [(one, "queued")]
+    assert (await waiting_on(api, other))["holders"] == [{"id": one, "units": 1}]
+    await run(api, blocker)
+    granted = (await api.get(f"/executions/{one}"))["gates"]
+    assert granted[:2] == steps[:2]
+    assert granted[2]["passed_at"] is not None
+    await run(api, one)
+    assert (await api.get(f"/executions/{one}"))["gates"] == granted
+
+
+async def test_an_execution_before_its_queue_shows_the_queue_only(api: Served) -> None:
+    await put_resource(api.database, "r", 1)
+    await api.define("a.b", max_concurrent=1)
+    await use(api.database, "a.b", "r")
+    first, second = await submit(api, "a.b", 2)
+    (step,) = (await api.get(f"/executions/{second}"))["gates"]
+    assert (step["gate"], step["units"], step["passed_at"]) == ("queue", 1, None)
+    assert [step["gate"] for step in (await api.get(f"/executions/{first}"))["gates"]] == [
+        "queue",
+        "resource r",
+    ]
+
+
+async def test_a_plain_action_shows_nothing_of_gates(api: Served) -> None:
+    await put_resource(api.database, "r", 1)
+    await gated(api, "r")
+    await api.define("plain")
+    (plain,) = await submit(api, "plain")
+    assert "gates" not in await api.get(f"/executions/{plain}")
+
+
+async def test_what_leaves_a_changed_route_is_explained_until_it_has_left(api: Served) -> None:
+    await put_resource(api.database, "r", 1)
+    await gated(api, "r")
+    ids = await submit(api, "a.b", 2)
+    await api.database.fetch("UPDATE action SET uses = '[]'")
+    await api.database.fetch("SELECT turnstile.reroute(ARRAY(SELECT id FROM action))")
+    assert (await waiting_on(api, ids[1]))["gate"] == "resource r"
+    await advance(api.database)
+    assert (await api.get(f"/executions/{ids[1]}"))["status"] == "scheduled"
+
+
+async def test_an_unknown_resource_is_not_found(api: Served) -> None:
+    answer = await api.http.get("/api/v1/resources/none/queue")
+    assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+
+
+async def test_the_gauges_show_resources_and_count_what_waits_at_gates(api: Served) -> None:
+    await put_resource(api.database, "first", 3, rank=1)
+    await put_resource(api.database, "then", 1, rank=2)
+    await put_resource(api.database, "unlimited", None)
+    await gated(api, "first", "then", "unlimited")
+    await submit(api, "a.b", 5)
+    shown = (await api.http.get("/metrics")).text
+    for line in (
+        'turnstile_resource_held{resource="first"} 3',
+        'turnstile_resource_capacity{resource="first"} 3',
+        'turnstile_resource_waiting{resource="first"} 2',
+        'turnstile_resource_held_waiting{resource="first"} 2',
+        'turnstile_resource_waiting{resource="then"} 2',
+        'turnstile_resource_held_waiting{resource="then"} 0',
+        'turnstile_resource_held{resource="unlimited"} 1',
+        'turnstile_queue_depth{action_ref="a.b"} 4',
+        'turnstile_slots_held{action_ref="a.b"} 1',
+    ):
+        assert re.search(rf"^{re.escape(line)}(\.0)?$", shown, re.MULTILINE), line
+    assert 'turnstile_resource_capacity{resource="unlimited"}' not in shown
+
+
+async def test_the_dashboard_sees_what_passes_a_later_gate(api: Served) -> None:
+    await api.register_worker()
+    await put_resource(api.database, "r", 1)
+    for ref in ("a.b", "a.c"):
+        await gated(api, "r", ref=ref)
+    (first,) = await submit(api, "a.b")
+    await submit(api, "a.c", 2)
+
+    async def counted(since: datetime | None) -> dict[str, tuple[int, int]]:
+        rows = await api.database.fetch(query("dashboard_queues"), since, 100)
+        return {row["action_ref"]: (row["depth"], row["active_count"]) for row in rows}
+
+    assert await counted(None) == {"a.b": (0, 1), "a.c": (2, 0)}
+    await api.claim(first)
+    await api.finish(first)
+    before = await api.database.fetchval("SELECT clock_timestamp()")
+    assert await counted(before) == {}
+    await api.settle(first)
+    assert await counted(before) == {"a.b": (0, 0), "a.c": (1, 1)}

@@ -1,0 +1,443 @@
+"""Gates after the queue: units, order, priority, turns, rates, and what other changes do to them."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from tests.proof.gates.twin import CLOSED, Tables, found
+from tests.support.protocol import Protocol, in_turn
+from turnstile.common.domain.states import Status
+
+HASH = "00000000-0000-0000-0000-000000000000"
+
+
+async def resource(protocol: Protocol, name: str, capacity: int | None, **fields: Any) -> int:
+    """Create a resource; returns the id of its gate."""
+    columns = {"rank": 1, "fair": False, "rate_starts": None, "rate_per_seconds": None} | fields
+    gate_id: int = await protocol.connection.fetchval(
+        "INSERT INTO gate (kind, name, capacity, rank, fair, rate_starts, rate_per_seconds)"
+        " VALUES ('resource', $1, $2, $3, $4, $5, $6) RETURNING id",
+        name,
+        capacity,
+        *columns.values(),
+    )
+    return gate_id
+
+
+async def define(
+    protocol: Protocol,
+    ref: str,
+    *,
+    uses: dict[str, int] | None = None,
+    weight: int = 1,
+    limit: int | None = None,
+    total: int | None = None,
+    fair: bool = False,
+    rate: tuple[int, float] | None = None,
+) -> None:
+    """Define an action and its gates."""
+    await protocol.put(ref, max_concurrent=limit, submitter_keys=True)
+    await redefine(protocol, ref, uses=uses, weight=weight, total=total, fair=fair, rate=rate)
+
+
+async def redefine(
+    protocol: Protocol,
+    ref: str,
+    *,
+    uses: dict[str, int] | None = None,
+    weight: int = 1,
+    total: int | None = None,
+    fair: bool = False,
+    rate: tuple[int, float] | None = None,
+) -> None:
+    used = [
+        {"resource": name, "units": units, "weight": weight} for name, units in sorted((uses or {}).items())
+    ]
+    async with protocol.transaction():
+        action_id = await protocol.connection.fetchval(
+            "UPDATE action SET uses = $2, max_concurrent_total = $3, fair = $4, rate_starts = $5,"
+            " rate_per_seconds = $6 WHERE ref = $1 RETURNING id",
+            ref,
+            json.dumps(used),
+            total,
+            fair,
+            rate and rate[0],
+            rate and rate[1],
+        )
+        await protocol.connection.execute("SELECT turnstile.reroute($1)", [action_id])
+
+
+async def submit(protocol: Protocol, *refs: str, key: str | None = None, priority: int = 3) -> list[int]:
+    """Admit one request for each action, together, and grant; returns the ids."""
+    n = len(refs)
+    row = await protocol.row(
+        "SELECT * FROM turnstile.admit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12,"
+        " in_priorities => $13)",
+        list(refs),
+        ["{}"] * n,
+        [key] * n,
+        [None] * n,
+        [None] * n,
+        [HASH] * n,
+        [None] * n,
+        [None] * n,
+        [None] * n,
+        [None] * n,
+        ["{}"] * n,
+        [None] * n,
+        [priority] * n,
+    )
+    await grant(protocol, row["more_queue_ids"])
+    return [answer["execution_id"] for answer in row["admitted"]]
+
+
+async def grant(protocol: Protocol, queue_ids: Sequence[int] | None) -> None:
+    if queue_ids:
+        await protocol.row("SELECT * FROM turnstile.grant_slots($1)", list(queue_ids))
+
+
+async def settle(protocol: Protocol, *ids: int) -> list[int]:
+    """Run these granted executions to their end and settle them; returns what was granted."""
+    await protocol.run(*ids)
+    return (await protocol.settle(*((i, 1) for i in ids))).granted
+
+
+async def advance(protocol: Protocol) -> list[int]:
+    """Let return what has to and pass what can; returns what was granted."""
+    granted: list[int] = []
+    while True:
+        row = await protocol.row("SELECT * FROM turnstile.advance_gates(2)")
+        granted += [item["execution_id"] for item in row["granted"] or ()]
+        await grant(protocol, row["more_queue_ids"])
+        if not row["remaining"]:
+            Tables(await found(protocol.connection)).check()
+            return granted
+
+
+async def pause(protocol: Protocol, gate_id: int, paused: bool = True) -> None:
+    await protocol.connection.execute(
+        "UPDATE gate SET paused = $2, returning_from = CASE WHEN $2 THEN $3 ELSE returning_from END"
+        " WHERE id = $1",
+        gate_id,
+        paused,
+        CLOSED,
+    )
+
+
+async def later(protocol: Protocol, seconds: float) -> list[int]:
+    """Let time pass for the rates; returns what was granted."""
+    await protocol.connection.execute(
+        "UPDATE rate_start SET granted_at = granted_at - make_interval(secs => $1)", seconds
+    )
+    row = await protocol.row("SELECT * FROM turnstile.pass_rates()")
+    return [item["execution_id"] for item in row["granted"] or ()]
+
+
+async def held_units(protocol: Protocol, name: str) -> int:
+    held: int = await protocol.connection.fetchval(
+        "SELECT held FROM turnstile.current_gate WHERE kind = 'resource' AND name = $1", name
+    )
+    return held
+
+
+async def test_an_execution_takes_all_its_units(protocol: Protocol) -> None:
+    await resource(protocol, "cad", 3)
+    await define(protocol, "a", uses={"cad": 2})
+    first, second = await submit(protocol, "a", "a")
+    assert await protocol.held() == [first]
+    assert await held_units(protocol, "cad") == 2
+    assert await settle(protocol, first) == [second]
+    assert await settle(protocol, second) == []
+    assert await held_units(protocol, "cad") == 0
+
+
+async def test_a_light_execution_does_not_pass_a_heavy_one_that_waits_before_it(protocol: Protocol) -> None:
+    await resource(protocol, "cad", 2)
+    await define(protocol, "light", uses={"cad": 1})
+    await define(protocol, "heavy", uses={"cad": 2})
+    first, heavy, last = await submit(protocol, "light", "heavy", "light")
+    assert await protocol.held() == [first]
+    assert await settle(protocol, first) == [heavy]
+    assert await settle(protocol, heavy) == [last]
+
+
+async def test_a_more_urgent_execution_is_first_at_a_resource(protocol: Protocol) -> None:
+    await resource(protocol, "cad", 1)
+    await define(protocol, "a", uses={"cad": 1})
+    (first,) = await submit(protocol, "a")
+    (waiting,) = await submit(protocol, "a")
+    (urgent,) = await submit(protocol, "a", priority=1)
+    assert await settle(protocol, first) == [urgent]
+    assert await settle(protocol, urgent) == [waiting]
+
+
+async def test_keys_take_turns_by_their_weights_at_a_fair_total(protocol: Protocol) -> None:
+    await define(protocol, "a", total=1, fair=True)
+    await protocol.connection.execute(
+        "INSERT INTO key_override (action_id, concurrency_key, weight) SELECT id, '7', 2 FROM action"
+    )
+    sevens = await submit(protocol, *["a"] * 5, key="7")
+    await submit(protocol, *["a"] * 3, key="8")
+    order = await protocol.held()
+    while len(order) < 7:
+        order += await settle(protocol, order[-1])
+    assert ["7" if i in sevens else "8" for i in order] == ["7", "8", "7", "7", "8", "7", "7"]
+
+
+async def test_a_rate_allows_its_starts_in_any_window(protocol: Protocol) -> None:
+    await define(protocol, "a", rate=(2, 3000.0))
+    ids = await submit(protocol, "a")
+    assert await protocol.held() == ids
+    assert await later(protocol, 1000) == []
+    ids += await submit(protocol, "a", "a", "a", "a")
+    assert await protocol.held() == ids[:2]
+    assert await later(protocol, 1900) == []
+    assert await later(protocol, 200) == [ids[2]], "only the first start has left the window"
+    assert await later(protocol, 800) == []
+    assert await later(protocol, 200) == [ids[3]]
+    assert await later(protocol, 10_000) == [ids[4]]
+
+
+async def test_starts_that_return_to_a_rate_are_granted_although_another_action_waits(
+    protocol: Protocol,
+) -> None:
+    """An action that arrives at the virtual time is found beside one whose next turn is later."""
+    await define(protocol, "a", rate=(1, 3000.0))
+    await define(protocol, "b", rate=(1, 3000.0))
+    first, second = await submit(protocol, "a", "a")
+    (other,) = await submit(protocol, "b")
+    assert await protocol.held() == [first, other]
+    assert await later(protocol, 3001) == [second]
+
+
+async def test_a_rate_that_is_used_up_by_a_neighbour_of_a_neighbour_is_not_exceeded(
+    protocol: Protocol,
+) -> None:
+    """All rates of a line are locked by whoever decides about it."""
+    cad = await resource(protocol, "cad", 1)
+    await define(protocol, "a", uses={"cad": 1})
+    await define(protocol, "b", uses={"cad": 1}, rate=(1, 3000.0))
+    await define(protocol, "z", rate=(1, 3000.0))
+    rated = await protocol.column("SELECT id FROM gate WHERE kind <> 'resource'")
+    locked = await protocol.connection.fetchval("SELECT turnstile.neighbouring_gates($1)", [cad])
+    assert {cad, *rated} == set(locked)
+
+
+async def test_what_waits_for_a_paused_resource_gives_its_other_units_back(protocol: Protocol) -> None:
+    await resource(protocol, "cad", 1)
+    api = await resource(protocol, "api", 1, rank=2)
+    await define(protocol, "both", uses={"cad": 1, "api": 1})
+    await define(protocol, "one", uses={"api": 1})
+    await define(protocol, "neighbour", uses={"cad": 1})
+    (running,) = await submit(protocol, "one")
+    waiting, neighbour = await submit(protocol, "both", "neighbour")
+    assert await protocol.held() == [running]
+    await pause(protocol, api)
+    assert await advance(protocol) == [neighbour]
+    assert await settle(protocol, running) == []
+    assert await settle(protocol, neighbour) == []
+    await pause(protocol, api, paused=False)
+    await grant(protocol, await protocol.column("SELECT * FROM turnstile.queues_behind($1, 10)", api))
+    assert await protocol.held() == [waiting]
+
+
+async def test_executions_before_a_closed_resource_return_too(protocol: Protocol) -> None:
+    """They wait at another gate of the route than the one that was closed."""
+    await resource(protocol, "cad", 1)
+    api = await resource(protocol, "api", 2, rank=2)
+    await define(protocol, "both", limit=5, uses={"cad": 1, "api": 2})
+    first, waiting = await submit(protocol, "both", "both")
+    assert await protocol.held() == [first]
+    await protocol.connection.execute(
+        "UPDATE gate SET capacity = 1, returning_from = $2 WHERE id = $1", api, CLOSED
+    )
+    await advance(protocol)
+    assert (await protocol.queue("both"))["held"] == 1
+    assert (await protocol.queue("both"))["depth"] == 1
+    assert await settle(protocol, first) == []
+    assert await protocol.waiting() == [waiting]
+
+
+async def test_a_paused_action_starts_nothing_that_waits_at_a_later_gate(protocol: Protocol) -> None:
+    await resource(protocol, "cad", 1)
+    await define(protocol, "a", uses={"cad": 1})
+    await define(protocol, "b", uses={"cad": 1})
+    running, paused, other = await submit(protocol, "a", "a", "b")
+    await protocol.connection.execute(
+        "UPDATE action SET paused = true, rollout_from_key = '' WHERE ref = 'a'"
+    )
+    await protocol.roll_out()
+    await advance(protocol)
+    assert await settle(protocol, running) == [other]
+    assert await settle(protocol, other) == []
+    assert await protocol.waiting() == [paused]
+
+
+async def test_everything_in_the_line_of_a_flow_returns_although_some_of_it_comes_back(
+    protocol: Protocol,
+) -> None:
+    await resource(protocol, "cad", 9)
+    await resource(protocol, "api", 1, rank=2, fair=True)
+    await define(protocol, "a", uses={"cad": 1, "api": 1})
+    ids = await submit(protocol, *["a"] * 8)
+    await redefine(protocol, "a", uses={"api": 1})
+    await advance(protocol)
+    assert await held_units(protocol, "cad") == 1, "only what runs has units of the old route"
+    assert await protocol.held() == ids[:1]
+
+
+async def test_cancelled_executions_keep_their_units_until_they_are_settled(protocol: Protocol) -> None:
+    await resource(protocol, "cad", 1)
+    await resource(protocol, "api", 1, rank=2)
+    await define(protocol, "one", uses={"api": 1})
+    await define(protocol, "both", limit=1, uses={"cad": 1, "api": 1})
+    await define(protocol, "cad-only", uses={"cad": 1})
+    running, cancelled, waiting = await submit(protocol, "one", "both", "cad-only")
+    await protocol.cancel(cancelled)
+    assert await held_units(protocol, "cad") == 1
+    assert (await protocol.queue("both"))["held"] == 1
+    assert (await protocol.settle((cancelled, 0))).granted == [waiting]
+    assert await held_units(protocol, "cad") == 1
+    assert (await protocol.queue("both"))["held"] == 0
+    assert await settle(protocol, running, waiting) == []
+
+
+async def test_a_settle_beside_a_cancelled_heavy_execution_is_not_refused(protocol: Protocol) -> None:
+    """What could pass next needs a gate that the settle does not lock: it waits for the other settle."""
+    await resource(protocol, "r1", 2, rank=1)
+    await resource(protocol, "r2", 2, rank=2)
+    await resource(protocol, "r3", 1, rank=3)
+    await define(protocol, "d", uses={"r1": 1})
+    await define(protocol, "a", uses={"r1": 1, "r2": 1})
+    await define(protocol, "b", uses={"r2": 2, "r3": 1})
+    await define(protocol, "e", uses={"r2": 1, "r3": 1})
+    d, _, heavy, light = await submit(protocol, "d", "a", "b", "e")
+    await protocol.cancel(heavy)
+    assert await settle(protocol, d) == []
+    assert (await protocol.settle((heavy, 0))).granted == [light]
+
+
+async def test_a_reclaimed_execution_gives_its_units_back_and_is_first_again(protocol: Protocol) -> None:
+    await resource(protocol, "cad", 2)
+    await define(protocol, "a", uses={"cad": 2})
+    first, second = await submit(protocol, "a", "a")
+    assert await protocol.claim_verdicts(first) == ["claimed"]
+    await protocol.lose_lease()
+    reclaimed = await protocol.reclaim()
+    assert reclaimed.returned == [first]
+    assert reclaimed.granted == [first]
+    assert await held_units(protocol, "cad") == 2
+    assert second in await protocol.waiting()
+
+
+async def test_what_a_worker_hands_back_releases_its_units(protocol: Protocol) -> None:
+    await resource(protocol, "cad", 1)
+    await define(protocol, "a", uses={"cad": 1})
+    (first,) = await submit(protocol, "a")
+    assert await protocol.claim_verdicts(first) == ["claimed"]
+    assert await protocol.hand_back(first) == {first}
+    assert await held_units(protocol, "cad") == 0
+    assert (await protocol.settle_as((first, 1, None))).granted == [first]
+
+
+async def test_a_retry_releases_its_units_until_it_is_due(protocol: Protocol) -> None:
+    await resource(protocol, "cad", 1)
+    await define(protocol, "a", uses={"cad": 1})
+    first, second = await submit(protocol, "a", "a")
+    await protocol.claim_verdicts(first)
+    await protocol.finish(first, status=Status.FAILED, retry_delay_seconds=60)
+    assert (await protocol.settle_as((first, 1, None))).granted == [second]
+    await protocol.connection.execute(
+        "UPDATE delayed SET due_at = (SELECT b.first_at FROM turnstile.due_bound b)"
+    )
+    _, grants = await protocol.wake_due()
+    await grant(protocol, grants.more_queue_ids)
+    assert await settle(protocol, second) == [first]
+
+
+async def test_a_deleted_action_leaves_no_unit_held(protocol: Protocol) -> None:
+    await resource(protocol, "cad", 1)
+    await define(protocol, "a", uses={"cad": 1})
+    await define(protocol, "b", uses={"cad": 1})
+    (running,) = await submit(protocol, "b")
+    (waiting,) = await submit(protocol, "a")
+    row = await protocol.row("SELECT * FROM turnstile.delete_action('a', 10, NULL, NULL)")
+    assert row["deleted"]
+    await protocol.settle((waiting, 0))
+    await advance(protocol)
+    assert await settle(protocol, running) == []
+    assert await held_units(protocol, "cad") == 0
+    Tables(await found(protocol.connection)).check()
+
+
+async def test_two_settles_at_once_share_the_units_of_a_resource(protocol: Protocol, other: Protocol) -> None:
+    """The second waits for the gate, and sees what the first has granted."""
+    await resource(protocol, "cad", 2)
+    await define(protocol, "a", uses={"cad": 1})
+    await define(protocol, "b", uses={"cad": 1})
+    await define(protocol, "heavy", uses={"cad": 2})
+    a, b, heavy, last = await submit(protocol, "a", "b", "heavy", "a")
+    await protocol.run(a, b)
+    first, second = await in_turn(protocol, other, protocol.settle((a, 1)), other.settle((b, 1)))
+    assert first.granted == []
+    assert second.granted == [heavy]
+    assert last in await protocol.waiting()
+    Tables(await found(protocol.connection)).check()
+
+
+async def test_a_settle_and_a_cancel_at_once_free_each_unit_once(protocol: Protocol, other: Protocol) -> None:
+    await resource(protocol, "cad", 2)
+    await resource(protocol, "api", 1, rank=2)
+    await define(protocol, "a", uses={"cad": 1, "api": 1})
+    first, waiting = await submit(protocol, "a", "a")
+    await protocol.run(first)
+    freed, _ = await in_turn(protocol, other, protocol.settle((first, 1)), other.cancel(waiting))
+    assert freed.granted == [waiting], "the settle came first"
+    await protocol.settle((waiting, 1))
+    assert await held_units(protocol, "cad") == 0
+    Tables(await found(protocol.connection)).check()
+
+
+async def test_a_hand_over_and_the_watchdog_grant_a_unit_once(protocol: Protocol, other: Protocol) -> None:
+    await resource(protocol, "cad", 1)
+    await define(protocol, "a", uses={"cad": 1})
+    first, second, _ = await submit(protocol, "a", "a", "a")
+    await protocol.run(first)
+    freed, granted = await asyncio.gather(protocol.settle((first, 1)), advance(other))
+    assert [*freed.granted, *granted] == [second]
+    assert await held_units(protocol, "cad") == 1
+
+
+async def test_what_runs_on_an_old_route_can_be_handed_back_and_cancelled(protocol: Protocol) -> None:
+    await resource(protocol, "cad", 2)
+    await resource(protocol, "api", 2)
+    await define(protocol, "a", uses={"cad": 1})
+    first, second = await submit(protocol, "a", "a")
+    assert await protocol.claim_verdicts(first) == ["claimed"]
+    await redefine(protocol, "a", uses={"api": 1})
+    assert await protocol.hand_back(first) == {first}
+    await protocol.cancel(second)
+    await protocol.settle((second, 1))
+    assert await held_units(protocol, "cad") == 0
+
+
+async def test_a_gate_that_a_session_holds_delays_the_return_from_no_other(
+    protocol: Protocol, other: Protocol
+) -> None:
+    held = await resource(protocol, "held", 1)
+    free = await resource(protocol, "free", 1)
+    await resource(protocol, "cad", 1, rank=0)
+    await define(protocol, "a", uses={"held": 1})
+    await define(protocol, "b", uses={"cad": 1, "free": 1})
+    await define(protocol, "c", uses={"free": 1})
+    running, _, _ = await submit(protocol, "c", "a", "b")
+    await pause(protocol, held)
+    await pause(protocol, free)
+    assert await held_units(protocol, "cad") == 1
+    async with other.transaction():
+        await other.connection.execute("SELECT FROM gate WHERE id = $1 FOR UPDATE", held)
+        for _ in range(6):
+            await protocol.row("SELECT * FROM turnstile.advance_gates(10)")
+        assert await held_units(protocol, "cad") == 0
+    assert running in await protocol.held()

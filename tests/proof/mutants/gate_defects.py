@@ -1,0 +1,133 @@
+"""Defects of the gates after the queue: units, turns, rates, locks, and what returns."""
+
+# ruff: noqa: E501  (quoted lines are as long as they are)
+
+from typing import Final
+
+from tests.proof.mutants.defect import Defect
+
+_GATES: Final = "common/sql/12_gates.sql"
+_TEST: Final = "tests/integration/protocol/test_gates.py"
+_WALKS: Final = "tests/proof/gates/test_statements.py"
+
+GATE_DEFECTS: Final = (
+    Defect(
+        name="units are counted as one",
+        file=_GATES,
+        before="SELECT g.id, (u.use ->> 'units')::integer FROM jsonb_array_elements(in_action.uses) u(use)",
+        after="SELECT g.id, 1 FROM jsonb_array_elements(in_action.uses) u(use)",
+        caught_by=(_TEST,),
+    ),
+    Defect(
+        name="a flow does not pay for its turn",
+        file=_GATES,
+        before="+ in_units * 720720::bigint / turnstile.weight_of(in_turn.gate_id, e.action_id, e.queue_id),",
+        after="+ 0 * in_units,",
+        caught_by=(_WALKS,),
+    ),
+    Defect(
+        name="all flows have the same weight",
+        file=_GATES,
+        before="/ turnstile.weight_of(in_turn.gate_id, e.action_id, e.queue_id),",
+        after=",",
+        caught_by=(_TEST, _WALKS),
+    ),
+    Defect(
+        name="the window of a rate resets with its oldest start",
+        file=_GATES,
+        before="ELSE g.rate_starts - (g.starts_taken - oldest.number + 1) END",
+        after="ELSE g.rate_starts - least(g.starts_taken - oldest.number + 1, g.rate_starts) + (g.starts_taken - oldest.number < g.rate_starts - 1 AND oldest.number > 1)::integer END",
+        caught_by=(_TEST, _WALKS),
+    ),
+    Defect(
+        name="a heavy execution is passed over",
+        file=_GATES,
+        before="sum(coalesce(n.units, 1000000000)) OVER (ORDER BY h.place) AS units_up_to",
+        after="coalesce(n.units, 1000000000)::bigint AS units_up_to",
+        caught_by=(_TEST, _WALKS),
+    ),
+    Defect(
+        name="gates further down the routes are not locked",
+        file=_GATES,
+        before="    wanted_ids := turnstile.neighbouring_gates(wanted_ids);\n",
+        after="",
+        caught_by=(_WALKS,),
+    ),
+    Defect(
+        name="the rates of others in a line are not locked",
+        file=_GATES,
+        before="WHERE a.route IS NOT NULL AND EXISTS (SELECT FROM pool p WHERE p.id = ANY (a.route)))",
+        after="WHERE false)",
+        caught_by=(_TEST,),
+    ),
+    Defect(
+        name="a decision needs a gate that it has not locked",
+        file=_GATES,
+        before="SELECT CASE WHEN a.route <@ in_gate_ids\n AND (NOT in_returning OR NOT turnstile.has_to_return(\n a.route, a.route_units, h.queue_id",
+        after="SELECT CASE WHEN true\n AND (NOT in_returning OR NOT turnstile.has_to_return(\n a.route, a.route_units, h.queue_id",
+        caught_by=(_TEST,),
+    ),
+    Defect(
+        name="a requeued execution keeps its units",
+        file="common/sql/32_requeue.sql",
+        before="    IF gate_changes IS NOT NULL THEN\n        PERFORM turnstile.change_gates(gate_changes);\n    END IF;\n",
+        after="",
+        caught_by=(_TEST, _WALKS),
+    ),
+    Defect(
+        name="an execution with a lower place is outside the range that a gate reads",
+        file=_GATES,
+        before="        in_state.head_id := least(in_state.head_id, (SELECT min(p) FROM unnest(places) p\n WHERE turnstile.priority_of_place(p) = 3));\n",
+        after="",
+        caught_by=(_WALKS,),
+    ),
+    Defect(
+        name="a turn before the turn of another flow is outside the range that a rate reads",
+        file=_GATES,
+        before="ORDER BY t.start_tag LIMIT 1), state.virtual_times[h.priority])\n        FROM unnest(coalesce(state.heads",
+        after="ORDER BY t.start_tag LIMIT 1), 9000000000000000000)\n        FROM unnest(coalesce(state.heads",
+        caught_by=(_TEST, _WALKS),
+    ),
+    Defect(
+        name="executions before a closed gate do not return",
+        file=_GATES,
+        before="locked_ids := turnstile.try_gates(turnstile.neighbouring_gates(ARRAY[closed.id]));\n",
+        after="locked_ids := turnstile.try_gates(ARRAY[closed.id]);\n",
+        caught_by=(_TEST, _WALKS),
+    ),
+    Defect(
+        name="one held gate stops the return from all gates",
+        file=_GATES,
+        before="            CONTINUE WHEN locked_ids IS NULL;\n            UPDATE gate g SET",
+        after="            UPDATE gate g SET",
+        caught_by=(_TEST,),
+    ),
+    Defect(
+        name="what runs on an old route cannot be cancelled",
+        file=_GATES,
+        before="WHERE q.id = ANY (in_queue_ids) AND q.id = ANY (concerned_ids) AND NOT",
+        after="WHERE q.id = ANY (concerned_ids) AND NOT",
+        caught_by=(_TEST,),
+    ),
+    Defect(
+        name="a line of a flow returns only in part",
+        file=_GATES,
+        before="WHERE w.line_id = l.id AND (leaves OR NOT has_turns)\n",
+        after="WHERE w.line_id = l.id\n",
+        caught_by=(_TEST,),
+    ),
+    Defect(
+        name="a cancelled execution at a gate releases its units before its settle",
+        file="common/sql/33_end_unstarted.sql",
+        before="SELECT b.id, b.queue_id, ended_at, l.gate_ids, l.gate_units\n",
+        after="SELECT b.id, b.queue_id, ended_at, NULL::bigint[], NULL::integer[]\n",
+        caught_by=(_TEST, _WALKS),
+    ),
+    Defect(
+        name="a flow keeps its turn for an execution that was cancelled",
+        file=_GATES,
+        before="WHERE t.line_id = ANY (ARRAY[n.line_id]) AND t.priority = n.priority AND t.place = n.place\n",
+        after="WHERE t.line_id = ANY (ARRAY[n.line_id]) AND t.priority = n.priority AND t.place = -n.place\n",
+        caught_by=(_WALKS,),
+    ),
+)

@@ -1,0 +1,89 @@
+"""Gates for tests, defined by their rows; and grants to all queues, as after an admit of gated actions."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from turnstile.common.database import Database
+
+ADVANCES_MAX = 100
+
+
+async def put_resource(database: Database, name: str, capacity: int | None, **fields: Any) -> None:
+    """Create or change a resource: `rank`, `fair`, `paused`, `rate_starts`, `rate_per_seconds`."""
+    given = {"capacity": capacity, **fields}
+    names = ", ".join(given)
+    values = ", ".join(f"${number}" for number in range(2, len(given) + 2))
+    await database.fetch(
+        f"INSERT INTO gate (kind, name, {names}) VALUES ('resource', $1, {values})"
+        f" ON CONFLICT (kind, name) DO UPDATE SET ({names})"
+        f" = ROW ({', '.join(f'excluded.{each}' for each in given)})",
+        name,
+        *given.values(),
+    )
+    await database.fetch(
+        "INSERT INTO gate_state (gate_id, version, held, depth, head_id, virtual_times, starts_taken,"
+        " updated_at) SELECT g.id, 1, 0, 0, 0, '{0,0,0,0,0}', 0, clock_timestamp() FROM gate g"
+        " WHERE NOT EXISTS (SELECT FROM gate_state s WHERE s.gate_id = g.id)"
+    )
+    # What waits at any gate of a route through it may have to return.
+    await database.fetch(
+        "UPDATE gate g SET returning_from = -9223372036854775808 WHERE EXISTS (SELECT FROM action a"
+        " JOIN gate r ON r.name = $1 AND r.id = ANY (a.route) WHERE g.id = ANY (a.route))",
+        name,
+    )
+    await advance(database)
+
+
+async def use(
+    database: Database,
+    ref: str,
+    *resources: str | tuple[str, int],
+    weights: Sequence[int] = (),
+    **fields: Any,
+) -> None:
+    """Give an action its gates: resources with units, and columns like `max_concurrent_total` and `fair`."""
+    uses = [(each, 1) if isinstance(each, str) else each for each in resources]
+    stored = [
+        {"resource": name, "units": units, "weight": weights[index] if weights else 1}
+        for index, (name, units) in enumerate(uses)
+    ]
+    given = {"uses": json.dumps(stored), **fields}
+    changes = ", ".join(f"{name} = ${number}" for number, name in enumerate(given, start=2))
+    await database.fetch(f"UPDATE action SET {changes} WHERE ref = $1", ref, *given.values())
+    await database.fetch("SELECT turnstile.reroute(ARRAY(SELECT id FROM action WHERE ref = $1))", ref)
+    await advance(database)
+
+
+async def grant_all(database: Database) -> list[int]:
+    """Let everything pass that can, from the queues on; return the granted executions."""
+    row = await database.fetchrow(
+        "SELECT ARRAY(SELECT (g).execution_id FROM unnest(granted) g) AS ids FROM turnstile.grant_slots("
+        " ARRAY(SELECT id FROM action_queue ORDER BY id))"
+    )
+    assert row is not None
+    return list(row["ids"])
+
+
+async def advance(database: Database) -> None:
+    """Let executions return to their queues from gates that have closed or changed; then grant."""
+    for _ in range(ADVANCES_MAX):
+        if not await database.fetchval("SELECT remaining FROM turnstile.advance_gates(1000)"):
+            break
+    await grant_all(database)
+
+
+async def admit_with_priority(database: Database, ref: str, priority: int) -> int:
+    """Admit one execution and grant; return its id."""
+    none = "ARRAY[NULL]"
+    row = await database.fetchrow(
+        f"SELECT (admitted[1]).execution_id FROM turnstile.admit(ARRAY[$1], ARRAY['{{}}'::jsonb],"
+        f" {none}::text[], {none}::text[], {none}::uuid[], ARRAY[gen_random_uuid()], {none}::timestamptz[],"
+        f" {none}::float8[], {none}::float8[], {none}::text[], ARRAY['{{}}'::jsonb], {none}::text[],"
+        " in_priorities => ARRAY[$2::smallint])",
+        ref,
+        priority,
+    )
+    assert row is not None
+    await grant_all(database)
+    return int(row["execution_id"])
