@@ -217,13 +217,14 @@ class QueueManager:
         """
         grants = Grants(granted=[])
         try:
+            # First: an older execution may stand in its queue behind a younger one at the gate.
+            if behind_ids:
+                grants += await self.grant(behind_ids)
             for _ in range(_ADVANCE_STEPS_MAX):
                 more, remaining = await self.protocol.advance_gates(_ADVANCE_ROWS_MAX)
                 grants += more
                 if not remaining:
                     break
-            if behind_ids:
-                grants += await self.grant(behind_ids)
         except (Unavailable, asyncpg.PostgresError) as error:
             logger.warning("gates_not_advanced", extra={"reason": str(error)})
         return grants

@@ -138,7 +138,8 @@ BEGIN
     -- A change of definitions came first.
     IF EXISTS (
            SELECT FROM action_queue q JOIN action a ON a.id = ANY (ARRAY[q.action_id])
-           WHERE q.id = ANY (concerned_ids) AND NOT coalesce(a.route, '{}') <@ locked_ids)
+           -- Only what grants in these queues needs their routes.
+           WHERE q.id = ANY (in_queue_ids) AND q.id = ANY (concerned_ids) AND NOT coalesce(a.route, '{}') <@ locked_ids)
        -- Read by execution before it is filtered: read by queue, it costs a scan of the queue for each execution.
        OR EXISTS (SELECT FROM (SELECT * FROM turnstile.gates_of(in_execution_ids) OFFSET 0) h
                   WHERE h.queue_id = ANY (concerned_ids) AND h.gate_id <> ALL (locked_ids))
@@ -744,25 +745,29 @@ LANGUAGE plpgsql
 AS $$
 DECLARE
     closed gate;
+    returned record;
     candidate record;
     locked_ids bigint[];
 BEGIN
     remaining := false;
-    SELECT g.* INTO closed FROM gate g WHERE g.returning_from IS NOT NULL ORDER BY g.id LIMIT 1;
-    IF closed.returning_from = -9223372036854775808 THEN
-        -- It has just closed. Executions that need it wait at the other gates of their routes too.
-        locked_ids := turnstile.try_gates(turnstile.neighbouring_gates(ARRAY[closed.id]));
-        UPDATE gate g SET returning_from = -9223372036854775807
-        WHERE g.id = ANY (locked_ids)
-          AND (g.id = closed.id OR g.returning_from IS DISTINCT FROM -9223372036854775808);
-        remaining := locked_ids IS NOT NULL;
+    FOR closed IN SELECT g.* FROM gate g WHERE g.returning_from IS NOT NULL ORDER BY g.id LOOP
+        IF closed.returning_from = -9223372036854775808 THEN
+            -- It has just closed. Executions that need it wait at the other gates of their routes too.
+            locked_ids := turnstile.try_gates(turnstile.neighbouring_gates(ARRAY[closed.id]));
+            CONTINUE WHEN locked_ids IS NULL;
+            UPDATE gate g SET returning_from = -9223372036854775807
+            WHERE g.id = ANY (locked_ids)
+              AND (g.id = closed.id OR g.returning_from IS DISTINCT FROM -9223372036854775808);
+            remaining := true;
+            RETURN;
+        END IF;
+        SELECT * INTO returned FROM turnstile.return_to_queues(closed, in_limit);
+        CONTINUE WHEN returned.is_held;
+        granted := returned.granted;
+        more_queue_ids := returned.more_queue_ids;
+        remaining := returned.has_moved;
         RETURN;
-    END IF;
-    IF closed.id IS NOT NULL THEN
-        SELECT r.granted, r.more_queue_ids, r.has_moved INTO granted, more_queue_ids, remaining
-        FROM turnstile.return_to_queues(closed, in_limit) r;
-        RETURN;
-    END IF;
+    END LOOP;
     FOR candidate IN
         SELECT g.id FROM turnstile.current_gate g
         -- The lines for rates are read by pass_rates.
@@ -792,10 +797,11 @@ END
 $$;
 
 -- return_to_queues: of the next executions at a gate, returns those that have to (see `has_to_return`): they release
--- their units and stand in their queues with their old places.
+-- their units and stand in their queues with their old places. `is_held`: other sessions hold what this needs, and
+-- nothing was done; `has_moved`: all of the slice was done.
 CREATE FUNCTION turnstile.return_to_queues(
     in_gate gate, in_limit integer,
-    OUT granted turnstile.granted[], OUT more_queue_ids bigint[], OUT has_moved boolean
+    OUT granted turnstile.granted[], OUT more_queue_ids bigint[], OUT has_moved boolean, OUT is_held boolean
 )
 LANGUAGE plpgsql
 :settings_for_index_order
@@ -848,7 +854,8 @@ BEGIN
     END IF;
     has_moved := gate_ids IS NOT NULL AND cardinality(blocked_ids) = 0;
     -- Held by another session: the watchdog continues here.
-    IF gate_ids IS NULL THEN
+    is_held := gate_ids IS NULL;
+    IF is_held THEN
         RETURN;
     END IF;
     queue_ids := ARRAY(SELECT q.id FROM unnest(queue_ids) q(id) WHERE q.id <> ALL (blocked_ids));
@@ -878,6 +885,7 @@ BEGIN
            (SELECT array_agg(ROW(u.gate_id, -u.units, 0)::turnstile.gate_change)
             FROM gone g CROSS JOIN unnest(g.gate_ids, g.gate_units) u(gate_id, units))
     INTO line_ids, places, changes, gate_changes FROM gone g;
+    is_held := NOT has_moved AND places IS NULL;
     PERFORM turnstile.change_gates(gate_changes || turnstile.leave_lines(line_ids, places));
     IF cardinality(blocked_ids) = 0 THEN
         UPDATE gate g SET returning_from = slice.next_from WHERE g.id = in_gate.id;

@@ -263,7 +263,7 @@ DECLARE
 BEGIN
     looked_at := 0;
     changed := 0;
-    SELECT a.route, a.rollout_from_key, a.rollout_held_ids INTO rolled
+    SELECT a.rollout_from_key, a.rollout_held_ids INTO rolled
     FROM action a
     WHERE a.id = in_action_id AND (a.rollout_from_key IS NOT NULL OR a.rollout_held_ids IS NOT NULL)
     FOR NO KEY UPDATE SKIP LOCKED;
@@ -297,7 +297,8 @@ BEGIN
     SELECT array_agg(ROW(a.id, 0, 0, NULL, 0, 0, NULL)::turnstile.queue_change), bool_or(a.is_closed)
     INTO changes, closes FROM adapted a;
     changed := coalesce(cardinality(changes), 0);
-    IF changed > 0 THEN
+    -- From a closed queue nothing may wait at a later gate (see has_to_return).
+    IF closes THEN
         PERFORM turnstile.close_routes(queue_ids);
     END IF;
     IF rolled.rollout_from_key IS NOT NULL THEN
@@ -306,11 +307,6 @@ BEGIN
     END IF;
     UPDATE action a SET rollout_from_key = next_key, rollout_held_ids = nullif(unavailable_ids, '{}')
     WHERE a.id = in_action_id;
-    -- From a closed queue nothing may wait at a later gate (see has_to_return).
-    IF closes AND rolled.route IS NOT NULL THEN
-        PERFORM 1 FROM gate g WHERE g.id = ANY (rolled.route) ORDER BY g.id FOR NO KEY UPDATE;
-        UPDATE gate g SET returning_from = -9223372036854775808 WHERE g.id = ANY (rolled.route);
-    END IF;
     SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids FROM turnstile.grant_locked(queue_ids, coalesce(changes, '{}')) g;
 END
 $$;

@@ -42,7 +42,7 @@ class _Commands(LazyCommandGroup):
         "audit": _lazy("audit:audit", "Recount all counters and check every invariant."),
         "top": _lazy("top:top", "Show queues, slots and workers, refreshed every second."),
         "actions": _lazy("actions:app", "Manage actions: definitions, limits, pause and resume."),
-        "resources": _lazy("resources:app", "Manage capacities and rates that several actions share."),
+        "resources": _lazy("resources:app", "Manage resources, which several actions share."),
         "queue": _lazy("queues:app", "Show statistics, slot holders and waiting executions."),
         "workers": _lazy("workers:app", "List and drain workers."),
         "webhooks": _lazy("webhooks:app", "List webhook deliveries and replay them."),

@@ -46,7 +46,7 @@ _COLUMNS: Final[Columns] = {
 _NO_RATE: Final[dict[str, Any]] = {}
 _DIGITS_MAX: Final = 9
 
-app = command_line("Manage resources: capacities, ranks and rates that several actions share.")
+app = command_line("Manage resources, which several actions share: capacities, ranks and rates.")
 app.command("queue")(resource_queue)
 
 

@@ -73,8 +73,7 @@ export function show(main, { id }, { live, signal }) {
     el("p", { class: "trail" }, el("a", { href: "#/executions" }, "Executions")),
     el("div", { class: "head" }, el("h1", {}, `Execution #${id}`, state), buttons),
     wrong, why, el("div", { class: "panel" }, facts, steps),
-    gatesPart,
-    el("section", {}, el("h2", {}, "Attempts"), attempts.node),
+    el("section", {}, el("h2", {}, "Attempts"), attempts.node), gatesPart,
     logs.node, documents);
   loading.now();
 }

@@ -83,7 +83,7 @@ async def test_while_no_queue_is_bound_few_events_are_sent_and_none_is_logged(
         assert 1 <= publisher.announced <= added * 10 / 20
         assert publisher.announcements_dropped == 0
         assert publisher.connected
-        assert caplog.records == []
+        assert [record for record in caplog.records if record.getMessage() != "broker_connected"] == []
 
 
 async def test_every_event_from_100_ms_after_a_binding_arrives_in_order(amqp_url: str) -> None:

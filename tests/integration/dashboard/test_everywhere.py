@@ -19,6 +19,7 @@ SCREENS = [
     "/queue/many?key=key-00007",
     "/executions",
     "/executions/1",
+    "/resources",
     "/workers",
     "/webhooks",
     "/dead-letters",

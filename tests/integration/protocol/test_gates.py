@@ -418,3 +418,37 @@ async def test_an_arrival_while_the_turns_of_idle_flows_are_deleted_has_a_turn(
     tidied = protocol.row("SELECT turnstile.tidy_gates(100)")
     _, (last,) = await in_turn(protocol, other, tidied, submit(other, "a", key="7"))
     assert last in await protocol.held()
+
+
+async def test_what_runs_on_an_old_route_can_be_handed_back_and_cancelled(protocol: Protocol) -> None:
+    await resource(protocol, "cad", 2)
+    await resource(protocol, "api", 2)
+    await define(protocol, "a", uses={"cad": 1})
+    first, second = await submit(protocol, "a", "a")
+    assert await protocol.claim_verdicts(first) == ["claimed"]
+    await redefine(protocol, "a", uses={"api": 1})
+    assert await protocol.hand_back(first) == {first}
+    await protocol.cancel(second)
+    await protocol.settle((second, 1))
+    assert await held_units(protocol, "cad") == 0
+
+
+async def test_a_gate_that_a_session_holds_delays_the_return_from_no_other(
+    protocol: Protocol, other: Protocol
+) -> None:
+    held = await resource(protocol, "held", 1)
+    free = await resource(protocol, "free", 1)
+    await resource(protocol, "cad", 1, rank=0)
+    await define(protocol, "a", uses={"held": 1})
+    await define(protocol, "b", uses={"cad": 1, "free": 1})
+    await define(protocol, "c", uses={"free": 1})
+    running, _, _ = await submit(protocol, "c", "a", "b")
+    await pause(protocol, held)
+    await pause(protocol, free)
+    assert await held_units(protocol, "cad") == 1
+    async with other.transaction():
+        await other.connection.execute("SELECT FROM gate WHERE id = $1 FOR UPDATE", held)
+        for _ in range(6):
+            await protocol.row("SELECT * FROM turnstile.advance_gates(10)")
+        assert await held_units(protocol, "cad") == 0
+    assert running in await protocol.held()
