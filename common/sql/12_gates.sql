@@ -59,25 +59,6 @@ BEGIN
 END
 $$;
 
--- weight_of: the weight of a flow: of a key at the gate of an action, of an action at a resource.
-CREATE FUNCTION turnstile.weight_of(in_gate_id bigint, in_action_id bigint, in_queue_id bigint)
-RETURNS integer
-LANGUAGE sql
-STABLE
-AS $$
-    SELECT coalesce(
-        CASE g.kind
-        WHEN 'action' THEN (
-            SELECT k.weight FROM public.action_queue q
-            JOIN public.key_override k ON k.action_id = q.action_id AND k.concurrency_key = q.concurrency_key
-            WHERE q.id = in_queue_id)
-        WHEN 'resource' THEN (
-            SELECT (u.use ->> 'weight')::integer FROM public.action a CROSS JOIN jsonb_array_elements(a.uses) u(use)
-            WHERE a.id = in_action_id AND u.use ->> 'resource' = g.name)
-        END, 1)
-    FROM public.gate g WHERE g.id = in_gate_id
-$$;
-
 -- lock_gates: locks the gates that a release by these queues or executions concerns: those of their routes, those that
 -- the executions hold or wait at, and all gates of the actions that pass any of them. Returns null if there are none.
 --
@@ -471,65 +452,8 @@ BEGIN
 END
 $$;
 
--- take_turn: the first execution of a flow passes a gate: virtual time becomes its start tag, and the flow continues at
--- its finish tag (start-time fair queueing). Returns null if its units do not fit into `in_free`.
-CREATE FUNCTION turnstile.take_turn(
-    in_turn flow_turn, in_start_tag bigint, in_units integer, in_now timestamptz
-)
-RETURNS turnstile.passage
-LANGUAGE plpgsql
-:settings_for_index_order
-AS $$
-DECLARE
-    passage turnstile.passage;
-BEGIN
-    WITH gone AS (
-        DELETE FROM waiting w
-        WHERE w.line_id = in_turn.line_id AND w.place BETWEEN in_turn.place AND in_turn.place
-        RETURNING w.*
-    ),
-    spent AS (
-        DELETE FROM flow_turn t
-        WHERE t.line_id = in_turn.line_id AND t.priority = in_turn.priority
-          AND t.start_tag BETWEEN in_turn.start_tag AND in_turn.start_tag
-    ),
-    following AS (
-        INSERT INTO flow_turn (gate_id, line_id, priority, start_tag, place)
-        SELECT in_turn.gate_id, in_turn.line_id, in_turn.priority,
-               in_start_tag
-               + in_units * 720720::bigint / turnstile.weight_of(in_turn.gate_id, e.action_id, e.queue_id),
-               (SELECT w.place FROM waiting w
-                WHERE w.line_id = in_turn.line_id AND w.place > in_turn.place
-                  AND w.place < ((in_turn.priority - 2)::bigint << 58)
-                ORDER BY w.place LIMIT 1)
-        FROM execution e WHERE e.id = turnstile.id_of_place(in_turn.place)
-        RETURNING 1
-    )
-    SELECT e.id, e.action_id, e.queue_id, g.place, g.gate_ids || in_turn.gate_id, g.gate_units || in_units,
-           g.passed_ats || in_now
-    INTO passage
-    FROM gone g JOIN execution e ON e.id = turnstile.id_of_place(g.place);
-    RETURN passage;
-END
-$$;
-
--- first_turn: the flow that is first at a gate: by priority, start tag, place.
-CREATE FUNCTION turnstile.first_turn(in_state gate_state)
-RETURNS flow_turn
-LANGUAGE sql
-STABLE
-AS $$
-    SELECT t.*
-    FROM unnest(in_state.virtual_times) WITH ORDINALITY v(tag, priority)
-    CROSS JOIN LATERAL (
-        SELECT * FROM public.flow_turn f
-        WHERE f.gate_id = in_state.gate_id AND f.priority = v.priority AND f.place IS NOT NULL AND f.start_tag >= v.tag
-        ORDER BY f.start_tag, f.place LIMIT 1
-    ) t
-    ORDER BY t.priority LIMIT 1
-$$;
-
--- pass_in_turns: lets executions pass one after another, each of the flow whose turn it is, as long as their units fit.
+-- pass_in_turns: lets executions pass one after another, each of the flow whose turn it is, as long as their units fit
+-- (start-time fair queueing): virtual time becomes the start tag of who passes, and its flow continues at its finish tag.
 CREATE FUNCTION turnstile.pass_in_turns(
     in_capacity integer, in_state gate_state, in_now timestamptz, in_returning boolean, in_gate_ids bigint[],
     OUT state gate_state, OUT passed turnstile.passage[]
@@ -538,22 +462,111 @@ LANGUAGE plpgsql
 :settings_for_index_order
 AS $$
 DECLARE
-    turn flow_turn;
-    units integer;
+    turns record;
 BEGIN
     state := in_state;
     passed := '{}';
     WHILE state.depth > 0 AND cardinality(passed) < 1000 AND coalesce(state.held < in_capacity, true) LOOP
-        turn := turnstile.first_turn(state);
-        EXIT WHEN turn.line_id IS NULL;
-        units := turnstile.units_at(turn, in_returning, in_gate_ids);
-        EXIT WHEN units IS NULL OR state.held + units > in_capacity;
-        passed := passed || turnstile.take_turn(turn, turn.start_tag, units, in_now);
-        state.virtual_times[turn.priority] := turn.start_tag;
-        state.held := state.held + units;
-        state.depth := state.depth - 1;
+        SELECT t.* INTO turns
+        FROM turnstile.take_turns(
+            state, in_capacity - state.held, 1000 - cardinality(passed), in_now, in_returning, in_gate_ids) t;
+        EXIT WHEN turns.passed IS NULL;
+        passed := passed || turns.passed;
+        state.virtual_times[turns.priority] := turns.last_tag;
+        state.held := state.held + turns.units;
+        state.depth := state.depth - cardinality(turns.passed);
         state.granted_capacity := in_capacity;
     END LOOP;
+END
+$$;
+
+-- take_turns: the next executions that pass, at most one of each flow: the first execution of a flow, if its turn comes
+-- before the second turn of all flows before it. Null if the first one does not fit into `in_free` (null: no limit).
+CREATE FUNCTION turnstile.take_turns(
+    in_state gate_state, in_free bigint, in_limit integer, in_now timestamptz, in_returning boolean, in_gate_ids bigint[],
+    OUT priority integer, OUT passed turnstile.passage[], OUT units bigint, OUT last_tag bigint
+)
+LANGUAGE plpgsql
+:settings_for_index_order
+AS $$
+BEGIN
+    SELECT v.priority INTO priority
+    FROM unnest(in_state.virtual_times) WITH ORDINALITY v(tag, priority)
+    WHERE (SELECT f.line_id FROM flow_turn f
+           WHERE f.gate_id = in_state.gate_id AND f.priority = v.priority AND f.place IS NOT NULL AND f.start_tag >= v.tag
+           ORDER BY f.start_tag LIMIT 1) IS NOT NULL
+    ORDER BY v.priority LIMIT 1;
+    WITH head AS MATERIALIZED (
+        SELECT f.line_id, f.start_tag, f.place FROM flow_turn f
+        WHERE f.gate_id = in_state.gate_id AND f.priority = take_turns.priority AND f.place IS NOT NULL
+          AND f.start_tag >= in_state.virtual_times[take_turns.priority]
+        ORDER BY f.start_tag, f.place LIMIT least(in_free, in_limit)
+    ),
+    known AS MATERIALIZED (
+        SELECT h.line_id, h.start_tag, w.*, e.id AS execution_id, e.action_id, n.units,
+               h.start_tag + n.units * 720720::bigint / coalesce(n.weight, 1) AS finish_tag
+        FROM head h
+        CROSS JOIN LATERAL (
+            SELECT w.place, w.queue_id, w.gate_ids, w.gate_units, w.passed_ats
+            FROM waiting w WHERE w.line_id = h.line_id AND w.place BETWEEN h.place AND h.place
+        ) w
+        JOIN execution e ON e.id = ANY (ARRAY[turnstile.id_of_place(h.place)])
+        JOIN action a ON a.id = ANY (ARRAY[e.action_id])
+        JOIN gate g ON g.id = in_state.gate_id
+        CROSS JOIN LATERAL (
+            -- What has to return, or needs a gate that is not locked here, holds up the line, as in pass_by_arrival.
+            SELECT CASE WHEN a.route <@ in_gate_ids
+                             AND (NOT in_returning OR NOT turnstile.has_to_return(
+                                      a.route, a.route_units, w.queue_id, w.gate_ids, w.gate_units, in_state.gate_id))
+                        THEN a.route_units[array_position(a.route, in_state.gate_id)] END AS units,
+                   CASE g.kind
+                   WHEN 'action' THEN (
+                       SELECT k.weight FROM action_queue q
+                       JOIN key_override k ON k.action_id = q.action_id AND k.concurrency_key = q.concurrency_key
+                       WHERE q.id = w.queue_id)
+                   WHEN 'resource' THEN (
+                       SELECT (u.use ->> 'weight')::integer FROM jsonb_array_elements(a.uses) u(use)
+                       WHERE u.use ->> 'resource' = g.name)
+                   END AS weight
+        ) n
+    ),
+    fitting AS MATERIALIZED (
+        SELECT f.* FROM (
+            SELECT o.*, bool_and(o.units IS NOT NULL AND coalesce(o.units_up_to <= in_free, true)
+                                 AND coalesce(o.start_tag < o.second_turn, true))
+                        OVER (ORDER BY o.start_tag, o.place) AS passes
+            FROM (
+                SELECT k.*, sum(coalesce(k.units, 1000000000)) OVER (ORDER BY k.start_tag, k.place) AS units_up_to,
+                       min(k.finish_tag) OVER (ORDER BY k.start_tag, k.place
+                                               ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS second_turn
+                FROM known k
+            ) o
+        ) f WHERE f.passes
+    ),
+    gone AS (
+        DELETE FROM waiting w USING fitting f
+        WHERE w.line_id = ANY (ARRAY[f.line_id]) AND w.place BETWEEN f.place AND f.place
+    ),
+    spent AS (
+        DELETE FROM flow_turn t USING fitting f
+        WHERE t.line_id = ANY (ARRAY[f.line_id]) AND t.priority = take_turns.priority
+          AND t.start_tag BETWEEN f.start_tag AND f.start_tag
+    ),
+    following AS (
+        INSERT INTO flow_turn (gate_id, line_id, priority, start_tag, place)
+        SELECT in_state.gate_id, f.line_id, take_turns.priority, f.finish_tag,
+               (SELECT w.place FROM waiting w
+                WHERE w.line_id = f.line_id AND w.place > f.place
+                  AND w.place < ((take_turns.priority - 2)::bigint << 58)
+                ORDER BY w.place LIMIT 1)
+        FROM fitting f
+    )
+    SELECT array_agg(ROW(f.execution_id, f.action_id, f.queue_id, f.place, f.gate_ids || in_state.gate_id,
+                         f.gate_units || f.units, f.passed_ats || in_now)::turnstile.passage
+                     ORDER BY f.start_tag, f.place),
+           sum(f.units), max(f.start_tag)
+    INTO passed, units, last_tag
+    FROM fitting f;
 END
 $$;
 
@@ -571,6 +584,51 @@ AS $$
     JOIN public.execution e ON e.id = ANY (ARRAY[turnstile.id_of_place(w.place)])
     JOIN public.action a ON a.id = ANY (ARRAY[e.action_id])
     WHERE w.line_id = in_turn.line_id AND w.place BETWEEN in_turn.place AND in_turn.place
+$$;
+
+-- take_from_flow: the first executions of a flow in the line for rates leave it, at most `in_count`: the first at this
+-- start tag, each other one at the finish tag of the one before.
+CREATE FUNCTION turnstile.take_from_flow(
+    in_turn flow_turn, in_start_tag bigint, in_units integer, in_count bigint, in_now timestamptz
+)
+RETURNS turnstile.passage[]
+LANGUAGE plpgsql
+:settings_for_index_order
+AS $$
+DECLARE
+    passed turnstile.passage[];
+BEGIN
+    WITH head AS MATERIALIZED (
+        SELECT w.*, row_number() OVER (ORDER BY w.place) AS rank
+        FROM (
+            SELECT * FROM waiting n
+            WHERE n.line_id = in_turn.line_id AND n.place >= in_turn.place
+              AND n.place < ((in_turn.priority - 2)::bigint << 58)
+            ORDER BY n.place LIMIT in_count + 1
+        ) w
+    ),
+    gone AS (
+        DELETE FROM waiting w USING head h
+        WHERE w.line_id = ANY (ARRAY[h.line_id]) AND w.place BETWEEN h.place AND h.place AND h.rank <= in_count
+    ),
+    spent AS (
+        DELETE FROM flow_turn t
+        WHERE t.line_id = in_turn.line_id AND t.priority = in_turn.priority
+          AND t.start_tag BETWEEN in_turn.start_tag AND in_turn.start_tag
+    ),
+    following AS (
+        INSERT INTO flow_turn (gate_id, line_id, priority, start_tag, place)
+        SELECT in_turn.gate_id, in_turn.line_id, in_turn.priority,
+               in_start_tag + (SELECT count(*) FROM head h WHERE h.rank <= in_count) * in_units * 720720,
+               (SELECT h.place FROM head h WHERE h.rank > in_count)
+    )
+    SELECT array_agg(ROW(e.id, e.action_id, e.queue_id, h.place, h.gate_ids || in_turn.gate_id, h.gate_units || in_units,
+                         h.passed_ats || in_now)::turnstile.passage ORDER BY h.place)
+    INTO passed
+    FROM head h JOIN execution e ON e.id = ANY (ARRAY[turnstile.id_of_place(h.place)])
+    WHERE h.rank <= in_count;
+    RETURN passed;
+END
 $$;
 
 -- starts_left: how many starts each of these rates allows now (P13). The window slides: a start counts until `per`
@@ -614,6 +672,8 @@ DECLARE
     passed_over bigint[];
     rate_id bigint;
     is_free boolean;
+    count_at_once bigint;
+    passed_at_once turnstile.passage[];
 BEGIN
     state := in_state;
     passed := '{}';
@@ -626,7 +686,7 @@ BEGIN
         passed_over := '{}';
         found_turn := NULL;
         FOR candidate IN
-            SELECT t.turn, (t.turn).priority, (t.turn).place, f.flow_id AS action_id,
+            SELECT t.turn, (t.turn).priority, (t.turn).place, f.flow_id AS action_id, count(*) OVER () AS flows,
                    ARRAY(SELECT r.id FROM unnest(a.route) WITH ORDINALITY r(id, rank)
                          WHERE left_by_gate ? r.id::text ORDER BY r.rank) AS rate_ids
             FROM (
@@ -655,6 +715,10 @@ BEGIN
             END LOOP;
             IF is_free THEN
                 found_rates := candidate.rate_ids;
+                -- A flow without others takes all its turns at once.
+                count_at_once := CASE WHEN candidate.flows > 1 OR in_returning THEN 1 ELSE least(
+                    1000 - cardinality(passed),
+                    (SELECT min((left_by_gate ->> r.id::text)::bigint) FROM unnest(found_rates) r(id))) END;
                 EXIT;
             END IF;
             found_turn := NULL;
@@ -663,14 +727,19 @@ BEGIN
         EXIT WHEN found_turn.line_id IS NULL;
         state.virtual_times[found_turn.priority] :=
             greatest(found_turn.start_tag, state.virtual_times[found_turn.priority]);
-        passed := passed || turnstile.take_turn(
-            found_turn, state.virtual_times[found_turn.priority], found_units, in_now);
-        state.held := state.held + found_units;
-        state.depth := state.depth - 1;
+        passed_at_once := turnstile.take_from_flow(
+            found_turn, state.virtual_times[found_turn.priority], found_units, count_at_once, in_now);
+        passed := passed || passed_at_once;
+        count_at_once := cardinality(passed_at_once);
+        state.virtual_times[found_turn.priority] :=
+            state.virtual_times[found_turn.priority] + (count_at_once - 1) * found_units * 720720;
+        state.held := state.held + found_units * count_at_once;
+        state.depth := state.depth - count_at_once;
         FOREACH rate_id IN ARRAY found_rates LOOP
             left_by_gate := jsonb_set(
-                left_by_gate, ARRAY[rate_id::text], to_jsonb((left_by_gate ->> rate_id::text)::bigint - 1));
-            taken := jsonb_set(taken, ARRAY[rate_id::text], to_jsonb(coalesce((taken ->> rate_id::text)::bigint, 0) + 1));
+                left_by_gate, ARRAY[rate_id::text], to_jsonb((left_by_gate ->> rate_id::text)::bigint - count_at_once));
+            taken := jsonb_set(
+                taken, ARRAY[rate_id::text], to_jsonb(coalesce((taken ->> rate_id::text)::bigint, 0) + count_at_once));
         END LOOP;
     END LOOP;
     IF cardinality(passed) > 0 THEN

@@ -21,15 +21,15 @@ GATE_DEFECTS: Final = (
     Defect(
         name="a flow does not pay for its turn",
         file=_GATES,
-        before="+ in_units * 720720::bigint / turnstile.weight_of(in_turn.gate_id, e.action_id, e.queue_id),",
-        after="+ 0 * in_units,",
+        before="h.start_tag + n.units * 720720::bigint / coalesce(n.weight, 1) AS finish_tag",
+        after="h.start_tag + 0 * n.units AS finish_tag",
         caught_by=(_WALKS,),
     ),
     Defect(
         name="all flows have the same weight",
         file=_GATES,
-        before="/ turnstile.weight_of(in_turn.gate_id, e.action_id, e.queue_id),",
-        after=",",
+        before=" / coalesce(n.weight, 1) AS finish_tag",
+        after=" AS finish_tag",
         caught_by=(_TEST, _WALKS),
     ),
     Defect(
