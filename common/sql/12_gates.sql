@@ -179,6 +179,25 @@ AS $$
         WHERE a.route IS NOT NULL AND EXISTS (SELECT FROM pool p WHERE p.id = ANY (a.route)))
 $$;
 
+-- weight_of: the weight of a flow: of a key at the gate of an action, of an action at a resource.
+CREATE FUNCTION turnstile.weight_of(in_gate_id bigint, in_action_id bigint, in_queue_id bigint)
+RETURNS integer
+LANGUAGE sql
+STABLE
+AS $$
+    SELECT coalesce(
+        CASE g.kind
+        WHEN 'action' THEN (
+            SELECT k.weight FROM public.action_queue q
+            JOIN public.key_override k ON k.action_id = q.action_id AND k.concurrency_key = q.concurrency_key
+            WHERE q.id = in_queue_id)
+        WHEN 'resource' THEN (
+            SELECT (u.use ->> 'weight')::integer FROM public.action a CROSS JOIN jsonb_array_elements(a.uses) u(use)
+            WHERE a.id = in_action_id AND u.use ->> 'resource' = g.name)
+        END, 1)
+    FROM public.gate g WHERE g.id = in_gate_id
+$$;
+
 -- sum_changes: one change per gate.
 CREATE FUNCTION turnstile.sum_changes(in_changes turnstile.gate_change[])
 RETURNS turnstile.gate_change[]
@@ -452,6 +471,22 @@ BEGIN
 END
 $$;
 
+-- first_turn: the flow that is first at a gate: by priority, start tag, place.
+CREATE FUNCTION turnstile.first_turn(in_state gate_state)
+RETURNS flow_turn
+LANGUAGE sql
+STABLE
+AS $$
+    SELECT t.*
+    FROM unnest(in_state.virtual_times) WITH ORDINALITY v(tag, priority)
+    CROSS JOIN LATERAL (
+        SELECT * FROM public.flow_turn f
+        WHERE f.gate_id = in_state.gate_id AND f.priority = v.priority AND f.place IS NOT NULL AND f.start_tag >= v.tag
+        ORDER BY f.start_tag, f.place LIMIT 1
+    ) t
+    ORDER BY t.priority LIMIT 1
+$$;
+
 -- pass_in_turns: lets executions pass one after another, each of the flow whose turn it is, as long as their units fit
 -- (start-time fair queueing): virtual time becomes the start tag of who passes, and its flow continues at its finish tag.
 CREATE FUNCTION turnstile.pass_in_turns(
@@ -490,12 +525,7 @@ LANGUAGE plpgsql
 :settings_for_index_order
 AS $$
 BEGIN
-    SELECT v.priority INTO priority
-    FROM unnest(in_state.virtual_times) WITH ORDINALITY v(tag, priority)
-    WHERE (SELECT f.line_id FROM flow_turn f
-           WHERE f.gate_id = in_state.gate_id AND f.priority = v.priority AND f.place IS NOT NULL AND f.start_tag >= v.tag
-           ORDER BY f.start_tag LIMIT 1) IS NOT NULL
-    ORDER BY v.priority LIMIT 1;
+    priority := (turnstile.first_turn(in_state)).priority;
     WITH head AS MATERIALIZED (
         SELECT f.line_id, f.start_tag, f.place FROM flow_turn f
         WHERE f.gate_id = in_state.gate_id AND f.priority = take_turns.priority AND f.place IS NOT NULL
@@ -504,7 +534,8 @@ BEGIN
     ),
     known AS MATERIALIZED (
         SELECT h.line_id, h.start_tag, w.*, e.id AS execution_id, e.action_id, n.units,
-               h.start_tag + n.units * 720720::bigint / coalesce(n.weight, 1) AS finish_tag
+               h.start_tag + n.units * 720720::bigint / turnstile.weight_of(in_state.gate_id, e.action_id, w.queue_id)
+                   AS finish_tag
         FROM head h
         CROSS JOIN LATERAL (
             SELECT w.place, w.queue_id, w.gate_ids, w.gate_units, w.passed_ats
@@ -512,22 +543,12 @@ BEGIN
         ) w
         JOIN execution e ON e.id = ANY (ARRAY[turnstile.id_of_place(h.place)])
         JOIN action a ON a.id = ANY (ARRAY[e.action_id])
-        JOIN gate g ON g.id = in_state.gate_id
         CROSS JOIN LATERAL (
             -- What has to return, or needs a gate that is not locked here, holds up the line, as in pass_by_arrival.
             SELECT CASE WHEN a.route <@ in_gate_ids
                              AND (NOT in_returning OR NOT turnstile.has_to_return(
                                       a.route, a.route_units, w.queue_id, w.gate_ids, w.gate_units, in_state.gate_id))
-                        THEN a.route_units[array_position(a.route, in_state.gate_id)] END AS units,
-                   CASE g.kind
-                   WHEN 'action' THEN (
-                       SELECT k.weight FROM action_queue q
-                       JOIN key_override k ON k.action_id = q.action_id AND k.concurrency_key = q.concurrency_key
-                       WHERE q.id = w.queue_id)
-                   WHEN 'resource' THEN (
-                       SELECT (u.use ->> 'weight')::integer FROM jsonb_array_elements(a.uses) u(use)
-                       WHERE u.use ->> 'resource' = g.name)
-                   END AS weight
+                        THEN a.route_units[array_position(a.route, in_state.gate_id)] END AS units
         ) n
     ),
     fitting AS MATERIALIZED (

@@ -21,15 +21,15 @@ GATE_DEFECTS: Final = (
     Defect(
         name="a flow does not pay for its turn",
         file=_GATES,
-        before="h.start_tag + n.units * 720720::bigint / coalesce(n.weight, 1) AS finish_tag",
-        after="h.start_tag + 0 * n.units AS finish_tag",
+        before="h.start_tag + n.units * 720720::bigint / turnstile.weight_of(in_state.gate_id, e.action_id, w.queue_id)",
+        after="h.start_tag + 0 * n.units",
         caught_by=(_WALKS,),
     ),
     Defect(
         name="all flows have the same weight",
         file=_GATES,
-        before=" / coalesce(n.weight, 1) AS finish_tag",
-        after=" AS finish_tag",
+        before=" / turnstile.weight_of(in_state.gate_id, e.action_id, w.queue_id)",
+        after="",
         caught_by=(_TEST, _WALKS),
     ),
     Defect(
