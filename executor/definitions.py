@@ -103,6 +103,14 @@ def key_fields(settings: KeySettings) -> dict[str, Any]:
     return limit | ({} if settings.weight == 1 and limit else {"weight": settings.weight})
 
 
+def unknown_resource(name: str) -> str:
+    """Return the sentence about a resource that does not exist; `turnstile.check_uses` writes the same."""
+    return (
+        f"there is no resource {name!r}; create it: executor resources put {name} --capacity NUMBER, or name "
+        "it under resources: in the file that you apply"
+    )
+
+
 def problems_of_uses(
     definition: ActionDefinition, resources: Mapping[str, ResourceDefinition]
 ) -> Iterator[str]:
@@ -111,10 +119,7 @@ def problems_of_uses(
     for number, use in enumerate(definition.uses):
         resource = resources.get(use.resource)
         if resource is None:
-            yield (
-                f"uses.{number}: there is no resource {use.resource!r}; add it to 'resources:', or "
-                f"create it: executor resources put {use.resource} --capacity NUMBER"
-            )
+            yield f"uses.{number}: {unknown_resource(use.resource)}"
             continue
         if resource.capacity is not None and use.units > resource.capacity:
             yield (
