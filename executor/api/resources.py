@@ -11,15 +11,14 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Body, Depends, Path, Query
 from fastapi.openapi.models import Example
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler
-from pydantic_core import CoreSchema
+from pydantic import BaseModel, Field
 
 from turnstile.common.database import REFUSED_BY_DATABASE, Database
 from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.fields import check_resource
 from turnstile.common.requests import read_model
 from turnstile.executor.api.auth import CallerName
-from turnstile.executor.api.bodies import JsonBody, JsonRoute
+from turnstile.executor.api.bodies import DefinitionFields, JsonRoute
 from turnstile.executor.api.paging import (
     ID_MAX,
     Page,
@@ -56,20 +55,10 @@ PossibleName = Annotated[str, Depends(_possible_name)]
 """The name in a path; a name that no resource can have is answered with 404."""
 
 
-class ResourceFields(JsonBody):
+class ResourceFields(DefinitionFields):
     """Fields of a definition. The path names the resource."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, _: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        schema = handler.resolve_ref_schema(handler(ResourceDefinition.__pydantic_core_schema__))
-        return {key: part for key, part in schema.items() if key != "required"} | {"title": cls.__name__}
-
-    @property
-    def given(self) -> Mapping[str, Any]:
-        """The fields of the request."""
-        return self.model_extra or {}
+    defined = ResourceDefinition
 
 
 _EXAMPLES: Final[dict[str, Example]] = {

@@ -14,8 +14,8 @@ from turnstile.executor.cli.arguments import (
     ResourceArgument,
     ResourcesArgument,
     encode,
+    limit_option,
     limit_or_none,
-    parse_limit,
 )
 from turnstile.executor.cli.client import Api, ApiRefused, Json, with_api
 from turnstile.executor.cli.output import (
@@ -30,8 +30,8 @@ from turnstile.executor.cli.output import (
     show,
     warn,
 )
-from turnstile.executor.cli.pagination import ALL, CursorOption, print_page, read_pages
-from turnstile.executor.cli.values import CHANGE_COLUMNS, shown
+from turnstile.executor.cli.pagination import ALL, CursorOption, read_pages
+from turnstile.executor.cli.values import ChangesLimitOption, print_changes, shown
 from turnstile.executor.definitions import RANK_MAX
 
 _COLUMNS: Final[Columns] = {
@@ -120,11 +120,7 @@ def put_resource(
     *,
     capacity: Annotated[
         int | None,
-        typer.Option(
-            metavar="NUMBER|none",
-            parser=parse_limit,
-            help="Units that executions may hold together; 0: nothing starts; none: no limit.",
-        ),
+        limit_option("Units that executions may hold together; 0: nothing starts; none: no limit."),
     ] = None,
     rank: Annotated[
         int | None,
@@ -219,19 +215,11 @@ def resource_queue(
 def list_changes(
     api: Api,
     name: ResourceArgument,
-    limit: Annotated[int, typer.Option(min=1, max=100_000, help="Maximum number of changes.")] = 50,
+    limit: ChangesLimitOption = 50,
     as_json: JsonOption = False,
 ) -> None:
     """List the changes of a resource: what, when and by whom, newest first."""
-    found = read_pages(api, f"/resources/{name}/changes", {}, limit=limit)
-    print_page(
-        found,
-        CHANGE_COLUMNS,
-        empty="No changes recorded",
-        limit=limit,
-        as_json=as_json,
-        shows_cursor=False,
-    )
+    print_changes(api, f"/resources/{name}", limit=limit, as_json=as_json)
 
 
 def _print_resource(resource: Json) -> None:
