@@ -99,7 +99,7 @@ async def test_a_closed_gate_is_named_by_what_waits_in_its_queue(
 
 
 async def test_a_rate_names_the_time_of_the_next_start(api: Served) -> None:
-    await put_resource(api.database, "partner", 10, rate_starts=2, rate_per_seconds=3600.0)
+    await put_resource(api.database, "partner", 10, rate={"starts": 2, "per": 3600})
     await gated(api, "partner", rate_starts=5, rate_per_seconds=60.0)
     ids = await submit(api, "a.b", 4)
     started = datetime.fromisoformat((await api.get(f"/executions/{ids[0]}"))["scheduled_at"])
@@ -115,7 +115,7 @@ async def test_a_rate_names_the_time_of_the_next_start(api: Served) -> None:
 
 async def test_the_position_at_a_fair_gate_is_the_order_in_which_executions_pass(api: Served) -> None:
     await api.register_worker()
-    await put_resource(api.database, "shared", 3, fair=True)
+    await put_resource(api.database, "shared", 3, order="fair")
     for ref, units, weight in (("a.a", 1, 1), ("a.b", 2, 3), ("a.c", 1, 2)):
         await api.define(ref)
         await use(api.database, ref, ("shared", units), weights=[weight])
@@ -166,7 +166,7 @@ async def all_pages(api: Served, path: str, **query: Any) -> list[tuple[int, int
 async def test_an_urgent_execution_is_first_at_every_gate(api: Served) -> None:
     for fair in (False, True):
         name = f"r{fair}".lower()
-        await put_resource(api.database, name, 1, fair=fair)
+        await put_resource(api.database, name, 1, order="fair" if fair else "arrival")
         ref = f"a.{name}"
         await api.define(ref)
         await use(api.database, ref, name)

@@ -6,22 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.proof.gates.twin import CLOSED, Tables, found
+from tests.support.gates import put_resource
 from tests.support.protocol import Protocol, in_turn
 from turnstile.common.domain.states import Status
 
 HASH = "00000000-0000-0000-0000-000000000000"
 
 
-async def resource(protocol: Protocol, name: str, capacity: int | None, **fields: Any) -> int:
+async def resource(protocol: Protocol, name: str, capacity: int, *, rank: int = 1, **fields: Any) -> int:
     """Create a resource; returns the id of its gate."""
-    columns = {"rank": 1, "fair": False, "rate_starts": None, "rate_per_seconds": None} | fields
-    gate_id: int = await protocol.connection.fetchval(
-        "INSERT INTO gate (kind, name, capacity, rank, fair, rate_starts, rate_per_seconds)"
-        " VALUES ('resource', $1, $2, $3, $4, $5, $6) RETURNING id",
-        name,
-        capacity,
-        *columns.values(),
-    )
+    await put_resource(protocol.database, name, capacity, rank=rank, **fields)
+    gate_id: int = await protocol.connection.fetchval("SELECT id FROM gate WHERE name = $1", name)
     return gate_id
 
 
@@ -214,7 +209,7 @@ async def test_starts_that_return_to_a_rate_are_granted_although_another_action_
 async def test_a_rate_that_is_used_up_by_a_neighbour_of_a_neighbour_is_not_exceeded(
     protocol: Protocol,
 ) -> None:
-    """All rates of a line are locked by whoever decides about it."""
+    """A decision about a line for rates locks every rate of that line."""
     cad = await resource(protocol, "cad", 1)
     await define(protocol, "a", uses={"cad": 1})
     await define(protocol, "b", uses={"cad": 1}, rate=(1, 3000.0))
@@ -278,7 +273,7 @@ async def test_everything_in_the_line_of_a_flow_returns_although_some_of_it_come
     protocol: Protocol,
 ) -> None:
     await resource(protocol, "cad", 9)
-    await resource(protocol, "api", 1, rank=2, fair=True)
+    await resource(protocol, "api", 1, rank=2, order="fair")
     await define(protocol, "a", uses={"cad": 1, "api": 1})
     ids = await submit(protocol, *["a"] * 8)
     await redefine(protocol, "a", uses={"api": 1})
@@ -436,9 +431,9 @@ async def test_what_runs_on_an_old_route_can_be_handed_back_and_cancelled(protoc
 async def test_a_gate_that_a_session_holds_delays_the_return_from_no_other(
     protocol: Protocol, other: Protocol
 ) -> None:
-    held = await resource(protocol, "held", 1)
-    free = await resource(protocol, "free", 1)
-    await resource(protocol, "cad", 1, rank=0)
+    held = await resource(protocol, "held", 1, rank=2)
+    free = await resource(protocol, "free", 1, rank=2)
+    await resource(protocol, "cad", 1)
     await define(protocol, "a", uses={"held": 1})
     await define(protocol, "b", uses={"cad": 1, "free": 1})
     await define(protocol, "c", uses={"free": 1})

@@ -22,6 +22,7 @@ import asyncpg
 from tests.proof.gates.definitions import GRANTED, Action, Pool, System, Worker, queue_name
 from tests.proof.gates.explorer import Configuration
 from tests.proof.gates.model import Execution, Gates, State, Step, Table
+from tests.support.gates import put_resource
 from tests.support.protocol import CREATE_QUEUES, Connection, Protocol
 from turnstile.common.domain.identifiers import Attempt, ExecutionId
 from turnstile.common.domain.states import Status
@@ -120,15 +121,13 @@ class Twin:
         """Create the actions, resources and queues."""
         for resource in self.system.resources.values():
             rate = resource.rate
-            await self.connection.execute(
-                "INSERT INTO gate (kind, name, capacity, fair, rank, rate_starts, rate_per_seconds)"
-                " VALUES ('resource', $1, $2, $3, $4, $5, $6)",
+            await put_resource(
+                self.protocol.database,
                 resource.name,
                 resource.capacity,
-                resource.order == "fair",
-                resource.rank,
-                rate and rate.starts,
-                rate and float(rate.per * SECONDS),
+                rank=resource.rank,
+                order=resource.order,
+                rate=rate and {"starts": rate.starts, "per": rate.per * SECONDS},
             )
         for action in self.system.actions.values():
             await self._define_action(action)

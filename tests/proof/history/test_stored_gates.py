@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from tests.proof.history.stored_gates import read_gates
-from tests.support.protocol import Protocol, connected
-from turnstile.executor.definitions import ResourceDefinition
+from tests.support.gates import put_resource
+from tests.support.protocol import connected
 from turnstile.stress.check.passages import violations
 
 ROUNDS: Final = 12
@@ -13,7 +13,7 @@ ROUNDS: Final = 12
 
 async def test_the_stored_history_of_gates_breaks_no_rule_and_a_falsified_one_does(database_url: str) -> None:
     async with connected(database_url) as protocol:
-        await put_resource(protocol, capacity=2, order="fair")
+        await put_resource(protocol.database, "cad", capacity=2, order="fair")
         await protocol.register()
         uses: list[dict[str, Any]] = [{"resource": "cad", "units": 1, "weight": 2}]
         fields = {"submitter_keys": True, "max_concurrent": 2, "max_concurrent_total": 3, "order": "fair"}
@@ -22,7 +22,7 @@ async def test_the_stored_history_of_gates_breaks_no_rule_and_a_falsified_one_do
         for number in range(ROUNDS):
             await protocol.submit("a", concurrency_key=f"k{number % 2}")
             await protocol.submit("b")
-        await put_resource(protocol, capacity=1, order="fair")
+        await put_resource(protocol.database, "cad", capacity=1, order="fair")
         while ids := await protocol.held():
             await protocol.run(ids[0])
             await protocol.settle((ids[0], 1))
@@ -39,8 +39,3 @@ async def test_the_stored_history_of_gates_breaks_no_rule_and_a_falsified_one_do
     overtaking = last._replace(stays=(*last.stays[:-1], early), completed_at=early.passed_at)
     passers = [overtaking if passer == last else passer for passer in history.passers]
     assert violations(replace(history, passers=passers))
-
-
-async def put_resource(protocol: Protocol, **fields: Any) -> None:
-    definition = ResourceDefinition(name="cad", **fields)
-    await protocol.queue_manager.put_resource(definition, changed_by="alice")
