@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.cli import EXIT_FAILED, command_line
+from turnstile.common.invalid_values import invalid_values
 from turnstile.executor.cli.action_file import (
     DefinitionFile,
     Step,
@@ -283,9 +284,10 @@ def _read(model: type[Definition], item: Json, what: str) -> Definition:
     try:
         return model.model_validate({name: item[name] for name in model.model_fields})
     except ValidationError as error:
-        reason = error.errors(include_url=False, include_input=False)[0]["msg"]
+        first = invalid_values(error.errors(include_url=False, include_input=False))[0]
         raise ApiUnreachable(
-            f"the API returns a definition of the {what} that this version does not accept: {reason}"
+            f"the API returns a definition of the {what} that this version does not accept: "
+            f"{first.path}: {first.sentence}"
         ) from None
 
 
