@@ -103,14 +103,6 @@ def key_fields(settings: KeySettings) -> dict[str, Any]:
     return limit | ({} if settings.weight == 1 and limit else {"weight": settings.weight})
 
 
-def unknown_resource(name: str) -> str:
-    """Return the sentence about a resource that does not exist; `turnstile.check_uses` writes the same."""
-    return (
-        f"there is no resource {name!r}; create it: executor resources put {name} --capacity NUMBER, or name "
-        "it under resources: in the file that you apply"
-    )
-
-
 def problems_of_uses(
     definition: ActionDefinition, resources: Mapping[str, ResourceDefinition]
 ) -> Iterator[str]:
@@ -119,7 +111,11 @@ def problems_of_uses(
     for number, use in enumerate(definition.uses):
         resource = resources.get(use.resource)
         if resource is None:
-            yield f"uses.{number}: {unknown_resource(use.resource)}"
+            # The words of `turnstile.check_uses`.
+            yield (
+                f"uses.{number}: there is no resource {use.resource!r}; create it: executor resources put "
+                f"{use.resource} --capacity NUMBER, or name it under resources: in the file that you apply"
+            )
             continue
         if resource.capacity is not None and use.units > resource.capacity:
             yield (

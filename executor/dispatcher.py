@@ -75,7 +75,7 @@ class Dispatcher:
         self._has_more = asyncio.Event()
         self._status_events = StatusEvents(publisher, app_id="executor")
         self.granted = asyncio.Event()
-        """Set at each grant; the rate timer, which waits for it, clears it."""
+        """Set with each grant; the rate timer clears it."""
         self.unserved_refs: frozenset[str] = frozenset()
         """Actions whose pool has workers, but none with their code, according to the last sweep."""
         self._background: set[asyncio.Task[None]] = set()

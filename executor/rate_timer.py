@@ -1,8 +1,8 @@
 """Grants what waits for a rate limit, at the instant at which its next start is due (P13).
 
-In: every grant, because it may use up a rate, and time: a used-up rate has its next start at a known instant,
-and without one it looks once per tick (P7). Out: grants. Every replica runs it; the locks of the gates make
-one of them decide, by the clock of the database.
+In: the dispatcher's grants, because each may use up a rate, and time: a used-up rate has its next start at a
+known instant, and without one it looks once per tick (P7). Out: grants. Every replica runs it; the locks of
+the gates make one of them decide, by the clock of the database.
 """
 
 import asyncio

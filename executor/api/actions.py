@@ -90,7 +90,7 @@ PossibleRef = Annotated[str, Depends(_possible_ref)]
 class ActionFields(DefinitionFields):
     """Fields of a definition. The path names the action."""
 
-    defined = ActionDefinition
+    definition = ActionDefinition
 
 
 _FIELDS_EXAMPLES: Final[dict[str, Example]] = {

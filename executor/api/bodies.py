@@ -37,15 +37,15 @@ class JsonBody(StrictModel):
 
 
 class DefinitionFields(JsonBody):
-    """Fields of a definition. The path names what is defined."""
+    """Fields of a definition, checked as a whole with the name in the path and the stored fields."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
-    defined: ClassVar[type[BaseModel]]
+    definition: ClassVar[type[BaseModel]]
 
     @classmethod
     def __get_pydantic_json_schema__(cls, _: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        # Checked as a whole with the path and the stored fields; every field has a default or is kept.
-        schema = handler.resolve_ref_schema(handler(cls.defined.__pydantic_core_schema__))
+        schema = handler.resolve_ref_schema(handler(cls.definition.__pydantic_core_schema__))
+        # Every field has a default or is kept.
         return {key: part for key, part in schema.items() if key != "required"} | {"title": cls.__name__}
 
     @property

@@ -1,4 +1,4 @@
-"""The routes of resources: define, change, pause, delete, and show their users, queues and changes.
+"""The routes of resources: define, change, pause, delete, and show who uses, holds and waits for them.
 
 A change reads the definition, changes it, checks it as a whole and stores it; one at a time for each
 resource, over all executors, so that no change undoes another.
@@ -29,7 +29,7 @@ from turnstile.executor.api.paging import (
     next_cursor,
 )
 from turnstile.executor.api.problems import answer, answer_deadline, documented, problem
-from turnstile.executor.definitions import ResourceDefinition, unknown_resource
+from turnstile.executor.definitions import ResourceDefinition
 from turnstile.executor.operations import Operations
 from turnstile.executor.queries.reader import Reader
 from turnstile.executor.queries.resources import ResourceReader
@@ -37,8 +37,8 @@ from turnstile.executor.queries.schemas import ChangeEntry, ResourceQueuePage, S
 from turnstile.executor.results import ResourceDeletion
 
 _CURSOR: Final = "resources"
-_QUEUE_CURSOR: Final = "resource-queue"
 _CHANGES_CURSOR: Final = "resource-changes"
+_QUEUE_CURSOR: Final = "resource-queue"
 _OFFSET_MAX: Final = 10_000_000
 
 
@@ -58,7 +58,7 @@ PossibleName = Annotated[str, Depends(_possible_name)]
 class ResourceFields(DefinitionFields):
     """Fields of a definition. The path names the resource."""
 
-    defined = ResourceDefinition
+    definition = ResourceDefinition
 
 
 _EXAMPLES: Final[dict[str, Example]] = {
@@ -248,7 +248,10 @@ def _add_deleting_route(routes: APIRouter, resources: Resources) -> None:
 
 
 def _unknown_resource(name: str) -> Refusal:
-    return Refusal(Code.NOT_FOUND, f"name: {unknown_resource(name[:200])}")
+    return Refusal(
+        Code.NOT_FOUND,
+        f"name: there is no resource {name[:200]!r}; GET /resources lists them, and PUT creates one",
+    )
 
 
 def _in_use(name: str, deletion: ResourceDeletion) -> str:

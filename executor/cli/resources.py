@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal
+from urllib.parse import quote
 
 import typer
 
@@ -31,7 +32,7 @@ from turnstile.executor.cli.output import (
     warn,
 )
 from turnstile.executor.cli.pagination import ALL, CursorOption, read_pages
-from turnstile.executor.cli.values import ChangesLimitOption, print_changes, shown
+from turnstile.executor.cli.values import ChangesOption, print_changes, shown
 from turnstile.executor.definitions import RANK_MAX
 
 _COLUMNS: Final[Columns] = {
@@ -197,7 +198,7 @@ def resume_resources(api: Api, names: ResourcesArgument, as_json: JsonOption = F
 
 @app.command("queue")
 @with_api
-def resource_queue(
+def list_queue(
     api: Api,
     name: ResourceArgument,
     *,
@@ -207,7 +208,7 @@ def resource_queue(
 ) -> None:
     """List the holders of a resource and the executions that wait for it, in order."""
     query = {"limit": limit, "cursor": cursor}
-    show(api.get(f"/resources/{name}/queue", query), _print_queue, as_json=as_json)
+    show(api.get(f"/resources/{quote(name, safe='')}/queue", query), _print_queue, as_json=as_json)
 
 
 @app.command("history")
@@ -215,11 +216,11 @@ def resource_queue(
 def list_changes(
     api: Api,
     name: ResourceArgument,
-    limit: ChangesLimitOption = 50,
+    limit: ChangesOption = 50,
     as_json: JsonOption = False,
 ) -> None:
     """List the changes of a resource: what, when and by whom, newest first."""
-    print_changes(api, f"/resources/{name}", limit=limit, as_json=as_json)
+    print_changes(api, f"/resources/{name}/changes", limit, as_json=as_json)
 
 
 def _print_resource(resource: Json) -> None:
@@ -236,6 +237,13 @@ def _fields(resource: Json) -> Iterator[tuple[str, object]]:
     yield "used by", ", ".join(users) + (f" and {more} more" if more else "")
     yield "created_at", instant(resource["created_at"])
     yield "updated_at", instant(resource["updated_at"])
+
+
+def _state(name: str, resource: Json) -> str:
+    for warning in resource["warnings"]:
+        warn(warning)
+    paused = "paused" if resource["paused"] else "not paused"
+    return f"{name}: capacity {shown('capacity', resource['capacity'])}, {paused}"
 
 
 def _print_queue(found: Json) -> None:
@@ -256,10 +264,3 @@ def _queue_fields(found: Json) -> Iterator[tuple[str, object]]:
     yield "held", f"{found['held']}, {'no limit' if capacity is None else f'capacity {capacity}'}"
     yield "held while waiting", found["held_waiting"] or None
     yield "waiting", found["waiting"]
-
-
-def _state(name: str, resource: Json) -> str:
-    for warning in resource["warnings"]:
-        warn(warning)
-    paused = "paused" if resource["paused"] else "not paused"
-    return f"{name}: capacity {shown('capacity', resource['capacity'])}, {paused}"

@@ -48,20 +48,19 @@ def _value(field: str, values: Json) -> str:
     return shown(field, value) if not isinstance(value, dict) else compact(value)
 
 
-ChangesLimitOption = Annotated[int, typer.Option(min=1, max=100_000, help="Maximum number of changes.")]
 _CHANGE_COLUMNS: Final[Columns] = {
     "CHANGED": lambda change: instant(change["changed_at"]),
     "BY": "changed_by",
     "CHANGE": "change",
     "FIELDS": lambda change: changed_fields(change["old"], change["new"]),
 }
+ChangesOption = Annotated[int, typer.Option("--limit", min=1, max=100_000, help="Maximum number of changes.")]
 
 
-def print_changes(api: Api, path: str, *, limit: int, as_json: bool) -> None:
-    """Print the newest changes that the API lists at `path`."""
-    found = read_pages(api, path, {}, limit=limit)
+def print_changes(api: Api, path: str, limit: int, *, as_json: bool) -> None:
+    """Print the log of changes at this path, newest first."""
     print_page(
-        found,
+        read_pages(api, path, {}, limit=limit),
         _CHANGE_COLUMNS,
         empty="No changes recorded",
         limit=limit,
