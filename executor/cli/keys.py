@@ -55,7 +55,8 @@ def set_key(
 ) -> None:
     """Give a concurrency key its own limit or weight, with immediate effect.
 
-    What is not given stays. Example: executor actions keys set reports.render 7 --max-concurrent 5
+    Options that are not given change nothing. Example: executor actions keys set reports.render 7
+    --max-concurrent 5
     """
     given: dict[str, Any] = {} if weight is None else {"weight": weight}
     if max_concurrent is not None:

@@ -128,7 +128,7 @@ def put_resource(
         typer.Option(
             metavar="NUMBER|none",
             parser=parse_rank,
-            help="Position in the order of acquisition: the lowest first. Give it to the scarcest resource.",
+            help="Order in which resources are acquired: the lowest first. Give the scarcest the lowest.",
         ),
     ] = None,
     order: Annotated[
@@ -140,14 +140,15 @@ def put_resource(
         typer.Option(
             metavar="STARTS/TIME|none",
             parser=parse_rate,
-            help="Limit of starts in any such time, like 100/1m.",
+            help="Maximum starts in any such time, like 100/1m.",
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Create a resource, or change it with immediate effect.
 
-    What is not given stays; a new resource has no limit. What runs above a lowered capacity continues.
+    Options that are not given change nothing; a new resource has no limit. Running executions continue above
+    a lowered capacity.
     Example: executor resources put autocad --capacity 10 --rank 1
     """
     given: dict[str, Any] = {} if order is None else {"order": order}
@@ -185,7 +186,7 @@ def delete_resources(api: Api, names: ResourcesArgument, as_json: JsonOption = F
 @app.command("pause")
 @with_api
 def pause_resources(api: Api, names: ResourcesArgument, as_json: JsonOption = False) -> None:
-    """Pause resources: nothing that uses them starts, what runs continues."""
+    """Pause resources: executions that use them do not start, running ones continue."""
     for_each(names, lambda name: api.post(f"/resources/{name}/pause"), _state, as_json=as_json)
 
 
