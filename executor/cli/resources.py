@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal
-from urllib.parse import quote
 
 import typer
 
@@ -209,7 +208,7 @@ def list_queue(
 ) -> None:
     """List the holders of a resource and the executions that wait for it, in order."""
     query = {"limit": limit, "cursor": cursor}
-    show(api.get(f"/resources/{quote(name, safe='')}/queue", query), _print_queue, as_json=as_json)
+    show(api.get(f"/resources/{name}/queue", query), _print_queue, as_json=as_json)
 
 
 @app.command("history")
