@@ -92,25 +92,6 @@ holder AS (
     ) h
     WHERE g.kind <> 'pool' AND g.id = ANY (h.gate_ids)
     ORDER BY h.execution_id LIMIT $2
-),
-history AS (
-    SELECT CASE WHEN s.execution_id IS NOT NULL
-                THEN turnstile.gates_history(o.queued_at, s.gate_ids, s.gate_units, s.passed_ats)
-                WHEN y.line_id IS NOT NULL
-                THEN coalesce(turnstile.gates_history(o.queued_at, y.gate_ids, y.gate_units, y.passed_ats), '[]')
-                     || jsonb_build_object(
-                            'gate', CASE g.kind WHEN 'action' THEN 'total' WHEN 'resource' THEN 'resource ' || g.name
-                                                ELSE 'rate' END,
-                            'units', coalesce(o.route_units[array_position(o.route, g.id)], 1),
-                            'arrived_at', y.passed_ats[cardinality(y.passed_ats)], 'passed_at', NULL)
-                WHEN o.status = 'queued' AND o.route IS NOT NULL
-                THEN jsonb_build_array(jsonb_build_object('gate', 'queue', 'units', 1, 'arrived_at', o.queued_at,
-                                                          'passed_at', NULL))
-                ELSE o.gates END AS gates
-    FROM one o
-    LEFT JOIN slot s ON s.execution_id = o.id AND s.finished_at IS NULL
-    LEFT JOIN entry y ON true
-    LEFT JOIN gate g ON g.id = y.gate_id
 )
 SELECT EXISTS (SELECT FROM entry) AS has_passed_queue, o.route IS NOT NULL AS has_route,
        (SELECT c.reason FROM closed c) AS closed,
@@ -136,7 +117,7 @@ SELECT EXISTS (SELECT FROM entry) AS has_passed_queue, o.route IS NOT NULL AS ha
        CASE WHEN o.status = 'queued' THEN (
            SELECT (array_agg(turnstile.id_of_place(w.place) ORDER BY turnstile.id_of_place(w.place)))[1:$2]
            FROM waiting w WHERE w.queue_id = o.queue_id) END AS later_ids,
-       (SELECT y.gates FROM history y) AS gates
+       coalesce(turnstile.gates_so_far(o.id, o.queue_id, o.place, o.status::text, o.queued_at), o.gates) AS gates
 FROM one o LEFT JOIN here g ON true
 
 -- resource_queue: the state of one resource, and who holds its units.

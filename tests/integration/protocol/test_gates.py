@@ -5,6 +5,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import asyncpg
+
 from tests.proof.gates.twin import CLOSED, Tables, found
 from tests.support.protocol import Protocol, in_turn
 from turnstile.common.domain.states import Status
@@ -68,8 +70,27 @@ async def redefine(
         await protocol.connection.execute("SELECT turnstile.reroute($1)", [action_id])
 
 
+async def capacity(protocol: Protocol, gate_id: int, units: int | None) -> None:
+    await protocol.connection.execute(
+        "UPDATE gate SET capacity = $2, returning_from = $3 WHERE id = $1", gate_id, units, CLOSED
+    )
+    await advance(protocol)
+
+
 async def submit(protocol: Protocol, *refs: str, key: str | None = None, priority: int = 3) -> list[int]:
     """Admit one request for each action, together, and grant; returns the ids."""
+    answers = await admit(protocol, *refs, key=key, priority=priority)
+    return [answer["execution_id"] for answer in answers]
+
+
+async def admit(
+    protocol: Protocol,
+    *refs: str,
+    key: str | None = None,
+    priority: int = 3,
+    idempotency_key: str | None = None,
+) -> list[asyncpg.Record]:
+    """Admit one request for each action, together, and grant; returns the answers."""
     n = len(refs)
     row = await protocol.row(
         "SELECT * FROM turnstile.admit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12,"
@@ -77,7 +98,7 @@ async def submit(protocol: Protocol, *refs: str, key: str | None = None, priorit
         list(refs),
         ["{}"] * n,
         [key] * n,
-        [None] * n,
+        [idempotency_key] * n,
         [None] * n,
         [HASH] * n,
         [None] * n,
@@ -89,7 +110,8 @@ async def submit(protocol: Protocol, *refs: str, key: str | None = None, priorit
         [priority] * n,
     )
     await grant(protocol, row["more_queue_ids"])
-    return [answer["execution_id"] for answer in row["admitted"]]
+    answers: list[asyncpg.Record] = row["admitted"]
+    return answers
 
 
 async def grant(protocol: Protocol, queue_ids: Sequence[int] | None) -> None:
@@ -150,6 +172,50 @@ async def test_an_execution_takes_all_its_units(protocol: Protocol) -> None:
     assert await settle(protocol, first) == [second]
     assert await settle(protocol, second) == []
     assert await held_units(protocol, "cad") == 0
+
+
+async def test_a_request_that_needs_more_units_than_the_capacity_is_refused(protocol: Protocol) -> None:
+    cad = await resource(protocol, "cad", 3)
+    await resource(protocol, "api", 5, rank=2)
+    await define(protocol, "heavy", uses={"api": 1, "cad": 3})
+    await define(protocol, "light", uses={"cad": 2})
+    await define(protocol, "plain")
+    await capacity(protocol, cad, 2)
+    answers = await admit(protocol, "light", "heavy", "plain", "heavy")
+    assert [answer["code"] for answer in answers] == [None, "invalid_parameters", None, "invalid_parameters"]
+    assert answers[1]["detail"] == (
+        "uses: the action 'heavy' takes 3 units of the resource 'cad', whose capacity is 2; raise it:"
+        " executor resources put cad --capacity 3, or let the action take fewer units"
+    )
+    assert await protocol.held() == [answers[0]["execution_id"], answers[2]["execution_id"]]
+    await capacity(protocol, cad, None)
+    assert [answer["code"] for answer in await admit(protocol, "heavy")] == [None]
+
+
+async def test_a_request_for_a_paused_resource_or_a_capacity_of_0_waits(protocol: Protocol) -> None:
+    cad = await resource(protocol, "cad", 3)
+    await define(protocol, "heavy", uses={"cad": 3})
+    await capacity(protocol, cad, 0)
+    (waiting,) = await submit(protocol, "heavy")
+    await capacity(protocol, cad, 3)
+    await pause(protocol, cad)
+    (other,) = await submit(protocol, "heavy")
+    assert await protocol.held() == []
+    await pause(protocol, cad, False)
+    await grant(protocol, await protocol.column("SELECT id FROM action_queue"))
+    assert await protocol.held() == [waiting]
+    assert await settle(protocol, waiting) == [other]
+
+
+async def test_a_copy_of_an_admitted_request_is_accepted_after_the_capacity_was_lowered(
+    protocol: Protocol,
+) -> None:
+    cad = await resource(protocol, "cad", 3)
+    await define(protocol, "heavy", uses={"cad": 3})
+    (first,) = await admit(protocol, "heavy", idempotency_key="once")
+    await capacity(protocol, cad, 2)
+    (copy,) = await admit(protocol, "heavy", idempotency_key="once")
+    assert (copy["code"], copy["execution_id"]) == (None, first["execution_id"])
 
 
 async def test_a_light_execution_does_not_pass_a_heavy_one_that_waits_before_it(protocol: Protocol) -> None:
