@@ -130,4 +130,32 @@ GATE_DEFECTS: Final = (
         after="WHERE t.line_id = ANY (ARRAY[n.line_id]) AND t.priority = n.priority AND t.place = -n.place\n",
         caught_by=(_WALKS,),
     ),
+    Defect(
+        name="turns are deleted without the locks of their gates",
+        file=_GATES,
+        before="SELECT g.id FROM gate g WHERE g.fair OR g.kind = 'pool' ORDER BY g.id FOR NO KEY UPDATE SKIP LOCKED);\n",
+        after="SELECT g.id FROM gate g WHERE g.fair OR g.kind = 'pool' ORDER BY g.id);\n",
+        caught_by=(_TEST,),
+    ),
+    Defect(
+        name="a request that needs more units than the capacity is admitted",
+        file="common/sql/20_admit.sql",
+        before="    IF uses_resources THEN\n",
+        after="    IF false THEN\n",
+        caught_by=(_TEST, _WALKS),
+    ),
+    Defect(
+        name="a request for a resource with a capacity of 0 is refused",
+        file="common/sql/20_admit.sql",
+        before="AND g.capacity > 0 AND g.capacity < r.units\n",
+        after="AND g.capacity < r.units\n",
+        caught_by=(_TEST, _WALKS),
+    ),
+    Defect(
+        name="an execution that ends at a gate loses its history",
+        file="common/sql/33_end_unstarted.sql",
+        before="gates = CASE WHEN has_gates\n",
+        after="gates = CASE WHEN false\n",
+        caught_by=("tests/integration/executor/test_reading_gates.py",),
+    ),
 )
