@@ -41,7 +41,6 @@ async def test_a_resource_names_units_holders_and_position(api: Served) -> None:
     for position, execution_id in enumerate(ids[2:], start=1):
         shown = await api.get(f"/executions/{execution_id}")
         assert (shown["status"], shown["position"], shown["queue_length"]) == ("queued", None, None)
-        assert shown["estimated_start"] is None
         assert shown["waiting_on"] == {
             "gate": "resource autocad", "closed": None, "units": 2, "free": 1, "capacity": 5,
             "position": position, "position_of": "gate", "waiting": 3,
