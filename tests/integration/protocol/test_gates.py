@@ -8,7 +8,8 @@ from typing import Any
 import asyncpg
 
 from tests.proof.gates.twin import CLOSED, Tables, found
-from tests.support.protocol import Protocol, in_turn
+from tests.support.protocol import Protocol, blocked, in_turn
+from turnstile.common.action_definition import ActionDefinition, UseDefinition
 from turnstile.common.domain.states import Status
 
 HASH = "00000000-0000-0000-0000-000000000000"
@@ -518,3 +519,44 @@ async def test_a_gate_that_a_session_holds_delays_the_return_from_no_other(
             await protocol.row("SELECT * FROM turnstile.advance_gates(10)")
         assert await held_units(protocol, "cad") == 0
     assert running in await protocol.held()
+
+
+async def test_changed_actions_lock_all_their_queues_before_the_first_gate(
+    protocol: Protocol, other: Protocol
+) -> None:
+    """Otherwise a settle, which holds a queue and needs a gate, and the change wait for each other."""
+    cad = await resource(protocol, "cad", 1)
+    await define(protocol, "a", uses={"cad": 1})
+    await define(protocol, "b", uses={"cad": 1})
+    await submit(protocol, "a", "b")
+    definitions = [
+        ActionDefinition(ref="a", submitter_keys=True, uses=()),
+        ActionDefinition(
+            ref="b", submitter_keys=True, uses=(UseDefinition(resource="cad"),), max_concurrent=2
+        ),
+    ]
+    async with other.transaction():
+        await other.connection.execute(
+            "SELECT FROM action_queue q JOIN action a ON a.id = q.action_id WHERE a.ref = 'b' FOR UPDATE OF q"
+        )
+        put = protocol.queue_manager.protocol.put_actions(definitions, None)
+        changing = await blocked(protocol, other, put)
+        await other.connection.execute("SELECT FROM gate WHERE id = $1 FOR UPDATE NOWAIT", cad)
+    await changing
+    limits = await protocol.column("SELECT max_concurrent FROM action_queue ORDER BY id")
+    assert limits == [None, 2]
+
+
+async def test_a_changed_rank_locks_the_gates_of_its_routes_in_their_order(
+    protocol: Protocol, other: Protocol
+) -> None:
+    first = await resource(protocol, "first", 1, rank=1)
+    then = await resource(protocol, "then", 1, rank=2)
+    await define(protocol, "a", uses={"first": 1, "then": 1})
+    definition = {"name": "then", "capacity": 1, "rank": 3, "fair": False, "paused": False}
+    async with other.transaction():
+        await other.connection.execute("SELECT FROM gate WHERE id = $1 FOR UPDATE", first)
+        put = protocol.column("SELECT turnstile.put_resource($1)", json.dumps(definition))
+        changing = await blocked(protocol, other, put)
+        await other.connection.execute("SELECT FROM gate WHERE id = $1 FOR UPDATE NOWAIT", then)
+    await changing

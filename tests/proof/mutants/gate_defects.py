@@ -138,6 +138,13 @@ GATE_DEFECTS: Final = (
         caught_by=(_TEST,),
     ),
     Defect(
+        name="a change of actions locks its queues after the gates",
+        file="common/sql/51_actions.sql",
+        before="    PERFORM turnstile.lock_available_queues(turnstile.first_queues(stored_ids, 1000), 2000);\n",
+        after="",
+        caught_by=(_TEST,),
+    ),
+    Defect(
         name="a request that needs more units than the capacity is admitted",
         file="common/sql/20_admit.sql",
         before="    IF uses_resources THEN\n",
