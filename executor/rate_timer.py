@@ -11,6 +11,7 @@ from typing import Final, NoReturn
 
 import asyncpg
 
+from turnstile.common.crash_points import CrashPoint, reached
 from turnstile.common.domain.errors import Unavailable
 from turnstile.executor.dispatcher import Dispatcher
 from turnstile.executor.protocol import ExecutorProtocol
@@ -41,6 +42,8 @@ class RateTimer:
             has_rates, seconds = False, self._interval_seconds
             try:
                 grants, next_seconds, has_rates = await self._protocol.pass_rates()
+                if grants.granted:
+                    reached(CrashPoint.RATE_GRANTED)
                 await self._dispatcher.dispatch(grants)
                 if next_seconds is not None:
                     seconds = min(seconds, next_seconds)
@@ -53,5 +56,7 @@ class RateTimer:
             try:
                 await asyncio.wait_for(self._dispatcher.granted.wait(), max(0.0, seconds - _PAUSE_SECONDS))
             except TimeoutError:
+                if seconds < self._interval_seconds:
+                    reached(CrashPoint.RATE_DUE)
                 continue
             await asyncio.sleep(_GRANTS_SECONDS)

@@ -72,6 +72,7 @@ def resource_queue_page(state: "Row", line: "Sequence[Row]") -> ResourceQueuePag
 
 def _gate(row: "Row") -> GateFacts:
     return GateFacts(
+        id=row["gate_id"],
         kind=row["kind"],
         name=row["name"],
         closed=row["closed"],

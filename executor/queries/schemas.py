@@ -184,9 +184,9 @@ class ExecutionDetail(ExecutionRecord):
     queue_length: int | None = Field(description="Executions in its queue; null if it is not queued.")
     waiting_on: WaitingOn | None = Field(description="Why it has not started; null if it does not wait.")
     estimated_start: EstimatedStart | None = Field(
-        description="Estimated from the recent starts of its queue. Null if there is no basis: no run of the "
-        "action has ended yet, the action is paused or has no worker or a limit of 0, or a server is "
-        "unreachable."
+        description="Estimated from the recent starts of its queue, or of the gate where it waits. Null if "
+        "there is no basis: no run of the action has ended yet, the action or a gate is paused, the action "
+        "has no worker or a limit of 0, or a server is unreachable."
     )
     attempts: list[AttemptDetail] = Field(description="Attempts, oldest first.")
 

@@ -22,6 +22,7 @@ from tests.proof.history.recording import (
     AttemptEvent,
     Event,
     ExecutionEvent,
+    GateLineEvent,
     QueueEvent,
     SlotEvent,
     Stamp,
@@ -166,6 +167,10 @@ def _event(row: asyncpg.Record) -> Event:
             )
         case "waiting":
             return WaitingEvent(
+                stamp=stamp, step=step, queue_id=row["queue_id"], execution_id=row["execution_id"]
+            )
+        case "gate line":
+            return GateLineEvent(
                 stamp=stamp, step=step, queue_id=row["queue_id"], execution_id=row["execution_id"]
             )
         case "action_queue":

@@ -40,10 +40,10 @@ DECLARE
     key text := TG_ARGV[0];
 BEGIN
     INSERT INTO history.log (table_name, step, queue_id, execution_id, attempt, worker_id, old, new)
-    SELECT TG_TABLE_NAME, lower(TG_OP),
+    SELECT CASE key WHEN 'gate line' THEN key ELSE TG_TABLE_NAME END, lower(TG_OP),
            (known ->> CASE key WHEN 'queue_id' THEN 'id' WHEN 'line' THEN 'line_id' ELSE 'queue_id' END)::bigint,
-           CASE key WHEN 'line' THEN turnstile.id_of_place((known ->> 'place')::bigint)
-                    WHEN 'execution_id' THEN (known ->> 'id')::bigint
+           CASE WHEN key IN ('line', 'gate line') THEN turnstile.id_of_place((known ->> 'place')::bigint)
+                    WHEN key = 'execution_id' THEN (known ->> 'id')::bigint
                     ELSE (known ->> 'execution_id')::bigint END,
            (known ->> 'attempt')::integer,
            known ->> CASE key WHEN 'worker_id' THEN 'id' ELSE 'worker_id' END,
@@ -63,11 +63,15 @@ CREATE TRIGGER logged_updates AFTER UPDATE ON execution
     EXECUTE FUNCTION history.note('execution_id', 'status', 'result', 'error_type', 'error_message', 'metadata');
 CREATE TRIGGER logged AFTER INSERT OR UPDATE OR DELETE ON slot
     FOR EACH ROW EXECUTE FUNCTION history.note('', 'finished_at');
--- Of the lines, those of the queues.
+-- The lines of the queues, and, under another name, those of later gates.
 CREATE TRIGGER logged_inserts AFTER INSERT OR UPDATE ON waiting
     FOR EACH ROW WHEN (NEW.queue_id IS NULL) EXECUTE FUNCTION history.note('line');
 CREATE TRIGGER logged_deletes AFTER DELETE ON waiting
     FOR EACH ROW WHEN (OLD.queue_id IS NULL) EXECUTE FUNCTION history.note('line');
+CREATE TRIGGER gate_lines_logged_inserts AFTER INSERT ON waiting
+    FOR EACH ROW WHEN (NEW.queue_id IS NOT NULL) EXECUTE FUNCTION history.note('gate line');
+CREATE TRIGGER gate_lines_logged_deletes AFTER DELETE ON waiting
+    FOR EACH ROW WHEN (OLD.queue_id IS NOT NULL) EXECUTE FUNCTION history.note('gate line');
 CREATE TRIGGER logged_inserts AFTER INSERT OR DELETE ON action_queue
     FOR EACH ROW EXECUTE FUNCTION history.note('queue_id', 'max_concurrent', 'paused');
 CREATE TRIGGER logged_updates AFTER UPDATE OF max_concurrent, paused ON action_queue

@@ -92,6 +92,16 @@ class WaitingEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GateLineEvent:
+    """A row of `waiting` at a gate after the queue: an execution of the queue arrived there, or left."""
+
+    stamp: Stamp
+    step: Step
+    queue_id: int
+    execution_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueueEvent:
     """A queue was created, or its limit or pause changed."""
 
@@ -133,7 +143,9 @@ class AttemptEvent:
     outcome: str
 
 
-Event: TypeAlias = ExecutionEvent | SlotEvent | WaitingEvent | QueueEvent | WorkerEvent | AttemptEvent
+Event: TypeAlias = (
+    ExecutionEvent | SlotEvent | WaitingEvent | GateLineEvent | QueueEvent | WorkerEvent | AttemptEvent
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
