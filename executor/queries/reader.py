@@ -24,7 +24,7 @@ from turnstile.common.fields import PRIORITIES
 from turnstile.common.json_limits import readable
 from turnstile.common.schemas import KeyStats, QueueStats, WaitingCounts
 from turnstile.executor.queries.estimate import SLOTS_MAX, Grant, Pace, estimated_start, may_be_estimated
-from turnstile.executor.queries.gates import resource_queue_page, with_gates, with_steps
+from turnstile.executor.queries.gates import record_with_steps, resource_queue_page, with_gates, with_steps
 from turnstile.executor.queries.schemas import (
     HOLDERS_MAX,
     ActionQueuePage,
@@ -186,7 +186,7 @@ class Reader:
         )
         if found is None:
             return [], None
-        records = [ExecutionRecord(**_recorded(row)) for row in found if row["id"] is not None]
+        records = [record_with_steps(row, _recorded(row)) for row in found if row["id"] is not None]
         return records, found[0]["next_id"]
 
     async def unfinished(self, wanted: ExecutionFilter, *, before_id: int, limit: int) -> Matches:
