@@ -195,7 +195,8 @@ def _decisions(passages: Iterable[Passage]) -> Iterator[tuple[int, list[Passage]
         yield at, list(together)
 
 
-def _capacity(definition: Definition, gate: GateId) -> int | None:
+def capacity_of(definition: Definition, gate: GateId) -> int | None:
+    """Return the units of a gate; None: no limit."""
     if gate.gate == QUEUE:
         return limit_of(definition, gate.key)
     name = "max_concurrent_total" if gate.gate == TOTAL else "capacity"
@@ -225,7 +226,7 @@ def _units(
             heapq.heappush(ends, (passer.completed_at, stay.units))
         while ends and ends[0][0] <= at:
             held -= heapq.heappop(ends)[1]
-        capacities = [_capacity(each, gate) for each in history.definitions.around(own, at)]
+        capacities = [capacity_of(each, gate) for each in history.definitions.around(own, at)]
         highest = max((each for each in capacities if each is not None), default=0)
         if None not in capacities and held > highest:
             what = f"{held} units were held after it passed, the capacity was {highest}"
