@@ -22,8 +22,9 @@ _RESOURCES: Final[dict[str, Fields]] = {
 _UNITS_MAX: Final = 5
 _TOTAL: Final = 3
 _RATE: Final = {"starts": 6, "per": 1}
-_FIRST_SECONDS: Final = 2.0
-_CHANGES: Final = 30
+_FIRST_SECONDS: Final = 1.0
+_CHANGES_MIN: Final = 6
+_CHANGE_SECONDS: Final = 2.0
 _PAUSE_SECONDS: Final = 0.8
 _LAST_SHARE: Final = 0.85
 """Of the duration: then everything is as it was."""
@@ -81,8 +82,9 @@ def _open(path: str) -> Fields:
 
 def _changes(rng: random.Random, actions: int, keys: int, until: float) -> Iterator[DefinitionChange]:
     """Yield changes in the order of their times: one kind after the other, each of a random subject."""
-    step = (until - _FIRST_SECONDS) / _CHANGES
-    for index in range(_CHANGES):
+    count = max(_CHANGES_MIN, round((until - _FIRST_SECONDS) / _CHANGE_SECONDS))
+    step = (until - _FIRST_SECONDS) / count
+    for index in range(count):
         at = round(_FIRST_SECONDS + index * step + rng.uniform(0.0, step / 4), 3)
         limited = [name for name, fields in _RESOURCES.items() if fields["capacity"]]
         resource = rng.choice(limited)

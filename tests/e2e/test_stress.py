@@ -43,6 +43,18 @@ async def test_a_smoke_run_passes_and_leaves_a_report(tmp_path: Path) -> None:
     assert again["metrics"] == metrics
 
 
+async def test_a_run_with_gates_checks_units_order_rates_and_shares(tmp_path: Path) -> None:
+    folder = tmp_path / "report"
+    options = ["--preset", "gates", "--duration", "5s", "--rate", "60", "--report", str(folder)]
+    code, output = await _stress("run", "--local", *options)
+    assert code == 0, output
+    (scenario,) = json.loads((folder / "report.json").read_text())["scenarios"]
+    checked = {finding["rule"]: finding["checked"] for finding in scenario["findings"]}
+    assert scenario["definition_changes"] > 0
+    assert all(checked[rule] for rule in ("units_held", "passed_in_order", "rate_kept", "limit_run"))
+    assert "executions pass each gate in its order" in output
+
+
 async def test_a_missing_installation_is_reported_and_keeps_the_earlier_report(
     tmp_path: Path,
 ) -> None:
