@@ -34,7 +34,7 @@ class Preset(StrEnum):
     """Loads that answer one question each; the value is the name on the command line."""
 
     SMOKE = "smoke"
-    """Does it work? Each kind of scenario once, in under a minute."""
+    """Does it work? Each kind of scenario once, in about a minute."""
     LIMITS = "limits"
     """Do limits hold: one, few, many, none, and changed under load?"""
     FIFO = "fifo"

@@ -30,6 +30,7 @@ _SOAK_RATE: Final = 100.0
 _SOAK_SECONDS: Final = 3600.0
 _GATES_RATE: Final = 80.0
 _GATES_SECONDS: Final = 60.0
+_GATES_SMOKE_SECONDS: Final = 5.0
 _GATES_MIX: Final = DurationMix.parse("50% 5ms, 40% 20ms, 10% 100ms")
 _GATED_ACTIONS: Final = 30
 _KEYS_OF_EACH: Final = 7
@@ -61,7 +62,9 @@ def scenarios_of(config: RunConfig) -> tuple[Scenario, ...]:
         case Preset.SOAK:
             scenarios = iter([_soak(config)])
         case Preset.GATES:
-            scenarios = iter([_gates(config)])
+            seconds = config.duration_seconds or _GATES_SECONDS
+            rate = config.rate or _GATES_RATE
+            scenarios = iter([_gates(config, actions=_GATED_ACTIONS, seconds=seconds, rate=rate)])
         case _:
             assert_never(config.preset)
     return tuple(scenarios)
@@ -85,6 +88,7 @@ def _smoke(config: RunConfig) -> Iterator[Scenario]:
     yield _handover(100)
     yield from _depths(config, (500,))
     yield from _key_counts(config, (50,), executions=500)
+    yield _gates(config, actions=config.actions, seconds=_GATES_SMOKE_SECONDS, rate=_GATES_RATE)
     if config.local:
         yield _recovery(config, recovery_plan(config.lease_seconds, kinds=_KILLS[:1]), limit=config.limit)
 
@@ -138,18 +142,14 @@ def _soak(config: RunConfig) -> Scenario:
     )
 
 
-def _gates(config: RunConfig) -> Scenario:
+def _gates(config: RunConfig, *, actions: int, seconds: float, rate: float) -> Scenario:
     """Return a load of actions with every kind of gate; each definition changes several times."""
-    load = _load_of(
-        config, executions=1, mix=config.mix or _GATES_MIX, actions=_GATED_ACTIONS, keys=_KEYS_OF_EACH
-    )
-    seconds = config.duration_seconds or _GATES_SECONDS
-    load = _paced(load, seconds, config.rate or _GATES_RATE)
+    load = _load_of(config, executions=1, mix=config.mix or _GATES_MIX, actions=actions, keys=_KEYS_OF_EACH)
     return Scenario(
         name="gates",
         title="Shared resources, totals, rates, fair shares, priorities",
         purpose=Purpose.LOAD,
-        load=replace(load, priorities=_PRIORITIES),
+        load=replace(_paced(load, seconds, rate), priorities=_PRIORITIES),
         limit=None,
         gates=plan_gates(config.seed, actions=load.actions, keys=load.keys, seconds=seconds),
     )
