@@ -426,7 +426,7 @@ class _Shares:
     ) -> None:
         self.history, self.gate, self.passages, self.changed_at = history, gate, passages, changed_at
         self.unknown = unknown
-        self.unknown_from: dict[str, tuple[int, int]] = defaultdict(lambda: (0, -NEVER))
+        self.unknown_from: dict[str, tuple[int, int]] = defaultdict(lambda: (0, -NEVER - 1))
         self.waiting: dict[str, int] = defaultdict(int)
         self.got: dict[str, int] = defaultdict(int)
         self.epochs: dict[str, int] = defaultdict(int)
