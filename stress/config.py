@@ -34,7 +34,7 @@ class Preset(StrEnum):
     """Loads that answer one question each; the value is the name on the command line."""
 
     SMOKE = "smoke"
-    """Does it work? Each kind of scenario once, in under a minute."""
+    """Does it work? Each kind of scenario once, in about a minute."""
     LIMITS = "limits"
     """Do limits hold: one, few, many, none, and changed under load?"""
     FIFO = "fifo"
@@ -47,6 +47,8 @@ class Preset(StrEnum):
     """How long does each fault have effects?"""
     SOAK = "soak"
     """Does everything hold for hours?"""
+    GATES = "gates"
+    """Do units, rates, priorities and fair shares hold while their definitions change?"""
 
 
 _LEASE_DEFAULT_SECONDS: Final = 15.0
@@ -90,8 +92,8 @@ class RunConfig(BaseModel):
     submitters: Annotated[int, Field(ge=1, le=64)]
     rate: Annotated[float, Field(gt=0)] | None
     faults: Annotated[tuple[FaultKind, ...], BeforeValidator(_faults)]
-    duration_seconds: Annotated[Duration, Field(alias="duration", ge=10.0, le=30 * 86400.0)]
-    """Of a soak."""
+    duration_seconds: Annotated[Duration, Field(ge=5.0, le=30 * 86400.0)] | None = Field(alias="duration")
+    """Of a soak, or of the load with gates."""
     executors: Annotated[int, Field(ge=1, le=16)]
     workers: Annotated[int, Field(ge=1, le=64)]
     lease: Annotated[Duration, Field(ge=1.0, le=3600.0)] | None

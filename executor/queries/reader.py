@@ -32,7 +32,7 @@ from turnstile.executor.queries.estimate import (
     is_measured_at_gates,
     may_be_estimated,
 )
-from turnstile.executor.queries.gates import resource_queue_page, with_gates, with_steps
+from turnstile.executor.queries.gates import record_with_steps, resource_queue_page, with_gates, with_steps
 from turnstile.executor.queries.schemas import (
     HOLDERS_MAX,
     ActionQueuePage,
@@ -194,7 +194,7 @@ class Reader:
         )
         if found is None:
             return [], None
-        records = [ExecutionRecord(**_recorded(row)) for row in found if row["id"] is not None]
+        records = [record_with_steps(row, _recorded(row)) for row in found if row["id"] is not None]
         return records, found[0]["next_id"]
 
     async def unfinished(self, wanted: ExecutionFilter, *, before_id: int, limit: int) -> Matches:

@@ -177,6 +177,21 @@ class ExecutionRecord(Schema):
     retry_of: int | None = Field(description="The ended execution that it retries.")
 
 
+class GateStep(Schema):
+    """One gate that an execution has passed, or where it waits."""
+
+    gate: str = Field(description="queue, total, resource NAME or rate.", examples=["resource autocad"])
+    units: int
+    arrived_at: AwareDatetime | None
+    passed_at: AwareDatetime | None = Field(description="Null: it waits there.")
+
+
+class GatedExecutionRecord(ExecutionRecord):
+    """An execution that has ended and passed more gates than its queue."""
+
+    gates: list[GateStep] = Field(description="The gates of its latest attempt, in order.")
+
+
 class ExecutionDetail(ExecutionRecord):
     """An execution with its position, the reason why it waits, and its attempts."""
 
@@ -189,15 +204,6 @@ class ExecutionDetail(ExecutionRecord):
         "has no worker or a limit of 0, or a server is unreachable."
     )
     attempts: list[AttemptDetail] = Field(description="Attempts, oldest first.")
-
-
-class GateStep(Schema):
-    """One gate that an execution has passed, or where it waits."""
-
-    gate: str = Field(description="queue, total, resource NAME or rate.", examples=["resource autocad"])
-    units: int
-    arrived_at: AwareDatetime | None
-    passed_at: AwareDatetime | None = Field(description="Null: it waits there.")
 
 
 class GatedExecutionDetail(ExecutionDetail):

@@ -283,6 +283,20 @@ async def test_the_gates_are_kept_of_a_run_that_the_watchdog_ends(api: Served) -
     assert (shown["status"], shown["gates"]) == ("timeout", before)
 
 
+async def test_the_list_has_the_gates_of_what_has_ended_and_passed_gates(api: Served) -> None:
+    await api.register_worker()
+    await put_resource(api.database, "r", 2)
+    await gated(api, "r")
+    await api.define("plain")
+    (plain,) = await submit(api, "plain")
+    one, running = await submit(api, "a.b", 2)
+    await run(api, one)
+    await run(api, plain)
+    listed = {item["id"]: item for item in (await api.get("/executions"))["items"]}
+    assert listed[one]["gates"] == (await api.get(f"/executions/{one}"))["gates"] != []
+    assert not any("gates" in listed[each] for each in (plain, running))
+
+
 async def test_an_execution_before_its_queue_shows_the_queue_only(api: Served) -> None:
     await put_resource(api.database, "r", 1)
     await api.define("a.b", max_concurrent=1)

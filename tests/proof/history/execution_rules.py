@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from tests.proof.history.recording import (
     Bounds,
     ExecutionEvent,
-    GateLineEvent,
     Published,
     Recording,
     SlotEvent,
@@ -45,7 +44,7 @@ def _illegal(transitions: Sequence[ExecutionEvent]) -> Iterator[tuple[str, Execu
 
 
 def statuses_agree_with_rows(recording: Recording, _: Bounds) -> Iterator[Violation]:
-    """An execution joins and leaves a line, and takes a slot, in the commit that changes its status."""
+    """An execution joins and leaves its queue, and takes a slot, in the commit that changes its status."""
     by_status: dict[tuple[int, int], list[str]] = defaultdict(list)
     by_rows: dict[tuple[int, int], list[str]] = defaultdict(list)
     for event in recording.events:
@@ -55,7 +54,7 @@ def statuses_agree_with_rows(recording: Recording, _: Bounds) -> Iterator[Violat
                 by_status[key] += ["joins"] * (event.status is Status.QUEUED)
                 by_status[key] += ["leaves"] * (event.previous is Status.QUEUED)
                 by_status[key] += ["takes a slot"] * (event.status is Status.SCHEDULED)
-            case WaitingEvent(step=step) | GateLineEvent(step=step) if step is not Step.UPDATE:
+            case WaitingEvent(step=step) if step is not Step.UPDATE:
                 word = "joins" if step is Step.INSERT else "leaves"
                 by_rows[event.execution_id, event.stamp.txid].append(word)
             case SlotEvent(step=Step.INSERT):
@@ -63,8 +62,7 @@ def statuses_agree_with_rows(recording: Recording, _: Bounds) -> Iterator[Violat
             case _:
                 pass
     for key in by_status.keys() | by_rows.keys():
-        # What starts in the commit of its admission was never in `waiting`; what passes a gate joins another
-        # line.
+        # What starts in the commit of its admission was never in `waiting`. A gate's line is part of it.
         for words in (by_status[key], by_rows[key]):
             while {"joins", "leaves"} <= {*words}:
                 words.remove("joins")

@@ -1,14 +1,20 @@
 """The replay of gates reads what the protocol's statements store."""
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from tests.proof.history.event_log import install, read_events
+from tests.proof.history.execution_rules import statuses_agree_with_rows
+from tests.proof.history.recording import Bounds, Recording, Step, WaitingEvent
+from tests.proof.history.replay import gated_queues
 from tests.proof.history.stored_gates import read_gates
 from tests.support.gates import put_resource
 from tests.support.protocol import connected
 from turnstile.stress.check.passages import violations
 
 ROUNDS: Final = 12
+BOUNDS: Final = Bounds(idle_seconds=1.0, leak_seconds=1.0, reclaim_seconds=1.0, overlap_seconds=1.0)
 
 
 async def test_the_stored_history_of_gates_breaks_no_rule_and_a_falsified_one_does(database_url: str) -> None:
@@ -39,3 +45,36 @@ async def test_the_stored_history_of_gates_breaks_no_rule_and_a_falsified_one_do
     overtaking = last._replace(stays=(*last.stays[:-1], early), completed_at=early.passed_at)
     passers = [overtaking if passer == last else passer for passer in history.passers]
     assert violations(replace(history, passers=passers))
+
+
+async def test_the_event_log_shows_queues_before_gates_and_how_long_changes_took(database_url: str) -> None:
+    async with connected(database_url) as protocol:
+        await install(protocol.connection)
+        await put_resource(protocol.database, "cad", capacity=1)
+        await protocol.register()
+        await protocol.put("a", uses=["cad"])
+        await protocol.put("plain", max_concurrent=1)
+        for _ in range(3):
+            await protocol.submit("a")
+            await protocol.submit("plain")
+        await put_resource(protocol.database, "cad", capacity=2)
+        while ids := await protocol.held():
+            await protocol.run(ids[0])
+            await protocol.settle((ids[0], 1))
+        events = await read_events(protocol.connection)
+        queues = await protocol.connection.fetch(
+            "SELECT q.id FROM action_queue q JOIN action a ON a.id = q.action_id WHERE a.route IS NOT NULL"
+        )
+        took = await protocol.connection.fetch(
+            "SELECT table_name, committed_at - changed_at AS took FROM history.committed_change"
+        )
+    assert gated_queues(events) == {row["id"] for row in queues}
+    recording = Recording(events=events, runs=[], published=[], submitted=[], booted_at=datetime.now(UTC))
+    assert list(statuses_agree_with_rows(recording, BOUNDS)) == []
+    # One that waits at the resource has left its queue only with its grant.
+    left = [e for e in events if isinstance(e, WaitingEvent) and e.is_at_gate and e.step is Step.DELETE]
+    without = replace(recording, events=[event for event in events if event is not left[0]])
+    (found,) = statuses_agree_with_rows(without, BOUNDS)
+    assert (found.promise, found.execution_id) == ("P3", left[0].execution_id)
+    assert {row["table_name"] for row in took} == {"action_change", "resource_change"}
+    assert all(row["took"] >= timedelta() for row in took)

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from turnstile.stress.cli import app, run_command
 from turnstile.stress.config import Preset, RunConfig, installation_at, read_config
+from turnstile.stress.presets import scenarios_of
 from turnstile.stress.run import shown_command
 from turnstile.stress.scenario import DurationMix, FaultKind
 
@@ -57,6 +58,12 @@ def test_options_are_parsed() -> None:
         FaultKind.RESTART_BROKER,
     )
     assert read(faults="all").faults == tuple(FaultKind)
+
+
+def test_the_duration_is_that_of_the_preset_by_default() -> None:
+    (soak,) = scenarios_of(read(preset="soak"))
+    (gates,) = scenarios_of(read(preset="gates"))
+    assert (soak.load.executions, gates.load.executions) == (360_000, 4_800)
 
 
 def test_a_smoke_run_has_a_short_lease_by_default() -> None:
