@@ -84,10 +84,9 @@ class ExecutorService:
         self._dispatcher = Dispatcher(self._publisher, self._queue_manager, queue_type, replies)
         self._rate_timer = RateTimer(
             self._queue_manager.protocol,
-            self._dispatcher.dispatch,
+            self._dispatcher,
             interval_seconds=settings.watchdog_interval,
         )
-        self._dispatcher.on_grants = self._rate_timer.note_grants
         self._canceller = Canceller(self._queue_manager)
         self._early_cancels = EarlyCancels(self._database, self._canceller, self._dispatcher)
         self._requests = RequestListener(

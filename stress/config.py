@@ -20,6 +20,7 @@ from pydantic import (
 
 from turnstile.common.domain.durations import format_duration
 from turnstile.common.fields import Duration
+from turnstile.common.invalid_values import invalid_values
 from turnstile.common.urls import amqp_urls, is_api_url
 from turnstile.stress.installation import Installation
 from turnstile.stress.scenario import DurationMix, FaultKind
@@ -129,12 +130,12 @@ def read_config(options: Mapping[str, Any]) -> RunConfig:
     try:
         return RunConfig.model_validate(options)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        message = first["msg"].removeprefix("Value error, ")
+        first = error.errors(include_url=False)[0]
+        sentence = invalid_values([first])[0].sentence
         if not first["loc"]:
-            raise ValueError(message) from None
+            raise ValueError(sentence) from None
         option = f"--{str(first['loc'][0]).replace('_', '-')}"
-        raise ValueError(f"{option}: {str(first['input'])[:60]!r}: {message}") from None
+        raise ValueError(f"{option}: {str(first['input'])[:60]!r}: {sentence}") from None
 
 
 def installation_at(amqp_url: str | None, api_urls: str | None, token: str | None) -> Installation:

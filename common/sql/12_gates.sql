@@ -435,8 +435,8 @@ BEGIN
         FROM turnstile.first_waiting(in_state.gate_id, in_state.head_id, in_state.heads, least(free, 1000)) w
     ),
     fitting AS MATERIALIZED (
-        -- What has to return holds up the line until it has returned. So does what needs a gate that is not locked here: it
-        -- could pass before, and whoever changed that lets it pass, or the watchdog.
+        -- An execution that has to return holds up the line until it has returned. So does one that needs a gate that is
+        -- not locked here. The statement that gave it this gate, or the watchdog, locks the gate and lets it pass.
         SELECT h.*, e.action_id, n.units,
                sum(coalesce(n.units, 1000000000)) OVER (ORDER BY h.place) AS units_up_to
         FROM head h
@@ -515,8 +515,9 @@ BEGIN
 END
 $$;
 
--- take_turns: the next executions that pass, at most one of each flow: the first execution of a flow, if its turn comes
--- before the second turn of all flows before it. Null if the first one does not fit into `in_free` (null: no limit).
+-- take_turns: lets the next executions pass, at most one of each flow. The first execution of a flow is among them if
+-- no flow before it would have its second turn first. Null if the very first does not fit into `in_free` (null: no
+-- limit).
 CREATE FUNCTION turnstile.take_turns(
     in_state gate_state, in_free bigint, in_limit integer, in_now timestamptz, in_returning boolean, in_gate_ids bigint[],
     OUT priority integer, OUT passed turnstile.passage[], OUT units bigint, OUT last_tag bigint
@@ -544,7 +545,8 @@ BEGIN
         JOIN execution e ON e.id = ANY (ARRAY[turnstile.id_of_place(h.place)])
         JOIN action a ON a.id = ANY (ARRAY[e.action_id])
         CROSS JOIN LATERAL (
-            -- What has to return, or needs a gate that is not locked here, holds up the line, as in pass_by_arrival.
+            -- An execution that has to return, or needs a gate that is not locked here, holds up the line, as in
+            -- pass_by_arrival.
             SELECT CASE WHEN a.route <@ in_gate_ids
                              AND (NOT in_returning OR NOT turnstile.has_to_return(
                                       a.route, a.route_units, w.queue_id, w.gate_ids, w.gate_units, in_state.gate_id))

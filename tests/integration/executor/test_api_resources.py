@@ -89,7 +89,7 @@ async def test_an_unknown_resource_is_not_found(api: Served) -> None:
     ):  # fmt: skip
         status, code, detail = await refused(api, method, URL + path, {} if method == "PATCH" else None)
         assert (status, code) == (404, "not_found")
-        assert "there is no resource 'cad'; PUT it" in detail
+        assert "there is no resource 'cad'; GET /resources lists them" in detail
     assert (await refused(api, "GET", "/api/v1/resources/a%20b"))[0] == 404
     assert (await refused(api, "PUT", "/api/v1/resources/a%20b", {}))[0] == 422
 
