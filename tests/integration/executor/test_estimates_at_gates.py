@@ -112,7 +112,7 @@ async def test_at_a_total_the_runs_of_all_keys_count(api: Served) -> None:
 
 
 async def test_at_a_fair_gate_the_position_follows_the_turns(api: Served) -> None:
-    await put_resource(api.database, "cad", 1, fair=True)
+    await put_resource(api.database, "cad", 1, order="fair")
     for ref in ("a.b", "c.d"):
         await api.define(ref)
         await use(api.database, ref, "cad")
@@ -167,7 +167,7 @@ async def test_at_a_rate_the_start_is_that_of_the_position(api: Served) -> None:
 
 
 async def test_at_a_shared_rate_others_may_take_turns(api: Served) -> None:
-    await put_resource(api.database, "partner", None, rate_starts=1, rate_per_seconds=60.0)
+    await put_resource(api.database, "partner", None, rate={"starts": 1, "per": 60})
     for ref in ("a.b", "c.d"):
         await api.define(ref)
         await use(api.database, ref, "partner")
@@ -185,7 +185,7 @@ async def test_at_a_shared_rate_others_may_take_turns(api: Served) -> None:
 
 
 async def test_the_rate_that_is_free_last_decides(api: Served) -> None:
-    await put_resource(api.database, "partner", None, rate_starts=1, rate_per_seconds=300.0)
+    await put_resource(api.database, "partner", None, rate={"starts": 1, "per": 300})
     await api.define("a.b")
     await use(api.database, "a.b", "partner", rate_starts=1, rate_per_seconds=60.0)
     _, second, third = await submit(api, "a.b", 3)
