@@ -18,7 +18,7 @@ from turnstile.stress.check.accounting import (
     nothing_unexpected,
 )
 from turnstile.stress.check.columns import Ruling, Violations, column, ruling, values_at
-from turnstile.stress.check.gated import gates_kept, units_run
+from turnstile.stress.check.gate_rules import gates_kept, units_run
 from turnstile.stress.check.gates import replayed
 from turnstile.stress.check.history import History, history_of
 from turnstile.stress.check.order import admitted_in_order, started_in_order

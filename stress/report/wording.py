@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from turnstile.stress.check.gated import GATE_RULES
+from turnstile.stress.check.gate_rules import GATE_RULES
 from turnstile.stress.check.verdict import Finding
 from turnstile.stress.metrics.values import RunMetrics, Spread
 from turnstile.stress.recording import Recording

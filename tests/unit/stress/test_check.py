@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.unit.stress.histories import MILLISECOND, Life, NewLimit, Plan, hand_made, lawful
 from turnstile.common.domain.states import Status
-from turnstile.stress.check.gated import GATE_RULES
+from turnstile.stress.check.gate_rules import GATE_RULES
 from turnstile.stress.check.rules import check_recording
 from turnstile.stress.check.verdict import Rule
 from turnstile.stress.recording import (
