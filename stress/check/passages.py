@@ -4,9 +4,9 @@ In: the gates of the last attempt of each execution, as the installation stores 
 time. Out: a `Broken` for each violation. The check is sound: a correct installation never breaks a rule.
 
 - Passages of one decision have one instant, and only states between instants count.
-- What is not stored (earlier attempts, executions that still run) can hide a violation and never makes one:
-  such executions hold nothing here and wait for nothing, and a fair share is not compared while one of its
-  flows has an execution whose passages may be unknown.
+- What is unknown (earlier attempts, executions that still run or ended at a gate) can hide a violation and
+  never makes one: such executions hold nothing here and wait for nothing, and a fair share is not compared
+  while one of its flows has an execution whose passages may be unknown.
 - Units count until `completed_at`; the installation releases them after that.
 - While a change of a definition may be taking effect, the more generous definition counts.
 - An execution whose route is closed, by a pause or by a capacity below its units, may be passed. It returns

@@ -94,7 +94,11 @@ class _Reading:
         return open_ended
 
     def _take_stays(self, item: Json) -> None:
-        for step in item.get("gates", ()):
+        steps = item.get("gates", ())
+        if any(step["passed_at"] is None for step in steps):
+            # It ended at a gate: to the replay, an execution whose gates are unknown.
+            return
+        for step in steps:
             gate = self._gates.setdefault(step["gate"], len(self._gates))
             times = instant(step["arrived_at"]), instant(step["passed_at"])
             self._stays.append((item["id"], gate, step["units"], *times, item["priority"]))

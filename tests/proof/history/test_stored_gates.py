@@ -28,6 +28,10 @@ async def test_the_stored_history_of_gates_breaks_no_rule_and_a_falsified_one_do
         for number in range(ROUNDS):
             await protocol.submit("a", concurrency_key=f"k{number % 2}")
             await protocol.submit("b")
+        in_queue, at_gate = await protocol.submit("a", concurrency_key="k0"), await protocol.submit("b")
+        for (ended,) in (in_queue, at_gate):
+            await protocol.cancel(ended)
+            await protocol.settle((ended, 0))
         await put_resource(protocol.database, "cad", capacity=1, order="fair")
         while ids := await protocol.held():
             await protocol.run(ids[0])
@@ -35,10 +39,11 @@ async def test_the_stored_history_of_gates_breaks_no_rule_and_a_falsified_one_do
         history = await read_gates(protocol.connection, settling_ns=0)
     gates = {stay.gate for passer in history.passers for stay in passer.stays}
     assert gates == {"queue", "total", "resource cad"}
-    assert len(history.passers) == 2 * ROUNDS
+    assert len(history.passers) == 2 * ROUNDS + 2
+    assert {passer.execution_id for passer in history.passers if not passer.stays} == {*in_queue, *at_gate}
     assert violations(history) == []
 
-    last = max(history.passers, key=lambda passer: passer.stays[-1].passed_at)
+    last = max(history.passers, key=lambda passer: passer.stays[-1].passed_at if passer.stays else 0)
     longer = [passer._replace(completed_at=last.completed_at) for passer in history.passers]
     assert "P11" in {broken.rule for broken in violations(replace(history, passers=longer))}
     early = last.stays[-1]._replace(passed_at=last.stays[-1].arrived_at + 1)
