@@ -83,7 +83,7 @@ def history_of(recording: Recording) -> History:
         clock_error_ns=recording.clock_error_ns,
         tolerance_ns=CLOCKS_NS + recording.clock_error_ns,
         collapses=recording.collapses,
-        is_changing=recording.gates is not None,
+        is_changing=recording.gates is not None or bool(recording.limit_changes),
     )
 
 

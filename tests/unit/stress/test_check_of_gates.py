@@ -15,6 +15,7 @@ from turnstile.stress.check.verdict import Rule
 from turnstile.stress.recording import (
     STAY,
     GateRecords,
+    LimitChange,
     RecordedChange,
     RecordedDefinition,
     Recording,
@@ -130,7 +131,11 @@ def test_what_is_admitted_late_because_of_a_change_is_compared_within_its_queue(
     recording.runs["number"][[0, 1]] = [1, 0]
     recording.orders["execution_id"][[0, 1]] = [2, 1]
     assert broken(recording) == set()
-    assert broken(replace(recording, gates=None)) >= {Rule.ADMITTED_IN_ORDER}
+    recording = replace(recording, gates=None)
+    assert Rule.ADMITTED_IN_ORDER in broken(recording)
+    asked_at = recording.began_at
+    change = LimitChange(action=0, limit=4, asked_at=asked_at, answered_at=asked_at + MILLISECOND_NS)
+    assert Rule.ADMITTED_IN_ORDER not in broken(replace(recording, limit_changes=(change,)))
 
 
 def test_a_saved_recording_with_gates_is_loaded_unchanged(tmp_path: Path) -> None:
