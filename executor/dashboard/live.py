@@ -10,7 +10,7 @@ import asyncio
 import logging
 import secrets
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -22,6 +22,7 @@ from turnstile.common.database import Database
 from turnstile.common.domain.errors import Unavailable
 from turnstile.executor.dashboard import events
 from turnstile.executor.dashboard.events import WatchedExecution
+from turnstile.executor.dashboard.failures import WINDOW, Failures, LastFailure, Start
 from turnstile.executor.dashboard.state import (
     QUEUES_MAX,
     DashboardState,
@@ -194,6 +195,7 @@ class Live:
         changed = state.apply(snapshot)
         if whole:
             self._whole_at = snapshot.read_at
+        await self._read_failures(snapshot.read_at)
         self._send(
             events.Changes(
                 overview=self._changed_overview(),
@@ -205,6 +207,18 @@ class Live:
             )
         )
         self._fresh.set()
+
+    async def _read_failures(self, at: datetime) -> None:
+        starts, rows = self._state.failures.starts(at)
+        if not starts:
+            return
+        try:
+            found = await read_failures(self._database, starts, rows)
+        except Unavailable:
+            # They stay as they were: the next poll tells whether the database is there.
+            self._state.failures.put_back(starts)
+        else:
+            self._state.apply_failures(starts, found)
 
     def _changed(self, found: Collection[WatchedExecution]) -> list[WatchedExecution]:
         before, self._watched = self._watched, {each.id: each for each in found}
@@ -276,6 +290,35 @@ async def poll(
         ),
     )
     return snapshot, [WatchedExecution(**row) for row in executions]
+
+
+async def read_failures(database: Database, starts: Sequence[Start], rows: int) -> list[tuple[str, Failures]]:
+    """Return how the latest executions of the actions ended, `rows` from each start. Raises Unavailable."""
+    try:
+        async with database.transaction() as connection:
+            await connection.execute(_PREPARE)
+            refs, queue_ids = [start.action_ref for start in starts], [start.queue_id for start in starts]
+            found = await connection.fetch(
+                query("dashboard_failures"), refs, queue_ids, rows, WINDOW.total_seconds()
+            )
+    except asyncpg.QueryCanceledError:
+        raise Unavailable("database: reading the failures took too long") from None
+    return [(row["action_ref"], _failures(row)) for row in found]
+
+
+def _failures(row: asyncpg.Record) -> Failures:
+    last = None
+    if row["last_id"] is not None:
+        last = LastFailure(
+            execution_id=row["last_id"],
+            status=row["last_status"],
+            at=row["last_at"],
+            type=row["last_type"],
+            message=row["last_message"],
+        )
+    return Failures(
+        read_at=row["read_at"], since=row["since"], ended=row["ended"], failed=row["failed"], last=last
+    )
 
 
 def _queue(row: asyncpg.Record) -> Queue:

@@ -1,7 +1,7 @@
 // The page: selects the screen, shows the totals above it and the state of the event stream.
 
 import { el, say, text } from "./dom.js";
-import { count, rate } from "./format.js";
+import { count, percent, rate } from "./format.js";
 import { Live } from "./live.js";
 import { show as queues } from "./queues.js";
 import { show as queue } from "./queue.js";
@@ -69,8 +69,13 @@ const TOTALS = [
   ["Slots in use", (all) => count(all.active_count)],
   ["Admitted", (all) => `${rate(all.enqueued_per_second)} /s`],
   ["Completed", (all) => `${rate(all.completed_per_second)} /s`],
+  ["Failed, last 10 min", (all) => failedIn(all.failures)],
   ["Workers", (all) => workersIn(all.workers)],
 ];
+
+function failedIn({ failed, ended }) {
+  return failed ? `${count(failed)} (${percent(failed / ended)})` : "0";
+}
 
 function workersIn({ live: alive, draining, overdue, places }) {
   const others = [draining && `${draining} draining`, overdue && `${overdue} overdue`].filter(Boolean);
