@@ -64,7 +64,9 @@ class QueueSummary(Schema):
     total_completed: int
     enqueued_per_second: float | None = Field(description="Over the last minute; null: not known yet.")
     completed_per_second: float | None
-    failures: FailureSummary | None = Field(description="Of its action; null: not read yet.")
+    failures: FailureSummary | None = Field(
+        description="Of its action; null: nothing has ended, or it was not read yet."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +130,9 @@ def overview(state: DashboardState, trouble: Mapping[str, str | None]) -> dict[s
             "ended": state.failures.sums.ended,
             "actions": state.failures.sums.actions,
         },
+        "dead_letters": state.attention.dead_letters,
         "workers": {
+            "lost": state.attention.lost_workers,
             "live": workers.live,
             "draining": workers.draining,
             "overdue": workers.overdue,

@@ -11,7 +11,7 @@ import logging
 import secrets
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -24,7 +24,10 @@ from turnstile.executor.dashboard import events
 from turnstile.executor.dashboard.events import WatchedExecution
 from turnstile.executor.dashboard.failures import WINDOW, Failures, LastFailure, Start
 from turnstile.executor.dashboard.state import (
+    DEAD_LETTERS_MAX,
+    LOST_SECONDS,
     QUEUES_MAX,
+    Attention,
     DashboardState,
     Queue,
     QueueName,
@@ -48,6 +51,8 @@ _INTERVALS_MAX: Final = 5.0
 """Longest pause, in intervals."""
 _OVERLAP: Final = timedelta(seconds=5)
 """`updated_at` is set before the commit: so far back a row may still appear."""
+_ATTENTION_EVERY: Final = timedelta(seconds=5)
+_GONE_WORKERS_MAX: Final = 2000
 _PREPARE: Final = """
 SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY;
 SET LOCAL plan_cache_mode = force_custom_plan;
@@ -94,6 +99,7 @@ class Live:
         self._times = times or LiveTimes()
         self._state = DashboardState()
         self._whole_at: datetime | None = None
+        self._attention_at: datetime | None = None
         self._watched: dict[int, WatchedExecution] = {}
         self._overview: dict[str, object] = {}
         self._epoch = secrets.token_hex(4)
@@ -196,6 +202,7 @@ class Live:
         if whole:
             self._whole_at = snapshot.read_at
         await self._read_failures(snapshot.read_at)
+        await self._read_attention(snapshot.read_at)
         self._send(
             events.Changes(
                 overview=self._changed_overview(),
@@ -207,6 +214,14 @@ class Live:
             )
         )
         self._fresh.set()
+
+    async def _read_attention(self, at: datetime) -> None:
+        if self._attention_at is not None and at < self._attention_at + _ATTENTION_EVERY:
+            return
+        # Else the counts stay as they were: the next poll tells whether the database is there.
+        with suppress(Unavailable):
+            self._state.attention = await read_attention(self._database)
+            self._attention_at = at
 
     async def _read_failures(self, at: datetime) -> None:
         starts, rows = self._state.failures.starts(at)
@@ -290,6 +305,20 @@ async def poll(
         ),
     )
     return snapshot, [WatchedExecution(**row) for row in executions]
+
+
+async def read_attention(database: Database) -> Attention:
+    """Return the counts of dead letters and lost workers. Raises Unavailable."""
+    try:
+        async with database.transaction() as connection:
+            await connection.execute(_PREPARE)
+            row = await connection.fetchrow(
+                query("dashboard_attention"), DEAD_LETTERS_MAX, _GONE_WORKERS_MAX, LOST_SECONDS
+            )
+    except asyncpg.QueryCanceledError:
+        raise Unavailable("database: counting dead letters took too long") from None
+    assert row is not None
+    return Attention(dead_letters=row["dead_letters"], lost_workers=row["lost_workers"])
 
 
 async def read_failures(database: Database, starts: Sequence[Start], rows: int) -> list[tuple[str, Failures]]:

@@ -20,6 +20,9 @@ BUCKET_SECONDS: Final = 5
 BUCKETS: Final = 60
 """Points of a sparkline: five minutes."""
 RATE_SECONDS: Final = 60
+DEAD_LETTERS_MAX: Final = 1001
+"""Dead letters are counted up to this number."""
+LOST_SECONDS: Final = 24 * 3600
 _SORTED_MAX: Final = 16
 
 
@@ -136,6 +139,16 @@ class Workers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Attention:
+    """What an operator must not miss."""
+
+    dead_letters: int = 0
+    """At most `DEAD_LETTERS_MAX`: then there may be more."""
+    lost_workers: int = 0
+    """Workers lost within `LOST_SECONDS`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """The result of one poll."""
 
@@ -193,6 +206,7 @@ class DashboardState:
     def __init__(self) -> None:
         self.truncated = False
         self.workers = Workers()
+        self.attention = Attention()
         self._sorted: dict[tuple[QueueOrder, str], list[Queue]] = {}
         self.forget()
 

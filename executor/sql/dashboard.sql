@@ -119,3 +119,18 @@ FROM (SELECT DISTINCT s.action_id, s.ref FROM start s) a
 LEFT JOIN reach r ON r.action_id = a.action_id
 LEFT JOIN counted c ON c.action_id = a.action_id
 LEFT JOIN execution e ON e.id = ANY (ARRAY[c.last_id])
+
+-- dashboard_attention: what an operator must not miss: stored dead letters, and workers that were lost lately. One row.
+--
+-- Counted up to $1 dead letters, and among the $2 workers that are gone and started last.
+--
+-- $3 seconds since when a loss counts
+SELECT (SELECT count(*) FROM (SELECT FROM dead_letter d ORDER BY d.died_at, d.id LIMIT $1::integer) l) AS dead_letters,
+       (
+           SELECT count(*) FROM (
+               SELECT w.lost_at FROM worker w
+               WHERE w.lost_at IS NOT NULL OR w.stopped_at IS NOT NULL
+               ORDER BY w.started_at DESC LIMIT $2::integer
+           ) gone
+           WHERE gone.lost_at > now() - make_interval(secs => $3::float8)
+       ) AS lost_workers

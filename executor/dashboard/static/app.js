@@ -1,6 +1,6 @@
 // The page: selects the screen, shows the totals above it and the state of the event stream.
 
-import { el, say, text } from "./dom.js";
+import { attribute, el, say, text } from "./dom.js";
 import { count, percent, rate } from "./format.js";
 import { Live } from "./live.js";
 import { show as queues } from "./queues.js";
@@ -46,7 +46,7 @@ function route() {
 function open(show, place, title, tab, here) {
   shown?.abort();
   shown = new AbortController();
-  for (const link of document.querySelectorAll("nav a")) {
+  for (const link of document.querySelectorAll("nav a:not(.alert)")) {
     if (link.getAttribute("href") === tab) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
@@ -82,6 +82,27 @@ function workersIn({ live: alive, draining, overdue, places }) {
   return [`${count(alive)}, capacity ${count(places)}`, ...others].join(", ");
 }
 
+/** Badges in the navigation; absent at zero. */
+const ALERTS = [
+  ["#/dead-letters", "#/dead-letters", (all) => all.dead_letters, (shown) => `${shown} dead letter${shown === "1" ? "" : "s"}`],
+  ["#/workers", "#/workers?gone=1", (all) => all.workers.lost, (shown) => `${shown} worker${shown === "1" ? "" : "s"} lost in the last 24 hours`],
+];
+const COUNTED_MAX = 1000;
+
+function showAlerts() {
+  for (const [tab, href, valueOf, words] of ALERTS) {
+    const link = el("a", { class: "alert", href, hidden: true });
+    document.querySelector(`nav a[href="${tab}"]`).after(link);
+    live.on("overview", (all) => {
+      const value = valueOf(all) ?? 0;
+      const shown = value > COUNTED_MAX ? `${count(COUNTED_MAX)}+` : count(value);
+      link.hidden = value === 0;
+      text(link, shown);
+      for (const name of ["aria-label", "title"]) attribute(link, name, words(value > COUNTED_MAX ? `more than ${count(COUNTED_MAX)}` : shown));
+    });
+  }
+}
+
 function showTotals() {
   const values = TOTALS.map(([name]) => [el("dt", {}, name), el("dd", {}, "–")]);
   document.getElementById("overview").replaceChildren(
@@ -101,6 +122,7 @@ live.on("state", (state) => {
   text(node, STATES[state]);
 });
 showTotals();
+showAlerts();
 addEventListener("hashchange", route);
 document.querySelector(".skip").addEventListener("click", (event) => {
   // The link must not change the address, because the fragment is the route.

@@ -18,8 +18,8 @@ from turnstile.executor.dashboard.failures import (
     LastFailure,
     Start,
 )
-from turnstile.executor.dashboard.live import read_failures
-from turnstile.executor.dashboard.state import DashboardState, QueueOrder
+from turnstile.executor.dashboard.live import read_attention, read_failures
+from turnstile.executor.dashboard.state import DEAD_LETTERS_MAX, Attention, DashboardState, QueueOrder
 from turnstile.executor.sql import query
 
 
@@ -211,3 +211,26 @@ async def test_a_reading_costs_its_rows_and_not_the_history(protocol: Protocol) 
         cost = await cost_of(protocol, reading)
     assert cost.full_scans.get("execution", 0) == 0
     assert cost.pages <= 4 * 200
+
+
+async def test_dead_letters_and_the_losses_of_a_day_are_counted_up_to_a_bound(
+    protocol: Protocol, database: Database
+) -> None:
+    assert await read_attention(database) == Attention()
+    await protocol.connection.execute(
+        """
+        INSERT INTO worker (id, name, host, pid, pools, concurrency, lease_expires_at, lost_at, stopped_at)
+        SELECT 'w' || n, 'w', 'h', 1, '{none}', 1, now(),
+               CASE WHEN n < 4 THEN now() - n * interval '10 h' END, CASE WHEN n = 4 THEN now() END
+        FROM generate_series(1, 5) n
+        """
+    )
+    await protocol.connection.execute(
+        """
+        INSERT INTO dead_letter (fingerprint, code, error, exchange, routing_key, original_routing_key, tries,
+                                 died_at, stored_at, headers, body, body_bytes, stored_bytes)
+        SELECT 'f' || n, 'c', 'e', '', '', '', 1, now(), now(), '{}', 'abc', 3, 3
+        FROM generate_series(1, 1500) n
+        """
+    )
+    assert await read_attention(database) == Attention(dead_letters=DEAD_LETTERS_MAX, lost_workers=2)

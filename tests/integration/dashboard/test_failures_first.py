@@ -124,8 +124,17 @@ async def test_dead_letters_and_lost_workers_have_badges_only_while_there_are_so
         " SELECT 'lost-' || n, 'lost', 'localhost', 1, '{none}', 1, now(), now() - n * interval '20 hours'"
         " FROM generate_series(1, 2) n"
     )
-    await expect(navigation.get_by_role("link", name="1 workers lost in the last 24 hours")).to_be_visible()
-    await navigation.get_by_role("link", name="1 workers lost in the last 24 hours").click()
+    await expect(navigation.get_by_role("link", name="1 worker lost in the last 24 hours")).to_be_visible()
+    await navigation.get_by_role("link", name="1 worker lost in the last 24 hours").click()
     await expect(page.locator("tbody")).to_contain_text("lost-1")
+    await env.history.rows(
+        "INSERT INTO dead_letter (fingerprint, code, error, exchange, routing_key, original_routing_key,"
+        " tries, died_at, stored_at, headers, body, body_bytes, stored_bytes)"
+        " SELECT 'badge' || n, 'c', 'e', '', '', '', 1, now(), now(), '{}', 'abc', 3, 3"
+        " FROM generate_series(1, 2) n"
+    )
+    await navigation.get_by_role("link", name="2 dead letters").click()
+    await expect(page.locator("h1")).to_have_text("Dead letters")
+    await env.history.rows("DELETE FROM dead_letter")
     await env.history.rows("DELETE FROM worker WHERE name = 'lost'")
     await expect(navigation.locator("a.alert:visible")).to_have_count(0)
