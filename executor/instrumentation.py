@@ -5,6 +5,7 @@ One event name per transition: `execution_admitted`, `execution_granted`, `execu
 """
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -13,7 +14,18 @@ from typing import TYPE_CHECKING
 from turnstile.common.broker.delivery import Delivery
 from turnstile.common.requests import read_traceparent
 from turnstile.common.telemetry import tracing
-from turnstile.executor.metrics import ADMITTED, DUPLICATES, GRANT_SECONDS, GRANTED, METER, SETTLED
+from turnstile.executor.metrics import (
+    ADMITTED,
+    DUPLICATES,
+    EXECUTIONS_ENDED,
+    FAILURES,
+    GRANT_SECONDS,
+    GRANTED,
+    LAST_FAILURE,
+    METER,
+    SETTLED,
+    expect_ends,
+)
 from turnstile.executor.results import Accepted, Admission, Completion, Grant, Verdict
 
 if TYPE_CHECKING:
@@ -84,6 +96,7 @@ def granted(grants: Sequence[Grant]) -> None:
     names = METER.action_refs
     for ref, count in Counter([grant.action_ref for grant in grants]).items():
         GRANTED.add(names[ref], count=count)
+        expect_ends(ref)
     for grant in grants:
         if grant.waited_seconds is not None:
             GRANT_SECONDS.observe(grant.waited_seconds, names[grant.action_ref])
@@ -107,6 +120,13 @@ def settled(completions: Sequence[Completion]) -> None:
     """Record settled attempts, and ends of executions that held no slot."""
     for status, count in Counter([each.status for each in completions]).items():
         SETTLED.add(status, count=count)
+    names = METER.action_refs
+    # By id: a batch may contain copies of one message.
+    ended = {each.execution_id: (each.action_ref, each.status) for each in completions if each.is_end}
+    for (ref, status), count in Counter(ended.values()).items():
+        EXECUTIONS_ENDED.add(names[ref], status, count=count)
+        if status in FAILURES:
+            LAST_FAILURE.set(time.time(), names[ref])
     if logger.isEnabledFor(logging.DEBUG):
         for each in completions:
             fields = {"execution_id": each.execution_id, "attempt": each.attempt, "status": each.status}

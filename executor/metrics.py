@@ -26,6 +26,9 @@ _QUEUES_MAX: Final = 20_000
 _RESOURCES_MAX: Final = 1000
 _FRESH_SECONDS: Final = 1.0
 _TIMEOUT_SECONDS: Final = 5.0
+_ENDS: Final = tuple(status for status in Status if is_terminal(status))
+FAILURES: Final = frozenset({Status.FAILED, Status.TIMEOUT, Status.ABANDONED})
+"""The ends that count as failures."""
 _STATES: Final = ("live", "draining", "overdue")
 
 METER: Final = Meter()
@@ -42,6 +45,12 @@ SETTLED: Final = METER.counter(
     "Settled attempts, and executions ended without a slot; delayed or queued: it runs again.",
     "status",
     known=(status for status in Status if is_terminal(status)),
+)
+EXECUTIONS_ENDED: Final = METER.counter(
+    "turnstile_executions_ended_total",
+    "Executions that ended and were settled, by their final status.",
+    "action_ref",
+    "status",
 )
 NOT_APPLIED: Final = METER.counter(
     "turnstile_not_applied_total",
@@ -169,6 +178,11 @@ DEAD_LETTERS: Final = METER.gauge(
     "code",
 )
 WORKERS: Final = METER.gauge("turnstile_workers", "Registered worker processes, by state.", "state")
+LAST_FAILURE: Final = METER.gauge(
+    "turnstile_last_failure_timestamp_seconds",
+    "When this executor last settled a failed, timed out or abandoned execution.",
+    "action_ref",
+)
 LAST_SWEEP: Final = METER.gauge(
     "turnstile_sweep_last_success_timestamp_seconds", "When a sweep of the watchdog last succeeded.", "sweep"
 )
@@ -194,6 +208,14 @@ _RESOURCE_GAUGES: Final[Mapping[Gauge, str]] = {
     RESOURCE_WAITING: "waiting",
     RESOURCE_HELD_WAITING: "held_waiting",
 }
+
+
+def expect_ends(action_ref: str) -> None:
+    """Expose the ends of an action as zero before its first one, as an increase would miss that one."""
+    name = METER.action_refs[action_ref]
+    if (name, _ENDS[0]) not in EXECUTIONS_ENDED.values:
+        for status in _ENDS:
+            EXECUTIONS_ENDED.add(name, status, count=0)
 
 
 def dead_letter_label(code: str) -> str:

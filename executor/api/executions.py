@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Body, Header, Path, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
 from pydantic.config import JsonDict
 
 from turnstile.common.batcher import in_steps
@@ -58,7 +58,7 @@ from turnstile.executor.queries.schemas import (
     GatedExecutionRecord,
     LogEntry,
 )
-from turnstile.executor.queries.statements import ExecutionFilter
+from turnstile.executor.queries.statements import CANDIDATES_MAX, ExecutionFilter
 from turnstile.executor.results import Accepted, Admission, Rejected, Verdict
 
 LIST_MAX: Final = 1000
@@ -128,7 +128,14 @@ class FilterFields(StrictModel):
     priority: Priority | None = None
     created_after: Instant | None = Field(default=None, description="This instant or later.")
     created_before: Instant | None = Field(default=None, description="Earlier than this instant.")
+    completed_after: Instant | None = Field(default=None, description="Ended at this instant or later.")
+    completed_before: Instant | None = Field(default=None, description="Ended earlier than this instant.")
     worker_id: FilterText | None = Field(default=None, description="The worker of its latest attempt.")
+    error: FilterText | None = Field(
+        default=None,
+        description="Text in its error, which reads `type: message`; upper and lower case are equal.",
+        examples=["no such customer"],
+    )
 
     def filter_of(
         self, statuses: Sequence[Status] | None, metadata: Iterable[tuple[str, str]]
@@ -141,7 +148,10 @@ class FilterFields(StrictModel):
             priority=self.priority,
             created_after=self.created_after,
             created_before=self.created_before,
+            completed_after=self.completed_after,
+            completed_before=self.completed_before,
             worker_id=self.worker_id,
+            error=self.error,
             metadata=tuple(metadata),
         )
 
@@ -161,6 +171,15 @@ class ExecutionListing(Paging, FilterFields):
         """Return the conditions."""
         pairs = (pair.partition(":") for pair in self.metadata or ())
         return self.filter_of(self.status, ((key, value) for key, _, value in pairs))
+
+
+class ExecutionList(Page[GatedExecutionRecord | ExecutionRecord]):
+    """A page of executions."""
+
+    searched_until: AwareDatetime | None = Field(
+        description=f"The page ends because it has read {CANDIDATES_MAX:,} executions, down to those created "
+        "at this instant: older ones may match too, and `next_cursor` continues there. Null: it was not cut."
+    )
 
 
 class LogListing(StrictModel):
@@ -290,16 +309,22 @@ def _add_reading_routes(routes: APIRouter, reader: Reader) -> None:
         "",
         summary="List executions, newest first",
         description="A page may be short, or empty, and still have a `next_cursor`: it reads a bounded "
-        "number of executions and contains a bounded number of bytes. Executions that have ended have "
+        "number of executions, then `searched_until` says how far, and contains a bounded number of bytes. "
+        "`action_ref`, and any of the statuses delayed, scheduled and running, are found by an index; other "
+        "conditions are compared one execution after another. Executions that have ended have "
         "`gates`, if they passed more than their queue.",
         responses=documented(Code.UNKNOWN_FIELD),
     )
     async def get_executions(
         query: Annotated[ExecutionListing, Query()],
-    ) -> Page[GatedExecutionRecord | ExecutionRecord]:
+    ) -> ExecutionList:
         before_id = cursor_id(_CURSOR, query.cursor, first=ID_MAX)
-        items, last = await reader.executions(query.filter(), before_id=before_id, limit=query.limit)
-        return Page(items=items, next_cursor=next_cursor(_CURSOR, last))
+        page = await reader.executions(query.filter(), before_id=before_id, limit=query.limit)
+        return ExecutionList(
+            items=page.items,
+            next_cursor=next_cursor(_CURSOR, page.next_id),
+            searched_until=page.searched_until,
+        )
 
     @routes.get("/{execution_id}", summary="Read one execution", responses=documented(Code.NOT_FOUND))
     async def get_execution(execution_id: ExecutionPath) -> GatedExecutionDetail | ExecutionDetail:

@@ -205,6 +205,18 @@ def _filter_options(
         str | None,
         typer.Option(parser=instant_text, metavar="INSTANT", help="Executions created before this instant."),
     ] = None,
+    completed_after: Annotated[
+        str | None,
+        typer.Option(parser=instant_text, metavar="INSTANT", help="Executions ended after this instant."),
+    ] = None,
+    completed_before: Annotated[
+        str | None,
+        typer.Option(parser=instant_text, metavar="INSTANT", help="Executions ended before this instant."),
+    ] = None,
+    error: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Executions with this text in their error; case is ignored."),
+    ] = None,
     worker: Annotated[
         str | None,
         typer.Option(metavar="ID", autocompletion=complete_worker, help="Executions of this worker."),
@@ -222,6 +234,9 @@ def _filter_options(
         "priority": priority,
         "created_after": created_after,
         "created_before": created_before,
+        "completed_after": completed_after,
+        "completed_before": completed_before,
+        "error": error,
         "worker_id": worker,
         "metadata": _assignments(metadata or (), "--metadata") or None,
     }

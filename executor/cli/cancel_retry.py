@@ -22,6 +22,7 @@ from turnstile.executor.cli.submit import acceptance
 
 _IDS_MAX: Final = 10
 _WARNINGS_MAX: Final = 20
+_BATCH_MAX: Final = 1000
 
 IdsArgument = Annotated[
     list[int] | None,
@@ -30,7 +31,8 @@ IdsArgument = Annotated[
     ),
 ]
 DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="Show which executions match the filter; change nothing.")
+    bool,
+    typer.Option("--dry-run", help="Show what would be changed and what is left out; change nothing."),
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not prompt for confirmation.")]
 LimitOption = Annotated[
@@ -59,7 +61,10 @@ def cancel(
     executor cancel --action reports.render --status queued --dry-run
     """
     options = {} if reason is None else {"reason": reason}
-    if _is_by_id("cancel", execution_ids, matching, dry_run=dry_run):
+    by_id = _is_by_id("cancel", execution_ids, matching)
+    if by_id and dry_run:
+        _show_plan(api, "cancel", execution_ids or (), as_json=as_json)
+    elif by_id:
         body = encode(options)
         for_each(
             execution_ids or (),
@@ -92,10 +97,14 @@ def retry(
     """Retry ended executions: each retry is a new execution.
 
     A filter without --status matches failed, timeout, expired and abandoned executions.
-    Examples: executor retry 4711; executor retry --action reports.render --status failed --dry-run
+    Examples: executor retry 4711; executor retry 4711 4712 --dry-run;
+    executor retry --action reports.render --status failed --dry-run
     """
     key = idempotency_key or str(uuid4())
-    if _is_by_id("retry", execution_ids, matching, dry_run=dry_run):
+    by_id = _is_by_id("retry", execution_ids, matching)
+    if by_id and dry_run:
+        _show_plan(api, "retry", execution_ids or (), as_json=as_json)
+    elif by_id:
         for_each(
             execution_ids or (),
             lambda i: api.post(f"/executions/{i}/retry", key=f"{key}/{i}"),
@@ -107,17 +116,25 @@ def retry(
         _change_all("retry", change, {"filter": matching}, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
-def _is_by_id(verb: str, ids: Sequence[int] | None, matching: dict[str, Any], *, dry_run: bool) -> bool:
+def _is_by_id(verb: str, ids: Sequence[int] | None, matching: dict[str, Any]) -> bool:
     if ids and matching:
         raise bad_input("give ids or a filter, not both")
-    if ids and dry_run:
-        raise bad_input("--dry-run needs a filter, like --action reports.render")
     if not (ids or matching):
         raise bad_input(
             f"give ids, like 'executor {verb} 4711', or a filter, like 'executor {verb} --action "
             "reports.render --dry-run'"
         )
     return bool(ids)
+
+
+def _show_plan(api: Api, verb: str, ids: Sequence[int], *, as_json: bool) -> None:
+    batches = [ids[start : start + _BATCH_MAX] for start in range(0, len(ids), _BATCH_MAX)]
+    pages = (api.post(f"/executions/{verb}", encode({"ids": [*batch], "dry_run": True})) for batch in batches)
+    planned = _summed(pages)
+    if as_json:
+        print_json(planned)
+    else:
+        _print(verb, planned)
 
 
 def _cancelled(requested: int, execution: Json) -> str:
@@ -149,24 +166,38 @@ def _change_all(
 
 
 def _summed(pages: Iterable[Json]) -> dict[str, Any]:
-    total: dict[str, Any] = {"dry_run": False, "matched": 0, "changed": 0, "items": [], "next_cursor": None}
+    total: dict[str, Any] = {
+        "dry_run": False,
+        "matched": 0,
+        "changed": 0,
+        "items": [],
+        "left_out": [],
+        "left_out_is_partial": False,
+        "next_cursor": None,
+    }
     for page in pages:
         total["matched"] += page["matched"]
         total["changed"] += page["changed"]
         total["items"] += page["items"]
+        # An executor of the previous version does not say what is left out.
+        total["left_out"] += page.get("left_out", [])
+        total["left_out_is_partial"] |= page.get("left_out_is_partial", False)
         total["dry_run"], total["next_cursor"] = page["dry_run"], page["next_cursor"]
     return total
 
 
 def _confirm(verb: str, total: dict[str, Any]) -> None:
+    _print_left_out(total)
     question = f"{verb.capitalize()} {total['matched']} executions ({_statuses(total)})?"
     if total["matched"] and not typer.confirm(question, err=True):
         raise bad_input("aborted; nothing was changed")
 
 
 def _print(verb: str, total: dict[str, Any]) -> None:
+    if total["dry_run"]:
+        _print_left_out(total)
     if not total["matched"]:
-        print_line("No matching executions")
+        print_line("No matching executions" if not total["left_out"] else f"Nothing to {verb}")
         return
     ids = [str(item["id"]) for item in total["items"]]
     more = "" if len(ids) <= _IDS_MAX else f" and {len(ids) - _IDS_MAX} more"
@@ -183,6 +214,13 @@ def _print(verb: str, total: dict[str, Any]) -> None:
         warn(f"and {len(refused) - _WARNINGS_MAX} more rejected; --json lists all")
     if total["next_cursor"] is not None:
         warn("more executions match: --limit was reached")
+
+
+def _print_left_out(total: dict[str, Any]) -> None:
+    for each in total["left_out"]:
+        warn(f"left out: {each['count']} {each['status'] or 'unknown'} ({each['reason']})")
+    if total["left_out_is_partial"]:
+        warn("only the newest executions were counted as left out")
 
 
 def _statuses(total: dict[str, Any]) -> str:

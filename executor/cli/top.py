@@ -59,7 +59,10 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Print once and exit, also on a terminal.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show queues, slots and workers, refreshed every second.
+    """Show queues, slots, failures and workers, refreshed every second.
+
+    FAILED counts the executions of the action that ended as failed, timeout or abandoned in the last 10
+    minutes, and their share of all that ended; the last line shows the error of the latest one.
 
     Keys: up, down, j, k select a queue; p pauses its action, r resumes it, + and - change its limit; s
     changes the order; q quits. Without a terminal, and with --once or --json, it prints once and exits.

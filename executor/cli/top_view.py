@@ -36,7 +36,7 @@ _BAR_WIDTH: Final = 10
 _WORKERS_SHARE: Final = 3
 """Workers get at most this fraction of the screen: 1/3."""
 _HEIGHT_WITH_WORKERS: Final = 14
-_FRAME_LINES: Final = 6
+_FRAME_LINES: Final = 7
 """Lines around the rows of queues."""
 _KEYS: Final = "↑ ↓ j k select   p pause   r resume   + - limit   s sort   q quit"
 _STATE_STYLES: Final = {"live": "green", "draining": "yellow", "overdue": "red"}
@@ -49,6 +49,7 @@ class Sort(StrEnum):
     OLDEST = "oldest"
     OCCUPANCY = "occupancy"
     RATE = "rate"
+    FAILURES = "failures"
     NAME = "name"
 
 
@@ -156,6 +157,7 @@ def draw(view: View, *, height: int | None) -> RenderableType:
     table = _queues(view, shown, interactive=height is not None)
     parts: list[RenderableType] = [_head(view), Text(), table, *_more(view.queues_total - len(shown)), *below]
     if height is not None:
+        parts += [_last_failure(view.chosen, view.read_at)]
         parts += [Text(plain(view.message), style="yellow", no_wrap=True), Text(_KEYS, style="reverse")]
     return Group(*parts)
 
@@ -186,7 +188,7 @@ def _queues(view: View, shown: Sequence[Json], *, interactive: bool) -> Renderab
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("", "ACTION", "KEY", "SLOTS"):
         table.add_column(heading, no_wrap=True, overflow="ellipsis")
-    for heading in ("WAITING", "IN/S", "OUT/S", "OLDEST"):
+    for heading in ("WAITING", "IN/S", "OUT/S", "OLDEST", "FAILED"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
     for queue in shown:
@@ -200,6 +202,7 @@ def _queues(view: View, shown: Sequence[Json], *, interactive: bool) -> Renderab
             _rate(queue["enqueued_per_second"]),
             _rate(queue["completed_per_second"]),
             Text(_age(queue["oldest_enqueued_at"], view.read_at)),
+            _failed(queue.get("failures")),
             _note(queue),
             style="reverse" if selected else "",
         )
@@ -213,6 +216,31 @@ def _slots(queue: Json) -> Text:
     filled = _BAR_WIDTH if active >= limit else active * _BAR_WIDTH // limit
     bar = "█" * filled + "░" * (_BAR_WIDTH - filled)
     return Text.assemble((bar, "yellow" if active >= limit else "green"), f" {active} of {limit}")
+
+
+def _failed(failures: Json | None) -> Text:
+    # An executor of the previous version sends none.
+    if failures is None:
+        return Text("-", style="dim")
+    if not failures["failed"]:
+        return Text("0")
+    return Text(f"{failures['failed']} ({format_share(failures['share'])})", style="red")
+
+
+def format_share(share: float) -> str:
+    """Return a share as a percentage; a small one does not become 0 %, nor an incomplete one 100 %."""
+    if 0 < share < 0.01:
+        return "<1 %"
+    return f"{min(round(100 * share), 100 if share == 1 else 99)} %"
+
+
+def _last_failure(queue: Json | None, now: str | None) -> Text:
+    last = None if queue is None or queue.get("failures") is None else queue["failures"]["last"]
+    if queue is None or last is None:
+        return Text()
+    error = ": ".join(plain(part) for part in (last["type"], last["message"]) if part)
+    words = f"Last failure of {plain(queue['action_ref'])}: #{last['execution_id']} {last['status']}"
+    return Text(f"{words} {_age(last['at'], now)} ago; {error or 'no error text'}", style="red", no_wrap=True)
 
 
 def _note(queue: Json) -> Text:

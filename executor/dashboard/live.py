@@ -10,8 +10,8 @@ import asyncio
 import logging
 import secrets
 from collections import deque
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -22,8 +22,12 @@ from turnstile.common.database import Database
 from turnstile.common.domain.errors import Unavailable
 from turnstile.executor.dashboard import events
 from turnstile.executor.dashboard.events import WatchedExecution
+from turnstile.executor.dashboard.failures import WINDOW, Failures, LastFailure, Start
 from turnstile.executor.dashboard.state import (
+    DEAD_LETTERS_MAX,
+    LOST_SECONDS,
     QUEUES_MAX,
+    Attention,
     DashboardState,
     Queue,
     QueueName,
@@ -47,6 +51,8 @@ _INTERVALS_MAX: Final = 5.0
 """Longest pause, in intervals."""
 _OVERLAP: Final = timedelta(seconds=5)
 """`updated_at` is set before the commit: so far back a row may still appear."""
+_ATTENTION_EVERY: Final = timedelta(seconds=5)
+_GONE_WORKERS_MAX: Final = 2000
 _PREPARE: Final = """
 SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY;
 SET LOCAL plan_cache_mode = force_custom_plan;
@@ -93,6 +99,7 @@ class Live:
         self._times = times or LiveTimes()
         self._state = DashboardState()
         self._whole_at: datetime | None = None
+        self._attention_at: datetime | None = None
         self._watched: dict[int, WatchedExecution] = {}
         self._overview: dict[str, object] = {}
         self._epoch = secrets.token_hex(4)
@@ -194,6 +201,8 @@ class Live:
         changed = state.apply(snapshot)
         if whole:
             self._whole_at = snapshot.read_at
+        await self._read_failures(snapshot.read_at)
+        await self._read_attention(snapshot.read_at)
         self._send(
             events.Changes(
                 overview=self._changed_overview(),
@@ -205,6 +214,26 @@ class Live:
             )
         )
         self._fresh.set()
+
+    async def _read_attention(self, at: datetime) -> None:
+        if self._attention_at is not None and at < self._attention_at + _ATTENTION_EVERY:
+            return
+        # Else the counts stay as they were: the next poll tells whether the database is there.
+        with suppress(Unavailable):
+            self._state.attention = await read_attention(self._database)
+            self._attention_at = at
+
+    async def _read_failures(self, at: datetime) -> None:
+        starts, rows = self._state.failures.starts(at)
+        if not starts:
+            return
+        try:
+            found = await read_failures(self._database, starts, rows)
+        except Unavailable:
+            # They stay as they were: the next poll tells whether the database is there.
+            self._state.failures.put_back(starts)
+        else:
+            self._state.apply_failures(starts, found)
 
     def _changed(self, found: Collection[WatchedExecution]) -> list[WatchedExecution]:
         before, self._watched = self._watched, {each.id: each for each in found}
@@ -276,6 +305,49 @@ async def poll(
         ),
     )
     return snapshot, [WatchedExecution(**row) for row in executions]
+
+
+async def read_attention(database: Database) -> Attention:
+    """Return the counts of dead letters and lost workers. Raises Unavailable."""
+    try:
+        async with database.transaction() as connection:
+            await connection.execute(_PREPARE)
+            row = await connection.fetchrow(
+                query("dashboard_attention"), DEAD_LETTERS_MAX, _GONE_WORKERS_MAX, LOST_SECONDS
+            )
+    except asyncpg.QueryCanceledError:
+        raise Unavailable("database: counting dead letters took too long") from None
+    assert row is not None
+    return Attention(dead_letters=row["dead_letters"], lost_workers=row["lost_workers"])
+
+
+async def read_failures(database: Database, starts: Sequence[Start], rows: int) -> list[tuple[str, Failures]]:
+    """Return how the latest executions of the actions ended, `rows` from each start. Raises Unavailable."""
+    try:
+        async with database.transaction() as connection:
+            await connection.execute(_PREPARE)
+            refs, queue_ids = [start.action_ref for start in starts], [start.queue_id for start in starts]
+            found = await connection.fetch(
+                query("dashboard_failures"), refs, queue_ids, rows, WINDOW.total_seconds()
+            )
+    except asyncpg.QueryCanceledError:
+        raise Unavailable("database: reading the failures took too long") from None
+    return [(row["action_ref"], _failures(row)) for row in found]
+
+
+def _failures(row: asyncpg.Record) -> Failures:
+    last = None
+    if row["last_id"] is not None:
+        last = LastFailure(
+            execution_id=row["last_id"],
+            status=row["last_status"],
+            at=row["last_at"],
+            type=row["last_type"],
+            message=row["last_message"],
+        )
+    return Failures(
+        read_at=row["read_at"], since=row["since"], ended=row["ended"], failed=row["failed"], last=last
+    )
 
 
 def _queue(row: asyncpg.Record) -> Queue:

@@ -6,11 +6,13 @@ point of a history is stored only where something changed, so an idle queue cost
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Final, NamedTuple
+
+from turnstile.executor.dashboard.failures import FailureReadings, Failures, Start
 
 QUEUES_MAX: Final = 20_000
 """Maximum number of queues; above it, only the busiest are kept."""
@@ -18,6 +20,9 @@ BUCKET_SECONDS: Final = 5
 BUCKETS: Final = 60
 """Points of a sparkline: five minutes."""
 RATE_SECONDS: Final = 60
+DEAD_LETTERS_MAX: Final = 1001
+"""Dead letters are counted up to this number."""
+LOST_SECONDS: Final = 24 * 3600
 _SORTED_MAX: Final = 16
 
 
@@ -134,6 +139,16 @@ class Workers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Attention:
+    """What an operator must not miss."""
+
+    dead_letters: int = 0
+    """At most `DEAD_LETTERS_MAX`: then there may be more."""
+    lost_workers: int = 0
+    """Workers lost within `LOST_SECONDS`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """The result of one poll."""
 
@@ -182,6 +197,7 @@ class QueueOrder(StrEnum):
     OLDEST = "oldest"
     OCCUPANCY = "occupancy"
     RATE = "rate"
+    FAILURES = "failures"
 
 
 class DashboardState:
@@ -190,6 +206,7 @@ class DashboardState:
     def __init__(self) -> None:
         self.truncated = False
         self.workers = Workers()
+        self.attention = Attention()
         self._sorted: dict[tuple[QueueOrder, str], list[Queue]] = {}
         self.forget()
 
@@ -199,6 +216,7 @@ class DashboardState:
         self.queues: dict[QueueName, Queue] = {}
         self._histories: dict[QueueName, History] = {}
         self._sums = Sums()
+        self.failures = FailureReadings()
         self._all: History | None = None
         self._began_at = 0.0
         self._sorted.clear()
@@ -214,6 +232,7 @@ class DashboardState:
         changed = []
         for queue in snapshot.queues:
             known = before.get(queue.name)
+            self._note_ends(queue, known)
             if known != queue and self._put(queue):
                 changed.append(queue)
                 self._remember(at, queue, known)
@@ -227,8 +246,14 @@ class DashboardState:
         else:
             self._all.add(at, self._sums.totals)
         if snapshot.whole:
+            self.failures.age(snapshot.read_at, {name.action_ref for name in self.queues})
             self._histories = {name: kept for name, kept in self._histories.items() if name in self.queues}
         return changed
+
+    def apply_failures(self, starts: Sequence[Start], found: Iterable[tuple[str, Failures]]) -> None:
+        """Store how the latest executions of some actions ended."""
+        self.failures.apply(starts, found)
+        self._sorted.clear()
 
     def rates(self, name: QueueName) -> Rates | None:
         """Return the rates of a queue."""
@@ -253,6 +278,11 @@ class DashboardState:
                 self._sorted.clear()
             self._sorted[wanted] = sorted(found, key=lambda each: (self._rank(each, order), _key(each.name)))
         return self._sorted[wanted]
+
+    def _note_ends(self, queue: Queue, known: Queue | None) -> None:
+        if known != queue:
+            ended = 0 if known is None or _is_succeeded(known, queue) else known.total_completed
+            self.failures.note(queue, has_ended=queue.total_completed != ended)
 
     def _put(self, queue: Queue) -> bool:
         """Store a queue; return whether there was capacity."""
@@ -301,6 +331,9 @@ class DashboardState:
             case QueueOrder.RATE:
                 rates = self.rates(queue.name)
                 return 0.0 if rates is None else -rates.completed
+            case QueueOrder.FAILURES:
+                failures = self.failures[queue.name.action_ref]
+                return 0.0 if failures is None else -failures.failed
 
 
 def _is_succeeded(before: Queue, queue: Queue) -> bool:

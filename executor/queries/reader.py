@@ -6,7 +6,7 @@ JSON value that cannot be read is left out of a page rather than failing it.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -52,6 +52,7 @@ from turnstile.executor.queries.schemas import (
 from turnstile.executor.queries.statements import (
     ExecutionFilter,
     Statement,
+    counted_executions,
     ended_executions,
     listed_executions,
     unfinished_executions,
@@ -112,6 +113,27 @@ class Matches:
     up_to_id: int | None = None
     """The last execution that any of the pages reads."""
     action_is_known: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionPage:
+    """Executions, newest first; the page may be short, even empty, and not be the last."""
+
+    items: list[ExecutionRecord]
+    next_id: int | None = None
+    """Before this id the next page starts; None: nothing is left."""
+    searched_until: datetime | None = None
+    """The page has read as many executions as it may, down to those created at this instant; None: it was
+    not cut."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Executions by status."""
+
+    by_status: Mapping[Status, int]
+    is_cut: bool = False
+    """There are more executions than were read: the newest were."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,20 +204,29 @@ class Reader:
         )
         return detail if gated is None else with_steps(detail, gated)
 
-    async def executions(
-        self, wanted: ExecutionFilter, *, before_id: int, limit: int
-    ) -> tuple[list[ExecutionRecord], int | None]:
-        """Return executions, newest first, and the id before which the next page starts.
-
-        A page may be short, even empty, and not be the last: candidates and documents are bounded.
-        """
+    async def executions(self, wanted: ExecutionFilter, *, before_id: int, limit: int) -> ExecutionPage:
+        """Return executions, newest first: candidates and documents are bounded."""
         found = await self._selected(
             wanted, lambda action: listed_executions(wanted, action, before_id=before_id, limit=limit)
         )
         if found is None:
-            return [], None
+            return ExecutionPage(items=[])
         records = [record_with_steps(row, _recorded(row)) for row in found if row["id"] is not None]
-        return records, found[0]["next_id"]
+        first = found[0]
+        return ExecutionPage(items=records, next_id=first["next_id"], searched_until=first["searched_until"])
+
+    async def counts(self, wanted: ExecutionFilter) -> Counts:
+        """Count the newest matching executions by status; a bounded number is read."""
+        found = await self._selected(wanted, lambda action: counted_executions(wanted, action))
+        if found is None:
+            return Counts(by_status={})
+        by_status = {Status(row["status"]): row["executions"] for row in found if row["status"] is not None}
+        return Counts(by_status=by_status, is_cut=bool(found[-1]["executions"]))
+
+    async def named(self, execution_ids: Sequence[ExecutionId]) -> list[Match]:
+        """Return those of these executions that exist, in ascending order of their ids."""
+        found = await self._rows(query("dashboard_executions"), execution_ids)
+        return sorted(Match(ExecutionId(row["id"]), Status(row["status"])) for row in found)
 
     async def unfinished(self, wanted: ExecutionFilter, *, before_id: int, limit: int) -> Matches:
         """Return matching executions that have not ended, newest first; `next_id` leads to earlier ones."""

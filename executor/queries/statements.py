@@ -87,8 +87,14 @@ class ExecutionFilter:
     """This instant or later."""
     created_before: datetime | None = None
     """Earlier than this instant."""
+    completed_after: datetime | None = None
+    """Ended at this instant or later."""
+    completed_before: datetime | None = None
+    """Ended earlier than this instant."""
     worker_id: str | None = None
     """The worker of the latest attempt."""
+    error: str | None = None
+    """Part of `type: message` of its error, in any case."""
     metadata: tuple[tuple[str, str], ...] = ()
     """Each of these keys has this value, as text."""
 
@@ -101,7 +107,10 @@ class ExecutionFilter:
             "priority": self.priority,
             "created_after": self.created_after,
             "created_before": self.created_before,
+            "completed_after": self.completed_after,
+            "completed_before": self.completed_before,
             "worker_id": self.worker_id,
+            "error": self.error,
             "metadata": [key for key, _ in self.metadata] or None,
         }
         set_values = {name: value for name, value in found.items() if value is not None}
@@ -189,6 +198,9 @@ def _conditions(names: frozenset[str], execution: Table) -> list[ColumnElement[b
         "priority": execution.c.priority == bindparam("priority", type_=Integer),
         "created_after": execution.c.created_at >= bindparam("created_after"),
         "created_before": execution.c.created_at < bindparam("created_before"),
+        "completed_after": execution.c.completed_at >= bindparam("completed_after"),
+        "completed_before": execution.c.completed_at < bindparam("completed_before"),
+        "error": _error_contains(execution),
         "worker_id": execution.c.worker_id == bindparam("worker_id"),
         "metadata": _metadata_matches(execution),
     }
@@ -203,8 +215,41 @@ def _metadata_matches(execution: Table) -> ColumnElement[bool]:
     return ~exists(select(wanted.c.key).where(found.is_distinct_from(wanted.c.value)))
 
 
+def _error_contains(execution: Table) -> ColumnElement[bool]:
+    # No pattern: every character of the text stands for itself.
+    error = func.concat_ws(": ", execution.c.error_type, execution.c.error_message)
+    wanted = func.lower(bindparam("error", type_=Text))
+    return and_(execution.c.error_type.is_not(None), func.strpos(func.lower(error), wanted) > 0)
+
+
 def _status(execution: Table) -> ColumnElement[str]:
     return cast(execution.c.status, Text).label("status")
+
+
+def counted_executions(wanted: ExecutionFilter, action_id: int | None) -> Statement:
+    """Count the newest executions by status, among at most `CANDIDATES_MAX`.
+
+    The last row has no status, and in place of a count whether there are more executions than were read (1).
+    """
+    values = wanted.values(action_id)
+    return _counted(frozenset(values)).bound(values)
+
+
+@cache
+def _counted(names: frozenset[str]) -> _Compiled:
+    candidate = _candidate(select(_ID).where(*_of_action(names)).order_by(_ID.desc()))
+    found = (
+        select(_status(_CURRENT_EXECUTION), func.count().label("executions"))
+        .join_from(candidate, _CURRENT_EXECUTION, candidate.c.id == _CURRENT_EXECUTION.c.id)
+        .where(*_conditions(names, _CURRENT_EXECUTION))
+        .group_by(_CURRENT_EXECUTION.c.status)
+    )
+    is_cut = select(
+        cast(None, Text).label("status"),
+        cast(func.count() >= _CANDIDATES_MAX, Integer).label("executions"),
+    ).select_from(candidate)
+    both = union_all(found, is_cut).subquery("both")
+    return _compiled(select(both).order_by(both.c.status.asc().nulls_last()))
 
 
 @cache
@@ -306,8 +351,9 @@ def _page(
 ) -> _Compiled:
     """Cut a page off what was found among the candidates.
 
-    `next_id` of its first row is the id behind which the next page starts; null: nothing is left. All other
-    columns of that row are null where the page is empty.
+    `next_id` of its first row is the id behind which the next page starts; null: nothing is left.
+    `searched_until` is null unless the page ends because all candidates were read: then it is when the last
+    one was created. All other columns of that row are null where the page is empty.
     """
     page = found.limit(_LIMIT + 1).cte("page")
     order = page.c.id.asc() if is_ascending else page.c.id.desc()
@@ -329,8 +375,13 @@ def _page(
         (_count(page) > _count(taken), select(last_of(taken.c.id)).scalar_subquery()),
         else_=select(last_candidate).select_from(candidate).scalar_subquery(),
     )
-    rest = select(next_id.label("next_id")).subquery("rest")
-    whole = select(rest.c.next_id, taken).select_from(rest.outerjoin(taken, true()))
+    is_cut = _count(page) <= _count(taken)
+    # Once: the candidates are counted for it.
+    rest = select(next_id.label("next_id"), is_cut.label("is_cut")).cte("rest")
+    rest = rest.prefix_with("MATERIALIZED", dialect="postgresql")
+    last_created_at = select(_EXECUTION.c.created_at).where(rest.c.next_id == _ID, rest.c.is_cut)
+    searched_until = last_created_at.scalar_subquery().label("searched_until")
+    whole = select(rest.c.next_id, searched_until, taken).select_from(rest.outerjoin(taken, true()))
     return _compiled(whole.order_by(taken.c.id.asc() if is_ascending else taken.c.id.desc()))
 
 

@@ -56,3 +56,81 @@ FROM deleted_queue_total t JOIN action a ON a.id = t.action_id WHERE a.deleted_a
 -- dashboard_executions: the status of these executions; by primary key.
 -- $1 ids
 SELECT e.id, e.status::text AS status, e.attempt FROM turnstile.current_execution e WHERE e.id = ANY ($1::bigint[])
+
+-- dashboard_failures: how the newest executions of some actions ended: counts, and the latest failure of each.
+--
+-- There is no index on the time of an end, so the executions of an action are read by id, backwards: from the newest
+-- one, and from the heads of its queues, because what waits there may be more than is read. Bounded by the starts and
+-- their rows, whatever the history, the queues and the window are. A failure is an end as failed, timeout or abandoned.
+--
+-- `since`: from when on every end is counted; later than the window if more ended than was read.
+--
+-- $1 and $2 starts: actions, each with a queue, or null for the newest execution; $3 rows of a start; $4 seconds of
+-- the window
+WITH start AS MATERIALIZED (
+    SELECT a.id AS action_id, a.ref, s.queue_id
+    FROM unnest($1::text[], $2::bigint[]) s(ref, queue_id)
+    JOIN action a ON a.ref = s.ref AND a.deleted_at IS NULL
+),
+bound AS MATERIALIZED (
+    SELECT s.action_id, 9223372036854775807 AS before_id FROM start s WHERE s.queue_id IS NULL
+    UNION
+    SELECT s.action_id, turnstile.id_of_place(first.place)
+    FROM start s
+    JOIN turnstile.current_queue q ON q.id = ANY (ARRAY[s.queue_id])
+    CROSS JOIN turnstile.line_ranges(q.head_id, q.heads) r
+    CROSS JOIN LATERAL (
+        SELECT w.place FROM waiting w
+        WHERE w.line_id = q.id AND w.place BETWEEN r.first_place AND r.last_place
+        ORDER BY w.place LIMIT 1
+    ) first
+),
+seen AS MATERIALIZED (
+    SELECT b.action_id, b.before_id, e.id, e.status, e.completed_at
+    FROM bound b
+    CROSS JOIN LATERAL (
+        SELECT n.id, n.status::text AS status, n.completed_at FROM execution n
+        WHERE n.action_id = b.action_id AND n.id < b.before_id
+        ORDER BY n.id DESC LIMIT $3::integer
+    ) e
+),
+reach AS (
+    SELECT n.action_id, bool_or(n.rows = $3::integer) AS is_cut, min(n.first_end) AS first_end
+    FROM (
+        SELECT s.action_id, s.before_id, count(*) AS rows, min(s.completed_at) AS first_end
+        FROM seen s GROUP BY s.action_id, s.before_id
+    ) n GROUP BY n.action_id
+),
+counted AS (
+    SELECT d.action_id, count(*) AS ended,
+           count(*) FILTER (WHERE d.status IN ('failed', 'timeout', 'abandoned')) AS failed,
+           (array_agg(d.id ORDER BY d.completed_at DESC) FILTER (WHERE d.status IN ('failed', 'timeout', 'abandoned')))[1]
+               AS last_id
+    FROM (SELECT DISTINCT s.action_id, s.id, s.status, s.completed_at FROM seen s) d
+    WHERE d.completed_at > now() - make_interval(secs => $4::float8)
+    GROUP BY d.action_id
+)
+SELECT a.ref AS action_ref, now() AS read_at, coalesce(c.ended, 0) AS ended, coalesce(c.failed, 0) AS failed,
+       CASE WHEN r.is_cut THEN greatest(now() - make_interval(secs => $4::float8), coalesce(r.first_end, now()))
+            ELSE now() - make_interval(secs => $4::float8) END AS since,
+       e.id AS last_id, e.status::text AS last_status, e.completed_at AS last_at, left(e.error_type, 200) AS last_type,
+       left(e.error_message, 300) AS last_message
+FROM (SELECT DISTINCT s.action_id, s.ref FROM start s) a
+LEFT JOIN reach r ON r.action_id = a.action_id
+LEFT JOIN counted c ON c.action_id = a.action_id
+LEFT JOIN execution e ON e.id = ANY (ARRAY[c.last_id])
+
+-- dashboard_attention: what an operator must not miss: stored dead letters, and workers that were lost lately. One row.
+--
+-- Counted up to $1 dead letters, and among the $2 workers that are gone and started last.
+--
+-- $3 seconds since when a loss counts
+SELECT (SELECT count(*) FROM (SELECT FROM dead_letter d ORDER BY d.died_at, d.id LIMIT $1::integer) l) AS dead_letters,
+       (
+           SELECT count(*) FROM (
+               SELECT w.lost_at FROM worker w
+               WHERE w.lost_at IS NOT NULL OR w.stopped_at IS NOT NULL
+               ORDER BY w.started_at DESC LIMIT $2::integer
+           ) gone
+           WHERE gone.lost_at > now() - make_interval(secs => $3::float8)
+       ) AS lost_workers

@@ -1,7 +1,7 @@
 // The page: selects the screen, shows the totals above it and the state of the event stream.
 
-import { el, say, text } from "./dom.js";
-import { count, rate } from "./format.js";
+import { attribute, el, say, text } from "./dom.js";
+import { count, percent, rate } from "./format.js";
 import { Live } from "./live.js";
 import { show as queues } from "./queues.js";
 import { show as queue } from "./queue.js";
@@ -46,7 +46,7 @@ function route() {
 function open(show, place, title, tab, here) {
   shown?.abort();
   shown = new AbortController();
-  for (const link of document.querySelectorAll("nav a")) {
+  for (const link of document.querySelectorAll("nav a:not(.alert)")) {
     if (link.getAttribute("href") === tab) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
@@ -69,12 +69,38 @@ const TOTALS = [
   ["Slots in use", (all) => count(all.active_count)],
   ["Admitted", (all) => `${rate(all.enqueued_per_second)} /s`],
   ["Completed", (all) => `${rate(all.completed_per_second)} /s`],
+  ["Failed, last 10 min", (all) => failedIn(all.failures)],
   ["Workers", (all) => workersIn(all.workers)],
 ];
+
+function failedIn({ failed, ended }) {
+  return failed ? `${count(failed)} (${percent(failed / ended)})` : "0";
+}
 
 function workersIn({ live: alive, draining, overdue, places }) {
   const others = [draining && `${draining} draining`, overdue && `${overdue} overdue`].filter(Boolean);
   return [`${count(alive)}, capacity ${count(places)}`, ...others].join(", ");
+}
+
+/** Badges in the navigation; absent at zero. */
+const ALERTS = [
+  ["#/dead-letters", "#/dead-letters", (all) => all.dead_letters, (shown) => `${shown} dead letter${shown === "1" ? "" : "s"}`],
+  ["#/workers", "#/workers?gone=1", (all) => all.workers.lost, (shown) => `${shown} worker${shown === "1" ? "" : "s"} lost in the last 24 hours`],
+];
+const COUNTED_MAX = 1000;
+
+function showAlerts() {
+  for (const [tab, href, valueOf, words] of ALERTS) {
+    const link = el("a", { class: "alert", href, hidden: true });
+    document.querySelector(`nav a[href="${tab}"]`).after(link);
+    live.on("overview", (all) => {
+      const value = valueOf(all) ?? 0;
+      const shown = value > COUNTED_MAX ? `${count(COUNTED_MAX)}+` : count(value);
+      link.hidden = value === 0;
+      text(link, shown);
+      for (const name of ["aria-label", "title"]) attribute(link, name, words(value > COUNTED_MAX ? `more than ${count(COUNTED_MAX)}` : shown));
+    });
+  }
 }
 
 function showTotals() {
@@ -96,6 +122,7 @@ live.on("state", (state) => {
   text(node, STATES[state]);
 });
 showTotals();
+showAlerts();
 addEventListener("hashchange", route);
 document.querySelector(".skip").addEventListener("click", (event) => {
   // The link must not change the address, because the fragment is the route.

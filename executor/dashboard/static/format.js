@@ -32,6 +32,12 @@ export function rate(value) {
   return value < 0.1 ? "< 0.1" : value < 10 ? value.toFixed(1) : COUNT.format(Math.round(value));
 }
 
+/** A share as a percentage; a small one does not become 0 %, nor an incomplete one 100 %. */
+export function percent(share) {
+  if (share > 0 && share < 0.01) return "<1 %";
+  return `${Math.min(Math.round(100 * share), share === 1 ? 100 : 99)} %`;
+}
+
 /** The two largest units of a number of seconds: 1 h 20 m. */
 export function duration(seconds) {
   if (seconds === null || seconds === undefined || Number.isNaN(seconds)) return "–";

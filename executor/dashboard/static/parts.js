@@ -1,7 +1,7 @@
 // Parts of several screens: badges, bars, sparklines, tables, pagers and timed reloads.
 
 import { attribute, el, svg, sync, text } from "./dom.js";
-import { clock, count, since } from "./format.js";
+import { clock, count, percent, since } from "./format.js";
 import { isAbort, Problem } from "./api.js";
 
 /** Updates every element that shows a time ago. */
@@ -64,6 +64,20 @@ export function sparkline({ width = 120, height = 28 } = {}) {
         : "No data yet");
     },
   };
+}
+
+/** Failures of an action: their number and share, and the latest one as a tooltip. `failures` may be null: not read. */
+export function failuresOf({ action_ref: ref, failures }) {
+  if (!failures) return el("span", { class: "none" }, "–");
+  if (!failures.failed) return el("span", {}, "0");
+  const { last } = failures;
+  const title = last && `Last: #${last.execution_id} ${last.status}, ${clock(last.at)}. ${[last.type, last.message].filter(Boolean).join(": ")}`;
+  return el("a", { class: "failures", href: failedLink(ref), title }, `${count(failures.failed)} (${percent(failures.share)})`);
+}
+
+/** The executions of an action that failed. */
+export function failedLink(ref) {
+  return `#/executions?action_ref=${encodeURIComponent(ref)}&status=failed,timeout,abandoned`;
 }
 
 /** The first characters of a worker id; the tooltip shows all of it. */

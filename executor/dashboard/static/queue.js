@@ -1,9 +1,9 @@
 // The screen of one queue: slot holders, waiting executions in order, statistics and changes.
 
 import { el, say, text } from "./dom.js";
-import { clock, count, rate } from "./format.js";
+import { clock, count, percent, rate } from "./format.js";
 import { ask, Problem } from "./api.js";
-import { badge, instant, loader, occupancyBar, pager, shortId, sparkline, table, errorLine } from "./parts.js";
+import { badge, failedLink, instant, loader, occupancyBar, pager, shortId, sparkline, table, errorLine } from "./parts.js";
 import { actionPath, changeLimit, changePause } from "./changes.js";
 import { queueLink } from "./queues.js";
 
@@ -42,6 +42,7 @@ export function show(main, { ref, parameters }, { live, signal }) {
   const screen = { queue: null, cursor: null };
   const head = headOf(ref, key, screen, () => loading.now());
   const holders = table("Slot holders", HOLDERS, { empty: "No slot is in use." });
+  const failures = failuresPart(ref);
   const waiting = table("Waiting executions, in order", WAITING, { empty: "Queue is empty." });
   const keys = table("Longest queues by key", [
     ["Key", "row", (each) => el("a", { href: queueLink({ action_ref: ref, concurrency_key: each.concurrency_key }) }, each.concurrency_key)],
@@ -63,6 +64,7 @@ export function show(main, { ref, parameters }, { live, signal }) {
     ]);
     screen.queue = { action_ref: ref, max_concurrent: stats.max_concurrent, paused: stats.paused, active_count: stats.active_count };
     head.update(stats, seen.items[0], key);
+    failures.update(seen.items[0]);
     holders.update(found.holders);
     waiting.update(found.items);
     pages.update(found.next_cursor, null);
@@ -75,11 +77,33 @@ export function show(main, { ref, parameters }, { live, signal }) {
     if (more || items.some((each) => each.action_ref === ref)) loading.soon();
   }, signal);
   live.on("opening", loading.soon, signal);
-  main.append(head.node, wrong,
+  live.on("overview", loading.soon, signal);
+  main.append(head.node, wrong, failures.node,
     el("section", { class: "tall" }, el("h2", {}, "Slot holders"), holders.node),
     el("section", {}, el("h2", {}, "Waiting"), waiting.node, pages.node),
     keysPart, changes);
   loading.now();
+}
+
+/** What failed lately, with the latest error; absent while nothing did. */
+function failuresPart(ref) {
+  const node = el("section", { class: "failed-lately", hidden: true, "aria-label": "Failures" });
+  let known = null;
+  return {
+    node,
+    update(seen) {
+      const failures = seen?.failures;
+      node.hidden = !failures?.failed;
+      if (node.hidden || JSON.stringify(failures) === known) return;
+      known = JSON.stringify(failures);
+      const { last } = failures;
+      node.replaceChildren(
+        el("p", {}, el("strong", {}, `${count(failures.failed)} of ${count(failures.ended)} executions failed (${percent(failures.share)})`),
+          ` since ${clock(failures.since)}, ${rate(failures.per_minute)} per minute. `, el("a", { href: failedLink(ref) }, "Show them")),
+        el("p", { class: "error-text" }, "Last failure: ", executionLink(last.execution_id), ` ${last.status} `, instant(last.at, { ago: true }),
+          " ago: ", [last.type, last.message].filter(Boolean).join(": ") || "no error text"));
+    },
+  };
 }
 
 function headOf(ref, key, screen, changed) {

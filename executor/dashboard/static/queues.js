@@ -3,13 +3,13 @@
 import { attribute, el, say, text } from "./dom.js";
 import { count, counted, rate } from "./format.js";
 import { ask, queryOf } from "./api.js";
-import { cell, instant, loader, occupancyBar, pager, sparkline, table, errorLine } from "./parts.js";
+import { cell, failuresOf, instant, loader, occupancyBar, pager, sparkline, table, errorLine } from "./parts.js";
 import { changeLimit, changePause } from "./changes.js";
 
 const PAGE = 50;
 const SORTS = [
   ["name", "Queue", ""], ["occupancy", "Slots", ""], ["waiting", "Waiting", "number"], ["oldest", "Oldest waiting", "number"],
-  ["rate", "Completed /s", "number"],
+  ["failures", "Failed", "number"], ["rate", "Completed /s", "number"],
 ];
 
 export function queueLink({ action_ref: ref, concurrency_key: key }) {
@@ -34,8 +34,8 @@ export function show(main, { parameters }, { live, signal }) {
     }
   };
   const shown = table("Queues", [
-    ...headings.slice(0, 4).map(([, head]) => head.node),
-    ["Admitted /s", "number"], headings[4][1].node, ["Last 5 minutes", ""], ["Actions", "does"],
+    ...headings.slice(0, 5).map(([, head]) => head.node),
+    ["Admitted /s", "number"], headings[5][1].node, ["Last 5 minutes", ""], ["Actions", "does"],
   ], { empty: "No matching queues.", keyOf, make: (line) => rowOf(line, rows, change) });
   const loading = loader(async (mine) => {
     const page = await ask("GET", "/queues", { query: { ...query, limit: PAGE }, signal: mine });
@@ -99,7 +99,7 @@ function rowOf(first, rows, change) {
   const bar = occupancyBar();
   const spark = sparkline();
   const states = el("span", { class: "states" });
-  const [waiting, oldest, enqueued, completed] = [el("span"), el("span"), el("span"), el("span")];
+  const [waiting, oldest, failed, enqueued, completed] = [el("span"), el("span"), el("span"), el("span"), el("span")];
   const name = `${first.action_ref}${first.concurrency_key === null ? "" : ` ${first.concurrency_key}`}`;
   const pause = el("button", {
     type: "button",
@@ -115,6 +115,7 @@ function rowOf(first, rows, change) {
     cell("Slots", {}, bar.node),
     cell("Waiting", { class: "number" }, waiting),
     cell("Oldest waiting", { class: "number" }, oldest),
+    cell("Failed", { class: "number" }, failed),
     cell("Admitted /s", { class: "number" }, enqueued),
     cell("Completed /s", { class: "number" }, completed),
     cell("Last 5 minutes", {}, spark.node),
@@ -128,6 +129,11 @@ function rowOf(first, rows, change) {
       if (oldest.dataset.at !== String(now.oldest_enqueued_at)) {
         oldest.dataset.at = now.oldest_enqueued_at;
         oldest.replaceChildren(instant(now.oldest_enqueued_at, { ago: true }));
+      }
+      const failures = JSON.stringify(now.failures);
+      if (failed.dataset.of !== failures) {
+        failed.dataset.of = failures;
+        failed.replaceChildren(failuresOf(now));
       }
       text(enqueued, rate(now.enqueued_per_second));
       text(completed, rate(now.completed_per_second));

@@ -8,9 +8,9 @@ import { drain } from "./changes.js";
 const PAGE = 100;
 const PRESENT = ["live", "draining", "overdue"];
 
-export function show(main, _, { live, signal }) {
+export function show(main, { parameters }, { live, signal }) {
   const wrong = errorLine();
-  const gone = el("input", { type: "checkbox", id: "gone" });
+  const gone = el("input", { type: "checkbox", id: "gone", checked: parameters.get("gone") === "1" });
   let cursor = null;
   const pages = pager((next) => {
     cursor = next;

@@ -84,3 +84,18 @@ def test_the_confirmation_counts_what_the_same_key_will_change(
     assert "Retry 1 executions (1 failed)?" in ended.err
     assert alone.executor(*arguments, stdin="n\n").err.endswith("aborted; nothing was changed\n")
     assert len(calls) == 3
+
+
+def test_a_dry_run_of_ids_says_what_is_left_out_and_changes_nothing(system: CommandLines, ref: str) -> None:
+    failed = system.executor("submit", "cli.fail", "--wait", "--json").json["id"]
+    (waiting,) = submit_many(system, ref, 1)
+    planned = system.executor("retry", str(failed), str(waiting), "--dry-run")
+    assert planned.out == f"Would retry 1 (1 failed): {failed}\n"
+    assert "left out: 1 " in planned.err
+    assert "(has not ended)" in planned.err
+    nothing = system.executor("retry", str(waiting), "--dry-run")
+    assert (nothing.exit_code, nothing.out) == (0, "Nothing to retry\n")
+    seen = system.executor(
+        "list", "--action", "cli.fail", "--error", "E", "--completed-after", "2026-01-01T00:00:00Z"
+    )
+    assert str(failed) in seen.out

@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from tests.support.served import Served
+from turnstile.executor.queries import statements
 
 
 @pytest.fixture
@@ -158,6 +159,10 @@ INVALID: list[tuple[Any, str, str]] = [
     ({"filter": {"created_after": "yesterday"}}, "invalid_message", "filter.created_after"),
     ({"filter": {"action_ref": "a.b"}, "limit": 1001}, "invalid_message", "limit"),
     ({"filter": {"action_ref": "a.b"}, "cursor": "x"}, "invalid_message", "cursor"),
+    ({"ids": []}, "invalid_message", "ids"),
+    ({"ids": [0]}, "invalid_message", "ids"),
+    ({"ids": [1], "filter": {"action_ref": "a.b"}}, "invalid_message", "ids: give either"),
+    ({"ids": [1], "cursor": "x"}, "invalid_message", "ids: give either"),
 ]
 
 
@@ -168,3 +173,97 @@ async def test_an_invalid_call_is_refused_with_code_and_field(api: Served) -> No
             answer = await _post(api, verb, body)
             assert (answer.status_code, answer.json()["code"]) == (422, code), answer.text
             assert message in answer.json()["detail"]
+
+
+async def some_of_each(api: Served) -> dict[str, int]:
+    """One failed, completed and cancelled execution each, a scheduled and a queued one."""
+    failed, completed, scheduled, queued, cancelled = await api.submit_many("a.b", 5)
+    await end(api, [failed])
+    await end(api, [completed], "completed")
+    await ask_for(api, "cancel", ids=[cancelled])
+    return {
+        "failed": failed,
+        "completed": completed,
+        "cancelled": cancelled,
+        "scheduled": scheduled,
+        "queued": queued,
+    }
+
+
+async def ask_for(api: Served, verb: str, **body: Any) -> dict[str, Any]:
+    answer = await _post(api, verb, body)
+    assert answer.status_code == 202, answer.text
+    return dict(answer.json())
+
+
+def left_out(outcome: dict[str, Any]) -> dict[str | None, tuple[int, str]]:
+    return {each["status"]: (each["count"], each["reason"]) for each in outcome["left_out"]}
+
+
+async def test_a_dry_run_says_what_is_left_out_and_why(api: Served) -> None:
+    await some_of_each(api)
+    before = await statuses(api)
+    everything = {"action_ref": "a.b"}
+    outcome = await ask(api, "retry", everything, dry_run=True)
+    assert outcome["by_status"] == {"failed": 1}
+    assert left_out(outcome) == {
+        "completed": (1, "not selected: retry these by their status, completed"),
+        "cancelled": (1, "not selected: retry these by their status, cancelled"),
+        "scheduled": (1, "has not ended"),
+        "queued": (1, "has not ended"),
+    }
+    outcome = await ask(
+        api, "retry", {**everything, "status": ["completed", "failed", "queued"]}, dry_run=True
+    )
+    assert outcome["by_status"] == {"failed": 1, "completed": 1}
+    assert left_out(outcome) == {"queued": (1, "has not ended")}
+    outcome = await ask(api, "cancel", everything, dry_run=True)
+    assert outcome["by_status"] == {"queued": 1, "scheduled": 1}
+    assert left_out(outcome) == dict.fromkeys(("failed", "completed", "cancelled"), (1, "has ended"))
+    assert not outcome["left_out_is_partial"]
+    assert await statuses(api) == before
+
+
+async def test_a_dry_run_that_cannot_count_everything_says_so(
+    api: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await some_of_each(api)
+    monkeypatch.setattr(statements, "CANDIDATES_MAX", 2)
+    outcome = await ask(api, "retry", {"action_ref": "a.b"}, dry_run=True)
+    assert left_out(outcome) == {
+        "cancelled": (1, "not selected: retry these by their status, cancelled"),
+        "queued": (1, "has not ended"),
+    }
+    assert outcome["left_out_is_partial"]
+
+
+async def test_ids_are_retried_or_left_out_with_the_reason(api: Served) -> None:
+    one = await some_of_each(api)
+    wanted = [one["queued"], one["completed"], one["failed"], one["failed"], 10**9]
+    before = await statuses(api)
+    planned = await ask_for(api, "retry", ids=wanted, dry_run=True)
+    assert await statuses(api) == before
+    assert ids(planned) == [one["failed"], one["completed"]]
+    assert left_out(planned) == {"queued": (1, "has not ended"), None: (1, "no such execution")}
+    done = await ask_for(api, "retry", ids=wanted)
+    assert (done["matched"], done["changed"], done["next_cursor"]) == (2, 2, None)
+    assert left_out(done) == left_out(planned)
+    retries = [await api.get(f"/executions/{item['retry_id']}") for item in done["items"]]
+    assert [each["retry_of"] for each in retries] == [one["failed"], one["completed"]]
+
+
+async def test_ids_are_cancelled_newest_first_or_left_out(api: Served) -> None:
+    one = await some_of_each(api)
+    wanted = [one["scheduled"], one["queued"], one["failed"]]
+    done = await ask_for(api, "cancel", ids=wanted, reason="no longer needed")
+    assert ids(done) == [one["queued"], one["scheduled"]]
+    assert (done["changed"], left_out(done)) == (2, {"failed": (1, "has ended")})
+    assert (await api.get(f"/executions/{one['queued']}"))["status"] == "cancelled"
+
+
+async def test_ids_under_an_idempotency_key_are_retried_once(api: Served) -> None:
+    (failed,) = await api.submit_many("a.b", 1)
+    await end(api, [failed])
+    answers = [await _post(api, "retry", {"ids": [failed]}, **{"Idempotency-Key": "once"}) for _ in range(2)]
+    (first,), (second,) = ([item["retry_id"] for item in each.json()["items"]] for each in answers)
+    assert first == second

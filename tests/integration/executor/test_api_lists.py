@@ -211,3 +211,77 @@ async def test_the_cost_of_a_page_does_not_depend_on_the_history(protocol: Proto
             cost = await cost_of(protocol, protocol.connection.fetch(*statement))
         assert cost.pages < 200, cost
         assert not cost.full_scans.get("execution"), cost
+
+
+async def test_the_text_of_an_error_is_a_condition_in_any_case_and_no_pattern(api: Served) -> None:
+    await api.register_worker()
+    failed, waiting = await api.submit_many("a.b", 2)
+    await api.claim(failed)
+    await api.finish(failed, status="failed")
+    (error,) = await api.database.fetch(
+        "SELECT error_type, error_message FROM execution WHERE id = $1", failed
+    )
+    whole = f"{error['error_type']}: {error['error_message']}"
+
+    async def listed(text: str, **parameters: Any) -> list[int]:
+        return flat(await pages(api, "/executions", error=text, **parameters))
+
+    assert await listed(whole) == [failed]
+    assert await listed(whole.upper()[2:-2]) == [failed]
+    assert await listed(whole, status="failed") == [failed]
+    assert await listed(whole, status="completed") == []
+    assert await listed("%") == await listed("_") == await listed("no such text") == []
+    assert waiting not in await listed(":")
+
+
+async def test_the_time_of_the_end_is_a_condition_that_waiting_executions_do_not_meet(api: Served) -> None:
+    await api.register_worker()
+    first, second, _ = await api.submit_many("a.b", 3)
+    for execution_id in (first, second):
+        await api.claim(execution_id)
+        await api.finish(execution_id)
+        await api.settle(execution_id)
+    at = (await api.get(f"/executions/{second}"))["completed_at"]
+
+    async def listed(**parameters: Any) -> list[int]:
+        return flat(await pages(api, "/executions", **parameters))
+
+    assert await listed(completed_after=at) == [second]
+    assert await listed(completed_before=at) == [first]
+    assert await listed(completed_after=at, completed_before=at) == []
+
+
+async def test_a_page_that_is_cut_says_how_far_it_has_searched(
+    api: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = await api.submit_many("a.b", 6)
+    monkeypatch.setattr(statements, "CANDIDATES_MAX", 4)
+    created_at = [(await api.get(f"/executions/{each}"))["created_at"] for each in ids]
+    cut = await api.get("/executions", error="no such text")
+    assert (cut["items"], cut["searched_until"]) == ([], created_at[2])
+    last = await api.get("/executions", error="no such text", cursor=cut["next_cursor"])
+    assert (last["next_cursor"], last["searched_until"]) == (None, None)
+    full = await api.get("/executions", limit=2)
+    assert (len(full["items"]), full["searched_until"]) == (2, None)
+    assert full["next_cursor"] is not None
+
+
+async def test_a_search_for_an_error_reads_its_candidates_and_not_the_history(
+    protocol: Protocol, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await protocol.put("a")
+    await protocol.connection.execute(
+        """
+        INSERT INTO execution (action_id, queue_id, status, request_hash, completed_at, error_type)
+        SELECT a.id, 0, 'failed', gen_random_uuid(), now(), 'E'
+        FROM action a CROSS JOIN generate_series(1, 5000) WHERE a.ref = 'a'
+        """
+    )
+    monkeypatch.setattr(statements, "CANDIDATES_MAX", 100)
+    wanted = ExecutionFilter(error="no such text", completed_after=datetime(2026, 1, 1, tzinfo=UTC))
+    async with protocol.transaction():
+        await protocol.connection.execute("SET LOCAL enable_seqscan = off; SET LOCAL jit = off")
+        text, *arguments = listed_executions(wanted, None, before_id=2**62, limit=50)
+        cost = await cost_of(protocol, protocol.connection.fetch(text, *arguments))
+    assert cost.full_scans.get("execution", 0) == 0
+    assert cost.by_relation["execution"] <= 5 * 100

@@ -13,6 +13,7 @@ from turnstile.executor.cli.top_view import (
     after_change,
     after_key,
     draw,
+    format_share,
     name_of,
     stepped,
 )
@@ -110,3 +111,29 @@ def test_names_from_outside_cannot_control_the_terminal() -> None:
     shown = drawn(view(queue("a", concurrency_key="\x1b[31m[bold]k")))
     assert "\x1b" not in shown
     assert "\\x1b[31m[bold]k" in shown
+
+
+def failing(failed: int, ended: int, **last: Any) -> Json:
+    latest = {"execution_id": 7, "status": "failed", "at": "2026-11-21T07:31:00Z", "type": "Broken"}
+    return Json(
+        failed=failed,
+        ended=ended,
+        share=failed / ended,
+        per_minute=1.0,
+        since="2026-11-21T07:21:30Z",
+        last={**latest, "message": "it broke", **last} if failed else None,
+    )
+
+
+def test_failures_are_shown_with_their_share_and_the_last_error_of_the_selected_action() -> None:
+    seen = view(queue("good", failures=failing(0, 9)), queue("bad", failures=failing(3, 12)))
+    assert "3 (25 %)" in drawn(seen)
+    assert "it broke" not in drawn(seen)
+    seen, _ = after_key(seen, "j")
+    assert "Last failure of bad: #7 failed 30s ago; Broken: it broke" in drawn(seen)
+    assert "Broken" not in drawn(view(queue("old"), queue("unread", failures=None)))
+
+
+def test_a_small_share_is_not_zero_and_an_incomplete_one_is_not_everything() -> None:
+    shares = (0.0, 0.001, 0.25, 0.999, 1.0)
+    assert [format_share(share) for share in shares] == ["0 %", "<1 %", "25 %", "99 %", "100 %"]

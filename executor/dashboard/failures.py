@@ -1,0 +1,152 @@
+"""Decides which actions are read for failures, and keeps what was read (P9).
+
+In: queues that changed, the time of each poll, and the rows of `dashboard_failures`. Out: where the next
+reading starts, and for each action how its latest executions ended. Pure; `live` reads. One reading is
+bounded in actions and rows, so 10,000 busy actions take turns.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from turnstile.executor.dashboard.state import Queue
+
+WINDOW: Final = timedelta(minutes=10)
+"""The ends that are counted."""
+STARTS_MAX: Final = 200
+"""Starts of one reading."""
+ROWS_MAX: Final = 20_000
+"""Executions in one reading, over all starts."""
+_ROWS_OF_START_MAX: Final = 2000
+_HEADS_MAX: Final = 4
+"""Queues of one action from whose heads is read; those that changed last."""
+_AGAIN_AFTER: Final = timedelta(seconds=5)
+_AGED_AFTER: Final = timedelta(seconds=60)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastFailure:
+    """The latest failure of an action within the window."""
+
+    execution_id: int
+    status: str
+    at: datetime
+    type: str | None
+    message: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failures:
+    """How the executions of an action ended that ended after `since`."""
+
+    read_at: datetime
+    since: datetime
+    ended: int = 0
+    failed: int = 0
+    """Of `ended`: those that failed, timed out or were abandoned."""
+    last: LastFailure | None = None
+
+    @property
+    def share(self) -> float | None:
+        """The failed part of the ended ones; None without any."""
+        return self.failed / self.ended if self.ended else None
+
+    @property
+    def per_minute(self) -> float | None:
+        """Failures a minute; None before one second is known."""
+        seconds = (self.read_at - self.since).total_seconds()
+        return None if seconds < 1.0 else 60.0 * self.failed / seconds
+
+
+class Start(NamedTuple):
+    """Where executions are read backwards: below the head of a queue, or (None) from the newest one."""
+
+    action_ref: str
+    queue_id: int | None
+
+
+@dataclass(slots=True)
+class FailureSums:
+    """Sums over all actions."""
+
+    ended: int = 0
+    failed: int = 0
+    actions: int = 0
+    """Actions that have a failure."""
+
+    def add(self, failures: Failures, times: int) -> None:
+        """Add (1) or remove (-1) an action."""
+        self.ended += times * failures.ended
+        self.failed += times * failures.failed
+        self.actions += times * (failures.failed > 0)
+
+
+class FailureReadings:
+    """What was read of each action, and what is to be read next. Not safe to share between threads."""
+
+    def __init__(self) -> None:
+        self.sums = FailureSums()
+        self._of_action: dict[str, Failures] = {}
+        self._due: dict[str, None] = {}
+        self._heads: dict[str, dict[int, None]] = {}
+
+    def __getitem__(self, action_ref: str) -> Failures | None:
+        """Return what was read of an action; None: nothing yet."""
+        return self._of_action.get(action_ref)
+
+    def note(self, queue: "Queue", *, has_ended: bool) -> None:
+        """Note a queue that changed; `has_ended`: executions of it may have ended since it was last noted."""
+        ref = queue.name.action_ref
+        if has_ended:
+            self._due.setdefault(ref)
+        if queue.queue_id is None:
+            return
+        heads = self._heads.setdefault(ref, {})
+        heads.pop(queue.queue_id, None)
+        if queue.depth > 0:
+            heads[queue.queue_id] = None
+            if len(heads) > _HEADS_MAX:
+                del heads[next(iter(heads))]
+
+    def age(self, at: datetime, existing: set[str]) -> None:
+        """Read again what was read a while ago, because its ends leave the window; forget deleted actions."""
+        self._heads = {ref: heads for ref, heads in self._heads.items() if ref in existing}
+        for ref, failures in list(self._of_action.items()):
+            if ref not in existing:
+                self._forget(ref)
+            elif failures.ended and failures.read_at <= at - _AGED_AFTER:
+                self._due.setdefault(ref)
+
+    def starts(self, at: datetime) -> tuple[list[Start], int]:
+        """Return where the next reading starts, and the rows of each start. None of them is due any more."""
+        found: list[Start] = []
+        for ref in self._due:
+            known = self._of_action.get(ref)
+            if known is None or known.read_at <= at - _AGAIN_AFTER:
+                of_action = [Start(ref, queue_id) for queue_id in (None, *self._heads.get(ref, ()))]
+                if len(found) + len(of_action) > STARTS_MAX:
+                    break
+                found += of_action
+        for start in found:
+            self._due.pop(start.action_ref, None)
+        return found, min(ROWS_MAX // max(len(found), 1), _ROWS_OF_START_MAX)
+
+    def put_back(self, starts: Iterable[Start]) -> None:
+        """Mark these actions as due again: they could not be read."""
+        for start in starts:
+            self._due.setdefault(start.action_ref)
+
+    def apply(self, starts: Sequence[Start], found: Iterable[tuple[str, Failures]]) -> None:
+        """Store what was read from these starts; an action without a row was deleted."""
+        for ref in {start.action_ref for start in starts}:
+            self._forget(ref)
+        for ref, failures in found:
+            self._of_action[ref] = failures
+            self.sums.add(failures, 1)
+
+    def _forget(self, ref: str) -> None:
+        before = self._of_action.pop(ref, None)
+        if before is not None:
+            self.sums.add(before, -1)

@@ -1,0 +1,140 @@
+"""What an operator needs when something fails, in a real browser: failures, errors, bulk retry, badges."""
+
+import pytest
+from playwright.async_api import Page, expect
+
+from tests.integration.dashboard.browser import DEADLINE_MILLISECONDS
+from tests.support.environment import Environment
+
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+expect.set_options(timeout=DEADLINE_MILLISECONDS)
+
+
+async def fail(env: Environment, count: int = 1, **fields: object) -> list[int]:
+    """Let executions of `scripted` fail for good."""
+    one = {"action_ref": "scripted", "parameters": {"steps": ["PERMANENT"]}, **fields}
+    ids = await env.submit_many([one] * count)
+    assert set(await env.ended(*ids)) == {"failed"}
+    return ids
+
+
+async def test_queues_and_the_queue_show_failures_with_the_last_error(page: Page, env: Environment) -> None:
+    ids = await fail(env, 2)
+    await page.goto("/#/queues?search=scripted")
+    failed = page.get_by_role("row").filter(has_text="scripted").locator("td[data-label=Failed]")
+    await expect(failed).to_contain_text("%")
+    await page.get_by_role("button", name="Failed").click()
+    await expect(page.locator("tbody tr").first).to_contain_text("scripted")
+    assert "sort=failures" in page.url
+    await page.goto("/#/queue/scripted")
+    lately = page.get_by_role("region", name="Failures")
+    await expect(lately).to_contain_text("executions failed")
+    await expect(lately.get_by_role("link", name=f"#{ids[0]}").or_(
+        lately.get_by_role("link", name=f"#{ids[1]}"))).to_be_visible()  # fmt: skip
+    await lately.get_by_role("link", name="Show them").click()
+    await expect(page.locator("tbody tr").first).to_contain_text("failed")
+
+
+async def test_tabs_and_the_text_of_an_error_find_what_failed(page: Page, env: Environment) -> None:
+    (failed,) = await fail(env, metadata={"search": "tabs"})
+    done = await env.submit("noop", metadata={"search": "tabs"})
+    assert await env.ended(done) == ["completed"]
+    error = (await env.get(failed))["error"]
+    await page.goto("/#/executions?metadata=search%3Atabs")
+    rows = page.locator("tbody tr")
+    await expect(rows).to_have_count(2)
+    await page.get_by_role("button", name="Failed", exact=True).click()
+    await expect(rows).to_have_count(1)
+    await expect(rows.locator("td[data-label=Error]")).to_have_text(f"{error['type']}: {error['message']}")
+    assert "status=failed%2Ctimeout%2Cabandoned" in page.url
+    await page.reload()
+    await expect(page.get_by_role("button", name="Failed", exact=True)).to_have_attribute(
+        "aria-pressed", "true"
+    )
+    await page.get_by_role("button", name="All", exact=True).click()
+    await expect(rows).to_have_count(2)
+    await page.get_by_label("Error contains").fill(error["message"].upper())
+    await page.get_by_label("Error contains").press("Tab")
+    await expect(rows).to_have_count(1)
+    await page.get_by_label("Error contains").fill("no such text")
+    await page.get_by_label("Error contains").press("Tab")
+    await expect(page.get_by_text("No matching executions.")).to_be_visible()
+
+
+async def test_a_time_of_the_search_is_kept_in_the_address_as_utc(page: Page, env: Environment) -> None:
+    await page.goto("/#/executions?completed_after=2026-01-02T03:04:05.000Z")
+    await expect(page.get_by_label("Ended after")).not_to_have_value("")
+    await page.get_by_role("button", name="Failed", exact=True).click()
+    assert "completed_after=2026-01-02T03%3A04%3A05.000Z" in page.url
+
+
+async def test_selected_executions_are_retried_after_the_screen_said_what_it_will_do(
+    page: Page, env: Environment
+) -> None:
+    failed = await fail(env, 2, metadata={"bulk": "some"})
+    done = await env.submit("noop", metadata={"bulk": "some"})
+    assert await env.ended(done) == ["completed"]
+    await page.goto("/#/executions?metadata=bulk%3Asome")
+    for execution_id in (*failed, done):
+        await page.get_by_label(f"Select execution {execution_id}").check()
+    await page.get_by_role("button", name="Cancel 3 executions…").click()
+    nothing = page.get_by_role("dialog", name="Nothing to cancel")
+    await expect(nothing).to_contain_text("2 failed (has ended); 1 completed (has ended)")
+    await nothing.get_by_role("button", name="Close").click()
+    await page.get_by_label(f"Select execution {done}").uncheck()
+    await page.get_by_role("button", name="Retry 2 executions…").click()
+    dialog = page.get_by_role("dialog", name="Retry 2 executions?")
+    await expect(dialog).to_contain_text("Retry: 2 failed.")
+    await expect(dialog).to_contain_text("Nothing is left out.")
+    await dialog.get_by_role("button", name="Retry 2 executions").click()
+    await expect(page.locator(".bulk .said")).to_have_text("Retried 2 of 2.")
+    await expect(page.locator("tbody tr")).to_have_count(5)
+
+
+async def test_all_that_match_the_search_are_cancelled_and_the_rest_is_named(
+    page: Page, env: Environment
+) -> None:
+    await env.put("many.waiting", max_concurrent=1, pool="empty")
+    ids = await env.submit_many([{"action_ref": "many.waiting"}] * 60)
+    await env.cancel(ids[-1])
+    await page.goto("/#/executions")
+    await expect(page.get_by_role("button", name="Retry all matching…")).to_be_disabled()
+    await page.goto("/#/executions?action_ref=many.waiting")
+    await page.get_by_role("button", name="Cancel all matching…").click()
+    dialog = page.get_by_role("dialog", name="Cancel 59 executions?")
+    await expect(dialog).to_contain_text("Cancel: 58 queued, 1 scheduled.")
+    await expect(dialog).to_contain_text("Left out: 1 cancelled (has ended).")
+    assert (await env.stats("many.waiting"))["queue_length"] == 58
+    await dialog.get_by_label("Reason").fill("not needed")
+    await dialog.get_by_role("button", name="Cancel 59 executions").click()
+    await expect(page.locator(".bulk .said")).to_contain_text("59 of 59")
+    assert set(await env.ended(*ids)) == {"cancelled"}
+
+
+async def test_dead_letters_and_lost_workers_have_badges_only_while_there_are_some(
+    page: Page, env: Environment
+) -> None:
+    navigation = page.get_by_role("navigation", name="Screens")
+    await env.history.rows("DELETE FROM dead_letter")
+    await page.goto("/#/queues")
+    await expect(page.locator("#overview")).not_to_contain_text("–", timeout=DEADLINE_MILLISECONDS)
+    await expect(navigation.locator("a.alert:visible")).to_have_count(0)
+    await env.history.rows(
+        "INSERT INTO worker (id, name, host, pid, pools, concurrency, lease_expires_at, lost_at)"
+        " SELECT 'lost-' || n, 'lost', 'localhost', 1, '{none}', 1, now(), now() - n * interval '20 hours'"
+        " FROM generate_series(1, 2) n"
+    )
+    await expect(navigation.get_by_role("link", name="1 worker lost in the last 24 hours")).to_be_visible()
+    await navigation.get_by_role("link", name="1 worker lost in the last 24 hours").click()
+    await expect(page.locator("tbody")).to_contain_text("lost-1")
+    await env.history.rows(
+        "INSERT INTO dead_letter (fingerprint, code, error, exchange, routing_key, original_routing_key,"
+        " tries, died_at, stored_at, headers, body, body_bytes, stored_bytes)"
+        " SELECT 'badge' || n, 'c', 'e', '', '', '', 1, now(), now(), '{}', 'abc', 3, 3"
+        " FROM generate_series(1, 2) n"
+    )
+    await navigation.get_by_role("link", name="2 dead letters").click()
+    await expect(page.locator("h1")).to_have_text("Dead letters")
+    await env.history.rows("DELETE FROM dead_letter")
+    await env.history.rows("DELETE FROM worker WHERE name = 'lost'")
+    await expect(navigation.locator("a.alert:visible")).to_have_count(0)
