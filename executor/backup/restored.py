@@ -90,6 +90,13 @@ class RestoredState:
     pools: Sequence[str]
     has_roles: bool
 
+    def summary(self) -> str:
+        """Return how many executions have not ended, by what they wait for."""
+        return (
+            f"{self.running} running, {self.offered} granted and not started, {self.waiting} queued, "
+            f"{self.delayed} delayed"
+        )
+
 
 def next_id(state: RestoredState) -> int:
     """Return the first id to assign: above all ids that the original can have assigned until now."""
@@ -105,7 +112,7 @@ async def restore_check(settings: ExecutorSettings, options: RestoreOptions, say
     """
     url = settings.database_url.get_secret_value()
     if options.source is not None:
-        await _restore(url, options.source, options, say)
+        await _restore(settings, options.source, options, say)
         if options.dry_run:
             return True
     connection = await connect_as("turnstile restore-check", url)
@@ -126,7 +133,8 @@ async def restore_check(settings: ExecutorSettings, options: RestoreOptions, say
         await connection.close()
 
 
-async def _restore(url: str, source: Path, options: RestoreOptions, say: Say) -> None:
+async def _restore(settings: ExecutorSettings, source: Path, options: RestoreOptions, say: Say) -> None:
+    url = settings.database_url.get_secret_value()
     connection = await connect_as("turnstile restore-check", url)
     try:
         if await connection.fetchval(_HAS_TABLES):
@@ -142,6 +150,9 @@ async def _restore(url: str, source: Path, options: RestoreOptions, say: Say) ->
     if options.dry_run:
         say("would", f"restore {source} into this empty database, and then make the copy safe")
         return
+    async with restore_broker(settings.amqp_url.get_secret_value()) as broker:
+        # The pools are in the backup.
+        await _idle_queues(broker, pools=())
     await restore(program, url, file=source)
     say("done", f"{source} was restored")
 
@@ -149,7 +160,7 @@ async def _restore(url: str, source: Path, options: RestoreOptions, say: Say) ->
 async def _reason(connection: "Connection", options: RestoreOptions) -> str | None:
     """Return why the database counts as a restored copy; None if it does not."""
     if options.source is not None:
-        return "it was restored from --from"
+        return "this command has just restored it"
     if options.is_restored:
         return "--restored says so"
     recorded = await recorded_origin(connection)
@@ -185,7 +196,7 @@ async def _make_safe(
         state = await _read_state(connection)
         _describe(state, say)
         first_id = _checked_first_id(state, options)
-        counts = await _idle_queues(broker, state)
+        counts = await _idle_queues(broker, pools=state.pools)
         if options.dry_run:
             _say_plan(state, first_id, counts, say)
             return await _audit_copy(settings, url, say)
@@ -217,8 +228,7 @@ def _describe(state: RestoredState, say: Say) -> None:
     )
     say(
         "found",
-        f"{state.running} executions were running, {state.offered} granted and not started, {state.waiting} "
-        f"queued, {state.delayed} delayed",
+        f"executions in it: {state.summary()}",
     )
 
 
@@ -233,9 +243,9 @@ def _checked_first_id(state: RestoredState, options: RestoreOptions) -> int:
     return options.first_id
 
 
-async def _idle_queues(broker: RestoreBroker, state: RestoredState) -> list[QueueCounts]:
+async def _idle_queues(broker: RestoreBroker, *, pools: Sequence[str]) -> list[QueueCounts]:
     """Return the queues; raises RestoreRefused while a service consumes one of them."""
-    names = [EXECUTOR_REQUESTS, *queues_about_executions(state.pools)]
+    names = [EXECUTOR_REQUESTS, *queues_about_executions(pools)]
     deadline = asyncio.get_running_loop().time() + _SESSIONS_END_SECONDS
     while True:
         counts = await broker.counts(names)
@@ -275,8 +285,8 @@ def _say_next(state: RestoredState, say: Say) -> None:
     if state.running:
         say(
             "next",
-            f"{state.running} executions that were running are reclaimed one lease after the first executor "
-            "starts, and run again",
+            f"what was running ({state.running}) is reclaimed one lease after the first executor starts, and "
+            "runs again",
         )
     say("next", "run 'executor audit' a minute later; it must report no violations")
 

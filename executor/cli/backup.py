@@ -37,6 +37,7 @@ from turnstile.executor.cli.output import print_line, warn
 from turnstile.executor.settings import ExecutorSettings
 
 _LABEL_WIDTH: Final = 9
+_INSUFFICIENT_PRIVILEGE: Final = "42501"
 _ONLY: Final = ("database_url", "amqp_url", "postgresql_bin")
 
 T = TypeVar("T")
@@ -66,8 +67,7 @@ def export(
     state = _run(url, export_database(url, file, postgresql_bin=settings.postgresql_bin))
     print_line(
         f"{file}: {file.stat().st_size:,} bytes, executions up to #{state.last_id} as of "
-        f"{state.at:%Y-%m-%d %H:%M:%S} UTC: {state.running} running, {state.offered} granted and not "
-        f"started, {state.waiting} queued, {state.delayed} delayed"
+        f"{state.at:%Y-%m-%d %H:%M:%S} UTC: {state.summary()}"
     )
     try:
         waiting = asyncio.run(requests_waiting(settings.amqp_url.get_secret_value()))
@@ -140,14 +140,16 @@ def _run(url: str, work: Coroutine[None, None, T]) -> T:
         raise CommandFailed(f"TURNSTILE_AMQP_URL: {error}", exit_code=EXIT_UNREACHABLE) from None
     except (TurnstileError, CommandError) as error:
         raise CommandFailed(str(error), exit_code=EXIT_FAILED) from None
-    except asyncpg.InsufficientPrivilegeError as error:
-        raise CommandFailed(
-            f"TURNSTILE_DATABASE_URL: {error}; connect as the owner of the tables", exit_code=EXIT_FAILED
-        ) from None
     except (DBAPIError, asyncpg.PostgresError, *CONNECTION_ERRORS) as error:
         if isinstance(error, OSError) and error.filename:
             raise CommandFailed(f"{error.filename}: {error.strerror}", exit_code=EXIT_USAGE) from None
-        reason = str(error) or type(error).__name__
+        driver_error = error.orig if isinstance(error, DBAPIError) else error
+        reason = str(driver_error) or type(error).__name__
+        # asyncpg's errors and SQLAlchemy's wrappers of them both have a `sqlstate`.
+        if getattr(driver_error, "sqlstate", None) == _INSUFFICIENT_PRIVILEGE:
+            raise CommandFailed(
+                f"TURNSTILE_DATABASE_URL: {reason}; connect as the owner of the tables", exit_code=EXIT_FAILED
+            ) from None
         raise CommandFailed(
             f"TURNSTILE_DATABASE_URL: {shown_url(url)}: {reason}", exit_code=EXIT_UNREACHABLE
         ) from None

@@ -10,6 +10,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -21,8 +22,15 @@ from tests.support.traffic import submit, until
 from turnstile.localservers import PostgresServer
 from turnstile.localservers.servers import ScratchFolder
 
-_ENDED = "SELECT array_agg((parameters ->> 'number')::int) FROM execution WHERE completed_at IS NOT NULL"
+_ENDED = """
+SELECT array_agg((parameters ->> 'number')::int) FROM execution
+WHERE completed_at IS NOT NULL AND parameters ? 'number'
+"""
+_UNDER_WAY = "SELECT id FROM execution WHERE metadata ? 'kind' ORDER BY id"
 _BETWEEN = "SELECT count(*) FROM execution WHERE id > $1 AND id < $2"
+_RUNNING = """
+SELECT count(*) = 1 FROM turnstile.current_execution WHERE metadata ? 'kind' AND status = 'running'
+"""
 _COUNT = 40
 _LATE = range(3 * _COUNT, 3 * _COUNT + 5)
 _QUICK = {
@@ -79,6 +87,15 @@ class Load:
         return found
 
 
+def _under_way(folder: Path) -> list[dict[str, object]]:
+    """Return an execution that runs during the backup, and one that is not due then."""
+    due_at = datetime.now(UTC) + timedelta(seconds=15)
+    return [
+        {"action_ref": "gate", "parameters": {"file": str(folder / "open")}, "metadata": {"kind": "running"}},
+        {"action_ref": "noop", "run_at": due_at.isoformat(), "metadata": {"kind": "delayed"}},
+    ]
+
+
 async def _command(*arguments: str, **settings: str) -> str:
     others = {name: value for name, value in os.environ.items() if not name.startswith("TURNSTILE_")}
     process = await asyncio.create_subprocess_exec(
@@ -103,8 +120,9 @@ async def test_a_backup_under_load_is_restored_on_a_new_server_without_loss_or_r
     load, dump = Load(tmp_path), tmp_path / "turnstile.dump"
     async with start_env(settings=_QUICK) as env:
         urls = {"TURNSTILE_DATABASE_URL": env.system.database_url, "TURNSTILE_AMQP_URL": env.amqp_url}
-        await submit(env.amqp_url, load.bodies(range(_COUNT)))
+        await submit(env.amqp_url, [*load.bodies(range(_COUNT)), *_under_way(tmp_path)])
         await until(lambda: load.starts().total() >= 12, "executions run")
+        await env.history.until(_RUNNING)
         exported, _ = await asyncio.gather(
             _command("export", str(dump), **urls),
             submit(env.amqp_url, load.bodies(range(_COUNT, 2 * _COUNT))),
@@ -112,6 +130,7 @@ async def test_a_backup_under_load_is_restored_on_a_new_server_without_loss_or_r
         assert str(dump) in exported
         # The system lives on: later executions end, and their ids and messages are known outside.
         later = await env.submit_many(load.bodies(range(2 * _COUNT, 3 * _COUNT)))
+        (tmp_path / "open").touch()
         await env.ended(later[0], deadline_seconds=40)
         await _stop(env.system)
         await submit(env.amqp_url, load.bodies(_LATE))
@@ -138,7 +157,7 @@ async def _ends_as_documented(env: Environment, load: Load, before: Counter[int]
     await env.start_worker()
     # Executors take the requests in the broker. The submitter sends all others again: some were lost.
     await submit(env.amqp_url, load.bodies(range(3 * _COUNT)))
-    await env.history.ended(3 * _COUNT + len(_LATE), deadline_seconds=60)
+    await env.history.ended(3 * _COUNT + len(_LATE) + 2, deadline_seconds=60)
 
     runs = load.starts() - before
     assert ended
@@ -148,3 +167,6 @@ async def _ends_as_documented(env: Environment, load: Load, before: Counter[int]
     assert all(len(numbers) == 1 for numbers in load.numbers_by_id().values()), "an id was assigned twice"
     assert await env.history.value("SELECT count(*) FROM execution WHERE completed_at IS NULL") == 0
     assert await env.history.value("SELECT count(*) FROM dead_letter") == 0
+    running, delayed = await env.history.rows(_UNDER_WAY)
+    assert await env.attempts(running["id"]) == [(1, "reclaimed"), (2, "completed")]
+    assert await env.attempts(delayed["id"]) == [(1, "completed")]

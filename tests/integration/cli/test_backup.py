@@ -1,18 +1,35 @@
 """`executor export` and `executor restore-check`: what they refuse, and when they change nothing."""
 
 import asyncio
+import secrets
+import shutil
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import aio_pika
 import asyncpg
 import pytest
 
-from tests.integration.cli.conftest import CommandLines
+from tests.integration.cli.conftest import CommandLines, Ended
+from tests.support.environment import POOL_QUEUE
 from tests.support.protocol import connected
+from turnstile.common.broker.topology import (
+    DEAD_LETTERS,
+    EXECUTOR_COMPLETIONS,
+    EXECUTOR_REQUESTS,
+    EXECUTOR_RETRY,
+    WORKER_RETRY,
+    declare_executor,
+    declare_pool,
+)
 from turnstile.common.cli import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE
+from turnstile.executor.backup.broker import restore_broker
+from turnstile.executor.backup.programs import restore
+from turnstile.executor.backup.restored import IDS_PER_SECOND, RestoredState, next_id
 from turnstile.localservers import DatabaseServer
 from turnstile.migrations.origin import changes_of_origin
 
@@ -134,6 +151,105 @@ def test_a_copy_is_recognised_and_repaired_once(alone: CommandLines, urls: dict[
     assert _value(url, _STATE) == repaired
 
 
+def test_a_migration_does_not_hide_that_a_database_is_a_copy(
+    alone: CommandLines, urls: dict[str, str], postgresql: DatabaseServer
+) -> None:
+    name = urlsplit(urls["TURNSTILE_DATABASE_URL"]).path[1:]
+    postgresql.execute("COMMENT ON SCHEMA turnstile IS 'an older hash'", name)
+    assert alone.executor("migrate", **urls).exit_code == 0
+    assert alone.executor("restore-check", "--dry-run", **urls).out.startswith("restored")
+
+
+def test_messages_about_executions_are_purged_and_requests_are_kept(
+    alone: CommandLines, urls: dict[str, str]
+) -> None:
+    names = (EXECUTOR_COMPLETIONS, EXECUTOR_RETRY, WORKER_RETRY, POOL_QUEUE, EXECUTOR_REQUESTS, DEAD_LETTERS)
+    url = urls["TURNSTILE_DATABASE_URL"]
+    _value(url, "INSERT INTO action (ref, runner, pool) VALUES ('a', 'python', 'default')")
+    amqp_url = urls["TURNSTILE_AMQP_URL"]
+    asyncio.run(_publish_to(amqp_url, names))
+    planned = alone.executor("restore-check", "--dry-run", **urls)
+    assert "purge 1 message in executor.completions" in planned.out
+    assert asyncio.run(_ready(amqp_url, names)) == [1] * 6
+    done = alone.executor("restore-check", **urls)
+    assert done.exit_code == 0, done.err + done.out
+    assert "executor.requests: 1 message, which executors will admit" in done.out
+    assert asyncio.run(_ready(amqp_url, names)) == [0, 0, 0, 0, 1, 1]
+
+
+def test_nothing_is_changed_while_a_service_consumes_the_queues(
+    alone: CommandLines, urls: dict[str, str]
+) -> None:
+    before = _value(urls["TURNSTILE_DATABASE_URL"], _STATE)
+
+    async def checked() -> Ended:
+        async with await aio_pika.connect(urls["TURNSTILE_AMQP_URL"]) as connection:
+            channel = await connection.channel()
+            await declare_executor(channel)
+            queue = await channel.get_queue(EXECUTOR_COMPLETIONS)
+            await queue.consume(_ignored)
+            return await asyncio.to_thread(alone.executor, "restore-check", **urls)
+
+    ended = asyncio.run(checked())
+    assert ended.exit_code == EXIT_FAILED
+    assert "executors or workers consume executor.completions" in ended.err
+    assert _value(urls["TURNSTILE_DATABASE_URL"], _STATE) == before
+
+
+def test_an_account_without_rights_is_told_which_one_to_use(
+    alone: CommandLines, urls: dict[str, str], postgresql: DatabaseServer
+) -> None:
+    role, url = f"stranger_{secrets.token_hex(4)}", urlsplit(urls["TURNSTILE_DATABASE_URL"])
+    postgresql.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'a'")
+    try:
+        netloc = f"{role}:a@{url.netloc.rpartition('@')[2]}"
+        urls["TURNSTILE_DATABASE_URL"] = url._replace(netloc=netloc).geturl()
+        ended = alone.executor("restore-check", **urls)
+    finally:
+        postgresql.execute(f"DROP ROLE {role}")
+    assert ended.exit_code == EXIT_FAILED
+    assert "permission denied" in ended.err
+    assert ended.err.strip().endswith("connect as the owner of the tables")
+
+
+async def _ignored(_: object) -> None:
+    return
+
+
+async def _publish_to(amqp_url: str, names: Sequence[str]) -> None:
+    async with await aio_pika.connect(amqp_url) as connection:
+        channel = await connection.channel()
+        await declare_executor(channel)
+        await declare_pool(channel, "default")
+        for name in names:
+            await channel.default_exchange.publish(aio_pika.Message(b"{}"), routing_key=name)
+
+
+async def _ready(amqp_url: str, names: Sequence[str]) -> list[int]:
+    async with restore_broker(amqp_url) as broker:
+        return [counts.messages for counts in await broker.counts(names)]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"), [(0, 2_000_000), (-60, 2_000_000), (3600, 38_000_000), (86_400, 866_000_000)]
+)
+def test_ids_continue_above_all_that_can_have_been_assigned(seconds: int, expected: int) -> None:
+    now = datetime(2026, 11, 23, tzinfo=UTC)
+    state = RestoredState(
+        last_id=4711,
+        at=now,
+        newest_at=now - timedelta(seconds=seconds),
+        running=0,
+        offered=0,
+        waiting=0,
+        delayed=0,
+        pools=[],
+        has_roles=True,
+    )
+    assert next_id(state) == expected
+    assert expected > 4711 + seconds * IDS_PER_SECOND
+
+
 def test_a_disk_snapshot_is_repaired_where_the_operator_says_so(
     alone: CommandLines, urls: dict[str, str]
 ) -> None:
@@ -209,6 +325,17 @@ def test_a_dump_is_restored_into_an_empty_database_only(
     # Owners and rights were left out of the dump: the functions must not be open to everybody.
     query = "SELECT has_function_privilege('public', 'turnstile.skip_ids(bigint)', 'EXECUTE')"
     assert _value(empty_database_url, query) is False
+
+
+def test_a_dump_that_other_tools_restored_is_recognised(
+    alone: CommandLines, urls: dict[str, str], empty_database_url: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "a.dump"
+    assert alone.executor("export", str(file), **urls).exit_code == 0
+    asyncio.run(restore(shutil.which("pg_restore") or "", empty_database_url, file=file))
+    urls["TURNSTILE_DATABASE_URL"] = empty_database_url
+    assert "restored This database is a restored copy: it is" in alone.executor("restore-check", **urls).out
+    assert alone.executor("restore-check", **urls).out.startswith("healthy")
 
 
 async def test_every_sequence_continues_later(database_url: str) -> None:
