@@ -24,6 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from turnstile.common.database import CONNECTION_ERRORS, DatabaseHosts
 from turnstile.common.domain.errors import TurnstileError
 from turnstile.common.statements import SCHEMA, installation_text, protocol_hash
+from turnstile.migrations.origin import record_origin, recorded_origin
 
 logger = logging.getLogger(__name__)
 
@@ -116,6 +117,7 @@ async def _migrate_once(engine: AsyncEngine, blockers: list[Blocker]) -> bool:
                 await connection.run_sync(lambda c: command.upgrade(alembic_config(c), "head"))
                 if await _installed_hash(connection) != protocol_hash():
                     await _run_script(connection, installation_text())
+                await _record_origin(connection)
     except (DBAPIError, asyncpg.PostgresError) as error:
         if getattr(getattr(error, "orig", error), "sqlstate", None) != _LOCK_NOT_AVAILABLE:
             raise
@@ -174,9 +176,20 @@ async def _installed_hash(connection: AsyncConnection) -> str | None:
     return found
 
 
+async def _record_origin(connection: AsyncConnection) -> None:
+    """Record it once: a restored copy keeps the record of its original, by which it is recognised."""
+    driver = await _driver(connection)
+    if await recorded_origin(driver) is None:
+        await record_origin(driver)
+
+
 async def _run_script(connection: AsyncConnection, script: str) -> None:
     # Many statements in one text: only the driver's simple protocol takes that.
+    await (await _driver(connection)).execute(script)
+
+
+async def _driver(connection: AsyncConnection) -> "asyncpg.Connection[asyncpg.Record]":
     raw = await connection.get_raw_connection()
-    driver = raw.driver_connection
+    driver: asyncpg.Connection[asyncpg.Record] | None = raw.driver_connection
     assert driver is not None
-    await driver.execute(script)
+    return driver

@@ -1,8 +1,8 @@
 """The command line `executor`.
 
-In: arguments, and settings from the environment. Out: a service (`serve`), a database schema (`migrate`), or
-a response of the HTTP API, as a table or, with `--json`, as JSON. Exit codes: 0 success, 1 rejected or
-failed, 2 wrong usage or setting, 3 a server cannot be reached, 4 timeout.
+In: arguments, and settings from the environment. Out: a service (`serve`), a database schema (`migrate`), a
+backup (`export`), or a response of the HTTP API, as a table or, with `--json`, as JSON. Exit codes: 0
+success, 1 rejected or failed, 2 wrong usage or setting, 3 a server cannot be reached, 4 timeout.
 """
 
 from typing import ClassVar
@@ -25,6 +25,10 @@ class _Commands(LazyCommandGroup):
         "migrate": _lazy("admin:migrate", "Migrate the database to the schema of this version."),
         "setup-permissions": _lazy(
             "admin:setup_permissions", "Create least-privilege accounts for each service."
+        ),
+        "export": _lazy("backup:export", "Write a backup of the database to a file, while everything runs."),
+        "restore-check": _lazy(
+            "backup:restore_check", "Make a restored database safe before executors and workers start."
         ),
         # By name, because a service must not depend on the stress test or the local servers.
         "demo": LazyCommand(

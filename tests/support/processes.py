@@ -99,6 +99,8 @@ class System:
     executors: list[Service] = field(default_factory=list)
     executor_settings: Mapping[str, str] = field(default_factory=dict)
     workers: list[Service] = field(default_factory=list)
+    working_folder: Path | None = None
+    """Where the services run; None: where the tests do."""
 
     @property
     def http_url(self) -> str:
@@ -146,6 +148,7 @@ class System:
                 stdout=output,
                 stderr=output,
                 env=planned.environment,
+                cwd=self.working_folder,
             )
         return Service(name=planned.name, process=process, log=planned.log, http_url=planned.url)
 

@@ -376,3 +376,11 @@ SELECT * FROM turnstile.pass_rates();
 -- takes int4
 -- gives tidy_gates void
 SELECT turnstile.tidy_gates($1);
+
+-- takes int8
+-- gives skip_ids void
+SELECT turnstile.skip_ids($1);
+
+-- takes
+-- gives restart_windows void
+SELECT turnstile.restart_windows();

@@ -4,6 +4,7 @@ import asyncio
 import os
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from tests.proof.cluster.loaded import loaded
@@ -11,6 +12,7 @@ from turnstile.localservers import PostgresServer
 from turnstile.localservers.binaries import find_postgresql
 from turnstile.localservers.processes import run_once, server_folder, server_user
 from turnstile.migrations import migrate
+from turnstile.migrations.origin import changes_of_origin, present_origin, recorded_origin
 
 SECONDS = 6.0
 
@@ -36,10 +38,22 @@ async def test_a_lost_primary_costs_nothing_but_the_time_until_its_standby_is_pr
                 async with load.losing("the primary"):
                     await asyncio.to_thread(primary.stop, "immediate")
                     await asyncio.to_thread(standby.execute, "SELECT pg_promote(true, 60)")
+            assert "is a promoted standby" in await _change_of_origin(standby.url("turnstile"))
         finally:
             await asyncio.to_thread(standby.stop, "immediate")
     finally:
         await asyncio.to_thread(primary.stop, "immediate")
+
+
+async def _change_of_origin(url: str) -> str:
+    """Return how `executor restore-check` recognises the database: it may have lost the last commits."""
+    connection = await asyncpg.connect(url)
+    try:
+        recorded = await recorded_origin(connection)
+        assert recorded is not None
+        return "".join(changes_of_origin(recorded, await present_origin(connection)))
+    finally:
+        await connection.close()
 
 
 def standby_of(primary: PostgresServer, folder: Path) -> PostgresServer:

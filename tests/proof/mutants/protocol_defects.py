@@ -488,4 +488,18 @@ PROTOCOL_DEFECTS: Final = (
         after="        );\n",
         caught_by=("tests/integration/retention/test_idle_key_races.py",),
     ),
+    Defect(
+        name="a restored copy waits for transactions of the old server",
+        file=f"{_SQL}/66_restore.sql",
+        before="UPDATE slot_window SET next_xid = pg_current_xact_id()::text::bigint, foreign_xid = 0, deferrals = 0;",
+        after="UPDATE slot_window SET deferrals = 0;",
+        caught_by=("tests/integration/cli/test_backup.py",),
+    ),
+    Defect(
+        name="a restored copy assigns the ids of executions again",
+        file=f"{_SQL}/66_restore.sql",
+        before="'execution_id_seq',",
+        after="",
+        caught_by=("tests/integration/cli/test_backup.py",),
+    ),
 )

@@ -1,0 +1,385 @@
+"""`executor export` and `executor restore-check`: what they refuse, and when they change nothing."""
+
+import asyncio
+import secrets
+import shutil
+import stat
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import aio_pika
+import asyncpg
+import pytest
+
+from tests.integration.cli.conftest import CommandLines, Ended
+from tests.support.environment import POOL_QUEUE
+from tests.support.protocol import connected
+from turnstile.common.broker.topology import (
+    DEAD_LETTERS,
+    EXECUTOR_COMPLETIONS,
+    EXECUTOR_REQUESTS,
+    EXECUTOR_RETRY,
+    WORKER_RETRY,
+    declare_executor,
+    declare_pool,
+)
+from turnstile.common.cli import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE
+from turnstile.executor.backup.broker import restore_broker
+from turnstile.executor.backup.programs import restore
+from turnstile.executor.backup.restored import IDS_PER_SECOND, RestoredState, next_id
+from turnstile.localservers import DatabaseServer
+from turnstile.migrations.origin import changes_of_origin
+
+_STATE = """
+SELECT jsonb_build_object(
+    'sequences', (SELECT jsonb_object_agg(s.sequencename, s.last_value) FROM pg_sequences s),
+    'slot_window', (SELECT jsonb_agg(w) FROM slot_window w),
+    'due_window', (SELECT jsonb_agg(w) FROM due_window w),
+    'origin', obj_description('execution_id_seq'::regclass, 'pg_class'),
+    'executions', (SELECT count(*) FROM execution)
+)::text
+"""
+_SEQUENCES = "SELECT array_agg(sequencename::text ORDER BY 1) FROM pg_sequences WHERE schemaname = 'public'"
+
+
+@pytest.fixture
+def urls(database_url: str, amqp_url: str) -> dict[str, str]:
+    """A migrated database, whose origin is that of the template, and a vhost."""
+    return {"TURNSTILE_DATABASE_URL": database_url, "TURNSTILE_AMQP_URL": amqp_url}
+
+
+def _value(url: str, query: str, *arguments: Any) -> Any:
+    async def read() -> Any:
+        connection = await asyncpg.connect(url)
+        try:
+            return await connection.fetchval(query, *arguments)
+        finally:
+            await connection.close()
+
+    return asyncio.run(read())
+
+
+def _program(folder: Path, name: str, text: str) -> Mapping[str, str]:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+    (folder / name).chmod(0o755)
+    return {"TURNSTILE_POSTGRESQL_BIN": str(folder)}
+
+
+def test_a_missing_program_is_named_with_a_remedy(
+    alone: CommandLines, urls: dict[str, str], tmp_path: Path
+) -> None:
+    ended = alone.executor("export", str(tmp_path / "a.dump"), **urls, TURNSTILE_POSTGRESQL_BIN=str(tmp_path))
+    assert ended.exit_code == EXIT_FAILED
+    assert f"pg_dump was not found in {tmp_path}; install the client programs" in ended.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_program_older_than_the_server_is_refused_with_a_remedy(
+    alone: CommandLines, urls: dict[str, str], tmp_path: Path
+) -> None:
+    old = _program(tmp_path / "bin", "pg_dump", "echo 'pg_dump (PostgreSQL) 9.6.24'")
+    ended = alone.executor("export", str(tmp_path / "a.dump"), **urls, **old)
+    assert ended.exit_code == EXIT_FAILED
+    assert "is of PostgreSQL 9, older than the server" in ended.err
+    assert "TURNSTILE_POSTGRESQL_BIN=" in ended.err
+
+
+def test_a_failed_dump_leaves_no_file_and_a_password_is_no_argument(
+    alone: CommandLines, urls: dict[str, str], tmp_path: Path
+) -> None:
+    script = (
+        'if [ "$1" = --version ]; then echo "pg_dump (PostgreSQL) 99.1"; exit; fi\n'
+        'echo "$* with $PGPASSWORD" >&2; exit 1'
+    )
+    fails = _program(tmp_path / "bin", "pg_dump", script)
+    host = urlsplit(urls["TURNSTILE_DATABASE_URL"])
+    account, _, address = host.netloc.rpartition("@")
+    urls["TURNSTILE_DATABASE_URL"] = host._replace(
+        netloc=f"{account.partition(':')[0]}:s%2Fcret@{address}"
+    ).geturl()
+    ended = alone.executor("export", str(tmp_path / "a.dump"), **urls, **fails)
+    assert ended.exit_code == EXIT_FAILED
+    arguments, _, password = ended.err.strip().rpartition(" with ")
+    assert password == "s/cret"
+    assert "cret" not in arguments
+    assert [path.name for path in tmp_path.iterdir()] == ["bin"]
+
+
+def test_a_backup_is_private_and_replaces_no_file(
+    alone: CommandLines, urls: dict[str, str], tmp_path: Path
+) -> None:
+    file = tmp_path / "a.dump"
+    assert alone.executor("export", str(file), **urls).exit_code == 0
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    content = file.read_bytes()
+    again = alone.executor("export", str(file), **urls)
+    assert again.exit_code == EXIT_USAGE
+    assert "exists already" in again.err
+    assert file.read_bytes() == content
+
+
+def test_a_healthy_database_is_not_changed(
+    alone: CommandLines, urls: dict[str, str], empty_database_url: str
+) -> None:
+    urls["TURNSTILE_DATABASE_URL"] = empty_database_url
+    assert alone.executor("migrate", **urls).exit_code == 0
+    before = _value(empty_database_url, _STATE)
+    # Nothing else is needed: services may run, and the broker is not asked.
+    urls["TURNSTILE_AMQP_URL"] = "amqp://127.0.0.1:1/"
+    ended = alone.executor("restore-check", **urls)
+    assert (ended.exit_code, ended.out.splitlines()[0].split()[0]) == (0, "healthy"), ended.err
+    assert _value(empty_database_url, _STATE) == before
+
+
+def test_a_copy_is_recognised_and_repaired_once(alone: CommandLines, urls: dict[str, str]) -> None:
+    url = urls["TURNSTILE_DATABASE_URL"]
+    before = _value(url, _STATE)
+    planned = alone.executor("restore-check", "--dry-run", **urls)
+    assert "restored This database is a restored copy: it is another database" in planned.out
+    assert "would    let ids continue with" in planned.out
+    assert _value(url, _STATE) == before
+
+    done = alone.executor("restore-check", "--first-id", "5000", **urls)
+    assert "ids continue with 5,000" in done.out
+    assert _value(url, "SELECT nextval('execution_id_seq')") == 5000
+    repaired = _value(url, _STATE)
+    assert alone.executor("restore-check", **urls).out.startswith("healthy")
+    assert _value(url, _STATE) == repaired
+
+
+def test_a_migration_does_not_hide_that_a_database_is_a_copy(
+    alone: CommandLines, urls: dict[str, str], postgresql: DatabaseServer
+) -> None:
+    name = urlsplit(urls["TURNSTILE_DATABASE_URL"]).path[1:]
+    postgresql.execute("COMMENT ON SCHEMA turnstile IS 'an older hash'", name)
+    assert alone.executor("migrate", **urls).exit_code == 0
+    assert alone.executor("restore-check", "--dry-run", **urls).out.startswith("restored")
+
+
+def test_messages_about_executions_are_purged_and_requests_are_kept(
+    alone: CommandLines, urls: dict[str, str]
+) -> None:
+    names = (EXECUTOR_COMPLETIONS, EXECUTOR_RETRY, WORKER_RETRY, POOL_QUEUE, EXECUTOR_REQUESTS, DEAD_LETTERS)
+    url = urls["TURNSTILE_DATABASE_URL"]
+    _value(url, "INSERT INTO action (ref, runner, pool) VALUES ('a', 'python', 'default')")
+    amqp_url = urls["TURNSTILE_AMQP_URL"]
+    asyncio.run(_publish_to(amqp_url, names))
+    planned = alone.executor("restore-check", "--dry-run", **urls)
+    assert "purge 1 message in executor.completions" in planned.out
+    assert asyncio.run(_ready(amqp_url, names)) == [1] * 6
+    done = alone.executor("restore-check", **urls)
+    assert done.exit_code == 0, done.err + done.out
+    assert "executor.requests: 1 message, which executors will admit" in done.out
+    assert asyncio.run(_ready(amqp_url, names)) == [0, 0, 0, 0, 1, 1]
+
+
+def test_nothing_is_changed_while_a_service_consumes_the_queues(
+    alone: CommandLines, urls: dict[str, str]
+) -> None:
+    before = _value(urls["TURNSTILE_DATABASE_URL"], _STATE)
+
+    async def checked() -> Ended:
+        async with await aio_pika.connect(urls["TURNSTILE_AMQP_URL"]) as connection:
+            channel = await connection.channel()
+            await declare_executor(channel)
+            queue = await channel.get_queue(EXECUTOR_COMPLETIONS)
+            await queue.consume(_ignored)
+            return await asyncio.to_thread(alone.executor, "restore-check", **urls)
+
+    ended = asyncio.run(checked())
+    assert ended.exit_code == EXIT_FAILED
+    assert "executors or workers consume executor.completions" in ended.err
+    assert _value(urls["TURNSTILE_DATABASE_URL"], _STATE) == before
+
+
+def test_an_account_without_rights_is_told_which_one_to_use(
+    alone: CommandLines, urls: dict[str, str], postgresql: DatabaseServer
+) -> None:
+    role, url = f"stranger_{secrets.token_hex(4)}", urlsplit(urls["TURNSTILE_DATABASE_URL"])
+    postgresql.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'a'")
+    try:
+        netloc = f"{role}:a@{url.netloc.rpartition('@')[2]}"
+        urls["TURNSTILE_DATABASE_URL"] = url._replace(netloc=netloc).geturl()
+        ended = alone.executor("restore-check", **urls)
+    finally:
+        postgresql.execute(f"DROP ROLE {role}")
+    assert ended.exit_code == EXIT_FAILED
+    assert "permission denied" in ended.err
+    assert ended.err.strip().endswith("connect as the owner of the tables")
+
+
+async def _ignored(_: object) -> None:
+    return
+
+
+async def _publish_to(amqp_url: str, names: Sequence[str]) -> None:
+    async with await aio_pika.connect(amqp_url) as connection:
+        channel = await connection.channel()
+        await declare_executor(channel)
+        await declare_pool(channel, "default")
+        for name in names:
+            await channel.default_exchange.publish(aio_pika.Message(b"{}"), routing_key=name)
+
+
+async def _ready(amqp_url: str, names: Sequence[str]) -> list[int]:
+    async with restore_broker(amqp_url) as broker:
+        return [counts.messages for counts in await broker.counts(names)]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"), [(0, 2_000_000), (-60, 2_000_000), (3600, 38_000_000), (86_400, 866_000_000)]
+)
+def test_ids_continue_above_all_that_can_have_been_assigned(seconds: int, expected: int) -> None:
+    now = datetime(2026, 11, 23, tzinfo=UTC)
+    state = RestoredState(
+        last_id=4711,
+        at=now,
+        newest_at=now - timedelta(seconds=seconds),
+        running=0,
+        offered=0,
+        waiting=0,
+        delayed=0,
+        pools=[],
+        has_roles=True,
+    )
+    assert next_id(state) == expected
+    assert expected > 4711 + seconds * IDS_PER_SECOND
+
+
+def test_a_disk_snapshot_is_repaired_where_the_operator_says_so(
+    alone: CommandLines, urls: dict[str, str]
+) -> None:
+    assert alone.executor("restore-check", **urls).exit_code == 0
+    last_id = _value(urls["TURNSTILE_DATABASE_URL"], "SELECT last_value FROM execution_id_seq")
+    ended = alone.executor("restore-check", "--restored", **urls)
+    assert "--restored says so" in ended.out
+    assert _value(urls["TURNSTILE_DATABASE_URL"], "SELECT last_value FROM execution_id_seq") > last_id
+
+
+def test_a_database_without_a_record_of_its_origin_counts_as_a_copy(
+    alone: CommandLines, urls: dict[str, str], postgresql: DatabaseServer
+) -> None:
+    name = urlsplit(urls["TURNSTILE_DATABASE_URL"]).path[1:]
+    postgresql.execute("COMMENT ON SEQUENCE execution_id_seq IS NULL", name)
+    ended = alone.executor("restore-check", "--dry-run", **urls)
+    assert "it does not say where it was created" in ended.out
+
+
+def test_nothing_is_changed_while_a_service_uses_the_copy(alone: CommandLines, urls: dict[str, str]) -> None:
+    url = urls["TURNSTILE_DATABASE_URL"]
+    before = _value(url, _STATE)
+
+    async def checked() -> Any:
+        executor = await asyncpg.connect(url, server_settings={"application_name": "turnstile executor"})
+        try:
+            return await asyncio.to_thread(alone.executor, "restore-check", **urls)
+        finally:
+            await executor.close()
+
+    ended = asyncio.run(checked())
+    assert ended.exit_code == EXIT_FAILED
+    assert "executors or workers use this database: turnstile executor (pid" in ended.err
+    assert _value(url, _STATE) == before
+
+
+def test_an_unreachable_broker_is_an_error_that_changes_nothing(
+    alone: CommandLines, urls: dict[str, str]
+) -> None:
+    url = urls["TURNSTILE_DATABASE_URL"]
+    before = _value(url, _STATE)
+    ended = alone.executor("restore-check", **urls | {"TURNSTILE_AMQP_URL": "amqp://127.0.0.1:1/"})
+    assert ended.exit_code == EXIT_UNREACHABLE
+    assert ended.err.startswith("TURNSTILE_AMQP_URL: ")
+    assert _value(url, _STATE) == before
+
+
+def test_an_id_that_the_original_has_assigned_is_refused(alone: CommandLines, urls: dict[str, str]) -> None:
+    _value(urls["TURNSTILE_DATABASE_URL"], "SELECT setval('execution_id_seq', 4711)")
+    ended = alone.executor("restore-check", "--first-id", "4711", **urls)
+    assert ended.exit_code == EXIT_FAILED
+    assert "--first-id: 4711 must be above 4711" in ended.err
+
+
+def test_a_dump_is_restored_into_an_empty_database_only(
+    alone: CommandLines, urls: dict[str, str], empty_database_url: str, tmp_path: Path
+) -> None:
+    file = str(tmp_path / "a.dump")
+    assert alone.executor("export", file, **urls).exit_code == 0
+    refused = alone.executor("restore-check", "--from", file, **urls)
+    assert refused.exit_code == EXIT_FAILED
+    assert "the database already contains tables of Turnstile" in refused.err
+
+    broken = tmp_path / "b.dump"
+    broken.write_bytes(Path(file).read_bytes()[:2000])
+    urls["TURNSTILE_DATABASE_URL"] = empty_database_url
+    failed = alone.executor("restore-check", "--from", str(broken), **urls)
+    assert failed.exit_code == EXIT_FAILED
+    assert "pg_restore" in failed.err
+    assert _value(empty_database_url, "SELECT to_regclass('public.execution')") is None
+    done = alone.executor("restore-check", "--from", file, **urls)
+    assert done.exit_code == 0, done.err
+    # Owners and rights were left out of the dump: the functions must not be open to everybody.
+    query = "SELECT has_function_privilege('public', 'turnstile.skip_ids(bigint)', 'EXECUTE')"
+    assert _value(empty_database_url, query) is False
+
+
+def test_a_dump_that_other_tools_restored_is_recognised(
+    alone: CommandLines, urls: dict[str, str], empty_database_url: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "a.dump"
+    assert alone.executor("export", str(file), **urls).exit_code == 0
+    asyncio.run(restore(shutil.which("pg_restore") or "", empty_database_url, file=file))
+    urls["TURNSTILE_DATABASE_URL"] = empty_database_url
+    assert "restored This database is a restored copy: it is" in alone.executor("restore-check", **urls).out
+    assert alone.executor("restore-check", **urls).out.startswith("healthy")
+
+
+async def test_every_sequence_continues_later(database_url: str) -> None:
+    async with connected(database_url) as protocol:
+        await protocol.connection.execute("SELECT turnstile.skip_ids(1000)")
+        skipped = "SELECT array_agg(sequencename::text ORDER BY 1) FROM pg_sequences WHERE last_value = 1000"
+        assert await protocol.connection.fetchval(skipped) == await protocol.connection.fetchval(_SEQUENCES)
+
+
+async def test_a_restored_bound_waits_for_transactions_of_the_new_server(database_url: str) -> None:
+    """The old server had much higher transaction ids; without the repair the slot would be lost (P7)."""
+    async with connected(database_url) as protocol, connected(database_url) as slow:
+        far = 2**40
+        await protocol.connection.execute(
+            "UPDATE slot_window SET next_xid = $1, foreign_xid = $1, moved_at = now() - interval '1 h'", far
+        )
+        await protocol.connection.execute(
+            "UPDATE due_window SET closing_xid = $1, foreign_xid = $1, moved_at = now() - interval '1 h'", far
+        )
+        await protocol.connection.execute("SELECT turnstile.restart_windows()")
+        await protocol.connection.execute("SELECT turnstile.move_slot_window(0)")
+        transaction = slow.connection.transaction()
+        await transaction.start()
+        await slow.connection.execute("SELECT pg_current_xact_id()")
+        ticket = await slow.connection.fetchval("SELECT nextval('slot_ticket_seq')")
+        for _ in range(3):
+            await protocol.connection.execute("SELECT turnstile.move_slot_window(0)")
+        bound = await protocol.connection.fetchval("SELECT first_ticket FROM turnstile.ticket_bound")
+        await transaction.rollback()
+        assert bound <= ticket
+
+
+@pytest.mark.parametrize(
+    ("present", "says"),
+    [
+        ("1/00000001/5/9", None),
+        ("2/00000001/5/9", "another PostgreSQL server"),
+        ("1/00000002/5/9", "restored from a backup, or is a promoted standby"),
+        ("1/00000001/6/9", "another database of the server"),
+        ("1/00000001/5/8", "its tables were created again"),
+        ("unknown/00000001/5/9", None),
+    ],
+)
+def test_each_difference_of_the_origin_is_named(present: str, says: str | None) -> None:
+    changes = changes_of_origin("1/00000001/5/9", present)
+    assert (says is None) == (not changes)
+    assert says is None or says in changes[0]
