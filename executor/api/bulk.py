@@ -6,6 +6,7 @@ rest.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Body, Header, Request
@@ -15,10 +16,12 @@ from pydantic import BaseModel, Field
 from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.domain.states import TERMINAL, Status, is_terminal
 from turnstile.common.requests import json_text, read_traceparent
+from turnstile.executor.api.auth import CallerScope, CurrentCaller
 from turnstile.executor.api.bodies import InUtf8, JsonBody, JsonRoute
 from turnstile.executor.api.executions import FilterFields, Reason
 from turnstile.executor.api.paging import ID_MAX, cursor_id, cursor_ids, cursor_of, next_cursor
 from turnstile.executor.api.problems import Problem, answer_deadline, documented, problem
+from turnstile.executor.callers import Caller
 from turnstile.executor.operations import Operations
 from turnstile.executor.queries.reader import Match, Matches, Reader
 from turnstile.executor.queries.statements import ExecutionFilter
@@ -143,14 +146,19 @@ def _add_cancel_route(routes: APIRouter, operations: Operations, reader: Reader)
     )
     async def post_bulk_cancel(
         body: Annotated[BulkCancelBody, Body(openapi_examples=_CANCEL_EXAMPLES)],
+        caller: CurrentCaller,
+        scope: CallerScope,
     ) -> BulkOutcome:
-        wanted = _wanted(body.filter, "cancel", frozenset(Status) - TERMINAL)
+        wanted = _wanted(body.filter, "cancel", frozenset(Status) - TERMINAL, scope=scope)
         before_id = cursor_id(_CANCEL_CURSOR, body.cursor, first=ID_MAX)
         async with answer_deadline():
             found = await reader.unfinished(wanted, before_id=before_id, limit=body.limit)
             _check_action(found, wanted)
             ids = [match.id for match in found.items]
-            moves = [] if body.dry_run or not ids else await operations.cancel(ids, body.reason)
+            moves: list[Move] = []
+            if ids and not body.dry_run:
+                await _record(operations, "cancelled", body, len(ids), caller)
+                moves = await operations.cancel(ids, body.reason, caller)
         cursor = next_cursor(_CANCEL_CURSOR, found.next_id)
         return _after_cancel(found.items, moves, dry_run=body.dry_run, cursor=cursor)
 
@@ -167,6 +175,8 @@ def _add_retry_route(routes: APIRouter, operations: Operations, reader: Reader) 
     async def post_bulk_retry(
         request: Request,
         body: Annotated[BulkRetryBody, Body(openapi_examples=_RETRY_EXAMPLES)],
+        caller: CurrentCaller,
+        scope: CallerScope,
         idempotency_key: Annotated[
             InUtf8 | None,
             Header(
@@ -176,7 +186,7 @@ def _add_retry_route(routes: APIRouter, operations: Operations, reader: Reader) 
             ),
         ] = None,
     ) -> BulkOutcome:
-        wanted = _wanted(body.filter, "retry", TERMINAL, default=_UNSUCCESSFUL)
+        wanted = _wanted(body.filter, "retry", TERMINAL, default=_UNSUCCESSFUL, scope=scope)
         after_id, up_to_id = 0, None
         if body.cursor is not None:
             after_id, up_to_id = cursor_ids(_RETRY_CURSOR, body.cursor, count=2)
@@ -190,7 +200,11 @@ def _add_retry_route(routes: APIRouter, operations: Operations, reader: Reader) 
             )
             _check_action(found, wanted)
             items = () if body.dry_run else found.items
-            retried = await _retry_all(operations, items, idempotency_key, read_traceparent(request.headers))
+            if items:
+                await _record(operations, "retried", body, len(items), caller)
+            retried = await _retry_all(
+                operations, items, idempotency_key, read_traceparent(request.headers), caller
+            )
         cursor = None
         if found.next_id is not None and found.up_to_id is not None:
             cursor = cursor_of(_RETRY_CURSOR, found.next_id, found.up_to_id)
@@ -198,7 +212,12 @@ def _add_retry_route(routes: APIRouter, operations: Operations, reader: Reader) 
 
 
 def _wanted(
-    given: BulkFilter, verb: str, allowed: frozenset[Status], default: tuple[Status, ...] | None = None
+    given: BulkFilter,
+    verb: str,
+    allowed: frozenset[Status],
+    default: tuple[Status, ...] | None = None,
+    *,
+    scope: tuple[str, ...] | None,
 ) -> ExecutionFilter:
     if not given.model_dump(exclude_defaults=True):
         fields = ", ".join(BulkFilter.model_fields)
@@ -216,7 +235,7 @@ def _wanted(
     metadata = (
         (key, value if isinstance(value, str) else json_text(value)) for key, value in given.metadata.items()
     )
-    return given.filter_of(given.status or default, metadata)
+    return replace(given.filter_of(given.status or default, metadata), scope=scope)
 
 
 def _check_action(found: Matches, wanted: ExecutionFilter) -> None:
@@ -224,15 +243,25 @@ def _check_action(found: Matches, wanted: ExecutionFilter) -> None:
         raise Refusal(Code.UNKNOWN_ACTION, f"filter.action_ref: there is no action {wanted.action_ref!r}")
 
 
+async def _record(operations: Operations, verb: str, body: _BulkBody, matched: int, caller: Caller) -> None:
+    """Record the request before the changes, which may take several transactions."""
+    given = body.model_dump(mode="json", exclude={"dry_run", "limit", "cursor"}, exclude_defaults=True)
+    await operations.log_bulk(verb, body.filter.action_ref, json_text({**given, "matched": matched}), caller)
+
+
 async def _retry_all(
-    operations: Operations, items: Sequence[Match], key: str | None, traceparent: str | None
+    operations: Operations,
+    items: Sequence[Match],
+    key: str | None,
+    traceparent: str | None,
+    caller: Caller,
 ) -> list[Retried]:
     retried: list[Retried] = []
     # In batches: each copies documents and holds the locks of its queues.
     for start in range(0, len(items), _RETRY_BATCH_MAX):
         batch = items[start : start + _RETRY_BATCH_MAX]
         requests = [(match.id, None if key is None else f"{key}/{match.id}") for match in batch]
-        retried += await operations.retry(requests, traceparent)
+        retried += await operations.retry(requests, traceparent, caller)
     return retried
 
 

@@ -91,6 +91,8 @@ class ExecutionFilter:
     """The worker of the latest attempt."""
     metadata: tuple[tuple[str, str], ...] = ()
     """Each of these keys has this value, as text."""
+    scope: tuple[str, ...] | None = None
+    """The name of the action begins with one of these."""
 
     def values(self, action_id: int | None) -> dict[str, object]:
         """Return the values of the conditions that are set."""
@@ -103,6 +105,7 @@ class ExecutionFilter:
             "created_before": self.created_before,
             "worker_id": self.worker_id,
             "metadata": [key for key, _ in self.metadata] or None,
+            "scope": self.scope,
         }
         set_values = {name: value for name, value in found.items() if value is not None}
         return set_values | {"metadata_values": [value for _, value in self.metadata]}
@@ -191,8 +194,14 @@ def _conditions(names: frozenset[str], execution: Table) -> list[ColumnElement[b
         "created_before": execution.c.created_at < bindparam("created_before"),
         "worker_id": execution.c.worker_id == bindparam("worker_id"),
         "metadata": _metadata_matches(execution),
+        "scope": execution.c.action_id.in_(_in_scope()),
     }
     return [condition for name, condition in every.items() if name in names]
+
+
+def _in_scope() -> Select[Any]:
+    prefixes = bindparam("scope", type_=ARRAY(Text))
+    return select(_ACTION.c.id).where(_ACTION.c.ref.op("^@")(func.any(prefixes)))
 
 
 def _metadata_matches(execution: Table) -> ColumnElement[bool]:
