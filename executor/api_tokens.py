@@ -19,7 +19,7 @@ from typing import Final
 logger = logging.getLogger(__name__)
 
 _REREAD_SECONDS: Final = 1.0
-_FORM: Final = "expected token, or name:role:token with the role read, submit or operate"
+_FORM: Final = "expected token, or name:role:token with the role read, submit, operate or admin"
 
 
 class Role(IntEnum):
@@ -31,6 +31,8 @@ class Role(IntEnum):
     """Submit, cancel and retry executions, one by one."""
     OPERATE = 3
     """Change everything else: actions, workers, dead letters, many executions at once."""
+    ADMIN = 4
+    """Create and revoke tokens."""
 
     @property
     def word(self) -> str:
@@ -46,6 +48,24 @@ class ApiToken:
     """For the history of changes; several tokens may share it while one replaces another."""
     role: Role
     digest: bytes
+    id: int | None = None
+    """Of a token in the database; None: from a setting."""
+    scope: tuple[str, ...] | None = None
+    """Prefixes of the actions that it may use; None: all."""
+
+    def may_use(self, action_ref: str) -> bool:
+        """Return whether an action is in the scope."""
+        return is_in_scope(action_ref, self.scope)
+
+
+def is_in_scope(action_ref: str, scope: Sequence[str] | None) -> bool:
+    """Return whether the name of an action begins with one of these prefixes; None: any action."""
+    return scope is None or action_ref.startswith(tuple(scope))
+
+
+def digest_of(token: str) -> bytes:
+    """Return what is stored of a token."""
+    return hashlib.sha256(token.encode()).digest()
 
 
 def read_entries(text: str) -> list[ApiToken]:
@@ -74,7 +94,7 @@ def _token(entry: str, number: int) -> ApiToken:
         role = found
     if not (token.isascii() and token.isprintable() and name.isprintable()) or " " in token:
         raise ValueError(f"entry {number}: a token is printable ASCII without spaces")
-    return ApiToken(name=name, role=role, digest=_digest(token.encode()))
+    return ApiToken(name=name, role=role, digest=digest_of(token))
 
 
 class ApiTokens:
@@ -99,12 +119,17 @@ class ApiTokens:
     def find(self, token: str) -> ApiToken | None:
         """Return the entry of `token`, or None."""
         self._reread()
-        digest, found = _digest(token.encode()), None
+        digest, found = digest_of(token), None
         # All are compared, each in constant time: the duration reveals nothing.
         for known in (*self._fixed, *self._from_file):
             if hmac.compare_digest(digest, known.digest):
                 found = known
         return found
+
+    def has(self, digest: bytes) -> bool:
+        """Return whether the token with this digest is accepted."""
+        self._reread()
+        return any(hmac.compare_digest(digest, known.digest) for known in (*self._fixed, *self._from_file))
 
     def _reread(self) -> None:
         now = time.monotonic()
@@ -149,7 +174,3 @@ def _read_file(file: Path) -> list[ApiToken]:
     if not tokens:
         raise ValueError(f"{file}: no token in it; {_FORM}, one on each line")
     return tokens
-
-
-def _digest(token: bytes) -> bytes:
-    return hashlib.sha256(token).digest()

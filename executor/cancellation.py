@@ -27,6 +27,7 @@ from turnstile.common.domain.identifiers import ExecutionId
 from turnstile.common.domain.states import Status, is_terminal
 from turnstile.common.envelopes import DIED_AT_HEADER, cancel_message, dead_letter, reply, tries_of
 from turnstile.common.messages import CancelRequested, Error, ExecutionCancel, ExecutionRejected
+from turnstile.executor.callers import Caller
 from turnstile.executor.completions import completion_of
 from turnstile.executor.dispatcher import Dispatcher
 from turnstile.executor.metrics import DEAD_LETTERED, REFUSED
@@ -71,13 +72,22 @@ class Canceller:
     def __init__(self, queue_manager: QueueManager) -> None:
         self._queue_manager = queue_manager
 
-    async def cancel(self, requests: Sequence[CancelRequested]) -> Cancelled:
-        """End what waits, and return the messages for the workers of what runs. Raises Unavailable."""
+    async def cancel(
+        self, requests: Sequence[CancelRequested], *, changed_by: Caller | None = None
+    ) -> Cancelled:
+        """End what waits, and return the messages for the workers of what runs. Raises Unavailable.
+
+        `changed_by` is the operator; None for cancel messages, which carry no name.
+        """
         keys = [r.idempotency_key for r in requests if r.idempotency_key is not None]
         by_key = await self._queue_manager.protocol.ids_by_key(keys) if keys else {}
         ids = [_execution_id(r, by_key) for r in requests]
         known = [(i, r.reason) for i, r in zip(ids, requests, strict=True) if i is not None]
-        found, blocked = await self._queue_manager.cancel(known) if known else ([], frozenset[ExecutionId]())
+        found, blocked = (
+            await self._queue_manager.cancel(known, changed_by=changed_by)
+            if known
+            else ([], frozenset[ExecutionId]())
+        )
         found_ids = {move.execution_id for move in found}
         ended = [m for m in found if m.status is Status.CANCELLED and not is_terminal(m.previous_status)]
         running = [m for m in found if m.status is Status.RUNNING]

@@ -21,6 +21,7 @@ from turnstile.common.domain.errors import Unavailable
 from turnstile.common.domain.identifiers import ExecutionId
 from turnstile.common.domain.states import Status
 from turnstile.common.messages import CancelRequested, Error
+from turnstile.executor.callers import Caller
 from turnstile.executor.cancellation import Canceller
 from turnstile.executor.completions import completion_of
 from turnstile.executor.definitions import KeySettings, ResourceDefinition
@@ -72,29 +73,31 @@ class Operations:
             verdicts += decided
         return verdicts
 
-    async def put_actions(self, definitions: Sequence[ActionDefinition], changed_by: str) -> None:
+    async def put_actions(self, definitions: Sequence[ActionDefinition], changed_by: Caller) -> None:
         """Store definitions, and who changed them. Raises Refusal."""
         grants = await self._queue_manager.put_actions(definitions, changed_by=changed_by)
         reached(CrashPoint.ACTIONS_PUT)
         self._dispatcher.dispatch_in_background(grants)
 
-    async def set_key(self, ref: str, key: str, settings: KeySettings | None, changed_by: str) -> KeyChange:
+    async def set_key(
+        self, ref: str, key: str, settings: KeySettings | None, changed_by: Caller
+    ) -> KeyChange:
         """Store the settings of a concurrency key, or delete them. Raises Refusal."""
         change, grants = await self._queue_manager.set_key(ref, key, settings, changed_by=changed_by)
         self._dispatcher.dispatch_in_background(grants)
         return change
 
-    async def put_resource(self, definition: ResourceDefinition, changed_by: str) -> None:
+    async def put_resource(self, definition: ResourceDefinition, changed_by: Caller) -> None:
         """Store the definition of a resource. Raises Refusal."""
         grants = await self._queue_manager.put_resource(definition, changed_by=changed_by)
         reached(CrashPoint.RESOURCE_PUT)
         self._dispatcher.dispatch_in_background(grants)
 
-    async def delete_resource(self, name: str, changed_by: str) -> ResourceDeletion | None:
+    async def delete_resource(self, name: str, changed_by: Caller) -> ResourceDeletion | None:
         """Delete a resource unless something uses it; None: there is no such resource."""
         return await self._queue_manager.delete_resource(name, changed_by=changed_by)
 
-    async def delete_action(self, ref: str, cancel_max: int, changed_by: str) -> Deletion | None:
+    async def delete_action(self, ref: str, cancel_max: int, changed_by: Caller) -> Deletion | None:
         """Delete an action with at most `cancel_max` waiting executions; None: there is no such action."""
         deletion = await self._queue_manager.delete_action(
             ref, cancel_max=cancel_max, reason=_DELETED, changed_by=changed_by
@@ -106,13 +109,16 @@ class Operations:
             self._publish([completion_of(move, error) for move in ended])
         return deletion
 
-    async def cancel(self, execution_ids: Sequence[ExecutionId], reason: str | None) -> list[Move]:
+    async def cancel(
+        self, execution_ids: Sequence[ExecutionId], reason: str | None, changed_by: Caller
+    ) -> list[Move]:
         """End what has not started, and cancel what runs; unknown executions are left out.
 
         Raises Unavailable where another database session holds one of them; the others are cancelled.
         """
         cancelled = await self._canceller.cancel(
-            [CancelRequested(execution_id=execution_id, reason=reason) for execution_id in execution_ids]
+            [CancelRequested(execution_id=execution_id, reason=reason) for execution_id in execution_ids],
+            changed_by=changed_by,
         )
         reached(CrashPoint.CANCELLATION_DECIDED)
         self._dispatcher.announce_moves(cancelled.moves)
@@ -123,10 +129,15 @@ class Operations:
         return cancelled.found
 
     async def retry(
-        self, requests: Sequence[tuple[ExecutionId, str | None]], traceparent: str | None
+        self,
+        requests: Sequence[tuple[ExecutionId, str | None]],
+        traceparent: str | None,
+        changed_by: Caller,
     ) -> list[Retried]:
         """Request ended executions again, each under a key or None; one result each, in that order."""
-        retried, grants = await self._queue_manager.retry(requests, traceparent=traceparent)
+        retried, grants = await self._queue_manager.retry(
+            requests, traceparent=traceparent, changed_by=changed_by
+        )
         self._dispatcher.announce_admitted(
             (one.action_ref, one.verdict)
             for one in retried
@@ -135,9 +146,15 @@ class Operations:
         self._dispatcher.dispatch_in_background(grants)
         return retried
 
-    async def drain_worker(self, worker_id: str) -> bool:
+    async def drain_worker(self, worker_id: str, changed_by: Caller) -> bool:
         """Request that a worker drains; False: there is no such live worker."""
-        return await self._protocol.drain_worker(worker_id)
+        return await self._protocol.drain_worker(worker_id, changed_by)
+
+    async def log_bulk(
+        self, verb: str, action_ref: str | None, request_json: str, changed_by: Caller
+    ) -> None:
+        """Record that all executions that a filter selects are about to be changed."""
+        await self._protocol.log_bulk(verb, action_ref, request_json, changed_by)
 
     def _publish(self, messages: Sequence[Outgoing]) -> None:
         if messages:

@@ -19,6 +19,7 @@ from turnstile.common.domain.identifiers import Attempt, ExecutionId, QueueId
 from turnstile.common.domain.states import Status
 from turnstile.common.requests import json_text
 from turnstile.executor import instrumentation
+from turnstile.executor.callers import Caller
 from turnstile.executor.definitions import (
     KeySettings,
     ResourceDefinition,
@@ -135,13 +136,18 @@ class ExecutorProtocol:
         return _grants(row), _locks(row)
 
     async def cancel(
-        self, requests: Sequence[tuple[ExecutionId, str | None]], wait: LockWait
+        self,
+        requests: Sequence[tuple[ExecutionId, str | None]],
+        wait: LockWait,
+        *,
+        changed_by: Caller | None,
     ) -> tuple[tuple[list[Move], frozenset[ExecutionId]], QueueLocks]:
         """Cancel executions, each with a reason; return those found, and those that were blocked."""
         row = await self._row(
-            "SELECT * FROM turnstile.cancel_unless_held($3, $4, $1, $2)",
+            "SELECT * FROM turnstile.cancel_unless_held($3, $4, $1, $2, $5)",
             *wait,
             *_columns(requests),
+            _json(changed_by),
         )
         moves = [read_move(item) for item in row["moves"] if item["status"] is not None]
         return (moves, frozenset(row["blocked_ids"])), _locks(row)
@@ -152,13 +158,15 @@ class ExecutorProtocol:
         wait: LockWait,
         *,
         traceparent: str | None,
+        changed_by: Caller | None,
     ) -> tuple[tuple[list[Retried], Grants], QueueLocks]:
         """Request ended executions again, each under an idempotency key or None."""
         row = await self._row(
-            "SELECT * FROM turnstile.retry($3, $4, $5, $1, $2)",
+            "SELECT * FROM turnstile.retry($3, $4, $5, $1, $2, $6)",
             *wait,
             *_columns(requests),
             traceparent,
+            _json(changed_by),
         )
         pairs = zip(row["retried"], requests, strict=True)
         return ([read_retried(item, key) for item, (_, key) in pairs], _grants(row)), _locks(row)
@@ -178,32 +186,40 @@ class ExecutorProtocol:
         )
         return {row["idempotency_key"]: row["id"] for row in rows}
 
-    async def put_actions(self, definitions: Sequence[ActionDefinition], changed_by: str | None) -> Grants:
+    async def put_actions(self, definitions: Sequence[ActionDefinition], changed_by: Caller | None) -> Grants:
         """Store definitions, and who changed them."""
         columns = json_text([action_columns(definition) for definition in definitions])
-        return _grants(await self._row("SELECT * FROM turnstile.put_actions($1, $2)", columns, changed_by))
+        return _grants(
+            await self._row(
+                "SELECT * FROM turnstile.put_actions($1, in_caller => $2)", columns, _json(changed_by)
+            )
+        )
 
     async def set_key(
-        self, ref: str, key: str, settings: KeySettings | None, changed_by: str
+        self, ref: str, key: str, settings: KeySettings | None, changed_by: Caller
     ) -> tuple[KeyChange, Grants]:
         """Store the settings of a concurrency key, or delete them."""
         row = await self._row(
-            "SELECT * FROM turnstile.set_key($1, $2, $3, $4)",
+            "SELECT * FROM turnstile.set_key($1, $2, $3, in_caller => $4)",
             ref,
             key,
             None if settings is None else json_text(key_columns(settings)),
-            changed_by,
+            changed_by.json(),
         )
         return KeyChange(row["action_found"], bool(row["key_found"])), _grants(row)
 
-    async def put_resource(self, definition: ResourceDefinition, changed_by: str) -> list[QueueId]:
+    async def put_resource(self, definition: ResourceDefinition, changed_by: Caller) -> list[QueueId]:
         """Store the definition of a resource; return queues that may go on if it opens."""
         columns = json_text(resource_columns(definition))
-        return await self._column("SELECT * FROM turnstile.put_resource($1, $2)", columns, changed_by)
+        return await self._column(
+            "SELECT * FROM turnstile.put_resource($1, in_caller => $2)", columns, changed_by.json()
+        )
 
-    async def delete_resource(self, name: str, changed_by: str) -> ResourceDeletion | None:
+    async def delete_resource(self, name: str, changed_by: Caller) -> ResourceDeletion | None:
         """Delete a resource unless something uses it; None: there is no such resource."""
-        row = await self._row("SELECT * FROM turnstile.delete_resource($1, $2)", name, changed_by)
+        row = await self._row(
+            "SELECT * FROM turnstile.delete_resource($1, in_caller => $2)", name, changed_by.json()
+        )
         if row["users"] is None:
             return None
         return ResourceDeletion(
@@ -215,18 +231,30 @@ class ExecutorProtocol:
         )
 
     async def delete_action(
-        self, ref: str, *, cancel_max: int, reason: str, changed_by: str | None
+        self, ref: str, *, cancel_max: int, reason: str, changed_by: Caller | None
     ) -> Deletion | None:
         """Delete an action unless something of it runs or more than `cancel_max` wait."""
         return read_deletion(
             await self._row(
-                "SELECT * FROM turnstile.delete_action($1, $2, $3, $4)", ref, cancel_max, reason, changed_by
+                "SELECT * FROM turnstile.delete_action($1, $2, $3, in_caller => $4)",
+                ref,
+                cancel_max,
+                reason,
+                _json(changed_by),
             )
         )
 
-    async def drain_worker(self, worker_id: str) -> bool:
+    async def drain_worker(self, worker_id: str, changed_by: Caller) -> bool:
         """Request that a worker drains; False: there is no such live worker."""
-        return bool(await self._value("SELECT turnstile.drain_worker($1)", worker_id))
+        return bool(await self._value("SELECT turnstile.drain_worker($1, $2)", worker_id, changed_by.json()))
+
+    async def log_bulk(
+        self, verb: str, action_ref: str | None, request_json: str, changed_by: Caller
+    ) -> None:
+        """Record that all executions that a filter selects are about to be changed."""
+        await self._value(
+            "SELECT turnstile.log_bulk($1, $2, $3, $4)", changed_by.json(), verb, action_ref, request_json
+        )
 
     # Cancels of executions that are not known yet.
 
@@ -430,9 +458,9 @@ class ExecutorProtocol:
         """Delete workers that left long ago."""
         return int(await self._value("SELECT turnstile.prune_workers($1, $2)", keep_seconds, rows_max))
 
-    async def prune_changes(self, keep_seconds: float, rows_max: int) -> int:
-        """Delete old entries of the actions' change log."""
-        return int(await self._value("SELECT turnstile.prune_changes($1, $2)", keep_seconds, rows_max))
+    async def prune_audit_log(self, keep_seconds: float, rows_max: int) -> int:
+        """Delete old rows of the audit log."""
+        return int(await self._value("SELECT turnstile.prune_audit_log($1, $2)", keep_seconds, rows_max))
 
     async def prune_webhooks(self, keep_seconds: float, rows_max: int) -> int:
         """Delete deliveries that ended long ago."""
@@ -463,9 +491,15 @@ class ExecutorProtocol:
         """Store dead letters, each once; return the codes of the new ones."""
         return await self._column("SELECT turnstile.store_dead_letters($1, $2)", letters_json, bodies)
 
-    async def delete_dead_letters(self, ids: Sequence[int]) -> int:
-        """Delete dead letters; return how many."""
-        return int(await self._value("SELECT turnstile.delete_dead_letters($1)", ids))
+    async def delete_dead_letters(
+        self, ids: Sequence[int], verb: str, changed_by: Caller, *, edited: bool = False
+    ) -> int:
+        """Delete dead letters that were replayed or purged; return how many."""
+        return int(
+            await self._value(
+                "SELECT turnstile.delete_dead_letters($1, $2, $3, $4)", ids, verb, edited, changed_by.json()
+            )
+        )
 
     async def _row(self, statement: str, *arguments: object) -> asyncpg.Record:
         row = await self._database.fetchrow(statement, *arguments)
@@ -483,6 +517,10 @@ def _columns(
     requests: Sequence[tuple[ExecutionId, str | None]],
 ) -> tuple[list[ExecutionId], list[str | None]]:
     return [request[0] for request in requests], [request[1] for request in requests]
+
+
+def _json(caller: Caller | None) -> str | None:
+    return None if caller is None else caller.json()
 
 
 def _grants(row: asyncpg.Record) -> Grants:

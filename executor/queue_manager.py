@@ -22,6 +22,7 @@ from turnstile.common.domain.errors import Code, Refusal, Unavailable
 from turnstile.common.domain.identifiers import Attempt, ExecutionId, QueueId
 from turnstile.common.domain.states import Status
 from turnstile.executor import instrumentation
+from turnstile.executor.callers import Caller
 from turnstile.executor.definitions import KeySettings, ResourceDefinition
 from turnstile.executor.metrics import QUEUES_BLOCKED
 from turnstile.executor.protocol import ExecutorProtocol, LockWait, QueueLocks
@@ -138,24 +139,31 @@ class QueueManager:
             return (await self.grant(queue_ids[:middle])) + (await self.grant(queue_ids[middle:]))
 
     async def cancel(
-        self, requests: Sequence[tuple[ExecutionId, str | None]]
+        self, requests: Sequence[tuple[ExecutionId, str | None]], *, changed_by: Caller | None = None
     ) -> tuple[list[Move], frozenset[ExecutionId]]:
         """End what has not started; return what runs as `running`: its worker needs a cancel message.
 
         Executions that do not exist are left out. The second value is those that another session holds:
-        nothing was done for them.
+        nothing was done for them. With `changed_by` the cancels are recorded in the audit log.
         """
         try:
-            return await self._bounded(lambda wait: self.protocol.cancel(requests, wait))
+            return await self._bounded(
+                lambda wait: self.protocol.cancel(requests, wait, changed_by=changed_by)
+            )
         except asyncpg.LockNotAvailableError:
             if len(requests) == 1:
                 return [], frozenset([requests[0][0]])
             middle = len(requests) // 2
-            first, second = await self.cancel(requests[:middle]), await self.cancel(requests[middle:])
+            first = await self.cancel(requests[:middle], changed_by=changed_by)
+            second = await self.cancel(requests[middle:], changed_by=changed_by)
             return first[0] + second[0], first[1] | second[1]
 
     async def retry(
-        self, requests: Sequence[tuple[ExecutionId, str | None]], *, traceparent: str | None = None
+        self,
+        requests: Sequence[tuple[ExecutionId, str | None]],
+        *,
+        traceparent: str | None = None,
+        changed_by: Caller | None = None,
     ) -> tuple[list[Retried], Grants]:
         """Request ended executions again; each may carry an idempotency key.
 
@@ -163,13 +171,15 @@ class QueueManager:
         """
         try:
             return await self._bounded(
-                lambda wait: self.protocol.retry(requests, wait, traceparent=traceparent)
+                lambda wait: self.protocol.retry(
+                    requests, wait, traceparent=traceparent, changed_by=changed_by
+                )
             )
         except asyncpg.LockNotAvailableError as error:
             raise Unavailable(f"database: {error}; another session holds what a retry needs") from error
 
     async def put_actions(
-        self, definitions: Sequence[ActionDefinition], *, changed_by: str | None = None
+        self, definitions: Sequence[ActionDefinition], *, changed_by: Caller | None = None
     ) -> Grants:
         """Store definitions, and who changed them; a changed limit or pause acts at once.
 
@@ -181,7 +191,7 @@ class QueueManager:
         return grants + await self._advance_gates()
 
     async def set_key(
-        self, ref: str, key: str, settings: KeySettings | None, *, changed_by: str
+        self, ref: str, key: str, settings: KeySettings | None, *, changed_by: Caller
     ) -> tuple[KeyChange, Grants]:
         """Store the settings of a concurrency key, or delete them; a changed limit acts at once.
 
@@ -191,19 +201,19 @@ class QueueManager:
             change, grants = await self.protocol.set_key(ref, key, settings, changed_by)
         return change, grants + await self._advance_gates()
 
-    async def put_resource(self, definition: ResourceDefinition, *, changed_by: str) -> Grants:
+    async def put_resource(self, definition: ResourceDefinition, *, changed_by: Caller) -> Grants:
         """Store the definition of a resource; the change acts at once. Raises Refusal."""
         with _refusals():
             behind_ids = await self.protocol.put_resource(definition, changed_by)
         reached(CrashPoint.RESOURCE_STORED)
         return await self._advance_gates(behind_ids)
 
-    async def delete_resource(self, name: str, *, changed_by: str) -> ResourceDeletion | None:
+    async def delete_resource(self, name: str, *, changed_by: Caller) -> ResourceDeletion | None:
         """Delete a resource unless something uses it; None: there is no such resource."""
         return await self.protocol.delete_resource(name, changed_by)
 
     async def delete_action(
-        self, ref: str, *, cancel_max: int, reason: str, changed_by: str | None
+        self, ref: str, *, cancel_max: int, reason: str, changed_by: Caller | None
     ) -> Deletion | None:
         """Delete an action if nothing of it runs and at most `cancel_max` wait, which end with it.
 

@@ -1,4 +1,4 @@
-"""Deletes ended executions, queues of idle keys, gone workers, old changes, webhooks and dead letters.
+"""Deletes old rows: ended executions, idle keys, gone workers, audit log, webhooks and dead letters.
 
 In: a tick of the watchdog. Out: how many rows were deleted. Works in small batches, each a transaction of its
 own, with a pause after each that is longer than the batch: pruning uses only a share of one connection. All
@@ -86,9 +86,9 @@ class Pruner:
         """Delete workers that left long ago."""
         return await _while_full(self._protocol.prune_workers, self._settings.retention_workers)
 
-    async def prune_changes(self) -> int:
-        """Delete old entries of the actions' change log."""
-        return await _while_full(self._protocol.prune_changes, self._settings.retention_changes)
+    async def prune_audit_log(self) -> int:
+        """Delete old rows of the audit log."""
+        return await _while_full(self._protocol.prune_audit_log, self._settings.retention_audit_log)
 
     async def clean_webhooks(self) -> int:
         """Fail webhooks that are pending for too long; delete those that ended long ago."""

@@ -44,8 +44,10 @@ class RetentionSettings(BaseModel):
     retention_workers: Duration = Field(
         default=7 * 86400.0, ge=3600, description="How long stopped and lost workers are listed."
     )
-    retention_changes: Duration = Field(
-        default=365 * 86400.0, description="How long the change log of actions is kept."
+    retention_audit_log: Duration = Field(
+        default=365 * 86400.0,
+        ge=30 * 86400,
+        description="How long the audit log is kept, with the changes of definitions; at least 30d.",
     )
     retention_dead_letters: Age = Field(
         default=30 * 86400.0, description="How long dead letters are kept, or: forever."
@@ -130,8 +132,8 @@ class ExecutorSettings(RetentionSettings, WebhookSettings, CommonSettings):
     )
     api_tokens: Annotated[SecretStr, ENVIRONMENT_ONLY] = Field(
         default=SecretStr(""),
-        description="Bearer tokens, comma-separated: token (all rights), or name:role:token with the role "
-        "read, submit or operate.",
+        description="Bearer tokens, comma-separated: token (role operate), or name:role:token with the role "
+        "read, submit, operate or admin.",
     )
     api_tokens_file: Path | None = Field(
         default=None, description="File with further tokens, one per line; reloaded when it changes."

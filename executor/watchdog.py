@@ -107,7 +107,7 @@ class Watchdog:
             self.pruner.prune_executions,
             self.pruner.delete_idle_queues,
             self.pruner.prune_workers,
-            self.pruner.prune_changes,
+            self.pruner.prune_audit_log,
             self.pruner.clean_webhooks,
             self.pruner.prune_dead_letters,
         )

@@ -55,6 +55,23 @@ BEGIN
 END
 $$;
 
+-- log_cancels: records these results of `cancel`, except those of executions that had ended before.
+CREATE FUNCTION turnstile.log_cancels(in_moves turnstile.moved[], in_reason text)
+RETURNS void
+LANGUAGE sql
+:settings
+AS $$
+    SELECT turnstile.log_operations(
+        'cancelled', 'execution', array_agg(m.execution_id::text ORDER BY m.execution_id),
+        array_agg(m.action_ref ORDER BY m.execution_id),
+        array_agg(jsonb_build_object('status', m.previous_status) ORDER BY m.execution_id),
+        array_agg(jsonb_strip_nulls(jsonb_build_object(
+            'status', m.status, 'cancel_requested', CASE m.status WHEN 'running' THEN true END, 'reason', in_reason))
+            ORDER BY m.execution_id))
+    FROM unnest(in_moves) m
+    WHERE m.status = 'running' OR m.status = 'cancelled' AND m.previous_status <> 'cancelled'
+$$;
+
 -- cancel_unless_held: cancels, except executions that another session holds, or whose queue it holds, for longer than
 -- `in_wait_ms` (see `lock_queues`). `blocked_ids` are the exceptions.
 CREATE FUNCTION turnstile.cancel_unless_held(
@@ -62,6 +79,7 @@ CREATE FUNCTION turnstile.cancel_unless_held(
     in_reasons text[],
     in_wait_ms integer,
     in_suspect_ids bigint[],
+    in_caller jsonb DEFAULT NULL,
     OUT moves turnstile.moved[],
     OUT blocked_ids bigint[],
     OUT blocked_queue_ids bigint[],
@@ -106,5 +124,9 @@ BEGIN
             ARRAY(SELECT c.reason FROM unnest(in_execution_ids, in_reasons) WITH ORDINALITY c(id, reason, ord)
                   WHERE c.id <> ALL (blocked_ids) ORDER BY c.ord)
         ) m);
+    IF in_caller IS NOT NULL THEN
+        PERFORM turnstile.note_caller(in_caller);
+        PERFORM turnstile.log_cancels(moves, in_reasons[1]);
+    END IF;
 END
 $$;

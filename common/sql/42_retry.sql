@@ -12,6 +12,7 @@ CREATE FUNCTION turnstile.retry(
     in_traceparent text,
     in_wait_ms integer DEFAULT NULL,
     in_suspect_ids bigint[] DEFAULT '{}',
+    in_caller jsonb DEFAULT NULL,
     OUT retried turnstile.retried[],
     OUT granted turnstile.granted[],
     OUT more_queue_ids bigint[],
@@ -64,5 +65,13 @@ BEGIN
     LEFT JOIN unnest(ended.ords) WITH ORDINALITY o(ord, position) ON o.ord = r.ord
     LEFT JOIN unnest(answers) WITH ORDINALITY n(code, detail, execution_id, status, queue_position, duplicate, position)
         ON n.position = o.position;
+    IF in_caller IS NOT NULL THEN
+        PERFORM turnstile.note_caller(in_caller);
+        PERFORM turnstile.log_operations(
+            'retried', 'execution', array_agg(r.retry_of::text ORDER BY r.retry_of),
+            array_agg(r.action_ref ORDER BY r.retry_of),
+            NULL, array_agg(jsonb_build_object('retry_id', r.execution_id) ORDER BY r.retry_of))
+        FROM unnest(retried) r WHERE r.execution_id IS NOT NULL AND NOT r.duplicate;
+    END IF;
 END
 $$;

@@ -81,12 +81,25 @@ $$;
 
 -- drain_worker: requests that a worker claims nothing new, finishes or hands back its attempts, and stops. The worker
 -- learns it with its next renewal. A worker that stopped or was lost stays unchanged.
-CREATE FUNCTION turnstile.drain_worker(in_worker_id text)
+CREATE FUNCTION turnstile.drain_worker(in_worker_id text, in_caller jsonb DEFAULT NULL)
 RETURNS boolean
-LANGUAGE sql
+LANGUAGE plpgsql
 :settings
 AS $$
-    UPDATE worker SET draining_at = coalesce(draining_at, clock_timestamp())
-    WHERE id = in_worker_id AND lost_at IS NULL AND stopped_at IS NULL
-    RETURNING true;
+DECLARE
+    was_draining boolean;
+BEGIN
+    SELECT w.draining_at IS NOT NULL INTO was_draining FROM worker w
+    WHERE w.id = in_worker_id AND w.stopped_at IS NULL AND w.lost_at IS NULL FOR NO KEY UPDATE;
+    IF was_draining IS NULL OR was_draining THEN
+        RETURN was_draining;
+    END IF;
+    UPDATE worker SET draining_at = clock_timestamp() WHERE id = in_worker_id;
+    IF in_caller IS NOT NULL THEN
+        PERFORM turnstile.note_caller(in_caller);
+        PERFORM turnstile.log_operations('drained', 'worker', ARRAY[in_worker_id], NULL,
+                                         ARRAY['{"state": "live"}'::jsonb], ARRAY['{"state": "draining"}'::jsonb]);
+    END IF;
+    RETURN true;
+END
 $$;

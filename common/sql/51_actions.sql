@@ -49,14 +49,14 @@ AS $$
     ) d
 $$;
 
--- record_change: logs who changed an action and how, in the transaction of the change.
-CREATE FUNCTION turnstile.record_change(in_action_ref text, in_old jsonb, in_new jsonb, in_changed_by text)
+-- record_change: logs how an action or a resource was changed, in the transaction of the change.
+CREATE FUNCTION turnstile.record_change(in_kind text, in_name text, in_old jsonb, in_new jsonb)
 RETURNS void
 LANGUAGE sql
 :settings
 AS $$
-    INSERT INTO action_change (action_ref, changed_at, changed_by, change, old, new)
-    SELECT in_action_ref, clock_timestamp(), in_changed_by, c.change, c.old, c.new
+    SELECT turnstile.log_operations(c.change, in_kind, ARRAY[in_name], ARRAY[CASE in_kind WHEN 'action' THEN in_name END],
+                                    ARRAY[c.old], ARRAY[c.new])
     FROM turnstile.change_between(in_old, in_new) c
     WHERE c.change IS NOT NULL
 $$;
@@ -161,7 +161,7 @@ $$;
 -- `roll_out` then copies limit and pause to their queues. The creation of a queue waits for the action's row (see
 -- admit), so no queue keeps an old limit. A new action is inserted as deleted first: so there is always a row to
 -- lock, and a deleted action is restored in the same way.
-CREATE FUNCTION turnstile.store_actions(in_definitions jsonb, in_missing_only boolean, in_changed_by text)
+CREATE FUNCTION turnstile.store_actions(in_definitions jsonb, in_missing_only boolean)
 RETURNS bigint[]
 LANGUAGE plpgsql
 :settings
@@ -230,7 +230,7 @@ BEGIN
         IF changed.new -> 'uses' IS DISTINCT FROM coalesce(changed.old -> 'uses', '[]') THEN
             PERFORM turnstile.check_uses(changed.ref, changed.new -> 'uses', coalesce(changed.old -> 'uses', '[]'));
         END IF;
-        PERFORM turnstile.record_change(changed.ref, changed.old, changed.new, in_changed_by);
+        PERFORM turnstile.record_change('action', changed.ref, changed.old, changed.new);
         changed_ids := changed_ids || changed.id;
         IF turnstile.routing_of(changed.old) IS DISTINCT FROM turnstile.routing_of(changed.new) THEN
             rerouted_ids := rerouted_ids || changed.id;
@@ -435,8 +435,9 @@ BEGIN
         RAISE EXCEPTION 'action %: invalid value in %', left(invalid.ref, 200), invalid.field
             USING ERRCODE = 'check_violation';
     END IF;
+    PERFORM turnstile.note_caller('{"name": "worker", "channel": "worker"}');
     -- A restored action has queues, all empty, with an old limit.
-    PERFORM turnstile.roll_out(s.id, 1000) FROM unnest(turnstile.store_actions(in_definitions, true, 'worker')) s(id);
+    PERFORM turnstile.roll_out(s.id, 1000) FROM unnest(turnstile.store_actions(in_definitions, true)) s(id);
     RETURN QUERY
     SELECT a.* FROM action a
     WHERE a.ref IN (SELECT d.ref FROM jsonb_populate_recordset(NULL::action, in_definitions) d);
@@ -448,6 +449,7 @@ $$;
 CREATE FUNCTION turnstile.put_actions(
     in_definitions jsonb,
     in_changed_by text DEFAULT NULL,
+    in_caller jsonb DEFAULT NULL,
     OUT granted turnstile.granted[],
     OUT more_queue_ids bigint[]
 )
@@ -459,7 +461,8 @@ DECLARE
     slice record;
     rows_left integer := 1000;
 BEGIN
-    FOREACH stored_id IN ARRAY turnstile.store_actions(in_definitions, false, in_changed_by) LOOP
+    PERFORM turnstile.note_caller(in_caller, in_changed_by);
+    FOREACH stored_id IN ARRAY turnstile.store_actions(in_definitions, false) LOOP
         SELECT * INTO slice FROM turnstile.roll_out(stored_id, rows_left, 0);
         granted := granted || slice.granted;
         more_queue_ids := more_queue_ids || slice.more_queue_ids;

@@ -11,7 +11,8 @@ CREATE FUNCTION turnstile.delete_action(
     in_action_ref text,
     in_cancel_max integer,
     in_reason text,
-    in_changed_by text,
+    in_changed_by text DEFAULT NULL,
+    in_caller jsonb DEFAULT NULL,
     OUT waiting bigint,
     OUT running bigint,
     OUT deleted boolean,
@@ -73,8 +74,12 @@ BEGIN
         SELECT c::turnstile.moved
         FROM turnstile.cancel(waiting_ids, array_fill(in_reason, ARRAY[cardinality(waiting_ids)])) c
     );
-    PERFORM turnstile.record_change(in_action_ref, turnstile.definition_of(a), '{}', in_changed_by)
+    PERFORM turnstile.note_caller(in_caller, in_changed_by);
+    PERFORM turnstile.record_change('action', in_action_ref, turnstile.definition_of(a), '{}')
     FROM action a WHERE a.id = found_id;
+    IF in_caller IS NOT NULL THEN
+        PERFORM turnstile.log_cancels(ended, in_reason);
+    END IF;
     DELETE FROM key_override k WHERE k.action_id = found_id;
     UPDATE action a SET deleted_at = clock_timestamp(), updated_at = clock_timestamp() WHERE a.id = found_id;
     PERFORM turnstile.reroute(ARRAY[found_id]);

@@ -45,7 +45,9 @@ $$;
 
 -- put_resource: stores the definition of a resource, whose columns are the keys of `in_definition`. The caller then
 -- calls `advance_gates`, and grants in the queues that are returned: what waits there may go on if the resource opens.
-CREATE FUNCTION turnstile.put_resource(in_definition jsonb, in_changed_by text DEFAULT NULL)
+CREATE FUNCTION turnstile.put_resource(
+    in_definition jsonb, in_changed_by text DEFAULT NULL, in_caller jsonb DEFAULT NULL
+)
 RETURNS SETOF bigint
 LANGUAGE plpgsql
 :settings
@@ -57,6 +59,7 @@ DECLARE
     new jsonb := turnstile.definition_of_resource(wanted);
     problem text;
 BEGIN
+    PERFORM turnstile.note_caller(in_caller, in_changed_by);
     -- What changes the routes of actions locks them first.
     PERFORM 1 FROM action a
     WHERE a.id = ANY (ARRAY(SELECT u.id FROM turnstile.users_of(wanted.name) u)) AND EXISTS (
@@ -112,9 +115,7 @@ BEGIN
             PERFORM turnstile.refuse_definition(problem);
         END IF;
     END IF;
-    INSERT INTO resource_change (resource, changed_at, changed_by, change, old, new)
-    SELECT wanted.name, clock_timestamp(), in_changed_by, c.change, c.old, c.new
-    FROM turnstile.change_between(old, new) c;
+    PERFORM turnstile.record_change('resource', wanted.name, old, new);
     IF old - 'capacity' - 'paused' <> new - 'capacity' - 'paused' AND old <> '{}' THEN
         PERFORM turnstile.reroute(ARRAY(SELECT u.id FROM turnstile.users_of(wanted.name) u ORDER BY u.id));
     END IF;
@@ -126,7 +127,8 @@ $$;
 -- first actions of `users`; all are null if there is no such resource.
 CREATE FUNCTION turnstile.delete_resource(
     in_name text,
-    in_changed_by text,
+    in_changed_by text DEFAULT NULL,
+    in_caller jsonb DEFAULT NULL,
     OUT users bigint,
     OUT used_by text[],
     OUT held bigint,
@@ -155,9 +157,8 @@ BEGIN
     DELETE FROM rate_start s WHERE s.gate_id = stored.id;
     DELETE FROM gate_state s WHERE s.gate_id = stored.id;
     DELETE FROM gate g WHERE g.id = stored.id;
-    INSERT INTO resource_change (resource, changed_at, changed_by, change, old, new)
-    SELECT in_name, clock_timestamp(), in_changed_by, c.change, c.old, c.new
-    FROM turnstile.change_between(turnstile.definition_of_resource(stored), '{}') c;
+    PERFORM turnstile.note_caller(in_caller, in_changed_by);
+    PERFORM turnstile.record_change('resource', in_name, turnstile.definition_of_resource(stored), '{}');
     deleted := true;
 END
 $$;
@@ -181,7 +182,8 @@ CREATE FUNCTION turnstile.set_key(
     in_action_ref text,
     in_key text,
     in_override jsonb,
-    in_changed_by text,
+    in_changed_by text DEFAULT NULL,
+    in_caller jsonb DEFAULT NULL,
     OUT action_found boolean,
     OUT key_found boolean,
     OUT granted turnstile.granted[],
@@ -224,8 +226,8 @@ BEGIN
     IF old = new THEN
         RETURN;
     END IF;
-    INSERT INTO action_change (action_ref, changed_at, changed_by, change, old, new)
-    VALUES (in_action_ref, clock_timestamp(), in_changed_by, 'changed', old, new);
+    PERFORM turnstile.note_caller(in_caller, in_changed_by);
+    PERFORM turnstile.log_operations('changed', 'action', ARRAY[in_action_ref], ARRAY[in_action_ref], ARRAY[old], ARRAY[new]);
     -- The queue, if there is one, like a queue that was skipped by a rollout: if another session holds it for too long,
     -- the watchdog changes it later.
     UPDATE action a

@@ -36,7 +36,11 @@ AS $$
 $$;
 
 -- delete_dead_letters: deletes these; returns how many there were. In ascending order, like every other writer.
-CREATE FUNCTION turnstile.delete_dead_letters(in_ids bigint[])
+-- `in_verb`: why, for the audit log: 'replayed', after the broker confirmed the messages, or 'purged'; `in_edited`:
+-- they were replayed with another body.
+CREATE FUNCTION turnstile.delete_dead_letters(
+    in_ids bigint[], in_verb text DEFAULT NULL, in_edited boolean DEFAULT false, in_caller jsonb DEFAULT NULL
+)
 RETURNS integer
 LANGUAGE plpgsql
 :settings
@@ -44,10 +48,18 @@ AS $$
 DECLARE
     deleted integer;
 BEGIN
-    WITH chosen AS MATERIALIZED (
-        SELECT d.id FROM dead_letter d WHERE d.id = ANY (in_ids) ORDER BY d.id FOR UPDATE
-    )
-    DELETE FROM dead_letter d USING chosen c WHERE d.id = c.id;
+    PERFORM 1 FROM dead_letter d WHERE d.id = ANY (in_ids) ORDER BY d.id FOR UPDATE;
+    IF in_caller IS NOT NULL THEN
+        PERFORM turnstile.note_caller(in_caller);
+        PERFORM turnstile.log_operations(
+            in_verb, 'dead_letter', array_agg(d.id::text ORDER BY d.id), NULL,
+            array_agg(jsonb_strip_nulls(jsonb_build_object(
+                'code', d.code, 'type', d.type, 'message_id', d.message_id, 'correlation_id', d.correlation_id))
+                ORDER BY d.id),
+            array_agg(jsonb_strip_nulls(jsonb_build_object('edited', nullif(in_edited, false))) ORDER BY d.id))
+        FROM dead_letter d WHERE d.id = ANY (in_ids);
+    END IF;
+    DELETE FROM dead_letter d WHERE d.id = ANY (in_ids);
     GET DIAGNOSTICS deleted = ROW_COUNT;
     RETURN deleted;
 END

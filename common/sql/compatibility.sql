@@ -115,3 +115,12 @@ AS $$
     SELECT * FROM turnstile.record_webhooks(
         in_execution_ids, in_claimed_untils, in_states, in_statuses, in_errors, in_delay_seconds);
 $$;
+
+-- prune_changes: now prune_audit_log.
+CREATE FUNCTION turnstile.prune_changes(in_keep_seconds double precision, in_limit integer)
+RETURNS integer
+LANGUAGE sql
+:settings
+AS $$
+    SELECT turnstile.prune_audit_log(in_keep_seconds, in_limit);
+$$;

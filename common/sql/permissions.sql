@@ -1,8 +1,8 @@
 -- permissions: the rights of the two services' database roles, where these roles exist.
 --
 -- turnstile_worker may call the worker's functions (`common.statements` lists them), which run with their owner's
--- rights, and reads no table. turnstile_executor may call every function, and read and write rows; it cannot change
--- definitions. May be run at any time.
+-- rights, and reads no table. turnstile_executor may call every function, and read and write rows, except that it
+-- only reads the audit log; it cannot change definitions. May be run at any time.
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA turnstile FROM PUBLIC;
 
 DO $$
@@ -26,6 +26,8 @@ BEGIN
         GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA public TO turnstile_executor;
         -- Only `migrate` changes the revision.
         REVOKE INSERT, UPDATE, DELETE ON alembic_version FROM turnstile_executor;
+        -- Only `log_operations` adds rows, and only `prune_audit_log` deletes old ones.
+        REVOKE INSERT, UPDATE, DELETE ON audit_log, action_change, resource_change FROM turnstile_executor;
         -- Also for tables of later migrations, whether or not the protocol changes with them.
         EXECUTE format(
             'ALTER DEFAULT PRIVILEGES FOR ROLE %I IN SCHEMA public'

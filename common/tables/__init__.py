@@ -1,9 +1,9 @@
 """The tables. Live state is slim, history is wide.
 
-`actions`: definitions, their changes and their queues. `gates`: limits after the queue. `live`: what is
+`actions`: definitions and their queues. `gates`: limits after the queue. `live`: what is
 queued, held, unpublished, delayed or about to expire. `executions`: executions, attempts, logs and the counts
 of pruned ones. `workers`: leases. `webhooks`: deliveries and receivers. `dead_letters`: messages that no
-service could process.
+service could process. `security`: the audit log and API tokens.
 
 The live tables have no foreign keys, because each would lock its parent row at every insert, and the
 functions in `common.sql` are the only writers. Every invariant of a single row is a named CHECK or UNIQUE
@@ -12,7 +12,7 @@ constraint.
 
 from sqlmodel import SQLModel
 
-from turnstile.common.tables.actions import Action, ActionChange, ActionQueue
+from turnstile.common.tables.actions import Action, ActionQueue
 from turnstile.common.tables.dead_letters import DeadLetter
 from turnstile.common.tables.executions import (
     AttemptLogPiece,
@@ -28,7 +28,6 @@ from turnstile.common.tables.gates import (
     GateState,
     KeyOverride,
     RateStart,
-    ResourceChange,
 )
 from turnstile.common.tables.live import (
     Delayed,
@@ -41,6 +40,7 @@ from turnstile.common.tables.live import (
     UnpublishedCompletion,
     Waiting,
 )
+from turnstile.common.tables.security import AuditLog, StoredApiToken
 from turnstile.common.tables.webhooks import WebhookDelivery, WebhookReceiver
 from turnstile.common.tables.workers import Worker
 
@@ -48,10 +48,10 @@ metadata = SQLModel.metadata
 
 __all__ = [
     "Action",
-    "ActionChange",
     "ActionQueue",
     "AttemptLogPiece",
     "AttemptRecord",
+    "AuditLog",
     "DeadLetter",
     "Delayed",
     "DeletedQueueTotal",
@@ -66,9 +66,9 @@ __all__ = [
     "PrunedCount",
     "QueueState",
     "RateStart",
-    "ResourceChange",
     "Slot",
     "SlotWindow",
+    "StoredApiToken",
     "UnpublishedCancel",
     "UnpublishedCompletion",
     "Waiting",

@@ -1,4 +1,4 @@
-"""Actions, their changes, and one row per queue (an action, or an action and a concurrency key).
+"""Actions, and one row per queue (an action, or an action and a concurrency key).
 
 The row of `action_queue` is the lock that serialises admission and grant of its queue (P1, P2). It holds a
 copy of the action's limit and pause, so that a grant decides from the row that it has locked. What changes
@@ -115,29 +115,6 @@ class Action(SQLModel, table=True):
     """Its gates after the queue, in the order in which executions pass them. None: it has none."""
     route_units: list[int] | None = Field(default=None, sa_column=Column(ARRAY(Integer)))
     """How many units an execution takes at each."""
-
-
-class ActionChange(SQLModel, table=True):
-    """One change of an action, written in the transaction of the change."""
-
-    __tablename__ = "action_change"
-    __table_args__ = (
-        Index("ix_action_change_action_ref", "action_ref", "id"),
-        CheckConstraint(
-            "change IN ('created', 'changed', 'limit_changed', 'paused', 'resumed', 'deleted')",
-            name="change_known",
-        ),
-    )
-
-    id: int = identity()
-    action_ref: str = Field(sa_column=Column(Text, nullable=False))
-    changed_at: datetime = instant(nullable=False, default_now=True)
-    changed_by: str | None = Field(default=None, sa_column=Column(Text))
-    """The name of the API token; `local` without tokens; `worker` for a registration."""
-    change: str = Field(sa_column=Column(Text, nullable=False))
-    old: Any = json_column(nullable=False, default="'{}'::jsonb")
-    """The changed fields with their old values."""
-    new: Any = json_column(nullable=False, default="'{}'::jsonb")
 
 
 class ActionQueue(SQLModel, table=True):

@@ -24,7 +24,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlmodel import Field, SQLModel
 
 from turnstile.common.tables.actions import ActionQueue
-from turnstile.common.tables.columns import BRISK_VACUUM, identity, instant, json_column
+from turnstile.common.tables.columns import BRISK_VACUUM, instant
 
 
 def _line_id() -> Any:
@@ -188,24 +188,3 @@ class KeyOverride(SQLModel, table=True):
     max_concurrent: int | None = Field(default=None, sa_column=Column(Integer))
     weight: int | None = Field(default=None, sa_column=Column(SmallInteger))
     """Its share at a fair total, 1 to 16. None: 1."""
-
-
-class ResourceChange(SQLModel, table=True):
-    """One change of a resource, written in the transaction of the change."""
-
-    __tablename__ = "resource_change"
-    __table_args__ = (
-        Index("ix_resource_change_resource", "resource", "id"),
-        CheckConstraint(
-            "change IN ('created', 'changed', 'limit_changed', 'paused', 'resumed', 'deleted')",
-            name="change_known",
-        ),
-    )
-
-    id: int = identity()
-    resource: str = Field(sa_column=Column(Text, nullable=False))
-    changed_at: datetime = instant(nullable=False, default_now=True)
-    changed_by: str | None = Field(default=None, sa_column=Column(Text))
-    change: str = Field(sa_column=Column(Text, nullable=False))
-    old: Any = json_column(nullable=False, default="'{}'::jsonb")
-    new: Any = json_column(nullable=False, default="'{}'::jsonb")

@@ -24,7 +24,7 @@ from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.fields import PRIORITIES, check_ref
 from turnstile.common.requests import read_model
 from turnstile.common.schemas import QueueStats
-from turnstile.executor.api.auth import CallerName
+from turnstile.executor.api.auth import CallerScope, CurrentCaller
 from turnstile.executor.api.bodies import DefinitionFields, JsonRoute, StrictModel
 from turnstile.executor.api.executions import FilterText
 from turnstile.executor.api.paging import (
@@ -39,6 +39,7 @@ from turnstile.executor.api.paging import (
     next_cursor,
 )
 from turnstile.executor.api.problems import answer, answer_deadline, documented, problem
+from turnstile.executor.callers import Caller
 from turnstile.executor.operations import Operations
 from turnstile.executor.queries.reader import PLACE_ID_MAX, LineStart, Reader
 from turnstile.executor.queries.schemas import ActionQueuePage, ChangeEntry, StoredAction
@@ -137,18 +138,18 @@ class ActionDeleted(BaseModel):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Caller:
+class _ConditionalCaller:
     """Who requests a change, and of which state."""
 
-    name: str
+    who: Caller
     if_match: str | None
 
 
-async def _caller(name: CallerName, if_match: IfMatch = None) -> _Caller:
-    return _Caller(name=name, if_match=if_match)
+async def _conditional(who: CurrentCaller, if_match: IfMatch = None) -> _ConditionalCaller:
+    return _ConditionalCaller(who=who, if_match=if_match)
 
 
-Caller = Annotated[_Caller, Depends(_caller)]
+ConditionalCaller = Annotated[_ConditionalCaller, Depends(_conditional)]
 
 
 class Definitions:
@@ -168,7 +169,12 @@ class Definitions:
         return found
 
     async def put(
-        self, ref: str, given: Mapping[str, Any], caller: _Caller, *, if_none_match: str | None = None
+        self,
+        ref: str,
+        given: Mapping[str, Any],
+        caller: _ConditionalCaller,
+        *,
+        if_none_match: str | None = None,
     ) -> StoredAction:
         """Store a whole definition: absent fields get their defaults."""
         if given.get("ref", ref) != ref:
@@ -182,7 +188,7 @@ class Definitions:
             await self._store(definition, caller)
             return await self.read(ref)
 
-    async def change(self, ref: str, given: Mapping[str, Any], caller: _Caller) -> StoredAction:
+    async def change(self, ref: str, given: Mapping[str, Any], caller: _ConditionalCaller) -> StoredAction:
         """Change some fields of a definition and keep the others."""
         if given.get("ref", ref) != ref:
             raise Refusal(Code.INVALID_MESSAGE, "ref: the name of an action never changes; omit it")
@@ -196,7 +202,7 @@ class Definitions:
             await self._store(read_model(ActionDefinition, merged), caller)
             return await self.read(ref)
 
-    async def delete(self, ref: str, caller: _Caller, *, with_waiting: bool) -> Deletion:
+    async def delete(self, ref: str, caller: _ConditionalCaller, *, with_waiting: bool) -> Deletion:
         """Delete an action, if none of its executions runs and, unless `with_waiting`, none waits.
 
         The result shows whether it was deleted.
@@ -204,14 +210,14 @@ class Definitions:
         async with answer_deadline(), self._one_at_a_time(ref):
             _check_match(caller.if_match, await self.read(ref))
             cancel_max = DELETED_WITH_MAX if with_waiting else 0
-            deletion = await self._operations.delete_action(ref, cancel_max, caller.name)
+            deletion = await self._operations.delete_action(ref, cancel_max, caller.who)
         if deletion is None:
             raise unknown_action(ref)
         return deletion
 
-    async def _store(self, definition: ActionDefinition, caller: _Caller) -> None:
+    async def _store(self, definition: ActionDefinition, caller: _ConditionalCaller) -> None:
         try:
-            await self._operations.put_actions([definition], caller.name)
+            await self._operations.put_actions([definition], caller.who)
         except REFUSED_BY_DATABASE as error:
             raise Refusal(Code.INVALID_MESSAGE, f"the database refuses it: {error}") from None
 
@@ -238,9 +244,9 @@ def action_routes(database: Database, operations: Operations, reader: Reader) ->
 
 def _add_reading_routes(routes: APIRouter, definitions: Definitions, reader: Reader) -> None:
     @routes.get("", summary="List actions by name", responses=documented(Code.UNKNOWN_FIELD))
-    async def get_actions(query: Annotated[Paging, Query()]) -> Page[StoredAction]:
+    async def get_actions(query: Annotated[Paging, Query()], scope: CallerScope) -> Page[StoredAction]:
         after = None if query.cursor is None else cursor_parts(_CURSOR, query.cursor, count=1)[0]
-        items, last = await reader.actions(after_ref=after, limit=query.limit)
+        items, last = await reader.actions(after_ref=after, limit=query.limit, scope=scope)
         return Page(items=items, next_cursor=next_cursor(_CURSOR, last))
 
     @routes.get(
@@ -286,7 +292,7 @@ def _add_changing_routes(routes: APIRouter, definitions: Definitions) -> None:
     async def put_action(
         ref: RefPath,
         fields: GivenFields,
-        caller: Caller,
+        caller: ConditionalCaller,
         response: Response,
         if_none_match: IfNoneMatch = None,
     ) -> StoredAction:
@@ -299,16 +305,16 @@ def _add_changing_routes(routes: APIRouter, definitions: Definitions) -> None:
         responses={**_TAGGED, **documented(Code.NOT_FOUND), **changes},
     )
     async def patch_action(
-        ref: PossibleRef, fields: GivenFields, caller: Caller, response: Response
+        ref: PossibleRef, fields: GivenFields, caller: ConditionalCaller, response: Response
     ) -> StoredAction:
         return _tagged(await definitions.change(ref, fields.given, caller), response)
 
     @routes.post("/{ref}/pause", summary="Admit, but grant no slots", responses={**_TAGGED, **switches})
-    async def post_pause(ref: PossibleRef, caller: Caller, response: Response) -> StoredAction:
+    async def post_pause(ref: PossibleRef, caller: ConditionalCaller, response: Response) -> StoredAction:
         return _tagged(await definitions.change(ref, {"paused": True}, caller), response)
 
     @routes.post("/{ref}/resume", summary="Grant slots again", responses={**_TAGGED, **switches})
-    async def post_resume(ref: PossibleRef, caller: Caller, response: Response) -> StoredAction:
+    async def post_resume(ref: PossibleRef, caller: ConditionalCaller, response: Response) -> StoredAction:
         return _tagged(await definitions.change(ref, {"paused": False}, caller), response)
 
 
@@ -321,7 +327,7 @@ def _add_deleting_route(routes: APIRouter, definitions: Definitions) -> None:
         response_model=ActionDeleted,
     )
     async def delete_action(
-        ref: PossibleRef, query: Annotated[DeletionParameters, Query()], caller: Caller
+        ref: PossibleRef, query: Annotated[DeletionParameters, Query()], caller: ConditionalCaller
     ) -> Any:
         with_waiting = query.waiting == "cancel"
         deletion = await definitions.delete(ref, caller, with_waiting=with_waiting)

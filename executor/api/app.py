@@ -8,6 +8,7 @@ from fastapi import FastAPI
 from turnstile.common.database import Database
 from turnstile.executor.api import problems
 from turnstile.executor.api.actions import action_routes
+from turnstile.executor.api.audit_log import audit_log_routes
 from turnstile.executor.api.auth import PREFIX, Gate
 from turnstile.executor.api.bulk import bulk_routes
 from turnstile.executor.api.dead_letters import dead_letter_routes
@@ -17,6 +18,7 @@ from turnstile.executor.api.keys import key_routes
 from turnstile.executor.api.ops import audit_routes, health_routes, metrics_routes
 from turnstile.executor.api.queues import queue_routes
 from turnstile.executor.api.resources import resource_routes
+from turnstile.executor.api.tokens import token_routes
 from turnstile.executor.api.webhooks import webhook_routes
 from turnstile.executor.api.workers import worker_routes
 from turnstile.executor.dashboard.files import page_routes
@@ -29,6 +31,7 @@ from turnstile.executor.queries.reader import Reader, ReadLimiter
 from turnstile.executor.queries.resources import ResourceReader
 from turnstile.executor.queries.waiting_reason import Health
 from turnstile.executor.settings import ExecutorSettings
+from turnstile.executor.stored_tokens import AcceptedTokens, TokenStore
 
 
 def create_app(
@@ -56,7 +59,9 @@ def create_app(
     actions = action_routes(database, operations, reader)
     resources = ResourceReader(database, limiter)
     keys = key_routes(operations, reader, resources)
-    events = event_routes(live, stopping)
+    store = TokenStore(database)
+    tokens = AcceptedTokens(settings.accepted_tokens(), store, always_required=settings.is_exposed())
+    events = event_routes(live, stopping, tokens)
     probes = health_routes(health)
     metrics = metrics_routes(QueueGauges(database), health)
     parameters_bytes_max = settings.parameters_bytes_max
@@ -68,6 +73,8 @@ def create_app(
         resource_routes(database, operations, resources, reader),
         worker_routes(operations, reader),
         audit_routes(Auditor(database, settings)),
+        audit_log_routes(reader),
+        token_routes(store),
         dead_letter_routes(dead_letters),
         webhook_routes(database, limiter),
         queue_routes(live),
@@ -80,7 +87,7 @@ def create_app(
         app.include_router(routes, include_in_schema=False)
     for routes in (probes, metrics):
         app.include_router(routes, prefix=PREFIX, include_in_schema=False)
-    app.add_middleware(Gate, tokens=settings.accepted_tokens(), own_hosts=settings.own_hosts())
+    app.add_middleware(Gate, tokens=tokens, own_hosts=settings.own_hosts(), action_of=reader.action_of)
     problems.install(app)
     return app
 

@@ -1,14 +1,16 @@
 """Authentication and authorization: API tokens with roles; no request from another site's page.
 
-In: every HTTP request, before its route. Out: the request with `request.state.caller_name` (for the change
-logs) and `request.state.caller_role`, both None where no token is required, or 401 or 403. `ROLES` is the
-table of required roles.
+In: every HTTP request, before its route. Out: the request with `request.state.caller_name` (for the audit
+log) and `request.state.caller_role`, both None where no token is required, or 401 or 403. `ROLES` is the
+table of required roles, `LIMITS` the one of what tokens for some actions may request.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
 from ipaddress import ip_address
 from re import Pattern
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeAlias
 from urllib.parse import urlsplit
 
 from fastapi import Depends, Request
@@ -17,13 +19,17 @@ from starlette.datastructures import Headers
 from starlette.routing import compile_path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from turnstile.common.domain.errors import Code
+from turnstile.common.domain.errors import Code, Unavailable
 from turnstile.executor.api.problems import Problem, answer, problem
-from turnstile.executor.api_tokens import ApiToken, ApiTokens, Role
+from turnstile.executor.api_tokens import ApiToken, Role
+from turnstile.executor.callers import CHANNEL_HEADER, Caller, Channel
 from turnstile.executor.metrics import REFUSED
+from turnstile.executor.stored_tokens import AcceptedTokens
 
 PREFIX: Final = "/api/v1"
 READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+ActionOf: TypeAlias = Callable[[int], Awaitable[str | None]]
+_CHANNELS: Final[Mapping[str, Channel]] = {"cli": "cli", "dashboard": "dashboard"}
 _SEND_A_TOKEN: Final = "header Authorization: send 'Bearer <token>' with a token of this service"
 _USE_AN_ADDRESS: Final = (
     "header Host: without tokens only programs of this host may use the service, under localhost or an "
@@ -56,6 +62,7 @@ ROLES: Final[Mapping[tuple[str, str], Role | None]] = {
     ("GET", "/openapi.json"): Role.READ,
     ("GET", "/metrics"): Role.READ,
     ("GET", "/audit"): Role.READ,
+    ("GET", "/audit-log"): Role.READ,
     ("GET", "/events"): Role.READ,
     ("GET", "/executions"): Role.READ,
     ("GET", "/executions/{execution_id}"): Role.READ,
@@ -97,39 +104,96 @@ ROLES: Final[Mapping[tuple[str, str], Role | None]] = {
     ("GET", "/dead-letters/{name}"): Role.READ,
     ("POST", "/dead-letters/replay"): Role.OPERATE,
     ("POST", "/dead-letters/purge"): Role.OPERATE,
+    ("GET", "/tokens"): Role.ADMIN,
+    ("POST", "/tokens"): Role.ADMIN,
+    ("DELETE", "/tokens/{token_id}"): Role.ADMIN,
     ("GET", "/webhooks"): Role.READ,
     ("POST", "/webhooks/replay"): Role.OPERATE,
 }
 
 
-async def caller_name(request: Request) -> str:
-    """Return who makes a change, for the log of changes."""
+class Limit(StrEnum):
+    """How a token that is limited to some actions is kept to them."""
+
+    ACTION = "action"
+    """The action in the path must be one of them."""
+    EXECUTION = "execution"
+    """The execution in the path must be of one of them; any other does not exist for it."""
+    ROUTE = "route"
+    """The route checks the body or filters its list by `CallerScope`, or shows nothing of actions."""
+
+
+LIMITS: Final[Mapping[tuple[str, str], Limit]] = {
+    **{route: Limit.ACTION for route in ROLES if route[1].startswith("/actions/{ref}")},
+    **{route: Limit.EXECUTION for route in ROLES if route[1].startswith("/executions/{execution_id}")},
+    ("POST", "/executions"): Limit.ROUTE,
+    ("GET", "/executions"): Limit.ROUTE,
+    ("POST", "/executions/cancel"): Limit.ROUTE,
+    ("POST", "/executions/retry"): Limit.ROUTE,
+    ("GET", "/actions"): Limit.ROUTE,
+    ("GET", "/queues"): Limit.ROUTE,
+    ("GET", "/audit-log"): Limit.ROUTE,
+    ("GET", "/docs"): Limit.ROUTE,
+    ("GET", "/docs/oauth2-redirect"): Limit.ROUTE,
+    ("GET", "/openapi.json"): Limit.ROUTE,
+}
+"""Routes for tokens that are limited to some actions; all others refuse them."""
+
+
+async def current_caller(request: Request) -> Caller:
+    """Return who makes a change, for the audit log."""
     name: str | None = getattr(request.state, "caller_name", None)
-    return "local" if name is None else name
+    return Caller(
+        name="local" if name is None else name,
+        address=None if request.client is None else request.client.host,
+        channel=_CHANNELS.get(request.headers.get(CHANNEL_HEADER, ""), "api"),
+    )
 
 
-CallerName = Annotated[str, Depends(caller_name)]
+async def caller_scope(request: Request) -> tuple[str, ...] | None:
+    """Return prefixes of the actions that the caller may use; None: all."""
+    scope: tuple[str, ...] | None = getattr(request.state, "caller_scope", None)
+    return scope
+
+
+CurrentCaller = Annotated[Caller, Depends(current_caller)]
+CallerScope = Annotated[tuple[str, ...] | None, Depends(caller_scope)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Route:
+    """What a request needs."""
+
+    role: Role | None
+    """None: no token."""
+    limit: Limit | None = None
+    """None: tokens that are limited to some actions may not request it."""
+    parameters: Mapping[str, str] = field(default_factory=dict)
 
 
 def role_of(method: str, path: str) -> Role | None:
     """Return the role that a request needs; None: no token is needed.
 
-    A route that is not listed needs the highest role if it may change something.
+    A route that is not listed needs the highest role of settings if it may change something.
     """
+    return _route_of(method, path).role
+
+
+def _route_of(method: str, path: str) -> _Route:
     reads = method in READING
     route = path.removeprefix(PREFIX) if path.startswith(f"{PREFIX}/") else path
-    for pattern, role in _PATTERNS.get("GET" if reads else method, ()):
-        if pattern.match(route):
-            return role
-    return Role.READ if reads else Role.OPERATE
+    for pattern, role, limit in _PATTERNS.get("GET" if reads else method, ()):
+        if found := pattern.match(route):
+            return _Route(role=role, limit=limit, parameters=found.groupdict())
+    return _Route(role=Role.READ if reads else Role.OPERATE)
 
 
-def _patterns() -> dict[str, list[tuple[Pattern[str], Role | None]]]:
-    found: dict[str, list[tuple[Pattern[str], Role | None]]] = {}
+def _patterns() -> dict[str, list[tuple[Pattern[str], Role | None, Limit | None]]]:
+    found: dict[str, list[tuple[Pattern[str], Role | None, Limit | None]]] = {}
     # Literal steps match before parameters.
     for (method, path), role in sorted(ROLES.items(), key=lambda entry: entry[0][1].count("{")):
         # Compiled as the router does, so that no path means something else here.
-        found.setdefault(method, []).append((compile_path(path)[0], role))
+        found.setdefault(method, []).append((compile_path(path)[0], role, LIMITS.get((method, path))))
     return found
 
 
@@ -139,35 +203,62 @@ _PATTERNS: Final = _patterns()
 class Gate:
     """ASGI middleware that checks every request."""
 
-    def __init__(self, app: ASGIApp, *, tokens: ApiTokens, own_hosts: Collection[str] | None) -> None:
-        """`own_hosts`: allowed names of this host; None: any name."""
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        tokens: AcceptedTokens,
+        own_hosts: Collection[str] | None,
+        action_of: ActionOf,
+    ) -> None:
+        """`own_hosts`: allowed names of this host while no token is required; None: any name.
+
+        `action_of` returns the action of an execution, or None.
+        """
         self._app = app
         self._tokens = tokens
         self._own_hosts = own_hosts
+        self._action_of = action_of
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or refuse it."""
-        refused = self._refused(scope) if scope["type"] == "http" else None
+        refused = None
+        if scope["type"] == "http":
+            try:
+                refused = await self._refused(scope)
+            except Unavailable as error:
+                refused = problem(Code.UNAVAILABLE, str(error))
         if refused is None:
             await self._app(scope, receive, send)
         else:
             REFUSED.add(refused.code)
             await answer(refused)(scope, receive, send)
 
-    def _refused(self, scope: Scope) -> Problem | None:
-        """Store name and role of the token in the scope; return why the request is refused, or None."""
+    async def _refused(self, scope: Scope) -> Problem | None:
+        """Store the token of the caller in the scope; return why the request is refused, or None."""
         headers = Headers(scope=scope)
         token = None
-        role = role_of(scope["method"], scope["path"])
-        if role is not None and self._tokens.required:
-            token = self._token(headers.get("authorization", ""))
+        route = _route_of(scope["method"], scope["path"])
+        if route.role is not None and await self._tokens.required():
+            token = await self._token(headers.get("authorization", ""))
             if token is None:
                 return problem(Code.UNAUTHORIZED, _SEND_A_TOKEN)
-            if token.role < role:
-                return _lacks_role(token, role)
-        name, its_role = (None, None) if token is None else (token.name, token.role)
-        scope["state"] = {**scope.get("state", {}), "caller_name": name, "caller_role": its_role}
-        if self._own_hosts is not None and not _is_own_host(headers.get("host", ""), self._own_hosts):
+            if token.role < route.role:
+                return _lacks_role(token, route.role)
+            if token.scope is not None and (refused := await self._outside_scope(token, route)) is not None:
+                return refused
+        scope["state"] = {
+            **scope.get("state", {}),
+            "caller_token": token,
+            "caller_name": None if token is None else token.name,
+            "caller_role": None if token is None else token.role,
+            "caller_scope": None if token is None else token.scope,
+        }
+        if (
+            self._own_hosts is not None
+            and not _is_own_host(headers.get("host", ""), self._own_hosts)
+            and not await self._tokens.required()
+        ):
             return problem(Code.FORBIDDEN, _USE_AN_ADDRESS)
         # A browser sends requests to loopback addresses for any page, and names the page's site.
         origin = headers.get("origin")
@@ -177,10 +268,41 @@ class Gate:
             )
         return None
 
-    def _token(self, authorization: str) -> ApiToken | None:
+    async def _token(self, authorization: str) -> ApiToken | None:
         scheme, _, token = authorization.partition(" ")
-        found = self._tokens.find(token.strip())
-        return found if scheme.lower() == "bearer" else None
+        return (
+            await self._tokens.find(token.strip()) if scheme.lower() == "bearer" and token.strip() else None
+        )
+
+    async def _outside_scope(self, token: ApiToken, route: _Route) -> Problem | None:
+        """Return why a token that is limited to some actions may not request this, or None."""
+        match route.limit:
+            case Limit.ACTION:
+                ref = str(route.parameters["ref"])
+                return None if token.may_use(ref) else _lacks_scope(token, f"the action {ref[:200]!r}")
+            case Limit.EXECUTION:
+                execution_id = str(route.parameters["execution_id"])
+                # What is no id is refused by the route.
+                if not (execution_id.isascii() and execution_id.isdigit() and len(execution_id) < 19):
+                    return None
+                found = await self._action_of(int(execution_id))
+                if found is None or token.may_use(found):
+                    return None
+                # As if there were none: ids of others are nothing to try.
+                return problem(Code.NOT_FOUND, f"execution_id: there is no execution {execution_id}")
+            case Limit.ROUTE:
+                return None
+            case None:
+                return _lacks_scope(token, "more than single actions")
+
+
+def _lacks_scope(token: ApiToken, subject: str) -> Problem:
+    allowed = ", ".join(f"{prefix}..." for prefix in token.scope or ())
+    return problem(
+        Code.FORBIDDEN,
+        f"header Authorization: this concerns {subject}; the token {token.name!r} is for the actions "
+        f"{allowed}",
+    )
 
 
 def _lacks_role(token: ApiToken, role: Role) -> Problem:

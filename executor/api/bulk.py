@@ -18,10 +18,12 @@ from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.domain.identifiers import ExecutionId
 from turnstile.common.domain.states import TERMINAL, Status, is_terminal
 from turnstile.common.requests import json_text, read_traceparent
+from turnstile.executor.api.auth import CallerScope, CurrentCaller
 from turnstile.executor.api.bodies import InUtf8, JsonBody, JsonRoute
 from turnstile.executor.api.executions import FilterFields, Reason
 from turnstile.executor.api.paging import ID_MAX, cursor_id, cursor_ids, cursor_of, next_cursor
 from turnstile.executor.api.problems import Problem, answer_deadline, documented, problem
+from turnstile.executor.callers import Caller
 from turnstile.executor.operations import Operations
 from turnstile.executor.queries.reader import Match, Matches, Reader
 from turnstile.executor.queries.statements import CANDIDATES_MAX, ExecutionFilter
@@ -174,19 +176,24 @@ def _add_cancel_route(routes: APIRouter, operations: Operations, reader: Reader)
     )
     async def post_bulk_cancel(
         body: Annotated[BulkCancelBody, Body(openapi_examples=_CANCEL_EXAMPLES)],
+        caller: CurrentCaller,
+        scope: CallerScope,
     ) -> BulkOutcome:
         async with answer_deadline():
             if body.ids is not None:
-                selected = await _named(reader, body, _CANCEL)
+                selected = await _named(reader, body, _CANCEL, scope)
                 matches, cursor = selected.matches[::-1], None
             else:
-                selected = await _left_out(reader, body, _CANCEL)
+                selected = await _left_out(reader, body, _CANCEL, scope)
                 before_id = cursor_id(_CANCEL_CURSOR, body.cursor, first=ID_MAX)
                 found = await reader.unfinished(selected.wanted, before_id=before_id, limit=body.limit)
                 _check_action(found, selected.wanted)
                 matches, cursor = found.items, next_cursor(_CANCEL_CURSOR, found.next_id)
             ids = [match.id for match in matches]
-            moves = [] if body.dry_run or not ids else await operations.cancel(ids, body.reason)
+            moves: list[Move] = []
+            if ids and not body.dry_run:
+                await _record(operations, "cancelled", body, len(ids), caller)
+                moves = await operations.cancel(ids, body.reason, caller)
         return selected.outcome(_after_cancel(matches, moves), dry_run=body.dry_run, cursor=cursor)
 
 
@@ -202,6 +209,8 @@ def _add_retry_route(routes: APIRouter, operations: Operations, reader: Reader) 
     async def post_bulk_retry(
         request: Request,
         body: Annotated[BulkRetryBody, Body(openapi_examples=_RETRY_EXAMPLES)],
+        caller: CurrentCaller,
+        scope: CallerScope,
         idempotency_key: Annotated[
             InUtf8 | None,
             Header(
@@ -213,13 +222,17 @@ def _add_retry_route(routes: APIRouter, operations: Operations, reader: Reader) 
     ) -> BulkOutcome:
         async with answer_deadline():
             if body.ids is not None:
-                selected = await _named(reader, body, _RETRY)
+                selected = await _named(reader, body, _RETRY, scope)
                 matches, cursor = selected.matches, None
             else:
-                selected = await _left_out(reader, body, _RETRY)
+                selected = await _left_out(reader, body, _RETRY, scope)
                 matches, cursor = await _ended(reader, body, selected.wanted, idempotency_key)
             items = () if body.dry_run else matches
-            retried = await _retry_all(operations, items, idempotency_key, read_traceparent(request.headers))
+            if items:
+                await _record(operations, "retried", body, len(items), caller)
+            retried = await _retry_all(
+                operations, items, idempotency_key, read_traceparent(request.headers), caller
+            )
         return selected.outcome(_after_retry(matches, retried), dry_run=body.dry_run, cursor=cursor)
 
 
@@ -272,12 +285,14 @@ class _Selected:
         )
 
 
-async def _named(reader: Reader, body: _BulkBody, verb: _Verb) -> _Selected:
+async def _named(
+    reader: Reader, body: _BulkBody, verb: _Verb, scope: tuple[str, ...] | None
+) -> _Selected:
     assert body.ids is not None
     if body.filter is not None or body.cursor is not None:
         raise Refusal(Code.INVALID_MESSAGE, "ids: give either ids or a filter; ids have no cursor")
     ids = frozenset(map(ExecutionId, body.ids))
-    found = await reader.named(sorted(ids))
+    found = await reader.named(sorted(ids), scope)
     apart = Counter(match.status for match in found if match.status not in verb.applies_to)
     left_out = [
         LeftOut(status=status, count=count, reason=verb.reason(status))
@@ -288,12 +303,14 @@ async def _named(reader: Reader, body: _BulkBody, verb: _Verb) -> _Selected:
     return _Selected(matches=[match for match in found if match.status in verb.applies_to], left_out=left_out)
 
 
-async def _left_out(reader: Reader, body: _BulkBody, verb: _Verb) -> _Selected:
+async def _left_out(
+    reader: Reader, body: _BulkBody, verb: _Verb, scope: tuple[str, ...] | None
+) -> _Selected:
     if body.filter is None:
         raise Refusal(Code.INVALID_MESSAGE, 'filter: give a filter, or ids, like {"ids": [4711]}')
     given = frozenset(body.filter.status or Status)
     selected = given & (verb.applies_to if body.filter.status else verb.by_default)
-    wanted = _wanted(body.filter, verb, selected)
+    wanted = replace(_wanted(body.filter, verb, selected), scope=scope)
     others = [status for status in Status if status in given - selected]
     if not (body.dry_run and body.cursor is None and others):
         return _Selected(wanted=wanted)
@@ -348,15 +365,26 @@ def _check_action(found: Matches, wanted: ExecutionFilter) -> None:
         raise Refusal(Code.UNKNOWN_ACTION, f"filter.action_ref: there is no action {wanted.action_ref!r}")
 
 
+async def _record(operations: Operations, verb: str, body: _BulkBody, matched: int, caller: Caller) -> None:
+    """Record the request before the changes, which may take several transactions."""
+    given = body.model_dump(mode="json", exclude={"dry_run", "limit", "cursor"}, exclude_defaults=True)
+    action_ref = None if body.filter is None else body.filter.action_ref
+    await operations.log_bulk(verb, action_ref, json_text({**given, "matched": matched}), caller)
+
+
 async def _retry_all(
-    operations: Operations, items: Sequence[Match], key: str | None, traceparent: str | None
+    operations: Operations,
+    items: Sequence[Match],
+    key: str | None,
+    traceparent: str | None,
+    caller: Caller,
 ) -> list[Retried]:
     retried: list[Retried] = []
     # In batches: each copies documents and holds the locks of its queues.
     for start in range(0, len(items), _RETRY_BATCH_MAX):
         batch = items[start : start + _RETRY_BATCH_MAX]
         requests = [(match.id, None if key is None else f"{key}/{match.id}") for match in batch]
-        retried += await operations.retry(requests, traceparent)
+        retried += await operations.retry(requests, traceparent, caller)
     return retried
 
 

@@ -16,6 +16,7 @@ from pydantic import (
 )
 
 from turnstile.common.domain.errors import Code, Refusal
+from turnstile.executor.api.auth import CurrentCaller
 from turnstile.executor.api.bodies import LIST_BYTES_MAX, JsonBody, JsonRoute
 from turnstile.executor.api.paging import Page, Paging, cursor_of, cursor_parts, invalid_cursor
 from turnstile.executor.api.problems import documented
@@ -198,16 +199,20 @@ def _add_changing_routes(routes: APIRouter, dead_letters: DeadLetters) -> None:
         "message id stays the same: a request that is replayed twice is one execution.",
         responses=documented(Code.UNKNOWN_FIELD, Code.TOO_LARGE),
     )
-    async def post_replay(body: DeadLetterReplay) -> DeadLetterReport:
-        return _report(await dead_letters.replay(body.selection(), limit=body.limit, body=body.edited()))
+    async def post_replay(body: DeadLetterReplay, caller: CurrentCaller) -> DeadLetterReport:
+        return _report(
+            await dead_letters.replay(
+                body.selection(), limit=body.limit, changed_by=caller, body=body.edited()
+            )
+        )
 
     @routes.post(
         "/purge",
         summary="Purge dead letters, oldest first",
         responses=documented(Code.UNKNOWN_FIELD, Code.TOO_LARGE),
     )
-    async def post_purge(body: DeadLetterSelection) -> DeadLetterReport:
-        return _report(await dead_letters.purge(body.selection(), limit=body.limit))
+    async def post_purge(body: DeadLetterSelection, caller: CurrentCaller) -> DeadLetterReport:
+        return _report(await dead_letters.purge(body.selection(), limit=body.limit, changed_by=caller))
 
 
 def _position(cursor: str) -> Position:

@@ -2,14 +2,17 @@
 
 In: a stream, optionally with executions to watch and the id of the last received event. Out: batches of
 events of the dashboard's poller, and comments in between so that proxies keep the connection open. A client
-that does not keep up is dropped: it reconnects with `Last-Event-ID`, or reloads.
+that does not keep up is dropped: it reconnects with `Last-Event-ID`, or reloads. A stream ends with the
+token that requested it.
 """
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Header, Query
+from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import Response
 from pydantic import Field
 from starlette.types import Message, Receive, Scope, Send
@@ -19,6 +22,7 @@ from turnstile.executor.api.bodies import StrictModel
 from turnstile.executor.api.problems import documented
 from turnstile.executor.dashboard.events import HEARTBEAT
 from turnstile.executor.dashboard.live import Live, Stream
+from turnstile.executor.stored_tokens import AcceptedTokens
 
 logger = logging.getLogger(__name__)
 
@@ -48,15 +52,18 @@ class EventStream(Response):
         *,
         last_event_id: str | None,
         stopping: asyncio.Event,
+        refused: Callable[[], Awaitable[object]],
         heartbeat_seconds: float = _HEARTBEAT_SECONDS,
         duration_seconds: float = _DURATION_SECONDS,
     ) -> None:
+        """`refused` returns when the client's token is not accepted any more."""
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._live = live
         self._query = query
         self._last_event_id = last_event_id
         self._stopping = stopping
+        self._refused = refused
         self._heartbeat_seconds = heartbeat_seconds
         self._duration_seconds = duration_seconds
 
@@ -68,6 +75,7 @@ class EventStream(Response):
                 asyncio.create_task(_gone(receive), name="client gone"),
                 asyncio.create_task(self._stopping.wait(), name="service stops"),
                 asyncio.create_task(stream.dropped.wait(), name="client dropped"),
+                asyncio.ensure_future(self._refused()),
                 asyncio.create_task(self._send_all(stream, send), name="events"),
             ]
             try:
@@ -97,7 +105,7 @@ class EventStream(Response):
                 return
 
 
-def event_routes(live: Live, stopping: asyncio.Event) -> APIRouter:
+def event_routes(live: Live, stopping: asyncio.Event, tokens: AcceptedTokens) -> APIRouter:
     """Return the route of events; streams end once `stopping` is set."""
     routes = APIRouter(tags=["operation"])
 
@@ -117,10 +125,17 @@ def event_routes(live: Live, stopping: asyncio.Event) -> APIRouter:
         },
     )
     async def get_events(
+        request: Request,
         query: Annotated[StreamParameters, Query()],
         last_event_id: Annotated[str | None, Header(max_length=100)] = None,
     ) -> Response:
-        return EventStream(live, query, last_event_id=last_event_id, stopping=stopping)
+        return EventStream(
+            live,
+            query,
+            last_event_id=last_event_id,
+            stopping=stopping,
+            refused=partial(tokens.until_refused, request.state.caller_token),
+        )
 
     return routes
 

@@ -7,7 +7,7 @@ statement, so the same idempotency key over HTTP and over the broker is the same
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Body, Header, Path, Query, Request, Response
@@ -27,6 +27,7 @@ from turnstile.common.requests import (
     request_bytes_max,
     request_hash,
 )
+from turnstile.executor.api.auth import CallerScope, CurrentCaller
 from turnstile.executor.api.bodies import (
     LIST_BYTES_MAX,
     InUtf8,
@@ -47,7 +48,7 @@ from turnstile.executor.api.paging import (
     next_cursor,
 )
 from turnstile.executor.api.problems import Problem, answer, answer_deadline, documented, problem
-from turnstile.executor.api_tokens import Role
+from turnstile.executor.api_tokens import ApiToken, Role
 from turnstile.executor.metrics import REFUSED
 from turnstile.executor.operations import Operations, Submissions
 from turnstile.executor.queries.reader import LogPosition, Reader
@@ -317,9 +318,12 @@ def _add_reading_routes(routes: APIRouter, reader: Reader) -> None:
     )
     async def get_executions(
         query: Annotated[ExecutionListing, Query()],
+        scope: CallerScope,
     ) -> ExecutionList:
         before_id = cursor_id(_CURSOR, query.cursor, first=ID_MAX)
-        page = await reader.executions(query.filter(), before_id=before_id, limit=query.limit)
+        page = await reader.executions(
+            replace(query.filter(), scope=scope), before_id=before_id, limit=query.limit
+        )
         return ExecutionList(
             items=page.items,
             next_cursor=next_cursor(_CURSOR, page.next_id),
@@ -362,13 +366,14 @@ def _add_cancel_route(routes: APIRouter, operations: Operations) -> None:
     )
     async def post_cancel(
         execution_id: ExecutionPath,
+        caller: CurrentCaller,
         body: Annotated[
             CancelBody,
             Body(openapi_examples={"reason": {"value": {"reason": "no longer needed"}}}),
         ] = _NO_REASON,
     ) -> Any:
         async with answer_deadline():
-            moves = await operations.cancel([ExecutionId(execution_id)], body.reason)
+            moves = await operations.cancel([ExecutionId(execution_id)], body.reason, caller)
         if not moves:
             raise _unknown_execution(execution_id)
         move = moves[0]
@@ -407,6 +412,7 @@ def _add_retry_route(routes: APIRouter, operations: Operations) -> None:
         execution_id: ExecutionPath,
         request: Request,
         response: Response,
+        caller: CurrentCaller,
         _: Annotated[RetryBody, Body(openapi_examples={"empty": {"value": {}}})] = _NOTHING,
         idempotency_key: Annotated[
             InUtf8 | None,
@@ -415,7 +421,7 @@ def _add_retry_route(routes: APIRouter, operations: Operations) -> None:
     ) -> Any:
         async with answer_deadline():
             (retried,) = await operations.retry(
-                [(ExecutionId(execution_id), idempotency_key)], read_traceparent(request.headers)
+                [(ExecutionId(execution_id), idempotency_key)], read_traceparent(request.headers), caller
             )
         if retried.previous_status is None:
             raise _unknown_execution(execution_id)
@@ -514,11 +520,16 @@ def _read_item(value: Any, read: Callable[[Any], Admission]) -> Admission | Refu
 def _reader_for(request: Request, parameters_bytes_max: int) -> Callable[[Any], Admission]:
     """Return what reads the executions that this caller submits."""
     traceparent = read_traceparent(request.headers)
-    role: Role | None = request.state.caller_role
-    may_be_urgent = role is None or role >= Role.OPERATE
+    token: ApiToken | None = request.state.caller_token
+    may_be_urgent = token is None or token.role >= Role.OPERATE
 
     def read(value: Any) -> Admission:
         submitted = read_request(value, parameters_bytes_max=parameters_bytes_max)
+        if token is not None and not token.may_use(submitted.action_ref):
+            raise Refusal(
+                Code.FORBIDDEN,
+                f"action_ref: the token {token.name!r} is not for the action {submitted.action_ref!r}",
+            )
         return Admission.of(
             submitted, request_hash(submitted), traceparent=traceparent, may_be_urgent=may_be_urgent
         )

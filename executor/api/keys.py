@@ -14,7 +14,7 @@ from pydantic_core import CoreSchema
 from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.requests import read_model
 from turnstile.executor.api.actions import PossibleRef, unknown_action
-from turnstile.executor.api.auth import CallerName
+from turnstile.executor.api.auth import CurrentCaller
 from turnstile.executor.api.bodies import JsonBody, JsonRoute
 from turnstile.executor.api.paging import Page, Paging, cursor_parts, next_cursor
 from turnstile.executor.api.problems import answer_deadline, documented
@@ -105,7 +105,7 @@ def _add_changing_routes(routes: APIRouter, operations: Operations, resources: R
         responses=documented(Code.NOT_FOUND, Code.UNKNOWN_FIELD, Code.TOO_LARGE),
     )
     async def put_key(
-        ref: PossibleRef, key: PossibleKey, fields: GivenFields, caller: CallerName
+        ref: PossibleRef, key: PossibleKey, fields: GivenFields, caller: CurrentCaller
     ) -> StoredKey:
         settings = read_model(KeySettings, fields.model_extra or {})
         async with answer_deadline():
@@ -122,7 +122,7 @@ def _add_changing_routes(routes: APIRouter, operations: Operations, resources: R
         summary="Delete the settings of one concurrency key: it has the limit of its action again",
         responses=documented(Code.NOT_FOUND),
     )
-    async def delete_key(ref: PossibleRef, key: PossibleKey, caller: CallerName) -> KeyDeleted:
+    async def delete_key(ref: PossibleRef, key: PossibleKey, caller: CurrentCaller) -> KeyDeleted:
         async with answer_deadline():
             change = await operations.set_key(ref, key, None, caller)
         if not change.action_found:

@@ -6,9 +6,11 @@ from fastapi import APIRouter, Query
 from pydantic import AwareDatetime, Field
 
 from turnstile.common.domain.errors import Code
+from turnstile.executor.api.auth import CallerScope
 from turnstile.executor.api.executions import FilterText
 from turnstile.executor.api.paging import Page, Paging, cursor_id, next_cursor
 from turnstile.executor.api.problems import documented
+from turnstile.executor.api_tokens import is_in_scope
 from turnstile.executor.dashboard.events import QueueSummary, queue_summary
 from turnstile.executor.dashboard.live import Live
 from turnstile.executor.dashboard.state import DashboardState, Queue, QueueOrder
@@ -52,11 +54,13 @@ def queue_routes(live: Live) -> APIRouter:
         "second old, and queues may move between two pages. Rates and lengths start with the first request.",
         responses=documented(Code.UNKNOWN_FIELD),
     )
-    async def get_queues(query: Annotated[QueueListing, Query()]) -> QueuePage:
+    async def get_queues(query: Annotated[QueueListing, Query()], scope: CallerScope) -> QueuePage:
         state = await live.state()
         queues = state.sorted(query.sort, query.search or "")
         if query.action_ref or query.concurrency_key:
             queues = [queue for queue in queues if _matches(queue, query)]
+        if scope is not None:
+            queues = [queue for queue in queues if is_in_scope(queue.name[0], scope)]
         start = cursor_id(_CURSOR, query.cursor, first=0)
         end = start + query.limit
         assert state.read_at is not None

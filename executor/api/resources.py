@@ -17,7 +17,7 @@ from turnstile.common.database import REFUSED_BY_DATABASE, Database
 from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.fields import check_resource
 from turnstile.common.requests import read_model
-from turnstile.executor.api.auth import CallerName
+from turnstile.executor.api.auth import CurrentCaller
 from turnstile.executor.api.bodies import DefinitionFields, JsonRoute
 from turnstile.executor.api.paging import (
     ID_MAX,
@@ -29,6 +29,7 @@ from turnstile.executor.api.paging import (
     next_cursor,
 )
 from turnstile.executor.api.problems import answer, answer_deadline, documented, problem
+from turnstile.executor.callers import Caller
 from turnstile.executor.definitions import ResourceDefinition
 from turnstile.executor.operations import Operations
 from turnstile.executor.queries.reader import Reader
@@ -93,7 +94,7 @@ class Resources:
             raise _unknown_resource(name)
         return found
 
-    async def put(self, name: str, given: Mapping[str, Any], caller: str) -> StoredResource:
+    async def put(self, name: str, given: Mapping[str, Any], caller: Caller) -> StoredResource:
         """Store a whole definition: absent fields get their defaults."""
         if given.get("name", name) != name:
             raise Refusal(Code.INVALID_MESSAGE, f"name: differs from the path; omit it, or send {name!r}")
@@ -101,7 +102,7 @@ class Resources:
         async with answer_deadline(), self._one_at_a_time(name):
             return await self._store(definition, caller)
 
-    async def change(self, name: str, given: Mapping[str, Any], caller: str) -> StoredResource:
+    async def change(self, name: str, given: Mapping[str, Any], caller: Caller) -> StoredResource:
         """Change some fields of a definition and keep the others."""
         if given.get("name", name) != name:
             raise Refusal(Code.INVALID_MESSAGE, "name: the name of a resource never changes; omit it")
@@ -109,7 +110,7 @@ class Resources:
             stored = (await self.read(name)).model_dump(include=set(ResourceDefinition.model_fields))
             return await self._store(read_model(ResourceDefinition, {**stored, **given}), caller)
 
-    async def delete(self, name: str, caller: str) -> ResourceDeletion:
+    async def delete(self, name: str, caller: Caller) -> ResourceDeletion:
         """Delete a resource if nothing uses it; the result shows whether it was deleted."""
         async with answer_deadline(), self._one_at_a_time(name):
             deletion = await self._operations.delete_resource(name, caller)
@@ -117,7 +118,7 @@ class Resources:
             raise _unknown_resource(name)
         return deletion
 
-    async def _store(self, definition: ResourceDefinition, caller: str) -> StoredResource:
+    async def _store(self, definition: ResourceDefinition, caller: Caller) -> StoredResource:
         try:
             await self._operations.put_resource(definition, caller)
         except REFUSED_BY_DATABASE as error:
@@ -198,7 +199,7 @@ def _add_changing_routes(routes: APIRouter, resources: Resources) -> None:
     changes = documented(Code.UNKNOWN_FIELD, Code.TOO_LARGE)
 
     @routes.put("/{name}", summary="Store a whole definition; it takes effect at once", responses=changes)
-    async def put_resource(name: str, fields: GivenFields, caller: CallerName) -> StoredResource:
+    async def put_resource(name: str, fields: GivenFields, caller: CurrentCaller) -> StoredResource:
         return await resources.put(name, fields.given, caller)
 
     @routes.patch(
@@ -209,7 +210,9 @@ def _add_changing_routes(routes: APIRouter, resources: Resources) -> None:
         "wait; `warnings` names these actions.",
         responses={**documented(Code.NOT_FOUND), **changes},
     )
-    async def patch_resource(name: PossibleName, fields: GivenFields, caller: CallerName) -> StoredResource:
+    async def patch_resource(
+        name: PossibleName, fields: GivenFields, caller: CurrentCaller
+    ) -> StoredResource:
         return await resources.change(name, fields.given, caller)
 
     @routes.post(
@@ -217,11 +220,11 @@ def _add_changing_routes(routes: APIRouter, resources: Resources) -> None:
         summary="Start nothing that uses it; what runs continues",
         responses=documented(Code.NOT_FOUND),
     )
-    async def post_pause(name: PossibleName, caller: CallerName) -> StoredResource:
+    async def post_pause(name: PossibleName, caller: CurrentCaller) -> StoredResource:
         return await resources.change(name, {"paused": True}, caller)
 
     @routes.post("/{name}/resume", summary="Resume it", responses=documented(Code.NOT_FOUND))
-    async def post_resume(name: PossibleName, caller: CallerName) -> StoredResource:
+    async def post_resume(name: PossibleName, caller: CurrentCaller) -> StoredResource:
         return await resources.change(name, {"paused": False}, caller)
 
 
@@ -232,7 +235,7 @@ def _add_deleting_route(routes: APIRouter, resources: Resources) -> None:
         responses=documented(Code.NOT_FOUND, Code.IN_USE),
         response_model=ResourceDeleted,
     )
-    async def delete_resource(name: PossibleName, caller: CallerName) -> Any:
+    async def delete_resource(name: PossibleName, caller: CurrentCaller) -> Any:
         deletion = await resources.delete(name, caller)
         if deletion.deleted:
             return ResourceDeleted(name=name)

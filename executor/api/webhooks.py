@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import Code
+from turnstile.executor.api.auth import CurrentCaller
 from turnstile.executor.api.bodies import JsonBody, JsonRoute
 from turnstile.executor.api.paging import ID_MAX, Page, Paging, cursor_id, next_cursor
 from turnstile.executor.api.problems import answer_deadline, documented
@@ -104,9 +105,9 @@ def webhook_routes(database: Database, limiter: ReadLimiter) -> APIRouter:
         "has it already may ignore it.",
         responses=documented(Code.UNKNOWN_FIELD, Code.TOO_LARGE),
     )
-    async def post_replay(body: WebhookSelection) -> WebhookReplay:
+    async def post_replay(body: WebhookSelection, caller: CurrentCaller) -> WebhookReplay:
         async with answer_deadline():
-            replayed = await store.replay(body.ids, limit=body.limit)
+            replayed = await store.replay(body.ids, limit=body.limit, changed_by=caller)
         known = {*replayed.done, *replayed.pending}
         return WebhookReplay(
             done=len(replayed.done),

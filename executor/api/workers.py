@@ -8,6 +8,7 @@ from pydantic import Field
 
 from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.fields import check_instant
+from turnstile.executor.api.auth import CurrentCaller
 from turnstile.executor.api.paging import Page, Paging, cursor_of, cursor_parts, invalid_cursor
 from turnstile.executor.api.problems import answer, answer_deadline, documented, problem
 from turnstile.executor.operations import Operations
@@ -47,11 +48,11 @@ def worker_routes(operations: Operations, reader: Reader) -> APIRouter:
         responses=documented(Code.NOT_FOUND, Code.ALREADY_TERMINAL),
         response_model=WorkerDetail,
     )
-    async def post_drain(worker_id: WorkerPath) -> Any:
+    async def post_drain(worker_id: WorkerPath, caller: CurrentCaller) -> Any:
         async with answer_deadline():
             # No id contains this character, and the database accepts it in no text.
             is_possible = "\0" not in worker_id
-            drains = is_possible and await operations.drain_worker(worker_id)
+            drains = is_possible and await operations.drain_worker(worker_id, caller)
             worker = await reader.worker(worker_id) if is_possible else None
         if worker is None:
             raise Refusal(

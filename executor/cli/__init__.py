@@ -44,11 +44,13 @@ class _Commands(LazyCommandGroup):
         "cancel": _lazy("cancel_retry:cancel", "Cancel waiting and running executions."),
         "retry": _lazy("cancel_retry:retry", "Retry ended executions: each retry is a new execution."),
         "audit": _lazy("audit:audit", "Recount all counters and check every invariant."),
+        "audit-log": _lazy("audit_log:audit_log", "Show what operators did: who, when and what."),
         "top": _lazy("top:top", "Show queues, slots and workers, refreshed every second."),
         "actions": _lazy("actions:app", "Manage actions: definitions, limits, pause and resume."),
         "resources": _lazy("resources:app", "Manage resources, which several actions share."),
         "queue": _lazy("queues:app", "Show statistics, slot holders and waiting executions."),
         "workers": _lazy("workers:app", "List and drain workers."),
+        "tokens": _lazy("tokens:app", "Create, list and revoke API tokens."),
         "webhooks": _lazy("webhooks:app", "List webhook deliveries and replay them."),
         "dead-letters": _lazy("dead_letters:app", "Manage dead-lettered messages."),
     }

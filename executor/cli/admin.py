@@ -34,7 +34,7 @@ from turnstile.common.lifecycle import run_service
 from turnstile.common.settings import CommonSettings, read_settings
 from turnstile.common.telemetry.logs import configure_logging
 from turnstile.common.telemetry.tracing import configure_tracing
-from turnstile.common.urls import amqp_urls, shown_url
+from turnstile.common.urls import amqp_urls, driver_url, shown_url
 from turnstile.executor.cli.arguments import duration
 from turnstile.executor.permissions.broker import definitions, set_up_accounts
 from turnstile.executor.permissions.credentials import (
@@ -52,6 +52,7 @@ from turnstile.migrations import migrate as run_migrations
 logger = logging.getLogger(__name__)
 
 _RETRY_SECONDS: Final = 1.0
+_TOKEN_SECONDS: Final = 5.0
 _INSUFFICIENT_PRIVILEGE: Final = "42501"
 _SERVICES: Final = ("executor", "worker", "client")
 
@@ -65,17 +66,33 @@ def serve(settings: ExecutorSettings) -> None:
     """
     from turnstile.executor.service import ExecutorService  # noqa: PLC0415
 
-    if settings.is_exposed():
+    if settings.is_exposed() and not _has_stored_token(settings.database_url.get_secret_value()):
         raise CommandFailed(
             f"TURNSTILE_API_TOKENS: {settings.http_host} can be reached from other machines, and no token is "
-            "set; set one (TURNSTILE_API_TOKENS=...), bind to 127.0.0.1 (TURNSTILE_HTTP_HOST), or add "
-            "--insecure",
+            "set; set one (TURNSTILE_API_TOKENS=...), create one in the database ('executor tokens create "
+            "NAME --role admin --direct'), bind to 127.0.0.1 (TURNSTILE_HTTP_HOST), or add --insecure",
             exit_code=EXIT_USAGE,
         )
     configure_logging(level=settings.log_level, form=settings.log_format)
     configure_tracing(service="turnstile-executor", endpoint=settings.otlp_endpoint)
     listener = listen(settings.http_host, settings.http_port, settings="TURNSTILE_HTTP")
     run_service(ExecutorService(settings, listener).serve)
+
+
+def _has_stored_token(url: str) -> bool:
+    """Return whether the database has an API token; false where it cannot be reached or is empty."""
+
+    async def read() -> bool:
+        connection = await asyncpg.connect(driver_url(url), timeout=_TOKEN_SECONDS)
+        try:
+            return bool(await connection.fetchval("SELECT EXISTS (SELECT FROM api_token)"))
+        finally:
+            await connection.close(timeout=_TOKEN_SECONDS)
+
+    try:
+        return asyncio.run(read())
+    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        return False
 
 
 @with_options(

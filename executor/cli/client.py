@@ -27,6 +27,7 @@ from turnstile.common.cli import (
     with_options,
 )
 from turnstile.common.urls import check_authority, is_api_url, is_loopback, with_tls_hint
+from turnstile.executor.callers import CHANNEL_HEADER
 
 Rest = ParamSpec("Rest")
 T = TypeVar("T")
@@ -87,7 +88,10 @@ class Api:
         self._url = url.rstrip("/")
         self._http = httpx.Client(
             base_url=self._url + _PREFIX,
-            headers={"Authorization": f"Bearer {token}"} if token else {},
+            headers={
+                CHANNEL_HEADER: "cli",
+                **({"Authorization": f"Bearer {token}"} if token else {}),
+            },
             timeout=_TIMEOUT,
             verify=True if trust is None else trust,
             # HTTP_PROXY does not apply to loopback.

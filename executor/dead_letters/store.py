@@ -23,6 +23,7 @@ from turnstile.common.broker.publisher import Publisher
 from turnstile.common.crash_points import CrashPoint, reached
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import Unavailable
+from turnstile.executor.callers import Caller
 from turnstile.executor.dead_letters.message import StoredDeadLetter, replayed
 from turnstile.executor.protocol import ExecutorProtocol
 from turnstile.executor.sql import query
@@ -136,7 +137,7 @@ class DeadLetters:
         return found[0] if found else None
 
     async def replay(
-        self, selection: Selection, *, limit: int, body: bytes | None = None
+        self, selection: Selection, *, limit: int, changed_by: Caller, body: bytes | None = None
     ) -> DeadLetterResult:
         """Publish dead letters with their original routing keys, the oldest first; delete the confirmed ones.
 
@@ -155,7 +156,9 @@ class DeadLetters:
                 refused += [(each, _cut(each)) for each in cut]
                 confirmed, not_confirmed = await self._publish(whole, body)
                 reached(CrashPoint.DEAD_LETTERS_PUBLISHED)
-                await self._protocol.delete_dead_letters(confirmed)
+                await self._protocol.delete_dead_letters(
+                    confirmed, "replayed", changed_by, edited=body is not None
+                )
                 refused += not_confirmed
                 done += len(confirmed)
                 handled += len(ids)
@@ -166,7 +169,7 @@ class DeadLetters:
         left = chosen.beyond + len(chosen.sizes) - handled
         return DeadLetterResult(done=done, refused=refused, missing=chosen.missing, left=left)
 
-    async def purge(self, selection: Selection, *, limit: int) -> DeadLetterResult:
+    async def purge(self, selection: Selection, *, limit: int, changed_by: Caller) -> DeadLetterResult:
         """Delete dead letters, the oldest first, at most `limit`."""
         done = handled = 0
         async with _bounded() as deadline:
@@ -174,7 +177,7 @@ class DeadLetters:
             for ids in chosen.chunks():
                 if time.monotonic() > deadline:
                     break
-                done += await self._protocol.delete_dead_letters(ids)
+                done += await self._protocol.delete_dead_letters(ids, "purged", changed_by)
                 handled += len(ids)
         logger.warning("dead_letters_purged", extra={"letters": done})
         left = chosen.beyond + len(chosen.sizes) - handled

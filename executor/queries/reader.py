@@ -37,6 +37,7 @@ from turnstile.executor.queries.schemas import (
     HOLDERS_MAX,
     ActionQueuePage,
     AttemptDetail,
+    AuditLogEntry,
     ChangeEntry,
     ErrorDetail,
     ExecutionDetail,
@@ -153,6 +154,23 @@ class LogPage:
     is_ended: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditLogFilter:
+    """Which rows of the audit log are selected: all conditions must hold; None: no condition."""
+
+    subject_kind: str | None = None
+    subject: str | None = None
+    action_ref: str | None = None
+    verb: str | None = None
+    user: str | None = None
+    recorded_after: datetime | None = None
+    """This instant or later."""
+    recorded_before: datetime | None = None
+    """Earlier than this instant."""
+    scope: tuple[str, ...] | None = None
+    """Only rows about actions whose names begin with one of these."""
+
+
 class ReadLimiter:
     """Bounds the concurrent reads of one executor, so that connections are left for the work itself (P9)."""
 
@@ -204,6 +222,11 @@ class Reader:
         )
         return detail if gated is None else with_steps(detail, gated)
 
+    async def action_of(self, execution_id: int) -> str | None:
+        """Return the action of an execution; None: there is no such execution."""
+        row = await self._row(query("action_of"), execution_id)
+        return None if row is None else str(row["ref"])
+
     async def executions(self, wanted: ExecutionFilter, *, before_id: int, limit: int) -> ExecutionPage:
         """Return executions, newest first: candidates and documents are bounded."""
         found = await self._selected(
@@ -223,9 +246,14 @@ class Reader:
         by_status = {Status(row["status"]): row["executions"] for row in found if row["status"] is not None}
         return Counts(by_status=by_status, is_cut=bool(found[-1]["executions"]))
 
-    async def named(self, execution_ids: Sequence[ExecutionId]) -> list[Match]:
-        """Return those of these executions that exist, in ascending order of their ids."""
-        found = await self._rows(query("dashboard_executions"), execution_ids)
+    async def named(
+        self, execution_ids: Sequence[ExecutionId], scope: Sequence[str] | None = None
+    ) -> list[Match]:
+        """Return those of these executions that exist, in ascending order of their ids.
+
+        With `scope` only those of actions whose names begin with one of its prefixes.
+        """
+        found = await self._rows(query("named_executions"), execution_ids, scope)
         return sorted(Match(ExecutionId(row["id"]), Status(row["status"])) for row in found)
 
     async def unfinished(self, wanted: ExecutionFilter, *, before_id: int, limit: int) -> Matches:
@@ -267,9 +295,14 @@ class Reader:
         row = await self._row(query("action"), ref)
         return None if row is None else _action(row)
 
-    async def actions(self, *, after_ref: str | None, limit: int) -> tuple[list[StoredAction], str | None]:
-        """Return actions in the order of their names, and the name after which the next page starts."""
-        found = await self._rows(query("actions"), after_ref or "", limit + 1)
+    async def actions(
+        self, *, after_ref: str | None, limit: int, scope: Sequence[str] | None = None
+    ) -> tuple[list[StoredAction], str | None]:
+        """Return actions in the order of their names, and the name after which the next page starts.
+
+        With `scope` only those whose names begin with one of its prefixes.
+        """
+        found = await self._rows(query("actions"), after_ref or "", limit + 1, scope)
         shown = [_action(row) for row in found[:limit]]
         return shown, shown[-1].ref if len(found) > limit else None
 
@@ -277,6 +310,30 @@ class Reader:
         """Return the changes of an action, newest first, and the id before which the next page starts."""
         found = await self._rows(query("action_changes"), ref, before_id, limit + 1)
         return changes_page(found, limit)
+
+    async def audit_log(
+        self, wanted: AuditLogFilter, *, before_id: int, limit: int
+    ) -> tuple[list[AuditLogEntry], int | None]:
+        """Return what operators did, newest first, and the id before which the next page starts."""
+        async with self._snapshot() as connection:
+            found = await connection.fetch(
+                query("audit_log"),
+                before_id,
+                wanted.subject_kind,
+                wanted.subject,
+                wanted.action_ref,
+                wanted.verb,
+                wanted.user,
+                wanted.recorded_after,
+                wanted.recorded_before,
+                wanted.scope,
+                limit + 1,
+            )
+        shown = [
+            AuditLogEntry(**{**row, "before": readable(row["before"]), "after": readable(row["after"])})
+            for row in found[:limit]
+        ]
+        return shown, shown[-1].id if len(found) > limit else None
 
     async def queue_stats(self, ref: str) -> QueueStats | None:
         """Return the state of the queues of an action."""

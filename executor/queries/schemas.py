@@ -7,6 +7,7 @@ from pydantic import AwareDatetime, Field, JsonValue
 from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.domain.states import Status
 from turnstile.common.schemas import EstimatedStart, Schema
+from turnstile.executor.callers import Channel
 from turnstile.executor.definitions import ResourceDefinition
 
 HOLDERS_MAX = 100
@@ -361,6 +362,73 @@ class ChangeEntry(Schema):
         description="The changed fields after. Empty if it was deleted.",
         examples=[{"max_concurrent": 5}],
     )
+
+
+Verb = Literal[Change, "cancelled", "retried", "drained", "replayed", "purged", "revoked"]
+SubjectKind = Literal[
+    "action", "resource", "execution", "executions", "worker", "dead_letter", "webhook", "token"
+]
+
+
+class AuditLogEntry(Schema):
+    """What one operator did to one subject."""
+
+    id: int
+    recorded_at: AwareDatetime
+    user: str | None = Field(
+        description="The name of the token; local: no token was required; worker: a worker registered an "
+        "action; database: a command with access to the database. Null: not known.",
+        examples=["alice"],
+    )
+    address: str | None = Field(
+        description="The client's address as the executor saw it; behind a proxy, that of the proxy.",
+        examples=["192.0.2.17"],
+    )
+    channel: Channel | None = Field(
+        description="How it came; cli and dashboard are what the client says of itself. Null: recorded by an "
+        "earlier version."
+    )
+    verb: Verb
+    subject_kind: SubjectKind = Field(description="executions: all that a filter selects.")
+    subject: str = Field(
+        description="Id or name; of a webhook, the id of its execution. Empty for a filter.",
+        examples=["reports.render"],
+    )
+    action_ref: str | None = Field(description="The action that the subject is or belongs to.")
+    before: dict[str, JsonValue] = Field(
+        description="What changed, before it; durations in seconds.", examples=[{"max_concurrent": 2}]
+    )
+    after: dict[str, JsonValue] = Field(
+        description="The same after it; for a filter, the filter.", examples=[{"max_concurrent": 5}]
+    )
+
+
+TokenRole = Literal["read", "submit", "operate", "admin"]
+
+
+class TokenDetail(Schema):
+    """An API token in the database; never the token itself."""
+
+    id: int
+    name: str = Field(description="Appears in the audit log; several tokens may share it.", examples=["ci"])
+    role: TokenRole
+    scope: list[str] | None = Field(
+        description="It is only for actions whose names begin with one of these. Null: for all.",
+        examples=[["reports."]],
+    )
+    state: Literal["valid", "expired", "revoked"]
+    created_at: AwareDatetime
+    created_by: str | None
+    expires_at: AwareDatetime | None = Field(description="Null: it does not expire.")
+    last_used_at: AwareDatetime | None = Field(description="Within a minute. Null: not used yet.")
+    revoked_at: AwareDatetime | None
+    revoked_by: str | None
+
+
+class CreatedToken(TokenDetail):
+    """A new token."""
+
+    token: str = Field(description="Shown only here: the service stores a digest.")
 
 
 WorkerState = Literal["live", "draining", "overdue", "lost", "stopped"]

@@ -97,6 +97,8 @@ class ExecutionFilter:
     """Part of `type: message` of its error, in any case."""
     metadata: tuple[tuple[str, str], ...] = ()
     """Each of these keys has this value, as text."""
+    scope: tuple[str, ...] | None = None
+    """The name of the action begins with one of these."""
 
     def values(self, action_id: int | None) -> dict[str, object]:
         """Return the values of the conditions that are set."""
@@ -112,6 +114,7 @@ class ExecutionFilter:
             "worker_id": self.worker_id,
             "error": self.error,
             "metadata": [key for key, _ in self.metadata] or None,
+            "scope": self.scope,
         }
         set_values = {name: value for name, value in found.items() if value is not None}
         return set_values | {"metadata_values": [value for _, value in self.metadata]}
@@ -203,8 +206,14 @@ def _conditions(names: frozenset[str], execution: Table) -> list[ColumnElement[b
         "error": _error_contains(execution),
         "worker_id": execution.c.worker_id == bindparam("worker_id"),
         "metadata": _metadata_matches(execution),
+        "scope": execution.c.action_id.in_(_in_scope()),
     }
     return [condition for name, condition in every.items() if name in names]
+
+
+def _in_scope() -> Select[Any]:
+    prefixes = bindparam("scope", type_=ARRAY(Text))
+    return select(_ACTION.c.id).where(_ACTION.c.ref.op("^@")(func.any(prefixes)))
 
 
 def _metadata_matches(execution: Table) -> ColumnElement[bool]:

@@ -5,10 +5,19 @@ SELECT a.* FROM action a WHERE a.deleted_at IS NULL AND a.ref = $1
 
 -- actions: definitions in the order of their names.
 --
--- $1 after this name, $2 rows
-SELECT a.* FROM action a WHERE a.deleted_at IS NULL AND a.ref COLLATE "C" > $1 ORDER BY a.ref COLLATE "C" LIMIT $2
+-- $1 after this name, $2 rows, $3 prefixes of their names, or null
+SELECT a.* FROM action a
+WHERE a.deleted_at IS NULL AND a.ref COLLATE "C" > $1 AND ($3::text[] IS NULL OR a.ref ^@ ANY ($3))
+ORDER BY a.ref COLLATE "C" LIMIT $2
+
+-- action_of: the name of the action of an execution.
+--
+-- $1 execution
+SELECT a.ref FROM execution e JOIN action a ON a.id = e.action_id WHERE e.id = $1
 
 -- action_changes: the changes of an action, deleted or not, newest first.
 --
 -- $1 ref, $2 before this id, $3 rows
-SELECT c.* FROM action_change c WHERE c.action_ref = $1 AND c.id < $2 ORDER BY c.id DESC LIMIT $3
+SELECT l.id, l.recorded_at AS changed_at, l.actor AS changed_by, l.verb AS change, l.before AS old, l.after AS new
+FROM audit_log l
+WHERE l.subject_kind = 'action' AND l.subject = $1 AND l.id < $2 ORDER BY l.id DESC LIMIT $3

@@ -109,3 +109,11 @@ NOT EXISTS (
     )
     SELECT FROM ancestor a WHERE a.idempotency_key = :retry_key || '/' || a.retry_of
 )
+
+-- named_executions: the status of these executions; by primary key.
+--
+-- $1 ids, $2 prefixes of the names of their actions, or null
+SELECT e.id, e.status::text AS status
+FROM turnstile.current_execution e
+JOIN action a ON a.id = e.action_id
+WHERE e.id = ANY ($1::bigint[]) AND ($2::text[] IS NULL OR a.ref ^@ ANY ($2))

@@ -20,8 +20,9 @@ ORDER BY g.name COLLATE "C"
 -- resource_changes: the changes of a resource, deleted or not, newest first.
 --
 -- $1 name, $2 before this id, $3 rows
-SELECT c.id, c.changed_at, c.changed_by, c.change, c.old, c.new
-FROM resource_change c WHERE c.resource = $1 AND c.id < $2 ORDER BY c.id DESC LIMIT $3
+SELECT l.id, l.recorded_at AS changed_at, l.actor AS changed_by, l.verb AS change, l.before AS old, l.after AS new
+FROM audit_log l
+WHERE l.subject_kind = 'resource' AND l.subject = $1 AND l.id < $2 ORDER BY l.id DESC LIMIT $3
 
 -- action_keys: the concurrency keys of an action that have settings, in order.
 --

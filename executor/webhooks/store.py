@@ -11,6 +11,7 @@ from typing import Literal
 from uuid import UUID
 
 from turnstile.common.database import Database
+from turnstile.executor.callers import Caller
 from turnstile.executor.sql import query
 from turnstile.executor.webhooks.concurrency import PER_ORIGIN_MAX, Due
 from turnstile.executor.webhooks.sender import State
@@ -97,12 +98,15 @@ class WebhookStore:
         applied = {row[0] for row in rows}
         return [n.claim.execution_id in applied for n in results]
 
-    async def replay(self, execution_ids: Sequence[int] | None, *, limit: int) -> Replayed:
+    async def replay(
+        self, execution_ids: Sequence[int] | None, *, limit: int, changed_by: Caller | None = None
+    ) -> Replayed:
         """Make these due again, whatever their result; None: the failed ones, the oldest first."""
         row = await self._database.fetchrow(
-            "SELECT * FROM turnstile.replay_webhooks($1, $2)",
+            "SELECT * FROM turnstile.replay_webhooks($1, $2, $3)",
             None if execution_ids is None else list(execution_ids),
             limit,
+            None if changed_by is None else changed_by.json(),
         )
         assert row is not None
         return Replayed(done=row["replayed_ids"], pending=row["pending_ids"], left=row["left_count"])

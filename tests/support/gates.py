@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from turnstile.common.database import Database
+from turnstile.executor.callers import Caller
 from turnstile.executor.definitions import ResourceDefinition
 from turnstile.executor.queue_manager import QueueManager
 
@@ -14,7 +15,9 @@ ADVANCES_MAX = 100
 async def put_resource(database: Database, name: str, capacity: int | None = None, **fields: Any) -> None:
     """Create or change a resource, as a user does: fields that are not given get their defaults."""
     definition = ResourceDefinition(name=name, capacity=capacity, **fields)
-    await QueueManager(database, lock_timeout_seconds=None).put_resource(definition, changed_by="alice")
+    await QueueManager(database, lock_timeout_seconds=None).put_resource(
+        definition, changed_by=Caller("alice")
+    )
 
 
 async def use(

@@ -14,6 +14,7 @@ from turnstile.common.database import Database
 from turnstile.common.domain.identifiers import Attempt, ExecutionId
 from turnstile.common.domain.states import Status
 from turnstile.executor.api.app import create_app
+from turnstile.executor.callers import Caller
 from turnstile.executor.dead_letters.store import DeadLetters
 from turnstile.executor.definitions import KeySettings, ResourceDefinition
 from turnstile.executor.operations import Operations, Submissions
@@ -138,39 +139,49 @@ class _Operations(Operations):
     """Decides in the database and publishes nothing."""
 
     def __init__(self, database: Database, queue_manager: QueueManager, granted: list[Grant]) -> None:
-        self._database = database
+        self._protocol = queue_manager.protocol
         self._queue_manager = queue_manager
         self._granted = granted
 
-    async def put_actions(self, definitions: Sequence[ActionDefinition], changed_by: str) -> None:
+    async def put_actions(self, definitions: Sequence[ActionDefinition], changed_by: Caller) -> None:
         grants = await self._queue_manager.put_actions(definitions, changed_by=changed_by)
         self._granted.extend(grants.granted)
 
-    async def set_key(self, ref: str, key: str, settings: KeySettings | None, changed_by: str) -> KeyChange:
+    async def set_key(
+        self, ref: str, key: str, settings: KeySettings | None, changed_by: Caller
+    ) -> KeyChange:
         change, grants = await self._queue_manager.set_key(ref, key, settings, changed_by=changed_by)
         self._granted.extend(grants.granted)
         return change
 
-    async def put_resource(self, definition: ResourceDefinition, changed_by: str) -> None:
+    async def put_resource(self, definition: ResourceDefinition, changed_by: Caller) -> None:
         grants = await self._queue_manager.put_resource(definition, changed_by=changed_by)
         self._granted.extend(grants.granted)
 
-    async def delete_resource(self, name: str, changed_by: str) -> ResourceDeletion | None:
+    async def delete_resource(self, name: str, changed_by: Caller) -> ResourceDeletion | None:
         return await self._queue_manager.delete_resource(name, changed_by=changed_by)
 
-    async def delete_action(self, ref: str, cancel_max: int, changed_by: str) -> Deletion | None:
+    async def delete_action(self, ref: str, cancel_max: int, changed_by: Caller) -> Deletion | None:
         return await self._queue_manager.delete_action(
             ref, cancel_max=cancel_max, reason="deleted", changed_by=changed_by
         )
 
-    async def cancel(self, execution_ids: Sequence[ExecutionId], reason: str | None) -> list[Move]:
-        moves, _ = await self._queue_manager.cancel([(each, reason) for each in execution_ids])
+    async def cancel(
+        self, execution_ids: Sequence[ExecutionId], reason: str | None, changed_by: Caller
+    ) -> list[Move]:
+        requests = [(each, reason) for each in execution_ids]
+        moves, _ = await self._queue_manager.cancel(requests, changed_by=changed_by)
         return moves
 
     async def retry(
-        self, requests: Sequence[tuple[ExecutionId, str | None]], traceparent: str | None
+        self,
+        requests: Sequence[tuple[ExecutionId, str | None]],
+        traceparent: str | None,
+        changed_by: Caller,
     ) -> list[Retried]:
-        retried, grants = await self._queue_manager.retry(requests, traceparent=traceparent)
+        retried, grants = await self._queue_manager.retry(
+            requests, traceparent=traceparent, changed_by=changed_by
+        )
         self._granted.extend(await _all_granted(self._queue_manager, grants))
         return retried
 

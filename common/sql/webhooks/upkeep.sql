@@ -5,6 +5,7 @@
 CREATE FUNCTION turnstile.replay_webhooks(
     in_execution_ids bigint[],
     in_limit integer,
+    in_caller jsonb DEFAULT NULL,
     OUT replayed_ids bigint[],
     OUT pending_ids bigint[],
     OUT left_count bigint
@@ -16,6 +17,7 @@ DECLARE
     wanted_ids bigint[] := coalesce(in_execution_ids, ARRAY(
         SELECT d.execution_id FROM webhook_delivery d WHERE d.state = 'failed' ORDER BY d.execution_id LIMIT in_limit));
     due_from timestamptz;
+    previous text[];
 BEGIN
     PERFORM 1 FROM execution e WHERE e.id = ANY (wanted_ids) ORDER BY e.id FOR KEY SHARE;
     PERFORM pg_current_xact_id();
@@ -25,7 +27,7 @@ BEGIN
     pending_ids := ARRAY(
         SELECT d.execution_id FROM webhook_delivery d WHERE d.execution_id = ANY (wanted_ids) AND d.state = 'pending');
     WITH settled AS MATERIALIZED (
-        SELECT d.execution_id FROM webhook_delivery d
+        SELECT d.execution_id, d.state FROM webhook_delivery d
         WHERE d.execution_id = ANY (wanted_ids) AND d.state <> 'pending'
           AND (SELECT e.id FROM execution e WHERE e.id = d.execution_id) IS NOT NULL
         ORDER BY d.execution_id FOR NO KEY UPDATE
@@ -35,9 +37,21 @@ BEGIN
         SET state = 'pending', attempts = 0, due_at = due_from, created_at = clock_timestamp(),
             settled_at = NULL
         FROM settled s WHERE d.execution_id = ANY (ARRAY[s.execution_id])
-        RETURNING d.execution_id
+        RETURNING d.execution_id, s.state
     )
-    SELECT coalesce(array_agg(a.execution_id ORDER BY a.execution_id), '{}') INTO replayed_ids FROM again a;
+    SELECT coalesce(array_agg(a.execution_id ORDER BY a.execution_id), '{}'),
+           array_agg(a.state ORDER BY a.execution_id)
+    INTO replayed_ids, previous FROM again a;
+    IF in_caller IS NOT NULL THEN
+        PERFORM turnstile.note_caller(in_caller);
+        PERFORM turnstile.log_operations(
+            'replayed', 'webhook', array_agg(r.id::text ORDER BY r.id), array_agg(a.ref ORDER BY r.id),
+            array_agg(jsonb_build_object('state', r.state) ORDER BY r.id),
+            array_agg('{"state": "pending"}'::jsonb ORDER BY r.id))
+        FROM unnest(replayed_ids, previous) r(id, state)
+        LEFT JOIN execution e ON e.id = ANY (ARRAY[r.id])
+        LEFT JOIN action a ON a.id = ANY (ARRAY[e.action_id]);
+    END IF;
     left_count := (SELECT count(*) FROM webhook_delivery d WHERE d.state = 'failed');
 END
 $$;

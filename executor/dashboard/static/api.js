@@ -20,7 +20,7 @@ export class Problem extends Error {
 export async function authorized(path, options = {}) {
   for (;;) {
     const shown = sessionStorage.getItem(KEY);
-    const headers = { Accept: "application/json", ...options.headers };
+    const headers = { Accept: "application/json", "Turnstile-Client": "dashboard", ...options.headers };
     if (shown) headers.Authorization = `Bearer ${shown}`;
     const response = await fetch(path, { ...options, headers, cache: "no-store", credentials: "omit" });
     setClock(response.headers.get("date"));

@@ -3,6 +3,7 @@
 import { el, say } from "./dom.js";
 import { between, clock, count, counted, duration } from "./format.js";
 import { ask } from "./api.js";
+import { auditLogOf } from "./audit_log.js";
 import { badge, instant, loader, shortId, table, errorLine } from "./parts.js";
 import { cancel, retry } from "./changes.js";
 import { executionLink } from "./queue.js";
@@ -74,7 +75,7 @@ export function show(main, { id }, { live, signal }) {
     el("div", { class: "head" }, el("h1", {}, `Execution #${id}`, state), buttons),
     wrong, why, el("div", { class: "panel" }, facts, steps),
     el("section", {}, el("h2", {}, "Attempts"), attempts.node), gatesPart,
-    logs.node, documents);
+    logs.node, documents, auditLogOf({ subject_kind: "execution", subject: id }, signal));
   loading.now();
 }
 

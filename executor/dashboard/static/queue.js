@@ -3,6 +3,7 @@
 import { el, say, text } from "./dom.js";
 import { clock, count, percent, rate } from "./format.js";
 import { ask, Problem } from "./api.js";
+import { auditLogOf } from "./audit_log.js";
 import { badge, failedLink, instant, loader, occupancyBar, pager, shortId, sparkline, table, errorLine } from "./parts.js";
 import { actionPath, changeLimit, changePause } from "./changes.js";
 import { queueLink } from "./queues.js";
@@ -28,13 +29,6 @@ const WAITING = [
   ["Key", "", (each) => each.concurrency_key ?? none("–")],
   ["Waiting for", "number", (each) => instant(each.queued_at, { ago: true })],
 ];
-const CHANGES = [
-  ["Changed", "row", (each) => clock(each.changed_at)],
-  ["By", "", (each) => each.changed_by ?? none("unknown")],
-  ["Change", "", (each) => each.change],
-  ["Before", "", (each) => fieldsOf(each.old)],
-  ["After", "", (each) => fieldsOf(each.new)],
-];
 
 export function show(main, { ref, parameters }, { live, signal }) {
   const key = parameters.get("key");
@@ -50,7 +44,7 @@ export function show(main, { ref, parameters }, { live, signal }) {
     ["Slots in use", "number", (each) => count(each.active_count)],
   ], { keyOf: (each) => each.concurrency_key });
   const keysPart = el("section", { class: "tall", hidden: true }, el("h2", {}, "Longest queues by key"), keys.node);
-  const changes = changesOf(ref, signal);
+  const changes = auditLogOf({ subject_kind: "action", subject: ref }, signal);
   const pages = pager((cursor) => {
     screen.cursor = cursor;
     loading.now();
@@ -163,26 +157,4 @@ function whyOf({ queue_length: length, waiting }) {
 
 export function executionLink(id) {
   return el("a", { href: `#/executions/${id}` }, `#${id}`);
-}
-
-/** The changes of the action; loaded when the section is opened. */
-function changesOf(ref, signal) {
-  const shown = table("Changes, newest first", CHANGES, { empty: "No changes recorded." });
-  const wrong = errorLine();
-  const node = el("details", {}, el("summary", {}, "Changes"), wrong, shown.node);
-  node.addEventListener("toggle", async () => {
-    if (!node.open) return;
-    try {
-      const page = await ask("GET", `${actionPath(ref)}/changes`, { query: { limit: 100 }, signal });
-      shown.update(page.items);
-    } catch (error) {
-      if (error instanceof Problem) text(wrong, error.message);
-      else if (!signal.aborted) throw error;
-    }
-  });
-  return node;
-}
-
-function fieldsOf(fields) {
-  return Object.entries(fields ?? {}).map(([name, value]) => el("code", { class: "pair" }, `${name}: ${JSON.stringify(value)}`));
 }

@@ -3,6 +3,7 @@
 import { el } from "./dom.js";
 import { count, duration } from "./format.js";
 import { ask } from "./api.js";
+import { auditLogOf } from "./audit_log.js";
 import { badge, instant, loader, occupancyBar, pager, table, errorLine } from "./parts.js";
 import { executionLink } from "./queue.js";
 import { queueLink } from "./queues.js";
@@ -86,7 +87,8 @@ export function show(main, { ref: name }, { live, signal }) {
     el("div", { class: "head" }, el("h1", {}, name, states)),
     wrong, el("div", { class: "panel" }, bar.node, facts),
     el("section", {}, el("h2", {}, "Holders"), holders.node),
-    el("section", {}, el("h2", {}, "Waiting"), waiting.node, pages.node));
+    el("section", {}, el("h2", {}, "Waiting"), waiting.node, pages.node),
+    auditLogOf({ subject_kind: "resource", subject: name }, signal));
   loading.now();
 }
 

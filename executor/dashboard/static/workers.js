@@ -2,6 +2,7 @@
 
 import { el, say } from "./dom.js";
 import { ask } from "./api.js";
+import { auditLogOf } from "./audit_log.js";
 import { badge, instant, loader, occupancyBar, pager, table, errorLine } from "./parts.js";
 import { drain } from "./changes.js";
 
@@ -50,7 +51,7 @@ export function show(main, { parameters }, { live, signal }) {
   main.append(
     el("div", { class: "head" }, el("h1", {}, "Workers"),
       el("label", { class: "choice" }, gone, "Show stopped and lost workers")),
-    wrong, shown.node, pages.node);
+    wrong, shown.node, pages.node, auditLogOf({ subject_kind: "worker" }, signal));
   loading.now();
 }
 

@@ -384,3 +384,64 @@ SELECT turnstile.skip_ids($1);
 -- takes
 -- gives restart_windows void
 SELECT turnstile.restart_windows();
+-- takes int4, int8[], int8[], text[], jsonb
+-- gives blocked_ids int8[], blocked_queue_ids int8[], free_queue_ids int8[], moves
+--   turnstile.moved[]
+SELECT * FROM turnstile.cancel_unless_held($3, $4, $1, $2, $5);
+
+-- takes int4, int8[], int8[], text[], text, jsonb
+-- gives blocked_queue_ids int8[], free_queue_ids int8[], granted turnstile.granted[],
+--   more_queue_ids int8[], retried turnstile.retried[]
+SELECT * FROM turnstile.retry($3, $4, $5, $1, $2, $6);
+
+-- takes text, text, jsonb, jsonb
+-- gives action_found bool, granted turnstile.granted[], key_found bool, more_queue_ids int8[]
+SELECT * FROM turnstile.set_key($1, $2, $3, in_caller => $4);
+
+-- takes jsonb, jsonb
+-- gives put_resource int8
+SELECT * FROM turnstile.put_resource($1, in_caller => $2);
+
+-- takes text, jsonb
+-- gives deleted bool, held int8, used_by text[], users int8, waiting int8
+SELECT * FROM turnstile.delete_resource($1, in_caller => $2);
+
+-- takes jsonb, text, text, jsonb
+-- gives log_bulk void
+SELECT turnstile.log_bulk($1, $2, $3, $4);
+
+-- takes jsonb, jsonb
+-- gives granted turnstile.granted[], more_queue_ids int8[]
+SELECT * FROM turnstile.put_actions($1, in_caller => $2);
+
+-- takes text, int4, text, jsonb
+-- gives deleted bool, ended turnstile.moved[], running int8, waiting int8
+SELECT * FROM turnstile.delete_action($1, $2, $3, in_caller => $4);
+
+-- takes text, jsonb
+-- gives drain_worker bool
+SELECT turnstile.drain_worker($1, $2);
+
+-- takes float8, int4
+-- gives prune_audit_log int4
+SELECT turnstile.prune_audit_log($1, $2);
+
+-- takes int8[], text, bool, jsonb
+-- gives delete_dead_letters int4
+SELECT turnstile.delete_dead_letters($1, $2, $3, $4);
+
+-- takes int8[], int4, jsonb
+-- gives left_count int8, pending_ids int8[], replayed_ids int8[]
+SELECT * FROM turnstile.replay_webhooks($1, $2, $3);
+
+-- takes text, text, text[], bytea, float8, jsonb
+-- gives create_token int8
+SELECT turnstile.create_token($1, $2, $3, $4, $5, $6);
+
+-- takes int8
+-- gives note_token_use void
+SELECT turnstile.note_token_use($1);
+
+-- takes int8, jsonb
+-- gives revoke_token bool
+SELECT turnstile.revoke_token($1, $2);

@@ -215,7 +215,12 @@ async def test_old_values_do_not_pass_for_new_ones_in_an_outage(
 
 async def test_a_stream_ends_after_its_duration(live: Live) -> None:
     stream = EventStream(
-        live, StreamParameters(), last_event_id=None, stopping=asyncio.Event(), duration_seconds=0.1
+        live,
+        StreamParameters(),
+        last_event_id=None,
+        stopping=asyncio.Event(),
+        refused=asyncio.Event().wait,
+        duration_seconds=0.1,
     )
     sent: list[Message] = []
 

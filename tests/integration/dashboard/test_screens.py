@@ -121,6 +121,12 @@ async def test_an_execution_shows_why_it_waits_until_it_ends_and_is_retried(
     await expect(page.locator("h1")).not_to_contain_text(f"#{waiting}")
     await expect(page.get_by_role("link", name=f"#{waiting}")).to_be_visible()
     await expect(page.locator("h1 .badge")).to_have_text("completed")
+    await page.goto(f"/#/executions/{waiting}")
+    await page.get_by_text("Changes", exact=True).click()
+    changes = page.get_by_role("table", name="Changes, newest first").locator("tbody tr")
+    await expect(changes).to_have_count(1)
+    await expect(changes.first).to_contain_text("retried")
+    await expect(changes.first).to_contain_text("dashboard, 127.0.0.1")
 
 
 async def test_an_execution_shows_its_gates_and_a_resource_its_holders(page: Page, env: Environment) -> None:

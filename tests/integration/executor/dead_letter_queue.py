@@ -21,11 +21,14 @@ from turnstile.common.broker.topology import (
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import Code
 from turnstile.common.envelopes import dead_letter as dead_lettered
+from turnstile.executor.callers import Caller
 from turnstile.executor.dead_letters.drain import Drain
 from turnstile.executor.dead_letters.message import StoredDeadLetter
 from turnstile.executor.dead_letters.store import DeadLetters
 from turnstile.executor.retention import Pruner
 from turnstile.executor.settings import ExecutorSettings
+
+OPERATOR = Caller("operator")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

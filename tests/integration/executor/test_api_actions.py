@@ -9,6 +9,7 @@ from tests.support.protocol import Protocol, blocked, connected, request
 from tests.support.served import Served, serve
 from turnstile.common.action_definition import ActionDefinition
 from turnstile.executor.api import actions
+from turnstile.executor.callers import Caller
 from turnstile.executor.results import Rejected
 from turnstile.executor.settings import ExecutorSettings
 
@@ -289,7 +290,9 @@ async def test_a_deleted_name_can_be_defined_again_with_its_own_limit(defined: S
 async def test_a_worker_registers_a_deleted_action_again(protocol: Protocol) -> None:
     await protocol.put("a", max_concurrent=7)
     await protocol.submit("a")
-    deletion = await protocol.queue_manager.delete_action("a", cancel_max=9, reason="r", changed_by="b")
+    deletion = await protocol.queue_manager.delete_action(
+        "a", cancel_max=9, reason="r", changed_by=Caller("b")
+    )
     assert deletion is not None
     assert (deletion.deleted, len(deletion.ended)) == (True, 1)
     assert await protocol.register_actions(ActionDefinition(ref="a", max_concurrent=3)) == []
@@ -308,7 +311,7 @@ async def test_an_admission_that_waited_for_the_deletion_is_refused(
     await protocol.settle(*((i, 1) for i in await protocol.held()))
     transaction = protocol.transaction()
     await transaction.start()
-    await protocol.queue_manager.delete_action("a", cancel_max=0, reason="r", changed_by="b")
+    await protocol.queue_manager.delete_action("a", cancel_max=0, reason="r", changed_by=Caller("b"))
     late = await blocked(other, protocol, other.admit(request("b"), request("a", concurrency_key=key)))
     await transaction.commit()
     (admitted, refused), _ = await late
@@ -325,7 +328,9 @@ async def test_a_claim_behind_the_deletion_finds_the_execution_ended(
     (one,) = await protocol.submit("a")
     transaction = protocol.transaction()
     await transaction.start()
-    deletion = await protocol.queue_manager.delete_action("a", cancel_max=1, reason="r", changed_by="b")
+    deletion = await protocol.queue_manager.delete_action(
+        "a", cancel_max=1, reason="r", changed_by=Caller("b")
+    )
     late = await blocked(other, protocol, other.claim_verdicts(one))
     await transaction.commit()
     assert deletion is not None

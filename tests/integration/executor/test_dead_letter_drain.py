@@ -13,6 +13,7 @@ import pytest
 from pydantic import SecretStr
 
 from tests.integration.executor.dead_letter_queue import (
+    OPERATOR,
     DeadLetterQueue,
     dead_letter_queue,
     dead_letter_under,
@@ -99,7 +100,7 @@ async def test_a_dead_letter_with_any_headers_and_body_is_stored(dlq: DeadLetter
     assert found[b"bytes"].headers["raw"] == b64encode(b"\xff\xfe").decode()
     assert (found[b"\0\xff" * 100].message_id, found[b"\0\xff" * 100].type) == ("n?ul", "?")
     # A replay publishes what it can, and breaks no connection.
-    dealt = await dlq.store.replay(ALL, limit=100)
+    dealt = await dlq.store.replay(ALL, limit=100, changed_by=OPERATOR)
     assert dealt.done + len(dealt.refused) == len(HOSTILE) + 2
     assert b"behind them" in [each.body for each in await take_ready(dlq)]
 
@@ -149,10 +150,12 @@ async def test_an_oversized_body_is_truncated_and_replayed_only_with_another_bod
     row = await dlq.database.fetchrow("SELECT octet_length(body) AS n, stored_bytes FROM dead_letter")
     assert row is not None
     assert row["n"] == 64 * 1024 < row["stored_bytes"] < 70_000
-    dealt = await dlq.store.replay(ALL, limit=1)
+    dealt = await dlq.store.replay(ALL, limit=1, changed_by=OPERATOR)
     assert dealt.done == 0
     assert "body of 200000 bytes" in dealt.refused[0][1]
-    assert (await dlq.store.replay(Selection(names=("m",)), limit=1, body=b"{}")).done == 1
+    assert (
+        await dlq.store.replay(Selection(names=("m",)), limit=1, changed_by=OPERATOR, body=b"{}")
+    ).done == 1
 
 
 async def test_a_dead_letter_delivered_again_after_it_was_stored_is_one_row(dlq: DeadLetterQueue) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.integration.executor.dead_letter_queue import (
+    OPERATOR,
     DeadLetterQueue,
     dead_letter_queue,
     dead_letter_under,
@@ -75,14 +76,18 @@ async def test_a_message_id_means_the_oldest_letter_that_has_it(dlq: DeadLetterQ
     await dlq.dead_letter(*(request(body, message_id="same") for body in (b"first", b"second")))
     await dlq.dead_letter(request(b"a number", message_id="1"))
     first, second, number = await dlq.all()
-    dealt = await dlq.store.purge(Selection(names=("same", "same")), limit=10)
+    dealt = await dlq.store.purge(Selection(names=("same", "same")), limit=10, changed_by=OPERATOR)
     assert (dealt.done, dealt.missing) == (1, [])
     assert letter_bodies(await dlq.all()) == [b"second", b"a number"]
     # Digits alone are an id, also where they are a message id.
     gone = str(first.id)
-    dealt = await dlq.store.purge(Selection(names=(gone, "gone", second.fingerprint)), limit=10)
+    dealt = await dlq.store.purge(
+        Selection(names=(gone, "gone", second.fingerprint)), limit=10, changed_by=OPERATOR
+    )
     assert (dealt.done, dealt.missing) == (1, [gone, "gone"])
-    assert (await dlq.store.purge(Selection(names=(str(number.id),)), limit=10)).done == 1
+    assert (
+        await dlq.store.purge(Selection(names=(str(number.id),)), limit=10, changed_by=OPERATOR)
+    ).done == 1
     assert await dlq.all() == []
 
 
@@ -91,7 +96,7 @@ async def test_a_replayed_letter_equals_the_original_message(dlq: DeadLetterQueu
         b"\x00\xff", message_id="m", correlation_id="c", reply_to="r", headers={"team": "green", "n": 1}
     )
     await dlq.dead_letter(replace(whole, timestamp=1_700_000_000))
-    dealt = await dlq.store.replay(ALL, limit=10)
+    dealt = await dlq.store.replay(ALL, limit=10, changed_by=OPERATOR)
     assert (dealt.done, dealt.refused, dealt.left, await dlq.all()) == (1, [], 0, [])
     (again,) = await take(dlq.consumer.subscribe(EXECUTOR_REQUESTS, prefetch=10), 1)
     assert (again.body, again.routing_key, again.exchange) == (b"\x00\xff", "execution.requested", EXECUTIONS)
@@ -106,7 +111,7 @@ async def test_a_replayed_letter_equals_the_original_message(dlq: DeadLetterQueu
 async def test_only_selected_dead_letters_are_replayed_in_order(dlq: DeadLetterQueue) -> None:
     await dlq.dead_letter(*(request(f"a{n}".encode()) for n in range(5)))
     await dlq.dead_letter(*(request(f"b{n}".encode()) for n in range(5)), code=Code.TOO_LARGE)
-    dealt = await dlq.store.replay(Selection(code="too_large"), limit=3)
+    dealt = await dlq.store.replay(Selection(code="too_large"), limit=3, changed_by=OPERATOR)
     assert (dealt.done, dealt.left) == (3, 2)
     requests = dlq.consumer.subscribe(EXECUTOR_REQUESTS, prefetch=10)
     assert bodies(await take(requests, 3)) == [b"b0", b"b1", b"b2"]
@@ -115,7 +120,7 @@ async def test_only_selected_dead_letters_are_replayed_in_order(dlq: DeadLetterQ
     assert (letter_bodies(page.letters), page.rest, page.total) == ([b"b3"], True, 7)
     last = page.letters[-1]
     # The position in the list is valid after its letter was deleted.
-    await dlq.store.purge(Selection(names=(str(last.id),)), limit=1)
+    await dlq.store.purge(Selection(names=(str(last.id),)), limit=1, changed_by=OPERATOR)
     page = await dlq.store.page(code="too_large", after=Position(died_at=last.died_at, id=last.id), limit=1)
     assert (letter_bodies(page.letters), page.rest, page.total) == ([b"b4"], False, 6)
 
@@ -125,7 +130,7 @@ async def test_an_unroutable_replay_keeps_the_dead_letter_with_the_reason(dlq: D
     await dlq.publisher.publish([lost])
     await dlq.stored(1)
     await dlq.dead_letter(request(b"good"))
-    dealt = await dlq.store.replay(ALL, limit=10)
+    dealt = await dlq.store.replay(ALL, limit=10, changed_by=OPERATOR)
     assert dealt.done == 1
     ((letter, reason),) = dealt.refused
     assert letter.body == b"lost"
@@ -145,8 +150,8 @@ async def test_a_replay_that_is_cut_off_before_its_letters_are_deleted_loses_not
 
     cut = DeadLetters(dlq.database, Cut(dlq.amqp_url, name="cut"))
     with pytest.raises(asyncio.CancelledError):
-        await cut.replay(ALL, limit=10)
-    assert (await dlq.store.replay(ALL, limit=10)).done == 1
+        await cut.replay(ALL, limit=10, changed_by=OPERATOR)
+    assert (await dlq.store.replay(ALL, limit=10, changed_by=OPERATOR)).done == 1
     copies = await take(dlq.consumer.subscribe(EXECUTOR_REQUESTS, prefetch=10), 2)
     assert {copy.message_id for copy in copies} == {"m"}
 
@@ -155,7 +160,7 @@ async def test_a_message_without_an_id_gets_the_same_id_in_each_replay(dlq: Dead
     await dlq.publisher.publish([dead_letter_under("execution.requested", b"nameless", message_id="")])
     (letter,) = await dlq.stored(1)
     assert letter.message_id is None
-    await dlq.store.replay(ALL, limit=10)
+    await dlq.store.replay(ALL, limit=10, changed_by=OPERATOR)
     (again,) = await take(dlq.consumer.subscribe(EXECUTOR_REQUESTS, prefetch=10), 1)
     assert again.message_id
     assert again.message_id.replace("-", "") == letter.fingerprint
@@ -170,7 +175,7 @@ async def test_a_message_for_a_queue_is_replayed_to_that_queue(dlq: DeadLetterQu
         ]
     )
     await dlq.stored(1)
-    assert (await dlq.store.replay(ALL, limit=10)).done == 1
+    assert (await dlq.store.replay(ALL, limit=10, changed_by=OPERATOR)).done == 1
     back = await take(dlq.consumer.subscribe(EXECUTOR_COMPLETIONS, prefetch=10), 2)
     assert bodies(back) == [status_event.body] * 2
 
@@ -180,7 +185,7 @@ async def test_thousands_of_letters_are_stored_in_order_and_replayed_in_pieces(d
     await dlq.publisher.publish(dead)
     await until(lambda: dlq.database.fetchval("SELECT count(*) = 1500 FROM dead_letter"))
     assert letter_bodies(await dlq.all())[:3] == [b"0", b"1", b"2"]
-    dealt = await dlq.store.replay(ALL, limit=1499)
+    dealt = await dlq.store.replay(ALL, limit=1499, changed_by=OPERATOR)
     assert (dealt.done, dealt.left) == (1499, 1)
     assert letter_bodies(await dlq.all()) == [b"1499"]
     deliveries = await take(dlq.consumer.subscribe(EXECUTOR_REQUESTS, prefetch=2000), 1499)

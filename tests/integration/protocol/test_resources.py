@@ -10,6 +10,7 @@ from tests.support.gates import put_resource
 from tests.support.protocol import Protocol, blocked, connected
 from turnstile.common.action_definition import ActionDefinition, action_columns
 from turnstile.common.domain.errors import Code, Refusal
+from turnstile.executor.callers import Caller
 from turnstile.executor.definitions import KeySettings
 
 WITH_GATES: dict[str, Any] = {
@@ -26,7 +27,7 @@ WITH_GATES: dict[str, Any] = {
 async def set_key(protocol: Protocol, key: str, **fields: Any) -> list[int]:
     """Change the settings of a key of action `a`; returns the granted ids."""
     settings = KeySettings(**fields) if fields else None
-    _, grants = await protocol.queue_manager.set_key("a", key, settings, changed_by="alice")
+    _, grants = await protocol.queue_manager.set_key("a", key, settings, changed_by=Caller("alice"))
     return [grant.execution_id for grant in grants.granted]
 
 
@@ -156,21 +157,21 @@ async def test_a_resource_in_use_is_not_deleted(protocol: Protocol) -> None:
     await protocol.put(uses=["cad"])
     (running,) = await submit(protocol)
     assert await protocol.claim_verdicts(running) == ["claimed"]
-    deletion = await protocol.queue_manager.delete_resource("cad", changed_by="alice")
+    deletion = await protocol.queue_manager.delete_resource("cad", changed_by=Caller("alice"))
     assert deletion is not None
     assert (deletion.deleted, deletion.used_by, deletion.users) == (False, ["a"], 1)
     await protocol.put()
-    deletion = await protocol.queue_manager.delete_resource("cad", changed_by="alice")
+    deletion = await protocol.queue_manager.delete_resource("cad", changed_by=Caller("alice"))
     assert deletion is not None
     assert (deletion.deleted, deletion.users, deletion.held) == (False, 0, 1)
     await protocol.finish(running)
     await protocol.settle((running, 1))
-    deletion = await protocol.queue_manager.delete_resource("cad", changed_by="alice")
+    deletion = await protocol.queue_manager.delete_resource("cad", changed_by=Caller("alice"))
     assert deletion is not None
     assert deletion.deleted
     assert await protocol.connection.fetchval("SELECT count(*) FROM gate") == 0
     assert await protocol.connection.fetchval("SELECT count(*) FROM gate_state") == 0
-    assert await protocol.queue_manager.delete_resource("cad", changed_by="alice") is None
+    assert await protocol.queue_manager.delete_resource("cad", changed_by=Caller("alice")) is None
 
 
 async def test_a_deletion_waits_for_a_definition_that_names_the_resource(
@@ -180,7 +181,7 @@ async def test_a_deletion_waits_for_a_definition_that_names_the_resource(
     async with connected(database_url) as other:
         async with protocol.transaction():
             await protocol.put(uses=["cad"])
-            statement = other.queue_manager.delete_resource("cad", changed_by="alice")
+            statement = other.queue_manager.delete_resource("cad", changed_by=Caller("alice"))
             deleting = await blocked(other, protocol, statement)
         deletion = await deleting
     assert deletion is not None
@@ -194,7 +195,7 @@ async def test_every_change_of_a_resource_is_recorded_with_its_author(protocol: 
     await put_resource(protocol.database, "cad", capacity=2, paused=True)
     await put_resource(protocol.database, "cad", capacity=2)
     await put_resource(protocol.database, "cad", capacity=2, order="fair", rate={"starts": 3, "per": "1m"})
-    await protocol.queue_manager.delete_resource("cad", changed_by="bob")
+    await protocol.queue_manager.delete_resource("cad", changed_by=Caller("bob"))
     rows = await protocol.connection.fetch("SELECT * FROM resource_change ORDER BY id")
     assert [(row["change"], row["changed_by"]) for row in rows] == [
         ("created", "alice"), ("limit_changed", "alice"), ("paused", "alice"), ("resumed", "alice"),
@@ -311,7 +312,7 @@ async def test_settings_of_a_key_that_the_action_cannot_have_are_refused(protoco
         await set_key(protocol, "x", max_concurrent=2)
     await protocol.put(max_concurrent=1, submitter_keys=True)
     await set_key(protocol, "x", max_concurrent=2)
-    change, _ = await protocol.queue_manager.set_key("b", "x", None, changed_by="alice")
+    change, _ = await protocol.queue_manager.set_key("b", "x", None, changed_by=Caller("alice"))
     assert not change.action_found
 
 
@@ -328,5 +329,5 @@ async def test_the_settings_of_keys_are_recorded_and_go_with_their_action(protoc
     two, three = ({"keys.x": {"max_concurrent": 2, "weight": weight}} for weight in (1, 3))
     assert seen == [("alice", {}, two), ("alice", two, three), ("alice", three, {})]
     await set_key(protocol, "x", weight=4)
-    await protocol.queue_manager.delete_action("a", cancel_max=0, reason="", changed_by="alice")
+    await protocol.queue_manager.delete_action("a", cancel_max=0, reason="", changed_by=Caller("alice"))
     assert await protocol.connection.fetchval("SELECT count(*) FROM key_override") == 0

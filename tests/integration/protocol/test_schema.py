@@ -87,6 +87,7 @@ _GATE_STATE = (
     "INSERT INTO gate_state (gate_id, version, held, depth, head_id, virtual_times, starts_taken,"
     " granted_capacity, updated_at) VALUES (1, 1, {}, {}, 0, '{{0,0,0,0,0}}', 0, {}, now())"
 )
+_TOKEN = "INSERT INTO api_token (name, role, scope, digest) SELECT 'n', {}, {}, '' {}"
 _OVERRIDE = "INSERT INTO key_override (action_id, concurrency_key, {}) SELECT {}, '', {} FROM action"
 VIOLATIONS = {
     "ck_action_limit_not_negative": "UPDATE action SET max_concurrent = -1",
@@ -97,7 +98,12 @@ VIOLATIONS = {
     "ck_action_when_full_known": "UPDATE action SET when_full = 'burst'",
     "ck_action_counts_not_negative": "UPDATE action SET retry_max_attempts = 0",
     "uq_action_ref": "INSERT INTO action (ref, retry_delay_seconds) SELECT ref, 1 FROM action",
-    "ck_action_change_change_known": "INSERT INTO action_change (action_ref, change) VALUES ('a', 'burst')",
+    "ck_audit_log_channel_known": "INSERT INTO audit_log (verb, subject_kind, subject, channel)"
+    " VALUES ('paused', 'action', 'a', 'pigeon')",
+    "uq_api_token_digest": _TOKEN.format("'read'", "NULL", "FROM generate_series(1, 2)"),
+    "ck_api_token_role_known": _TOKEN.format("'god'", "NULL", ""),
+    "ck_api_token_scope_not_empty": _TOKEN.format("'read'", "'{}'::text[]", ""),
+    "ck_api_token_admin_without_scope": _TOKEN.format("'admin'", "'{a}'::text[]", ""),
     "ck_queue_state_depth_not_negative": "UPDATE queue_state SET depth = -1",
     "ck_queue_state_held_not_negative": "UPDATE queue_state SET held = -1",
     "ck_queue_state_grant_within_limit": "UPDATE queue_state SET granted_limit = held - 1",
@@ -148,7 +154,6 @@ VIOLATIONS = {
     "fk_key_override_action_id": _OVERRIDE.format("max_concurrent", 0, 1),
     "ck_key_override_limit_not_negative": _OVERRIDE.format("max_concurrent", "id", -1),
     "ck_key_override_weight_known": _OVERRIDE.format("weight", "id", 17),
-    "ck_resource_change_change_known": "INSERT INTO resource_change (resource, change) VALUES ('r', 'burst')",
     "ck_worker_concurrency_positive": "UPDATE worker SET concurrency = 0",
     "ck_worker_offers_per_message_positive": "UPDATE worker SET offers_per_message = 0",
 }
@@ -290,5 +295,9 @@ async def test_functions_with_the_owner_s_rights_have_a_fixed_search_path(protoc
     paths = await protocol.connection.fetch(
         "SELECT proname, proconfig FROM pg_proc WHERE pronamespace = 'turnstile'::regnamespace AND prosecdef"
     )
-    assert {row["proname"] for row in paths} == set(WORKER_FUNCTIONS)
+    assert {row["proname"] for row in paths} == {
+        *WORKER_FUNCTIONS,
+        "log_operations",
+        "prune_audit_log",
+    }
     assert all("search_path=public, pg_temp" in row["proconfig"] for row in paths)

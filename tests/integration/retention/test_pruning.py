@@ -200,11 +200,11 @@ async def test_old_changes_of_actions_are_deleted(protocol: Protocol) -> None:
     for limit in (1, 2, 3):
         await protocol.put("a", max_concurrent=limit)
     await protocol.connection.execute(
-        "UPDATE action_change SET changed_at = '2020-01-01Z'"
-        " WHERE id IN (SELECT id FROM action_change ORDER BY id LIMIT 2)"
+        "UPDATE audit_log SET recorded_at = '2020-01-01Z'"
+        " WHERE id IN (SELECT id FROM audit_log ORDER BY id LIMIT 2)"
     )
-    assert await pruner(protocol).prune_changes() == 2
-    assert await protocol.column("SELECT new ->> 'max_concurrent' FROM action_change") == ["3"]
+    assert await pruner(protocol).prune_audit_log() == 2
+    assert await protocol.column("SELECT after ->> 'max_concurrent' FROM audit_log") == ["3"]
 
 
 async def test_old_webhooks_fail_or_are_deleted_in_several_batches(

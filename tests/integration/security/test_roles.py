@@ -14,14 +14,21 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from tests.support.served import Served, serve
+from turnstile.common.database import Database
 from turnstile.executor.api.auth import PREFIX, READING, ROLES, Gate, role_of
 from turnstile.executor.api.bodies import LIST_BYTES_MAX
 from turnstile.executor.api.paging import PAGE_MAX
 from turnstile.executor.api_tokens import ApiTokens, Role, read_entries
 from turnstile.executor.settings import ExecutorSettings
+from turnstile.executor.stored_tokens import AcceptedTokens, TokenStore
 
-_TOKENS = "r:read:reading,s:submit:submitting,o:operate:operating"
-_TOKEN_OF = {Role.READ: "reading", Role.SUBMIT: "submitting", Role.OPERATE: "operating"}
+_TOKENS = "r:read:reading,s:submit:submitting,o:operate:operating,a:admin:administering"
+_TOKEN_OF = {
+    Role.READ: "reading",
+    Role.SUBMIT: "submitting",
+    Role.OPERATE: "operating",
+    Role.ADMIN: "administering",
+}
 
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -138,7 +145,13 @@ async def test_name_and_role_of_the_bearer_are_in_the_state_of_the_request(
         state = Request(scope).state
         await PlainTextResponse(repr((state.caller_name, state.caller_role)))(scope, receive, send)
 
-    gate = Gate(application, tokens=ApiTokens(read_entries(tokens)), own_hosts=None)
+    async def action_of(_: int) -> str | None:
+        return None
+
+    # The tokens in the database are not read: it is not connected.
+    store = TokenStore(Database("postgresql://127.0.0.1:1/none", application_name="test"))
+    accepted = AcceptedTokens(ApiTokens(read_entries(tokens)), store)
+    gate = Gate(application, tokens=accepted, own_hosts=None, action_of=action_of)
     transport = httpx.ASGITransport(app=gate)
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
         answer = await http.get("/executions", headers={"Authorization": "Bearer one"})
@@ -169,7 +182,7 @@ async def test_every_route_bounds_its_body(api: Served) -> None:
 
 
 async def test_every_list_bounds_its_page(api: Served) -> None:
-    get = partial(api.http.get, headers={"Authorization": "Bearer operating"})
+    get = partial(api.http.get, headers={"Authorization": "Bearer administering"})
     described = (await get("/openapi.json")).json()
     lists = [
         path

@@ -180,6 +180,22 @@ async def test_a_worker_role_cannot_call_functions_of_the_executor(fortress: For
             await session.execute("SELECT turnstile.drifted_queues(0, 1)")
 
 
+async def test_an_executor_role_adds_to_the_audit_log_and_changes_nothing_in_it(fortress: Fortress) -> None:
+    async with session_of(fortress, "executor") as session:
+        await session.execute("SELECT turnstile.log_bulk('{\"name\": \"thief\"}', 'cancelled', NULL, '{}')")
+        assert await session.fetchval("SELECT count(*) FROM audit_log WHERE actor = 'thief'") == 1
+        for relation in ("audit_log", "action_change", "resource_change"):
+            for statement in (
+                f"DELETE FROM {relation}",
+                f"UPDATE {relation} SET id = 0",
+                f"INSERT INTO {relation} DEFAULT VALUES",
+            ):
+                with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                    await session.execute(statement)
+        await session.execute("SELECT turnstile.prune_audit_log(0, 1000)")
+        assert await session.fetchval("SELECT count(*) FROM audit_log WHERE actor = 'thief'") == 1
+
+
 @pytest.mark.parametrize("service", ["executor", "worker"])
 @pytest.mark.parametrize(
     "statement",

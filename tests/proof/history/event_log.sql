@@ -55,7 +55,7 @@ END $$;
 
 -- When each change of a definition was committed: until then, the earlier definition is in force for other sessions.
 CREATE TABLE history.committed_change (
-    table_name text NOT NULL,
+    kind text NOT NULL,
     changed_at timestamptz NOT NULL,
     committed_at timestamptz NOT NULL
 );
@@ -66,14 +66,13 @@ SECURITY DEFINER
 SET search_path = history, pg_temp
 AS $$
 BEGIN
-    INSERT INTO history.committed_change VALUES (TG_TABLE_NAME, NEW.changed_at, clock_timestamp());
+    INSERT INTO history.committed_change VALUES (NEW.subject_kind, NEW.recorded_at, clock_timestamp());
     RETURN NULL;
 END $$;
 
-CREATE CONSTRAINT TRIGGER committed AFTER INSERT ON action_change
-    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION history.note_commit();
-CREATE CONSTRAINT TRIGGER committed AFTER INSERT ON resource_change
-    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION history.note_commit();
+CREATE CONSTRAINT TRIGGER committed AFTER INSERT ON audit_log
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.subject_kind IN ('action', 'resource'))
+    EXECUTE FUNCTION history.note_commit();
 
 CREATE TRIGGER logged_inserts AFTER INSERT OR DELETE ON execution
     FOR EACH ROW EXECUTE FUNCTION history.note('execution_id', 'status', 'result', 'error_type', 'error_message', 'metadata');

@@ -71,7 +71,7 @@ async def test_the_event_log_shows_queues_before_gates_and_how_long_changes_took
             "SELECT q.id FROM action_queue q JOIN action a ON a.id = q.action_id WHERE a.route IS NOT NULL"
         )
         took = await protocol.connection.fetch(
-            "SELECT table_name, committed_at - changed_at AS took FROM history.committed_change"
+            "SELECT kind, committed_at - changed_at AS took FROM history.committed_change"
         )
     assert gated_queues(events) == {row["id"] for row in queues}
     recording = Recording(events=events, runs=[], published=[], submitted=[], booted_at=datetime.now(UTC))
@@ -81,5 +81,5 @@ async def test_the_event_log_shows_queues_before_gates_and_how_long_changes_took
     without = replace(recording, events=[event for event in events if event is not left[0]])
     (found,) = statuses_agree_with_rows(without, BOUNDS)
     assert (found.promise, found.execution_id) == ("P3", left[0].execution_id)
-    assert {row["table_name"] for row in took} == {"action_change", "resource_change"}
+    assert {row["kind"] for row in took} == {"action", "resource"}
     assert all(row["took"] >= timedelta() for row in took)

@@ -7,6 +7,7 @@ from tests.proof.mutants.defect import Defect
 _E2E: Final = "tests/e2e"
 _GATES: Final = "tests/integration/executor/test_reading_gates.py"
 _PACKS: Final = "tests/integration/worker/test_shared_messages.py"
+_TOKENS: Final = "tests/integration/security/test_tokens.py"
 _WATCHDOG: Final = "executor/watchdog.py"
 
 SERVICE_DEFECTS: Final = (
@@ -222,5 +223,35 @@ SERVICE_DEFECTS: Final = (
         before="if facts.gate is not None and facts.gate.closed is not None:",
         after="if facts.gate is not None and facts.gate.closed is not None and facts.position is None:",
         caught_by=(f"{_GATES}::test_a_closed_gate_is_named_by_what_waits_in_its_queue",),
+    ),
+    Defect(
+        name="a token for some actions reaches executions of others",
+        file="executor/api/auth.py",
+        before="                if found is None or token.may_use(found):\n",
+        after="                if True:\n",
+        caught_by=(f"{_TOKENS}::test_actions_and_executions_of_others_do_not_exist_for_it",),
+    ),
+    Defect(
+        name="a revoked token stays valid",
+        file="executor/sql/tokens.sql",
+        before="t.revoked_at IS NULL AND (t.expires_at",
+        after="(t.expires_at",
+        caught_by=(f"{_TOKENS}::test_a_revoked_token_is_refused_by_every_executor_within_the_bound",),
+    ),
+    Defect(
+        name="access without a token returns with the end of the last token",
+        file="executor/sql/tokens.sql",
+        before="SELECT EXISTS (SELECT FROM api_token) AS exists",
+        after="SELECT EXISTS (SELECT FROM api_token WHERE revoked_at IS NULL) AS exists",
+        caught_by=(
+            f"{_TOKENS}::test_the_first_token_ends_access_without_one_and_the_last_one_does_not_restore_it",
+        ),
+    ),
+    Defect(
+        name="a cancel by filter leaves no row for its executions",
+        file="common/sql/41_cancel.sql",
+        before="        PERFORM turnstile.log_cancels(moves, in_reasons[1]);\n",
+        after="",
+        caught_by=("tests/integration/executor/test_audit_log.py",),
     ),
 )

@@ -23,29 +23,3 @@ BEGIN
     RETURN pruned;
 END
 $$;
-
--- prune_changes: deletes changes of actions and resources that are older than `in_keep_seconds`.
-CREATE FUNCTION turnstile.prune_changes(in_keep_seconds double precision, in_limit integer)
-RETURNS integer
-LANGUAGE plpgsql
-:settings_for_index_lookups
-AS $$
-DECLARE
-    pruned integer;
-    pruned_of_resources integer;
-BEGIN
-    WITH old AS MATERIALIZED (
-        SELECT c.id, c.changed_at FROM resource_change c ORDER BY c.id LIMIT in_limit
-    )
-    DELETE FROM resource_change c USING old o
-    WHERE c.id = ANY (ARRAY[o.id]) AND o.changed_at < clock_timestamp() - make_interval(secs => in_keep_seconds);
-    GET DIAGNOSTICS pruned_of_resources = ROW_COUNT;
-    WITH old AS MATERIALIZED (
-        SELECT c.id, c.changed_at FROM action_change c ORDER BY c.id LIMIT in_limit
-    )
-    DELETE FROM action_change c USING old o
-    WHERE c.id = ANY (ARRAY[o.id]) AND o.changed_at < clock_timestamp() - make_interval(secs => in_keep_seconds);
-    GET DIAGNOSTICS pruned = ROW_COUNT;
-    RETURN greatest(pruned, pruned_of_resources);
-END
-$$;

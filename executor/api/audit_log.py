@@ -1,0 +1,56 @@
+"""`GET /audit-log`: what operators did: who, when, from where, and what changed."""
+
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Query
+from pydantic import Field
+
+from turnstile.common.domain.errors import Code
+from turnstile.common.fields import Instant
+from turnstile.executor.api.auth import CallerScope
+from turnstile.executor.api.executions import FilterText
+from turnstile.executor.api.paging import ID_MAX, Page, Paging, cursor_id, next_cursor
+from turnstile.executor.api.problems import documented
+from turnstile.executor.queries.reader import AuditLogFilter, Reader
+from turnstile.executor.queries.schemas import AuditLogEntry, SubjectKind, Verb
+
+_CURSOR: Final = "audit-log"
+
+
+class AuditLogListing(Paging):
+    """Which rows to list; all conditions must hold."""
+
+    subject_kind: SubjectKind | None = None
+    subject: FilterText | None = Field(
+        default=None, description="Id or name of the subject.", examples=["reports.render"]
+    )
+    action_ref: FilterText | None = Field(
+        default=None, description="Rows about this action, its executions and their webhooks."
+    )
+    verb: Verb | None = None
+    user: FilterText | None = Field(default=None, description="Name of the token.", examples=["alice"])
+    recorded_after: Instant | None = Field(default=None, description="This instant or later.")
+    recorded_before: Instant | None = Field(default=None, description="Earlier than this instant.")
+
+
+def audit_log_routes(reader: Reader) -> APIRouter:
+    """Return the route of the audit log."""
+    routes = APIRouter(tags=["operation"])
+
+    @routes.get(
+        "/audit-log",
+        summary="List what operators did, newest first",
+        description="One row per changed subject, stored in the transaction of the change. A change of many "
+        "executions by a filter has one more row, of the kind `executions`, with the filter. Submissions and "
+        "cancel messages over AMQP are not in it: they carry no token.",
+        responses=documented(Code.UNKNOWN_FIELD),
+    )
+    async def get_audit_log(
+        query: Annotated[AuditLogListing, Query()], scope: CallerScope
+    ) -> Page[AuditLogEntry]:
+        wanted = AuditLogFilter(**query.model_dump(exclude={"limit", "cursor"}), scope=scope)
+        before_id = cursor_id(_CURSOR, query.cursor, first=ID_MAX)
+        items, last = await reader.audit_log(wanted, before_id=before_id, limit=query.limit)
+        return Page(items=items, next_cursor=next_cursor(_CURSOR, last))
+
+    return routes

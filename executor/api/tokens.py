@@ -1,0 +1,103 @@
+"""The routes of API tokens: create, list, revoke."""
+
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Body, Path, Query
+from fastapi.openapi.models import Example
+from pydantic import Field, StringConstraints, model_validator
+
+from turnstile.common.domain.errors import Code, Refusal
+from turnstile.common.fields import Duration
+from turnstile.executor.api.auth import CurrentCaller
+from turnstile.executor.api.bodies import JsonBody, JsonRoute
+from turnstile.executor.api.paging import ID_MAX, Page, Paging, cursor_id, next_cursor
+from turnstile.executor.api.problems import answer_deadline, documented
+from turnstile.executor.api_tokens import Role
+from turnstile.executor.queries.schemas import CreatedToken, TokenDetail, TokenRole
+from turnstile.executor.stored_tokens import TokenStore
+
+_CURSOR: Final = "tokens"
+_EXAMPLES: Final[dict[str, Example]] = {
+    "submitter": {
+        "summary": "Submits executions of the actions reports...., for 90 days",
+        "value": {"name": "ci", "role": "submit", "scope": ["reports."], "expires_in": "90d"},
+    },
+    "admin": {"summary": "May do everything", "value": {"name": "alice", "role": "admin"}},
+}
+Prefix = Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=r"^[^\x00]+$")]
+TokenPath = Annotated[int, Path(ge=1, le=ID_MAX, description="The token's id.", examples=[7])]
+
+
+class TokenRequest(JsonBody):
+    """What a token is for."""
+
+    name: Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]+$")] = (
+        Field(description="Whose it is, for the audit log; several tokens may share it during a rotation.")
+    )
+    role: TokenRole
+    scope: Annotated[list[Prefix], Field(min_length=1, max_length=100)] | None = Field(
+        default=None,
+        description="Only for actions whose names begin with one of these: end a prefix with a dot. Absent: "
+        "for all.",
+    )
+    expires_in: Annotated[Duration, Field(gt=0, le=10 * 365 * 86400)] | None = Field(
+        default=None, description="How long it is valid, like 90d. Absent: until it is revoked."
+    )
+
+    @model_validator(mode="after")
+    def _admins_have_no_scope(self) -> "TokenRequest":
+        if self.role == "admin" and self.scope is not None:
+            raise ValueError("scope: a token with the role admin is for all actions; omit it")
+        return self
+
+
+def token_routes(store: TokenStore) -> APIRouter:
+    """Return the routes of tokens."""
+    routes = APIRouter(prefix="/tokens", tags=["operation"], route_class=JsonRoute)
+
+    @routes.get("", summary="List tokens, newest first", responses=documented(Code.UNKNOWN_FIELD))
+    async def get_tokens(query: Annotated[Paging, Query()]) -> Page[TokenDetail]:
+        before_id = cursor_id(_CURSOR, query.cursor, first=ID_MAX)
+        found = await store.page(before_id=before_id, limit=query.limit + 1)
+        items = [TokenDetail(**row) for row in found[: query.limit]]
+        last = items[-1].id if len(found) > query.limit else None
+        return Page(items=items, next_cursor=next_cursor(_CURSOR, last))
+
+    @routes.post(
+        "",
+        summary="Create a token; this response shows it, once",
+        description="Accepted by every executor at once. From the first token on, every request needs one.",
+        status_code=201,
+        responses=documented(Code.UNKNOWN_FIELD, Code.TOO_LARGE),
+    )
+    async def post_token(
+        body: Annotated[TokenRequest, Body(openapi_examples=_EXAMPLES)], caller: CurrentCaller
+    ) -> CreatedToken:
+        async with answer_deadline():
+            token_id, token = await store.create(
+                body.name,
+                Role[body.role.upper()],
+                body.scope,
+                seconds=body.expires_in,
+                changed_by=caller,
+            )
+            (row,) = await store.page(before_id=ID_MAX, limit=1, token_id=token_id)
+        return CreatedToken(**row, token=token)
+
+    @routes.delete(
+        "/{token_id}",
+        summary="Revoke a token, for good",
+        description="Refused by every executor within two seconds; its event streams end. It stays in the "
+        "list. Repeating the call is harmless.",
+        responses=documented(Code.NOT_FOUND),
+    )
+    async def delete_token(token_id: TokenPath, caller: CurrentCaller) -> TokenDetail:
+        async with answer_deadline():
+            if not await store.revoke(token_id, caller):
+                raise Refusal(
+                    Code.NOT_FOUND, f"token_id: there is no token {token_id}; GET /api/v1/tokens lists them"
+                )
+            (row,) = await store.page(before_id=ID_MAX, limit=1, token_id=token_id)
+        return TokenDetail(**row)
+
+    return routes

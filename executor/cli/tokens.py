@@ -1,0 +1,192 @@
+"""`executor tokens create | list | revoke`, over the HTTP API; `create --direct` in the database."""
+
+import asyncio
+from contextlib import closing
+from enum import StrEnum
+from typing import Annotated, Any, Final, NamedTuple
+
+import asyncpg
+import typer
+from pydantic import Field, SecretStr
+
+from turnstile.common.cli import (
+    EXIT_FAILED,
+    EXIT_UNREACHABLE,
+    EXIT_USAGE,
+    CommandFailed,
+    command_line,
+    with_options,
+)
+from turnstile.common.database import Database
+from turnstile.common.domain.errors import Unavailable
+from turnstile.common.settings import CommonSettings, read_settings
+from turnstile.common.urls import shown_url
+from turnstile.executor.api_tokens import Role
+from turnstile.executor.callers import Caller
+from turnstile.executor.cli.arguments import duration, encode
+from turnstile.executor.cli.client import Api, ApiSettings, Json, connect, with_api
+from turnstile.executor.cli.output import Columns, JsonOption, for_each, instant, print_json, print_line, warn
+from turnstile.executor.cli.pagination import print_page, read_pages
+from turnstile.executor.stored_tokens import TokenStore
+
+_CONNECT_SECONDS: Final = 10.0
+_COLUMNS: Final[Columns] = {
+    "ID": "id",
+    "NAME": "name",
+    "ROLE": "role",
+    "SCOPE": lambda token: ", ".join(token["scope"] or ["all actions"]),
+    "STATE": "state",
+    "CREATED": lambda token: instant(token["created_at"]),
+    "BY": lambda token: token["created_by"] or "-",
+    "EXPIRES": lambda token: instant(token["expires_at"]) or "never",
+    "LAST USED": lambda token: instant(token["last_used_at"]) or "never",
+}
+
+app = command_line("Create, list and revoke API tokens.")
+
+
+class _RoleName(StrEnum):
+    READ = "read"
+    SUBMIT = "submit"
+    OPERATE = "operate"
+    ADMIN = "admin"
+
+
+class _Settings(ApiSettings):
+    database_url: SecretStr = Field(
+        default=CommonSettings.model_fields["database_url"].default,
+        description="URL of the database, for --direct.",
+    )
+
+
+class _Target(NamedTuple):
+    api: Api
+    database_url: str | None
+
+
+def _target(*, database_url: str | None = None, **given: Any) -> _Target:
+    return _Target(connect(**given), database_url)
+
+
+def _create(
+    target: _Target,
+    name: Annotated[str, typer.Argument(help="Whose token it is, for the audit log.")],
+    *,
+    role: Annotated[
+        _RoleName,
+        typer.Option(
+            metavar="ROLE",
+            help="What it permits: read, submit (also cancel and retry single executions), operate "
+            "(everything but tokens), or admin.",
+        ),
+    ],
+    scope: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PREFIX",
+            help="Only for actions whose names begin with this, like reports. with the dot; repeatable.",
+        ),
+    ] = None,
+    expires: Annotated[
+        float | None,
+        typer.Option(
+            parser=duration,
+            metavar="DURATION",
+            help="How long it is valid, like 90d. Default: until revoked.",
+        ),
+    ] = None,
+    direct: Annotated[
+        bool,
+        typer.Option(
+            "--direct",
+            help="Create it in the database, without the API: the first token of an installation, or after "
+            "the last one was lost.",
+        ),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Create an API token and print it, once.
+
+    Every executor accepts it at once. Only a digest is stored. From the first token on, every request needs
+    one.
+    """
+    if role is _RoleName.ADMIN and scope:
+        raise CommandFailed(
+            "--scope: a token with the role admin is for all actions; omit it", exit_code=EXIT_USAGE
+        )
+    with closing(target.api) as api:
+        if direct:
+            url = read_settings(CommonSettings, database_url=target.database_url).database_url
+            created = asyncio.run(
+                _create_directly(url.get_secret_value(), name, Role[role.name], scope, expires)
+            )
+        else:
+            body = {"name": name, "role": role.value, "scope": scope or None, "expires_in": expires}
+            created = api.post("/tokens", encode({k: v for k, v in body.items() if v is not None}))
+    if as_json:
+        print_json(created)
+        return
+    print_line(created["token"])
+    warn(f"token {created['id']} of {name!r}; it is shown only once: store it now")
+
+
+async def _create_directly(
+    url: str, name: str, role: Role, scope: list[str] | None, seconds: float | None
+) -> Json:
+    database = Database(url, application_name="turnstile tokens", connections_max=1)
+    store = TokenStore(database)
+    try:
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            await database.open()
+        caller = Caller("database", channel="database")
+        token_id, token = await store.create(name, role, scope or None, seconds=seconds, changed_by=caller)
+    except (TimeoutError, Unavailable) as error:
+        raise CommandFailed(
+            f"TURNSTILE_DATABASE_URL: {shown_url(url)} cannot be reached: {database.last_error or error}",
+            exit_code=EXIT_UNREACHABLE,
+        ) from None
+    except (asyncpg.UndefinedFunctionError, asyncpg.InvalidSchemaNameError):
+        raise CommandFailed(
+            "TURNSTILE_DATABASE_URL: the database has no tokens yet; run 'executor migrate' first",
+            exit_code=EXIT_FAILED,
+        ) from None
+    except asyncpg.PostgresError as error:
+        raise CommandFailed(f"TURNSTILE_DATABASE_URL: {error}", exit_code=EXIT_FAILED) from None
+    finally:
+        await database.close()
+    return Json(id=token_id, name=name, role=role.word, scope=scope or None, token=token)
+
+
+app.command("create")(with_options(_Settings, _target)(_create))
+
+
+@app.command("list")
+@with_api
+def list_tokens(
+    api: Api,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="Maximum number of tokens.")] = 50,
+    as_json: JsonOption = False,
+) -> None:
+    """List the tokens in the database, newest first, with those that expired or were revoked."""
+    found = read_pages(api, "/tokens", {}, limit=limit)
+    print_page(
+        found, _COLUMNS, empty="No tokens in the database", limit=limit, as_json=as_json, shows_cursor=False
+    )
+
+
+@app.command()
+@with_api
+def revoke(
+    api: Api,
+    token_ids: Annotated[
+        list[int], typer.Argument(metavar="ID", min=1, help="Ids, as in 'executor tokens list'.")
+    ],
+    as_json: JsonOption = False,
+) -> None:
+    """Revoke tokens for good: every executor refuses them within two seconds."""
+    for_each(
+        token_ids,
+        lambda token_id: api.delete(f"/tokens/{token_id}", {}),
+        lambda token_id, token: f"{token_id}: {token['state']}; it was of {token['name']}",
+        as_json=as_json,
+    )

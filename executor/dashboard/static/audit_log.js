@@ -1,0 +1,40 @@
+// What operators did to a subject; shown beside it.
+
+import { el, text } from "./dom.js";
+import { clock } from "./format.js";
+import { ask, Problem } from "./api.js";
+import { errorLine, table } from "./parts.js";
+
+const none = (words) => el("span", { class: "none" }, words);
+const COLUMNS = [
+  ["Changed", "row", (each) => clock(each.recorded_at)],
+  ["By", "", (each) => each.user ?? none("unknown")],
+  ["From", "", (each) => [each.channel, each.address].filter(Boolean).join(", ") || none("unknown")],
+  ["Change", "", (each) => each.verb],
+  ["Before", "", (each) => fieldsOf(each.before)],
+  ["After", "", (each) => fieldsOf(each.after)],
+];
+const SUBJECT = ["Subject", "", (each) => each.subject];
+
+/** A section that loads when it is opened. `query` selects rows of the audit log. */
+export function auditLogOf(query, signal) {
+  const columns = query.subject ? COLUMNS : [...COLUMNS.slice(0, 4), SUBJECT, ...COLUMNS.slice(4)];
+  const shown = table("Changes, newest first", columns, { empty: "No changes recorded." });
+  const wrong = errorLine();
+  const node = el("details", {}, el("summary", {}, "Changes"), wrong, shown.node);
+  node.addEventListener("toggle", async () => {
+    if (!node.open) return;
+    try {
+      const page = await ask("GET", "/audit-log", { query: { ...query, limit: 100 }, signal });
+      shown.update(page.items);
+    } catch (error) {
+      if (error instanceof Problem) text(wrong, error.message);
+      else if (!signal.aborted) throw error;
+    }
+  });
+  return node;
+}
+
+function fieldsOf(fields) {
+  return Object.entries(fields ?? {}).map(([name, value]) => el("code", { class: "pair" }, `${name}: ${JSON.stringify(value)}`));
+}

@@ -1,0 +1,213 @@
+"""The API tokens in the database: created, listed, revoked, and read again every two seconds while used.
+
+In: digests, which `api_token` stores. Out: the tokens that are valid. Each executor reads the table, so a new
+token is accepted at once, and a revoked one refused within two seconds, on all of them. While the
+database cannot be reached, the tokens of the last read stay valid until they expire.
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+import asyncpg
+
+from turnstile.common.database import Database
+from turnstile.common.domain.errors import Unavailable
+from turnstile.executor.api_tokens import ApiToken, ApiTokens, Role, digest_of
+from turnstile.executor.callers import Caller
+from turnstile.executor.sql import query
+
+logger = logging.getLogger(__name__)
+
+REREAD_SECONDS: Final = 2.0
+_READ_TIMEOUT_SECONDS: Final = 2.0
+_NEW_SECONDS: Final = 0.1
+"""Least time between two reads because of unknown tokens."""
+_USE_SECONDS: Final = 60.0
+"""How often the last use of a token is stored."""
+_PREFIX: Final = "turnstile_"
+"""By which scanners of source code recognise a token."""
+_RANDOM_BYTES: Final = 32
+
+
+def new_token() -> str:
+    """Return a random token."""
+    return _PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
+
+
+class TokenStore:
+    """The statements on `api_token`. Safe to share between tasks."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def create(
+        self, name: str, role: Role, scope: Sequence[str] | None, *, seconds: float | None, changed_by: Caller
+    ) -> tuple[int, str]:
+        """Create a token that is valid for `seconds`, None: for ever; return its id and the token."""
+        token = new_token()
+        token_id = await self._database.fetchval(
+            "SELECT turnstile.create_token($1, $2, $3, $4, $5, $6)",
+            name,
+            role.word,
+            None if scope is None else list(scope),
+            digest_of(token),
+            seconds,
+            changed_by.json(),
+        )
+        return int(token_id), token
+
+    async def revoke(self, token_id: int, changed_by: Caller) -> bool:
+        """Revoke a token; False: there is no such token."""
+        return bool(
+            await self._database.fetchval(
+                "SELECT turnstile.revoke_token($1, $2)", token_id, changed_by.json()
+            )
+        )
+
+    async def page(
+        self, *, before_id: int, limit: int, token_id: int | None = None
+    ) -> Sequence[asyncpg.Record]:
+        """Return tokens without their digests, newest first."""
+        return await self._database.fetch(query("tokens"), before_id, token_id, limit)
+
+    async def valid(self) -> Sequence[asyncpg.Record]:
+        """Return the valid tokens with their digests, or one row of nulls; each says whether any exists."""
+        return await self._database.fetch(query("live_tokens"))
+
+    async def note_use(self, token_id: int) -> None:
+        """Store that a token was used now."""
+        await self._database.fetchval("SELECT turnstile.note_token_use($1)", token_id)
+
+
+class AcceptedTokens:
+    """All tokens that are accepted: those of the settings and those in the database."""
+
+    def __init__(
+        self,
+        fixed: ApiTokens,
+        store: TokenStore,
+        *,
+        always_required: bool = False,
+        reread_seconds: float | None = None,
+    ) -> None:
+        """`always_required`: reject requests without a token also while there is none."""
+        self._fixed = fixed
+        self._store = store
+        self._always_required = always_required
+        self._reread_seconds = REREAD_SECONDS if reread_seconds is None else reread_seconds
+        self._any_stored: bool | None = None
+        """None: not read yet."""
+        self._stored: dict[bytes, tuple[ApiToken, float]] = {}
+        """With the instants, of the monotonic clock, at which they expire."""
+        self._read_at = 0.0
+        self._reading = asyncio.Lock()
+        self._reads = 0
+        self._used_at: dict[int, float] = {}
+        self._noting: set[asyncio.Task[None]] = set()
+
+    async def find(self, token: str) -> ApiToken | None:
+        """Return the entry of a token, or None. Raises Unavailable if that is not known yet."""
+        # First: these need no database.
+        found = self._fixed.find(token)
+        if found is not None:
+            return found
+        arrived_at, digest = time.monotonic(), digest_of(token)
+        await self._reread()
+        if digest not in self._stored and self._any_stored is not None:
+            # It may be new. However many wrong tokens arrive, they cost a few statements a second.
+            while self._read_at < arrived_at:
+                await asyncio.sleep(max(0.0, self._read_at + _NEW_SECONDS - time.monotonic()))
+                await self._reread(_NEW_SECONDS)
+        if self._any_stored is None:
+            raise Unavailable("database: the tokens have not been read yet")
+        # Found by its digest: how long that takes says nothing about another token.
+        stored, expires_at = self._stored.get(digest, (None, 0.0))
+        if stored is None or expires_at <= time.monotonic():
+            return None
+        self._note_use(stored)
+        return stored
+
+    async def required(self) -> bool:
+        """Return whether a token is required.
+
+        Until the tokens are read none is, unless `always_required`: without the database there is nothing
+        to read or change. The first request that reaches the database reads them first.
+        """
+        if self._always_required or self._fixed.required:
+            return True
+        await self._reread()
+        return bool(self._any_stored)
+
+    async def until_refused(self, token: ApiToken | None) -> None:
+        """Return when this token, or access without one, is not accepted any more."""
+        never = asyncio.Event()
+        while await self._is_accepted(token):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(never.wait(), self._reread_seconds)
+
+    async def _is_accepted(self, token: ApiToken | None) -> bool:
+        if token is None:
+            return not await self.required()
+        if token.id is None:
+            return self._fixed.has(token.digest)
+        await self._reread()
+        known, expires_at = self._stored.get(token.digest, (None, 0.0))
+        return known is not None and expires_at > time.monotonic()
+
+    def _is_recent(self, age_max_seconds: float) -> bool:
+        return self._any_stored is not None and time.monotonic() < self._read_at + age_max_seconds
+
+    async def _reread(self, age_max_seconds: float | None = None) -> None:
+        age = self._reread_seconds if age_max_seconds is None else age_max_seconds
+        if self._is_recent(age):
+            return
+        reads = self._reads
+        async with self._reading:
+            # One read is for all that waited for it, also if it failed: a hanging database delays them once.
+            if self._reads == reads:
+                await self._read()
+                self._reads += 1
+
+    async def _read(self) -> None:
+        # Before the statement: what is revoked meanwhile is read again in time.
+        began_at = time.monotonic()
+        try:
+            async with asyncio.timeout(_READ_TIMEOUT_SECONDS):
+                rows = await self._store.valid()
+        except (Unavailable, TimeoutError, asyncpg.PostgresError) as error:
+            if self._any_stored is not None:
+                logger.warning("api_tokens_kept", extra={"reason": f"database: {error}"})
+                self._read_at = time.monotonic()
+            return
+        self._any_stored = rows[0]["exists"]
+        self._stored = {row["digest"]: _entry(row, began_at) for row in rows if row["id"] is not None}
+        self._read_at = began_at
+
+    def _note_use(self, token: ApiToken) -> None:
+        assert token.id is not None
+        now = time.monotonic()
+        if now < self._used_at.get(token.id, -_USE_SECONDS) + _USE_SECONDS:
+            return
+        self._used_at[token.id] = now
+        task = asyncio.create_task(self._store_use(token.id), name="token-use")
+        self._noting.add(task)
+        task.add_done_callback(self._noting.discard)
+
+    async def _store_use(self, token_id: int) -> None:
+        try:
+            await self._store.note_use(token_id)
+        except (Unavailable, asyncpg.PostgresError) as error:
+            logger.debug("token_use_not_stored", extra={"reason": str(error)})
+
+
+def _entry(row: Any, read_at: float) -> tuple[ApiToken, float]:
+    scope = None if row["scope"] is None else tuple(row["scope"])
+    role = Role[row["role"].upper()]
+    token = ApiToken(name=row["name"], role=role, digest=row["digest"], id=row["id"], scope=scope)
+    seconds_left = row["seconds_left"]
+    return token, float("inf") if seconds_left is None else read_at + seconds_left

@@ -1,0 +1,223 @@
+"""The audit log: each change by an operator is one row, in the transaction of the change, and stays."""
+
+import json
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from tests.support.protocol import Protocol
+from tests.support.served import WORKER, Served, serve
+from turnstile.common.domain.identifiers import ExecutionId
+from turnstile.executor.callers import Caller
+from turnstile.executor.settings import ExecutorSettings
+
+ALICE = Caller("alice", "192.0.2.17", "cli")
+_ROW = "actor, address, channel, verb, subject_kind, subject, action_ref, before, after"
+
+
+@pytest.fixture
+async def api(api: Served) -> Served:
+    await api.define("a.b", max_concurrent=1)
+    await api.define("c.d", max_concurrent=1)
+    await api.register_worker()
+    await api.database.fetch("DELETE FROM audit_log")
+    return api
+
+
+@pytest.fixture
+async def guarded(database_url: str) -> AsyncIterator[Served]:
+    settings = ExecutorSettings.model_validate({"api_tokens": "alice:operate:one, bob:read:two"})
+    async with serve(database_url, settings) as served:
+        await served.define("a.b", max_concurrent=1)
+        yield served
+
+
+async def rows(protocol: Protocol) -> list[tuple[Any, ...]]:
+    found = await protocol.connection.fetch(f"SELECT {_ROW} FROM audit_log ORDER BY id")
+    return [(*row[:7], json.loads(row[7]), json.loads(row[8])) for row in found]
+
+
+async def log(api: Served, **wanted: Any) -> list[tuple[Any, ...]]:
+    """Verb, subject, before and after of the rows that match, newest first."""
+    items = (await api.get("/audit-log", **wanted))["items"]
+    return [(i["verb"], i["subject_kind"], i["subject"], i["before"], i["after"]) for i in items]
+
+
+async def post(api: Served, path: str, body: Any = None, **headers: str) -> dict[str, Any]:
+    answer = await api.http.post(f"/api/v1{path}", json=body or {}, headers=headers)
+    assert answer.is_success, answer.text
+    return dict(answer.json())
+
+
+async def test_a_row_says_who_from_where_and_what(protocol: Protocol) -> None:
+    await protocol.put(max_concurrent=1)
+    one, two = await protocol.submit(count=2)
+    await protocol.claim(one)
+    await protocol.connection.execute("DELETE FROM audit_log")
+    requests = [(ExecutionId(one), "enough"), (ExecutionId(two), "enough")]
+    await protocol.queue_manager.cancel(requests, changed_by=ALICE)
+    who = ("alice", "192.0.2.17", "cli", "cancelled", "execution")
+    assert await rows(protocol) == [
+        (*who, str(one), "a", {"status": "running"},
+         {"status": "running", "cancel_requested": True, "reason": "enough"}),
+        (*who, str(two), "a", {"status": "queued"}, {"status": "cancelled", "reason": "enough"}),
+    ]  # fmt: skip
+
+
+async def test_a_change_that_is_rolled_back_leaves_no_row_and_a_row_none_without_its_change(
+    protocol: Protocol,
+) -> None:
+    await protocol.put(max_concurrent=0)
+    (one,) = await protocol.submit()
+    await protocol.connection.execute("DELETE FROM audit_log")
+    transaction = protocol.transaction()
+    await transaction.start()
+    await protocol.queue_manager.cancel([(ExecutionId(one), None)], changed_by=ALICE)
+    assert len(await rows(protocol)) == 1
+    await transaction.rollback()
+    assert await rows(protocol) == []
+    # A log that cannot be written stops the change.
+    await protocol.connection.execute("ALTER TABLE audit_log ADD CONSTRAINT closed CHECK (false) NOT VALID")
+    with pytest.raises(asyncpg.CheckViolationError):
+        await protocol.queue_manager.cancel([(ExecutionId(one), None)], changed_by=ALICE)
+    assert await protocol.column("SELECT status::text FROM execution") == ["queued"]
+
+
+async def test_what_no_operator_did_and_what_changed_nothing_is_not_recorded(protocol: Protocol) -> None:
+    await protocol.put(max_concurrent=0)
+    one, two = await protocol.submit(count=2)
+    await protocol.connection.execute("DELETE FROM audit_log")
+    await protocol.cancel(one)  # a cancel message
+    await protocol.queue_manager.cancel([(ExecutionId(one), None)], changed_by=ALICE)  # it had ended
+    await protocol.queue_manager.retry([(ExecutionId(two), None)], changed_by=ALICE)  # it has not ended
+    await protocol.put("a", max_concurrent=0)
+    assert await rows(protocol) == []
+
+
+async def test_the_author_of_one_statement_is_not_that_of_the_next(protocol: Protocol) -> None:
+    await protocol.put(max_concurrent=0)
+    ids = await protocol.submit(count=2)
+    await protocol.connection.execute("DELETE FROM audit_log")
+    await protocol.queue_manager.cancel([(ExecutionId(ids[0]), None)], changed_by=ALICE)
+    await protocol.put("a", max_concurrent=3)
+    assert [(row[0], row[3]) for row in await rows(protocol)] == [
+        ("alice", "cancelled"),
+        (None, "limit_changed"),
+    ]
+
+
+async def test_every_operation_on_executions_and_workers_is_recorded(api: Served) -> None:
+    first, second = await api.submit_many("a.b", 2)
+    await post(api, f"/executions/{second}/cancel", {"reason": "enough"})
+    again = (await post(api, f"/executions/{second}/retry"))["id"]
+    await post(api, f"/workers/{WORKER}/drain")
+    await post(api, f"/workers/{WORKER}/drain")  # changes nothing
+    assert await log(api) == [
+        ("drained", "worker", WORKER, {"state": "live"}, {"state": "draining"}),
+        ("retried", "execution", str(second), {}, {"retry_id": again}),
+        ("cancelled", "execution", str(second), {"status": "queued"},
+         {"status": "cancelled", "reason": "enough"}),
+    ]  # fmt: skip
+    assert await log(api, subject_kind="execution", subject=str(first)) == []
+
+
+async def test_a_change_by_filter_is_a_row_with_the_filter_and_one_for_each_execution(api: Served) -> None:
+    ids = await api.submit_many("a.b", 2)
+    await post(api, "/executions/cancel", {"filter": {"action_ref": "a.b"}, "dry_run": True})
+    assert await log(api) == []
+    await post(api, "/executions/cancel", {"filter": {"action_ref": "a.b"}, "reason": "enough"})
+    *single, bulk = await log(api)
+    assert bulk == (
+        "cancelled", "executions", "", {},
+        {"filter": {"action_ref": "a.b"}, "reason": "enough", "matched": 2},
+    )  # fmt: skip
+    assert {row[2] for row in single} == {str(i) for i in ids}
+    await post(api, "/executions/retry", {"filter": {"action_ref": "a.b", "status": ["cancelled"]}})
+    assert {row[2] for row in await log(api, verb="retried")} == {"", *map(str, ids)}
+
+
+async def test_replays_and_purges_of_letters_are_recorded_with_what_they_were(protocol: Protocol) -> None:
+    letters = [
+        {"fingerprint": str(n), "code": "unknown_action", "error": "", "type": "execution.requested",
+         "message_id": f"m{n}", "exchange": "", "routing_key": "", "original_routing_key": "", "tries": 0,
+         "headers": {}, "body_bytes": 0, "stored_bytes": 0}
+        for n in range(2)
+    ]  # fmt: skip
+    sender = protocol.queue_manager.protocol
+    await sender.store_dead_letters(json.dumps(letters), [b"", b""])
+    ids = await protocol.column("SELECT id FROM dead_letter ORDER BY id")
+    assert await sender.delete_dead_letters([ids[0]], "purged", ALICE) == 1
+    assert await sender.delete_dead_letters([ids[1], ids[0]], "replayed", ALICE, edited=True) == 1
+    was = {"code": "unknown_action", "type": "execution.requested"}
+    assert [row[3:] for row in await rows(protocol)] == [
+        ("purged", "dead_letter", str(ids[0]), None, {**was, "message_id": "m0"}, {}),
+        ("replayed", "dead_letter", str(ids[1]), None, {**was, "message_id": "m1"}, {"edited": True}),
+    ]
+
+
+async def test_the_changes_of_a_definition_are_rows_of_the_log(api: Served) -> None:
+    url = "/api/v1/actions/a.b"
+    await api.http.put(url, json={"max_concurrent": 5})
+    await api.http.post(f"{url}/pause")
+    await api.http.put("/api/v1/resources/cad", json={"capacity": 2})
+    found = await log(api)
+    assert [row[:3] for row in found] == [
+        ("created", "resource", "cad"), ("paused", "action", "a.b"), ("limit_changed", "action", "a.b")
+    ]  # fmt: skip
+    assert found[2][3:] == ({"max_concurrent": 1}, {"max_concurrent": 5})
+    (changed,) = [c for c in (await api.get("/actions/a.b/changes"))["items"] if c["change"] == "paused"]
+    (recorded,) = (await api.get("/audit-log", verb="paused"))["items"]
+    assert (changed["id"], changed["changed_at"]) == (recorded["id"], recorded["recorded_at"])
+
+
+async def test_a_caller_is_the_token_the_address_and_what_the_client_says_it_is(guarded: Served) -> None:
+    for client in ("cli", "dashboard", "spaceship", ""):
+        headers = {"Authorization": "Bearer one", "Turnstile-Client": client}
+        (one,) = await _submitted(guarded)
+        answer = await guarded.http.post(f"/api/v1/executions/{one}/cancel", headers=headers)
+        assert answer.status_code == 202
+    reading = {"Authorization": "Bearer two"}
+    items = (await guarded.http.get("/api/v1/audit-log?user=alice", headers=reading)).json()["items"]
+    assert [item["channel"] for item in items] == ["api", "api", "dashboard", "cli"]
+    assert {(item["user"], item["address"], item["action_ref"]) for item in items} == {
+        ("alice", "127.0.0.1", "a.b")
+    }
+    assert (await guarded.http.get("/api/v1/audit-log")).status_code == 401
+
+
+async def _submitted(api: Served) -> list[int]:
+    answer = await api.http.post(
+        "/api/v1/executions", json={"action_ref": "a.b"}, headers={"Authorization": "Bearer one"}
+    )
+    return [answer.json()["id"]]
+
+
+async def test_conditions_select_and_pages_continue(api: Served) -> None:
+    ids = await api.submit_many("a.b", 3) + await api.submit_many("c.d", 2)
+    for execution_id in ids:
+        await post(api, f"/executions/{execution_id}/cancel")
+    page = await api.get("/audit-log", action_ref="a.b", limit=2)
+    rest = await api.get("/audit-log", action_ref="a.b", limit=2, cursor=page["next_cursor"])
+    assert [i["subject"] for i in page["items"] + rest["items"]] == [str(i) for i in reversed(ids[:3])]
+    assert rest["next_cursor"] is None
+    assert len(await log(api, user="local", verb="cancelled", subject_kind="execution")) == 5
+    now = datetime.now(UTC)
+    assert await log(api, recorded_before=(now - timedelta(hours=1)).isoformat()) == []
+    assert len(await log(api, recorded_after=(now - timedelta(hours=1)).isoformat())) == 5
+    for wrong in ({"verb": "flown"}, {"subject_kind": "planet"}, {"when": "now"}, {"cursor": "x"}):
+        assert (await api.http.get("/api/v1/audit-log", params=wrong)).status_code == 422
+
+
+async def test_rows_younger_than_a_month_cannot_be_pruned(protocol: Protocol) -> None:
+    for age in ("29 days", "31 days"):
+        await protocol.connection.execute(
+            "INSERT INTO audit_log (verb, subject_kind, subject, recorded_at)"
+            f" VALUES ('paused', 'action', '{age}', now() - interval '{age}')"
+        )
+    assert await protocol.queue_manager.protocol.prune_audit_log(0, 100) == 1
+    assert await protocol.column("SELECT subject FROM audit_log") == ["29 days"]
+    with pytest.raises(ValueError, match="retention_audit_log"):
+        ExecutorSettings.model_validate({"retention_audit_log": "29d"})
