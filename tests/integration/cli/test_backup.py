@@ -31,6 +31,7 @@ from turnstile.executor.backup.broker import restore_broker
 from turnstile.executor.backup.programs import restore
 from turnstile.executor.backup.restored import IDS_PER_SECOND, RestoredState, next_id
 from turnstile.localservers import DatabaseServer
+from turnstile.migrations import migrate, origin
 from turnstile.migrations.origin import changes_of_origin
 
 _STATE = """
@@ -366,6 +367,18 @@ async def test_a_restored_bound_waits_for_transactions_of_the_new_server(databas
         bound = await protocol.connection.fetchval("SELECT first_ticket FROM turnstile.ticket_bound")
         await transaction.rollback()
         assert bound <= ticket
+
+
+async def test_a_server_that_hides_its_identity_can_be_migrated(
+    empty_database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden = ("SELECT no_such_function()", *origin._PLACE[1:])
+    monkeypatch.setattr(origin, "_PLACE", hidden)
+    await migrate(empty_database_url)
+    async with connected(empty_database_url) as protocol:
+        recorded = await origin.recorded_origin(protocol.connection)
+        assert recorded == await origin.present_origin(protocol.connection)
+        assert recorded.startswith("unknown/0000000")
 
 
 @pytest.mark.parametrize(
