@@ -8,21 +8,21 @@ another place than it says, which is how `executor restore-check` recognises the
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-if TYPE_CHECKING:
-    import asyncpg
+import asyncpg
 
+if TYPE_CHECKING:
     Connection: TypeAlias = asyncpg.Connection[asyncpg.Record]
 
 _PREFIX: Final = "origin "
 _RECORDED: Final = "SELECT obj_description(to_regclass('public.execution_id_seq'), 'pg_class')"
-_MAY_READ_SYSTEM: Final = "SELECT has_function_privilege('pg_control_system()', 'EXECUTE')"
-_SYSTEM: Final = "SELECT system_identifier::text FROM pg_control_system()"
-# The timeline of the WAL, since the control file has a new one only after the next checkpoint.
-_PLACE: Final = """
-SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8), d.oid::text,
-       'public.execution'::regclass::oid::text
-FROM pg_database d WHERE d.datname = current_database()
-"""
+_UNKNOWN: Final = "unknown"
+_PLACE: Final = (
+    "SELECT system_identifier::text FROM pg_control_system()",
+    # The timeline of the WAL, since the control file has a new one only after the next checkpoint.
+    "SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)",
+    "SELECT d.oid::text FROM pg_database d WHERE d.datname = current_database()",
+    "SELECT 'public.execution'::regclass::oid::text",
+)
 _CHANGES: Final = (
     "it is on another PostgreSQL server than before: a restored dump, or a server upgraded by copying",
     "its server was restored from a backup, or is a promoted standby",
@@ -39,10 +39,8 @@ async def recorded_origin(connection: "Connection") -> str | None:
 
 
 async def present_origin(connection: "Connection") -> str:
-    """Return where the database is now. The server must not be a standby."""
-    # Some providers revoke the function.
-    system = await connection.fetchval(_SYSTEM) if await connection.fetchval(_MAY_READ_SYSTEM) else "unknown"
-    return "/".join([system, *(await connection.fetchrow(_PLACE) or ())])
+    """Return where the database is now. A part that the server does not tell is unknown."""
+    return "/".join([await _known(connection, part) for part in _PLACE])
 
 
 async def record_origin(connection: "Connection") -> None:
@@ -55,6 +53,16 @@ async def record_origin(connection: "Connection") -> None:
 def changes_of_origin(recorded: str, present: str) -> Sequence[str]:
     """Return what is different, one sentence each; none for a database that is where it was."""
     parts = zip(recorded.split("/"), present.split("/"), _CHANGES, strict=True)
-    different = [says for before, now, says in parts if before != now and "unknown" not in (before, now)]
+    different = [says for before, now, says in parts if before != now and _UNKNOWN not in (before, now)]
     # On another server everything else differs too.
     return different[:1]
+
+
+async def _known(connection: "Connection", part: str) -> str:
+    """Return a value; some providers revoke such functions, or do not support them."""
+    try:
+        # Inside a transaction this is a savepoint.
+        async with connection.transaction():
+            return str(await connection.fetchval(part))
+    except asyncpg.PostgresError:
+        return _UNKNOWN

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
+import httpx
 import pytest
 
 from tests.support.environment import ACTIONS, repaired_counters
@@ -59,16 +60,18 @@ async def _systems(
     urls: dict[str, Any] = {"database_url": database_url, "amqp_url": amqp_url, "settings": FAST}
     old = PreviousSystem(folder=folder / "old", release=release, **urls)
     new = System(folder=folder / "new", **urls)
+    has_failed = True
     try:
         yield old, new
+        has_failed = False
     except BaseException as failure:
         failure.add_note(f"The logs of the services: {folder}")
         raise
-    else:
-        shutil.rmtree(folder)
     finally:
         services = [*old.workers, *old.executors, *new.workers, *new.executors]
         await asyncio.gather(*(service.stop() for service in services))
+        if not has_failed:
+            shutil.rmtree(folder)
 
 
 def _under_way(folder: Path) -> list[dict[str, object]]:
@@ -80,6 +83,16 @@ def _under_way(folder: Path) -> list[dict[str, object]]:
         {"action_ref": "noop", "run_at": due_at.isoformat(), "metadata": {"kind": "delayed"}},
         {"action_ref": "retried", "parameters": {"steps": ["FAIL", "OK"]}, "metadata": {"kind": "retried"}},
     ]
+
+
+async def _use_what_is_new(system: System) -> None:
+    """Give an action a gate, and requests a priority, while all workers are of the previous release."""
+    async with httpx.AsyncClient(base_url=f"{system.http_url}/api/v1", timeout=30) as http:
+        changed = await http.patch("/actions/tiny.5", json={"max_concurrent_total": 1})
+        assert changed.status_code == 200, changed.text
+        body = {"action_ref": "tiny.5", "priority": 2, "metadata": {"kind": "gated"}}
+        submitted = await http.post("/executions", json=[body] * 3)
+        assert submitted.status_code == 202, submitted.text
 
 
 async def _value(url: str, query: str) -> object:
@@ -116,6 +129,7 @@ async def test_the_previous_release_is_replaced_under_load_and_nothing_is_lost_o
             # Step 2: executors of this release, with workers of the previous one.
             await new.start_executor()
             await client.continues("the first executor of this release")
+            await _use_what_is_new(new)
             await new.start_executor()
             (tmp_path / "open").touch()
             await client.continues("the second one")
@@ -140,6 +154,7 @@ async def _all_ended_as_requested(history: History) -> None:
         "waiting": ("completed", ["completed"]),
         "delayed": ("completed", ["completed"]),
         "retried": ("completed", ["retried", "completed"]),
+        "gated": ("completed", ["completed"]),
     }
     assert await history.value(_OLD_LOST) == 0
     assert await history.value("SELECT count(*) FROM dead_letter") == 0

@@ -31,6 +31,7 @@ from turnstile.executor.backup.broker import restore_broker
 from turnstile.executor.backup.programs import restore
 from turnstile.executor.backup.restored import IDS_PER_SECOND, RestoredState, next_id
 from turnstile.localservers import DatabaseServer
+from turnstile.migrations import migrate, origin
 from turnstile.migrations.origin import changes_of_origin
 
 _STATE = """
@@ -178,22 +179,29 @@ def test_messages_about_executions_are_purged_and_requests_are_kept(
 
 
 def test_nothing_is_changed_while_a_service_consumes_the_queues(
-    alone: CommandLines, urls: dict[str, str]
+    alone: CommandLines, urls: dict[str, str], empty_database_url: str, tmp_path: Path
 ) -> None:
     before = _value(urls["TURNSTILE_DATABASE_URL"], _STATE)
+    file = str(tmp_path / "a.dump")
+    assert alone.executor("export", file, **urls).exit_code == 0
+    empty = urls | {"TURNSTILE_DATABASE_URL": empty_database_url}
 
-    async def checked() -> Ended:
+    async def checked() -> list[Ended]:
         async with await aio_pika.connect(urls["TURNSTILE_AMQP_URL"]) as connection:
             channel = await connection.channel()
             await declare_executor(channel)
             queue = await channel.get_queue(EXECUTOR_COMPLETIONS)
             await queue.consume(_ignored)
-            return await asyncio.to_thread(alone.executor, "restore-check", **urls)
+            return [
+                await asyncio.to_thread(alone.executor, "restore-check", **urls),
+                await asyncio.to_thread(alone.executor, "restore-check", "--from", file, **empty),
+            ]
 
-    ended = asyncio.run(checked())
-    assert ended.exit_code == EXIT_FAILED
-    assert "executors or workers consume executor.completions" in ended.err
+    for ended in asyncio.run(checked()):
+        assert ended.exit_code == EXIT_FAILED
+        assert "executors or workers consume executor.completions" in ended.err
     assert _value(urls["TURNSTILE_DATABASE_URL"], _STATE) == before
+    assert _value(empty_database_url, "SELECT to_regclass('public.execution')") is None
 
 
 def test_an_account_without_rights_is_told_which_one_to_use(
@@ -366,6 +374,18 @@ async def test_a_restored_bound_waits_for_transactions_of_the_new_server(databas
         bound = await protocol.connection.fetchval("SELECT first_ticket FROM turnstile.ticket_bound")
         await transaction.rollback()
         assert bound <= ticket
+
+
+async def test_a_server_that_hides_its_identity_can_be_migrated(
+    empty_database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden = ("SELECT no_such_function()", *origin._PLACE[1:])
+    monkeypatch.setattr(origin, "_PLACE", hidden)
+    await migrate(empty_database_url)
+    async with connected(empty_database_url) as protocol:
+        recorded = await origin.recorded_origin(protocol.connection)
+        assert recorded == await origin.present_origin(protocol.connection)
+        assert recorded.startswith("unknown/0000000")
 
 
 @pytest.mark.parametrize(
