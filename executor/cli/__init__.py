@@ -40,7 +40,7 @@ class _Commands(LazyCommandGroup):
         "cancel": _lazy("cancel_retry:cancel", "Cancel waiting and running executions."),
         "retry": _lazy("cancel_retry:retry", "Retry ended executions: each retry is a new execution."),
         "audit": _lazy("audit:audit", "Recount all counters and check every invariant."),
-        "top": _lazy("top:top", "Show queues, slots and workers, refreshed every second."),
+        "top": _lazy("top:top", "Show queues, slots, failures and workers, refreshed every second."),
         "actions": _lazy("actions:app", "Manage actions: definitions, limits, pause and resume."),
         "resources": _lazy("resources:app", "Manage resources, which several actions share."),
         "queue": _lazy("queues:app", "Show statistics, slot holders and waiting executions."),
