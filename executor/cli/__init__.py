@@ -45,7 +45,7 @@ class _Commands(LazyCommandGroup):
         "retry": _lazy("cancel_retry:retry", "Retry ended executions: each retry is a new execution."),
         "audit": _lazy("audit:audit", "Recount all counters and check every invariant."),
         "audit-log": _lazy("audit_log:audit_log", "Show what operators did: who, when and what."),
-        "top": _lazy("top:top", "Show queues, slots and workers, refreshed every second."),
+        "top": _lazy("top:top", "Show queues, slots, failures and workers, refreshed every second."),
         "actions": _lazy("actions:app", "Manage actions: definitions, limits, pause and resume."),
         "resources": _lazy("resources:app", "Manage resources, which several actions share."),
         "queue": _lazy("queues:app", "Show statistics, slot holders and waiting executions."),

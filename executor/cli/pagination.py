@@ -15,6 +15,8 @@ from turnstile.executor.cli.output import Columns, print_json, print_line, print
 
 ALL: Final = 1_000_000
 """The `limit` of a list that is not paginated for the user."""
+CUT_PAGES_MAX: Final = 20
+"""Pages that the API cut because each had read its maximum number of executions (50,000)."""
 _PAGE_MAX: Final = 1000
 
 CursorOption = Annotated[str | None, typer.Option(help="Start after the previous page: its `next_cursor`.")]
@@ -25,14 +27,21 @@ def read_pages(
 ) -> tuple[list[Json], str | None]:
     """Return at most `limit` items, and the cursor of the rest or None.
 
-    A short page is not necessarily the last one.
+    A short page is not necessarily the last one. After `CUT_PAGES_MAX` pages that the API has cut, a warning
+    says how far was searched.
     """
     items: list[Json] = []
+    cut_pages = 0
     while True:
         page = api.get(path, {**query, "limit": min(limit - len(items), _PAGE_MAX), "cursor": cursor})
         items += page["items"]
         cursor = page["next_cursor"]
         if cursor is None or len(items) >= limit:
+            return items, cursor
+        searched_until = page.get("searched_until")
+        cut_pages += searched_until is not None
+        if cut_pages >= CUT_PAGES_MAX:
+            warn(f"the search was cut: what was created since {searched_until} was searched")
             return items, cursor
 
 
@@ -52,9 +61,9 @@ def print_page(
         return
     print_table(columns, items, empty=empty)
     if next_cursor is not None:
-        warn(
-            f"more available: --limit {limit * 2}" + (f", or --cursor {next_cursor}" if shows_cursor else "")
-        )
+        ways = [f"--limit {limit * 2}"] if len(items) >= limit or not shows_cursor else []
+        ways += [f"--cursor {next_cursor}"] if shows_cursor else []
+        warn(f"more available: {', or '.join(ways)}")
 
 
 def change_matching(

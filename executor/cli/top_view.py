@@ -38,6 +38,7 @@ _WORKERS_SHARE: Final = 3
 _HEIGHT_WITH_WORKERS: Final = 14
 _FRAME_LINES: Final = 7
 """Lines around the rows of queues."""
+_FAILURES_MAX: Final = 10
 _KEYS: Final = "↑ ↓ j k select   p pause   r resume   + - limit   s sort   q quit"
 _STATE_STYLES: Final = {"live": "green", "draining": "yellow", "overdue": "red"}
 
@@ -156,7 +157,9 @@ def draw(view: View, *, height: int | None) -> RenderableType:
     shown = view.queues[start : start + queues_max]
     table = _queues(view, shown, interactive=height is not None)
     parts: list[RenderableType] = [_head(view), Text(), table, *_more(view.queues_total - len(shown)), *below]
-    if height is not None:
+    if height is None:
+        parts += _last_failures(view)
+    else:
         parts += [_last_failure(view.chosen, view.read_at)]
         parts += [Text(plain(view.message), style="yellow", no_wrap=True), Text(_KEYS, style="reverse")]
     return Group(*parts)
@@ -241,6 +244,13 @@ def _last_failure(queue: Json | None, now: str | None) -> Text:
     error = ": ".join(plain(part) for part in (last["type"], last["message"]) if part)
     words = f"Last failure of {plain(queue['action_ref'])}: #{last['execution_id']} {last['status']}"
     return Text(f"{words} {_age(last['at'], now)} ago; {error or 'no error text'}", style="red", no_wrap=True)
+
+
+def _last_failures(view: View) -> list[RenderableType]:
+    """Return the last failure of each action that has one; if there are many, of those with the most."""
+    failing = {each["action_ref"]: each for each in view.queues if (each.get("failures") or {}).get("failed")}
+    most = sorted(failing.values(), key=lambda each: -each["failures"]["failed"])[:_FAILURES_MAX]
+    return [Text(), *(_last_failure(each, view.read_at) for each in most)] if most else []
 
 
 def _note(queue: Json) -> Text:

@@ -295,7 +295,18 @@ class DashboardState:
                 self._sums.add_deleted(before.total_completed)
         self._sums.add(queue, 1)
         self.queues[queue.name] = queue
+        if before is None and queue.name.concurrency_key is not None:
+            self._drop_unused(queue.name.action_ref)
         return True
+
+    def _drop_unused(self, action_ref: str) -> None:
+        """Drop the row of an action that had no queue yet: it has one now, of a key."""
+        name = QueueName(action_ref, None)
+        unused = self.queues.get(name)
+        if unused is not None and unused.queue_id is None:
+            self._sums.add(unused, -1)
+            self._histories.pop(name, None)
+            del self.queues[name]
 
     def _remember(self, at: float, queue: Queue, known: Queue | None) -> None:
         if known is not None and _is_succeeded(known, queue):

@@ -38,7 +38,7 @@ export function bulkBar({ filter, changed }) {
     const any = some || Object.keys(filter()).length > 0;
     all.checked = shown.length > 0 && shown.every((id) => selected.has(id));
     all.indeterminate = some && !all.checked;
-    text(words, some ? `${count(selected.size)} selected` : any ? "None selected: all that match the search" : "Select executions, or give a condition");
+    text(words, some ? `${count(selected.size)} selected; the list is not updated meanwhile` : any ? "None selected: all that match the search" : "Select executions, or give a condition");
     Object.values(VERBS).forEach(({ name }, index) => {
       text(buttons[index], some ? `${name} ${counted(selected.size, "execution")}…` : `${name} all matching…`);
       buttons[index].disabled = !any || shown.length === 0;
@@ -88,6 +88,7 @@ export function bulkBar({ filter, changed }) {
       box.addEventListener("change", () => choose(each.id, box.checked));
       return box;
     }],
+    isSelecting: () => selected.size > 0,
     /** The page that is shown; executions of other pages are not selected. */
     update(items) {
       shown = items.map((each) => each.id);

@@ -72,7 +72,8 @@ export function show(main, { parameters }, { live, signal }) {
   }
   form.addEventListener("change", changed);
   form.addEventListener("submit", (event) => event.preventDefault());
-  live.on("overview", () => pages.isFirst() && loading.soon(), signal);
+  // What is selected stays in its place: the list is not reloaded meanwhile.
+  live.on("overview", () => pages.isFirst() && !bulk.isSelecting() && loading.soon(), signal);
   live.on("opening", loading.soon, signal);
   main.append(el("div", { class: "head" }, el("h1", {}, "Executions"), goTo()), tabs.node, form, wrong, bulk.node, words,
     shown.node, pages.node);

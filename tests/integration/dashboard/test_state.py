@@ -112,6 +112,16 @@ def test_only_a_whole_snapshot_drops_deleted_queues() -> None:
     assert names(state, QueueOrder.NAME) == ["a"]
 
 
+def test_the_row_of_an_unused_action_ends_with_its_first_queue_of_a_key() -> None:
+    state = DashboardState()
+    state.apply(snapshot(queue("a", queue_id=None), queue("b", queue_id=None), whole=True))
+    state.apply(snapshot(queue("a", "key", queue_id=1, depth=1, total_enqueued=1), seconds=1))
+    assert set(state.queues) == {QueueName("a", "key"), QueueName("b", None)}
+    used = queue("c", queue_id=2)
+    state.apply(snapshot(used, queue("c", "key", queue_id=3), seconds=2))
+    assert QueueName("c", None) in state.queues
+
+
 def test_a_time_without_clients_is_in_no_rate() -> None:
     state = three()
     state.forget()

@@ -37,6 +37,12 @@ async def test_both_services_count_and_time_executions(observed: Observed) -> No
     assert executor.value("turnstile_duplicates_total", action_ref="one") == 1
     assert executor.value("turnstile_granted_total", action_ref="one") == RUNS + 1
     assert executor.value("turnstile_grant_seconds_count", action_ref="one") == RUNS + 1
+    ends = [("one", "completed", RUNS + 1), ("one", "failed", 0), ("retried", "failed", 1)]
+    for ref, status, count in ends:
+        labels = {"action_ref": ref, "status": status}
+        assert executor.value("turnstile_executions_ended_total", **labels) == count
+    assert (executor.value("turnstile_last_failure_timestamp_seconds", action_ref="retried") or 0) > 1e9
+    assert executor.value("turnstile_last_failure_timestamp_seconds", action_ref="one") is None
     assert executor.since(before, "turnstile_refused_total", code="unknown_action") == 1
     assert executor.since(before, "turnstile_dead_lettered_total", code="unknown_action") == 1
     assert executor.since(before, "turnstile_refused_total", code="unknown_field") == 1

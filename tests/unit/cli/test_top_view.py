@@ -131,6 +131,8 @@ def test_failures_are_shown_with_their_share_and_the_last_error_of_the_selected_
     assert "it broke" not in drawn(seen)
     seen, _ = after_key(seen, "j")
     assert "Last failure of bad: #7 failed 30s ago; Broken: it broke" in drawn(seen)
+    assert "Last failure of bad: #7 failed" in drawn(seen, height=None)
+    assert "Last failure of good" not in drawn(seen, height=None)
     assert "Broken" not in drawn(view(queue("old"), queue("unread", failures=None)))
 
 
