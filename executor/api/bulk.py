@@ -285,9 +285,7 @@ class _Selected:
         )
 
 
-async def _named(
-    reader: Reader, body: _BulkBody, verb: _Verb, scope: tuple[str, ...] | None
-) -> _Selected:
+async def _named(reader: Reader, body: _BulkBody, verb: _Verb, scope: tuple[str, ...] | None) -> _Selected:
     assert body.ids is not None
     if body.filter is not None or body.cursor is not None:
         raise Refusal(Code.INVALID_MESSAGE, "ids: give either ids or a filter; ids have no cursor")
@@ -303,9 +301,7 @@ async def _named(
     return _Selected(matches=[match for match in found if match.status in verb.applies_to], left_out=left_out)
 
 
-async def _left_out(
-    reader: Reader, body: _BulkBody, verb: _Verb, scope: tuple[str, ...] | None
-) -> _Selected:
+async def _left_out(reader: Reader, body: _BulkBody, verb: _Verb, scope: tuple[str, ...] | None) -> _Selected:
     if body.filter is None:
         raise Refusal(Code.INVALID_MESSAGE, 'filter: give a filter, or ids, like {"ids": [4711]}')
     given = frozenset(body.filter.status or Status)

@@ -128,7 +128,7 @@ async def test_dead_letters_and_lost_workers_have_badges_only_while_there_are_so
     )
     await expect(navigation.get_by_role("link", name="1 worker lost in the last 24 hours")).to_be_visible()
     await navigation.get_by_role("link", name="1 worker lost in the last 24 hours").click()
-    await expect(page.locator("tbody")).to_contain_text("lost-1")
+    await expect(page.get_by_role("table", name="Workers, newest first")).to_contain_text("lost-1")
     await env.history.rows(
         "INSERT INTO dead_letter (fingerprint, code, error, exchange, routing_key, original_routing_key,"
         " tries, died_at, stored_at, headers, body, body_bytes, stored_bytes)"
