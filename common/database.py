@@ -3,7 +3,8 @@
 Both services call the protocol's statements through it; JSON travels as text in both directions. A statement
 without an answer in time, or with a broken connection, raises `Unavailable`: the outcome is unknown, and
 every statement of the protocol may be repeated. Where the database answers an empty statement at once, only
-this statement took too long: `StatementTimeout`.
+this statement took too long: `StatementTimeout`. A database whose schema does not suit is not used, until it
+is migrated.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 import asyncpg
 
 from turnstile.common.domain.errors import StatementTimeout, Unavailable
+from turnstile.common.telemetry.logs import Episodes
 from turnstile.common.urls import host_urls, shown_url, with_tls_hint
 
 logger = logging.getLogger(__name__)
@@ -26,10 +28,22 @@ _DEADLOCK_RETRIES: Final = 5
 _FULL_SECONDS: Final = 0.5
 """How long no connection is asked for after the server had none."""
 
+_SCHEMA_CHECK_SECONDS: Final = 1.0
+_MISSING_OBJECTS: Final = (
+    asyncpg.InvalidSchemaNameError,
+    asyncpg.UndefinedColumnError,
+    asyncpg.UndefinedFunctionError,
+    asyncpg.UndefinedObjectError,
+    asyncpg.UndefinedTableError,
+)
+"""Something that a statement names is not there: the schema may be of another version."""
+
 T = TypeVar("T")
 if TYPE_CHECKING:
     Connection: TypeAlias = asyncpg.pool.PoolConnectionProxy[asyncpg.Record]
     Pool: TypeAlias = asyncpg.Pool[asyncpg.Record]
+    SchemaCheck: TypeAlias = Callable[[Connection], Awaitable[str | None]]
+    """Returns None, or why the schema of this database cannot be used, with the remedy."""
 
 CONNECTION_ERRORS: Final = (
     OSError,
@@ -53,6 +67,13 @@ REFUSED_BY_DATABASE: Final = (
 )
 """A value in the batch can never be stored: the batch must be split."""
 _LOGIN_ERRORS: Final = (asyncpg.InvalidCatalogNameError, asyncpg.InvalidAuthorizationSpecificationError)
+
+
+MISSING_SCHEMA: Final = "the database has no schema of Turnstile: run 'executor migrate'"
+
+
+class _WrongSchema(Exception):
+    """What the schema check returned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +102,13 @@ class Database:
         application_name: str,
         connections_max: int = 4,
         timeouts: DatabaseTimeouts | None = None,
+        schema_check: "SchemaCheck | None" = None,
     ) -> None:
         self._url = url
+        self._schema_check = schema_check
+        self._schema_trouble: str | None = None
+        self._schema_checked_at = -math.inf
+        self._unsuited = Episodes(logger, "schema_unsuited")
         self._application_name = application_name
         self._connections_max = connections_max
         self._timeouts = timeouts or DatabaseTimeouts()
@@ -99,22 +125,31 @@ class Database:
         """Why the last call could not reach the server; None after a success (for /readyz)."""
 
     async def open(self) -> None:
-        """Connect, with retries and backoff until the server answers. Logs each new reason once."""
-        delay_seconds, reason = 0.1, ""
+        """Connect, with retries and backoff until the server answers and its schema suits."""
+        delay_seconds = 0.1
+        unreachable = Episodes(logger, "database_unreachable")
+        url = shown_url(self._url)
         while True:
             try:
-                self._pool = await self._create_pool()
+                pool = await self._create_pool()
+                try:
+                    async with pool.acquire(timeout=self._timeouts.acquire_seconds) as connection:
+                        await self._check_schema(connection)
+                except BaseException:
+                    pool.terminate()
+                    raise
+            except _WrongSchema as trouble:
+                self.last_error = str(trouble)
             except (*CONNECTION_ERRORS, *_LOGIN_ERRORS) as error:
-                if _reason(error) != reason:
-                    reason = self.last_error = _reason(error)
-                    logger.warning(
-                        "database_unreachable", extra={"url": shown_url(self._url), "reason": reason}
-                    )
-                await asyncio.sleep(delay_seconds)
-                delay_seconds = min(delay_seconds * 2, 5.0)
+                self.last_error = _reason(error)
+                unreachable.failed(self.last_error, url=url, reason=self.last_error)
             else:
+                unreachable.works(self.last_error or "", url=url)
+                self._pool = pool
                 self.last_error = None
                 return
+            await asyncio.sleep(delay_seconds)
+            delay_seconds = min(delay_seconds * 2, 5.0)
 
     async def close(self) -> None:
         """Close the connections; abort those that are still busy after a few seconds."""
@@ -180,9 +215,11 @@ class Database:
     async def _connection(self) -> "AsyncIterator[Connection]":
         pool = self._pool
         if pool is None:
-            raise Unavailable("database: not connected yet")
+            raise Unavailable(f"database: {self.last_error}")
         connection = await self._acquire(pool)
         try:
+            if self._schema_trouble is not None:
+                await self._check_schema(connection)
             yield connection
         except BaseException as error:
             if isinstance(error, asyncpg.InternalClientError):
@@ -194,6 +231,21 @@ class Database:
             await self._release(pool, connection)
         else:
             self._kept.append(connection)
+
+    async def _check_schema(self, connection: "Connection") -> None:
+        """Raise _WrongSchema unless the schema suits; while it does not, it is read once a second."""
+        now = asyncio.get_running_loop().time()
+        is_due = self._schema_trouble is None or now - self._schema_checked_at >= _SCHEMA_CHECK_SECONDS
+        if self._schema_check is not None and is_due:
+            self._schema_checked_at = now
+            self._schema_trouble = await self._schema_check(connection)
+            url = shown_url(self._url)
+            if self._schema_trouble is None:
+                self._unsuited.works(url, url=url)
+            else:
+                self._unsuited.failed(url, url=url, reason=self._schema_trouble)
+        if self._schema_trouble is not None:
+            raise _WrongSchema(self._schema_trouble)
 
     async def _acquire(self, pool: "Pool") -> "Connection":
         while self._kept:
@@ -252,6 +304,20 @@ class Database:
         except CONNECTION_ERRORS as error:
             self.last_error = _reason(error)
             raise Unavailable(f"database: {self.last_error}") from error
+        except _WrongSchema as trouble:
+            self.last_error = str(trouble)
+            raise Unavailable(f"database: {trouble}") from None
+        except _MISSING_OBJECTS as error:
+            # Is it the schema, or a fault of the statement?
+            if self._pool is None or self._schema_trouble is not None:
+                raise
+            try:
+                async with self._pool.acquire(timeout=self._timeouts.acquire_seconds) as connection:
+                    await self._check_schema(connection)
+            except _WrongSchema as trouble:
+                self.last_error = str(trouble)
+                raise Unavailable(f"database: {trouble}") from error
+            raise
         else:
             self.last_error = None
 

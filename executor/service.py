@@ -7,7 +7,7 @@ Stop: take nothing new, finish what is decided, close.
 import asyncio
 import logging
 import socket
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
 from fastapi import FastAPI
@@ -39,6 +39,10 @@ from turnstile.executor.retention import Pruner
 from turnstile.executor.settings import ExecutorSettings
 from turnstile.executor.watchdog import Watchdog
 from turnstile.executor.webhooks.deliverer import Deliverer
+from turnstile.migrations.schema_check import schema_version
+
+if TYPE_CHECKING:
+    from turnstile.common.database import Connection
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +72,9 @@ class ExecutorService:
             settings.database_url.get_secret_value(),
             application_name="turnstile executor",
             connections_max=settings.database_connections,
+            schema_check=self._schema_trouble,
         )
+        self._schema_notice: str | None = None
         self._publisher = Publisher(amqp_url, name="executor publisher", declare=self._declare)
         # A connection each: a huge request, dropped while it arrives, delays no completion.
         self._request_consumer = ConsumerConnection(
@@ -139,7 +145,15 @@ class ExecutorService:
 
     def degraded(self) -> dict[str, str]:
         """Return what does not work while the servers can be reached, and why."""
-        return {f"pool {pool}": reason for pool, reason in self._dispatcher.pools.unusable.items()}
+        schema = {} if self._schema_notice is None else {"schema": self._schema_notice}
+        return schema | {f"pool {pool}": reason for pool, reason in self._dispatcher.pools.unusable.items()}
+
+    async def _schema_trouble(self, connection: "Connection") -> str | None:
+        version = await schema_version(connection)
+        if version.notice is not None and version.notice != self._schema_notice:
+            logger.warning("schema_newer", extra={"reason": version.notice})
+        self._schema_notice = version.notice
+        return version.trouble
 
     async def _work(self, stop: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as tasks:

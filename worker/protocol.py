@@ -10,18 +10,22 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 import asyncpg
 from pydantic_core import from_json
 
 from turnstile.common.action_definition import ActionDefinition, action_columns
-from turnstile.common.database import REFUSED_BY_DATABASE, Database, DatabaseTimeouts
+from turnstile.common.database import MISSING_SCHEMA, REFUSED_BY_DATABASE, Database, DatabaseTimeouts
 from turnstile.common.domain.identifiers import Attempt, ExecutionId, WorkerId
 from turnstile.common.domain.retries import RetryPolicy
 from turnstile.common.domain.states import Status
 from turnstile.common.requests import json_text
+from turnstile.common.statements import SCHEMA
 from turnstile.worker.logs import LogPiece
+
+if TYPE_CHECKING:
+    from turnstile.common.database import Connection
 
 
 class Verdict(StrEnum):
@@ -119,6 +123,12 @@ SELECT ARRAY(
 _REFUSED: Final = "ReportRefused"
 _LOCK_TIMEOUT_MS: Final = 250
 """Longest wait for an execution locked by another database session; then the batch goes on without it."""
+
+
+async def schema_trouble(connection: "Connection") -> str | None:
+    """Return why this worker cannot use the database. Its account may not read the version of the schema."""
+    has_schema = await connection.fetchval("SELECT to_regnamespace($1) IS NOT NULL", SCHEMA)
+    return None if has_schema else MISSING_SCHEMA
 
 
 def single_connection(url: str, purpose: str, timeout_seconds: float, *, give_up_seconds: float) -> Database:

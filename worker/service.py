@@ -11,6 +11,7 @@ from typing import Final
 from turnstile.common.database import Database, DatabaseTimeouts
 from turnstile.common.lifecycle import done_before
 from turnstile.worker.actions import RegisteredAction
+from turnstile.worker.protocol import schema_trouble
 from turnstile.worker.runners.base import RunLimits
 from turnstile.worker.runners.registry import Runners
 from turnstile.worker.session import Session
@@ -38,6 +39,7 @@ class WorkerService:
             application_name="turnstile worker",
             connections_max=settings.database_connections,
             timeouts=DatabaseTimeouts(command_seconds=_COMMAND_SECONDS),
+            schema_check=schema_trouble,
         )
         self._session: Session | None = None
 

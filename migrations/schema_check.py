@@ -1,0 +1,62 @@
+"""Decides whether a service of this version can use the schema of a database.
+
+In: a connection of the executor's account. Out: the version that was found, and what to do about it.
+Two adjacent versions run side by side during an upgrade, so a newer schema is used, and reported.
+"""
+
+from functools import cache
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from alembic.script import ScriptDirectory
+
+from turnstile.common.database import MISSING_SCHEMA
+from turnstile.migrations.run import alembic_config
+
+if TYPE_CHECKING:
+    from turnstile.common.database import Connection
+
+_INSTALLED: Final = "SELECT to_regclass('public.alembic_version') IS NOT NULL"
+_REVISION: Final = "SELECT version_num FROM public.alembic_version"
+
+
+class SchemaVersion(NamedTuple):
+    """What a database has."""
+
+    revision: str | None
+    """None: no schema."""
+
+    @property
+    def trouble(self) -> str | None:
+        """Why services of this version cannot use it, with the remedy."""
+        newest, known = _revisions()
+        if self.revision is None:
+            return MISSING_SCHEMA
+        if self.revision != newest and self.revision in known:
+            return (
+                f"the schema of the database is older ({self.revision}) than this version needs ({newest}): "
+                "run 'executor migrate'"
+            )
+        return None
+
+    @property
+    def notice(self) -> str | None:
+        """What a user should know though it can be used."""
+        if self.revision is None or self.revision in _revisions()[1]:
+            return None
+        return (
+            f"the schema of the database is newer ({self.revision}) than this version: upgrade this service"
+        )
+
+
+async def schema_version(connection: "Connection") -> SchemaVersion:
+    """Read which version a database has."""
+    if not await connection.fetchval(_INSTALLED):
+        return SchemaVersion(None)
+    return SchemaVersion(await connection.fetchval(_REVISION))
+
+
+@cache
+def _revisions() -> tuple[str | None, frozenset[str]]:
+    """Return the newest revision that this version knows, and all of them."""
+    scripts = ScriptDirectory.from_config(alembic_config())
+    return scripts.get_current_head(), frozenset(script.revision for script in scripts.walk_revisions())

@@ -1,0 +1,117 @@
+"""A database without the schema of this version: the services say so once, and wait for the migration."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, cast
+
+import asyncpg
+import httpx
+
+from tests.support.environment import ACTIONS
+from tests.support.processes import Service, System, running
+from tests.support.traffic import until
+from turnstile.migrations import migrate
+
+MISSING = "the database has no schema of Turnstile: run 'executor migrate'"
+LINES_MAX = 25
+"""Of a log, whatever repeats in the meantime."""
+
+
+async def _readiness(system: System) -> Mapping[str, Any]:
+    """Return the answer of /readyz: parts, degraded; empty while the service does not listen."""
+    try:
+        async with httpx.AsyncClient() as http:
+            answer = await http.get(f"{system.http_url}/readyz")
+    except httpx.HTTPError:
+        return {}
+    return cast("Mapping[str, Any]", answer.json())
+
+
+async def _until_unready(system: System, *texts: str) -> None:
+    async def named() -> bool:
+        reason = (await _readiness(system)).get("parts", {}).get("database") or ""
+        return all(text in reason for text in texts)
+
+    await until(named, f"/readyz with {texts}", deadline_seconds=20)
+
+
+async def _until_ready(system: System) -> Mapping[str, Any]:
+    async def ready() -> bool:
+        return (await _readiness(system)).get("status") == "ready"
+
+    await until(ready, "readiness", deadline_seconds=20)
+    return await _readiness(system)
+
+
+def _lines(service: Service, text: str) -> int:
+    return sum(text in line for line in service.log.read_text().splitlines())
+
+
+async def _execute(url: str, statement: str) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+async def test_without_a_schema_the_services_name_the_command_and_continue_after_it(
+    empty_database_url: str, amqp_url: str
+) -> None:
+    async with running(empty_database_url, amqp_url, executors=0, workers=0) as system:
+        executor = await system.start_executor(wait=False)
+        worker = await system.launch_worker(ACTIONS)
+        await _until_unready(system, MISSING)
+        async with httpx.AsyncClient(base_url=f"{system.http_url}/api/v1") as http:
+            for path in ("/actions", "/executions", "/workers"):
+                answer = await http.get(path)
+                assert answer.status_code == 503
+                assert MISSING in answer.json()["detail"]
+
+        async def told() -> bool:
+            return all(_lines(service, "schema_unsuited") == 1 for service in (executor, worker))
+
+        await until(told, "one line in each log")
+        assert _lines(executor, "executor migrate") == _lines(worker, "executor migrate") == 1
+        assert _lines(executor, "serving") == 0
+        await migrate(empty_database_url)
+        await _until_ready(system)
+        async with httpx.AsyncClient(base_url=f"{system.http_url}/api/v1") as http:
+            assert (await http.get("/actions")).status_code == 200
+        assert _lines(executor, "schema_unsuited_over") == 1
+        assert all(_lines(service, "") < LINES_MAX for service in (executor, worker))
+
+
+async def test_an_older_schema_is_named_with_both_versions(database_url: str, amqp_url: str) -> None:
+    await _execute(database_url, "UPDATE alembic_version SET version_num = '0001'")
+    async with running(database_url, amqp_url, executors=0, workers=0) as system:
+        await system.start_executor(wait=False)
+        await _until_unready(system, "is older (0001) than this version needs", "executor migrate")
+
+
+async def test_a_newer_schema_is_used_and_reported(database_url: str, amqp_url: str) -> None:
+    """Two adjacent versions run side by side during an upgrade."""
+    await _execute(database_url, "UPDATE alembic_version SET version_num = '9999_later'")
+    async with running(database_url, amqp_url, executors=0, workers=0) as system:
+        executor = await system.start_executor(wait=False)
+        answer = await _until_ready(system)
+        assert "newer (9999_later)" in answer["degraded"]["schema"]
+        assert _lines(executor, "schema_newer") == 1
+
+
+async def test_a_schema_that_disappears_is_noticed_and_its_return_too(
+    database_url: str, amqp_url: str
+) -> None:
+    async with running(database_url, amqp_url, executors=0, workers=0) as system:
+        executor = await system.start_executor(wait=False)
+        await _until_ready(system)
+        await _execute(database_url, "ALTER TABLE alembic_version RENAME TO gone")
+        await _execute(database_url, "ALTER SCHEMA turnstile RENAME TO gone")
+        await _until_unready(system, MISSING)
+        await asyncio.sleep(3)
+        assert _lines(executor, "Traceback") == 0
+        await _execute(database_url, "ALTER SCHEMA gone RENAME TO turnstile")
+        await _execute(database_url, "ALTER TABLE gone RENAME TO alembic_version")
+        await _until_ready(system)
+        assert _lines(executor, "schema_unsuited_over") == 1
+        assert _lines(executor, "") < LINES_MAX
