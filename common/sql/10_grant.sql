@@ -15,6 +15,11 @@
 -- Executions of an action with more gates take their slot here and go on to these gates, which the caller has locked
 -- (`lock_gates`): `in_gate_ids`. `in_gate_changes` are the units that were released there. Without locked gates, the
 -- queues of such actions come back in `more_queue_ids`.
+--
+-- What starts takes a place of its pool (15_pools.sql), whose rows are locked here, after everything else. `in_place_changes`
+-- are places that were released. Where a pool has fewer places than its executions could use, they go in turns, also to
+-- queues that are not given: these come back in `more_queue_ids`. `in_blocked_queue_ids` are passed over. `in_tries`: a pool
+-- that another session holds is not waited for, and nothing starts there.
 CREATE FUNCTION turnstile.grant_locked(
     in_queue_ids bigint[],
     in_changes turnstile.queue_change[] DEFAULT '{}',
@@ -22,6 +27,9 @@ CREATE FUNCTION turnstile.grant_locked(
     in_arrival_places bigint[] DEFAULT '{}',
     in_gate_ids bigint[] DEFAULT NULL,
     in_gate_changes turnstile.gate_change[] DEFAULT NULL,
+    in_place_changes turnstile.gate_change[] DEFAULT NULL,
+    in_blocked_queue_ids bigint[] DEFAULT '{}',
+    in_tries boolean DEFAULT true,
     OUT granted turnstile.granted[],
     OUT more_queue_ids bigint[]
 )
@@ -32,31 +40,90 @@ DECLARE
     -- Read after the lock was taken, so it increases from grant to grant of one queue.
     decided_at timestamptz := clock_timestamp();
     passages turnstile.passage[];
+    has_arrivals boolean := cardinality(in_arrival_queue_ids) > 0;
+    is_idle boolean;
+    pool_ids bigint[];
+    wanted bigint[];
+    open_ids bigint[] := '{}';
+    full_ids bigint[];
+    full_pool record;
+    share record;
+    shares jsonb := '{}';
+    quota_ids bigint[] := '{}';
+    quotas bigint[] := '{}';
+    rest record;
 BEGIN
+    -- Which places could be used. The states are stable under the locks.
+    SELECT count(*) = 0, array_agg(n.pool_id) FILTER (WHERE n.wanted > 0 OR n.is_ready),
+           array_agg(n.wanted) FILTER (WHERE n.wanted > 0 OR n.is_ready)
+    INTO is_idle, pool_ids, wanted
+    FROM (
+        SELECT a.pool_id, bool_or(q.ready_place IS NOT NULL AND NOT joins) AS is_ready,
+               sum(CASE WHEN a.served AND NOT joins THEN greatest(least(
+                       q.depth + coalesce(c.depth, 0), q.max_concurrent - q.held - coalesce(c.held, 0), 1000), 0) END) AS wanted
+        FROM turnstile.current_queue q
+        JOIN action a ON a.id = ANY (ARRAY[q.action_id])
+        LEFT JOIN unnest(in_changes) c ON c.queue_id = q.id
+        -- New executions behind one that waits for its turn change nothing in the pool.
+        CROSS JOIN LATERAL (
+            SELECT has_arrivals AND q.ready_place IS NOT NULL AND q.depth > 0 AND q.heads IS NULL AND c.first_places IS NULL
+        ) n(joins)
+        WHERE q.id = ANY (in_queue_ids) AND (NOT q.paused AND q.depth + coalesce(c.depth, 0) > 0 OR q.ready_place IS NOT NULL)
+        GROUP BY a.pool_id
+    ) n;
     -- The common case: nothing waits. Also, what follows is planned only once an execution exists: for an empty
     -- table, an index with the id in second place looks as good as the primary key.
-    IF NOT EXISTS (SELECT FROM unnest(in_changes) c WHERE c.depth > 0)
-       AND NOT EXISTS (SELECT FROM turnstile.current_queue q
-                       WHERE q.id = ANY (in_queue_ids) AND NOT q.paused AND q.depth > 0)
-    THEN
+    IF is_idle AND NOT has_arrivals AND in_blocked_queue_ids = '{}' THEN
         IF cardinality(in_changes) > 0 THEN
             PERFORM turnstile.change_queues(in_changes);
         END IF;
         IF in_gate_ids IS NOT NULL THEN
             granted := turnstile.pass_gates(in_gate_ids, in_gate_changes, NULL, decided_at);
         END IF;
+        IF in_place_changes IS NOT NULL THEN
+            more_queue_ids := turnstile.release_places(in_place_changes, in_tries);
+        END IF;
         RETURN;
+    END IF;
+
+    IF pool_ids IS NOT NULL OR in_place_changes IS NOT NULL THEN
+        open_ids := turnstile.lock_pools(pool_ids || ARRAY(SELECT c.gate_id FROM unnest(in_place_changes) c), in_tries);
+        -- Where not everything can start, or something waits already, the places are shared.
+        SELECT array_agg(p.id) INTO full_ids
+        FROM turnstile.current_pool p
+        LEFT JOIN unnest(pool_ids, wanted) w(id, executions) ON w.id = p.id
+        LEFT JOIN unnest(in_place_changes) c ON c.gate_id = p.id
+        WHERE p.id = ANY (open_ids)
+          AND (p.depth > 0 OR p.capacity < p.held + coalesce(c.held, 0) + coalesce(w.executions, 0));
+    END IF;
+    IF full_ids IS NOT NULL AND NOT has_arrivals THEN
+        FOR full_pool IN
+            SELECT p.id, coalesce(p.capacity - p.held - coalesce(c.held, 0), 1000) AS room
+            FROM turnstile.current_pool p
+            LEFT JOIN unnest(in_place_changes) c ON c.gate_id = p.id
+            WHERE p.id = ANY (full_ids) ORDER BY p.id
+        LOOP
+            CONTINUE WHEN full_pool.room <= 0;
+            SELECT * INTO share FROM turnstile.share_places(
+                full_pool.id, full_pool.room, in_queue_ids, in_changes, in_blocked_queue_ids, in_gate_ids IS NOT NULL);
+            quota_ids := quota_ids || share.queue_ids;
+            quotas := quotas || share.quotas;
+            shares := shares || jsonb_build_object(full_pool.id, to_jsonb(share.charges));
+        END LOOP;
     END IF;
 
     WITH
     -- Stage 1: the states with the changes, and how many executions each queue may start.
     state AS MATERIALIZED (
         SELECT n.*, n.heads IS NOT NULL AND n.queue_id = ANY (in_arrival_queue_ids) AS is_mixing,
-               CASE WHEN n.paused OR n.is_closed OR n.route IS NOT NULL AND in_gate_ids IS NULL
+               CASE WHEN n.paused OR n.is_closed OR NOT n.served OR n.route IS NOT NULL AND in_gate_ids IS NULL
                          OR n.heads IS NOT NULL AND n.queue_id = ANY (in_arrival_queue_ids) THEN 0
+                    -- A pool that is not locked.
+                    WHEN n.pool_id <> ALL (open_ids) THEN 0
+                    WHEN n.pool_id = ANY (full_ids) THEN coalesce(quotas[array_position(quota_ids, n.queue_id)], 0)
                     ELSE greatest(least(n.depth, 1000, coalesce(n.max_concurrent - n.held, 1000)), 0) END AS take
         FROM (
-            SELECT q.id AS queue_id, q.action_id, q.max_concurrent, q.paused, q.version, a.route,
+            SELECT q.id AS queue_id, q.action_id, q.max_concurrent, q.paused, q.version, a.route, a.pool_id, a.served, q.ready_place,
                    a.route IS NOT NULL AND turnstile.is_closed(a.route, a.route_units) AS is_closed,
                    q.depth + coalesce(c.depth, 0) AS depth, q.held + coalesce(c.held, 0) AS held,
                    least(q.head_id, c.first_id) AS head_id, turnstile.lower_heads(q.heads, c.first_places) AS heads,
@@ -71,7 +138,7 @@ BEGIN
     ),
     -- Stage 2: the heads of the queues. `head_id` lets the scan start behind the dead index entries of earlier grants.
     waiting_head AS MATERIALIZED (
-        SELECT s.queue_id, s.action_id, s.route, w.place, turnstile.id_of_place(w.place) AS execution_id
+        SELECT s.queue_id, s.action_id, s.route, s.pool_id, w.place, turnstile.id_of_place(w.place) AS execution_id
         FROM state s
         CROSS JOIN LATERAL (
             (SELECT queued.place FROM waiting queued
@@ -84,16 +151,16 @@ BEGIN
         WHERE s.take > 0
     ),
     arrival AS MATERIALIZED (
-        SELECT s.queue_id, s.action_id, s.route, n.place,
+        SELECT s.queue_id, s.action_id, s.route, s.pool_id, n.place,
                row_number() OVER (PARTITION BY s.queue_id ORDER BY n.place)
                <= s.take - coalesce((SELECT count(*) FROM waiting_head h WHERE h.queue_id = s.queue_id), 0) AS starts
         FROM unnest(in_arrival_queue_ids, in_arrival_places) n(queue_id, place)
         JOIN state s ON s.queue_id = n.queue_id
     ),
     head AS MATERIALIZED (
-        SELECT h.queue_id, h.action_id, h.route, h.place, h.execution_id FROM waiting_head h
+        SELECT h.queue_id, h.action_id, h.route, h.pool_id, h.place, h.execution_id FROM waiting_head h
         UNION ALL
-        SELECT n.queue_id, n.action_id, n.route, n.place, n.place FROM arrival n WHERE n.starts
+        SELECT n.queue_id, n.action_id, n.route, n.pool_id, n.place, n.place FROM arrival n WHERE n.starts
     ),
     -- Stage 3: from the queue into the slots. The next attempt follows those that the execution's row has.
     dequeued AS (
@@ -106,15 +173,15 @@ BEGIN
         SELECT n.queue_id, n.place FROM arrival n WHERE NOT n.starts
     ),
     started AS MATERIALIZED (
-        SELECT h.queue_id, h.action_id, h.route, h.place, h.execution_id, e.attempt + 1 AS attempt, e.traceparent,
+        SELECT h.queue_id, h.action_id, h.route, h.pool_id, h.place, h.execution_id, e.attempt + 1 AS attempt, e.traceparent,
                extract(epoch FROM decided_at - e.queued_at)::double precision AS waited_seconds
         FROM head h
         JOIN execution e ON e.id = ANY (ARRAY[h.execution_id]) AND e.status = ANY (:sources_of_grant)
         ORDER BY h.execution_id
     ),
     new_slot AS (
-        INSERT INTO slot (execution_id, queue_id, attempt, granted_at, offered_at)
-        SELECT s.execution_id, s.queue_id, s.attempt, decided_at, decided_at FROM started s WHERE s.route IS NULL
+        INSERT INTO slot (execution_id, queue_id, attempt, granted_at, offered_at, pool_id)
+        SELECT s.execution_id, s.queue_id, s.attempt, decided_at, decided_at, s.pool_id FROM started s WHERE s.route IS NULL
     ),
     -- Stage 4: the next versions of the states.
     changed AS MATERIALIZED (
@@ -135,14 +202,36 @@ BEGIN
     ),
     written AS (
         INSERT INTO queue_state (queue_id, version, depth, held, head_id, heads, total_enqueued, total_completed,
-                                 granted_limit, updated_at)
+                                 granted_limit, updated_at, ready_place)
         SELECT c.queue_id, c.version + 1, c.depth - c.taken, c.held + c.started,
-               coalesce(c.last_id + 1, c.head_id), c.next_heads, c.total_enqueued, c.total_completed, CASE WHEN c.started > 0 THEN c.max_concurrent END, decided_at
+               coalesce(c.last_id + 1, c.head_id), c.next_heads, c.total_enqueued, c.total_completed, CASE WHEN c.started > 0 THEN c.max_concurrent END, decided_at,
+               c.ready_place
         FROM changed c
     ),
     replaced AS (
         DELETE FROM queue_state v USING changed c
         WHERE v.queue_id = ANY (ARRAY[c.queue_id]) AND v.version BETWEEN c.version AND c.version
+    ),
+    -- Stage 5: the next versions of the states of the pools.
+    pool AS MATERIALIZED (
+        SELECT p.*, coalesce(c.held, 0) AS more_held, coalesce(n.started, 0) AS started
+        FROM turnstile.current_pool p
+        LEFT JOIN unnest(in_place_changes) c ON c.gate_id = p.id
+        LEFT JOIN (
+            SELECT s.pool_id, count(*) AS started FROM started s WHERE s.route IS NULL GROUP BY s.pool_id
+        ) n ON n.pool_id = p.id
+        WHERE p.id = ANY (open_ids) AND (c.held <> 0 OR n.started > 0)
+    ),
+    pool_written AS (
+        INSERT INTO pool_state (pool_id, version, capacity, places, lead, leaving, held, depth, virtual_times,
+                                total_granted, granted_capacity, updated_at)
+        SELECT p.id, p.version + 1, p.capacity, p.places, p.lead, p.leaving, greatest(p.held + p.more_held, 0) + p.started,
+               p.depth, p.virtual_times, p.total_granted + p.started, CASE WHEN p.started > 0 THEN p.capacity END, decided_at
+        FROM pool p
+    ),
+    pool_replaced AS (
+        DELETE FROM pool_state v USING pool p
+        WHERE v.pool_id = ANY (ARRAY[p.id]) AND v.version BETWEEN p.version AND p.version
     )
     SELECT
         (SELECT array_agg(ROW(s.execution_id, s.attempt, a.ref, a.pool, s.traceparent,
@@ -157,6 +246,28 @@ BEGIN
     INTO granted, more_queue_ids, passages;
     IF in_gate_ids IS NOT NULL THEN
         granted := granted || turnstile.pass_gates(in_gate_ids, in_gate_changes, passages, decided_at);
+    END IF;
+    IF full_ids IS NULL THEN
+        RETURN;
+    END IF;
+
+    FOR full_pool IN SELECT p.id FROM unnest(full_ids) p(id) ORDER BY p.id LOOP
+        PERFORM turnstile.enter_turns(
+            full_pool.id, in_queue_ids, in_blocked_queue_ids,
+            ARRAY(SELECT c FROM jsonb_populate_recordset(
+                NULL::turnstile.turn_charge, nullif(shares -> full_pool.id::text, 'null')) c));
+    END LOOP;
+    IF has_arrivals AND EXISTS (
+        SELECT FROM turnstile.current_pool p
+        WHERE p.id = ANY (full_ids) AND p.depth > 0 AND (p.capacity IS NULL OR p.held < p.capacity))
+    THEN
+        -- They stand in their queues now: the first share.
+        SELECT g.granted, g.more_queue_ids INTO rest
+        FROM turnstile.grant_locked(in_queue_ids, in_blocked_queue_ids => in_blocked_queue_ids, in_tries => in_tries) g;
+        granted := granted || rest.granted;
+        more_queue_ids := more_queue_ids || rest.more_queue_ids;
+    ELSE
+        more_queue_ids := more_queue_ids || turnstile.queues_with_room(full_ids);
     END IF;
 END
 $$;
@@ -184,7 +295,8 @@ BEGIN
     SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids
     FROM turnstile.grant_locked(
         ARRAY(SELECT q.id FROM unnest(in_queue_ids) q(id) WHERE q.id <> ALL (blocked_queue_ids)),
-        in_gate_ids => gate_ids) g;
+        in_gate_ids => gate_ids, in_blocked_queue_ids => blocked_queue_ids,
+        in_tries => in_suspect_ids IS NULL) g;
     free_queue_ids := turnstile.free_suspects(in_suspect_ids, in_queue_ids, blocked_queue_ids);
 END
 $$;

@@ -283,6 +283,7 @@ DECLARE
     are_returning boolean := EXISTS (
         SELECT FROM gate g WHERE g.id = ANY (in_gate_ids) AND (g.paused OR g.returning_from IS NOT NULL));
     granted turnstile.granted[];
+    place_changes turnstile.gate_change[];
 BEGIN
     FOR gate IN
         SELECT g.* FROM turnstile.current_gate g WHERE g.id = ANY (in_gate_ids)
@@ -338,7 +339,7 @@ BEGIN
         RETURN NULL;
     END IF;
     WITH started AS MATERIALIZED (
-        SELECT p.*, e.attempt + 1 AS attempt, e.traceparent, a.ref, a.pool,
+        SELECT p.*, e.attempt + 1 AS attempt, e.traceparent, a.ref, a.pool, a.pool_id,
                extract(epoch FROM in_now - e.queued_at)::double precision AS waited_seconds
         FROM unnest(ended) p
         JOIN execution e ON e.id = ANY (ARRAY[p.execution_id])
@@ -346,13 +347,19 @@ BEGIN
         ORDER BY p.place
     ),
     new_slot AS (
-        INSERT INTO slot (execution_id, queue_id, attempt, granted_at, offered_at, gate_ids, gate_units, passed_ats)
-        SELECT s.execution_id, s.queue_id, s.attempt, in_now, in_now, s.gate_ids, s.gate_units, s.passed_ats
+        INSERT INTO slot (execution_id, queue_id, attempt, granted_at, offered_at, gate_ids, gate_units, passed_ats, pool_id)
+        SELECT s.execution_id, s.queue_id, s.attempt, in_now, in_now, s.gate_ids, s.gate_units, s.passed_ats, s.pool_id
         FROM started s
     )
     SELECT array_agg(ROW(s.execution_id, s.attempt, s.ref, s.pool, s.traceparent, s.waited_seconds)::turnstile.granted
-                     ORDER BY s.place)
-    INTO granted FROM started s;
+                     ORDER BY s.place),
+           array_agg(ROW(s.pool_id, 1, 0)::turnstile.gate_change) FILTER (WHERE s.pool_id IS NOT NULL)
+    INTO granted, place_changes FROM started s;
+    -- They have passed the turns of their pool with their queue, and are counted whether or not it has places left.
+    IF place_changes IS NOT NULL THEN
+        PERFORM turnstile.change_places(place_changes, turnstile.lock_pools(
+            ARRAY(SELECT c.gate_id FROM unnest(place_changes) c), true));
+    END IF;
     RETURN granted;
 END
 $$;

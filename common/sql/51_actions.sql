@@ -223,6 +223,9 @@ BEGIN
     IF cardinality(rerouted_ids) > 0 THEN
         PERFORM turnstile.reroute(rerouted_ids);
     END IF;
+    IF cardinality(changed_ids) > 0 THEN
+        PERFORM turnstile.assign_pools(changed_ids);
+    END IF;
 
     -- Storing a definition again rolls it out again, changed or not.
     stored_ids := CASE WHEN in_missing_only THEN changed_ids ELSE ARRAY(

@@ -1,6 +1,6 @@
 """The tables. Live state is slim, history is wide.
 
-`actions`: definitions, their changes and their queues. `gates`: limits after the queue. `live`: what is
+`actions`: definitions, their changes and their queues. `gates`: limits after the queue. `pools`: places of workers. `live`: what is
 queued, held, unpublished, delayed or about to expire. `executions`: executions, attempts, logs and the counts
 of pruned ones. `workers`: leases. `webhooks`: deliveries and receivers. `dead_letters`: messages that no
 service could process.
@@ -41,6 +41,7 @@ from turnstile.common.tables.live import (
     UnpublishedCompletion,
     Waiting,
 )
+from turnstile.common.tables.pools import PoolState, PoolTurn, ReadyQueue, WorkerPool
 from turnstile.common.tables.webhooks import WebhookDelivery, WebhookReceiver
 from turnstile.common.tables.workers import Worker
 
@@ -63,9 +64,12 @@ __all__ = [
     "GateFlow",
     "GateState",
     "KeyOverride",
+    "PoolState",
+    "PoolTurn",
     "PrunedCount",
     "QueueState",
     "RateStart",
+    "ReadyQueue",
     "ResourceChange",
     "Slot",
     "SlotWindow",
@@ -75,5 +79,6 @@ __all__ = [
     "WebhookDelivery",
     "WebhookReceiver",
     "Worker",
+    "WorkerPool",
     "metadata",
 ]
