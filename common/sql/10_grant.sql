@@ -18,7 +18,8 @@
 --
 -- What starts takes a place of its pool (15_pools.sql), whose rows are locked here, after everything else. `in_place_changes`
 -- are places that were released. Where a pool has fewer places than its executions could use, they go in turns, also to
--- queues that are not given: these come back in `more_queue_ids`. `in_blocked_queue_ids` are passed over. `in_tries`: a pool
+-- queues that are not given: these come back in `more_queue_ids`. `in_lost_ids` are queues that other sessions hold or that
+-- were deleted: they lose their turns, and the watchdog grants them. `in_tries`: a pool
 -- that another session holds is not waited for, and nothing starts there.
 CREATE FUNCTION turnstile.grant_locked(
     in_queue_ids bigint[],
@@ -28,7 +29,7 @@ CREATE FUNCTION turnstile.grant_locked(
     in_gate_ids bigint[] DEFAULT NULL,
     in_gate_changes turnstile.gate_change[] DEFAULT NULL,
     in_place_changes turnstile.gate_change[] DEFAULT NULL,
-    in_blocked_queue_ids bigint[] DEFAULT '{}',
+    in_lost_ids bigint[] DEFAULT '{}',
     in_tries boolean DEFAULT true,
     OUT granted turnstile.granted[],
     OUT more_queue_ids bigint[]
@@ -73,7 +74,7 @@ BEGIN
     ) n;
     -- The common case: nothing waits. Also, what follows is planned only once an execution exists: for an empty
     -- table, an index with the id in second place looks as good as the primary key.
-    IF is_idle AND NOT has_arrivals AND in_blocked_queue_ids = '{}' THEN
+    IF is_idle AND NOT has_arrivals AND in_lost_ids = '{}' THEN
         IF cardinality(in_changes) > 0 THEN
             PERFORM turnstile.change_queues(in_changes);
         END IF;
@@ -86,6 +87,13 @@ BEGIN
         RETURN;
     END IF;
 
+    -- What cannot be locked loses its turn.
+    IF cardinality(in_lost_ids) > 0 THEN
+        pool_ids := pool_ids || ARRAY(
+            SELECT DISTINCT a.pool_id FROM ready_queue r JOIN action a ON a.id = ANY (ARRAY[r.action_id])
+            WHERE r.queue_id = ANY (in_lost_ids) AND a.pool_id <> ALL (coalesce(pool_ids, '{}')));
+        wanted := wanted || array_fill(0::bigint, ARRAY[cardinality(pool_ids) - coalesce(cardinality(wanted), 0)]);
+    END IF;
     IF pool_ids IS NOT NULL OR in_place_changes IS NOT NULL THEN
         open_ids := turnstile.lock_pools(pool_ids || ARRAY(SELECT c.gate_id FROM unnest(in_place_changes) c), in_tries);
         -- Where not everything can start, or something waits already, the places are shared.
@@ -105,7 +113,7 @@ BEGIN
         LOOP
             CONTINUE WHEN full_pool.room <= 0;
             SELECT * INTO share FROM turnstile.share_places(
-                full_pool.id, full_pool.room, in_queue_ids, in_changes, in_blocked_queue_ids, in_gate_ids IS NOT NULL);
+                full_pool.id, full_pool.room, in_queue_ids, in_changes, in_lost_ids, in_gate_ids IS NOT NULL);
             quota_ids := quota_ids || share.queue_ids;
             quotas := quotas || share.quotas;
             shares := shares || jsonb_build_object(full_pool.id, to_jsonb(share.charges));
@@ -253,7 +261,7 @@ BEGIN
 
     FOR full_pool IN SELECT p.id FROM unnest(full_ids) p(id) ORDER BY p.id LOOP
         PERFORM turnstile.enter_turns(
-            full_pool.id, in_queue_ids, in_blocked_queue_ids,
+            full_pool.id, in_queue_ids, in_lost_ids,
             ARRAY(SELECT c FROM jsonb_populate_recordset(
                 NULL::turnstile.turn_charge, nullif(shares -> full_pool.id::text, 'null')) c));
     END LOOP;
@@ -263,7 +271,7 @@ BEGIN
     THEN
         -- They stand in their queues now: the first share.
         SELECT g.granted, g.more_queue_ids INTO rest
-        FROM turnstile.grant_locked(in_queue_ids, in_blocked_queue_ids => in_blocked_queue_ids, in_tries => in_tries) g;
+        FROM turnstile.grant_locked(in_queue_ids, in_lost_ids => in_lost_ids, in_tries => in_tries) g;
         granted := granted || rest.granted;
         more_queue_ids := more_queue_ids || rest.more_queue_ids;
     ELSE
@@ -295,7 +303,7 @@ BEGIN
     SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids
     FROM turnstile.grant_locked(
         ARRAY(SELECT q.id FROM unnest(in_queue_ids) q(id) WHERE q.id <> ALL (blocked_queue_ids)),
-        in_gate_ids => gate_ids, in_blocked_queue_ids => blocked_queue_ids,
+        in_gate_ids => gate_ids, in_lost_ids => blocked_queue_ids || turnstile.missing_queues(in_queue_ids),
         in_tries => in_suspect_ids IS NULL) g;
     free_queue_ids := turnstile.free_suspects(in_suspect_ids, in_queue_ids, blocked_queue_ids);
 END

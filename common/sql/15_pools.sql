@@ -60,6 +60,18 @@ BEGIN
 END
 $$;
 
+-- missing_queues: those of these queues that do not exist any more.
+CREATE FUNCTION turnstile.missing_queues(in_queue_ids bigint[])
+RETURNS bigint[]
+LANGUAGE sql
+STABLE
+:settings_for_index_lookups
+AS $$
+    SELECT ARRAY(
+        SELECT i.id FROM unnest(in_queue_ids) i(id)
+        WHERE (SELECT q.id FROM action_queue q WHERE q.id = i.id) IS NULL)
+$$;
+
 -- release_places: locks the pools, takes back these places, and returns queues that can use them.
 CREATE FUNCTION turnstile.release_places(in_changes turnstile.gate_change[], in_tries boolean)
 RETURNS bigint[]
@@ -123,7 +135,7 @@ $$;
 -- share_places: how many executions each of these queues, which the caller has locked, may start with so many places
 -- of their pool, in the turns of its actions. The decision stops at the turn of a queue that is not locked.
 --
--- `in_lost_ids` are queues that other sessions hold: they are passed over. `in_has_gates`: also queues whose actions have
+-- `in_lost_ids` are queues that other sessions hold or that were deleted: they are passed over. `in_has_gates`: also queues whose actions have
 -- gates, which the caller has locked.
 CREATE FUNCTION turnstile.share_places(
     in_pool_id bigint, in_room bigint, in_queue_ids bigint[], in_changes turnstile.queue_change[], in_lost_ids bigint[],
@@ -224,9 +236,6 @@ LANGUAGE plpgsql
 :settings_for_index_order
 AS $$
 DECLARE
-    lost_ids bigint[] := in_lost_ids || ARRAY(
-        SELECT i.id FROM unnest(in_queue_ids) i(id)
-        WHERE (SELECT q.id FROM action_queue q WHERE q.id = i.id) IS NULL);
     touched turnstile.turn_charge[];
     lost turnstile.turn_charge[];
     more_depth bigint;
@@ -269,10 +278,10 @@ BEGIN
             ) n)
     INTO more_depth, touched;
     lost_depth := 0;
-    IF cardinality(lost_ids) > 0 THEN
+    IF cardinality(in_lost_ids) > 0 THEN
         WITH gone AS (
             DELETE FROM ready_queue r USING action a
-            WHERE r.queue_id = ANY (lost_ids) AND a.id = r.action_id AND a.pool_id = in_pool_id
+            WHERE r.queue_id = ANY (in_lost_ids) AND a.id = r.action_id AND a.pool_id = in_pool_id
             RETURNING r.action_id, r.place
         )
         SELECT count(*),

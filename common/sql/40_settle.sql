@@ -60,6 +60,8 @@ DECLARE
     gate_changes turnstile.gate_change[];
     place_changes turnstile.gate_change[];
     called_ids bigint[];
+    has_turns boolean := false;
+    lost_ids bigint[] := '{}';
     changes turnstile.queue_change[];
     settled_at timestamptz;
 BEGIN
@@ -72,8 +74,12 @@ BEGIN
                 ARRAY(SELECT DISTINCT s.pool_id FROM slot s WHERE s.execution_id = ANY (in_execution_ids)),
                 least(cardinality(in_execution_ids), 50)) r(id)
             WHERE r.id <> ALL (queue_ids));
+        has_turns := true;
     END IF;
     blocked_queue_ids := turnstile.lock_queues(queue_ids, in_wait_ms, in_suspect_ids);
+    IF has_turns THEN
+        lost_ids := turnstile.missing_queues(queue_ids);
+    END IF;
     -- Tested here, because most installations have none, and a call costs more than the test.
     IF EXISTS (SELECT FROM gate) THEN
         SELECT l.gate_ids, blocked_queue_ids || l.busy_queue_ids INTO gate_ids, blocked_queue_ids
@@ -172,7 +178,7 @@ BEGIN
     SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids
     FROM turnstile.grant_locked(
         queue_ids, coalesce(changes, '{}'), in_gate_ids => gate_ids, in_gate_changes => gate_changes,
-        in_place_changes => place_changes, in_blocked_queue_ids => blocked_queue_ids,
+        in_place_changes => place_changes, in_lost_ids => blocked_queue_ids || lost_ids,
         in_tries => in_suspect_ids IS NULL) g;
 END
 $$;
