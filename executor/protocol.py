@@ -6,12 +6,13 @@ here, because every statement that grants passes here once. Webhooks have a gate
 `executor.webhooks.store`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import asyncpg
+from pydantic_core import from_json
 
 from turnstile.common.action_definition import ActionDefinition, action_columns
 from turnstile.common.database import Database
@@ -63,6 +64,19 @@ class QueueLocks(NamedTuple):
 
     blocked: Sequence[QueueId]
     free: Sequence[QueueId]
+
+
+class RefreshedPools(NamedTuple):
+    """What a look at the pools found."""
+
+    workers: str
+    """Names the live workers, for the next look."""
+    totals: Mapping[int, tuple[int, int]]
+    """By pool, the executions granted so far, and the lead."""
+    more_queue_ids: list[QueueId]
+    """Queues that may go on."""
+    repaired: int
+    """Pools whose count of held places was wrong."""
 
 
 class EarlyCancel(NamedTuple):
@@ -273,6 +287,20 @@ class ExecutorProtocol:
         """
         row = await self._row("SELECT * FROM turnstile.pass_rates()")
         return _grants(row), row["next_seconds"], row["has_rates"]
+
+    async def refresh_pools(
+        self, workers: str | None, leads: Mapping[int, int], *, recounts: bool = False
+    ) -> RefreshedPools:
+        """Set these leads, and count the places if the workers are others than `workers`, or always."""
+        row = await self._row(
+            "SELECT * FROM turnstile.refresh_pools($1, $2, $3, $4)",
+            workers,
+            list(leads),
+            list(leads.values()),
+            recounts,
+        )
+        totals = {int(pool_id): pace for pool_id, pace in from_json(row["totals"] or "{}").items()}
+        return RefreshedPools(row["workers"], totals, row["more_queue_ids"] or [], row["repaired"])
 
     async def tidy_gates(self, rows_max: int) -> None:
         """Delete turns and starts that no gate needs any more, and gates that no action passes."""

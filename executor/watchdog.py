@@ -98,6 +98,7 @@ class Watchdog:
             self.reclaims.stop_overdue,
             self.early_cancels.cancel_early,
             self.queues.repair_counters,
+            self.queues.count_places,
             self.queues.tidy_gates,
             self.queues.move_slot_window,
             self.queues.move_due_window,
@@ -214,6 +215,21 @@ class QueueSweeps(_Sweeps):
             if not self._dispatch(grants) or not remaining:
                 break
         return granted
+
+    async def count_places(self) -> int:
+        """Count the places of the pools anew, and grant what they allow.
+
+        A count is wrong after another session held a pool's row during a decision, or by a fault.
+        """
+        refreshed = await self._protocol.refresh_pools(None, {}, recounts=True)
+        reached(CrashPoint.SWEPT)
+        if refreshed.repaired:
+            logger.warning("places_recounted", extra={"pools": refreshed.repaired})
+        if refreshed.more_queue_ids:
+            grants = await self._queue_manager.grant(refreshed.more_queue_ids)
+            REPAIRS.add("slot_granted", count=len(grants.granted))
+            self._dispatch(grants)
+        return refreshed.repaired
 
     async def tidy_gates(self) -> int:
         """Delete what fair order and rates need no more. Counts as no repair."""

@@ -357,8 +357,21 @@ AS $$
                OR in_action.ref = ANY (w.served_refs)))
 $$;
 
--- assign_pools: gives actions that were stored their pools. A pool that is new has no places before its workers are
--- counted; in a system without an executor that counts them, no limit. The caller has locked the actions.
+-- places_of: the concurrency of the live workers of a pool that are not draining, and their number.
+CREATE FUNCTION turnstile.places_of(in_pool text)
+RETURNS TABLE (places integer, processes integer)
+LANGUAGE sql
+STABLE
+:settings_for_index_order
+AS $$
+    SELECT coalesce(sum(w.concurrency), 0)::integer, count(*)::integer
+    FROM turnstile.current_worker w
+    WHERE in_pool = ANY (w.pools[1:100]) AND w.lost_at IS NULL AND w.stopped_at IS NULL
+      AND w.draining_at IS NULL AND w.lease_expires_at > clock_timestamp()
+$$;
+
+-- assign_pools: gives actions that were stored their pools. A new pool has its places at once; in a system
+-- without an executor that counts them, no limit. The caller has locked the actions.
 CREATE FUNCTION turnstile.assign_pools(in_action_ids bigint[])
 RETURNS void
 LANGUAGE plpgsql
@@ -374,9 +387,12 @@ BEGIN
     ON CONFLICT DO NOTHING;
     INSERT INTO pool_state (pool_id, version, capacity, places, lead, leaving, held, depth, virtual_times, total_granted,
                             updated_at)
-    SELECT p.id, 1, CASE WHEN EXISTS (SELECT FROM turnstile.current_pool c WHERE c.capacity IS NOT NULL) THEN 0 END,
-           0, 0, 0, 0, 0, '{0,0,0,0,0}', 0, clock_timestamp()
+    SELECT p.id, 1,
+           CASE WHEN EXISTS (SELECT FROM turnstile.current_pool c WHERE c.capacity IS NOT NULL)
+                THEN n.places + n.processes END,
+           n.places, n.processes, 0, 0, 0, '{0,0,0,0,0}', 0, clock_timestamp()
     FROM worker_pool p
+    CROSS JOIN LATERAL turnstile.places_of(p.name) n
     WHERE p.name = ANY (ARRAY(SELECT a.pool FROM action a WHERE a.id = ANY (in_action_ids)))
       AND (SELECT v.pool_id FROM pool_state v WHERE v.pool_id = p.id LIMIT 1) IS NULL
     ON CONFLICT DO NOTHING;
@@ -407,12 +423,13 @@ $$;
 
 -- refresh_pools: brings the capacities of the pools, and which actions are served, to what the workers are now. Returns
 -- queues that may go on. `workers` names the workers that were counted, and `in_workers` those of the last call: for the
--- same workers, and without `in_recounts`, only the leads are set. `totals` are the grants of each pool so far, by id.
+-- same workers, and without `in_recounts`, only the leads are set. `totals` are the grants of each pool so far and
+-- its lead, by id.
 --
 -- `in_recounts`: also counts the held places anew, and those of leaving workers, and repairs what lacks a turn.
 CREATE FUNCTION turnstile.refresh_pools(
     in_workers text, in_pool_ids bigint[], in_leads integer[], in_recounts boolean,
-    OUT workers text, OUT totals jsonb, OUT more_queue_ids bigint[]
+    OUT workers text, OUT totals jsonb, OUT more_queue_ids bigint[], OUT repaired integer
 )
 LANGUAGE plpgsql
 :settings_for_index_order
@@ -426,7 +443,8 @@ BEGIN
         SELECT coalesce(md5(string_agg(w.id, ',' ORDER BY w.id)), '') FROM turnstile.current_worker w
         WHERE w.lost_at IS NULL AND w.stopped_at IS NULL AND w.draining_at IS NULL
           AND w.lease_expires_at > clock_timestamp());
-    is_complete := in_recounts OR workers IS DISTINCT FROM in_workers;
+    is_complete := in_recounts OR workers IS DISTINCT FROM in_workers
+        OR EXISTS (SELECT FROM turnstile.current_pool p WHERE p.capacity IS NULL);
     IF is_complete THEN
         -- Rows that another session holds are corrected by the next call. A worker's account writes its own row, so its
         -- pools and actions are read up to a bound.
@@ -481,21 +499,14 @@ BEGIN
     ),
     pool AS MATERIALIZED (
         SELECT p.*, n.places AS new_places,
-               CASE WHEN n.places = 0 THEN 0
-                    -- A lead that changes a little stays: each change writes a version.
-                    WHEN n.wanted > p.lead OR n.wanted * 2 < p.lead THEN n.wanted ELSE p.lead END AS new_lead,
+               CASE WHEN n.places = 0 THEN 0 ELSE n.wanted END AS new_lead,
                CASE WHEN is_complete THEN coalesce(o.leaving, 0) ELSE p.leaving END AS new_leaving,
                CASE WHEN is_complete THEN coalesce(o.held, 0) ELSE p.held END AS new_held
         FROM turnstile.current_pool p
         CROSS JOIN LATERAL (
             SELECT l.places, greatest(l.processes, coalesce((
-                       SELECT i.lead FROM unnest(in_pool_ids, in_leads) i(id, lead) WHERE i.id = p.id), 0))::integer AS wanted
-            FROM (
-                SELECT coalesce(sum(w.concurrency), 0)::integer AS places, count(*) AS processes
-                FROM turnstile.current_worker w
-                WHERE p.name = ANY (w.pools[1:100]) AND w.lost_at IS NULL AND w.stopped_at IS NULL
-                  AND w.draining_at IS NULL AND w.lease_expires_at > clock_timestamp()
-            ) l
+                       SELECT i.lead FROM unnest(in_pool_ids, in_leads) i(id, lead) WHERE i.id = p.id), p.lead))::integer AS wanted
+            FROM turnstile.places_of(p.name) l
         ) n
         LEFT JOIN slots o ON o.pool_id = p.id
         WHERE p.id = ANY (locked_ids)
@@ -511,11 +522,15 @@ BEGIN
         SELECT c.id, c.version + 1, c.new_places + c.new_lead + c.new_leaving, c.new_places, c.new_lead, c.new_leaving,
                c.new_held, c.depth, c.virtual_times, c.total_granted, clock_timestamp()
         FROM changed c
+    ),
+    replaced AS (
+        DELETE FROM pool_state v USING changed c
+        WHERE v.pool_id = ANY (ARRAY[c.id]) AND v.version BETWEEN c.version AND c.version
     )
-    DELETE FROM pool_state v USING changed c
-    WHERE v.pool_id = ANY (ARRAY[c.id]) AND v.version BETWEEN c.version AND c.version;
+    SELECT count(*) FILTER (WHERE c.held <> c.new_held) INTO repaired FROM changed c;
 
-    totals := (SELECT jsonb_object_agg(p.id, p.total_granted) FROM turnstile.current_pool p);
+    totals := (
+        SELECT jsonb_object_agg(p.id, jsonb_build_array(p.total_granted, p.lead)) FROM turnstile.current_pool p);
     more_queue_ids := turnstile.queues_with_room(locked_ids) || ARRAY(
         SELECT q.id
         FROM action_queue n

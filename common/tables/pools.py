@@ -6,7 +6,17 @@ and holds nothing. These tables say which queues could start more, and in which 
 
 from datetime import datetime
 
-from sqlalchemy import BigInteger, CheckConstraint, Column, Index, Integer, SmallInteger, Text, UniqueConstraint, text
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Index,
+    Integer,
+    SmallInteger,
+    Text,
+    UniqueConstraint,
+    text,
+)
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlmodel import Field, SQLModel
 

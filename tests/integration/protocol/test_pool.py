@@ -13,7 +13,9 @@ async def refresh(protocol: Protocol, leads: dict[str, int] | None = None) -> li
     leads = leads or {}
     ids = await protocol.column("SELECT id FROM worker_pool WHERE name = ANY ($1) ORDER BY name", list(leads))
     row = await protocol.row(
-        "SELECT * FROM turnstile.refresh_pools(NULL, $1, $2, true)", ids, [leads[name] for name in sorted(leads)]
+        "SELECT * FROM turnstile.refresh_pools(NULL, $1, $2, true)",
+        ids,
+        [leads[name] for name in sorted(leads)],
     )
     return ids_in(await protocol.grant(*(row["more_queue_ids"] or ())))
 

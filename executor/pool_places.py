@@ -1,0 +1,108 @@
+"""Keeps the capacities of the pools at what their workers are, and grants what that allows (P7, P9).
+
+In: every grant (`note_grants`), because the lead of a pool follows the pace of its grants, and time: without one it
+looks a few times per second whether workers have come or gone. Out: grants. Every replica runs it; a change is
+written once. The watchdog recounts everything at each of its ticks.
+"""
+
+import asyncio
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, NamedTuple, NoReturn
+
+import asyncpg
+
+from turnstile.common.domain.errors import Unavailable
+from turnstile.executor.protocol import ExecutorProtocol
+from turnstile.executor.queue_manager import QueueManager
+from turnstile.executor.results import Grants
+
+logger = logging.getLogger(__name__)
+
+LEAD_SECONDS: Final = 0.1
+"""The lead of a pool is what its workers complete in this time; docs/benchmarks.md compares other values."""
+_LOOK_SECONDS: Final = 0.25
+"""Pause between two looks while nothing is granted."""
+_BUSY_SECONDS: Final = 0.1
+"""Pause between two measurements of the pace."""
+_PACES: Final = 10
+"""The fastest of so many measurements counts: a short lull does not take the lead away."""
+
+
+class Pace(NamedTuple):
+    """What is known about a pool after a look."""
+
+    total: int
+    """Executions granted so far."""
+    lead: int
+
+
+class Leads:
+    """Measures how fast each pool grants, and decides about its lead."""
+
+    def __init__(self, lead_seconds: float = LEAD_SECONDS) -> None:
+        self._lead_seconds = lead_seconds
+        self._seen: dict[int, tuple[float, int]] = {}
+        self._paces: dict[int, deque[float]] = {}
+
+    def note(self, paces: Mapping[int, Pace], at: float) -> dict[int, int]:
+        """Return the pools whose lead has to change, with the new one."""
+        changes = {}
+        for pool_id, pace in paces.items():
+            before_at, before = self._seen.get(pool_id, (at, pace.total))
+            self._seen[pool_id] = at, pace.total
+            recent = self._paces.setdefault(pool_id, deque(maxlen=_PACES))
+            if at > before_at:
+                recent.append((pace.total - before) / (at - before_at))
+            lead = math.ceil(max(recent, default=0.0) * self._lead_seconds)
+            # A change is a write: small ones are left out.
+            if lead > pace.lead * 1.2 or lead * 2 < pace.lead:
+                changes[pool_id] = lead
+        for pool_id in self._seen.keys() - paces.keys():
+            del self._seen[pool_id], self._paces[pool_id]
+        return changes
+
+
+class PoolPlaces:
+    """Looks at the workers, and measures."""
+
+    def __init__(self, queue_manager: QueueManager, dispatch: Callable[[Grants], Awaitable[None]]) -> None:
+        """Offer what was granted with `dispatch`."""
+        self._protocol: ExecutorProtocol = queue_manager.protocol
+        self._queue_manager = queue_manager
+        self._dispatch = dispatch
+        self._granted = asyncio.Event()
+        self._workers: str | None = None
+        self._leads = Leads()
+        self._changes: Mapping[int, int] = {}
+
+    def note_grants(self) -> None:
+        """Measure again soon."""
+        self._granted.set()
+
+    async def run(self) -> NoReturn:
+        """Keep the capacities until cancelled."""
+        while True:
+            self._granted.clear()
+            await self.look()
+            await asyncio.sleep(_BUSY_SECONDS)
+            try:
+                await asyncio.wait_for(self._granted.wait(), _LOOK_SECONDS - _BUSY_SECONDS)
+            except TimeoutError:
+                continue
+
+    async def look(self) -> None:
+        """Count the workers if others are there than at the last look, and set the leads."""
+        try:
+            refreshed = await self._protocol.refresh_pools(self._workers, self._changes)
+            self._workers = refreshed.workers
+            self._changes = self._leads.note(
+                {pool_id: Pace(*pace) for pool_id, pace in refreshed.totals.items()}, time.monotonic()
+            )
+            if refreshed.more_queue_ids:
+                await self._dispatch(await self._queue_manager.grant(refreshed.more_queue_ids))
+        except (Unavailable, asyncpg.PostgresError) as error:
+            logger.debug("places_postponed", extra={"reason": str(error)})
