@@ -1,8 +1,8 @@
 """Keeps the capacities of the pools at what their workers are, and grants what that allows (P7, P9).
 
-In: every grant (`note_grants`), because the lead of a pool follows the pace of its grants, and time: without one it
-looks a few times per second whether workers have come or gone. Out: grants. Every replica runs it; a change is
-written once. The watchdog recounts everything at each of its ticks.
+In: every grant (`note_grants`), because the lead of a pool follows the pace of its grants, and time: without
+one it looks a few times per second whether workers have come or gone. Out: grants. Every replica runs it; a
+change is written once. The watchdog recounts everything at each of its ticks.
 """
 
 import asyncio

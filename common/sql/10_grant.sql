@@ -43,6 +43,7 @@ DECLARE
     passages turnstile.passage[];
     has_arrivals boolean := cardinality(in_arrival_queue_ids) > 0;
     is_idle boolean;
+    has_new boolean;
     pool_ids bigint[];
     wanted bigint[];
     open_ids bigint[] := '{}';
@@ -56,10 +57,12 @@ DECLARE
 BEGIN
     -- Which places could be used. The states are stable under the locks.
     SELECT count(*) = 0, array_agg(n.pool_id) FILTER (WHERE n.wanted > 0 OR n.is_ready),
-           array_agg(n.wanted) FILTER (WHERE n.wanted > 0 OR n.is_ready)
-    INTO is_idle, pool_ids, wanted
+           array_agg(n.wanted) FILTER (WHERE n.wanted > 0 OR n.is_ready), coalesce(bool_or(n.is_new), false)
+    INTO is_idle, pool_ids, wanted, has_new
     FROM (
         SELECT a.pool_id, bool_or(q.ready_place IS NOT NULL AND NOT joins) AS is_ready,
+               bool_or(q.ready_place IS NULL OR q.paused OR NOT a.served OR q.heads IS NOT NULL OR c.first_id IS NOT NULL
+                       OR c.depth <> 0 OR q.held + coalesce(c.held, 0) >= q.max_concurrent) AS is_new,
                sum(CASE WHEN a.served AND NOT joins THEN greatest(least(
                        q.depth + coalesce(c.depth, 0), q.max_concurrent - q.held - coalesce(c.held, 0), 1000), 0) END) AS wanted
         FROM turnstile.current_queue q
@@ -95,7 +98,14 @@ BEGIN
         wanted := wanted || array_fill(0::bigint, ARRAY[cardinality(pool_ids) - coalesce(cardinality(wanted), 0)]);
     END IF;
     IF pool_ids IS NOT NULL OR in_place_changes IS NOT NULL THEN
-        open_ids := turnstile.lock_pools(pool_ids || ARRAY(SELECT c.gate_id FROM unnest(in_place_changes) c), in_tries);
+        open_ids := pool_ids || ARRAY(SELECT c.gate_id FROM unnest(in_place_changes) c);
+        -- A call costs as much as the statement.
+        IF in_tries THEN
+            open_ids := turnstile.lock_pools(open_ids, true);
+        ELSE
+            open_ids := ARRAY(
+                SELECT p.id FROM worker_pool p WHERE p.id = ANY (open_ids) ORDER BY p.id FOR NO KEY UPDATE);
+        END IF;
         -- Where not everything can start, or something waits already, the places are shared.
         SELECT array_agg(p.id) INTO full_ids
         FROM turnstile.current_pool p
@@ -106,12 +116,12 @@ BEGIN
     END IF;
     IF full_ids IS NOT NULL AND NOT has_arrivals THEN
         FOR full_pool IN
-            SELECT p.id, coalesce(p.capacity - p.held - coalesce(c.held, 0), 1000) AS room
+            SELECT p.id, turnstile.room_of(p.capacity, p.held + coalesce(c.held, 0), p.lead) AS room
             FROM turnstile.current_pool p
             LEFT JOIN unnest(in_place_changes) c ON c.gate_id = p.id
             WHERE p.id = ANY (full_ids) ORDER BY p.id
         LOOP
-            CONTINUE WHEN full_pool.room <= 0;
+            CONTINUE WHEN full_pool.room = 0;
             SELECT * INTO share FROM turnstile.share_places(
                 full_pool.id, full_pool.room, in_queue_ids, in_changes, in_lost_ids, in_gate_ids IS NOT NULL);
             quota_ids := quota_ids || share.queue_ids;
@@ -255,7 +265,9 @@ BEGIN
     IF in_gate_ids IS NOT NULL THEN
         granted := granted || turnstile.pass_gates(in_gate_ids, in_gate_changes, passages, decided_at);
     END IF;
-    IF full_ids IS NULL THEN
+    -- Nothing took a turn, and every queue has its own already. Without a change the watchdog asks, which repairs them.
+    IF full_ids IS NULL
+       OR NOT has_new AND shares = '{}' AND in_lost_ids = '{}' AND (has_arrivals OR in_changes <> '{}') THEN
         RETURN;
     END IF;
 
@@ -267,7 +279,7 @@ BEGIN
     END LOOP;
     IF has_arrivals AND EXISTS (
         SELECT FROM turnstile.current_pool p
-        WHERE p.id = ANY (full_ids) AND p.depth > 0 AND (p.capacity IS NULL OR p.held < p.capacity))
+        WHERE p.id = ANY (full_ids) AND p.depth > 0 AND turnstile.room_of(p.capacity, p.held, p.lead) > 0)
     THEN
         -- They stand in their queues now: the first share.
         SELECT g.granted, g.more_queue_ids INTO rest

@@ -37,25 +37,24 @@ $$;
 CREATE FUNCTION turnstile.change_places(in_changes turnstile.gate_change[], in_locked_ids bigint[])
 RETURNS void
 LANGUAGE plpgsql
-:settings_for_index_order
 AS $$
 BEGIN
     WITH state AS MATERIALIZED (
         SELECT v.*, c.held AS more_held
         FROM unnest(turnstile.sum_changes(in_changes)) c
         CROSS JOIN LATERAL (
-            SELECT * FROM pool_state v WHERE v.pool_id = c.gate_id ORDER BY v.version DESC LIMIT 1
+            SELECT * FROM public.pool_state v WHERE v.pool_id = c.gate_id ORDER BY v.version DESC LIMIT 1
         ) v
         WHERE c.gate_id = ANY (in_locked_ids)
     ),
     written AS (
-        INSERT INTO pool_state (pool_id, version, capacity, places, lead, leaving, held, depth, virtual_times,
+        INSERT INTO public.pool_state (pool_id, version, capacity, places, lead, leaving, held, depth, virtual_times,
                                 total_granted, updated_at)
         SELECT s.pool_id, s.version + 1, s.capacity, s.places, s.lead, s.leaving, greatest(s.held + s.more_held, 0),
                s.depth, s.virtual_times, s.total_granted + greatest(s.more_held, 0), clock_timestamp()
         FROM state s
     )
-    DELETE FROM pool_state v USING state s
+    DELETE FROM public.pool_state v USING state s
     WHERE v.pool_id = ANY (ARRAY[s.pool_id]) AND v.version BETWEEN s.version AND s.version;
 END
 $$;
@@ -65,11 +64,10 @@ CREATE FUNCTION turnstile.missing_queues(in_queue_ids bigint[])
 RETURNS bigint[]
 LANGUAGE sql
 STABLE
-:settings_for_index_lookups
 AS $$
     SELECT ARRAY(
         SELECT i.id FROM unnest(in_queue_ids) i(id)
-        WHERE (SELECT q.id FROM action_queue q WHERE q.id = i.id) IS NULL)
+        WHERE (SELECT q.id FROM public.action_queue q WHERE q.id = i.id) IS NULL)
 $$;
 
 -- release_places: locks the pools, takes back these places, and returns queues that can use them.
@@ -86,12 +84,23 @@ BEGIN
 END
 $$;
 
+-- room_of: how many places may be shared now. Up to a quarter of the lead becomes free before the next share: the workers
+-- still have work then, and one decision serves many executions.
+CREATE FUNCTION turnstile.room_of(in_capacity integer, in_held bigint, in_lead integer)
+RETURNS bigint
+LANGUAGE sql
+IMMUTABLE
+AS $$
+    SELECT CASE WHEN in_capacity IS NULL THEN 1000
+                WHEN in_capacity - in_held > in_lead / 4 THEN in_capacity - in_held
+                ELSE 0 END
+$$;
+
 -- next_ready: the next queues in these pools that can start an execution, in their turns.
 CREATE FUNCTION turnstile.next_ready(in_pool_ids bigint[], in_limit bigint)
 RETURNS SETOF bigint
 LANGUAGE sql
 STABLE
-:settings_for_index_order
 AS $$
     SELECT n.queue_id
     FROM turnstile.current_pool p
@@ -99,14 +108,14 @@ AS $$
         SELECT r.queue_id
         FROM unnest(p.virtual_times) WITH ORDINALITY v(tag, priority)
         CROSS JOIN LATERAL (
-            SELECT * FROM pool_turn f
+            SELECT * FROM public.pool_turn f
             WHERE f.pool_id = p.id AND f.priority = v.priority AND f.place IS NOT NULL AND f.start_tag >= v.tag
             ORDER BY f.start_tag, f.place LIMIT in_limit
         ) t
         CROSS JOIN LATERAL (
             SELECT r.queue_id, r.place, row_number() OVER (ORDER BY r.place) AS rank
             FROM (
-                SELECT * FROM ready_queue n
+                SELECT * FROM public.ready_queue n
                 WHERE n.action_id = t.action_id AND n.place >= t.place AND n.place < (t.priority - 2)::bigint << 58
                 ORDER BY n.place LIMIT in_limit
             ) r
@@ -121,15 +130,14 @@ CREATE FUNCTION turnstile.queues_with_room(in_pool_ids bigint[])
 RETURNS bigint[]
 LANGUAGE sql
 STABLE
-:settings_for_index_order
 AS $$
     SELECT array_agg(n.queue_id)
     FROM turnstile.current_pool p
     CROSS JOIN LATERAL (
         SELECT r.id AS queue_id
-        FROM turnstile.next_ready(ARRAY[p.id], least(coalesce(p.capacity - p.held, 50), 50)) r(id)
+        FROM turnstile.next_ready(ARRAY[p.id], least(turnstile.room_of(p.capacity, p.held, p.lead), 50)) r(id)
     ) n
-    WHERE p.id = ANY (in_pool_ids) AND p.depth > 0 AND (p.capacity IS NULL OR p.held < p.capacity)
+    WHERE p.id = ANY (in_pool_ids) AND p.depth > 0 AND turnstile.room_of(p.capacity, p.held, p.lead) > 0
 $$;
 
 -- share_places: how many executions each of these queues, which the caller has locked, may start with so many places
@@ -143,7 +151,6 @@ CREATE FUNCTION turnstile.share_places(
     OUT queue_ids bigint[], OUT quotas bigint[], OUT charges turnstile.turn_charge[]
 )
 LANGUAGE plpgsql
-:settings_for_index_order
 AS $$
 DECLARE
     -- Above this the decision continues in another transaction.
@@ -158,7 +165,7 @@ BEGIN
                greatest(least(q.depth + coalesce(c.depth, 0), q.max_concurrent - q.held - coalesce(c.held, 0), in_room,
                               read_max + 1), 0) AS startable
         FROM turnstile.current_queue q
-        JOIN action a ON a.id = ANY (ARRAY[q.action_id])
+        JOIN public.action a ON a.id = ANY (ARRAY[q.action_id])
         LEFT JOIN unnest(in_changes) c ON c.queue_id = q.id
         WHERE q.id = ANY (in_queue_ids) AND a.pool_id = in_pool_id AND a.served AND NOT q.paused
           AND (a.route IS NULL OR NOT turnstile.is_closed(a.route, a.route_units))
@@ -168,7 +175,7 @@ BEGIN
                o.is_foreign OR row_number() OVER (PARTITION BY o.queue_id ORDER BY w.place) > read_max AS is_foreign
         FROM own o
         CROSS JOIN LATERAL (
-            (SELECT queued.place FROM waiting queued
+            (SELECT queued.place FROM public.waiting queued
              WHERE queued.line_id = o.queue_id AND queued.place >= o.head_id AND o.heads IS NULL
              ORDER BY queued.place LIMIT o.startable)
             UNION ALL
@@ -182,12 +189,12 @@ BEGIN
         FROM pool p
         CROSS JOIN LATERAL unnest(p.virtual_times) WITH ORDINALITY v(tag, priority)
         CROSS JOIN LATERAL (
-            SELECT * FROM pool_turn f
+            SELECT * FROM public.pool_turn f
             WHERE f.pool_id = in_pool_id AND f.priority = v.priority AND f.place IS NOT NULL AND f.start_tag >= v.tag
             ORDER BY f.start_tag, f.place LIMIT in_room + 1
         ) t
         CROSS JOIN LATERAL (
-            SELECT n.place FROM ready_queue n
+            SELECT n.place FROM public.ready_queue n
             WHERE n.action_id = t.action_id AND n.place >= t.place AND n.place < (t.priority - 2)::bigint << 58
               AND n.queue_id <> ALL (in_queue_ids) AND n.queue_id <> ALL (in_lost_ids)
             ORDER BY n.place LIMIT 1
@@ -199,7 +206,7 @@ BEGIN
         FROM (SELECT DISTINCT k.action_id, turnstile.priority_of_place(k.place) AS priority FROM known k) n
         CROSS JOIN pool p
         LEFT JOIN LATERAL (
-            SELECT f.start_tag FROM pool_turn f
+            SELECT f.start_tag FROM public.pool_turn f
             WHERE f.action_id = n.action_id AND f.priority = n.priority AND f.start_tag >= p.virtual_times[n.priority]
             ORDER BY f.start_tag DESC LIMIT 1
         ) t ON true
@@ -233,7 +240,6 @@ CREATE FUNCTION turnstile.enter_turns(
 )
 RETURNS void
 LANGUAGE plpgsql
-:settings_for_index_order
 AS $$
 DECLARE
     touched turnstile.turn_charge[];
@@ -245,7 +251,7 @@ BEGIN
     WITH line AS MATERIALIZED (
         SELECT q.id AS queue_id, q.action_id, q.version, q.ready_place AS old_place, w.place AS new_place
         FROM turnstile.current_queue q
-        JOIN action a ON a.id = ANY (ARRAY[q.action_id]) AND a.pool_id = in_pool_id
+        JOIN public.action a ON a.id = ANY (ARRAY[q.action_id]) AND a.pool_id = in_pool_id
         LEFT JOIN LATERAL (
             SELECT f.place FROM turnstile.first_waiting(q.id, q.head_id, q.heads, 1) f
         ) w ON q.depth > 0 AND NOT q.paused AND (q.max_concurrent IS NULL OR q.max_concurrent > q.held) AND a.served
@@ -253,19 +259,19 @@ BEGIN
         WHERE q.id = ANY (in_queue_ids)
     ),
     gone AS (
-        DELETE FROM ready_queue r USING line l
+        DELETE FROM public.ready_queue r USING line l
         WHERE r.action_id = ANY (ARRAY[l.action_id]) AND r.place BETWEEN l.old_place AND l.old_place
           AND l.old_place IS DISTINCT FROM l.new_place
         RETURNING r.place
     ),
     come AS (
-        INSERT INTO ready_queue (action_id, place, queue_id)
+        INSERT INTO public.ready_queue (action_id, place, queue_id)
         SELECT l.action_id, l.new_place, l.queue_id FROM line l WHERE l.new_place IS NOT NULL
         ON CONFLICT DO NOTHING
         RETURNING place
     ),
     noted AS (
-        UPDATE queue_state v SET ready_place = l.new_place FROM line l
+        UPDATE public.queue_state v SET ready_place = l.new_place FROM line l
         WHERE v.queue_id = ANY (ARRAY[l.queue_id]) AND v.version BETWEEN l.version AND l.version
           AND l.old_place IS DISTINCT FROM l.new_place
     )
@@ -280,7 +286,7 @@ BEGIN
     lost_depth := 0;
     IF cardinality(in_lost_ids) > 0 THEN
         WITH gone AS (
-            DELETE FROM ready_queue r USING action a
+            DELETE FROM public.ready_queue r USING public.action a
             WHERE r.queue_id = ANY (in_lost_ids) AND a.id = r.action_id AND a.pool_id = in_pool_id
             RETURNING r.action_id, r.place
         )
@@ -298,7 +304,7 @@ BEGIN
     WITH flow AS MATERIALIZED (
         SELECT n.action_id, n.priority, n.charged_tag, t.start_tag AS old_tag, t.place AS old_place,
                greatest(t.start_tag, n.charged_tag + 1, next_times[n.priority]) AS new_tag,
-               (SELECT r.place FROM ready_queue r
+               (SELECT r.place FROM public.ready_queue r
                 WHERE r.action_id = n.action_id AND r.place >= least(n.place, t.place)
                   AND r.place < (n.priority - 2)::bigint << 58
                 ORDER BY r.place LIMIT 1) AS place
@@ -313,28 +319,28 @@ BEGIN
         ) n
         CROSS JOIN (SELECT p.virtual_times FROM turnstile.current_pool p WHERE p.id = in_pool_id) p
         LEFT JOIN LATERAL (
-            SELECT f.start_tag, f.place FROM pool_turn f
+            SELECT f.start_tag, f.place FROM public.pool_turn f
             WHERE f.action_id = n.action_id AND f.priority = n.priority AND f.start_tag >= p.virtual_times[n.priority]
             ORDER BY f.start_tag DESC LIMIT 1
         ) t ON true
     ),
     kept AS (
-        UPDATE pool_turn t SET place = f.place, pool_id = in_pool_id FROM flow f
+        UPDATE public.pool_turn t SET place = f.place, pool_id = in_pool_id FROM flow f
         WHERE t.action_id = ANY (ARRAY[f.action_id]) AND t.priority = f.priority AND t.start_tag = f.old_tag
           AND f.new_tag = f.old_tag AND t.place IS DISTINCT FROM f.place
     ),
     spent AS (
-        DELETE FROM pool_turn t USING flow f
+        DELETE FROM public.pool_turn t USING flow f
         WHERE t.action_id = ANY (ARRAY[f.action_id]) AND t.priority = f.priority AND t.start_tag = f.old_tag
           AND f.new_tag > f.old_tag
     ),
     following AS (
-        INSERT INTO pool_turn (action_id, priority, start_tag, pool_id, place)
+        INSERT INTO public.pool_turn (action_id, priority, start_tag, pool_id, place)
         SELECT f.action_id, f.priority, f.new_tag, in_pool_id, f.place FROM flow f
         -- An idle action needs no turn from the virtual time on.
         WHERE f.new_tag IS DISTINCT FROM f.old_tag AND (f.place IS NOT NULL OR f.new_tag > next_times[f.priority])
     )
-    UPDATE pool_state v
+    UPDATE public.pool_state v
     SET depth = greatest(v.depth + more_depth - lost_depth, 0), virtual_times = next_times, updated_at = clock_timestamp()
     FROM turnstile.current_pool p
     WHERE p.id = in_pool_id AND v.pool_id = ANY (ARRAY[p.id]) AND v.version BETWEEN p.version AND p.version

@@ -61,18 +61,23 @@ DECLARE
     place_changes turnstile.gate_change[];
     called_ids bigint[];
     has_turns boolean := false;
+    room bigint;
     lost_ids bigint[] := '{}';
     changes turnstile.queue_change[];
     settled_at timestamptz;
 BEGIN
     queue_ids := ARRAY(SELECT DISTINCT e.queue_id FROM execution e WHERE e.id = ANY (in_execution_ids));
     -- The places that become free may be the turn of other queues.
-    IF EXISTS (SELECT FROM turnstile.current_pool p WHERE p.depth > 0) THEN
+    SELECT max(n.room) INTO room
+    FROM turnstile.current_pool p
+    CROSS JOIN LATERAL turnstile.room_of(p.capacity, p.held - cardinality(in_execution_ids), p.lead) n(room)
+    WHERE p.depth > 0;
+    IF room > 0 THEN
         queue_ids := queue_ids || ARRAY(
             SELECT r.id
             FROM turnstile.next_ready(
                 ARRAY(SELECT DISTINCT s.pool_id FROM slot s WHERE s.execution_id = ANY (in_execution_ids)),
-                least(cardinality(in_execution_ids), 50)) r(id)
+                least(room, 50)) r(id)
             WHERE r.id <> ALL (queue_ids));
         has_turns := true;
     END IF;

@@ -23,7 +23,7 @@ STABLE
 AS $$
     SELECT turnstile.written(to_jsonb(in_action) - ARRAY[
         'id', 'ref', 'concurrency_key_path', 'route', 'route_units', 'created_at', 'updated_at', 'deleted_at',
-        'rollout_from_key', 'rollout_held_ids'])
+        'rollout_from_key', 'rollout_held_ids', 'pool_id', 'served'])
 $$;
 
 -- change_between: what changed between two definitions; `change` is null if nothing did. `{}` means that there is none:

@@ -1,7 +1,7 @@
 """The tables. Live state is slim, history is wide.
 
-`actions`: definitions, their changes and their queues. `gates`: limits after the queue. `pools`: places of workers. `live`: what is
-queued, held, unpublished, delayed or about to expire. `executions`: executions, attempts, logs and the counts
+`actions`: definitions, their changes and their queues. `gates`: limits after the queue. `pools`: places of
+workers. `live`: what is queued, held, unpublished, delayed or about to expire. `executions`: executions, attempts, logs and the counts
 of pruned ones. `workers`: leases. `webhooks`: deliveries and receivers. `dead_letters`: messages that no
 service could process.
 

@@ -68,7 +68,7 @@ class PoolState(SQLModel, table=True):
 
 
 class PoolTurn(SQLModel, table=True):
-    """When an action has its next turn with one priority: at the highest start tag. Written anew at each turn.
+    """When an action has its next turn with one priority: at its highest start tag. Written anew each time.
 
     An action without a row starts at the virtual time of its pool.
     """

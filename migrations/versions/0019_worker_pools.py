@@ -83,15 +83,15 @@ _COLUMNS = (
 )
 
 _ROWS = (
-    "INSERT INTO worker_pool (name) SELECT DISTINCT a.pool FROM action a WHERE a.deleted_at IS NULL ORDER BY 1",
+    "INSERT INTO worker_pool (name) SELECT DISTINCT pool FROM action WHERE deleted_at IS NULL ORDER BY 1",
     "UPDATE action a SET pool_id = p.id FROM worker_pool p WHERE p.name = a.pool",
     """
     UPDATE slot s SET pool_id = a.pool_id
     FROM action_queue q JOIN action a ON a.id = q.action_id WHERE q.id = s.queue_id
     """,
     """
-    INSERT INTO pool_state (pool_id, version, places, lead, leaving, held, depth, virtual_times, total_granted,
-                            updated_at)
+    INSERT INTO pool_state
+        (pool_id, version, places, lead, leaving, held, depth, virtual_times, total_granted, updated_at)
     SELECT p.id, 1, 0, 0, 0, (SELECT count(*) FROM slot s WHERE s.pool_id = p.id), 0, '{0,0,0,0,0}', 0,
            clock_timestamp()
     FROM worker_pool p

@@ -376,3 +376,7 @@ SELECT * FROM turnstile.pass_rates();
 -- takes int4
 -- gives tidy_gates void
 SELECT turnstile.tidy_gates($1);
+
+-- takes text, int8[], int4[], bool
+-- gives more_queue_ids int8[], repaired int4, totals jsonb, workers text
+SELECT * FROM turnstile.refresh_pools($1, $2, $3, $4);
