@@ -132,6 +132,8 @@ class RunLengths:
 def may_be_estimated(facts: Facts) -> bool:
     """Tell whether a start can be expected, so that the pace is worth a query."""
     waits = facts.status in (Status.DELAYED, Status.QUEUED, Status.SCHEDULED)
+    # The turns of other actions are not in the pace of the queue.
+    waits = waits and (facts.places is None or facts.status is Status.SCHEDULED)
     # What a slot of the queue takes at later gates is not in the pace of the queue.
     is_plain = not facts.has_gates or facts.status is Status.SCHEDULED
     may_start = facts.served and facts.trouble is None and not facts.paused and facts.max_concurrent != 0

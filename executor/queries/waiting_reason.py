@@ -21,6 +21,7 @@ from turnstile.executor.queries.schemas import (
     WaitingOn,
     WaitingOnLimit,
     WaitingOnPause,
+    WaitingOnPlace,
     WaitingOnRate,
     WaitingOnResource,
     WaitingOnTotal,
@@ -98,6 +99,9 @@ class Facts:
     has_gates: bool = False
     """Its action has gates after the queue, or it waits at one."""
     gate: GateFacts | None = None
+    places: int | None = None
+    """Places of its pool; None while some are free, or while the workers are not counted."""
+    held_places: int = 0
 
 
 def first_trouble(health: Health, pool: str) -> Trouble | None:
@@ -186,4 +190,6 @@ def _startable(facts: Facts) -> WaitingOn:
         return WaitingOnWorker(pool=facts.pool)
     if trouble is not None:
         return OutOfReach(part=trouble.part, message=trouble.message)
+    if facts.status is Status.QUEUED and facts.places is not None:
+        return WaitingOnPlace(pool=facts.pool, places=facts.places, held=facts.held_places)
     return HandingOver(pool=facts.pool)

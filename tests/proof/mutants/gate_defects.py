@@ -7,6 +7,9 @@ from typing import Final
 from tests.proof.mutants.defect import Defect
 
 _GATES: Final = "common/sql/12_gates.sql"
+_GRANT: Final = "common/sql/10_grant.sql"
+_POOLS: Final = "common/sql/15_pools.sql"
+_POOL_TEST: Final = "tests/integration/protocol/test_pool.py"
 _TEST: Final = "tests/integration/protocol/test_gates.py"
 _WALKS: Final = "tests/proof/gates/test_statements.py"
 
@@ -129,5 +132,61 @@ GATE_DEFECTS: Final = (
         before="WHERE t.line_id = ANY (ARRAY[n.line_id]) AND t.priority = n.priority AND t.place = n.place\n",
         after="WHERE t.line_id = ANY (ARRAY[n.line_id]) AND t.priority = n.priority AND t.place = -n.place\n",
         caught_by=(_WALKS,),
+    ),
+    Defect(
+        name="what starts takes no place of its pool",
+        file=_GRANT,
+        before="greatest(p.held + p.more_held, 0) + p.started",
+        after="greatest(p.held + p.more_held, 0)",
+        caught_by=(_POOL_TEST,),
+    ),
+    Defect(
+        name="a settle keeps the place of its pool",
+        file="common/sql/40_settle.sql",
+        before="in_place_changes => place_changes, ",
+        after="",
+        caught_by=(_POOL_TEST,),
+    ),
+    Defect(
+        name="a reclaim keeps the place of its pool",
+        file="common/sql/32_requeue.sql",
+        before="PERFORM turnstile.release_places(place_changes, true);",
+        after="NULL;",
+        caught_by=(_POOL_TEST,),
+    ),
+    Defect(
+        name="all executions of an action have one turn in their pool",
+        file=_POOLS,
+        before="f.start_tag + row_number() OVER (PARTITION BY k.action_id, f.priority ORDER BY k.place) - 1 AS tag",
+        after="f.start_tag AS tag",
+        caught_by=(_POOL_TEST,),
+    ),
+    Defect(
+        name="the turn of a queue that is not locked is passed over",
+        file=_POOLS,
+        before="bool_or(r.is_foreign) OVER turn AS is_behind",
+        after="r.is_foreign AS is_behind",
+        caught_by=(_POOL_TEST,),
+    ),
+    Defect(
+        name="an action without a worker is granted",
+        file=_GRANT,
+        before="n.is_closed OR NOT n.served OR",
+        after="n.is_closed OR",
+        caught_by=(_POOL_TEST,),
+    ),
+    Defect(
+        name="a queue that cannot be locked keeps its turn",
+        file=_POOLS,
+        before="IF cardinality(in_lost_ids) > 0 THEN",
+        after="IF false THEN",
+        caught_by=(_POOL_TEST,),
+    ),
+    Defect(
+        name="what a leaving worker runs takes places of the others",
+        file=_POOLS,
+        before="c.new_places + c.new_lead + c.new_leaving",
+        after="c.new_places + c.new_lead",
+        caught_by=(_POOL_TEST,),
     ),
 )
