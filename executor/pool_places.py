@@ -22,7 +22,7 @@ from turnstile.executor.results import Grants
 
 logger = logging.getLogger(__name__)
 
-LEAD_SECONDS: Final = 0.1
+LEAD_SECONDS: Final = 0.2
 """The lead of a pool is what its workers complete in this time; docs/benchmarks.md compares other values."""
 _LOOK_SECONDS: Final = 0.25
 """Pause between two looks while nothing is granted."""

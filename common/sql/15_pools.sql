@@ -84,7 +84,7 @@ BEGIN
 END
 $$;
 
--- room_of: how many places may be shared now. Up to a quarter of the lead becomes free before the next share: the workers
+-- room_of: how many places may be shared now. Up to half of the lead becomes free before the next share: the workers
 -- still have work then, and one decision serves many executions.
 CREATE FUNCTION turnstile.room_of(in_capacity integer, in_held bigint, in_lead integer)
 RETURNS bigint
@@ -92,7 +92,7 @@ LANGUAGE sql
 IMMUTABLE
 AS $$
     SELECT CASE WHEN in_capacity IS NULL THEN 1000
-                WHEN in_capacity - in_held > in_lead / 4 THEN in_capacity - in_held
+                WHEN in_capacity - in_held > in_lead / 2 THEN in_capacity - in_held
                 ELSE 0 END
 $$;
 

@@ -133,13 +133,14 @@ FULL JOIN (
 ) n ON n.pool_id = p.id;
 
 -- check pool_turn of action: one that waits for a place has one turn for each of its priorities, at its first place
-SELECT n.action_id AS id, (t.turns = 1) IS NOT TRUE AS wrong,
+SELECT a.id, n.action_id IS NOT NULL AND (t.turns = 1) IS NOT TRUE AS wrong,
        format('a turn of priority %s at place %s', n.priority, n.place) AS expected,
        format('%s', coalesce(t.turns, 0)) AS found
-FROM (
+FROM action a
+LEFT JOIN (
     SELECT r.action_id, turnstile.priority_of_place(r.place) AS priority, min(r.place) AS place
     FROM ready_queue r GROUP BY 1, 2
-) n
+) n ON n.action_id = a.id
 LEFT JOIN (
     SELECT t.action_id, t.priority, t.place, count(*) AS turns
     FROM pool_turn t JOIN turnstile.current_pool p ON p.id = t.pool_id
