@@ -286,7 +286,7 @@ BEGIN
         FROM turnstile.grant_locked(in_queue_ids, in_lost_ids => in_lost_ids, in_tries => in_tries) g;
         granted := granted || rest.granted;
         more_queue_ids := more_queue_ids || rest.more_queue_ids;
-    ELSE
+    ELSIF shares <> '{}' OR in_lost_ids <> '{}' THEN
         more_queue_ids := more_queue_ids || turnstile.queues_with_room(full_ids);
     END IF;
 END

@@ -8,25 +8,26 @@
 -- The row of a pool is its lock, taken after all queues and gates. A decision in which it is not available grants
 -- nothing there; the watchdog does that, and recounts what could not be counted.
 
+-- Functions without settings run under those of their callers: to set them costs more than most statements.
+
 -- lock_pools: locks these pools; returns those that it could lock. `in_tries`: waits for none for long.
 CREATE FUNCTION turnstile.lock_pools(in_pool_ids bigint[], in_tries boolean)
 RETURNS bigint[]
 LANGUAGE plpgsql
-:settings_for_index_lookups
 AS $$
 DECLARE
     locked_ids bigint[];
     tries_left integer := 25;
 BEGIN
     IF NOT in_tries THEN
-        RETURN ARRAY(SELECT p.id FROM worker_pool p WHERE p.id = ANY (in_pool_ids) ORDER BY p.id FOR NO KEY UPDATE);
+        RETURN ARRAY(SELECT p.id FROM public.worker_pool p WHERE p.id = ANY (in_pool_ids) ORDER BY p.id FOR NO KEY UPDATE);
     END IF;
     LOOP
         locked_ids := ARRAY(
-            SELECT p.id FROM worker_pool p WHERE p.id = ANY (in_pool_ids) ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED);
+            SELECT p.id FROM public.worker_pool p WHERE p.id = ANY (in_pool_ids) ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED);
         tries_left := tries_left - 1;
         EXIT WHEN tries_left = 0 OR NOT EXISTS (
-            SELECT FROM worker_pool p WHERE p.id = ANY (in_pool_ids) AND p.id <> ALL (locked_ids));
+            SELECT FROM public.worker_pool p WHERE p.id = ANY (in_pool_ids) AND p.id <> ALL (locked_ids));
         PERFORM pg_sleep(0.01);
     END LOOP;
     RETURN locked_ids;
@@ -74,7 +75,6 @@ $$;
 CREATE FUNCTION turnstile.release_places(in_changes turnstile.gate_change[], in_tries boolean)
 RETURNS bigint[]
 LANGUAGE plpgsql
-:settings_for_index_order
 AS $$
 DECLARE
     locked_ids bigint[] := turnstile.lock_pools(ARRAY(SELECT c.gate_id FROM unnest(in_changes) c), in_tries);
@@ -489,64 +489,71 @@ BEGIN
 
     locked_ids := turnstile.lock_pools(
         CASE WHEN is_complete THEN ARRAY(SELECT p.id FROM worker_pool p) ELSE in_pool_ids END, true);
-    WITH slots AS MATERIALIZED (
-        SELECT s.pool_id, count(*) AS held,
-               count(*) FILTER (
-                   WHERE s.finished_at IS NULL
-                     AND CASE WHEN s.worker_id IS NULL THEN NOT a.served
-                              ELSE (w.lost_at IS NULL AND w.stopped_at IS NULL AND w.draining_at IS NULL
-                                    AND w.lease_expires_at > clock_timestamp()) IS NOT TRUE END) AS leaving
-        FROM turnstile.live_slot s
-        LEFT JOIN turnstile.current_worker w ON w.id = s.worker_id
-        JOIN action_queue q ON q.id = ANY (ARRAY[s.queue_id])
-        JOIN action a ON a.id = ANY (ARRAY[q.action_id])
-        WHERE is_complete AND s.pool_id IS NOT NULL
-        GROUP BY s.pool_id
-    ),
-    pool AS MATERIALIZED (
-        SELECT p.*, n.places AS new_places,
-               CASE WHEN n.places = 0 THEN 0 ELSE n.wanted END AS new_lead,
-               CASE WHEN is_complete THEN coalesce(o.leaving, 0) ELSE p.leaving END AS new_leaving,
-               CASE WHEN is_complete THEN coalesce(o.held, 0) ELSE p.held END AS new_held
-        FROM turnstile.current_pool p
-        CROSS JOIN LATERAL (
-            SELECT l.places, greatest(l.processes, coalesce((
-                       SELECT i.lead FROM unnest(in_pool_ids, in_leads) i(id, lead) WHERE i.id = p.id), p.lead))::integer AS wanted
-            FROM turnstile.places_of(p.name) l
-        ) n
-        LEFT JOIN slots o ON o.pool_id = p.id
-        WHERE p.id = ANY (locked_ids)
-    ),
-    changed AS MATERIALIZED (
-        SELECT * FROM pool p
-        WHERE p.capacity IS NULL OR p.held <> p.new_held
-           OR (p.places, p.lead, p.leaving) <> (p.new_places, p.new_lead, p.new_leaving)
-    ),
-    written AS (
-        INSERT INTO pool_state (pool_id, version, capacity, places, lead, leaving, held, depth, virtual_times,
-                                total_granted, updated_at)
-        SELECT c.id, c.version + 1, c.new_places + c.new_lead + c.new_leaving, c.new_places, c.new_lead, c.new_leaving,
-               c.new_held, c.depth, c.virtual_times, c.total_granted, clock_timestamp()
-        FROM changed c
-    ),
-    replaced AS (
-        DELETE FROM pool_state v USING changed c
-        WHERE v.pool_id = ANY (ARRAY[c.id]) AND v.version BETWEEN c.version AND c.version
-    )
-    SELECT count(*) FILTER (WHERE c.held <> c.new_held) INTO repaired FROM changed c;
+    repaired := 0;
+    IF cardinality(locked_ids) > 0 THEN
+        WITH slots AS MATERIALIZED (
+            SELECT s.pool_id, count(*) AS held,
+                   count(*) FILTER (
+                       WHERE s.finished_at IS NULL
+                         AND CASE WHEN s.worker_id IS NULL THEN NOT a.served
+                                  ELSE (w.lost_at IS NULL AND w.stopped_at IS NULL AND w.draining_at IS NULL
+                                        AND w.lease_expires_at > clock_timestamp()) IS NOT TRUE END) AS leaving
+            FROM turnstile.live_slot s
+            LEFT JOIN turnstile.current_worker w ON w.id = s.worker_id
+            JOIN action_queue q ON q.id = ANY (ARRAY[s.queue_id])
+            JOIN action a ON a.id = ANY (ARRAY[q.action_id])
+            WHERE is_complete AND s.pool_id IS NOT NULL
+            GROUP BY s.pool_id
+        ),
+        pool AS MATERIALIZED (
+            SELECT p.*, n.places AS new_places,
+                   CASE WHEN n.places = 0 THEN 0 ELSE n.wanted END AS new_lead,
+                   CASE WHEN is_complete THEN coalesce(o.leaving, 0) ELSE p.leaving END AS new_leaving,
+                   CASE WHEN is_complete THEN coalesce(o.held, 0) ELSE p.held END AS new_held
+            FROM turnstile.current_pool p
+            CROSS JOIN LATERAL (
+                SELECT l.places, greatest(l.processes, coalesce((
+                           SELECT i.lead FROM unnest(in_pool_ids, in_leads) i(id, lead) WHERE i.id = p.id), p.lead))::integer AS wanted
+                FROM turnstile.places_of(p.name) l
+            ) n
+            LEFT JOIN slots o ON o.pool_id = p.id
+            WHERE p.id = ANY (locked_ids)
+        ),
+        changed AS MATERIALIZED (
+            SELECT * FROM pool p
+            WHERE p.capacity IS NULL OR p.held <> p.new_held
+               OR (p.places, p.lead, p.leaving) <> (p.new_places, p.new_lead, p.new_leaving)
+        ),
+        written AS (
+            INSERT INTO pool_state (pool_id, version, capacity, places, lead, leaving, held, depth, virtual_times,
+                                    total_granted, updated_at)
+            SELECT c.id, c.version + 1, c.new_places + c.new_lead + c.new_leaving, c.new_places, c.new_lead, c.new_leaving,
+                   c.new_held, c.depth, c.virtual_times, c.total_granted, clock_timestamp()
+            FROM changed c
+        ),
+        replaced AS (
+            DELETE FROM pool_state v USING changed c
+            WHERE v.pool_id = ANY (ARRAY[c.id]) AND v.version BETWEEN c.version AND c.version
+        )
+        SELECT count(*) FILTER (WHERE c.held <> c.new_held) INTO repaired FROM changed c;
+    END IF;
 
-    totals := (
-        SELECT jsonb_object_agg(p.id, jsonb_build_array(p.total_granted, p.lead)) FROM turnstile.current_pool p);
-    more_queue_ids := turnstile.queues_with_room(locked_ids) || ARRAY(
-        SELECT q.id
-        FROM action_queue n
-        JOIN turnstile.current_queue q ON q.id = n.id
-        WHERE n.action_id = ANY (served_ids) AND q.depth > 0 AND NOT q.paused
-        ORDER BY q.id LIMIT 1000);
     IF in_recounts THEN
         DELETE FROM pool_turn t USING turnstile.current_pool p
         WHERE p.id = ANY (locked_ids) AND t.pool_id = p.id AND t.place IS NULL
           AND t.start_tag <= p.virtual_times[t.priority];
     END IF;
+    totals := (
+        SELECT jsonb_object_agg(p.id, jsonb_build_array(p.total_granted, p.lead)) FROM turnstile.current_pool p);
+    more_queue_ids := turnstile.queues_with_room(locked_ids);
+    IF served_ids IS NULL THEN
+        RETURN;
+    END IF;
+    more_queue_ids := more_queue_ids || ARRAY(
+        SELECT q.id
+        FROM action_queue n
+        JOIN turnstile.current_queue q ON q.id = n.id
+        WHERE n.action_id = ANY (served_ids) AND q.depth > 0 AND NOT q.paused
+        ORDER BY q.id LIMIT 1000);
 END
 $$;
