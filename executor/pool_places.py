@@ -1,7 +1,7 @@
 """Keeps the capacities of the pools at what their workers are, and grants what that allows (P7, P9).
 
-In: every grant (`note_grants`), because the lead of a pool follows the pace of its grants, and time: without
-one it looks a few times per second whether workers have come or gone. Out: grants. Every replica runs it; a
+In: every grant (`note_grants`), because the lead of a pool follows the pace of what it completes, and time:
+without one it looks a few times per second whether workers have come or gone. Out: grants. Every replica runs it; a
 change is written once. The watchdog recounts everything at each of its ticks.
 """
 
@@ -36,12 +36,12 @@ class Pace(NamedTuple):
     """What is known about a pool after a look."""
 
     total: int
-    """Executions granted so far."""
+    """Places that it took back so far. Grants would not do: a larger lead makes more of them."""
     lead: int
 
 
 class Leads:
-    """Measures how fast each pool grants, and decides about its lead."""
+    """Measures how fast each pool completes executions, and decides about its lead."""
 
     def __init__(self, lead_seconds: float = LEAD_SECONDS) -> None:
         self._lead_seconds = lead_seconds

@@ -72,7 +72,7 @@ class RefreshedPools(NamedTuple):
     workers: str
     """Names the live workers, for the next look."""
     totals: Mapping[int, tuple[int, int]]
-    """By pool, the executions granted so far, and the lead."""
+    """By pool, the places that it took back so far, and the lead."""
     more_queue_ids: list[QueueId]
     """Queues that may go on."""
     repaired: int

@@ -242,9 +242,9 @@ BEGIN
     ),
     pool_written AS (
         INSERT INTO pool_state (pool_id, version, capacity, places, lead, leaving, held, depth, virtual_times,
-                                total_granted, granted_capacity, updated_at)
+                                total_released, granted_capacity, updated_at)
         SELECT p.id, p.version + 1, p.capacity, p.places, p.lead, p.leaving, greatest(p.held + p.more_held, 0) + p.started,
-               p.depth, p.virtual_times, p.total_granted + p.started, CASE WHEN p.started > 0 THEN p.capacity END, decided_at
+               p.depth, p.virtual_times, p.total_released + greatest(-p.more_held, 0), CASE WHEN p.started > 0 THEN p.capacity END, decided_at
         FROM pool p
     ),
     pool_replaced AS (

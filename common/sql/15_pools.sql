@@ -50,9 +50,9 @@ BEGIN
     ),
     written AS (
         INSERT INTO public.pool_state (pool_id, version, capacity, places, lead, leaving, held, depth, virtual_times,
-                                total_granted, updated_at)
+                                total_released, updated_at)
         SELECT s.pool_id, s.version + 1, s.capacity, s.places, s.lead, s.leaving, greatest(s.held + s.more_held, 0),
-               s.depth, s.virtual_times, s.total_granted + greatest(s.more_held, 0), clock_timestamp()
+               s.depth, s.virtual_times, s.total_released + greatest(-s.more_held, 0), clock_timestamp()
         FROM state s
     )
     DELETE FROM public.pool_state v USING state s
@@ -391,7 +391,7 @@ BEGIN
     WHERE a.id = ANY (in_action_ids) AND (SELECT p.id FROM worker_pool p WHERE p.name = a.pool) IS NULL
     ORDER BY 1
     ON CONFLICT DO NOTHING;
-    INSERT INTO pool_state (pool_id, version, capacity, places, lead, leaving, held, depth, virtual_times, total_granted,
+    INSERT INTO pool_state (pool_id, version, capacity, places, lead, leaving, held, depth, virtual_times, total_released,
                             updated_at)
     SELECT p.id, 1,
            CASE WHEN EXISTS (SELECT FROM turnstile.current_pool c WHERE c.capacity IS NOT NULL)
@@ -429,8 +429,8 @@ $$;
 
 -- refresh_pools: brings the capacities of the pools, and which actions are served, to what the workers are now. Returns
 -- queues that may go on. `workers` names the workers that were counted, and `in_workers` those of the last call: for the
--- same workers, and without `in_recounts`, only the leads are set. `totals` are the grants of each pool so far and
--- its lead, by id.
+-- same workers, and without `in_recounts`, only the leads are set. `totals` are the places that each pool
+-- took back so far and its lead, by id.
 --
 -- `in_recounts`: also counts the held places anew, and those of leaving workers, and repairs what lacks a turn.
 CREATE FUNCTION turnstile.refresh_pools(
@@ -526,9 +526,9 @@ BEGIN
         ),
         written AS (
             INSERT INTO pool_state (pool_id, version, capacity, places, lead, leaving, held, depth, virtual_times,
-                                    total_granted, updated_at)
+                                    total_released, updated_at)
             SELECT c.id, c.version + 1, c.new_places + c.new_lead + c.new_leaving, c.new_places, c.new_lead, c.new_leaving,
-                   c.new_held, c.depth, c.virtual_times, c.total_granted, clock_timestamp()
+                   c.new_held, c.depth, c.virtual_times, c.total_released, clock_timestamp()
             FROM changed c
         ),
         replaced AS (
@@ -544,7 +544,7 @@ BEGIN
           AND t.start_tag <= p.virtual_times[t.priority];
     END IF;
     totals := (
-        SELECT jsonb_object_agg(p.id, jsonb_build_array(p.total_granted, p.lead)) FROM turnstile.current_pool p);
+        SELECT jsonb_object_agg(p.id, jsonb_build_array(p.total_released, p.lead)) FROM turnstile.current_pool p);
     more_queue_ids := turnstile.queues_with_room(locked_ids);
     IF served_ids IS NULL THEN
         RETURN;

@@ -61,7 +61,8 @@ class PoolState(SQLModel, table=True):
     """Number of rows in `ready_queue` of the actions of this pool."""
     virtual_times: list[int] = Field(sa_column=Column(ARRAY(BigInteger), nullable=False))
     """By priority, the start tag of the last execution that took a place when not all had one."""
-    total_granted: int = Field(sa_column=Column(BigInteger, nullable=False))
+    total_released: int = Field(sa_column=Column(BigInteger, nullable=False))
+    """Places that were taken back; their pace decides about the lead."""
     granted_capacity: int | None = Field(default=None, sa_column=Column(Integer))
     """The capacity when a place was taken with this version. None: no limit, or none was taken."""
     updated_at: datetime = instant(nullable=False)

@@ -42,7 +42,7 @@ _TABLES = (
         held bigint NOT NULL,
         depth bigint NOT NULL,
         virtual_times bigint[] NOT NULL,
-        total_granted bigint NOT NULL,
+        total_released bigint NOT NULL,
         granted_capacity integer,
         updated_at timestamptz NOT NULL,
         CONSTRAINT pk_pool_state PRIMARY KEY (pool_id, version),
@@ -91,7 +91,7 @@ _ROWS = (
     """,
     """
     INSERT INTO pool_state
-        (pool_id, version, places, lead, leaving, held, depth, virtual_times, total_granted, updated_at)
+        (pool_id, version, places, lead, leaving, held, depth, virtual_times, total_released, updated_at)
     SELECT p.id, 1, 0, 0, 0, (SELECT count(*) FROM slot s WHERE s.pool_id = p.id), 0, '{0,0,0,0,0}', 0,
            clock_timestamp()
     FROM worker_pool p

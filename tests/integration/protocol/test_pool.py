@@ -2,7 +2,10 @@
 
 import pytest
 
-from tests.support.protocol import WORKER, Protocol, ids_in
+from tests.support.protocol import WORKER, Protocol, accepted, connected, ids_in, request
+from turnstile.common.domain.identifiers import Attempt, ExecutionId
+from turnstile.common.domain.states import Status
+from turnstile.executor.queue_manager import QueueManager
 
 PLACES = 4
 """Concurrency of a registered worker; one worker has a lead of one."""
@@ -52,6 +55,13 @@ async def agrees(protocol: Protocol) -> None:
 
 async def end(protocol: Protocol, *execution_ids: int) -> list[int]:
     """Let these run and end, and settle them; return what that granted."""
+    freed = await protocol.settle(*(await finish(protocol, *execution_ids)).items())
+    await agrees(protocol)
+    return freed.granted
+
+
+async def finish(protocol: Protocol, *execution_ids: int) -> dict[int, int]:
+    """Let these run and end; return their attempts."""
     rows = await protocol.connection.fetch(
         "SELECT execution_id, attempt FROM slot WHERE execution_id = ANY ($1)", list(execution_ids)
     )
@@ -70,9 +80,7 @@ async def end(protocol: Protocol, *execution_ids: int) -> list[int]:
             attempts[execution_id],
             WORKER,
         )
-    freed = await protocol.settle(*attempts.items())
-    await agrees(protocol)
-    return freed.granted
+    return attempts
 
 
 async def drop_workers(protocol: Protocol) -> None:
@@ -324,3 +332,46 @@ async def test_the_watchdog_finds_what_lost_its_turn(working: Protocol) -> None:
     assert await pool(working) == (5, 1)
     assert await end(working, ids[0]) == [ids[5]]
     assert await working.column("SELECT unnest(queue_ids) FROM turnstile.grantable_queues(0, 100)") == []
+
+
+async def test_a_locked_pool_starts_nothing_delays_no_other_and_is_counted_afterwards(
+    working: Protocol, database_url: str
+) -> None:
+    await working.register("second", pools=["gpu"])
+    await working.put("b", pool="gpu")
+    await refresh(working)
+    ids = await working.submit("a", 7)
+    manager = QueueManager(working.database, lock_timeout_seconds=0.05)
+    async with connected(database_url) as other, other.transaction():
+        await other.connection.execute("SELECT FROM worker_pool WHERE name = 'default' FOR UPDATE")
+        attempts = await finish(working, ids[0])
+        settled = await manager.settle(
+            [(ExecutionId(i), Attempt(attempt), Status.COMPLETED) for i, attempt in attempts.items()]
+        )
+        assert (settled.count, ids_in(settled.grants)) == (1, [])
+        verdicts, grants = await manager.admit([request("b")])
+        assert ids_in(grants) == [accepted(verdict).execution_id for verdict in verdicts]
+    assert await refresh(working) == [ids[5]]
+    assert await pool(working) == (5, 1)
+
+
+async def test_a_queue_that_another_session_holds_loses_its_turn(
+    working: Protocol, database_url: str
+) -> None:
+    ids = await working.submit("a", 5)
+    for ref in ("b", "c"):
+        await working.put(ref)
+    held, free = await working.submit("b", 1), await working.submit("c", 1)
+    manager = QueueManager(working.database, lock_timeout_seconds=0.05)
+    async with connected(database_url) as other, other.transaction():
+        await other.connection.execute(
+            "SELECT FROM action_queue q JOIN action a ON a.id = q.action_id WHERE a.ref = 'b' FOR UPDATE OF q"
+        )
+        attempts = await finish(working, *ids[:2])
+        settled = await manager.settle(
+            [(ExecutionId(i), Attempt(attempt), Status.COMPLETED) for i, attempt in attempts.items()]
+        )
+        assert ids_in(settled.grants) == free
+        assert await pool(working) == (4, 0)
+    await working.grant(*await working.grantable_queues())
+    assert set(held) <= set(await granted(working))
