@@ -1,8 +1,8 @@
 """Keeps the capacities of the pools at what their workers are, and grants what that allows (P7, P9).
 
 In: every grant (`note_grants`), because the lead of a pool follows the pace of what it completes, and time:
-without one it looks a few times per second whether workers have come or gone. Out: grants. Every replica runs it; a
-change is written once. The watchdog recounts everything at each of its ticks.
+without one it looks a few times per second whether workers have come or gone. Out: grants. Every replica
+runs it; a change is written once. The watchdog recounts everything at each of its ticks.
 """
 
 import asyncio
@@ -28,8 +28,8 @@ _LOOK_SECONDS: Final = 0.25
 """Pause between two looks while nothing is granted."""
 _BUSY_SECONDS: Final = 0.1
 """Pause between two measurements of the pace."""
-_PACES: Final = 10
-"""The fastest of so many measurements counts: a short lull does not take the lead away."""
+_PACE_SECONDS: Final = 1.0
+"""The pace is the mean over this time: runs that end together do not look like short ones."""
 
 
 class Pace(NamedTuple):
@@ -45,24 +45,24 @@ class Leads:
 
     def __init__(self, lead_seconds: float = LEAD_SECONDS) -> None:
         self._lead_seconds = lead_seconds
-        self._seen: dict[int, tuple[float, int]] = {}
-        self._paces: dict[int, deque[float]] = {}
+        self._seen: dict[int, deque[tuple[float, int]]] = {}
 
     def note(self, paces: Mapping[int, Pace], at: float) -> dict[int, int]:
         """Return the pools whose lead has to change, with the new one."""
         changes = {}
         for pool_id, pace in paces.items():
-            before_at, before = self._seen.get(pool_id, (at, pace.total))
-            self._seen[pool_id] = at, pace.total
-            recent = self._paces.setdefault(pool_id, deque(maxlen=_PACES))
-            if at > before_at:
-                recent.append((pace.total - before) / (at - before_at))
-            lead = math.ceil(max(recent, default=0.0) * self._lead_seconds)
-            # A change is a write: small ones are left out.
-            if lead > pace.lead * 1.2 or lead * 2 < pace.lead:
+            seen = self._seen.setdefault(pool_id, deque())
+            seen.append((at, pace.total))
+            while len(seen) > 2 and at - seen[1][0] >= _PACE_SECONDS:
+                seen.popleft()
+            seconds = max(at - seen[0][0], _BUSY_SECONDS)
+            lead = math.ceil((pace.total - seen[0][1]) / seconds * self._lead_seconds)
+            # A change is a write: small ones are left out. A short look does not prove a slow pace.
+            is_slow = lead * 2 < pace.lead and seconds >= _PACE_SECONDS
+            if lead > pace.lead * 1.2 or is_slow:
                 changes[pool_id] = lead
         for pool_id in self._seen.keys() - paces.keys():
-            del self._seen[pool_id], self._paces[pool_id]
+            del self._seen[pool_id]
         return changes
 
 
