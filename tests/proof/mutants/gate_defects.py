@@ -162,20 +162,6 @@ GATE_DEFECTS: Final = (
         caught_by=(_POOL_TEST,),
     ),
     Defect(
-        name="the turn of a queue that is not locked is passed over",
-        file=_POOLS,
-        before="bool_or(r.is_foreign) OVER turn AS is_behind",
-        after="r.is_foreign AS is_behind",
-        caught_by=(_POOL_TEST,),
-    ),
-    Defect(
-        name="an action without a worker is granted",
-        file=_GRANT,
-        before="n.is_closed OR NOT n.served OR",
-        after="n.is_closed OR",
-        caught_by=(_POOL_TEST,),
-    ),
-    Defect(
         name="a queue that cannot be locked keeps its turn",
         file=_POOLS,
         before="IF cardinality(in_lost_ids) > 0 THEN",
