@@ -25,7 +25,7 @@ from turnstile.common.broker.topology import EXECUTIONS, EXECUTOR_REQUESTS
 ROUNDS: Final = 3
 BATCH: Final = 100
 PREFETCH: Final = 1000
-_DEADLINE_SECONDS: Final = 120.0
+_DEADLINE_SECONDS: Final = 60.0
 _OURS: Final = "ours"
 _LIBRARY: Final = "aio-pika"
 _RATIO: Final = "ratio"
@@ -69,8 +69,11 @@ async def measure(servers: Servers, sizes: Sizes) -> list[Section]:
         }
         for _ in range(ROUNDS):
             for name, way in ways.items():
-                costs["publish"][name].append(await _cost(way.publish, len(messages), servers))
-                costs["consume"][name].append(await _cost(way.consume, len(messages), servers))
+                for step, move in (("publish", way.publish), ("consume", way.consume)):
+                    try:
+                        costs[step][name].append(await _cost(move, len(messages), servers))
+                    except TimeoutError as error:
+                        raise TimeoutError(f"{step}, {name}: not done in {_DEADLINE_SECONDS:g} s") from error
     return [_section(costs, len(messages))]
 
 

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, from_json, to_json
 
 from turnstile.common.domain.errors import Code, Refusal
+from turnstile.common.invalid_values import invalid_values
 from turnstile.common.json_limits import LEVELS_MAX, read_document
 from turnstile.common.messages import SCHEMA_VERSION, ExecutionRequested
 
@@ -243,9 +244,8 @@ def _refusal(errors: list[ErrorDetails], model: type[BaseModel]) -> Refusal:
         named = ", ".join(unknown[:_NAMED_MAX])
         return Refusal(Code.UNKNOWN_FIELD, f"{named}{more}: no such field; known are {known}")
     code = Code.INVALID_PARAMETERS if errors[0]["loc"][:1] == ("parameters",) else Code.INVALID_MESSAGE
-    return Refusal(
-        code, "; ".join(f"{_path(e)}: {e['msg'].removeprefix('Value error, ')}" for e in errors[:_NAMED_MAX])
-    )
+    named_first = invalid_values(errors)[:_NAMED_MAX]
+    return Refusal(code, "; ".join(f"{each.path or 'body'}: {each.sentence}" for each in named_first))
 
 
 def _path(error: ErrorDetails) -> str:

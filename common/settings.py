@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_v
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from turnstile.common.fields import Duration
+from turnstile.common.invalid_values import invalid_values
 from turnstile.common.urls import amqp_urls, check_database_url
 
 
@@ -91,10 +92,9 @@ def read_settings(kind: type[S], **overrides: Any) -> S:
     try:
         return kind(**{name: value for name, value in overrides.items() if value is not None})
     except ValidationError as error:
-        for problem in error.errors(include_url=False, include_input=False):
-            name = "_".join(str(step) for step in problem["loc"]).upper()
-            message = problem["msg"].removeprefix("Value error, ")
-            sys.stderr.write(f"TURNSTILE_{name}: {message}\n" if name else f"{message}\n")
+        for problem in invalid_values(error.errors(include_url=False, include_input=False)):
+            name = "_".join(map(str, problem.location)).upper()
+            sys.stderr.write(f"TURNSTILE_{name}: {problem.sentence}\n" if name else f"{problem.sentence}\n")
         raise SystemExit(2) from None
     except ValueError as error:
         sys.stderr.write(f"{error}\n")

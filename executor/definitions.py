@@ -111,9 +111,10 @@ def problems_of_uses(
     for number, use in enumerate(definition.uses):
         resource = resources.get(use.resource)
         if resource is None:
+            # The words of `turnstile.check_uses`.
             yield (
-                f"uses.{number}: there is no resource {use.resource!r}; add it to 'resources:', or "
-                f"create it: executor resources put {use.resource} --capacity NUMBER"
+                f"uses.{number}: there is no resource {use.resource!r}; create it: executor resources put "
+                f"{use.resource} --capacity NUMBER, or name it under resources: in the file that you apply"
             )
             continue
         if resource.capacity is not None and use.units > resource.capacity:

@@ -9,7 +9,7 @@ its first offer; a queue that cannot be declared delays no other pool (P9).
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NoReturn
 
@@ -74,8 +74,8 @@ class Dispatcher:
         self._more_queue_ids: set[QueueId] = set()
         self._has_more = asyncio.Event()
         self._status_events = StatusEvents(publisher, app_id="executor")
-        self.on_grants: Callable[[], None] = lambda: None
-        """Called with each grant."""
+        self.granted = asyncio.Event()
+        """Set with each grant; the rate timer clears it."""
         self.unserved_refs: frozenset[str] = frozenset()
         """Actions whose pool has workers, but none with their code, according to the last sweep."""
         self._background: set[asyncio.Task[None]] = set()
@@ -142,7 +142,7 @@ class Dispatcher:
             self._has_more.set()
         if not grants.granted:
             return
-        self.on_grants()
+        self.granted.set()
         self.announce_grants(grants.granted)
         if served := await self._served(grants.granted):
             usable = await self.pools.usable({grant.pool for grant in served})

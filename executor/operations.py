@@ -87,6 +87,7 @@ class Operations:
     async def put_resource(self, definition: ResourceDefinition, changed_by: str) -> None:
         """Store the definition of a resource. Raises Refusal."""
         grants = await self._queue_manager.put_resource(definition, changed_by=changed_by)
+        reached(CrashPoint.RESOURCE_PUT)
         self._dispatcher.dispatch_in_background(grants)
 
     async def delete_resource(self, name: str, changed_by: str) -> ResourceDeletion | None:

@@ -1,8 +1,8 @@
 """Keeps the capacities of the pools at what their workers are, and grants what that allows (P7, P9).
 
-In: every grant (`note_grants`), because the lead of a pool follows the pace of what it completes, and time:
-without one it looks a few times per second whether workers have come or gone. Out: grants. Every replica
-runs it; a change is written once. The watchdog recounts everything at each of its ticks.
+In: time: a few times per second it looks whether workers have come or gone, and more often while the pools
+complete something, because the lead of a pool follows that pace. Out: grants. Every replica runs it; a change
+is written once. The watchdog recounts everything at each of its ticks.
 """
 
 import asyncio
@@ -10,22 +10,22 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Final, NamedTuple, NoReturn
 
 import asyncpg
 
 from turnstile.common.domain.errors import Unavailable
+from turnstile.executor.dispatcher import Dispatcher
 from turnstile.executor.protocol import ExecutorProtocol
 from turnstile.executor.queue_manager import QueueManager
-from turnstile.executor.results import Grants
 
 logger = logging.getLogger(__name__)
 
 LEAD_SECONDS: Final = 0.2
 """The lead of a pool is what its workers complete in this time; docs/benchmarks.md compares other values."""
 _LOOK_SECONDS: Final = 0.25
-"""Pause between two looks while nothing is granted."""
+"""Pause between two looks while nothing completes."""
 _BUSY_SECONDS: Final = 0.1
 """Pause between two measurements of the pace."""
 _PACE_SECONDS: Final = 1.0
@@ -69,40 +69,30 @@ class Leads:
 class PoolPlaces:
     """Looks at the workers, and measures."""
 
-    def __init__(self, queue_manager: QueueManager, dispatch: Callable[[Grants], Awaitable[None]]) -> None:
-        """Offer what was granted with `dispatch`."""
+    def __init__(self, queue_manager: QueueManager, dispatcher: Dispatcher) -> None:
         self._protocol: ExecutorProtocol = queue_manager.protocol
         self._queue_manager = queue_manager
-        self._dispatch = dispatch
-        self._granted = asyncio.Event()
+        self._dispatcher = dispatcher
         self._workers: str | None = None
         self._leads = Leads()
         self._changes: Mapping[int, int] = {}
-
-    def note_grants(self) -> None:
-        """Measure again soon."""
-        self._granted.set()
+        self._paces: Mapping[int, Pace] = {}
 
     async def run(self) -> NoReturn:
         """Keep the capacities until cancelled."""
         while True:
-            self._granted.clear()
+            before = self._paces
             await self.look()
-            await asyncio.sleep(_BUSY_SECONDS)
-            try:
-                await asyncio.wait_for(self._granted.wait(), _LOOK_SECONDS - _BUSY_SECONDS)
-            except TimeoutError:
-                continue
+            await asyncio.sleep(_LOOK_SECONDS if self._paces == before else _BUSY_SECONDS)
 
     async def look(self) -> None:
         """Count the workers if others are there than at the last look, and set the leads."""
         try:
             refreshed = await self._protocol.refresh_pools(self._workers, self._changes)
             self._workers = refreshed.workers
-            self._changes = self._leads.note(
-                {pool_id: Pace(*pace) for pool_id, pace in refreshed.totals.items()}, time.monotonic()
-            )
+            self._paces = {pool_id: Pace(*pace) for pool_id, pace in refreshed.totals.items()}
+            self._changes = self._leads.note(self._paces, time.monotonic())
             if refreshed.more_queue_ids:
-                await self._dispatch(await self._queue_manager.grant(refreshed.more_queue_ids))
+                await self._dispatcher.dispatch(await self._queue_manager.grant(refreshed.more_queue_ids))
         except (Unavailable, asyncpg.PostgresError) as error:
             logger.debug("places_postponed", extra={"reason": str(error)})

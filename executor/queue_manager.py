@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 import asyncpg
 
 from turnstile.common.action_definition import ActionDefinition
+from turnstile.common.crash_points import CrashPoint, reached
 from turnstile.common.database import REFUSED_BY_DATABASE, Database
 from turnstile.common.domain.errors import Code, Refusal, Unavailable
 from turnstile.common.domain.identifiers import Attempt, ExecutionId, QueueId
@@ -176,6 +177,7 @@ class QueueManager:
         """
         with _refusals():
             grants = await self.protocol.put_actions(definitions, changed_by)
+        reached(CrashPoint.ACTIONS_STORED)
         return grants + await self._advance_gates()
 
     async def set_key(
@@ -193,6 +195,7 @@ class QueueManager:
         """Store the definition of a resource; the change acts at once. Raises Refusal."""
         with _refusals():
             behind_ids = await self.protocol.put_resource(definition, changed_by)
+        reached(CrashPoint.RESOURCE_STORED)
         return await self._advance_gates(behind_ids)
 
     async def delete_resource(self, name: str, *, changed_by: str) -> ResourceDeletion | None:

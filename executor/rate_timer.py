@@ -1,20 +1,20 @@
 """Grants what waits for a rate limit, at the instant at which its next start is due (P13).
 
-In: every grant, because it may use up a rate (`note_grants`), and time: a used-up rate has its next start at
-a known instant, and without one it looks once per tick (P7). Out: grants. Every replica runs it; the locks
-of the gates make one of them decide, by the clock of the database.
+In: the dispatcher's grants, because each may use up a rate, and time: a used-up rate has its next start at a
+known instant, and without one it looks once per tick (P7). Out: grants. Every replica runs it; the locks of
+the gates make one of them decide, by the clock of the database.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from typing import Final, NoReturn
 
 import asyncpg
 
+from turnstile.common.crash_points import CrashPoint, reached
 from turnstile.common.domain.errors import Unavailable
+from turnstile.executor.dispatcher import Dispatcher
 from turnstile.executor.protocol import ExecutorProtocol
-from turnstile.executor.results import Grants
 
 logger = logging.getLogger(__name__)
 
@@ -28,30 +28,23 @@ class RateTimer:
     """Sleeps until the next start of any rate is due."""
 
     def __init__(
-        self,
-        protocol: ExecutorProtocol,
-        dispatch: Callable[[Grants], Awaitable[None]],
-        *,
-        interval_seconds: float,
+        self, protocol: ExecutorProtocol, dispatcher: Dispatcher, *, interval_seconds: float
     ) -> None:
-        """Look for new rates each `interval_seconds`; offer what was granted with `dispatch`."""
+        """Look for new rates each `interval_seconds`."""
         self._protocol = protocol
-        self._dispatch = dispatch
+        self._dispatcher = dispatcher
         self._interval_seconds = interval_seconds
-        self._granted = asyncio.Event()
-
-    def note_grants(self) -> None:
-        """Look again soon: a grant may have used up a rate."""
-        self._granted.set()
 
     async def run(self) -> NoReturn:
         """Grant what is due until cancelled."""
         while True:
-            self._granted.clear()
+            self._dispatcher.granted.clear()
             has_rates, seconds = False, self._interval_seconds
             try:
                 grants, next_seconds, has_rates = await self._protocol.pass_rates()
-                await self._dispatch(grants)
+                if grants.granted:
+                    reached(CrashPoint.RATE_GRANTED)
+                await self._dispatcher.dispatch(grants)
                 if next_seconds is not None:
                     seconds = min(seconds, next_seconds)
             except (Unavailable, asyncpg.PostgresError) as error:
@@ -61,7 +54,9 @@ class RateTimer:
                 await asyncio.sleep(self._interval_seconds)
                 continue
             try:
-                await asyncio.wait_for(self._granted.wait(), max(0.0, seconds - _PAUSE_SECONDS))
+                await asyncio.wait_for(self._dispatcher.granted.wait(), max(0.0, seconds - _PAUSE_SECONDS))
             except TimeoutError:
+                if seconds < self._interval_seconds:
+                    reached(CrashPoint.RATE_DUE)
                 continue
             await asyncio.sleep(_GRANTS_SECONDS)

@@ -85,11 +85,10 @@ class ExecutorService:
         self._dispatcher = Dispatcher(self._publisher, self._queue_manager, queue_type, replies)
         self._rate_timer = RateTimer(
             self._queue_manager.protocol,
-            self._dispatcher.dispatch,
+            self._dispatcher,
             interval_seconds=settings.watchdog_interval,
         )
-        self._pool_places = PoolPlaces(self._queue_manager, self._dispatcher.dispatch)
-        self._dispatcher.on_grants = self._note_grants
+        self._pool_places = PoolPlaces(self._queue_manager, self._dispatcher)
         self._canceller = Canceller(self._queue_manager)
         self._early_cancels = EarlyCancels(self._database, self._canceller, self._dispatcher)
         self._requests = RequestListener(
@@ -114,10 +113,6 @@ class ExecutorService:
         self._loop_lag = LoopLag()
         LOOP_LAG.read_from(self._loop_lag.worst_seconds)
         PUBLISHER_BLOCKED.read_from(lambda: float(self._publisher.blocked))
-
-    def _note_grants(self) -> None:
-        self._rate_timer.note_grants()
-        self._pool_places.note_grants()
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then end in order."""

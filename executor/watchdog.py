@@ -209,7 +209,8 @@ class QueueSweeps(_Sweeps):
         granted = 0
         for _ in range(_SLICES_MAX):
             grants, remaining = await self._protocol.advance_gates(SWEEP_ROWS_MAX)
-            reached(CrashPoint.SWEPT)
+            if grants.granted or remaining:
+                reached(CrashPoint.SWEPT)
             REPAIRS.add("gate_passed", count=len(grants.granted))
             granted += len(grants.granted)
             if not self._dispatch(grants) or not remaining:

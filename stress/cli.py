@@ -41,7 +41,7 @@ def run_command(
     preset: Annotated[
         str | None,
         typer.Option(
-            help="One of smoke, limits, fifo, keys, depth, recovery, soak. Default: all five metrics.",
+            help="One of smoke, limits, fifo, keys, gates, depth, recovery, soak. Default: all five metrics.",
             metavar="NAME",
         ),
     ] = None,
@@ -70,7 +70,10 @@ def run_command(
             metavar="KIND,...",
         ),
     ] = None,
-    duration: Annotated[str, typer.Option(help="Duration of a soak.", metavar="DURATION")] = "1h",
+    duration: Annotated[
+        str | None,
+        typer.Option(help="Duration of a soak, default 1h, or of gates, default 1m.", metavar="DURATION"),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the random load; the same seed repeats the load.")] = 7,
     report: Annotated[
         Path, typer.Option(help="Folder for report.html, report.json, pictures and recordings.")

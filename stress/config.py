@@ -20,6 +20,7 @@ from pydantic import (
 
 from turnstile.common.domain.durations import format_duration
 from turnstile.common.fields import Duration
+from turnstile.common.invalid_values import invalid_values
 from turnstile.common.urls import amqp_urls, is_api_url
 from turnstile.stress.installation import Installation
 from turnstile.stress.scenario import DurationMix, FaultKind
@@ -33,7 +34,7 @@ class Preset(StrEnum):
     """Loads that answer one question each; the value is the name on the command line."""
 
     SMOKE = "smoke"
-    """Does it work? Each kind of scenario once, in under a minute."""
+    """Does it work? Each kind of scenario once, in about a minute."""
     LIMITS = "limits"
     """Do limits hold: one, few, many, none, and changed under load?"""
     FIFO = "fifo"
@@ -46,6 +47,8 @@ class Preset(StrEnum):
     """How long does each fault have effects?"""
     SOAK = "soak"
     """Does everything hold for hours?"""
+    GATES = "gates"
+    """Do units, rates, priorities and fair shares hold while their definitions change?"""
 
 
 _LEASE_DEFAULT_SECONDS: Final = 15.0
@@ -89,8 +92,8 @@ class RunConfig(BaseModel):
     submitters: Annotated[int, Field(ge=1, le=64)]
     rate: Annotated[float, Field(gt=0)] | None
     faults: Annotated[tuple[FaultKind, ...], BeforeValidator(_faults)]
-    duration_seconds: Annotated[Duration, Field(alias="duration", ge=10.0, le=30 * 86400.0)]
-    """Of a soak."""
+    duration_seconds: Annotated[Duration, Field(ge=5.0, le=30 * 86400.0)] | None = Field(alias="duration")
+    """Of a soak, or of the load with gates."""
     executors: Annotated[int, Field(ge=1, le=16)]
     workers: Annotated[int, Field(ge=1, le=64)]
     lease: Annotated[Duration, Field(ge=1.0, le=3600.0)] | None
@@ -129,12 +132,12 @@ def read_config(options: Mapping[str, Any]) -> RunConfig:
     try:
         return RunConfig.model_validate(options)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        message = first["msg"].removeprefix("Value error, ")
+        first = error.errors(include_url=False)[0]
+        sentence = invalid_values([first])[0].sentence
         if not first["loc"]:
-            raise ValueError(message) from None
+            raise ValueError(sentence) from None
         option = f"--{str(first['loc'][0]).replace('_', '-')}"
-        raise ValueError(f"{option}: {str(first['input'])[:60]!r}: {message}") from None
+        raise ValueError(f"{option}: {str(first['input'])[:60]!r}: {sentence}") from None
 
 
 def installation_at(amqp_url: str | None, api_urls: str | None, token: str | None) -> Installation:

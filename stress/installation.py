@@ -100,6 +100,34 @@ class Api:
         """Store a resource; missing fields get their defaults."""
         await self._call("PUT", f"/resources/{quote(name, safe='')}", body=fields)
 
+    async def put(self, path: str, fields: Mapping[str, object]) -> None:
+        """Store the settings at a path below `/api/v1`."""
+        await self._call("PUT", f"/{path}", body=fields)
+
+    async def change(self, path: str, fields: Mapping[str, object]) -> None:
+        """Change some fields of the definition at a path below `/api/v1`."""
+        await self._call("PATCH", f"/{path}", body=fields)
+
+    async def delete(self, path: str) -> None:
+        """Delete what is at a path below `/api/v1`, if it exists."""
+        await self._call("DELETE", f"/{path}", missing_ok=True)
+
+    async def read(self, path: str) -> Json:
+        """Return what is at a path below `/api/v1`."""
+        return await self._get(f"/{path}")
+
+    async def listed(self, path: str) -> AsyncIterator[Json]:
+        """Yield the items of a list, page by page."""
+        cursor: str | None = None
+        while True:
+            query: dict[str, str | int] = {"limit": _PAGE} | ({} if cursor is None else {"cursor": cursor})
+            page = await self._get(f"/{path}", query)
+            for item in page["items"]:
+                yield item
+            cursor = page["next_cursor"]
+            if cursor is None:
+                return
+
     async def action(self, ref: str) -> Json | None:
         """Return a definition, or None where the action is unknown."""
         return await self._call("GET", f"/actions/{quote(ref, safe='')}", missing_ok=True)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Final, assert_never
 
 from turnstile.stress.config import Preset, RunConfig
+from turnstile.stress.gates import plan_gates
 from turnstile.stress.local.schedule import plan_faults, recovery_plan, seconds_for
 from turnstile.stress.scenario import DurationMix, FaultKind, Load, PlannedFault, Purpose, Scenario
 
@@ -26,6 +27,14 @@ _KEY_COUNTS: Final = (1, 10, 100, 1_000, 10_000)
 _SHORT_DEPTHS: Final = (100, 1_000, 10_000)
 _SHORT_KEY_COUNTS: Final = (1, 10, 100, 1_000)
 _SOAK_RATE: Final = 100.0
+_SOAK_SECONDS: Final = 3600.0
+_GATES_RATE: Final = 80.0
+_GATES_SECONDS: Final = 60.0
+_GATES_SMOKE_SECONDS: Final = 5.0
+_GATES_MIX: Final = DurationMix.parse("50% 5ms, 40% 20ms, 10% 100ms")
+_GATED_ACTIONS: Final = 30
+_KEYS_OF_EACH: Final = 7
+_PRIORITIES: Final = (3, 3, 1, 3, 4, 3, 2, 3, 5, 3)
 _KILLS: Final = (FaultKind.KILL_WORKER, FaultKind.KILL_EXECUTOR)
 
 
@@ -52,6 +61,10 @@ def scenarios_of(config: RunConfig) -> tuple[Scenario, ...]:
             scenarios = iter([_recovery(config, recovery_plan(config.lease_seconds), limit=config.limit)])
         case Preset.SOAK:
             scenarios = iter([_soak(config)])
+        case Preset.GATES:
+            seconds = config.duration_seconds or _GATES_SECONDS
+            rate = config.rate or _GATES_RATE
+            scenarios = iter([_gates(config, actions=_GATED_ACTIONS, seconds=seconds, rate=rate)])
         case _:
             assert_never(config.preset)
     return tuple(scenarios)
@@ -75,6 +88,7 @@ def _smoke(config: RunConfig) -> Iterator[Scenario]:
     yield _handover(100)
     yield from _depths(config, (500,))
     yield from _key_counts(config, (50,), executions=500)
+    yield _gates(config, actions=config.actions, seconds=_GATES_SMOKE_SECONDS, rate=_GATES_RATE)
     if config.local:
         yield _recovery(config, recovery_plan(config.lease_seconds, kinds=_KILLS[:1]), limit=config.limit)
 
@@ -117,13 +131,27 @@ def _fifo(config: RunConfig) -> Iterator[Scenario]:
 
 def _soak(config: RunConfig) -> Scenario:
     load = _load_of(config, executions=1, mix=config.mix or MIX)
+    seconds = config.duration_seconds or _SOAK_SECONDS
     return Scenario(
         name="soak",
         title="A long steady load",
         purpose=Purpose.LOAD,
-        load=_paced(load, config.duration_seconds, config.rate or _SOAK_RATE),
+        load=_paced(load, seconds, config.rate or _SOAK_RATE),
         limit=config.limit,
-        faults=_random_faults(config, config.faults, config.duration_seconds),
+        faults=_random_faults(config, config.faults, seconds),
+    )
+
+
+def _gates(config: RunConfig, *, actions: int, seconds: float, rate: float) -> Scenario:
+    """Return a load of actions with every kind of gate; each definition changes several times."""
+    load = _load_of(config, executions=1, mix=config.mix or _GATES_MIX, actions=actions, keys=_KEYS_OF_EACH)
+    return Scenario(
+        name="gates",
+        title="Shared resources, totals, rates, fair shares, priorities",
+        purpose=Purpose.LOAD,
+        load=replace(_paced(load, seconds, rate), priorities=_PRIORITIES),
+        limit=None,
+        gates=plan_gates(config.seed, actions=load.actions, keys=load.keys, seconds=seconds),
     )
 
 

@@ -126,6 +126,22 @@ RUN: Final = np.dtype(
 """A physical run, recorded by the action. `process`: a number for each process."""
 
 
+STAY: Final = np.dtype(
+    [
+        ("execution_id", "i8"),
+        ("gate", "i4"),
+        ("units", "i4"),
+        ("arrived_at", "i8"),
+        ("passed_at", "i8"),
+        ("priority", "i1"),
+    ]
+)
+"""A gate that the last attempt of an ended execution passed, in the order of ids and of its route.
+
+`gate`: index in `GateRecords.names`. `priority`: of the execution.
+"""
+
+
 def empty(dtype: np.dtype[Any], rows: int) -> Table:
     """Return a table of unknown values: numbers NONE, instants NEVER, codes 0."""
     table = np.zeros(rows, dtype)
@@ -143,7 +159,7 @@ def status_code(status: Status) -> int:
     return STATUSES.index(status)
 
 
-_TABLES: Final = ("orders", "executions", "attempts", "runs")
+_TABLES: Final = ("orders", "executions", "attempts", "runs", "stays")
 _KEYS: Final = {"scenario": "stage"}
 """Fields with another key in `recording.json`, so that stored recordings stay readable."""
 
@@ -170,6 +186,37 @@ class LimitChange:
     limit: int | None
     asked_at: int
     answered_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedChange:
+    """A change of a definition, as the installation recorded it; its fields are those of its log."""
+
+    at: int
+    old: Mapping[str, Any]
+    new: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedDefinition:
+    """The definition of an action or resource at the end, flat as in the log of changes."""
+
+    now: Mapping[str, Any]
+    changes: tuple[RecordedChange, ...]
+    """Since the beginning of the scenario."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateRecords:
+    """The gates of a scenario; `Recording.stays` says when which execution passed them."""
+
+    names: tuple[str, ...]
+    actions: Mapping[str, RecordedDefinition]
+    resources: Mapping[str, RecordedDefinition]
+    changed: int
+    """Number of changes during the load."""
+    settling_ns: int
+    """The longest time from the request of a change to its answer: until then, both definitions may apply."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,6 +254,7 @@ class Recording:
     executions: Table
     attempts: Table
     runs: Table
+    stays: Table = field(default_factory=lambda: np.empty(0, STAY))
     workers: tuple[str, ...]
     faults: tuple[InjectedFault, ...] = ()
     limit_changes: tuple[LimitChange, ...] = ()
@@ -220,6 +268,7 @@ class Recording:
     """The tick of the installation's watchdog, with a margin."""
     collapses: tuple[str, ...] = ()
     """Services that ended by themselves, one sentence each; only of a private installation."""
+    gates: GateRecords | None = None
 
     def save(self, folder: Path) -> None:
         """Write it into a folder."""
@@ -233,7 +282,7 @@ class Recording:
         """Read what `save` wrote; raises OSError or ValueError."""
         rest = json.loads((folder / "recording.json").read_text(encoding="utf-8"))
         with np.load(folder / "tables.npz") as tables:
-            columns: dict[str, Any] = {name: tables[name] for name in _TABLES}
+            columns: dict[str, Any] = {name: tables[name] for name in _TABLES if name in tables}
         hints = {name: kind for name, kind in cls.__annotations__.items() if name not in _TABLES}
         return cls(
             **columns,

@@ -6,14 +6,16 @@ Each scenario drains before the next one begins, so each is judged separately.
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 from turnstile.common.domain.durations import format_duration, parse_duration
 
 _MIX_EXAMPLE: Final = "70% 0ms, 25% 20ms, 5% 500ms"
+Fields = Mapping[str, Any]
+"""Fields of a definition, as JSON."""
 _MIX_PART: Final = re.compile(r"(\d+(?:\.\d+)?)\s*%\s+(\S+)")
 
 
@@ -118,11 +120,37 @@ class Load:
     """Requests per second over all submitters; None: as fast as the broker confirms them."""
     answered: bool = True
     """Request a reply from the executor for each request."""
+    priorities: tuple[int, ...] = ()
+    """Of the requests by their numbers, repeated; empty: the default."""
 
     @property
     def queues(self) -> int:
         """The number of queues."""
         return self.actions * max(self.keys, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DefinitionChange:
+    """A change of an action, a resource or a key; `at_seconds` counts from the first request."""
+
+    at_seconds: float
+    path: str
+    """Below `/api/v1`, such as `resources/stress-1`."""
+    fields: Fields
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gates:
+    """The gates of a scenario, and how they change during the load."""
+
+    resources: Mapping[str, Fields]
+    """Definitions by name."""
+    actions: tuple[Fields, ...]
+    """What the definition of each action has in addition, by its number."""
+    keys: tuple[DefinitionChange, ...] = ()
+    """The settings of keys before the first request."""
+    changes: tuple[DefinitionChange, ...] = ()
+    """In the order of their times; the last ones restore everything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +170,8 @@ class Scenario:
     drain_without_limit_after: int | None = None
     """Lift the limit once so many have ended: the metric is complete and the rest drains faster."""
     faults: tuple[PlannedFault, ...] = ()
+    gates: Gates | None = None
+    """None: each execution passes its queue only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

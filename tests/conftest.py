@@ -4,6 +4,7 @@ Most tests use `database_url` and `amqp_url`; a test that stops, pauses or kills
 Without servers, tests that need one are skipped, and fail with CI=true.
 """
 
+import logging
 import os
 import secrets
 from collections.abc import Callable, Iterator
@@ -37,6 +38,17 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Record failures: the services of a failed test keep their logs."""
     if report.failed:
         failed_tests.append(report.nodeid)
+
+
+@pytest.fixture(autouse=True)
+def own_logging() -> Iterator[None]:
+    """Restore the root logger: a command that runs in this process sets its level and handlers."""
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    yield
+    root.handlers[:] = handlers
+    # Not the attribute: the loggers keep what they answered for the level.
+    root.setLevel(level)
 
 
 def _unique(kind: str) -> str:

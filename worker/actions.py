@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from turnstile.common.action_definition import ActionDefinition, RetryDefinition
 from turnstile.common.domain.errors import TurnstileError
+from turnstile.common.invalid_values import invalid_values
 from turnstile.worker.parameters import ActionDeclarationError, parameters_of
 
 
@@ -155,8 +156,8 @@ def _definition(location: str, fixed: dict[str, Any], fields: ActionFields) -> A
         return ActionDefinition.model_validate(fixed | fields)
     except ValidationError as error:
         problems = [
-            f"{'.'.join(str(step) for step in problem['loc']) or 'definition'}: {problem['msg']}"
-            for problem in error.errors(include_url=False, include_input=False)
+            f"{each.path or 'definition'}: {each.sentence}"
+            for each in invalid_values(error.errors(include_url=False, include_input=False))
         ]
         raise ActionDeclarationError(f"{location}: {'; '.join(problems)}") from None
 

@@ -10,9 +10,9 @@ from functools import cache
 from typing import Any, Final, get_args, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
-from pydantic_core import ErrorDetails
 
 from turnstile.common.domain.errors import TurnstileError
+from turnstile.common.invalid_values import InvalidValue, invalid_values
 from turnstile.worker.context import Context
 
 _PROBLEMS_MAX: Final = 10
@@ -59,8 +59,8 @@ class ParametersReader:
         try:
             checked = self._model.model_validate_json(parameters_json)
         except ValidationError as error:
-            problems = error.errors(include_url=False, include_input=False)
-            raise InvalidParameters("; ".join(self._message(p) for p in problems[:_PROBLEMS_MAX])) from None
+            invalid = invalid_values(error.errors(include_url=False, include_input=False))
+            raise InvalidParameters("; ".join(map(self._message, invalid[:_PROBLEMS_MAX]))) from None
         # A parameter that was not sent keeps the function's own default.
         values, sent = vars(checked), checked.model_fields_set
         arguments = {name: values[field] for field, name in self._names.items() if field in sent}
@@ -70,16 +70,11 @@ class ParametersReader:
             arguments[self._context_name] = make_context()
         return arguments
 
-    def _message(self, problem: ErrorDetails) -> str:
-        path = ".".join(str(step) for step in problem["loc"]) or "parameters"
-        known = ", ".join(self._names.values()) or "none"
-        match problem["type"]:
-            case "extra_forbidden":
-                return f"{path}: unknown parameter; known: {known}"
-            case "missing":
-                return f"{path}: required, but missing"
-            case _:
-                return f"{path}: {problem['msg']}"
+    def _message(self, invalid: InvalidValue) -> str:
+        path = invalid.path or "parameters"
+        if invalid.kind == "extra_forbidden":
+            return f"{path}: unknown parameter; known: {', '.join(self._names.values()) or 'none'}"
+        return f"{path}: {invalid.sentence}"
 
 
 @cache

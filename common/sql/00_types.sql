@@ -34,7 +34,8 @@ CREATE TYPE turnstile.turn_charge AS (
     tag bigint
 );
 
--- An execution on its way through the gates: what it holds after its queue, and when it passed its queue and these.
+-- An execution that has passed its queue. It holds `gate_units` at `gate_ids`, the gates that it has passed since.
+-- `passed_ats`: when it passed its queue, then each of these gates.
 CREATE TYPE turnstile.passage AS (
     execution_id bigint,
     action_id bigint,

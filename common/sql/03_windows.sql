@@ -64,8 +64,9 @@ LANGUAGE plpgsql
 :settings_for_index_lookups
 AS $$
 DECLARE
-    -- Read before this transaction has an id: whatever drew one of these tickets has a lower id.
-    drawn_ticket bigint := (SELECT t.last_value FROM slot_ticket_seq t);
+    -- Read before this transaction has an id: whatever drew one of these tickets has a lower id. A sequence of which
+    -- nothing was drawn shows its first value.
+    drawn_ticket bigint := (SELECT t.last_value - (NOT t.is_called)::integer FROM slot_ticket_seq t);
     newest slot_window;
     now_at timestamptz := clock_timestamp();
     is_waited_for boolean;

@@ -156,8 +156,8 @@ AS $$
     WHERE e.id = ANY (in_execution_ids)
 $$;
 
--- neighbouring_gates: these gates, and all gates of the actions that pass one of them. With a line for rates, also those
--- of all actions in it: who is first there decides about every rate.
+-- neighbouring_gates: these gates, and all gates of the actions that pass one of them. If a line for rates is among
+-- them, also the gates of all actions in that line: a decision there may need any of their rates.
 CREATE FUNCTION turnstile.neighbouring_gates(in_gate_ids bigint[])
 RETURNS bigint[]
 LANGUAGE sql
@@ -257,7 +257,7 @@ END
 $$;
 
 -- pass_gates: applies these changes, lets these executions go on from their queues, and lets everything pass that can:
--- from the first gate to the last, at each in its order. One round is enough: to pass a gate releases nothing.
+-- from the first gate to the last, at each in its order. One round is enough: passing a gate releases nothing.
 --
 -- The caller has locked the gates in an earlier statement. Returns what passed its last gate.
 CREATE FUNCTION turnstile.pass_gates(
@@ -442,8 +442,8 @@ BEGIN
         FROM turnstile.first_waiting(in_state.gate_id, in_state.head_id, in_state.heads, least(free, 1000)) w
     ),
     fitting AS MATERIALIZED (
-        -- What has to return holds up the line until it has returned. So does what needs a gate that is not locked here: it
-        -- could pass before, and whoever changed that lets it pass, or the watchdog.
+        -- An execution that has to return holds up the line until it has returned. So does one that needs a gate that is
+        -- not locked here. The statement that gave it this gate, or the watchdog, locks the gate and lets it pass.
         SELECT h.*, e.action_id, n.units,
                sum(coalesce(n.units, 1000000000)) OVER (ORDER BY h.place) AS units_up_to
         FROM head h
@@ -495,7 +495,8 @@ AS $$
 $$;
 
 -- pass_in_turns: lets executions pass one after another, each of the flow whose turn it is, as long as their units fit
--- (start-time fair queueing): virtual time becomes the start tag of who passes, and its flow continues at its finish tag.
+-- (start-time fair queueing). Virtual time becomes the start tag of the execution that passes; the next start tag of its
+-- flow is its finish tag.
 CREATE FUNCTION turnstile.pass_in_turns(
     in_capacity integer, in_state gate_state, in_now timestamptz, in_returning boolean, in_gate_ids bigint[],
     OUT state gate_state, OUT passed turnstile.passage[]
@@ -522,8 +523,9 @@ BEGIN
 END
 $$;
 
--- take_turns: the next executions that pass, at most one of each flow: the first execution of a flow, if its turn comes
--- before the second turn of all flows before it. Null if the first one does not fit into `in_free` (null: no limit).
+-- take_turns: lets the next executions pass, at most one of each flow. The first execution of a flow is among them if
+-- no flow before it would have its second turn first. Null if the very first does not fit into `in_free` (null: no
+-- limit).
 CREATE FUNCTION turnstile.take_turns(
     in_state gate_state, in_free bigint, in_limit integer, in_now timestamptz, in_returning boolean, in_gate_ids bigint[],
     OUT priority integer, OUT passed turnstile.passage[], OUT units bigint, OUT last_tag bigint
@@ -551,7 +553,8 @@ BEGIN
         JOIN execution e ON e.id = ANY (ARRAY[turnstile.id_of_place(h.place)])
         JOIN action a ON a.id = ANY (ARRAY[e.action_id])
         CROSS JOIN LATERAL (
-            -- What has to return, or needs a gate that is not locked here, holds up the line, as in pass_by_arrival.
+            -- An execution that has to return, or needs a gate that is not locked here, holds up the line, as in
+            -- pass_by_arrival.
             SELECT CASE WHEN a.route <@ in_gate_ids
                              AND (NOT in_returning OR NOT turnstile.has_to_return(
                                       a.route, a.route_units, w.queue_id, w.gate_ids, w.gate_units, in_state.gate_id))
@@ -614,8 +617,8 @@ AS $$
     WHERE w.line_id = in_turn.line_id AND w.place BETWEEN in_turn.place AND in_turn.place
 $$;
 
--- take_from_flow: the first executions of a flow in the line for rates leave it, at most `in_count`: the first at this
--- start tag, each other one at the finish tag of the one before.
+-- take_from_flow: removes the first executions of a flow, at most `in_count`, from the line for rates. The first one has
+-- this start tag, each later one the finish tag of the one before.
 CREATE FUNCTION turnstile.take_from_flow(
     in_turn flow_turn, in_start_tag bigint, in_units integer, in_count bigint, in_now timestamptz
 )
@@ -681,7 +684,8 @@ $$;
 
 -- pass_pool: grants executions that wait for their rates. Turns between actions, as at a fair gate, but an execution for
 -- which a rate has no start is passed over, with all later ones of its action. Starts are taken in the order of the
--- route, and kept by who takes them first: otherwise an execution with two rates could lose one each time.
+-- route, and kept by the execution that takes them first: otherwise one that needs two rates could lose a start of one of
+-- them each time that it waits for the other.
 CREATE FUNCTION turnstile.pass_pool(
     in_state gate_state, in_now timestamptz, in_returning boolean, in_gate_ids bigint[],
     OUT state gate_state, OUT passed turnstile.passage[]
@@ -743,7 +747,7 @@ BEGIN
             END LOOP;
             IF is_free THEN
                 found_rates := candidate.rate_ids;
-                -- A flow without others takes all its turns at once.
+                -- A flow that waits alone takes all its turns at once.
                 count_at_once := CASE WHEN candidate.flows > 1 OR in_returning THEN 1 ELSE least(
                     1000 - cardinality(passed),
                     (SELECT min((left_by_gate ->> r.id::text)::bigint) FROM unnest(found_rates) r(id))) END;
@@ -790,8 +794,8 @@ BEGIN
         INSERT INTO rate_start (gate_id, number, granted_at)
         SELECT n.gate_id, n.starts_taken + i, in_now FROM newest n CROSS JOIN generate_series(1, n.starts) i;
     END IF;
-    -- Where its turns are read from: the virtual time, because flows may arrive there, or before it, where a flow waits
-    -- that was passed over.
+    -- Turns are read from here on: from the virtual time, where flows may arrive, or from the tag of a flow that was passed
+    -- over and still waits before it.
     state.heads := ARRAY(
         SELECT least((SELECT t.start_tag FROM flow_turn t
                       WHERE t.gate_id = in_state.gate_id AND t.priority = h.priority AND t.place IS NOT NULL
@@ -801,8 +805,9 @@ BEGIN
 END
 $$;
 
--- leave_lines: what was removed from the lines of gates: their depths, and the turns of flows that lost their first
--- execution. The caller has locked the gates and has deleted these rows of `waiting` in an earlier statement.
+-- leave_lines: after rows were removed from the lines of gates: returns the changes of depth, and updates the turns of
+-- flows that lost their first execution. The caller has locked the gates and has deleted these rows of `waiting` in an
+-- earlier statement.
 CREATE FUNCTION turnstile.leave_lines(in_line_ids bigint[], in_places bigint[])
 RETURNS turnstile.gate_change[]
 LANGUAGE plpgsql
@@ -830,8 +835,9 @@ BEGIN
 END
 $$;
 
--- advance_gates: what no release triggers: executions at closed or changed gates return to their queues, in slices, and
--- what can pass a gate passes it. For changes of gates, and for the watchdog (P7). `remaining`: call it again.
+-- advance_gates: does what no release of units triggers. Executions at closed or changed gates return to their queues,
+-- in slices; then everything passes that can. Called after a change of gates, and by the watchdog (P7). `remaining`: call
+-- it again.
 --
 -- Gates and queues that other sessions hold are skipped.
 CREATE FUNCTION turnstile.advance_gates(
@@ -1038,8 +1044,8 @@ BEGIN
 END
 $$;
 
--- tidy_gates: deletes what fair gates and rates need no more: turns of idle flows before the virtual time, starts that
--- left every window, gates of actions that no route passes.
+-- tidy_gates: deletes rows that gates no longer need: turns of idle flows before the virtual time, starts that have left
+-- their window, gates of actions and pools that no route passes.
 --
 -- Turns are deleted under the locks of their gates: an arrival that found the turn of an idle flow would update a row that
 -- is gone, and the flow would have no turn. Gates that other sessions hold are skipped.

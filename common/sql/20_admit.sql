@@ -71,6 +71,33 @@ BEGIN
 END
 $$;
 
+-- refuse_too_heavy: sets the code 'invalid_parameters' for requests of actions that need more units of a resource than its
+-- capacity. They would wait until the capacity is raised. A capacity of 0 is like a pause: its executions wait.
+CREATE FUNCTION turnstile.refuse_too_heavy(
+    in_action_ids bigint[], in_codes text[], in_details text[], OUT codes text[], OUT details text[]
+)
+LANGUAGE sql
+STABLE
+:settings_for_index_lookups
+AS $$
+    WITH too_heavy AS MATERIALIZED (
+        SELECT a.id, (
+            SELECT format('uses: the action %L takes %s units of the resource %L, whose capacity is %s; raise it: executor'
+                          ' resources put %s --capacity %s, or let the action take fewer units',
+                          a.ref, r.units, g.name, g.capacity, g.name, r.units)
+            FROM unnest(a.route, a.route_units) WITH ORDINALITY r(gate_id, units, rank)
+            JOIN gate g ON g.id = ANY (ARRAY[r.gate_id])
+            WHERE g.kind = 'resource' AND g.capacity > 0 AND g.capacity < r.units
+            ORDER BY r.rank LIMIT 1) AS detail
+        FROM action a WHERE a.id = ANY (in_action_ids) AND a.uses <> '[]'
+    )
+    SELECT array_agg(CASE WHEN r.code IS NULL AND h.detail IS NOT NULL THEN 'invalid_parameters' ELSE r.code END
+                     ORDER BY r.ord),
+           array_agg(CASE WHEN r.code IS NULL THEN coalesce(h.detail, r.detail) ELSE r.detail END ORDER BY r.ord)
+    FROM unnest(in_action_ids, in_codes, in_details) WITH ORDINALITY r(action_id, code, detail, ord)
+    LEFT JOIN too_heavy h ON h.id = r.action_id
+$$;
+
 -- admit: inserts requests in the given order, each into its queue, and grants the free slots.
 --
 -- Execution ids are drawn after the queue rows are locked, so the order of ids, commits and arrivals is the same
@@ -123,6 +150,7 @@ DECLARE
     tickets bigint[];
     admitted_at timestamptz;
     was_pruned boolean;
+    uses_resources boolean;
 BEGIN
     -- 1. Find the action and the concurrency key of each request.
     SELECT array_agg(a.id ORDER BY r.ord),
@@ -134,8 +162,9 @@ BEGIN
                           WHEN f.detail IS NOT NULL THEN f.detail
                           WHEN k.key IS NULL THEN 'parameters: no value at concurrency key ' || a.concurrency_key
                           WHEN length(k.key) > 512 THEN 'parameters: concurrency key longer than 512 characters'
-                     END ORDER BY r.ord)
-    INTO action_ids, keys, codes, details
+                     END ORDER BY r.ord),
+           bool_or(a.uses <> '[]')
+    INTO action_ids, keys, codes, details, uses_resources
     FROM unnest(in_action_refs, in_parameters, in_concurrency_keys, in_retry_ofs, in_priorities, in_may_be_urgent)
          WITH ORDINALITY r(ref, parameters, key, retry_of, priority, may_be_urgent, ord)
     LEFT JOIN action a ON a.ref = ANY (ARRAY[r.ref]) AND a.deleted_at IS NULL
@@ -157,6 +186,9 @@ BEGIN
                         format('concurrency_key: is not the value at %s in the parameters; leave it out, or set'
                                ' submitter_keys in the action', a.concurrency_key) END
     ) f(detail);
+    IF uses_resources THEN
+        SELECT r.codes, r.details INTO codes, details FROM turnstile.refuse_too_heavy(action_ids, codes, details) r;
+    END IF;
 
     -- 2. Create missing queues. A change of a limit, also of a key's, writes the action's row before the rows of its
     -- queues: this waits for the action's row, so a new queue gets the new limit.

@@ -34,7 +34,10 @@ BEGIN
         UPDATE execution e
         SET status = 'cancelled', attempt = h.attempt, worker_id = h.worker_id, scheduled_at = h.granted_at,
             started_at = h.claimed_at, completed_at = returned_at, error_type = 'Cancelled',
-            error_message = e.cancel_reason
+            error_message = e.cancel_reason,
+            -- A call costs as much as an index lookup, also for null.
+            gates = CASE WHEN h.gate_ids IS NOT NULL THEN
+                turnstile.gates_history(e.queued_at, h.gate_ids, h.gate_units, h.passed_ats) END
         FROM held h
         WHERE e.id = ANY (ARRAY[h.execution_id]) AND e.attempt = h.attempt - 1 AND e.completed_at IS NULL
           AND e.cancel_requested_at IS NOT NULL

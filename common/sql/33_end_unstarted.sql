@@ -1,3 +1,37 @@
+-- gates_so_far: the gates that an execution has passed, and the one where it waits, as they are kept in its record. Null
+-- if it is at no gate, or its action has none after the queue.
+CREATE FUNCTION turnstile.gates_so_far(
+    in_execution_id bigint, in_queue_id bigint, in_place bigint, in_status text, in_queued_at timestamptz
+)
+RETURNS jsonb
+LANGUAGE sql
+STABLE
+AS $$
+    SELECT CASE
+        WHEN in_status IN ('scheduled', 'running') THEN (
+            SELECT turnstile.gates_history(in_queued_at, s.gate_ids, s.gate_units, s.passed_ats)
+            FROM public.slot s WHERE s.execution_id = in_execution_id AND s.finished_at IS NULL)
+        WHEN in_status = 'queued' THEN coalesce((
+            SELECT coalesce(turnstile.gates_history(in_queued_at, w.gate_ids, w.gate_units, w.passed_ats), '[]')
+                   || jsonb_build_object(
+                          'gate', CASE g.kind WHEN 'action' THEN 'total' WHEN 'resource' THEN 'resource ' || g.name
+                                              ELSE 'rate' END,
+                          'units', coalesce((
+                              SELECT a.route_units[array_position(a.route, g.id)]
+                              FROM public.action_queue q JOIN public.action a ON a.id = ANY (ARRAY[q.action_id])
+                              WHERE q.id = in_queue_id), 1),
+                          'arrived_at', w.passed_ats[cardinality(w.passed_ats)], 'passed_at', NULL)
+            FROM public.waiting w
+            LEFT JOIN public.gate_flow f ON f.id = ANY (ARRAY[w.line_id])
+            JOIN public.gate g ON g.id = coalesce(f.gate_id, w.line_id)
+            WHERE w.queue_id = in_queue_id AND w.place BETWEEN in_place AND in_place), (
+            SELECT jsonb_build_array(jsonb_build_object(
+                       'gate', 'queue', 'units', 1, 'arrived_at', in_queued_at, 'passed_at', NULL))
+            FROM public.action_queue q JOIN public.action a ON a.id = ANY (ARRAY[q.action_id])
+            WHERE q.id = in_queue_id AND a.route IS NOT NULL))
+        END
+$$;
+
 -- end_unstarted: makes executions terminal that have not started: queued, delayed, or granted and not claimed. For
 -- cancel and expire.
 --
@@ -16,10 +50,12 @@ DECLARE
     changes turnstile.queue_change[];
     line_ids bigint[];
     places bigint[];
+    -- A call costs as much as an index lookup, also for null.
+    has_gates boolean := EXISTS (SELECT FROM gate);
 BEGIN
     -- The state before, which decides what is to be removed.
     WITH before AS MATERIALIZED (
-        SELECT e.id, e.status, e.attempt, e.queue_id, e.action_id, e.scheduled_at, c.error_message,
+        SELECT e.id, e.status, e.attempt, e.queue_id, e.action_id, e.scheduled_at, e.queued_at, c.error_message,
                turnstile.place_of(e.priority, e.id) AS place
         FROM unnest(in_execution_ids, in_error_messages) c(id, error_message)
         JOIN turnstile.current_execution e ON e.id = ANY (ARRAY[c.id]) AND e.status = ANY (:sources_of_expire)
@@ -27,7 +63,10 @@ BEGIN
     moved AS (
         UPDATE execution e
         SET status = in_status::execution_status, attempt = b.attempt, completed_at = ended_at,
-            scheduled_at = b.scheduled_at, error_type = in_error_type, error_message = b.error_message
+            scheduled_at = b.scheduled_at, error_type = in_error_type, error_message = b.error_message,
+            gates = CASE WHEN has_gates
+                         THEN coalesce(turnstile.gates_so_far(b.id, b.queue_id, b.place, b.status::text, b.queued_at), e.gates)
+                         ELSE e.gates END
         FROM before b WHERE e.id = ANY (ARRAY[b.id])
     ),
     dequeued AS (

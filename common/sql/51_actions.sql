@@ -140,6 +140,21 @@ AS $$
                           in_definition -> 'rate.starts', in_definition -> 'rate.per', in_definition -> 'pool') END
 $$;
 
+-- first_queues: the queues of these actions, in the order in which they are rolled out.
+CREATE FUNCTION turnstile.first_queues(in_action_ids bigint[], in_limit integer)
+RETURNS bigint[]
+LANGUAGE sql
+STABLE
+AS $$
+    SELECT ARRAY(
+        SELECT n.id FROM unnest(in_action_ids) WITH ORDINALITY a(id, rank)
+        CROSS JOIN LATERAL (
+            SELECT q.id, q.concurrency_key AS key FROM public.action_queue q
+            WHERE q.action_id = a.id ORDER BY q.action_id, q.concurrency_key LIMIT in_limit
+        ) n
+        ORDER BY a.rank, n.key LIMIT in_limit)
+$$;
+
 -- store_actions: stores these definitions, all of them or only the missing ones. Returns the ids of the stored
 -- actions.
 --
@@ -158,6 +173,7 @@ DECLARE
     stored_ids bigint[];
     stored_at timestamptz;
     definitions jsonb;
+    lock_timeout text := current_setting('lock_timeout');
 BEGIN
     INSERT INTO action (ref, deleted_at)
     SELECT d.ref, clock_timestamp() FROM jsonb_populate_recordset(NULL::action, in_definitions) d
@@ -220,18 +236,21 @@ BEGIN
             rerouted_ids := rerouted_ids || changed.id;
         END IF;
     END LOOP;
+    -- Storing a definition again rolls it out again, changed or not.
+    stored_ids := CASE WHEN in_missing_only THEN changed_ids ELSE ARRAY(
+        SELECT a.id FROM action a
+        WHERE a.ref IN (SELECT d.ref FROM jsonb_populate_recordset(NULL::action, in_definitions) d)
+        ORDER BY a.id
+    ) END;
+    -- Queues before gates: all that `put_actions` rolls out to, before the first gate.
+    PERFORM turnstile.lock_available_queues(turnstile.first_queues(stored_ids, 1000), 2000);
+    PERFORM set_config('lock_timeout', lock_timeout, true);
     IF cardinality(rerouted_ids) > 0 THEN
         PERFORM turnstile.reroute(rerouted_ids);
     END IF;
     IF cardinality(changed_ids) > 0 THEN
         PERFORM turnstile.assign_pools(changed_ids);
     END IF;
-
-    -- Storing a definition again rolls it out again, changed or not.
-    stored_ids := CASE WHEN in_missing_only THEN changed_ids ELSE ARRAY(
-        SELECT a.id FROM action a
-        WHERE a.ref IN (SELECT d.ref FROM jsonb_populate_recordset(NULL::action, in_definitions) d)
-    ) END;
     UPDATE action a SET rollout_from_key = '', rollout_held_ids = NULL
     WHERE a.id = ANY (stored_ids) AND EXISTS (SELECT FROM action_queue q WHERE q.action_id = a.id);
     RETURN stored_ids;
@@ -239,7 +258,8 @@ END
 $$;
 
 -- roll_out: copies limit and pause of an action to its next queues, at most `in_limit` in the order of their keys,
--- and grants. A queue that another session holds for longer than `in_wait_ms` is skipped and repeated at the end.
+-- and grants. A queue that another session holds for longer than `in_wait_ms` is skipped and repeated at the end. 0: the
+-- caller may have locked gates, and has locked the queues that are free; the others are only tried.
 --
 -- One transaction is one slice: a million queues are not locked together (P9), and if the caller dies between two
 -- slices, the watchdog does the rest. `looked_at`: number of queues of this slice. `changed`: number of those that
@@ -287,7 +307,8 @@ BEGIN
     END IF;
     looked_at := coalesce(cardinality(queue_ids), 0);
 
-    unavailable_ids := turnstile.lock_available_queues(queue_ids, in_wait_ms);
+    unavailable_ids := CASE WHEN in_wait_ms = 0 THEN turnstile.lock_queues(queue_ids, 2000, NULL)
+                            ELSE turnstile.lock_available_queues(queue_ids, in_wait_ms) END;
     queue_ids := ARRAY(SELECT q.id FROM unnest(queue_ids) q(id) WHERE q.id <> ALL (unavailable_ids));
     WITH adapted AS (
         UPDATE action_queue q
@@ -442,7 +463,7 @@ DECLARE
     rows_left integer := 1000;
 BEGIN
     FOREACH stored_id IN ARRAY turnstile.store_actions(in_definitions, false, in_changed_by) LOOP
-        SELECT * INTO slice FROM turnstile.roll_out(stored_id, rows_left, 2000);
+        SELECT * INTO slice FROM turnstile.roll_out(stored_id, rows_left, 0);
         granted := granted || slice.granted;
         more_queue_ids := more_queue_ids || slice.more_queue_ids;
         rows_left := rows_left - slice.looked_at;

@@ -66,6 +66,15 @@ BEGIN
               IS DISTINCT FROM (wanted.rank, wanted.fair, wanted.rate_starts, wanted.rate_per_seconds))
     ORDER BY a.id FOR NO KEY UPDATE;
 
+    -- And the gates of these routes, in ascending id.
+    PERFORM 1 FROM gate g
+    WHERE g.id = ANY (turnstile.neighbouring_gates(ARRAY(
+        SELECT r.id FROM gate r
+        WHERE r.kind = 'resource' AND r.name = wanted.name
+          AND (r.rank, r.fair, r.rate_starts, r.rate_per_seconds)
+              IS DISTINCT FROM (wanted.rank, wanted.fair, wanted.rate_starts, wanted.rate_per_seconds))))
+    ORDER BY g.id FOR NO KEY UPDATE;
+
     INSERT INTO gate (kind, name) VALUES ('resource', wanted.name)
     ON CONFLICT (kind, name) DO NOTHING RETURNING * INTO stored;
     IF FOUND THEN

@@ -16,8 +16,7 @@ from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Body, Depends, Header, Path, Query, Response
 from fastapi.openapi.models import Example
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler
-from pydantic_core import CoreSchema
+from pydantic import BaseModel, Field
 
 from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.database import REFUSED_BY_DATABASE, Database
@@ -26,7 +25,7 @@ from turnstile.common.fields import PRIORITIES, check_ref
 from turnstile.common.requests import read_model
 from turnstile.common.schemas import QueueStats
 from turnstile.executor.api.auth import CallerName
-from turnstile.executor.api.bodies import JsonBody, JsonRoute, StrictModel
+from turnstile.executor.api.bodies import DefinitionFields, JsonRoute, StrictModel
 from turnstile.executor.api.executions import FilterText
 from turnstile.executor.api.paging import (
     ID_MAX,
@@ -88,21 +87,10 @@ PossibleRef = Annotated[str, Depends(_possible_ref)]
 """The ref in a path; a name that no action can have is answered with 404."""
 
 
-class ActionFields(JsonBody):
+class ActionFields(DefinitionFields):
     """Fields of a definition. The path names the action."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, _: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        # Checked as a whole with the path and the stored fields; every field has a default or is kept.
-        schema = handler.resolve_ref_schema(handler(ActionDefinition.__pydantic_core_schema__))
-        return {key: part for key, part in schema.items() if key != "required"} | {"title": cls.__name__}
-
-    @property
-    def given(self) -> Mapping[str, Any]:
-        """The fields of the request."""
-        return self.model_extra or {}
+    definition = ActionDefinition
 
 
 _FIELDS_EXAMPLES: Final[dict[str, Example]] = {

@@ -16,7 +16,6 @@ from turnstile.executor.api.executions import execution_routes
 from turnstile.executor.api.keys import key_routes
 from turnstile.executor.api.ops import audit_routes, health_routes, metrics_routes
 from turnstile.executor.api.queues import queue_routes
-from turnstile.executor.api.resource_queues import resource_queue_routes
 from turnstile.executor.api.resources import resource_routes
 from turnstile.executor.api.webhooks import webhook_routes
 from turnstile.executor.api.workers import worker_routes
@@ -66,13 +65,12 @@ def create_app(
         bulk_routes(operations, reader),
         actions,
         keys,
-        resource_routes(database, operations, resources),
+        resource_routes(database, operations, resources, reader),
         worker_routes(operations, reader),
         audit_routes(Auditor(database, settings)),
         dead_letter_routes(dead_letters),
         webhook_routes(database, limiter),
         queue_routes(live),
-        resource_queue_routes(reader),
         events,
     ):
         app.include_router(routes, prefix=PREFIX)

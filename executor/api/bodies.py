@@ -5,12 +5,13 @@ remedy. A body above the limit is read to its end and dropped, so that its clien
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Annotated, Any, ClassVar, Final, TypeAlias
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, GetJsonSchemaHandler
+from pydantic_core import CoreSchema
 from starlette.requests import ClientDisconnect
 
 from turnstile.common.domain.errors import Code, Refusal
@@ -33,6 +34,24 @@ class JsonBody(StrictModel):
     """A body that `JsonRoute` reads."""
 
     bytes_max: ClassVar[int] = _SMALL_BYTES_MAX
+
+
+class DefinitionFields(JsonBody):
+    """Fields of a definition, checked as a whole with the name in the path and the stored fields."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    definition: ClassVar[type[BaseModel]]
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, _: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        schema = handler.resolve_ref_schema(handler(cls.definition.__pydantic_core_schema__))
+        # Every field has a default or is kept.
+        return {key: part for key, part in schema.items() if key != "required"} | {"title": cls.__name__}
+
+    @property
+    def given(self) -> Mapping[str, Any]:
+        """The fields of the request."""
+        return self.model_extra or {}
 
 
 class JsonRoute(APIRoute):

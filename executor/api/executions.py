@@ -55,6 +55,7 @@ from turnstile.executor.queries.schemas import (
     ExecutionDetail,
     ExecutionRecord,
     GatedExecutionDetail,
+    GatedExecutionRecord,
     LogEntry,
 )
 from turnstile.executor.queries.statements import ExecutionFilter
@@ -289,10 +290,13 @@ def _add_reading_routes(routes: APIRouter, reader: Reader) -> None:
         "",
         summary="List executions, newest first",
         description="A page may be short, or empty, and still have a `next_cursor`: it reads a bounded "
-        "number of executions and contains a bounded number of bytes.",
+        "number of executions and contains a bounded number of bytes. Executions that have ended have "
+        "`gates`, if they passed more than their queue.",
         responses=documented(Code.UNKNOWN_FIELD),
     )
-    async def get_executions(query: Annotated[ExecutionListing, Query()]) -> Page[ExecutionRecord]:
+    async def get_executions(
+        query: Annotated[ExecutionListing, Query()],
+    ) -> Page[GatedExecutionRecord | ExecutionRecord]:
         before_id = cursor_id(_CURSOR, query.cursor, first=ID_MAX)
         items, last = await reader.executions(query.filter(), before_id=before_id, limit=query.limit)
         return Page(items=items, next_cursor=next_cursor(_CURSOR, last))

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from turnstile.common.domain.errors import Code, Overloaded, Refusal, Unavailable
+from turnstile.common.invalid_values import invalid_values
 from turnstile.executor.metrics import REFUSED
 
 PROBLEM_JSON: Final = "application/problem+json"
@@ -132,13 +133,17 @@ def _of_validation(errors: Sequence[Any]) -> Problem:
     unknown = [_field(e) for e in errors if e["type"] == "extra_forbidden"]
     if unknown:
         return problem(Code.UNKNOWN_FIELD, f"{', '.join(unknown)}: no such parameter; see /docs")
-    sentences = (f"{_field(e)}: {e['msg'].removeprefix('Value error, ')}" for e in errors[:5])
-    return problem(Code.INVALID_MESSAGE, "; ".join(sentences))
+    invalid = [each._replace(location=_without_source(each.location)) for each in invalid_values(errors)[:5]]
+    return problem(Code.INVALID_MESSAGE, "; ".join(f"{each.path}: {each.sentence}" for each in invalid))
 
 
 def _field(error: Mapping[str, Any]) -> str:
+    return ".".join(map(str, _without_source(error["loc"])))[:200]
+
+
+def _without_source(location: Sequence[int | str]) -> tuple[int | str, ...]:
     # The first step is only path, query or header.
-    return ".".join(str(step) for step in error["loc"][1:])[:200] or str(error["loc"][0])
+    return tuple(location[1:] or location)
 
 
 def _of_framework(error: HTTPException) -> Problem:

@@ -1,4 +1,4 @@
-"""The routes of resources: define, change, pause, delete, and show who uses them and who changed them.
+"""The routes of resources: define, change, pause, delete, and show who uses, holds and waits for them.
 
 A change reads the definition, changes it, checks it as a whole and stores it; one at a time for each
 resource, over all executors, so that no change undoes another.
@@ -11,25 +11,35 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Body, Depends, Path, Query
 from fastapi.openapi.models import Example
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler
-from pydantic_core import CoreSchema
+from pydantic import BaseModel, Field
 
 from turnstile.common.database import REFUSED_BY_DATABASE, Database
 from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.fields import check_resource
 from turnstile.common.requests import read_model
 from turnstile.executor.api.auth import CallerName
-from turnstile.executor.api.bodies import JsonBody, JsonRoute
-from turnstile.executor.api.paging import ID_MAX, Page, Paging, cursor_id, cursor_parts, next_cursor
+from turnstile.executor.api.bodies import DefinitionFields, JsonRoute
+from turnstile.executor.api.paging import (
+    ID_MAX,
+    Page,
+    Paging,
+    cursor_id,
+    cursor_parts,
+    invalid_cursor,
+    next_cursor,
+)
 from turnstile.executor.api.problems import answer, answer_deadline, documented, problem
 from turnstile.executor.definitions import ResourceDefinition
 from turnstile.executor.operations import Operations
+from turnstile.executor.queries.reader import Reader
 from turnstile.executor.queries.resources import ResourceReader
-from turnstile.executor.queries.schemas import ChangeEntry, StoredResource
+from turnstile.executor.queries.schemas import ChangeEntry, ResourceQueuePage, StoredResource
 from turnstile.executor.results import ResourceDeletion
 
 _CURSOR: Final = "resources"
 _CHANGES_CURSOR: Final = "resource-changes"
+_QUEUE_CURSOR: Final = "resource-queue"
+_OFFSET_MAX: Final = 10_000_000
 
 
 async def _possible_name(
@@ -45,20 +55,10 @@ PossibleName = Annotated[str, Depends(_possible_name)]
 """The name in a path; a name that no resource can have is answered with 404."""
 
 
-class ResourceFields(JsonBody):
+class ResourceFields(DefinitionFields):
     """Fields of a definition. The path names the resource."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, _: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        schema = handler.resolve_ref_schema(handler(ResourceDefinition.__pydantic_core_schema__))
-        return {key: part for key, part in schema.items() if key != "required"} | {"title": cls.__name__}
-
-    @property
-    def given(self) -> Mapping[str, Any]:
-        """The fields of the request."""
-        return self.model_extra or {}
+    definition = ResourceDefinition
 
 
 _EXAMPLES: Final[dict[str, Example]] = {
@@ -134,11 +134,14 @@ class Resources:
             yield
 
 
-def resource_routes(database: Database, operations: Operations, reader: ResourceReader) -> APIRouter:
+def resource_routes(
+    database: Database, operations: Operations, reader: ResourceReader, queues: Reader
+) -> APIRouter:
     """Return the routes of resources."""
     routes = APIRouter(prefix="/resources", tags=["resources"], route_class=JsonRoute)
     resources = Resources(database, operations, reader)
     _add_reading_routes(routes, resources, reader)
+    _add_queue_route(routes, queues)
     _add_changing_routes(routes, resources)
     _add_deleting_route(routes, resources)
     return routes
@@ -169,6 +172,26 @@ def _add_reading_routes(routes: APIRouter, resources: Resources, reader: Resourc
         if not items and query.cursor is None:
             await resources.read(name)
         return Page(items=items, next_cursor=next_cursor(_CHANGES_CURSOR, last))
+
+
+def _add_queue_route(routes: APIRouter, reader: Reader) -> None:
+    @routes.get(
+        "/{name}/queue",
+        summary="List the executions that wait for a resource, in order, and those that hold its units",
+        description="Positions are those of the moment: what passes between two pages moves the rest up. "
+        "Executions whose route has a closed gate wait in the queues of their actions.",
+        responses=documented(Code.NOT_FOUND, Code.UNKNOWN_FIELD),
+    )
+    async def get_resource_queue(name: PossibleName, query: Annotated[Paging, Query()]) -> ResourceQueuePage:
+        offset = cursor_id(_QUEUE_CURSOR, query.cursor, first=0)
+        if offset > _OFFSET_MAX:
+            raise invalid_cursor()
+        page = await reader.resource_queue(name, offset=offset, limit=query.limit)
+        if page is None:
+            raise _unknown_resource(name)
+        end = offset + len(page.items)
+        cursor = next_cursor(_QUEUE_CURSOR, end if page.items and end < page.waiting else None)
+        return page.model_copy(update={"next_cursor": cursor})
 
 
 def _add_changing_routes(routes: APIRouter, resources: Resources) -> None:
@@ -226,7 +249,8 @@ def _add_deleting_route(routes: APIRouter, resources: Resources) -> None:
 
 def _unknown_resource(name: str) -> Refusal:
     return Refusal(
-        Code.NOT_FOUND, f"name: there is no resource {name[:200]!r}; PUT it, or apply a file with resources"
+        Code.NOT_FOUND,
+        f"name: there is no resource {name[:200]!r}; GET /resources lists them, and PUT creates one",
     )
 
 

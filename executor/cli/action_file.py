@@ -19,6 +19,7 @@ from pydantic_core import core_schema
 from turnstile.common.action_definition import ActionDefinition, has_keys
 from turnstile.common.domain.durations import parse_duration
 from turnstile.common.fields import Key, check_ref, check_resource, parse_period
+from turnstile.common.invalid_values import invalid_values
 from turnstile.common.requests import known_fields
 from turnstile.executor.cli.arguments import bad_input, piped_in
 from turnstile.executor.definitions import KeySettings, ResourceDefinition, key_fields, problems_of_uses
@@ -170,13 +171,13 @@ def _read_content(name: str, content: bytes) -> dict[str, Any]:
 
 def _sentences(error: ValidationError, model: type[BaseModel]) -> list[str]:
     sentences = []
-    for problem in error.errors(include_url=False, include_input=False):
-        field = ".".join(map(str, problem["loc"])) or "definition"
-        if problem["type"] == "extra_forbidden":
-            known = known_fields(model, problem["loc"])
+    for problem in invalid_values(error.errors(include_url=False, include_input=False)):
+        field = problem.path or "definition"
+        if problem.kind == "extra_forbidden":
+            known = known_fields(model, problem.location)
             sentences.append(f"{field}: unknown field; known fields are {known}")
         else:
-            sentences.append(f"{field}: {problem['msg'].removeprefix('Value error, ')}")
+            sentences.append(f"{field}: {problem.sentence}")
     return sentences
 
 

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.cli import EXIT_FAILED, command_line
+from turnstile.common.invalid_values import invalid_values
 from turnstile.executor.cli.action_file import (
     DefinitionFile,
     Step,
@@ -42,8 +43,8 @@ from turnstile.executor.cli.output import (
     show,
     warn,
 )
-from turnstile.executor.cli.pagination import ALL, print_page, read_pages
-from turnstile.executor.cli.values import CHANGE_COLUMNS, shown
+from turnstile.executor.cli.pagination import ALL, read_pages
+from turnstile.executor.cli.values import ChangesOption, print_changes, shown
 from turnstile.executor.definitions import KeySettings, ResourceDefinition
 
 Definition = TypeVar("Definition", ActionDefinition, ResourceDefinition)
@@ -214,19 +215,11 @@ def delete_actions(
 def list_changes(
     api: Api,
     ref: RefArgument,
-    limit: Annotated[int, typer.Option(min=1, max=100_000, help="Maximum number of changes.")] = 50,
+    limit: ChangesOption = 50,
     as_json: JsonOption = False,
 ) -> None:
     """List the changes of an action: what, when and by whom, newest first."""
-    found = read_pages(api, f"/actions/{ref}/changes", {}, limit=limit)
-    print_page(
-        found,
-        CHANGE_COLUMNS,
-        empty="No changes recorded",
-        limit=limit,
-        as_json=as_json,
-        shows_cursor=False,
-    )
+    print_changes(api, f"/actions/{ref}/changes", limit, as_json=as_json)
 
 
 def delete(api: Api, ref: str, waiting: Waiting) -> Json:
@@ -283,9 +276,10 @@ def _read(model: type[Definition], item: Json, what: str) -> Definition:
     try:
         return model.model_validate({name: item[name] for name in model.model_fields})
     except ValidationError as error:
-        reason = error.errors(include_url=False, include_input=False)[0]["msg"]
+        first = invalid_values(error.errors(include_url=False, include_input=False))[0]
         raise ApiUnreachable(
-            f"the API returns a definition of the {what} that this version does not accept: {reason}"
+            f"the API returns a definition of the {what} that this version does not accept: "
+            f"{first.path}: {first.sentence}"
         ) from None
 
 

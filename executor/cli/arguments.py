@@ -118,6 +118,11 @@ def parse_limit(text: str) -> int:
     )
 
 
+def limit_option(help_text: str) -> Any:
+    """Return the option of a limit, which `parse_limit` reads."""
+    return typer.Option(metavar="NUMBER|none", parser=parse_limit, help=help_text)
+
+
 def limit_or_none(limit: int) -> int | None:
     """Return what `parse_limit` read as the API writes it."""
     return None if limit == NO_LIMIT else limit

@@ -8,7 +8,7 @@ import typer
 from turnstile.common.action_definition import WEIGHT_MAX
 from turnstile.common.cli import command_line
 from turnstile.common.domain.errors import Code
-from turnstile.executor.cli.arguments import RefArgument, bad_input, encode, limit_or_none, parse_limit
+from turnstile.executor.cli.arguments import RefArgument, bad_input, encode, limit_option, limit_or_none
 from turnstile.executor.cli.client import Api, ApiRefused, Json, with_api
 from turnstile.executor.cli.output import Columns, JsonOption, for_each, print_json, print_table
 from turnstile.executor.cli.pagination import ALL, read_pages
@@ -45,11 +45,7 @@ def set_key(
     *,
     max_concurrent: Annotated[
         int | None,
-        typer.Option(
-            metavar="NUMBER|none",
-            parser=parse_limit,
-            help="Maximum concurrent executions of this key; 0: nothing starts; none: no limit.",
-        ),
+        limit_option("Maximum concurrent executions of this key; 0: nothing starts; none: no limit."),
     ] = None,
     weight: Annotated[
         int | None,
@@ -59,7 +55,8 @@ def set_key(
 ) -> None:
     """Give a concurrency key its own limit or weight, with immediate effect.
 
-    What is not given stays. Example: executor actions keys set reports.render 7 --max-concurrent 5
+    Options that are not given change nothing. Example: executor actions keys set reports.render 7
+    --max-concurrent 5
     """
     given: dict[str, Any] = {} if weight is None else {"weight": weight}
     if max_concurrent is not None:

@@ -14,8 +14,8 @@ from turnstile.executor.cli.arguments import (
     ResourceArgument,
     ResourcesArgument,
     encode,
+    limit_option,
     limit_or_none,
-    parse_limit,
 )
 from turnstile.executor.cli.client import Api, ApiRefused, Json, with_api
 from turnstile.executor.cli.output import (
@@ -25,13 +25,13 @@ from turnstile.executor.cli.output import (
     instant,
     print_fields,
     print_json,
+    print_line,
     print_table,
     show,
     warn,
 )
-from turnstile.executor.cli.pagination import ALL, print_page, read_pages
-from turnstile.executor.cli.resource_queue import resource_queue
-from turnstile.executor.cli.values import CHANGE_COLUMNS, shown
+from turnstile.executor.cli.pagination import ALL, CursorOption, read_pages
+from turnstile.executor.cli.values import ChangesOption, print_changes, shown
 from turnstile.executor.definitions import RANK_MAX
 
 _COLUMNS: Final[Columns] = {
@@ -43,11 +43,27 @@ _COLUMNS: Final[Columns] = {
     "ACTIONS": "users",
     "PAUSED": lambda resource: "paused" if resource["paused"] else "",
 }
+_HOLDER_COLUMNS: Final[Columns] = {
+    "HOLDER": "id",
+    "ACTION": "action_ref",
+    "KEY": "concurrency_key",
+    "UNITS": "units",
+    "STATUS": "status",
+    "SINCE": lambda holder: instant(holder["passed_at"]),
+}
+_WAITING_COLUMNS: Final[Columns] = {
+    "POSITION": "position",
+    "ID": "id",
+    "ACTION": "action_ref",
+    "KEY": "concurrency_key",
+    "PRIORITY": "priority",
+    "UNITS": "units",
+    "WAITING SINCE": lambda waiting: instant(waiting["arrived_at"]),
+}
 _NO_RATE: Final[dict[str, Any]] = {}
 _DIGITS_MAX: Final = 9
 
 app = command_line("Manage resources, which several actions share: capacities, ranks and rates.")
-app.command("queue")(resource_queue)
 
 
 def parse_rank(text: str) -> int:
@@ -104,18 +120,14 @@ def put_resource(
     *,
     capacity: Annotated[
         int | None,
-        typer.Option(
-            metavar="NUMBER|none",
-            parser=parse_limit,
-            help="Units that executions may hold together; 0: nothing starts; none: no limit.",
-        ),
+        limit_option("Units that executions may hold together; 0: nothing starts; none: no limit."),
     ] = None,
     rank: Annotated[
         int | None,
         typer.Option(
             metavar="NUMBER|none",
             parser=parse_rank,
-            help="Position in the order of acquisition: the lowest first. Give it to the scarcest resource.",
+            help="Order in which resources are acquired: the lowest first. Give the scarcest the lowest.",
         ),
     ] = None,
     order: Annotated[
@@ -127,14 +139,15 @@ def put_resource(
         typer.Option(
             metavar="STARTS/TIME|none",
             parser=parse_rate,
-            help="Limit of starts in any such time, like 100/1m.",
+            help="Maximum starts in any such time, like 100/1m.",
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Create a resource, or change it with immediate effect.
 
-    What is not given stays; a new resource has no limit. What runs above a lowered capacity continues.
+    Options that are not given change nothing; a new resource has no limit. Running executions continue above
+    a lowered capacity.
     Example: executor resources put autocad --capacity 10 --rank 1
     """
     given: dict[str, Any] = {} if order is None else {"order": order}
@@ -172,7 +185,7 @@ def delete_resources(api: Api, names: ResourcesArgument, as_json: JsonOption = F
 @app.command("pause")
 @with_api
 def pause_resources(api: Api, names: ResourcesArgument, as_json: JsonOption = False) -> None:
-    """Pause resources: nothing that uses them starts, what runs continues."""
+    """Pause resources: executions that use them do not start, running ones continue."""
     for_each(names, lambda name: api.post(f"/resources/{name}/pause"), _state, as_json=as_json)
 
 
@@ -183,24 +196,31 @@ def resume_resources(api: Api, names: ResourcesArgument, as_json: JsonOption = F
     for_each(names, lambda name: api.post(f"/resources/{name}/resume"), _state, as_json=as_json)
 
 
+@app.command("queue")
+@with_api
+def list_queue(
+    api: Api,
+    name: ResourceArgument,
+    *,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of waiting executions.")] = 50,
+    cursor: CursorOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the holders of a resource and the executions that wait for it, in order."""
+    query = {"limit": limit, "cursor": cursor}
+    show(api.get(f"/resources/{name}/queue", query), _print_queue, as_json=as_json)
+
+
 @app.command("history")
 @with_api
 def list_changes(
     api: Api,
     name: ResourceArgument,
-    limit: Annotated[int, typer.Option(min=1, max=100_000, help="Maximum number of changes.")] = 50,
+    limit: ChangesOption = 50,
     as_json: JsonOption = False,
 ) -> None:
     """List the changes of a resource: what, when and by whom, newest first."""
-    found = read_pages(api, f"/resources/{name}/changes", {}, limit=limit)
-    print_page(
-        found,
-        CHANGE_COLUMNS,
-        empty="No changes recorded",
-        limit=limit,
-        as_json=as_json,
-        shows_cursor=False,
-    )
+    print_changes(api, f"/resources/{name}/changes", limit, as_json=as_json)
 
 
 def _print_resource(resource: Json) -> None:
@@ -224,3 +244,23 @@ def _state(name: str, resource: Json) -> str:
         warn(warning)
     paused = "paused" if resource["paused"] else "not paused"
     return f"{name}: capacity {shown('capacity', resource['capacity'])}, {paused}"
+
+
+def _print_queue(found: Json) -> None:
+    print_fields(_queue_fields(found))
+    print_line("")
+    print_table(_HOLDER_COLUMNS, found["holders"], empty="No unit is in use")
+    print_line("")
+    print_table(_WAITING_COLUMNS, found["items"], empty="Nothing waits here")
+    if found["next_cursor"] is not None:
+        warn(f"more available: --cursor {found['next_cursor']}")
+
+
+def _queue_fields(found: Json) -> Iterator[tuple[str, object]]:
+    capacity = found["capacity"]
+    yield "resource", found["resource"]
+    yield "paused", "yes" if found["paused"] else None
+    yield "order", found["order"]
+    yield "held", f"{found['held']}, {'no limit' if capacity is None else f'capacity {capacity}'}"
+    yield "held while waiting", found["held_waiting"] or None
+    yield "waiting", found["waiting"]

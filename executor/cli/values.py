@@ -1,11 +1,14 @@
 """Values of definitions and their changes, written as in a file."""
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import typer
 
 from turnstile.common.domain.durations import format_duration
-from turnstile.executor.cli.client import Json
+from turnstile.executor.cli.client import Api, Json
 from turnstile.executor.cli.output import Columns, compact, instant
+from turnstile.executor.cli.pagination import print_page, read_pages
 
 _DURATIONS: Final = ("timeout", "ttl", "keep_for", "retry.delay", "retry.max_delay", "rate.per")
 
@@ -45,10 +48,22 @@ def _value(field: str, values: Json) -> str:
     return shown(field, value) if not isinstance(value, dict) else compact(value)
 
 
-CHANGE_COLUMNS: Final[Columns] = {
+_CHANGE_COLUMNS: Final[Columns] = {
     "CHANGED": lambda change: instant(change["changed_at"]),
     "BY": "changed_by",
     "CHANGE": "change",
     "FIELDS": lambda change: changed_fields(change["old"], change["new"]),
 }
-"""Columns of a log of changes."""
+ChangesOption = Annotated[int, typer.Option("--limit", min=1, max=100_000, help="Maximum number of changes.")]
+
+
+def print_changes(api: Api, path: str, limit: int, *, as_json: bool) -> None:
+    """Print the log of changes at this path, newest first."""
+    print_page(
+        read_pages(api, path, {}, limit=limit),
+        _CHANGE_COLUMNS,
+        empty="No changes recorded",
+        limit=limit,
+        as_json=as_json,
+        shows_cursor=False,
+    )

@@ -3,13 +3,17 @@
 In: why it waits, its position, and the latest grants of its queue and action. Out: an interval that contains
 the start in at least eight of ten cases while the load stays the same. Pure. A start is the claim by a
 worker, not the grant. What is paused, has no worker or a limit of 0, or waits while a server is unreachable
-has no estimate; nor has an action of which no run has ended, nor an execution with gates after its queue.
+has no estimate; nor has an action of which no run has ended, except for what only waits for a rate.
 
 Three steps. 1. The distribution of run lengths, also from runs that have not ended (Kaplan and Meier, 1958),
 so that a sample full of unfinished long runs does not look like short ones. 2. A simulation of the full
 queue: a fixed set of samples in place of random ones, so that the result is reproducible and monotonic in the
 position. Each simulation scales all lengths by one factor, which stands for the error of the sampled rate:
 few or irregular runs make the interval wide. 3. The wait from the grant to the claim.
+
+An execution of an action with gates after its queue is estimated where it waits now, from what passed there
+(`gate_pace`): its units are held from the passage to the end, and its claim comes after the waits at later
+gates. Units become slots of their mean size. The starts of a rate follow from the recorded ones.
 """
 
 from bisect import bisect_left, bisect_right
@@ -26,7 +30,7 @@ from typing import Final
 
 from turnstile.common.domain.states import Status
 from turnstile.common.schemas import EstimatedStart
-from turnstile.executor.queries.waiting_reason import Facts
+from turnstile.executor.queries.waiting_reason import Facts, GateFacts
 
 SLOTS_MAX: Final = 64
 """Most slots that are simulated; of a wider queue a share is, with the same share of its executions."""
@@ -88,6 +92,20 @@ class Pace:
     """Seconds since the grants of some slot holders; None: it has ended and is not settled."""
     ahead: int | None
     """Of a delayed execution: how many queued ones have smaller ids; else None."""
+    gate: "GatePace | None" = None
+    """Of an execution that waits at a gate after its queue."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatePace:
+    """What is before an execution at a gate after its queue."""
+
+    holders: int
+    """Executions that hold units."""
+    units_ahead: float | None
+    """Units that it and those before it need; None at a rate."""
+    due: tuple[float, float] | None
+    """Seconds until its start is free, of a rate: alone, and in turns with others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,15 +152,18 @@ def may_be_estimated(facts: Facts) -> bool:
     waits = facts.status in (Status.DELAYED, Status.QUEUED, Status.SCHEDULED)
     # The turns of other actions are not in the pace of the queue.
     waits = waits and (facts.places is None or facts.status is Status.SCHEDULED)
-    # What a slot of the queue takes at later gates is not in the pace of the queue.
-    is_plain = not facts.has_gates or facts.status is Status.SCHEDULED
     may_start = facts.served and facts.trouble is None and not facts.paused and facts.max_concurrent != 0
-    return waits and is_plain and may_start
+    return waits and may_start and (facts.gate is None or facts.gate.closed is None)
+
+
+def is_measured_at_gates(facts: Facts) -> bool:
+    """Tell whether the pace is that of a gate, or of a queue whose executions have gates after it."""
+    return facts.has_gates and facts.status in (Status.DELAYED, Status.QUEUED)
 
 
 def estimated_start(facts: Facts, pace: Pace) -> EstimatedStart | None:
     """Return the interval of the start; None where there is no basis."""
-    waits = claim_waits([*pace.own, *pace.others])
+    waits = _waits(pace)
     if waits is None or not may_be_estimated(facts):
         return None
     match facts.status:
@@ -153,11 +174,23 @@ def estimated_start(facts: Facts, pace: Pace) -> EstimatedStart | None:
             return _interval(pace, waits.rest(age, _LOW), waits.rest(age, _HIGH) + _SLACK_SECONDS)
         case Status.DELAYED:
             granted = _grant_when_due(facts, pace)
+        case _ if facts.gate is not None:
+            granted = _grant_at_gate(facts.gate, pace)
         case _:
             granted = _grant_in_queue(facts, pace, facts.position or 1)
     if granted is None:
         return None
     return _interval(pace, granted[0] + waits.length(_LOW), granted[1] + waits.length(_HIGH) + _SLACK_SECONDS)
+
+
+def _waits(pace: Pace) -> RunLengths | None:
+    if pace.gate is None:
+        return claim_waits([*pace.own, *pace.others])
+    # Other actions may have other gates after this one.
+    waits = claim_waits(pace.own) or claim_waits(pace.others)
+    if waits is None and pace.gate.due is not None:
+        return _distribution([0.0, _TICK_SECONDS], [0.5, 0.5], ended=0)
+    return waits
 
 
 def _grant_in_queue(facts: Facts, pace: Pace, position: int) -> tuple[float, float] | None:
@@ -173,6 +206,26 @@ def _grant_in_queue(facts: Facts, pace: Pace, position: int) -> tuple[float, flo
     return seconds_to_start(
         Slots(limit=limit, active_count=facts.active_count, ages=pace.ages), lengths, position
     )
+
+
+def _grant_at_gate(gate: GateFacts, pace: Pace) -> tuple[float, float] | None:
+    at = pace.gate
+    if at is None or gate.position is None:
+        return None
+    if gate.kind == "pool":
+        return at.due
+    if gate.capacity is None or at.units_ahead is None or at.units_ahead <= gate.capacity - gate.held:
+        return 0.0, _TICK_SECONDS
+    lengths = run_lengths([*pace.own, *pace.others], limit=None)
+    if lengths is None:
+        return None
+    units = (gate.held + at.units_ahead) / (at.holders + gate.position)
+    slots = Slots(
+        limit=max(1, floor(gate.capacity / units)),
+        active_count=min(ceil(gate.held / units), at.holders),
+        ages=pace.ages,
+    )
+    return seconds_to_start(slots, lengths, max(1, ceil(at.units_ahead / units)))
 
 
 def _grant_when_due(facts: Facts, pace: Pace) -> tuple[float, float] | None:

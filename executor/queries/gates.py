@@ -3,9 +3,9 @@
 In: rows of the statements in `executor/sql/gates.sql`. Out: facts for `waiting_reason`, and schemas.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import asyncpg
 from pydantic import TypeAdapter
@@ -13,7 +13,9 @@ from pydantic import TypeAdapter
 from turnstile.executor.queries.schemas import (
     HOLDERS_MAX,
     ExecutionDetail,
+    ExecutionRecord,
     GatedExecutionDetail,
+    GatedExecutionRecord,
     GateStep,
     ResourceHolder,
     ResourceQueuePage,
@@ -52,6 +54,13 @@ def with_steps(detail: ExecutionDetail, row: "Row") -> ExecutionDetail:
     return GatedExecutionDetail(**fields, gates=_STEPS.validate_json(row["gates"]))
 
 
+def record_with_steps(row: "Row", fields: Mapping[str, Any]) -> ExecutionRecord:
+    """Return a listed execution with these fields, and with the gates that it has passed, if any."""
+    if row["gates"] is None:
+        return ExecutionRecord(**fields)
+    return GatedExecutionRecord(**fields, gates=_STEPS.validate_json(row["gates"]))
+
+
 def resource_queue_page(state: "Row", line: "Sequence[Row]") -> ResourceQueuePage:
     """Return a page from rows of `resource_queue` and `resource_line`, without its cursor."""
     capacity = state["capacity"]
@@ -72,6 +81,7 @@ def resource_queue_page(state: "Row", line: "Sequence[Row]") -> ResourceQueuePag
 
 def _gate(row: "Row") -> GateFacts:
     return GateFacts(
+        id=row["gate_id"],
         kind=row["kind"],
         name=row["name"],
         closed=row["closed"],

@@ -23,8 +23,16 @@ from turnstile.common.domain.states import Status
 from turnstile.common.fields import PRIORITIES
 from turnstile.common.json_limits import readable
 from turnstile.common.schemas import KeyStats, QueueStats, WaitingCounts
-from turnstile.executor.queries.estimate import SLOTS_MAX, Grant, Pace, estimated_start, may_be_estimated
-from turnstile.executor.queries.gates import resource_queue_page, with_gates, with_steps
+from turnstile.executor.queries.estimate import (
+    SLOTS_MAX,
+    GatePace,
+    Grant,
+    Pace,
+    estimated_start,
+    is_measured_at_gates,
+    may_be_estimated,
+)
+from turnstile.executor.queries.gates import record_with_steps, resource_queue_page, with_gates, with_steps
 from turnstile.executor.queries.schemas import (
     HOLDERS_MAX,
     ActionQueuePage,
@@ -186,7 +194,7 @@ class Reader:
         )
         if found is None:
             return [], None
-        records = [ExecutionRecord(**_recorded(row)) for row in found if row["id"] is not None]
+        records = [record_with_steps(row, _recorded(row)) for row in found if row["id"] is not None]
         return records, found[0]["next_id"]
 
     async def unfinished(self, wanted: ExecutionFilter, *, before_id: int, limit: int) -> Matches:
@@ -308,6 +316,17 @@ class Reader:
         return LogPage(items=items, position=position, is_ended=is_ended)
 
     async def _pace(self, execution_id: ExecutionId, facts: Facts) -> Pace | None:
+        if is_measured_at_gates(facts):
+            gate = facts.gate
+            row = await self._live_row(
+                query("gate_pace"),
+                execution_id,
+                None if gate is None else gate.id,
+                _GRANTS_MIN,
+                SLOTS_MAX,
+                1 if gate is None else gate.position,
+            )
+            return None if row is None else _gate_pace(row)
         # Of a wide queue most of the latest runs have not ended.
         wanted = max(_GRANTS_MIN, _GRANTS_PER_SLOT * (facts.max_concurrent or 0))
         row = await self._live_row(
@@ -398,6 +417,16 @@ def _pace(row: "Row") -> Pace:
         ages=row["ages"] or (),
         ahead=row["ahead"],
     )
+
+
+def _gate_pace(row: "Row") -> Pace:
+    due = row["due"]
+    at_gate = GatePace(
+        holders=row["holders"],
+        units_ahead=row["units_ahead"],
+        due=None if due is None else (due[0], due[1]),
+    )
+    return replace(_pace(row), gate=at_gate)
 
 
 def _matches(found: "Sequence[Row] | None") -> Matches:

@@ -187,20 +187,6 @@ class ExecutionRecord(Schema):
     retry_of: int | None = Field(description="The ended execution that it retries.")
 
 
-class ExecutionDetail(ExecutionRecord):
-    """An execution with its position, the reason why it waits, and its attempts."""
-
-    position: int | None = Field(description="Position in its queue, from 1; null if it is not queued.")
-    queue_length: int | None = Field(description="Executions in its queue; null if it is not queued.")
-    waiting_on: WaitingOn | None = Field(description="Why it has not started; null if it does not wait.")
-    estimated_start: EstimatedStart | None = Field(
-        description="Estimated from the recent starts of its queue. Null if there is no basis: no run of the "
-        "action has ended yet, the action is paused or has no worker or a limit of 0, or a server is "
-        "unreachable."
-    )
-    attempts: list[AttemptDetail] = Field(description="Attempts, oldest first.")
-
-
 class GateStep(Schema):
     """One gate that an execution has passed, or where it waits."""
 
@@ -208,6 +194,26 @@ class GateStep(Schema):
     units: int
     arrived_at: AwareDatetime | None
     passed_at: AwareDatetime | None = Field(description="Null: it waits there.")
+
+
+class GatedExecutionRecord(ExecutionRecord):
+    """An execution that has ended and passed more gates than its queue."""
+
+    gates: list[GateStep] = Field(description="The gates of its latest attempt, in order.")
+
+
+class ExecutionDetail(ExecutionRecord):
+    """An execution with its position, the reason why it waits, and its attempts."""
+
+    position: int | None = Field(description="Position in its queue, from 1; null if it is not queued.")
+    queue_length: int | None = Field(description="Executions in its queue; null if it is not queued.")
+    waiting_on: WaitingOn | None = Field(description="Why it has not started; null if it does not wait.")
+    estimated_start: EstimatedStart | None = Field(
+        description="Estimated from the recent starts of its queue, or of the gate where it waits. Null if "
+        "there is no basis: no run of the action has ended yet, the action or a gate is paused, the action "
+        "has no worker or a limit of 0, or a server is unreachable."
+    )
+    attempts: list[AttemptDetail] = Field(description="Attempts, oldest first.")
 
 
 class GatedExecutionDetail(ExecutionDetail):

@@ -170,7 +170,7 @@ def _compiled(statement: Select[Any]) -> _Compiled:
 
 
 _ID: Final = _EXECUTION.c.id
-_JSON_COLUMNS: Final = ("parameters", "result", "metadata")
+_JSON_COLUMNS: Final = ("parameters", "result", "metadata", "gates")
 _RECORDED: Final = ExecutionRecord.model_fields.keys() - {*_JSON_COLUMNS, "status"} | {
     "error_type",
     "error_message",
@@ -314,10 +314,8 @@ def _page(
     last_of = func.max if is_ascending else func.min
     ranked = select(page, func.row_number().over(order_by=order).label("rank"))
     if is_weighed:
-        parameters, result, metadata_ = (
-            func.coalesce(func.length(page.c[name]), 0) for name in _JSON_COLUMNS
-        )
-        length = parameters + result + metadata_
+        parameters, *others = (func.coalesce(func.length(page.c[name]), 0) for name in _JSON_COLUMNS)
+        length = sum(others, parameters)
         ranked = ranked.add_columns(func.sum(length).over(order_by=order).label("bytes"))
     rank = ranked.cte("ranked")
     rows = select(rank).where(rank.c.rank <= _LIMIT)

@@ -62,6 +62,7 @@ class RateFacts:
 class GateFacts:
     """The gate after the queue where an execution waits, or the closed one that keeps it in its queue."""
 
+    id: int
     kind: Literal["action", "resource", "pool"]
     name: str
     closed: Literal["paused", "capacity_zero", "capacity_too_low"] | None

@@ -92,29 +92,10 @@ holder AS (
     ) h
     WHERE g.kind <> 'pool' AND g.id = ANY (h.gate_ids)
     ORDER BY h.execution_id LIMIT $2
-),
-history AS (
-    SELECT CASE WHEN s.execution_id IS NOT NULL
-                THEN turnstile.gates_history(o.queued_at, s.gate_ids, s.gate_units, s.passed_ats)
-                WHEN y.line_id IS NOT NULL
-                THEN coalesce(turnstile.gates_history(o.queued_at, y.gate_ids, y.gate_units, y.passed_ats), '[]')
-                     || jsonb_build_object(
-                            'gate', CASE g.kind WHEN 'action' THEN 'total' WHEN 'resource' THEN 'resource ' || g.name
-                                                ELSE 'rate' END,
-                            'units', coalesce(o.route_units[array_position(o.route, g.id)], 1),
-                            'arrived_at', y.passed_ats[cardinality(y.passed_ats)], 'passed_at', NULL)
-                WHEN o.status = 'queued' AND o.route IS NOT NULL
-                THEN jsonb_build_array(jsonb_build_object('gate', 'queue', 'units', 1, 'arrived_at', o.queued_at,
-                                                          'passed_at', NULL))
-                ELSE o.gates END AS gates
-    FROM one o
-    LEFT JOIN slot s ON s.execution_id = o.id AND s.finished_at IS NULL
-    LEFT JOIN entry y ON true
-    LEFT JOIN gate g ON g.id = y.gate_id
 )
 SELECT EXISTS (SELECT FROM entry) AS has_passed_queue, o.route IS NOT NULL AS has_route,
        (SELECT c.reason FROM closed c) AS closed,
-       g.kind, g.name, g.capacity, g.held, g.units,
+       g.kind, g.id AS gate_id, g.name, g.capacity, g.held, g.units,
        CASE WHEN NOT g.is_closed THEN CASE
            WHEN g.kind = 'pool' THEN (
                SELECT count(*) FROM entry y JOIN waiting w ON w.line_id = y.line_id AND w.place <= y.place)
@@ -136,7 +117,7 @@ SELECT EXISTS (SELECT FROM entry) AS has_passed_queue, o.route IS NOT NULL AS ha
        CASE WHEN o.status = 'queued' THEN (
            SELECT (array_agg(turnstile.id_of_place(w.place) ORDER BY turnstile.id_of_place(w.place)))[1:$2]
            FROM waiting w WHERE w.queue_id = o.queue_id) END AS later_ids,
-       (SELECT y.gates FROM history y) AS gates
+       coalesce(turnstile.gates_so_far(o.id, o.queue_id, o.place, o.status::text, o.queued_at), o.gates) AS gates
 FROM one o LEFT JOIN here g ON true
 
 -- resource_queue: the state of one resource, and who holds its units.
@@ -215,3 +196,133 @@ FROM page p
 JOIN execution e ON e.id = ANY (ARRAY[turnstile.id_of_place(p.place)])
 JOIN action a ON a.id = e.action_id
 ORDER BY p.position
+
+-- gate_pace: how long executions hold what they acquire at a gate, or in the queue of an action with gates, who holds it
+-- now, and what is before one execution there. As `queue_pace`, for executions with gates after their queue.
+--
+-- A grant is here the passage of that gate, up to the end; a claim is counted from it, so it contains the waits at later
+-- gates. Bounded: of each action the latest executions that are not behind its holders are read.
+--
+-- `due`: for a rate, the seconds from now until the start of this position is free: if only this action starts, and if
+-- the others that wait for the rate take turns with it. The start with the number n is free `per` after the start with
+-- the number n - `starts` (P13).
+--
+-- $1 execution id, $2 its gate, null: its queue, $3 executions looked at, $4 holders, $5 position
+WITH one AS MATERIALIZED (
+    SELECT e.id, e.action_id, e.queue_id, e.concurrency_key, e.priority, e.status, q.head_id, q.heads, a.route,
+           turnstile.place_of(e.priority, e.id) AS place, g.id AS gate_id, g.kind, g.fair,
+           CASE g.kind WHEN 'action' THEN 'total' WHEN 'resource' THEN 'resource ' || g.name WHEN 'pool' THEN 'rate'
+                       ELSE 'queue' END AS name
+    FROM turnstile.current_execution e
+    JOIN turnstile.current_queue q ON q.id = ANY (ARRAY[e.queue_id])
+    JOIN action a ON a.id = ANY (ARRAY[e.action_id])
+    LEFT JOIN gate g ON g.id = $2
+    WHERE e.id = $1
+),
+holder AS MATERIALIZED (
+    SELECT h.execution_id, q.action_id, h.has_slot, h.has_ended,
+           h.passed_ats[coalesce(array_position(h.gate_ids, o.gate_id), 0) + 1] AS passed_at
+    FROM one o
+    CROSS JOIN LATERAL (
+        SELECT s.execution_id, s.queue_id, s.gate_ids, s.passed_ats, true AS has_slot,
+               s.finished_at IS NOT NULL AS has_ended
+        FROM turnstile.live_slot s
+        UNION ALL
+        SELECT turnstile.id_of_place(w.place), w.queue_id, w.gate_ids, w.passed_ats, false, false
+        FROM waiting w WHERE w.queue_id IS NOT NULL
+        UNION ALL
+        SELECT u.execution_id, u.queue_id, u.gate_ids, NULL, false, true
+        FROM turnstile.live_unpublished_completion u WHERE u.gate_ids IS NOT NULL
+    ) h
+    JOIN action_queue q ON q.id = ANY (ARRAY[h.queue_id])
+    WHERE CASE WHEN o.gate_id IS NULL THEN h.queue_id = o.queue_id ELSE o.gate_id = ANY (h.gate_ids) END
+),
+ended AS MATERIALIZED (
+    SELECT x.* FROM one o
+    CROSS JOIN LATERAL (
+        SELECT a.id FROM action a
+        WHERE a.id = o.action_id OR a.route IS NOT NULL AND o.gate_id = ANY (a.route) AND o.kind <> 'pool'
+        ORDER BY a.id = o.action_id DESC, a.id LIMIT 10
+    ) u
+    CROSS JOIN LATERAL (
+        SELECT CASE WHEN o.gate_id IS NULL THEN e.concurrency_key IS NOT DISTINCT FROM o.concurrency_key
+                    ELSE e.action_id = o.action_id END AS own,
+               e.scheduled_at, e.started_at, e.completed_at, e.gates
+        FROM execution e
+        WHERE e.action_id = u.id AND e.id <= coalesce(
+                  (SELECT max(h.execution_id) FROM holder h WHERE h.has_slot AND h.action_id = u.id), 9223372036854775807)
+        ORDER BY e.id DESC LIMIT $3::integer
+    ) x
+    WHERE x.completed_at IS NOT NULL AND x.scheduled_at IS NOT NULL AND x.started_at >= x.scheduled_at
+),
+granted AS (
+    SELECT e.own, n.step ->> 'arrived_at' AS arrived_at, (n.step ->> 'passed_at')::timestamptz AS passed_at, e.started_at,
+           e.completed_at
+    FROM one o CROSS JOIN ended e
+    CROSS JOIN LATERAL (
+        SELECT s.step FROM jsonb_array_elements(e.gates) s(step) WHERE s.step ->> 'gate' = o.name LIMIT 1
+    ) n
+    UNION ALL
+    SELECT h.action_id = o.action_id, NULL, h.passed_at, NULL, NULL
+    FROM one o CROSS JOIN holder h WHERE NOT h.has_ended AND o.kind IS DISTINCT FROM 'pool'
+),
+-- By arrival, those before it; in turns, any that wait: who will be before it depends on the weights.
+before AS MATERIALIZED (
+    SELECT avg(n.units) AS units FROM (
+        SELECT coalesce(a.route_units[array_position(a.route, o.gate_id)], 1) AS units
+        FROM one o
+        CROSS JOIN LATERAL (
+            SELECT o.gate_id AS id WHERE NOT o.fair
+            UNION ALL
+            SELECT f.id FROM gate_flow f WHERE o.fair AND f.gate_id = o.gate_id
+        ) line
+        CROSS JOIN LATERAL (
+            SELECT w.place FROM waiting w WHERE w.line_id = line.id AND (o.fair OR w.place <= o.place)
+            ORDER BY w.place LIMIT $3::integer
+        ) w
+        JOIN execution e ON e.id = ANY (ARRAY[turnstile.id_of_place(w.place)])
+        JOIN action a ON a.id = ANY (ARRAY[e.action_id])
+        WHERE o.kind <> 'pool'
+        LIMIT $3::integer
+    ) n
+),
+rate AS MATERIALIZED (
+    SELECT g.id, g.starts_taken, g.rate_starts AS starts, make_interval(secs => g.rate_per_seconds) AS per,
+           $5::bigint AS alone, $5::bigint + coalesce((
+               SELECT sum((SELECT count(*) FROM waiting w
+                           WHERE w.line_id = f.id AND w.place < ((o.priority - 3)::bigint << 58))
+                          + (SELECT count(*) FROM (
+                                 SELECT FROM waiting w
+                                 WHERE w.line_id = f.id AND w.place >= ((o.priority - 3)::bigint << 58)
+                                   AND w.place < ((o.priority - 2)::bigint << 58)
+                                 LIMIT $5::bigint) n))
+               FROM gate_flow f JOIN action a ON a.id = ANY (ARRAY[f.flow_id])
+               WHERE f.gate_id = o.gate_id AND f.flow_id <> o.action_id AND g.id = ANY (a.route)), 0)::bigint AS in_turns
+    FROM one o JOIN turnstile.current_gate g ON g.id = ANY (o.route) AND g.rate_starts IS NOT NULL
+    WHERE o.kind = 'pool'
+),
+due AS (
+    SELECT n.rank, extract(epoch FROM max(greatest(now(), coalesce(s.granted_at + r.per, now())) + r.per * (m.rounds - 1))
+                           - now())::float8 AS seconds
+    FROM rate r
+    CROSS JOIN LATERAL (VALUES (1, r.alone), (2, r.in_turns)) n(rank, position)
+    CROSS JOIN LATERAL (SELECT (n.position + r.starts - 1) / r.starts AS rounds) m
+    LEFT JOIN rate_start s ON s.gate_id = r.id AND s.number = r.starts_taken + n.position - m.rounds * r.starts
+    GROUP BY n.rank
+)
+SELECT now() AS looked_at,
+       (SELECT json_agg(json_build_array(
+                   g.own, extract(epoch FROM now() - coalesce(g.arrived_at::timestamptz, g.passed_at))::float8,
+                   extract(epoch FROM now() - g.passed_at)::float8,
+                   extract(epoch FROM g.started_at - g.passed_at)::float8,
+                   extract(epoch FROM g.completed_at - g.passed_at)::float8))
+        FROM granted g WHERE g.passed_at IS NOT NULL) AS grants,
+       (SELECT array_agg(h.age) FROM (
+            SELECT CASE WHEN NOT h.has_ended THEN greatest(extract(epoch FROM now() - h.passed_at), 0)::float8 END AS age
+            FROM holder h ORDER BY hashint8(h.execution_id), h.execution_id LIMIT $4::integer
+        ) h) AS ages,
+       CASE WHEN o.status = 'delayed' THEN turnstile.waiting_up_to(o.queue_id, o.head_id, o.heads, o.place - 1) END AS ahead,
+       (SELECT count(*) FROM holder) AS holders,
+       (SELECT ceil(b.units * $5::bigint)::float8 FROM before b) AS units_ahead,
+       (SELECT array_agg(d.seconds ORDER BY d.rank) FROM due d) AS due
+FROM one o

@@ -56,6 +56,8 @@ class History:
     flawless: bool = True
     """Every request was to be accepted, and every execution to be completed."""
     collapses: tuple[str, ...] = ()
+    is_changing: bool = False
+    """Definitions change. A request whose queue a change has locked is admitted later; others do not wait."""
 
 
 def history_of(recording: Recording) -> History:
@@ -81,6 +83,7 @@ def history_of(recording: Recording) -> History:
         clock_error_ns=recording.clock_error_ns,
         tolerance_ns=CLOCKS_NS + recording.clock_error_ns,
         collapses=recording.collapses,
+        is_changing=recording.gates is not None,
     )
 
 

@@ -23,12 +23,17 @@ def admitted_in_order(history: History) -> Ruling:
 
     The request queue has one order, and ids are assigned in it. A request that was sent more than once may
     have been admitted at any of these times, but never after a request that its submitter sent later. So it
-    is compared with the requests that were sent once, and not with other repeated ones.
+    is compared with the requests that were sent once, and not with other repeated ones. While definitions
+    change, only requests for one queue are compared.
     """
     orders, arrived_as = history.orders, arrivals(history)
     numbers = np.flatnonzero(arrived_as != NONE)
-    numbers = numbers[np.argsort(orders["submitter"][numbers], kind="stable")]
-    submitters, ids = column(orders, "submitter")[numbers], arrived_as[numbers]
+    senders = column(orders, "submitter")
+    if history.is_changing:
+        queues = column(orders, "queue")
+        senders = senders * (queues.max(initial=0) + 1) + queues
+    numbers = numbers[np.argsort(senders[numbers], kind="stable")]
+    submitters, ids = senders[numbers], arrived_as[numbers]
     repeated = orders["sendings"][numbers] > 1
     before = highest_before(submitters, ids)
     before[repeated] = highest_before(submitters, ids, counts=~repeated)[repeated]

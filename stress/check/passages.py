@@ -4,9 +4,9 @@ In: the gates of the last attempt of each execution, as the installation stores 
 time. Out: a `Broken` for each violation. The check is sound: a correct installation never breaks a rule.
 
 - Passages of one decision have one instant, and only states between instants count.
-- What is not stored (earlier attempts, executions that still run) can hide a violation and never makes one:
-  such executions hold nothing here and wait for nothing, and a fair share is not compared while one of its
-  flows has an execution whose passages may be unknown.
+- What is unknown (earlier attempts, executions that still run or ended at a gate) can hide a violation and
+  never makes one: such executions hold nothing here and wait for nothing, and a fair share is not compared
+  while one of its flows has an execution whose passages may be unknown.
 - Units count until `completed_at`; the installation releases them after that.
 - While a change of a definition may be taking effect, the more generous definition counts.
 - An execution whose route is closed, by a pause or by a capacity below its units, may be passed. It returns
@@ -14,7 +14,7 @@ time. Out: a `Broken` for each violation. The check is sound: a correct installa
 """
 
 import heapq
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -160,15 +160,34 @@ def _gate_id(passer: Passer, stay: Stay) -> GateId:
     return GateId(stay.gate, passer.action, passer.key if stay.gate == QUEUE else None)
 
 
-def violations(history: GateHistory) -> list[Broken]:
-    """Return everything that breaks a guarantee of gates."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """The result of a replay."""
+
+    broken: Sequence[Broken]
+    checked: Mapping[Guarantee, int]
+    """Passages (P11), those while others wait (P12), starts (P13), comparisons of two flows (P14)."""
+
+
+def judge(history: GateHistory) -> Judgement:
+    """Return everything that breaks a guarantee of gates, and how much was checked."""
     gates = history.gates()
-    return [
-        *(broken for gate, passages in gates.items() for broken in _units(history, gate, passages)),
-        *(broken for gate, passages in gates.items() for broken in _order(history, gate, passages)),
-        *_rates(history),
-        *(broken for gate, passages in gates.items() for broken in _fairness(history, gate, passages)),
+    checked: Counter[Guarantee] = Counter(dict.fromkeys(Guarantee, 0))
+    broken = [
+        *(found for gate, passages in gates.items() for found in _units(history, gate, passages, checked)),
+        *(found for gate, passages in gates.items() for found in _order(history, gate, passages, checked)),
+        *_rates(history, checked),
+        *(found for gate, passages in gates.items() for found in _fairness(history, gate, passages, checked)),
     ]
+    return Judgement(broken=broken, checked=checked)
+
+
+def violations(history: GateHistory) -> Sequence[Broken]:
+    """Return everything that breaks a guarantee of gates."""
+    return judge(history).broken
+
+
+_Checked: TypeAlias = "Counter[Guarantee]"
 
 
 def _decisions(passages: Iterable[Passage]) -> Iterator[tuple[int, list[Passage]]]:
@@ -176,7 +195,8 @@ def _decisions(passages: Iterable[Passage]) -> Iterator[tuple[int, list[Passage]
         yield at, list(together)
 
 
-def _capacity(definition: Definition, gate: GateId) -> int | None:
+def capacity_of(definition: Definition, gate: GateId) -> int | None:
+    """Return the units of a gate; None: no limit."""
     if gate.gate == QUEUE:
         return limit_of(definition, gate.key)
     name = "max_concurrent_total" if gate.gate == TOTAL else "capacity"
@@ -187,13 +207,16 @@ def _capacity(definition: Definition, gate: GateId) -> int | None:
 # P11.
 
 
-def _units(history: GateHistory, gate: GateId, passages: Sequence[Passage]) -> Iterator[Broken]:
+def _units(
+    history: GateHistory, gate: GateId, passages: Sequence[Passage], checked: _Checked
+) -> Iterator[Broken]:
     """Check each decision: what is held after it fits the capacity in force."""
     if gate.gate == RATE:
         return
     own, held = history.own(gate), 0
     ends: list[tuple[int, int]] = []
     for at, together in _decisions(passages):
+        checked[Guarantee.UNITS] += len(together)
         for passer, stay in together:
             expected = _expected_units(history, gate, passer, at)
             if stay.units not in expected:
@@ -203,7 +226,7 @@ def _units(history: GateHistory, gate: GateId, passages: Sequence[Passage]) -> I
             heapq.heappush(ends, (passer.completed_at, stay.units))
         while ends and ends[0][0] <= at:
             held -= heapq.heappop(ends)[1]
-        capacities = [_capacity(each, gate) for each in history.definitions.around(own, at)]
+        capacities = [capacity_of(each, gate) for each in history.definitions.around(own, at)]
         highest = max((each for each in capacities if each is not None), default=0)
         if None not in capacities and held > highest:
             what = f"{held} units were held after it passed, the capacity was {highest}"
@@ -221,7 +244,9 @@ def _expected_units(history: GateHistory, gate: GateId, passer: Passer, at: int)
 # P12.
 
 
-def _order(history: GateHistory, gate: GateId, passages: Sequence[Passage]) -> Iterator[Broken]:
+def _order(
+    history: GateHistory, gate: GateId, passages: Sequence[Passage], checked: _Checked
+) -> Iterator[Broken]:
     """Check each passage: nothing that precedes it waits, unless its route is closed."""
     arrivals = sorted(
         (stay.arrived_at, passer.rank, stay.passed_at, passer)
@@ -244,6 +269,8 @@ def _order(history: GateHistory, gate: GateId, passages: Sequence[Passage]) -> I
             else:
                 del waiting[line]
         may_be_fair = any(map(is_fair, history.definitions.around(own, at))) and gate.gate != RATE
+        if heads:
+            checked[Guarantee.ORDER] += len(together)
         for passer, _ in together:
             for head in heads:
                 if _precedes(gate, head, passer, may_be_fair) and not _may_be_closed(history, head, at):
@@ -294,7 +321,7 @@ def _is_below(capacity: int | None, units: int) -> bool:
 # P13.
 
 
-def _rates(history: GateHistory) -> Iterator[Broken]:
+def _rates(history: GateHistory, checked: _Checked) -> Iterator[Broken]:
     """Check all grants through each rate, within each period in which the rate did not change."""
     definitions = history.definitions
     starts: dict[str, list[tuple[int, int]]] = defaultdict(list)
@@ -310,6 +337,7 @@ def _rates(history: GateHistory) -> Iterator[Broken]:
         )
         for since, until, rate in rate_periods(own, definitions.settling_ns, NEVER):
             within = [grant for grant in grants if since <= grant[0] < until]
+            checked[Guarantee.RATE] += len(within)
             for (first, _), (last, execution_id) in zip(within, within[rate.starts :], strict=False):
                 if last - first < rate.per_ns - _ROUNDING_NS:
                     what = f"start {rate.starts + 1} was {last - first} ns after the first, not {rate.per_ns}"
@@ -336,7 +364,9 @@ def _rate_owners(history: GateHistory, passer: Passer, at: int) -> Iterator[str]
 # P14.
 
 
-def _fairness(history: GateHistory, gate: GateId, passages: Sequence[Passage]) -> Iterator[Broken]:
+def _fairness(
+    history: GateHistory, gate: GateId, passages: Sequence[Passage], checked: _Checked
+) -> Iterator[Broken]:
     """Check the shares of flows that wait throughout, for each priority."""
     if gate.gate in (QUEUE, RATE) or not any(is_fair(d) for _, d in history.own(gate).versions):
         return
@@ -348,7 +378,9 @@ def _fairness(history: GateHistory, gate: GateId, passages: Sequence[Passage]) -
     )
     for priority in sorted({passer.priority for passer, _ in passages}):
         own = [each for each in passages if each[0].priority == priority]
-        yield from _Shares(history, gate, own, unknown, changed_at).violations()
+        shares = _Shares(history, gate, own, unknown, changed_at)
+        yield from shares.violations()
+        checked[Guarantee.FAIRNESS] += shares.compared
 
 
 def _unknown_periods(history: GateHistory, gate: GateId) -> Mapping[str, list[tuple[int, int]]]:
@@ -394,7 +426,7 @@ class _Shares:
     ) -> None:
         self.history, self.gate, self.passages, self.changed_at = history, gate, passages, changed_at
         self.unknown = unknown
-        self.unknown_from: dict[str, tuple[int, int]] = defaultdict(lambda: (0, -NEVER))
+        self.unknown_from: dict[str, tuple[int, int]] = defaultdict(lambda: (0, -NEVER - 1))
         self.waiting: dict[str, int] = defaultdict(int)
         self.got: dict[str, int] = defaultdict(int)
         self.epochs: dict[str, int] = defaultdict(int)
@@ -404,6 +436,7 @@ class _Shares:
         self.pairs: dict[tuple[str, str], tuple[tuple[int, int], int, int]] = {}
         """For two flows their epochs, and the least and the largest difference of their shares since then."""
         self.largest = self._largest_costs()
+        self.compared = 0
 
     def violations(self) -> Iterator[Broken]:
         arrivals = sorted((stay.arrived_at, _flow(self.gate, passer)) for passer, stay in self.passages)
@@ -465,6 +498,7 @@ class _Shares:
         known, least, largest = self.pairs.get((one, two), (None, was, was))
         if known != epochs:
             least = largest = was
+        self.compared += 1
         difference = self.got[one] - self.got[two]
         least, largest = min(least, difference), max(largest, difference)
         apart = max(difference - least, largest - difference)

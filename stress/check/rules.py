@@ -4,7 +4,7 @@ Two independent witnesses show that the limit holds: the slots in the history, a
 recorded themselves.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import numpy as np
@@ -18,12 +18,13 @@ from turnstile.stress.check.accounting import (
     nothing_unexpected,
 )
 from turnstile.stress.check.columns import Ruling, Violations, column, ruling, values_at
+from turnstile.stress.check.gate_rules import gates_kept, units_run
 from turnstile.stress.check.gates import replayed
 from turnstile.stress.check.history import History, history_of
 from turnstile.stress.check.order import admitted_in_order, started_in_order
 from turnstile.stress.check.queues import queues_kept, run_moves
 from turnstile.stress.check.timelines import counted_runs
-from turnstile.stress.check.verdict import Rule, Verdict
+from turnstile.stress.check.verdict import Finding, Rule, Verdict
 from turnstile.stress.recording import NEVER, Recording
 
 
@@ -65,12 +66,29 @@ RULES: Final[tuple[Callable[[History], Ruling], ...]] = (
 """The rules on the tables of any history."""
 
 
+def _of_gates(recording: Recording, history: History) -> Iterator[Finding]:
+    """Yield the findings about limits and order.
+
+    A queue before other gates has an order of priorities, and its slots are acquired before the grant: there
+    the rules of gates apply, and not those of queues.
+    """
+    yield from gates_kept(recording, history.time_text)
+    if recording.gates is None:
+        yield from queues_kept(recording, history.time_text)
+        yield limit_run(history).finding()
+        yield started_in_order(history).finding()
+        return
+    for rule in (Rule.LIMIT_HELD, Rule.GRANTED_IN_ORDER, Rule.NO_IDLE_SLOT, Rule.STARTED_IN_ORDER):
+        yield Finding(rule=rule, checked=0, broken=0)
+    yield units_run(recording, history).finding()
+
+
 def check_recording(recording: Recording) -> Verdict:
     """Return the findings in the order of `Rule`; the same recording always has the same verdict."""
     history = history_of(recording)
     findings = [
-        *queues_kept(recording, history.time_text),
-        *(rule(history).finding() for rule in (*RULES, started_in_order)),
+        *_of_gates(recording, history),
+        *(rule(history).finding() for rule in RULES if rule is not limit_run),
         counters_agree(recording),
         audit_clean(recording),
     ]

@@ -18,6 +18,10 @@ class Rule(StrEnum):
     NOTHING_UNEXPECTED = "nothing runs, ends or fails unexpectedly"
     NOTHING_STUCK = "every execution ends"
     NO_IDLE_SLOT = "no slot stays free for longer than a watchdog tick while an execution waits"
+    UNITS_HELD = "never more units of a gate acquired than its capacity"
+    PASSED_IN_ORDER = "executions pass each gate in its order"
+    RATE_KEPT = "never more starts than a rate allows"
+    SHARED_FAIRLY = "what waits at a fair gate gets its share"
     COUNTERS_AGREE = "the counters of the installation equal a recount"
     AUDIT_CLEAN = "the audit of the installation finds nothing"
 

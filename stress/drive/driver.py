@@ -12,9 +12,10 @@ import numpy as np
 
 from turnstile.common.redaction import redact_passwords
 from turnstile.stress.drive.faults import Faults, Limits
+from turnstile.stress.drive.gates import GateChanges, remove_gates
 from turnstile.stress.drive.history import ScenarioHistory, read_scenario_history
 from turnstile.stress.drive.pacing import Clock, Pacing
-from turnstile.stress.drive.setup import store_actions
+from turnstile.stress.drive.setup import plain_fields, store_actions
 from turnstile.stress.drive.submission import Answers, Requests, SubmitContext, Submitter
 from turnstile.stress.drive.traces import TraceFolder, all_on_this_host, remote_runs, traced_runs
 from turnstile.stress.drive.watcher import Watcher
@@ -88,6 +89,7 @@ class _Drive:
                 clock=self._clock,
             )
         self._limits = Limits(api, scenario, self._clock)
+        self._gates = GateChanges(api, scenario.gates, self._pacing, self._clock)
         self._faults = Faults(scenario.faults, injector, self._limits, self._pacing, self._clock)
 
     async def run(self, show: Show) -> Recording:
@@ -115,7 +117,10 @@ class _Drive:
         history = await read_scenario_history(self._api, self._scenario.load, token=token, after_id=after_id)
         runs = await self._runs(traces, history)
         await watcher.read_counters()
-        return Recording(
+        gates = await self._gates.records(
+            self._scenario, history.gate_names, watcher.began_at - _CLOCK_ERROR_NS
+        )
+        recording = Recording(
             scenario=self._scenario,
             began_at=watcher.began_at,
             ended_at=ended_at,
@@ -124,6 +129,8 @@ class _Drive:
             executions=history.executions,
             attempts=history.attempts,
             runs=runs,
+            stays=history.stays,
+            gates=gates,
             workers=history.workers,
             faults=tuple(self._faults.injected),
             limit_changes=tuple(self._limits.changes),
@@ -132,6 +139,8 @@ class _Drive:
             clock_error_ns=0 if all_on_this_host(history.remote_runs) else _CLOCK_ERROR_NS,
             idle_allowed_seconds=self._installation.watchdog_seconds + _TICK_MARGIN_SECONDS,
         )
+        await remove_gates(self._api, self._scenario, plain_fields(self._scenario))
+        return recording
 
     async def _run_load(self, watcher: Watcher) -> None:
         """Send requests, inject faults and watch until the scenario is over."""
@@ -152,6 +161,7 @@ class _Drive:
                 background.append(tasks.create_task(submitter.run(), name=f"submitter-{number}"))
             for fault in self._scenario.faults:
                 tasks.create_task(self._faults.inject(fault), name=f"fault-{fault.kind}")
+            tasks.create_task(self._gates.run(), name="gates")
             await watcher.until_over()
             if self._answers is not None:
                 # The check reports replies that never arrive.

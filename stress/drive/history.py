@@ -10,7 +10,7 @@ from turnstile.common.domain.states import TERMINAL, Status
 from turnstile.stress.drive.pacing import instant
 from turnstile.stress.drive.traces import RemoteRun, remote_run
 from turnstile.stress.installation import Api, Json
-from turnstile.stress.recording import ATTEMPT, EXECUTION, NEVER, NONE, Outcome, Table, status_code
+from turnstile.stress.recording import ATTEMPT, EXECUTION, NEVER, NONE, STAY, Outcome, Table, status_code
 from turnstile.stress.scenario import Load
 from turnstile.stress.trace import POOL, action_ref
 
@@ -29,6 +29,8 @@ class ScenarioHistory:
 
     executions: Table
     attempts: Table
+    stays: Table
+    gate_names: tuple[str, ...]
     workers: tuple[str, ...]
     remote_runs: tuple[RemoteRun, ...]
 
@@ -59,6 +61,8 @@ class _Reading:
         self._action_of = {action_ref(number): number for number in range(load.actions)}
         self._executions: list[Table] = [np.empty(0, EXECUTION)]
         self._attempts: list[Table] = [np.empty(0, ATTEMPT)]
+        self._stays: list[tuple[int, ...]] = []
+        self._gates: dict[str, int] = {}
         self._workers: dict[str, int] = {}
         self._remote_runs: list[RemoteRun] = []
 
@@ -82,11 +86,22 @@ class _Reading:
                 attempts.append((item["id"], 1, queue, *times, Outcome.ENDED, worker))
             elif attempt:
                 open_ended.append(item)
+            self._take_stays(item)
             if item["result"] is not None:
                 self._remote_runs += remote_run(item, number=number, queue=queue)
         self._executions.append(np.array(rows, EXECUTION))
         self._attempts.append(np.array(attempts, ATTEMPT))
         return open_ended
+
+    def _take_stays(self, item: Json) -> None:
+        steps = item.get("gates", ())
+        if any(step["passed_at"] is None for step in steps):
+            # It ended at a gate: to the replay, an execution whose gates are unknown.
+            return
+        for step in steps:
+            gate = self._gates.setdefault(step["gate"], len(self._gates))
+            times = instant(step["arrived_at"]), instant(step["passed_at"])
+            self._stays.append((item["id"], gate, step["units"], *times, item["priority"]))
 
     def take_attempts(self, item: Json) -> None:
         """Add the attempts of one execution."""
@@ -112,9 +127,13 @@ class _Reading:
     def result(self) -> ScenarioHistory:
         """Return everything in the order of ids."""
         executions, attempts = np.concatenate(self._executions), np.concatenate(self._attempts)
+        stays = np.array(self._stays, STAY)
         return ScenarioHistory(
             executions=executions[np.argsort(executions["execution_id"], kind="stable")],
             attempts=attempts[np.lexsort((attempts["attempt"], attempts["execution_id"]))],
+            # Stable: the stays of one execution keep the order of its route.
+            stays=stays[np.argsort(stays["execution_id"], kind="stable")],
+            gate_names=tuple(self._gates),
             workers=tuple(self._workers),
             remote_runs=tuple(self._remote_runs),
         )

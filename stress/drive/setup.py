@@ -8,6 +8,7 @@ from aio_pika.exceptions import CONNECTION_EXCEPTIONS, ChannelClosed
 
 from turnstile.common.broker.topology import EXECUTIONS, EXECUTOR_REQUESTS
 from turnstile.common.redaction import redact_passwords
+from turnstile.stress.drive.gates import define_keys, define_resources
 from turnstile.stress.installation import Api, Installation, Unreachable
 from turnstile.stress.scenario import Scenario
 from turnstile.stress.trace import ACTIONS_VARIABLE, POOL, action_ref
@@ -34,7 +35,19 @@ async def check_ready(installation: Installation, actions: int) -> None:
 
 async def store_actions(api: Api, scenario: Scenario) -> None:
     """Store the definitions of all actions of a scenario, paused where every execution waits first."""
-    fields = {
+    await define_resources(api, scenario)
+    fields = plain_fields(scenario)
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(scenario.load.actions):
+            ref = action_ref(number)
+            own = fields if scenario.gates is None else {**fields, **scenario.gates.actions[number]}
+            tasks.create_task(api.put_action(ref, own), name=f"put-{ref}")
+    await define_keys(api, scenario)
+
+
+def plain_fields(scenario: Scenario) -> dict[str, object]:
+    """Return the definition of an action of a scenario, without gates after its queue."""
+    fields: dict[str, object] = {
         "max_concurrent": scenario.limit,
         "pool": POOL,
         "max_reclaims": _RECLAIMS_MAX,
@@ -42,10 +55,7 @@ async def store_actions(api: Api, scenario: Scenario) -> None:
     }
     if scenario.load.keys:
         fields["submitter_keys"] = True
-    async with asyncio.TaskGroup() as tasks:
-        for number in range(scenario.load.actions):
-            ref = action_ref(number)
-            tasks.create_task(api.put_action(ref, fields), name=f"put-{ref}")
+    return fields
 
 
 async def resume_actions(api: Api, scenario: Scenario) -> None:

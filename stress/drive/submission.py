@@ -59,6 +59,7 @@ class Requests:
         self._reply_to = reply_to
         self._queues = orders["queue"]
         self._durations_us = orders["duration_us"]
+        self._priorities = [b'"priority":%d,' % priority for priority in load.priorities] or [b""]
         self._heads = [_head(queue, load) for queue in range(load.queues)]
         self._tails = {
             us: f',"milliseconds":{us / 1000},"stage":"{token}"}}}}'.encode()
@@ -85,12 +86,16 @@ class Requests:
         number = int(digits) if digits.isascii() and digits.isdigit() else NONE
         return number if number < len(self._queues) else NONE
 
+    def _priority(self, number: int) -> bytes:
+        return self._priorities[number % len(self._priorities)]
+
     def _message(self, number: int, queue: int, duration_us: int) -> Outgoing:
         message_id = f"{self._prefix}{number}"
         return Outgoing(
             exchange=EXECUTIONS,
             routing_key=EXECUTION_REQUESTED,
-            body=b'%b"parameters":{"number":%d%b' % (self._heads[queue], number, self._tails[duration_us]),
+            body=b'%b%b"parameters":{"number":%d%b'
+            % (self._heads[queue], self._priority(number), number, self._tails[duration_us]),
             type=EXECUTION_REQUESTED,
             message_id=message_id,
             correlation_id=None if self._reply_to is None else message_id,

@@ -10,8 +10,16 @@ from turnstile.stress.scenario import Purpose, Scenario
 
 CheckedScenario: TypeAlias = tuple[Recording, Verdict, ScenarioMetrics]
 
-ORDER_RULES: Final = frozenset({Rule.GRANTED_IN_ORDER, Rule.ADMITTED_IN_ORDER, Rule.STARTED_IN_ORDER})
-LIMIT_RULES: Final = frozenset({Rule.LIMIT_HELD, Rule.LIMIT_RUN})
+ORDER_RULES: Final = frozenset(
+    {
+        Rule.GRANTED_IN_ORDER,
+        Rule.ADMITTED_IN_ORDER,
+        Rule.STARTED_IN_ORDER,
+        Rule.PASSED_IN_ORDER,
+        Rule.SHARED_FAIRLY,
+    }
+)
+LIMIT_RULES: Final = frozenset({Rule.LIMIT_HELD, Rule.LIMIT_RUN, Rule.UNITS_HELD, Rule.RATE_KEPT})
 
 
 def run_metrics(scenarios: Sequence[CheckedScenario]) -> RunMetrics:

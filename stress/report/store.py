@@ -144,6 +144,7 @@ def _scenario_json(report: ScenarioReport) -> dict[str, Any]:
             }
             for fault in recording.faults
         ],
+        "definition_changes": 0 if recording.gates is None else recording.gates.changed,
         "counters": recording.counters,
         "audit": recording.audit,
     }

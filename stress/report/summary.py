@@ -28,6 +28,8 @@ def _tables(report: RunReport) -> Iterator[Table]:
     yield _table(wording.SCENARIO_HEADINGS, rows, wording.SCENARIO_LEGEND)
     measured = f"Measured on {report.info.machine}; {report.info.installation}; seed {report.info.seed}"
     yield _table(("Metric", "Value"), wording.metric_rows(report.metrics), measured, values="left")
+    if gates := wording.gate_rows(report.scenarios):
+        yield _table(wording.GATE_HEADINGS, gates)
     if cost := wording.cost_rows(report.metrics):
         yield _table(wording.COST_HEADINGS, cost)
     if rows := wording.recovery_rows(report.metrics):

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from turnstile.stress.check.gate_rules import GATE_RULES
 from turnstile.stress.check.verdict import Finding
 from turnstile.stress.metrics.values import RunMetrics, Spread
 from turnstile.stress.recording import Recording
@@ -23,6 +24,7 @@ SCENARIO_HEADINGS: Final = (
     "Violations",
 )
 SCENARIO_LEGEND: Final = "Peak in one queue: slots by the history, running by the actions' own clocks."
+GATE_HEADINGS: Final = ("Gates", "Checked", "Violations")
 COST_HEADINGS: Final = ("Cost", "Rate", "Handover p50 / p99")
 RECOVERY_HEADINGS: Final = ("Fault", "Repaired", "Lost runs", "Reclaimed", "Stall", "Recovered")
 RECOVERY_LEGEND: Final = (
@@ -161,6 +163,21 @@ def scenario_rows(scenarios: Sequence[ScenarioReport]) -> list[tuple[str, ...]]:
     ]
 
 
+def gate_rows(scenarios: Sequence[ScenarioReport]) -> list[tuple[str, ...]]:
+    """Return how often each rule of gates was checked and broken, for `GATE_HEADINGS`."""
+    rows: list[tuple[str, ...]] = []
+    for report in scenarios:
+        if report.recording.gates is not None:
+            changes = counted(report.recording.gates.changed, "change")
+            rows += [
+                (found.rule.value, count(found.checked), count(found.broken))
+                for found in report.verdict.findings
+                if found.rule in GATE_RULES.values()
+            ]
+            rows.append((f"while definitions change: {changes}", NOTHING, NOTHING))
+    return rows
+
+
 def load_text(load: Load) -> str:
     """Describe the requests of a scenario."""
     parts = [
@@ -195,6 +212,7 @@ def fact_rows(report: ScenarioReport) -> Iterator[tuple[str, str]]:
             yield name, f"{spread(latency)} ({latency.count:,})"
     if metrics.idle_share is not None:
         yield "Slots idle while executions waited", share(metrics.idle_share)
-    if metrics.started_out_of_order is not None and report.scenario.limit != 1:
+    is_by_arrival = report.scenario.limit != 1 and report.recording.gates is None
+    if metrics.started_out_of_order is not None and is_by_arrival:
         late = share(metrics.started_out_of_order)
         yield "Started after a later request", f"{late} (granted in order, started concurrently)"

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+GATED = frozenset({"units_held", "passed_in_order", "rate_kept"})
+
 
 @pytest.mark.timeout(400)
 async def test_a_smoke_run_passes_and_leaves_a_report(tmp_path: Path) -> None:
@@ -31,7 +33,10 @@ async def test_a_smoke_run_passes_and_leaves_a_report(tmp_path: Path) -> None:
     # Each scenario checked the rules that apply to it.
     for scenario in document["scenarios"]:
         rules = {finding["rule"] for finding in scenario["findings"] if finding["checked"]}
-        assert {"limit_held", "limit_run", "granted_in_order", "nothing_lost", "nothing_twice"} <= rules
+        of_limits = GATED if scenario["definition_changes"] else {"limit_held", "granted_in_order"}
+        assert {"limit_run", "nothing_lost", "nothing_twice", *of_limits} <= rules
+    assert sum(scenario["definition_changes"] > 0 for scenario in document["scenarios"]) == 1
+    assert "executions pass each gate in its order" in output
     page = (folder / "report.html").read_text()
     assert page.count("<img") >= len(document["scenarios"])
     assert list((folder / "pictures").glob("recovery-fault-*.png"))

@@ -1,38 +1,20 @@
-"""Gates for tests, defined by their rows; and grants to all queues, as after an admit of gated actions."""
+"""Resources and gated actions for tests; and grants to all queues, as after an admit of gated actions."""
 
 import json
 from collections.abc import Sequence
 from typing import Any
 
 from turnstile.common.database import Database
+from turnstile.executor.definitions import ResourceDefinition
+from turnstile.executor.queue_manager import QueueManager
 
 ADVANCES_MAX = 100
 
 
-async def put_resource(database: Database, name: str, capacity: int | None, **fields: Any) -> None:
-    """Create or change a resource: `rank`, `fair`, `paused`, `rate_starts`, `rate_per_seconds`."""
-    given = {"capacity": capacity, **fields}
-    names = ", ".join(given)
-    values = ", ".join(f"${number}" for number in range(2, len(given) + 2))
-    await database.fetch(
-        f"INSERT INTO gate (kind, name, {names}) VALUES ('resource', $1, {values})"
-        f" ON CONFLICT (kind, name) DO UPDATE SET ({names})"
-        f" = ROW ({', '.join(f'excluded.{each}' for each in given)})",
-        name,
-        *given.values(),
-    )
-    await database.fetch(
-        "INSERT INTO gate_state (gate_id, version, held, depth, head_id, virtual_times, starts_taken,"
-        " updated_at) SELECT g.id, 1, 0, 0, 0, '{0,0,0,0,0}', 0, clock_timestamp() FROM gate g"
-        " WHERE NOT EXISTS (SELECT FROM gate_state s WHERE s.gate_id = g.id)"
-    )
-    # What waits at any gate of a route through it may have to return.
-    await database.fetch(
-        "UPDATE gate g SET returning_from = -9223372036854775808 WHERE EXISTS (SELECT FROM action a"
-        " JOIN gate r ON r.name = $1 AND r.id = ANY (a.route) WHERE g.id = ANY (a.route))",
-        name,
-    )
-    await advance(database)
+async def put_resource(database: Database, name: str, capacity: int | None = None, **fields: Any) -> None:
+    """Create or change a resource, as a user does: fields that are not given get their defaults."""
+    definition = ResourceDefinition(name=name, capacity=capacity, **fields)
+    await QueueManager(database, lock_timeout_seconds=None).put_resource(definition, changed_by="alice")
 
 
 async def use(

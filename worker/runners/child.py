@@ -119,7 +119,7 @@ class Child:
     @property
     def is_usable(self) -> bool:
         """Whether it can take another call."""
-        return self._is_fresh and not self._group.ended.done()
+        return self._is_fresh and self._group.is_alive
 
     async def ready(self, log: LogTail) -> Failed | Stop | None:
         """Wait until the actions are loaded; return why that failed, if it did."""

@@ -299,6 +299,14 @@ class ProcessGroup:
         """The leader's process id, which is the group's too."""
         return self._process.pid
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether the leader runs; asks the system, so an end that the event loop has not seen yet counts."""
+        # It is left to be reaped.
+        return not self.ended.done() and (
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+        )
+
     def terminate(self, stop: Stop) -> None:
         """Send SIGTERM to the group."""
         self._terminated = True

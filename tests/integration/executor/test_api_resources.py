@@ -6,6 +6,7 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.support.answers import answers_to
 from tests.support.served import Served, serve
 
 URL = "/api/v1/resources/cad"
@@ -88,7 +89,7 @@ async def test_an_unknown_resource_is_not_found(api: Served) -> None:
     ):  # fmt: skip
         status, code, detail = await refused(api, method, URL + path, {} if method == "PATCH" else None)
         assert (status, code) == (404, "not_found")
-        assert "there is no resource 'cad'; PUT it" in detail
+        assert "there is no resource 'cad'; GET /resources lists them" in detail
     assert (await refused(api, "GET", "/api/v1/resources/a%20b"))[0] == 404
     assert (await refused(api, "PUT", "/api/v1/resources/a%20b", {}))[0] == 422
 
@@ -146,6 +147,41 @@ async def test_a_resource_in_use_is_not_deleted(api: Served) -> None:
 
 
 # --- keys
+
+
+async def test_a_message_above_the_capacity_is_answered_and_its_neighbours_are_admitted(
+    api: Served, amqp_url: str
+) -> None:
+    await api.http.put(URL, json={"capacity": 3})
+    await api.http.put(ACTION, json={"uses": [{"resource": "cad", "units": 3}]})
+    await api.define("c.d")
+    await api.http.patch(URL, json={"capacity": 2})
+    bodies = [{"action_ref": ref} for ref in ("c.d", "a.b", "c.d")]
+    answers = await answers_to(api.database, amqp_url, bodies)
+    assert [answer.get("code") for answer in answers] == [None, "invalid_parameters", None]
+    assert "executor resources put cad --capacity 3" in answers[1]["message"]
+
+
+async def test_a_request_above_the_capacity_is_refused_and_its_neighbours_are_not(api: Served) -> None:
+    await api.http.put(URL, json={"capacity": 3})
+    await api.http.put(ACTION, json={"uses": [{"resource": "cad", "units": 3}]})
+    await api.define("c.d")
+    (known,) = await api.submit_many("a.b", 1, idempotency_key="k")
+    await api.http.patch(URL, json={"capacity": 2})
+    expected = (
+        "uses: the action 'a.b' takes 3 units of the resource 'cad', whose capacity is 2; raise it: executor"
+        " resources put cad --capacity 3, or let the action take fewer units"
+    )
+    executions, body = "/api/v1/executions", {"action_ref": "a.b"}
+    assert await refused(api, "POST", executions, body) == (422, "invalid_parameters", expected)
+    items = (
+        await api.http.post(executions, json=[{"action_ref": "c.d"}, body, {"action_ref": "c.d"}])
+    ).json()
+    assert [item.get("code") for item in items["items"]] == [None, "invalid_parameters", None]
+    again = await api.http.post(executions, json={**body, "idempotency_key": "k"})
+    assert (again.status_code, again.json()["id"]) == (200, known)
+    await api.http.patch(URL, json={"capacity": 0})
+    assert (await api.http.post(executions, json=body)).status_code == 202
 
 
 @pytest.mark.parametrize("key", ["7", "a/b", ".", "..", "a b?c#d", "ü\n", "x" * 512])

@@ -220,8 +220,8 @@ async def _set_up(database_url: str) -> None:
 async def _set_up_gates(protocol: Protocol) -> None:
     """One execution holds a resource by arrival and a fair one; others wait at both, and for a rate."""
     await put_resource(protocol.database, "r", 3, rank=1)
-    await put_resource(protocol.database, "f", 1, fair=True)
-    await put_resource(protocol.database, "p", 9, rate_starts=1, rate_per_seconds=86_400.0)
+    await put_resource(protocol.database, "f", 1, order="fair")
+    await put_resource(protocol.database, "p", 9, rate={"starts": 1, "per": 86_400})
     for ref, uses in (("gated", [("r", 2), "f"]), ("fair", ["f"]), ("rated", ["p"])):
         await protocol.put(ref)
         await use(protocol.database, ref, *uses)

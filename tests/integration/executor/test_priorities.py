@@ -1,6 +1,5 @@
 """The priority of a request: kept, shown, filtered by, part of the request, and bounded by the action."""
 
-import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -9,17 +8,10 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from tests.support.brokers import running
+from tests.support.answers import answers_to
 from tests.support.protocol import Protocol
 from tests.support.served import Served, serve
-from tests.support.traffic import publishing, request
-from turnstile.common.broker.consumer import ConsumerConnection
-from turnstile.common.broker.topology import EXECUTOR_REQUESTS, declare_executor
 from turnstile.executor.api.paging import cursor_of
-from turnstile.executor.cancellation import Canceller, EarlyCancels
-from turnstile.executor.dispatcher import Dispatcher
-from turnstile.executor.queue_manager import QueueManager
-from turnstile.executor.request_listener import RequestListener
 from turnstile.executor.settings import ExecutorSettings
 
 URL = "/api/v1/executions"
@@ -265,26 +257,7 @@ async def test_a_message_is_bound_like_a_submitter(protocol: Protocol, amqp_url:
     bodies: list[dict[str, Any]] = [
         {"priority": 1}, {"priority": 2}, {}, {"priority": "high"}, {"priority": None}, {"priority": 5},
     ]  # fmt: skip
-    consumer = ConsumerConnection(amqp_url, name="test")
-    queue = consumer.subscribe(EXECUTOR_REQUESTS, prefetch=100, declare=declare_executor)
-    async with publishing(amqp_url) as publisher, running(consumer):
-        queue_manager = QueueManager(protocol.database)
-        dispatcher = Dispatcher(publisher, queue_manager, "quorum", publisher)
-        canceller = Canceller(queue_manager)
-        early = EarlyCancels(protocol.database, canceller, dispatcher)
-        listener = RequestListener(queue_manager, canceller, early, dispatcher, parameters_bytes_max=1024)
-        await publisher.publish([request({"action_ref": "a", **body}, reply_to="answers") for body in bodies])
-        answers: list[dict[str, Any]] = []
-        while len(answers) < len(bodies):
-            deliveries = await queue.next_batch(len(bodies))
-            decided = await listener.process(deliveries)
-            replies = {
-                each.delivery.message_id: json.loads(each.message.body)
-                for each in decided.replies
-                if each.message.exchange == "" and each.message.routing_key == "answers"
-            }
-            answers += [replies[delivery.message_id] for delivery in deliveries]
-            queue.ack(deliveries)
+    answers = await answers_to(protocol.database, amqp_url, [{"action_ref": "a", **body} for body in bodies])
     assert [answer.get("code") for answer in answers] == [
         "invalid_parameters", None, None, "invalid_message", "invalid_message", None,
     ]  # fmt: skip

@@ -41,7 +41,6 @@ async def test_a_resource_names_units_holders_and_position(api: Served) -> None:
     for position, execution_id in enumerate(ids[2:], start=1):
         shown = await api.get(f"/executions/{execution_id}")
         assert (shown["status"], shown["position"], shown["queue_length"]) == ("queued", None, None)
-        assert shown["estimated_start"] is None
         assert shown["waiting_on"] == {
             "gate": "resource autocad", "closed": None, "units": 2, "free": 1, "capacity": 5,
             "position": position, "position_of": "gate", "waiting": 3,
@@ -99,7 +98,7 @@ async def test_a_closed_gate_is_named_by_what_waits_in_its_queue(
 
 
 async def test_a_rate_names_the_time_of_the_next_start(api: Served) -> None:
-    await put_resource(api.database, "partner", 10, rate_starts=2, rate_per_seconds=3600.0)
+    await put_resource(api.database, "partner", 10, rate={"starts": 2, "per": 3600})
     await gated(api, "partner", rate_starts=5, rate_per_seconds=60.0)
     ids = await submit(api, "a.b", 4)
     started = datetime.fromisoformat((await api.get(f"/executions/{ids[0]}"))["scheduled_at"])
@@ -115,7 +114,7 @@ async def test_a_rate_names_the_time_of_the_next_start(api: Served) -> None:
 
 async def test_the_position_at_a_fair_gate_is_the_order_in_which_executions_pass(api: Served) -> None:
     await api.register_worker()
-    await put_resource(api.database, "shared", 3, fair=True)
+    await put_resource(api.database, "shared", 3, order="fair")
     for ref, units, weight in (("a.a", 1, 1), ("a.b", 2, 3), ("a.c", 1, 2)):
         await api.define(ref)
         await use(api.database, ref, ("shared", units), weights=[weight])
@@ -166,7 +165,7 @@ async def all_pages(api: Served, path: str, **query: Any) -> list[tuple[int, int
 async def test_an_urgent_execution_is_first_at_every_gate(api: Served) -> None:
     for fair in (False, True):
         name = f"r{fair}".lower()
-        await put_resource(api.database, name, 1, fair=fair)
+        await put_resource(api.database, name, 1, order="fair" if fair else "arrival")
         ref = f"a.{name}"
         await api.define(ref)
         await use(api.database, ref, name)
@@ -218,6 +217,84 @@ async def test_the_gates_are_kept_from_the_queue_to_the_end(api: Served) -> None
     assert granted[2]["passed_at"] is not None
     await run(api, one)
     assert (await api.get(f"/executions/{one}"))["gates"] == granted
+
+
+async def test_the_gates_are_kept_of_executions_that_end_without_a_start(api: Served) -> None:
+    """Cancelled or expired at a gate, in the queue, and granted but not claimed; unchanged by their end."""
+    await put_resource(api.database, "first", 2, rank=1)
+    await put_resource(api.database, "then", 1, rank=2)
+    await api.define("a.b", max_concurrent=2)
+    await use(api.database, "a.b", ("first", 1), "then", weights=[1, 1])
+    ids = await submit(api, "a.b", 4)
+    late = (await submit(api, "a.b", run_at="2100-01-01T00:00:00Z"))[0]
+    before = {each: (await api.get(f"/executions/{each}"))["gates"] for each in ids}
+    assert [[step["passed_at"] is not None for step in before[each]] for each in ids] == [
+        [True, True, True], [True, True, False], [False], [False]
+    ]  # fmt: skip
+    expired = ids[1]
+    await api.database.fetch(
+        "UPDATE execution SET expires_at = now() - interval '1 s' WHERE id = $1", expired
+    )
+    await api.database.fetch(
+        "INSERT INTO expiring (execution_id, queue_id, expires_at) SELECT e.id, e.queue_id, b.first_at"
+        " FROM execution e CROSS JOIN turnstile.due_bound b WHERE e.id = $1",
+        expired,
+    )
+    ended = await api.database.fetch("SELECT * FROM turnstile.expire_due(10)")
+    assert [row["execution_id"] for row in ended] == [expired]
+    for each in (*ids[:1], *ids[2:], late):
+        assert (await api.http.post(f"/api/v1/executions/{each}/cancel")).status_code == 202
+    for each in (*ids, late):
+        shown = await api.get(f"/executions/{each}")
+        assert shown["status"] == ("expired" if each == expired else "cancelled")
+        assert shown.get("gates") == before.get(each)
+    for each in ids:
+        await api.settle(each)
+    assert [(await api.get(f"/executions/{each}"))["gates"] for each in ids] == list(before.values())
+    assert (await api.get("/resources/then/queue"))["held"] == 0
+
+
+async def test_the_gates_are_kept_of_executions_that_end_with_their_action(api: Served) -> None:
+    await put_resource(api.database, "r", 1)
+    await gated(api, "r", ref="other")
+    await submit(api, "other")
+    await gated(api, "r")
+    (waiting,) = await submit(api, "a.b")
+    before = (await api.get(f"/executions/{waiting}"))["gates"]
+    assert [(step["gate"], step["passed_at"] is None) for step in before] == [
+        ("queue", False), ("resource r", True)
+    ]  # fmt: skip
+    deleted = await api.http.delete("/api/v1/actions/a.b", params={"waiting": "cancel"})
+    assert deleted.status_code == 200, deleted.text
+    shown = await api.get(f"/executions/{waiting}")
+    assert (shown["status"], shown["gates"]) == ("cancelled", before)
+
+
+async def test_the_gates_are_kept_of_a_run_that_the_watchdog_ends(api: Served) -> None:
+    await api.register_worker()
+    await put_resource(api.database, "r", 1)
+    await gated(api, "r")
+    (execution_id,) = await submit(api, "a.b")
+    await api.claim(execution_id)
+    before = (await api.get(f"/executions/{execution_id}"))["gates"]
+    await api.database.fetch("UPDATE slot SET overdue_at = now() - interval '1 minute', cancels_sent = 9")
+    await api.database.fetch("SELECT * FROM turnstile.stop_overdue(1, 3, 10)")
+    shown = await api.get(f"/executions/{execution_id}")
+    assert (shown["status"], shown["gates"]) == ("timeout", before)
+
+
+async def test_the_list_has_the_gates_of_what_has_ended_and_passed_gates(api: Served) -> None:
+    await api.register_worker()
+    await put_resource(api.database, "r", 2)
+    await gated(api, "r")
+    await api.define("plain")
+    (plain,) = await submit(api, "plain")
+    one, running = await submit(api, "a.b", 2)
+    await run(api, one)
+    await run(api, plain)
+    listed = {item["id"]: item for item in (await api.get("/executions"))["items"]}
+    assert listed[one]["gates"] == (await api.get(f"/executions/{one}"))["gates"] != []
+    assert not any("gates" in listed[each] for each in (plain, running))
 
 
 async def test_an_execution_before_its_queue_shows_the_queue_only(api: Served) -> None:

@@ -221,8 +221,9 @@ async def test_a_long_queue_is_not_read(api: Served) -> None:
 @pytest.mark.parametrize("fair", [False, True])
 async def test_with_gates_every_number_equals_a_recount_at_each_step(api: Served, fair: bool) -> None:
     await api.register_worker()
-    await put_resource(api.database, "first", 4, fair=fair)
-    await put_resource(api.database, "later", 3, rate_starts=4, rate_per_seconds=3600.0)
+    rate = {"starts": 4, "per": 3600}
+    await put_resource(api.database, "first", 4, order="fair" if fair else "arrival")
+    await put_resource(api.database, "later", 3, rate=rate)
     for ref in ("a.b", "a.c"):
         await api.define(ref, max_concurrent=3, concurrency_key="/k")
         await use(api.database, ref, "first", ("later", 2), max_concurrent_total=5, fair=fair)
@@ -245,8 +246,8 @@ async def test_with_gates_every_number_equals_a_recount_at_each_step(api: Served
     await step(api.settle(later, 0))
     await step(api.database.fetch("UPDATE action_queue SET paused = true WHERE concurrency_key = 'y'"))
     await step(api.database.fetch("UPDATE gate SET paused = true WHERE name = 'later'"))
-    await step(put_resource(api.database, "later", 1))
-    await step(put_resource(api.database, "later", 30))
+    await step(put_resource(api.database, "later", 1, rate=rate, paused=True))
+    await step(put_resource(api.database, "later", 30, rate=rate))
     await step(use(api.database, "a.b", "first", ("later", 2), max_concurrent_total=0))
     await step(use(api.database, "a.b", "first"))
     await step(use(api.database, "a.b", rate_starts=1, rate_per_seconds=3600.0))

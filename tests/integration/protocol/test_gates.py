@@ -5,23 +5,21 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import asyncpg
+
 from tests.proof.gates.twin import CLOSED, Tables, found
-from tests.support.protocol import Protocol, in_turn
+from tests.support.gates import put_resource
+from tests.support.protocol import Protocol, blocked, in_turn
+from turnstile.common.action_definition import ActionDefinition, UseDefinition
 from turnstile.common.domain.states import Status
 
 HASH = "00000000-0000-0000-0000-000000000000"
 
 
-async def resource(protocol: Protocol, name: str, capacity: int | None, **fields: Any) -> int:
+async def resource(protocol: Protocol, name: str, capacity: int, *, rank: int = 1, **fields: Any) -> int:
     """Create a resource; returns the id of its gate."""
-    columns = {"rank": 1, "fair": False, "rate_starts": None, "rate_per_seconds": None} | fields
-    gate_id: int = await protocol.connection.fetchval(
-        "INSERT INTO gate (kind, name, capacity, rank, fair, rate_starts, rate_per_seconds)"
-        " VALUES ('resource', $1, $2, $3, $4, $5, $6) RETURNING id",
-        name,
-        capacity,
-        *columns.values(),
-    )
+    await put_resource(protocol.database, name, capacity, rank=rank, **fields)
+    gate_id: int = await protocol.connection.fetchval("SELECT id FROM gate WHERE name = $1", name)
     return gate_id
 
 
@@ -68,8 +66,27 @@ async def redefine(
         await protocol.connection.execute("SELECT turnstile.reroute($1)", [action_id])
 
 
+async def capacity(protocol: Protocol, gate_id: int, units: int | None) -> None:
+    await protocol.connection.execute(
+        "UPDATE gate SET capacity = $2, returning_from = $3 WHERE id = $1", gate_id, units, CLOSED
+    )
+    await advance(protocol)
+
+
 async def submit(protocol: Protocol, *refs: str, key: str | None = None, priority: int = 3) -> list[int]:
     """Admit one request for each action, together, and grant; returns the ids."""
+    answers = await admit(protocol, *refs, key=key, priority=priority)
+    return [answer["execution_id"] for answer in answers]
+
+
+async def admit(
+    protocol: Protocol,
+    *refs: str,
+    key: str | None = None,
+    priority: int = 3,
+    idempotency_key: str | None = None,
+) -> list[asyncpg.Record]:
+    """Admit one request for each action, together, and grant; returns the answers."""
     n = len(refs)
     row = await protocol.row(
         "SELECT * FROM turnstile.admit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12,"
@@ -77,7 +94,7 @@ async def submit(protocol: Protocol, *refs: str, key: str | None = None, priorit
         list(refs),
         ["{}"] * n,
         [key] * n,
-        [None] * n,
+        [idempotency_key] * n,
         [None] * n,
         [HASH] * n,
         [None] * n,
@@ -89,7 +106,8 @@ async def submit(protocol: Protocol, *refs: str, key: str | None = None, priorit
         [priority] * n,
     )
     await grant(protocol, row["more_queue_ids"])
-    return [answer["execution_id"] for answer in row["admitted"]]
+    answers: list[asyncpg.Record] = row["admitted"]
+    return answers
 
 
 async def grant(protocol: Protocol, queue_ids: Sequence[int] | None) -> None:
@@ -150,6 +168,50 @@ async def test_an_execution_takes_all_its_units(protocol: Protocol) -> None:
     assert await settle(protocol, first) == [second]
     assert await settle(protocol, second) == []
     assert await held_units(protocol, "cad") == 0
+
+
+async def test_a_request_that_needs_more_units_than_the_capacity_is_refused(protocol: Protocol) -> None:
+    cad = await resource(protocol, "cad", 3)
+    await resource(protocol, "api", 5, rank=2)
+    await define(protocol, "heavy", uses={"api": 1, "cad": 3})
+    await define(protocol, "light", uses={"cad": 2})
+    await define(protocol, "plain")
+    await capacity(protocol, cad, 2)
+    answers = await admit(protocol, "light", "heavy", "plain", "heavy")
+    assert [answer["code"] for answer in answers] == [None, "invalid_parameters", None, "invalid_parameters"]
+    assert answers[1]["detail"] == (
+        "uses: the action 'heavy' takes 3 units of the resource 'cad', whose capacity is 2; raise it:"
+        " executor resources put cad --capacity 3, or let the action take fewer units"
+    )
+    assert await protocol.held() == [answers[0]["execution_id"], answers[2]["execution_id"]]
+    await capacity(protocol, cad, None)
+    assert [answer["code"] for answer in await admit(protocol, "heavy")] == [None]
+
+
+async def test_a_request_for_a_paused_resource_or_a_capacity_of_0_waits(protocol: Protocol) -> None:
+    cad = await resource(protocol, "cad", 3)
+    await define(protocol, "heavy", uses={"cad": 3})
+    await capacity(protocol, cad, 0)
+    (waiting,) = await submit(protocol, "heavy")
+    await capacity(protocol, cad, 3)
+    await pause(protocol, cad)
+    (other,) = await submit(protocol, "heavy")
+    assert await protocol.held() == []
+    await pause(protocol, cad, False)
+    await grant(protocol, await protocol.column("SELECT id FROM action_queue"))
+    assert await protocol.held() == [waiting]
+    assert await settle(protocol, waiting) == [other]
+
+
+async def test_a_copy_of_an_admitted_request_is_accepted_after_the_capacity_was_lowered(
+    protocol: Protocol,
+) -> None:
+    cad = await resource(protocol, "cad", 3)
+    await define(protocol, "heavy", uses={"cad": 3})
+    (first,) = await admit(protocol, "heavy", idempotency_key="once")
+    await capacity(protocol, cad, 2)
+    (copy,) = await admit(protocol, "heavy", idempotency_key="once")
+    assert (copy["code"], copy["execution_id"]) == (None, first["execution_id"])
 
 
 async def test_a_light_execution_does_not_pass_a_heavy_one_that_waits_before_it(protocol: Protocol) -> None:
@@ -214,7 +276,7 @@ async def test_starts_that_return_to_a_rate_are_granted_although_another_action_
 async def test_a_rate_that_is_used_up_by_a_neighbour_of_a_neighbour_is_not_exceeded(
     protocol: Protocol,
 ) -> None:
-    """All rates of a line are locked by whoever decides about it."""
+    """A decision locks every rate that an execution in its line may need."""
     cad = await resource(protocol, "cad", 1)
     await define(protocol, "a", uses={"cad": 1})
     await define(protocol, "b", uses={"cad": 1}, rate=(1, 3000.0))
@@ -278,7 +340,7 @@ async def test_everything_in_the_line_of_a_flow_returns_although_some_of_it_come
     protocol: Protocol,
 ) -> None:
     await resource(protocol, "cad", 9)
-    await resource(protocol, "api", 1, rank=2, fair=True)
+    await resource(protocol, "api", 1, rank=2, order="fair")
     await define(protocol, "a", uses={"cad": 1, "api": 1})
     ids = await submit(protocol, *["a"] * 8)
     await redefine(protocol, "a", uses={"api": 1})
@@ -436,9 +498,9 @@ async def test_what_runs_on_an_old_route_can_be_handed_back_and_cancelled(protoc
 async def test_a_gate_that_a_session_holds_delays_the_return_from_no_other(
     protocol: Protocol, other: Protocol
 ) -> None:
-    held = await resource(protocol, "held", 1)
-    free = await resource(protocol, "free", 1)
-    await resource(protocol, "cad", 1, rank=0)
+    held = await resource(protocol, "held", 1, rank=2)
+    free = await resource(protocol, "free", 1, rank=2)
+    await resource(protocol, "cad", 1)
     await define(protocol, "a", uses={"held": 1})
     await define(protocol, "b", uses={"cad": 1, "free": 1})
     await define(protocol, "c", uses={"free": 1})
@@ -452,3 +514,44 @@ async def test_a_gate_that_a_session_holds_delays_the_return_from_no_other(
             await protocol.row("SELECT * FROM turnstile.advance_gates(10)")
         assert await held_units(protocol, "cad") == 0
     assert running in await protocol.held()
+
+
+async def test_changed_actions_lock_all_their_queues_before_the_first_gate(
+    protocol: Protocol, other: Protocol
+) -> None:
+    """Otherwise a settle, which holds a queue and needs a gate, and the change wait for each other."""
+    cad = await resource(protocol, "cad", 1)
+    await define(protocol, "a", uses={"cad": 1})
+    await define(protocol, "b", uses={"cad": 1})
+    await submit(protocol, "a", "b")
+    definitions = [
+        ActionDefinition(ref="a", submitter_keys=True, uses=()),
+        ActionDefinition(
+            ref="b", submitter_keys=True, uses=(UseDefinition(resource="cad"),), max_concurrent=2
+        ),
+    ]
+    async with other.transaction():
+        await other.connection.execute(
+            "SELECT FROM action_queue q JOIN action a ON a.id = q.action_id WHERE a.ref = 'b' FOR UPDATE OF q"
+        )
+        put = protocol.queue_manager.protocol.put_actions(definitions, None)
+        changing = await blocked(protocol, other, put)
+        await other.connection.execute("SELECT FROM gate WHERE id = $1 FOR UPDATE NOWAIT", cad)
+    await changing
+    limits = await protocol.column("SELECT max_concurrent FROM action_queue ORDER BY id")
+    assert limits == [None, 2]
+
+
+async def test_a_changed_rank_locks_the_gates_of_its_routes_in_their_order(
+    protocol: Protocol, other: Protocol
+) -> None:
+    first = await resource(protocol, "first", 1, rank=1)
+    then = await resource(protocol, "then", 1, rank=2)
+    await define(protocol, "a", uses={"first": 1, "then": 1})
+    definition = {"name": "then", "capacity": 1, "rank": 3, "fair": False, "paused": False}
+    async with other.transaction():
+        await other.connection.execute("SELECT FROM gate WHERE id = $1 FOR UPDATE", first)
+        put = protocol.column("SELECT turnstile.put_resource($1)", json.dumps(definition))
+        changing = await blocked(protocol, other, put)
+        await other.connection.execute("SELECT FROM gate WHERE id = $1 FOR UPDATE NOWAIT", then)
+    await changing

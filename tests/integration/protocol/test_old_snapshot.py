@@ -188,6 +188,16 @@ async def test_the_window_moves_past_deleted_slots_and_keeps_the_live_ones(proto
     assert sorted((await protocol.reclaim()).returned) == ids[1:]
 
 
+async def test_the_first_slot_of_a_new_installation_is_swept(protocol: Protocol) -> None:
+    for _ in range(3):
+        await protocol.column(_MOVE)
+    await protocol.put()
+    (first,) = await protocol.submit()
+    for _ in range(3):
+        await protocol.column(_MOVE)
+    assert await protocol.column("SELECT execution_id FROM turnstile.live_slot") == [first]
+
+
 async def test_the_window_waits_for_a_grant_that_has_not_committed(
     protocol: Protocol, other: Protocol
 ) -> None:

@@ -6,10 +6,11 @@ from typing import Any
 import asyncpg
 import pytest
 
+from tests.support.gates import put_resource
 from tests.support.protocol import Protocol, blocked, connected
 from turnstile.common.action_definition import ActionDefinition, action_columns
 from turnstile.common.domain.errors import Code, Refusal
-from turnstile.executor.definitions import KeySettings, ResourceDefinition
+from turnstile.executor.definitions import KeySettings
 
 WITH_GATES: dict[str, Any] = {
     "concurrency_key": "/who",
@@ -20,11 +21,6 @@ WITH_GATES: dict[str, Any] = {
     "uses": ["api", {"resource": "cad", "units": 2, "weight": 3}],
     "priority_min": 2,
 }
-
-
-async def put_resource(protocol: Protocol, name: str, **fields: Any) -> None:
-    definition = ResourceDefinition(name=name, **fields)
-    await protocol.queue_manager.put_resource(definition, changed_by="alice")
 
 
 async def set_key(protocol: Protocol, key: str, **fields: Any) -> list[int]:
@@ -64,20 +60,20 @@ async def route(protocol: Protocol, ref: str = "a") -> list[str]:
 
 
 async def test_an_action_passes_its_total_its_resources_by_rank_and_its_pool(protocol: Protocol) -> None:
-    await put_resource(protocol, "cad", capacity=10, rank=1)
-    await put_resource(protocol, "api", capacity=5)
+    await put_resource(protocol.database, "cad", capacity=10, rank=1)
+    await put_resource(protocol.database, "api", capacity=5)
     await protocol.put(**WITH_GATES)
     assert await route(protocol) == ["action 1", "resource cad 2", "resource api 1", "pool 1"]
-    await put_resource(protocol, "api", capacity=5, rank=2)
-    await put_resource(protocol, "cad", capacity=10, rank=3)
+    await put_resource(protocol.database, "api", capacity=5, rank=2)
+    await put_resource(protocol.database, "cad", capacity=10, rank=3)
     assert await route(protocol) == ["action 1", "resource api 1", "resource cad 2", "pool 1"]
     await protocol.put(concurrency_key="/who", max_concurrent=1)
     assert await route(protocol) == []
 
 
 async def test_an_earlier_version_changes_an_action_and_keeps_its_gates(protocol: Protocol) -> None:
-    await put_resource(protocol, "cad", capacity=10)
-    await put_resource(protocol, "api")
+    await put_resource(protocol.database, "cad", capacity=10)
+    await put_resource(protocol.database, "api")
     await protocol.put(**WITH_GATES)
     passed = await route(protocol)
     before = await protocol.row("SELECT * FROM action")
@@ -101,8 +97,8 @@ async def test_a_worker_of_an_earlier_version_registers_an_action_without_gates(
 
 
 async def test_a_use_that_fits_no_resource_is_refused_with_the_remedy(protocol: Protocol) -> None:
-    await put_resource(protocol, "cad", capacity=3, rank=1)
-    await put_resource(protocol, "gpu", capacity=3, rank=1)
+    await put_resource(protocol.database, "cad", capacity=3, rank=1)
+    await put_resource(protocol.database, "gpu", capacity=3, rank=1)
     assert "there is no resource 'api'; create it: executor resources put api" in await refusal(
         protocol, uses=["cad", "api"]
     )
@@ -114,17 +110,17 @@ async def test_a_use_that_fits_no_resource_is_refused_with_the_remedy(protocol: 
     )
     assert await protocol.connection.fetchval("SELECT count(*) FROM action") == 0
     await protocol.put(uses=["cad"])
-    await put_resource(protocol, "gpu", capacity=3, rank=2)
+    await put_resource(protocol.database, "gpu", capacity=3, rank=2)
     await protocol.put(uses=["cad", "gpu"])
     with pytest.raises(Refusal, match=r"rank: the action 'a' uses both: .* the same rank 1"):
-        await put_resource(protocol, "gpu", capacity=3, rank=1)
+        await put_resource(protocol.database, "gpu", capacity=3, rank=1)
 
 
 async def test_what_was_accepted_stays_accepted_with_a_lower_capacity(protocol: Protocol) -> None:
-    await put_resource(protocol, "cad", capacity=3)
+    await put_resource(protocol.database, "cad", capacity=3)
     uses = [{"resource": "cad", "units": 2}]
     await protocol.put(uses=uses)
-    await put_resource(protocol, "cad", capacity=1)
+    await put_resource(protocol.database, "cad", capacity=1)
     await protocol.put(uses=uses, paused=True)
     await refusal(protocol, "b", uses=uses)
     await refusal(protocol, "a", uses=[{"resource": "cad", "units": 3}])
@@ -142,8 +138,8 @@ async def test_code_registers_what_is_missing_and_waits_for_its_resources(protoc
     wanted = ActionDefinition.model_validate({"ref": "a", **WITH_GATES})
     with pytest.raises(asyncpg.CheckViolationError, match="there is no resource 'api'; create it"):
         await protocol.register_actions(wanted)
-    await put_resource(protocol, "cad", capacity=2)
-    await put_resource(protocol, "api")
+    await put_resource(protocol.database, "cad", capacity=2)
+    await put_resource(protocol.database, "api")
     assert await protocol.register_actions(wanted) == []
     assert await protocol.register_actions(wanted) == []
     (difference,) = await protocol.register_actions(ActionDefinition(ref="a", concurrency_key="/who"))
@@ -156,7 +152,7 @@ async def test_code_registers_what_is_missing_and_waits_for_its_resources(protoc
 
 async def test_a_resource_in_use_is_not_deleted(protocol: Protocol) -> None:
     await protocol.register()
-    await put_resource(protocol, "cad", capacity=1)
+    await put_resource(protocol.database, "cad", capacity=1)
     await protocol.put(uses=["cad"])
     (running,) = await submit(protocol)
     assert await protocol.claim_verdicts(running) == ["claimed"]
@@ -180,7 +176,7 @@ async def test_a_resource_in_use_is_not_deleted(protocol: Protocol) -> None:
 async def test_a_deletion_waits_for_a_definition_that_names_the_resource(
     protocol: Protocol, database_url: str
 ) -> None:
-    await put_resource(protocol, "cad", capacity=1)
+    await put_resource(protocol.database, "cad", capacity=1)
     async with connected(database_url) as other:
         async with protocol.transaction():
             await protocol.put(uses=["cad"])
@@ -192,12 +188,12 @@ async def test_a_deletion_waits_for_a_definition_that_names_the_resource(
 
 
 async def test_every_change_of_a_resource_is_recorded_with_its_author(protocol: Protocol) -> None:
-    await put_resource(protocol, "cad", capacity=1)
-    await put_resource(protocol, "cad", capacity=1)
-    await put_resource(protocol, "cad", capacity=2)
-    await put_resource(protocol, "cad", capacity=2, paused=True)
-    await put_resource(protocol, "cad", capacity=2)
-    await put_resource(protocol, "cad", capacity=2, order="fair", rate={"starts": 3, "per": "1m"})
+    await put_resource(protocol.database, "cad", capacity=1)
+    await put_resource(protocol.database, "cad", capacity=1)
+    await put_resource(protocol.database, "cad", capacity=2)
+    await put_resource(protocol.database, "cad", capacity=2, paused=True)
+    await put_resource(protocol.database, "cad", capacity=2)
+    await put_resource(protocol.database, "cad", capacity=2, order="fair", rate={"starts": 3, "per": "1m"})
     await protocol.queue_manager.delete_resource("cad", changed_by="bob")
     rows = await protocol.connection.fetch("SELECT * FROM resource_change ORDER BY id")
     assert [(row["change"], row["changed_by"]) for row in rows] == [
@@ -209,22 +205,22 @@ async def test_every_change_of_a_resource_is_recorded_with_its_author(protocol: 
 
 
 async def test_a_paused_resource_lets_nothing_start_until_it_is_resumed(protocol: Protocol) -> None:
-    await put_resource(protocol, "cad", capacity=1)
+    await put_resource(protocol.database, "cad", capacity=1)
     await protocol.put(uses=["cad"])
     first, second, third = await submit(protocol, count=3)
     assert await protocol.held() == [first]
-    await put_resource(protocol, "cad", capacity=1, paused=True)
-    await put_resource(protocol, "cad", capacity=2, paused=True)
+    await put_resource(protocol.database, "cad", capacity=1, paused=True)
+    await put_resource(protocol.database, "cad", capacity=2, paused=True)
     assert await protocol.held() == [first]
-    await put_resource(protocol, "cad", capacity=2)
+    await put_resource(protocol.database, "cad", capacity=2)
     assert await protocol.held() == [first, second]
-    await put_resource(protocol, "cad", capacity=3)
+    await put_resource(protocol.database, "cad", capacity=3)
     assert await protocol.held() == [first, second, third]
 
 
 async def test_a_paused_action_keeps_no_units_from_its_neighbours(protocol: Protocol) -> None:
-    await put_resource(protocol, "cad", capacity=1, rank=1)
-    await put_resource(protocol, "api", capacity=1, rank=2)
+    await put_resource(protocol.database, "cad", capacity=1, rank=1)
+    await put_resource(protocol.database, "api", capacity=1, rank=2)
     await protocol.register()
     await protocol.put("blocker", uses=["api"])
     (blocker,) = await submit(protocol, "blocker")
@@ -239,15 +235,15 @@ async def test_a_paused_action_keeps_no_units_from_its_neighbours(protocol: Prot
 
 
 async def test_the_order_of_a_resource_changes_only_while_nothing_waits(protocol: Protocol) -> None:
-    await put_resource(protocol, "cad", capacity=1)
+    await put_resource(protocol.database, "cad", capacity=1)
     await protocol.put(uses=["cad"])
     ids = await submit(protocol, count=2)
     with pytest.raises(Refusal, match="pause it, change the order, resume it") as refused:
-        await put_resource(protocol, "cad", capacity=1, order="fair")
+        await put_resource(protocol.database, "cad", capacity=1, order="fair")
     assert refused.value.code is Code.IN_USE
-    await put_resource(protocol, "cad", capacity=1, paused=True)
-    await put_resource(protocol, "cad", capacity=1, paused=True, order="fair")
-    await put_resource(protocol, "cad", capacity=2, order="fair")
+    await put_resource(protocol.database, "cad", capacity=1, paused=True)
+    await put_resource(protocol.database, "cad", capacity=1, paused=True, order="fair")
+    await put_resource(protocol.database, "cad", capacity=2, order="fair")
     assert await protocol.held() == ids
 
 

@@ -10,14 +10,6 @@ from turnstile.common.telemetry.logs import configure_logging
 from turnstile.worker.logs import log_in_worker
 
 
-@pytest.fixture(autouse=True)
-def own_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Restore the root logger after the test."""
-    root = logging.getLogger()
-    monkeypatch.setattr(root, "handlers", list(root.handlers))
-    monkeypatch.setattr(root, "level", root.level)
-
-
 @pytest.mark.parametrize("form", ["console", "json"])
 def test_the_password_of_a_url_is_always_blanked(form: str, capsys: pytest.CaptureFixture[str]) -> None:
     configure_logging(level="INFO", form="json" if form == "json" else "console")

@@ -62,6 +62,33 @@ command = command_action(
 )
 
 
+@action("chaos.heavy", max_reclaims=1000)
+async def heavy(context: Context, seconds: float) -> int:
+    """Run with most units of a resource."""
+    return await _recorded(context, seconds)
+
+
+@action("chaos.light", max_reclaims=1000)
+async def light(context: Context, seconds: float) -> int:
+    """Run with one unit of each of two resources."""
+    return await _recorded(context, seconds)
+
+
+@action("chaos.shared", max_reclaims=1000)
+def shared(context: Context, seconds: float) -> int:
+    """Run in a child process, within a limit over all customers."""
+    return two(context, seconds)
+
+
+@action("chaos.mail", max_reclaims=1000, retry={"max_attempts": 3, "delay": "200ms", "factor": 1})
+async def mail(context: Context, seconds: float) -> int:
+    """Run with a limit of starts; fail in the first attempt, sometimes."""
+    result = await _recorded(context, seconds)
+    if context.attempt == 1 and context.execution_id % 7 == 0:
+        raise TemporaryError("planned", delay=0.2)
+    return result
+
+
 async def _recorded(context: Context, seconds: float) -> int:
     await log_while_running(context.execution_id, context.attempt, seconds)
     return context.execution_id

@@ -149,6 +149,8 @@ async def drain(
 ) -> dict[str, int]:
     """Wait until no work is left, or until the deadline; return the counts of what is left.
 
+    `limits` has the limit of each action, and the capacity of each resource under `resource NAME`.
+
     A change that was in progress when its executor was paused may come late: `restore` must undo it. None: no
     action may change.
     """
@@ -157,6 +159,10 @@ async def drain(
                (SELECT count(*) FROM slot) AS slots,
                (SELECT count(*) FROM unpublished_completion) AS unpublished_completions,
                (SELECT count(*) FROM execution WHERE completed_at IS NULL) AS executions
+    """
+    gates_query = """
+        SELECT ref AS name, max_concurrent AS number, paused FROM action
+        UNION ALL SELECT 'resource ' || name, capacity, paused FROM gate WHERE kind = 'resource'
     """
     now = asyncio.get_running_loop().time
     deadline = now() + deadline_seconds
@@ -168,8 +174,8 @@ async def drain(
             left = {name: count for name, count in row.items() if count}
             if not left or now() > deadline:
                 return left
-            actions = await connection.fetch("SELECT ref, max_concurrent, paused FROM action")
-            if any(a["paused"] or a["max_concurrent"] != limits.get(a["ref"]) for a in actions):
+            gates = await connection.fetch(gates_query)
+            if any(gate["paused"] or gate["number"] != limits.get(gate["name"]) for gate in gates):
                 assert restore is not None, "an action was changed"
                 await restore()
             await asyncio.sleep(_POLL_SECONDS)

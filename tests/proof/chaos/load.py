@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 from uuid import UUID
 
+from tests.proof.chaos.gates import Change, Gates, numbers_of_gates
+
 Way = Literal["amqp", "http"]
 SUBMITTERS: Final[Mapping[str, Way]] = {
     "amqp-1": "amqp",
@@ -26,7 +28,67 @@ _PER_SECOND: Final = {
     "chaos.keyed": 2.0,
     "chaos.command": 0.5,
     "chaos.long": 0.2,
+    "chaos.heavy": 1.0,
+    "chaos.light": 2.0,
+    "chaos.shared": 2.5,
+    "chaos.mail": 2.0,
 }
+GATES: Final = Gates(
+    resources={
+        "cad": {"capacity": 4, "rank": 1, "order": "fair"},
+        "partner": {"capacity": 3, "rank": 2, "rate": {"starts": 12, "per": 1}},
+    },
+    actions={
+        "chaos.heavy": {"max_concurrent": 2, "uses": [{"resource": "cad", "units": 3}]},
+        "chaos.light": {
+            "max_concurrent": None,
+            "uses": [{"resource": "cad", "units": 1, "weight": 2}, "partner"],
+        },
+        "chaos.shared": {
+            "max_concurrent": 2,
+            "max_concurrent_total": 3,
+            "order": "fair",
+            "submitter_keys": True,
+            "uses": ["partner"],
+        },
+        "chaos.mail": {"max_concurrent": None, "rate": {"starts": 6, "per": 1}},
+    },
+    keys={
+        "chaos.shared/keys/1": {"weight": 3},
+        "chaos.shared/keys/2": {"max_concurrent": 1},
+    },
+    changes={
+        "resources/cad": (
+            {"capacity": 3},
+            {"capacity": 2},
+            {"capacity": 6},
+            {"capacity": 4},
+            {"paused": True},
+        ),
+        "resources/partner": (
+            {"capacity": 1},
+            {"capacity": 5},
+            {"capacity": 3},
+            {"rate": {"starts": 5, "per": 1}},
+            {"rate": {"starts": 12, "per": 1}},
+            {"paused": True},
+        ),
+        "actions/chaos.shared": (
+            {"max_concurrent_total": 2},
+            {"max_concurrent_total": 5},
+            {"max_concurrent_total": 3},
+            {"max_concurrent": 3},
+            {"paused": True},
+        ),
+        "actions/chaos.shared/keys/2": ({"max_concurrent": 2, "weight": 2}, {"max_concurrent": 1}),
+        "actions/chaos.mail": ({"rate": {"starts": 3, "per": 1}}, {"rate": {"starts": 6, "per": 1}}),
+        "actions/chaos.heavy": (
+            {"uses": [{"resource": "cad", "units": 2}]},
+            {"uses": [{"resource": "cad", "units": 3}]},
+        ),
+    },
+)
+"""Their capacities are about twice what the load needs."""
 LIMITS: Final[Mapping[str, int | None]] = {
     "chaos.one": 1,
     "chaos.two": 2,
@@ -36,6 +98,8 @@ LIMITS: Final[Mapping[str, int | None]] = {
     "chaos.command": 2,
     "chaos.long": None,
 }
+NUMBERS: Final = {**LIMITS, **numbers_of_gates(GATES)}
+"""What must be in force again at the end."""
 _CUSTOMERS: Final = 5
 _BURST: Final = 25
 
@@ -62,15 +126,6 @@ class Cancel:
     by_key: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """Change an action."""
-
-    at_seconds: float
-    action_ref: str
-    fields: Mapping[str, Any]
-
-
 Step = Submit | Cancel | Change
 
 
@@ -79,15 +134,17 @@ def plan_load(seed: int, seconds: float) -> list[Step]:
     rng = random.Random(f"{seed} load")
     submits = list(_submits(rng, seconds))
     steps: list[Step] = [*submits, *_again(rng, submits), *_cancels(rng, submits), *_changes(rng, seconds)]
+    steps += GATES.changed(random.Random(f"{seed} gates"), seconds)
     return sorted(steps, key=lambda step: step.at_seconds)
 
 
 def restored() -> list[Change]:
     """Return the changes that undo all changes of a run."""
-    return [
-        Change(at_seconds=0.0, action_ref=ref, fields={"max_concurrent": limit, "paused": False})
+    limited = [
+        Change(at_seconds=0.0, path=f"actions/{ref}", fields={"max_concurrent": limit, "paused": False})
         for ref, limit in LIMITS.items()
     ]
+    return [*limited, *GATES.defined()]
 
 
 def _submits(rng: random.Random, seconds: float) -> Iterator[Submit]:
@@ -109,6 +166,10 @@ def _submit(rng: random.Random, number: int, at_seconds: float, ref: str) -> Sub
     }
     if ref == "chaos.keyed":
         body["parameters"]["customer"] = rng.randrange(_CUSTOMERS)
+    if ref in GATES.actions:
+        body["priority"] = rng.choice([1, 2, 3, 3, 3, 3, 4, 5])
+    if ref == "chaos.shared":
+        body["concurrency_key"] = str(rng.randrange(_CUSTOMERS))
     if ref == "chaos.seven" and rng.random() < 0.2:
         body["parameters"]["failures"] = rng.randint(1, 3)
     if rng.random() < 0.05:
@@ -170,10 +231,10 @@ def _changes(rng: random.Random, seconds: float) -> Iterator[Change]:
     while now < seconds:
         ref = rng.choice(["chaos.one", "chaos.two", "chaos.seven", "chaos.keyed"])
         if rng.random() < 0.3:
-            yield Change(at_seconds=round(now, 2), action_ref=ref, fields={"paused": True})
+            yield Change(at_seconds=round(now, 2), path=f"actions/{ref}", fields={"paused": True})
             now += rng.uniform(0.5, 3.0)
-            yield Change(at_seconds=round(now, 2), action_ref=ref, fields={"paused": False})
+            yield Change(at_seconds=round(now, 2), path=f"actions/{ref}", fields={"paused": False})
         else:
             limit = rng.choice([1, 2, 3, LIMITS[ref], LIMITS[ref], None])
-            yield Change(at_seconds=round(now, 2), action_ref=ref, fields={"max_concurrent": limit})
+            yield Change(at_seconds=round(now, 2), path=f"actions/{ref}", fields={"max_concurrent": limit})
         now += rng.uniform(2.0, 8.0)

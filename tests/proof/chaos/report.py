@@ -34,6 +34,7 @@ def _lines(outcome: Outcome) -> Iterator[str]:
     yield f"  worst slot leak    {statistics.worst_slot_leak_seconds:.1f} s"
     yield f"  worst reclaim      {statistics.worst_reclaim_seconds:.1f} s"
     yield f"  worst idle slot    {statistics.worst_idle_seconds:.1f} s"
+    yield outcome.gates.line
     yield f"  drained in         {course.drained_in_seconds:.1f} s of {DRAIN_SECONDS_MAX:.0f} s"
     yield from violation_lines(outcome.violations, outcome.replay, outcome.folder)
 

@@ -16,7 +16,8 @@ from typing import Any, ClassVar, Final
 from tests.proof.chaos.environment import RECORDING, Environment, drain, run_folder, running_environment
 from tests.proof.chaos.faults import inject
 from tests.proof.chaos.findings import DRAIN_SECONDS_MAX, Course, broken_promises, findings, left_behind
-from tests.proof.chaos.load import LIMITS, plan_load, restored
+from tests.proof.chaos.gates import GatesChecked, check_gates
+from tests.proof.chaos.load import NUMBERS, plan_load, restored
 from tests.proof.chaos.schedule import Shape, plan_faults
 from tests.proof.chaos.submitters import HttpSubmitter, SubmitLog, send_all
 from tests.proof.history.checker import Statistics, statistics
@@ -38,6 +39,7 @@ class Outcome:
     """Duration of the load."""
     course: Course
     statistics: Statistics
+    gates: GatesChecked
     violations: list[str]
     folder: Path
     """Deleted, unless there are violations or the command line says to keep it."""
@@ -65,21 +67,23 @@ async def run_seed(seed: int, shape: Shape, *, patience: float, keep: bool = Fal
 async def _run_course(environment: Environment, seed: int, shape: Shape) -> Course:
     """Load and break the system, heal it, and let it drain."""
     now = asyncio.get_running_loop().time
-    log, began, began_at = SubmitLog(), now(), datetime.now(UTC)
+    log = SubmitLog()
     http_urls = [executor.url for executor in environment.executors]
     steps = plan_load(seed, shape.seconds)
-    async with sending(send_all(environment.amqp_url, environment.http, http_urls, steps, log)) as answered:
-        injected = await inject(environment, plan_faults(seed, shape))
-        # What is submitted after the last fault cannot be done before it.
-        over_at = max(now(), began + shape.seconds)
-        await answered(ANSWERED_SECONDS)
 
     async def restore() -> None:
         async with asyncio.timeout(ANSWERED_SECONDS):
             await HttpSubmitter(environment.http, http_urls, log).send(restored(), now())
 
     await restore()
-    left = await drain(environment.database_url, LIMITS, restore, deadline_seconds=DRAIN_DEADLINE_SECONDS)
+    began, began_at = now(), datetime.now(UTC)
+    async with sending(send_all(environment.amqp_url, environment.http, http_urls, steps, log)) as answered:
+        injected = await inject(environment, plan_faults(seed, shape))
+        # What is submitted after the last fault cannot be done before it.
+        over_at = max(now(), began + shape.seconds)
+        await answered(ANSWERED_SECONDS)
+    await restore()
+    left = await drain(environment.database_url, NUMBERS, restore, deadline_seconds=DRAIN_DEADLINE_SECONDS)
     return Course(
         began_at=began_at, injected=injected, log=log, drained_in_seconds=now() - over_at, left=left
     )
@@ -109,14 +113,17 @@ async def _judged(
         environment.database_url, environment.amqp_url, folder, list(course.log.submitted())
     )
     (folder / RECORDING).write_bytes(pickle.dumps(recording))
+    gates = await check_gates(environment.database_url)
     return Outcome(
         seed=seed,
         seconds=shape.seconds,
         course=course,
         statistics=statistics(recording),
+        gates=gates,
         violations=[
             *await findings(environment, course, recording, patience=patience),
             *broken_promises(recording, course.injected, patience=patience),
+            *gates.violations,
         ],
         folder=folder,
     )

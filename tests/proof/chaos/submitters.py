@@ -15,7 +15,8 @@ from typing import Any, Final
 
 import httpx
 
-from tests.proof.chaos.load import SUBMITTERS, Cancel, Change, Step, Submit
+from tests.proof.chaos.gates import Change
+from tests.proof.chaos.load import SUBMITTERS, Cancel, Step, Submit
 from tests.proof.history.recording import Submitted
 from tests.support.traffic import cancel_request, publishing, request
 from turnstile.common.broker.errors import BrokerUnavailable
@@ -147,10 +148,10 @@ class HttpSubmitter:
             self._refused(f"cancel of execution {target['execution_id']}", answer)
 
     async def _change(self, step: Change) -> None:
-        answer = await self._request("PATCH", f"/actions/{step.action_ref}", step.fields)
+        answer = await self._request(step.method, f"/{step.path}", step.fields)
         self.log.changes += 1
         if answer.status_code != httpx.codes.OK:
-            self._refused(f"change of {step.action_ref}", answer)
+            self._refused(f"change of {step.path} to {step.fields}", answer)
 
     def _refused(self, what: str, answer: httpx.Response) -> None:
         self.log.refused.append(f"{what}: {answer.status_code} {answer.text[:300]}")

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 import pytest
 
 from tests.proof.chaos import load
-from tests.proof.chaos.load import Cancel, Change, Submit
+from tests.proof.chaos.gates import Change
+from tests.proof.chaos.load import Cancel, Submit
 from tests.proof.chaos.neighbours import load as steady_load
 from tests.proof.chaos.neighbours import schedule as neighbours
 from tests.proof.chaos.neighbours.schedule import Disturbance, plan_disturbances
@@ -63,7 +64,7 @@ def test_no_part_has_two_faults_at_once(seed: int) -> None:
 def test_the_load_uses_every_action_field_and_way(seed: int) -> None:
     steps = load.plan_load(seed, SECONDS)
     bodies = [step.body for step in steps if isinstance(step, Submit)]
-    assert {body["action_ref"] for body in bodies} == set(load.LIMITS)
+    assert {body["action_ref"] for body in bodies} == set(load.LIMITS) | set(load.GATES.actions)
     for field in ("ttl", "timeout", "idempotency_key"):
         assert any(field in body for body in bodies)
         assert not all(field in body for body in bodies)
@@ -72,11 +73,13 @@ def test_the_load_uses_every_action_field_and_way(seed: int) -> None:
     changes = [step.fields for step in steps if isinstance(step, Change)]
     assert {"paused": True} in changes
     assert any("max_concurrent" in fields for fields in changes)
+    assert {1, 5} <= {body.get("priority") for body in bodies}
+    assert {step.path for step in steps if isinstance(step, Change)} >= set(load.GATES.changes)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_each_queue_is_busy_for_less_than_a_third_of_the_time(seed: int) -> None:
-    assert busiest_seconds(submits(seed), dict(load.LIMITS)) < SECONDS / 3
+    assert busiest_seconds(submits(seed), load.NUMBERS) < SECONDS / 3
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -91,4 +94,4 @@ def test_every_kind_comes_before_any_comes_twice_and_every_variant_comes(seed: i
 @pytest.mark.parametrize("seed", range(3))
 def test_the_steady_load_keeps_each_queue_idle_most_of_the_time(seed: int) -> None:
     steps = steady_load.plan_load(seed, STEADY_SECONDS, URL)
-    assert busiest_seconds(steps, steady_load.LIMITS) < STEADY_SECONDS / 20
+    assert busiest_seconds(steps, steady_load.NUMBERS) < STEADY_SECONDS / 20

@@ -2,7 +2,7 @@
 
 In: URLs that name several hosts, and the URL of a broker that stays. Out: a `LoadedSystem` that waits until
 work continues; at its end everything has drained, and the whole history is held against the promises. The
-load is that of chaos: limits, keys, retries, delays, cancels, requests sent twice, over AMQP and HTTP.
+load is that of chaos: limits, keys, gates, retries, delays, cancels, requests sent twice, over AMQP and HTTP.
 """
 
 import asyncio
@@ -15,8 +15,9 @@ from typing import Final
 import httpx
 
 from tests.proof.chaos.environment import drain
-from tests.proof.chaos.load import LIMITS, Cancel, Change, Step, plan_load
-from tests.proof.chaos.submitters import SubmitLog, send_all
+from tests.proof.chaos.gates import Change, check_gates
+from tests.proof.chaos.load import GATES, NUMBERS, Cancel, Step, plan_load
+from tests.proof.chaos.submitters import HttpSubmitter, SubmitLog, send_all
 from tests.proof.history.checker import violations
 from tests.proof.history.recorder import read_recording, start_recording
 from tests.proof.history.recording import Bounds, Window
@@ -82,15 +83,17 @@ async def loaded(
         await asyncio.gather(*(system.start_worker(_ACTIONS) for _ in range(2)))
         under_load = LoadedSystem(system=system, log=log)
         urls = [executor.http_url for executor in system.executors]
+        await HttpSubmitter(http, urls, log).send(GATES.defined(), asyncio.get_running_loop().time())
         steps = [step for step in plan_load(1, seconds) if _is_short(step)]
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(send_all(amqp_url, http, urls, steps, log), name="load")
             yield under_load
-        assert await drain(database_url, LIMITS, None, deadline_seconds=_DRAIN_SECONDS) == {}
+        assert await drain(database_url, NUMBERS, None, deadline_seconds=_DRAIN_SECONDS) == {}
         submitted = list(log.submitted())
         recording = await read_recording(database_url, amqp_url_that_stays, system.folder, submitted)
     bounds = replace(_BOUNDS, windows=under_load.windows)
     broken = [str(violation) for violation in violations(recording, bounds=bounds)]
+    broken += (await check_gates(database_url)).violations
     async with history_of(database_url) as history:
         broken += [*log.refused, *await history.faults()]
     lost = [f"{w.what}: {w.began_at:%H:%M:%S.%f} to {w.ended_at:%H:%M:%S.%f}" for w in under_load.windows]

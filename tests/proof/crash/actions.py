@@ -4,9 +4,11 @@ import asyncio
 from pathlib import Path
 
 from tests.proof.history.run_log import log_run, log_while_blocking, log_while_running
-from turnstile.worker import Context, TemporaryError, action
+from turnstile.worker import Context, TemporaryError, action, rate, use
 
 RUN_SECONDS = 0.01
+LICENCES = "crash-licences"
+DESKS = "crash-desks"
 UNSERVED = "unserved"
 """A pool without a worker process: the tests claim there, and do what no worker should."""
 
@@ -44,6 +46,29 @@ async def retried(context: Context) -> int:
     if context.attempt == 1:
         raise TemporaryError("planned", delay=0.1)
     return context.attempt
+
+
+@action("crash.rated", rate=rate(5, "500ms"))
+async def rated(context: Context) -> int:
+    """Start when its rate allows it."""
+    return await _run(context)
+
+
+@action("crash.licensed", uses=[use(LICENCES, units=2), use(DESKS)])
+async def licensed(context: Context) -> int:
+    """Run with two licences and one desk."""
+    return await _run(context)
+
+
+@action("crash.seated", uses=[use(DESKS)])
+async def seated(context: Context) -> int:
+    """Run with one desk."""
+    return await _run(context)
+
+
+@action("crash.holding", uses=[use(DESKS)], pool=UNSERVED)
+async def holding() -> None:
+    """Take a desk, and be cancelled."""
 
 
 @action("crash.gated")

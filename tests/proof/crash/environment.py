@@ -15,6 +15,7 @@ from typing import Any, Final
 import aio_pika
 import httpx
 
+from tests.proof.crash.actions import DESKS, LICENCES
 from tests.proof.history.checker import violations
 from tests.proof.history.recorder import read_recording, start_recording
 from tests.proof.history.recording import Bounds, Submitted, Window
@@ -55,6 +56,12 @@ SELECT (SELECT count(*) FROM execution) >= $1
    AND NOT EXISTS (SELECT FROM execution WHERE completed_at IS NULL)
    AND NOT EXISTS (SELECT FROM slot) AND NOT EXISTS (SELECT FROM waiting)
    AND NOT EXISTS (SELECT FROM delayed) AND NOT EXISTS (SELECT FROM unpublished_completion)
+   AND NOT EXISTS (
+       SELECT FROM turnstile.current_gate WHERE held > 0 OR depth > 0 OR returning_from IS NOT NULL)
+"""
+_RESOURCE: Final = """
+SELECT turnstile.put_resource(jsonb_build_object(
+    'name', $1::text, 'capacity', $2::integer, 'rank', $3::integer, 'fair', $4::boolean, 'paused', false))
 """
 Body = Mapping[str, Any]
 
@@ -158,6 +165,8 @@ async def submit_everything(client: Client, url: str) -> None:
         {"action_ref": "crash.keyed", "parameters": {"customer": "first"}},
         {"action_ref": "crash.keyed", "parameters": {"customer": "second"}, "idempotency_key": f"{key} b"},
         {"action_ref": "crash.retried"},
+        {"action_ref": "crash.licensed"},
+        {"action_ref": "crash.seated"},
         {"action_ref": "crash.free", "run_at": soon},
     )
     await client.publish_cancels(key)
@@ -214,6 +223,10 @@ class Environment:
             paused,
         )
 
+    async def put_desks(self, capacity: int = 2) -> None:
+        """Give the shared resource so many units, in the database only: nothing is granted by it."""
+        await self.history.rows(_RESOURCE, DESKS, capacity, 2, True)
+
     async def drain(self) -> list[str]:
         """Cancel what does not end by itself and wait until everything has ended; return what is wrong."""
         await self.client.cancel_what_is_left()
@@ -264,10 +277,13 @@ async def running_environment(database_url: str, amqp_url: str) -> AsyncIterator
         httpx.AsyncClient(trust_env=False, timeout=10) as http,
         history_of(database_url) as history,
     ):
+        # The worker registers actions that use them.
+        env = Environment(system=system, client=Client(publisher=publisher, http=http), history=history)
+        await history.rows(_RESOURCE, LICENCES, 4, 1, False)
+        await env.put_desks()
         system.settings = {**system.settings, RUN_LOG_VARIABLE: str(system.folder / RUN_LOG)}
         await system.start_worker(ACTIONS)
-        client = Client(publisher=publisher, http=http)
-        yield Environment(system=system, client=client, history=history)
+        yield env
 
 
 async def purge(amqp_url: str, name: str) -> int:

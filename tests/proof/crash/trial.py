@@ -20,8 +20,11 @@ from tests.proof.crash.triggers import (
     call_back_something,
     cancel_something,
     replay_something,
+    reroute_something,
+    resize_something,
     resume_something,
     settings_for,
+    use_up_a_rate,
 )
 from tests.support.processes import Service
 from turnstile.common.crash_points import VARIABLE, CrashPoint
@@ -181,6 +184,12 @@ async def _trigger(env: Environment, case: Case, url: str) -> None:
             await cancel_something(env, url)
         case CrashPoint.ACTIONS_PUT:
             await resume_something(env, url)
+        case CrashPoint.ACTIONS_STORED:
+            await reroute_something(env, url)
+        case CrashPoint.RESOURCE_STORED | CrashPoint.RESOURCE_PUT:
+            await resize_something(env, url)
+        case CrashPoint.RATE_DUE | CrashPoint.RATE_GRANTED:
+            await use_up_a_rate(env)
         case CrashPoint.DEAD_LETTERS_PUBLISHED | CrashPoint.DEAD_LETTERS_STORED:
             await replay_something(env, url)
         case _:

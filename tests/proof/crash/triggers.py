@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import httpx
 
-from tests.proof.crash.actions import UNSERVED
+from tests.proof.crash.actions import DESKS, LICENCES, UNSERVED
 from tests.proof.crash.environment import Environment, purge
 from turnstile.common.broker.topology import pool_queue
 
@@ -53,6 +53,28 @@ async def resume_something(env: Environment, url: str) -> None:
             await env.client.http.post(f"{url}/api/v1/actions/crash.one/resume")
     finally:
         await env.pause(paused=False)
+
+
+async def reroute_something(env: Environment, url: str) -> None:
+    """Let an action use one resource less, or again, while its executions wait at both."""
+    await env.client.publish(*[{"action_ref": ref} for ref in ("crash.licensed", "crash.seated")] * 4)
+    licences, desks = {"resource": LICENCES, "units": 2}, {"resource": DESKS}
+    for uses in ([licences], [desks, licences]):
+        with suppress(httpx.HTTPError):
+            await env.client.http.patch(f"{url}/api/v1/actions/crash.licensed", json={"uses": uses})
+
+
+async def resize_something(env: Environment, url: str) -> None:
+    """Lower the capacity of a resource while executions wait for it, and raise it again."""
+    await env.client.publish(*[{"action_ref": "crash.licensed"}] * 6)
+    for capacity in (2, 4):
+        with suppress(httpx.HTTPError):
+            await env.client.http.patch(f"{url}/api/v1/resources/{LICENCES}", json={"capacity": capacity})
+
+
+async def use_up_a_rate(env: Environment) -> None:
+    """Submit more than a rate allows to start."""
+    await env.client.publish(*[{"action_ref": "crash.rated"}] * 7)
 
 
 async def replay_something(env: Environment, url: str) -> None:
@@ -172,6 +194,26 @@ async def _idle_slot(env: Environment) -> None:
     await env.pause(paused=False)
 
 
+async def _idle_units(env: Environment) -> None:
+    """A resource has got more units, and what waits for them does not know."""
+    for _ in range(2):
+        await env.client.publish_to_cancel("crash.holding")
+    await env.client.publish({"action_ref": "crash.seated"})
+    waits = "SELECT depth > 0 FROM turnstile.current_gate WHERE kind = 'resource' AND name = $1"
+    if await env.until_while_armed(waits, DESKS):
+        held = await env.history.value(
+            "SELECT held FROM turnstile.current_gate WHERE kind = 'resource' AND name = $1", DESKS
+        )
+        await env.put_desks(held + 1)
+        # Something else may have let it pass, and it has ended.
+        await env.until_while_armed(
+            "SELECT depth = 0 OR held >= capacity FROM turnstile.current_gate"
+            " WHERE kind = 'resource' AND name = $1",
+            DESKS,
+        )
+        await env.put_desks()
+
+
 async def _not_rolled_out(env: Environment) -> None:
     """The pause of an action has ended, and its queue does not have that yet."""
     await env.pause(paused=True)
@@ -209,6 +251,7 @@ async def _miscounted(env: Environment) -> None:
 
 SWEEPS: Final[Mapping[str, Trigger]] = {
     "grant_idle_slots": _idle_slot,
+    "advance_gates": _idle_units,
     "roll_out_limits": _not_rolled_out,
     "wake_due": _due,
     "expire_due": _expired,

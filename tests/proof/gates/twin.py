@@ -3,7 +3,8 @@
 In: a configuration, and operations with a number that decides about their details. Out: nothing, or an
 AssertionError that says what differs. Everything happens in one transaction, which is rolled back.
 
-The statements differ from the model in three ways, all intended. An execution that ends while it waits at a
+The statements differ from the model in four ways, all intended. A request that needs more units than the
+capacity of a resource is refused; the model lets it wait. An execution that ends while it waits at a
 later gate keeps its units until its completion is settled; the model has it as granted until then.
 Executions leave a closed route one gate after another (`advance_gates`), and others pass in between; the
 result is not compared with the model then, but has to be a state in which nothing can pass and no closed
@@ -22,6 +23,7 @@ import asyncpg
 from tests.proof.gates.definitions import GRANTED, Action, Pool, System, Worker, queue_name
 from tests.proof.gates.explorer import Configuration
 from tests.proof.gates.model import Execution, Gates, State, Step, Table
+from tests.support.gates import put_resource
 from tests.support.protocol import CREATE_QUEUES, Connection, Protocol
 from turnstile.common.domain.identifiers import Attempt, ExecutionId
 from turnstile.common.domain.states import Status
@@ -120,15 +122,13 @@ class Twin:
         """Create the actions, resources and queues."""
         for resource in self.system.resources.values():
             rate = resource.rate
-            await self.connection.execute(
-                "INSERT INTO gate (kind, name, capacity, fair, rank, rate_starts, rate_per_seconds)"
-                " VALUES ('resource', $1, $2, $3, $4, $5, $6)",
+            await put_resource(
+                self.protocol.database,
                 resource.name,
                 resource.capacity,
-                resource.order == "fair",
-                resource.rank,
-                rate and rate.starts,
-                rate and float(rate.per * SECONDS),
+                rank=resource.rank,
+                order=resource.order,
+                rate=rate and {"starts": rate.starts, "per": rate.per * SECONDS},
             )
         for action in self.system.actions.values():
             await self._define_action(action)
@@ -225,6 +225,9 @@ class Twin:
         row = await self.admitted(self.protocol, batch)
         executions = list(self.state.executions)
         for (action, key, priority), answer in zip(batch, row["admitted"], strict=True):
+            if self._is_too_heavy(action, key):
+                assert answer["code"] == "invalid_parameters", answer
+                continue
             assert answer["code"] is None, answer
             ticket = self.state.next_ticket
             gate = self.system.routes[action, key][0].gate
@@ -490,6 +493,14 @@ class Twin:
             ["{}"] * len(batch),
             [None] * len(batch),
             [priority for _, _, priority in batch],
+        )
+
+    def _is_too_heavy(self, action: str, key: str) -> bool:
+        """Whether a resource can never give the units; with a capacity of 0 its executions wait."""
+        capacities = self.state.capacities
+        return any(
+            self.system.gates[stop.gate].kind == "resource" and 0 < (capacities[stop.gate] or 0) < stop.units
+            for stop in self.system.routes[action, key]
         )
 
     def _execution(self, ticket: int) -> Execution:

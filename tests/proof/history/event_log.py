@@ -79,7 +79,7 @@ class SlotLog:
     async def waited(self) -> int:
         """Return how often an execution joined its queue."""
         events = await read_events(self.connection)
-        return sum(isinstance(e, WaitingEvent) and e.step is Step.INSERT for e in events)
+        return sum(isinstance(e, WaitingEvent) and e.step is Step.INSERT and not e.is_at_gate for e in events)
 
     async def freed_at(self) -> dict[int, datetime]:
         """Return when the slot of each execution was freed."""
@@ -163,10 +163,15 @@ def _event(row: asyncpg.Record) -> Event:
                 attempt=row["attempt"],
                 worker_id=row["worker_id"],
                 is_over=known["finished_at"] is not None,
+                has_gates=known["gate_ids"] is not None,
             )
         case "waiting":
             return WaitingEvent(
-                stamp=stamp, step=step, queue_id=row["queue_id"], execution_id=row["execution_id"]
+                stamp=stamp,
+                step=step,
+                queue_id=row["queue_id"],
+                execution_id=row["execution_id"],
+                is_at_gate=known["queue_id"] is not None,
             )
         case "action_queue":
             return QueueEvent(

@@ -26,7 +26,7 @@ CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON history.log
     FOR EACH STATEMENT EXECUTE FUNCTION history.refuse();
 
 -- note(key, column, ...): log the row before and after, with the columns named. `key` is the column that the table's
--- `id` is logged as, or empty.
+-- `id` is logged as, or empty; `line` for rows of `waiting`, whose line is a queue unless they name their queue.
 CREATE FUNCTION history.note() RETURNS trigger
 LANGUAGE plpgsql
 -- The role that makes the change needs no right to the history.
@@ -41,7 +41,8 @@ DECLARE
 BEGIN
     INSERT INTO history.log (table_name, step, queue_id, execution_id, attempt, worker_id, old, new)
     SELECT TG_TABLE_NAME, lower(TG_OP),
-           (known ->> CASE key WHEN 'queue_id' THEN 'id' WHEN 'line' THEN 'line_id' ELSE 'queue_id' END)::bigint,
+           (known ->> CASE WHEN key = 'queue_id' THEN 'id' WHEN key = 'line' AND known ->> 'queue_id' IS NULL THEN 'line_id'
+                            ELSE 'queue_id' END)::bigint,
            CASE key WHEN 'line' THEN turnstile.id_of_place((known ->> 'place')::bigint)
                     WHEN 'execution_id' THEN (known ->> 'id')::bigint
                     ELSE (known ->> 'execution_id')::bigint END,
@@ -51,6 +52,28 @@ BEGIN
            (SELECT jsonb_object_agg(k, after -> k) FROM unnest(TG_ARGV[1:]) k WHERE after IS NOT NULL);
     RETURN NULL;
 END $$;
+
+-- When each change of a definition was committed: until then, the earlier definition is in force for other sessions.
+CREATE TABLE history.committed_change (
+    table_name text NOT NULL,
+    changed_at timestamptz NOT NULL,
+    committed_at timestamptz NOT NULL
+);
+
+CREATE FUNCTION history.note_commit() RETURNS trigger
+LANGUAGE plpgsql
+SECURITY DEFINER
+SET search_path = history, pg_temp
+AS $$
+BEGIN
+    INSERT INTO history.committed_change VALUES (TG_TABLE_NAME, NEW.changed_at, clock_timestamp());
+    RETURN NULL;
+END $$;
+
+CREATE CONSTRAINT TRIGGER committed AFTER INSERT ON action_change
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION history.note_commit();
+CREATE CONSTRAINT TRIGGER committed AFTER INSERT ON resource_change
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION history.note_commit();
 
 CREATE TRIGGER logged_inserts AFTER INSERT OR DELETE ON execution
     FOR EACH ROW EXECUTE FUNCTION history.note('execution_id', 'status', 'result', 'error_type', 'error_message', 'metadata');
@@ -62,12 +85,9 @@ CREATE TRIGGER logged_updates AFTER UPDATE ON execution
            (NEW.status, NEW.attempt, NEW.worker_id, NEW.queue_id))
     EXECUTE FUNCTION history.note('execution_id', 'status', 'result', 'error_type', 'error_message', 'metadata');
 CREATE TRIGGER logged AFTER INSERT OR UPDATE OR DELETE ON slot
-    FOR EACH ROW EXECUTE FUNCTION history.note('', 'finished_at');
--- Of the lines, those of the queues.
-CREATE TRIGGER logged_inserts AFTER INSERT OR UPDATE ON waiting
-    FOR EACH ROW WHEN (NEW.queue_id IS NULL) EXECUTE FUNCTION history.note('line');
-CREATE TRIGGER logged_deletes AFTER DELETE ON waiting
-    FOR EACH ROW WHEN (OLD.queue_id IS NULL) EXECUTE FUNCTION history.note('line');
+    FOR EACH ROW EXECUTE FUNCTION history.note('', 'finished_at', 'gate_ids');
+CREATE TRIGGER logged AFTER INSERT OR UPDATE OR DELETE ON waiting
+    FOR EACH ROW EXECUTE FUNCTION history.note('line', 'queue_id');
 CREATE TRIGGER logged_inserts AFTER INSERT OR DELETE ON action_queue
     FOR EACH ROW EXECUTE FUNCTION history.note('queue_id', 'max_concurrent', 'paused');
 CREATE TRIGGER logged_updates AFTER UPDATE OF max_concurrent, paused ON action_queue

@@ -79,16 +79,20 @@ class SlotEvent:
     worker_id: str | None
     is_over: bool
     """The attempt has ended; the slot waits to be settled."""
+    has_gates: bool = False
+    """It passed gates after its queue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingEvent:
-    """A row of `waiting`: an execution joined its queue, or left it."""
+    """A row of `waiting`: an execution joined its queue or the line of a later gate, or left it."""
 
     stamp: Stamp
     step: Step
     queue_id: int
     execution_id: int
+    is_at_gate: bool = False
+    """The line is that of a gate after the queue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,7 +245,7 @@ class Violation:
     """A broken promise, with its queue or execution."""
 
     promise: str
-    """`P1` to `P7`."""
+    """`P1` to `P7`, or `P11` to `P14`."""
     what: str
     at: datetime | None = None
     queue_id: int | None = None

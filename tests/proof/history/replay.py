@@ -85,13 +85,30 @@ def attempts_of(events: Sequence[Event]) -> Mapping[AttemptKey, AttemptHistory]:
     return attempts
 
 
+def gated_queues(events: Sequence[Event]) -> frozenset[int]:
+    """Return the queues before other gates: slots are acquired before the grant there.
+
+    `stress.check.passages` replays them.
+    """
+    return frozenset(
+        event.queue_id
+        for event in events
+        if (isinstance(event, WaitingEvent) and event.is_at_gate)
+        or (isinstance(event, SlotEvent) and event.has_gates)
+    )
+
+
 def queue_events_of(events: Sequence[Event]) -> Mapping[int, list[Event]]:
-    """Return the events that change each queue; the marking of a slot as ended changes none."""
+    """Return the events that change each queue; the marking of a slot as ended changes none.
+
+    Queues before other gates are left out.
+    """
     queues: dict[int, list[Event]] = defaultdict(list)
+    gated = gated_queues(events)
     for event in events:
-        if isinstance(event, QueueEvent | WaitingEvent) or (
-            isinstance(event, SlotEvent) and event.step is not Step.UPDATE
-        ):
+        if isinstance(event, SlotEvent) and event.step is Step.UPDATE:
+            continue
+        if isinstance(event, QueueEvent | WaitingEvent | SlotEvent) and event.queue_id not in gated:
             queues[event.queue_id].append(event)
     return queues
 

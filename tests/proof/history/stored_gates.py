@@ -53,6 +53,9 @@ async def _histories(connection: Connection, current: str, changes: str) -> dict
 
 def _passer(row: asyncpg.Record) -> Passer:
     stays = json.loads(row["gates"]) if row["gates"] is not None else ()
+    if any(each["passed_at"] is None for each in stays):
+        # It ended at a gate: to the replay, an execution whose gates are unknown.
+        stays = ()
     return Passer(
         execution_id=row["id"],
         action=row["ref"],

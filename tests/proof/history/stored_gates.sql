@@ -1,14 +1,13 @@
 -- What an installation has stored of its gates, for the replay of P11 to P14.
 
 -- executions: all of actions that have or had gates, with the grants of their earlier attempts.
-SELECT e.id, a.ref, nullif(q.concurrency_key, '') AS concurrency_key, e.priority, e.created_at, e.completed_at,
+SELECT e.id, a.ref, e.concurrency_key, e.priority, e.created_at, e.completed_at,
        e.attempt, e.gates::text AS gates,
        ARRAY(SELECT t.granted_at FROM attempt t
              WHERE t.execution_id = e.id AND t.attempt < e.attempt AND t.granted_at IS NOT NULL
              ORDER BY t.attempt) AS granted_ats
 FROM execution e
 JOIN action a ON a.id = e.action_id
-JOIN action_queue q ON q.id = e.queue_id
 WHERE e.gates IS NOT NULL OR a.route IS NOT NULL
    OR EXISTS (SELECT FROM execution o WHERE o.action_id = e.action_id AND o.gates IS NOT NULL)
 ORDER BY e.id

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from tests.proof.history.recording import Bounds, QueueEvent, Recording, Submitted, moment, nanoseconds
-from tests.proof.history.replay import attempts_of, transitions_of
+from tests.proof.history.replay import attempts_of, gated_queues, transitions_of
 from turnstile.stress.check.gates import UNLIMITED
 from turnstile.stress.check.history import FOREIGN, History
 from turnstile.stress.check.limits import ALWAYS, LimitPeriod, LimitTimeline
@@ -114,9 +114,11 @@ def _runs(recording: Recording, executions: Table) -> Iterator[tuple[int, ...]]:
 
 
 def _limits(recording: Recording) -> Mapping[int, tuple[LimitPeriod, ...]]:
+    """Return the limits of the queues without other gates; see `gated_queues`."""
     changes: dict[int, list[QueueEvent]] = {}
+    gated = gated_queues(recording.events)
     for event in recording.events:
-        if isinstance(event, QueueEvent):
+        if isinstance(event, QueueEvent) and event.queue_id not in gated:
             changes.setdefault(event.queue_id, []).append(event)
     return {queue_id: tuple(_periods(own)) for queue_id, own in changes.items()}
 

@@ -299,6 +299,19 @@ def test_a_lowered_limit_takes_nothing_away_and_a_raised_one_gives() -> None:
     assert broken(writer.recording()) == []
 
 
+def test_limit_order_and_idle_slots_of_a_queue_before_other_gates_are_left_to_the_replay_of_gates() -> None:
+    def gated(recording: Recording) -> Recording:
+        events = [
+            replace(event, has_gates=True) if isinstance(event, SlotEvent) else event
+            for event in recording.events
+        ]
+        return replace(recording, events=events)
+
+    for recording in (overtaken(delayed=False), left_idle(3.0)):
+        assert broken(recording) != []
+        assert broken(gated(recording)) == []
+
+
 def test_the_rules_notice_each_missing_event() -> None:
     recording = correct_history()
     unnoticed = [event for event in recording.events if not broken(without(partial(is_, event))(recording))]

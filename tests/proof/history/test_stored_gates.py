@@ -1,19 +1,25 @@
 """The replay of gates reads what the protocol's statements store."""
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from tests.proof.history.event_log import install, read_events
+from tests.proof.history.execution_rules import statuses_agree_with_rows
+from tests.proof.history.recording import Bounds, Recording, Step, WaitingEvent
+from tests.proof.history.replay import gated_queues
 from tests.proof.history.stored_gates import read_gates
-from tests.support.protocol import Protocol, connected
-from turnstile.executor.definitions import ResourceDefinition
+from tests.support.gates import put_resource
+from tests.support.protocol import connected
 from turnstile.stress.check.passages import violations
 
 ROUNDS: Final = 12
+BOUNDS: Final = Bounds(idle_seconds=1.0, leak_seconds=1.0, reclaim_seconds=1.0, overlap_seconds=1.0)
 
 
 async def test_the_stored_history_of_gates_breaks_no_rule_and_a_falsified_one_does(database_url: str) -> None:
     async with connected(database_url) as protocol:
-        await put_resource(protocol, capacity=2, order="fair")
+        await put_resource(protocol.database, "cad", capacity=2, order="fair")
         await protocol.register()
         uses: list[dict[str, Any]] = [{"resource": "cad", "units": 1, "weight": 2}]
         fields = {"submitter_keys": True, "max_concurrent": 2, "max_concurrent_total": 3, "order": "fair"}
@@ -22,17 +28,22 @@ async def test_the_stored_history_of_gates_breaks_no_rule_and_a_falsified_one_do
         for number in range(ROUNDS):
             await protocol.submit("a", concurrency_key=f"k{number % 2}")
             await protocol.submit("b")
-        await put_resource(protocol, capacity=1, order="fair")
+        in_queue, at_gate = await protocol.submit("a", concurrency_key="k0"), await protocol.submit("b")
+        for (ended,) in (in_queue, at_gate):
+            await protocol.cancel(ended)
+            await protocol.settle((ended, 0))
+        await put_resource(protocol.database, "cad", capacity=1, order="fair")
         while ids := await protocol.held():
             await protocol.run(ids[0])
             await protocol.settle((ids[0], 1))
         history = await read_gates(protocol.connection, settling_ns=0)
     gates = {stay.gate for passer in history.passers for stay in passer.stays}
     assert gates == {"queue", "total", "resource cad"}
-    assert len(history.passers) == 2 * ROUNDS
+    assert len(history.passers) == 2 * ROUNDS + 2
+    assert {passer.execution_id for passer in history.passers if not passer.stays} == {*in_queue, *at_gate}
     assert violations(history) == []
 
-    last = max(history.passers, key=lambda passer: passer.stays[-1].passed_at)
+    last = max(history.passers, key=lambda passer: passer.stays[-1].passed_at if passer.stays else 0)
     longer = [passer._replace(completed_at=last.completed_at) for passer in history.passers]
     assert "P11" in {broken.rule for broken in violations(replace(history, passers=longer))}
     early = last.stays[-1]._replace(passed_at=last.stays[-1].arrived_at + 1)
@@ -41,6 +52,34 @@ async def test_the_stored_history_of_gates_breaks_no_rule_and_a_falsified_one_do
     assert violations(replace(history, passers=passers))
 
 
-async def put_resource(protocol: Protocol, **fields: Any) -> None:
-    definition = ResourceDefinition(name="cad", **fields)
-    await protocol.queue_manager.put_resource(definition, changed_by="alice")
+async def test_the_event_log_shows_queues_before_gates_and_how_long_changes_took(database_url: str) -> None:
+    async with connected(database_url) as protocol:
+        await install(protocol.connection)
+        await put_resource(protocol.database, "cad", capacity=1)
+        await protocol.register()
+        await protocol.put("a", uses=["cad"])
+        await protocol.put("plain", max_concurrent=1)
+        for _ in range(3):
+            await protocol.submit("a")
+            await protocol.submit("plain")
+        await put_resource(protocol.database, "cad", capacity=2)
+        while ids := await protocol.held():
+            await protocol.run(ids[0])
+            await protocol.settle((ids[0], 1))
+        events = await read_events(protocol.connection)
+        queues = await protocol.connection.fetch(
+            "SELECT q.id FROM action_queue q JOIN action a ON a.id = q.action_id WHERE a.route IS NOT NULL"
+        )
+        took = await protocol.connection.fetch(
+            "SELECT table_name, committed_at - changed_at AS took FROM history.committed_change"
+        )
+    assert gated_queues(events) == {row["id"] for row in queues}
+    recording = Recording(events=events, runs=[], published=[], submitted=[], booted_at=datetime.now(UTC))
+    assert list(statuses_agree_with_rows(recording, BOUNDS)) == []
+    # One that waits at the resource has left its queue only with its grant.
+    left = [e for e in events if isinstance(e, WaitingEvent) and e.is_at_gate and e.step is Step.DELETE]
+    without = replace(recording, events=[event for event in events if event is not left[0]])
+    (found,) = statuses_agree_with_rows(without, BOUNDS)
+    assert (found.promise, found.execution_id) == ("P3", left[0].execution_id)
+    assert {row["table_name"] for row in took} == {"action_change", "resource_change"}
+    assert all(row["took"] >= timedelta() for row in took)

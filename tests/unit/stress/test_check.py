@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.unit.stress.histories import MILLISECOND, Life, NewLimit, Plan, hand_made, lawful
 from turnstile.common.domain.states import Status
+from turnstile.stress.check.gate_rules import GATE_RULES
 from turnstile.stress.check.rules import check_recording
 from turnstile.stress.check.verdict import Rule
 from turnstile.stress.recording import (
@@ -312,7 +313,8 @@ def test_each_change_is_found_by_one_rule(rule: Rule, text: str) -> None:
 
 def test_every_rule_is_broken_by_some_history() -> None:
     rules = set().union(*(rules for _, _, rules in VIOLATIONS.values()))
-    assert rules | VIOLATIONS_OF_ONE_RULE.keys() == set(Rule)
+    # Those of gates: test_check_of_gates.
+    assert rules | VIOLATIONS_OF_ONE_RULE.keys() | set(GATE_RULES.values()) == set(Rule)
 
 
 def test_a_saved_recording_is_loaded_unchanged(tmp_path: Path) -> None:

@@ -38,6 +38,47 @@ def test_the_default_run_is_the_configured_load_and_all_metrics() -> None:
     }
 
 
+@pytest.mark.parametrize("seconds", [5.0, 60.0])
+def test_the_load_with_gates_has_every_kind_of_gate_and_changes_all_of_them(seconds: float) -> None:
+    (scenario,) = scenarios_of(changed(preset=Preset.GATES, duration_seconds=seconds))
+    gates, load = scenario.gates, scenario.load
+    assert gates is not None
+    assert (load.actions, len(gates.resources), load.actions * load.keys) == (30, 5, 210)
+    assert set(load.priorities) == {1, 2, 3, 4, 5}
+    assert {use["units"] for fields in gates.actions for use in fields["uses"]} == {1, 2, 3, 4, 5}
+    for field in ("max_concurrent_total", "rate"):
+        assert any(fields[field] for fields in gates.actions)
+        assert not all(fields[field] for fields in gates.actions)
+    assert {fields["order"] for fields in gates.actions} == {"arrival", "fair"}
+    assert all(key.path.split("/keys/")[1].isdigit() for key in gates.keys)
+    changed_fields = {name for change in gates.changes for name in change.fields}
+    assert changed_fields >= {
+        "capacity",
+        "paused",
+        "rate",
+        "max_concurrent_total",
+        "max_concurrent",
+        "weight",
+    }
+    times = [change.at_seconds for change in gates.changes]
+    assert times == sorted(times)
+    assert 0 < times[0] <= times[-1] < seconds
+
+
+def test_changes_of_gates_restore_what_was_there() -> None:
+    (scenario,) = scenarios_of(changed(preset=Preset.GATES))
+    assert scenario.gates is not None
+    before = {f"resources/{name}": fields for name, fields in scenario.gates.resources.items()}
+    before |= {f"actions/stress.{n:02}": fields for n, fields in enumerate(scenario.gates.actions)}
+    before |= {key.path: key.fields for key in scenario.gates.keys}
+    after: dict[str, dict[str, object]] = {}
+    for change in scenario.gates.changes:
+        is_whole = "/keys/" in change.path
+        after[change.path] = {**({} if is_whole else after.get(change.path, {})), **change.fields}
+    for path, fields in after.items():
+        assert {**fields, "paused": False} == {**before[path], "paused": False}
+
+
 def test_the_load_follows_the_configuration() -> None:
     mix = DurationMix.always(0.01)
     first = scenarios_of(changed(executions=50, mix=mix, keys=3, submitters=2, limit=2, actions=5))[0]

@@ -51,7 +51,7 @@ def test_parameters_are_passed_by_keyword_and_as_their_types() -> None:
     at = datetime(2026, 1, 2, tzinfo=UTC)
     assert called(function, {"at": at.isoformat(), "customer": {"id": "7"}}) == (7, at, "a")
     assert "customer.id" in refused(function, {"at": at.isoformat(), "customer": {"id": "x"}})
-    assert "kind: Input should be 'a' or 'b'" in refused(
+    assert "kind: expected 'a' or 'b'" in refused(
         function, {"at": at.isoformat(), "customer": {"id": 1}, "kind": "c"}
     )
 

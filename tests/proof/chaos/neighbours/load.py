@@ -15,6 +15,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from tests.proof.chaos.environment import Environment
+from tests.proof.chaos.gates import Change, Gates, numbers_of_gates
 from tests.proof.chaos.load import Submit
 from tests.proof.chaos.submitters import HttpSubmitter, SubmitLog
 from tests.support.traffic import publishing, request
@@ -22,7 +23,39 @@ from turnstile.common.broker.errors import BrokerUnavailable
 from turnstile.common.broker.message import Publication
 from turnstile.common.broker.publisher import Publisher
 
-_PER_SECOND: Final = {"steady.free": 12.0, "steady.seven": 10.0, "steady.keyed": 8.0, "steady.child": 1.0}
+_PER_SECOND: Final = {
+    "steady.free": 12.0,
+    "steady.seven": 10.0,
+    "steady.keyed": 8.0,
+    "steady.child": 1.0,
+    "steady.shared": 4.0,
+    "steady.total": 4.0,
+}
+GATES: Final = Gates(
+    resources={
+        "steady": {"capacity": 4, "rank": 1, "order": "fair"},
+        "partner": {"capacity": 20, "rank": 2, "rate": {"starts": 200, "per": 1}},
+    },
+    actions={
+        "steady.shared": {"max_concurrent": None, "uses": [{"resource": "steady", "units": 3}, "partner"]},
+        "steady.total": {
+            "max_concurrent": 5,
+            "max_concurrent_total": 3,
+            "order": "fair",
+            "submitter_keys": True,
+            "rate": {"starts": 100, "per": 1},
+            "uses": ["steady"],
+        },
+    },
+    keys={"steady.total/keys/1": {"max_concurrent": 6, "weight": 2}},
+    changes={
+        "resources/steady": ({"capacity": 3}, {"capacity": 4}),
+        "resources/partner": ({"rate": {"starts": 150, "per": 1}}, {"rate": {"starts": 200, "per": 1}}),
+        "actions/steady.total": ({"max_concurrent_total": 2}, {"max_concurrent_total": 3}),
+        "actions/steady.total/keys/1": ({"max_concurrent": 4}, {"max_concurrent": 6, "weight": 2}),
+    },
+)
+"""They are busy for a fraction of the time: the steady load waits at them for moments."""
 LIMITS: Final[dict[str, int | None]] = {
     "steady.free": None,
     "steady.seven": 7,
@@ -37,6 +70,8 @@ LIMITS: Final[dict[str, int | None]] = {
     "neighbour.callback": None,
     "neighbour.replaced": None,
 }
+NUMBERS: Final = {**LIMITS, **numbers_of_gates(GATES)}
+"""What must be in force at the end."""
 _AMQP_SUBMITTERS: Final = ("amqp-1", "amqp-2")
 _AMQP_SHARE: Final = 0.6
 _CALLBACK_SHARE: Final = 0.1
@@ -67,6 +102,10 @@ def _submit(rng: random.Random, number: int, at_seconds: float, ref: str, callba
     }
     if ref == "steady.keyed":
         body["parameters"]["customer"] = rng.randrange(_CUSTOMERS)
+    if ref in GATES.actions:
+        body["priority"] = rng.randint(1, 5)
+    if ref == "steady.total":
+        body["concurrency_key"] = str(rng.randrange(_CUSTOMERS))
     if rng.random() < _CALLBACK_SHARE:
         body["callback_url"] = f"{callback_url}/{number}"
     is_message = rng.random() < _AMQP_SHARE
@@ -83,14 +122,20 @@ def _submit(rng: random.Random, number: int, at_seconds: float, ref: str, callba
     )
 
 
-async def send_all(environment: Environment, steps: Sequence[Submit], log: SubmitLog, began: float) -> None:
+async def send_all(
+    environment: Environment, steps: Sequence[Submit | Change], log: SubmitLog, began: float
+) -> None:
     """Send each when it is due, counted from `began`; return when all are confirmed."""
     http_urls = [executor.url for executor in environment.executors]
+    submits = [step for step in steps if isinstance(step, Submit)]
     async with asyncio.TaskGroup() as tasks:
         for name in _AMQP_SUBMITTERS:
-            own = [step for step in steps if step.submitter == name]
+            own = [step for step in submits if step.submitter == name]
             tasks.create_task(_send_messages(environment.amqp_url, own, log, began), name=f"submitter-{name}")
-        for step in steps:
+        changes = [step for step in steps if isinstance(step, Change)]
+        operator = HttpSubmitter(environment.http, http_urls, log)
+        tasks.create_task(operator.send(changes, began), name="operator")
+        for step in submits:
             if step.submitter not in _AMQP_SUBMITTERS:
                 urls = http_urls if step.number % 2 else http_urls[::-1]
                 submitter = HttpSubmitter(environment.http, urls, log)

@@ -52,6 +52,7 @@ def _statistics(outcome: Outcome) -> Iterator[str]:
     course, statistics, observed = outcome.course, outcome.statistics, outcome.effects.observed
     yield submits_line("steady submits", course)
     yield executions_line(statistics)
+    yield outcome.gates.line
     delivered = list(delivery_seconds(outcome.effects).values())
     yield (
         f"  webhooks           {len(delivered)}, p99 {percentile(delivered, 0.99) or 0.0:.2f} s, "

@@ -5,6 +5,7 @@ In: a seed and the shape of the run. Out: an `Outcome`. Its folder stays only if
 
 import asyncio
 import pickle
+import random
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -27,9 +28,10 @@ from tests.proof.chaos.environment import (
     running_environment,
 )
 from tests.proof.chaos.findings import Course, findings, left_behind
+from tests.proof.chaos.gates import Change, check_gates
 from tests.proof.chaos.load import Submit
 from tests.proof.chaos.neighbours.kinds import UNKNOWN_FROM
-from tests.proof.chaos.neighbours.load import LIMITS, plan_load, send_all
+from tests.proof.chaos.neighbours.load import GATES, NUMBERS, plan_load, send_all
 from tests.proof.chaos.neighbours.monitor import Observations, memory_limits, monitoring
 from tests.proof.chaos.neighbours.neighbour import Access, Disturbed, Plan
 from tests.proof.chaos.neighbours.process import read_disturbed
@@ -37,7 +39,7 @@ from tests.proof.chaos.neighbours.schedule import Shape
 from tests.proof.chaos.neighbours.verdict import DELIVERED_SECONDS, Effects, missed, starts_of
 from tests.proof.chaos.run import ANSWERED_SECONDS, DRAIN_DEADLINE_SECONDS, sending
 from tests.proof.chaos.run import Outcome as FaultsOutcome
-from tests.proof.chaos.submitters import SubmitLog
+from tests.proof.chaos.submitters import HttpSubmitter, SubmitLog
 from tests.proof.history.checker import statistics, violations
 from tests.proof.history.recorder import read_recording
 from tests.proof.history.recording import Bounds, Recording, Violation, Window
@@ -77,6 +79,7 @@ class _Run:
     environment: Environment
     plan: Plan
     steps: Sequence[Submit]
+    changes: Sequence[Change]
     receiver: Receiver
     log: SubmitLog
 
@@ -90,12 +93,15 @@ async def run_neighbours(seed: int, shape: Shape, *, patience: float, keep: bool
     """Run one seed; raises what the harness or a server could not do. `keep`: the folder stays anyway."""
     with run_folder(f"chaos-neighbours-{seed}", keep=keep) as folder:
         async with receiving() as receiver, running_environment(folder.path, LAYOUT) as environment:
+            log = SubmitLog()
+            await _define_gates(environment, log)
             run = _Run(
                 environment=environment,
                 plan=_plan(environment, seed, shape),
                 steps=plan_load(seed, shape.seconds, receiver.url),
+                changes=list(GATES.changed(random.Random(f"{seed} gates"), shape.seconds)),
                 receiver=receiver,
-                log=SubmitLog(),
+                log=log,
             )
             async with monitoring(environment) as observed:
                 course, disturbed = await _run_course(run)
@@ -121,13 +127,14 @@ async def _run_course(run: _Run) -> tuple[Course, list[Disturbed]]:
     """Load and disturb the system, and let it drain."""
     now = asyncio.get_running_loop().time
     began = now() + (run.plan.began_at - datetime.now(UTC)).total_seconds()
-    async with sending(send_all(run.environment, run.steps, run.log, began)) as answered:
+    async with sending(send_all(run.environment, [*run.steps, *run.changes], run.log, began)) as answered:
         disturbed = await _disturb(run)
         over_at = max(now(), began + run.plan.shape.seconds)
         await answered(over_at - now() + ANSWERED_SECONDS)
     database_url = run.environment.database_url
     await _all_admitted(run)
-    left = await drain(database_url, LIMITS, None, deadline_seconds=DRAIN_DEADLINE_SECONDS)
+    await _define_gates(run.environment, run.log)
+    left = await drain(database_url, NUMBERS, None, deadline_seconds=DRAIN_DEADLINE_SECONDS)
     course = Course(
         began_at=run.plan.began_at,
         injected=[],
@@ -141,6 +148,13 @@ async def _run_course(run: _Run) -> tuple[Course, list[Disturbed]]:
 
     await _until_or_deadline(all_delivered, 2 * DELIVERED_SECONDS)
     return course, disturbed
+
+
+async def _define_gates(environment: Environment, log: SubmitLog) -> None:
+    http_urls = [executor.url for executor in environment.executors]
+    async with asyncio.timeout(ANSWERED_SECONDS):
+        now = asyncio.get_running_loop().time()
+        await HttpSubmitter(environment.http, http_urls, log).send(GATES.defined(), now)
 
 
 async def _disturb(run: _Run) -> list[Disturbed]:
@@ -207,6 +221,7 @@ async def _judged(
         received=run.receiver.received,
         callbacks=run.callbacks,
     )
+    gates = await check_gates(environment.database_url)
     done = {each.disturbance.number for each in disturbed}
     return Outcome(
         seed=run.plan.access.seed,
@@ -214,6 +229,7 @@ async def _judged(
         course=course,
         effects=effects,
         statistics=statistics(recording),
+        gates=gates,
         violations=[
             *missed(effects, memory_limits(), patience=patience),
             *(
@@ -223,6 +239,7 @@ async def _judged(
             ),
             *await findings(environment, course, recording, patience=patience),
             *await _broken_promises(environment, recording, disturbed, patience),
+            *gates.violations,
         ],
         folder=environment.folder,
     )

@@ -1,0 +1,102 @@
+"""Says in plain words what a value should have been, for every error of validation that a user reads.
+
+In: errors of pydantic. Out: a path and a sentence each; its own sentences speak of "input", and name each
+branch of a union. A validator's own message stays as it is.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from typing import Any, Final, NamedTuple
+
+_KINDS: Final = {
+    "int": "a whole number",
+    "float": "a number",
+    "decimal": "a number",
+    "bool": "true or false",
+    "string": "text",
+    "list": "a list",
+    "tuple": "a list",
+    "dict": "an object",
+    "mapping": "an object",
+    "model": "an object",
+    "model_attributes": "an object",
+    "datetime": "a time like 2030-01-31T09:00:00Z",
+    "none_required": "null",
+}
+_KIND_ENDINGS: Final = ("_from_float", "_from_date_parsing", "_parsing", "_type")
+_BOUNDS: Final = {
+    "greater_than": "expected more than {gt}",
+    "greater_than_equal": "expected {ge} or more",
+    "less_than": "expected less than {lt}",
+    "less_than_equal": "expected {le} or less",
+    "string_too_short": "expected {min_length} characters or more",
+    "string_too_long": "expected {max_length} characters or fewer",
+    "too_short": "expected {min_length} items or more",
+    "too_long": "expected {max_length} items or fewer",
+    "string_pattern_mismatch": "expected text that matches {pattern}",
+    "literal_error": "expected {expected}",
+    "enum": "expected {expected}",
+    "finite_number": "expected a finite number",
+    "missing": "required, but missing",
+}
+_BRANCHES: Final = frozenset({"str", "int", "float", "bool", "none"})
+
+
+class InvalidValue(NamedTuple):
+    """One value that was rejected."""
+
+    location: tuple[int | str, ...]
+    kind: str
+    """The library's name of the error, such as "extra_forbidden"."""
+    sentence: str
+
+    @property
+    def path(self) -> str:
+        """The start of the location as text, such as "uses.0.units"; empty for the value as a whole."""
+        return ".".join(map(str, self.location))[:200]
+
+
+def invalid_values(errors: Iterable[Mapping[str, Any]]) -> list[InvalidValue]:
+    """Return one entry for each rejected value, in order; `errors` is the list of a ValidationError."""
+    return list(_without_branches(errors))
+
+
+def _without_branches(errors: Iterable[Mapping[str, Any]]) -> Iterator[InvalidValue]:
+    for union, group in groupby(errors, key=_union):
+        alike = list(group)
+        if union is None or (len(alike) == 1 and "[" not in str(alike[0]["loc"][len(union)])):
+            yield from (InvalidValue(tuple(each["loc"]), each["type"], _sentence(each)) for each in alike)
+            continue
+        # The branch that fits best is wrong inside.
+        inside = [each for each in alike if len(each["loc"]) > len(union) + 1]
+        for each in inside:
+            yield InvalidValue((*union, *each["loc"][len(union) + 1 :]), each["type"], _sentence(each))
+        if not inside:
+            expected = dict.fromkeys(_sentence(each).removeprefix("expected ") for each in alike)
+            yield InvalidValue(union, alike[0]["type"], f"expected {' or '.join(expected)}")
+
+
+def _union(error: Mapping[str, Any]) -> tuple[int | str, ...] | None:
+    """Return the location of the union that this error belongs to a branch of, if it does."""
+    steps = enumerate(map(str, error["loc"]))
+    branch = next((index for index, step in steps if index and (step in _BRANCHES or "[" in step)), None)
+    return None if branch is None else tuple(error["loc"][:branch])
+
+
+def _kind_of_value(kind: str) -> str | None:
+    for ending in _KIND_ENDINGS:
+        if kind.endswith(ending):
+            return _KINDS.get(kind.removesuffix(ending))
+    return _KINDS.get(kind)
+
+
+def _sentence(error: Mapping[str, Any]) -> str:
+    kind = error["type"]
+    if kind in _BOUNDS:
+        try:
+            return _BOUNDS[kind].format(**error.get("ctx", {}))
+        except KeyError:
+            # Listed without its context.
+            return str(error["msg"])
+    value = _kind_of_value(kind)
+    return str(error["msg"]).removeprefix("Value error, ") if value is None else f"expected {value}"

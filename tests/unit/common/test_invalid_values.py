@@ -1,0 +1,59 @@
+"""What users read about a rejected value: where, and what was expected, in plain words."""
+
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import BaseModel, Field, ValidationError, field_validator
+
+from turnstile.common.invalid_values import invalid_values
+
+
+class Inner(BaseModel):
+    units: Annotated[int, Field(ge=1, le=9)] = 1
+
+
+class Outer(BaseModel):
+    inner: list[Inner] = []
+    entrypoint: str | list[str] | None = None
+    labels: dict[str, int] = {}
+    share: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    order: Literal["arrival", "fair"] = "fair"
+    name: Annotated[str, Field(min_length=2, max_length=3)] = "ab"
+    urgent: bool = False
+    own: str = ""
+
+    @field_validator("own")
+    @classmethod
+    def _own_words(cls, value: str) -> str:
+        if value == "bad":
+            raise ValueError("is taken; choose another name")
+        return value
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"inner": [{"units": 0}]}, "inner.0.units: expected 1 or more"),
+        ({"inner": [{"units": 10}]}, "inner.0.units: expected 9 or less"),
+        ({"inner": [{"units": "few"}]}, "inner.0.units: expected a whole number"),
+        ({"inner": [{"units": 1.5}]}, "inner.0.units: expected a whole number"),
+        ({"inner": "many"}, "inner: expected a list"),
+        ({"inner": [3]}, "inner.0: expected an object"),
+        ({"share": 0}, "share: expected more than 0.0"),
+        ({"share": 1}, "share: expected less than 1.0"),
+        ({"order": "random"}, "order: expected 'arrival' or 'fair'"),
+        ({"name": "a"}, "name: expected 2 characters or more"),
+        ({"name": "abcd"}, "name: expected 3 characters or fewer"),
+        ({"urgent": "soon"}, "urgent: expected true or false"),
+        ({"own": "bad"}, "own: is taken; choose another name"),
+        ({"entrypoint": {"command": []}}, "entrypoint: expected text or a list"),
+        ({"entrypoint": ["ok", 3]}, "entrypoint.1: expected text"),
+        # A key may be called like a type.
+        ({"labels": {"str": "x"}}, "labels.str: expected a whole number"),
+    ],
+)
+def test_a_rejected_value_is_named_with_what_was_expected(value: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError) as rejected:
+        Outer.model_validate(value)
+    found = invalid_values(rejected.value.errors())
+    assert [f"{each.path}: {each.sentence}" for each in found] == [said]
