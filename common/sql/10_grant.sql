@@ -55,26 +55,47 @@ DECLARE
     quotas bigint[] := '{}';
     rest record;
 BEGIN
-    -- Which places could be used. The states are stable under the locks.
-    SELECT count(*) = 0, array_agg(n.pool_id) FILTER (WHERE n.wanted > 0 OR n.is_ready),
-           array_agg(n.wanted) FILTER (WHERE n.wanted > 0 OR n.is_ready), coalesce(bool_or(n.is_new), false)
-    INTO is_idle, pool_ids, wanted, has_new
+    -- A settle changes its pools in any case: it locks them first, and reads them together with the queues.
+    IF in_place_changes IS NOT NULL AND NOT in_tries THEN
+        open_ids := ARRAY(
+            SELECT p.id FROM worker_pool p WHERE p.id = ANY (ARRAY(SELECT c.gate_id FROM unnest(in_place_changes) c))
+            ORDER BY p.id FOR NO KEY UPDATE);
+    END IF;
+    -- Which places could be used. The states are stable under the locks. `full_ids`: where not everything can start, or
+    -- something waits already, the places are shared.
+    SELECT coalesce(sum(n.queues), 0) = 0, array_agg(n.pool_id) FILTER (WHERE n.wanted > 0 OR n.is_ready),
+           array_agg(n.wanted) FILTER (WHERE n.wanted > 0 OR n.is_ready), coalesce(bool_or(n.is_new), false),
+           array_agg(n.pool_id) FILTER (
+               WHERE (n.wanted > 0 OR n.is_ready OR n.freed <> 0)
+                 AND (v.depth > 0 OR v.capacity < v.held + n.freed + coalesce(n.wanted, 0)))
+    INTO is_idle, pool_ids, wanted, has_new, full_ids
     FROM (
-        SELECT a.pool_id, bool_or(q.ready_place IS NOT NULL AND NOT joins) AS is_ready,
-               bool_or(q.ready_place IS NULL OR q.paused OR NOT a.served OR q.heads IS NOT NULL OR c.first_id IS NOT NULL
-                       OR c.depth <> 0 OR q.held + coalesce(c.held, 0) >= q.max_concurrent) AS is_new,
-               sum(CASE WHEN a.served AND NOT joins THEN greatest(least(
-                       q.depth + coalesce(c.depth, 0), q.max_concurrent - q.held - coalesce(c.held, 0), 1000), 0) END) AS wanted
-        FROM turnstile.current_queue q
-        JOIN action a ON a.id = ANY (ARRAY[q.action_id])
-        LEFT JOIN unnest(in_changes) c ON c.queue_id = q.id
-        -- New executions behind one that waits for its turn change nothing in the pool.
-        CROSS JOIN LATERAL (
-            SELECT has_arrivals AND q.ready_place IS NOT NULL AND q.depth > 0 AND q.heads IS NULL AND c.first_places IS NULL
-        ) n(joins)
-        WHERE q.id = ANY (in_queue_ids) AND (NOT q.paused AND q.depth + coalesce(c.depth, 0) > 0 OR q.ready_place IS NOT NULL)
-        GROUP BY a.pool_id
-    ) n;
+        SELECT m.pool_id, sum(m.queues) AS queues, bool_or(m.is_ready) AS is_ready, bool_or(m.is_new) AS is_new,
+               sum(m.wanted) AS wanted, sum(m.freed) AS freed
+        FROM (
+            SELECT a.pool_id, 1 AS queues, q.ready_place IS NOT NULL AND NOT joins AS is_ready,
+                   q.ready_place IS NULL OR q.paused OR NOT a.served OR q.heads IS NOT NULL OR c.first_id IS NOT NULL
+                   OR c.depth <> 0 OR q.held + coalesce(c.held, 0) >= q.max_concurrent AS is_new,
+                   CASE WHEN a.served AND NOT joins THEN greatest(least(
+                       q.depth + coalesce(c.depth, 0), q.max_concurrent - q.held - coalesce(c.held, 0), 1000), 0) END AS wanted,
+                   0::bigint AS freed
+            FROM turnstile.current_queue q
+            JOIN action a ON a.id = ANY (ARRAY[q.action_id])
+            LEFT JOIN unnest(in_changes) c ON c.queue_id = q.id
+            -- New executions behind one that waits for its turn change nothing in the pool.
+            CROSS JOIN LATERAL (
+                SELECT has_arrivals AND q.ready_place IS NOT NULL AND q.depth > 0 AND q.heads IS NULL
+                       AND c.first_places IS NULL
+            ) n(joins)
+            WHERE q.id = ANY (in_queue_ids)
+              AND (NOT q.paused AND q.depth + coalesce(c.depth, 0) > 0 OR q.ready_place IS NOT NULL)
+            UNION ALL
+            SELECT c.gate_id, 0, NULL, NULL, NULL, c.held FROM unnest(in_place_changes) c
+        ) m GROUP BY m.pool_id
+    ) n
+    LEFT JOIN LATERAL (
+        SELECT * FROM pool_state s WHERE s.pool_id = n.pool_id ORDER BY s.version DESC LIMIT 1
+    ) v ON true;
     -- The common case: nothing waits. Also, what follows is planned only once an execution exists: for an empty
     -- table, an index with the id in second place looks as good as the primary key.
     IF is_idle AND NOT has_arrivals AND in_lost_ids = '{}' THEN
@@ -84,8 +105,13 @@ BEGIN
         IF in_gate_ids IS NOT NULL THEN
             granted := turnstile.pass_gates(in_gate_ids, in_gate_changes, NULL, decided_at);
         END IF;
-        IF in_place_changes IS NOT NULL THEN
-            more_queue_ids := turnstile.release_places(in_place_changes, in_tries);
+        IF in_place_changes IS NOT NULL AND in_tries THEN
+            more_queue_ids := turnstile.release_places(in_place_changes, true);
+        ELSIF in_place_changes IS NOT NULL THEN
+            PERFORM turnstile.change_places(in_place_changes, open_ids);
+            IF full_ids IS NOT NULL THEN
+                more_queue_ids := turnstile.queues_with_room(full_ids);
+            END IF;
         END IF;
         RETURN;
     END IF;
@@ -97,16 +123,16 @@ BEGIN
             WHERE r.queue_id = ANY (in_lost_ids) AND a.pool_id <> ALL (coalesce(pool_ids, '{}')));
         wanted := wanted || array_fill(0::bigint, ARRAY[cardinality(pool_ids) - coalesce(cardinality(wanted), 0)]);
     END IF;
-    IF pool_ids IS NOT NULL OR in_place_changes IS NOT NULL THEN
-        open_ids := pool_ids || ARRAY(SELECT c.gate_id FROM unnest(in_place_changes) c);
-        -- A call costs as much as the statement.
-        IF in_tries THEN
-            open_ids := turnstile.lock_pools(open_ids, true);
+    -- The pools that are not locked yet were read too early.
+    IF in_place_changes IS NOT NULL AND in_tries OR NOT pool_ids <@ open_ids THEN
+        IF in_tries OR open_ids <> '{}' THEN
+            open_ids := turnstile.lock_pools(
+                open_ids || pool_ids || ARRAY(SELECT c.gate_id FROM unnest(in_place_changes) c), true);
         ELSE
+            -- A call costs as much as the statement.
             open_ids := ARRAY(
-                SELECT p.id FROM worker_pool p WHERE p.id = ANY (open_ids) ORDER BY p.id FOR NO KEY UPDATE);
+                SELECT p.id FROM worker_pool p WHERE p.id = ANY (pool_ids) ORDER BY p.id FOR NO KEY UPDATE);
         END IF;
-        -- Where not everything can start, or something waits already, the places are shared.
         SELECT array_agg(p.id) INTO full_ids
         FROM turnstile.current_pool p
         LEFT JOIN unnest(pool_ids, wanted) w(id, executions) ON w.id = p.id
@@ -232,24 +258,27 @@ BEGIN
     ),
     -- Stage 5: the next versions of the states of the pools.
     pool AS MATERIALIZED (
-        SELECT p.*, coalesce(c.held, 0) AS more_held, coalesce(n.started, 0) AS started
-        FROM turnstile.current_pool p
-        LEFT JOIN unnest(in_place_changes) c ON c.gate_id = p.id
-        LEFT JOIN (
-            SELECT s.pool_id, count(*) AS started FROM started s WHERE s.route IS NULL GROUP BY s.pool_id
-        ) n ON n.pool_id = p.id
-        WHERE p.id = ANY (open_ids) AND (c.held <> 0 OR n.started > 0)
+        SELECT v.*, n.more_held, n.started
+        FROM (
+            SELECT o.id, coalesce((SELECT c.held FROM unnest(in_place_changes) c WHERE c.gate_id = o.id), 0) AS more_held,
+                   (SELECT count(*) FROM started s WHERE s.pool_id = o.id AND s.route IS NULL) AS started
+            FROM unnest(open_ids) o(id) OFFSET 0
+        ) n
+        CROSS JOIN LATERAL (
+            SELECT * FROM pool_state s WHERE s.pool_id = n.id ORDER BY s.version DESC LIMIT 1
+        ) v
+        WHERE n.more_held <> 0 OR n.started > 0
     ),
     pool_written AS (
         INSERT INTO pool_state (pool_id, version, capacity, places, lead, leaving, held, depth, virtual_times,
                                 total_released, granted_capacity, updated_at)
-        SELECT p.id, p.version + 1, p.capacity, p.places, p.lead, p.leaving, greatest(p.held + p.more_held, 0) + p.started,
+        SELECT p.pool_id, p.version + 1, p.capacity, p.places, p.lead, p.leaving, greatest(p.held + p.more_held, 0) + p.started,
                p.depth, p.virtual_times, p.total_released + greatest(-p.more_held, 0), CASE WHEN p.started > 0 THEN p.capacity END, decided_at
         FROM pool p
     ),
     pool_replaced AS (
         DELETE FROM pool_state v USING pool p
-        WHERE v.pool_id = ANY (ARRAY[p.id]) AND v.version BETWEEN p.version AND p.version
+        WHERE v.pool_id = ANY (ARRAY[p.pool_id]) AND v.version BETWEEN p.version AND p.version
     )
     SELECT
         (SELECT array_agg(ROW(s.execution_id, s.attempt, a.ref, a.pool, s.traceparent,

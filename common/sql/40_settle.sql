@@ -66,11 +66,11 @@ DECLARE
     changes turnstile.queue_change[];
     settled_at timestamptz;
 BEGIN
-    queue_ids := ARRAY(SELECT DISTINCT e.queue_id FROM execution e WHERE e.id = ANY (in_execution_ids));
     -- The places that become free may be the turn of other queues.
-    SELECT max(n.room) INTO room
+    SELECT ARRAY(SELECT DISTINCT e.queue_id FROM execution e WHERE e.id = ANY (in_execution_ids)),
+           max(turnstile.room_of(p.capacity, p.held - cardinality(in_execution_ids), p.lead))
+    INTO queue_ids, room
     FROM turnstile.current_pool p
-    CROSS JOIN LATERAL turnstile.room_of(p.capacity, p.held - cardinality(in_execution_ids), p.lead) n(room)
     WHERE p.depth > 0;
     IF room > 0 THEN
         queue_ids := queue_ids || ARRAY(
