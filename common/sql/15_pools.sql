@@ -345,6 +345,9 @@ BEGIN
     FROM turnstile.current_pool p
     WHERE p.id = in_pool_id AND v.pool_id = ANY (ARRAY[p.id]) AND v.version BETWEEN p.version AND p.version
       AND (more_depth <> lost_depth OR cardinality(in_charges) > 0);
+    IF more_depth > 0 THEN
+        UPDATE public.worker_pool p SET waits = true WHERE p.id = in_pool_id AND NOT p.waits;
+    END IF;
 END
 $$;
 
@@ -539,6 +542,9 @@ BEGIN
     END IF;
 
     IF in_recounts THEN
+        UPDATE worker_pool p SET waits = c.depth > 0
+        FROM turnstile.current_pool c
+        WHERE p.id = ANY (locked_ids) AND c.id = p.id AND p.waits <> (c.depth > 0);
         DELETE FROM pool_turn t USING turnstile.current_pool p
         WHERE p.id = ANY (locked_ids) AND t.pool_id = p.id AND t.place IS NULL
           AND t.start_tag <= p.virtual_times[t.priority];

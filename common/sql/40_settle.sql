@@ -66,12 +66,12 @@ DECLARE
     changes turnstile.queue_change[];
     settled_at timestamptz;
 BEGIN
+    queue_ids := ARRAY(SELECT DISTINCT e.queue_id FROM execution e WHERE e.id = ANY (in_execution_ids));
     -- The places that become free may be the turn of other queues.
-    SELECT ARRAY(SELECT DISTINCT e.queue_id FROM execution e WHERE e.id = ANY (in_execution_ids)),
-           max(turnstile.room_of(p.capacity, p.held - cardinality(in_execution_ids), p.lead))
-    INTO queue_ids, room
-    FROM turnstile.current_pool p
-    WHERE p.depth > 0;
+    IF EXISTS (SELECT FROM worker_pool p WHERE p.waits) THEN
+        SELECT max(turnstile.room_of(p.capacity, p.held - cardinality(in_execution_ids), p.lead)) INTO room
+        FROM turnstile.current_pool p WHERE p.depth > 0;
+    END IF;
     IF room > 0 THEN
         queue_ids := queue_ids || ARRAY(
             SELECT r.id
@@ -184,6 +184,6 @@ BEGIN
     FROM turnstile.grant_locked(
         queue_ids, coalesce(changes, '{}'), in_gate_ids => gate_ids, in_gate_changes => gate_changes,
         in_place_changes => place_changes, in_lost_ids => blocked_queue_ids || lost_ids,
-        in_tries => in_suspect_ids IS NULL) g;
+        in_tries => in_suspect_ids IS NULL, in_shares => room IS NOT NULL) g;
 END
 $$;

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     CheckConstraint,
     Column,
     Index,
@@ -24,13 +25,17 @@ from turnstile.common.tables.columns import BRISK_VACUUM, identity, instant
 
 
 class WorkerPool(SQLModel, table=True):
-    """A pool that an action names. Its row is locked after all queues and gates, and never updated."""
+    """A pool that an action names. Its row is locked after all queues and gates, and hardly ever updated."""
 
     __tablename__ = "worker_pool"
     __table_args__ = (UniqueConstraint("name"), {"postgresql_with": {"fillfactor": "50"}})
 
     id: int = identity()
     name: str = Field(sa_column=Column(Text, nullable=False))
+    waits: bool = Field(
+        default=False, sa_column=Column(Boolean, nullable=False, server_default=text("false"))
+    )
+    """Something has waited for its turn since the last recount: settles look whether it can start."""
 
 
 class PoolState(SQLModel, table=True):

@@ -136,7 +136,7 @@ GATE_DEFECTS: Final = (
     Defect(
         name="what starts takes no place of its pool",
         file=_GRANT,
-        before="greatest(p.held + p.more_held, 0) + p.started",
+        before="greatest(p.held + p.more_held, 0) + n.started",
         after="greatest(p.held + p.more_held, 0)",
         caught_by=(_POOL_TEST,),
     ),
