@@ -448,6 +448,7 @@ DECLARE
     served_ids bigint[];
     locked_ids bigint[];
 BEGIN
+    repaired := 0;
     workers := (
         SELECT coalesce(md5(string_agg(w.id, ',' ORDER BY w.id)), '') FROM turnstile.current_worker w
         WHERE w.lost_at IS NULL AND w.stopped_at IS NULL AND w.draining_at IS NULL
@@ -490,9 +491,11 @@ BEGIN
         SELECT array_agg(c.id) INTO served_ids FROM corrected c WHERE c.served;
     END IF;
 
-    locked_ids := turnstile.lock_pools(
-        CASE WHEN is_complete THEN ARRAY(SELECT p.id FROM worker_pool p) ELSE in_pool_ids END, true);
-    repaired := 0;
+    -- The common case: the same workers, at the same pace.
+    IF is_complete OR cardinality(in_pool_ids) > 0 THEN
+        locked_ids := turnstile.lock_pools(
+            CASE WHEN is_complete THEN ARRAY(SELECT p.id FROM worker_pool p) ELSE in_pool_ids END, true);
+    END IF;
     IF cardinality(locked_ids) > 0 THEN
         WITH slots AS MATERIALIZED (
             SELECT s.pool_id, count(*) AS held,
@@ -551,7 +554,9 @@ BEGIN
     END IF;
     totals := (
         SELECT jsonb_object_agg(p.id, jsonb_build_array(p.total_released, p.lead)) FROM turnstile.current_pool p);
-    more_queue_ids := turnstile.queues_with_room(locked_ids);
+    IF cardinality(locked_ids) > 0 THEN
+        more_queue_ids := turnstile.queues_with_room(locked_ids);
+    END IF;
     IF served_ids IS NULL THEN
         RETURN;
     END IF;
