@@ -9,6 +9,7 @@
 -- nothing there; the watchdog does that, and recounts what could not be counted.
 
 -- Functions without settings run under those of their callers: to set them costs more than most statements.
+-- Those that return one value are not written in SQL: such a function is planned anew by each statement that calls it.
 
 -- lock_pools: locks these pools; returns those that it could lock. `in_tries`: waits for none for long.
 CREATE FUNCTION turnstile.lock_pools(in_pool_ids bigint[], in_tries boolean)
@@ -63,12 +64,15 @@ $$;
 -- missing_queues: those of these queues that do not exist any more.
 CREATE FUNCTION turnstile.missing_queues(in_queue_ids bigint[])
 RETURNS bigint[]
-LANGUAGE sql
+LANGUAGE plpgsql
 STABLE
 AS $$
-    SELECT ARRAY(
-        SELECT i.id FROM unnest(in_queue_ids) i(id)
-        WHERE (SELECT q.id FROM public.action_queue q WHERE q.id = i.id) IS NULL)
+BEGIN
+    RETURN (
+        SELECT ARRAY(
+            SELECT i.id FROM unnest(in_queue_ids) i(id)
+            WHERE (SELECT q.id FROM public.action_queue q WHERE q.id = i.id) IS NULL));
+END
 $$;
 
 -- release_places: locks the pools, takes back these places, and returns queues that can use them.
@@ -128,16 +132,19 @@ $$;
 -- queues_with_room: the next queues of those of these pools that have places left.
 CREATE FUNCTION turnstile.queues_with_room(in_pool_ids bigint[])
 RETURNS bigint[]
-LANGUAGE sql
+LANGUAGE plpgsql
 STABLE
 AS $$
-    SELECT array_agg(n.queue_id)
-    FROM turnstile.current_pool p
-    CROSS JOIN LATERAL (
-        SELECT r.id AS queue_id
-        FROM turnstile.next_ready(ARRAY[p.id], least(turnstile.room_of(p.capacity, p.held, p.lead), 50)) r(id)
-    ) n
-    WHERE p.id = ANY (in_pool_ids) AND p.depth > 0 AND turnstile.room_of(p.capacity, p.held, p.lead) > 0
+BEGIN
+    RETURN (
+        SELECT array_agg(n.queue_id)
+        FROM turnstile.current_pool p
+        CROSS JOIN LATERAL (
+            SELECT r.id AS queue_id
+            FROM turnstile.next_ready(ARRAY[p.id], least(turnstile.room_of(p.capacity, p.held, p.lead), 50)) r(id)
+        ) n
+        WHERE p.id = ANY (in_pool_ids) AND p.depth > 0 AND turnstile.room_of(p.capacity, p.held, p.lead) > 0);
+END
 $$;
 
 -- share_places: how many executions each of these queues, which the caller has locked, may start with so many places
