@@ -62,6 +62,7 @@ DECLARE
     called_ids bigint[];
     has_turns boolean := false;
     room bigint;
+    pool_ids bigint[];
     lost_ids bigint[] := '{}';
     changes turnstile.queue_change[];
     settled_at timestamptz;
@@ -73,12 +74,10 @@ BEGIN
         FROM turnstile.current_pool p WHERE p.depth > 0;
     END IF;
     IF room > 0 THEN
+        -- Two statements: with a subquery as its argument the function would be planned anew by each call.
+        pool_ids := ARRAY(SELECT DISTINCT s.pool_id FROM slot s WHERE s.execution_id = ANY (in_execution_ids));
         queue_ids := queue_ids || ARRAY(
-            SELECT r.id
-            FROM turnstile.next_ready(
-                ARRAY(SELECT DISTINCT s.pool_id FROM slot s WHERE s.execution_id = ANY (in_execution_ids)),
-                least(room, 50)) r(id)
-            WHERE r.id <> ALL (queue_ids));
+            SELECT r.id FROM turnstile.next_ready(pool_ids, least(room, 50)) r(id) WHERE r.id <> ALL (queue_ids));
         has_turns := true;
     END IF;
     blocked_queue_ids := turnstile.lock_queues(queue_ids, in_wait_ms, in_suspect_ids);
