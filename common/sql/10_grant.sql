@@ -177,6 +177,15 @@ BEGIN
             END IF;
         END IF;
 
+        -- The common case in a full pool: no queue has a turn, so only the states change.
+        IF is_settle AND is_shared AND NOT has_arrivals AND quota_ids = '{}' AND pool_ids <@ full_ids THEN
+            IF cardinality(in_changes) > 0 THEN
+                PERFORM turnstile.change_queues(in_changes);
+            END IF;
+            PERFORM turnstile.change_places(in_place_changes, open_ids);
+            EXIT;
+        END IF;
+
         WITH
         -- Stage 1: the states with the changes, and how many executions each queue may start.
         state AS MATERIALIZED (

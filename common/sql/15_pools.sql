@@ -43,7 +43,7 @@ AS $$
 BEGIN
     WITH state AS MATERIALIZED (
         SELECT v.*, c.held AS more_held
-        FROM unnest(turnstile.sum_changes(in_changes)) c
+        FROM (SELECT n.gate_id, sum(n.held)::bigint AS held FROM unnest(in_changes) n GROUP BY n.gate_id) c
         CROSS JOIN LATERAL (
             SELECT * FROM public.pool_state v WHERE v.pool_id = c.gate_id ORDER BY v.version DESC LIMIT 1
         ) v
@@ -177,14 +177,43 @@ BEGIN
         WHERE q.id = ANY (in_queue_ids) AND a.pool_id = in_pool_id AND a.served AND NOT q.paused
           AND (a.route IS NULL OR NOT turnstile.is_closed(a.route, a.route_units))
     ),
+    -- Up to which tag executions can get a place, if all have the same priority: no more are read.
+    own_flow AS MATERIALIZED (
+        SELECT o.action_id, o.startable,
+               greatest((
+                   SELECT f.start_tag FROM public.pool_turn f WHERE f.action_id = o.action_id AND f.priority = 3
+                   ORDER BY f.start_tag DESC LIMIT 1), (SELECT p.virtual_times[3] FROM pool p)) AS start_tag
+        FROM (SELECT n.action_id, sum(n.startable) AS startable FROM own n GROUP BY n.action_id) o
+        WHERE NOT EXISTS (SELECT FROM own n WHERE n.heads IS NOT NULL)
+          AND (SELECT count(DISTINCT n.action_id) FROM own n) BETWEEN 2 AND 40
+    ),
+    reach AS MATERIALIZED (
+        SELECT b.tag + ceil((in_room - b.taken) / nullif(b.flows, 0)::numeric) AS tag
+        FROM (
+            SELECT n.tag, sum(least(greatest(n.tag - f.start_tag, 0), f.startable)) AS taken,
+                   count(*) FILTER (WHERE f.start_tag <= n.tag AND n.tag < f.start_tag + f.startable) AS flows
+            FROM (
+                SELECT f.start_tag AS tag FROM own_flow f UNION SELECT f.start_tag + f.startable FROM own_flow f
+            ) n
+            CROSS JOIN own_flow f
+            GROUP BY n.tag
+        ) b
+        WHERE b.taken < in_room
+        ORDER BY b.tag DESC LIMIT 1
+    ),
     known AS MATERIALIZED (
         SELECT o.action_id, o.queue_id, w.place,
                o.is_foreign OR row_number() OVER (PARTITION BY o.queue_id ORDER BY w.place) > read_max AS is_foreign
         FROM own o
         CROSS JOIN LATERAL (
+            SELECT least(o.startable, (
+                       SELECT r.tag - f.start_tag FROM reach r CROSS JOIN own_flow f WHERE f.action_id = o.action_id
+                   ))::bigint AS readable
+        ) l
+        CROSS JOIN LATERAL (
             (SELECT queued.place FROM public.waiting queued
              WHERE queued.line_id = o.queue_id AND queued.place >= o.head_id AND o.heads IS NULL
-             ORDER BY queued.place LIMIT o.startable)
+             ORDER BY queued.place LIMIT l.readable)
             UNION ALL
             SELECT f.place FROM turnstile.first_waiting(o.queue_id, o.head_id, o.heads, o.startable) f
             WHERE o.heads IS NOT NULL
