@@ -92,7 +92,9 @@ def _changes(rng: random.Random, actions: int, keys: int, until: float) -> Itera
         of_resource = f"resources/{resource}"
         match index % 6:
             case 0:
-                yield DefinitionChange(at_seconds=at, path=of_resource, fields={"capacity": capacity // 2})
+                # Not below the units of an action: its requests would be refused.
+                lowered = max(capacity // 2, _UNITS_MAX)
+                yield DefinitionChange(at_seconds=at, path=of_resource, fields={"capacity": lowered})
             case 1:
                 yield DefinitionChange(at_seconds=at, path=of_resource, fields={"capacity": 2 * capacity})
             case 2:

@@ -1,6 +1,7 @@
 """The publisher across losses, nodes and outages: every answer is known, or the caller gets an error."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -29,6 +30,7 @@ from turnstile.common.broker.message import Publication
 from turnstile.common.broker.publisher import Publisher
 from turnstile.localservers import LocalServers
 from turnstile.localservers.ports import free_port
+from turnstile.localservers.rabbitmq import RabbitServer
 
 CONFIRMED, RETURNED = Publication.CONFIRMED, Publication.RETURNED
 
@@ -159,6 +161,13 @@ async def test_the_connections_of_an_installation_spread_over_the_nodes(amqp_url
             assert other.connections
 
 
+def _raise_memory_alarm(broker: RabbitServer) -> None:
+    """Return once the alarm is in force: the command that causes it ends earlier on a loaded machine."""
+    broker.ctl("set_vm_memory_high_watermark", "0.000001")
+    while "memory" not in broker.ctl("eval", "rabbit_alarm:get_alarms().", "--silent"):
+        time.sleep(0.05)
+
+
 async def test_an_alarm_blocks_publishers_only_and_only_while_it_lasts(
     own_servers: Callable[[], LocalServers],
 ) -> None:
@@ -168,7 +177,7 @@ async def test_an_alarm_blocks_publishers_only_and_only_while_it_lasts(
     queue = consumer.subscribe("q", prefetch=10, declare=declares("q"))
     async with running(publisher, consumer):
         assert await publisher.publish([message("q", b"before")]) == [CONFIRMED]
-        await asyncio.to_thread(broker.ctl, "set_vm_memory_high_watermark", "0.000001")
+        await asyncio.to_thread(_raise_memory_alarm, broker)
         with pytest.raises(BrokerUnavailable, match="did not answer"):
             await publisher.publish([message("q", b"in flight")])
         assert publisher.connected

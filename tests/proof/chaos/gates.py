@@ -66,7 +66,7 @@ class Gates:
     def changed(self, rng: random.Random, seconds: float) -> Iterator[Change]:
         """Yield changes for this long, in the order of their time. A pause is soon over."""
         now = rng.uniform(2.0, 6.0)
-        while now < seconds:
+        while self.changes and now < seconds:
             path = rng.choice(sorted(self.changes))
             fields = rng.choice(self.changes[path])
             method: Literal["PATCH", "PUT"] = "PUT" if "/keys/" in path else "PATCH"

@@ -40,18 +40,6 @@ def child(context: Context, seconds: float) -> int:
     return context.execution_id
 
 
-@action("steady.shared")
-async def shared(context: Context, seconds: float) -> int:
-    """Run with units of two resources."""
-    return await _run(context, seconds)
-
-
-@action("steady.total")
-async def total(context: Context, seconds: float) -> int:
-    """Run within a limit over all customers."""
-    return await _run(context, seconds)
-
-
 @action("neighbour.reply", max_concurrent=2)
 async def reply(context: Context) -> int:
     """Run at once; the answer to its request disturbs."""

@@ -28,34 +28,9 @@ _PER_SECOND: Final = {
     "steady.seven": 10.0,
     "steady.keyed": 8.0,
     "steady.child": 1.0,
-    "steady.shared": 4.0,
-    "steady.total": 4.0,
 }
-GATES: Final = Gates(
-    resources={
-        "steady": {"capacity": 4, "rank": 1, "order": "fair"},
-        "partner": {"capacity": 20, "rank": 2, "rate": {"starts": 200, "per": 1}},
-    },
-    actions={
-        "steady.shared": {"max_concurrent": None, "uses": [{"resource": "steady", "units": 3}, "partner"]},
-        "steady.total": {
-            "max_concurrent": 5,
-            "max_concurrent_total": 3,
-            "order": "fair",
-            "submitter_keys": True,
-            "rate": {"starts": 100, "per": 1},
-            "uses": ["steady"],
-        },
-    },
-    keys={"steady.total/keys/1": {"max_concurrent": 6, "weight": 2}},
-    changes={
-        "resources/steady": ({"capacity": 3}, {"capacity": 4}),
-        "resources/partner": ({"rate": {"starts": 150, "per": 1}}, {"rate": {"starts": 200, "per": 1}}),
-        "actions/steady.total": ({"max_concurrent_total": 2}, {"max_concurrent_total": 3}),
-        "actions/steady.total/keys/1": ({"max_concurrent": 4}, {"max_concurrent": 6, "weight": 2}),
-    },
-)
-"""They are busy for a fraction of the time: the steady load waits at them for moments."""
+GATES: Final = Gates(resources={}, actions={}, keys={}, changes={})
+"""None: the load has none after its queues."""
 LIMITS: Final[dict[str, int | None]] = {
     "steady.free": None,
     "steady.seven": 7,
