@@ -179,11 +179,6 @@ class ExecutorProtocol:
 
     # Executions, actions, workers.
 
-    async def withhold_offers(self, grants: Sequence[Grant]) -> set[ExecutionId]:
-        """Postpone the offers of those that no live worker can run; return them."""
-        ids, attempts = [grant.execution_id for grant in grants], [grant.attempt for grant in grants]
-        return set(await self._column("SELECT turnstile.withhold_offers($1, $2)", ids, attempts))
-
     async def ids_by_key(self, idempotency_keys: Sequence[str]) -> dict[str, ExecutionId]:
         """Return the executions with these idempotency keys."""
         rows = await self._database.fetch(
@@ -457,6 +452,10 @@ class ExecutorProtocol:
     async def prune_workers(self, keep_seconds: float, rows_max: int) -> int:
         """Delete workers that left long ago."""
         return int(await self._value("SELECT turnstile.prune_workers($1, $2)", keep_seconds, rows_max))
+
+    async def prune_pools(self, rows_max: int) -> int:
+        """Delete pools that no action names any more."""
+        return int(await self._value("SELECT turnstile.prune_pools($1)", rows_max))
 
     async def prune_changes(self, keep_seconds: float, rows_max: int) -> int:
         """Delete old entries of the actions' change log."""

@@ -380,3 +380,7 @@ SELECT turnstile.tidy_gates($1);
 -- takes text, int8[], int4[], bool
 -- gives more_queue_ids int8[], repaired int4, totals jsonb, workers text
 SELECT * FROM turnstile.refresh_pools($1, $2, $3, $4);
+
+-- takes int4
+-- gives prune_pools int4
+SELECT turnstile.prune_pools($1);
