@@ -88,12 +88,11 @@ STABLE
 :settings_for_index_order
 AS $$
     SELECT ARRAY(
-        SELECT p.id FROM turnstile.current_pool p
-        WHERE p.held = 0
-          AND p.id <> ALL (ARRAY(
-              SELECT a.pool_id FROM action a
-              WHERE a.pool_id IS NOT NULL
-                AND (a.deleted_at IS NULL OR EXISTS (SELECT FROM action_queue q WHERE q.action_id = a.id))))
+        SELECT p.id FROM worker_pool p
+        WHERE p.id <> ALL (ARRAY(
+                SELECT a.pool_id FROM action a
+                WHERE a.pool_id IS NOT NULL
+                  AND (a.deleted_at IS NULL OR EXISTS (SELECT FROM action_queue q WHERE q.action_id = a.id))))
           AND NOT EXISTS (SELECT FROM turnstile.live_slot s WHERE s.pool_id = p.id)
         ORDER BY p.id LIMIT in_limit)
 $$;

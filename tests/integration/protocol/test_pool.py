@@ -152,6 +152,32 @@ async def test_a_turn_may_go_to_a_queue_that_the_settle_has_not_locked(working: 
     assert await pool(working) == (5, 0)
 
 
+async def test_settles_know_whether_something_waits_for_a_place(working: Protocol) -> None:
+    """Only then they look for other queues that could use their places, and grant to them in the same decision."""
+
+    async def noted() -> bool:
+        (waits,) = await working.column("SELECT waits FROM worker_pool")
+        await agrees(working)
+        return bool(waits)
+
+    assert not await noted()
+    first = await working.submit("a", 5)
+    assert not await noted()
+    await working.put("b")
+    waiting = await working.submit("b", 2)
+    assert await noted()
+    # The recount keeps the note while one of them waits.
+    assert await end(working, first[0]) == waiting[:1]
+    await refresh(working)
+    assert await noted()
+    assert await end(working, first[1]) == waiting[1:]
+    await refresh(working)
+    assert not await noted()
+    later = await working.submit("a", 1)
+    assert await noted()
+    assert await end(working, waiting[0]) == later
+
+
 async def test_an_action_that_was_idle_has_no_credit(working: Protocol) -> None:
     await working.put("b")
     first = await working.submit("a", 40)

@@ -9,6 +9,10 @@ from tests.proof.mutants.defect import Defect
 _GATES: Final = "common/sql/12_gates.sql"
 _GRANT: Final = "common/sql/10_grant.sql"
 _POOLS: Final = "common/sql/15_pools.sql"
+_PRUNING: Final = "common/sql/retention/workers_and_changes.sql"
+_PRUNING_TEST: Final = (
+    "tests/integration/retention/test_pruning.py::test_pools_that_no_action_names_are_deleted_with_their_turns"
+)
 _POOL_TEST: Final = "tests/integration/protocol/test_pool.py"
 _TEST: Final = "tests/integration/protocol/test_gates.py"
 _WALKS: Final = "tests/proof/gates/test_statements.py"
@@ -174,6 +178,41 @@ GATE_DEFECTS: Final = (
         before="c.new_places + c.new_lead + c.new_leaving",
         after="c.new_places + c.new_lead",
         caught_by=(_POOL_TEST,),
+    ),
+    Defect(
+        name="settles are not told that something waits for a place",
+        file=_POOLS,
+        before="UPDATE public.worker_pool p SET waits = true WHERE",
+        after="UPDATE public.worker_pool p SET waits = false WHERE",
+        caught_by=(f"{_POOL_TEST}::test_settles_know_whether_something_waits_for_a_place",),
+    ),
+    Defect(
+        name="the recount of places forgets that something waits",
+        file=_POOLS,
+        before="c.id = p.id AND p.waits <> (c.depth > 0);",
+        after="c.id = p.id; UPDATE worker_pool SET waits = false;",
+        caught_by=(f"{_POOL_TEST}::test_settles_know_whether_something_waits_for_a_place",),
+    ),
+    Defect(
+        name="settles look for turns for ever after something waited",
+        file=_POOLS,
+        before="UPDATE worker_pool p SET waits = c.depth > 0",
+        after="UPDATE worker_pool p SET waits = p.waits OR c.depth > 0",
+        caught_by=(f"{_POOL_TEST}::test_settles_know_whether_something_waits_for_a_place",),
+    ),
+    Defect(
+        name="a pool is deleted although an action that is being stored names it",
+        file=_PRUNING,
+        before="LOCK TABLE action IN SHARE MODE NOWAIT;",
+        after="NULL;",
+        caught_by=(_PRUNING_TEST,),
+    ),
+    Defect(
+        name="a pool is deleted although its places are taken",
+        file=_PRUNING,
+        before="AND NOT EXISTS (SELECT FROM turnstile.live_slot s WHERE s.pool_id = p.id)",
+        after="",
+        caught_by=(_PRUNING_TEST,),
     ),
     Defect(
         name="turns are deleted without the locks of their gates",
