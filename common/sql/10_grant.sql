@@ -115,9 +115,6 @@ BEGIN
             IF cardinality(in_changes) > 0 THEN
                 PERFORM turnstile.change_queues(in_changes);
             END IF;
-            IF in_gate_ids IS NOT NULL THEN
-                granted := turnstile.pass_gates(in_gate_ids, in_gate_changes, NULL, decided_at);
-            END IF;
             IF in_place_changes IS NOT NULL AND in_tries THEN
                 more_queue_ids := turnstile.release_places(in_place_changes, true);
             ELSIF in_place_changes IS NOT NULL THEN
@@ -131,6 +128,9 @@ BEGIN
                 THEN
                     more_queue_ids := turnstile.queues_with_room(open_ids);
                 END IF;
+            END IF;
+            IF in_gate_ids IS NOT NULL THEN
+                granted := turnstile.pass_gates(in_gate_ids, in_gate_changes, NULL, decided_at);
             END IF;
             RETURN;
         END IF;

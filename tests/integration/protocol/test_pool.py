@@ -1,5 +1,7 @@
 """Pools of workers as gates: an execution is granted only if its pool has a place (P7, P9, P12, P14)."""
 
+import asyncio
+
 import pytest
 
 from tests.support.protocol import WORKER, Protocol, accepted, connected, ids_in, request
@@ -401,3 +403,25 @@ async def test_a_queue_that_another_session_holds_loses_its_turn(
         assert await pool(working) == (4, 0)
     await working.grant(*await working.grantable_queues())
     assert set(held) <= set(await granted(working))
+
+
+async def test_a_start_of_a_rate_is_taken_together_with_a_place(working: Protocol) -> None:
+    """However many executions wait for the rate: those that it allows find the pool full."""
+    await working.put("rated", rate={"starts": 1, "per": "50ms"})
+    ids = await working.submit("rated", 12)
+    queue_id = (await working.queue("rated"))["id"]
+    next_seconds = None
+    for _ in range(12):
+        await working.grant(queue_id)
+        await asyncio.sleep(0.06)
+        row = await working.row("SELECT * FROM turnstile.pass_rates()")
+        next_seconds = row["next_seconds"]
+    assert await granted(working) == ids[:5]
+    # It looks again before long: a place may become free by what has nothing to do with this rate.
+    assert next_seconds is not None
+    assert next_seconds <= 0.05
+    await end(working, *ids[:2])
+    await asyncio.sleep(0.06)
+    await working.row("SELECT * FROM turnstile.pass_rates()")
+    assert set(await granted(working)) <= set(ids[2:7])
+    assert (await pool(working))[0] <= 5
