@@ -155,7 +155,7 @@ async def test_a_turn_may_go_to_a_queue_that_the_settle_has_not_locked(working: 
 
 
 async def test_settles_know_whether_something_waits_for_a_place(working: Protocol) -> None:
-    """Only then they look for other queues that could use their places, and grant to them in the same decision."""
+    """Only then they look for other queues that could use their places, and grant to them."""
 
     async def noted() -> bool:
         (waits,) = await working.column("SELECT waits FROM worker_pool")
