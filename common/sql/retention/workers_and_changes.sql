@@ -50,7 +50,8 @@ BEGIN
 END
 $$;
 
--- prune_pools: deletes pools that no action names any more and of which no slot takes a place.
+-- prune_pools: deletes pools that no action names any more and of which no slot takes a place. The first pool stays: it
+-- says that an executor counts workers, so that a new pool has a limit at once.
 CREATE FUNCTION turnstile.prune_pools(in_limit integer)
 RETURNS integer
 LANGUAGE plpgsql
@@ -80,7 +81,7 @@ BEGIN
 END
 $$;
 
--- unused_pools: the first pools that no action names any more and of which no slot takes a place.
+-- unused_pools: the next pools that no action names any more and of which no slot takes a place.
 CREATE FUNCTION turnstile.unused_pools(in_limit integer)
 RETURNS bigint[]
 LANGUAGE sql
@@ -89,10 +90,11 @@ STABLE
 AS $$
     SELECT ARRAY(
         SELECT p.id FROM worker_pool p
-        WHERE p.id <> ALL (ARRAY(
+        WHERE p.id > (SELECT min(f.id) FROM worker_pool f) AND p.id <> ALL (ARRAY(
                 SELECT a.pool_id FROM action a
                 WHERE a.pool_id IS NOT NULL
-                  AND (a.deleted_at IS NULL OR EXISTS (SELECT FROM action_queue q WHERE q.action_id = a.id))))
+                  AND (a.deleted_at IS NULL OR EXISTS (
+                      SELECT FROM turnstile.current_queue q WHERE q.action_id = a.id AND q.depth + q.held > 0))))
           AND NOT EXISTS (SELECT FROM turnstile.live_slot s WHERE s.pool_id = p.id)
         ORDER BY p.id LIMIT in_limit)
 $$;

@@ -228,6 +228,14 @@ async def test_pools_that_no_action_names_are_deleted_with_their_turns(
     assert await prune() == ["default", "moved", "left"]
     await protocol.put("a")
     assert await prune() == ["default", "left"]
+    await protocol.run(one, worker="other")
+    await protocol.settle((one, 1))
+    for each in ("a", "b", "c"):
+        await protocol.row(f"SELECT * FROM turnstile.delete_action('{each}', 9, 'test', 'test')")
+    # A new pool has a limit at once, because another one was counted.
+    assert await prune() == ["default"]
+    await protocol.put("e", pool="new")
+    assert await protocol.column("SELECT name FROM turnstile.current_pool WHERE capacity IS NULL") == []
     for table in ("pool_state", "pool_turn"):
         query = f"SELECT count(*) FROM {table} WHERE pool_id NOT IN (SELECT id FROM worker_pool)"
         assert await protocol.column(query) == [0]
