@@ -147,7 +147,7 @@ def _in_queue(facts: Facts) -> WaitingOn:
 
 
 def _has_starts(gate: GateFacts) -> bool:
-    """Tell whether it waits where rates are taken, and every rate has a start: it lacks a place of the pool."""
+    """Tell whether it waits for rates that all have a start: then it lacks a place of the pool."""
     return gate.kind == "pool" and all(rate.next_start_at is None for rate in gate.rates)
 
 

@@ -250,7 +250,8 @@ async def test_a_new_pool_has_no_places_before_its_workers_are_counted(working: 
 
 
 @pytest.mark.xfail(
-    reason="no pool says that an executor counts, so the first one has no limit until the next look", strict=True
+    reason="no pool says that an executor counts, so the first one has no limit until the next look",
+    strict=True,
 )
 async def test_the_first_pool_of_an_installation_has_its_places_at_once(protocol: Protocol) -> None:
     await protocol.connection.execute("TRUNCATE worker_pool, pool_state")

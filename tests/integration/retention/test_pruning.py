@@ -218,9 +218,9 @@ async def test_pools_that_no_action_names_are_deleted_with_their_turns(
     assert one in await protocol.held()
     await protocol.put("c")
     assert await prune() == ["default", "moved", "left"]
-    for each in ids[:5]:
-        await protocol.run(each, worker="other")
-        await protocol.settle((each, 1))
+    for granted in ids[:5]:
+        await protocol.run(granted, worker="other")
+        await protocol.settle((granted, 1))
     # What is being stored may name it.
     async with other.transaction():
         await other.put("a", pool="moved")

@@ -364,6 +364,10 @@ def test_a_free_slot_is_a_fault_if_a_worker_could_run_what_waits(
     assert all("was free while an execution waited" in line for line in found)
 
 
+def _after(count: int) -> Callable[[Event], bool]:
+    return lambda event: event.stamp.seq > count
+
+
 def test_a_worker_that_comes_ends_the_excuse() -> None:
     """From the commit of its registration, the bound counts."""
     for seconds, faults in ((0.5, 0), (2.0, 1)):
@@ -378,8 +382,8 @@ def test_a_worker_that_comes_ends_the_excuse() -> None:
         writer.claim(1, "w")
         writer.finish(1)
         writer.settle(1)
-        late = slower(lambda event, came=came: event.stamp.seq > came, 9.0)(writer.recording())
-        recording = slower(lambda event, granted=granted: event.stamp.seq > granted, seconds)(late)
+        late = slower(_after(came), 9.0)(writer.recording())
+        recording = slower(_after(granted), seconds)(late)
         assert len(broken(recording)) == faults
 
 

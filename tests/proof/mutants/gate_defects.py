@@ -10,9 +10,7 @@ _GATES: Final = "common/sql/12_gates.sql"
 _GRANT: Final = "common/sql/10_grant.sql"
 _POOLS: Final = "common/sql/15_pools.sql"
 _PRUNING: Final = "common/sql/retention/workers_and_changes.sql"
-_PRUNING_TEST: Final = (
-    "tests/integration/retention/test_pruning.py::test_pools_that_no_action_names_are_deleted_with_their_turns"
-)
+_PRUNING_TEST: Final = "tests/integration/retention/test_pruning.py::test_pools_that_no_action_names_are_deleted_with_their_turns"
 _POOL_TEST: Final = "tests/integration/protocol/test_pool.py"
 _TEST: Final = "tests/integration/protocol/test_gates.py"
 _WALKS: Final = "tests/proof/gates/test_statements.py"
