@@ -47,7 +47,7 @@ class WaitingOn(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     reason: str
-    """`limit`, `total`, `resource`, `rate`, `paused`, `no_worker`, `not_due`, `unavailable` or
+    """`limit`, `total`, `resource`, `rate`, `paused`, `no_worker`, `pool`, `not_due`, `unavailable` or
     `handing_over`."""
 
 

@@ -76,8 +76,6 @@ class Dispatcher:
         self._status_events = StatusEvents(publisher, app_id="executor")
         self.granted = asyncio.Event()
         """Set with each grant; the rate timer clears it."""
-        self.unserved_refs: frozenset[str] = frozenset()
-        """Actions whose pool has workers, but none with their code, according to the last sweep."""
         self._background: set[asyncio.Task[None]] = set()
         self._background_count = 0
 
@@ -144,12 +142,11 @@ class Dispatcher:
             return
         self.granted.set()
         self.announce_grants(grants.granted)
-        if served := await self._served(grants.granted):
-            usable = await self.pools.usable({grant.pool for grant in served})
-            with instrumentation.dispatch_span(served):
-                offered = [grant for grant in served if grant.pool in usable]
-                messages = ((grant,) for grant in offered) if alone else self.packing.messages(offered)
-                await self.publish([_offer_message(each) for each in messages])
+        usable = await self.pools.usable({grant.pool for grant in grants.granted})
+        with instrumentation.dispatch_span(grants.granted):
+            offered = [grant for grant in grants.granted if grant.pool in usable]
+            messages = ((grant,) for grant in offered) if alone else self.packing.messages(offered)
+            await self.publish([_offer_message(each) for each in messages])
 
     async def publish(self, messages: Sequence[Outgoing]) -> None:
         """Publish to our own queues and to listeners; receivers tolerate a repeated message.
@@ -230,18 +227,6 @@ class Dispatcher:
     def announce_changes(self, changes: Iterable[StatusChanged]) -> None:
         """Publish status events to bound queues, without confirmation."""
         self._status_events.add(*changes)
-
-    async def _served(self, grants: Sequence[Grant]) -> Sequence[Grant]:
-        """Withhold offers that no live worker can run; the watchdog publishes them when a worker can."""
-        doubtful = [grant for grant in grants if grant.action_ref in self.unserved_refs]
-        if not doubtful:
-            return grants
-        try:
-            withheld = await self._queue_manager.protocol.withhold_offers(doubtful)
-        except (Unavailable, asyncpg.PostgresError) as error:
-            logger.debug("offers_not_withheld", extra={"offers": len(doubtful), "reason": str(error)})
-            return grants
-        return [grant for grant in grants if grant.execution_id not in withheld]
 
     async def _restore(self, returned: Sequence[Outgoing]) -> Sequence[Outgoing]:
         """Declare queues that were deleted; return the messages that can be published now."""

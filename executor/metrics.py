@@ -33,6 +33,7 @@ _STATES: Final = ("live", "draining", "overdue")
 
 METER: Final = Meter()
 _RESOURCES: Final = LabelValues(100)
+_POOLS: Final = LabelValues(100)
 
 ADMITTED: Final = METER.counter("turnstile_admitted_total", "Executions admitted.", "action_ref")
 DUPLICATES: Final = METER.counter(
@@ -172,6 +173,15 @@ RESOURCE_HELD_WAITING: Final = METER.gauge(
     "Units of a resource that are idle: their executions wait at a later gate.",
     "resource",
 )
+POOL_PLACES: Final = METER.gauge(
+    "turnstile_pool_places", "Executions that the live workers of a pool run at once.", "pool"
+)
+POOL_HELD: Final = METER.gauge(
+    "turnstile_pool_held", "Granted executions of a pool; they may exceed its places by its lead.", "pool"
+)
+POOL_WAITING: Final = METER.gauge(
+    "turnstile_pool_waiting", "Executions that wait only for a place of their pool.", "pool"
+)
 DEAD_LETTERS: Final = METER.gauge(
     "turnstile_dead_letters",
     "Dead letters in the database, by code, without those still on the broker.",
@@ -208,6 +218,7 @@ _RESOURCE_GAUGES: Final[Mapping[Gauge, str]] = {
     RESOURCE_WAITING: "waiting",
     RESOURCE_HELD_WAITING: "held_waiting",
 }
+_POOL_GAUGES: Final[Mapping[Gauge, str]] = {POOL_PLACES: "places", POOL_HELD: "held", POOL_WAITING: "waiting"}
 
 
 def expect_ends(action_ref: str) -> None:
@@ -254,6 +265,7 @@ class QueueGauges:
                 assert row is not None
                 _show_actions(from_json(row["actions"] or "[]"))
                 _show_resources(from_json(row["resources"] or "[]"))
+                _show_pools(from_json(row["pools"] or "[]"))
                 _show_workers(from_json(row["workers"] or "{}"))
                 _show_dead_letters(from_json(row["dead_letters"] or "{}"))
             self._read_at = time.monotonic()
@@ -294,6 +306,14 @@ def _show_resources(resources: Sequence[Mapping[str, Any]]) -> None:
         gauge.values = shown.get(gauge, {})
 
 
+def _show_pools(pools: Sequence[Mapping[str, Any]]) -> None:
+    for gauge, field in _POOL_GAUGES.items():
+        gauge.values = {}
+        for pool in pools:
+            label = (_POOLS[pool["pool"]],)
+            gauge.values[label] = gauge.values.get(label, 0.0) + pool[field]
+
+
 def _show_workers(workers: Mapping[str, int]) -> None:
     WORKERS.values = {(state,): float(workers.get(state, 0)) for state in _STATES}
 
@@ -305,5 +325,5 @@ def _show_dead_letters(letters: Mapping[str, int]) -> None:
 
 def _forget() -> None:
     of_actions = QUEUE_DEPTH, SLOTS_HELD, OLDEST_SECONDS, SLOT_LIMIT
-    for gauge in (*of_actions, *_RESOURCE_GAUGES, RESOURCE_CAPACITY, WORKERS, DEAD_LETTERS):
+    for gauge in (*of_actions, *_RESOURCE_GAUGES, RESOURCE_CAPACITY, *_POOL_GAUGES, WORKERS, DEAD_LETTERS):
         gauge.values = {}

@@ -6,12 +6,13 @@ here, because every statement that grants passes here once. Webhooks have a gate
 `executor.webhooks.store`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import asyncpg
+from pydantic_core import from_json
 
 from turnstile.common.action_definition import ActionDefinition, action_columns
 from turnstile.common.database import Database
@@ -64,6 +65,19 @@ class QueueLocks(NamedTuple):
 
     blocked: Sequence[QueueId]
     free: Sequence[QueueId]
+
+
+class RefreshedPools(NamedTuple):
+    """What a look at the pools found."""
+
+    workers: str
+    """Names the live workers, for the next look."""
+    totals: Mapping[int, tuple[int, int]]
+    """By pool, the places that it took back so far, and the lead."""
+    more_queue_ids: list[QueueId]
+    """Queues that may go on."""
+    repaired: int
+    """Pools whose count of held places was wrong."""
 
 
 class EarlyCancel(NamedTuple):
@@ -172,11 +186,6 @@ class ExecutorProtocol:
         return ([read_retried(item, key) for item, (_, key) in pairs], _grants(row)), _locks(row)
 
     # Executions, actions, workers.
-
-    async def withhold_offers(self, grants: Sequence[Grant]) -> set[ExecutionId]:
-        """Postpone the offers of those that no live worker can run; return them."""
-        ids, attempts = [grant.execution_id for grant in grants], [grant.attempt for grant in grants]
-        return set(await self._column("SELECT turnstile.withhold_offers($1, $2)", ids, attempts))
 
     async def ids_by_key(self, idempotency_keys: Sequence[str]) -> dict[str, ExecutionId]:
         """Return the executions with these idempotency keys."""
@@ -301,6 +310,20 @@ class ExecutorProtocol:
         """
         row = await self._row("SELECT * FROM turnstile.pass_rates()")
         return _grants(row), row["next_seconds"], row["has_rates"]
+
+    async def refresh_pools(
+        self, workers: str | None, leads: Mapping[int, int], *, recounts: bool = False
+    ) -> RefreshedPools:
+        """Set these leads, and count the places if the workers are others than `workers`, or always."""
+        row = await self._row(
+            "SELECT * FROM turnstile.refresh_pools($1, $2, $3, $4)",
+            workers,
+            list(leads),
+            list(leads.values()),
+            recounts,
+        )
+        totals = {int(pool_id): pace for pool_id, pace in from_json(row["totals"] or "{}").items()}
+        return RefreshedPools(row["workers"], totals, row["more_queue_ids"] or [], row["repaired"])
 
     async def tidy_gates(self, rows_max: int) -> None:
         """Delete turns and starts that no gate needs any more, and gates that no action passes."""
@@ -457,6 +480,10 @@ class ExecutorProtocol:
     async def prune_workers(self, keep_seconds: float, rows_max: int) -> int:
         """Delete workers that left long ago."""
         return int(await self._value("SELECT turnstile.prune_workers($1, $2)", keep_seconds, rows_max))
+
+    async def prune_pools(self, rows_max: int) -> int:
+        """Delete pools that no action names any more."""
+        return int(await self._value("SELECT turnstile.prune_pools($1)", rows_max))
 
     async def prune_audit_log(self, keep_seconds: float, rows_max: int) -> int:
         """Delete old rows of the audit log."""

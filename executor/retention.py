@@ -29,6 +29,7 @@ _BATCHES_MAX: Final = 200
 _QUEUES_MAX: Final = 1000
 _QUEUE_BATCHES_MAX: Final = 10
 """Batches of queues in one sweep: with a tick of a second, a million queues within 17 minutes."""
+_POOLS_PAUSE_SECONDS: Final = 60.0
 _LATE_COPY_SECONDS: Final = 600.0
 """Executions are kept at least this long, because a late copy of a message may name one."""
 
@@ -47,6 +48,7 @@ class Pruner:
         self._after_webhook_id = 0
         self._after_queue_id = 0
         self._began_at = time.monotonic()
+        self._prune_pools_at = self._began_at
 
     async def prune_executions(self) -> int:
         """Delete ended executions, until a round is done or for a while."""
@@ -85,6 +87,13 @@ class Pruner:
     async def prune_workers(self) -> int:
         """Delete workers that left long ago."""
         return await _while_full(self._protocol.prune_workers, self._settings.retention_workers)
+
+    async def prune_pools(self) -> int:
+        """Delete pools that no action names any more, now and then: the search reads all actions."""
+        if time.monotonic() < self._prune_pools_at:
+            return 0
+        self._prune_pools_at = time.monotonic() + _POOLS_PAUSE_SECONDS
+        return await self._protocol.prune_pools(_ROWS_MAX)
 
     async def prune_audit_log(self) -> int:
         """Delete old rows of the audit log."""

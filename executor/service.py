@@ -32,6 +32,7 @@ from turnstile.executor.dead_letters.store import DeadLetters
 from turnstile.executor.dispatcher import Dispatcher
 from turnstile.executor.metrics import LOOP_LAG, PUBLISHER_BLOCKED
 from turnstile.executor.operations import Operations, Submissions
+from turnstile.executor.pool_places import PoolPlaces
 from turnstile.executor.queue_manager import QueueManager
 from turnstile.executor.rate_timer import RateTimer
 from turnstile.executor.request_listener import RequestListener
@@ -93,6 +94,7 @@ class ExecutorService:
             self._dispatcher,
             interval_seconds=settings.watchdog_interval,
         )
+        self._pool_places = PoolPlaces(self._queue_manager, self._dispatcher)
         self._canceller = Canceller(self._queue_manager)
         self._early_cancels = EarlyCancels(self._database, self._canceller, self._dispatcher)
         self._requests = RequestListener(
@@ -167,6 +169,9 @@ class ExecutorService:
             if await done_before(self._database.open(), stop):
                 background.append(tasks.create_task(self._dispatcher.run(), name="dispatcher"))
                 background.append(tasks.create_task(self._rate_timer.run(), name="rate-timer"))
+                # Before the first request: without a look the pools have no limit.
+                await self._pool_places.look()
+                background.append(tasks.create_task(self._pool_places.run(), name="pool-places"))
                 background.append(tasks.create_task(self._watchdog().run(), name="watchdog"))
                 webhooks = tasks.create_task(self._webhooks.run(stop), name="webhooks")
                 background.append(webhooks)

@@ -54,8 +54,6 @@ _SLICES_MAX: Final = 20
 """Slices of one action's queues in one sweep: then the other actions follow."""
 _CANCELS_MAX: Final = 2
 """Cancel messages to the worker of an overdue attempt before the attempt is ended without its worker."""
-_ACTIONS_RELOAD_TICKS: Final = 10
-"""Ticks after which new or changed actions are read although the workers are the same."""
 
 Sweep: TypeAlias = Callable[[], Awaitable[int]]
 
@@ -98,6 +96,7 @@ class Watchdog:
             self.reclaims.stop_overdue,
             self.early_cancels.cancel_early,
             self.queues.repair_counters,
+            self.queues.count_places,
             self.queues.tidy_gates,
             self.queues.move_slot_window,
             self.queues.move_due_window,
@@ -107,6 +106,7 @@ class Watchdog:
             self.pruner.prune_executions,
             self.pruner.delete_idle_queues,
             self.pruner.prune_workers,
+            self.pruner.prune_pools,
             self.pruner.prune_audit_log,
             self.pruner.clean_webhooks,
             self.pruner.prune_dead_letters,
@@ -185,8 +185,6 @@ class QueueSweeps(_Sweeps):
 
     _granted_up_to = QueueId(0)
     _recounted_up_to = QueueId(0)
-    _workers: list[str] | None = None
-    _ticks = 0
     drift_found = 0
 
     async def grant_idle_slots(self) -> int:
@@ -215,6 +213,21 @@ class QueueSweeps(_Sweeps):
             if not self._dispatch(grants) or not remaining:
                 break
         return granted
+
+    async def count_places(self) -> int:
+        """Count the places of the pools anew, and grant what they allow.
+
+        A count is wrong after another session held a pool's row during a decision, or by a fault.
+        """
+        refreshed = await self._protocol.refresh_pools(None, {}, recounts=True)
+        reached(CrashPoint.SWEPT)
+        if refreshed.repaired:
+            logger.warning("places_recounted", extra={"pools": refreshed.repaired})
+        if refreshed.more_queue_ids:
+            grants = await self._queue_manager.grant(refreshed.more_queue_ids)
+            REPAIRS.add("slot_granted", count=len(grants.granted))
+            self._dispatch(grants)
+        return refreshed.repaired
 
     async def tidy_gates(self) -> int:
         """Delete what fair order and rates need no more. Counts as no repair."""
@@ -288,7 +301,7 @@ class QueueSweeps(_Sweeps):
         return 0
 
     async def prepare_pools(self) -> int:
-        """Declare the queues of live workers' pools; note their workers and the actions that none can run.
+        """Declare the queues of live workers' pools, and note their workers.
 
         A worker whose account may not declare queues waits for this, not for the first offer (P7). Counts as
         no repair.
@@ -298,18 +311,8 @@ class QueueSweeps(_Sweeps):
         self._dispatcher.packing.note_workers(
             {row["pool"]: (row["workers"], row["offers_per_message"]) for row in rows}
         )
-        await self._find_unserved()
         await self._dispatcher.declare_pools(row["pool"] for row in rows)
         return 0
-
-    async def _find_unserved(self) -> None:
-        """Note the actions that no worker can run; an outdated note costs one statement, and no offer."""
-        workers = await self._database.fetchval(query("live_workers"))
-        self._ticks += 1
-        if workers != self._workers or self._ticks >= _ACTIONS_RELOAD_TICKS:
-            rows = await self._database.fetch(query("unserved"))
-            self._dispatcher.unserved_refs = frozenset(row["ref"] for row in rows)
-            self._workers, self._ticks = workers, 0
 
     def _dispatch(self, grants: Grants) -> bool:
         return self._dispatcher.dispatch_in_background(grants)

@@ -20,11 +20,18 @@ CREATE TYPE turnstile.queue_change AS (
     first_places bigint[]
 );
 
--- A change of a gate's state: released units are negative. `depth` counts its lines.
+-- A change of a gate's or pool's state: released units are negative. `depth` counts its lines.
 CREATE TYPE turnstile.gate_change AS (
     gate_id bigint,
     held bigint,
     depth bigint
+);
+
+-- The last tag of an action's executions that took a place of their pool, or one of its first places there.
+CREATE TYPE turnstile.turn_charge AS (
+    action_id bigint,
+    priority integer,
+    tag bigint
 );
 
 -- An execution that has passed its queue. It holds `gate_units` at `gate_ids`, the gates that it has passed since.

@@ -111,7 +111,7 @@ $$;
 -- current_queue: queues with the newest versions of their states.
 CREATE VIEW turnstile.current_queue AS
 SELECT q.id, q.action_id, q.concurrency_key, q.max_concurrent, q.paused,
-       s.version, s.depth, s.held, s.head_id, s.heads, s.total_enqueued, s.total_completed, s.updated_at
+       s.version, s.depth, s.held, s.head_id, s.heads, s.total_enqueued, s.total_completed, s.updated_at, s.ready_place
 FROM public.action_queue q
 CROSS JOIN LATERAL (
     SELECT * FROM public.queue_state v WHERE v.queue_id = q.id ORDER BY v.version DESC LIMIT 1
@@ -124,6 +124,15 @@ SELECT g.id, g.kind, g.name, g.action_id, g.capacity, g.fair, g.rank, g.rate_sta
 FROM public.gate g
 CROSS JOIN LATERAL (
     SELECT * FROM public.gate_state v WHERE v.gate_id = g.id ORDER BY v.version DESC LIMIT 1
+) s;
+
+-- current_pool: pools with the newest versions of their states.
+CREATE VIEW turnstile.current_pool AS
+SELECT p.id, p.name, s.version, s.capacity, s.places, s.lead, s.leaving, s.held, s.depth, s.virtual_times,
+       s.total_released, s.updated_at
+FROM public.worker_pool p
+CROSS JOIN LATERAL (
+    SELECT * FROM public.pool_state v WHERE v.pool_id = p.id ORDER BY v.version DESC LIMIT 1
 ) s;
 
 -- current_execution: executions with the attempt that holds a slot, if one is scheduled or running. The row of the
@@ -186,10 +195,10 @@ BEGIN
     ),
     written AS (
         INSERT INTO queue_state (queue_id, version, depth, held, head_id, heads, total_enqueued, total_completed,
-                                 updated_at)
+                                 updated_at, ready_place)
         SELECT s.queue_id, s.version + 1, s.depth + s.more_depth, s.held + s.more_held, least(s.head_id, s.first_id),
                turnstile.lower_heads(s.heads, s.first_places),
-               s.total_enqueued + s.enqueued, s.total_completed + s.completed, clock_timestamp()
+               s.total_enqueued + s.enqueued, s.total_completed + s.completed, clock_timestamp(), s.ready_place
         FROM state s
     )
     DELETE FROM queue_state v USING state s

@@ -283,6 +283,7 @@ DECLARE
     are_returning boolean := EXISTS (
         SELECT FROM gate g WHERE g.id = ANY (in_gate_ids) AND (g.paused OR g.returning_from IS NOT NULL));
     granted turnstile.granted[];
+    place_changes turnstile.gate_change[];
 BEGIN
     FOR gate IN
         SELECT g.* FROM turnstile.current_gate g WHERE g.id = ANY (in_gate_ids)
@@ -309,7 +310,9 @@ BEGIN
            AND (gate.kind = 'pool' OR gate.capacity IS NULL OR gate.capacity > next_state.held)
         THEN
             IF gate.kind = 'pool' THEN
-                SELECT p.state, p.passed INTO result FROM turnstile.pass_pool(next_state, in_now, are_returning, in_gate_ids) p;
+                SELECT p.state, p.passed INTO result
+                FROM turnstile.pass_pool(
+                    next_state, in_now, are_returning, in_gate_ids, turnstile.free_places(gate.name, ended)) p;
             ELSIF gate.fair THEN
                 SELECT p.state, p.passed INTO result
                 FROM turnstile.pass_in_turns(gate.capacity, next_state, in_now, are_returning, in_gate_ids) p;
@@ -338,7 +341,7 @@ BEGIN
         RETURN NULL;
     END IF;
     WITH started AS MATERIALIZED (
-        SELECT p.*, e.attempt + 1 AS attempt, e.traceparent, a.ref, a.pool,
+        SELECT p.*, e.attempt + 1 AS attempt, e.traceparent, a.ref, a.pool, a.pool_id,
                extract(epoch FROM in_now - e.queued_at)::double precision AS waited_seconds
         FROM unnest(ended) p
         JOIN execution e ON e.id = ANY (ARRAY[p.execution_id])
@@ -346,13 +349,19 @@ BEGIN
         ORDER BY p.place
     ),
     new_slot AS (
-        INSERT INTO slot (execution_id, queue_id, attempt, granted_at, offered_at, gate_ids, gate_units, passed_ats)
-        SELECT s.execution_id, s.queue_id, s.attempt, in_now, in_now, s.gate_ids, s.gate_units, s.passed_ats
+        INSERT INTO slot (execution_id, queue_id, attempt, granted_at, offered_at, gate_ids, gate_units, passed_ats, pool_id)
+        SELECT s.execution_id, s.queue_id, s.attempt, in_now, in_now, s.gate_ids, s.gate_units, s.passed_ats, s.pool_id
         FROM started s
     )
     SELECT array_agg(ROW(s.execution_id, s.attempt, s.ref, s.pool, s.traceparent, s.waited_seconds)::turnstile.granted
-                     ORDER BY s.place)
-    INTO granted FROM started s;
+                     ORDER BY s.place),
+           array_agg(ROW(s.pool_id, 1, 0)::turnstile.gate_change) FILTER (WHERE s.pool_id IS NOT NULL)
+    INTO granted, place_changes FROM started s;
+    -- They have passed the turns of their pool with their queue, and are counted whether or not it has places left.
+    IF place_changes IS NOT NULL THEN
+        PERFORM turnstile.change_places(place_changes, turnstile.lock_pools(
+            ARRAY(SELECT c.gate_id FROM unnest(place_changes) c), true));
+    END IF;
     RETURN granted;
 END
 $$;
@@ -675,12 +684,30 @@ AS $$
     WHERE g.id = ANY (in_gate_ids) AND g.rate_starts IS NOT NULL
 $$;
 
--- pass_pool: grants executions that wait for their rates. Turns between actions, as at a fair gate, but an execution for
--- which a rate has no start is passed over, with all later ones of its action. Starts are taken in the order of the
--- route, and kept by the execution that takes them first: otherwise one that needs two rates could lose a start of one of
--- them each time that it waits for the other.
+-- free_places: how many executions may start in this pool, which this locks, after those that have passed their last
+-- gates in this decision. 0 if another session holds its row.
+CREATE FUNCTION turnstile.free_places(in_pool text, in_ended turnstile.passage[])
+RETURNS bigint
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    locked_ids bigint[] := turnstile.lock_pools(ARRAY(SELECT p.id FROM public.worker_pool p WHERE p.name = in_pool), true);
+BEGIN
+    RETURN (
+        SELECT CASE WHEN p.id <> ALL (locked_ids) THEN 0 WHEN p.capacity IS NULL THEN 1000
+                    ELSE greatest(p.capacity - p.held - (
+                        SELECT count(*) FROM unnest(in_ended) e JOIN public.action a ON a.id = ANY (ARRAY[e.action_id])
+                        WHERE a.pool_id = p.id), 0) END
+        FROM turnstile.current_pool p WHERE p.name = in_pool);
+END
+$$;
+
+-- pass_pool: grants executions that wait for their rates, at most as many as there are places. Turns between actions, as at
+-- a fair gate, but an execution for which a rate has no start is passed over, with all later ones of its action. Starts are
+-- taken in the order of the route, and kept by the execution that takes them first: otherwise one that needs two rates
+-- could lose a start of one of them each time that it waits for the other.
 CREATE FUNCTION turnstile.pass_pool(
-    in_state gate_state, in_now timestamptz, in_returning boolean, in_gate_ids bigint[],
+    in_state gate_state, in_now timestamptz, in_returning boolean, in_gate_ids bigint[], in_places bigint,
     OUT state gate_state, OUT passed turnstile.passage[]
 )
 LANGUAGE plpgsql
@@ -706,7 +733,7 @@ BEGIN
     FROM turnstile.starts_left(ARRAY(
         SELECT DISTINCT r.id FROM action a CROSS JOIN unnest(a.route) r(id)
         WHERE a.route IS NOT NULL AND in_state.gate_id = ANY (a.route)), in_now) l;
-    WHILE state.depth > 0 AND cardinality(passed) < 1000 LOOP
+    WHILE state.depth > 0 AND cardinality(passed) < least(1000, in_places) LOOP
         kept := left_by_gate;
         passed_over := '{}';
         found_turn := NULL;
@@ -742,7 +769,7 @@ BEGIN
                 found_rates := candidate.rate_ids;
                 -- A flow that waits alone takes all its turns at once.
                 count_at_once := CASE WHEN candidate.flows > 1 OR in_returning THEN 1 ELSE least(
-                    1000 - cardinality(passed),
+                    least(1000, in_places) - cardinality(passed),
                     (SELECT min((left_by_gate ->> r.id::text)::bigint) FROM unnest(found_rates) r(id))) END;
                 EXIT;
             END IF;
@@ -1028,6 +1055,13 @@ BEGIN
             next_seconds := CASE WHEN locked_ids IS NULL THEN 0.01 ELSE next_seconds END;
             CONTINUE WHEN locked_ids IS NULL;
             granted := granted || turnstile.pass_gates(locked_ids, NULL, NULL, clock_timestamp());
+        END IF;
+        -- A place may become free in a transaction that does not lock these gates.
+        IF EXISTS (
+            SELECT FROM turnstile.current_gate g JOIN turnstile.current_pool p ON p.name = g.name
+            WHERE g.id = pool.id AND g.depth > 0 AND p.held >= p.capacity)
+        THEN
+            next_seconds := least(next_seconds, 0.05);
         END IF;
         now_at := clock_timestamp();
         next_seconds := least(next_seconds, (

@@ -317,7 +317,7 @@ BEGIN
     FROM turnstile.grant_locked(
         ARRAY(SELECT DISTINCT q.id FROM unnest(queue_ids) q(id)
               WHERE q.id IS NOT NULL AND q.id <> ALL (blocked_queue_ids)),
-        coalesce(changes, '{}'), arrival_queue_ids, arrival_places) g;
+        coalesce(changes, '{}'), arrival_queue_ids, arrival_places, in_tries => in_suspect_ids IS NULL) g;
     free_queue_ids := turnstile.free_suspects(in_suspect_ids, queue_ids, blocked_queue_ids);
 
     -- 7. Return the outcome of each. New executions are at the tail, so a position is the depth less the number

@@ -13,6 +13,7 @@ DECLARE
     moves turnstile.moved[];
     changes turnstile.queue_change[];
     gate_changes turnstile.gate_change[];
+    place_changes turnstile.gate_change[];
 BEGIN
     -- The slots of attempts that have not finished.
     WITH held AS MATERIALIZED (
@@ -86,11 +87,16 @@ BEGIN
             ) n),
            (SELECT array_agg(ROW(u.gate_id, -u.units, 0)::turnstile.gate_change)
             FROM moved m JOIN held h ON h.execution_id = m.id
-            CROSS JOIN unnest(h.gate_ids, h.gate_units) u(gate_id, units))
-    INTO moves, changes, gate_changes;
+            CROSS JOIN unnest(h.gate_ids, h.gate_units) u(gate_id, units)),
+           (SELECT array_agg(ROW(h.pool_id, -1, 0)::turnstile.gate_change)
+            FROM moved m JOIN held h ON h.execution_id = m.id WHERE h.pool_id IS NOT NULL)
+    INTO moves, changes, gate_changes, place_changes;
     PERFORM turnstile.change_queues(changes);
     IF gate_changes IS NOT NULL THEN
         PERFORM turnstile.change_gates(gate_changes);
+    END IF;
+    IF place_changes IS NOT NULL THEN
+        PERFORM turnstile.release_places(place_changes, true);
     END IF;
     RETURN QUERY SELECT * FROM unnest(moves);
 END

@@ -58,12 +58,32 @@ DECLARE
     queue_ids bigint[];
     gate_ids bigint[];
     gate_changes turnstile.gate_change[];
+    place_changes turnstile.gate_change[];
     called_ids bigint[];
+    has_turns boolean := false;
+    room bigint;
+    pool_ids bigint[];
+    lost_ids bigint[] := '{}';
     changes turnstile.queue_change[];
     settled_at timestamptz;
 BEGIN
     queue_ids := ARRAY(SELECT DISTINCT e.queue_id FROM execution e WHERE e.id = ANY (in_execution_ids));
+    -- The places that become free may be the turn of other queues.
+    IF EXISTS (SELECT FROM worker_pool p WHERE p.waits) THEN
+        SELECT max(turnstile.room_of(p.capacity, p.held - cardinality(in_execution_ids), p.lead)) INTO room
+        FROM turnstile.current_pool p WHERE p.depth > 0;
+    END IF;
+    IF room > 0 THEN
+        -- Two statements: with a subquery as its argument the function would be planned anew by each call.
+        pool_ids := ARRAY(SELECT DISTINCT s.pool_id FROM slot s WHERE s.execution_id = ANY (in_execution_ids));
+        queue_ids := queue_ids || ARRAY(
+            SELECT r.id FROM turnstile.next_ready(pool_ids, least(room, 50)) r(id) WHERE r.id <> ALL (queue_ids));
+        has_turns := true;
+    END IF;
     blocked_queue_ids := turnstile.lock_queues(queue_ids, in_wait_ms, in_suspect_ids);
+    IF has_turns THEN
+        lost_ids := turnstile.missing_queues(queue_ids);
+    END IF;
     -- Tested here, because most installations have none, and a call costs more than the test.
     IF EXISTS (SELECT FROM gate) THEN
         SELECT l.gate_ids, blocked_queue_ids || l.busy_queue_ids INTO gate_ids, blocked_queue_ids
@@ -86,7 +106,7 @@ BEGIN
     WITH freed AS (
         DELETE FROM slot s USING unnest(in_execution_ids, in_attempts) c(id, attempt)
         WHERE s.execution_id = ANY (ARRAY[c.id]) AND s.attempt = c.attempt AND s.finished_at IS NOT NULL
-        RETURNING s.execution_id, s.queue_id, s.gate_ids, s.gate_units
+        RETURNING s.execution_id, s.queue_id, s.gate_ids, s.gate_units, s.pool_id
     ),
     completed AS (
         -- Only for a message of that very terminal status: messages about the slot of its last attempt may arrive
@@ -128,8 +148,12 @@ BEGIN
                 SELECT f.gate_ids, f.gate_units FROM freed f WHERE f.gate_ids IS NOT NULL
                 UNION ALL
                 SELECT c.gate_ids, c.gate_units FROM completed c WHERE c.gate_ids IS NOT NULL
-            ) h CROSS JOIN unnest(h.gate_ids, h.gate_units) u(gate_id, units))
-    INTO settled_ids, called_ids, changes, gate_changes
+            ) h CROSS JOIN unnest(h.gate_ids, h.gate_units) u(gate_id, units)),
+           (SELECT array_agg(ROW(n.pool_id, -n.places, 0)::turnstile.gate_change)
+            FROM (
+                SELECT f.pool_id, count(*) AS places FROM freed f WHERE f.pool_id IS NOT NULL GROUP BY f.pool_id
+            ) n)
+    INTO settled_ids, called_ids, changes, gate_changes, place_changes
     FROM (SELECT f.execution_id FROM freed f UNION SELECT c.execution_id FROM completed c) s;
     settled_count := coalesce(cardinality(settled_ids), 0);
 
@@ -157,6 +181,8 @@ BEGIN
 
     SELECT g.granted, g.more_queue_ids INTO granted, more_queue_ids
     FROM turnstile.grant_locked(
-        queue_ids, coalesce(changes, '{}'), in_gate_ids => gate_ids, in_gate_changes => gate_changes) g;
+        queue_ids, coalesce(changes, '{}'), in_gate_ids => gate_ids, in_gate_changes => gate_changes,
+        in_place_changes => place_changes, in_lost_ids => blocked_queue_ids || lost_ids,
+        in_tries => in_suspect_ids IS NULL, in_shares => room IS NOT NULL) g;
 END
 $$;

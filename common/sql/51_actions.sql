@@ -23,7 +23,7 @@ STABLE
 AS $$
     SELECT turnstile.written(to_jsonb(in_action) - ARRAY[
         'id', 'ref', 'concurrency_key_path', 'route', 'route_units', 'created_at', 'updated_at', 'deleted_at',
-        'rollout_from_key', 'rollout_held_ids'])
+        'rollout_from_key', 'rollout_held_ids', 'pool_id', 'served'])
 $$;
 
 -- change_between: what changed between two definitions; `change` is null if nothing did. `{}` means that there is none:
@@ -247,6 +247,9 @@ BEGIN
     PERFORM set_config('lock_timeout', lock_timeout, true);
     IF cardinality(rerouted_ids) > 0 THEN
         PERFORM turnstile.reroute(rerouted_ids);
+    END IF;
+    IF cardinality(changed_ids) > 0 THEN
+        PERFORM turnstile.assign_pools(changed_ids);
     END IF;
     UPDATE action a SET rollout_from_key = '', rollout_held_ids = NULL
     WHERE a.id = ANY (stored_ids) AND EXISTS (SELECT FROM action_queue q WHERE q.action_id = a.id);

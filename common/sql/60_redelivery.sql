@@ -20,8 +20,9 @@ AS $$
     ), false);
 $$;
 
--- withhold_offers: withholds the offers of those of these granted attempts that no live worker could run, and returns
--- them. They are due as soon as a worker serves them. Rows that another session holds are skipped.
+-- withhold_offers: for executors of the previous version. Withholds the offers of those of these granted attempts that no
+-- live worker could run, and returns them. They are due as soon as a worker serves them. Rows that another session holds
+-- are skipped.
 CREATE FUNCTION turnstile.withhold_offers(in_execution_ids bigint[], in_attempts integer[])
 RETURNS SETOF bigint
 LANGUAGE sql

@@ -1,9 +1,9 @@
 """The tables. Live state is slim, history is wide.
 
-`actions`: definitions and their queues. `gates`: limits after the queue. `live`: what is
-queued, held, unpublished, delayed or about to expire. `executions`: executions, attempts, logs and the counts
-of pruned ones. `workers`: leases. `webhooks`: deliveries and receivers. `dead_letters`: messages that no
-service could process. `security`: the audit log and API tokens.
+`actions`: definitions and their queues. `gates`: limits after the queue. `pools`: places of workers. `live`:
+what is queued, held, unpublished, delayed or about to expire. `executions`: executions, attempts, logs and
+the counts of pruned ones. `workers`: leases. `webhooks`: deliveries and receivers. `dead_letters`: messages
+that no service could process. `security`: the audit log and API tokens.
 
 The live tables have no foreign keys, because each would lock its parent row at every insert, and the
 functions in `common.sql` are the only writers. Every invariant of a single row is a named CHECK or UNIQUE
@@ -40,6 +40,7 @@ from turnstile.common.tables.live import (
     UnpublishedCompletion,
     Waiting,
 )
+from turnstile.common.tables.pools import PoolState, PoolTurn, ReadyQueue, WorkerPool
 from turnstile.common.tables.security import AuditLog, StoredApiToken
 from turnstile.common.tables.webhooks import WebhookDelivery, WebhookReceiver
 from turnstile.common.tables.workers import Worker
@@ -63,9 +64,12 @@ __all__ = [
     "GateFlow",
     "GateState",
     "KeyOverride",
+    "PoolState",
+    "PoolTurn",
     "PrunedCount",
     "QueueState",
     "RateStart",
+    "ReadyQueue",
     "Slot",
     "SlotWindow",
     "StoredApiToken",
@@ -75,5 +79,6 @@ __all__ = [
     "WebhookDelivery",
     "WebhookReceiver",
     "Worker",
+    "WorkerPool",
     "metadata",
 ]

@@ -115,6 +115,10 @@ class Action(SQLModel, table=True):
     """Its gates after the queue, in the order in which executions pass them. None: it has none."""
     route_units: list[int] | None = Field(default=None, sa_column=Column(ARRAY(Integer)))
     """How many units an execution takes at each."""
+    pool_id: int | None = Field(default=None, sa_column=Column(BigInteger))
+    """The row of its pool. None: it was never defined by `store_actions`, and takes no places."""
+    served: bool = Field(default=True, sa_column_kwargs={"server_default": text("true")})
+    """Whether a live worker can run it, as far as the executors know. If not, nothing is granted."""
 
 
 class ActionQueue(SQLModel, table=True):

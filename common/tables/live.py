@@ -59,6 +59,8 @@ class QueueState(SQLModel, table=True):
     granted_limit: int | None = Field(default=None, sa_column=Column(Integer))
     """The limit of the grant that wrote this version. None: without limit, or nothing was granted."""
     updated_at: datetime = instant(nullable=False)
+    ready_place: int | None = Field(default=None, sa_column=Column(BigInteger))
+    """Where it is in `ready_queue`. None: it waits for no place of its pool."""
 
 
 _TICKETS = Sequence("slot_ticket_seq", metadata=SQLModel.metadata)
@@ -140,6 +142,8 @@ class Slot(SQLModel, table=True):
     gate_units: list[int] | None = Field(default=None, sa_column=Column(ARRAY(Integer)))
     passed_ats: list[datetime] | None = Field(default=None, sa_column=Column(ARRAY(DateTime(timezone=True))))
     """When it passed its queue and each of these gates."""
+    pool_id: int | None = Field(default=None, sa_column=Column(BigInteger))
+    """The pool of which it takes a place until its settle."""
 
 
 class SlotWindow(SQLModel, table=True):

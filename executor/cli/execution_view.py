@@ -113,6 +113,8 @@ def _reason(waiting_on: Json) -> str:
             return "the action is paused"
         case {"reason": "no_worker", "pool": pool}:
             return f"no live worker in pool {pool} serves the action"
+        case {"reason": "pool", "pool": pool, "places": places}:
+            return f"all {places} places of the workers in pool {pool} are taken, or others are first"
         case {"reason": "not_due", "run_at": run_at}:
             return f"not due before {instant(run_at)}" if run_at else "not due yet"
         case {"reason": "handing_over"}:

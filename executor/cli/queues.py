@@ -25,7 +25,7 @@ _REASONS: Final = {
     "total": "for the total of the action",
     "resource": "for a resource",
     "rate": "for a start that a rate allows",
-    "pool": "to be dispatched",
+    "pool": "for a place of a worker",
     "paused": "because the action is paused",
     "no_worker": "for a worker of the pool",
 }

@@ -482,6 +482,8 @@ def _facts(row: "Row", trouble: Trouble | None) -> Facts:
         pool=row["pool"],
         served=row["served"],
         trouble=trouble,
+        places=row["places"],
+        held_places=row["held_places"],
     )
 
 

@@ -117,6 +117,15 @@ class WaitingOnRate(Schema):
     waiting: int | None = Field(description="Executions of its action that wait for a start.")
 
 
+class WaitingOnPlace(Schema):
+    """All places of the live workers of its pool are taken, or it is not its turn yet."""
+
+    reason: Literal["pool"] = "pool"
+    pool: str
+    places: int = Field(description="Executions that the live workers of the pool run at once.")
+    held: int = Field(description="Granted executions of the pool; they may exceed the places by a lead.")
+
+
 class NotDue(Schema):
     """It is not due before `run_at`, or before the backoff of a retry ends."""
 
@@ -146,6 +155,7 @@ WaitingOn = Annotated[
     | WaitingOnTotal
     | WaitingOnResource
     | WaitingOnRate
+    | WaitingOnPlace
     | NotDue
     | HandingOver
     | OutOfReach,

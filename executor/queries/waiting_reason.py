@@ -21,6 +21,7 @@ from turnstile.executor.queries.schemas import (
     WaitingOn,
     WaitingOnLimit,
     WaitingOnPause,
+    WaitingOnPlace,
     WaitingOnRate,
     WaitingOnResource,
     WaitingOnTotal,
@@ -99,6 +100,9 @@ class Facts:
     has_gates: bool = False
     """Its action has gates after the queue, or it waits at one."""
     gate: GateFacts | None = None
+    places: int | None = None
+    """Places of its pool; None while some are free, or while the workers are not counted."""
+    held_places: int = 0
 
 
 def first_trouble(health: Health, pool: str) -> Trouble | None:
@@ -137,9 +141,14 @@ def _in_queue(facts: Facts) -> WaitingOn:
             active_count=facts.active_count,
             holders=list(facts.holders),
         )
-    if facts.gate is not None:
+    if facts.gate is not None and not _has_starts(facts.gate):
         return _at_gate(facts.gate, position=facts.gate.position)
     return _startable(facts)
+
+
+def _has_starts(gate: GateFacts) -> bool:
+    """Tell whether it waits for rates that all have a start: then it lacks a place of the pool."""
+    return gate.kind == "pool" and all(rate.next_start_at is None for rate in gate.rates)
 
 
 def _at_gate(gate: GateFacts, *, position: int | None) -> WaitingOn:
@@ -161,8 +170,7 @@ def _at_gate(gate: GateFacts, *, position: int | None) -> WaitingOn:
 
 def _for_a_start(gate: GateFacts) -> WaitingOn:
     # All rates are taken together, so the one that is free last decides; `max` returns the first of equals.
-    used_up = [rate for rate in gate.rates if rate.next_start_at is not None]
-    rate = max(used_up, key=_next_start) if used_up else gate.rates[0]
+    rate = max((rate for rate in gate.rates if rate.next_start_at is not None), key=_next_start)
     return WaitingOnRate(
         rate_of=rate.rate_of,
         starts=rate.starts,
@@ -187,4 +195,6 @@ def _startable(facts: Facts) -> WaitingOn:
         return WaitingOnWorker(pool=facts.pool)
     if trouble is not None:
         return OutOfReach(part=trouble.part, message=trouble.message)
+    if facts.status is Status.QUEUED and facts.places is not None:
+        return WaitingOnPlace(pool=facts.pool, places=facts.places, held=facts.held_places)
     return HandingOver(pool=facts.pool)

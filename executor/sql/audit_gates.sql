@@ -106,3 +106,43 @@ LEFT JOIN (
     FROM rate_start r JOIN gate g ON g.id = r.gate_id AND g.rate_starts IS NOT NULL
 ) s ON s.gate_id = g.id
 WHERE g.rate_starts IS NOT NULL GROUP BY g.id;
+
+-- check pool_version of pool: it has one version of its state
+SELECT coalesce(p.id, v.pool_id) AS id, (p.id IS NOT NULL AND v.versions = 1) IS NOT TRUE AS wrong,
+       CASE WHEN p.id IS NULL THEN 'a pool' ELSE 'one version' END AS expected,
+       CASE WHEN p.id IS NULL THEN 'none, with a state' ELSE format('%s versions', coalesce(v.versions, 0)) END AS found
+FROM worker_pool p
+FULL JOIN (SELECT v.pool_id, count(*) AS versions FROM pool_state v GROUP BY v.pool_id) v ON v.pool_id = p.id;
+
+-- check pool_held of pool: it counts as held the slots that take its places
+-- After another session held the row of the pool, until the next tick of the watchdog, it may differ.
+SELECT coalesce(p.id, s.pool_id) AS id, p.held IS DISTINCT FROM coalesce(s.slots, 0) AS wrong,
+       format('%s held', coalesce(s.slots, 0)) AS expected,
+       coalesce(p.held || ' held', 'no pool') AS found
+FROM turnstile.current_pool p
+FULL JOIN (
+    SELECT s.pool_id, count(*) AS slots FROM slot s WHERE s.pool_id IS NOT NULL GROUP BY s.pool_id
+) s ON s.pool_id = p.id;
+
+-- check pool_depth of pool: its depth is the number of the queues that wait for a place
+SELECT coalesce(p.id, n.pool_id) AS id, p.depth IS DISTINCT FROM coalesce(n.queues, 0) AS wrong,
+       format('depth %s', coalesce(n.queues, 0)) AS expected, coalesce('depth ' || p.depth, 'no pool') AS found
+FROM turnstile.current_pool p
+FULL JOIN (
+    SELECT a.pool_id, count(*) AS queues FROM ready_queue r LEFT JOIN action a ON a.id = r.action_id GROUP BY a.pool_id
+) n ON n.pool_id = p.id;
+
+-- check pool_turn of action: one that waits for a place has one turn for each of its priorities, at its first place
+SELECT a.id, n.action_id IS NOT NULL AND (t.turns = 1) IS NOT TRUE AS wrong,
+       format('a turn of priority %s at place %s', n.priority, n.place) AS expected,
+       format('%s', coalesce(t.turns, 0)) AS found
+FROM action a
+LEFT JOIN (
+    SELECT r.action_id, turnstile.priority_of_place(r.place) AS priority, min(r.place) AS place
+    FROM ready_queue r GROUP BY 1, 2
+) n ON n.action_id = a.id
+LEFT JOIN (
+    SELECT t.action_id, t.priority, t.place, count(*) AS turns
+    FROM pool_turn t JOIN turnstile.current_pool p ON p.id = t.pool_id
+    WHERE t.start_tag >= p.virtual_times[t.priority] GROUP BY 1, 2, 3
+) t ON t.action_id = n.action_id AND t.priority = n.priority AND t.place = n.place;

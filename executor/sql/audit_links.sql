@@ -97,17 +97,20 @@ CROSS JOIN (
 ) f;
 
 -- check idle_slot of queue: no slot is free while an execution waits
--- Whatever frees a slot or lengthens the queue stores its instant in the queue's state; whatever opens a gate, in the gate.
+-- Whatever frees a slot or lengthens the queue stores its instant in the queue's state; whatever opens a gate, in the gate;
+-- whatever frees a place, in the pool.
 SELECT q.id,
        (q.max_concurrent IS NULL OR q.max_concurrent > coalesce(h.slots, 0))
+       AND a.served AND (p.id IS NULL OR turnstile.room_of(p.capacity, p.held, p.lead) > 0)
        AND (a.route IS NULL OR NOT turnstile.is_closed(a.route, a.route_units))
-       AND greatest(q.updated_at, (SELECT max(g.updated_at) FROM gate g WHERE g.id = ANY (a.route)))
+       AND greatest(q.updated_at, p.updated_at, (SELECT max(g.updated_at) FROM gate g WHERE g.id = ANY (a.route)))
            < b.at - b.grace - b.pace * count(*) OVER () AS wrong,
        coalesce(q.max_concurrent || ' slots held', 'no execution queued') AS expected,
        format('%s queued, %s slots held, since %s', q.depth, coalesce(h.slots, 0), q.updated_at) AS found
 FROM bound b
 CROSS JOIN turnstile.current_queue q
 JOIN action a ON a.id = q.action_id
+LEFT JOIN turnstile.current_pool p ON p.id = a.pool_id
 LEFT JOIN (
     SELECT n.queue_id, count(*) AS slots
     FROM (

@@ -12,12 +12,15 @@ SELECT e.id, a.ref AS action_ref, e.concurrency_key, e.idempotency_key, e.priori
                   OR a.ref = ANY (w.served_refs))
        ) AS served,
        place.position, held.active_count, held.holder_ids, history.attempts,
+       CASE WHEN p.depth > 0 OR turnstile.room_of(p.capacity, p.held, p.lead) = 0 THEN p.places END AS places,
+       coalesce(p.held, 0) AS held_places,
        -- Then `execution_gates` has more facts.
        e.gates IS NOT NULL OR EXISTS (SELECT FROM gate) AS may_have_gates
 FROM turnstile.current_execution e
 JOIN action a ON a.id = e.action_id
 -- The idle queue of an ended execution may have been deleted.
 LEFT JOIN turnstile.current_queue q ON q.id = ANY (ARRAY[e.queue_id])
+LEFT JOIN turnstile.current_pool p ON p.id = a.pool_id
 -- From `head_id` the count skips the dead index entries of earlier grants.
 CROSS JOIN LATERAL (
     SELECT CASE WHEN e.status = 'queued' THEN (

@@ -47,6 +47,19 @@ SELECT (
            ) h ON h.gate_id = g.id
        ) AS resources,
        (
+           SELECT json_agg(json_build_object(
+               'pool', p.name, 'places', p.places, 'held', p.held, 'waiting', coalesce(r.executions, 0)
+           ) ORDER BY p.id)
+           FROM (SELECT * FROM turnstile.current_pool c ORDER BY c.id LIMIT $3) p
+           LEFT JOIN (
+               SELECT a.pool_id, sum(greatest(least(q.depth, q.max_concurrent - q.held), 0))::bigint AS executions
+               FROM ready_queue n
+               JOIN turnstile.current_queue q ON q.id = ANY (ARRAY[n.queue_id])
+               JOIN action a ON a.id = ANY (ARRAY[q.action_id])
+               WHERE q.depth > 0 AND NOT q.paused GROUP BY a.pool_id
+           ) r ON r.pool_id = p.id
+       ) AS pools,
+       (
            SELECT json_object_agg(state.name, state.processes)
            FROM (
                SELECT CASE WHEN w.lease_expires_at <= now() THEN 'overdue'

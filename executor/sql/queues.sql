@@ -6,8 +6,8 @@
 --
 -- What queued executions wait for, the nearest reason first: the queue is paused; a gate of their route is closed
 -- (total or resource); all slots are held, or will be by executions ahead (limit); the later gate where they wait
--- (total, resource or rate); no worker of the pool serves the action; only the next dispatch (pool). A granted
--- execution is not counted, even if no worker has claimed it.
+-- (total, resource, or a rate that is used up); no worker of the pool serves the action; a place of the pool, or only
+-- the next dispatch (pool). A granted execution is not counted, even if no worker has claimed it.
 --
 -- $1 action ref, $2 keys listed
 WITH line AS MATERIALIZED (
@@ -27,13 +27,19 @@ closed AS MATERIALIZED (
     WHERE a.ref = $1 AND (g.paused OR g.capacity < r.units)
     ORDER BY r.rank LIMIT 1
 ),
+-- While every rate has a start, what waits for one lacks only a place of the pool.
+rates AS MATERIALIZED (
+    SELECT NOT EXISTS (SELECT FROM turnstile.starts_left(a.route, clock_timestamp()) l WHERE l.starts <= 0) AS has_starts
+    FROM action a WHERE a.ref = $1
+),
 later AS MATERIALIZED (
     SELECT n.queue_id, min(n.id) AS first_id, count(*) AS executions,
            count(*) FILTER (WHERE n.kind = 'action') AS on_total,
            count(*) FILTER (WHERE n.kind = 'resource') AS on_resource,
-           count(*) FILTER (WHERE n.kind = 'pool') AS on_rate
+           count(*) FILTER (WHERE n.kind = 'pool' AND NOT n.has_starts) AS on_rate,
+           count(*) FILTER (WHERE n.kind = 'pool' AND n.has_starts) AS startable
     FROM (
-        SELECT w.queue_id, turnstile.id_of_place(w.place) AS id, g.kind
+        SELECT w.queue_id, turnstile.id_of_place(w.place) AS id, g.kind, (SELECT r.has_starts FROM rates r) AS has_starts
         FROM line l
         JOIN waiting w ON w.queue_id = ANY (ARRAY[l.id])
         LEFT JOIN gate_flow f ON f.id = ANY (ARRAY[w.line_id])
@@ -56,7 +62,8 @@ total AS (
                AS on_resource,
            coalesce(sum(n.on_rate) FILTER (WHERE c.is_open AND NOT l.paused AND NOT l.starts_nothing), 0)::bigint
                AS on_rate,
-           coalesce(sum(l.startable) FILTER (WHERE c.is_open), 0)::bigint AS startable,
+           coalesce(sum(l.startable + CASE WHEN l.paused OR l.starts_nothing THEN 0 ELSE coalesce(n.startable, 0) END)
+                    FILTER (WHERE c.is_open), 0)::bigint AS startable,
            coalesce(sum(l.total_enqueued), 0)::bigint AS enqueued,
            coalesce(sum(l.total_completed), 0)::bigint AS completed,
            max(l.updated_at) AS updated_at

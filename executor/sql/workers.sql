@@ -28,28 +28,3 @@ SELECT p.pool, count(*) AS workers, min(w.offers_per_message) AS offers_per_mess
 FROM worker w CROSS JOIN LATERAL unnest(w.pools[1:100]) p(pool)
 WHERE w.lost_at IS NULL AND w.stopped_at IS NULL
 GROUP BY p.pool ORDER BY min(w.started_at), p.pool LIMIT 1000
-
--- live_workers: the ids of workers that take offers.
-SELECT array_agg(w.id ORDER BY w.id) FROM turnstile.current_worker w
-WHERE w.lost_at IS NULL AND w.stopped_at IS NULL AND w.draining_at IS NULL AND w.lease_expires_at > clock_timestamp()
-
--- unserved: actions whose code no live worker of their pool has, though the pool has workers; `turnstile.is_unserved` decides
--- it for one. A worker's account writes its own row: its pools and actions are read up to a bound.
-WITH live AS MATERIALIZED (
-    SELECT w.pools[1:100] AS pools, w.served_refs[1:10000] AS refs FROM turnstile.current_worker w
-    WHERE w.lost_at IS NULL AND w.stopped_at IS NULL AND w.draining_at IS NULL
-      AND w.lease_expires_at > clock_timestamp()
-),
-worked AS (
-    -- A worker that does not list its actions counts for all actions of its pools.
-    SELECT p.pool FROM live l CROSS JOIN LATERAL unnest(l.pools) p(pool)
-    GROUP BY p.pool HAVING bool_and(l.refs IS NOT NULL)
-),
-served AS (
-    SELECT DISTINCT p.pool, r.ref
-    FROM live l CROSS JOIN LATERAL unnest(l.pools) p(pool) CROSS JOIN LATERAL unnest(l.refs) r(ref)
-)
-SELECT a.ref FROM action a JOIN worked w ON w.pool = a.pool
-WHERE a.deleted_at IS NULL AND a.runner = 'python' AND a.entrypoint IS NULL
-  AND NOT EXISTS (SELECT FROM served s WHERE s.pool = a.pool AND s.ref = a.ref)
-LIMIT 10000

@@ -3,11 +3,12 @@
 The history shows a slot as held until the end of its attempt; in truth it is free only when that end has been
 settled. So every broken limit found here is real. Settling takes milliseconds, unless a message was lost:
 then the watchdog publishes the end again after the settle timeout. So faults that lose messages excuse idle
-slots for longer than others. During an outage, and until the system has settled, idle slots are excused.
+slots for longer than others. During an outage, and until the system has settled, idle slots are excused. So
+they are while executions hold all places of the workers.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeAlias, assert_never
 
 import numpy as np
@@ -25,6 +26,8 @@ _RECONNECTING_NS: Final = 6 * SECOND
 """The longest pause between two connection attempts, plus an attempt."""
 _SETTLING_NS: Final = 13 * SECOND
 """The settle timeout (10 s), the next tick, and a margin."""
+_SHARING_NS: Final = SECOND
+"""Places are shared some at a time, once the ends of executions are settled."""
 _MOVE: Final = np.dtype([("gate", "i4"), ("at", "i8"), ("step", "i1"), ("value", "i8")])
 _CHUNK: Final = 50_000
 """Moves that are in memory as objects at once."""
@@ -115,7 +118,33 @@ def excused(recording: Recording) -> list[tuple[int, int]]:
         for fault in recording.faults
         if (settling_ns := _settling_ns(fault.kind)) is not None
     ]
-    return sorted(opened_at + faults)
+    return _merged(opened_at + faults + _occupied(recording))
+
+
+def _occupied(recording: Recording) -> list[tuple[int, int]]:
+    """Return when executions held all places of the workers, which they do until their ends are settled."""
+    if not recording.places:
+        return []
+    attempts = recording.attempts
+    times = np.concatenate([column(attempts, "granted_at"), column(attempts, "ended_at")])
+    steps = np.repeat([1, -1], len(attempts))
+    happened = times != NEVER
+    order = np.argsort(times[happened], kind="stable")
+    times, held = times[happened][order], np.cumsum(steps[happened][order])
+    full = np.flatnonzero(held >= recording.places)
+    until = np.append(times, recording.ended_at)[full + 1] + _SHARING_NS
+    return _merged(zip(times[full].tolist(), until.tolist(), strict=True))
+
+
+def _merged(periods: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the periods as such that do not overlap, in their order."""
+    merged: list[tuple[int, int]] = []
+    for since, until in sorted(periods):
+        if merged and since <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(until, merged[-1][1]))
+        else:
+            merged.append((since, until))
+    return merged
 
 
 def _settling_ns(kind: FaultKind) -> int | None:

@@ -24,6 +24,7 @@ from turnstile.stress.load import plan_orders
 from turnstile.stress.local.faults import LocalSystem
 from turnstile.stress.recording import Audit, Recording, RunEnd, Table
 from turnstile.stress.scenario import Scenario, Show
+from turnstile.stress.trace import POOL
 
 _ANSWERS_SECONDS: Final = 10.0
 _LAST_TRACES_SECONDS: Final = 5.0
@@ -137,10 +138,15 @@ class _Drive:
             counters=tuple(watcher.counters),
             audit=await self._audit(),
             clock_error_ns=0 if all_on_this_host(history.remote_runs) else _CLOCK_ERROR_NS,
+            places=await self._places(),
             idle_allowed_seconds=self._installation.watchdog_seconds + _TICK_MARGIN_SECONDS,
         )
         await remove_gates(self._api, self._scenario, plain_fields(self._scenario))
         return recording
+
+    async def _places(self) -> int:
+        workers = await self._api.live_workers()
+        return sum(worker["concurrency"] for worker in workers if POOL in worker["pools"])
 
     async def _run_load(self, watcher: Watcher) -> None:
         """Send requests, inject faults and watch until the scenario is over."""

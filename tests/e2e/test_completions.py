@@ -94,6 +94,7 @@ async def _bring_about(env: Environment, key: str, ending: Ending) -> int:
 @asynccontextmanager
 async def logged(env: Environment) -> AsyncIterator[SlotLog]:
     await env.put("hold", max_concurrent=1, submitter_keys=True)
+    await env.register_silent_worker("unserved")
     await env.put("unserved", max_concurrent=1, pool="unserved", submitter_keys=True)
     await env.put("scripted", max_concurrent=1, submitter_keys=True)
     async with slots_logged(env.system.database_url) as log:
@@ -154,7 +155,7 @@ async def test_an_execution_whose_worker_is_lost_for_good_frees_its_slot_once_an
         await env.until_status(execution_id, "running")
         await worker.kill()
         assert await env.ended(execution_id) == ["abandoned"]
-        await env.until_status(behind, "scheduled")
+        await env.until_status(behind, "queued")
         await env.cancel(behind)
         await env.ended(behind)
         await assert_ended_once(env, log, execution_id, Ending(ref="hold.once", status="abandoned"))

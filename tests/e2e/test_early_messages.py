@@ -113,6 +113,7 @@ async def test_an_offer_before_its_row_is_retried_and_runs_once(env: Environment
         await publisher.publish([offer(execution_id)])
         await again.until(lambda: len(again.received) == 1, "a try without a row")
         # Only the early offer reaches a worker: the executor's own goes to an unserved pool.
+        await env.register_silent_worker("unserved")
         await env.put("elsewhere", pool="unserved", entrypoint="tests.e2e.actions:noop")
         assert await env.submit("elsewhere", parameters={"number": 7}) == execution_id
         assert await env.ended(execution_id) == ["completed"]

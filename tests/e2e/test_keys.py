@@ -24,6 +24,7 @@ MEMORY_BYTES_MAX = 150_000_000
 
 async def keyed(env: Environment, ref: str, **fields: Any) -> None:
     """Define an action whose executions last until they are cancelled."""
+    await env.register_silent_worker("unserved", 100_000)
     await env.put(ref, entrypoint="tests.e2e.actions:hold", pool="unserved", **fields)
 
 

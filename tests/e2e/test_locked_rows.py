@@ -156,6 +156,7 @@ async def test_completions_beside_a_locked_row_free_their_slots(
 
 
 async def test_cancels_beside_a_locked_queue_are_done_and_its_own_follow(env: Environment) -> None:
+    await env.register_silent_worker("unserved")
     refs = await defined(env, "stopped", "hold", pool="unserved")
     ids = await env.submit_many([{"action_ref": ref} for ref in refs for _ in "abc"])
     async with locked(env.system.database_url, QUEUE, refs[0]):
@@ -175,6 +176,7 @@ async def test_cancels_beside_a_locked_queue_are_done_and_its_own_follow(env: En
 
 
 async def test_sweeps_grant_wake_and_expire_beside_a_locked_queue(env: Environment) -> None:
+    await env.register_silent_worker("unserved")
     refs = await defined(env, "swept", "hold", pool="unserved", paused=True)
     soon = (datetime.now(UTC) + timedelta(seconds=1)).isoformat()
     granted, woken, expired = [
@@ -226,6 +228,7 @@ async def test_a_limit_change_over_many_keys_stops_no_submit_and_outlives_its_ex
     start_env: StartEnvironment, database_url: str
 ) -> None:
     async with start_env(workers=0, settings={"TURNSTILE_WATCHDOG_INTERVAL": "1h"}) as env:
+        await env.register_silent_worker("unserved", 30_000)
         await env.put("many", max_concurrent=1, concurrency_key="/key", pool="unserved")
         await env.history.value(
             CREATE_QUEUES.format("SELECT a.id, n::text, 1, false FROM action a, generate_series(1, 20000) n")

@@ -144,6 +144,7 @@ async def test_a_pool_whose_queue_cannot_be_declared_delays_itself_alone_and_is_
 ) -> None:
     async with neighbour(env.amqp_url) as channel:
         await channel.declare_queue("worker.gpu", durable=True, arguments={"x-queue-type": "classic"})
+        await env.register_silent_worker("gpu")
         await env.put("train", runner="command", entrypoint=["true"], pool="gpu")
         gpu = await env.submit("train")
         await run_all(env, noops())

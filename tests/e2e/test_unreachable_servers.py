@@ -130,6 +130,7 @@ async def outage(database_url: str, amqp_url: str) -> AsyncIterator[Outage]:
             executor_settings={"TURNSTILE_AMQP_URL": broker.url},
         ) as env,
     ):
+        await env.register_silent_worker("default")
         await env.put("a")
         async with publishing(amqp_url) as publisher:
             await publisher.declare(lambda channel: declare_pool(channel, "default"))

@@ -38,7 +38,6 @@ async def test_a_killed_worker_that_held_messages_with_several_offers_loses_none
         await asyncio.sleep(2)
         ids = await env.submit_many([{"action_ref": "record", "parameters": p} for p in parameters])
         await env.history.until("SELECT count(*) = 32 FROM slot WHERE claimed_at IS NOT NULL")
-        await env.until_offers(8)
         await asyncio.gather(env.worker.kill(), env.start_worker())
         assert set(await env.ended(*ids)) == {"completed"}
     assert {line.number for line in runs_in(file) if line.event == "stop"} == {*range(96)}

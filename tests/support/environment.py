@@ -55,6 +55,17 @@ class Environment:
         """Start one more worker for the actions of the end-to-end tests."""
         return await self.system.start_worker(ACTIONS, **settings)
 
+    async def register_silent_worker(self, pool: str, places: int = 100) -> None:
+        """Register a worker of this pool that takes no offers: what is granted to it stays `scheduled`."""
+        await self.history.value(
+            "SELECT turnstile.register_worker('silent ' || $1, 'silent', 'nowhere', 1, ARRAY[$1], $2, 3600)",
+            pool,
+            places,
+        )
+        await self.history.until(
+            "SELECT count(*) = 0 FROM turnstile.current_pool WHERE name = $1 AND capacity < $2", pool, places
+        )
+
     async def put(self, ref: str, **fields: Any) -> None:
         """Define an action."""
         answer = await self.http.put(f"/actions/{ref}", json=fields)

@@ -134,6 +134,7 @@ function reasonOf(on) {
         ...(on.next_start_at ? ["Next start: ", instant(on.next_start_at), ". "] : []), ...placeOf(on, " of its action")];
     case "paused": return ["The action is paused: nothing starts until it is resumed."];
     case "no_worker": return [`No live worker in the pool ${on.pool} serves the action. Start one.`];
+    case "pool": return [`All ${count(on.places)} places of the workers in the pool ${on.pool} are taken, or others are first.`];
     case "not_due": return on.run_at ? ["Not due before ", instant(on.run_at), "."] : ["Not due yet."];
     case "handing_over": return [`A slot is free; about to be dispatched to a worker in the pool ${on.pool}.`];
     case "unavailable": return [`Cannot reach the ${on.part}: ${on.message}`];

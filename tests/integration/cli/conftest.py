@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import asyncpg
 import pytest
 import pytest_asyncio
 from typer.testing import CliRunner
@@ -86,6 +87,11 @@ async def processes(lent_urls: LentUrls) -> AsyncIterator[System]:
     settings = {"TURNSTILE_API_TOKENS": TOKEN, "TURNSTILE_LOG_FLUSH_INTERVAL": "100ms"}
     with lent_urls() as urls:
         async with running(*urls, actions=SERVED_ACTIONS, settings=settings) as system:
+            connection = await asyncpg.connect(system.database_url)
+            await connection.execute(
+                "SELECT turnstile.register_worker('silent', 'silent', 'nowhere', 1, '{empty}', 1000, 36000)"
+            )
+            await connection.close()
             yield system
 
 
@@ -97,7 +103,7 @@ def system(processes: System) -> CommandLines:
 
 @pytest.fixture
 def ref(system: CommandLines) -> str:
-    """An action without workers: its executions stay queued or scheduled."""
+    """An action whose worker takes no offers: its executions stay queued or scheduled."""
     name = f"cli.{secrets.token_hex(4)}"
     system.apply(ref=name, max_concurrent=1, pool="empty")
     return name

@@ -93,7 +93,11 @@ def test_get_says_why_it_waits(system: CommandLines, ref: str) -> None:
     holder, waiting = system.submit(ref), system.submit(ref)
     shown = system.executor("get", str(waiting)).out
     assert f"position 1 of 1 in {ref}; 1 of 1 slots in use, held by #{holder}" in shown
-    assert "no live worker in pool empty serves the action" in system.executor("get", str(holder)).out
+    assert "about to be dispatched to a worker" in system.executor("get", str(holder)).out
+    system.apply(ref=f"{ref}.alone", pool="deserted")
+    alone = system.submit(f"{ref}.alone")
+    shown = system.executor("get", str(alone)).out
+    assert "no live worker in pool deserted serves the action" in shown
 
 
 def test_list_is_paginated_and_a_warning_says_when_there_is_more(system: CommandLines, ref: str) -> None:
@@ -154,7 +158,8 @@ def test_actions_workers_and_queues_are_listed(system: CommandLines, ref: str) -
     system.apply(ref=ref, max_concurrent=1, pool="empty", submitter_keys=True)
     system.submit(ref), system.submit(ref), system.submit(ref, "--concurrency-key", "k")
     assert ref in system.executor("actions", "list").out
-    (worker,) = system.executor("workers", "list", "--state", "live", "--json").json["items"]
+    live = system.executor("workers", "list", "--state", "live", "--json").json["items"]
+    (worker,) = [each for each in live if each["id"] != "silent"]
     assert worker["id"] in system.executor("workers", "list").out
     stats = system.executor("queue", "stats", ref, "--json").json
     assert (stats["queue_length"], stats["active_count"], stats["waiting"]["limit"]) == (1, 2, 1)

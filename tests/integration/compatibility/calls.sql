@@ -384,6 +384,7 @@ SELECT turnstile.skip_ids($1);
 -- takes
 -- gives restart_windows void
 SELECT turnstile.restart_windows();
+
 -- takes int4, int8[], int8[], text[], jsonb
 -- gives blocked_ids int8[], blocked_queue_ids int8[], free_queue_ids int8[], moves
 --   turnstile.moved[]
@@ -445,3 +446,10 @@ SELECT turnstile.note_token_use($1);
 -- takes int8, jsonb
 -- gives revoke_token bool
 SELECT turnstile.revoke_token($1, $2);
+-- takes text, int8[], int4[], bool
+-- gives more_queue_ids int8[], repaired int4, totals jsonb, workers text
+SELECT * FROM turnstile.refresh_pools($1, $2, $3, $4);
+
+-- takes int4
+-- gives prune_pools int4
+SELECT turnstile.prune_pools($1);

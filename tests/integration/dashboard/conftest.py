@@ -19,6 +19,8 @@ async def env(lent_urls: LentUrls) -> AsyncIterator[Environment]:
     with lent_urls() as urls:
         async with running_environment(*urls, settings=settings) as env:
             env.http.headers["Authorization"] = f"Bearer {TOKEN}"
+            # What is granted in the pool `empty` stays `scheduled`.
+            await env.register_silent_worker("empty")
             yield env
 
 

@@ -37,7 +37,7 @@ async def test_the_page_prompts_once_for_a_valid_token(browser: Browser, env: En
 
 async def test_queues_are_updated_searched_paused_and_limited(page: Page, env: Environment) -> None:
     await env.put("screen.one", max_concurrent=1, pool="empty")
-    await env.put("screen.two", max_concurrent=4, pool="empty")
+    await env.put("screen.two", max_concurrent=4, pool="unserved")
     await page.goto("/#/queues?search=screen")
     one, two = (page.get_by_role("row").filter(has_text=f"screen.{which}") for which in ("one", "two"))
     await expect(one).to_contain_text("0 of 1")
@@ -46,7 +46,8 @@ async def test_queues_are_updated_searched_paused_and_limited(page: Page, env: E
     await env.submit_many([{"action_ref": "screen.one"}] * 4)
     await expect(one).to_contain_text("1 of 1")
     await expect(one.locator("td[data-label=Waiting]")).to_have_text("3")
-    await expect(one).to_contain_text("no worker")
+    await expect(one).not_to_contain_text("no worker")
+    await expect(two).to_contain_text("no worker")
 
     await page.get_by_role("button", name="Pause screen.one").click()
     await page.get_by_role("dialog").get_by_role("button", name="Pause").click()

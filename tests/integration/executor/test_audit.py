@@ -62,7 +62,7 @@ CORRUPTIONS: Final[list[tuple[str, set[str]]]] = [
     ("UPDATE slot SET attempt = 2 WHERE execution_id = <running>", {"slot_holder", "queued_in_line"}),
     ("UPDATE slot SET finished_at = now(), published_at = now() WHERE execution_id = <scheduled>",
      {"slot_holder", "queued_in_line"}),
-    ("DELETE FROM slot WHERE execution_id = <running>", {"queued_in_line", "queue_held"}),
+    ("DELETE FROM slot WHERE execution_id = <running>", {"queued_in_line", "queue_held", "pool_held"}),
     ("UPDATE execution SET worker_id = 'other' WHERE id = <failed>", {"slot_holder"}),
     ("DELETE FROM worker", {"slot_worker"}),
     ("DELETE FROM delayed WHERE execution_id = <delayed>", {"delayed_until"}),
@@ -114,7 +114,7 @@ CORRUPTIONS: Final[list[tuple[str, set[str]]]] = [
      " WHERE expires_at IS NOT NULL", {"expiry"}),
     ("DELETE FROM slot WHERE execution_id = <failed>;"
      "UPDATE queue_state SET updated_at = <late>, total_completed = total_completed + 1, held = held - 1"
-     " WHERE queue_id = <queue>", {"idle_slot"}),
+     " WHERE queue_id = <queue>; UPDATE pool_state SET held = held - 1, updated_at = <late>", {"idle_slot"}),
     ("INSERT INTO gate_state SELECT gate_id, version + 1, held, depth, head_id, heads, virtual_times,"
      " starts_taken, NULL, updated_at FROM gate_state WHERE gate_id = <r>", {"gate_version"}),
     ("INSERT INTO gate_state VALUES (999, 1, 0, 0, 0, NULL, '{0,0,0,0,0}', 0, NULL, now())",
@@ -122,7 +122,14 @@ CORRUPTIONS: Final[list[tuple[str, set[str]]]] = [
     ("DELETE FROM gate_state WHERE gate_id = <f>", {"gate_version", "gate_held", "flow_turn"}),
     ("UPDATE gate_state SET held = held + 1 WHERE gate_id = <r>", {"gate_held"}),
     ("UPDATE slot SET gate_units = '{1,1}' WHERE execution_id = <gated>", {"gate_held"}),
-    ("DELETE FROM slot WHERE execution_id = <gated>", {"gate_held", "queue_held", "queued_in_line"}),
+    ("DELETE FROM slot WHERE execution_id = <gated>",
+     {"gate_held", "queue_held", "queued_in_line", "pool_held"}),
+    ("UPDATE pool_state SET held = held + 1", {"pool_held"}),
+    ("UPDATE slot SET pool_id = 999 WHERE execution_id = <running>", {"pool_held"}),
+    ("DELETE FROM pool_state", {"pool_version", "pool_held"}),
+    ("UPDATE pool_state SET depth = depth + 1", {"pool_depth"}),
+    ("INSERT INTO ready_queue SELECT action_id, id, queue_id FROM execution WHERE id = <queued>",
+     {"pool_depth", "pool_turn"}),
     ("ALTER TABLE gate_state DROP CONSTRAINT ck_gate_state_passed_within_capacity;"
      "UPDATE gate_state SET granted_capacity = 1 WHERE gate_id = <r>", {"gate_capacity"}),
     ("UPDATE gate_state SET depth = depth + 1 WHERE gate_id = <f>", {"gate_depth"}),

@@ -2,12 +2,8 @@
 
 import pytest
 
-from tests.support.brokers import ready_messages
-from tests.support.protocol import OTHER_WORKER, Protocol, connected, ids_in, offer
-from tests.support.traffic import publishing
-from turnstile.executor.dispatcher import Dispatcher
-from turnstile.executor.queue_manager import QueueManager
-from turnstile.executor.sql import query
+from tests.support.protocol import OTHER_WORKER, Protocol, connected, offer
+from turnstile.executor.protocol import ExecutorProtocol
 
 POOL = "default"
 
@@ -193,7 +189,7 @@ async def test_an_offer_that_no_worker_could_run_is_refused_once(protocol: Proto
     assert await protocol.claim_verdicts(one, worker=OTHER_WORKER) == ["claimed"]
 
 
-async def test_the_list_of_unserved_actions_agrees_with_the_check_of_one_action(protocol: Protocol) -> None:
+async def test_the_served_actions_are_those_that_a_worker_of_their_pool_could_run(protocol: Protocol) -> None:
     await protocol.register("gpus", pools=["gpu"], serves=["g"])
     await serve_only(protocol, "b", "g")
     await protocol.register("older", pools=["old"])
@@ -203,35 +199,12 @@ async def test_the_list_of_unserved_actions_agrees_with_the_check_of_one_action(
         ("c", {"runner": "command", "entrypoint": ["true"]}),
     ):  # fmt: skip
         await protocol.put(ref, **fields)
-    found = await protocol.column(query("unserved"))
-    assert sorted(found) == ["a", "h"]
-    assert found == await protocol.column(
-        "SELECT ref FROM action a WHERE turnstile.is_unserved(a) ORDER BY array_position($1, ref)", found
-    )
-
-
-@pytest.mark.parametrize("is_known", [True, False])
-async def test_an_executor_publishes_no_offer_of_an_action_that_is_unserved(
-    protocol: Protocol, amqp_url: str, is_known: bool
-) -> None:
-    """Its list may be outdated, because a worker has just come: it checks before it withholds."""
-    await serve_only(protocol, "b")
-    await protocol.put("a")
-    await protocol.put("b")
-    await protocol.put("a", max_concurrent=0)
-    ids = await protocol.submit("a", 3)
-    await protocol.connection.execute("UPDATE action_queue SET max_concurrent = NULL")
-    if not is_known:
-        await protocol.register("newcomer", serves=["a"])
-    async with publishing(amqp_url) as publisher:
-        dispatcher = Dispatcher(publisher, QueueManager(protocol.database), "quorum", publisher)
-        await dispatcher.declare_pools([POOL])
-        dispatcher.unserved_refs = frozenset(["a"])
-        grants = await protocol.grant((await protocol.queue("a"))["id"])
-        assert ids_in(grants) == ids
-        await dispatcher.dispatch(grants)
-    assert await ready_messages(amqp_url, "worker.default") == (0 if is_known else 3)
-    assert await withheld(protocol) == (ids if is_known else [])
+    await ExecutorProtocol(protocol.database).refresh_pools(None, {})
+    unserved = "SELECT ref FROM action a WHERE NOT {} ORDER BY ref"
+    assert await protocol.column(unserved.format("a.served")) == ["a", "h", "n"]
+    assert await protocol.column(unserved.format("turnstile.is_served(a)")) == ["a", "h", "n"]
+    # Offers to a pool without workers are kept for the first one.
+    assert await protocol.column(unserved.format("NOT turnstile.is_unserved(a)")) == ["a", "h"]
 
 
 # --- due_offers, for executors of the previous version

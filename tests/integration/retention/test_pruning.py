@@ -11,6 +11,7 @@ from tests.support.history import faults_in
 from tests.support.protocol import Protocol, accepted, blocked, connected, request
 from turnstile.common.database import Database
 from turnstile.common.domain.identifiers import ExecutionId
+from turnstile.executor.protocol import ExecutorProtocol
 from turnstile.executor.queue_manager import QueueManager
 from turnstile.executor.settings import ExecutorSettings
 
@@ -194,6 +195,50 @@ async def test_only_workers_that_left_long_ago_are_deleted(protocol: Protocol) -
         "worker-1",
         "young",
     ]
+
+
+async def test_pools_that_no_action_names_are_deleted_with_their_turns(
+    protocol: Protocol, other: Protocol
+) -> None:
+    async def prune() -> list[str]:
+        await pruner(protocol).prune_pools()
+        return await protocol.column("SELECT name FROM worker_pool ORDER BY id")
+
+    await protocol.register("other", pools=["left", "moved"])
+    for ref, pool in (("a", "default"), ("b", "left"), ("c", "moved"), ("d", "held")):
+        await protocol.put(ref, pool=pool)
+    await ExecutorProtocol(protocol.database).refresh_pools(None, {})
+    ids = await protocol.submit("c", 6)
+    for each in ("b", "d"):
+        await protocol.row(f"SELECT * FROM turnstile.delete_action('{each}', 9, 'test', 'test')")
+    assert await prune() == ["default", "moved"]
+    # The row of the deleted action still names its pool.
+    await protocol.put("b", pool="left")
+    (one,) = await protocol.submit("b")
+    assert one in await protocol.held()
+    await protocol.put("c")
+    assert await prune() == ["default", "moved", "left"]
+    for granted in ids[:5]:
+        await protocol.run(granted, worker="other")
+        await protocol.settle((granted, 1))
+    # What is being stored may name it.
+    async with other.transaction():
+        await other.put("a", pool="moved")
+        assert await prune() == ["default", "moved", "left"]
+    assert await prune() == ["default", "moved", "left"]
+    await protocol.put("a")
+    assert await prune() == ["default", "left"]
+    await protocol.run(one, worker="other")
+    await protocol.settle((one, 1))
+    for each in ("a", "b", "c"):
+        await protocol.row(f"SELECT * FROM turnstile.delete_action('{each}', 9, 'test', 'test')")
+    # A new pool has a limit at once, because another one was counted.
+    assert await prune() == ["default"]
+    await protocol.put("e", pool="new")
+    assert await protocol.column("SELECT name FROM turnstile.current_pool WHERE capacity IS NULL") == []
+    for table in ("pool_state", "pool_turn"):
+        query = f"SELECT count(*) FROM {table} WHERE pool_id NOT IN (SELECT id FROM worker_pool)"
+        assert await protocol.column(query) == [0]
 
 
 async def test_old_changes_of_actions_are_deleted(protocol: Protocol) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 import aio_pika
 import httpx
 
-from tests.proof.crash.actions import DESKS, LICENCES
+from tests.proof.crash.actions import DESKS, LICENCES, UNSERVED
 from tests.proof.history.checker import violations
 from tests.proof.history.recorder import read_recording, start_recording
 from tests.proof.history.recording import Bounds, Submitted, Window
@@ -281,6 +281,11 @@ async def running_environment(database_url: str, amqp_url: str) -> AsyncIterator
         env = Environment(system=system, client=Client(publisher=publisher, http=http), history=history)
         await history.rows(_RESOURCE, LICENCES, 4, 1, False)
         await env.put_desks()
+        # It takes no offers: with its places, executions of the pool are granted, and stay `scheduled`.
+        await history.rows(
+            "SELECT turnstile.register_worker('silent', 'silent', 'nowhere', 1, ARRAY[$1], 100000, 3600)",
+            UNSERVED,
+        )
         system.settings = {**system.settings, RUN_LOG_VARIABLE: str(system.folder / RUN_LOG)}
         await system.start_worker(ACTIONS)
         yield env

@@ -153,7 +153,7 @@ async def _expired(env: Environment) -> None:
 
 async def _not_claimed(env: Environment) -> None:
     """Its pool has a live worker, and its offer was lost."""
-    worker = await _fake_worker(env)
+    worker = FakeWorker(env=env)
     await worker.lose_offer(await env.client.publish_to_cancel("crash.unserved"))
 
 

@@ -19,6 +19,7 @@ import asyncpg
 from pydantic_core import from_json, to_json
 
 from tests.proof.history.recording import (
+    ActionEvent,
     AttemptEvent,
     Event,
     ExecutionEvent,
@@ -175,7 +176,19 @@ def _event(row: asyncpg.Record) -> Event:
             )
         case "action_queue":
             return QueueEvent(
-                stamp=stamp, queue_id=row["queue_id"], limit=known["max_concurrent"], paused=known["paused"]
+                stamp=stamp,
+                queue_id=row["queue_id"],
+                limit=known["max_concurrent"],
+                paused=known["paused"],
+                action_id=known["action_id"],
+            )
+        case "action":
+            return ActionEvent(
+                stamp=stamp,
+                action_id=known["id"],
+                ref=known["ref"],
+                pool=known["pool"],
+                is_listed=known["runner"] == "python" and known["entrypoint"] is None,
             )
         case "worker":
             return _worker_event(row["worker_id"], step, stamp, old, known)
@@ -219,11 +232,16 @@ def _worker_event(
         change = WorkerChange.DELETED
     elif known["lost_at"] != old["lost_at"]:
         change = WorkerChange.LOST
-    else:
+    elif known["stopped_at"] != old["stopped_at"]:
         change = WorkerChange.STOPPED
+    else:
+        change = WorkerChange.DRAINED
     return WorkerEvent(
         stamp=stamp,
         worker_id=worker_id,
         change=change,
         renewed_at=datetime.fromisoformat(known["renewed_at"]),
+        pools=known["pools"],
+        concurrency=known["concurrency"],
+        served_refs=known["served_refs"],
     )

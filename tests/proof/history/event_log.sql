@@ -88,14 +88,29 @@ CREATE TRIGGER logged AFTER INSERT OR UPDATE OR DELETE ON slot
 CREATE TRIGGER logged AFTER INSERT OR UPDATE OR DELETE ON waiting
     FOR EACH ROW EXECUTE FUNCTION history.note('line', 'queue_id');
 CREATE TRIGGER logged_inserts AFTER INSERT OR DELETE ON action_queue
-    FOR EACH ROW EXECUTE FUNCTION history.note('queue_id', 'max_concurrent', 'paused');
+    FOR EACH ROW EXECUTE FUNCTION history.note('queue_id', 'action_id', 'max_concurrent', 'paused');
 CREATE TRIGGER logged_updates AFTER UPDATE OF max_concurrent, paused ON action_queue
     FOR EACH ROW WHEN ((OLD.max_concurrent, OLD.paused) IS DISTINCT FROM (NEW.max_concurrent, NEW.paused))
-    EXECUTE FUNCTION history.note('queue_id', 'max_concurrent', 'paused');
+    EXECUTE FUNCTION history.note('queue_id', 'action_id', 'max_concurrent', 'paused');
+CREATE TRIGGER logged_inserts AFTER INSERT ON action
+    FOR EACH ROW EXECUTE FUNCTION history.note('', 'id', 'ref', 'pool', 'runner', 'entrypoint');
+CREATE TRIGGER logged_updates AFTER UPDATE OF pool, runner, entrypoint ON action
+    FOR EACH ROW WHEN ((OLD.pool, OLD.runner, OLD.entrypoint) IS DISTINCT FROM (NEW.pool, NEW.runner, NEW.entrypoint))
+    EXECUTE FUNCTION history.note('', 'id', 'ref', 'pool', 'runner', 'entrypoint');
 CREATE TRIGGER logged_inserts AFTER INSERT OR DELETE ON worker
-    FOR EACH ROW EXECUTE FUNCTION history.note('worker_id', 'renewed_at', 'lost_at', 'stopped_at');
-CREATE TRIGGER logged_updates AFTER UPDATE OF lost_at, stopped_at ON worker
-    FOR EACH ROW WHEN ((OLD.lost_at, OLD.stopped_at) IS DISTINCT FROM (NEW.lost_at, NEW.stopped_at))
-    EXECUTE FUNCTION history.note('worker_id', 'renewed_at', 'lost_at', 'stopped_at');
+    FOR EACH ROW EXECUTE FUNCTION history.note(
+        'worker_id', 'renewed_at', 'lost_at', 'stopped_at', 'draining_at', 'pools', 'concurrency', 'served_refs');
+CREATE TRIGGER logged_updates AFTER UPDATE OF lost_at, stopped_at, draining_at ON worker
+    FOR EACH ROW WHEN (
+        (OLD.lost_at, OLD.stopped_at, OLD.draining_at) IS DISTINCT FROM (NEW.lost_at, NEW.stopped_at, NEW.draining_at))
+    EXECUTE FUNCTION history.note(
+        'worker_id', 'renewed_at', 'lost_at', 'stopped_at', 'draining_at', 'pools', 'concurrency', 'served_refs');
 CREATE TRIGGER logged AFTER INSERT OR UPDATE OR DELETE ON attempt
     FOR EACH ROW EXECUTE FUNCTION history.note('', 'outcome');
+
+-- What was there before, if the log begins late: which workers serve what.
+INSERT INTO history.log (table_name, step, new)
+SELECT 'action', 'insert', to_jsonb(a) FROM action a;
+INSERT INTO history.log (table_name, step, worker_id, new)
+SELECT 'worker', 'insert', w.id, to_jsonb(w) FROM worker w
+WHERE w.lost_at IS NULL AND w.stopped_at IS NULL AND w.draining_at IS NULL;

@@ -3,13 +3,14 @@
 `correct_history` breaks no promise; `test_rules` breaks it in every way.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from tests.proof.history.recording import (
+    ActionEvent,
     AttemptEvent,
     Event,
     ExecutionEvent,
@@ -67,13 +68,33 @@ class HistoryWriter:
             booted_at=BOOTED_AT,
         )
 
-    def queue(self, queue_id: int, limit: int | None, *, paused: bool = False) -> None:
+    def action(self, ref: str, *, pool: str = "default", is_listed: bool = True) -> None:
+        """Define an action; each letter is one."""
         with self._commit():
-            self.events.append(QueueEvent(stamp=self._stamp(), queue_id=queue_id, limit=limit, paused=paused))
+            self.events.append(
+                ActionEvent(stamp=self._stamp(), action_id=ord(ref), ref=ref, pool=pool, is_listed=is_listed)
+            )
 
-    def worker(self, worker_id: str, change: WorkerChange = WorkerChange.REGISTERED) -> None:
+    def queue(self, queue_id: int, limit: int | None, *, paused: bool = False, of: str | None = None) -> None:
         with self._commit():
-            self._worker(worker_id, change)
+            action_id = None if of is None else ord(of)
+            self.events.append(
+                QueueEvent(
+                    stamp=self._stamp(), queue_id=queue_id, limit=limit, paused=paused, action_id=action_id
+                )
+            )
+
+    def worker(
+        self,
+        worker_id: str,
+        change: WorkerChange = WorkerChange.REGISTERED,
+        *,
+        pools: Sequence[str] = ("default",),
+        places: int = 4,
+        serves: Sequence[str] | None = None,
+    ) -> None:
+        with self._commit():
+            self._worker(worker_id, change, pools=pools, concurrency=places, served_refs=serves)
 
     def admit(
         self, execution_id: int, queue_id: int, *, delayed: bool = False, granted: bool = False
@@ -190,12 +211,18 @@ class HistoryWriter:
     def _attempt(self, execution_id: int, outcome: str) -> None:
         self._row(execution_id, AttemptEvent, step=Step.INSERT, outcome=outcome)
 
-    def _worker(self, worker_id: str, change: WorkerChange) -> None:
+    def _worker(self, worker_id: str, change: WorkerChange, **registered: Any) -> None:
         stamp = self._stamp()
         if change is WorkerChange.REGISTERED:
             self._renewed_at = stamp.at
         self.events.append(
-            WorkerEvent(stamp=stamp, worker_id=worker_id, change=change, renewed_at=self._renewed_at)
+            WorkerEvent(
+                stamp=stamp,
+                worker_id=worker_id,
+                change=change,
+                renewed_at=self._renewed_at,
+                **{"pools": ("default",), **registered},
+            )
         )
 
     def _grant(self, execution_id: int) -> None:

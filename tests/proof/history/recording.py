@@ -103,12 +103,28 @@ class QueueEvent:
     queue_id: int
     limit: int | None
     paused: bool
+    action_id: int | None = None
+    """None: the log says nothing of its action."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionEvent:
+    """An action was defined, or moved to another pool or kind."""
+
+    stamp: Stamp
+    action_id: int
+    ref: str
+    pool: str
+    is_listed: bool
+    """Only workers that list it can run it; all others run it by its entrypoint."""
 
 
 class WorkerChange(StrEnum):
     """A transition of a worker."""
 
     REGISTERED = "registered"
+    DRAINED = "drained"
+    """It takes no offers from now on."""
     LOST = "lost"
     STOPPED = "stopped"
     DELETED = "deleted"
@@ -116,13 +132,17 @@ class WorkerChange(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerEvent:
-    """A row of `worker` was inserted, deleted, marked as lost or as stopped."""
+    """A row of `worker` was inserted, deleted, or marked as draining, lost or stopped."""
 
     stamp: Stamp
     worker_id: str
     change: WorkerChange
     renewed_at: datetime
     """Its last heartbeat."""
+    pools: Sequence[str] = ()
+    concurrency: int = 0
+    served_refs: Sequence[str] | None = None
+    """The actions whose code it has. None: all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +157,9 @@ class AttemptEvent:
     outcome: str
 
 
-Event: TypeAlias = ExecutionEvent | SlotEvent | WaitingEvent | QueueEvent | WorkerEvent | AttemptEvent
+Event: TypeAlias = (
+    ExecutionEvent | SlotEvent | WaitingEvent | QueueEvent | ActionEvent | WorkerEvent | AttemptEvent
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

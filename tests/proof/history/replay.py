@@ -6,13 +6,17 @@ numbers of two transactions on one queue never interleave (see `event_log`), so 
 are adjacent; within it, their order is that of the server's plan and means nothing.
 """
 
+import heapq
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import groupby
+from operator import attrgetter, itemgetter
 from typing import TypeAlias
 
+from tests.proof.history.pools import FAR, Period, closed_periods
 from tests.proof.history.recording import (
     Event,
     ExecutionEvent,
@@ -34,6 +38,9 @@ Span: TypeAlias = tuple[int, datetime, datetime]
 """The id of a queue or an execution, a beginning and an end."""
 
 EXECUTOR = "turnstile executor"
+_CLOSED, _OPEN = -1, -2
+"""In place of a limit: the pool can start nothing, or something again."""
+_BY_INSTANT = attrgetter("at")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -114,15 +121,44 @@ def queue_events_of(events: Sequence[Event]) -> Mapping[int, list[Event]]:
 
 
 def queue_moves(events: Sequence[Event]) -> Iterator[Move]:
-    """Yield the changes of each queue; a transaction has an instant of its own, a pause is a limit of 0."""
+    """Yield the changes of each queue; a transaction has an instant of its own, a pause is a limit of 0.
+
+    While the pool of a queue can start nothing, the queue may grant, but it need not: at least 0.
+    """
+    closed = closed_periods(events)
     for queue_id, own in queue_events_of(events).items():
-        at = 0
-        for _, together in groupby(own, key=lambda event: event.stamp.txid):
-            committed = list(together)
-            at = max(nanoseconds(committed[-1].stamp.at), at + 1)
-            for event in committed:
-                for step, value in _steps(event):
-                    yield Move(queue_id, at, step, value)
+        moves = list(_moves(queue_id, own))
+        limit, is_closed = UNLIMITED, False
+        for move in heapq.merge(moves, _closings(queue_id, closed.get(queue_id, ()), moves), key=_BY_INSTANT):
+            if move.step == GateStep.AT_LEAST:
+                if move.value < 0:
+                    is_closed = move.value == _CLOSED
+                else:
+                    limit = move.value
+                yield move._replace(value=0 if is_closed else limit)
+            else:
+                yield move
+
+
+def _moves(queue_id: int, own: Sequence[Event]) -> Iterator[Move]:
+    at = 0
+    for _, together in groupby(own, key=lambda event: event.stamp.txid):
+        committed = list(together)
+        at = max(nanoseconds(committed[-1].stamp.at), at + 1)
+        for event in committed:
+            for step, value in _steps(event):
+                yield Move(queue_id, at, step, value)
+
+
+def _closings(queue_id: int, periods: Sequence[Period], moves: Sequence[Move]) -> Iterator[Move]:
+    """Yield the beginnings and ends of these periods, from the first move on."""
+    if not moves:
+        return
+    first = bisect_left(periods, moves[0].at, key=itemgetter(1))
+    for since, until in periods[first:]:
+        yield Move(queue_id, since, GateStep.AT_LEAST, _CLOSED)
+        if until != FAR:
+            yield Move(queue_id, until, GateStep.AT_LEAST, _OPEN)
 
 
 def _steps(event: Event) -> list[tuple[GateStep, int]]:

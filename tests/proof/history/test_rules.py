@@ -312,6 +312,81 @@ def test_limit_order_and_idle_slots_of_a_queue_before_other_gates_are_left_to_th
         assert broken(gated(recording)) == []
 
 
+def idle_beside(
+    *, places: int = 1, serves: str | None = None, pool: str = "default", leaves: WorkerChange | None = None
+) -> Recording:
+    """Another action runs, and for 3 s a slot of a queue is free beside a waiting execution."""
+    writer = HistoryWriter()
+    for ref, queue_id, own_pool in (("a", A, pool), ("b", B, "default")):
+        writer.action(ref, pool=own_pool)
+        writer.queue(queue_id, 1, of=ref)
+    writer.worker("runs", places=places, serves=serves)
+    writer.admit(1, B, granted=True)
+    writer.claim(1, "runs")
+    if leaves is not None:
+        writer.worker("waits")
+        writer.worker("runs", leaves)
+    writer.admit(2, A)
+    healed = len(writer.events)
+    writer.finish(1)
+    writer.settle(1)
+    writer.grant(2)
+    writer.claim(2, "waits" if leaves else "runs")
+    writer.finish(2)
+    writer.settle(2)
+    return slower(lambda event: event.stamp.seq > healed, 3.0)(writer.recording())
+
+
+@pytest.mark.parametrize(
+    ("recording", "is_fault"),
+    [
+        (idle_beside(places=1), False),
+        (idle_beside(places=2), True),
+        (idle_beside(places=2, serves="b"), False),
+        (idle_beside(places=2, serves="ab"), True),
+        (idle_beside(places=9, pool="gpu"), False),
+        (idle_beside(places=1, leaves=WorkerChange.DRAINED), True),
+    ],
+    ids=[
+        "all places are taken",
+        "a place is free",
+        "no worker serves it",
+        "a worker serves it",
+        "its own pool has no worker",
+        "what a draining worker runs takes no place",
+    ],
+)
+def test_a_free_slot_is_a_fault_if_a_worker_could_run_what_waits(
+    recording: Recording, is_fault: bool
+) -> None:
+    found = broken(recording)
+    assert len(found) == is_fault, found
+    assert all("was free while an execution waited" in line for line in found)
+
+
+def _after(count: int) -> Callable[[Event], bool]:
+    return lambda event: event.stamp.seq > count
+
+
+def test_a_worker_that_comes_ends_the_excuse() -> None:
+    """From the commit of its registration, the bound counts."""
+    for seconds, faults in ((0.5, 0), (2.0, 1)):
+        writer = HistoryWriter()
+        writer.action("a")
+        writer.queue(A, 1, of="a")
+        writer.admit(1, A)
+        came = len(writer.events)
+        writer.worker("w")
+        granted = len(writer.events)
+        writer.grant(1)
+        writer.claim(1, "w")
+        writer.finish(1)
+        writer.settle(1)
+        late = slower(_after(came), 9.0)(writer.recording())
+        recording = slower(_after(granted), seconds)(late)
+        assert len(broken(recording)) == faults
+
+
 def test_the_rules_notice_each_missing_event() -> None:
     recording = correct_history()
     unnoticed = [event for event in recording.events if not broken(without(partial(is_, event))(recording))]

@@ -7,6 +7,11 @@ from typing import Final
 from tests.proof.mutants.defect import Defect
 
 _GATES: Final = "common/sql/12_gates.sql"
+_GRANT: Final = "common/sql/10_grant.sql"
+_POOLS: Final = "common/sql/15_pools.sql"
+_PRUNING: Final = "common/sql/retention/workers.sql"
+_PRUNING_TEST: Final = "tests/integration/retention/test_pruning.py::test_pools_that_no_action_names_are_deleted_with_their_turns"
+_POOL_TEST: Final = "tests/integration/protocol/test_pool.py"
 _TEST: Final = "tests/integration/protocol/test_gates.py"
 _WALKS: Final = "tests/proof/gates/test_statements.py"
 
@@ -129,6 +134,83 @@ GATE_DEFECTS: Final = (
         before="WHERE t.line_id = ANY (ARRAY[n.line_id]) AND t.priority = n.priority AND t.place = n.place\n",
         after="WHERE t.line_id = ANY (ARRAY[n.line_id]) AND t.priority = n.priority AND t.place = -n.place\n",
         caught_by=(_WALKS,),
+    ),
+    Defect(
+        name="what starts takes no place of its pool",
+        file=_GRANT,
+        before="greatest(p.held + p.more_held, 0) + n.started",
+        after="greatest(p.held + p.more_held, 0)",
+        caught_by=(_POOL_TEST,),
+    ),
+    Defect(
+        name="a settle keeps the place of its pool",
+        file="common/sql/40_settle.sql",
+        before="in_place_changes => place_changes, ",
+        after="",
+        caught_by=(_POOL_TEST,),
+    ),
+    Defect(
+        name="a reclaim keeps the place of its pool",
+        file="common/sql/32_requeue.sql",
+        before="PERFORM turnstile.release_places(place_changes, true);",
+        after="NULL;",
+        caught_by=(_POOL_TEST,),
+    ),
+    Defect(
+        name="all executions of an action have one turn in their pool",
+        file=_POOLS,
+        before="f.start_tag + row_number() OVER (PARTITION BY k.action_id, f.priority ORDER BY k.place) - 1 AS tag",
+        after="f.start_tag AS tag",
+        caught_by=(_POOL_TEST,),
+    ),
+    Defect(
+        name="a queue that cannot be locked keeps its turn",
+        file=_POOLS,
+        before="IF cardinality(in_lost_ids) > 0 THEN",
+        after="IF false THEN",
+        caught_by=(_POOL_TEST,),
+    ),
+    Defect(
+        name="what a leaving worker runs takes places of the others",
+        file=_POOLS,
+        before="c.new_places + c.new_lead + c.new_leaving",
+        after="c.new_places + c.new_lead",
+        caught_by=(_POOL_TEST,),
+    ),
+    Defect(
+        name="settles are not told that something waits for a place",
+        file=_POOLS,
+        before="UPDATE public.worker_pool p SET waits = true WHERE",
+        after="UPDATE public.worker_pool p SET waits = false WHERE",
+        caught_by=(f"{_POOL_TEST}::test_settles_know_whether_something_waits_for_a_place",),
+    ),
+    Defect(
+        name="pruning forgets that something waits for a place",
+        file=_PRUNING,
+        before="c.id = p.id AND c.depth = 0;",
+        after="c.id = p.id;",
+        caught_by=(f"{_POOL_TEST}::test_settles_know_whether_something_waits_for_a_place",),
+    ),
+    Defect(
+        name="settles look for turns for ever after something waited",
+        file=_PRUNING,
+        before="UPDATE worker_pool p SET waits = false",
+        after="UPDATE worker_pool p SET waits = true",
+        caught_by=(f"{_POOL_TEST}::test_settles_know_whether_something_waits_for_a_place",),
+    ),
+    Defect(
+        name="a pool is deleted although an action that is being stored names it",
+        file=_PRUNING,
+        before="LOCK TABLE action IN SHARE MODE NOWAIT;",
+        after="NULL;",
+        caught_by=(_PRUNING_TEST,),
+    ),
+    Defect(
+        name="a pool is deleted although its places are taken",
+        file=_PRUNING,
+        before="AND NOT EXISTS (SELECT FROM turnstile.live_slot s WHERE s.pool_id = p.id)",
+        after="",
+        caught_by=(_PRUNING_TEST,),
     ),
     Defect(
         name="turns are deleted without the locks of their gates",

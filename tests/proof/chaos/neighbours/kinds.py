@@ -202,7 +202,7 @@ async def _unknown_completions(it: Neighbour) -> None:
 async def _undeclarable_pool(it: Neighbour) -> None:
     """Declares the queue of a pool as another type, so that no service can declare it.
 
-    Unserved: no worker has the pool. Served: workers consume from the queue, and it is replaced.
+    Unserved: its only worker takes no offers. Served: workers consume from the queue, and it is replaced.
     """
     is_served = it.variant == "served"
     pool = "replaced" if is_served else f"unserved-{it.number}"
@@ -216,7 +216,18 @@ async def _undeclarable_pool(it: Neighbour) -> None:
         it.did["declared"] += 1
         if not is_served:
             await _define(it, ref, pool)
+            await _register_silent_worker(it, pool)
         await it.send(channel, lambda _: it.request(it.body(ref)), per_second=5.0, did="requests")
+
+
+async def _register_silent_worker(it: Neighbour, pool: str) -> None:
+    """Let executions of this pool be granted, and offered."""
+    async with it.session() as session:
+        await session.execute(
+            "SELECT turnstile.register_worker($1, 'silent', 'nowhere', 1, ARRAY[$2], 100000, 3600)",
+            f"silent {pool}",
+            pool,
+        )
 
 
 async def _define(it: Neighbour, ref: str, pool: str) -> None:
@@ -324,9 +335,9 @@ async def _lock(it: Neighbour, session: Session, channel: AbstractChannel) -> No
     runs = it.variant != "waiting execution"
     if not runs:
         await it.publish(channel, _locked(it, 0, _HEAD_START_SECONDS, idempotency_key=f"{key} first"))
-        await _admitted(session, f"{key} first")
+        await _started(session, f"{key} first")
     await it.publish(channel, _locked(it, 0, _HEAD_START_SECONDS if runs else 0.0, idempotency_key=key))
-    row = await _admitted(session, key)
+    row = await _started(session, key, may_wait=not runs)
     table, column = {
         "action_queue": ("action_queue", "queue_id"),
         "action": ("action", "action_id"),
@@ -342,12 +353,14 @@ def _locked(it: Neighbour, number: int, seconds: float = 0.0, **fields: Any) -> 
     return it.request(it.body(ref, parameters={"seconds": seconds, **parameters}, **fields))
 
 
-async def _admitted(session: Session, key: str) -> asyncpg.Record:
+async def _started(session: Session, key: str, *, may_wait: bool = False) -> asyncpg.Record:
+    # Its pool may have no place at first.
+    before = {"scheduled"} if may_wait else {"queued", "scheduled"}
     while True:
         row = await session.fetchrow(
             "SELECT * FROM turnstile.current_execution WHERE idempotency_key = $1", key
         )
-        if row is not None and row["status"] != "scheduled":
+        if row is not None and row["status"] not in before:
             return row
         await asyncio.sleep(_POLL_SECONDS)
 

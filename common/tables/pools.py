@@ -1,0 +1,118 @@
+"""Pools of workers as gates: an execution is granted only if the workers of its pool have a place for it.
+
+A plain execution passes its queue and its pool in one decision, so what waits for a place stands in its queue
+and holds nothing. These tables say which queues could start more, and in which order (P14).
+"""
+
+from datetime import datetime
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Index,
+    Integer,
+    SmallInteger,
+    Text,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlmodel import Field, SQLModel
+
+from turnstile.common.tables.columns import BRISK_VACUUM, identity, instant
+
+
+class WorkerPool(SQLModel, table=True):
+    """A pool that an action names. Its row is locked after all queues and gates, and hardly ever updated."""
+
+    __tablename__ = "worker_pool"
+    __table_args__ = (UniqueConstraint("name"), {"postgresql_with": {"fillfactor": "50"}})
+
+    id: int = identity()
+    name: str = Field(sa_column=Column(Text, nullable=False))
+    waits: bool = Field(
+        default=False, sa_column=Column(Boolean, nullable=False, server_default=text("false"))
+    )
+    """Something has waited for its turn in the last minute: settles look whether it can start."""
+
+
+class PoolState(SQLModel, table=True):
+    """One version of a pool's state, as `QueueState` is of a queue."""
+
+    __tablename__ = "pool_state"
+    __table_args__ = (
+        CheckConstraint("capacity >= 0", name="capacity_not_negative"),
+        CheckConstraint("depth >= 0", name="depth_not_negative"),
+        CheckConstraint("held >= 0", name="held_not_negative"),
+        CheckConstraint("held <= granted_capacity", name="grant_within_capacity"),
+        {"postgresql_with": BRISK_VACUUM},
+    )
+
+    pool_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    version: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    capacity: int | None = Field(default=None, sa_column=Column(Integer))
+    """`places` and `lead` and `leaving`. None: no executor has read the workers yet, which is no limit."""
+    places: int = Field(sa_column=Column(Integer, nullable=False))
+    """Concurrency of the live workers that are not draining."""
+    lead: int = Field(sa_column=Column(Integer, nullable=False))
+    """Executions that are granted beyond the places, so that no worker waits for its next one."""
+    leaving: int = Field(sa_column=Column(Integer, nullable=False))
+    """Slots that other workers hold, or no worker: they take no place of the live ones."""
+    held: int = Field(sa_column=Column(BigInteger, nullable=False))
+    """Number of rows in `slot` with this pool."""
+    depth: int = Field(sa_column=Column(BigInteger, nullable=False))
+    """Number of rows in `ready_queue` of the actions of this pool."""
+    virtual_times: list[int] = Field(sa_column=Column(ARRAY(BigInteger), nullable=False))
+    """By priority, the start tag of the last execution that took a place when not all had one."""
+    total_released: int = Field(sa_column=Column(BigInteger, nullable=False))
+    """Places that were taken back; their pace decides about the lead."""
+    granted_capacity: int | None = Field(default=None, sa_column=Column(Integer))
+    """The capacity when a place was taken with this version. None: no limit, or none was taken."""
+    updated_at: datetime = instant(nullable=False)
+
+
+class PoolTurn(SQLModel, table=True):
+    """When an action has its next turn with one priority: at its highest start tag. Written anew each time.
+
+    An action without a row starts at the virtual time of its pool.
+    """
+
+    __tablename__ = "pool_turn"
+    __table_args__ = (
+        Index(
+            "ix_pool_turn_waiting",
+            "pool_id",
+            "priority",
+            "start_tag",
+            "place",
+            postgresql_where=text("place IS NOT NULL"),
+        ),
+        Index(
+            "ix_pool_turn_idle", "pool_id", "priority", "start_tag", postgresql_where=text("place IS NULL")
+        ),
+        {"postgresql_with": BRISK_VACUUM},
+    )
+
+    action_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    priority: int = Field(sa_column=Column(SmallInteger, primary_key=True, autoincrement=False))
+    start_tag: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    pool_id: int = Field(sa_column=Column(BigInteger, nullable=False))
+    place: int | None = Field(default=None, sa_column=Column(BigInteger))
+    """The first place of this priority in `ready_queue`. None: the action waits for no place."""
+
+
+class ReadyQueue(SQLModel, table=True):
+    """A queue that could start its first execution if its pool had a place.
+
+    A row may be outdated after a cancel, an expiry, a pause or a lower limit; it is corrected at its turn.
+    """
+
+    __tablename__ = "ready_queue"
+    __table_args__ = ({"postgresql_with": BRISK_VACUUM},)
+
+    action_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    place: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    """The place of that execution. `QueueState.ready_place` repeats it."""
+    queue_id: int = Field(sa_column=Column(BigInteger, nullable=False))

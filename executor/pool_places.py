@@ -1,0 +1,98 @@
+"""Keeps the capacities of the pools at what their workers are, and grants what that allows (P7, P9).
+
+In: time: a few times per second it looks whether workers have come or gone, and more often while the pools
+complete something, because the lead of a pool follows that pace. Out: grants. Every replica runs it; a change
+is written once. The watchdog recounts everything at each of its ticks.
+"""
+
+import asyncio
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Final, NamedTuple, NoReturn
+
+import asyncpg
+
+from turnstile.common.domain.errors import Unavailable
+from turnstile.executor.dispatcher import Dispatcher
+from turnstile.executor.protocol import ExecutorProtocol
+from turnstile.executor.queue_manager import QueueManager
+
+logger = logging.getLogger(__name__)
+
+LEAD_SECONDS: Final = 0.2
+"""The lead of a pool is what its workers complete in this time; docs/benchmarks.md compares other values."""
+_LOOK_SECONDS: Final = 0.25
+"""Pause between two looks while nothing completes."""
+_BUSY_SECONDS: Final = 0.1
+"""Pause between two measurements of the pace."""
+_PACE_SECONDS: Final = 1.0
+"""The pace is the mean over this time: runs that end together do not look like short ones."""
+
+
+class Pace(NamedTuple):
+    """What is known about a pool after a look."""
+
+    total: int
+    """Places that it took back so far. Grants would not do: a larger lead makes more of them."""
+    lead: int
+
+
+class Leads:
+    """Measures how fast each pool completes executions, and decides about its lead."""
+
+    def __init__(self, lead_seconds: float = LEAD_SECONDS) -> None:
+        self._lead_seconds = lead_seconds
+        self._seen: dict[int, deque[tuple[float, int]]] = {}
+
+    def note(self, paces: Mapping[int, Pace], at: float) -> dict[int, int]:
+        """Return the pools whose lead has to change, with the new one."""
+        changes = {}
+        for pool_id, pace in paces.items():
+            seen = self._seen.setdefault(pool_id, deque())
+            seen.append((at, pace.total))
+            while len(seen) > 2 and at - seen[1][0] >= _PACE_SECONDS:
+                seen.popleft()
+            seconds = max(at - seen[0][0], _BUSY_SECONDS)
+            lead = math.ceil((pace.total - seen[0][1]) / seconds * self._lead_seconds)
+            # A change is a write: small ones are left out. A short look does not prove a slow pace.
+            is_slow = lead * 2 < pace.lead and seconds >= _PACE_SECONDS
+            if lead > pace.lead * 1.2 or is_slow:
+                changes[pool_id] = lead
+        for pool_id in self._seen.keys() - paces.keys():
+            del self._seen[pool_id]
+        return changes
+
+
+class PoolPlaces:
+    """Looks at the workers, and measures."""
+
+    def __init__(self, queue_manager: QueueManager, dispatcher: Dispatcher) -> None:
+        self._protocol: ExecutorProtocol = queue_manager.protocol
+        self._queue_manager = queue_manager
+        self._dispatcher = dispatcher
+        self._workers: str | None = None
+        self._leads = Leads()
+        self._changes: Mapping[int, int] = {}
+        self._paces: Mapping[int, Pace] = {}
+
+    async def run(self) -> NoReturn:
+        """Keep the capacities until cancelled."""
+        while True:
+            before = self._paces
+            await self.look()
+            await asyncio.sleep(_LOOK_SECONDS if self._paces == before else _BUSY_SECONDS)
+
+    async def look(self) -> None:
+        """Count the workers if others are there than at the last look, and set the leads."""
+        try:
+            refreshed = await self._protocol.refresh_pools(self._workers, self._changes)
+            self._workers = refreshed.workers
+            self._paces = {pool_id: Pace(*pace) for pool_id, pace in refreshed.totals.items()}
+            self._changes = self._leads.note(self._paces, time.monotonic())
+            if refreshed.more_queue_ids:
+                await self._dispatcher.dispatch(await self._queue_manager.grant(refreshed.more_queue_ids))
+        except (Unavailable, asyncpg.PostgresError) as error:
+            logger.debug("places_postponed", extra={"reason": str(error)})

@@ -1,0 +1,211 @@
+"""A snapshot that stays open elsewhere makes no decision about places dearer (P15)."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from statistics import median
+
+import pytest
+
+from tests.integration.executor.page_counts import Cost, cost_of
+from tests.support.protocol import OTHER_WORKER, Protocol
+from turnstile.common.domain.states import Status
+
+_TURNS, _SAMPLE = 300, 20
+_WAITING = 6
+_TICKS = 600
+_DEAD_VERSIONS = 2000
+_TABLES = ("pool_state", "pool_turn", "ready_queue", "worker_pool")
+_COUNT = "SELECT turnstile.refresh_pools(NULL, '{}', '{}', true)"
+_LOOK = """
+SELECT turnstile.refresh_pools(
+    (SELECT md5(string_agg(w.id, ',' ORDER BY w.id)) FROM turnstile.current_worker w
+     WHERE w.stopped_at IS NULL),
+    '{}', '{}', false)
+"""
+
+
+@pytest.fixture
+async def old_snapshot(other: Protocol) -> AsyncIterator[None]:
+    """A reader that began before everything, as a backup does."""
+    transaction = other.connection.transaction(isolation="repeatable_read", readonly=True)
+    await transaction.start()
+    await other.column("SELECT count(*) FROM action")
+    yield
+    await transaction.rollback()
+
+
+@pytest.fixture
+async def counted(protocol: Protocol) -> Protocol:
+    """A pool with four places and a lead of one."""
+    await protocol.connection.execute("SELECT turnstile.sign_off($1)", OTHER_WORKER)
+    await protocol.put("a")
+    await protocol.column(_COUNT)
+    assert await protocol.column("SELECT capacity FROM turnstile.current_pool") == [5]
+    return protocol
+
+
+@pytest.fixture
+async def full(counted: Protocol) -> Protocol:
+    """Three actions share it that have no limit, a limit, and keys with a limit; the first two wait."""
+    protocol = counted
+    await protocol.put("b", max_concurrent=2)
+    await protocol.put("k", max_concurrent=1, submitter_keys=True)
+    for _ in range(_WAITING):
+        await protocol.submit("a")
+        await protocol.submit("b")
+        await protocol.submit("k", concurrency_key="x")
+        await protocol.submit("k", concurrency_key="y")
+    assert await protocol.column("SELECT depth = 2 AND held = 5 FROM turnstile.current_pool") == [True]
+    return protocol
+
+
+async def _cost(protocol: Protocol, call: Awaitable[object]) -> Cost:
+    async with protocol.transaction():
+        return await cost_of(protocol, call)
+
+
+def _stays_flat(name: str, first: Sequence[Cost], last: Sequence[Cost]) -> None:
+    before, after = (median(cost.pages for cost in costs) for costs in (first, last))
+    print(f"{name}: {before} pages, {after} afterwards")
+    # Each index may have grown by one level, and a settle looks at the state of a pool many times.
+    assert after <= before * 1.3 + 10, (name, before, after, _grown(first[-1], last[-1]))
+
+
+def _grown(before: Cost, after: Cost) -> dict[str, tuple[int, int]]:
+    """Return the tables and indexes of which more pages were read."""
+    old = before.by_relation
+    return {name: (old.get(name, 0), n) for name, n in after.by_relation.items() if n > old.get(name, 0) + 1}
+
+
+async def _turn(protocol: Protocol) -> dict[str, Cost]:
+    """Let the oldest granted execution run and end, and submit one like it; return what that cost."""
+    (row,) = await protocol.connection.fetch(
+        "SELECT s.execution_id, s.attempt, a.ref, e.concurrency_key FROM turnstile.live_slot s"
+        " JOIN execution e ON e.id = s.execution_id JOIN action a ON a.id = e.action_id ORDER BY 1 LIMIT 1"
+    )
+    one, attempt = row["execution_id"], row["attempt"]
+    key = {"concurrency_key": row["concurrency_key"]} if row["concurrency_key"] else {}
+    await protocol.run(one, attempt=attempt)
+    costs = {
+        "settle": await _cost(protocol, protocol.settle_as((one, attempt, Status.COMPLETED))),
+        "admit": await _cost(protocol, protocol.submit(row["ref"], **key)),
+    }
+    more = await protocol.column(
+        "SELECT unnest(turnstile.queues_with_room(ARRAY(SELECT id FROM worker_pool)))"
+    )
+    if more:
+        costs["grant"] = await _cost(protocol, protocol.grant(*more))
+    return costs
+
+
+async def _sweeps(protocol: Protocol) -> dict[str, Cost]:
+    await _move_window(protocol)
+    return {
+        "count": await _cost(protocol, protocol.column(_COUNT)),
+        "look": await _cost(protocol, protocol.column(_LOOK)),
+        "grantable_queues": await _cost(protocol, protocol.grantable_queues()),
+        "reclaim": await _cost(protocol, protocol.reclaim()),
+    }
+
+
+async def _move_window(protocol: Protocol) -> None:
+    for _ in range(2):
+        await protocol.column("SELECT turnstile.move_slot_window(0, 0)")
+
+
+async def test_the_cost_of_a_full_pool_stays_flat(old_snapshot: None, full: Protocol) -> None:
+    for _ in range(_SAMPLE):
+        await _turn(full)
+    first = [await _turn(full) for _ in range(_SAMPLE)]
+    sweeps = await _sweeps(full)
+    for _ in range(_TURNS):
+        await _turn(full)
+    last = [await _turn(full) for _ in range(_SAMPLE)]
+    for name in ("settle", "admit"):
+        _stays_flat(name, *([turn[name] for turn in turns] for turns in (first, last)))
+    for name, cost in (await _sweeps(full)).items():
+        _stays_flat(name, [sweeps[name]], [cost])
+
+
+async def test_pools_that_fill_and_empty_at_every_tick_cost_what_they_did(
+    old_snapshot: None, counted: Protocol
+) -> None:
+    """What the recount notes is written anew each time, and each settle and each look reads it."""
+    protocol = counted
+
+    async def tick() -> dict[str, Cost]:
+        ids = await protocol.submit("a", 6)
+        *others, last = ids
+        for one in others:
+            await protocol.run(one)
+            await protocol.settle_as((one, 1, Status.COMPLETED))
+        await protocol.run(last)
+        settle = await _cost(protocol, protocol.settle_as((last, 1, Status.COMPLETED)))
+        return {"settle": settle, "count": await _cost(protocol, protocol.column(_COUNT))}
+
+    first = [await tick() for _ in range(_SAMPLE)]
+    for number in range(_TICKS):
+        await tick()
+        if number % 100 == 0:
+            await _move_window(protocol)
+    await _move_window(protocol)
+    last = [await tick() for _ in range(_SAMPLE)]
+    for name in first[0]:
+        _stays_flat(name, *([costs[name] for costs in ticks] for ticks in (first, last)))
+
+
+_READERS: dict[str, Callable[[Protocol], Awaitable[object]]] = {
+    "admit": lambda p: p.submit("a"),
+    "admit with a key": lambda p: p.submit("k", concurrency_key="x"),
+    "settle": lambda p: p.settle_as((1, 1, Status.COMPLETED)),
+    "cancel": lambda p: p.cancel(20),
+    "grant": lambda p: p.grant(1),
+    "reclaim": Protocol.reclaim,
+    "count": lambda p: p.column(_COUNT),
+    "look": lambda p: p.column(_LOOK),
+    "grantable_queues": Protocol.grantable_queues,
+    "put": lambda p: p.put("a", max_concurrent=9),
+    "prune_pools": lambda p: p.column("SELECT turnstile.prune_pools(100)"),
+}
+
+
+async def test_statistics_of_dead_versions_lead_to_no_plan_that_reads_them(
+    old_snapshot: None, full: Protocol
+) -> None:
+    """The indexes have grown and few rows live, so a bitmap looks cheaper than a search in order."""
+    await full.run(1)
+
+    async def costs() -> dict[str, Cost]:
+        found = {}
+        await full.connection.execute(f"ANALYZE {', '.join(_TABLES)}")
+        for name, call in _READERS.items():
+            undone = full.transaction()
+            await undone.start()
+            found[name] = await cost_of(full, call(full))
+            await undone.rollback()
+        return found
+
+    first = await costs()
+    for number in range(_DEAD_VERSIONS):
+        await full.connection.execute(_WRITE_ANEW)
+        # A queue that had its turn.
+        await full.connection.execute(
+            "INSERT INTO ready_queue SELECT id, $1, 1 FROM action", number - _DEAD_VERSIONS
+        )
+        await full.connection.execute("DELETE FROM ready_queue WHERE place < 0")
+    last = await costs()
+    dearer = [name for name in first if last[name].pages > first[name].pages * 1.3 + 12]
+    assert {name: _grown(first[name], last[name]) for name in dearer} == {}
+
+
+_WRITE_ANEW = """
+WITH state AS (DELETE FROM pool_state RETURNING *),
+     turn AS (DELETE FROM pool_turn RETURNING *),
+     new_state AS (
+        INSERT INTO pool_state
+        SELECT s.pool_id, s.version + 1, s.capacity, s.places, s.lead, s.leaving, s.held, s.depth,
+               ARRAY(SELECT v + 1 FROM unnest(s.virtual_times) v), s.total_released, NULL, s.updated_at
+        FROM state s
+     )
+INSERT INTO pool_turn SELECT t.action_id, t.priority, t.start_tag + 1, t.pool_id, t.place FROM turn t
+"""
+"""What a decision leaves: dead versions of all rows, below the live ones."""

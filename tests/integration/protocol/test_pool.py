@@ -1,0 +1,435 @@
+"""Pools of workers as gates: an execution is granted only if its pool has a place (P7, P9, P12, P14)."""
+
+import asyncio
+
+import pytest
+
+from tests.support.protocol import WORKER, Protocol, accepted, connected, ids_in, request
+from turnstile.common.domain.identifiers import Attempt, ExecutionId
+from turnstile.common.domain.states import Status
+from turnstile.executor.queue_manager import QueueManager
+
+PLACES = 4
+"""Concurrency of a registered worker; one worker has a lead of one."""
+
+
+async def refresh(protocol: Protocol, leads: dict[str, int] | None = None) -> list[int]:
+    """Count the workers; return what was granted by that."""
+    leads = leads or {}
+    ids = await protocol.column("SELECT id FROM worker_pool WHERE name = ANY ($1) ORDER BY name", list(leads))
+    row = await protocol.row(
+        "SELECT * FROM turnstile.refresh_pools(NULL, $1, $2, true)",
+        ids,
+        [leads[name] for name in sorted(leads)],
+    )
+    return ids_in(await protocol.grant(*(row["more_queue_ids"] or ())))
+
+
+async def granted(protocol: Protocol) -> list[int]:
+    return await protocol.column("SELECT execution_id FROM slot ORDER BY execution_id")
+
+
+async def pool(protocol: Protocol, name: str = "default") -> tuple[int, int]:
+    """Return the held places and the number of ready queues."""
+    row = await protocol.row("SELECT held, depth FROM turnstile.current_pool WHERE name = $1", name)
+    await agrees(protocol)
+    return row["held"], row["depth"]
+
+
+async def agrees(protocol: Protocol) -> None:
+    """Check the states of the pools against the rows that they count."""
+    wrong = await protocol.connection.fetch(
+        "SELECT p.name FROM turnstile.current_pool p"
+        " WHERE p.held <> (SELECT count(*) FROM slot s WHERE s.pool_id = p.id)"
+        " OR p.depth <> (SELECT count(*) FROM ready_queue r JOIN action a ON a.id = r.action_id"
+        "                WHERE a.pool_id = p.id)"
+    )
+    assert not wrong
+    turns = await protocol.connection.fetch(
+        "SELECT r.action_id, turnstile.priority_of_place(r.place) AS priority, min(r.place) AS place,"
+        " (SELECT count(*) FROM pool_turn t JOIN turnstile.current_pool p ON p.id = t.pool_id"
+        "  WHERE t.action_id = r.action_id AND t.priority = turnstile.priority_of_place(min(r.place))"
+        "    AND t.place = min(r.place) AND t.start_tag >= p.virtual_times[t.priority]) AS turns"
+        " FROM ready_queue r GROUP BY 1, 2"
+    )
+    assert all(row["turns"] == 1 for row in turns), turns
+
+
+async def end(protocol: Protocol, *execution_ids: int) -> list[int]:
+    """Let these run and end, and settle them; return what that granted."""
+    freed = await protocol.settle(*(await finish(protocol, *execution_ids)).items())
+    await agrees(protocol)
+    return freed.granted
+
+
+async def finish(protocol: Protocol, *execution_ids: int) -> dict[int, int]:
+    """Let these run and end; return their attempts."""
+    rows = await protocol.connection.fetch(
+        "SELECT execution_id, attempt FROM slot WHERE execution_id = ANY ($1)", list(execution_ids)
+    )
+    attempts = {row["execution_id"]: row["attempt"] for row in rows}
+    for execution_id in execution_ids:
+        await protocol.connection.execute(
+            "UPDATE slot SET worker_id = $2, claimed_at = coalesce(claimed_at, clock_timestamp()),"
+            " finished_at = clock_timestamp(), published_at = clock_timestamp() WHERE execution_id = $1",
+            execution_id,
+            WORKER,
+        )
+        await protocol.connection.execute(
+            "UPDATE execution SET status = 'completed', completed_at = clock_timestamp(), attempt = $2,"
+            " worker_id = $3, scheduled_at = clock_timestamp(), started_at = clock_timestamp() WHERE id = $1",
+            execution_id,
+            attempts[execution_id],
+            WORKER,
+        )
+    return attempts
+
+
+async def drop_workers(protocol: Protocol) -> None:
+    """Stop the workers that each test has."""
+    for worker in await protocol.column("SELECT id FROM worker"):
+        await protocol.connection.execute("SELECT turnstile.sign_off($1)", worker)
+
+
+@pytest.fixture
+async def working(protocol: Protocol) -> Protocol:
+    """One worker with four places, and a lead of one."""
+    await drop_workers(protocol)
+    await protocol.register("first")
+    await protocol.put("a")
+    await refresh(protocol)
+    return protocol
+
+
+async def test_no_more_is_granted_than_the_pool_has_places(working: Protocol) -> None:
+    ids = await working.submit("a", 8)
+    assert await granted(working) == ids[:5]
+    assert await pool(working) == (5, 1)
+    assert await end(working, *ids[:2]) == ids[5:7]
+    assert await end(working, *ids[2:5]) == ids[7:]
+    assert await pool(working) == (3, 0)
+    more = await working.submit("a", 1)
+    assert await granted(working) == ids[5:] + more
+
+
+async def test_without_an_executor_that_counts_workers_there_is_no_limit(protocol: Protocol) -> None:
+    await protocol.put("a")
+    ids = await protocol.submit("a", 50)
+    assert await granted(protocol) == ids
+
+
+async def test_waiting_for_a_place_takes_no_slot_of_the_queue(working: Protocol) -> None:
+    await working.put("b", max_concurrent=2)
+    ids = await working.submit("a", 5)
+    waiting = await working.submit("b", 2)
+    assert await granted(working) == ids
+    row = await working.row(
+        "SELECT q.held, q.depth FROM turnstile.current_queue q JOIN action a ON a.id = q.action_id"
+        " WHERE a.ref = 'b'"
+    )
+    assert (row["held"], row["depth"]) == (0, 2)
+    assert await end(working, *ids[:3]) == waiting
+
+
+async def test_actions_take_turns(working: Protocol) -> None:
+    """The neighbour with a thousand executions gets every second place."""
+    many = await working.submit("a", 40)
+    await working.put("b")
+    few = await working.submit("b", 3)
+    assert await end(working, *many[:2]) == [many[5], few[0]]
+    assert await end(working, many[2], many[3]) == [many[6], few[1]]
+    assert await end(working, many[4], many[5]) == [many[7], few[2]]
+    assert await end(working, few[0], few[1]) == many[8:10]
+
+
+async def test_a_turn_may_go_to_a_queue_that_the_settle_has_not_locked(working: Protocol) -> None:
+    first = await working.submit("a", 5)
+    refs = ["b", "c", "d"]
+    waiting = []
+    for ref in refs:
+        await working.put(ref)
+        waiting += await working.submit(ref, 1)
+    assert await end(working, *first[:2]) == waiting[:2]
+    assert await end(working, first[2]) == waiting[2:]
+    assert await pool(working) == (5, 0)
+
+
+async def test_settles_know_whether_something_waits_for_a_place(working: Protocol) -> None:
+    """Only then they look for other queues that could use their places, and grant to them."""
+
+    async def noted() -> bool:
+        (waits,) = await working.column("SELECT waits FROM worker_pool")
+        await agrees(working)
+        return bool(waits)
+
+    assert not await noted()
+    first = await working.submit("a", 5)
+    assert not await noted()
+    await working.put("b")
+    waiting = await working.submit("b", 2)
+    assert await noted()
+    # Pruning keeps the note while one of them waits.
+    prune = "SELECT turnstile.prune_pools(100)"
+    assert await end(working, first[0]) == waiting[:1]
+    await working.column(prune)
+    assert await noted()
+    assert await end(working, first[1]) == waiting[1:]
+    await working.column(prune)
+    assert not await noted()
+    later = await working.submit("a", 1)
+    assert await noted()
+    assert await end(working, waiting[0]) == later
+
+
+async def test_an_action_that_was_idle_has_no_credit(working: Protocol) -> None:
+    await working.put("b")
+    first = await working.submit("a", 40)
+    for number in range(10):
+        await end(working, first[number])
+    late = await working.submit("b", 10)
+    # Each has its turn from now on.
+    order = await end(working, *first[10:15])
+    assert len([i for i in order if i in late]) in (2, 3)
+
+
+async def test_priority_comes_before_turns(working: Protocol) -> None:
+    ids = await working.submit("a", 8)
+    await working.put("b")
+    urgent = await working.submit("b", 2, priority=1)
+    low = await working.submit("b", 1, priority=5)
+    assert await end(working, *ids[:3]) == sorted([*urgent, ids[5]])
+    assert await end(working, *ids[3:5]) == ids[6:8]
+    assert await end(working, ids[5]) == low
+    assert await pool(working) == (5, 0)
+
+
+async def test_within_an_action_the_oldest_of_all_keys_is_first(working: Protocol) -> None:
+    await working.put("k", max_concurrent=2, submitter_keys=True)
+    first = await working.submit("a", 5)
+    ids = []
+    for key in ("x", "x", "y", "x", "z", "y"):
+        ids += await working.submit("k", 1, concurrency_key=key)
+    # The third of key x waits for the limit of its key.
+    order = [await end(working, each) for each in first]
+    assert order == [[ids[0]], [ids[1]], [ids[2]], [ids[4]], [ids[5]]]
+    assert await end(working, ids[0]) == [ids[3]]
+
+
+async def test_an_action_without_a_worker_waits_and_blocks_nothing(protocol: Protocol) -> None:
+    await drop_workers(protocol)
+    await protocol.register("first", serves=["a"])
+    await protocol.put("a")
+    await protocol.put("b")
+    await refresh(protocol)
+    waiting = await protocol.submit("b", 3)
+    ids = await protocol.submit("a", 6)
+    assert await granted(protocol) == ids[:5]
+    assert await pool(protocol) == (5, 1)
+    await end(protocol, *ids[:3])
+    await protocol.register("second", serves=["b"])
+    assert await refresh(protocol) == waiting
+    assert set(waiting) <= set(await granted(protocol))
+
+
+async def test_a_pool_without_workers_grants_nothing(protocol: Protocol) -> None:
+    await drop_workers(protocol)
+    await protocol.put("a")
+    await refresh(protocol)
+    ids = await protocol.submit("a", 2)
+    assert await granted(protocol) == []
+    await protocol.register("first")
+    assert await refresh(protocol) == ids
+
+
+async def test_a_new_pool_has_no_places_before_its_workers_are_counted(working: Protocol) -> None:
+    await working.put("b", pool="gpu")
+    ids = await working.submit("b", 2)
+    assert await granted(working) == []
+    await working.register("second", pools=["gpu"])
+    assert await refresh(working) == ids
+    assert await pool(working, "gpu") == (2, 0)
+
+
+async def test_the_first_pool_of_an_installation_has_its_places_at_once(protocol: Protocol) -> None:
+    await protocol.connection.execute("TRUNCATE worker_pool, pool_state")
+    await refresh(protocol)
+    await protocol.put("a")
+    assert await protocol.column("SELECT capacity FROM turnstile.current_pool WHERE name = 'default'") == [5]
+
+
+async def test_a_worker_of_two_pools_counts_in_both(protocol: Protocol) -> None:
+    await drop_workers(protocol)
+    await protocol.register("first", pools=["default", "gpu"])
+    await protocol.put("a")
+    await protocol.put("b", pool="gpu")
+    await refresh(protocol)
+    await protocol.submit("a", 9)
+    await protocol.submit("b", 9)
+    assert await pool(protocol) == (5, 1)
+    assert await pool(protocol, "gpu") == (5, 1)
+
+
+async def test_what_a_draining_worker_runs_leaves_the_pool_with_it(working: Protocol) -> None:
+    ids = await working.submit("a", 4)
+    assert await working.claim_verdicts(*ids, worker="first") == ["claimed"] * 4
+    await working.register("second")
+    await working.connection.execute("SELECT turnstile.drain_worker($1)", "first")
+    await refresh(working)
+    more = await working.submit("a", 9)
+    assert await granted(working) == ids + more[:5]
+
+
+async def test_a_larger_lead_grants_more_and_a_smaller_one_takes_nothing(working: Protocol) -> None:
+    ids = await working.submit("a", 20)
+    assert await refresh(working, {"default": 6}) == ids[5:10]
+    assert await refresh(working, {"default": 1}) == []
+    assert await pool(working) == (10, 1)
+    assert await end(working, *ids[:5]) == []
+    assert await end(working, ids[5]) == [ids[10]]
+
+
+async def test_a_cancelled_or_paused_turn_is_passed_over(working: Protocol) -> None:
+    ids = await working.submit("a", 5)
+    for ref in ("b", "c", "d"):
+        await working.put(ref)
+    gone = await working.submit("b", 1)
+    paused = await working.submit("c", 1)
+    last = await working.submit("d", 1)
+    await working.cancel(*gone)
+    await working.put("c", paused=True)
+    assert await end(working, ids[0]) in (last, [])
+    await follow(working)
+    assert set(last) <= set(await granted(working))
+    assert not {*gone, *paused} & set(await granted(working))
+
+
+async def follow(protocol: Protocol) -> None:
+    """Grant as the executor does with `more_queue_ids`, until nothing is left."""
+    for _ in range(20):
+        more = await protocol.column(
+            "SELECT unnest(turnstile.queues_with_room(ARRAY(SELECT id FROM worker_pool)))"
+        )
+        if not more:
+            return
+        await protocol.grant(*more)
+    raise AssertionError("places and queues are left")
+
+
+async def test_a_deleted_queue_does_not_hold_up_the_turns(working: Protocol) -> None:
+    ids = await working.submit("a", 5)
+    await working.put("b")
+    await working.submit("b", 1)
+    await working.connection.execute(
+        "DELETE FROM action_queue q USING action a WHERE a.id = q.action_id AND a.ref = 'b'"
+    )
+    await working.put("c")
+    last = await working.submit("c", 1)
+    await end(working, ids[0])
+    await follow(working)
+    assert set(last) <= set(await granted(working))
+
+
+async def test_a_change_of_pool_keeps_the_counts_right(working: Protocol) -> None:
+    ids = await working.submit("a", 8)
+    await working.register("second", pools=["gpu"])
+    await working.put("a", pool="gpu")
+    await refresh(working)
+    assert await pool(working) == (5, 0)
+    assert await pool(working, "gpu") == (3, 0)
+    await end(working, *ids[:5])
+    assert await pool(working) == (0, 0)
+
+
+async def test_reclaimed_work_returns_its_place(working: Protocol) -> None:
+    ids = await working.submit("a", 6)
+    assert await working.claim_verdicts(*ids[:5], worker="first") == ["claimed"] * 5
+    await working.register("second")
+    await working.lose_lease("first")
+    reclaimed = await working.reclaim()
+    assert sorted(reclaimed.granted) == ids[:5]
+    await refresh(working)
+    assert (await pool(working))[0] == 5
+
+
+async def test_counts_are_repaired(working: Protocol) -> None:
+    await working.submit("a", 3)
+    await working.connection.execute("UPDATE pool_state SET held = 9, granted_capacity = NULL")
+    await refresh(working)
+    assert await pool(working) == (3, 0)
+
+
+async def test_the_watchdog_finds_what_lost_its_turn(working: Protocol) -> None:
+    ids = await working.submit("a", 7)
+    await working.connection.execute("DELETE FROM ready_queue")
+    await working.connection.execute("DELETE FROM pool_turn")
+    await working.connection.execute("UPDATE pool_state SET depth = 0")
+    queue_ids = await working.column("SELECT unnest(queue_ids) FROM turnstile.grantable_queues(0, 100)")
+    await working.grant(*queue_ids)
+    assert await pool(working) == (5, 1)
+    assert await end(working, ids[0]) == [ids[5]]
+    assert await working.column("SELECT unnest(queue_ids) FROM turnstile.grantable_queues(0, 100)") == []
+
+
+async def test_a_locked_pool_starts_nothing_delays_no_other_and_is_counted_afterwards(
+    working: Protocol, database_url: str
+) -> None:
+    await working.register("second", pools=["gpu"])
+    await working.put("b", pool="gpu")
+    await refresh(working)
+    ids = await working.submit("a", 7)
+    manager = QueueManager(working.database, lock_timeout_seconds=0.05)
+    async with connected(database_url) as other, other.transaction():
+        await other.connection.execute("SELECT FROM worker_pool WHERE name = 'default' FOR UPDATE")
+        attempts = await finish(working, ids[0])
+        settled = await manager.settle(
+            [(ExecutionId(i), Attempt(attempt), Status.COMPLETED) for i, attempt in attempts.items()]
+        )
+        assert (settled.count, ids_in(settled.grants)) == (1, [])
+        verdicts, grants = await manager.admit([request("b")])
+        assert ids_in(grants) == [accepted(verdict).execution_id for verdict in verdicts]
+    assert await refresh(working) == [ids[5]]
+    assert await pool(working) == (5, 1)
+
+
+async def test_a_queue_that_another_session_holds_loses_its_turn(
+    working: Protocol, database_url: str
+) -> None:
+    ids = await working.submit("a", 5)
+    for ref in ("b", "c"):
+        await working.put(ref)
+    held, free = await working.submit("b", 1), await working.submit("c", 1)
+    manager = QueueManager(working.database, lock_timeout_seconds=0.05)
+    async with connected(database_url) as other, other.transaction():
+        await other.connection.execute(
+            "SELECT FROM action_queue q JOIN action a ON a.id = q.action_id WHERE a.ref = 'b' FOR UPDATE OF q"
+        )
+        attempts = await finish(working, *ids[:2])
+        settled = await manager.settle(
+            [(ExecutionId(i), Attempt(attempt), Status.COMPLETED) for i, attempt in attempts.items()]
+        )
+        assert ids_in(settled.grants) == free
+        assert await pool(working) == (4, 0)
+    await working.grant(*await working.grantable_queues())
+    assert set(held) <= set(await granted(working))
+
+
+async def test_a_start_of_a_rate_is_taken_together_with_a_place(working: Protocol) -> None:
+    """However many executions wait for the rate: those that it allows find the pool full."""
+    await working.put("rated", rate={"starts": 1, "per": "50ms"})
+    ids = await working.submit("rated", 12)
+    queue_id = (await working.queue("rated"))["id"]
+    next_seconds = None
+    for _ in range(12):
+        await working.grant(queue_id)
+        await asyncio.sleep(0.06)
+        row = await working.row("SELECT * FROM turnstile.pass_rates()")
+        next_seconds = row["next_seconds"]
+    assert await granted(working) == ids[:5]
+    # It looks again before long: a place may become free by what has nothing to do with this rate.
+    assert next_seconds is not None
+    assert next_seconds <= 0.05
+    await end(working, *ids[:2])
+    await asyncio.sleep(0.06)
+    await working.row("SELECT * FROM turnstile.pass_rates()")
+    assert set(await granted(working)) <= set(ids[2:7])
+    assert (await pool(working))[0] <= 5
