@@ -36,7 +36,10 @@ CHECKS = [
 CASES = 6
 """For each route, and as many against its description."""
 FUZZING_SECONDS = 8.0
-ENDLESS = "/api/v1/events"
+LEFT_OUT = {
+    "/api/v1/events",  # has no end
+    "/api/v1/tokens",  # the first token closes an installation that needs none
+}
 
 
 async def test_every_answer_matches_the_description_of_the_api(env: Environment) -> None:
@@ -55,11 +58,11 @@ def _fuzz_all(described: dict[str, Any], url: str, known: dict[str, Iterator[obj
     assert len(operations) == sum(len(ways) for ways in described["paths"].values())
     deadline = time.monotonic() + FUZZING_SECONDS
     for operation in operations:
-        if operation.path != ENDLESS:
+        if operation.path not in LEFT_OUT:
             # A slow machine calls each route once as it is described, and no more.
             _fuzz(operation, GenerationMode.POSITIVE, known, most=CASES if time.monotonic() < deadline else 1)
     for operation in operations:
-        if operation.path != ENDLESS and time.monotonic() < deadline:
+        if operation.path not in LEFT_OUT and time.monotonic() < deadline:
             _fuzz(operation, GenerationMode.NEGATIVE, known, most=CASES)
 
 

@@ -48,6 +48,7 @@ async def test_what_a_newer_service_sends_has_its_effect_whatever_fields_it_adds
         start_env(workers=0, settings=ON_MESSAGES_ALONE) as env,
         publishing(env.amqp_url) as publisher,
     ):
+        await env.register_silent_worker("default")
         for ref in ("noop", "hold"):
             await env.put(ref)
         done, offered, stopped = [await env.submit(ref) for ref in ("noop", "noop", "hold")]
