@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import functools
 import json
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Final
@@ -26,6 +27,7 @@ from turnstile.common.cli import (
 )
 from turnstile.common.domain.durations import format_duration
 from turnstile.common.http import listen
+from turnstile.common.known_settings import warn_of_unknown_settings
 from turnstile.common.lifecycle import run_service
 from turnstile.common.settings import read_settings
 from turnstile.common.telemetry.logs import configure_logging
@@ -59,6 +61,7 @@ def serve(settings: WorkerSettings, actions: Targets) -> None:
     On SIGTERM it waits for running executions, then stops.
     """
     configure_logging(level=settings.log_level, form=settings.log_format)
+    warn_of_unknown_settings(os.environ)
     configure_tracing(service="turnstile-worker", endpoint=settings.otlp_endpoint)
     loaded = _load(actions)
     port = settings.worker_http_port

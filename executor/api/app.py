@@ -3,7 +3,7 @@
 import asyncio
 from importlib.metadata import PackageNotFoundError, version
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 
 from turnstile.common.database import Database
 from turnstile.executor.api import problems
@@ -16,6 +16,7 @@ from turnstile.executor.api.events import event_routes
 from turnstile.executor.api.executions import execution_routes
 from turnstile.executor.api.keys import key_routes
 from turnstile.executor.api.ops import audit_routes, health_routes, metrics_routes
+from turnstile.executor.api.query_names import refuse_unknown_parameters
 from turnstile.executor.api.queues import queue_routes
 from turnstile.executor.api.resources import resource_routes
 from turnstile.executor.api.tokens import token_routes
@@ -65,6 +66,7 @@ def create_app(
     probes = health_routes(health)
     metrics = metrics_routes(QueueGauges(database), health)
     parameters_bytes_max = settings.parameters_bytes_max
+    checked = [Depends(refuse_unknown_parameters)]
     for routes in (
         execution_routes(operations, submissions, reader, parameters_bytes_max=parameters_bytes_max),
         bulk_routes(operations, reader),
@@ -80,13 +82,13 @@ def create_app(
         queue_routes(live),
         events,
     ):
-        app.include_router(routes, prefix=PREFIX)
+        app.include_router(routes, prefix=PREFIX, dependencies=checked)
     for routes in (page_routes(), probes, metrics):
         app.include_router(routes)
     for routes in (actions, keys, events):
-        app.include_router(routes, include_in_schema=False)
+        app.include_router(routes, dependencies=checked, include_in_schema=False)
     for routes in (probes, metrics):
-        app.include_router(routes, prefix=PREFIX, include_in_schema=False)
+        app.include_router(routes, prefix=PREFIX, dependencies=checked, include_in_schema=False)
     app.add_middleware(Gate, tokens=tokens, own_hosts=settings.own_hosts(), action_of=reader.action_of)
     problems.install(app)
     return app

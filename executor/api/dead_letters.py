@@ -91,7 +91,7 @@ class DeadLetterListing(Paging):
 
 
 class DeadLetterSelection(JsonBody):
-    """Which dead letters to purge: exactly one of `ids`, `code` and `all`."""
+    """Which dead letters are meant: exactly one of `ids`, `code` and `all`."""
 
     bytes_max: ClassVar[int] = 1024 * 1024
 
@@ -109,6 +109,14 @@ class DeadLetterSelection(JsonBody):
     def selection(self) -> Selection:
         """Return the selection."""
         return Selection(names=tuple(self.ids or ()), code=self.code, all=bool(self.all))
+
+
+class DeadLetterPurge(DeadLetterSelection):
+    """Which dead letters to purge."""
+
+    dry_run: bool = Field(
+        default=False, description="Delete nothing: `left` is the number of matching letters, of any limit."
+    )
 
 
 class DeadLetterReplay(DeadLetterSelection):
@@ -211,7 +219,9 @@ def _add_changing_routes(routes: APIRouter, dead_letters: DeadLetters) -> None:
         summary="Purge dead letters, oldest first",
         responses=documented(Code.UNKNOWN_FIELD, Code.TOO_LARGE),
     )
-    async def post_purge(body: DeadLetterSelection, caller: CurrentCaller) -> DeadLetterReport:
+    async def post_purge(body: DeadLetterPurge, caller: CurrentCaller) -> DeadLetterReport:
+        if body.dry_run:
+            return _report(await dead_letters.planned(body.selection(), limit=body.limit))
         return _report(await dead_letters.purge(body.selection(), limit=body.limit, changed_by=caller))
 
 

@@ -24,6 +24,13 @@ PROBLEM_JSON: Final = "application/problem+json"
 _RETRY_AFTER_SECONDS: Final = 1
 _ANSWER_TIMEOUT_SECONDS: Final = 30.0
 _UNKNOWN: Final = "all or part of it may be done: check, or repeat it with the same idempotency key"
+_OF_EVERY_ROUTE: Final = (
+    Code.INVALID_MESSAGE,
+    Code.UNKNOWN_FIELD,
+    Code.UNAUTHORIZED,
+    Code.FORBIDDEN,
+    Code.UNAVAILABLE,
+)
 _STATUS: Final[Mapping[Code, HTTPStatus]] = {
     Code.INVALID_MESSAGE: HTTPStatus.UNPROCESSABLE_ENTITY,
     Code.UNKNOWN_FIELD: HTTPStatus.UNPROCESSABLE_ENTITY,
@@ -91,7 +98,7 @@ def answer(shown: Problem, headers: Mapping[str, str] | None = None) -> JSONResp
 def documented(*codes: Code) -> dict[int | str, dict[str, Any]]:
     """Return the OpenAPI responses of a route that may refuse with these codes."""
     by_status: dict[int | str, list[str]] = {}
-    for code in (*codes, Code.INVALID_MESSAGE, Code.UNAUTHORIZED, Code.FORBIDDEN, Code.UNAVAILABLE):
+    for code in (*codes, *_OF_EVERY_ROUTE):
         by_status.setdefault(int(_STATUS[code]), []).append(code)
     content = {PROBLEM_JSON: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return {

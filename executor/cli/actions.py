@@ -1,6 +1,5 @@
 """`executor actions ...`: definitions, limits, pause and resume, over the HTTP API."""
 
-import sys
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Final, TypeVar, assert_never
@@ -24,11 +23,11 @@ from turnstile.executor.cli.arguments import (
     RefArgument,
     RefsArgument,
     encode,
-    is_interactive,
     limit_or_none,
     parse_limit,
 )
 from turnstile.executor.cli.client import Api, ApiRefused, ApiUnreachable, Json, with_api
+from turnstile.executor.cli.confirmation import YesOption, can_prompt, confirm
 from turnstile.executor.cli.keys import app as keys_app
 from turnstile.executor.cli.keys import change_key, stored_settings
 from turnstile.executor.cli.output import (
@@ -65,6 +64,8 @@ _SIGNS: Final = {
     "keep": ("=", "dim"),
     "delete": ("-", "red"),
 }
+
+_LISTED_MAX: Final = 10
 
 app = command_line("Manage actions: definitions, limits, pause and resume.")
 app.add_typer(keys_app, name="keys")
@@ -126,10 +127,12 @@ def apply_actions(
         bool,
         typer.Option(
             "--prune",
-            help="Delete actions that are not in the file; also resources, if the file has 'resources:'.",
+            help="Delete actions that are not in the file; also resources, if the file has 'resources:'. "
+            "A terminal prompts for confirmation; elsewhere, deletions need --yes.",
         ),
     ] = False,
     waiting: WaitingOption = Waiting.ASK,
+    yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Create and change actions and resources so that they match a file.
@@ -140,6 +143,13 @@ def apply_actions(
     """
     wanted = read_action_file(file)
     steps = _steps(api, wanted, prune=prune)
+    deleted = [step.subject for step in steps if step.kind == "delete"]
+    if deleted and not dry_run:
+        confirm(
+            lambda: _question(deleted),
+            yes=yes,
+            destroys=f"--prune deletes what the file omits ({_listed(deleted)})",
+        )
     refused: dict[str, str] = {}
     for number, step in enumerate(steps):
         if not (dry_run or step.kind == "keep"):
@@ -231,7 +241,7 @@ def delete(api: Api, ref: str, waiting: Waiting) -> Json:
         count, running = refusal.problem.get("waiting"), refusal.problem.get("running")
         if waiting is Waiting.REFUSE or running or not count:
             raise
-        if waiting is Waiting.ASK and is_interactive() and sys.stderr.isatty():
+        if waiting is Waiting.ASK and can_prompt():
             if not typer.confirm(f"{count} executions wait for {ref}; cancel them and delete it?", err=True):
                 raise
             return api.delete(f"/actions/{ref}", {"waiting": Waiting.CANCEL})
@@ -304,6 +314,15 @@ def _apply(api: Api, step: Step, waiting: Waiting) -> None:
                 change_key(api, action.ref, key, settings)
         case _:
             assert_never(step.definition)
+
+
+def _listed(subjects: Sequence[str]) -> str:
+    more = len(subjects) - _LISTED_MAX
+    return ", ".join(subjects[:_LISTED_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+def _question(deleted: Sequence[str]) -> str:
+    return f"Apply the file, and delete {len(deleted)} that it omits: {_listed(deleted)}?"
 
 
 def _print_step(step: Step) -> None:

@@ -30,6 +30,7 @@ from turnstile.common.cli import (
 )
 from turnstile.common.database import CONNECTION_ERRORS, Database
 from turnstile.common.http import listen
+from turnstile.common.known_settings import warn_of_unknown_settings
 from turnstile.common.lifecycle import run_service
 from turnstile.common.settings import CommonSettings, read_settings
 from turnstile.common.telemetry.logs import configure_logging
@@ -74,6 +75,7 @@ def serve(settings: ExecutorSettings) -> None:
             exit_code=EXIT_USAGE,
         )
     configure_logging(level=settings.log_level, form=settings.log_format)
+    warn_of_unknown_settings(os.environ)
     configure_tracing(service="turnstile-executor", endpoint=settings.otlp_endpoint)
     listener = listen(settings.http_host, settings.http_port, settings="TURNSTILE_HTTP")
     run_service(ExecutorService(settings, listener).serve)

@@ -1,10 +1,10 @@
 """`executor cancel` and `executor retry`: by ids, or for all executions that match a filter.
 
 In: ids or a filter. Out: one line per id, or a summary for a filter, and every item with `--json`. A terminal
-prompts for confirmation of a filter. A terminal status never changes, so a retry is a new execution.
+prompts for confirmation of a filter; without one, a cancel by filter needs `--yes`. A terminal status never
+changes, so a retry is a new execution.
 """
 
-import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -14,8 +14,9 @@ from uuid import uuid4
 import typer
 
 from turnstile.common.cli import EXIT_FAILED
-from turnstile.executor.cli.arguments import bad_input, encode, execution_id, is_interactive, with_filter
+from turnstile.executor.cli.arguments import bad_input, encode, execution_id, with_filter
 from turnstile.executor.cli.client import Api, Json, with_api
+from turnstile.executor.cli.confirmation import YesOption, confirm
 from turnstile.executor.cli.output import JsonOption, for_each, print_json, print_line, progress, warn
 from turnstile.executor.cli.pagination import change_matching
 from turnstile.executor.cli.submit import acceptance
@@ -34,7 +35,6 @@ DryRunOption = Annotated[
     bool,
     typer.Option("--dry-run", help="Show what would be changed and what is left out; change nothing."),
 ]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not prompt for confirmation.")]
 LimitOption = Annotated[
     int | None, typer.Option(min=1, help="Maximum number of executions for a filter. Default: all.")
 ]
@@ -59,6 +59,8 @@ def cancel(
 
     Examples: executor cancel 4711 4712 --reason "no longer needed";
     executor cancel --action reports.render --status queued --dry-run
+
+    A filter is confirmed on a terminal, and needs --yes elsewhere.
     """
     options = {} if reason is None else {"reason": reason}
     by_id = _is_by_id("cancel", execution_ids, matching)
@@ -154,8 +156,10 @@ def _change_all(
         with progress(verb, total=None) as advance:
             return _summed(change({**body, "dry_run": dry_run}, on_matched=advance))
 
-    if not (dry_run or yes) and is_interactive() and sys.stdout.isatty():
-        _confirm(verb, total(dry_run=True))
+    if not dry_run:
+        # A retry only adds executions.
+        destroys = "a cancel by filter ends executions for good" if verb == "cancel" else None
+        confirm(lambda: _question(verb, total(dry_run=True)), yes=yes, destroys=destroys)
     result = total(dry_run=dry_run)
     if as_json:
         print_json(result)
@@ -186,11 +190,11 @@ def _summed(pages: Iterable[Json]) -> dict[str, Any]:
     return total
 
 
-def _confirm(verb: str, total: dict[str, Any]) -> None:
+def _question(verb: str, total: dict[str, Any]) -> str | None:
     _print_left_out(total)
-    question = f"{verb.capitalize()} {total['matched']} executions ({_statuses(total)})?"
-    if total["matched"] and not typer.confirm(question, err=True):
-        raise bad_input("aborted; nothing was changed")
+    if not total["matched"]:
+        return None
+    return f"{verb.capitalize()} {total['matched']} executions ({_statuses(total)})?"
 
 
 def _print(verb: str, total: dict[str, Any]) -> None:

@@ -8,17 +8,20 @@ from urllib.parse import quote
 
 import typer
 
-from turnstile.common.cli import command_line
-from turnstile.executor.cli.arguments import bad_input, piped_in
+from turnstile.common.cli import EXIT_FAILED, command_line
+from turnstile.executor.cli.arguments import bad_input, encode, piped_in
 from turnstile.executor.cli.client import Api, Json, with_api
+from turnstile.executor.cli.confirmation import YesOption, confirm
 from turnstile.executor.cli.output import (
     Columns,
     JsonOption,
     compact,
     instant,
     print_fields,
+    print_json,
     print_line,
     show,
+    warn,
 )
 from turnstile.executor.cli.pagination import (
     CursorOption,
@@ -37,6 +40,7 @@ _COLUMNS: Final[Columns] = {
     "ERROR": "error",
 }
 _BATCH_MAX: Final = 10_000
+_MISSING: Final = "no dead letter with this id"
 
 app = command_line("Manage dead-lettered messages.")
 
@@ -105,13 +109,32 @@ def replay(
 @with_api
 def purge(
     api: Api,
+    *,
     names: NamesArgument = None,
     code: CodeOption = None,
     every: AllOption = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show how many would be deleted; change nothing.")
+    ] = False,
+    yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete dead letters."""
-    _handle(api, "purge", _selection(names, code, every=every), "Purged", as_json=as_json)
+    """Delete dead letters for good: their messages cannot be restored.
+
+    A terminal prompts for confirmation; without one, --yes is needed. Examples: executor dead-letters purge
+    42; executor dead-letters purge --code unknown_action --dry-run
+    """
+    selection = _selection(names, code, every=every)
+    if dry_run:
+        _print_plan(_planned(api, selection), as_json=as_json)
+        return
+
+    def question() -> str | None:
+        matched = _planned(api, selection)["left"]
+        return f"Purge {_messages(matched)} for good?" if matched else None
+
+    confirm(question, yes=yes, destroys="a purge deletes messages for good")
+    _handle(api, "purge", selection, "Purged", as_json=as_json)
 
 
 def _print(letter: Json) -> None:
@@ -137,8 +160,27 @@ def _selection(names: list[str] | None, code: str | None, *, every: bool) -> dic
 
 def _handle(api: Api, verb: str, selection: dict[str, Any], done: str, *, as_json: bool) -> None:
     total = repeat_until_done(api, f"/dead-letters/{verb}", selection, batch_max=_BATCH_MAX)
-    summary = f"{done} {total['done']} {'message' if total['done'] == 1 else 'messages'}"
-    print_handled(total, summary, missing="no dead letter with this id", as_json=as_json)
+    print_handled(total, f"{done} {_messages(total['done'])}", missing=_MISSING, as_json=as_json)
+
+
+def _planned(api: Api, selection: dict[str, Any]) -> Json:
+    """Return the response of a purge that deletes nothing: `left` matching dead letters."""
+    return api.post("/dead-letters/purge", encode({**selection, "dry_run": True}))
+
+
+def _print_plan(planned: Json, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"dry_run": True, "matched": planned["left"], "missing": planned["missing"]})
+    else:
+        print_line(f"Would purge {_messages(planned['left'])}")
+        for name in planned["missing"]:
+            warn(f"{name}: not_found: {_MISSING}")
+    if planned["missing"]:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _messages(count: int) -> str:
+    return f"{count} {'message' if count == 1 else 'messages'}"
 
 
 def _fields(letter: Json) -> Iterator[tuple[str, object]]:

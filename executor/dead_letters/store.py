@@ -183,6 +183,11 @@ class DeadLetters:
         left = chosen.beyond + len(chosen.sizes) - handled
         return DeadLetterResult(done=done, missing=chosen.missing, left=left)
 
+    async def planned(self, selection: Selection, *, limit: int) -> DeadLetterResult:
+        """Return what a purge would leave, had it deleted nothing: all that is selected."""
+        chosen = await self._choose(selection, limit=limit)
+        return DeadLetterResult(done=0, missing=chosen.missing, left=chosen.beyond + len(chosen.sizes))
+
     async def _choose(self, selection: Selection, *, limit: int) -> _Chosen:
         if not selection.names:
             rows = await self._database.fetch(query("dead_letter_sizes"), selection.code, limit)

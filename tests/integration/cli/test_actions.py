@@ -45,7 +45,7 @@ def test_prune_deletes_actions_that_are_not_in_the_file(system: CommandLines, re
     would = system.executor("actions", "apply", "-", "--prune", "--dry-run", stdin=file).out.splitlines()
     assert f"- {ref}" in would
     assert system.executor("actions", "show", ref).exit_code == 0
-    done = system.executor("actions", "apply", "-", "--prune", "--json", stdin=file)
+    done = system.executor("actions", "apply", "-", "--prune", "--yes", "--json", stdin=file)
     assert [a["ref"] for a in done.json["actions"] if a["step"] == "delete"] == [ref]
     assert system.executor("actions", "show", ref).exit_code == EXIT_FAILED
 

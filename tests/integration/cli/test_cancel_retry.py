@@ -1,14 +1,13 @@
 """`executor cancel` and `executor retry`: by ids or by filter; a dry run changes nothing."""
 
 import secrets
-from types import SimpleNamespace
 
 import pytest
 from pydantic_core import from_json
 
 from tests.integration.cli.conftest import CommandLines
 from turnstile.common.cli import EXIT_FAILED, EXIT_USAGE
-from turnstile.executor.cli import cancel_retry
+from turnstile.executor.cli import confirmation
 from turnstile.executor.cli.client import Api, Json
 
 
@@ -33,7 +32,7 @@ def test_cancel_by_id_cancels_what_it_can_and_names_the_others(system: CommandLi
 def test_a_filter_covers_all_matches_over_several_batches(system: CommandLines, ref: str) -> None:
     submit_many(system, ref, 1002, "--metadata", "team=green")
     kept = submit_many(system, ref, 1)
-    ended = system.executor("cancel", "--action", ref, "--metadata", "team=green", "--json").json
+    ended = system.executor("cancel", "--action", ref, "--metadata", "team=green", "--yes", "--json").json
     assert (ended["matched"], ended["changed"], ended["next_cursor"]) == (1002, 1002, None)
     live = ("--status", "scheduled", "--status", "queued")
     left = system.executor("list", "--action", ref, *live, "--json").json["items"]
@@ -74,10 +73,8 @@ def test_the_confirmation_counts_what_the_same_key_will_change(
         item = {"id": 7, "status": "failed", "problem": None}
         return Json(dry_run=calls[-1][1], matched=1, changed=1, items=[item], next_cursor=None)
 
-    terminal = SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True))
     monkeypatch.setattr(Api, "post", post)
-    monkeypatch.setattr(cancel_retry, "is_interactive", lambda: True)
-    monkeypatch.setattr(cancel_retry, "sys", terminal)
+    monkeypatch.setattr(confirmation, "can_prompt", lambda: True)
     arguments = ["retry", "--action", "a", "--idempotency-key", "mine"]
     ended = alone.executor(*arguments, stdin="y\n")
     assert calls == [("/executions/retry", True, "mine"), ("/executions/retry", False, "mine")]

@@ -69,7 +69,7 @@ def test_each_line_has_its_priority_and_a_list_is_filtered_by_it(system: Command
     found = system.executor("list", "--action", ref, "--priority", "5", "--json").json["items"]
     assert [item["id"] for item in found] == [last["id"]]
     assert "priority" in system.executor("get", str(last["id"])).out
-    cancelled = system.executor("cancel", "--action", ref, "--priority", "1", "--json").json
+    cancelled = system.executor("cancel", "--action", ref, "--priority", "1", "--yes", "--json").json
     assert [item["id"] for item in cancelled["items"]] == [first["id"]]
 
 

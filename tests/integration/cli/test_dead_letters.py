@@ -47,7 +47,18 @@ def test_a_dead_letter_is_replayed_unchanged_or_with_a_corrected_body(
     absent = system.executor("dead-letters", "replay", "second", "--body", "/no such file")
     assert (absent.exit_code, "/no such file" in absent.err) == (EXIT_USAGE, True)
     assert names_in(system) == ["second"]
-    purged = system.executor("dead-letters", "purge", "second", "fourth", "--json")
+    named = ("dead-letters", "purge", "second", "fourth", "--json")
+    planned = system.executor(*named, "--dry-run")
+    assert (planned.exit_code, planned.json) == (
+        EXIT_FAILED,
+        {"dry_run": True, "matched": 1, "missing": ["fourth"]},
+    )
+    unattended = system.executor(*named, stdin="y\n")
+    assert (unattended.exit_code, "add --yes" in unattended.err) == (EXIT_USAGE, True)
+    assert names_in(system) == ["second"]
+    whole = system.executor("dead-letters", "purge", "--all", "--dry-run")
+    assert (whole.exit_code, whole.out) == (0, "Would purge 1 message\n")
+    purged = system.executor(*named, "--yes")
     assert purged.exit_code == EXIT_FAILED
     assert purged.json == {"done": 1, "refused": [], "missing": ["fourth"], "left": 0}
     assert "No dead letters" in system.executor("dead-letters", "list").out

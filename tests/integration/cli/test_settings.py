@@ -54,6 +54,21 @@ def test_a_port_in_use_is_named_before_the_worker_starts(alone: CommandLines) ->
     assert "choose another port" in ended.err
 
 
+def test_a_service_warns_once_of_each_unknown_variable_and_hides_its_value(alone: CommandLines) -> None:
+    wrong = {"TURNSTILE_RETENTON_AGE": "hidden-1", "TURNSTILE_WEBHOK_SECRET": "hidden-2"}
+    with socket.create_server(("127.0.0.1", 0)) as occupied:
+        port = str(occupied.getsockname()[1])
+        settings = {"TURNSTILE_HTTP_PORT": port, "TURNSTILE_API_URL": "http://127.0.0.1:1", **wrong}
+        served = alone.executor("serve", **settings)
+        worker = alone.worker("serve", "--actions", "no.such.module", **settings)
+    for ended in (served, worker):
+        lines = [line for line in ended.err.splitlines() if "unknown_setting" in line]
+        assert ["TURNSTILE_RETENTON_AGE" in line for line in lines] == [True, False]
+        assert "TURNSTILE_RETENTION_AGE" in lines[0]
+        assert "TURNSTILE_WEBHOOK_SECRET" in lines[1]
+        assert "hidden" not in ended.err
+
+
 def test_worker_actions_lists_the_actions_of_a_module(alone: CommandLines) -> None:
     ended = alone.worker("actions", "--actions", SERVED_ACTIONS, "--json")
     assert [definition["ref"] for definition in ended.json] == ["cli.add", "cli.fail", "cli.talk"]

@@ -11,7 +11,7 @@ import pytest
 from typer.main import get_command
 
 from tests.integration.cli.conftest import CommandLines
-from turnstile.common.cli import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE
+from turnstile.common.cli import EXIT_FAILED, EXIT_USAGE
 from turnstile.executor.cli import app
 from turnstile.localservers.ports import free_port
 
@@ -129,7 +129,8 @@ def test_a_closed_stdin_is_an_error(
 
 def test_a_closed_stdin_prompts_for_nothing() -> None:
     code, _, errors = _shell("<&-", "cancel", "--action", "a")
-    assert code == EXIT_UNREACHABLE
+    assert code == EXIT_USAGE
+    assert "add --yes" in errors
     assert "Traceback" not in errors
 
 

@@ -139,6 +139,40 @@ async def test_an_invalid_parameter_is_refused_with_code_and_field(api: Served) 
         assert field in answer.json()["detail"]
 
 
+@pytest.mark.parametrize("name", ["actoin_ref", "action-ref", "Action_Ref"])
+async def test_an_unknown_parameter_is_named_with_the_nearest_known_one(api: Served, name: str) -> None:
+    answer = await api.http.get("/api/v1/executions", params={name: "a.b", "limit": 2})
+    assert (answer.status_code, answer.json()["code"]) == (422, "unknown_field")
+    assert answer.json()["detail"] == f"{name}: no such parameter; did you mean action_ref?"
+
+
+async def test_every_route_refuses_an_unknown_parameter(api: Served) -> None:
+    document = (await api.http.get("/openapi.json")).json()
+    routes = [
+        (method, path)
+        for path, methods in document["paths"].items()
+        for method in methods
+        if path.startswith("/api/v1/")
+    ]
+    assert len(routes) > 40
+    hidden = [("get", f"/api/v1/{name}") for name in ("livez", "readyz", "metrics")]
+    former = [("get", path.removeprefix("/api/v1")) for _, path in routes if "/actions/{ref}/q" in path]
+    bodies: dict[str, Any] = {
+        "/api/v1/tokens": {"name": "a", "role": "read"},
+        "/api/v1/executions": {"action_ref": "a.b"},
+    }
+    for method, path in (*routes, *hidden, *former):
+        url = path.replace("{ref}", "a.b").replace("{execution_id}", "1").replace("{token_id}", "1")
+        body = bodies.get(path, {"ids": ["1"]} if "dead-letters" in path else {"ids": [1]})
+        if (path.endswith(("/cancel", "/retry")) and "{" in path) or method in ("put", "patch"):
+            body = {}
+        sent = None if method in ("get", "delete") else body
+        answer = await api.http.request(method, url, params={"no_such": "1"}, json=sent)
+        assert (answer.status_code, answer.json().get("code")) == (422, "unknown_field"), (method, path)
+        assert answer.json()["detail"].startswith("no_such: no such parameter; "), answer.json()
+    assert (await api.http.get("/livez?no_such=1")).status_code == 200
+
+
 async def test_actions_are_listed_by_name(api: Served) -> None:
     for ref in ("B", "a.a", "a_b", "z"):
         await api.define(ref)

@@ -1,0 +1,44 @@
+"""The confirmation of commands that destroy something: a prompt on a terminal, `--yes` everywhere else.
+
+In: what would be done, as a question. Out: agreement, or an error with exit code 2 before the first change:
+a script, a pipe or cron destroys nothing without `--yes`.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from turnstile.executor.cli.arguments import bad_input, is_interactive
+
+YesOption = Annotated[
+    bool,
+    typer.Option("--yes", "-y", help="Do not prompt for confirmation."),
+]
+
+
+def can_prompt() -> bool:
+    """Tell whether a user sees a question, which goes to stderr, and can answer it."""
+    return is_interactive() and sys.stderr is not None and sys.stderr.isatty()
+
+
+def confirm(question: Callable[[], str | None], *, yes: bool, destroys: str | None) -> None:
+    """Return if the user agrees; raises CommandFailed if not.
+
+    `question` is called only where a user can answer it; it may return None: there is nothing to change.
+    `destroys` says what is destroyed, like "a purge deletes messages", and requires `yes` without a terminal.
+    None: nothing is destroyed, and no agreement is needed there.
+    """
+    if yes:
+        return
+    if not can_prompt():
+        if destroys is not None:
+            raise bad_input(
+                f"{destroys}, and without a terminal there is no prompt: add --yes, or --dry-run to see what "
+                "it would do; nothing was changed"
+            )
+        return
+    asked = question()
+    if asked is not None and not typer.confirm(asked, err=True):
+        raise bad_input("aborted; nothing was changed")
