@@ -25,8 +25,11 @@ from turnstile.common.broker.message import Outgoing
 from turnstile.common.crash_points import CrashPoint, reached
 from turnstile.common.domain.errors import Code, Refusal, StatementTimeout, Unavailable
 from turnstile.common.gathering import GatherWindow
+from turnstile.common.telemetry.logs import Episodes
 
 logger = logging.getLogger(__name__)
+_POSTPONED: Final = Episodes(logger, "decision_postponed")
+_FAILED: Final = Episodes(logger, "decision_failed", level=logging.ERROR)
 
 LONE_TIMEOUTS_MAX: Final = 3
 """How often the database may time out over one message alone."""
@@ -257,16 +260,21 @@ async def _until_available(handler: BatchHandler[Result], deliveries: Sequence[D
     Deliveries whose channel was lost are left out: the broker delivers them again.
     """
     pause_seconds = _PAUSE_FIRST_SECONDS
+    what = type(handler).__name__
     while True:
         try:
-            return await handler.process([delivery for delivery in deliveries if delivery.live])
+            result = await handler.process([delivery for delivery in deliveries if delivery.live])
         except StatementTimeout:
             raise
         except Unavailable as error:
-            logger.warning("decision_postponed", extra={"messages": len(deliveries), "reason": str(error)})
+            _POSTPONED.failed(what, messages=len(deliveries), reason=str(error))
         except asyncpg.PostgresError as error:
-            # Not caused by the data (that is divided off): a missing schema, a full disk.
-            logger.error("decision_failed", extra={"messages": len(deliveries), "reason": str(error)})
+            # Not caused by the data (that is divided off): missing rights, a full disk.
+            _FAILED.failed(what, messages=len(deliveries), reason=str(error))
+        else:
+            _POSTPONED.works(what)
+            _FAILED.works(what)
+            return result
         await asyncio.sleep(pause_seconds)
         pause_seconds = min(pause_seconds * 2, _PAUSE_MAX_SECONDS)
 

@@ -73,6 +73,7 @@ class Dispatcher:
         )
         self._more_queue_ids: set[QueueId] = set()
         self._has_more = asyncio.Event()
+        self._postponed = Episodes(logger, "grant_postponed")
         self._status_events = StatusEvents(publisher, app_id="executor")
         self.granted = asyncio.Event()
         """Set with each grant; the rate timer clears it."""
@@ -100,8 +101,9 @@ class Dispatcher:
                 grants = await self._queue_manager.grant(queue_ids)
             except (Unavailable, asyncpg.PostgresError) as error:
                 # What was granted is offered; the watchdog grants the rest of the queue (P7).
-                logger.warning("grant_postponed", extra={"reason": str(error)})
+                self._postponed.failed("grant", reason=str(error))
             else:
+                self._postponed.works("grant")
                 await self.dispatch(grants)
 
     async def declare_pools(self, pools: Iterable[str]) -> None:

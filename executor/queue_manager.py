@@ -21,6 +21,7 @@ from turnstile.common.database import REFUSED_BY_DATABASE, Database
 from turnstile.common.domain.errors import Code, Refusal, Unavailable
 from turnstile.common.domain.identifiers import Attempt, ExecutionId, QueueId
 from turnstile.common.domain.states import Status
+from turnstile.common.telemetry.logs import Episodes
 from turnstile.executor import instrumentation
 from turnstile.executor.callers import Caller
 from turnstile.executor.definitions import KeySettings, ResourceDefinition
@@ -74,6 +75,7 @@ class QueueManager:
         self.protocol = ExecutorProtocol(database)
         self._wait_ms = None if lock_timeout_seconds is None else max(1, round(lock_timeout_seconds * 1000))
         self._blocked_queues = BlockedQueues()
+        self._not_advanced = Episodes(logger, "gates_not_advanced")
 
     async def admit(self, admissions: Sequence[Admission]) -> tuple[list[Verdict], Grants]:
         """Queue requests in the order given; one verdict each, in that order.
@@ -239,7 +241,9 @@ class QueueManager:
                 if not remaining:
                     break
         except (Unavailable, asyncpg.PostgresError) as error:
-            logger.warning("gates_not_advanced", extra={"reason": str(error)})
+            self._not_advanced.failed("gates", reason=str(error))
+        else:
+            self._not_advanced.works("gates")
         return grants
 
     async def _bounded(self, statement: Callable[[LockWait], Awaitable[tuple[Result, QueueLocks]]]) -> Result:

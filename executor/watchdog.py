@@ -20,6 +20,7 @@ from turnstile.common.database import Database
 from turnstile.common.domain.errors import Unavailable
 from turnstile.common.domain.identifiers import QueueId
 from turnstile.common.fields import is_pool
+from turnstile.common.telemetry.logs import Episodes
 from turnstile.executor.cancellation import Canceller, EarlyCancels, cancel_of, cancel_of_move
 from turnstile.executor.completions import read_completions
 from turnstile.executor.database_health import DatabaseClock, DatabaseHealth
@@ -69,6 +70,8 @@ class Watchdog:
         dispatcher: Dispatcher,
     ) -> None:
         self._interval_seconds = settings.watchdog_interval
+        self._failures = Episodes(logger, "sweep_failed", level=logging.ERROR)
+        self._faults = Episodes(logger, "sweep_broken", level=logging.ERROR)
         self.queues = QueueSweeps(settings, database, queue_manager, dispatcher)
         self.redelivery = RedeliverySweeps(settings, database, queue_manager, dispatcher)
         self.reclaims = ReclaimSweeps(settings, database, queue_manager, dispatcher)
@@ -140,12 +143,14 @@ class Watchdog:
             logger.debug("sweep_postponed", extra={"sweep": name, "reason": str(error)})
         except asyncpg.PostgresError as error:
             SWEEP_FAILURES.add(name)
-            logger.error("sweep_failed", extra={"sweep": name, "reason": str(error)})
-        except Exception:
+            self._failures.failed(name, sweep=name, reason=str(error))
+        except Exception as error:  # noqa: BLE001  (logged with its traceback)
             # A fault in one row stops neither the other sweeps nor the service (P7).
             SWEEP_FAILURES.add(name)
-            logger.exception("sweep_broken", extra={"sweep": name})
+            self._faults.broke(name, error, sweep=name)
         else:
+            self._failures.works(name, sweep=name)
+            self._faults.works(name, sweep=name)
             LAST_SWEEP.set(time.time(), name)
             if healed:
                 SWEEP_ROWS.add(name, count=healed)

@@ -24,12 +24,15 @@ from turnstile.common.database import REFUSED_BY_DATABASE
 from turnstile.common.domain.errors import Unavailable
 from turnstile.common.gathering import GatherWindow, ProcessorWait
 from turnstile.common.status_events import StatusEvents
+from turnstile.common.telemetry.logs import Episodes
 from turnstile.worker.lease import Lease
 from turnstile.worker.logs import LogPiece, LogTail
 from turnstile.worker.metrics import UNDELIVERED
 from turnstile.worker.protocol import Answer, Claim, Finished, Offer, Report, Request, Verdict, WorkerProtocol
 
 logger = logging.getLogger(__name__)
+_CLAIMS_POSTPONED: Final = Episodes(logger, "claim_postponed")
+_RECORD_UNAVAILABLE: Final = Episodes(logger, "record_unavailable")
 
 T = TypeVar("T")
 
@@ -146,10 +149,10 @@ class Gateway:
             try:
                 answer = await self._requests.submit(offer)
             except (Unavailable, asyncpg.PostgresError) as error:
-                fields = {"execution_id": offer.execution_id, "reason": str(error)}
-                logger.warning("claim_postponed", extra=fields)
+                _CLAIMS_POSTPONED.failed("claim", execution_id=offer.execution_id, reason=str(error))
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue
+            _CLAIMS_POSTPONED.works("claim")
             assert not isinstance(answer, Finished), "an offer is answered by a claim"
             if not await self._must_repeat(answer):
                 return None if answer is Verdict.LEASE_OVER else answer
@@ -209,8 +212,11 @@ async def _until_available(call: Callable[[], Awaitable[T]], name: str) -> T:
     pause_seconds = _PAUSE_FIRST_SECONDS
     while True:
         try:
-            return await call()
+            answer = await call()
         except (Unavailable, asyncpg.PostgresError) as error:
-            logger.warning("record_unavailable", extra={"call": name, "reason": str(error)})
+            _RECORD_UNAVAILABLE.failed(name, call=name, reason=str(error))
+        else:
+            _RECORD_UNAVAILABLE.works(name, call=name)
+            return answer
         await asyncio.sleep(pause_seconds)
         pause_seconds = min(pause_seconds * 2, _PAUSE_MAX_SECONDS)

@@ -28,6 +28,7 @@ from turnstile.common.database import Database
 from turnstile.common.domain.errors import Unavailable
 from turnstile.common.domain.identifiers import WorkerId
 from turnstile.common.lifecycle import EXIT_NOT_STOPPED, end_process
+from turnstile.common.telemetry.logs import Episodes
 from turnstile.worker import instrumentation, metrics
 from turnstile.worker.attempt import Attempts
 from turnstile.worker.consumer import Concurrency, PoolConsumer
@@ -148,14 +149,16 @@ class Session:
 
     async def _begin(self, stop: asyncio.Event) -> bool:
         """Register the actions and this worker, however long it takes; False when stopped first."""
+        refused = Episodes(logger, "not_registered")
         while not stop.is_set():
             try:
                 await self._register()
                 self.registration_error = None
+                refused.works("registration")
                 return True
             except (Unavailable, asyncpg.PostgresError) as error:
                 self.registration_error = f"does not accept the registration: {error}"
-                logger.warning("not_registered", extra={"reason": str(error)})
+                refused.failed("registration", reason=str(error))
                 await _pause(stop)
         return False
 

@@ -11,6 +11,7 @@ import re
 import sys
 import time
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Literal
@@ -95,28 +96,39 @@ class _Episode:
 class Episodes:
     """Repeated failures, logged at their start, once a minute with a count, and at their end."""
 
-    def __init__(self, logger: logging.Logger, event: str) -> None:
-        """`event` names the failures in the log."""
+    def __init__(self, logger: logging.Logger, event: str, *, level: int = logging.WARNING) -> None:
+        """`event` names the failures in the log; their end is `<event>_over`."""
         self._logger = logger
         self._event = event
+        self._level = level
         self._over = f"{event}_over"
         self._episodes: OrderedDict[str, _Episode] = OrderedDict()
 
     def failed(self, what: str, **fields: object) -> None:
         """Record one failure of `what`."""
+        self._record(what, fields, None)
+
+    def broke(self, what: str, error: BaseException, **fields: object) -> None:
+        """Record one failure of `what` that should not happen: its lines have the traceback."""
+        self._record(what, fields, error)
+
+    def _record(self, what: str, fields: Mapping[str, object], error: BaseException | None) -> None:
         now = time.monotonic()
         episode = self._episodes.get(what)
         if episode is None:
             self._episodes[what] = _Episode(logged_at=now)
             if len(self._episodes) > _KEPT_MAX:
                 self._episodes.popitem(last=False)
-            self._logger.warning(self._event, extra={**fields, "count": 1})
+            self._log(fields, 1, error)
             return
         episode.count += 1
         if now - episode.logged_at >= _REPORT_SECONDS:
-            self._logger.warning(self._event, extra={**fields, "count": episode.count})
+            self._log(fields, episode.count, error)
             self._episodes.move_to_end(what)
             episode.logged_at, episode.count = now, 0
+
+    def _log(self, fields: Mapping[str, object], count: int, error: BaseException | None) -> None:
+        self._logger.log(self._level, self._event, extra={**fields, "count": count}, exc_info=error)
 
     def works(self, what: str, **fields: object) -> None:
         """Record that `what` works; logged if it had failed."""

@@ -20,6 +20,7 @@ from turnstile.common.crash_points import CrashPoint, reached
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import Unavailable
 from turnstile.common.domain.retries import RetryPolicy
+from turnstile.common.telemetry.logs import Episodes
 from turnstile.executor.completions import read_completions
 from turnstile.executor.metrics import NOT_APPLIED, SWEEP_FAILURES, WEBHOOK_ATTEMPTS
 from turnstile.executor.settings import ExecutorSettings
@@ -59,6 +60,8 @@ class Deliverer:
         self._due = asyncio.Event()
         self._permits = DeliveryPermits(settings.webhook_concurrency)
         self._after_origin = ""
+        self._failures = Episodes(logger, "webhooks_failed", level=logging.ERROR)
+        self._faults = Episodes(logger, "webhooks_broken", level=logging.ERROR)
 
     def due(self) -> None:
         """Wake up the deliverer: a delivery became due."""
@@ -89,11 +92,14 @@ class Deliverer:
                 logger.debug("webhooks_postponed", extra={"reason": str(error)})
             except asyncpg.PostgresError as error:
                 SWEEP_FAILURES.add(_SWEEP)
-                logger.error("webhooks_failed", extra={"reason": str(error)})
-            except Exception:
+                self._failures.failed("webhooks", reason=str(error))
+            except Exception as error:  # noqa: BLE001  (logged with its traceback)
                 # A fault in one delivery does not stop the service; claims are due again after their lease.
                 SWEEP_FAILURES.add(_SWEEP)
-                logger.exception("webhooks_broken")
+                self._faults.broke("webhooks", error)
+            else:
+                self._failures.works("webhooks")
+                self._faults.works("webhooks")
             # Stops after a tick at the latest; what was claimed by then is still delivered.
             try:
                 await asyncio.wait_for(self._due.wait(), self._settings.watchdog_interval)

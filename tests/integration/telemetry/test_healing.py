@@ -1,8 +1,11 @@
 """The watchdog counts each repair once, by its kind."""
 
+import logging
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
+import asyncpg
 import pytest
 
 from tests.support.protocol import Protocol
@@ -144,3 +147,31 @@ async def test_an_unexpected_error_in_a_sweep_is_counted_and_ends_nothing(
     assert SWEEP_FAILURES.values[("break_down",)] == 1
     (line,) = [record for record in caplog.records if record.getMessage() == "sweep_broken"]
     assert line.exc_info is not None
+
+
+async def test_a_sweep_that_fails_again_and_again_is_logged_once_a_minute_and_when_it_works_again(
+    protocol: Protocol, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, fails = 1000.0, True
+    monkeypatch.setattr("turnstile.common.telemetry.logs.time", SimpleNamespace(monotonic=lambda: now))
+    caplog.set_level(logging.INFO)
+
+    async def sweep() -> int:
+        if fails:
+            raise asyncpg.InsufficientPrivilegeError("permission denied")
+        return 0
+
+    watchdog = watchdog_over(protocol)
+    for second in range(150):
+        now = 1000.0 + second
+        await watchdog._attempt(sweep)
+    fails = False
+    await watchdog._attempt(sweep)
+    lines = [record for record in caplog.records if record.getMessage().startswith("sweep_failed")]
+    assert [(line.getMessage(), vars(line)["count"]) for line in lines] == [
+        ("sweep_failed", 1),
+        ("sweep_failed", 60),
+        ("sweep_failed", 60),
+        ("sweep_failed_over", 29),
+    ]
+    assert {line.levelname for line in lines[:3]} == {"ERROR"}
