@@ -12,7 +12,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from io import TextIOWrapper
 from pathlib import Path
 from types import NoneType, UnionType
@@ -36,6 +36,7 @@ from typer.core import TyperGroup
 
 from turnstile.common.domain.durations import format_duration
 from turnstile.common.domain.errors import TurnstileError
+from turnstile.common.nearest import nearest
 from turnstile.common.redaction import escaped
 
 EXIT_FAILED: Final = 1
@@ -51,6 +52,7 @@ ENVIRONMENT_ONLY: Final = "environment only"
 """Metadata of a field that holds a secret: `Annotated[SecretStr, ENVIRONMENT_ONLY]`."""
 _WITH_PASSWORD: Final = re.compile(r"//[^/@]*:[^/@]+@|password=")
 
+_NEGATIVE: Final = re.compile(r"-[0-9]")
 _OUTPUT_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 Subject = TypeVar("Subject")
@@ -67,12 +69,22 @@ class CommandFailed(TurnstileError):
 
 
 class CommandGroup(TyperGroup):
-    """A group of commands that turns `CommandFailed` into its message and its exit code."""
+    """A group of commands that turns `CommandFailed` into its message and its exit code.
+
+    The error for an unknown option names the nearest one, or what a negative number should have been.
+    """
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that is called."""
+        words = list(ctx.args)
         try:
             return super().invoke(ctx)
+        except typer.TyperException as error:
+            # Only the error for an unknown option has possibilities; groups above this one pass it on.
+            inside = getattr(error, "ctx", None)
+            if hasattr(error, "possibilities") and inside is not None and inside.parent is ctx:
+                _explain_unknown_option(error, words)
+            raise
         except CommandFailed as failed:
             # The message may quote text from outside.
             typer.echo(escaped(failed.message, keep="\n\t"), err=True)
@@ -163,6 +175,21 @@ def refuse_passwords(given: Mapping[str, object]) -> None:
                 f"arguments; set {variable} in the environment instead",
                 exit_code=EXIT_USAGE,
             )
+
+
+def _explain_unknown_option(error: Any, words: Sequence[str]) -> None:
+    """Add the nearest option to the error; where it is a negative number, raise the error of its argument."""
+    name, command = error.option_name, error.ctx.command
+    at = next((index for index, word in enumerate(words) if word.startswith(name)), None)
+    if _NEGATIVE.match(name) and at is not None:
+        as_argument = [*words[:at], "--", *words[at:]]
+        command.make_context(error.ctx.info_name, as_argument, parent=error.ctx.parent)
+    options = {option for each in command.params for option in each.opts if option.startswith("--")}
+    begun = sorted(option for option in options if name.startswith("--") and option.startswith(name))
+    found = begun[0] if len(begun) == 1 else nearest(name, options)
+    error.possibilities = None
+    if found is not None:
+        error.message = f"No such option: {escaped(name)}. Did you mean {found}?"
 
 
 def _line(name: str, field: FieldInfo) -> str:

@@ -30,7 +30,10 @@ PREFIX: Final = "/api/v1"
 READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 ActionOf: TypeAlias = Callable[[int], Awaitable[str | None]]
 _CHANNELS: Final[Mapping[str, Channel]] = {"cli": "cli", "dashboard": "dashboard"}
-_SEND_A_TOKEN: Final = "header Authorization: send 'Bearer <token>' with a token of this service"
+_SEND_A_TOKEN: Final = (
+    "header Authorization: send 'Bearer <token>' with a valid token of this service; the command line and "
+    "the Python clients take it from TURNSTILE_API_TOKEN"
+)
 _USE_AN_ADDRESS: Final = (
     "header Host: without tokens only programs of this host may use the service, under localhost or an "
     "address; set TURNSTILE_API_TOKENS to allow other names"

@@ -26,6 +26,7 @@ from turnstile.common.cli import (
     CommandFailed,
     with_options,
 )
+from turnstile.common.domain.errors import Code
 from turnstile.common.urls import check_authority, is_api_url, is_loopback, with_tls_hint
 from turnstile.executor.callers import CHANNEL_HEADER
 
@@ -79,6 +80,16 @@ class ApiRefused(CommandFailed):
         self.code = str(problem["code"])
         self.problem = problem
         super().__init__(f"{self.code}: {problem.get('detail', 'no detail')}", exit_code=EXIT_FAILED)
+
+
+def _unauthorized(*, has_token: bool) -> str:
+    """Return the remedy where the API accepts no token, or not this one."""
+    if has_token:
+        return (
+            f"the API does not accept the token in {TOKEN} or {TOKEN_FILE}: it is unknown, expired or "
+            "revoked; set a valid one"
+        )
+    return f"the API requires a token; set {TOKEN}, or {TOKEN_FILE} to the path of a file that contains it"
 
 
 class Api:
@@ -157,6 +168,9 @@ class Api:
         match content:
             case {"code": str(), "detail": detail} if response.status_code in _UNAVAILABLE:
                 raise ApiUnreachable(f"{self._url}: the API is unavailable: {detail}")
+            case {"code": Code.UNAUTHORIZED} if response.is_error:
+                has_token = "Authorization" in self._http.headers
+                raise ApiRefused({**content, "detail": _unauthorized(has_token=has_token)})
             case {"code": str()} if response.is_error:
                 raise ApiRefused(content)
             case Json() if response.is_success:

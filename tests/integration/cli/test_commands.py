@@ -196,8 +196,11 @@ def test_an_unknown_id_or_action_is_exit_code_1(system: CommandLines) -> None:
 
 
 def test_an_invalid_token_is_exit_code_1(system: CommandLines) -> None:
-    ended = system.executor("list", TURNSTILE_API_TOKEN="another")
-    assert (ended.exit_code, ended.err.split(":")[0]) == (EXIT_FAILED, "unauthorized")
+    for token, said in (("another", "does not accept the token"), ("", "requires a token")):
+        ended = system.executor("list", TURNSTILE_API_TOKEN=token)
+        assert (ended.exit_code, ended.err.split(":")[0]) == (EXIT_FAILED, "unauthorized")
+        assert said in ended.err
+        assert "TURNSTILE_API_TOKEN" in ended.err
 
 
 def test_error_messages_cannot_control_the_terminal(system: CommandLines) -> None:

@@ -54,6 +54,39 @@ def test_a_port_in_use_is_named_before_the_worker_starts(alone: CommandLines) ->
     assert "choose another port" in ended.err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        (("actions", "limit", "a.b", "-1"), "invalid limit '-1'; expected a number from 0 to "),
+        (("actions", "limit", "a.b", "-12"), "invalid limit '-12'; expected a number from 0 to "),
+        (("actions", "limit", "a.b", "-1"), "or 'none'"),
+        (("get", "-1"), "invalid execution id '-1'; expected a number like 4711"),
+        (("tokens", "revoke", "-1"), "Input should be greater than or equal to 1"),
+        (("workers", "drain", "-1"), "No such option: -1"),
+        (("list", "--acton", "a"), "No such option: --acton. Did you mean --action?"),
+        (("list", "--created_after", "a"), "Did you mean --created-after?"),
+        (("actions", "keys", "set", "a.b", "7", "--max", "3"), "Did you mean --max-concurrent?"),
+        (("cancel", "-y1"), "No such option: -1"),
+        (("list", "--xyzzy"), "No such option: --xyzzy\n"),
+        (("list", "-x"), "No such option: -x\n"),
+        (("canel",), "No such command 'canel'. Did you mean 'cancel'?"),
+        (("dead-letter", "list"), "Did you mean 'dead-letters'?"),
+        (("actions", "lst"), "No such command 'lst'. Did you mean 'list'?"),
+    ],
+)
+def test_an_unknown_option_or_command_is_explained(
+    alone: CommandLines, arguments: tuple[str, ...], remedy: str
+) -> None:
+    ended = alone.executor(*arguments)
+    assert ended.exit_code == EXIT_USAGE
+    assert remedy in ended.err
+
+
+def test_an_unknown_option_of_the_worker_is_explained(alone: CommandLines) -> None:
+    ended = alone.worker("serve", "--action", "a")
+    assert (ended.exit_code, "Did you mean --actions?" in ended.err) == (EXIT_USAGE, True)
+
+
 def test_a_service_warns_once_of_each_unknown_variable_and_hides_its_value(alone: CommandLines) -> None:
     wrong = {"TURNSTILE_RETENTON_AGE": "hidden-1", "TURNSTILE_WEBHOK_SECRET": "hidden-2"}
     with socket.create_server(("127.0.0.1", 0)) as occupied:

@@ -1,6 +1,7 @@
 """Commands start fast, reject invalid input with an example, and never show a traceback."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -109,7 +110,11 @@ def _shell(redirection: str, *arguments: str) -> tuple[int, str, str]:
         text=True,
         timeout=60,
         check=False,
-        env={"TURNSTILE_API_URL": url, "PATH": "/usr/bin:/bin"},
+        env={
+            "TURNSTILE_API_URL": url,
+            "PATH": "/usr/bin:/bin",
+            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+        },
     )
     return ran.returncode, ran.stdout, ran.stderr
 

@@ -34,6 +34,7 @@ async def test_without_a_valid_token_every_route_but_health_is_refused(guarded: 
         for shown in (b"", b"Bearer", b"Bearer three", b"Bearer one, two", b"Basic one", b"Bearer \xe4"):
             answer = await guarded.http.get(path, headers={b"Authorization": shown} if shown else {})
             assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized")
+            assert "TURNSTILE_API_TOKEN" in answer.json()["detail"]
             assert answer.headers["www-authenticate"].startswith("Bearer")
             assert answer.headers["content-type"] == "application/problem+json"
 
