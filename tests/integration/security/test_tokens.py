@@ -283,3 +283,9 @@ async def test_its_lists_and_filters_reach_its_actions_only(api: Served) -> None
     again = {"filter": {"status": ["cancelled"]}}
     retried = (await ask(api, "POST", "/executions/retry", token, again)).json()
     assert [item["id"] for item in retried["items"]] == [own]
+    for verb in ("cancel", "retry"):
+        named = (
+            await ask(api, "POST", f"/executions/{verb}", token, {"ids": [other], "dry_run": True})
+        ).json()
+        assert named["items"] == []
+        assert [left["reason"] for left in named["left_out"]] == ["no such execution"]
