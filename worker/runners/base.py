@@ -9,7 +9,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, Protocol, Self, TypeVar, assert_never
 
 from turnstile.common.domain.durations import format_duration
@@ -67,6 +67,12 @@ class StopRequest:
         """Note that the timeout has passed."""
         reason = f"it ran longer than its timeout of {format_duration(timeout_seconds)} and was stopped"
         self._note(Stop(kind="timeout", reason=reason))
+
+    def grace_passed(self, grace_seconds: float) -> None:
+        """Note that the run did not end by itself after the request."""
+        assert self.stop is not None
+        grace = f"it did not end within the grace period of {format_duration(grace_seconds)}"
+        self.stop = replace(self.stop, reason=f"{self.stop.reason}; {grace}")
 
     def _note(self, stop: Stop) -> None:
         if self.stop is None or _STRENGTH[stop.kind] > _STRENGTH[self.stop.kind]:
@@ -200,6 +206,8 @@ async def run_until_stopped(
             running.terminate(stop.stop)
         await _first_of(work, stop.immediate, grace_seconds)
         if not work.done():
+            if not stop.immediate.done():
+                stop.grace_passed(grace_seconds)
             kill()
             await asyncio.wait({work}, timeout=_AFTER_KILL_SECONDS)
         if not work.done():

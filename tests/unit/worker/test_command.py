@@ -138,7 +138,9 @@ async def test_a_command_that_ignores_sigterm_is_killed_after_the_grace_period(
     await until(lambda: has_text(pids))
     requested_at = time.monotonic()
     call.stop.request("cancel", "enough")
-    assert isinstance((await running).outcome, Cancelled)
+    outcome = (await running).outcome
+    assert isinstance(outcome, Cancelled)
+    assert outcome.failure.message == "enough; it did not end within the grace period of 300ms"
     assert limits.grace_seconds <= time.monotonic() - requested_at < limits.grace_seconds + 2
     await gone(pids_in(pids, 1))
 

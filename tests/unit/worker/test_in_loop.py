@@ -227,6 +227,9 @@ async def test_a_coroutine_that_ignores_cancellation_is_left_behind_with_a_warni
     runner = make_runner(RunLimits(grace_seconds=0.05))
     report = await calls.on(runner).run("ignore", timeout_seconds=0.05)
     assert isinstance(report.outcome, TimedOut)
+    message = report.outcome.failure.message
+    assert message.startswith("it ran longer than its timeout of 50ms and was stopped; ")
+    assert message.endswith("it did not end within the grace period of 50ms")
     assert "run_left_behind" in caplog.text
     assert len(runner.left_behind) == 1
     seen.append("release")
