@@ -8,11 +8,14 @@ server is down can get the very port it dials as its own source port: it then co
 the server from binding.
 """
 
+import json
 import os
 import random
 import socket
 import sys
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -26,11 +29,44 @@ _reservations: Final[deque[int]] = deque()
 """File descriptors of the latest picks; the kernel drops them when this process ends."""
 
 
-def free_port() -> int:
+class _Kept:
+    """The ports of `same_ports` by name; None outside it."""
+
+    ports: dict[str, int] | None = None
+
+
+def free_port(name: str | None = None) -> int:
     """Return a loopback port on which nothing listens, outside the ephemeral range.
 
-    No other program gets it from this function while it is among the 32 latest picks of this process.
+    No other program gets it from this function while it is among the 32 latest picks of this process. Inside
+    `same_ports`, one with a name is the same each time.
     """
+    ports = _Kept.ports
+    if ports is None or name is None:
+        return _any_free_port()
+    earlier = ports.get(name)
+    ports[name] = earlier if earlier and _is_free(earlier) and _reserve(earlier) else _any_free_port()
+    return ports[name]
+
+
+@contextmanager
+def same_ports(file: Path) -> Iterator[None]:
+    """Let `free_port` pick for each name the port in this file, if it is free; note there what it picks."""
+    ports: dict[str, int] = {}
+    # The first time, or not our file: then all are picked anew.
+    with suppress(OSError, ValueError, AttributeError):
+        noted = json.loads(file.read_text(encoding="utf-8"))
+        ports = {name: port for name, port in noted.items() if port in range(1, 65_536)}
+    _Kept.ports = ports
+    try:
+        yield
+    finally:
+        _Kept.ports = None
+        with suppress(OSError):
+            file.write_text(json.dumps(ports, indent=1) + "\n", encoding="utf-8")
+
+
+def _any_free_port() -> int:
     # The system's source: tests seed the other one, and two processes would pick the same ports.
     source = random.SystemRandom()
     for candidate in (source.randrange(_LOWEST, _ephemeral_start()) for _ in range(_TRIES)):

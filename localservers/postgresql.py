@@ -109,7 +109,7 @@ class PostgresServer(DatabaseServer):
         programs = find_postgresql()
         user = server_user("postgres")
         server_folder(folder, user)
-        port = free_port()
+        port = free_port("postgresql")
         data = folder / "data"
         if not (data / "PG_VERSION").exists():
             _initialise(programs, data, user, durable=durable)

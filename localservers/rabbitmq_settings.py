@@ -28,11 +28,12 @@ class Ports:
     @classmethod
     def free(cls) -> "Ports":
         """Pick four different free ports."""
-        picked: set[int] = set()
-        while len(picked) < 4:
-            picked.add(free_port())
-        amqp, management, distribution, epmd = picked
-        return cls(amqp=amqp, management=management, distribution=distribution, epmd=epmd)
+        picked: dict[str, int] = {}
+        for name in ("amqp", "management", "distribution", "epmd"):
+            while (port := free_port(f"rabbitmq {name}")) in picked.values():
+                pass
+            picked[name] = port
+        return cls(**picked)
 
 
 def write_settings(

@@ -9,7 +9,8 @@ import asyncio
 import importlib.util
 import signal
 import sys
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Final
@@ -21,6 +22,7 @@ from turnstile.common.cli import EXIT_FAILED, EXIT_USAGE, CommandFailed
 from turnstile.common.domain.errors import TurnstileError
 from turnstile.common.telemetry.logs import configure_logging
 from turnstile.localservers import LocalServers, LocalServersError, running_servers, until_signal
+from turnstile.localservers.ports import same_ports
 from turnstile.stress.local.launcher import Deployment, System, create_database_and_vhost, running_system
 from turnstile.stress.local.system import running_locally
 from turnstile.stress.report.run_report import RunInfo
@@ -49,20 +51,29 @@ def demo(
         bool,
         typer.Option("--stay", help="Start everything, submit nothing, print the URLs and run until Ctrl-C."),
     ] = False,
+    folder: Annotated[
+        Path,
+        typer.Option(
+            help="With --stay: folder of the file 'env', which sets the URLs in a shell, and of 'ports', which "
+            "keeps them the same at each start."
+        ),
+    ] = Path(".turnstile"),
 ) -> None:
     """Run 200 executions on private servers and check order and limits.
 
     The report at the end is computed from the history and from what the actions recorded. Afterwards all
     servers are stopped and their folder is deleted.
     """
-    raise typer.Exit(_run_demo(stay=stay))
+    raise typer.Exit(_run_demo(stay_in=folder if stay else None))
 
 
-def _run_demo(*, stay: bool) -> int:
+def _run_demo(*, stay_in: Path | None) -> int:
     """Return the exit code; raises CommandFailed."""
     console = plain_console()
     configure_logging(level="ERROR", form="console")
-    work, exit_code = (_stay(console), 0) if stay else (_run(console), None)
+    if stay_in is not None:
+        stay_in.mkdir(parents=True, exist_ok=True)
+    work, exit_code = (_run(console), None) if stay_in is None else (_stay(console, stay_in), 0)
     try:
         return asyncio.run(until_signal(work, say=console.print, exit_code=exit_code))
     except LocalServersError as error:
@@ -93,10 +104,21 @@ async def _run(console: Console) -> int:
     return 0 if report.passed else EXIT_FAILED
 
 
-async def _stay(console: Console) -> int:
+async def _stay(console: Console, folder: Path) -> int:
     """Print all URLs and wait for a signal; raises ServerFailed where a service ends by itself."""
     source = _find_source()
     console.print("Starting PostgreSQL and RabbitMQ in a scratch folder")
+    with same_ports(folder / "ports"):
+        async with _system_to_try(console, source) as (servers, system):
+            _print_urls(console, servers, system, folder / "env")
+            while True:
+                system.check_running()
+                await asyncio.sleep(1)
+    raise AssertionError("ended by a signal only")
+
+
+@asynccontextmanager
+async def _system_to_try(console: Console, source: Path) -> AsyncIterator[tuple[LocalServers, System]]:
     async with running_servers() as servers:
         database_url, amqp_url = await create_database_and_vhost(servers.postgresql, servers.rabbitmq, _NAME)
         deployment = Deployment(
@@ -112,10 +134,7 @@ async def _stay(console: Console) -> int:
         names = [f"worker-{number}" for number in range(1, _WORKERS + 1)]
         workers = [deployment.worker(name, actions=ACTIONS_MODULE) for name in names]
         async with running_system(deployment, [deployment.executor("executor")], workers) as system:
-            _print_urls(console, servers, system)
-            while True:
-                system.check_running()
-                await asyncio.sleep(1)
+            yield servers, system
 
 
 def _find_source() -> Path:
@@ -131,8 +150,16 @@ def _find_source() -> Path:
     )
 
 
-def _print_urls(console: Console, servers: LocalServers, system: System) -> None:
+def _print_urls(console: Console, servers: LocalServers, system: System, env_file: Path) -> None:
     http_url, deployment = system.http_url, system.deployment
+    urls = {
+        "TURNSTILE_DATABASE_URL": deployment.database_url,
+        "TURNSTILE_AMQP_URL": deployment.amqp_url,
+        "TURNSTILE_API_URL": http_url,
+    }
+    exports = [f"export {name}={url}" for name, url in urls.items()]
+    env_file.write_text("\n".join([*exports, ""]), encoding="utf-8")
+    exported = "\n  ".join(exports)
     examples = deployment.importable / "examples"
     example = examples / "README.md"
     program = Path(sys.executable).with_name("executor")
@@ -143,10 +170,8 @@ HTTP API      {http_url}/api/v1   (described at {http_url}/docs)
 RabbitMQ      {servers.rabbitmq.management_url}   (management; user and password as below)
 Logs          {deployment.folder}
 
-Try, in another terminal:
-  export TURNSTILE_DATABASE_URL={deployment.database_url}
-  export TURNSTILE_AMQP_URL={deployment.amqp_url}
-  export TURNSTILE_API_URL={http_url}
+Try, in another terminal ('. {env_file}' sets the same, also after the next start):
+  {exported}
   {program} submit files.digest path={example} --wait
   {program} queue stats files.digest
   {sys.executable} {examples}/submit_plain.py {deployment.amqp_url} \\

@@ -54,7 +54,7 @@ class Deployment:
 
     def executor(self, name: str = "executor-1", settings: Mapping[str, str] | None = None) -> Service:
         """Return an executor on a free port, not started; `settings` override those of the deployment."""
-        port = free_port()
+        port = free_port(name)
         own = {"TURNSTILE_HTTP_PORT": str(port)}
         return self._service(name, ["turnstile.executor.cli", "serve"], port, own, settings)
 
@@ -62,7 +62,7 @@ class Deployment:
         self, name: str = "worker-1", *, actions: str, settings: Mapping[str, str] | None = None
     ) -> Service:
         """Return a worker for the actions of a module, on a free port, not started."""
-        port = free_port()
+        port = free_port(name)
         arguments = ["turnstile.worker.cli", "serve", "--actions", actions]
         own = {"TURNSTILE_WORKER_HTTP_PORT": str(port), "TURNSTILE_WORKER_NAME": name}
         return self._service(name, arguments, port, own, settings)

@@ -1,6 +1,7 @@
 """`executor demo` as a new user runs it: it passes, and nothing of it is left."""
 
 import asyncio
+import json
 import os
 import re
 import shutil
@@ -130,11 +131,17 @@ async def test_a_worker_that_ends_by_itself_ends_the_demo_with_a_reason(place: P
     assert left_in(place) == []
 
 
-async def test_with_stay_the_system_accepts_a_plain_message_and_ends_on_ctrl_c(place: Path) -> None:
-    async with started(place, "--stay") as demo, httpx.AsyncClient() as http:
+async def test_with_stay_the_system_accepts_a_plain_message_and_ends_on_ctrl_c(
+    place: Path, tmp_path: Path
+) -> None:
+    kept = ("--folder", str(tmp_path / "kept"))
+    async with started(place, "--stay", *kept) as demo, httpx.AsyncClient() as http:
         http_url = (await demo.wait_for("HTTP API")).split()[2]
         amqp_url = (await demo.wait_for("TURNSTILE_AMQP_URL=")).partition("=")[2].strip()
         await demo.wait_for("Ctrl-C")
+        exported = (tmp_path / "kept" / "env").read_text()
+        assert f"export TURNSTILE_AMQP_URL={amqp_url}\n" in exported
+        assert f"export TURNSTILE_API_URL={http_url.removesuffix('/api/v1')}\n" in exported
         parameters = f'{{"path": "{ROOT / "examples" / "README.md"}"}}'
         plain = await asyncio.create_subprocess_exec(
             *(sys.executable, "submit_plain.py", amqp_url, "files.count_words", parameters),
@@ -153,6 +160,9 @@ async def test_with_stay_the_system_accepts_a_plain_message_and_ends_on_ctrl_c(p
     assert counted["result"]["words"] == len((ROOT / "examples" / "README.md").read_text().split())
     assert code == 0, demo.text
     assert left_in(place) == []
+    ports = json.loads((tmp_path / "kept" / "ports").read_text())
+    assert ports["executor"] == httpx.URL(http_url).port
+    assert ports["rabbitmq amqp"] == httpx.URL(amqp_url).port
 
 
 def test_a_missing_server_is_reported_with_the_command_that_installs_it(
