@@ -54,8 +54,8 @@ def demo(
     folder: Annotated[
         Path,
         typer.Option(
-            help="With --stay: folder of the file 'env', which sets the URLs in a shell, and of 'ports', which "
-            "keeps them the same at each start."
+            help="With --stay: folder of the file 'env', which sets the URLs in a shell, and of 'ports', "
+            "which keeps them the same at each start."
         ),
     ] = Path(".turnstile"),
 ) -> None:
