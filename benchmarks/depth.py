@@ -30,6 +30,7 @@ created AS (INSERT INTO action_queue (action_id, max_concurrent) SELECT d.id, 1 
 INSERT INTO queue_state (queue_id, version, depth, held, head_id, total_enqueued, total_completed, updated_at)
 SELECT c.id, 1, 0, 0, 0, 0, 0, clock_timestamp() FROM created c RETURNING queue_id
 """
+_ASSIGN_POOL: Final = "SELECT turnstile.assign_pools(ARRAY(SELECT action_id FROM action_queue WHERE id = $1))"
 _FILL: Final = """
 WITH arrived AS (
     INSERT INTO execution (action_id, queue_id, status, request_hash, delivery_key, queued_at)
@@ -115,6 +116,7 @@ class FilledQueue:
     ) -> Self:
         """Fill an empty queue, and run the first execution that is granted."""
         await session.fetch(_REGISTER, _WORKER)
+        await session.fetch(_ASSIGN_POOL, queue_id)
         queue = cls(session, queue_id)
         await session.execute(_FILL, queue_id, depth + 1)
         await queue._run(await queue.grant())

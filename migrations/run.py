@@ -34,7 +34,8 @@ _LOCK_TIMEOUT: Final = "2s"
 _PAUSE_FIRST_SECONDS: Final = 1.0
 _PAUSE_MAX_SECONDS: Final = 5.0
 _WATCH_SECONDS: Final = 0.2
-_LOCK_NOT_AVAILABLE: Final = "55P03"
+_YIELDS_ON: Final = frozenset({"55P03", "40P01"})
+"""A lock that was not available in time, or a deadlock: nothing was changed, and it tries again."""
 _LOCK_KEY: Final = 0x7475726E  # "turn": one lock for all who migrate this database
 _CONNECT_SECONDS: Final = 10.0
 
@@ -119,7 +120,7 @@ async def _migrate_once(engine: AsyncEngine, blockers: list[Blocker]) -> bool:
                     await _run_script(connection, installation_text())
                 await _record_origin(connection)
     except (DBAPIError, asyncpg.PostgresError) as error:
-        if getattr(getattr(error, "orig", error), "sqlstate", None) != _LOCK_NOT_AVAILABLE:
+        if getattr(getattr(error, "orig", error), "sqlstate", None) not in _YIELDS_ON:
             raise
         return False
     return True

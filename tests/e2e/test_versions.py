@@ -1,5 +1,6 @@
 """A newer version beside an older one: new fields are ignored, a new protocol costs nothing but time."""
 
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -119,5 +120,11 @@ def _grown(text: str) -> str:
 
 async def _install(database_url: str, text: str) -> None:
     connection = await asyncpg.connect(database_url)
-    await connection.execute(text)
-    await connection.close()
+    try:
+        while True:
+            # A deadlock with a service changes nothing; `migrate` repeats it too.
+            with suppress(asyncpg.DeadlockDetectedError):
+                await connection.execute(text)
+                return
+    finally:
+        await connection.close()

@@ -43,7 +43,9 @@ def unpack(folder: Path) -> None:
         error = archived.stderr.decode().strip()
         raise MissingHistory(f"commit {COMMIT[:7]} is missing; run 'git fetch --unshallow': {error}")
     with tarfile.open(fileobj=io.BytesIO(archived.stdout)) as archive:
-        archive.extractall(folder, filter="data")
+        # Python 3.11.0 to 3.11.3 have no filters.
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)
+        archive.extractall(folder)
     text = _ACTIONS_FILE.read_text(encoding="utf-8")
     own_import = "from turnstile.worker import"
     assert own_import in text

@@ -9,9 +9,9 @@ import httpx
 import pytest
 from fastapi.routing import iter_route_contexts
 
-from tests.support.protocol import connected
 from tests.support.served import Served, serve
 from tests.support.traffic import until
+from turnstile.common.database import Database
 from turnstile.executor.api.auth import LIMITS, PREFIX, READING, ROLES, Limit
 from turnstile.executor.api_tokens import ApiTokens, Role, digest_of
 from turnstile.executor.callers import Caller
@@ -146,8 +146,11 @@ async def test_the_first_token_ends_access_without_one_and_the_last_one_does_not
 
 
 async def test_an_event_stream_ends_with_its_token(database_url: str) -> None:
-    async with connected(database_url) as protocol:
-        store = TokenStore(protocol.database)
+    # It reads the tokens in the background: a pool, because one connection does one thing at a time.
+    database = Database(database_url, application_name="test", connections_max=2)
+    await database.open()
+    try:
+        store = TokenStore(database)
         tokens = AcceptedTokens(ApiTokens([]), store, reread_seconds=0.05)
         token_id, text = await store.create("ci", Role.READ, None, seconds=None, changed_by=ALICE)
         found = await tokens.find(text)
@@ -158,6 +161,8 @@ async def test_an_event_stream_ends_with_its_token(database_url: str) -> None:
         assert await store.revoke(token_id, ALICE)
         async with asyncio.timeout(5):
             await ended
+    finally:
+        await database.close()
 
 
 async def test_the_last_use_is_stored_at_most_once_a_minute(api: Served) -> None:

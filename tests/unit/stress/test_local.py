@@ -74,12 +74,12 @@ async def test_a_paused_worker_is_frozen_and_resumed(system: LocalSystem, api: A
 
 
 async def test_a_purge_consumes_passing_messages_where_queues_are_empty(system: LocalSystem) -> None:
-    purging = asyncio.create_task(system.inject(_planned(FaultKind.PURGE_QUEUES, lasting_seconds=30.0)))
-    # It ends after enough messages; it gets half of the offers and completions.
+    purging = asyncio.create_task(system.inject(_planned(FaultKind.PURGE_QUEUES, lasting_seconds=3.0)))
     while not purging.done():
         await _submit(system, [0.0] * 5)
     messages = int((await purging).target.removesuffix(" messages"))
-    assert messages >= 20
+    # The executions of lost offers keep their places until they are offered again, so few more are offered.
+    assert messages >= 4
 
 
 def _planned(kind: FaultKind, *, lasting_seconds: float = 0.0) -> PlannedFault:
