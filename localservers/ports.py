@@ -30,9 +30,10 @@ _reservations: Final[deque[int]] = deque()
 
 
 class _Kept:
-    """The ports of `same_ports` by name; None outside it."""
+    """The ports of `same_ports` by name, and its file; None outside it."""
 
     ports: dict[str, int] | None = None
+    file: Path | None = None
 
 
 def free_port(name: str | None = None) -> int:
@@ -46,6 +47,10 @@ def free_port(name: str | None = None) -> int:
         return _any_free_port()
     earlier = ports.get(name)
     ports[name] = earlier if earlier and _is_free(earlier) and _reserve(earlier) else _any_free_port()
+    if _Kept.file is not None and ports[name] != earlier:
+        # At once: a start that is killed leaves them to the next one.
+        with suppress(OSError):
+            _Kept.file.write_text(json.dumps(ports, indent=1) + "\n", encoding="utf-8")
     return ports[name]
 
 
@@ -57,13 +62,11 @@ def same_ports(file: Path) -> Iterator[None]:
     with suppress(OSError, ValueError, AttributeError):
         noted = json.loads(file.read_text(encoding="utf-8"))
         ports = {name: port for name, port in noted.items() if port in range(1, 65_536)}
-    _Kept.ports = ports
+    _Kept.ports, _Kept.file = ports, file
     try:
         yield
     finally:
-        _Kept.ports = None
-        with suppress(OSError):
-            file.write_text(json.dumps(ports, indent=1) + "\n", encoding="utf-8")
+        _Kept.ports = _Kept.file = None
 
 
 def _any_free_port() -> int:

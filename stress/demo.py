@@ -7,6 +7,7 @@ after kill -9: each service has a keeper process that ends it with this process.
 
 import asyncio
 import importlib.util
+import shlex
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -157,7 +158,7 @@ def _print_urls(console: Console, servers: LocalServers, system: System, env_fil
         "TURNSTILE_AMQP_URL": deployment.amqp_url,
         "TURNSTILE_API_URL": http_url,
     }
-    exports = [f"export {name}={url}" for name, url in urls.items()]
+    exports = [f"export {name}={shlex.quote(url)}" for name, url in urls.items()]
     env_file.write_text("\n".join([*exports, ""]), encoding="utf-8")
     exported = "\n  ".join(exports)
     examples = deployment.importable / "examples"

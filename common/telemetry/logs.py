@@ -7,6 +7,7 @@ and the lines of a traceback begin with a bar.
 
 import json
 import logging
+import math
 import re
 import sys
 import time
@@ -89,12 +90,18 @@ class _JsonFormatter(logging.Formatter):
 @dataclass(slots=True)
 class _Episode:
     logged_at: float
+    """When the latest line about a failure was written."""
     count: int = 0
-    """Failures since the last line."""
+    """Failures since that line."""
+    is_shown: bool = True
+    """The latest line is about a failure, not about its end."""
 
 
 class Episodes:
-    """Repeated failures, logged at their start, once a minute with a count, and at their end."""
+    """Repeated failures, logged at their start, once a minute with a count, and at their end.
+
+    Failures that alternate with successes have at most these two lines a minute.
+    """
 
     def __init__(self, logger: logging.Logger, event: str, *, level: int = logging.WARNING) -> None:
         """`event` names the failures in the log; their end is `<event>_over`."""
@@ -112,26 +119,24 @@ class Episodes:
         """Record one failure of `what` that should not happen: its lines have the traceback."""
         self._record(what, fields, error)
 
+    def works(self, what: str, **fields: object) -> None:
+        """Record that `what` works; logged if the log shows it as failing."""
+        episode = self._episodes.get(what)
+        if episode is not None and episode.is_shown:
+            self._logger.info(self._over, extra={**fields, "count": episode.count})
+            episode.count, episode.is_shown = 0, False
+
     def _record(self, what: str, fields: Mapping[str, object], error: BaseException | None) -> None:
         now = time.monotonic()
         episode = self._episodes.get(what)
         if episode is None:
-            self._episodes[what] = _Episode(logged_at=now)
+            episode = self._episodes[what] = _Episode(logged_at=-math.inf)
             if len(self._episodes) > _KEPT_MAX:
                 self._episodes.popitem(last=False)
-            self._log(fields, 1, error)
-            return
         episode.count += 1
-        if now - episode.logged_at >= _REPORT_SECONDS:
-            self._log(fields, episode.count, error)
-            self._episodes.move_to_end(what)
-            episode.logged_at, episode.count = now, 0
-
-    def _log(self, fields: Mapping[str, object], count: int, error: BaseException | None) -> None:
-        self._logger.log(self._level, self._event, extra={**fields, "count": count}, exc_info=error)
-
-    def works(self, what: str, **fields: object) -> None:
-        """Record that `what` works; logged if it had failed."""
-        episode = self._episodes.pop(what, None)
-        if episode is not None:
-            self._logger.info(self._over, extra={**fields, "count": episode.count})
+        if now - episode.logged_at < _REPORT_SECONDS:
+            return
+        extra = {**fields, "count": episode.count}
+        self._logger.log(self._level, self._event, extra=extra, exc_info=error)
+        self._episodes.move_to_end(what)
+        episode.logged_at, episode.count, episode.is_shown = now, 0, True

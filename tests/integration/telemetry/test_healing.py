@@ -175,3 +175,10 @@ async def test_a_sweep_that_fails_again_and_again_is_logged_once_a_minute_and_wh
         ("sweep_failed_over", 29),
     ]
     assert {line.levelname for line in lines[:3]} == {"ERROR"}
+
+    caplog.clear()
+    for tenth in range(3000):
+        now, fails = 2000.0 + tenth / 10, tenth % 2 == 0
+        await watchdog._attempt(sweep)
+    lines = [record for record in caplog.records if record.getMessage().startswith("sweep_failed")]
+    assert [line.getMessage() for line in lines] == ["sweep_failed", "sweep_failed_over"] * 5
