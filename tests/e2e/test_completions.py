@@ -155,7 +155,8 @@ async def test_an_execution_whose_worker_is_lost_for_good_frees_its_slot_once_an
         await env.until_status(execution_id, "running")
         await worker.kill()
         assert await env.ended(execution_id) == ["abandoned"]
-        await env.until_status(behind, "queued")
+        # It may be granted in the quarter of a second before an executor notices that no worker is left.
+        assert await env.status(behind) in ("queued", "scheduled")
         await env.cancel(behind)
         await env.ended(behind)
         await assert_ended_once(env, log, execution_id, Ending(ref="hold.once", status="abandoned"))
