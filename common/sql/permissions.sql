@@ -22,6 +22,9 @@ BEGIN
         GRANT USAGE ON SCHEMA turnstile, public TO turnstile_executor;
         GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA turnstile TO turnstile_executor;
         GRANT SELECT ON ALL TABLES IN SCHEMA turnstile TO turnstile_executor;
+        -- The sweeps lock rows through these views, which needs the right to update them.
+        GRANT UPDATE ON turnstile.live_slot, turnstile.live_unpublished_completion, turnstile.live_unpublished_cancel,
+            turnstile.live_early_cancel TO turnstile_executor;
         GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO turnstile_executor;
         GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA public TO turnstile_executor;
         -- Only `migrate` changes the revision.

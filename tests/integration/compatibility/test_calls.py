@@ -68,16 +68,16 @@ def _type(found: asyncpg.Type) -> str:
     return found.name if found.schema == "pg_catalog" else f"{found.schema}.{found.name}"
 
 
-def _statements_of_the_services() -> Iterator[str]:
-    for service in ("executor", "worker"):
-        for file in sorted((_ROOT / service).rglob("*.py")):
-            for node in ast.walk(ast.parse(file.read_text())):
-                if (
-                    isinstance(node, ast.Constant)
-                    and isinstance(node.value, str)
-                    and re.search(r"SELECT\b.*\bturnstile\.\w+\(", node.value, re.DOTALL)
-                ):
-                    yield node.value.strip()
+def statements_of(service: str) -> Iterator[str]:
+    """Return the statements in the code of a service that call the protocol."""
+    for file in sorted((_ROOT / service).rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if (
+                isinstance(node, ast.Constant)
+                and isinstance(node.value, str)
+                and re.search(r"SELECT\b.*\bturnstile\.\w+\(", node.value, re.DOTALL)
+            ):
+                yield node.value.strip()
 
 
 @pytest.fixture
@@ -102,7 +102,11 @@ async def test_every_call_of_the_services_and_every_row_type_is_recorded(
     connection: "asyncpg.Connection[asyncpg.Record]",
 ) -> None:
     recorded = {call.statement for call in _recorded()}
-    calls = [await _understood(connection, statement) for statement in _statements_of_the_services()]
+    calls = [
+        await _understood(connection, statement)
+        for service in ("executor", "worker")
+        for statement in statements_of(service)
+    ]
     rows = {
         f"SELECT (NULL::{name}).*"
         for call in calls

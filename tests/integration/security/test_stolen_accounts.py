@@ -13,6 +13,7 @@ from aio_pika.abc import AbstractChannel
 from aiormq.exceptions import AMQPError, ChannelAccessRefused
 from pamqp.common import FieldTable
 
+from tests.integration.compatibility.test_calls import statements_of
 from tests.integration.security.fortress import DATABASE, Fortress
 from tests.support.traffic import until
 from turnstile.common.broker import topology
@@ -23,6 +24,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 if TYPE_CHECKING:
     Session: TypeAlias = asyncpg.Connection[asyncpg.Record]
+OF_THE_OWNER = "SELECT turnstile.skip_ids($1)"
+"""Made by `executor restore-check`, which runs as the owner of the tables."""
 Act = Callable[[AbstractChannel], Awaitable[Any]]
 
 
@@ -194,6 +197,51 @@ async def test_an_executor_role_adds_to_the_audit_log_and_changes_nothing_in_it(
                     await session.execute(statement)
         await session.execute("SELECT turnstile.prune_audit_log(0, 1000)")
         assert await session.fetchval("SELECT count(*) FROM audit_log WHERE actor = 'thief'") == 1
+
+
+@pytest.mark.parametrize("service", ["executor", "worker"])
+async def test_a_service_role_may_make_every_call_of_its_service(fortress: Fortress, service: str) -> None:
+    calls = [call for call in statements_of(service) if call != OF_THE_OWNER]
+    assert len(calls) > 5
+    refused = {}
+    async with session_of(fortress, service) as session:
+        for call in calls:
+            turn = session.transaction()
+            await turn.start()
+            try:
+                prepared = await session.prepare(call)
+                await prepared.fetch(*map(_smallest, prepared.get_parameters()))
+            except asyncpg.InsufficientPrivilegeError as error:
+                refused[call] = str(error)
+            except asyncpg.PostgresError:
+                # Refused for its values, which are not those of the service.
+                pass
+            finally:
+                await turn.rollback()
+    assert refused == {}
+
+
+def _smallest(parameter: asyncpg.Type) -> Any:
+    """A value of the type that selects nothing."""
+    if parameter.kind == "array":
+        return []
+    return {"int4": 1, "int8": 0, "float8": 0.0, "bool": False, "jsonb": "[]", "text": ""}.get(parameter.name)
+
+
+async def test_an_executor_role_prunes_pools(fortress: Fortress) -> None:
+    async with fortress.http() as http, session_of(fortress, "executor") as session:
+        for pool in ("abandoned", "default"):
+            put = await http.put("/actions/guarded.pooled", json={"max_concurrent": 1, "pool": pool})
+            assert put.is_success, put.text
+        count = "SELECT count(*) FROM worker_pool WHERE name = 'abandoned'"
+        assert await session.fetchval(count) == 1
+
+        async def is_pruned() -> bool:
+            # A transaction that gives an action its pool at this moment postpones it.
+            await session.execute("SELECT turnstile.prune_pools(100)")
+            return bool(await session.fetchval(count) == 0)
+
+        await until(is_pruned, "the pool that no action names is deleted")
 
 
 @pytest.mark.parametrize("service", ["executor", "worker"])
