@@ -24,7 +24,7 @@ class _Commands(LazyCommandGroup):
         "serve": _lazy("admin:serve", "Run the executor service."),
         "migrate": _lazy("admin:migrate", "Migrate the database to the schema of this version."),
         "setup-permissions": _lazy(
-            "admin:setup_permissions", "Create least-privilege accounts for each service."
+            "setup_permissions:setup_permissions", "Create least-privilege accounts for each service."
         ),
         "export": _lazy("backup:export", "Write a backup of the database to a file, while everything runs."),
         "restore-check": _lazy(

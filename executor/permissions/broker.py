@@ -3,13 +3,13 @@
 A worker creates and reads its own queue, reads the queues of pools, and publishes completions and status
 events; it binds nothing. So it cannot submit: not through the exchange (its keys are limited), not through
 the default exchange (it has no right to it), not through a queue or an exchange of its own (it may write to
-none). `definitions` is a file that a broker imports; `set_up_accounts` uses the management API of an
-administrator, and may run again at any time: an account gets these rights, whatever it had.
+none). `definitions` is a file that a broker imports; `ManagementApi` is the management API, as an
+administrator uses it. In the vhost of the installation, an account gets these rights, whatever it had.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Self
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 import httpx
@@ -21,8 +21,9 @@ from turnstile.common.broker.topology import (
     EXECUTOR_REQUESTS,
     WORKER_RETRY,
 )
-from turnstile.executor.permissions.credentials import Login, broker_hash
+from turnstile.executor.permissions.credentials import Login, broker_hash, broker_hash_matches
 from turnstile.executor.permissions.database import SetupRefused
+from turnstile.executor.permissions.plan import Change, Check, Present, Step
 
 _TIMEOUT_SECONDS: Final = 30.0
 NOTHING: Final = "^$"
@@ -134,40 +135,113 @@ def topic_permissions(account: Account) -> list[dict[str, str]]:
     ]
 
 
-def set_up_accounts(management_url: str, vhost: str, logins: Sequence[Login]) -> None:
-    """Create the accounts and give them their rights; raises SetupRefused or httpx.HTTPError."""
-    parts = urlsplit(management_url)
-    user, password = unquote(parts.username or "guest"), unquote(parts.password or "guest")
-    if user in {login.name for login in logins}:
-        raise SetupRefused(f"{user!r} is the account of a service; connect as an administrator")
-    address = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))
-    with httpx.Client(
-        base_url=address.rstrip("/") + "/api", auth=(user, password), timeout=_TIMEOUT_SECONDS
-    ) as http:
-        if http.get(f"/vhosts/{_segment(vhost)}").status_code == httpx.codes.NOT_FOUND:
-            _put(http, f"/vhosts/{_segment(vhost)}", {})
-        for login in logins:
-            _set_up(http, vhost, login)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerAccount:
+    """An account as the broker has it."""
+
+    vhosts: frozenset[str]
+    """Those in which it has rights."""
+    password_hash: str
+    hashing_algorithm: str
+    permissions: Sequence[Mapping[str, str]]
+    topic_permissions: Sequence[Mapping[str, str]]
+
+    def present(self, vhost: str, login: Login) -> Present:
+        """Return what a plan needs to know."""
+        (rights,) = (account for account in ACCOUNTS if account.service == login.service)
+        found = [entry for entry in (*self.permissions, *self.topic_permissions) if entry["vhost"] == vhost]
+        expected = [permission(rights), *topic_permissions(rights)]
+        is_current = all(any(right.items() <= entry.items() for entry in found) for right in expected)
+        return Present(users=self.vhosts, password=self._check(login), is_outdated=not is_current)
+
+    def _check(self, login: Login) -> Check:
+        if not self.password_hash:
+            return "none"
+        matches = broker_hash_matches(login.password, self.password_hash, self.hashing_algorithm)
+        return "unknown" if matches is None else "same" if matches else "other"
 
 
-def _set_up(http: httpx.Client, vhost: str, login: Login) -> None:
-    (account,) = (account for account in ACCOUNTS if account.service == login.service)
-    user, path = _segment(login.name), f"{_segment(vhost)}/{_segment(login.name)}"
-    _put(http, f"/users/{user}", user_definition(login.name, broker_hash(login.password)))
-    # Topic limits first: until its permissions follow, the account may do nothing.
-    for topic in topic_permissions(account):
-        _put(http, f"/topic-permissions/{path}", topic)
-    _put(http, f"/permissions/{path}", permission(account))
+class ManagementApi:
+    """The management API of RabbitMQ, as an administrator. Raises SetupRefused or httpx.HTTPError."""
 
-
-def _put(http: httpx.Client, path: str, body: dict[str, Any]) -> None:
-    answer = http.put(path, json=body)
-    if answer.status_code == httpx.codes.UNAUTHORIZED:
-        raise SetupRefused(
-            "the management API refuses the user; connect as a user with the tag administrator"
+    def __init__(self, url: str) -> None:
+        """Connect at the first request; raises ValueError or httpx.InvalidURL for an invalid URL."""
+        parts = urlsplit(url)
+        self.user = unquote(parts.username or "guest")
+        password = unquote(parts.password or "guest")
+        address = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))
+        self._http = httpx.Client(
+            base_url=address.rstrip("/") + "/api", auth=(self.user, password), timeout=_TIMEOUT_SECONDS
         )
-    if answer.is_error:
-        raise SetupRefused(f"PUT {path}: {answer.status_code} {answer.text[:200]}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    def has_vhost(self, vhost: str) -> bool:
+        """Return whether the vhost exists."""
+        return self._get(f"/vhosts/{_segment(vhost)}") is not None
+
+    def read_accounts(self, names: Collection[str]) -> dict[str, BrokerAccount]:
+        """Return those of the accounts that exist."""
+        if self.user in names:
+            raise SetupRefused(f"{self.user!r} is the account of a service; connect as an administrator")
+        read = {name: self._read_account(name) for name in names}
+        return {name: account for name, account in read.items() if account is not None}
+
+    def change_accounts(self, vhost: str, steps: Iterable[Step], logins: Mapping[str, Login]) -> None:
+        """Create and change accounts as planned, and give them their rights; `logins` are by service."""
+        if not self.has_vhost(vhost):
+            self._put(f"/vhosts/{_segment(vhost)}", {})
+        for step in steps:
+            if step.server == "broker":
+                self._change(vhost, step, logins[step.service])
+
+    def _read_account(self, name: str) -> BrokerAccount | None:
+        path = f"/users/{_segment(name)}"
+        user = self._get(path)
+        if user is None:
+            return None
+        permissions = self._get(f"{path}/permissions") or []
+        return BrokerAccount(
+            vhosts=frozenset(entry["vhost"] for entry in permissions),
+            password_hash=user.get("password_hash", ""),
+            hashing_algorithm=user.get("hashing_algorithm", ""),
+            permissions=permissions,
+            topic_permissions=self._get(f"{path}/topic-permissions") or [],
+        )
+
+    def _change(self, vhost: str, step: Step, login: Login) -> None:
+        (account,) = (account for account in ACCOUNTS if account.service == step.service)
+        user, path = _segment(step.name), f"{_segment(vhost)}/{_segment(step.name)}"
+        if step.change is not Change.KEEP:
+            self._put(f"/users/{user}", user_definition(step.name, broker_hash(login.password)))
+        # Topic limits first: until its permissions follow, the account may do nothing.
+        for topic in topic_permissions(account):
+            self._put(f"/topic-permissions/{path}", topic)
+        self._put(f"/permissions/{path}", permission(account))
+
+    def _get(self, path: str) -> Any:
+        """Return what the API answers; None if it does not exist."""
+        answer = self._http.get(path)
+        return (
+            None if answer.status_code == httpx.codes.NOT_FOUND else self._checked("GET", path, answer).json()
+        )
+
+    def _put(self, path: str, body: dict[str, Any]) -> None:
+        self._checked("PUT", path, self._http.put(path, json=body))
+
+    @staticmethod
+    def _checked(method: str, path: str, answer: httpx.Response) -> httpx.Response:
+        if answer.status_code == httpx.codes.UNAUTHORIZED:
+            raise SetupRefused(
+                "the management API refuses the user; connect as a user with the tag administrator"
+            )
+        if answer.is_error:
+            raise SetupRefused(f"{method} {path}: {answer.status_code} {answer.text[:200]}")
+        return answer
 
 
 def _segment(name: str) -> str:

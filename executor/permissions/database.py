@@ -1,58 +1,137 @@
 """The services' roles in PostgreSQL.
 
-In: the URL of the tables' owner, who may create roles, and the accounts. Out: the groups
-`turnstile_executor` and `turnstile_worker` with their rights (`common/sql/permissions.sql`), and an account
-in each. Owns one transaction: all of it, or nothing.
+In: the URL of the tables' owner, who may create roles, and the plan. Out: the groups `turnstile_executor` and
+`turnstile_worker` with their rights (`common/sql/permissions.sql`), and accounts in them. Roles belong to the
+server and not to a database, so the comment of each account names the database that it is for. The changes
+are one transaction: all of them, or none.
 """
 
 import asyncio
-from collections.abc import Sequence
+import re
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from importlib import resources
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import asyncpg
 
 from turnstile.common.statements import EXECUTOR_ROLE, SCHEMA, WORKER_ROLE, permissions_text
 from turnstile.common.urls import driver_url
-from turnstile.executor.permissions.credentials import Login, scram_verifier
+from turnstile.executor.permissions.credentials import Login, scram_verifier, url_of
+from turnstile.executor.permissions.plan import Change, Check, Installation, Source, Step, Users
+
+if TYPE_CHECKING:
+    Connection: TypeAlias = asyncpg.Connection[asyncpg.Record]
 
 GROUPS: Final = {"executor": EXECUTOR_ROLE, "worker": WORKER_ROLE}
 _TIMEOUT_SECONDS: Final = 30.0
 _SET: Final = "SELECT set_config('turnstile.' || $1, $2, true)"
+_PURPOSE: Final = "Turnstile: {service} of the database {database}"
+_PURPOSE_READ: Final = re.compile(r"Turnstile: \w+ of the database (?P<database>.+)", re.DOTALL)
+_ADMIN_OPTION_SINCE: Final = 16
 
 
 class SetupRefused(Exception):
     """The server cannot be set up; the message says what to do."""
 
 
-async def set_up_roles(database_url: str, logins: Sequence[Login]) -> None:
-    """Create the roles and give them their rights; raises SetupRefused, OSError or asyncpg.PostgresError."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roles:
+    """What the database server has of the accounts that may be used."""
+
+    database: str
+    """The name of the connected database."""
+    users: Users
+
+
+async def read_roles(database_url: str, names: Collection[str]) -> Roles:
+    """Return which accounts exist; raises SetupRefused, OSError or asyncpg.PostgresError."""
+    async with _connected(database_url) as connection:
+        if await connection.fetchval("SELECT to_regnamespace($1)", SCHEMA) is None:
+            raise SetupRefused("the database has no tables of Turnstile yet; run 'executor migrate' first")
+        user = await connection.fetchval("SELECT session_user::text")
+        if user in {*names, *GROUPS.values()}:
+            raise SetupRefused(f"{user!r} is the account of a service; connect as the owner of the tables")
+        rows = await connection.fetch(_text("present_roles.sql"), list(names), list(GROUPS.values()))
+        return Roles(
+            database=await connection.fetchval("SELECT current_database()::text"),
+            users={row["name"]: _users(row["comment"], row["databases"]) for row in rows},
+        )
+
+
+async def check_password(database_url: str, login: Login) -> Check:
+    """Return whether the account has this password, by an attempt to connect."""
+    if login.source is Source.NEW:
+        return "other"
+    try:
+        async with _connected(url_of(login, database_url)):
+            return "same"
+    except asyncpg.InvalidPasswordError:
+        return "other"
+    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        return "unknown"
+
+
+async def change_roles(
+    database_url: str, installation: Installation, steps: Iterable[Step], logins: Mapping[str, Login]
+) -> None:
+    """Create and change roles as planned, and give them their rights.
+
+    `logins` are by service. Raises SetupRefused, OSError or asyncpg.PostgresError.
+    """
+    async with _connected(database_url) as connection:
+        try:
+            async with connection.transaction():
+                for step in steps:
+                    if step.server == "database":
+                        await _change(connection, installation.database, step, logins[step.service])
+                await connection.execute(permissions_text())
+        except (asyncpg.DuplicateObjectError, asyncpg.UniqueViolationError) as error:
+            raise SetupRefused(
+                f"{error}: another command created it at the same time; run it again"
+            ) from None
+        except asyncpg.InsufficientPrivilegeError as error:
+            raise SetupRefused(f"{error}; {await _remedy(connection)}") from None
+
+
+async def _change(connection: "Connection", database: str, step: Step, login: Login) -> None:
+    is_kept = step.change is Change.KEEP
+    settings = {
+        "group": GROUPS[step.service],
+        "login": step.name,
+        "creates": str(step.change is Change.CREATE).lower(),
+        "verifier": "" if is_kept else scram_verifier(login.password),
+        "purpose": "" if step.is_shared else _PURPOSE.format(service=step.service, database=database),
+    }
+    for name, value in settings.items():
+        await connection.execute(_SET, name, value)
+    await connection.execute(_text("roles.sql"))
+
+
+async def _remedy(connection: "Connection") -> str:
+    user = await connection.fetchval("SELECT quote_ident(session_user)")
+    remedy = "connect as the owner of the tables, with the attribute CREATEROLE"
+    if connection.get_server_version().major < _ADMIN_OPTION_SINCE:
+        return remedy
+    groups = ", ".join(GROUPS.values())
+    return f"{remedy}; if another role created the groups: GRANT {groups} TO {user} WITH ADMIN OPTION"
+
+
+@asynccontextmanager
+async def _connected(database_url: str) -> AsyncIterator["Connection"]:
     async with asyncio.timeout(_TIMEOUT_SECONDS):
         connection = await asyncpg.connect(driver_url(database_url))
         try:
-            async with connection.transaction():
-                await _check(connection, logins)
-                for login in logins:
-                    await _create(connection, login)
-                await connection.execute(permissions_text())
+            yield connection
         finally:
             await connection.close()
 
 
-async def _check(connection: "asyncpg.Connection[asyncpg.Record]", logins: Sequence[Login]) -> None:
-    if await connection.fetchval("SELECT to_regnamespace($1)", SCHEMA) is None:
-        raise SetupRefused("the database has no tables of Turnstile yet; run 'executor migrate' first")
-    user = await connection.fetchval("SELECT session_user::text")
-    if user in {login.name for login in logins} | {*GROUPS.values()}:
-        raise SetupRefused(f"{user!r} is the account of a service; connect as the owner of the tables")
+def _users(comment: str | None, databases: Collection[str]) -> frozenset[str]:
+    named = _PURPOSE_READ.fullmatch(comment or "")
+    return frozenset({named["database"]}) if named else frozenset(databases)
 
 
-async def _create(connection: "asyncpg.Connection[asyncpg.Record]", login: Login) -> None:
-    settings = {
-        "group": GROUPS[login.service],
-        "login": login.name,
-        "verifier": scram_verifier(login.password),
-    }
-    for name, value in settings.items():
-        await connection.execute(_SET, name, value)
-    await connection.execute(resources.files(__package__).joinpath("roles.sql").read_text(encoding="utf-8"))
+def _text(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")

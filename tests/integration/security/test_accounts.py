@@ -14,11 +14,13 @@ __all__ = ["alone", "no_settings"]
 
 ROOT = Path(__file__).parents[3]
 NAMES = {account.service: f"turnstile-{account.service}" for account in ACCOUNTS}
+OF_THE_VHOST = {service: name.replace("turnstile", "turnstile-v") for service, name in NAMES.items()}
 
 
-def set_up(alone: CommandLines, folder: Path, **settings: str) -> Any:
-    arguments = ["--no-database", "--credentials", str(folder)]
-    return alone.executor("setup-permissions", *arguments, TURNSTILE_AMQP_URL="amqp://h:5671/v", **settings)
+def set_up(alone: CommandLines, folder: Path, *options: str, vhost: str = "v", **settings: str) -> Any:
+    arguments = ["--no-database", "--credentials", str(folder), *options]
+    url = f"amqp://h:5671/{vhost}"
+    return alone.executor("setup-permissions", *arguments, TURNSTILE_AMQP_URL=url, **settings)
 
 
 def test_the_shipped_definitions_are_those_of_the_code_without_any_password() -> None:
@@ -38,11 +40,12 @@ def test_without_a_management_url_the_definitions_are_written_with_the_next_comm
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     written = json.loads(file.read_text())
     hashes = {user.pop("password_hash") for user in written["users"]}
-    expected = definitions("v", NAMES, {})
+    expected = definitions("v", OF_THE_VHOST, {})
     for user in expected["users"]:
         assert user.pop("password_hash") == ""
     assert written == expected
     assert len(hashes) == 3
+    assert {user["name"] for user in written["users"]} == set(OF_THE_VHOST.values())
 
 
 def test_a_given_password_is_used_and_a_generated_one_is_reused(alone: CommandLines, tmp_path: Path) -> None:
@@ -53,10 +56,37 @@ def test_a_given_password_is_used_and_a_generated_one_is_reused(alone: CommandLi
     assert again.exit_code == 0
     assert (tmp_path / "executor.env").read_text() == before
     assert (
-        "TURNSTILE_AMQP_URL=amqp://turnstile-worker:a-password%40of%2Fmine@h:5671/v\n"
+        "TURNSTILE_AMQP_URL=amqp://turnstile-v-worker:a-password%40of%2Fmine@h:5671/v\n"
         in (tmp_path / "worker.env").read_text()
     )
     assert "a-password" not in again.out + again.err
+
+
+def test_an_installation_keeps_the_names_in_its_credentials_folder(
+    alone: CommandLines, tmp_path: Path
+) -> None:
+    assert set_up(alone, tmp_path, "--prefix", "turnstile").exit_code == 0
+    before = (tmp_path / "executor.env").read_text()
+    assert "//turnstile-executor:" in before
+    assert set_up(alone, tmp_path).exit_code == 0
+    assert (tmp_path / "executor.env").read_text() == before
+
+
+def test_the_folder_of_another_installation_is_refused(alone: CommandLines, tmp_path: Path) -> None:
+    assert set_up(alone, tmp_path).exit_code == 0
+    before = {file: file.read_text() for file in tmp_path.iterdir()}
+    ended = set_up(alone, tmp_path, "--rotate", vhost="w")
+    assert ended.exit_code == 1
+    assert "of another installation (vhost 'v', database 'turnstile'); name another folder" in ended.err
+    assert {file: file.read_text() for file in tmp_path.iterdir()} == before
+
+
+def test_a_dry_run_writes_nothing(alone: CommandLines, tmp_path: Path) -> None:
+    folder = tmp_path / "credentials"
+    ended = set_up(alone, folder, "--dry-run")
+    assert ended.exit_code == 0
+    assert "nothing was changed" in ended.out
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from turnstile.common import crash_points
 from turnstile.common.api_token import CA_FILE, TOKEN, TOKEN_FILE
 from turnstile.common.cli import environment_name
 from turnstile.common.known_settings import KNOWN, unknown_settings
-from turnstile.executor.cli.admin import SetupSettings
 from turnstile.executor.cli.backup import BackupSettings
 from turnstile.executor.cli.client import ApiSettings
+from turnstile.executor.cli.setup_permissions import SetupSettings
 from turnstile.executor.settings import ExecutorSettings
 from turnstile.stress.trace import ACTIONS_VARIABLE, TRACE_VARIABLE
 from turnstile.worker.runners.supervisor import TAG_VARIABLE

@@ -1,0 +1,248 @@
+"""Two installations on one PostgreSQL and one RabbitMQ: setting up the second leaves the first as it was.
+
+The first is `fortress`, whose services run meanwhile. The second is set up by the command alone.
+"""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import aio_pika
+import asyncpg
+import httpx
+import pytest
+from aiormq.exceptions import AMQPConnectionError
+
+from tests.integration.cli.conftest import CommandLines, Ended
+from tests.integration.security.fortress import DATABASE, VHOST, Fortress, read_environment, run
+from tests.integration.security.test_fortress import submit, until_status
+from turnstile.executor.cli import setup_permissions
+from turnstile.executor.permissions.broker import ManagementApi
+
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+
+_SERVICES = ("executor", "worker", "client")
+_PARTS = {"TURNSTILE_DATABASE_URL": f"/{DATABASE}?", "TURNSTILE_AMQP_URL": f"/{VHOST}?"}
+
+
+_CRASHED = 77
+
+
+def _crash(*_: object) -> None:
+    raise SystemExit(_CRASHED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Second:
+    """Another database and vhost on the servers of the fortress, and the folder of its credentials."""
+
+    owner: Mapping[str, str]
+    folder: Path
+
+    def set_up(self, *options: str, **settings: str) -> Ended:
+        commands = CommandLines(environment={**self.owner, **settings})
+        return commands.executor("setup-permissions", "--credentials", str(self.folder), *options)
+
+    def environments(self) -> dict[str, dict[str, str]]:
+        return {service: read_environment(self.folder / f"{service}.env") for service in _SERVICES}
+
+
+@pytest.fixture(scope="module")
+def owner_of_second(fortress: Fortress) -> Mapping[str, str]:
+    fortress.servers.postgresql.execute("CREATE DATABASE second OWNER keeper")
+    owner = dict(fortress.owner)
+    for name, part in _PARTS.items():
+        owner[name] = owner[name].replace(part, "/second?")
+    run("turnstile.executor.cli", "migrate", environment=owner)
+    return owner
+
+
+@pytest.fixture
+def second(fortress: Fortress, owner_of_second: Mapping[str, str], tmp_path: Path) -> Iterator[Second]:
+    """The second installation without accounts."""
+    yield Second(owner=owner_of_second, folder=tmp_path / "second")
+    for service in _SERVICES:
+        httpx.delete(f"{fortress.owner['TURNSTILE_MANAGEMENT_URL']}/api/users/turnstile-second-{service}")
+        name = f'"turnstile-second-{service}"'
+        fortress.servers.postgresql.execute(
+            f"DO $$ BEGIN IF to_regrole('{name}') IS NOT NULL THEN"
+            f" REVOKE ALL ON DATABASE second FROM {name}; DROP ROLE {name}; END IF; END $$"
+        )
+
+
+async def can_connect(environment: Mapping[str, str]) -> bool:
+    """Whether new connections to both servers are accepted, or both are refused for the password."""
+    accepted = []
+    if "TURNSTILE_DATABASE_URL" in environment:
+        try:
+            await (await asyncpg.connect(environment["TURNSTILE_DATABASE_URL"])).close()
+            accepted.append(True)
+        except asyncpg.InvalidPasswordError:
+            accepted.append(False)
+    try:
+        await (await aio_pika.connect(environment["TURNSTILE_AMQP_URL"], timeout=10)).close()
+        accepted.append(True)
+    except AMQPConnectionError:
+        accepted.append(False)
+    assert len(set(accepted)) == 1, "the servers have different passwords"
+    return accepted[0]
+
+
+async def all_connect(environments: Mapping[str, Mapping[str, str]]) -> bool:
+    found = {await can_connect(environment) for environment in environments.values()}
+    assert len(found) == 1
+    return found.pop()
+
+
+async def assert_first_works(fortress: Fortress) -> None:
+    assert await all_connect(fortress.environments)
+    async with fortress.http() as http:
+        done = await until_status(http, await submit(http, "guarded.echo", number=3), "completed", "failed")
+        assert done["result"] == 3
+
+
+async def test_the_first_goes_on_working_after_the_second_is_set_up(
+    fortress: Fortress, second: Second
+) -> None:
+    ended = await asyncio.to_thread(second.set_up)
+    assert ended.exit_code == 0, ended.err
+    await assert_first_works(fortress)
+    environments = second.environments()
+    assert await all_connect(environments)
+    users = {urlsplit(url).username for e in environments.values() for url in e.values()}
+    assert users == {f"turnstile-second-{service}" for service in _SERVICES}
+    with ManagementApi(fortress.owner["TURNSTILE_MANAGEMENT_URL"]) as api:
+        accounts = api.read_accounts({f"{prefix}-worker" for prefix in ("turnstile", "turnstile-second")})
+    assert [sorted(account.vhosts) for _, account in sorted(accounts.items())] == [["second"], [VHOST]]
+
+
+async def test_a_database_closed_to_the_public_admits_its_own_accounts_only(
+    fortress: Fortress, second: Second
+) -> None:
+    assert (await asyncio.to_thread(second.set_up)).exit_code == 0
+    fortress.servers.postgresql.execute(
+        f"REVOKE CONNECT ON DATABASE {DATABASE} FROM PUBLIC, turnstile_executor, turnstile_worker"
+    )
+    for service in ("executor", "worker"):
+        url = second.environments()[service]["TURNSTILE_DATABASE_URL"]
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await asyncpg.connect(url.replace("/second?", _PARTS["TURNSTILE_DATABASE_URL"]))
+    await assert_first_works(fortress)
+
+
+async def test_a_second_run_changes_nothing(second: Second) -> None:
+    first = await asyncio.to_thread(second.set_up)
+    before = {file: (file.read_text(), file.stat().st_mtime_ns) for file in second.folder.iterdir()}
+    again = await asyncio.to_thread(second.set_up)
+    assert (first.exit_code, again.exit_code) == (0, 0)
+    assert (first.out.count("  create  turn"), again.out.count("  keep    turn")) == (5, 5)
+    assert "restart" not in again.out
+    after = {file: (file.read_text(), file.stat().st_mtime_ns) for file in second.folder.iterdir()}
+    assert after == before
+
+
+async def test_accounts_of_the_first_are_changed_only_with_rotate(fortress: Fortress, second: Second) -> None:
+    for options in ((), ("--dry-run",)):
+        ended = await asyncio.to_thread(second.set_up, "--prefix", "turnstile", *options)
+        assert ended.exit_code == 1
+        assert f"  refuse  turnstile-worker: used by the database '{DATABASE}'" in ended.out
+        assert f"  refuse  turnstile-client: used by the vhost '{VHOST}'" in ended.out
+        assert "nothing was changed: choose other names with --prefix turnstile-second, or take" in ended.err
+    named = await asyncio.to_thread(second.set_up, "--prefix", "turnstile", "--rotate", "--dry-run")
+    assert named.exit_code == 0
+    assert f"  rotate  turnstile-client: takes it over from the vhost '{VHOST}'" in named.out
+    assert not second.folder.exists()
+    await assert_first_works(fortress)
+
+
+async def test_rotate_changes_this_installation_only_and_names_what_to_restart(
+    fortress: Fortress, second: Second
+) -> None:
+    assert (await asyncio.to_thread(second.set_up)).exit_code == 0
+    before = second.environments()
+    ended = await asyncio.to_thread(second.set_up, "--rotate")
+    assert ended.exit_code == 0, ended.err
+    assert "restart with the new credentials: all executors, all workers, all clients over AMQP" in ended.out
+    assert not await all_connect(before)
+    assert await all_connect(second.environments())
+    await assert_first_works(fortress)
+
+
+async def test_another_folder_gives_no_new_passwords_without_rotate(second: Second) -> None:
+    assert (await asyncio.to_thread(second.set_up)).exit_code == 0
+    elsewhere = replace(second, folder=second.folder.with_name("elsewhere"))
+    ended = await asyncio.to_thread(elsewhere.set_up)
+    assert ended.exit_code == 1
+    assert "name the folder of the earlier run with --credentials" in ended.err
+    assert not elsewhere.folder.exists()
+    assert await all_connect(second.environments())
+
+
+async def test_an_old_copy_of_the_folder_brings_no_old_password_back(second: Second) -> None:
+    assert (await asyncio.to_thread(second.set_up)).exit_code == 0
+    old = {file: file.read_text() for file in second.folder.iterdir()}
+    assert (await asyncio.to_thread(second.set_up, "--rotate")).exit_code == 0
+    current = second.environments()
+    for file, text in old.items():
+        file.write_text(text)
+    ended = await asyncio.to_thread(second.set_up)
+    assert ended.exit_code == 1
+    assert "its password is not the one in the credentials folder" in ended.out
+    assert await all_connect(current)
+
+
+@pytest.mark.parametrize("options", [(), ("--rotate",)])
+@pytest.mark.parametrize("at", ["change_roles", "change_accounts", "_change", "complete_files"])
+async def test_a_run_after_a_crash_completes_it(
+    second: Second, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], at: str
+) -> None:
+    if options:
+        assert (await asyncio.to_thread(second.set_up)).exit_code == 0
+    with monkeypatch.context() as crashes:
+        owner = setup_permissions if hasattr(setup_permissions, at) else ManagementApi
+        crashes.setattr(owner, at, _crash)
+        assert (await asyncio.to_thread(second.set_up, *options)).exit_code == _CRASHED
+    ended = await asyncio.to_thread(second.set_up)
+    assert ended.exit_code == 0, ended.out + ended.err
+    assert sorted(file.name for file in second.folder.iterdir()) == [
+        "client.env",
+        "executor.env",
+        "worker.env",
+    ]
+    assert await all_connect(second.environments())
+
+
+async def test_a_given_password_is_set_for_the_own_account_only(fortress: Fortress, second: Second) -> None:
+    given = {"TURNSTILE_WORKER_PASSWORD": "chosen-by-hand-7d"}
+    assert (await asyncio.to_thread(second.set_up)).exit_code == 0
+    ended = await asyncio.to_thread(second.set_up, **given)
+    assert ended.exit_code == 0
+    assert "  rotate  turnstile-second-worker: TURNSTILE_WORKER_PASSWORD is another password" in ended.out
+    assert "restart with the new credentials: all workers;" in ended.out
+    assert "chosen-by-hand-7d" in second.environments()["worker"]["TURNSTILE_AMQP_URL"]
+    assert await all_connect(second.environments())
+    refused = await asyncio.to_thread(second.set_up, "--prefix", "turnstile", **given)
+    assert refused.exit_code == 1
+    await assert_first_works(fortress)
+
+
+async def test_a_role_of_an_earlier_version_is_known_by_the_databases_of_its_group(
+    fortress: Fortress, second: Second
+) -> None:
+    """Earlier versions wrote no comment, and let the group connect."""
+    for statement in (
+        'COMMENT ON ROLE "turnstile-worker" IS NULL',
+        f'REVOKE CONNECT ON DATABASE {DATABASE} FROM "turnstile-worker"',
+        f"GRANT CONNECT ON DATABASE {DATABASE} TO turnstile_worker",
+    ):
+        fortress.servers.postgresql.execute(statement)
+    ended = await asyncio.to_thread(second.set_up, "--prefix", "turnstile", "--no-broker")
+    assert f"  refuse  turnstile-worker: used by the database '{DATABASE}'" in ended.out
+    first = Second(owner=fortress.owner, folder=fortress.folder / "credentials")
+    assert "  keep    turnstile-worker\n" in (await asyncio.to_thread(first.set_up)).out
+    comment = "SELECT shobj_description('\"turnstile-worker\"'::regrole, 'pg_authid')"
+    connection = await asyncpg.connect(fortress.servers.postgresql.url(DATABASE))
+    assert await connection.fetchval(comment) == f"Turnstile: worker of the database {DATABASE}"
+    await connection.close()

@@ -1,0 +1,185 @@
+"""The plan of `setup-permissions`: no account of another installation changes unless --rotate asks for it."""
+
+from collections.abc import Iterator
+from itertools import product
+from typing import get_args
+
+import pytest
+
+from turnstile.executor.permissions.plan import (
+    FORMER_PREFIX,
+    PREFIX_BYTES_MAX,
+    Change,
+    Check,
+    Installation,
+    Present,
+    Server,
+    Source,
+    Step,
+    choose_prefix,
+    default_prefix,
+    plan_account,
+    prefixes_in_use,
+    remedies,
+    to_restart,
+)
+
+HERE = Installation(database="orders", vhost="orders")
+USERS = [frozenset[str](), frozenset({"orders"}), frozenset({"orders", "mail"}), frozenset({"mail"})]
+
+
+def plan(present: Present | None, source: Source, *, rotate: bool = False, server: Server = "broker") -> Step:
+    return plan_account(
+        server, "worker", "x-worker", installation=HERE, present=present, source=source, rotate=rotate
+    )
+
+
+def every_present() -> Iterator[Present]:
+    for users, password in product(USERS, get_args(Check)):
+        yield Present(users=users, password=password)
+
+
+def test_an_account_that_does_not_exist_is_created() -> None:
+    for source, rotate in product(Source, (False, True)):
+        assert plan(None, source, rotate=rotate).change is Change.CREATE
+
+
+@pytest.mark.parametrize("source", Source)
+def test_an_account_of_another_installation_never_changes_without_rotate(source: Source) -> None:
+    for present in every_present():
+        step = plan(present, source)
+        if "mail" in present.users:
+            assert step.change in (Change.KEEP, Change.REFUSE), present
+            assert "vhost 'mail'" in step.reason
+            if step.change is Change.KEEP:
+                assert "orders" in present.users
+                assert present.password != "other"
+
+
+@pytest.mark.parametrize("source", Source)
+def test_rotate_takes_over_and_names_the_other_installation(source: Source) -> None:
+    for present in every_present():
+        step = plan(present, source, rotate=True)
+        assert step.change is not Change.REFUSE
+        if "mail" in present.users:
+            assert step.change is Change.ROTATE
+            assert "vhost 'mail'" in step.reason
+
+
+@pytest.mark.parametrize("source", [Source.GIVEN, Source.INTERRUPTED, Source.STORED])
+@pytest.mark.parametrize("password", ["same", "unknown"])
+def test_a_second_run_changes_no_password(source: Source, password: Check) -> None:
+    assert plan(Present(users=USERS[1], password=password), source).change is Change.KEEP
+
+
+@pytest.mark.parametrize(
+    ("source", "change"),
+    [
+        (Source.GIVEN, Change.ROTATE),
+        (Source.INTERRUPTED, Change.ROTATE),
+        # An old copy of the folder must not bring back an old password.
+        (Source.STORED, Change.REFUSE),
+        (Source.NEW, Change.REFUSE),
+    ],
+)
+def test_a_password_of_its_own_account_changes_only_on_request(source: Source, change: Change) -> None:
+    assert plan(Present(users=USERS[1], password="other"), source).change is change
+
+
+def test_an_account_without_a_password_gets_its_first_one() -> None:
+    for users in (USERS[0], USERS[1]):
+        assert plan(Present(users=users, password="none"), Source.NEW).change is Change.CREATE
+
+
+def test_every_refusal_has_a_remedy_and_nothing_else_has() -> None:
+    for present, source, rotate in product(every_present(), Source, (False, True)):
+        step = plan(present, source, rotate=rotate)
+        assert bool(step.remedy) == (step.change is Change.REFUSE)
+        assert "--rotate" in remedies([step]) or not step.remedy
+
+
+def test_a_remedy_suggests_names_that_are_not_the_refused_ones() -> None:
+    taken = Present(users=frozenset({"mail"}))
+    assert "--prefix turnstile-orders," in plan(taken, Source.NEW).remedy
+    refused = plan_account(
+        "broker", "worker", "turnstile-orders-worker", installation=HERE, present=taken, source=Source.NEW
+    )
+    assert "--prefix NAME," in refused.remedy
+
+
+def test_an_account_is_judged_by_the_unit_of_its_server() -> None:
+    here = Installation(database="orders", vhost="mail")
+    for server, own, other in (("database", "orders", "mail"), ("broker", "mail", "orders")):
+        for users, change in ((own, Change.KEEP), (other, Change.REFUSE)):
+            step = plan_account(
+                server,  # type: ignore[arg-type]
+                "worker",
+                "x-worker",
+                installation=here,
+                present=Present(users=frozenset({users}), password="same"),
+                source=Source.STORED,
+            )
+            assert step.change is change
+
+
+def test_processes_of_accounts_with_new_passwords_are_to_be_restarted() -> None:
+    assert to_restart([plan(None, Source.NEW), plan(Present(users=USERS[1]), Source.STORED)]) == []
+    assert to_restart([plan(Present(users=USERS[1]), Source.NEW, rotate=True)]) == ["worker"]
+
+
+@pytest.mark.parametrize(
+    ("database", "vhost", "prefix"),
+    [
+        ("turnstile", "turnstile", "turnstile"),
+        ("turnstile", "/", "turnstile"),
+        ("orders", "/", "turnstile-orders"),
+        ("orders", "orders", "turnstile-orders"),
+        ("orders", "turnstile", "turnstile-orders"),
+        ("turnstile", "orders", "turnstile-orders"),
+        ("orders", "mail", "turnstile-orders-mail"),
+        ("Orders of 2026", "/eu/", "turnstile-Orders-of-2026-eu"),
+    ],
+)
+def test_the_default_names_carry_the_installation(database: str, vhost: str, prefix: str) -> None:
+    assert default_prefix(Installation(database=database, vhost=vhost)) == prefix
+
+
+def test_a_default_name_fits_into_the_name_of_a_role() -> None:
+    prefix = default_prefix(Installation(database="d" * 63, vhost="/"))
+    assert len(prefix) == PREFIX_BYTES_MAX
+
+
+@pytest.mark.parametrize(
+    ("server", "users", "is_in_use"),
+    [
+        ("database", {"orders"}, True),
+        ("broker", {"eu"}, True),
+        ("broker", {"orders"}, False),
+        # A shared account is not kept by default: the installation gets accounts of its own.
+        ("database", {"orders", "mail"}, False),
+        ("database", {"mail"}, False),
+        ("database", set(), False),
+    ],
+)
+def test_a_prefix_is_in_use_if_this_installation_alone_has_one_of_its_accounts(
+    server: Server, users: set[str], is_in_use: bool
+) -> None:
+    found = {server: {f"{FORMER_PREFIX}-worker": frozenset(users)}}
+    in_use = prefixes_in_use(Installation(database="orders", vhost="eu"), [FORMER_PREFIX, "other"], found)
+    assert in_use == ({FORMER_PREFIX} if is_in_use else set())
+
+
+@pytest.mark.parametrize(
+    ("stored", "used", "prefix"),
+    [
+        (None, set(), "turnstile-orders"),
+        (None, {FORMER_PREFIX}, FORMER_PREFIX),
+        (None, {FORMER_PREFIX, "turnstile-orders"}, "turnstile-orders"),
+        (FORMER_PREFIX, set(), FORMER_PREFIX),
+        ("mine", {FORMER_PREFIX}, "mine"),
+    ],
+)
+def test_an_installation_keeps_the_accounts_that_it_uses(
+    stored: str | None, used: set[str], prefix: str
+) -> None:
+    assert choose_prefix("turnstile-orders", stored=stored, used=used) == prefix
