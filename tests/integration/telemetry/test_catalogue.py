@@ -124,6 +124,11 @@ def events() -> list[tuple[str, str, str]]:
                 case ast.Call(func=ast.Attribute(value=ast.Name(id="logger"), attr=level), args=[event, *_]):
                     if level in LEVELS:
                         found.append((f"{file.name}:{node.lineno}", level, ast.unparse(event)))
+                case ast.Call(func=ast.Name(id="Episodes"), args=[_, event], keywords=keywords):
+                    level = (
+                        ast.unparse(keywords[0].value).rpartition(".")[2].lower() if keywords else "warning"
+                    )
+                    found.append((f"{file.name}:{node.lineno}", level, ast.unparse(event)))
                 case _:
                     pass
     return found
