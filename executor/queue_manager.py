@@ -99,9 +99,11 @@ class QueueManager:
             free = [a for a in part if a.action_ref not in blocked_refs]
             verdicts, grants = (
                 await self._bounded(
-                    lambda wait: self.protocol.admit(free, wait)
-                    if tickets is None
-                    else self.protocol.admit_submissions(free, wait, tickets)
+                    lambda wait: (
+                        self.protocol.admit(free, wait)
+                        if tickets is None
+                        else self.protocol.admit_submissions(free, wait, tickets)
+                    )
                 )
                 if free
                 else ([], Grants(granted=[]))

@@ -1,10 +1,10 @@
-"""Admits what database sessions submit in their own transactions (`turnstile.submit`), in the order of tickets.
+"""Admits what database sessions submit in their own transactions, in the order of their commits.
 
-In: committed rows, announced by NOTIFY, or found by a look once a second. Out: executions, offers; for what is
-refused, a reason and a dead letter. One executor leads, by an advisory lock of its session; another takes what
-the leader leaves for too long. The locks of the rows make each submission one execution (P5), whoever admits
-it. While submissions arrive the leader reads every few milliseconds, and the sessions need not notify: a
-transaction with a notification commits alone.
+In: committed rows of `turnstile.submit`, announced by NOTIFY or found by a look once a second. Out:
+executions and offers; for what is refused, a reason and a dead letter. One executor leads, by an advisory lock of its
+session; another one takes what the leader leaves for too long. The locks of the rows make one execution of
+each submission (P5), whoever admits it. While submissions arrive the leader reads every few milliseconds, and
+the sessions do not notify: transactions with notifications commit one after another.
 """
 
 import asyncio
@@ -20,7 +20,13 @@ from turnstile.common.batcher import BATCH_BYTES_MAX
 from turnstile.common.crash_points import CrashPoint, reached
 from turnstile.common.database import CONNECTION_ERRORS, DatabaseHosts
 from turnstile.common.domain.errors import Refusal, Unavailable
-from turnstile.common.requests import read_json, read_request, read_traceparent, request_bytes_max, request_hash
+from turnstile.common.requests import (
+    read_json,
+    read_request,
+    read_traceparent,
+    request_bytes_max,
+    request_hash,
+)
 from turnstile.common.telemetry.logs import Episodes
 from turnstile.executor.dispatcher import Dispatcher
 from turnstile.executor.metrics import DEAD_LETTERED, REFUSED

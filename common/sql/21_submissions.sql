@@ -43,8 +43,8 @@ BEGIN
         WHEN priority NOT BETWEEN 1 AND 5
             THEN format('invalid_message: priority: %s is not between 1 (first) and 5 (last)', priority)
         WHEN NOT isfinite(run_at) THEN format('invalid_message: run_at: %s is not an instant', run_at)
-        WHEN timeout <= interval '0' THEN format('invalid_message: timeout: %s is not longer than 0', timeout)
-        WHEN ttl <= interval '0' THEN format('invalid_message: ttl: %s is not longer than 0', ttl)
+        WHEN timeout <= interval '0' THEN 'invalid_message: timeout: is not longer than 0; expected an interval like ''5 min'''
+        WHEN ttl <= interval '0' THEN 'invalid_message: ttl: is not longer than 0; expected an interval like ''1 hour'''
     END;
     IF refusal IS NOT NULL THEN
         RAISE EXCEPTION '%', refusal USING ERRCODE = 'invalid_parameter_value', HINT = CASE

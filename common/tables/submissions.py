@@ -30,9 +30,7 @@ class SubmissionLine(SQLModel, table=True):
     __tablename__ = "submission_line"
     __table_args__ = ({"postgresql_with": BRISK_VACUUM},)
 
-    ticket: int = Field(
-        default=None, sa_column=Column(BigInteger, Identity(always=False), primary_key=True)
-    )
+    ticket: int = Field(default=None, sa_column=Column(BigInteger, Identity(always=False), primary_key=True))
     request_id: UUID = Field(sa_column=Column(Uuid, nullable=False))
     action_ref: str = Field(sa_column=Column(Text, nullable=False))
     request_bytes: int = Field(sa_column=Column(Integer, nullable=False))

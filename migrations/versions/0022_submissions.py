@@ -48,7 +48,8 @@ _TABLES = (
         message text,
         decided_at timestamptz NOT NULL,
         CONSTRAINT pk_submission_outcome PRIMARY KEY (request_id),
-        CONSTRAINT ck_submission_outcome_admitted_or_rejected CHECK ((execution_id IS NULL) = (code IS NOT NULL))
+        CONSTRAINT ck_submission_outcome_admitted_or_rejected
+            CHECK ((execution_id IS NULL) = (code IS NOT NULL))
     )
     """,
     "CREATE INDEX ix_submission_outcome_decided_at ON submission_outcome (decided_at)",
