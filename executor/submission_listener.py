@@ -1,10 +1,10 @@
 """Admits what database sessions submit in their own transactions, in the order of their commits.
 
 In: committed rows of `turnstile.submit`, announced by NOTIFY or found by a look once a second. Out:
-executions and offers; for what is refused, a reason and a dead letter. One executor leads, by an advisory lock of its
-session; another one takes what the leader leaves for too long. The locks of the rows make one execution of
-each submission (P5), whoever admits it. While submissions arrive the leader reads every few milliseconds, and
-the sessions do not notify: transactions with notifications commit one after another.
+executions, offers, and for what is refused a reason and a dead letter. One executor leads, by an advisory
+lock of its session; another one takes what the leader leaves for too long. The locks of the rows make one
+execution of each submission (P5), whoever admits it. While submissions arrive the leader reads every few
+milliseconds, and the sessions do not notify: transactions with notifications commit one after another.
 """
 
 import asyncio
@@ -263,7 +263,7 @@ class _Session:
 
     async def unlock(self, name: str) -> None:
         """Release an advisory lock."""
-        await self._connection.execute(f"SELECT pg_advisory_unlock(turnstile.submissions_lock('{name}'))")
+        await self._connection.fetchval("SELECT pg_advisory_unlock(turnstile.submissions_lock($1))", name)
 
     async def check(self) -> None:
         """Raise if the connection is lost: then its locks are, too."""

@@ -206,3 +206,18 @@ async def test_a_crash_between_two_steps_loses_and_repeats_nothing(
         assert await session.fetchval("SELECT count(*) FROM execution") == 20
         assert await session.fetchval("SELECT count(*) FROM dead_letter") == 1
         await session.close()
+
+
+async def test_the_api_shows_what_became_of_it(env: Environment, session: "Connection") -> None:
+    request_id = await submit(session, "noop")
+    execution_id = await execution_of(session, request_id)
+    answer = await env.http.get(f"/submissions/{request_id}")
+    assert answer.json() == {
+        "request_id": str(request_id),
+        "status": "admitted",
+        "execution_id": execution_id,
+        "code": None,
+        "message": None,
+    }
+    assert (await env.http.get(f"/submissions/{uuid4()}")).json()["code"] == "not_found"
+    await env.ended(execution_id)
