@@ -170,7 +170,6 @@ class SubmissionListener:
     async def _reject(
         self, rejected: Sequence[tuple[UUID, Rejected]], tickets: Mapping[UUID | None, int]
     ) -> None:
-        reached(CrashPoint.SUBMISSIONS_REJECTED)
         await self._protocol.reject_submissions(
             [(tickets[request_id], each.code, each.message) for request_id, each in rejected]
         )
