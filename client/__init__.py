@@ -3,7 +3,8 @@
     async with AsyncClient(amqp_url="amqp://guest:guest@127.0.0.1:5672/") as client:
         result = await client.run("reports.render", {"customer_id": 7})
 
-`Client` is the same for code without an event loop.
+`Client` is the same for code without an event loop. `submit_in` and `submit_in_async` submit inside a
+database transaction of the caller.
 """
 
 from turnstile.client.api import Execution, ExecutionPage
@@ -12,6 +13,7 @@ from turnstile.client.completions import Completion
 from turnstile.client.errors import ExecutionFailed, Rejected, Unavailable
 from turnstile.client.requests import Request
 from turnstile.client.submission import Submitted
+from turnstile.client.transactions import submit_in, submit_in_async
 from turnstile.common.domain.states import Status
 from turnstile.common.messages import Error
 from turnstile.common.schemas import QueueStats
@@ -30,4 +32,6 @@ __all__ = [
     "Status",
     "Submitted",
     "Unavailable",
+    "submit_in",
+    "submit_in_async",
 ]

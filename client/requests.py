@@ -22,7 +22,7 @@ from turnstile.common.broker.topology import (
 )
 from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.envelopes import envelope
-from turnstile.common.messages import CancelRequested
+from turnstile.common.messages import CancelRequested, ExecutionRequested
 from turnstile.common.requests import read_model, read_requested_body, read_traceparent
 
 _OPENTELEMETRY: Final = "opentelemetry.trace"
@@ -72,12 +72,7 @@ class Request:
 def request_message(request: Request, *, reply_to: str, parameters_bytes_max: int) -> Outgoing:
     """Wrap a request; its message id makes a repeat harmless (P5). Raises Rejected."""
     body = _json(_given_fields(request))
-    try:
-        read_requested_body(body, parameters_bytes_max=parameters_bytes_max)
-    except Refusal as refusal:
-        raise Rejected(refusal.code, refusal.message) from None
-    if request.traceparent is not None and read_traceparent({"traceparent": request.traceparent}) is None:
-        raise Rejected(Code.INVALID_MESSAGE, "traceparent: not a W3C trace context; leave it out")
+    check_request(request, body, parameters_bytes_max=parameters_bytes_max)
     message = envelope(
         body,
         message_type=EXECUTION_REQUESTED,
@@ -89,6 +84,20 @@ def request_message(request: Request, *, reply_to: str, parameters_bytes_max: in
         traceparent=request.traceparent or traceparent_here(),
     )
     return replace(message, correlation_id=message.message_id)
+
+
+def check_request(
+    request: Request, body: bytes | None = None, *, parameters_bytes_max: int
+) -> ExecutionRequested:
+    """Return a request as the executor reads it, from its JSON if that is known. Raises Rejected."""
+    if request.traceparent is not None and read_traceparent({"traceparent": request.traceparent}) is None:
+        raise Rejected(Code.INVALID_MESSAGE, "traceparent: not a W3C trace context; leave it out")
+    try:
+        return read_requested_body(
+            _json(_given_fields(request)) if body is None else body, parameters_bytes_max=parameters_bytes_max
+        )
+    except Refusal as refusal:
+        raise Rejected(refusal.code, refusal.message) from None
 
 
 def cancel_request_message(

@@ -32,6 +32,8 @@ class CrashPoint(StrEnum):
     """A batch of requests or completions is acknowledged."""
     SUBMISSION_ADMITTED = "executor.submission.admitted"
     """A request over HTTP is committed; neither offered nor answered."""
+    SUBMISSIONS_ADMITTED = "executor.submissions.admitted"
+    """Submissions of database sessions are admitted and deleted; nothing is published, nothing is refused."""
     CANCELLATION_DECIDED = "executor.cancellation.decided"
     """A cancel over HTTP is committed; nothing is published."""
     ACTIONS_PUT = "executor.actions.put"

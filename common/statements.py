@@ -19,6 +19,9 @@ WORKER_ROLE: Final = "turnstile_worker"
 """Database role that may only call `WORKER_FUNCTIONS`. Optional."""
 EXECUTOR_ROLE: Final = "turnstile_executor"
 """Database role that may call every function, and read and write rows. Optional."""
+SUBMITTER_ROLE: Final = "turnstile_submitter"
+"""Database role that may only call `SUBMITTER_FUNCTIONS`. Optional."""
+SUBMITTER_FUNCTIONS: Final = ("submit", "submission")
 WORKER_FUNCTIONS: Final = (
     "claim",
     "finish",
@@ -94,10 +97,12 @@ def _filled(text: str) -> str:
     `:sources_of_<transition>`: the states from which `common.domain.states` allows that transition (P3). A
     started attempt has its state in its slot: the columns of the slot and the number of the attempt guard its
     transitions, and the proofs check them against the same table. `:settings...`: the SET clauses of a
-    function. `:worker_functions`: their names.
+    function. `:worker_functions`, `:submitter_functions`: their names.
     """
     text = _SETTINGS.sub(lambda match: _SETTINGS_TEXT[match.group(1)], text)
-    return _SOURCES.sub(_source_states, text).replace(":worker_functions", _array(WORKER_FUNCTIONS))
+    text = _SOURCES.sub(_source_states, text)
+    text = text.replace(":submitter_functions", _array(SUBMITTER_FUNCTIONS))
+    return text.replace(":worker_functions", _array(WORKER_FUNCTIONS))
 
 
 def _source_states(match: re.Match[str]) -> str:

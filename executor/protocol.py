@@ -16,6 +16,7 @@ from pydantic_core import from_json
 
 from turnstile.common.action_definition import ActionDefinition, action_columns
 from turnstile.common.database import Database
+from turnstile.common.domain.errors import Unavailable
 from turnstile.common.domain.identifiers import Attempt, ExecutionId, QueueId
 from turnstile.common.domain.states import Status
 from turnstile.common.requests import json_text
@@ -80,6 +81,16 @@ class RefreshedPools(NamedTuple):
     """Pools whose count of held places was wrong."""
 
 
+class StoredSubmission(NamedTuple):
+    """A committed submission of a database session."""
+
+    ticket: int
+    request_id: UUID
+    request_json: str
+    """The body of `execution.requested`."""
+    traceparent: str | None
+
+
 class EarlyCancel(NamedTuple):
     """A cancel request to be stored until its execution is known."""
 
@@ -125,6 +136,36 @@ class ExecutorProtocol:
             [a.priority for a in admissions],
             [a.may_be_urgent for a in admissions],
         )
+        return (read_verdicts(row["admitted"], admissions), _grants(row)), _locks(row)
+
+    async def admit_submissions(
+        self, admissions: Sequence[Admission], wait: LockWait, tickets: Mapping[UUID | None, int]
+    ) -> tuple[tuple[list[Verdict], Grants], QueueLocks]:
+        """Admit submissions of database sessions, whose delivery keys are their request ids.
+
+        Raises Unavailable if another executor has taken one of them.
+        """
+        row = await self._row(
+            "SELECT * FROM turnstile.admit_submissions("
+            "$3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $1, $2)",
+            *wait,
+            [tickets[a.delivery_key] for a in admissions],
+            [a.action_ref for a in admissions],
+            [a.parameters_json.decode() for a in admissions],
+            [a.concurrency_key for a in admissions],
+            [a.idempotency_key for a in admissions],
+            [a.delivery_key for a in admissions],
+            [a.request_hash for a in admissions],
+            [a.run_at for a in admissions],
+            [a.timeout for a in admissions],
+            [a.ttl for a in admissions],
+            [a.callback_url for a in admissions],
+            [a.metadata_json.decode() for a in admissions],
+            [a.traceparent for a in admissions],
+            [a.priority for a in admissions],
+        )
+        if row["admitted"] is None:
+            raise Unavailable("another executor has taken these submissions")
         return (read_verdicts(row["admitted"], admissions), _grants(row)), _locks(row)
 
     async def settle(
@@ -184,6 +225,42 @@ class ExecutorProtocol:
         )
         pairs = zip(row["retried"], requests, strict=True)
         return ([read_retried(item, key) for item, (_, key) in pairs], _grants(row)), _locks(row)
+
+    # Submissions of database sessions.
+
+    async def next_submissions(
+        self,
+        from_ticket: int,
+        rows_max: int,
+        bytes_max: int,
+        *,
+        passed_refs: Sequence[str],
+        min_age_seconds: float,
+    ) -> tuple[int, list[StoredSubmission]]:
+        """Return the newest ticket that was drawn so far, and the next submissions in their order."""
+        row = await self._row(
+            "SELECT * FROM turnstile.next_submissions($1, $2, $3, $4, $5)",
+            from_ticket,
+            rows_max,
+            bytes_max,
+            list(passed_refs),
+            min_age_seconds,
+        )
+        columns = (row["tickets"] or [], row["request_ids"] or [], row["requests"], row["traceparents"])
+        found = zip(*columns, strict=True) if row["tickets"] else ()
+        return row["newest_ticket"], [StoredSubmission(*each) for each in found]
+
+    async def reject_submissions(self, rejected: Sequence[tuple[int, str, str]]) -> None:
+        """Delete these submissions by ticket, each with its code and message."""
+        await self._value(
+            "SELECT turnstile.reject_submissions($1, $2, $3)", *map(list, zip(*rejected, strict=True))
+        )
+
+    async def prune_submission_outcomes(self, keep_seconds: float, rows_max: int) -> int:
+        """Delete what became of old submissions; return how many."""
+        return int(
+            await self._value("SELECT turnstile.prune_submission_outcomes($1, $2)", keep_seconds, rows_max)
+        )
 
     # Executions, actions, workers.
 

@@ -8,10 +8,11 @@ session holds delays only the requests that need it (P9).
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, TypeVar
+from uuid import UUID
 
 import asyncpg
 
@@ -77,8 +78,13 @@ class QueueManager:
         self._blocked_queues = BlockedQueues()
         self._not_advanced = Episodes(logger, "gates_not_advanced")
 
-    async def admit(self, admissions: Sequence[Admission]) -> tuple[list[Verdict], Grants]:
+    async def admit(
+        self, admissions: Sequence[Admission], tickets: Mapping[UUID | None, int] | None = None
+    ) -> tuple[list[Verdict], Grants]:
         """Queue requests in the order given; one verdict each, in that order.
+
+        With `tickets` they are submissions of database sessions, by request id: what is accepted is deleted
+        there.
 
         A batch that the database refuses is divided until the bad request is alone. Where the database
         fails in between, only the first requests have a verdict: those are committed, and the grants are
@@ -92,7 +98,13 @@ class QueueManager:
             # Requests behind a blocked one must not overtake it, even if the row is free by now (P2).
             free = [a for a in part if a.action_ref not in blocked_refs]
             verdicts, grants = (
-                await self._bounded(lambda wait: self.protocol.admit(free, wait))
+                await self._bounded(
+                    lambda wait: (
+                        self.protocol.admit(free, wait)
+                        if tickets is None
+                        else self.protocol.admit_submissions(free, wait, tickets)
+                    )
+                )
                 if free
                 else ([], Grants(granted=[]))
             )

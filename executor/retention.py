@@ -29,6 +29,7 @@ _BATCHES_MAX: Final = 200
 _QUEUES_MAX: Final = 1000
 _QUEUE_BATCHES_MAX: Final = 10
 """Batches of queues in one sweep: with a tick of a second, a million queues within 17 minutes."""
+_OUTCOMES_KEEP_SECONDS: Final = 7 * 24 * 3600.0
 _POOLS_PAUSE_SECONDS: Final = 60.0
 _LATE_COPY_SECONDS: Final = 600.0
 """Executions are kept at least this long, because a late copy of a message may name one."""
@@ -94,6 +95,10 @@ class Pruner:
             return 0
         self._prune_pools_at = time.monotonic() + _POOLS_PAUSE_SECONDS
         return await self._protocol.prune_pools(_ROWS_MAX)
+
+    async def prune_submission_outcomes(self) -> int:
+        """Delete what became of old submissions of database sessions."""
+        return await _while_full(self._protocol.prune_submission_outcomes, _OUTCOMES_KEEP_SECONDS)
 
     async def prune_audit_log(self) -> int:
         """Delete old rows of the audit log."""

@@ -38,6 +38,7 @@ from turnstile.executor.rate_timer import RateTimer
 from turnstile.executor.request_listener import RequestListener
 from turnstile.executor.retention import Pruner
 from turnstile.executor.settings import ExecutorSettings
+from turnstile.executor.submission_listener import SubmissionListener
 from turnstile.executor.watchdog import Watchdog
 from turnstile.executor.webhooks.deliverer import Deliverer
 from turnstile.migrations.schema_check import schema_version
@@ -102,6 +103,13 @@ class ExecutorService:
             self._canceller,
             self._early_cancels,
             self._dispatcher,
+            parameters_bytes_max=settings.parameters_bytes_max,
+        )
+        self._database_submissions = SubmissionListener(
+            settings.database_url.get_secret_value(),
+            self._queue_manager,
+            self._dispatcher,
+            batch_max=settings.batch_max,
             parameters_bytes_max=settings.parameters_bytes_max,
         )
         self._webhooks = Deliverer(settings, self._database)
@@ -212,6 +220,7 @@ class ExecutorService:
                 ),
                 name="completions",
             )
+            tasks.create_task(self._database_submissions.run(stop), name="database-submissions")
             tasks.create_task(self._drain.run(stop, declare=self._declare), name="dead-letters")
 
     def _subscribe(

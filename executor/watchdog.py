@@ -111,6 +111,7 @@ class Watchdog:
             self.pruner.prune_workers,
             self.pruner.prune_pools,
             self.pruner.prune_audit_log,
+            self.pruner.prune_submission_outcomes,
             self.pruner.clean_webhooks,
             self.pruner.prune_dead_letters,
         )

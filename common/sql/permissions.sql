@@ -1,7 +1,7 @@
--- permissions: the rights of the two services' database roles, where these roles exist.
+-- permissions: the rights of the database roles of the services and of submitters, where these roles exist.
 --
 -- turnstile_worker may call the worker's functions (`common.statements` lists them), which run with their owner's
--- rights, and reads no table. turnstile_executor may call every function, and read and write rows, except that it
+-- rights, and reads no table. turnstile_submitter may submit, and ask what became of a request. turnstile_executor may call every function, and read and write rows, except that it
 -- only reads the audit log; it cannot change definitions. May be run at any time.
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA turnstile FROM PUBLIC;
 
@@ -12,11 +12,20 @@ DECLARE
         FROM pg_proc p
         WHERE p.pronamespace = 'turnstile'::regnamespace AND p.proname = ANY (:worker_functions)
     );
+    submitter_functions text := (
+        SELECT string_agg(p.oid::regprocedure::text, ', ')
+        FROM pg_proc p
+        WHERE p.pronamespace = 'turnstile'::regnamespace AND p.proname = ANY (:submitter_functions)
+    );
     table_owner text := (SELECT tableowner FROM pg_tables WHERE schemaname = 'public' AND tablename = 'execution');
 BEGIN
     IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'turnstile_worker') THEN
         GRANT USAGE ON SCHEMA turnstile TO turnstile_worker;
         EXECUTE 'GRANT EXECUTE ON FUNCTION ' || worker_functions || ' TO turnstile_worker';
+    END IF;
+    IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'turnstile_submitter') THEN
+        GRANT USAGE ON SCHEMA turnstile TO turnstile_submitter;
+        EXECUTE 'GRANT EXECUTE ON FUNCTION ' || submitter_functions || ' TO turnstile_submitter';
     END IF;
     IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'turnstile_executor') THEN
         GRANT USAGE ON SCHEMA turnstile, public TO turnstile_executor;

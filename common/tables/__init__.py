@@ -3,7 +3,8 @@
 `actions`: definitions and their queues. `gates`: limits after the queue. `pools`: places of workers. `live`:
 what is queued, held, unpublished, delayed or about to expire. `executions`: executions, attempts, logs and
 the counts of pruned ones. `workers`: leases. `webhooks`: deliveries and receivers. `dead_letters`: messages
-that no service could process. `security`: the audit log and API tokens.
+that no service could process. `submissions`: requests of database sessions. `security`: the audit log and
+API tokens.
 
 The live tables have no foreign keys, because each would lock its parent row at every insert, and the
 functions in `common.sql` are the only writers. Every invariant of a single row is a named CHECK or UNIQUE
@@ -42,6 +43,7 @@ from turnstile.common.tables.live import (
 )
 from turnstile.common.tables.pools import PoolState, PoolTurn, ReadyQueue, WorkerPool
 from turnstile.common.tables.security import AuditLog, StoredApiToken
+from turnstile.common.tables.submissions import Submission, SubmissionLine, SubmissionOutcome
 from turnstile.common.tables.webhooks import WebhookDelivery, WebhookReceiver
 from turnstile.common.tables.workers import Worker
 
@@ -73,6 +75,9 @@ __all__ = [
     "Slot",
     "SlotWindow",
     "StoredApiToken",
+    "Submission",
+    "SubmissionLine",
+    "SubmissionOutcome",
     "UnpublishedCancel",
     "UnpublishedCompletion",
     "Waiting",

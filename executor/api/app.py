@@ -19,6 +19,7 @@ from turnstile.executor.api.ops import audit_routes, health_routes, metrics_rout
 from turnstile.executor.api.query_names import refuse_unknown_parameters
 from turnstile.executor.api.queues import queue_routes
 from turnstile.executor.api.resources import resource_routes
+from turnstile.executor.api.submissions import submission_routes
 from turnstile.executor.api.tokens import token_routes
 from turnstile.executor.api.webhooks import webhook_routes
 from turnstile.executor.api.workers import worker_routes
@@ -70,6 +71,7 @@ def create_app(
     for routes in (
         execution_routes(operations, submissions, reader, parameters_bytes_max=parameters_bytes_max),
         bulk_routes(operations, reader),
+        submission_routes(reader),
         actions,
         keys,
         resource_routes(database, operations, resources, reader),

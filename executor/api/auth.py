@@ -77,6 +77,7 @@ ROLES: Final[Mapping[tuple[str, str], Role | None]] = {
     # By a filter they reach executions of other submitters.
     ("POST", "/executions/cancel"): Role.OPERATE,
     ("POST", "/executions/retry"): Role.OPERATE,
+    ("GET", "/submissions/{request_id}"): Role.READ,
     ("GET", "/actions"): Role.READ,
     ("GET", "/actions/{ref}"): Role.READ,
     ("GET", "/actions/{ref}/changes"): Role.READ,

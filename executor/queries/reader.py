@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
+from uuid import UUID
 
 import asyncpg
 from pydantic import BaseModel
@@ -47,6 +48,7 @@ from turnstile.executor.queries.schemas import (
     ResourceQueuePage,
     SlotHolder,
     StoredAction,
+    SubmissionDetail,
     WorkerDetail,
     WorkerState,
 )
@@ -221,6 +223,11 @@ class Reader:
             attempts=parsed(AttemptDetail, row["attempts"]),
         )
         return detail if gated is None else with_steps(detail, gated)
+
+    async def submission(self, request_id: UUID) -> SubmissionDetail | None:
+        """Return what became of a submission in a transaction; None: there is none that is committed."""
+        row = await self._row("SELECT * FROM turnstile.submission($1)", request_id)
+        return None if row is None else SubmissionDetail(request_id=request_id, **row)
 
     async def action_of(self, execution_id: int) -> str | None:
         """Return the action of an execution; None: there is no such execution."""

@@ -1,6 +1,7 @@
 """The schemas of what the HTTP API shows of executions, queues, actions and workers (P10)."""
 
 from typing import Annotated, Literal
+from uuid import UUID
 
 from pydantic import AwareDatetime, Field, JsonValue
 
@@ -21,6 +22,16 @@ class ErrorDetail(Schema):
 
     type: str
     message: str
+
+
+class SubmissionDetail(Schema):
+    """What became of a submission in a transaction."""
+
+    request_id: UUID
+    status: Literal["pending", "admitted", "rejected"]
+    execution_id: int | None = Field(description="The execution, once it is admitted.")
+    code: str | None = Field(description="Why it was rejected.")
+    message: str | None
 
 
 class AttemptDetail(Schema):

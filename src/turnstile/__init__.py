@@ -6,15 +6,16 @@
     async def render(context: Context, customer_id: int) -> dict: ...
 
 Declare actions with `action`, `command_action` and `http_action`, the shared resources that they use with
-`use`, and limits of starts with `rate`; submit executions with `Client` or `AsyncClient`. Each name is
-imported at its first use: `import turnstile` alone loads no other module.
+`use`, and limits of starts with `rate`; submit executions with `Client` or `AsyncClient`, or with `submit_in`
+and `submit_in_async` inside a database transaction. Each name is imported at its first use: `import
+turnstile` alone loads no other module.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from turnstile.client import AsyncClient, Client
+    from turnstile.client import AsyncClient, Client, submit_in, submit_in_async
     from turnstile.worker import (
         Context,
         PermanentError,
@@ -36,10 +37,13 @@ __all__ = [
     "command_action",
     "http_action",
     "rate",
+    "submit_in",
+    "submit_in_async",
     "use",
 ]
 
-_MODULES = {name: "turnstile.client" if name.endswith("Client") else "turnstile.worker" for name in __all__}
+_CLIENT = {"AsyncClient", "Client", "submit_in", "submit_in_async"}
+_MODULES = {name: "turnstile.client" if name in _CLIENT else "turnstile.worker" for name in __all__}
 
 # Hidden from type checkers, for which it would make every name exist.
 if not TYPE_CHECKING:

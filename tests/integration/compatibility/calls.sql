@@ -453,3 +453,38 @@ SELECT * FROM turnstile.refresh_pools($1, $2, $3, $4);
 -- takes int4
 -- gives prune_pools int4
 SELECT turnstile.prune_pools($1);
+
+-- takes int4, int8[], int8[], text[], jsonb[], text[], text[], uuid[], uuid[], timestamptz[],
+--   float8[], float8[], text[], jsonb[], text[], int2[]
+-- gives admitted turnstile.admitted[], blocked_queue_ids int8[], free_queue_ids int8[], granted
+--   turnstile.granted[], more_queue_ids int8[]
+SELECT * FROM turnstile.admit_submissions($3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $1, $2);
+
+-- takes int8, int4, int8, text[], float8
+-- gives newest_ticket int8, request_ids uuid[], requests text[], tickets int8[], traceparents
+--   text[]
+SELECT * FROM turnstile.next_submissions($1, $2, $3, $4, $5);
+
+-- takes int8[], text[], text[]
+-- gives reject_submissions void
+SELECT turnstile.reject_submissions($1, $2, $3);
+
+-- takes float8, int4
+-- gives prune_submission_outcomes int4
+SELECT turnstile.prune_submission_outcomes($1, $2);
+
+-- takes uuid
+-- gives code text, execution_id int8, message text, status text
+SELECT * FROM turnstile.submission($1);
+
+-- takes text
+-- gives pg_advisory_unlock bool
+SELECT pg_advisory_unlock(turnstile.submissions_lock($1));
+
+-- takes text
+-- gives pg_try_advisory_lock bool
+SELECT pg_try_advisory_lock(turnstile.submissions_lock($1));
+
+-- takes text, jsonb, text, text, int4, timestamptz, float8, float8, text, jsonb, text
+-- gives submit uuid
+SELECT turnstile.submit(action_ref => $1, parameters => $2, idempotency_key => $3, concurrency_key => $4, priority => $5, run_at => $6, timeout => make_interval(secs => $7), ttl => make_interval(secs => $8), callback_url => $9, metadata => $10, traceparent => $11);

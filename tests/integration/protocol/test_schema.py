@@ -16,7 +16,12 @@ from sqlalchemy import Connection
 
 from tests.support.protocol import Protocol, connected
 from turnstile.common.domain.states import Status
-from turnstile.common.statements import WORKER_FUNCTIONS, installation_text, protocol_hash
+from turnstile.common.statements import (
+    SUBMITTER_FUNCTIONS,
+    WORKER_FUNCTIONS,
+    installation_text,
+    protocol_hash,
+)
 from turnstile.common.tables import metadata
 from turnstile.migrations import MigrationBlocked, is_current, migrate
 from turnstile.migrations.run import alembic_config, engine_of
@@ -56,7 +61,8 @@ async def test_the_migrations_create_the_settings_constraints_and_indexes_of_the
             "SELECT conrelid::regclass || ' ' || conname || ' '"
             " || pg_get_constraintdef(oid)"
             " FROM pg_constraint WHERE connamespace = 'public'::regnamespace"
-            " AND conrelid::regclass::text <> 'alembic_version' AND contype <> 'n' ORDER BY 1",
+            # The protocol creates its triggers.
+            " AND conrelid::regclass::text <> 'alembic_version' AND contype NOT IN ('n', 't') ORDER BY 1",
             "SELECT indexdef FROM pg_indexes WHERE schemaname = 'public' AND tablename <> 'alembic_version'"
             " ORDER BY 1",
             "SELECT table_name || '.' || column_name || ' ' || data_type || ' ' || is_nullable || ' '"
@@ -159,6 +165,8 @@ VIOLATIONS = {
     "fk_key_override_action_id": _OVERRIDE.format("max_concurrent", 0, 1),
     "ck_key_override_limit_not_negative": _OVERRIDE.format("max_concurrent", "id", -1),
     "ck_key_override_weight_known": _OVERRIDE.format("weight", "id", 17),
+    "ck_submission_outcome_admitted_or_rejected": "INSERT INTO submission_outcome (request_id, decided_at)"
+    " VALUES (gen_random_uuid(), now())",
     "ck_worker_concurrency_positive": "UPDATE worker SET concurrency = 0",
     "ck_worker_offers_per_message_positive": "UPDATE worker SET offers_per_message = 0",
 }
@@ -302,6 +310,8 @@ async def test_functions_with_the_owner_s_rights_have_a_fixed_search_path(protoc
     )
     assert {row["proname"] for row in paths} == {
         *WORKER_FUNCTIONS,
+        *SUBMITTER_FUNCTIONS,
+        "enter_line",
         "log_operations",
         "prune_audit_log",
     }

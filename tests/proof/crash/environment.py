@@ -6,6 +6,7 @@ the history.
 """
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -55,6 +56,7 @@ _DRAINED: Final = """
 SELECT (SELECT count(*) FROM execution) >= $1
    AND NOT EXISTS (SELECT FROM execution WHERE completed_at IS NULL)
    AND NOT EXISTS (SELECT FROM slot) AND NOT EXISTS (SELECT FROM waiting)
+   AND NOT EXISTS (SELECT FROM submission)
    AND NOT EXISTS (SELECT FROM delayed) AND NOT EXISTS (SELECT FROM unpublished_completion)
    AND NOT EXISTS (
        SELECT FROM turnstile.current_gate WHERE held > 0 OR depth > 0 OR returning_from IS NOT NULL)
@@ -84,6 +86,15 @@ class Client:
         """Submit over AMQP, in this order, confirmed; returns the tag of the last."""
         await self._confirmed([request(self._tagged("amqp", body, confirmed=True)) for body in bodies])
         return self.submitted[-1].tag
+
+    async def submit_in_transaction(self, history: History, body: Body) -> None:
+        """Submit in a session of the database."""
+        tagged = self._tagged("transaction", body, confirmed=True)
+        await history.value(
+            "SELECT turnstile.submit($1, metadata => $2::text::jsonb)",
+            tagged["action_ref"],
+            json.dumps(tagged["metadata"]),
+        )
 
     async def publish_dead_letter(self, body: Body) -> None:
         """Publish a request to the dead letters, as if it had been refused for a reason that is gone."""

@@ -24,6 +24,7 @@ from tests.proof.crash.triggers import (
     resize_something,
     resume_something,
     settings_for,
+    submit_in_transactions,
     use_up_a_rate,
 )
 from tests.support.processes import Service
@@ -180,6 +181,8 @@ async def _trigger(env: Environment, case: Case, url: str) -> None:
             await SWEEPS[case.sweep](env)
         case CrashPoint.WEBHOOKS_CLAIMED | CrashPoint.WEBHOOK_POSTED:
             await call_back_something(env)
+        case CrashPoint.SUBMISSIONS_ADMITTED:
+            await submit_in_transactions(env)
         case CrashPoint.CANCELLATION_DECIDED:
             await cancel_something(env, url)
         case CrashPoint.ACTIONS_PUT:

@@ -77,6 +77,12 @@ async def use_up_a_rate(env: Environment) -> None:
     await env.client.publish(*[{"action_ref": "crash.rated"}] * 7)
 
 
+async def submit_in_transactions(env: Environment) -> None:
+    """Submit in a session of the database."""
+    for _ in range(5):
+        await env.client.submit_in_transaction(env.history, {"action_ref": "crash.one"})
+
+
 async def replay_something(env: Environment, url: str) -> None:
     """Publish a dead letter, and replay it."""
     await env.client.publish_dead_letter({"action_ref": "crash.one"})

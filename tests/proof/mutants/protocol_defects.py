@@ -7,9 +7,24 @@ from typing import Final
 from tests.proof.mutants.defect import Defect
 
 _SQL: Final = "common/sql"
+_SUBMISSIONS: Final = "tests/integration/protocol/test_submissions.py"
 _TESTS: Final = "tests/integration/protocol/test"
 
 PROTOCOL_DEFECTS: Final = (
+    Defect(
+        name="a submission gets its ticket when it is called for, not when it is committed",
+        file=f"{_SQL}/21_submissions.sql",
+        before="DEFERRABLE INITIALLY DEFERRED FOR EACH ROW",
+        after="FOR EACH ROW",
+        caught_by=(f"{_SUBMISSIONS}::test_the_order_is_that_of_the_commits",),
+    ),
+    Defect(
+        name="two executors admit the same submission",
+        file=f"{_SQL}/21_submissions.sql",
+        before="    IF present < cardinality(in_tickets) THEN\n",
+        after="    IF false THEN\n",
+        caught_by=(f"{_SUBMISSIONS}::test_two_executors_admit_it_once",),
+    ),
     Defect(
         name="a finish does not name its worker",
         file=f"{_SQL}/31_finish.sql",

@@ -7,10 +7,32 @@ from tests.proof.mutants.defect import Defect
 _E2E: Final = "tests/e2e"
 _GATES: Final = "tests/integration/executor/test_reading_gates.py"
 _PACKS: Final = "tests/integration/worker/test_shared_messages.py"
+_SUBMISSIONS: Final = "tests/e2e/test_submissions.py"
 _TOKENS: Final = "tests/integration/security/test_tokens.py"
 _WATCHDOG: Final = "executor/watchdog.py"
 
 SERVICE_DEFECTS: Final = (
+    Defect(
+        name="a look at submissions begins behind those that take long to commit, for ever",
+        file="executor/submission_listener.py",
+        before="        if now - self._swept_at >= _SWEEP_SECONDS:\n",
+        after="        if self._swept_at < 0:\n",
+        caught_by=(f"{_SUBMISSIONS}::test_what_takes_long_to_commit_is_found_behind_later_ones",),
+    ),
+    Defect(
+        name="the leader of the submissions waits for notifications, and never looks",
+        file="executor/submission_listener.py",
+        before="                await _first(stop.wait(), session.woken.wait(), seconds=_LOOK_SECONDS)\n",
+        after="                await _first(stop.wait(), session.woken.wait(), seconds=3600)\n",
+        caught_by=(f"{_SUBMISSIONS}::test_without_a_notification_a_look_finds_it",),
+    ),
+    Defect(
+        name="nobody takes the submissions that a frozen leader leaves",
+        file="executor/submission_listener.py",
+        before="min_age_seconds=0.0 if leads else _LEFT_SECONDS",
+        after="min_age_seconds=0.0 if leads else 3600.0",
+        caught_by=(f"{_SUBMISSIONS}::test_another_executor_takes_what_a_frozen_leader_leaves",),
+    ),
     Defect(
         name="requests are acknowledged before they are decided",
         file="executor/batch_consumer.py",

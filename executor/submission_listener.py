@@ -1,0 +1,277 @@
+"""Admits what database sessions submit in their own transactions, in the order of their commits.
+
+In: committed rows of `turnstile.submit`, announced by NOTIFY or found by a look once a second. Out:
+executions, offers, and for what is refused a reason and a dead letter. One executor leads, by an advisory
+lock of its session; another one takes what the leader leaves for too long. The locks of the rows make one
+execution of each submission (P5), whoever admits it. While submissions arrive the leader reads every few
+milliseconds, and the sessions do not notify: transactions with notifications commit one after another.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, Self
+from uuid import UUID
+
+import asyncpg
+
+from turnstile.common.batcher import BATCH_BYTES_MAX
+from turnstile.common.crash_points import CrashPoint, reached
+from turnstile.common.database import CONNECTION_ERRORS, DatabaseHosts
+from turnstile.common.domain.errors import Refusal, Unavailable
+from turnstile.common.requests import (
+    read_json,
+    read_request,
+    read_traceparent,
+    request_bytes_max,
+    request_hash,
+)
+from turnstile.common.telemetry.logs import Episodes
+from turnstile.executor.dispatcher import Dispatcher
+from turnstile.executor.metrics import DEAD_LETTERED, REFUSED
+from turnstile.executor.protocol import StoredSubmission
+from turnstile.executor.queue_manager import QueueManager
+from turnstile.executor.results import Accepted, Admission, Rejected, is_blocked
+
+logger = logging.getLogger(__name__)
+
+CHANNEL: Final = "turnstile_submissions"
+_LOOK_SECONDS: Final = 1.0
+"""Pause between two looks without a notification, and between two tries to lead."""
+_BUSY_PAUSE_SECONDS: Final = 0.004
+"""Pause between two looks while submissions arrive."""
+_BUSY_SECONDS: Final = 0.25
+"""How long after the last submission the leader still looks without a notification."""
+_LEFT_SECONDS: Final = 2.0
+"""The leader is late: another executor takes what was submitted longer ago."""
+_COMMIT_SECONDS: Final = 2.0
+"""Between its ticket and its commit a transaction takes less; a sweep finds those that take longer."""
+_SWEEP_SECONDS: Final = 5.0
+_CONNECT_SECONDS: Final = 5.0
+_COMMAND_SECONDS: Final = 5.0
+_PAGES_MAX: Final = 20
+"""Pages behind submissions whose queues other sessions hold, before a look begins anew."""
+
+
+class SubmissionListener:
+    """The submissions of database sessions, as one executor sees them."""
+
+    def __init__(
+        self,
+        database_url: str,
+        queue_manager: QueueManager,
+        dispatcher: Dispatcher,
+        *,
+        batch_max: int,
+        parameters_bytes_max: int,
+    ) -> None:
+        self._hosts = DatabaseHosts(database_url, connect_seconds=_CONNECT_SECONDS)
+        self._queue_manager = queue_manager
+        self._protocol = queue_manager.protocol
+        self._dispatcher = dispatcher
+        self._batch_max = batch_max
+        self._parameters_bytes_max = parameters_bytes_max
+        self._line = _Line()
+        self._not_admitted = Episodes(logger, "submissions_postponed")
+        self._not_listening = Episodes(logger, "submissions_not_heard")
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Admit submissions until `stop` is set; looks that have begun end first."""
+        while not stop.is_set():
+            try:
+                async with _Session.open(self._hosts) as session:
+                    self._not_listening.works("session")
+                    await self._serve(session, stop)
+            except (*CONNECTION_ERRORS, asyncpg.PostgresError) as error:
+                self._not_listening.failed("session", reason=str(error) or type(error).__name__)
+                await _first(stop.wait(), seconds=_LOOK_SECONDS)
+
+    async def _serve(self, session: "_Session", stop: asyncio.Event) -> None:
+        clock = asyncio.get_running_loop().time
+        leads = False
+        found_at = -_BUSY_SECONDS
+        while not stop.is_set() and not session.is_closed():
+            leads = leads or await session.lock("leader")
+            session.woken.clear()
+            if await self._look(min_age_seconds=0.0 if leads else _LEFT_SECONDS):
+                found_at = clock()
+            if not leads:
+                await _first(stop.wait(), seconds=_LOOK_SECONDS)
+            elif clock() - found_at < _BUSY_SECONDS:
+                session.is_busy = session.is_busy or await session.lock("busy")
+                await _first(stop.wait(), seconds=_BUSY_PAUSE_SECONDS)
+            elif session.is_busy:
+                # What was committed before the lock is gone is found by the next look.
+                await session.unlock("busy")
+                session.is_busy = False
+            else:
+                await session.check()
+                await _first(stop.wait(), session.woken.wait(), seconds=_LOOK_SECONDS)
+
+    async def _look(self, *, min_age_seconds: float) -> int:
+        """Decide about all committed submissions; return how many were decided."""
+        decided = 0
+        passed_refs: set[str] = set()
+        from_ticket = self._line.begin()
+        try:
+            for _ in range(_PAGES_MAX):
+                newest_ticket, page = await self._protocol.next_submissions(
+                    from_ticket,
+                    self._batch_max,
+                    BATCH_BYTES_MAX,
+                    passed_refs=sorted(passed_refs),
+                    min_age_seconds=min_age_seconds,
+                )
+                if page:
+                    decided += await self._decide(page, passed_refs)
+                else:
+                    # Older ones that are left bound the line.
+                    if not passed_refs and not min_age_seconds:
+                        self._line.emptied(newest_ticket)
+                    break
+        except (Unavailable, asyncpg.PostgresError) as error:
+            self._not_admitted.failed("submissions", reason=str(error))
+        else:
+            self._not_admitted.works("submissions")
+        return decided
+
+    async def _decide(self, page: Sequence[StoredSubmission], passed_refs: set[str]) -> int:
+        """Admit or refuse a page; add the actions whose queues other sessions hold to `passed_refs`."""
+        tickets: dict[UUID | None, int] = {each.request_id: each.ticket for each in page}
+        admissions: list[Admission] = []
+        rejected: list[tuple[UUID, Rejected]] = []
+        for submission in page:
+            try:
+                admissions.append(self._read(submission))
+            except Refusal as refusal:
+                rejected.append((submission.request_id, Rejected(code=refusal.code, message=refusal.message)))
+        verdicts, grants = await self._queue_manager.admit(admissions, tickets)
+        reached(CrashPoint.SUBMISSIONS_ADMITTED)
+        decided = list(zip(admissions, verdicts, strict=False))
+        self._dispatcher.announce_admitted(
+            (admission.action_ref, verdict)
+            for admission, verdict in decided
+            if isinstance(verdict, Accepted) and not verdict.duplicate
+        )
+        await self._dispatcher.dispatch(grants)
+        for admission, verdict in decided:
+            if is_blocked(verdict):
+                passed_refs.add(admission.action_ref)
+            elif isinstance(verdict, Rejected):
+                assert admission.delivery_key is not None
+                rejected.append((admission.delivery_key, verdict))
+        if rejected:
+            await self._reject(rejected, tickets)
+        if len(verdicts) < len(admissions):
+            raise Unavailable("the database failed within a batch")
+        return len(page) - sum(is_blocked(verdict) for verdict in verdicts)
+
+    async def _reject(
+        self, rejected: Sequence[tuple[UUID, Rejected]], tickets: Mapping[UUID | None, int]
+    ) -> None:
+        await self._protocol.reject_submissions(
+            [(tickets[request_id], each.code, each.message) for request_id, each in rejected]
+        )
+        for request_id, each in rejected:
+            REFUSED.add(each.code)
+            DEAD_LETTERED.add(each.code)
+            logger.info(
+                "request_refused",
+                extra={"code": str(each.code), "reason": each.message, "message_id": str(request_id)},
+            )
+
+    def _read(self, submission: StoredSubmission) -> Admission:
+        value = read_json(
+            submission.request_json.encode(), bytes_max=request_bytes_max(self._parameters_bytes_max)
+        )
+        request = read_request(value, parameters_bytes_max=self._parameters_bytes_max)
+        traceparent = submission.traceparent
+        return Admission.of(
+            request,
+            request_hash(request),
+            # Also beside an idempotency key: by this key the submitter finds the execution.
+            delivery_key=submission.request_id,
+            traceparent=read_traceparent({} if traceparent is None else {"traceparent": traceparent}),
+        )
+
+
+class _Line:
+    """From which ticket on submissions are left.
+
+    Rows of decided submissions stay for as long as an old snapshot is open, so each look begins behind them,
+    and a sweep from the first ticket finds those of transactions that took long to commit.
+    """
+
+    def __init__(self) -> None:
+        self._from_ticket = 0
+        self._candidate: tuple[float, int] | None = None
+        self._swept_at = float("-inf")
+
+    def begin(self) -> int:
+        """Return where a look begins."""
+        now = asyncio.get_running_loop().time()
+        if self._candidate is not None and now - self._candidate[0] >= _COMMIT_SECONDS:
+            self._from_ticket, self._candidate = self._candidate[1] + 1, None
+        if now - self._swept_at >= _SWEEP_SECONDS:
+            self._swept_at = now
+            return 0
+        return self._from_ticket
+
+    def emptied(self, newest_ticket: int) -> None:
+        """Note that no submission is left; `newest_ticket` was drawn before that was read."""
+        if self._candidate is None and newest_ticket >= self._from_ticket:
+            self._candidate = (asyncio.get_running_loop().time(), newest_ticket)
+
+
+class _Session:
+    """A database session that listens, and holds the locks of this executor."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self.woken = asyncio.Event()
+        self.is_busy = False
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, hosts: DatabaseHosts) -> AsyncIterator[Self]:
+        """Connect, listen, and disconnect at the end."""
+        connection = await hosts.connect(
+            command_timeout=_COMMAND_SECONDS,
+            server_settings={"application_name": "turnstile executor submissions"},
+        )
+        session = cls(connection)
+        try:
+            connection.add_termination_listener(lambda _: session.woken.set())
+            await connection.add_listener(CHANNEL, lambda *_: session.woken.set())
+            yield session
+        finally:
+            connection.terminate()
+
+    def is_closed(self) -> bool:
+        """Whether the connection is known to be lost."""
+        return bool(self._connection.is_closed())
+
+    async def lock(self, name: str) -> bool:
+        """Take an advisory lock, unless another session holds it."""
+        return bool(
+            await self._connection.fetchval(
+                "SELECT pg_try_advisory_lock(turnstile.submissions_lock($1))", name
+            )
+        )
+
+    async def unlock(self, name: str) -> None:
+        """Release an advisory lock."""
+        await self._connection.fetchval("SELECT pg_advisory_unlock(turnstile.submissions_lock($1))", name)
+
+    async def check(self) -> None:
+        """Raise if the connection is lost: then its locks are, too."""
+        await self._connection.execute("SELECT 1")
+
+
+async def _first(*events: Any, seconds: float) -> None:
+    """Wait until one of these ends, or for so long."""
+    tasks = [asyncio.ensure_future(event) for event in events]
+    await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()

@@ -1,0 +1,163 @@
+"""`submit_in`: one call for each library's session; committed with it, rolled back with it (P5)."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import django
+import psycopg
+import pytest
+from django.conf import settings
+from django.db import ConnectionHandler
+from sqlalchemy import create_engine
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+from sqlalchemy.pool import NullPool
+
+from tests.support.protocol import Protocol
+from turnstile.client import Rejected
+from turnstile.client.transactions import submit_in, submit_in_async
+
+_OPTIONS: dict[str, Any] = {"priority": 2, "timeout": "5m", "ttl": 3600, "metadata": {"order": "A-17"}}
+
+
+@contextmanager
+def sqlalchemy_session(url: str) -> Iterator[Session]:
+    engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"), poolclass=NullPool)
+    with Session(engine) as session, session.begin():
+        yield session
+
+
+@contextmanager
+def sqlalchemy_connection(url: str) -> Iterator[Any]:
+    engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"), poolclass=NullPool)
+    with engine.begin() as connection:
+        yield connection
+
+
+@contextmanager
+def psycopg_connection(url: str) -> Iterator[Any]:
+    with psycopg.connect(url) as connection:
+        yield connection
+
+
+@contextmanager
+def django_connection(url: str) -> Iterator[Any]:
+    if not settings.configured:
+        settings.configure()
+        django.setup()
+    parts = psycopg.conninfo.conninfo_to_dict(url)
+    handler = ConnectionHandler(
+        {
+            "default": {
+                "ENGINE": "django.db.backends.postgresql",
+                "NAME": parts["dbname"],
+                "USER": parts["user"],
+                "PASSWORD": parts.get("password", ""),
+                "HOST": parts["host"],
+                "PORT": parts["port"],
+            }
+        }
+    )
+    connection = handler["default"]
+    with closing(connection):
+        connection.set_autocommit(False)
+        try:
+            yield connection
+        except BaseException:
+            connection.rollback()
+            raise
+        connection.commit()
+
+
+@asynccontextmanager
+async def sqlalchemy_async_session(url: str) -> AsyncIterator[AsyncSession]:
+    engine = create_async_engine(url.replace("postgresql://", "postgresql+asyncpg://"), poolclass=NullPool)
+    async with AsyncSession(engine) as session, session.begin():
+        yield session
+
+
+@asynccontextmanager
+async def psycopg_async_connection(url: str) -> AsyncIterator[Any]:
+    async with await psycopg.AsyncConnection.connect(url) as connection:
+        yield connection
+
+
+@asynccontextmanager
+async def asyncpg_connection(url: str) -> AsyncIterator[Any]:
+    connection = await asyncpg.connect(url)
+    try:
+        async with connection.transaction():
+            yield connection
+    finally:
+        await connection.close()
+
+
+@pytest.mark.parametrize(
+    "opened", [sqlalchemy_session, sqlalchemy_connection, psycopg_connection, django_connection]
+)
+async def test_a_blocking_session_submits_with_its_commit(
+    database_url: str, protocol: Protocol, opened: Any
+) -> None:
+    await protocol.put()
+
+    def application() -> UUID:
+        with suppress(ZeroDivisionError), opened(database_url) as session:
+            submit_in(session, "a", {"number": 0})
+            raise ZeroDivisionError
+        with opened(database_url) as session:
+            request_id = submit_in(session, "a", {"customer": "Ø'\";--%s:x"}, **_OPTIONS)
+        with pytest.raises(Rejected) as refused, opened(database_url) as session:
+            submit_in(session, "no.such")
+        assert (refused.value.code, refused.value.message[:25]) == (
+            "unknown_action",
+            "action_ref: there is no a",
+        )
+        return request_id
+
+    request_id = await asyncio.to_thread(application)
+    await _check(protocol, request_id)
+
+
+@pytest.mark.parametrize("opened", [sqlalchemy_async_session, psycopg_async_connection, asyncpg_connection])
+async def test_a_session_with_an_event_loop_submits_with_its_commit(
+    database_url: str, protocol: Protocol, opened: Any
+) -> None:
+    await protocol.put()
+    with suppress(ZeroDivisionError):
+        async with opened(database_url) as session:
+            await submit_in_async(session, "a", {"number": 0})
+            raise ZeroDivisionError
+    async with opened(database_url) as session:
+        request_id = await submit_in_async(session, "a", {"customer": "Ø'\";--%s:x"}, **_OPTIONS)
+    with pytest.raises(Rejected) as refused:
+        async with opened(database_url) as session:
+            await submit_in_async(session, "no.such")
+    assert refused.value.code == "unknown_action"
+    await _check(protocol, request_id)
+
+
+async def _check(protocol: Protocol, request_id: UUID) -> None:
+    (found,) = await protocol.connection.fetch("SELECT * FROM submission")
+    assert found["request_id"] == request_id
+    assert json.loads(found["request"]) == {
+        "action_ref": "a",
+        "parameters": {"customer": "Ø'\";--%s:x"},
+        "metadata": {"order": "A-17"},
+        "priority": 2,
+        "timeout": 300,
+        "ttl": 3600,
+    }
+
+
+def test_a_wrong_request_is_refused_before_the_database_sees_it() -> None:
+    with pytest.raises(Rejected, match="priority"):
+        submit_in(object(), "a", priority=9)
+    with pytest.raises(Rejected, match="timeout"):
+        submit_in(object(), "a", timeout="soon")
+    with pytest.raises(Rejected, match="not JSON"):
+        submit_in(object(), "a", {"x": float("nan")})

@@ -1,0 +1,151 @@
+"""`turnstile.submit`: what it refuses, the order of commits, one admission each, its cost (P2, P5, P15)."""
+
+import json
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from tests.integration.executor.page_counts import cost_of
+from tests.support.protocol import Connection, Protocol, connected
+from turnstile.common.domain.errors import Unavailable
+from turnstile.common.messages import ExecutionRequested
+from turnstile.common.requests import request_hash
+from turnstile.executor.protocol import StoredSubmission
+from turnstile.executor.results import Accepted, Admission, Verdict
+
+
+async def submit(connection: Connection, ref: str = "a", **options: Any) -> UUID:
+    named = "".join(f", {name} => ${index}" for index, name in enumerate(options, 2))
+    call = f"SELECT turnstile.submit($1{named})"
+    return UUID(str(await connection.fetchval(call, ref, *options.values())))
+
+
+async def line(protocol: Protocol, from_ticket: int = 0, **options: Any) -> list[StoredSubmission]:
+    given = {"passed_refs": (), "min_age_seconds": 0.0, **options}
+    _, found = await protocol.queue_manager.protocol.next_submissions(from_ticket, 100, 10**6, **given)
+    return found
+
+
+async def admit(protocol: Protocol, submissions: list[StoredSubmission]) -> list[Verdict]:
+    admissions = []
+    for submission in submissions:
+        request = ExecutionRequested.model_validate_json(submission.request_json)
+        admissions.append(Admission.of(request, request_hash(request), delivery_key=submission.request_id))
+    tickets: dict[UUID | None, int] = {each.request_id: each.ticket for each in submissions}
+    verdicts, _ = await protocol.queue_manager.admit(admissions, tickets)
+    return verdicts
+
+
+async def test_the_order_is_that_of_the_commits(protocol: Protocol, other: Protocol) -> None:
+    await protocol.put()
+    async with protocol.transaction():
+        called_first = [await submit(protocol.connection) for _ in range(3)]
+        committed_first = [await submit(other.connection) for _ in range(2)]
+        assert [each.request_id for each in await line(other)] == committed_first
+    assert [each.request_id for each in await line(other)] == committed_first + called_first
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ref": "no.such"}, "unknown_action: action_ref: there is no action 'no.such'"),
+        ({"ref": None}, "invalid_message: action_ref: is null"),
+        ({"parameters": "[1]"}, "invalid_parameters: parameters: expected a JSON object"),
+        ({"parameters": None}, "invalid_parameters: parameters: expected a JSON object"),
+        ({"metadata": "7"}, "invalid_message: metadata: expected a JSON object"),
+        ({"priority": 0}, "invalid_message: priority: 0 is not between 1 (first) and 5 (last)"),
+        ({"timeout": timedelta(seconds=-1)}, "invalid_message: timeout: is not longer than 0"),
+        ({"ttl": timedelta(0)}, "invalid_message: ttl: is not longer than 0"),
+    ],
+)
+async def test_what_cannot_be_admitted_is_refused_at_once(
+    protocol: Protocol, options: dict[str, Any], message: str
+) -> None:
+    await protocol.put()
+    with pytest.raises(asyncpg.InvalidParameterValueError) as refused:
+        await submit(protocol.connection, **options)
+    assert str(refused.value).startswith(message)
+    assert await line(protocol) == []
+
+
+async def test_two_executors_admit_it_once(protocol: Protocol, other: Protocol) -> None:
+    await protocol.put()
+    request_ids = [await submit(protocol.connection) for _ in range(3)]
+    seen_by_both = await line(protocol)
+    first = await admit(protocol, seen_by_both)
+    with pytest.raises(Unavailable):
+        await admit(other, seen_by_both)
+    assert [type(verdict) for verdict in first] == [Accepted] * 3
+    assert await protocol.column("SELECT delivery_key FROM execution ORDER BY id") == request_ids
+    assert await line(protocol) == []
+
+
+async def test_a_role_may_submit_and_nothing_else(database_url: str, protocol: Protocol) -> None:
+    await protocol.put()
+    role = f"submitter_{UUID(int=hash(database_url) % 2**64).hex[-12:]}"
+    await protocol.connection.execute(
+        f"CREATE ROLE {role}; GRANT USAGE ON SCHEMA turnstile TO {role};"
+        f"GRANT EXECUTE ON FUNCTION turnstile.submit, turnstile.submission TO {role}"
+    )
+    try:
+        async with connected(database_url) as application:
+            await application.connection.execute(f"SET ROLE {role}")
+            request_id = await submit(application.connection)
+            row = await application.connection.fetchrow("SELECT * FROM turnstile.submission($1)", request_id)
+            assert row is not None
+            assert row["status"] == "pending"
+            for statement in (
+                "SELECT * FROM submission",
+                "SELECT turnstile.reject_submissions('{1}', '{x}', '{y}')",
+            ):
+                with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                    await application.connection.execute(statement)
+        assert [each.request_id for each in await line(protocol)] == [request_id]
+    finally:
+        await protocol.connection.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+@pytest.fixture
+async def old_snapshot(other: Protocol) -> AsyncIterator[None]:
+    """A reader that began before everything, as a backup does."""
+    transaction = other.connection.transaction(isolation="repeatable_read", readonly=True)
+    await transaction.start()
+    await other.column("SELECT count(*) FROM action")
+    yield
+    await transaction.rollback()
+
+
+async def test_an_old_snapshot_makes_neither_the_call_nor_a_look_dearer(
+    protocol: Protocol, old_snapshot: None
+) -> None:
+    await protocol.put()
+
+    async def pages() -> tuple[int, int]:
+        await submit(protocol.connection)
+        async with protocol.transaction():
+            called = (await cost_of(protocol, submit(protocol.connection))).pages
+        found = await line(protocol)
+        async with protocol.transaction():
+            looked = (await cost_of(protocol, line(protocol, found[0].ticket))).pages
+        await admit(protocol, found)
+        return called, looked
+
+    before = await pages()
+    for _ in range(10):
+        for _ in range(50):
+            await submit(protocol.connection)
+        await admit(protocol, await line(protocol))
+    after = await pages()
+    assert after[0] <= before[0] * 1.2 + 10
+    assert after[1] <= before[1] * 1.2 + 10
+
+
+async def test_a_body_larger_than_the_bound_of_a_page_comes_alone(protocol: Protocol) -> None:
+    await protocol.put()
+    for size in (10, 700_000, 600_000, 10):
+        await submit(protocol.connection, parameters=json.dumps({"text": "x" * size}))
+    assert [len(each.request_json) > 1000 for each in await line(protocol)] == [False, True, True]
