@@ -25,6 +25,8 @@ from turnstile.common.urls import host_urls, shown_url, with_tls_hint
 logger = logging.getLogger(__name__)
 
 _DEADLOCK_RETRIES: Final = 5
+_LOST: Final = "unexpected connection_lost() call"
+"""What the driver says of a connection that the server, or something in between, has closed."""
 _FULL_SECONDS: Final = 0.5
 """How long no connection is asked for after the server had none."""
 
@@ -109,6 +111,7 @@ class Database:
         self._schema_trouble: str | None = None
         self._schema_checked_at = -math.inf
         self._unsuited = Episodes(logger, "schema_unsuited")
+        self._unreachable = Episodes(logger, "database_unreachable")
         self._application_name = application_name
         self._connections_max = connections_max
         self._timeouts = timeouts or DatabaseTimeouts()
@@ -127,8 +130,6 @@ class Database:
     async def open(self) -> None:
         """Connect, with retries and backoff until the server answers and its schema suits."""
         delay_seconds = 0.1
-        unreachable = Episodes(logger, "database_unreachable")
-        url = shown_url(self._url)
         while True:
             try:
                 pool = await self._create_pool()
@@ -141,12 +142,10 @@ class Database:
             except _WrongSchema as trouble:
                 self.last_error = str(trouble)
             except (*CONNECTION_ERRORS, *_LOGIN_ERRORS) as error:
-                self.last_error = _reason(error)
-                unreachable.failed(self.last_error, url=url, reason=self.last_error)
+                self._note(error)
             else:
-                unreachable.works(self.last_error or "", url=url)
                 self._pool = pool
-                self.last_error = None
+                self._note(None)
                 return
             await asyncio.sleep(delay_seconds)
             delay_seconds = min(delay_seconds * 2, 5.0)
@@ -302,7 +301,7 @@ class Database:
             # repeat would fail again.
             raise
         except CONNECTION_ERRORS as error:
-            self.last_error = _reason(error)
+            self._note(error)
             raise Unavailable(f"database: {self.last_error}") from error
         except _WrongSchema as trouble:
             self.last_error = str(trouble)
@@ -319,6 +318,15 @@ class Database:
                 raise Unavailable(f"database: {trouble}") from error
             raise
         else:
+            self._note(None)
+
+    def _note(self, error: BaseException | None) -> None:
+        """Note why the server could not be reached, or that it was."""
+        if error is not None:
+            self.last_error = _reason(error)
+            self._unreachable.failed(self.last_error, url=shown_url(self._url), reason=self.last_error)
+        elif self.last_error is not None:
+            self._unreachable.works(self.last_error, url=shown_url(self._url))
             self.last_error = None
 
     async def _create_pool(self) -> "Pool":
@@ -392,6 +400,8 @@ async def _in_time(answer: Awaitable[T]) -> T:
 
 
 def _reason(error: BaseException) -> str:
+    if isinstance(error, asyncpg.ConnectionDoesNotExistError | ConnectionResetError) or str(error) == _LOST:
+        return "the connection was lost"
     return (
         with_tls_hint(str(error), authority="sslrootcert in TURNSTILE_DATABASE_URL") or type(error).__name__
     )

@@ -28,6 +28,7 @@ from turnstile.common.gathering import GatherWindow
 from turnstile.common.telemetry.logs import Episodes
 
 logger = logging.getLogger(__name__)
+_DIVIDED: Final = Episodes(logger, "decision_divided")
 _POSTPONED: Final = Episodes(logger, "decision_postponed")
 _FAILED: Final = Episodes(logger, "decision_failed", level=logging.ERROR)
 
@@ -225,7 +226,7 @@ async def results_of(
             result = await _until_available(handler, [*blocked, *part])
             size.grow()
         except StatementTimeout as error:
-            logger.warning("decision_divided", extra={"messages": len(part), "reason": str(error)})
+            _DIVIDED.failed("decision", messages=len(part), reason=str(error))
             size.shrink(len(part))
             lone_timeouts += len(part) <= 1
             if lone_timeouts < LONE_TIMEOUTS_MAX:

@@ -73,6 +73,7 @@ class Dispatcher:
         )
         self._more_queue_ids: set[QueueId] = set()
         self._has_more = asyncio.Event()
+        self._broken = Episodes(logger, "telling_broken", level=logging.ERROR)
         self._postponed = Episodes(logger, "grant_postponed")
         self._status_events = StatusEvents(publisher, app_id="executor")
         self.granted = asyncio.Event()
@@ -190,9 +191,9 @@ class Dispatcher:
             await publishing
         except (Unavailable, asyncpg.PostgresError) as error:
             logger.debug("telling_left_to_the_rows", extra={"messages": count, "reason": str(error)})
-        except Exception:
+        except Exception as error:  # noqa: BLE001  (logged with its traceback)
             # A fault in one message stops neither the others nor the service; the rows remain.
-            logger.exception("telling_broken")
+            self._broken.broke(type(error).__name__, error)
         finally:
             self._background_count -= count
 

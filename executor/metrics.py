@@ -17,6 +17,7 @@ from turnstile.common.broker.best_effort import KINDS
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import Code, Unavailable
 from turnstile.common.domain.states import Status, is_terminal
+from turnstile.common.telemetry.logs import Episodes
 from turnstile.common.telemetry.metrics import Gauge, Labels, LabelValues, Meter
 from turnstile.executor.sql import query
 
@@ -243,6 +244,7 @@ class QueueGauges:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._not_read = Episodes(logger, "gauges_not_read")
         self._lock = asyncio.Lock()
         self._read_at = -_FRESH_SECONDS
 
@@ -258,11 +260,12 @@ class QueueGauges:
                     codes = [*map(str, DEAD_LETTER_CODES)]
                     row = await connection.fetchrow(query("gauges"), _QUEUES_MAX, codes, _RESOURCES_MAX)
             except (Unavailable, asyncpg.PostgresError, TimeoutError) as error:
-                logger.warning("gauges_not_read", extra={"reason": str(error) or "no answer in time"})
+                self._not_read.failed("gauges", reason=str(error) or "no answer in time")
                 SCRAPE_FAILURES.add()
                 _forget()
             else:
                 assert row is not None
+                self._not_read.works("gauges")
                 _show_actions(from_json(row["actions"] or "[]"))
                 _show_resources(from_json(row["resources"] or "[]"))
                 _show_pools(from_json(row["pools"] or "[]"))

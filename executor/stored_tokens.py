@@ -17,6 +17,7 @@ import asyncpg
 
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import Unavailable
+from turnstile.common.telemetry.logs import Episodes
 from turnstile.executor.api_tokens import ApiToken, ApiTokens, Role, digest_of
 from turnstile.executor.callers import Caller
 from turnstile.executor.sql import query
@@ -100,6 +101,7 @@ class AcceptedTokens:
         self._store = store
         self._always_required = always_required
         self._reread_seconds = REREAD_SECONDS if reread_seconds is None else reread_seconds
+        self._kept = Episodes(logger, "api_tokens_kept")
         self._any_stored: bool | None = None
         """None: not read yet."""
         self._stored: dict[bytes, tuple[ApiToken, float]] = {}
@@ -181,9 +183,10 @@ class AcceptedTokens:
                 rows = await self._store.valid()
         except (Unavailable, TimeoutError, asyncpg.PostgresError) as error:
             if self._any_stored is not None:
-                logger.warning("api_tokens_kept", extra={"reason": f"database: {error}"})
+                self._kept.failed("database", reason=f"database: {error}")
                 self._read_at = time.monotonic()
             return
+        self._kept.works("database")
         self._any_stored = rows[0]["exists"]
         self._stored = {row["digest"]: _entry(row, began_at) for row in rows if row["id"] is not None}
         self._read_at = began_at

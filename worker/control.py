@@ -21,11 +21,13 @@ from turnstile.common.domain.errors import Refusal
 from turnstile.common.domain.identifiers import Attempt, ExecutionId, WorkerId
 from turnstile.common.messages import ExecutionCancel
 from turnstile.common.requests import read_json, read_model
+from turnstile.common.telemetry.logs import Episodes
 from turnstile.worker.attempt import Attempts
 from turnstile.worker.lease import Lease, clock
 from turnstile.worker.protocol import Offer
 
 logger = logging.getLogger(__name__)
+_MOVED: Final = Episodes(logger, "control_queue_moved")
 
 _CANCEL_BYTES_MAX: Final = 16 * 1024
 _PREFETCH: Final = 100
@@ -65,7 +67,7 @@ class ControlQueue:
         except ChannelNotFoundEntity:
             if name == self.name:
                 self._names.rotate(-1)
-                logger.warning("control_queue_moved", extra={"queue": self.name})
+                _MOVED.failed("queue", queue=self.name)
                 self._on_moved(self.name)
             raise
 

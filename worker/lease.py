@@ -23,10 +23,12 @@ import asyncpg
 from turnstile.common.domain.errors import Unavailable
 from turnstile.common.domain.identifiers import WorkerId
 from turnstile.common.lifecycle import EXIT_NOT_STOPPED, end_process
+from turnstile.common.telemetry.logs import Episodes
 from turnstile.worker.fence import Evidence, Standing, Terms
 from turnstile.worker.protocol import WorkerProtocol, single_connection
 
 logger = logging.getLogger(__name__)
+_NOT_RENEWED: Final = Episodes(logger, "lease_not_renewed")
 
 _RETRY_SECONDS: Final = 0.5
 _POLL_SECONDS: Final = 0.25
@@ -230,24 +232,20 @@ class LeaseThread:
 
     async def _renew_until_lost(self) -> None:
         await self._database.open()
-        drain_seen, failures = False, 0
+        drain_seen = False
         while not self._lease.lost:
             sent_at = clock()
             try:
                 alive, draining = await self._protocol.renew(self._lease.terms.lease_seconds)
             except (Unavailable, asyncpg.PostgresError) as error:
-                failures += 1
-                if failures == 1:
-                    logger.warning("lease_not_renewed", extra={"reason": str(error)})
+                _NOT_RENEWED.failed("lease", reason=str(error))
                 await asyncio.sleep(min(_RETRY_SECONDS, self._heartbeat_seconds / 2))
                 continue
             if not alive:
                 self._lease.lose("the database ended this worker's lease", given_up=True)
                 return
             self._lease.renewed(sent_at)
-            if failures:
-                logger.info("lease_renewed_again", extra={"failures": failures})
-            failures = 0
+            _NOT_RENEWED.works("lease")
             if draining and not drain_seen:
                 drain_seen = True
                 self._loop.call_soon_threadsafe(self._on_drain)

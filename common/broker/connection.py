@@ -34,6 +34,7 @@ from turnstile.common.broker.channel import (
 )
 from turnstile.common.broker.errors import BrokerUnavailable, DeclarationRefused, answered
 from turnstile.common.broker.reader import FrameReader
+from turnstile.common.telemetry.logs import Episodes
 from turnstile.common.urls import amqp_urls, with_tls_hint
 
 logger = logging.getLogger(__name__)
@@ -166,6 +167,7 @@ class BrokerConnection:
         self._name = name
         self._timeouts = timeouts
         self._link: Link | None = None
+        self._unavailable = Episodes(logger, "broker_unavailable")
         self.last_error: str | None = None
         """Why the last session or attempt ended; None while connected."""
 
@@ -217,14 +219,14 @@ class BrokerConnection:
         amqp = connection.transport.connection
         assert isinstance(amqp, aiormq.Connection)
         keeper.reader.frame_bytes_max = amqp.connection_tune.frame_max or 0
+        self._unavailable.works(self.last_error or "", connection=self._name)
         self.last_error = None
         logger.info("broker_connected", extra={"connection": self._name, "host": url.host, "port": url.port})
         return Link(connection, amqp, keeper.transport, keeper.reader, self._timeouts)
 
     def _note(self, error: str) -> None:
         error = with_tls_hint(error, authority="cafile in TURNSTILE_AMQP_URL")
-        if error != self.last_error:
-            logger.warning("broker_unavailable", extra={"connection": self._name, "error": error})
+        self._unavailable.failed(error, connection=self._name, error=error)
         self.last_error = error
 
 

@@ -26,6 +26,7 @@ from turnstile.common.broker.connection import BrokerConnection, BrokerTimeouts,
 from turnstile.common.broker.delivery import Delivery, UnsettledTags
 from turnstile.common.broker.errors import BrokerUnavailable, answered
 from turnstile.common.broker.prefetch import ByteBounds, ByteBudget, Credits
+from turnstile.common.telemetry.logs import Episodes
 
 logger = logging.getLogger(__name__)
 
@@ -198,6 +199,7 @@ class Subscription:
     ) -> None:
         assert prefetch >= 1, "0 means no bound in AMQP"
         self.queue = queue
+        self._lost = Episodes(logger, "broker_subscription_lost")
         self.last_error: str | None = None
         self._byte_bounds = byte_bounds
         self._earliest_first = earliest_first
@@ -317,6 +319,7 @@ class Subscription:
                 self._start = start
                 await start.credits.raise_to(self._wanted())
             start.consumes = True
+            self._lost.works(self.last_error or "", queue=self.queue)
             self.last_error = None
             self._renewing = await self._keep_to_bound(start, link)
         finally:
@@ -382,8 +385,7 @@ class Subscription:
 
     def _note(self, error: str) -> None:
         self._renewing = False
-        if error != self.last_error:
-            logger.warning("broker_subscription_lost", extra={"queue": self.queue, "error": error})
+        self._lost.failed(error, queue=self.queue, error=error)
         self.last_error = error
 
 

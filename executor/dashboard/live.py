@@ -20,6 +20,7 @@ import asyncpg
 
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import Unavailable
+from turnstile.common.telemetry.logs import Episodes
 from turnstile.executor.dashboard import events
 from turnstile.executor.dashboard.events import WatchedExecution
 from turnstile.executor.dashboard.failures import WINDOW, Failures, LastFailure, Start
@@ -38,6 +39,7 @@ from turnstile.executor.queries.waiting_reason import Health
 from turnstile.executor.sql import query
 
 logger = logging.getLogger(__name__)
+_READING_FAILED: Final = Episodes(logger, "dashboard_reading_failed", level=logging.ERROR)
 
 STREAMS_MAX: Final = 64
 _BATCHES_MAX: Final = 8
@@ -261,7 +263,7 @@ class Live:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("dashboard_reading_failed", exc_info=error)
+            _READING_FAILED.broke(type(error).__name__, error)
             for stream in self._streams:
                 stream.dropped.set()
 

@@ -61,6 +61,8 @@ class Deliverer:
         self._permits = DeliveryPermits(settings.webhook_concurrency)
         self._after_origin = ""
         self._failures = Episodes(logger, "webhooks_failed", level=logging.ERROR)
+        self._not_noted = Episodes(logger, "webhook_not_noted")
+        self._broken = Episodes(logger, "webhook_broken", level=logging.ERROR)
         self._faults = Episodes(logger, "webhooks_broken", level=logging.ERROR)
 
     def due(self) -> None:
@@ -156,11 +158,11 @@ class Deliverer:
             _report(result, applied=await self._results.submit(result))
         except (Unavailable, asyncpg.PostgresError) as error:
             # It is delivered again after its lease: the event's id identifies the copy.
-            logger.warning(
-                "webhook_not_noted", extra={"execution_id": claim.execution_id, "reason": str(error)}
-            )
-        except Exception:
-            logger.exception("webhook_broken", extra={"execution_id": claim.execution_id})
+            self._not_noted.failed("webhooks", execution_id=claim.execution_id, reason=str(error))
+        except Exception as error:  # noqa: BLE001  (logged with its traceback)
+            self._broken.broke(type(error).__name__, error, execution_id=claim.execution_id)
+        else:
+            self._not_noted.works("webhooks")
         finally:
             delivery.end()
             self._due.set()
@@ -202,9 +204,9 @@ class Deliverer:
             if delivery.is_cut_short:
                 return None
             return Response(error=f"no response within {self._settings.webhook_timeout:g} s")
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  (logged with its traceback)
             # A faulty URL may end its own delivery only.
-            logger.exception("webhook_broken", extra={"execution_id": claim.execution_id})
+            self._broken.broke(type(error).__name__, error, execution_id=claim.execution_id)
             return Response(error=f"{type(error).__name__} inside the executor service; its log says more")
 
 

@@ -5,14 +5,14 @@ later.
 import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 
 from tests.support.brokers import ready_messages
-from tests.support.environment import Environment, StartEnvironment, running_environment
+from tests.support.environment import Environment, StartEnvironment, running_environment, until_logged
 from tests.support.history import history_of
 from tests.support.processes import System, running
 from tests.support.protocol import connected
@@ -203,3 +203,33 @@ async def test_after_an_outage_a_lost_worker_gets_cancel_messages_before_its_wor
         # Confirmed before the offer was published.
         assert await ready_messages(amqp_url, worker_queue("lost")) >= 1
         assert await protocol.column("SELECT execution_id FROM unpublished_cancel") == []
+
+
+async def test_an_unreachable_server_fills_no_log_and_its_return_is_logged(
+    database_url: str, amqp_url: str
+) -> None:
+    async with (
+        Proxy(database_url).listening() as database,
+        Proxy(amqp_url).listening() as broker,
+        running(database.url, broker.url, settings=SETTINGS) as system,
+        httpx.AsyncClient(base_url=system.http_url, timeout=2) as http,
+    ):
+        services = [*system.executors, *system.workers]
+        for link, over in ((database, "_over"), (broker, "broker_unavailable_over")):
+            before = {each.name: len(each.log.read_text().splitlines()) for each in services}
+            link.state = LinkState(refuses=True)
+            # Longer than a lease, so that the worker registers again; everything that can fail repeats often.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(10):
+                    while True:
+                        for path in ("/metrics", "/api/v1/queues", "/api/v1/executions", "/readyz"):
+                            with suppress(httpx.HTTPError):
+                                await http.get(path, timeout=0.5)
+                        await asyncio.sleep(0.05)
+            lines = {each.name: each.log.read_text().splitlines()[before[each.name] :] for each in services}
+            for name, logged in lines.items():
+                assert 0 < len(logged) <= 25, (name, logged)
+            link.state = CLEAR
+            for each in services:
+                await each.ready()
+                await until_logged(each, over)
