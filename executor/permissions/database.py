@@ -86,6 +86,7 @@ async def change_roles(
                 for step in steps:
                     if step.server == "database":
                         await _change(connection, installation.database, step, logins[step.service])
+                await connection.execute(_text("submitters.sql"))
                 await connection.execute(permissions_text())
         except (asyncpg.DuplicateObjectError, asyncpg.UniqueViolationError) as error:
             raise SetupRefused(

@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from tests.integration.executor.page_counts import cost_of
-from tests.support.protocol import Connection, Protocol, connected
+from tests.support.protocol import Connection, Protocol
 from turnstile.common.domain.errors import Unavailable
 from turnstile.common.messages import ExecutionRequested
 from turnstile.common.requests import request_hash
@@ -82,31 +82,6 @@ async def test_two_executors_admit_it_once(protocol: Protocol, other: Protocol) 
     assert [type(verdict) for verdict in first] == [Accepted] * 3
     assert await protocol.column("SELECT delivery_key FROM execution ORDER BY id") == request_ids
     assert await line(protocol) == []
-
-
-async def test_a_role_may_submit_and_nothing_else(database_url: str, protocol: Protocol) -> None:
-    await protocol.put()
-    role = f"submitter_{UUID(int=hash(database_url) % 2**64).hex[-12:]}"
-    await protocol.connection.execute(
-        f"CREATE ROLE {role}; GRANT USAGE ON SCHEMA turnstile TO {role};"
-        f"GRANT EXECUTE ON FUNCTION turnstile.submit, turnstile.submission TO {role}"
-    )
-    try:
-        async with connected(database_url) as application:
-            await application.connection.execute(f"SET ROLE {role}")
-            request_id = await submit(application.connection)
-            row = await application.connection.fetchrow("SELECT * FROM turnstile.submission($1)", request_id)
-            assert row is not None
-            assert row["status"] == "pending"
-            for statement in (
-                "SELECT * FROM submission",
-                "SELECT turnstile.reject_submissions('{1}', '{x}', '{y}')",
-            ):
-                with pytest.raises(asyncpg.InsufficientPrivilegeError):
-                    await application.connection.execute(statement)
-        assert [each.request_id for each in await line(protocol)] == [request_id]
-    finally:
-        await protocol.connection.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
 @pytest.fixture

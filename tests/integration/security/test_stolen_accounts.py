@@ -12,6 +12,7 @@ import pytest
 from aio_pika.abc import AbstractChannel
 from aiormq.exceptions import AMQPError, ChannelAccessRefused
 from pamqp.common import FieldTable
+from yarl import URL
 
 from tests.integration.compatibility.test_calls import statements_of
 from tests.integration.security.fortress import DATABASE, Fortress
@@ -242,6 +243,39 @@ async def test_an_executor_role_prunes_pools(fortress: Fortress) -> None:
             return bool(await session.fetchval(count) == 0)
 
         await until(is_pruned, "the pool that no action names is deleted")
+
+
+async def test_a_submitter_role_may_submit_and_nothing_else(fortress: Fortress) -> None:
+    owner = await asyncpg.connect(fortress.owner["TURNSTILE_DATABASE_URL"])
+    shop = None
+    try:
+        await owner.execute(
+            "CREATE ROLE shop LOGIN PASSWORD 'of the shop'; GRANT turnstile_submitter TO shop"
+        )
+        async with fortress.http() as http:
+            assert (await http.put("/actions/guarded.sold", json={})).is_success
+        url = URL(fortress.owner["TURNSTILE_DATABASE_URL"]).with_user("shop").with_password("of the shop")
+        shop = await asyncpg.connect(str(url))
+        request_id = await shop.fetchval("SELECT turnstile.submit('guarded.sold')")
+
+        async def is_admitted() -> bool:
+            status = await shop.fetchval("SELECT status FROM turnstile.submission($1)", request_id)
+            return bool(status == "admitted")
+
+        await until(is_admitted, "the admission of the shop's submission")
+        for statement in (
+            "SELECT * FROM submission",
+            "SELECT * FROM execution",
+            "SELECT turnstile.reject_submissions('{1}', '{x}', '{y}')",
+            "SELECT turnstile.prune_pools(1)",
+        ):
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                await shop.execute(statement)
+    finally:
+        if shop is not None:
+            await shop.close()
+        await owner.execute("DROP ROLE shop")
+        await owner.close()
 
 
 @pytest.mark.parametrize("service", ["executor", "worker"])
