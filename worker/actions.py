@@ -135,6 +135,14 @@ def load_actions(*targets: str) -> list[RegisteredAction]:
     return list(found.values())
 
 
+def registered_action(value: object) -> RegisteredAction:
+    """Return the action that a decorator or `command_action` made of `value`; raises ActionsNotFound."""
+    found = _among([value])
+    if not found:
+        raise ActionsNotFound(f"{value!r} is no action; decorate the function with @action('name')")
+    return found[0]
+
+
 def action_from_entrypoint(ref: str, entrypoint: str) -> RegisteredAction:
     """Return the function `module:function` as the action `ref`; it need not be decorated."""
     module_name, _, name = entrypoint.partition(":")

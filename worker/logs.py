@@ -6,12 +6,16 @@ attempt runs, and the rest with its end. The records also go to the logger `turn
 """
 
 import codecs
+import contextlib
+import io
 import logging
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from turnstile.common.domain.identifiers import Attempt, ExecutionId
 
@@ -116,6 +120,43 @@ class LogTail:
         if too_many > 0:
             del self._kept[:too_many]
             self._cut_bytes += too_many
+
+
+printed_to: Final[ContextVar[LogTail | None]] = ContextVar("printed_to", default=None)
+"""The log of the attempt whose action runs here; the tasks and threads that it starts inherit it."""
+
+
+class _RoutedStream(io.TextIOBase):
+    """Standard output or error: what an action prints goes to the log of its attempt."""
+
+    def __init__(self, former: Any) -> None:
+        self._former = former
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._former, name)
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        log = printed_to.get()
+        if log is None:
+            return int(self._former.write(text))
+        log.write(text.encode("utf-8", "replace"))
+        return len(text)
+
+    def flush(self) -> None:
+        self._former.flush()
+
+
+@contextlib.contextmanager
+def printing_into_logs() -> Iterator[None]:
+    """Send what actions print in this process to the logs of their attempts, and all else where it went."""
+    with (
+        contextlib.redirect_stdout(_RoutedStream(sys.stdout)),
+        contextlib.redirect_stderr(_RoutedStream(sys.stderr)),
+    ):
+        yield
 
 
 def line_formatter(pattern: str) -> logging.Formatter:

@@ -11,6 +11,7 @@ from typing import Final
 from turnstile.common.database import Database, DatabaseTimeouts
 from turnstile.common.lifecycle import done_before
 from turnstile.worker.actions import RegisteredAction
+from turnstile.worker.logs import printing_into_logs
 from turnstile.worker.protocol import schema_trouble
 from turnstile.worker.runners.base import RunLimits
 from turnstile.worker.runners.registry import Runners
@@ -64,9 +65,10 @@ class WorkerService:
             asyncio.get_running_loop().set_default_executor(runners.in_loop.threads)
             try:
                 await done_before(self._database.open(), stop)
-                while not stop.is_set():
-                    self._session = Session(settings, self._database, self._definitions, runners)
-                    await self._session.serve(stop)
+                with printing_into_logs():
+                    while not stop.is_set():
+                        self._session = Session(settings, self._database, self._definitions, runners)
+                        await self._session.serve(stop)
             finally:
                 await self._database.close()
         logger.info("stopped")

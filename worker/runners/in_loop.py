@@ -20,7 +20,7 @@ from turnstile.common.domain.identifiers import Attempt, ExecutionId
 from turnstile.common.domain.outcomes import Completed, Failed
 from turnstile.worker.actions import RegisteredAction
 from turnstile.worker.context import Context
-from turnstile.worker.logs import LogTail
+from turnstile.worker.logs import LogTail, printed_to
 from turnstile.worker.outcome import OutcomeCatcher
 from turnstile.worker.parameters import parameters_of
 from turnstile.worker.runners.base import Call, RunLimits, RunReport, Stop, run_until_stopped
@@ -124,6 +124,7 @@ class InLoopRunner:
         function = self._actions[call.action_ref].function
         assert function is not None
         _current_run.set((call.execution_id, call.attempt))
+        printed_to.set(log)
         catcher = OutcomeCatcher(result_bytes_max=self._limits.result_bytes_max, write_log=log.write_line)
         with catcher:
             arguments = parameters_of(function).read(call.parameters_json, lambda: _context(call, log))

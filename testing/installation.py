@@ -1,0 +1,212 @@
+"""A private Turnstile for tests: servers, an executor, and a worker for the modules of the test.
+
+In: names of modules with actions. Out: an `Installation` that submits, waits, empties itself and moves time.
+PostgreSQL and RabbitMQ are private ones in a scratch folder, or those of TURNSTILE_TEST_DATABASE_URL,
+TURNSTILE_TEST_AMQP_URL and TURNSTILE_TEST_MANAGEMENT_URL, with a database and a vhost of its own.
+"""
+
+import asyncio
+import os
+import secrets
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final
+
+import asyncpg
+import httpx
+
+from turnstile.client import Client
+from turnstile.common.domain.durations import parse_duration
+from turnstile.localservers import BrokerServer, DatabaseServer, LocalServers
+from turnstile.localservers.services import Service
+from turnstile.stress.local.launcher import Deployment, create_database_and_vhost, drop_database_and_vhost
+
+_SETTINGS: Final = {
+    "TURNSTILE_WATCHDOG_INTERVAL": "200ms",
+    "TURNSTILE_LEASE_DURATION": "6s",
+    "TURNSTILE_HEARTBEAT_INTERVAL": "1s",
+    "TURNSTILE_DRAIN_TIMEOUT": "2s",
+}
+"""Delays and retries are noticed within the interval."""
+_NO_FIELDS: Final = frozenset({"id", "ref", "created_at", "updated_at"})
+"""What the API shows of an action besides its definition."""
+_RESET_SECONDS: Final = 15.0
+_POLL_SECONDS: Final = 0.02
+_SERVER_URLS: Final = (
+    "TURNSTILE_TEST_DATABASE_URL",
+    "TURNSTILE_TEST_AMQP_URL",
+    "TURNSTILE_TEST_MANAGEMENT_URL",
+)
+
+
+class NotEmptied(Exception):
+    """An action of an earlier test does not end."""
+
+
+class Installation:
+    """One executor and one worker, with a database and a vhost of their own. Made by `installation`."""
+
+    def __init__(self, deployment: Deployment, executor: Service, worker: Service) -> None:
+        self.database_url = deployment.database_url
+        self.amqp_url = deployment.amqp_url
+        self.http_url = executor.url
+        self._executor = executor
+        self._worker = worker
+        self._http = httpx.Client(base_url=f"{executor.url}/api/v1", timeout=30, trust_env=False)
+        self._definitions: dict[str, dict[str, Any]] = {}
+        self._client: Client | None = None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The settings with which an application reaches it."""
+        return {
+            "TURNSTILE_DATABASE_URL": self.database_url,
+            "TURNSTILE_AMQP_URL": self.amqp_url,
+            "TURNSTILE_API_URL": self.http_url,
+        }
+
+    @property
+    def client(self) -> Client:
+        """A connected client for code without an event loop."""
+        if self._client is None:
+            self._client = Client(amqp_url=self.amqp_url, http_url=self.http_url)
+            self._client.__enter__()
+        return self._client
+
+    def advance(self, duration: str | float) -> None:
+        """Let so much time pass for what is delayed: requests with `run_at`, retries, and times to live.
+
+        `duration` is like '1h', or seconds. Rates, leases, and the times that an execution shows stay.
+        """
+        asyncio.run(self._execute(_text("advance.sql"), parse_duration(duration)))
+
+    def log(self) -> str:
+        """Return what the executor and the worker have logged."""
+        services = (self._executor, self._worker)
+        return "".join(f"--- {each.name}\n{each.log.read_text(errors='replace')}" for each in services)
+
+    def reset(self) -> None:
+        """Cancel what has not ended, delete all executions and dead letters, and restore the definitions.
+
+        Raises NotEmptied if an action does not end within 15 s of its cancel.
+        """
+        for action in self._actions():
+            if action["ref"] not in self._definitions:
+                self._http.delete(f"/actions/{action['ref']}", params={"cancel": "true"})
+        asyncio.run(self._empty())
+        for action in self._actions():
+            known = self._definitions.get(action["ref"])
+            if known is not None and known != _definition(action):
+                self._http.put(f"/actions/{action['ref']}", json=known).raise_for_status()
+
+    def _note_definitions(self) -> None:
+        self._definitions = {action["ref"]: _definition(action) for action in self._actions()}
+
+    def _actions(self) -> list[dict[str, Any]]:
+        answer = self._http.get("/actions", params={"limit": 1000}).raise_for_status()
+        return list(answer.json()["items"])
+
+    async def _execute(self, statement: str, *arguments: object) -> None:
+        connection = await asyncpg.connect(self.database_url)
+        try:
+            await connection.execute(statement, *arguments)
+        finally:
+            await connection.close()
+
+    async def _empty(self) -> None:
+        connection = await asyncpg.connect(self.database_url)
+        deadline = asyncio.get_running_loop().time() + _RESET_SECONDS
+        cancelled: set[int] = set()
+        try:
+            while unfinished := await connection.fetch(_text("unfinished.sql")):
+                for row in unfinished:
+                    if row["id"] is not None and row["id"] not in cancelled:
+                        cancelled.add(row["id"])
+                        self._http.post(f"/executions/{row['id']}/cancel")
+                if asyncio.get_running_loop().time() > deadline:
+                    refs = ", ".join(sorted({str(row["ref"]) for row in unfinished}))
+                    raise NotEmptied(
+                        f"{refs}: still runs {_RESET_SECONDS:g} s after its cancel\n{self.log()}"
+                    )
+                await asyncio.sleep(_POLL_SECONDS)
+            await connection.execute(_text("delete.sql"))
+        finally:
+            await connection.close()
+
+    def _close(self) -> None:
+        if self._client is not None:
+            self._client.__exit__(None, None, None)
+        self._http.close()
+
+
+@contextmanager
+def installation(
+    *actions: str, settings: Mapping[str, str] | None = None, concurrency: int = 10
+) -> Iterator[Installation]:
+    """Start an installation with a worker for these modules of the current folder; stop it at the end.
+
+    `settings` are environment variables of both services.
+    """
+    with ExitStack() as stack:
+        postgresql, rabbitmq = stack.enter_context(_servers())
+        name = f"turnstile_testing_{secrets.token_hex(6)}"
+        database_url, amqp_url = asyncio.run(create_database_and_vhost(postgresql, rabbitmq, name))
+        stack.callback(lambda: asyncio.run(drop_database_and_vhost(postgresql, rabbitmq, name)))
+        folder = Path(tempfile.mkdtemp(prefix="turnstile-testing-"))
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        deployment = Deployment(
+            database_url=database_url,
+            amqp_url=amqp_url,
+            folder=folder,
+            settings={**_SETTINGS, "TURNSTILE_WORKER_CONCURRENCY": str(concurrency), **(settings or {})},
+            importable=Path.cwd(),
+        )
+        executor = deployment.executor("executor")
+        worker = deployment.worker("worker", actions=actions[0])
+        for module in actions[1:]:
+            worker.arguments = [*worker.arguments, "--actions", module]
+        for service in (executor, worker):
+            asyncio.run(service.start())
+            stack.callback(_stop, service)
+            asyncio.run(_ready(service))
+        made = Installation(deployment, executor, worker)
+        stack.callback(made._close)
+        made._note_definitions()
+        yield made
+
+
+@contextmanager
+def _servers() -> Iterator[tuple[DatabaseServer, BrokerServer]]:
+    given = [os.environ.get(name) for name in _SERVER_URLS]
+    if all(given):
+        database_url, amqp_url, management_url = (str(url) for url in given)
+        broker = BrokerServer(amqp_url, management_url)
+        try:
+            yield DatabaseServer(database_url), broker
+        finally:
+            broker.close()
+        return
+    with LocalServers.start(durable=False) as servers:
+        yield servers.postgresql, servers.rabbitmq
+
+
+async def _ready(service: Service) -> None:
+    async with httpx.AsyncClient(trust_env=False) as http:
+        await service.ready(http)
+
+
+def _stop(service: Service) -> None:
+    asyncio.run(service.end(signal.SIGTERM))
+
+
+def _definition(action: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in action.items() if name not in _NO_FIELDS}
+
+
+def _text(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,57 @@
+"""The pytest plugin: `turnstile`, a private installation that is empty at the beginning of each test.
+
+The option `turnstile_actions` of pytest's configuration names the modules of the worker:
+
+    [tool.pytest.ini_options]
+    turnstile_actions = ["shop.actions"]
+
+Installed with the package, so it imports nothing before a test uses a fixture.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from turnstile.testing.installation import Installation
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare the option."""
+    parser.addini(
+        "turnstile_actions",
+        "Modules with actions, for the worker of the fixture `turnstile`.",
+        type="args",
+        default=[],
+    )
+
+
+@pytest.fixture(scope="session")
+def turnstile_settings() -> dict[str, str]:
+    """Return environment variables of both services; override this fixture to set some."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def turnstile_installation(
+    request: pytest.FixtureRequest, turnstile_settings: dict[str, str]
+) -> "Iterator[Installation]":
+    """Start an executor and a worker with private servers, for the session. Tests use `turnstile`."""
+    from turnstile.testing.installation import installation  # noqa: PLC0415  (only if a test uses it)
+
+    actions = request.config.getini("turnstile_actions")
+    if not actions:
+        raise pytest.UsageError(
+            "turnstile_actions: name the modules with your actions in the configuration of pytest, like "
+            'turnstile_actions = ["shop.actions"]'
+        )
+    with installation(*actions, settings=turnstile_settings) as made:
+        yield made
+
+
+@pytest.fixture
+def turnstile(turnstile_installation: "Installation") -> "Installation":
+    """Return the installation, without executions and with the definitions of the code."""
+    turnstile_installation.reset()
+    return turnstile_installation

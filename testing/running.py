@@ -1,0 +1,197 @@
+"""Runs one attempt of an action in this process, with the worker's own runners and a real `Context`.
+
+In: an action and its parameters. Out: a `Ran`: status, result or error, and the log. The parameters travel as
+JSON and are validated like those of a submission, and the result is read back from JSON: what passes here
+passes in a worker. A plain function runs in a thread; in a worker it runs in a process of its own.
+"""
+
+import asyncio
+import contextlib
+import json
+from dataclasses import dataclass
+from typing import Any, Final, assert_never
+
+import httpx
+from pydantic_core import to_json
+
+from turnstile.common.action_definition import ActionDefinition
+from turnstile.common.domain.durations import parse_duration
+from turnstile.common.domain.identifiers import Attempt, ExecutionId
+from turnstile.common.domain.outcomes import Completed, Failed, Outcome, failure_of, status_of
+from turnstile.common.domain.states import Status
+from turnstile.worker.actions import RegisteredAction, registered_action
+from turnstile.worker.context import Context
+from turnstile.worker.logs import LogTail, printed_to, printing_into_logs
+from turnstile.worker.outcome import OutcomeCatcher
+from turnstile.worker.parameters import parameters_of
+from turnstile.worker.runners.base import (
+    Call,
+    Interrupted,
+    RunLimits,
+    Runner,
+    RunReport,
+    StopRequest,
+    run_until_stopped,
+)
+from turnstile.worker.runners.command import CommandRunner
+from turnstile.worker.runners.http import HttpRunner
+from turnstile.worker.runners.in_loop import InLoopRunner
+from turnstile.worker.runners.supervisor import Supervisor
+
+_LIMITS: Final = RunLimits(grace_seconds=2.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """How the attempt ended."""
+
+    status: Status
+    """The terminal status, if no retry follows."""
+    result: Any = None
+    """The return value, as JSON gives it back; None unless completed."""
+    error_type: str | None = None
+    error_message: str | None = None
+    retryable: bool = False
+    """Whether the retry policy applies: False after a PermanentError, a timeout or a cancel."""
+    retry_delay_seconds: float | None = None
+    """The delay that a TemporaryError requested."""
+    log: str = ""
+    """What it logged and printed."""
+
+    def expect(self, status: Status | str = Status.COMPLETED) -> "Ran":
+        """Return itself; raises AssertionError with error and log if the status is another one."""
+        if self.status != status:
+            error = f": {self.error_type}: {self.error_message}" if self.error_type else ""
+            raise AssertionError(f"the attempt ended as {self.status}{error}\n{self.log}")
+        return self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What the attempt sees of its execution."""
+
+    execution_id: int = 1
+    attempt: int = 1
+    timeout: str | float | None = None
+    """None: the timeout of the action's definition."""
+    cancel_after: str | float | None = None
+    """The attempt is cancelled so long after its start, as by an operator."""
+
+
+def run(action: Any, /, *, options: RunOptions | None = None, **parameters: object) -> Ran:
+    """Run one attempt of an action in this process, and return how it ended; user code never raises here.
+
+    `action` is what `@action`, `command_action` or `http_action` returned. In code with an event loop use
+    `run_async`.
+    """
+    return asyncio.run(run_async(action, options=options, **parameters))
+
+
+async def run_async(action: Any, /, *, options: RunOptions | None = None, **parameters: object) -> Ran:
+    """Do what `run` does, in code with an event loop."""
+    options = options or RunOptions()
+    registered = registered_action(action)
+    definition = registered.definition
+    log: list[LogTail] = []
+    timeout = definition.timeout if options.timeout is None else parse_duration(options.timeout)
+    stop = StopRequest()
+    call = Call(
+        execution_id=ExecutionId(options.execution_id),
+        attempt=Attempt(options.attempt),
+        action_ref=definition.ref,
+        entrypoint=definition.entrypoint,
+        parameters_json=to_json(parameters).decode(),
+        traceparent=None,
+        timeout_seconds=timeout,
+        stop=stop,
+        on_log=log.append,
+    )
+    cancel = None
+    if options.cancel_after is not None:
+        cancel = asyncio.get_running_loop().call_later(
+            parse_duration(options.cancel_after), stop.request, "cancel", "cancelled by the test"
+        )
+    try:
+        async with contextlib.AsyncExitStack() as stack:
+            stack.enter_context(printing_into_logs())
+            report = await _runner(registered, definition, stack).run(call)
+    finally:
+        if cancel is not None:
+            cancel.cancel()
+    assert not isinstance(report.outcome, Interrupted), "only a worker interrupts an attempt"
+    return _ran(report.outcome, report.log)
+
+
+def _ran(outcome: Outcome, log: str) -> Ran:
+    failure = failure_of(outcome)
+    return Ran(
+        status=status_of(outcome),
+        result=json.loads(outcome.result_json) if isinstance(outcome, Completed) else None,
+        error_type=None if failure is None else failure.type,
+        error_message=None if failure is None else failure.message,
+        retryable=isinstance(outcome, Failed) and outcome.retryable,
+        retry_delay_seconds=outcome.delay_seconds if isinstance(outcome, Failed) else None,
+        log=log,
+    )
+
+
+def _runner(
+    registered: RegisteredAction, definition: ActionDefinition, stack: contextlib.AsyncExitStack
+) -> Runner:
+    match definition.runner:
+        case "python":
+            if registered.runs_in_loop:
+                return InLoopRunner({definition.ref: registered}, _LIMITS)
+            return _ThreadRunner(registered)
+        case "command":
+            supervisor = Supervisor()
+            stack.callback(supervisor.close)
+            return CommandRunner(_LIMITS, supervisor)
+        case "http":
+            client = httpx.AsyncClient(follow_redirects=False)
+            stack.push_async_callback(client.aclose)
+            return HttpRunner(_LIMITS, client)
+    assert_never(definition.runner)
+
+
+class _ThreadRunner:
+    """Runs a plain function in a thread of this process, as a child process of a worker would."""
+
+    def __init__(self, registered: RegisteredAction) -> None:
+        self._registered = registered
+
+    async def run(self, call: Call) -> RunReport:
+        log = call.open_log(_LIMITS.log_bytes_max)
+        work = asyncio.create_task(asyncio.to_thread(self._outcome, call, log), name=call.name)
+        running = _Thread()
+        ended = await run_until_stopped(work, call.stop, call.timeout_seconds, _LIMITS.grace_seconds, running)
+        return RunReport.of(ended, log)
+
+    def _outcome(self, call: Call, log: LogTail) -> Completed | Failed:
+        function = self._registered.function
+        assert function is not None
+        catcher = OutcomeCatcher(result_bytes_max=_LIMITS.result_bytes_max, write_log=log.write_line)
+        printed_to.set(log)
+        with catcher:
+            arguments = parameters_of(function).read(call.parameters_json, lambda: _context(call, log))
+            catcher.returned(function(**arguments))
+        return catcher.outcome
+
+
+class _Thread:
+    """A thread sees its stop through its context; nothing can end it."""
+
+    def terminate(self, stop: object) -> None:
+        """Do nothing: `Context.cancelled` is true already."""
+
+    def kill(self) -> None:
+        """Do nothing: the thread is left behind."""
+
+
+def _context(call: Call, log: LogTail) -> Context:
+    return Context(
+        call,
+        write_line=log.write_line,
+        pass_on=call.log_in_worker,
+        stop_reason=lambda: call.stop.stop.reason if call.stop.stop else None,
+    )

@@ -1,0 +1,99 @@
+"""The pytest plugin in a project of its own: an installation that is empty before each test."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.sources import AMQP_URL, DATABASE_URL, MANAGEMENT_URL
+from turnstile.localservers import BrokerServer, DatabaseServer
+
+_CONFIGURATION = """
+[pytest]
+turnstile_actions = shop.actions
+asyncio_default_fixture_loop_scope = function
+filterwarnings = error
+"""
+_ACTIONS = """
+import time
+from turnstile import Context, TemporaryError, action
+
+@action("shop.greet", max_concurrent=1)
+async def greet(context: Context, name: str) -> str:
+    print("greeting", name)
+    return f"hello {name}"
+
+@action("shop.flaky", retry={"max_attempts": 2, "delay": "1h"})
+async def flaky(context: Context) -> int:
+    if context.attempt == 1:
+        raise TemporaryError("not yet")
+    return context.attempt
+
+@action("shop.slow")
+def slow() -> None:
+    time.sleep(3600)
+"""
+_TESTS = """
+import time
+from datetime import UTC, datetime, timedelta
+
+
+def until_delayed(turnstile, execution_id):
+    while turnstile.client.get(execution_id).status != "delayed":
+        time.sleep(0.02)
+
+
+def test_an_action_runs(turnstile):
+    assert turnstile.client.run("shop.greet", {"name": "ada"}, wait_timeout=30) == "hello ada"
+    turnstile.client.submit("shop.slow")
+    turnstile.client.submit("shop.greet", {"name": "later"}, run_at=datetime(2100, 1, 1, tzinfo=UTC))
+
+
+def test_nothing_is_left_of_earlier_tests(turnstile):
+    assert turnstile.client.list().items == ()
+
+
+def test_a_retry_comes_after_an_hour(turnstile):
+    execution_id = turnstile.client.submit("shop.flaky").execution_id
+    until_delayed(turnstile, execution_id)
+    turnstile.advance("59m")
+    until_delayed(turnstile, execution_id)
+    turnstile.advance("1m")
+    assert turnstile.client.wait(execution_id, timeout=30).result == 2
+
+
+def test_a_delay_of_two_days_passes(turnstile):
+    due = datetime.now(UTC) + timedelta(days=2)
+    execution_id = turnstile.client.submit("shop.greet", {"name": "x"}, run_at=due).execution_id
+    turnstile.advance("47h")
+    until_delayed(turnstile, execution_id)
+    turnstile.advance("61m")
+    assert turnstile.client.wait(execution_id, timeout=30).result == "hello x"
+    assert set(turnstile.environment) >= {"TURNSTILE_AMQP_URL", "TURNSTILE_API_URL"}
+"""
+
+
+def test_a_project_tests_its_actions_on_a_private_installation(
+    tmp_path: Path, postgresql: DatabaseServer, rabbitmq: BrokerServer
+) -> None:
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "__init__.py").touch()
+    (tmp_path / "shop" / "actions.py").write_text(_ACTIONS)
+    (tmp_path / "pytest.ini").write_text(_CONFIGURATION)
+    (tmp_path / "test_shop.py").write_text(_TESTS)
+    servers = {
+        DATABASE_URL: postgresql.url("postgres"),
+        AMQP_URL: rabbitmq.url(),
+        MANAGEMENT_URL: rabbitmq.management_url,
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        cwd=tmp_path,
+        env={**os.environ, **servers},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "4 passed" in done.stdout

@@ -1,0 +1,118 @@
+"""`turnstile.testing.run`: one attempt in this process, with the worker's runners and their verdicts."""
+
+import asyncio
+import sys
+import time
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+import pytest
+
+from turnstile.testing import RunOptions, run, run_async
+from turnstile.worker import (
+    Context,
+    PermanentError,
+    TemporaryError,
+    action,
+    command_action,
+)
+from turnstile.worker.actions import ActionsNotFound
+
+
+class Size(StrEnum):
+    SMALL = "small"
+    LARGE = "large"
+
+
+@dataclass
+class Shirt:
+    size: Size
+    wanted_at: datetime
+
+
+@action("testing.order", timeout="20s")
+async def order(context: Context, shirts: list[Shirt], customer: int = 7) -> dict[str, Any]:
+    print("ordering", len(shirts))
+    context.logger.info("for customer %s", customer)
+    if not shirts:
+        raise PermanentError("no shirts")
+    if customer == 0:
+        raise TemporaryError("out of stock", delay=7.0)
+    return {"sizes": [shirt.size for shirt in shirts], "attempt": context.attempt, "at": shirts[0].wanted_at}
+
+
+@action("testing.press", timeout="100ms")
+def press(context: Context, seconds: float = 0.0) -> str:
+    print("pressing")
+    ends_at = time.monotonic() + seconds
+    while time.monotonic() < ends_at:
+        context.check_cancelled()
+        time.sleep(0.005)
+    return "pressed"
+
+
+add = command_action(
+    "testing.add",
+    argv=[sys.executable, "-c", "import json, sys; print(json.load(sys.stdin)['number'] + 1)"],
+)
+SHIRT = {"size": "large", "wanted_at": "2026-05-01T08:00:00Z"}
+
+
+def test_an_async_action_gets_validated_values_and_its_result_is_json() -> None:
+    ran = run(order, shirts=[Shirt(Size.LARGE, datetime.fromisoformat("2026-05-01T08:00:00+00:00"))])
+    assert ran.expect().result == {"sizes": ["large"], "attempt": 1, "at": "2026-05-01T08:00:00Z"}
+    assert "ordering 1\n" in ran.log
+    assert "INFO for customer 7" in ran.log
+
+
+def test_a_failure_has_its_type_its_retry_and_its_traceback() -> None:
+    final = run(order, shirts=[])
+    assert (final.status, final.error_type, final.error_message) == ("failed", "PermanentError", "no shirts")
+    assert not final.retryable
+    assert "Traceback" in final.log
+    later = run(order, shirts=[SHIRT], customer=0)
+    assert (later.error_type, later.retryable, later.retry_delay_seconds) == ("TemporaryError", True, 7.0)
+    with pytest.raises(AssertionError, match="ended as failed: PermanentError: no shirts"):
+        final.expect()
+
+
+def test_parameters_that_do_not_fit_fail_the_attempt_like_in_a_worker() -> None:
+    ran = run(order, shirts=[{"size": "huge"}], color="red")
+    assert ran.error_type == "InvalidParameters"
+    assert ran.error_message is not None
+    for part in ("shirts.0.size", "shirts.0.wanted_at", "color: unknown parameter"):
+        assert part in ran.error_message
+
+
+def test_a_plain_function_and_a_command_run_too() -> None:
+    pressed = run(press)
+    assert (pressed.expect().result, pressed.log) == ("pressed", "pressing\n")
+    assert run(add, number=4).expect().result == 5
+    assert run(order, options=RunOptions(attempt=3), shirts=[SHIRT]).result["attempt"] == 3
+
+
+def test_timeouts_and_cancels_stop_the_attempt() -> None:
+    assert run(press, seconds=30).status == "timeout"
+    ran = run(press, options=RunOptions(timeout="1m", cancel_after=0.02), seconds=30)
+    assert (ran.status, ran.error_message) == ("cancelled", "cancelled by the test")
+
+
+async def test_attempts_run_side_by_side_and_each_keeps_its_own_log() -> None:
+    first, second = await asyncio.gather(
+        run_async(order, shirts=[SHIRT], customer=1), run_async(order, shirts=[SHIRT] * 2, customer=2)
+    )
+    assert ("ordering 1" in first.log, "customer 2" in first.log) == (True, False)
+    assert ("ordering 2" in second.log, "customer 1" in second.log) == (True, False)
+
+
+def test_what_is_printed_outside_an_attempt_stays_where_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+    run(press)
+    print("outside")
+    assert capsys.readouterr().out == "outside\n"
+
+
+def test_a_function_without_a_decorator_is_refused() -> None:
+    with pytest.raises(ActionsNotFound, match="is no action; decorate"):
+        run(len)
