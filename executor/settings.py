@@ -123,6 +123,10 @@ class WebhookSettings(BaseModel):
         return read_webhook_secrets(self.webhook_secret.get_secret_value())
 
 
+CANCELS_MAX: Final = 2
+"""Cancel messages to the worker of an overdue attempt before the attempt is ended without its worker."""
+
+
 class ExecutorSettings(RetentionSettings, WebhookSettings, CommonSettings):
     """The settings of `executor serve`."""
 
@@ -195,6 +199,10 @@ class ExecutorSettings(RetentionSettings, WebhookSettings, CommonSettings):
     def accepted_tokens(self) -> ApiTokens:
         """Return the accepted tokens; raises ValueError if the token file has become invalid."""
         return ApiTokens(read_entries(self.api_tokens.get_secret_value()), self.api_tokens_file)
+
+    def stop_enforced_seconds(self) -> float:
+        """Return after how long an attempt that was asked to stop is ended without its worker."""
+        return (CANCELS_MAX + 1) * self.stop_timeout
 
     def own_hosts(self) -> frozenset[str] | None:
         """Return the host names that local clients may use; None if tokens protect the API."""

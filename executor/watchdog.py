@@ -39,7 +39,7 @@ from turnstile.executor.protocol import ExecutorProtocol
 from turnstile.executor.queue_manager import QueueManager
 from turnstile.executor.results import Grants, Move
 from turnstile.executor.retention import Pruner
-from turnstile.executor.settings import ExecutorSettings
+from turnstile.executor.settings import CANCELS_MAX, ExecutorSettings
 from turnstile.executor.sql import query
 
 logger = logging.getLogger(__name__)
@@ -53,8 +53,6 @@ _RECOUNTED_MAX: Final = 1000
 """Queues recounted per tick: with a tick of a second, 60,000 within a minute."""
 _SLICES_MAX: Final = 20
 """Slices of one action's queues in one sweep: then the other actions follow."""
-_CANCELS_MAX: Final = 2
-"""Cancel messages to the worker of an overdue attempt before the attempt is ended without its worker."""
 
 Sweep: TypeAlias = Callable[[], Awaitable[int]]
 
@@ -448,7 +446,7 @@ class ReclaimSweeps(_Sweeps):
     async def stop_overdue(self) -> int:
         """Cancel overdue attempts, and end those that their worker does not stop."""
         cancelled, ended = await self._protocol.stop_overdue(
-            self._settings.stop_timeout, _CANCELS_MAX, SWEEP_ROWS_MAX
+            self._settings.stop_timeout, CANCELS_MAX, SWEEP_ROWS_MAX
         )
         if not (cancelled or ended):
             return 0

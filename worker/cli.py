@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import functools
 import json
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -30,7 +31,7 @@ from turnstile.common.http import listen
 from turnstile.common.known_settings import warn_of_unknown_settings
 from turnstile.common.lifecycle import run_service
 from turnstile.common.settings import read_settings
-from turnstile.common.telemetry.logs import configure_logging
+from turnstile.common.telemetry.logs import WarningRecorder, configure_logging
 from turnstile.common.telemetry.tracing import configure_tracing
 from turnstile.worker.actions import ActionsNotFound, RegisteredAction, load_actions
 from turnstile.worker.health import serve_with_health
@@ -61,6 +62,8 @@ def serve(settings: WorkerSettings, actions: Targets) -> None:
     On SIGTERM it waits for running executions, then stops.
     """
     configure_logging(level=settings.log_level, form=settings.log_format)
+    start_notes = WarningRecorder()
+    logging.getLogger().addHandler(start_notes)
     warn_of_unknown_settings(os.environ)
     configure_tracing(service="turnstile-worker", endpoint=settings.otlp_endpoint)
     loaded = _load(actions)
@@ -70,7 +73,7 @@ def serve(settings: WorkerSettings, actions: Targets) -> None:
         listener = listen(settings.worker_http_host, port, settings="TURNSTILE_WORKER_HTTP")
 
     async def run(stop: asyncio.Event) -> None:
-        service = WorkerService(settings, actions, loaded)
+        service = WorkerService(settings, actions, loaded, start_notes=start_notes)
         if listener is None:
             await service.serve(stop)
         else:

@@ -259,10 +259,18 @@ class WorkerProtocol:
         concurrency: int,
         offers_per_message: int,
         lease_seconds: float,
+        version: str,
+        drain_seconds: float,
+        stop_grace_seconds: float,
+        start_notes: Sequence[str],
     ) -> None:
-        """Insert the worker's row and start its lease."""
+        """Insert the worker's row and start its lease.
+
+        `drain_seconds` is the longest time from a request to drain to the hand-back; `start_notes` are the
+        warnings of the start, one line each.
+        """
         await self._database.fetch(
-            "SELECT turnstile.register_worker($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+            "SELECT turnstile.register_worker($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)",
             self._worker_id,
             name,
             host,
@@ -272,6 +280,10 @@ class WorkerProtocol:
             lease_seconds,
             self._served_refs,
             offers_per_message,
+            version,
+            drain_seconds,
+            stop_grace_seconds,
+            [note.replace("\0", "") for note in start_notes],
         )
 
     async def renew(self, lease_seconds: float) -> tuple[bool, bool]:

@@ -10,6 +10,7 @@ from typing import Final
 
 from turnstile.common.database import Database, DatabaseTimeouts
 from turnstile.common.lifecycle import done_before
+from turnstile.common.telemetry.logs import WarningRecorder
 from turnstile.worker.actions import RegisteredAction
 from turnstile.worker.logs import printing_into_logs
 from turnstile.worker.protocol import schema_trouble
@@ -28,9 +29,18 @@ class WorkerService:
     """One worker process."""
 
     def __init__(
-        self, settings: WorkerSettings, targets: Sequence[str], actions: Sequence[RegisteredAction]
+        self,
+        settings: WorkerSettings,
+        targets: Sequence[str],
+        actions: Sequence[RegisteredAction],
+        *,
+        start_notes: WarningRecorder | None = None,
     ) -> None:
-        """`targets` are the modules that `actions` were loaded from: child processes load them again."""
+        """`targets` are the modules that `actions` were loaded from: child processes load them again.
+
+        `start_notes` has the warnings of the start, which the worker's page shows.
+        """
+        self._start_notes = WarningRecorder() if start_notes is None else start_notes
         self._settings = settings
         self._definitions = [action.definition for action in actions]
         self._actions = actions
@@ -67,8 +77,11 @@ class WorkerService:
                 await done_before(self._database.open(), stop)
                 with printing_into_logs():
                     while not stop.is_set():
-                        self._session = Session(settings, self._database, self._definitions, runners)
+                        self._session = Session(
+                            settings, self._database, self._definitions, runners, self._start_notes
+                        )
                         await self._session.serve(stop)
+                        self._start_notes.clear()
             finally:
                 await self._database.close()
         logger.info("stopped")

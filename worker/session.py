@@ -28,7 +28,8 @@ from turnstile.common.database import Database
 from turnstile.common.domain.errors import Unavailable
 from turnstile.common.domain.identifiers import WorkerId
 from turnstile.common.lifecycle import EXIT_NOT_STOPPED, end_process
-from turnstile.common.telemetry.logs import Episodes
+from turnstile.common.telemetry.logs import Episodes, WarningRecorder
+from turnstile.common.telemetry.spans import installed_version
 from turnstile.worker import instrumentation, metrics
 from turnstile.worker.attempt import Attempts
 from turnstile.worker.consumer import Concurrency, PoolConsumer
@@ -64,8 +65,10 @@ class Session:
         database: Database,
         definitions: Sequence[ActionDefinition],
         runners: Runners,
+        start_notes: WarningRecorder,
     ) -> None:
-        """Create it in the event loop that serves."""
+        """Create it in the event loop that serves. `start_notes` is stored with the registration."""
+        self._start_notes = start_notes
         self._settings = settings
         self._definitions = definitions
         self._runners = runners
@@ -175,6 +178,11 @@ class Session:
             concurrency=settings.worker_concurrency,
             offers_per_message=offers_per_message(settings.worker_concurrency),
             lease_seconds=settings.lease_duration,
+            version=installed_version(),
+            # It learns of the request with its next heartbeat.
+            drain_seconds=settings.heartbeat_interval + settings.drain_timeout,
+            stop_grace_seconds=settings.stop_grace,
+            start_notes=self._start_notes.lines(),
         )
 
     async def _sign_off(self, stop: asyncio.Event) -> None:

@@ -2,10 +2,13 @@
 
 -- register_worker: inserts a worker process; ids are never reused. `in_served_refs` are the actions whose code it
 -- has. Null, from a worker of the previous version: it counts for all actions of its pools. `in_offers_per_message` is
--- the largest number of offers that it takes in one message; a worker of the previous version takes one.
+-- the largest number of offers that it takes in one message; a worker of the previous version takes one. The other
+-- parameters are shown to people. A worker's account writes them, so their sizes are bounded here.
 CREATE FUNCTION turnstile.register_worker(
     in_worker_id text, in_name text, in_host text, in_pid integer, in_pools text[], in_concurrency integer,
-    in_lease_seconds double precision, in_served_refs text[] DEFAULT NULL, in_offers_per_message integer DEFAULT 1
+    in_lease_seconds double precision, in_served_refs text[] DEFAULT NULL, in_offers_per_message integer DEFAULT 1,
+    in_version text DEFAULT NULL, in_drain_seconds double precision DEFAULT NULL,
+    in_stop_grace_seconds double precision DEFAULT NULL, in_start_notes text[] DEFAULT NULL
 )
 RETURNS void
 LANGUAGE sql
@@ -13,10 +16,13 @@ SECURITY DEFINER
 :settings
 AS $$
     WITH registered AS (
-        INSERT INTO worker (id, name, host, pid, pools, concurrency, served_refs, offers_per_message, started_at,
-                            renewed_at, lease_expires_at)
+        INSERT INTO worker (id, name, host, pid, pools, concurrency, served_refs, offers_per_message, version,
+                            drain_seconds, stop_grace_seconds, start_notes, started_at, renewed_at, lease_expires_at)
         VALUES (in_worker_id, in_name, in_host, in_pid, in_pools, in_concurrency, in_served_refs,
-                in_offers_per_message, clock_timestamp(), clock_timestamp(),
+                in_offers_per_message, left(in_version, 100), in_drain_seconds, in_stop_grace_seconds,
+                ARRAY(SELECT left(n.note, 500) FROM unnest(in_start_notes) WITH ORDINALITY n(note, ord)
+                      WHERE n.ord <= 50 ORDER BY n.ord),
+                clock_timestamp(), clock_timestamp(),
                 clock_timestamp() + make_interval(secs => in_lease_seconds))
         ON CONFLICT (id) DO NOTHING
         RETURNING id, renewed_at, lease_expires_at
@@ -94,7 +100,9 @@ BEGIN
     IF was_draining IS NULL OR was_draining THEN
         RETURN was_draining;
     END IF;
-    UPDATE worker SET draining_at = clock_timestamp() WHERE id = in_worker_id;
+    UPDATE worker SET draining_at = clock_timestamp(), draining_count = (
+        SELECT count(*) FROM turnstile.live_slot s WHERE s.worker_id = in_worker_id AND s.finished_at IS NULL
+    ) WHERE id = in_worker_id;
     IF in_caller IS NOT NULL THEN
         PERFORM turnstile.note_caller(in_caller);
         PERFORM turnstile.log_operations('drained', 'worker', ARRAY[in_worker_id], NULL,

@@ -39,13 +39,23 @@ class Worker(SQLModel, table=True):
         default=1, sa_column=Column(Integer, nullable=False, server_default=text("1"))
     )
     """The largest number of offers that it takes in one message."""
+    version: str | None = Field(default=None, sa_column=Column(Text))
+    """The version of Turnstile that it runs. None, as in the next fields: it did not say so."""
+    drain_seconds: float | None = None
+    """After a request to drain, it hands back after this time what still runs."""
+    stop_grace_seconds: float | None = None
+    """After a request to stop an attempt, it kills the attempt after this time."""
+    start_notes: list[str] | None = Field(default=None, sa_column=Column(ARRAY(Text)))
+    """The warnings and errors that it logged before it registered."""
     started_at: datetime = instant(nullable=False, default_now=True)
     renewed_at: datetime = instant(nullable=False, default_now=True)
     """When it registered; once it has stopped or was lost: when it last renewed its lease."""
     lease_expires_at: datetime = instant(nullable=False)
     """The end of its first lease; once it has stopped or was lost: of its last one."""
     draining_at: datetime | None = instant()
-    """When draining was requested, or began by itself."""
+    """When draining was requested."""
+    draining_count: int | None = Field(default=None, sa_column=Column(Integer))
+    """Number of attempts that it held then."""
     stopped_at: datetime | None = instant()
     """When it stopped in good order."""
     lost_at: datetime | None = instant()

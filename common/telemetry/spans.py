@@ -38,7 +38,7 @@ class Spans:
     """Begins spans under one tracer."""
 
     def __init__(self, provider: trace.TracerProvider) -> None:
-        self._tracer = provider.get_tracer("turnstile", _version())
+        self._tracer = provider.get_tracer("turnstile", installed_version())
 
     def begin(
         self,
@@ -147,7 +147,9 @@ def exporting_spans(*, service: str, endpoint: str | None) -> Spans:
         return Spans(known)
     # Several installations are distinguished by the standard variable.
     name = os.environ.get("OTEL_SERVICE_NAME") or service
-    provider = TracerProvider(resource=Resource.create({"service.name": name, "service.version": _version()}))
+    provider = TracerProvider(
+        resource=Resource.create({"service.name": name, "service.version": installed_version()})
+    )
     exporter = OTLPSpanExporter(endpoint=_traces_url(endpoint)) if endpoint else OTLPSpanExporter()
     provider.add_span_processor(BatchSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
@@ -175,7 +177,8 @@ def _links(traceparents: Iterable[str | None]) -> list[Link]:
     return links
 
 
-def _version() -> str:
+def installed_version() -> str:
+    """Return the installed version of Turnstile; 0 in a tree that is not installed."""
     try:
         return version("turnstile")
     except PackageNotFoundError:

@@ -1,11 +1,11 @@
 """Puts the API together: authentication, routes, and one form for every error."""
 
 import asyncio
-from importlib.metadata import PackageNotFoundError, version
 
 from fastapi import Depends, FastAPI
 
 from turnstile.common.database import Database
+from turnstile.common.telemetry.spans import installed_version
 from turnstile.executor.api import problems
 from turnstile.executor.api.actions import action_routes
 from turnstile.executor.api.audit_log import audit_log_routes
@@ -14,6 +14,7 @@ from turnstile.executor.api.bulk import bulk_routes
 from turnstile.executor.api.dead_letters import dead_letter_routes
 from turnstile.executor.api.events import event_routes
 from turnstile.executor.api.executions import execution_routes
+from turnstile.executor.api.identity import identity_routes
 from turnstile.executor.api.keys import key_routes
 from turnstile.executor.api.ops import audit_routes, health_routes, metrics_routes
 from turnstile.executor.api.query_names import refuse_unknown_parameters
@@ -50,13 +51,15 @@ def create_app(
     app = FastAPI(
         title="Turnstile",
         summary="Runs executions of actions in strict arrival order, within each action's concurrency limit.",
-        version=_version(),
+        version=installed_version(),
+        # The dashboard's files have a page for the OpenAPI document that loads nothing from elsewhere.
+        docs_url=None,
         redoc_url=None,
         # By default the framework exports traces, logs and metrics of its own if an OTEL_ variable is set.
         telemetry={"auto_configure": False, "tracing": False, "metrics": False, "logs": False},
     )
     limiter = ReadLimiter()
-    reader = Reader(database, limiter, health)
+    reader = Reader(database, limiter, health, stop_enforced_seconds=settings.stop_enforced_seconds())
     live = Live(database, health)
     actions = action_routes(database, operations, reader)
     resources = ResourceReader(database, limiter)
@@ -79,6 +82,7 @@ def create_app(
         audit_routes(Auditor(database, settings)),
         audit_log_routes(reader),
         token_routes(store),
+        identity_routes(tokens, store),
         dead_letter_routes(dead_letters),
         webhook_routes(database, limiter),
         queue_routes(live),
@@ -94,10 +98,3 @@ def create_app(
     app.add_middleware(Gate, tokens=tokens, own_hosts=settings.own_hosts(), action_of=reader.action_of)
     problems.install(app)
     return app
-
-
-def _version() -> str:
-    try:
-        return version("turnstile")
-    except PackageNotFoundError:
-        return "0"

@@ -34,6 +34,7 @@ _SEND_A_TOKEN: Final = (
     "header Authorization: send 'Bearer <token>' with a valid token of this service; the command line and "
     "the Python clients take it from TURNSTILE_API_TOKEN"
 )
+_ALL_ACTIONS: Final = "more than single actions"
 _USE_AN_ADDRESS: Final = (
     "header Host: without tokens only programs of this host may use the service, under localhost or an "
     "address; set TURNSTILE_API_TOKENS to allow other names"
@@ -55,14 +56,14 @@ class _Text(Convertor[str]):
 register_url_convertor("text", _Text())
 
 ROLES: Final[Mapping[tuple[str, str], Role | None]] = {
-    # Probes, and the dashboard's files, which contain no data: the page sends a token for that.
+    # Probes, and the files of the dashboard and of /docs: without data, for which the pages send a token.
     ("GET", "/livez"): None,
     ("GET", "/readyz"): None,
     ("GET", "/"): None,
     ("GET", "/dashboard/{file}"): None,
-    ("GET", "/docs"): Role.READ,
-    ("GET", "/docs/oauth2-redirect"): Role.READ,
+    ("GET", "/docs"): None,
     ("GET", "/openapi.json"): Role.READ,
+    ("GET", "/whoami"): Role.READ,
     ("GET", "/metrics"): Role.READ,
     ("GET", "/audit"): Role.READ,
     ("GET", "/audit-log"): Role.READ,
@@ -103,6 +104,7 @@ ROLES: Final[Mapping[tuple[str, str], Role | None]] = {
     ("POST", "/resources/{name}/resume"): Role.OPERATE,
     ("GET", "/queues"): Role.READ,
     ("GET", "/workers"): Role.READ,
+    ("GET", "/workers/{worker}"): Role.READ,
     ("POST", "/workers/{worker_id}/drain"): Role.OPERATE,
     ("GET", "/dead-letters"): Role.READ,
     ("GET", "/dead-letters/{name}"): Role.READ,
@@ -137,9 +139,8 @@ LIMITS: Final[Mapping[tuple[str, str], Limit]] = {
     ("GET", "/actions"): Limit.ROUTE,
     ("GET", "/queues"): Limit.ROUTE,
     ("GET", "/audit-log"): Limit.ROUTE,
-    ("GET", "/docs"): Limit.ROUTE,
-    ("GET", "/docs/oauth2-redirect"): Limit.ROUTE,
     ("GET", "/openapi.json"): Limit.ROUTE,
+    ("GET", "/whoami"): Limit.ROUTE,
 }
 """Routes for tokens that are limited to some actions; all others refuse them."""
 
@@ -297,24 +298,35 @@ class Gate:
             case Limit.ROUTE:
                 return None
             case None:
-                return _lacks_scope(token, "more than single actions")
+                return _lacks_scope(token, _ALL_ACTIONS)
+
+
+def refused_routes(token: ApiToken) -> dict[str, str]:
+    """Return the routes that a token may not request at all, as `METHOD /path`, each with the reason."""
+    refused = {}
+    for (method, path), role in ROLES.items():
+        if role is not None and token.role < role:
+            refused[f"{method} {path}"] = _role_words(token, role)
+        elif role is not None and token.scope is not None and (method, path) not in LIMITS:
+            refused[f"{method} {path}"] = _scope_words(token, _ALL_ACTIONS)
+    return refused
 
 
 def _lacks_scope(token: ApiToken, subject: str) -> Problem:
+    return problem(Code.FORBIDDEN, f"header Authorization: {_scope_words(token, subject)}")
+
+
+def _scope_words(token: ApiToken, subject: str) -> str:
     allowed = ", ".join(f"{prefix}..." for prefix in token.scope or ())
-    return problem(
-        Code.FORBIDDEN,
-        f"header Authorization: this concerns {subject}; the token {token.name!r} is for the actions "
-        f"{allowed}",
-    )
+    return f"this concerns {subject}; the token {token.name!r} is for the actions {allowed}"
 
 
 def _lacks_role(token: ApiToken, role: Role) -> Problem:
-    return problem(
-        Code.FORBIDDEN,
-        f"header Authorization: this needs a token with the role {role.word!r}; that of {token.name!r} has "
-        f"{token.role.word!r}",
-    )
+    return problem(Code.FORBIDDEN, f"header Authorization: {_role_words(token, role)}")
+
+
+def _role_words(token: ApiToken, role: Role) -> str:
+    return f"this needs a token with the role {role.word!r}; that of {token.name!r} has {token.role.word!r}"
 
 
 def _is_own_host(host: str, own_hosts: Collection[str]) -> bool:

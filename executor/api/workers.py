@@ -1,4 +1,4 @@
-"""The routes of workers: list them, and drain one."""
+"""The routes of workers: list them, show one, and drain one."""
 
 from datetime import datetime
 from typing import Annotated, Any
@@ -13,12 +13,21 @@ from turnstile.executor.api.paging import Page, Paging, cursor_of, cursor_parts,
 from turnstile.executor.api.problems import answer, answer_deadline, documented, problem
 from turnstile.executor.operations import Operations
 from turnstile.executor.queries.reader import Reader, WorkerStart
-from turnstile.executor.queries.schemas import WorkerDetail, WorkerState
+from turnstile.executor.queries.schemas import WorkerDetail, WorkerPage, WorkerState
+from turnstile.executor.queries.workers import read_worker
 
 _CURSOR = "workers"
 WorkerPath = Annotated[
     str,
     Path(max_length=255, description="The worker's id.", examples=["5f2b8c1e-7f0a-4a53-9d55-2f3f8f5f6a10"]),
+]
+WorkerNamePath = Annotated[
+    str,
+    Path(
+        max_length=255,
+        description="The worker's id, or its name: of several the one that runs, or ran last.",
+        examples=["worker-1"],
+    ),
 ]
 
 
@@ -39,6 +48,18 @@ def worker_routes(operations: Operations, reader: Reader) -> APIRouter:
         )
         return Page(items=items, next_cursor=None if rest is None else _cursor(rest))
 
+    @routes.get(
+        "/{worker}",
+        summary="Show a worker: what it runs, its last failures, and what it said at its start",
+        responses=documented(Code.NOT_FOUND, Code.UNKNOWN_FIELD),
+    )
+    async def get_worker(worker: WorkerNamePath) -> WorkerPage:
+        # No id or name contains this character, and the database accepts it in no text.
+        found = None if "\0" in worker else await read_worker(reader, worker)
+        if found is None:
+            raise _no_such(worker)
+        return found
+
     @routes.post(
         "/{worker_id}/drain",
         summary="Drain a worker: it takes nothing new, finishes or hands back what it runs, and signs off",
@@ -55,16 +76,19 @@ def worker_routes(operations: Operations, reader: Reader) -> APIRouter:
             drains = is_possible and await operations.drain_worker(worker_id, caller)
             worker = await reader.worker(worker_id) if is_possible else None
         if worker is None:
-            raise Refusal(
-                Code.NOT_FOUND,
-                f"worker_id: there is no worker {worker_id[:80]!r}; GET /api/v1/workers lists them",
-            )
+            raise _no_such(worker_id)
         if not drains:
             detail = f"worker_id: {worker_id} is {worker.state}; only a live worker can be drained"
             return answer(problem(Code.ALREADY_TERMINAL, detail, id=worker_id, worker_state=worker.state))
         return worker
 
     return routes
+
+
+def _no_such(worker: str) -> Refusal:
+    return Refusal(
+        Code.NOT_FOUND, f"worker_id: there is no worker {worker[:80]!r}; GET /api/v1/workers lists them"
+    )
 
 
 def _cursor(start: WorkerStart) -> str:

@@ -49,7 +49,7 @@ class _Commands(LazyCommandGroup):
         "actions": _lazy("actions:app", "Manage actions: definitions, limits, pause and resume."),
         "resources": _lazy("resources:app", "Manage resources, which several actions share."),
         "queue": _lazy("queues:app", "Show statistics, slot holders and waiting executions."),
-        "workers": _lazy("workers:app", "List and drain workers."),
+        "workers": _lazy("workers:app", "List, show and drain workers."),
         "tokens": _lazy("tokens:app", "Create, list and revoke API tokens."),
         "webhooks": _lazy("webhooks:app", "List webhook deliveries and replay them."),
         "dead-letters": _lazy("dead_letters:app", "Manage dead-lettered messages."),

@@ -54,6 +54,7 @@ def fields(execution: Json) -> Iterator[tuple[str, object]]:
     for name in ("id", "action_ref", "status"):
         yield name, execution[name]
     yield "waiting", waiting_sentence(execution)
+    yield "stopping", stopping_sentence(execution.get("stopping"))
     for name in ("concurrency_key", "idempotency_key", "priority", "attempt", "worker_id"):
         # An executor of an earlier version has no priorities.
         yield name, execution.get(name)
@@ -72,6 +73,17 @@ def waiting_sentence(execution: Json, *, now: datetime | None = None) -> str:
     if execution.get("waiting_on") is None:
         return ""
     return "; ".join(_waiting_parts(execution, now or datetime.now(UTC)))
+
+
+def stopping_sentence(stopping: Json | None) -> str:
+    """Return why a running execution is to stop, since when, and when it is killed; empty if it is not."""
+    if stopping is None:
+        return ""
+    given = stopping["cancel_reason"]
+    why = "its cancellation was requested" if stopping["reason"] == "cancel" else "its timeout is over"
+    reason = f" ({given})" if given and stopping["reason"] == "cancel" else ""
+    kill_at = instant(stopping["kill_at"])
+    return f"since {instant(stopping['since'])}: {why}{reason}; it is killed at {kill_at} if it still runs"
 
 
 def error_text(error: Json | None) -> str:
@@ -101,7 +113,8 @@ def _waiting_parts(execution: Json, now: datetime) -> Iterator[str]:
 def _reason(waiting_on: Json) -> str:
     match waiting_on:
         case {"reason": "limit", "active_count": active, "max_concurrent": limit, "holders": holders}:
-            return f"{active} of {limit} slots in use{_by(holders)}"
+            cause = _root_cause(waiting_on.get("root_cause"))
+            return f"{active} of {limit} slots in use{_by(holders)}{cause}"
         case {"reason": "total" | "resource", "gate": _}:
             return _at_gate(waiting_on)
         case {"reason": "rate", "rate_of": of, "starts": starts, "per_seconds": per_seconds}:
@@ -158,6 +171,19 @@ def _position(on: Json, of: str) -> str:
 
 def _by(holders: Sequence[int]) -> str:
     return f", held by {_listed([f'#{holder}' for holder in holders])}" if holders else ""
+
+
+def _root_cause(cause: Json | None) -> str:
+    if cause is None:
+        return ""
+    match cause["ids"]:
+        case []:
+            waiting = "the executions ahead wait themselves"
+        case [holder]:
+            waiting = f"#{holder} has its slot and waits itself"
+        case holders:
+            waiting = f"{_listed([f'#{each}' for each in holders])} have their slots and wait themselves"
+    return f"; {waiting}: {_reason(cause['on'])}"
 
 
 def _listed(names: Sequence[str]) -> str:

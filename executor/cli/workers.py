@@ -1,5 +1,6 @@
-"""`executor workers list | drain`, over the HTTP API."""
+"""`executor workers list | show | drain`, over the HTTP API."""
 
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, Final
 from urllib.parse import quote
@@ -8,8 +9,18 @@ import typer
 
 from turnstile.common.cli import command_line
 from turnstile.executor.cli.arguments import complete_worker
-from turnstile.executor.cli.client import Api, with_api
-from turnstile.executor.cli.output import Columns, JsonOption, for_each, instant
+from turnstile.executor.cli.client import Api, Json, with_api
+from turnstile.executor.cli.execution_view import error_text, stopping_sentence
+from turnstile.executor.cli.output import (
+    Columns,
+    JsonOption,
+    for_each,
+    instant,
+    print_fields,
+    print_line,
+    print_table,
+    show,
+)
 from turnstile.executor.cli.pagination import print_page, read_pages
 
 _COLUMNS: Final[Columns] = {
@@ -24,7 +35,29 @@ _COLUMNS: Final[Columns] = {
     "RENEWED": lambda worker: instant(worker["renewed_at"]),
 }
 
-app = command_line("List and drain workers.")
+_RUN_COLUMNS: Final[Columns] = {
+    "RUNNING": "id",
+    "ACTION": "action_ref",
+    "KEY": "concurrency_key",
+    "ATTEMPT": "attempt",
+    "STARTED": lambda run: instant(run["started_at"]),
+    "STOPPING": lambda run: stopping_sentence(run["stopping"]),
+}
+_POOL_COLUMNS: Final[Columns] = {
+    "POOL": "pool",
+    "GRANTED": lambda pool: f"{pool['held']} of {pool['places']}",
+    "WAITING QUEUES": "waiting_queues",
+}
+_FAILURE_COLUMNS: Final[Columns] = {
+    "FAILED": "execution_id",
+    "ACTION": "action_ref",
+    "ATTEMPT": "attempt",
+    "OUTCOME": "outcome",
+    "ENDED": lambda failure: instant(failure["ended_at"]),
+    "ERROR": lambda failure: error_text(failure["error"]),
+}
+
+app = command_line("List, show and drain workers.")
 
 
 class WorkerState(StrEnum):
@@ -56,6 +89,24 @@ def list_workers(
     print_page(found, _COLUMNS, empty="No workers", limit=limit, as_json=as_json, shows_cursor=False)
 
 
+@app.command("show")
+@with_api
+def show_worker(
+    api: Api,
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="WORKER",
+            autocompletion=complete_worker,
+            help="Id or name of a worker ('executor workers list').",
+        ),
+    ],
+    as_json: JsonOption = False,
+) -> None:
+    """Show a worker: what it runs, its pools, its last failed attempts, and the warnings of its start."""
+    show(api.get(f"/workers/{quote(name, safe='')}"), _print_worker, as_json=as_json)
+
+
 @app.command()
 @with_api
 def drain(
@@ -72,6 +123,45 @@ def drain(
     for_each(
         worker_ids,
         lambda worker_id: api.post(f"/workers/{quote(worker_id, safe='')}/drain"),
-        lambda worker_id, worker: f"{worker_id}: {worker['state']}; {worker['running']} still running",
+        lambda worker_id, worker: f"{worker_id}: {worker['state']}; {drain_sentence(worker)}",
         as_json=as_json,
     )
+
+
+def _print_worker(worker: Json) -> None:
+    print_fields(_fields(worker))
+    for columns, items in (
+        (_RUN_COLUMNS, worker["runs"]),
+        (_POOL_COLUMNS, worker["places"]),
+        (_FAILURE_COLUMNS, worker["failures"]),
+    ):
+        if items:
+            print_line("")
+            print_table(columns, items, empty="")
+    if worker["start_notes"]:
+        print_line("")
+        print_line("Warnings and errors of its start:")
+        for note in worker["start_notes"]:
+            print_line(f"  {note}")
+
+
+def _fields(worker: Json) -> Iterator[tuple[str, object]]:
+    for name in ("id", "name", "state"):
+        yield name, worker[name]
+    yield "drain", drain_sentence(worker)
+    yield "running", f"{worker['running']} of {worker['concurrency']}"
+    yield "version", worker["version"]
+    yield "host", f"{worker['host']}, process {worker['pid']}"
+    if worker["actions"] is not None:
+        yield "actions", ", ".join(action["action_ref"] for action in worker["actions"])
+    for name in ("started_at", "renewed_at", "stopped_at", "lost_at"):
+        yield name, instant(worker[name])
+
+
+def drain_sentence(worker: Json) -> str:
+    """Return how far the drain of a worker is; empty if it does not drain."""
+    if worker["state"] != "draining":
+        return ""
+    held, until = worker["draining_count"], worker["draining_until"]
+    deadline = f"; what runs at {instant(until)} returns to the head of its queue" if until else ""
+    return f"{worker['running']} of {held} attempts still running{deadline if worker['running'] else ''}"

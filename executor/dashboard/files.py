@@ -1,4 +1,4 @@
-"""Serves the page and its files: read once, revalidated by hash, under a policy that runs only own scripts.
+"""Serves the dashboard, `/docs` and their files: read once, revalidated by hash, and without foreign scripts.
 
 In: a name. Out: a file of `static/`, which needs no token: it contains no data. Foreign text cannot run code
 even if the page has a bug: no scripts but the files, no inline style, no markup from text (trusted types).
@@ -17,6 +17,7 @@ from fastapi import APIRouter, Request, Response
 from turnstile.common.domain.errors import Code, Refusal
 
 _PAGE: Final = "index.html"
+_DOCS: Final = "docs.html"
 _TYPES: Final[Mapping[str, str]] = {
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",
@@ -60,6 +61,10 @@ def page_routes() -> APIRouter:
     @routes.api_route("/", methods=["GET", "HEAD"])
     async def get_page(request: Request) -> Response:
         return _answer(request, static_files()[_PAGE])
+
+    @routes.api_route("/docs", methods=["GET", "HEAD"])
+    async def get_docs(request: Request) -> Response:
+        return _answer(request, static_files()[_DOCS])
 
     @routes.api_route("/dashboard/{file}", methods=["GET", "HEAD"])
     async def get_file(request: Request, file: str) -> Response:

@@ -60,6 +60,7 @@ from turnstile.executor.queries.statements import (
     listed_executions,
     unfinished_executions,
 )
+from turnstile.executor.queries.stopping import stopping_of
 from turnstile.executor.queries.waiting_reason import Facts, Health, Trouble, first_trouble, waiting_on
 from turnstile.executor.sql import query
 
@@ -196,14 +197,18 @@ class ReadLimiter:
 class Reader:
     """Safe to share between tasks."""
 
-    def __init__(self, database: Database, limiter: ReadLimiter, health: Health) -> None:
+    def __init__(
+        self, database: Database, limiter: ReadLimiter, health: Health, *, stop_enforced_seconds: float
+    ) -> None:
+        """`stop_enforced_seconds`: after them the executor ends an attempt that its worker did not stop."""
+        self.stop_enforced_seconds = stop_enforced_seconds
         self._database = database
         self._limiter = limiter
         self._health = health
 
     async def execution(self, execution_id: ExecutionId) -> ExecutionDetail | None:
         """Return one execution with its position, the reason why it waits, and its attempts."""
-        async with self._snapshot() as connection:
+        async with self.snapshot() as connection:
             row = await connection.fetchrow(query("execution"), execution_id)
             if row is None:
                 return None
@@ -220,6 +225,7 @@ class Reader:
             queue_length=None if facts.position is None else row["depth"],
             waiting_on=waiting_on(facts),
             estimated_start=None if pace is None else estimated_start(facts, pace),
+            stopping=stopping_of(row, self.stop_enforced_seconds),
             attempts=parsed(AttemptDetail, row["attempts"]),
         )
         return detail if gated is None else with_steps(detail, gated)
@@ -322,7 +328,7 @@ class Reader:
         self, wanted: AuditLogFilter, *, before_id: int, limit: int
     ) -> tuple[list[AuditLogEntry], int | None]:
         """Return what operators did, newest first, and the id before which the next page starts."""
-        async with self._snapshot() as connection:
+        async with self.snapshot() as connection:
             found = await connection.fetch(
                 query("audit_log"),
                 before_id,
@@ -351,7 +357,7 @@ class Reader:
         self, ref: str, *, concurrency_key: str | None, start: LineStart, limit: int
     ) -> tuple[ActionQueuePage, LineStart | None]:
         """Return queued executions in order, slot holders, and where the next page starts."""
-        async with self._snapshot() as connection:
+        async with self.snapshot() as connection:
             queued = await connection.fetch(query("queue_line"), ref, concurrency_key, *start, limit + 1)
             holders = await connection.fetch(query("queue_holders"), ref, concurrency_key, HOLDERS_MAX)
         shown = ActionQueuePage(
@@ -368,7 +374,7 @@ class Reader:
 
         None: there is no such resource. `next_cursor` is left to the caller.
         """
-        async with self._snapshot() as connection:
+        async with self.snapshot() as connection:
             state = await connection.fetchrow(query("resource_queue"), name, HOLDERS_MAX)
             if state is None:
                 return None
@@ -380,7 +386,7 @@ class Reader:
     ) -> tuple[list[WorkerDetail], WorkerStart | None]:
         """Return workers, the newest first, and where the next page starts."""
         after = (None, None) if start is None else start
-        async with self._snapshot() as connection:
+        async with self.snapshot() as connection:
             found = await connection.fetch(query("workers"), states, *after, limit + 1, None)
         shown = [WorkerDetail(**row) for row in found[:limit]]
         last = shown[-1] if len(found) > limit else None
@@ -443,14 +449,14 @@ class Reader:
 
     async def _live_row(self, text: str, *arguments: object) -> "Row | None":
         """Read one row in a snapshot."""
-        async with self._snapshot() as connection:
+        async with self.snapshot() as connection:
             return await connection.fetchrow(text, *arguments)
 
     async def _selected(
         self, wanted: ExecutionFilter, build: Callable[[int | None], Statement]
     ) -> "Sequence[Row] | None":
         """Return a page of executions; None: there is no such action."""
-        async with self._snapshot() as connection:
+        async with self.snapshot() as connection:
             action_id = None
             if wanted.action_ref is not None:
                 action_id = await connection.fetchval(
@@ -462,7 +468,7 @@ class Reader:
             return await connection.fetch(text, *arguments)
 
     @asynccontextmanager
-    async def _snapshot(self) -> "AsyncIterator[Connection]":
+    async def snapshot(self) -> "AsyncIterator[Connection]":
         """Lend a connection on which all statements see the same rows, each planned for its values.
 
         Tables are read by index only: an old snapshot keeps the deleted rows of the live tables (P15).
@@ -486,6 +492,7 @@ def _facts(row: "Row", trouble: Trouble | None) -> Facts:
         max_concurrent=row["max_concurrent"],
         active_count=row["active_count"],
         holders=row["holder_ids"] or (),
+        unclaimed=row["unclaimed_ids"] or (),
         pool=row["pool"],
         served=row["served"],
         trouble=trouble,

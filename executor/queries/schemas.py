@@ -15,6 +15,14 @@ HOLDERS_MAX = 100
 """Most slot holders in one answer."""
 USERS_MAX = 100
 """Most users of a resource in one answer."""
+RUNS_MAX = 200
+"""Most running attempts of a worker in one answer."""
+SERVED_MAX = 500
+"""Most actions of a worker in one answer."""
+FAILURES_MAX = 20
+"""Most failed attempts of a worker in one answer."""
+FAILURES_READ = 10_000
+"""Executions among which the failed attempts of a worker are searched."""
 
 
 class ErrorDetail(Schema):
@@ -48,15 +56,6 @@ class AttemptDetail(Schema):
     ended_at: AwareDatetime | None
 
 
-class WaitingOnLimit(Schema):
-    """All slots of its queue are held, or will be by executions ahead of it."""
-
-    reason: Literal["limit"] = "limit"
-    max_concurrent: int
-    active_count: int = Field(description="Slots of its queue that are held.")
-    holders: list[int] = Field(description=f"Executions that hold slots, at most {HOLDERS_MAX}.")
-
-
 class WaitingOnPause(Schema):
     """Its action is paused."""
 
@@ -68,6 +67,45 @@ class WaitingOnWorker(Schema):
 
     reason: Literal["no_worker"] = "no_worker"
     pool: str
+
+
+class OutOfReach(Schema):
+    """The next dispatch, which needs a server, or the queue of a pool, that the executor cannot use."""
+
+    reason: Literal["unavailable"] = "unavailable"
+    part: str = Field(description="database, broker or pool NAME, as in /readyz.", examples=["broker"])
+    message: str = Field(examples=["not connected"])
+
+
+class WaitingOnPlace(Schema):
+    """All places of the live workers of its pool are taken, or it is not its turn yet."""
+
+    reason: Literal["pool"] = "pool"
+    pool: str
+    places: int = Field(description="Executions that the live workers of the pool run at once.")
+    held: int = Field(description="Granted executions of the pool; they may exceed the places by a lead.")
+
+
+class RootCause(Schema):
+    """What the executions wait for themselves that hold the slots, or will be granted them first."""
+
+    ids: list[int] = Field(
+        description=f"Holders that no worker has claimed, at most {HOLDERS_MAX}. Empty: slots are free, and "
+        "executions ahead in the queue wait."
+    )
+    on: Annotated[WaitingOnWorker | WaitingOnPlace | OutOfReach, Field(discriminator="reason")]
+
+
+class WaitingOnLimit(Schema):
+    """All slots of its queue are held, or will be by executions ahead of it."""
+
+    reason: Literal["limit"] = "limit"
+    max_concurrent: int
+    active_count: int = Field(description="Slots of its queue that are held.")
+    holders: list[int] = Field(description=f"Executions that hold slots, at most {HOLDERS_MAX}.")
+    root_cause: RootCause | None = Field(
+        default=None, description="What is to be mended before a slot can become free. Null: nothing."
+    )
 
 
 class UnitHolder(Schema):
@@ -128,15 +166,6 @@ class WaitingOnRate(Schema):
     waiting: int | None = Field(description="Executions of its action that wait for a start.")
 
 
-class WaitingOnPlace(Schema):
-    """All places of the live workers of its pool are taken, or it is not its turn yet."""
-
-    reason: Literal["pool"] = "pool"
-    pool: str
-    places: int = Field(description="Executions that the live workers of the pool run at once.")
-    held: int = Field(description="Granted executions of the pool; they may exceed the places by a lead.")
-
-
 class NotDue(Schema):
     """It is not due before `run_at`, or before the backoff of a retry ends."""
 
@@ -149,14 +178,6 @@ class HandingOver(Schema):
 
     reason: Literal["handing_over"] = "handing_over"
     pool: str
-
-
-class OutOfReach(Schema):
-    """The next dispatch, which needs a server, or the queue of a pool, that the executor cannot use."""
-
-    reason: Literal["unavailable"] = "unavailable"
-    part: str = Field(description="database, broker or pool NAME, as in /readyz.", examples=["broker"])
-    message: str = Field(examples=["not connected"])
 
 
 WaitingOn = Annotated[
@@ -172,6 +193,20 @@ WaitingOn = Annotated[
     | OutOfReach,
     Field(discriminator="reason"),
 ]
+
+
+class Stopping(Schema):
+    """A running execution has been asked to stop."""
+
+    reason: Literal["cancel", "timeout"] = Field(
+        description="cancel: its cancellation was requested; timeout: it has run for longer than its timeout."
+    )
+    since: AwareDatetime
+    kill_at: AwareDatetime = Field(
+        description="When its worker kills it, if it still runs; or when the executor ends it without its "
+        "worker, if that is earlier or the grace period of the worker is unknown."
+    )
+    cancel_reason: str | None = Field(description="As given with the request.")
 
 
 class ExecutionRecord(Schema):
@@ -225,6 +260,7 @@ class ExecutionDetail(ExecutionRecord):
         "there is no basis: no run of the action has ended yet, the action or a gate is paused, the action "
         "has no worker or a limit of 0, or a server is unreachable."
     )
+    stopping: Stopping | None = Field(description="Set while it runs although it has been asked to stop.")
     attempts: list[AttemptDetail] = Field(description="Attempts, oldest first.")
 
 
@@ -474,6 +510,77 @@ class WorkerDetail(Schema):
     draining_at: AwareDatetime | None
     stopped_at: AwareDatetime | None
     lost_at: AwareDatetime | None
+    version: str | None = Field(
+        description="Version of Turnstile; null of a worker of an earlier version.",
+        examples=["1.0.0"],
+    )
+    draining_count: int | None = Field(
+        description="While it drains: attempts that it held at the request; `running` of these still run."
+    )
+    draining_until: AwareDatetime | None = Field(
+        description="While it drains: what runs at this instant returns to the head of its queue. Null: the "
+        "worker did not say how long it waits."
+    )
+
+
+class PoolPlaces(Schema):
+    """The places of a pool that a worker serves, over all its workers."""
+
+    pool: str
+    places: int = Field(description="Executions that the live workers of the pool run at once.")
+    held: int = Field(description="Granted executions of the pool; they may exceed the places by a lead.")
+    waiting_queues: int = Field(description="Queues with executions that wait for a place.")
+
+
+class WorkerRun(Schema):
+    """An attempt that a worker runs."""
+
+    id: int = Field(description="The execution.")
+    action_ref: str
+    concurrency_key: str | None
+    attempt: int
+    started_at: AwareDatetime
+    stopping: Stopping | None
+
+
+class ServedAction(Schema):
+    """An action whose code a worker has. The other fields are those of the stored definition."""
+
+    action_ref: str
+    pool: str | None = Field(description="Null, like the rest: the action was deleted.")
+    max_concurrent: int | None
+    paused: bool | None
+    updated_at: AwareDatetime | None
+
+
+class FailedAttempt(Schema):
+    """An attempt that failed."""
+
+    execution_id: int
+    action_ref: str
+    attempt: int
+    outcome: str = Field(description="failed, timeout, abandoned, retried or reclaimed.")
+    error: ErrorDetail | None
+    started_at: AwareDatetime
+    ended_at: AwareDatetime
+
+
+class WorkerPage(WorkerDetail):
+    """One worker with what it runs, its last failures and what it said at its start."""
+
+    runs: list[WorkerRun] = Field(description=f"The longest running first, at most {RUNS_MAX}.")
+    places: list[PoolPlaces] = Field(description="In the order of `pools`.")
+    actions: list[ServedAction] | None = Field(
+        description=f"By name, at most {SERVED_MAX}. Null: it named none, and counts for all of its pools."
+    )
+    failures: list[FailedAttempt] = Field(
+        description=f"Its last failed attempts, newest first, at most {FAILURES_MAX}, among the "
+        f"{FAILURES_READ} newest executions."
+    )
+    start_notes: list[str] | None = Field(
+        description="Warnings and errors that it logged before it registered. Null: it sent no list.",
+        examples=[["WARNING action_differs action_ref=reports.render fields=max_concurrent"]],
+    )
 
 
 class LogEntry(Schema):

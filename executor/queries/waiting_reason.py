@@ -3,12 +3,12 @@
 Pure; the statement `queue_stats` sorts whole queues by the same order of reasons, and a test keeps the two
 equal. The nearest reason wins: paused, then a closed gate, then the limit, then the gate where it waits, then
 a pool's queue that cannot be used, then no worker, then a server that is unreachable. So an execution that
-waits for the limit names the slot holders, and a holder that no worker claims names that in turn.
+waits for the limit names the slot holders, and the root cause: what unclaimed holders wait for themselves.
 `queue_stats` counts what only an unreachable server holds up with what waits for its dispatch.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal, NamedTuple, Protocol
 
@@ -17,6 +17,7 @@ from turnstile.executor.queries.schemas import (
     HandingOver,
     NotDue,
     OutOfReach,
+    RootCause,
     UnitHolder,
     WaitingOn,
     WaitingOnLimit,
@@ -100,6 +101,8 @@ class Facts:
     has_gates: bool = False
     """Its action has gates after the queue, or it waits at one."""
     gate: GateFacts | None = None
+    unclaimed: Sequence[int] = ()
+    """Those of `holders` that no worker has claimed."""
     places: int | None = None
     """Places of its pool; None while some are free, or while the workers are not counted."""
     held_places: int = 0
@@ -140,10 +143,24 @@ def _in_queue(facts: Facts) -> WaitingOn:
             max_concurrent=facts.max_concurrent,
             active_count=facts.active_count,
             holders=list(facts.holders),
+            root_cause=_root_cause(facts),
         )
     if facts.gate is not None and not _has_starts(facts.gate):
         return _at_gate(facts.gate, position=facts.gate.position)
     return _startable(facts)
+
+
+def _root_cause(facts: Facts) -> RootCause | None:
+    """Return what the holders, or those ahead in the queue, wait for: the same action needs the same."""
+    if facts.unclaimed:
+        cause = _startable(replace(facts, status=Status.SCHEDULED))
+    elif facts.active_count < (facts.max_concurrent or 0):
+        cause = _startable(facts)
+    else:
+        return None
+    if isinstance(cause, WaitingOnWorker | WaitingOnPlace | OutOfReach):
+        return RootCause(ids=list(facts.unclaimed), on=cause)
+    return None
 
 
 def _has_starts(gate: GateFacts) -> bool:

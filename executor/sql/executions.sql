@@ -11,7 +11,9 @@ SELECT e.id, a.ref AS action_ref, e.concurrency_key, e.idempotency_key, e.priori
              AND (a.runner <> 'python' OR a.entrypoint IS NOT NULL OR w.served_refs IS NULL
                   OR a.ref = ANY (w.served_refs))
        ) AS served,
-       place.position, held.active_count, held.holder_ids, history.attempts,
+       place.position, held.active_count, held.holder_ids, held.unclaimed_ids, history.attempts,
+       e.timeout_seconds, e.cancel_requested_at, e.cancel_reason, now() AS read_at,
+       (SELECT w.stop_grace_seconds FROM worker w WHERE w.id = e.worker_id) AS stop_grace_seconds,
        CASE WHEN p.depth > 0 OR turnstile.room_of(p.capacity, p.held, p.lead) = 0 THEN p.places END AS places,
        coalesce(p.held, 0) AS held_places,
        -- Then `execution_gates` has more facts.
@@ -29,7 +31,8 @@ CROSS JOIN LATERAL (
 ) place
 CROSS JOIN LATERAL (
     SELECT CASE WHEN e.status = 'queued' THEN q.held ELSE 0 END AS active_count,
-           (array_agg(s.execution_id ORDER BY s.execution_id))[1:100] AS holder_ids
+           (array_agg(s.execution_id ORDER BY s.execution_id))[1:100] AS holder_ids,
+           (array_agg(s.execution_id ORDER BY s.execution_id) FILTER (WHERE s.claimed_at IS NULL))[1:100] AS unclaimed_ids
     FROM turnstile.live_slot s WHERE e.status = 'queued' AND s.queue_id = e.queue_id
 ) held
 -- The attempts that have ended, and the running one, which its slot has.

@@ -32,7 +32,10 @@ export async function authorized(path, options = {}) {
 }
 
 async function token(wasRefused) {
-  prompt ??= askForToken(wasRefused).then((given) => sessionStorage.setItem(KEY, given));
+  prompt ??= askForToken(wasRefused).then((given) => {
+    sessionStorage.setItem(KEY, given);
+    dispatchEvent(new Event("token"));
+  });
   try {
     await prompt;
   } finally {
@@ -40,20 +43,30 @@ async function token(wasRefused) {
   }
 }
 
-/** Return the body of a response; throws Problem. Empty values of `query` are left out. */
-export async function ask(method, path, { query = {}, body, headers = {}, signal } = {}) {
-  return (await exchange(method, path, { query, body, headers, signal })).value;
+/** Forget the token, and open the page anew. */
+export function signOut() {
+  sessionStorage.removeItem(KEY);
+  location.reload();
+}
+
+/**
+ * Return the body of a response; throws Problem. Empty values of `query` are left out. `text` is a body that is JSON
+ * already, and is sent as it is.
+ */
+export async function ask(method, path, { query = {}, body, text, headers = {}, signal } = {}) {
+  return (await exchange(method, path, { query, body, text, headers, signal })).value;
 }
 
 /** Return the body and the ETag of a response; throws Problem. */
-export async function exchange(method, path, { query = {}, body, headers = {}, signal } = {}) {
+export async function exchange(method, path, { query = {}, body, text, headers = {}, signal } = {}) {
+  const content = text ?? (body === undefined ? undefined : JSON.stringify(body));
   const signals = [AbortSignal.timeout(TIMEOUT_MILLISECONDS), ...(signal ? [signal] : [])];
   let response;
   try {
     response = await authorized(`/api/v1${path}${queryOf(query)}`, {
       method,
-      headers: body === undefined ? headers : { "Content-Type": "application/json", ...headers },
-      body: body === undefined ? undefined : JSON.stringify(body),
+      headers: content === undefined ? headers : { "Content-Type": "application/json", ...headers },
+      body: content,
       signal: AbortSignal.any(signals),
     });
   } catch (error) {

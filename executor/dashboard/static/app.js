@@ -2,6 +2,7 @@
 
 import { attribute, el, say, text } from "./dom.js";
 import { count, percent, rate } from "./format.js";
+import { showIdentity } from "./identity.js";
 import { Live } from "./live.js";
 import { show as queues } from "./queues.js";
 import { show as queue } from "./queue.js";
@@ -9,6 +10,7 @@ import { show as executions } from "./executions.js";
 import { show as execution } from "./execution.js";
 import { showAll as resources, show as resource } from "./resources.js";
 import { show as workers } from "./workers.js";
+import { show as worker } from "./worker.js";
 import { show as webhooks } from "./webhooks.js";
 import { show as deadLetters } from "./dead_letters.js";
 
@@ -20,10 +22,11 @@ const SCREENS = [
   [/^\/resources$/, resources, "Resources", "#/resources"],
   [/^\/resource\/(?<ref>.+)$/, resource, "Resource", "#/resources"],
   [/^\/workers$/, workers, "Workers", "#/workers"],
+  [/^\/workers\/(?<worker>.+)$/, worker, "Worker", "#/workers"],
   [/^\/webhooks$/, webhooks, "Webhooks", "#/webhooks"],
   [/^\/dead-letters$/, deadLetters, "Dead letters", "#/dead-letters"],
 ];
-const STATES = { live: "Live", lost: "Connection lost; reconnecting", paused: "Paused" };
+const STATES = { live: "Live", lost: "Connection lost; reconnecting", paused: "Paused", refused: "Updated every 5 s" };
 
 const live = new Live();
 const main = document.getElementById("main");
@@ -119,10 +122,13 @@ function showTotals() {
 live.on("state", (state) => {
   const node = document.getElementById("live");
   node.dataset.state = state;
+  // The totals are about all actions, like the events that bring them.
+  document.getElementById("overview").hidden = state === "refused";
   text(node, STATES[state]);
 });
 showTotals();
 showAlerts();
+showIdentity(document.getElementById("identity"));
 addEventListener("hashchange", route);
 document.querySelector(".skip").addEventListener("click", (event) => {
   // The link must not change the address, because the fragment is the route.

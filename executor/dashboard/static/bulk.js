@@ -31,7 +31,7 @@ export function bulkBar({ filter, changed }) {
   const result = el("p", { class: "said", role: "status" });
   const all = el("input", { type: "checkbox", id: "select-page" });
   const words = el("span", { class: "scope" });
-  const buttons = Object.keys(VERBS).map((verb) => el("button", { type: "button", on: { click: () => run(verb) } }));
+  const buttons = Object.keys(VERBS).map((verb) => el("button", { type: "button", needs: `POST /executions/${verb}`, on: { click: () => run(verb) } }));
 
   function describe() {
     const some = selected.size > 0;

@@ -30,8 +30,8 @@ export function show(main, { parameters }, { signal }) {
     ["Dead-lettered", "", (letter) => clock(letter.died_at)],
     ["Size", "number", (letter) => `${count(letter.body_bytes)} B`],
   ], { empty: "No dead letters." });
-  const replay = el("button", { type: "button", on: { click: () => act("replay") } });
-  const purge = el("button", { type: "button", class: "danger", on: { click: () => act("purge") } });
+  const replay = el("button", { type: "button", needs: "POST /dead-letters/replay", on: { click: () => act("replay") } });
+  const purge = el("button", { type: "button", class: "danger", needs: "POST /dead-letters/purge", on: { click: () => act("purge") } });
   const loading = loader(async (mine) => {
     const page = await ask("GET", "/dead-letters", { query: { code: code.value.trim(), limit: PAGE, cursor }, signal: mine });
     total = page.total;
@@ -102,7 +102,7 @@ async function read({ id }, wrong, changed) {
     ["Message ID", letter.message_id ?? "none"], ["Published", clock(letter.published_at)],
     ["Dead-lettered", clock(letter.died_at)], ["Sender", letter.app_id ?? "unknown"],
   ];
-  const edit = el("button", { type: "button", on: { click: async (event) => {
+  const edit = el("button", { type: "button", needs: "POST /dead-letters/replay", on: { click: async (event) => {
     event.target.closest("dialog").close();
     if (await replayEdited(letter)) await changed();
   } } }, "Edit and replay");

@@ -1,8 +1,13 @@
 // Builds and updates elements. Values are inserted as text, never as markup.
 
+import { guard } from "./permissions.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 
-/** Return an element: attributes by name, `on` for listeners, children as nodes, texts or lists of them. */
+/**
+ * Return an element: attributes by name, `on` for listeners, `needs` for the route that a button requests, children as
+ * nodes, texts or lists of them.
+ */
 export function el(name, attributes = {}, ...children) {
   return filled(document.createElement(name), attributes, children);
 }
@@ -12,9 +17,10 @@ export function svg(name, attributes = {}, ...children) {
   return filled(document.createElementNS(SVG, name), attributes, children);
 }
 
-function filled(node, { on = {}, ...attributes }, children) {
+function filled(node, { on = {}, needs, ...attributes }, children) {
   for (const [event, listener] of Object.entries(on)) node.addEventListener(event, listener);
   for (const [name, value] of Object.entries(attributes)) attribute(node, name, value);
+  if (needs) guard(node, needs);
   node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
   return node;
 }

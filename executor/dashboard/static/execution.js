@@ -4,12 +4,13 @@ import { el, say } from "./dom.js";
 import { between, clock, count, counted, duration } from "./format.js";
 import { ask } from "./api.js";
 import { auditLogOf } from "./audit_log.js";
-import { badge, instant, loader, shortId, table, errorLine } from "./parts.js";
+import { badge, instant, loader, shortId, table, errorLine, workerLink } from "./parts.js";
 import { cancel, retry } from "./changes.js";
 import { executionLink } from "./queue.js";
 import { queueLink } from "./queues.js";
 import { gateLink } from "./resources.js";
 import { logPart } from "./logs.js";
+import { stoppingWords } from "./stopping.js";
 
 const ENDS = ["completed", "failed", "timeout", "cancelled", "expired", "abandoned"];
 const PRIORITIES = { 1: "1 (first)", 5: "5 (last)" };
@@ -50,7 +51,7 @@ export function show(main, { id }, { live, signal }) {
   let known = null;
   const loading = loader(async (mine) => {
     const it = await ask("GET", `/executions/${id}`, { signal: mine });
-    state.replaceChildren(badge(it.status));
+    state.replaceChildren(badge(it.status), ...(it.stopping ? [badge("stopping")] : []));
     facts.replaceChildren(...factsOf(it));
     steps.replaceChildren(...stepsOf(it));
     why.replaceChildren(...whyOf(it));
@@ -80,9 +81,11 @@ export function show(main, { id }, { live, signal }) {
 }
 
 function buttonsFor(it, reload) {
-  const button = (name, kind, act) => el("button", { type: "button", class: kind, on: { click: act } }, name);
-  if (ENDS.includes(it.status)) return [button("Retry", "", () => retry(it.id))];
-  return [button("Cancel", "danger", async () => await cancel(it.id, it.status === "running") && reload())];
+  const button = (name, verb, kind, act) => el("button", {
+    type: "button", class: kind, needs: `POST /executions/{execution_id}/${verb}`, on: { click: act },
+  }, name);
+  if (ENDS.includes(it.status)) return [button("Retry", "retry", "", () => retry(it.id))];
+  return [button("Cancel", "cancel", "danger", async () => await cancel(it.id, it.status === "running") && reload())];
 }
 
 function factsOf(it) {
@@ -91,7 +94,7 @@ function factsOf(it) {
     it.concurrency_key !== null && ["Key", it.concurrency_key],
     ["Priority", PRIORITIES[it.priority] ?? count(it.priority)],
     ["Attempt", count(it.attempt)],
-    it.worker_id && ["Worker", it.worker_id],
+    it.worker_id && ["Worker", el("a", { class: "id", href: workerLink(it.worker_id) }, it.worker_id)],
     it.idempotency_key && ["Idempotency key", it.idempotency_key],
     it.run_at && ["Earliest start", clock(it.run_at)],
     it.expires_at && !it.completed_at && ["Expires at", clock(it.expires_at)],
@@ -117,6 +120,7 @@ function stepsOf(it) {
 /** Why the execution waits, and its estimated start. */
 function whyOf(it) {
   const on = it.waiting_on;
+  if (it.stopping) return [el("p", {}, stoppingWords(it.stopping))];
   if (!on) return it.error ? [el("p", { class: "wrong" }, el("strong", {}, it.error.type), ` ${it.error.message}`)] : [];
   const position = it.position
     ? `Position ${count(it.position)}${it.queue_length ? ` of ${count(it.queue_length)}` : ""} in the queue. ` : "";
@@ -127,7 +131,7 @@ function reasonOf(on) {
   switch (on.reason) {
     case "limit":
       return on.max_concurrent === 0 ? ["The limit is 0: nothing starts."]
-        : [`${count(on.active_count)} of ${count(on.max_concurrent)} slots in use`, ...holdersOf(on.holders ?? []), "."];
+        : [`${count(on.active_count)} of ${count(on.max_concurrent)} slots in use`, ...holdersOf(on.holders ?? []), ".", ...rootCause(on.root_cause)];
     case "total": case "resource": return gateOf(on);
     case "rate":
       return [`Waits for the rate of ${on.rate_of === "action" ? "its action" : on.rate_of}: ${count(on.starts)} starts per ${duration(on.per_seconds)}. `,
@@ -161,6 +165,15 @@ function placeOf(on, what) {
 
 function holdersOf(ids) {
   return listOf(ids.map((id) => [executionLink(id)]));
+}
+
+/** What is to be mended: what the holders, or the executions ahead, wait for. */
+function rootCause(cause) {
+  if (!cause) return [];
+  const links = cause.ids.slice(0, 8).flatMap((id, index) => [index ? ", " : "", executionLink(id)]);
+  const more = cause.ids.length > 8 ? ` and ${count(cause.ids.length - 8)} more` : "";
+  const waits = ["The executions ahead wait themselves. ", " has its slot and waits itself. "][cause.ids.length] ?? " have their slots and wait themselves. ";
+  return [" ", ...links, more, waits, ...reasonOf(cause.on)];
 }
 
 function listOf(holders) {

@@ -6,6 +6,7 @@ const SILENCE_MILLISECONDS = 40000; // the executor sends a comment every 15 s
 const AWAY_MILLISECONDS = 20000;
 const SHORT_MILLISECONDS = 5000;
 const LONGEST_WAIT_MILLISECONDS = 15000;
+const POLL_MILLISECONDS = 5000;
 
 export class Live extends EventTarget {
   #executions = [];
@@ -52,6 +53,13 @@ export class Live extends EventTarget {
       const reason = await this.#listen().catch((error) => error);
       if (reason === "watch" || this.#controller.signal.reason === "watch") continue;
       if (!this.#running) break;
+      if (reason === "refused") {
+        // The token may not read events, which are about all actions. The screens load anew as after an outage.
+        this.#emit("state", "refused");
+        this.#emit("opening", {});
+        await new Promise((resolve) => setTimeout(resolve, POLL_MILLISECONDS));
+        continue;
+      }
       // The executor ends each stream after some minutes; the next one resumes by Last-Event-ID.
       if (reason === "ended" && performance.now() - this.#openedAt > SHORT_MILLISECONDS) continue;
       this.#emit("state", "lost");
@@ -68,6 +76,7 @@ export class Live extends EventTarget {
     const response = await authorized(`/api/v1/events${queryOf({ execution_id: this.#executions })}`, {
       headers, signal: controller.signal,
     });
+    if (response.status === 403) return "refused";
     if (!response.ok) throw new Error(`events: ${response.status}`);
     this.#emit("state", "live");
     this.#wait = 1000;

@@ -80,9 +80,14 @@ export function failedLink(ref) {
   return `#/executions?action_ref=${encodeURIComponent(ref)}&status=failed,timeout,abandoned`;
 }
 
-/** The first characters of a worker id; the tooltip shows all of it. */
+/** The page of a worker; `name` is its id or its name. */
+export function workerLink(name) {
+  return `#/workers/${encodeURIComponent(name)}`;
+}
+
+/** The first characters of a worker id, with a link; the tooltip shows all of it. */
 export function shortId(id) {
-  return id ? el("span", { class: "id", title: id }, id.slice(0, 8)) : el("span", { class: "none" }, "–");
+  return id ? el("a", { class: "id", href: workerLink(id), title: id }, id.slice(0, 8)) : el("span", { class: "none" }, "–");
 }
 
 /**

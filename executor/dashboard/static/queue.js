@@ -6,6 +6,7 @@ import { ask, Problem } from "./api.js";
 import { auditLogOf } from "./audit_log.js";
 import { badge, failedLink, instant, loader, occupancyBar, pager, shortId, sparkline, table, errorLine } from "./parts.js";
 import { actionPath, changeLimit, changePause } from "./changes.js";
+import { submitExecution } from "./submit.js";
 import { queueLink } from "./queues.js";
 
 const PAGE = 50;
@@ -114,13 +115,17 @@ function headOf(ref, key, screen, changed) {
     }
   };
   // Disabled until the current state is loaded.
-  const pause = el("button", { type: "button", disabled: true, on: { click: () => act(changePause, "Changed") } }, "Pause");
-  const limit = el("button", { type: "button", disabled: true, on: { click: () => act(changeLimit, "Limit changed") } }, "Limit");
+  const pause = el("button", { type: "button", disabled: true, needs: "POST /actions/{ref}/pause", on: { click: () => act(changePause, "Changed") } }, "Pause");
+  const limit = el("button", { type: "button", disabled: true, needs: "PATCH /actions/{ref}", on: { click: () => act(changeLimit, "Limit changed") } }, "Limit");
+  const submit = el("button", {
+    type: "button", class: "primary", needs: "POST /executions",
+    on: { click: () => submitExecution(ref) },
+  }, "Submit");
   const node = el("div", {},
     el("p", { class: "trail" }, el("a", { href: "#/queues" }, "Queues")),
     el("div", { class: "head" },
       el("h1", {}, ref, key === null ? null : el("span", { class: "key" }, key), states),
-      el("div", { class: "buttons" }, pause, limit,
+      el("div", { class: "buttons" }, submit, pause, limit,
         el("a", { class: "button", href: `#/executions?action_ref=${encodeURIComponent(ref)}` }, "Executions"))),
     el("div", { class: "panel" }, bar.node, spark.node, why,
       el("dl", { class: "metrics" }, metrics.map((pair) => el("div", {}, pair)))));

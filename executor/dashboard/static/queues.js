@@ -102,11 +102,11 @@ function rowOf(first, rows, change) {
   const [waiting, oldest, failed, enqueued, completed] = [el("span"), el("span"), el("span"), el("span"), el("span")];
   const name = `${first.action_ref}${first.concurrency_key === null ? "" : ` ${first.concurrency_key}`}`;
   const pause = el("button", {
-    type: "button",
+    type: "button", needs: "POST /actions/{ref}/pause",
     on: { click: () => change(changePause, line, line.paused ? `${line.action_ref} resumed` : `${line.action_ref} paused`) },
   });
   const limit = el("button", {
-    type: "button", "aria-label": `Limit of ${first.action_ref}`,
+    type: "button", needs: "PATCH /actions/{ref}", "aria-label": `Limit of ${first.action_ref}`,
     on: { click: () => change(changeLimit, line, `Limit of ${line.action_ref} changed`) },
   }, "Limit");
   const node = el("tr", {},

@@ -21,7 +21,7 @@ export function show(main, { parameters }, { live, signal }) {
     loading.now();
   });
   const again = ({ execution_id: id }) => el("button", {
-    type: "button", "aria-label": `Replay the webhook of execution ${id}`,
+    type: "button", needs: "POST /webhooks/replay", "aria-label": `Replay the webhook of execution ${id}`,
     on: { click: () => act({ ids: [id] }, `the webhook of execution ${id}`) },
   }, "Replay");
   const shown = table("Webhooks, newest execution first", [
@@ -56,7 +56,7 @@ export function show(main, { parameters }, { live, signal }) {
   live.on("opening", loading.soon, signal);
   main.append(
     el("div", { class: "head" }, el("h1", {}, "Webhooks"),
-      el("button", { type: "button", on: { click: () => act({ all: true }, "all failed webhooks") } }, "Replay all failed")),
+      el("button", { type: "button", needs: "POST /webhooks/replay", on: { click: () => act({ all: true }, "all failed webhooks") } }, "Replay all failed")),
     el("form", { class: "filters" }, states), wrong, shown.node, pages.node);
   loading.now();
 }

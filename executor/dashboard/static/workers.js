@@ -3,7 +3,7 @@
 import { el, say } from "./dom.js";
 import { ask } from "./api.js";
 import { auditLogOf } from "./audit_log.js";
-import { badge, instant, loader, occupancyBar, pager, table, errorLine } from "./parts.js";
+import { badge, instant, loader, occupancyBar, pager, table, errorLine, workerLink } from "./parts.js";
 import { drain } from "./changes.js";
 
 const PAGE = 100;
@@ -24,7 +24,7 @@ export function show(main, { parameters }, { live, signal }) {
     }
   };
   const shown = table("Workers, newest first", [
-    ["Worker", "row", ({ name, id }) => [name, el("span", { class: "id" }, id)]],
+    ["Worker", "row", ({ name, id }) => [el("a", { href: workerLink(id) }, name), el("span", { class: "id" }, id)]],
     ["State", "", ({ state }) => badge(state)],
     ["Running", "", barOf],
     ["Pools", "", ({ pools }) => pools.join(", ")],
@@ -32,7 +32,7 @@ export function show(main, { parameters }, { live, signal }) {
     ["Started", "", (worker) => instant(worker.started_at, { ago: true })],
     ["Last heartbeat", "", (worker) => instant(worker.renewed_at, { ago: true })],
     ["Actions", "does", (worker) => (worker.state !== "live" ? null
-      : el("button", { type: "button", "aria-label": `Drain ${worker.name}`, on: { click: () => act(worker) } }, "Drain"))],
+      : el("button", { type: "button", needs: "POST /workers/{worker_id}/drain", "aria-label": `Drain ${worker.name}`, on: { click: () => act(worker) } }, "Drain"))],
   ], { empty: "No workers. Start one with: worker serve --actions MODULE" });
   const loading = loader(async (mine) => {
     const query = { state: gone.checked ? [] : PRESENT, limit: PAGE, cursor };

@@ -71,9 +71,13 @@ def test_a_timeout_of_watch_is_exit_code_4_and_says_why_it_waits(system: Command
 async def test_a_drained_worker_stops_and_an_unknown_one_is_named(
     system: CommandLines, processes: System
 ) -> None:
-    named = {"TURNSTILE_WORKER_NAME": "drained", "TURNSTILE_WORKER_POOLS": "apart"}
+    named = {"TURNSTILE_WORKER_NAME": "drained", "TURNSTILE_WORKER_POOLS": "apart", "TURNSTILE_MISSPELT": "1"}
     worker = await processes.start_worker(SERVED_ACTIONS, **named)
     worker_id = until_seen(system, "drained", "live")
+    shown = system.executor("workers", "show", "drained").out
+    assert worker_id in shown
+    assert "unknown_setting variable=TURNSTILE_MISSPELT" in shown
+    assert system.executor("workers", "show", worker_id, "--json").json["places"][0]["pool"] == "apart"
     ended = system.executor("workers", "drain", worker_id, "unknown")
     assert (ended.exit_code, ended.out.split(":")[0]) == (EXIT_FAILED, worker_id)
     assert "unknown: not_found" in ended.err

@@ -454,6 +454,10 @@ SELECT * FROM turnstile.refresh_pools($1, $2, $3, $4);
 -- gives prune_pools int4
 SELECT turnstile.prune_pools($1);
 
+-- takes text, text, text, int4, text[], int4, float8, text[], int4, text, float8, float8, text[]
+-- gives register_worker void
+SELECT turnstile.register_worker($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13);
+
 -- takes int4, int8[], int8[], text[], jsonb[], text[], text[], uuid[], uuid[], timestamptz[],
 --   float8[], float8[], text[], jsonb[], text[], int2[]
 -- gives admitted turnstile.admitted[], blocked_queue_ids int8[], free_queue_ids int8[], granted

@@ -21,6 +21,7 @@ SCREENS = [
     "/executions/1",
     "/resources",
     "/workers",
+    "/workers/silent",
     "/webhooks",
     "/dead-letters",
 ]

@@ -194,7 +194,7 @@ async def test_an_execution_is_shown_whole(api: Served) -> None:
         "id", "action_ref", "concurrency_key", "idempotency_key", "priority", "status", "attempt",
         "parameters", "result", "error", "metadata", "worker_id", "created_at", "queued_at",
         "scheduled_at", "started_at", "completed_at", "run_at", "expires_at", "retry_of", "position",
-        "queue_length", "waiting_on", "estimated_start", "attempts",
+        "queue_length", "waiting_on", "estimated_start", "stopping", "attempts",
     ]  # fmt: skip
     expected = {
         "parameters": {"x": [1, None]}, "metadata": {"m": "ü"}, "idempotency_key": "k",
@@ -220,14 +220,19 @@ async def test_the_position_is_exact_and_the_limit_names_the_slot_holders(api: S
         shown = await api.get(f"/executions/{execution_id}")
         assert (shown["position"], shown["queue_length"]) == (position, 3)
         assert shown["waiting_on"] == {
-            "reason": "limit", "max_concurrent": 1, "active_count": 1, "holders": ids[:1]
+            "reason": "limit", "max_concurrent": 1, "active_count": 1, "holders": ids[:1],
+            # No worker is registered.
+            "root_cause": {"ids": ids[:1], "on": {"reason": "no_worker", "pool": "default"}},
         }  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"max_concurrent": 0}, {"reason": "limit", "max_concurrent": 0, "active_count": 0, "holders": []}),
+        (
+            {"max_concurrent": 0},
+            {"reason": "limit", "max_concurrent": 0, "active_count": 0, "holders": [], "root_cause": None},
+        ),
         ({"max_concurrent": 2, "paused": True}, {"reason": "paused"}),
     ],
 )

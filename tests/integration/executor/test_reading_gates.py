@@ -65,7 +65,7 @@ async def test_a_total_counts_over_all_keys(api: Served) -> None:
     ]  # fmt: skip
     # Of its queue the slot is held by what waits at the total.
     assert await waiting_on(api, behind) == {
-        "reason": "limit", "max_concurrent": 1, "active_count": 1, "holders": [third]
+        "reason": "limit", "max_concurrent": 1, "active_count": 1, "holders": [third], "root_cause": None
     }  # fmt: skip
 
 

@@ -107,6 +107,17 @@ async def test_each_route_requires_its_role(api: Served) -> None:
                 assert await status_of(api, method, path, _TOKEN_OF[lower]) == 403, (method, path, lower)
 
 
+async def test_whoami_names_the_routes_that_are_refused(api: Served) -> None:
+    for role, token in _TOKEN_OF.items():
+        headers = {"Authorization": f"Bearer {token}"}
+        shown = (await api.http.get(f"{PREFIX}/whoami", headers=headers)).json()
+        assert (shown["name"], shown["role"], shown["scope"]) == (role.word[0], role.word, None)
+        for method, path in routes(api):
+            needed = role_of(method, concrete(path))
+            reason = shown["refused"].get(f"{method} {path.removeprefix(PREFIX)}")
+            assert (reason is not None) == (needed is not None and role < needed), (method, path)
+
+
 @pytest.mark.parametrize(
     ("method", "path", "role"),
     [

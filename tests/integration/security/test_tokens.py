@@ -232,6 +232,17 @@ async def test_every_route_is_limited_or_refused(api: Served) -> None:
     assert refused > 30
 
 
+async def test_whoami_shows_scope_and_expiry_and_what_the_scope_refuses(api: Served) -> None:
+    created = await create(api, "operate", scope=["reports."], expires_in="1h")
+    shown = (await ask(api, "GET", "/whoami", created["token"])).json()
+    assert (shown["scope"], shown["expires_at"]) == (["reports."], created["expires_at"])
+    refused = shown["refused"]
+    assert "reports...." in refused["POST /workers/{worker_id}/drain"]
+    assert "GET /events" in refused
+    assert "POST /actions/{ref}/pause" not in refused
+    assert "POST /executions" not in refused
+
+
 async def test_it_uses_its_actions_and_their_executions(api: Served) -> None:
     token = await scoped(api)
     own = (await ask(api, "POST", "/executions", token, {"action_ref": "reports.render"})).json()["id"]

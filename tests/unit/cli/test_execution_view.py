@@ -45,6 +45,28 @@ def starting(earliest_seconds: float, latest_seconds: float) -> dict[str, str]:
             {"reason": "limit", "max_concurrent": 0, "active_count": 0, "holders": []},
             "0 of 0 slots in use",
         ),
+        (
+            {
+                "reason": "limit",
+                "max_concurrent": 2,
+                "active_count": 2,
+                "holders": [60, 61],
+                "root_cause": {"ids": [60, 61], "on": {"reason": "no_worker", "pool": "gpu"}},
+            },
+            "2 of 2 slots in use, held by #60, #61; #60, #61 have their slots and wait themselves: no live"
+            " worker in pool gpu serves the action",
+        ),
+        (
+            {
+                "reason": "limit",
+                "max_concurrent": 1,
+                "active_count": 0,
+                "holders": [],
+                "root_cause": {"ids": [], "on": {"reason": "no_worker", "pool": "gpu"}},
+            },
+            "0 of 1 slots in use; the executions ahead wait themselves: no live worker in pool gpu serves"
+            " the action",
+        ),
         ({"reason": "paused"}, "the action is paused"),
         ({"reason": "no_worker", "pool": "gpu"}, "no live worker in pool gpu serves the action"),
         ({"reason": "not_due", "run_at": "2026-11-21T07:30:00Z"}, "not due before 2026-11-21 07:30:00Z"),

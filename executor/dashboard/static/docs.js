@@ -1,0 +1,213 @@
+// The page of the HTTP API: shows the OpenAPI document of this executor, with the sign-in of the dashboard.
+
+import { el, say, text } from "./dom.js";
+import { counted } from "./format.js";
+import { authorized } from "./api.js";
+import { showIdentity } from "./identity.js";
+import { errorLine, table } from "./parts.js";
+
+const METHODS = ["get", "post", "put", "patch", "delete"];
+const main = document.getElementById("main");
+
+async function open() {
+  const wrong = errorLine();
+  main.replaceChildren(el("div", { class: "head" }, el("h1", {}, "HTTP API")), wrong);
+  try {
+    const response = await authorized("/openapi.json");
+    if (!response.ok) throw new Error(`status ${response.status}`);
+    main.append(...pageOf(await response.json()));
+  } catch (error) {
+    text(wrong, `Cannot read /openapi.json: ${error.message}. Reload the page to try again.`);
+    return;
+  }
+  show();
+}
+
+function pageOf(described) {
+  const operations = Object.entries(described.paths).flatMap(([path, methods]) =>
+    METHODS.filter((method) => methods[method]).map((method) => operationOf(method, path, methods[method])));
+  const tags = [...new Set(operations.map((each) => each.tag))];
+  const sections = tags.map((tag) => el("section", {}, el("h2", {}, headingOf(tag)),
+    operations.filter((each) => each.tag === tag).map((each) => each.node)));
+  const schemas = Object.entries(described.components?.schemas ?? {}).sort(([one], [other]) => (one < other ? -1 : 1))
+    .map(([name, schema]) => schemaOf(name, schema));
+  sections.push(el("section", {}, el("h2", {}, "Schemas"), schemas.map((each) => each.node)));
+  const all = [...operations, ...schemas];
+  const input = el("input", { type: "search", id: "search", autocomplete: "off", spellcheck: "false" });
+  const words = el("p", { class: "said", role: "status" });
+  const search = () => {
+    const wanted = input.value.trim().toLowerCase();
+    for (const each of all) each.node.hidden = !each.words.includes(wanted);
+    for (const section of sections) section.hidden = !section.querySelector("details.operation:not([hidden]), details.schema:not([hidden])");
+    text(words, `${counted(operations.filter((each) => !each.node.hidden).length, "operation")}, ${counted(schemas.filter((each) => !each.node.hidden).length, "schema")}`);
+  };
+  input.addEventListener("input", search);
+  search();
+  main.querySelector(".head").append(el("div", { class: "field search" }, el("label", { for: "search" }, "Search by path, summary or schema"), input));
+  return [
+    el("p", {}, described.info.summary, " Version ", described.info.version, ". The document itself: ",
+      el("a", { href: "/openapi.json" }, "/openapi.json"), ", which needs a token where the API does."),
+    el("p", {}, "Errors are ", schemaLink("Problem"), " documents (RFC 9457): ", el("code", {}, "code"), " is for programs, ",
+      el("code", {}, "detail"), " names the field and the remedy. With tokens, send ", el("code", {}, "Authorization: Bearer TOKEN"), "."),
+    words, ...sections,
+  ];
+}
+
+function headingOf(tag) {
+  const words = tag.replaceAll("-", " ");
+  return words[0].toUpperCase() + words.slice(1);
+}
+
+/** One operation; its details are built when they are opened. */
+function operationOf(method, path, operation) {
+  const id = operation.operationId ?? `${method} ${path}`;
+  const inside = el("div");
+  const node = el("details", { class: "operation", id },
+    el("summary", {}, el("span", { class: `method ${method}` }, method.toUpperCase()), el("span", { class: "path" }, path),
+      el("span", { class: "summary" }, operation.summary)), inside);
+  once(node, () => inside.append(
+    ...prose(operation.description), ...parametersOf(operation.parameters ?? []), ...bodyOf(operation.requestBody),
+    el("h3", {}, "Example"), el("pre", { tabindex: 0, "aria-label": "Example" }, curlOf(method, path, operation)),
+    ...responsesOf(operation.responses)));
+  return { node, tag: operation.tags?.[0] ?? "other", words: `${method} ${path} ${operation.summary}`.toLowerCase() };
+}
+
+function schemaOf(name, schema) {
+  const inside = el("div");
+  const node = el("details", { class: "schema", id: `schema-${name}` }, el("summary", {}, el("span", { class: "path" }, name)), inside);
+  once(node, () => inside.append(...prose(schema.description), ...(schema.properties ? fieldsOf(schema, `Fields of ${name}`) : [el("p", {}, typeOf(schema))])));
+  return { node, words: name.toLowerCase() };
+}
+
+function once(node, build) {
+  node.addEventListener("toggle", () => node.open && build(), { once: true });
+}
+
+function parametersOf(parameters) {
+  if (parameters.length === 0) return [];
+  const shown = table("Parameters", [
+    ["Parameter", "row", (each) => [el("code", {}, each.name), each.required ? [" ", el("span", { class: "needed" }, "required")] : null]],
+    ["In", "", (each) => each.in],
+    ["Type", "", (each) => typeOf(each.schema)],
+    ["Meaning", "", (each) => inline(each.description ?? each.schema?.description ?? "")],
+  ], { keyOf: (each) => `${each.in} ${each.name}` });
+  shown.update(parameters);
+  return [el("h3", {}, "Parameters"), shown.node];
+}
+
+function bodyOf(body) {
+  const content = body && Object.values(body.content)[0];
+  if (!content) return [];
+  return [el("h3", {}, "Request body"), el("p", {}, typeOf(content.schema)), ...inlineFieldsOf(content.schema),
+    ...Object.values(content.examples ?? {}).map((each) => el("details", { class: "example" },
+      el("summary", {}, each.summary), el("pre", { tabindex: 0, "aria-label": each.summary }, JSON.stringify(each.value, null, 2))))];
+}
+
+/** The fields of a body whose schema has no name; of a list, those of its items. */
+function inlineFieldsOf(schema) {
+  const object = [schema, ...(schema.oneOf ?? schema.anyOf ?? []), schema.items ?? {}].find((each) => each.properties);
+  return object ? fieldsOf(object, "Fields of the body") : [];
+}
+
+function responsesOf(responses) {
+  const shown = table("Responses", [
+    ["Status", "row", ([status]) => status],
+    ["Meaning", "", ([, each]) => inline(each.description ?? "")],
+    ["Body", "", ([, each]) => bodyTypeOf(each)],
+  ], { keyOf: ([status]) => status });
+  shown.update(Object.entries(responses));
+  return [el("h3", {}, "Responses"), shown.node];
+}
+
+function bodyTypeOf({ content = {} }) {
+  const [media, first] = Object.entries(content)[0] ?? [];
+  if (!media) return el("span", { class: "none" }, "–");
+  return first.schema && Object.keys(first.schema).length ? typeOf(first.schema) : media;
+}
+
+function fieldsOf({ properties, required = [] }, caption) {
+  // Answers have all their fields.
+  const tells = required.length < Object.keys(properties).length;
+  const shown = table(caption, [
+    ["Field", "row", ([name]) => [el("code", {}, name), tells && required.includes(name) ? [" ", el("span", { class: "needed" }, "required")] : null]],
+    ["Type", "", ([, each]) => typeOf(each)],
+    ["Meaning", "", ([, each]) => [...inline(each.description ?? ""), ...defaultOf(each)]],
+  ], { keyOf: ([name]) => name });
+  shown.update(Object.entries(properties));
+  return [shown.node];
+}
+
+function defaultOf(schema) {
+  if (schema.default === undefined || schema.default === null) return [];
+  return [" Default: ", el("code", {}, JSON.stringify(schema.default)), "."];
+}
+
+/** The type of a schema as nodes; schemas with a name are links. */
+function typeOf(schema) {
+  return el("span", {}, typeNodes(schema ?? {}));
+}
+
+function typeNodes(schema) {
+  if (schema.$ref) return [schemaLink(schema.$ref.split("/").at(-1))];
+  const any = schema.anyOf ?? schema.oneOf;
+  if (any) return any.flatMap((each, index) => [index ? " or " : "", ...typeNodes(each)]);
+  if (schema.allOf) return schema.allOf.flatMap((each, index) => [index ? " and " : "", ...typeNodes(each)]);
+  if (schema.const !== undefined) return [JSON.stringify(schema.const)];
+  if (schema.enum) return [schema.enum.map((each) => JSON.stringify(each)).join(", ")];
+  if (schema.type === "array") return ["list of ", ...typeNodes(schema.items ?? {})];
+  if (schema.type === "object" && typeof schema.additionalProperties === "object" && Object.keys(schema.additionalProperties).length) {
+    return ["object of ", ...typeNodes(schema.additionalProperties)];
+  }
+  return [[schema.type ?? "any JSON", schema.format && `(${schema.format})`, boundsOf(schema)].filter(Boolean).join(" ")];
+}
+
+function boundsOf({ minimum, maximum, minLength, maxLength }) {
+  const [low, high] = [minimum ?? minLength, maximum ?? maxLength];
+  const unit = minLength === undefined && maxLength === undefined ? "" : " characters";
+  if (low === undefined && high === undefined) return "";
+  if (low === undefined) return `up to ${high}${unit}`;
+  return high === undefined ? `from ${low}${unit}` : `${low} to ${high}${unit}`;
+}
+
+function schemaLink(name) {
+  return el("a", { href: `#schema-${name}` }, name);
+}
+
+function curlOf(method, path, operation) {
+  const lines = [`curl -X ${method.toUpperCase()} '${location.origin}${path}'`, "  -H \"Authorization: Bearer $TURNSTILE_API_TOKEN\""];
+  const content = operation.requestBody && Object.entries(operation.requestBody.content)[0];
+  if (content) {
+    const example = Object.values(content[1].examples ?? {})[0]?.value ?? content[1].example ?? {};
+    lines.push(`  -H 'Content-Type: ${content[0]}'`, `  -d '${JSON.stringify(example).replaceAll("'", "'\\''")}'`);
+  }
+  return lines.join(" \\\n");
+}
+
+/** Paragraphs of a text; what stands between backticks is code. */
+function prose(words) {
+  return (words ?? "").split(/\n\s*\n/).filter((each) => each.trim()).map((each) => el("p", {}, inline(each)));
+}
+
+function inline(words) {
+  return words.split("`").map((part, index) => (index % 2 ? el("code", {}, part) : part));
+}
+
+/** Open what the address names. */
+function show() {
+  const node = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  if (!node?.matches("details")) return;
+  // The search may have hidden both.
+  node.hidden = node.closest("section").hidden = false;
+  node.open = true;
+  node.scrollIntoView();
+  node.querySelector("summary").focus({ preventScroll: true });
+  say(node.querySelector(".path").textContent);
+}
+
+addEventListener("hashchange", show);
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  main.focus();
+});
+showIdentity(document.getElementById("identity"));
+open();

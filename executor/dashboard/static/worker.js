@@ -1,0 +1,175 @@
+// The screen of one worker: what it runs, its pools, its last failures, its start, and how far its drain is.
+
+import { el, say, text } from "./dom.js";
+import { between, clock, count, counted, duration } from "./format.js";
+import { ask } from "./api.js";
+import { auditLogOf } from "./audit_log.js";
+import { badge, instant, loader, occupancyBar, table, errorLine } from "./parts.js";
+import { drain } from "./changes.js";
+import { executionLink } from "./queue.js";
+import { queueLink } from "./queues.js";
+import { stoppingWords } from "./stopping.js";
+
+const EVERY_MILLISECONDS = 2000;
+const PRESENT = ["live", "draining", "overdue"];
+
+const none = (words) => el("span", { class: "none" }, words);
+const actionOf = (each) => [
+  el("a", { href: queueLink({ action_ref: each.action_ref, concurrency_key: each.concurrency_key ?? null }) }, each.action_ref),
+  each.concurrency_key ? el("span", { class: "key" }, each.concurrency_key) : null,
+];
+const RUNS = [
+  ["Execution", "row", (each) => executionLink(each.id)],
+  ["Action", "", actionOf],
+  ["Attempt", "number", (each) => each.attempt],
+  ["Running for", "number", (each) => instant(each.started_at, { ago: true })],
+  ["State", "", (each) => (each.stopping ? el("div", {}, badge("stopping"), " ", stoppingWords(each.stopping)) : badge("running"))],
+];
+const POOLS = [
+  ["Pool", "row", (each) => each.pool],
+  ["Granted, over all workers", "", (each) => barOf(each.held, each.places)],
+  ["Waiting for a place", "", (each) => (each.waiting_queues ? counted(each.waiting_queues, "queue") : none("nothing"))],
+];
+const FAILURES = [
+  ["Execution", "row", (each) => executionLink(each.execution_id)],
+  ["Action", "", actionOf],
+  ["Attempt", "number", (each) => each.attempt],
+  ["Outcome", "", (each) => badge(each.outcome)],
+  ["Error", "error", (each) => errorOf(each.error)],
+  ["Ended", "", (each) => agoOf(each.ended_at)],
+  ["Duration", "number", (each) => duration(between(each.started_at, each.ended_at))],
+];
+const ACTIONS = [
+  ["Action", "row", (each) => (each.pool === null ? [each.action_ref, " ", none("deleted")] : actionOf(each))],
+  ["Pool", "", (each) => each.pool ?? none("–")],
+  ["Limit", "number", (each) => (each.pool === null ? none("–") : each.max_concurrent === null ? none("no limit") : count(each.max_concurrent))],
+  ["State", "", (each) => (each.paused ? badge("paused") : none("–"))],
+  ["Definition changed", "", (each) => (each.updated_at ? agoOf(each.updated_at) : none("–"))],
+];
+
+export function show(main, { worker: wanted }, { live, signal }) {
+  const wrong = errorLine();
+  const name = el("span", {}, wanted);
+  const state = el("span", { class: "states" });
+  const progress = drainPart();
+  const places = occupancyBar();
+  const facts = el("dl", { class: "metrics" });
+  const buttons = el("div", { class: "buttons" });
+  const runs = table("What the worker runs, the longest first", RUNS, { empty: "It runs nothing." });
+  const pools = table("Pools", POOLS, { keyOf: (each) => each.pool });
+  const failures = table("Last failed attempts, newest first", FAILURES, {
+    empty: "No failed attempts among the newest 10,000 executions.", keyOf: (each) => `${each.execution_id} ${each.attempt}`,
+  });
+  const actions = table("Actions that the worker serves", ACTIONS, {
+    empty: "It did not name its actions: it counts for all actions of its pools.", keyOf: (each) => each.action_ref,
+  });
+  const notes = el("div");
+  const changes = el("div", { class: "later" });
+  let known = null;
+
+  const loading = loader(async (mine) => {
+    // An address with a name keeps showing the worker that it found.
+    const it = await ask("GET", `/workers/${encodeURIComponent(known?.id ?? wanted)}`, { signal: mine });
+    text(name, it.name);
+    document.title = `${it.name} · Turnstile`;
+    state.replaceChildren(badge(it.state));
+    places.update(it.running, it.concurrency);
+    facts.replaceChildren(...factsOf(it));
+    progress.update(it);
+    runs.update(it.runs);
+    pools.update(it.places);
+    failures.update(it.failures);
+    actions.update(it.actions ?? []);
+    notes.replaceChildren(...notesOf(it.start_notes));
+    if (known?.state !== it.state) buttons.replaceChildren(...buttonsFor(it, act));
+    if (known === null) changes.append(auditLogOf({ subject_kind: "worker", subject: it.id }, signal));
+    if (known !== null && known.state !== it.state) say(`${it.name} is ${it.state}`);
+    known = it;
+  }, { every: 1000, signal, wrong });
+  async function act(worker) {
+    if (await drain(worker)) loading.now();
+  }
+
+  // There is no event for a worker.
+  const polling = setInterval(() => (known === null || PRESENT.includes(known.state)) && loading.soon(), EVERY_MILLISECONDS);
+  signal.addEventListener("abort", () => clearInterval(polling));
+  live.on("opening", loading.soon, signal);
+  main.append(
+    el("p", { class: "trail" }, el("a", { href: "#/workers" }, "Workers")),
+    el("div", { class: "head" }, el("h1", {}, name, state), buttons),
+    wrong, progress.node,
+    el("div", { class: "panel" }, el("p", { class: "said" }, "Places taken"), places.node, facts),
+    section("Running now", runs.node), section("Pools", pools.node), section("Last failures", failures.node),
+    section("Actions", actions.node), section("Start", notes), changes);
+  loading.now();
+}
+
+function section(title, ...content) {
+  return el("section", {}, el("h2", {}, title), content);
+}
+
+function agoOf(at) {
+  return el("span", {}, instant(at, { ago: true }), " ago");
+}
+
+function barOf(taken, places) {
+  const bar = occupancyBar();
+  bar.update(taken, places);
+  return bar.node;
+}
+
+function errorOf(error) {
+  if (!error) return none("–");
+  const whole = `${error.type}: ${error.message}`;
+  return el("span", { class: "error-text failed", title: whole }, whole);
+}
+
+function factsOf(it) {
+  const facts = [
+    ["Version", it.version ?? none("unknown")],
+    ["Host", `${it.host}, process ${it.pid}`],
+    ["Started", instant(it.started_at)],
+    ["Last heartbeat", agoOf(it.renewed_at)],
+    it.stopped_at && ["Stopped", instant(it.stopped_at)],
+    it.lost_at && ["Lost", instant(it.lost_at)],
+    ["ID", el("span", { class: "id" }, it.id)],
+  ];
+  return facts.filter(Boolean).map(([term, value]) => el("div", {}, el("dt", {}, term), el("dd", {}, value)));
+}
+
+function buttonsFor(it, act) {
+  const drains = el("button", {
+    type: "button", class: "danger", needs: "POST /workers/{worker_id}/drain", disabled: it.state !== "live",
+    title: it.state === "live" ? null : `The worker is ${it.state}: only a live worker can be drained.`,
+    on: { click: () => act(it) },
+  }, "Drain");
+  const executions = el("a", { class: "button", href: `#/executions?worker_id=${encodeURIComponent(it.id)}` }, "Executions");
+  return PRESENT.includes(it.state) ? [drains, executions] : [executions];
+}
+
+/** How many attempts still run, and until when the worker waits for them; absent unless it drains. */
+function drainPart() {
+  const bar = el("progress", { "aria-label": "Attempts that have ended since the drain" });
+  const words = el("p", { role: "status" });
+  const node = el("section", { class: "draining", hidden: true, "aria-label": "Drain" }, words, bar);
+  return {
+    node,
+    update({ state, running, draining_count: total, draining_until: until, draining_at: since }) {
+      node.hidden = state !== "draining";
+      if (node.hidden) return;
+      const held = Math.max(total ?? 0, running);
+      bar.max = Math.max(held, 1);
+      bar.value = held ? held - running : 1;
+      const deadline = until ? ` Whatever still runs at ${clock(until)} returns to the head of its queue.` : "";
+      text(words, held
+        ? `Draining since ${clock(since)}: ${count(running)} of ${counted(held, "attempt")} still running.${running ? deadline : ""}`
+        : `Draining since ${clock(since)}: nothing is running.`);
+    },
+  };
+}
+
+function notesOf(lines) {
+  if (lines === null) return [el("p", { class: "empty" }, "The worker did not report its start: it runs an earlier version.")];
+  if (lines.length === 0) return [el("p", { class: "empty" }, "No warnings or errors before its registration.")];
+  return [el("pre", { tabindex: 0, "aria-label": "Warnings and errors of the start" }, lines.join("\n"))];
+}

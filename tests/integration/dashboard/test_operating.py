@@ -1,0 +1,200 @@
+"""What an operator does on the screens: a worker and its drain, the form of an execution, tokens, /docs."""
+
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from tests.integration.dashboard.browser import DEADLINE_MILLISECONDS, watched_page
+from tests.integration.dashboard.conftest import TOKEN
+from tests.support.environment import Environment
+from turnstile.executor.api_tokens import digest_of
+from turnstile.executor.stored_tokens import new_token
+
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+expect.set_options(timeout=DEADLINE_MILLISECONDS)
+
+
+async def token_of(env: Environment, **fields: Any) -> str:
+    """Create a token: that of the settings has the role `operate`, which may not."""
+    token = new_token()
+    await env.history.value(
+        "SELECT turnstile.create_token($1, $2, $3, $4, $5, NULL)",
+        fields["name"],
+        fields["role"],
+        fields.get("scope"),
+        digest_of(token),
+        fields.get("seconds"),
+    )
+    return token
+
+
+async def test_a_worker_shows_its_runs_and_the_progress_of_its_drain(page: Page, env: Environment) -> None:
+    await env.put("draining.work", max_concurrent=1, pool="leaving")
+    await env.history.value(
+        "SELECT turnstile.register_worker('leaver', 'leaver', 'nowhere', 1, ARRAY['leaving'], 2, 3600,"
+        " NULL, 1, '9.9', 600, 5, ARRAY['WARNING action_differs action_ref=a'])"
+    )
+    await env.history.until(
+        "SELECT count(*) = 1 FROM turnstile.current_pool WHERE name = 'leaving' AND places = 2"
+    )
+    execution_id = await env.submit("draining.work")
+    await env.until_status(execution_id, "scheduled")
+    await env.history.value("SELECT verdict FROM turnstile.claim('leaver', $1, '{1}')", [execution_id])
+
+    await page.goto("/#/workers")
+    await page.get_by_role("link", name="leaver").click()
+    await expect(page.locator("h1")).to_contain_text("leaver")
+    runs = page.get_by_role("table", name="What the worker runs").locator("tbody tr")
+    await expect(runs).to_contain_text(f"#{execution_id}")
+    await expect(page.locator("main")).to_contain_text("9.9")
+    await expect(page.locator("main")).to_contain_text("WARNING action_differs action_ref=a")
+    await page.get_by_role("button", name="Drain").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Drain").click()
+    drain = page.get_by_role("region", name="Drain")
+    await expect(drain).to_contain_text("1 of 1 attempt still running")
+    await expect(drain).to_contain_text("returns to the head of its queue")
+    await expect(page.get_by_role("button", name="Drain")).to_be_disabled()
+
+    await env.cancel(execution_id)
+    await expect(runs).to_contain_text("Stopping since")
+    await page.goto(f"/#/executions/{execution_id}")
+    await expect(page.locator("h1 .badge").nth(1)).to_have_text("stopping")
+    await expect(page.locator(".why")).to_contain_text("its cancellation was requested. It is killed at")
+    await env.history.value(
+        "SELECT verdict FROM turnstile.finish('leaver', $1, '{1}', '{cancelled}', '{NULL}',"
+        " '{Cancelled}', '{x}', '{NULL}', '{NULL}')",
+        [execution_id],
+    )
+    await env.history.value("SELECT turnstile.sign_off('leaver')")
+    await env.ended(execution_id)
+
+
+async def test_an_execution_is_submitted_from_the_screen_of_its_action(page: Page, env: Environment) -> None:
+    await env.put("formed", max_concurrent=0, submitter_keys=True)
+    await page.goto("/#/queue/formed")
+    await page.get_by_role("button", name="Submit", exact=True).click()
+    dialog = page.get_by_role("dialog", name="Submit an execution of formed")
+    parameters = dialog.get_by_label("Parameters")
+    await parameters.fill('{\n  "id": 12345678901234567890,\n}')
+    await expect(dialog).to_contain_text("Line 2, column 29: remove the comma before }.")
+    await parameters.fill("[1]")
+    await expect(dialog).to_contain_text("Expected an object")
+    await dialog.get_by_role("button", name="Submit").click()
+    await expect(dialog.get_by_role("alert")).to_contain_text("Parameters: Expected an object")
+    await parameters.fill('{"id": 12345678901234567890}')
+    await dialog.get_by_label("Concurrency key").fill("customer-7")
+    await dialog.get_by_label("Priority").select_option(label="2")
+    await dialog.get_by_label("Delay").fill("soon")
+    await dialog.get_by_role("button", name="Submit").click()
+    await expect(dialog.get_by_role("alert")).to_contain_text("is no duration")
+    await dialog.get_by_label("Delay").fill("1h30m")
+    await dialog.get_by_label("Metadata").fill('{"order": "4711"}')
+    await dialog.get_by_role("button", name="Submit").click()
+    await expect(page.locator("h1 .badge")).to_have_text("delayed")
+    shown = await env.get(int(page.url.rpartition("/")[2]))
+    assert shown["parameters"] == {"id": 12345678901234567890}
+    assert (shown["concurrency_key"], shown["priority"], shown["metadata"]) == (
+        "customer-7",
+        2,
+        {"order": "4711"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('{"a": 1', "Line 1, column 8: expected a comma or }, the text ends."),
+        ("{'a': 1}", "Line 1, column 2: a name is written in double quotes."),
+        ('{"a"\n 1}', 'Line 2, column 2: expected a colon after the name, found "1".'),
+        ('{"a": tru}', 'Line 1, column 7: expected a value, found "t".'),
+        ('{"a": 01}', 'Line 1, column 7: expected a value, found "0".'),
+        (
+            '{"a": "x\ny"}',
+            "Line 1, column 7: this text has no closing double quote, or an invalid escape.",
+        ),
+        ('{"a": 1} 2', 'Line 1, column 10: expected nothing more, found "2".'),
+        ("", "Line 1, column 1: expected a value, the text ends."),
+    ],
+)
+async def test_a_fault_in_json_is_named_with_its_place(page: Page, text: str, problem: str) -> None:
+    await page.goto("/docs")
+    found = await page.evaluate(
+        "async (text) => (await import('/dashboard/json_text.js')).readJson(text)", text
+    )
+    assert found == {"problem": problem}
+
+
+async def test_the_header_shows_the_token_and_what_it_may_not_do_is_disabled_with_the_reason(
+    browser: Browser, env: Environment
+) -> None:
+    await env.put("guarded", max_concurrent=0)
+    execution_id = await env.submit("guarded")
+    token = await token_of(env, name="alice", role="read", seconds=86400)
+    async with watched_page(browser, env.system.http_url) as page:
+        await page.goto("/#/queue/guarded")
+        prompt = page.get_by_role("dialog", name="Token required")
+        await prompt.get_by_label("Token").fill(token)
+        await prompt.get_by_role("button", name="Continue").click()
+        await page.locator("#identity summary").click()
+        await expect(page.locator("#identity")).to_contain_text("alice")
+        await expect(page.locator("#identity dl")).to_contain_text("read")
+        await expect(page.locator("#identity dl")).not_to_contain_text("never")
+        for name in ("Submit", "Pause", "Limit"):
+            button = page.get_by_role("button", name=name, exact=True)
+            await expect(button).to_be_disabled()
+            await expect(button).to_have_attribute(
+                "title",
+                "Not allowed: this needs a token with the role"
+                f" '{'submit' if name == 'Submit' else 'operate'}';"
+                " that of 'alice' has 'read'.",
+            )
+            await expect(button).to_have_accessible_description(await button.get_attribute("title") or "")
+        await page.get_by_role("button", name="Pause").click(force=True)
+        await expect(page.get_by_role("dialog")).to_have_count(0)
+        await page.goto(f"/#/executions/{execution_id}")
+        await expect(page.get_by_role("button", name="Cancel")).to_be_disabled()
+        await page.goto("/#/workers")
+        await expect(page.get_by_role("button", name="Drain").first).to_be_disabled()
+
+        await page.locator("#identity summary").click()
+        await page.get_by_role("button", name="Sign out").click()
+        await expect(prompt).to_be_visible()
+
+
+async def test_a_token_for_some_actions_sees_them_without_the_event_stream(
+    browser: Browser, env: Environment
+) -> None:
+    await env.put("scoped.one", max_concurrent=0)
+    token = await token_of(env, name="team", role="operate", scope=["scoped."])
+    async with watched_page(browser, env.system.http_url, token=token) as page:
+        await page.goto("/#/queue/scoped.one")
+        await expect(page.locator("#live")).to_have_text("Updated every 5 s")
+        await expect(page.get_by_role("button", name="Pause")).to_be_enabled()
+        await env.submit("scoped.one")
+        await expect(page.get_by_role("table", name="Waiting executions").locator("tbody tr")).to_have_count(
+            1
+        )
+
+
+async def test_the_page_of_the_api_signs_in_and_shows_every_operation(
+    browser: Browser, env: Environment
+) -> None:
+    async with watched_page(browser, env.system.http_url) as page:
+        await page.goto("/docs")
+        prompt = page.get_by_role("dialog", name="Token required")
+        await prompt.get_by_label("Token").fill(TOKEN)
+        await prompt.get_by_role("button", name="Continue").click()
+        described = (await env.http.get(f"{env.system.http_url}/openapi.json")).json()
+        operations = sum(len(methods) for methods in described["paths"].values())
+        await expect(page.locator("details.operation")).to_have_count(operations)
+        await page.get_by_label("Search by path").fill("drain")
+        await expect(page.locator("details.operation:visible")).to_have_count(1)
+        await page.locator("details.operation:visible summary").click()
+        await expect(page.get_by_role("table", name="Responses")).to_contain_text("202")
+        await page.get_by_role("table", name="Responses").get_by_role("link", name="WorkerDetail").click()
+        await expect(page.get_by_role("table", name="Fields of WorkerDetail")).to_contain_text("concurrency")
+        await page.get_by_label("Search by path").fill("")
+        for which in await page.locator("details.operation").all():
+            await which.evaluate("(node) => { node.open = true; }")
+        await expect(page.locator("details.operation h3", has_text="Responses")).to_have_count(operations)
