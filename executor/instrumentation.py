@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from turnstile.common.broker.delivery import Delivery
+from turnstile.common.domain.errors import Code
 from turnstile.common.requests import read_traceparent
 from turnstile.common.telemetry import tracing
 from turnstile.executor.metrics import (
@@ -23,6 +24,7 @@ from turnstile.executor.metrics import (
     GRANTED,
     LAST_FAILURE,
     METER,
+    REFUSED,
     SETTLED,
     expect_ends,
 )
@@ -61,6 +63,12 @@ def begin_admissions(admissions: Sequence[Admission]) -> tuple[Sequence[Admissio
         for each, span in zip(admissions, begun, strict=True)
     ]
     return traced, begun
+
+
+def refused(code: Code, message: str, message_id: str | None) -> None:
+    """Count and log a request that was refused."""
+    REFUSED.add(code)
+    logger.info("request_refused", extra={"code": str(code), "reason": message, "message_id": message_id})
 
 
 def admitted(admissions: Sequence[Admission], verdicts: Sequence[Verdict], begun: "Sequence[Span]") -> None:

@@ -36,7 +36,7 @@ from turnstile.executor import instrumentation
 from turnstile.executor.batch_consumer import Reply, check_kept
 from turnstile.executor.cancellation import UNKNOWN, Canceller, EarlyCancels
 from turnstile.executor.dispatcher import Dispatcher
-from turnstile.executor.metrics import DEAD_LETTERED, REFUSED
+from turnstile.executor.metrics import DEAD_LETTERED
 from turnstile.executor.queue_manager import QueueManager
 from turnstile.executor.results import Accepted, Admission, Grants, Move, Rejected, Verdict, is_blocked
 
@@ -64,10 +64,7 @@ class RequestBatch:
 
     def refuse(self, delivery: Delivery, code: Code, message: str) -> None:
         """Reply to and dead-letter a delivery."""
-        logger.info(
-            "request_refused", extra={"code": str(code), "reason": message, "message_id": delivery.message_id}
-        )
-        REFUSED.add(code)
+        instrumentation.refused(code, message, delivery.message_id)
         answer = reply(delivery, ExecutionRejected(code=code, message=message))
         if answer is not None:
             self.replies.append(Reply(delivery=delivery, message=answer))

@@ -28,8 +28,9 @@ from turnstile.common.requests import (
     request_hash,
 )
 from turnstile.common.telemetry.logs import Episodes
+from turnstile.executor import instrumentation
 from turnstile.executor.dispatcher import Dispatcher
-from turnstile.executor.metrics import DEAD_LETTERED, REFUSED
+from turnstile.executor.metrics import DEAD_LETTERED
 from turnstile.executor.protocol import StoredSubmission
 from turnstile.executor.queue_manager import QueueManager
 from turnstile.executor.results import Accepted, Admission, Rejected, is_blocked
@@ -174,12 +175,8 @@ class SubmissionListener:
             [(tickets[request_id], each.code, each.message) for request_id, each in rejected]
         )
         for request_id, each in rejected:
-            REFUSED.add(each.code)
+            instrumentation.refused(each.code, each.message, str(request_id))
             DEAD_LETTERED.add(each.code)
-            logger.info(
-                "request_refused",
-                extra={"code": str(each.code), "reason": each.message, "message_id": str(request_id)},
-            )
 
     def _read(self, submission: StoredSubmission) -> Admission:
         value = read_json(

@@ -29,7 +29,7 @@ from turnstile.common.domain.errors import Unavailable
 from turnstile.common.domain.identifiers import WorkerId
 from turnstile.common.lifecycle import EXIT_NOT_STOPPED, end_process
 from turnstile.common.telemetry.logs import Episodes, WarningRecorder
-from turnstile.common.telemetry.spans import installed_version
+from turnstile.common.version import installed_version
 from turnstile.worker import instrumentation, metrics
 from turnstile.worker.attempt import Attempts
 from turnstile.worker.consumer import Concurrency, PoolConsumer

@@ -9,7 +9,6 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from importlib.metadata import PackageNotFoundError, version
 from typing import Final, TypeAlias
 
 from opentelemetry import trace
@@ -20,6 +19,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Link, ProxyTracerProvider, Span, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from turnstile.common.version import installed_version
 
 Attributes: TypeAlias = Mapping[str, str | int | float | bool]
 
@@ -175,11 +176,3 @@ def _links(traceparents: Iterable[str | None]) -> list[Link]:
             if len(links) == LINKS_MAX:
                 break
     return links
-
-
-def installed_version() -> str:
-    """Return the installed version of Turnstile; 0 in a tree that is not installed."""
-    try:
-        return version("turnstile")
-    except PackageNotFoundError:
-        return "0"

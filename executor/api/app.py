@@ -5,7 +5,7 @@ import asyncio
 from fastapi import Depends, FastAPI
 
 from turnstile.common.database import Database
-from turnstile.common.telemetry.spans import installed_version
+from turnstile.common.version import installed_version
 from turnstile.executor.api import problems
 from turnstile.executor.api.actions import action_routes
 from turnstile.executor.api.audit_log import audit_log_routes
