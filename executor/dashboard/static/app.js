@@ -16,11 +16,11 @@ import { show as deadLetters } from "./dead_letters.js";
 
 const SCREENS = [
   [/^\/queues$/, queues, "Queues", "#/queues"],
-  [/^\/queue\/(?<ref>.+)$/, queue, "Queue", "#/queues"],
+  [/^\/queues\/(?<ref>.+)$/, queue, "Queue", "#/queues"],
   [/^\/executions$/, executions, "Executions", "#/executions"],
   [/^\/executions\/(?<id>[1-9]\d{0,18})$/, execution, "Execution", "#/executions"],
   [/^\/resources$/, resources, "Resources", "#/resources"],
-  [/^\/resource\/(?<ref>.+)$/, resource, "Resource", "#/resources"],
+  [/^\/resources\/(?<ref>.+)$/, resource, "Resource", "#/resources"],
   [/^\/workers$/, workers, "Workers", "#/workers"],
   [/^\/workers\/(?<worker>.+)$/, worker, "Worker", "#/workers"],
   [/^\/webhooks$/, webhooks, "Webhooks", "#/webhooks"],
@@ -33,7 +33,11 @@ const main = document.getElementById("main");
 let shown = null;
 let path = null;
 
+/** Addresses of earlier versions: #/queue/NAME, #/resource/NAME. */
+const FORMER = /^#\/(queue|resource)\//;
+
 function route() {
+  if (FORMER.test(location.hash)) history.replaceState(null, "", location.hash.replace(FORMER, "#/$1s/"));
   const [here, query = ""] = (location.hash.slice(1) || "/queues").split("?");
   const parameters = new URLSearchParams(query);
   for (const [pattern, show, title, tab] of SCREENS) {

@@ -4,7 +4,7 @@ import { el, say } from "./dom.js";
 import { between, clock, count, counted, duration } from "./format.js";
 import { ask } from "./api.js";
 import { auditLogOf } from "./audit_log.js";
-import { badge, instant, loader, shortId, table, errorLine, workerLink } from "./parts.js";
+import { badge, elapsed, errorLine, instant, loader, shortId, table, workerLink } from "./parts.js";
 import { cancel, retry } from "./changes.js";
 import { executionLink } from "./queue.js";
 import { queueLink } from "./queues.js";
@@ -24,7 +24,7 @@ const ATTEMPTS = [
   ["Outcome", "", (each) => badge(each.outcome ?? "running")],
   ["Worker", "", (each) => shortId(each.worker_id)],
   ["Started", "", (each) => instant(each.started_at)],
-  ["Duration", "number", (each) => (each.ended_at ? duration(between(each.started_at, each.ended_at)) : instant(each.started_at, { ago: true }))],
+  ["Duration", "number", (each) => (each.ended_at ? duration(between(each.started_at, each.ended_at)) : elapsed(each.started_at))],
   ["Error", "", (each) => (each.error ? [el("strong", {}, each.error.type), ` ${each.error.message}`] : "–")],
 ];
 
@@ -33,7 +33,7 @@ const GATES = [
   ["Units", "number", (each) => count(each.units)],
   ["Arrived", "", (each) => instant(each.arrived_at)],
   ["Passed", "", (each) => (each.passed_at ? instant(each.passed_at) : el("span", { class: "none" }, "waits here"))],
-  ["Waited", "number", (each) => (each.passed_at ? duration(between(each.arrived_at, each.passed_at)) : instant(each.arrived_at, { ago: true }))],
+  ["Waited", "number", (each) => (each.passed_at ? duration(between(each.arrived_at, each.passed_at)) : elapsed(each.arrived_at))],
 ];
 
 export function show(main, { id }, { live, signal }) {
@@ -44,7 +44,7 @@ export function show(main, { id }, { live, signal }) {
   const steps = el("ol", { class: "timeline" });
   const buttons = el("div", { class: "buttons" });
   const documents = el("div", { class: "documents" });
-  const attempts = table("Attempts", ATTEMPTS, { empty: "No attempts yet.", keyOf: (each) => each.attempt });
+  const attempts = table("Attempts", ATTEMPTS, { empty: "No attempts.", keyOf: (each) => each.attempt });
   const gates = table("Gates, in order", GATES, { keyOf: (each) => each.gate });
   const gatesPart = el("section", { hidden: true }, el("h2", {}, "Gates"), gates.node);
   const logs = logPart(id, signal);
@@ -112,7 +112,7 @@ function stepsOf(it) {
     if (at) before = at;
     const label = field === "completed_at" && at ? it.status : name;
     return el("li", { class: at ? `done ${field === "completed_at" ? it.status : ""}` : "" },
-      el("span", { class: "step" }, label), at ? instant(at) : el("span", { class: "none" }, "not yet"),
+      el("span", { class: "step" }, label), at ? instant(at) : el("span", { class: "none" }, it.completed_at ? "never" : "not yet"),
       gap !== null && gap >= 0 ? el("span", { class: "gap" }, `after ${duration(gap)}`) : null);
   });
 }
@@ -121,7 +121,7 @@ function stepsOf(it) {
 function whyOf(it) {
   const on = it.waiting_on;
   if (it.stopping) return [el("p", {}, stoppingWords(it.stopping))];
-  if (!on) return it.error ? [el("p", { class: "wrong" }, el("strong", {}, it.error.type), ` ${it.error.message}`)] : [];
+  if (!on) return it.error ? [el("p", { class: it.status === "cancelled" ? "ended" : "wrong" }, el("strong", {}, it.error.type), ` ${it.error.message}`)] : [];
   const position = it.position
     ? `Position ${count(it.position)}${it.queue_length ? ` of ${count(it.queue_length)}` : ""} in the queue. ` : "";
   return [el("p", {}, position, ...reasonOf(on)), ...startOf(it)];
@@ -139,7 +139,7 @@ function reasonOf(on) {
     case "paused": return ["The action is paused: nothing starts until it is resumed."];
     case "no_worker": return [`No live worker in the pool ${on.pool} serves the action. Start one.`];
     case "pool": return [`All ${count(on.places)} places of the workers in the pool ${on.pool} are taken, or others are first.`];
-    case "not_due": return on.run_at ? ["Not due before ", instant(on.run_at), "."] : ["Not due yet."];
+    case "not_due": return on.run_at ? ["Due ", instant(on.run_at), "."] : ["Not due yet."];
     case "handing_over": return [`A slot is free; about to be dispatched to a worker in the pool ${on.pool}.`];
     case "unavailable": return [`Cannot reach the ${on.part}: ${on.message}`];
     default: return [`Waiting: ${on.reason}.`];
@@ -183,7 +183,7 @@ function listOf(holders) {
 
 function startOf({ estimated_start: start }) {
   if (!start) return [];
-  return [el("p", {}, "Estimated start: between ", instant(start.earliest), " and ", instant(start.latest), ".")];
+  return [el("p", {}, "Estimated start: ", instant(start.earliest), " at the earliest, ", instant(start.latest), " at the latest.")];
 }
 
 function documentsOf(it) {

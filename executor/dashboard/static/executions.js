@@ -3,7 +3,7 @@
 import { attribute, el, text } from "./dom.js";
 import { between, clock, duration } from "./format.js";
 import { ask, queryOf } from "./api.js";
-import { badge, instant, loader, pager, shortId, table, errorLine } from "./parts.js";
+import { badge, elapsed, errorLine, instant, loader, pager, shortId, table } from "./parts.js";
 import { bulkBar } from "./bulk.js";
 import { executionLink } from "./queue.js";
 import { queueLink } from "./queues.js";
@@ -36,7 +36,7 @@ const COLUMNS = [
     each.concurrency_key === null ? null : el("span", { class: "key" }, each.concurrency_key))],
   ["Status", "", (each) => badge(each.status)],
   ["Error", "error", errorOf],
-  ["Created", "", (each) => instant(each.created_at, { ago: true })],
+  ["Created", "", (each) => instant(each.created_at)],
   ["Waited", "number", (each) => (each.started_at ? duration(between(each.created_at, each.started_at)) : "–")],
   ["Duration", "number", ran],
   ["Attempt", "number", (each) => each.attempt],
@@ -173,11 +173,11 @@ function filterFrom(form) {
 
 function errorOf({ error, status }) {
   if (!error) return el("span", { class: "none" }, "–");
-  const whole = `${error.type}: ${error.message}`;
+  const whole = [error.type, error.message].filter(Boolean).join(": ");
   return el("span", { class: `error-text ${status}`, title: whole }, whole);
 }
 
 function ran({ status, started_at: started, completed_at: completed }) {
   if (!started) return "–";
-  return status === "running" ? instant(started, { ago: true }) : duration(between(started, completed));
+  return status === "running" ? elapsed(started) : duration(between(started, completed));
 }

@@ -42,7 +42,7 @@ export function percent(share) {
 export function duration(seconds) {
   if (seconds === null || seconds === undefined || Number.isNaN(seconds)) return "–";
   if (seconds < 1) return `${Math.max(0, Math.round(seconds * 1000))} ms`;
-  if (seconds < 10) return `${seconds.toFixed(1)} s`;
+  if (seconds < 10) return `${Number.isInteger(seconds) ? seconds : seconds.toFixed(1)} s`;
   let rest = Math.round(seconds);
   const parts = [];
   for (const [unit, size] of SPANS) {
@@ -62,6 +62,13 @@ export function since(instant) {
   if (!instant) return "–";
   const seconds = Math.max(0, Math.floor((now() - Date.parse(instant)) / 1000));
   return seconds < 10 ? `${seconds} s` : duration(seconds);
+}
+
+/** An instant beside now: 3 m ago, in 2 h. */
+export function beside(instant) {
+  const seconds = (Date.parse(instant) - now()) / 1000;
+  if (Math.abs(seconds) < 1) return "now";
+  return seconds < 0 ? `${since(instant)} ago` : `in ${duration(Math.max(1, Math.round(seconds)))}`;
 }
 
 export function clock(instant) {

@@ -1,20 +1,30 @@
 // Parts of several screens: badges, bars, sparklines, tables, pagers and timed reloads.
 
 import { attribute, el, svg, sync, text } from "./dom.js";
-import { clock, count, percent, since } from "./format.js";
+import { beside, clock, count, percent, since } from "./format.js";
 import { isAbort, Problem } from "./api.js";
 
-/** Updates every element that shows a time ago. */
+const SHOWN = { beside, since };
+
+/** Updates every element that shows an instant beside now. */
 setInterval(() => {
   if (document.hidden) return;
-  for (const node of document.querySelectorAll("time[data-since]")) text(node, since(node.dateTime));
+  for (const node of document.querySelectorAll("time[data-shown]")) text(node, SHOWN[node.dataset.shown](node.dateTime));
 }, 1000);
 
-/** An instant, as a time ago or as date and time. */
-export function instant(at, { ago = false } = {}) {
+/** An instant beside now, like 3 m ago; the tooltip shows its date and time. */
+export function instant(at) {
+  return timeOf(at, "beside");
+}
+
+/** How long ago an instant was, like 3 m; the tooltip shows its date and time. */
+export function elapsed(at) {
+  return timeOf(at, "since");
+}
+
+function timeOf(at, shown) {
   if (!at) return el("span", { class: "none" }, "–");
-  const shown = ago ? since(at) : clock(at);
-  return el("time", { datetime: at, title: ago ? clock(at) : at, "data-since": ago }, shown);
+  return el("time", { datetime: at, title: clock(at), "data-shown": shown }, SHOWN[shown](at));
 }
 
 export function badge(status) {
@@ -40,7 +50,8 @@ export function occupancyBar() {
 }
 
 /** The queue length over the last minutes. */
-export function sparkline({ width = 120, height = 28 } = {}) {
+export function sparkline() {
+  const [width, height] = [120, 28];
   const line = svg("path", { class: "line" });
   const area = svg("path", { class: "area" });
   const node = svg("svg", {

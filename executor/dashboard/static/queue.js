@@ -4,8 +4,9 @@ import { el, say, text } from "./dom.js";
 import { clock, count, percent, rate } from "./format.js";
 import { ask, Problem } from "./api.js";
 import { auditLogOf } from "./audit_log.js";
-import { badge, failedLink, instant, loader, occupancyBar, pager, shortId, sparkline, table, errorLine } from "./parts.js";
+import { badge, elapsed, errorLine, failedLink, instant, loader, occupancyBar, pager, shortId, table } from "./parts.js";
 import { actionPath, changeLimit, changePause } from "./changes.js";
+import { depthChart } from "./chart.js";
 import { submitExecution } from "./submit.js";
 import { queueLink } from "./queues.js";
 
@@ -22,13 +23,13 @@ const HOLDERS = [
   ["Status", "", (each) => badge(each.status)],
   ["Attempt", "number", (each) => each.attempt],
   ["Worker", "", (each) => (each.worker_id ? shortId(each.worker_id) : none("not claimed yet"))],
-  ["Held for", "number", (each) => instant(each.granted_at, { ago: true })],
+  ["Held for", "number", (each) => elapsed(each.granted_at)],
 ];
 const WAITING = [
   ["Position", "", (each) => count(each.position)],
   ["Execution", "row", (each) => executionLink(each.id)],
   ["Key", "", (each) => each.concurrency_key ?? none("–")],
-  ["Waiting for", "number", (each) => instant(each.queued_at, { ago: true })],
+  ["Waiting for", "number", (each) => elapsed(each.queued_at)],
 ];
 
 export function show(main, { ref, parameters }, { live, signal }) {
@@ -95,15 +96,15 @@ function failuresPart(ref) {
       node.replaceChildren(
         el("p", {}, el("strong", {}, `${count(failures.failed)} of ${count(failures.ended)} executions failed (${percent(failures.share)})`),
           ` since ${clock(failures.since)}, ${rate(failures.per_minute)} per minute. `, el("a", { href: failedLink(ref) }, "Show them")),
-        el("p", { class: "error-text" }, "Last failure: ", executionLink(last.execution_id), ` ${last.status} `, instant(last.at, { ago: true }),
-          " ago: ", [last.type, last.message].filter(Boolean).join(": ") || "no error text"));
+        el("p", { class: "error-text" }, "Last failure: ", executionLink(last.execution_id), ` ${last.status} `, instant(last.at),
+          ": ", [last.type, last.message].filter(Boolean).join(": ") || "no error text"));
     },
   };
 }
 
 function headOf(ref, key, screen, changed) {
   const bar = occupancyBar();
-  const spark = sparkline({ width: 600, height: 60 });
+  const chart = depthChart();
   const states = el("span", { class: "states" });
   const metrics = ["Waiting", "Oldest waiting", "Admitted", "Completed", "Total admitted", "Total completed"]
     .map((name) => [el("dt", {}, name), el("dd", {}, "–")]);
@@ -127,7 +128,7 @@ function headOf(ref, key, screen, changed) {
       el("h1", {}, ref, key === null ? null : el("span", { class: "key" }, key), states),
       el("div", { class: "buttons" }, submit, pause, limit,
         el("a", { class: "button", href: `#/executions?action_ref=${encodeURIComponent(ref)}` }, "Executions"))),
-    el("div", { class: "panel" }, bar.node, spark.node, why,
+    el("div", { class: "panel" }, bar.node, chart.node, why,
       el("dl", { class: "metrics" }, metrics.map((pair) => el("div", {}, pair)))));
   return {
     node,
@@ -139,14 +140,14 @@ function headOf(ref, key, screen, changed) {
       const single = ofKey !== null || stats.by_key.length === 0;
       bar.update(held, single ? stats.max_concurrent : null, single ? null : "in use over all keys");
       const shown = [
-        count(waiting), instant((one ?? stats).oldest_enqueued_at, { ago: true }),
+        count(waiting), elapsed((one ?? stats).oldest_enqueued_at),
         single ? `${rate(seen?.enqueued_per_second)} /s` : "–", single ? `${rate(seen?.completed_per_second)} /s` : "–",
         count(one?.total_enqueued ?? stats.total_enqueued), count(one?.total_completed ?? stats.total_completed),
       ];
       shown.forEach((value, index) => metrics[index][1].replaceChildren(value));
       text(why, ofKey === null ? whyOf(stats) : "");
-      spark.node.toggleAttribute("hidden", !single || !seen);
-      if (seen) spark.update(seen.depths);
+      chart.node.toggleAttribute("hidden", !single || !seen);
+      if (seen) chart.update(seen.depths);
       states.replaceChildren(...(stats.paused ? [badge("paused")] : []), ...(seen && !seen.served ? [badge("no_worker")] : []));
       text(pause, stats.paused ? "Resume" : "Pause");
       pause.disabled = limit.disabled = false;

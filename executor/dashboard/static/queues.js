@@ -3,7 +3,7 @@
 import { attribute, el, say, text } from "./dom.js";
 import { count, counted, rate } from "./format.js";
 import { ask, queryOf } from "./api.js";
-import { cell, failuresOf, instant, loader, occupancyBar, pager, sparkline, table, errorLine } from "./parts.js";
+import { cell, elapsed, errorLine, failuresOf, loader, occupancyBar, pager, sparkline, table } from "./parts.js";
 import { changeLimit, changePause } from "./changes.js";
 
 const PAGE = 50;
@@ -13,7 +13,7 @@ const SORTS = [
 ];
 
 export function queueLink({ action_ref: ref, concurrency_key: key }) {
-  return `#/queue/${encodeURIComponent(ref)}${queryOf({ key })}`;
+  return `#/queues/${encodeURIComponent(ref)}${queryOf({ key })}`;
 }
 
 export function show(main, { parameters }, { live, signal }) {
@@ -128,7 +128,7 @@ function rowOf(first, rows, change) {
       text(waiting, count(now.queue_length));
       if (oldest.dataset.at !== String(now.oldest_enqueued_at)) {
         oldest.dataset.at = now.oldest_enqueued_at;
-        oldest.replaceChildren(instant(now.oldest_enqueued_at, { ago: true }));
+        oldest.replaceChildren(elapsed(now.oldest_enqueued_at));
       }
       const failures = JSON.stringify(now.failures);
       if (failed.dataset.of !== failures) {

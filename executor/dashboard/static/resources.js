@@ -4,7 +4,7 @@ import { el } from "./dom.js";
 import { count, duration } from "./format.js";
 import { ask } from "./api.js";
 import { auditLogOf } from "./audit_log.js";
-import { badge, instant, loader, occupancyBar, pager, table, errorLine } from "./parts.js";
+import { badge, elapsed, errorLine, loader, occupancyBar, pager, table } from "./parts.js";
 import { executionLink } from "./queue.js";
 import { queueLink } from "./queues.js";
 
@@ -25,7 +25,7 @@ const HOLDERS = [
   ["Action", "", actionOf],
   ["Units", "number", (each) => count(each.units)],
   ["Status", "", (each) => (each.status === "queued" ? "waits at a later gate" : badge(each.status))],
-  ["Held for", "number", (each) => instant(each.passed_at, { ago: true })],
+  ["Held for", "number", (each) => elapsed(each.passed_at)],
 ];
 const WAITING = [
   ["Position", "", (each) => count(each.position)],
@@ -33,7 +33,7 @@ const WAITING = [
   ["Action", "", actionOf],
   ["Priority", "number", (each) => each.priority],
   ["Units", "number", (each) => count(each.units)],
-  ["Waiting for", "number", (each) => instant(each.arrived_at, { ago: true })],
+  ["Waiting for", "number", (each) => elapsed(each.arrived_at)],
 ];
 
 /** The list of all resources. */
@@ -99,7 +99,7 @@ export function gateLink(gate) {
 }
 
 function resourceLink(name) {
-  return el("a", { href: `#/resource/${encodeURIComponent(name)}` }, name);
+  return el("a", { href: `#/resources/${encodeURIComponent(name)}` }, name);
 }
 
 function actionOf(each) {

@@ -62,6 +62,6 @@ export function show(main, { parameters }, { live, signal }) {
 }
 
 function timeOf({ state, claimed_until: claimed, due_at: due, settled_at: settled }) {
-  if (state !== "pending") return instant(settled, { ago: true });
-  return el("span", {}, claimed ? "in progress since " : "due ", instant(due));
+  if (state !== "pending") return instant(settled);
+  return el("span", {}, claimed ? "in progress, claimed " : "due ", instant(due));
 }

@@ -4,7 +4,7 @@ import { el, say, text } from "./dom.js";
 import { between, clock, count, counted, duration } from "./format.js";
 import { ask } from "./api.js";
 import { auditLogOf } from "./audit_log.js";
-import { badge, instant, loader, occupancyBar, table, errorLine } from "./parts.js";
+import { badge, elapsed, errorLine, instant, loader, occupancyBar, table } from "./parts.js";
 import { drain } from "./changes.js";
 import { executionLink } from "./queue.js";
 import { queueLink } from "./queues.js";
@@ -22,7 +22,7 @@ const RUNS = [
   ["Execution", "row", (each) => executionLink(each.id)],
   ["Action", "", actionOf],
   ["Attempt", "number", (each) => each.attempt],
-  ["Running for", "number", (each) => instant(each.started_at, { ago: true })],
+  ["Running for", "number", (each) => elapsed(each.started_at)],
   ["State", "", (each) => (each.stopping ? el("div", {}, badge("stopping"), " ", stoppingWords(each.stopping)) : badge("running"))],
 ];
 const POOLS = [
@@ -109,7 +109,7 @@ function section(title, ...content) {
 }
 
 function agoOf(at) {
-  return el("span", {}, instant(at, { ago: true }), " ago");
+  return el("span", {}, instant(at));
 }
 
 function barOf(taken, places) {

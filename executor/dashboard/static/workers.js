@@ -29,8 +29,8 @@ export function show(main, { parameters }, { live, signal }) {
     ["Running", "", barOf],
     ["Pools", "", ({ pools }) => pools.join(", ")],
     ["Host", "", ({ host, pid }) => `${host}, process ${pid}`],
-    ["Started", "", (worker) => instant(worker.started_at, { ago: true })],
-    ["Last heartbeat", "", (worker) => instant(worker.renewed_at, { ago: true })],
+    ["Started", "", (worker) => instant(worker.started_at)],
+    ["Last heartbeat", "", (worker) => instant(worker.renewed_at)],
     ["Actions", "does", (worker) => (worker.state !== "live" ? null
       : el("button", { type: "button", needs: "POST /workers/{worker_id}/drain", "aria-label": `Drain ${worker.name}`, on: { click: () => act(worker) } }, "Drain"))],
   ], { empty: "No workers. Start one with: worker serve --actions MODULE" });

@@ -1,35 +1,18 @@
-"""All screens, also with 10,000 queues: accessible names, one heading, focus, no horizontal scrolling."""
+"""With 10,000 queues the page stays small, finds each, shows each change, and keeps the focus."""
 
 from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Page, expect
 
-from tests.integration.dashboard.browser import DEADLINE_MILLISECONDS, watched_page
-from tests.integration.dashboard.conftest import TOKEN
+from tests.integration.dashboard.browser import DEADLINE_MILLISECONDS
 from tests.support.environment import Environment
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 expect.set_options(timeout=DEADLINE_MILLISECONDS)
 
 MANY = 10_000
-SCREENS = [
-    "/queues",
-    "/queue/many?key=key-00007",
-    "/executions",
-    "/executions/1",
-    "/resources",
-    "/workers",
-    "/workers/silent",
-    "/webhooks",
-    "/dead-letters",
-]
-# Returns the interactive elements without an accessible name.
-NAMELESS = """() => [...document.querySelectorAll("a, button, input, summary")].filter((node) => !(
-    node.getAttribute("aria-label") || node.textContent.trim()
-    || [...(node.labels ?? [])].some((label) => label.textContent.trim())
-)).map((node) => node.outerHTML)"""
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="package")
@@ -75,23 +58,6 @@ async def test_a_change_in_one_of_ten_thousand_queues_reaches_the_page(page: Pag
     await expect(row).to_contain_text("1 of 3")
 
 
-async def test_screens_are_named_and_reached_by_keyboard(page: Page, many: Environment) -> None:
-    await page.goto("/")
-    await expect(page.locator("#live")).to_have_text("Live")
-    await page.keyboard.press("Tab")
-    await page.keyboard.press("Enter")
-    await expect(page.locator("#main")).to_be_focused()
-    for screen in SCREENS:
-        await page.goto(f"/#{screen}")
-        await expect(page.locator("h1")).to_have_count(1)
-        await expect(page.locator("main .table").first).to_be_visible()
-        assert await page.evaluate(NAMELESS) == [], screen
-        assert await page.locator("nav a[aria-current=page]").count() == 1
-    await expect(page.get_by_role("banner")).to_be_visible()
-    await expect(page.get_by_role("main")).to_be_visible()
-    await expect(page.get_by_role("navigation", name="Screens")).to_be_visible()
-
-
 async def test_an_update_keeps_the_focus(page: Page, many: Environment) -> None:
     await many.put("focus.kept", max_concurrent=1, pool="empty")
     await page.goto("/#/queues?search=focus.kept")
@@ -100,16 +66,3 @@ async def test_an_update_keeps_the_focus(page: Page, many: Environment) -> None:
     await many.submit("focus.kept")
     await expect(page.locator("tbody tr")).to_contain_text("1 of 1")
     await expect(button).to_be_focused()
-
-
-async def test_no_screen_scrolls_horizontally_on_a_phone(browser: Browser, many: Environment) -> None:
-    look = {"viewport": {"width": 360, "height": 740}, "color_scheme": "dark", "reduced_motion": "reduce"}
-    async with watched_page(browser, many.system.http_url, token=TOKEN, **look) as page:
-        for screen in SCREENS:
-            await page.goto(f"/#{screen}")
-            await expect(page.locator("main .table").first).to_be_visible()
-            root = "document.documentElement"
-            assert await page.evaluate(f"{root}.scrollWidth - {root}.clientWidth") == 0, screen
-        assert await page.evaluate("getComputedStyle(document.querySelector('body')).backgroundColor") == (
-            "rgb(18, 22, 29)"
-        )

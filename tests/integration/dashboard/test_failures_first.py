@@ -26,7 +26,7 @@ async def test_queues_and_the_queue_show_failures_with_the_last_error(page: Page
     await page.get_by_role("button", name="Failed").click()
     await expect(page.locator("tbody tr").first).to_contain_text("scripted")
     assert "sort=failures" in page.url
-    await page.goto("/#/queue/scripted")
+    await page.goto("/#/queues/scripted")
     lately = page.get_by_role("region", name="Failures")
     await expect(lately).to_contain_text("executions failed")
     await expect(lately.get_by_role("link", name=f"#{ids[0]}").or_(

@@ -57,10 +57,12 @@ async def test_a_worker_shows_its_runs_and_the_progress_of_its_drain(page: Page,
     await expect(page.get_by_role("button", name="Drain")).to_be_disabled()
 
     await env.cancel(execution_id)
-    await expect(runs).to_contain_text("Stopping since")
+    await expect(runs).to_contain_text("Stop requested")
     await page.goto(f"/#/executions/{execution_id}")
     await expect(page.locator("h1 .badge").nth(1)).to_have_text("stopping")
-    await expect(page.locator(".why")).to_contain_text("its cancellation was requested. It is killed at")
+    await expect(page.locator(".why")).to_contain_text(
+        "its cancellation was requested. If it still runs, it is killed in"
+    )
     await env.history.value(
         "SELECT verdict FROM turnstile.finish('leaver', $1, '{1}', '{cancelled}', '{NULL}',"
         " '{Cancelled}', '{x}', '{NULL}', '{NULL}')",
@@ -72,7 +74,7 @@ async def test_a_worker_shows_its_runs_and_the_progress_of_its_drain(page: Page,
 
 async def test_an_execution_is_submitted_from_the_screen_of_its_action(page: Page, env: Environment) -> None:
     await env.put("formed", max_concurrent=0, submitter_keys=True)
-    await page.goto("/#/queue/formed")
+    await page.goto("/#/queues/formed")
     await page.get_by_role("button", name="Submit", exact=True).click()
     dialog = page.get_by_role("dialog", name="Submit an execution of formed")
     parameters = dialog.get_by_label("Parameters")
@@ -132,7 +134,7 @@ async def test_the_header_shows_the_token_and_what_it_may_not_do_is_disabled_wit
     execution_id = await env.submit("guarded")
     token = await token_of(env, name="alice", role="read", seconds=86400)
     async with watched_page(browser, env.system.http_url) as page:
-        await page.goto("/#/queue/guarded")
+        await page.goto("/#/queues/guarded")
         prompt = page.get_by_role("dialog", name="Token required")
         await prompt.get_by_label("Token").fill(token)
         await prompt.get_by_role("button", name="Continue").click()
@@ -168,7 +170,7 @@ async def test_a_token_for_some_actions_sees_them_without_the_event_stream(
     await env.put("scoped.one", max_concurrent=0)
     token = await token_of(env, name="team", role="operate", scope=["scoped."])
     async with watched_page(browser, env.system.http_url, token=token) as page:
-        await page.goto("/#/queue/scoped.one")
+        await page.goto("/#/queues/scoped.one")
         await expect(page.locator("#live")).to_have_text("Updated every 5 s")
         await expect(page.get_by_role("button", name="Pause")).to_be_enabled()
         await env.submit("scoped.one")

@@ -71,7 +71,7 @@ async def test_a_conflicting_limit_is_rejected_in_the_dialog_and_escape_closes_i
     page: Page, env: Environment
 ) -> None:
     await env.put("refusing", max_concurrent=2)
-    await page.goto("/#/queue/refusing")
+    await page.goto("/#/queues/refusing")
     await page.get_by_role("button", name="Limit").click()
     limit = page.get_by_label("Maximum concurrency")
     await limit.fill("3")
@@ -86,7 +86,7 @@ async def test_a_conflicting_limit_is_rejected_in_the_dialog_and_escape_closes_i
 async def test_a_queue_shows_holders_waiting_executions_and_changes(page: Page, env: Environment) -> None:
     await env.put("lined.up", max_concurrent=1, pool="empty")
     first, second, third = await env.submit_many([{"action_ref": "lined.up"}] * 3)
-    await page.goto("/#/queue/lined.up")
+    await page.goto("/#/queues/lined.up")
     holders = page.get_by_role("table", name="Slot holders").locator("tbody tr")
     line = page.get_by_role("table", name="Waiting executions, in order").locator("tbody tr")
     await expect(holders).to_have_count(1)

@@ -1,0 +1,140 @@
+"""Every screen by keyboard and screen reader, in both schemes and on a phone; charts, times, addresses."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from tests.integration.dashboard.browser import watched_page
+from tests.integration.dashboard.conftest import TOKEN
+from tests.support.environment import Environment
+
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+CHECK = (Path(__file__).parent / "accessibility.js").read_text()
+LOOKS: dict[str, dict[str, Any]] = {
+    "light": {"color_scheme": "light"},
+    "dark": {"color_scheme": "dark"},
+    "phone": {"color_scheme": "light", "viewport": {"width": 360, "height": 740}, "has_touch": True},
+    "dark phone": {"color_scheme": "dark", "viewport": {"width": 360, "height": 740}, "has_touch": True},
+}
+
+
+async def screens(env: Environment) -> list[str]:
+    """The addresses of all screens, with content on each."""
+    await env.put("usable", max_concurrent=1, pool="empty")
+    await env.put("usable.ended")
+    first, _, _ = await env.submit_many([{"action_ref": "usable", "metadata": {"a": "b"}}] * 3)
+    failed = await env.submit("scripted", parameters={"steps": ["RAISE"]})
+    await env.ended(failed)
+    answer = await env.http.put("/resources/usable-licence", json={"capacity": 3})
+    assert answer.is_success, answer.text
+    workers = (await env.http.get("/workers")).json()["items"]
+    return [
+        "/#/queues",
+        "/#/queues/usable",
+        "/#/executions",
+        "/#/executions?status=failed,timeout,abandoned",
+        f"/#/executions/{first}",
+        f"/#/executions/{failed}",
+        "/#/resources",
+        "/#/resources/usable-licence",
+        "/#/workers",
+        f"/#/workers/{workers[0]['id']}",
+        "/#/webhooks",
+        "/#/dead-letters",
+        "/#/no-such-screen",
+        "/docs",
+    ]
+
+
+@pytest.mark.parametrize("look", LOOKS)
+async def test_every_screen_is_usable_by_screen_reader(browser: Browser, env: Environment, look: str) -> None:
+    faults: dict[str, list[str]] = {}
+    async with watched_page(browser, env.system.http_url, token=TOKEN, **LOOKS[look]) as page:
+        for address in await screens(env):
+            await page.goto(address)
+            await expect(page.locator("h1")).to_be_visible()
+            await page.wait_for_load_state("networkidle" if address == "/docs" else "load")
+            await page.wait_for_timeout(150)
+            found = await page.evaluate(CHECK)
+            if found:
+                faults[address] = found
+    assert faults == {}
+    await env.stop_running()
+
+
+async def test_the_first_tab_skips_to_the_content_and_the_current_screen_is_marked(page: Page) -> None:
+    await page.goto("/")
+    await expect(page.locator("#live")).to_have_text("Live")
+    await page.keyboard.press("Tab")
+    await page.keyboard.press("Enter")
+    await expect(page.locator("#main")).to_be_focused()
+    await expect(page.get_by_role("navigation", name="Screens").locator("[aria-current=page]")).to_have_text(
+        "Queues"
+    )
+
+
+async def test_every_control_is_reached_by_tab_and_shows_its_focus(page: Page, env: Environment) -> None:
+    await env.put("reached", max_concurrent=1, pool="empty")
+    await env.submit("reached")
+    await page.goto("/#/queues/reached")
+    await expect(page.get_by_role("slider")).to_be_visible()
+    reached = []
+    for _ in range(40):
+        await page.keyboard.press("Tab")
+        seen = await page.evaluate(
+            "() => { const node = document.activeElement; const style = getComputedStyle(node);"
+            " return [node.textContent.trim() || node.getAttribute('aria-label'), node.tagName,"
+            " style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) >= 2] }"
+        )
+        if seen[1] == "BODY":
+            break
+        reached.append(seen)
+    assert [name for name, _, is_marked in reached if not is_marked] == []
+    names = [name for name, _, _ in reached]
+    for name in ("Queues", "Executions", "Submit", "Pause", "Limit", "Changes"):
+        assert name in names, names
+    assert any("Waiting over the last minutes" in name for name in names)
+    await env.stop_running()
+
+
+async def test_a_chart_has_axes_and_each_value_by_pointer_and_by_key(page: Page, env: Environment) -> None:
+    await env.put("charted", max_concurrent=1, pool="empty")
+    await env.submit_many([{"action_ref": "charted"}] * 4)
+    await page.goto("/#/queues/charted")
+    chart = page.locator(".chart")
+    slider = page.get_by_role("slider", name="Waiting over the last minutes")
+    await expect(chart.locator(".values span")).to_have_text(["4", "2", "0"], timeout=20_000)
+    await expect(chart.locator(".times")).to_contain_text("4 m 55 s ago")
+    await slider.focus()
+    await expect(slider).to_have_attribute("aria-valuetext", "3 executions, now", timeout=20_000)
+    await expect(chart.locator("output")).to_have_text("3 executions, now")
+    await page.keyboard.press("Home")
+    await expect(slider).to_have_attribute("aria-valuenow", "0")
+    await page.keyboard.press("ArrowRight")
+    await expect(slider).to_have_attribute("aria-valuenow", "1")
+    await page.get_by_role("heading", level=1).click()
+    await expect(chart.locator("output")).to_be_empty()
+    box = await slider.bounding_box()
+    assert box is not None
+    await page.mouse.move(box["x"] + box["width"] - 1, box["y"] + 10)
+    await expect(chart.locator("output")).to_have_text("3 executions, now")
+    await env.stop_running()
+
+
+async def test_former_addresses_lead_to_the_same_screens(page: Page, env: Environment) -> None:
+    await env.put("moved", max_concurrent=1)
+    await page.goto("/#/queue/moved?key=x")
+    await expect(page.get_by_role("heading", level=1)).to_contain_text("moved")
+    assert page.url.endswith("/#/queues/moved?key=x")
+
+
+async def test_times_are_relative_with_the_exact_one_as_tooltip(page: Page, env: Environment) -> None:
+    execution_id = await env.submit("noop")
+    await env.ended(execution_id)
+    await page.goto(f"/#/executions/{execution_id}")
+    created = page.locator(".timeline time").first
+    await expect(created).to_have_text("3 s ago", timeout=20_000)
+    year = (await env.get(execution_id))["created_at"][:4]
+    assert year in (await created.get_attribute("title") or "")
