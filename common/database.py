@@ -71,6 +71,7 @@ REFUSED_BY_DATABASE: Final = (
 _LOGIN_ERRORS: Final = (asyncpg.InvalidCatalogNameError, asyncpg.InvalidAuthorizationSpecificationError)
 
 
+OLDER_SCHEMA: Final = "the schema of the database is older than this version needs: run 'executor migrate'"
 MISSING_SCHEMA: Final = "the database has no schema of Turnstile: run 'executor migrate'"
 
 

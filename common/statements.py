@@ -29,6 +29,7 @@ WORKER_FUNCTIONS: Final = (
     "hand_back",
     "register_worker",
     "renew",
+    "schema_revision",
     "sign_off",
     "register_actions",
 )

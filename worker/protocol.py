@@ -16,12 +16,18 @@ import asyncpg
 from pydantic_core import from_json
 
 from turnstile.common.action_definition import ActionDefinition, action_columns
-from turnstile.common.database import MISSING_SCHEMA, REFUSED_BY_DATABASE, Database, DatabaseTimeouts
+from turnstile.common.database import (
+    MISSING_SCHEMA,
+    OLDER_SCHEMA,
+    REFUSED_BY_DATABASE,
+    Database,
+    DatabaseTimeouts,
+)
 from turnstile.common.domain.identifiers import Attempt, ExecutionId, WorkerId
 from turnstile.common.domain.retries import RetryPolicy
 from turnstile.common.domain.states import Status
 from turnstile.common.requests import json_text
-from turnstile.common.statements import SCHEMA
+from turnstile.common.statements import SCHEMA, protocol_hash
 from turnstile.worker.logs import LogPiece
 
 if TYPE_CHECKING:
@@ -126,9 +132,28 @@ _LOCK_TIMEOUT_MS: Final = 250
 
 
 async def schema_trouble(connection: "Connection") -> str | None:
-    """Return why this worker cannot use the database. Its account may not read the version of the schema."""
-    has_schema = await connection.fetchval("SELECT to_regnamespace($1) IS NOT NULL", SCHEMA)
-    return None if has_schema else MISSING_SCHEMA
+    """Return why this worker cannot use the database: no schema, or one that is older than it needs.
+
+    A newer one can be used: during an upgrade workers of the previous version run on.
+    """
+    row = await connection.fetchrow(
+        "SELECT to_regnamespace($1) IS NULL AS is_missing,"
+        " obj_description(to_regnamespace($1), 'pg_namespace') AS hash,"
+        " to_regproc($1 || '.schema_revision') IS NOT NULL AS has_revision",
+        SCHEMA,
+    )
+    assert row is not None
+    if row["is_missing"]:
+        return MISSING_SCHEMA
+    # The functions are those of this version, so nothing has to be compared.
+    if row["hash"] == protocol_hash():
+        return None
+    if not row["has_revision"]:
+        return OLDER_SCHEMA
+    # Only where the versions differ: the module of the migrations is large.
+    from turnstile.migrations.schema_check import SchemaVersion  # noqa: PLC0415  (as above)
+
+    return SchemaVersion(await connection.fetchval("SELECT turnstile.schema_revision()")).trouble
 
 
 def single_connection(url: str, purpose: str, timeout_seconds: float, *, give_up_seconds: float) -> Database:

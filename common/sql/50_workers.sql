@@ -65,6 +65,15 @@ BEGIN
 END
 $$;
 
+-- schema_revision: the version of the tables, for a worker, whose account reads none.
+CREATE FUNCTION turnstile.schema_revision()
+RETURNS text
+LANGUAGE sql
+STABLE
+SECURITY DEFINER
+:settings
+AS $$ SELECT v.version_num FROM alembic_version v $$;
+
 -- sign_off: the worker stops regularly; its lease ends at once.
 CREATE FUNCTION turnstile.sign_off(in_worker_id text)
 RETURNS void

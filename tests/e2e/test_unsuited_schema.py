@@ -55,6 +55,14 @@ async def _execute(url: str, statement: str) -> None:
         await connection.close()
 
 
+async def _value(url: str, query: str) -> Any:
+    connection = await asyncpg.connect(url)
+    try:
+        return await connection.fetchval(query)
+    finally:
+        await connection.close()
+
+
 async def test_without_a_schema_the_services_name_the_command_and_continue_after_it(
     empty_database_url: str, amqp_url: str
 ) -> None:
@@ -87,6 +95,30 @@ async def test_an_older_schema_is_named_with_both_versions(database_url: str, am
     async with running(database_url, amqp_url, executors=0, workers=0) as system:
         await system.start_executor(wait=False)
         await _until_unready(system, "is older (0001) than this version needs", "executor migrate")
+
+
+async def test_a_worker_names_an_older_schema_and_serves_after_the_migration(
+    database_url: str, amqp_url: str
+) -> None:
+    hash_of_ours = await _value(
+        database_url, "SELECT obj_description('turnstile'::regnamespace, 'pg_namespace')"
+    )
+    newest = await _value(database_url, "SELECT version_num FROM alembic_version")
+    older = "COMMENT ON SCHEMA turnstile IS 'another'; UPDATE alembic_version SET version_num = '0001'"
+    await _execute(database_url, older)
+    async with running(database_url, amqp_url, executors=0, workers=0) as system:
+        worker = await system.launch_worker(ACTIONS)
+        await until(
+            lambda: _lines(worker, "is older (0001) than this version needs"), "the line of the worker"
+        )
+        assert _lines(worker, "executor migrate") == 1
+        # A newer one is used: the previous version runs on during an upgrade.
+        await _execute(database_url, "UPDATE alembic_version SET version_num = '9999_later'")
+        await worker.ready()
+        assert _lines(worker, "schema_unsuited_over") == 1
+        await worker.stop()
+        await _execute(database_url, f"UPDATE alembic_version SET version_num = '{newest}'")
+        await _execute(database_url, f"COMMENT ON SCHEMA turnstile IS '{hash_of_ours}'")
 
 
 async def test_a_newer_schema_is_used_and_reported(database_url: str, amqp_url: str) -> None:

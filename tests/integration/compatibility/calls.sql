@@ -492,3 +492,7 @@ SELECT pg_try_advisory_lock(turnstile.submissions_lock($1));
 -- takes text, jsonb, text, text, int4, timestamptz, float8, float8, text, jsonb, text
 -- gives submit uuid
 SELECT turnstile.submit(action_ref => $1, parameters => $2, idempotency_key => $3, concurrency_key => $4, priority => $5, run_at => $6, timeout => make_interval(secs => $7), ttl => make_interval(secs => $8), callback_url => $9, metadata => $10, traceparent => $11);
+
+-- takes
+-- gives schema_revision text
+SELECT turnstile.schema_revision();
