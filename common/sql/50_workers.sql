@@ -2,10 +2,12 @@
 
 -- register_worker: inserts a worker process; ids are never reused. `in_served_refs` are the actions whose code it
 -- has. Null, from a worker of the previous version: it counts for all actions of its pools. `in_offers_per_message` is
--- the largest number of offers that it takes in one message; a worker of the previous version takes one.
+-- the largest number of offers that it takes in one message; a worker of the previous version takes one. `in_schemas` are
+-- the JSON Schemas of its actions (see store_schemas); of an action without one, everything fits.
 CREATE FUNCTION turnstile.register_worker(
     in_worker_id text, in_name text, in_host text, in_pid integer, in_pools text[], in_concurrency integer,
-    in_lease_seconds double precision, in_served_refs text[] DEFAULT NULL, in_offers_per_message integer DEFAULT 1
+    in_lease_seconds double precision, in_served_refs text[] DEFAULT NULL, in_offers_per_message integer DEFAULT 1,
+    in_schemas jsonb DEFAULT NULL
 )
 RETURNS void
 LANGUAGE sql
@@ -13,10 +15,10 @@ SECURITY DEFINER
 :settings
 AS $$
     WITH registered AS (
-        INSERT INTO worker (id, name, host, pid, pools, concurrency, served_refs, offers_per_message, started_at,
-                            renewed_at, lease_expires_at)
+        INSERT INTO worker (id, name, host, pid, pools, concurrency, served_refs, offers_per_message, schema_ids,
+                            started_at, renewed_at, lease_expires_at)
         VALUES (in_worker_id, in_name, in_host, in_pid, in_pools, in_concurrency, in_served_refs,
-                in_offers_per_message, clock_timestamp(), clock_timestamp(),
+                in_offers_per_message, turnstile.store_schemas(in_schemas), clock_timestamp(), clock_timestamp(),
                 clock_timestamp() + make_interval(secs => in_lease_seconds))
         ON CONFLICT (id) DO NOTHING
         RETURNING id, renewed_at, lease_expires_at

@@ -39,6 +39,8 @@ class Worker(SQLModel, table=True):
         default=1, sa_column=Column(Integer, nullable=False, server_default=text("1"))
     )
     """The largest number of offers that it takes in one message."""
+    schema_ids: list[int] | None = Field(default=None, sa_column=Column(ARRAY(BigInteger)))
+    """Rows of `action_schema`, one for each action of its code. An action without one takes everything."""
     started_at: datetime = instant(nullable=False, default_now=True)
     renewed_at: datetime = instant(nullable=False, default_now=True)
     """When it registered; once it has stopped or was lost: when it last renewed its lease."""

@@ -99,6 +99,8 @@ BAD: list[tuple[str, bytes, Mapping[str, Any], str, str]] = [
     ("a far date", b'{"action_ref": "noop", "run_at": "tomorrow"}', {}, "invalid_message", "run_at"),
     ("parameters that are a list", b'{"action_ref": "noop", "parameters": []}', {},
      "invalid_parameters", "parameters"),
+    ("parameters that do not fit", b'{"action_ref": "noop", "parameters": {"number": "many"}}', {},
+     "invalid_parameters", "parameters.number: expected a whole number"),
 ]  # fmt: skip
 
 

@@ -453,3 +453,11 @@ SELECT * FROM turnstile.refresh_pools($1, $2, $3, $4);
 -- takes int4
 -- gives prune_pools int4
 SELECT turnstile.prune_pools($1);
+
+-- takes text, text, text, int4, text[], int4, float8, text[], int4, jsonb
+-- gives register_worker void
+SELECT turnstile.register_worker($1, $2, $3, $4, $5, $6, $7, $8, $9, $10);
+
+-- takes text, text[]
+-- gives contents jsonb, judges jsonb, version text
+SELECT * FROM turnstile.read_schemas($1, $2);
