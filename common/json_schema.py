@@ -73,6 +73,11 @@ def check_parameters_schema(schema: object) -> None:
         raise ValueError("type: parameters are an object; expected 'object'")
 
 
+def visits(schema: Schema) -> int:
+    """Return how often the schema looks at one value of a body at most; `check_schema` has accepted it."""
+    return _Cost(schema, {}).visits(schema)
+
+
 def compile_schema(schema: Schema, formats: Mapping[str, Callable[[str], bool]] | None = None) -> Validator:
     """Return the validator of a schema that `check_schema` accepts; raises ValueError for an invalid one.
 
@@ -293,6 +298,8 @@ def _compile_error(error: Any) -> str:
             "is not a pattern that can be matched in linear time, or is too large; leave out look-around "
             "and back references"
         )
+    elif path.endswith("type"):
+        reason = "expected string, integer, number, boolean, object, array, null, or a list of these"
     else:
         reason = f"is not valid: {error.message}"
     return f"{path}: {reason}"[:500] if path else reason[:500]

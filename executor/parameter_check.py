@@ -17,15 +17,17 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from turnstile.common.invalid_values import sentence
-from turnstile.common.json_schema import LISTS, MAPS, SINGLES, Schema, Validator, compile_schema
+from turnstile.common.json_schema import LISTS, MAPS, SINGLES, Schema, Validator, compile_schema, visits
 from turnstile.common.nearest import did_you_mean
 
 REASONS_MAX: Final = 5
 """Number of wrong fields that one refusal names at most."""
 _SENTENCE_CHARS_MAX: Final = 300
 _LISTED_MAX: Final = 20
-_ALL_ERRORS_BYTES_MAX: Final = 16 * 1024
-"""Of larger parameters only the first wrong field is named: a list of all could be very long."""
+_COMPARED_MAX: Final = 500
+_REFERENCES_MAX: Final = 10
+_LISTED_COST_MAX: Final = 20_000
+"""Bytes of a value, times the looks of the schema at each part: beyond, not all errors are listed."""
 
 _TEXT_FORMATS: Final = {
     "date-time": datetime,
@@ -80,14 +82,18 @@ _UNSURE: Final = frozenset({"uniqueItems", "multipleOf", "not", "if", "then", "e
 """Keywords that a worker does not check, or less strictly: a set drops what it has already."""
 
 
+_Path = tuple[int | str, ...]
+
+
 class SchemaJudge:
     """One compiled schema."""
 
-    __slots__ = ("_schema", "_validator")
+    __slots__ = ("_is_converted", "_schema", "_validator")
 
     def __init__(self, schema: Schema, *, is_converted: bool) -> None:
         """`is_converted`: a worker derived it, and converts values. Raises ValueError if it is unusable."""
         self._schema = schema
+        self._is_converted = is_converted
         judged = _converted(schema) if is_converted else _with_known_formats(schema)
         self._validator: Validator = compile_schema(judged, _format_checks())
 
@@ -100,34 +106,77 @@ class SchemaJudge:
 
     def reasons(self, parameters: object) -> list[str]:
         """Return a sentence for each wrong field, with its path; empty if the parameters fit."""
-        try:
-            found = self._validator.iter_errors(parameters)
-            is_large = len(to_json(parameters)) > _ALL_ERRORS_BYTES_MAX
-            errors = list(islice(found, 1 if is_large else REASONS_MAX))
-        except ValueError:
-            return []
-        sentences = (text for error in errors for text in self._sentences(error))
-        return list(dict.fromkeys(islice(sentences, REASONS_MAX)))
+        sentences = dict.fromkeys(islice(self._reasons(parameters, ()), REASONS_MAX))
+        return list(sentences)
 
-    def _sentences(self, error: Any) -> Iterator[str]:
+    def _reasons(self, value: object, at: _Path) -> Iterator[str]:
+        if self.fits(value):
+            return
+        if len(to_json(value)) * visits(self._schema) <= _LISTED_COST_MAX:
+            for error in self._validator.iter_errors(value):
+                yield from self._sentences(error, at)
+            return
+        # The validator lists all errors at once, and in all branches: too many of a large value. So the first
+        # wrong part is looked for, and looked at alone.
+        node = self._target(self._schema)
+        if isinstance(value, dict):
+            for name in node.get("required", ()):
+                if name not in value:
+                    yield _said([*at, name], sentence("missing"))
+            known = node.get("properties", {})
+            if node.get("additionalProperties") is False:
+                unknown = [name for name in value if name not in known]
+                yield from _unknown(unknown[:REASONS_MAX], sorted(known), at)
+        for step, part, judge in self._parts(node, value):
+            if not judge.fits(part):
+                yield from judge._reasons(part, (*at, step))
+                return
+        yield _said(at, f"expected {self._expected(node)} that fits the schema")
+
+    def _parts(
+        self, node: Mapping[str, Any], value: object
+    ) -> "Iterator[tuple[int | str, object, SchemaJudge]]":
+        """Yield the parts of a value, each with the judge of its schema."""
+        if isinstance(value, dict):
+            for name, schema in node.get("properties", {}).items():
+                if name in value and isinstance(schema, dict):
+                    yield name, value[name], self._of(schema)
+            more = node.get("additionalProperties")
+            if isinstance(more, dict):
+                judge = self._of(more)
+                yield from ((n, v, judge) for n, v in value.items() if n not in node.get("properties", {}))
+        elif isinstance(value, list) and isinstance(node.get("items"), dict):
+            judge = self._of(node["items"])
+            yield from ((index, item, judge) for index, item in enumerate(value))
+
+    def _of(self, schema: Mapping[str, Any]) -> "SchemaJudge":
+        shared = {name: self._schema[name] for name in ("$defs", "definitions") if name in self._schema}
+        # A reference to the whole is seldom, and would then lead elsewhere: everything fits.
+        if '"#"' in json.dumps([schema, shared]):
+            return SchemaJudge({}, is_converted=False)
+        return SchemaJudge({**schema, **shared}, is_converted=self._is_converted)
+
+    def _target(self, node: Mapping[str, Any], level: int = 0) -> Mapping[str, Any]:
+        """Return the schema that a reference names, or the schema itself."""
+        if "$ref" in node and level < _REFERENCES_MAX:
+            return self._target(self._node(node["$ref"].split("/")[1:]), level + 1)
+        return node
+
+    def _sentences(self, error: Any, at: _Path) -> Iterator[str]:
         """Return what one error of the validator says about which field."""
-        keyword, path = error.kind.name, error.instance_path
+        keyword, path = error.kind.name, [*at, *error.instance_path]
         node = self._node(error.schema_path[:-1])
         if keyword == "required":
             yield _said([*path, error.kind.property], sentence("missing"))
         elif keyword == "additionalProperties":
-            known = sorted(node.get("properties", ()))
-            what = "field" if path else "parameter"
-            for name in error.kind.unexpected[:REASONS_MAX]:
-                listed = ", ".join(known[:_LISTED_MAX]) or "none"
-                yield _said([*path, name], f"unknown {what}{did_you_mean(name, known)}; known: {listed}")
+            yield from _unknown(error.kind.unexpected[:REASONS_MAX], sorted(node.get("properties", ())), path)
         elif (mark := _mark_of(node)) and _is_marked_wrongly(error, mark):
             yield _said(
                 [*path, mark], f"expected {_listed(list(map(_written, node['discriminator']['mapping'])))}"
             )
         elif keyword in {"anyOf", "oneOf"} and (inside := _nearest_branch(error)):
             for each in inside:
-                yield from self._sentences(each)
+                yield from self._sentences(each, at)
         elif keyword in _BOUNDS and (limit := node.get(keyword)) is not None:
             kind, name = _BOUNDS[keyword]
             yield _said(path, sentence(kind, **{name: limit}))
@@ -148,14 +197,13 @@ class SchemaJudge:
 
     def _expected(self, node: Mapping[str, Any], level: int = 0) -> str:
         """Say what a schema expects: "a whole number or null"."""
-        if "$ref" in node and level < 10:
-            return self._expected(self._node(node["$ref"].split("/")[1:]), level + 1)
+        node = self._target(node)
         if "const" in node:
             return _written(node["const"])
         if "enum" in node:
             return _listed(list(map(_written, node["enum"])))
         branches = node.get("anyOf") or node.get("oneOf")
-        if branches and level < 10:
+        if branches and level < _REFERENCES_MAX:
             return _listed([self._expected(each, level + 1) for each in branches if isinstance(each, dict)])
         if node.get("format") in _FORMATS:
             return _FORMATS[node["format"]]
@@ -164,6 +212,14 @@ class SchemaJudge:
         kinds = node.get("type", ())
         named = [_KINDS.get(kind, str(kind)) for kind in ([kinds] if isinstance(kinds, str) else kinds)]
         return _listed(named) or "another value"
+
+
+def _unknown(names: Sequence[str], known: Sequence[str], path: Sequence[int | str]) -> Iterator[str]:
+    what = "field" if path else "parameter"
+    listed = ", ".join(known[:_LISTED_MAX]) or "none"
+    for name in names:
+        near = did_you_mean(name, known[:_COMPARED_MAX])
+        yield _said([*path, name], f"unknown {what}{near}; known: {listed}")
 
 
 def _mark_of(node: Mapping[str, Any]) -> str | None:

@@ -362,10 +362,12 @@ def _print_action(action: Json) -> None:
     print_fields(_fields(action))
     for title, schema in _schemas(action):
         print_line(f"\n{title}:", style="bold")
-        print_line(json.dumps(schema, indent=2, ensure_ascii=False))
+        # What the parts refer to comes last.
+        in_order = {name: value for name, value in schema.items() if name != "$defs"} | schema
+        print_line(json.dumps(in_order, indent=2, ensure_ascii=False))
 
 
-def _schemas(action: Json) -> Iterator[tuple[str, object]]:
+def _schemas(action: Json) -> Iterator[tuple[str, Json]]:
     """Yield the schemas of an action with their titles; an older executor returns none of the code."""
     derived = action.get("code_schemas", ())
     for kind in ("parameters", "result"):
