@@ -375,7 +375,10 @@ def _schemas(action: Json) -> Iterator[tuple[str, Json]]:
         if action.get(field) is not None:
             yield f"{kind} (JSON Schema of the definition)", action[field]
             continue
-        schemas = [each[field] for each in derived if each[field] is not None]
+        schemas: list[Json] = []
+        for each in derived:
+            if each[field] is not None and each[field] not in schemas:
+                schemas.append(each[field])
         for number, schema in enumerate(schemas, start=1):
             which = "" if len(schemas) == 1 else f", version {number} of {len(schemas)}"
             yield f"{kind} (JSON Schema of the code{which})", schema
