@@ -20,6 +20,7 @@ from benchmarks import (
     keys,
     limit_bound,
     memory,
+    parameters,
     pressure,
     replicas,
     throughput,
@@ -43,6 +44,7 @@ PARTS: Final[Mapping[str, Part]] = {
     "depth": depth.measure,
     "memory": memory.measure,
     "transport": transport.measure,
+    "parameters": parameters.measure,
 }
 
 _PAGE_WIDTH: Final = 140

@@ -7,7 +7,16 @@ each of the action's queues.
 from itertools import pairwise
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    field_validator,
+    model_validator,
+)
 
 from turnstile.common.fields import (
     ActionRef,
@@ -19,6 +28,7 @@ from turnstile.common.fields import (
     ResourceName,
     pointer_path,
 )
+from turnstile.common.json_schema import check_parameters_schema, check_schema
 
 UNITS_MAX: Final = 1_000_000
 """Largest limit, in executions or units."""
@@ -68,6 +78,22 @@ def _use_of(written: object) -> object:
 
 Use = Annotated[UseDefinition, BeforeValidator(_use_of, json_schema_input_type=UseDefinition | ResourceName)]
 """A use; the name alone means one unit of the resource."""
+
+
+def _usable(schema: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    check_schema(schema)
+    return schema
+
+
+def _usable_for_parameters(schema: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    check_parameters_schema(schema)
+    return schema
+
+
+ResultSchema = Annotated[dict[str, JsonValue], AfterValidator(_usable)]
+"""A JSON Schema."""
+ParametersSchema = Annotated[dict[str, JsonValue], AfterValidator(_usable_for_parameters)]
+"""A JSON Schema of an object."""
 
 
 class ActionDefinition(BaseModel):
@@ -146,6 +172,16 @@ class ActionDefinition(BaseModel):
         ge=0,
         le=1_000_000_000,
         description="Number of finished executions kept; null: the service's setting.",
+    )
+
+    parameters_schema: ParametersSchema | None = Field(
+        default=None,
+        description="JSON Schema (2020-12) of the parameters: requests that do not fit are refused. null: "
+        "the schemas that the workers derive from their code.",
+        examples=[{"type": "object", "properties": {"customer_id": {"type": "integer"}}}],
+    )
+    result_schema: ResultSchema | None = Field(
+        default=None, description="JSON Schema of the result, for readers. Results are not checked."
     )
 
     @field_validator("uses")

@@ -61,6 +61,11 @@ def invalid_values(errors: Iterable[Mapping[str, Any]]) -> list[InvalidValue]:
     return list(_without_branches(errors))
 
 
+def sentence(kind: str, **context: object) -> str:
+    """Return the sentence for one kind of error of pydantic, such as `greater_than` with `gt`."""
+    return _sentence({"type": kind, "msg": kind, "ctx": context})
+
+
 def _without_branches(errors: Iterable[Mapping[str, Any]]) -> Iterator[InvalidValue]:
     for union, group in groupby(errors, key=_union):
         alike = list(group)

@@ -6,7 +6,7 @@ here, because every statement that grants passes here once. Webhooks have a gate
 `executor.webhooks.store`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -89,6 +89,25 @@ class StoredSubmission(NamedTuple):
     request_json: str
     """The body of `execution.requested`."""
     traceparent: str | None
+
+
+class JudgedAction(NamedTuple):
+    """An action whose requests are judged by a schema."""
+
+    ref: str
+    given: str | None
+    """The key of the schema in its definition."""
+    derived: Sequence[str]
+    """Otherwise: the keys of those that workers derived from their code; parameters have to fit one."""
+
+
+class ReadSchemas(NamedTuple):
+    """The schemas that judge requests."""
+
+    version: str
+    actions: Sequence[JudgedAction]
+    contents: Mapping[str, Any]
+    """The schemas by key, without those that were known."""
 
 
 class EarlyCancel(NamedTuple):
@@ -271,6 +290,29 @@ class ExecutorProtocol:
             list(idempotency_keys),
         )
         return {row["idempotency_key"]: row["id"] for row in rows}
+
+    async def known_keys(
+        self, idempotency_keys: Sequence[str], delivery_keys: Sequence[UUID]
+    ) -> tuple[frozenset[str], frozenset[UUID]]:
+        """Return which of these keys belong to executions."""
+        row = await self._row(
+            "SELECT ARRAY(SELECT idempotency_key FROM execution WHERE idempotency_key = ANY ($1)) requests,"
+            " ARRAY(SELECT delivery_key FROM execution WHERE delivery_key = ANY ($2)) deliveries",
+            list(idempotency_keys),
+            list(delivery_keys),
+        )
+        return frozenset(row["requests"]), frozenset(row["deliveries"])
+
+    async def read_schemas(self, version: str | None, known_keys: Collection[str]) -> ReadSchemas | None:
+        """Return the schemas that judge requests; None: they are those of this version."""
+        row = await self._row("SELECT * FROM turnstile.read_schemas($1, $2)", version, list(known_keys))
+        if row["judges"] is None:
+            return None
+        return ReadSchemas(
+            row["version"],
+            [JudgedAction(j["ref"], j["given"], tuple(j["derived"] or ())) for j in from_json(row["judges"])],
+            from_json(row["contents"]),
+        )
 
     async def put_actions(self, definitions: Sequence[ActionDefinition], changed_by: Caller | None) -> Grants:
         """Store definitions, and who changed them."""

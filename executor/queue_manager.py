@@ -27,6 +27,7 @@ from turnstile.executor import instrumentation
 from turnstile.executor.callers import Caller
 from turnstile.executor.definitions import KeySettings, ResourceDefinition
 from turnstile.executor.metrics import QUEUES_BLOCKED
+from turnstile.executor.parameter_schemas import ParameterSchemas
 from turnstile.executor.protocol import ExecutorProtocol, LockWait, QueueLocks
 from turnstile.executor.results import (
     Admission,
@@ -71,9 +72,15 @@ class QueueManager:
     """
 
     def __init__(
-        self, database: Database, *, lock_timeout_seconds: float | None = LOCK_TIMEOUT_SECONDS
+        self,
+        database: Database,
+        *,
+        lock_timeout_seconds: float | None = LOCK_TIMEOUT_SECONDS,
+        schemas: ParameterSchemas | None = None,
     ) -> None:
+        """`schemas` check the parameters of requests; None: the worker alone checks them."""
         self.protocol = ExecutorProtocol(database)
+        self._schemas = schemas
         self._wait_ms = None if lock_timeout_seconds is None else max(1, round(lock_timeout_seconds * 1000))
         self._blocked_queues = BlockedQueues()
         self._not_advanced = Episodes(logger, "gates_not_advanced")
@@ -86,11 +93,21 @@ class QueueManager:
         With `tickets` they are submissions of database sessions, by request id: what is accepted is deleted
         there.
 
-        A batch that the database refuses is divided until the bad request is alone. Where the database
-        fails in between, only the first requests have a verdict: those are committed, and the grants are
-        theirs. Raises Unavailable: nothing or all of it was admitted, and admitting it again is harmless
-        where it carries a key.
+        Parameters that do not fit their schema are refused here, without a statement. A batch that the
+        database refuses is divided until the bad request is alone. Where the database fails in between, only
+        the first requests have a verdict: those are committed, and the grants are theirs. Raises Unavailable:
+        nothing or all of it was admitted, and admitting it again is harmless where it carries a key.
         """
+        refused = {} if self._schemas is None else await self._schemas.refusals(admissions)
+        if not refused:
+            return await self._admit(admissions, tickets)
+        fitting = [each for index, each in enumerate(admissions) if index not in refused]
+        decided, grants = await self._admit(fitting, tickets) if fitting else ([], Grants(granted=[]))
+        return _in_order(len(admissions), refused, decided), grants
+
+    async def _admit(
+        self, admissions: Sequence[Admission], tickets: Mapping[UUID | None, int] | None
+    ) -> tuple[list[Verdict], Grants]:
         traced, spans = instrumentation.begin_admissions(admissions)
         blocked_refs: set[str] = set()
 
@@ -285,6 +302,18 @@ def _refusals() -> Iterator[None]:
         raise Refusal(Code.INVALID_MESSAGE, str(error)) from None
     except asyncpg.ObjectInUseError as error:
         raise Refusal(Code.IN_USE, str(error)) from None
+
+
+def _in_order(count: int, refused: Mapping[int, Rejected], decided: Sequence[Verdict]) -> list[Verdict]:
+    """Join refusals, by index, with the verdicts on the others, up to the first that is not decided."""
+    verdicts: list[Verdict] = []
+    others = iter(decided)
+    for index in range(count):
+        verdict = refused.get(index) or next(others, None)
+        if verdict is None:
+            break
+        verdicts.append(verdict)
+    return verdicts
 
 
 async def _divided(

@@ -32,7 +32,9 @@ from turnstile.executor.dead_letters.store import DeadLetters
 from turnstile.executor.dispatcher import Dispatcher
 from turnstile.executor.metrics import LOOP_LAG, PUBLISHER_BLOCKED
 from turnstile.executor.operations import Operations, Submissions
+from turnstile.executor.parameter_schemas import ParameterSchemas
 from turnstile.executor.pool_places import PoolPlaces
+from turnstile.executor.protocol import ExecutorProtocol
 from turnstile.executor.queue_manager import QueueManager
 from turnstile.executor.rate_timer import RateTimer
 from turnstile.executor.request_listener import RequestListener
@@ -85,7 +87,10 @@ class ExecutorService:
         self._completion_consumer = ConsumerConnection(
             amqp_url, name="executor completion consumer", timeouts=_CONSUMER_TIMEOUTS
         )
-        self._queue_manager = QueueManager(self._database, lock_timeout_seconds=settings.lock_timeout)
+        self._schemas = ParameterSchemas(ExecutorProtocol(self._database))
+        self._queue_manager = QueueManager(
+            self._database, lock_timeout_seconds=settings.lock_timeout, schemas=self._schemas
+        )
         replies = Publisher(
             amqp_url, name="executor best-effort", declare=self._declare, timeouts=_BEST_EFFORT_TIMEOUTS
         )
@@ -180,6 +185,7 @@ class ExecutorService:
                 # Before the first request: without a look the pools have no limit.
                 await self._pool_places.look()
                 background.append(tasks.create_task(self._pool_places.run(), name="pool-places"))
+                background.append(tasks.create_task(self._schemas.run(), name="schemas"))
                 background.append(tasks.create_task(self._watchdog().run(), name="watchdog"))
                 webhooks = tasks.create_task(self._webhooks.run(stop), name="webhooks")
                 background.append(webhooks)

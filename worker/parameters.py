@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, Validation
 from turnstile.common.domain.errors import TurnstileError
 from turnstile.common.invalid_values import InvalidValue, invalid_values
 from turnstile.worker.context import Context
+from turnstile.worker.schemas import ActionSchemas, JsonSchema, parameters_schema, schemas_of
 
 _PROBLEMS_MAX: Final = 10
 
@@ -29,7 +30,7 @@ class InvalidParameters(TurnstileError):
 class ParametersReader:
     """Reads JSON parameters as the keyword arguments of one function."""
 
-    __slots__ = ("_context_name", "_model", "_names")
+    __slots__ = ("_context_name", "_defaults", "_model", "_names")
 
     def __init__(self, function: Callable[..., Any]) -> None:
         location = f"{function.__module__}.{function.__qualname__}"
@@ -52,7 +53,16 @@ class ParametersReader:
                 expected[name] = parameter
         # Neutral field names with the parameters as aliases: a parameter may be called `json` or `_x`.
         self._names = {f"parameter_{index}": name for index, name in enumerate(expected)}
+        self._defaults = {
+            name: parameter.default
+            for name, parameter in expected.items()
+            if parameter.default is not inspect.Parameter.empty
+        }
         self._model = _model(location, self._names, expected, hints, open_ended=open_ended)
+
+    def schema(self) -> JsonSchema:
+        """Return the JSON Schema of the parameters; what it cannot express, it accepts."""
+        return parameters_schema(self._model, self._names, self._defaults)
 
     def read(self, parameters_json: str, make_context: Callable[[], Context]) -> dict[str, Any]:
         """Return keyword arguments, with a context if the function takes one; raises InvalidParameters."""
@@ -81,6 +91,11 @@ class ParametersReader:
 def parameters_of(function: Callable[..., Any]) -> ParametersReader:
     """Return the reader for `function`; raises ActionDeclarationError if JSON cannot be passed to it."""
     return ParametersReader(function)
+
+
+def schemas_of_function(function: Callable[..., Any]) -> ActionSchemas:
+    """Return the schemas of an action's function, as far as they can be derived."""
+    return schemas_of(function, parameters_of(function).schema)
 
 
 def _hints(function: Callable[..., Any], location: str) -> dict[str, Any]:

@@ -5,12 +5,12 @@ and log name the worker and the attempt, and require a live lease. Every call ma
 is unknown.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 import asyncpg
 from pydantic_core import from_json
@@ -29,6 +29,7 @@ from turnstile.common.domain.states import Status
 from turnstile.common.requests import json_text
 from turnstile.common.statements import SCHEMA, protocol_hash
 from turnstile.worker.logs import LogPiece
+from turnstile.worker.schemas import ActionSchemas, is_same_schema
 
 if TYPE_CHECKING:
     from turnstile.common.database import Connection
@@ -114,6 +115,8 @@ class Difference:
 
     ref: str
     fields: tuple[str, ...]
+    schemas: tuple[Any, Any] | None = None
+    """The schema of the parameters in the database and that of the code, if they differ."""
 
 
 Request: TypeAlias = Offer | Report
@@ -127,6 +130,7 @@ SELECT ARRAY(
 """
 """Finishes first: they mostly have lower ids than claims, and other sessions lock executions ascending."""
 _REFUSED: Final = "ReportRefused"
+_NO_SCHEMAS: Final[Mapping[str, ActionSchemas]] = {}
 _LOCK_TIMEOUT_MS: Final = 250
 """Longest wait for an execution locked by another database session; then the batch goes on without it."""
 
@@ -264,14 +268,18 @@ class WorkerProtocol:
         )
         return applied
 
-    async def register_actions(self, definitions: Sequence[ActionDefinition]) -> list[Difference]:
+    async def register_actions(
+        self, definitions: Sequence[ActionDefinition], schemas: Mapping[str, ActionSchemas] = _NO_SCHEMAS
+    ) -> list[Difference]:
         """Store the actions that the database lacks; return those that differ from the code."""
         wanted = {d.ref: action_columns(d) for d in definitions}
         rows = await self._database.fetch(
             "SELECT ref, to_jsonb(a) AS stored FROM turnstile.register_actions($1) a",
             json_text([*wanted.values()]),
         )
-        found = (_difference(wanted[row["ref"]], from_json(row["stored"])) for row in rows)
+        found = (
+            _difference(wanted[row["ref"]], from_json(row["stored"]), schemas.get(row["ref"])) for row in rows
+        )
         return [difference for difference in found if difference is not None]
 
     async def register_worker(
@@ -288,14 +296,15 @@ class WorkerProtocol:
         drain_seconds: float,
         stop_grace_seconds: float,
         start_notes: Sequence[str],
+        schemas: Mapping[str, ActionSchemas] | None = None,
     ) -> None:
-        """Insert the worker's row and start its lease.
+        """Insert the worker's row, with the schemas of its actions, and start its lease.
 
         `drain_seconds` is the longest time from a request to drain to the hand-back; `start_notes` are the
         warnings of the start, one line each.
         """
         await self._database.fetch(
-            "SELECT turnstile.register_worker($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)",
+            "SELECT turnstile.register_worker($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)",
             self._worker_id,
             name,
             host,
@@ -309,6 +318,14 @@ class WorkerProtocol:
             drain_seconds,
             stop_grace_seconds,
             [note.replace("\0", "") for note in start_notes],
+            None
+            if schemas is None
+            else json_text(
+                [
+                    {"ref": ref, "parameters": each.parameters, "result": each.result}
+                    for ref, each in schemas.items()
+                ]
+            ),
         )
 
     async def renew(self, lease_seconds: float) -> tuple[bool, bool]:
@@ -383,6 +400,22 @@ def _finished(row: asyncpg.Record) -> Finished:
     return Finished(verdict=Verdict(row["verdict"]), status=status, ended_at=row["ended_at"])
 
 
-def _difference(wanted: dict[str, object], stored: dict[str, object]) -> Difference | None:
-    fields = tuple(sorted(name for name, value in wanted.items() if stored.get(name) != value))
-    return Difference(ref=str(wanted["ref"]), fields=fields) if fields else None
+def _difference(
+    wanted: dict[str, object], stored: dict[str, object], schemas: ActionSchemas | None
+) -> Difference | None:
+    given, derived = stored.get("parameters_schema"), None if schemas is None else schemas.parameters
+    # A file may give a schema that says the same: code never does.
+    differ = given is not None and derived is not None and not is_same_schema(given, derived)
+    fields = tuple(
+        sorted(
+            name
+            for name, value in wanted.items()
+            if (
+                differ
+                if name == "parameters_schema"
+                else name != "result_schema" and stored.get(name) != value
+            )
+        )
+    )
+    pair = (given, derived) if differ else None
+    return Difference(ref=str(wanted["ref"]), fields=fields, schemas=pair) if fields else None

@@ -13,6 +13,7 @@ from turnstile.common.lifecycle import done_before
 from turnstile.common.telemetry.logs import WarningRecorder
 from turnstile.worker.actions import RegisteredAction
 from turnstile.worker.logs import printing_into_logs
+from turnstile.worker.parameters import schemas_of_function
 from turnstile.worker.protocol import schema_trouble
 from turnstile.worker.runners.base import RunLimits
 from turnstile.worker.runners.registry import Runners
@@ -44,6 +45,11 @@ class WorkerService:
         self._settings = settings
         self._definitions = [action.definition for action in actions]
         self._actions = actions
+        self._schemas = {
+            action.definition.ref: schemas_of_function(action.function)
+            for action in actions
+            if action.function is not None
+        }
         self._targets = targets
         self._database = Database(
             settings.database_url.get_secret_value(),
@@ -64,6 +70,9 @@ class WorkerService:
     async def serve(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then drain."""
         settings = self._settings
+        for ref, schemas in self._schemas.items():
+            if schemas.trouble is not None:
+                logger.warning("schema_left_out", extra={"action_ref": ref, "reason": schemas.trouble})
         limits = RunLimits(
             grace_seconds=settings.stop_grace,
             result_bytes_max=settings.result_bytes_max,
@@ -78,7 +87,12 @@ class WorkerService:
                 with printing_into_logs():
                     while not stop.is_set():
                         self._session = Session(
-                            settings, self._database, self._definitions, runners, self._start_notes
+                            settings,
+                            self._database,
+                            self._definitions,
+                            runners,
+                            self._start_notes,
+                            self._schemas,
                         )
                         await self._session.serve(stop)
                         self._start_notes.clear()

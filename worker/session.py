@@ -11,7 +11,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NoReturn
@@ -28,6 +28,7 @@ from turnstile.common.database import Database
 from turnstile.common.domain.errors import Unavailable
 from turnstile.common.domain.identifiers import WorkerId
 from turnstile.common.lifecycle import EXIT_NOT_STOPPED, end_process
+from turnstile.common.requests import json_text
 from turnstile.common.telemetry.logs import Episodes, WarningRecorder
 from turnstile.common.version import installed_version
 from turnstile.worker import instrumentation, metrics
@@ -41,6 +42,7 @@ from turnstile.worker.packs import offers_per_message
 from turnstile.worker.protocol import Claim, WorkerProtocol, single_connection
 from turnstile.worker.runners.in_loop import Run
 from turnstile.worker.runners.registry import Runners
+from turnstile.worker.schemas import ActionSchemas
 from turnstile.worker.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
@@ -48,6 +50,8 @@ logger = logging.getLogger(__name__)
 _HAND_BACK_SECONDS: Final = 10.0
 """For stopping, handing back and publishing, after the drain timeout."""
 _STOPPED_POLL_SECONDS: Final = 0.02
+_SCHEMA_CHARS_MAX: Final = 1000
+"""Of a schema, in a line of the log."""
 _REGISTER_RETRY_SECONDS: Final = 1.0
 _SIDE_TIMEOUTS: Final = BrokerTimeouts(confirm_seconds=2.0)
 _BROKER_HEARTBEATS_IN_A_LEASE: Final = 5
@@ -66,12 +70,14 @@ class Session:
         definitions: Sequence[ActionDefinition],
         runners: Runners,
         start_notes: WarningRecorder,
+        schemas: Mapping[str, ActionSchemas],
     ) -> None:
         """Create it in the event loop that serves. `start_notes` is stored with the registration."""
         self._start_notes = start_notes
         self._settings = settings
         self._definitions = definitions
         self._runners = runners
+        self._schemas = schemas
         self.worker_id = WorkerId(str(uuid4()))
         self._control_queue = ControlQueue(self.worker_id, settings.queue_type)
         amqp_url = settings.amqp_url.get_secret_value()
@@ -167,8 +173,11 @@ class Session:
 
     async def _register(self) -> None:
         settings = self._settings
-        for difference in await self._protocol.register_actions(self._definitions):
+        for difference in await self._protocol.register_actions(self._definitions, self._schemas):
             fields = {"action_ref": difference.ref, "fields": ",".join(difference.fields)}
+            if difference.schemas is not None:
+                given, derived = (json_text(schema)[:_SCHEMA_CHARS_MAX] for schema in difference.schemas)
+                fields |= {"parameters_schema": given, "schema_of_code": derived}
             logger.warning("action_differs", extra=fields)
         await self._protocol.register_worker(
             name=settings.worker_name,
@@ -183,6 +192,7 @@ class Session:
             drain_seconds=settings.heartbeat_interval + settings.drain_timeout,
             stop_grace_seconds=settings.stop_grace,
             start_notes=self._start_notes.lines(),
+            schemas=self._schemas,
         )
 
     async def _sign_off(self, stop: asyncio.Event) -> None:

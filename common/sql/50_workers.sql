@@ -2,13 +2,15 @@
 
 -- register_worker: inserts a worker process; ids are never reused. `in_served_refs` are the actions whose code it
 -- has. Null, from a worker of the previous version: it counts for all actions of its pools. `in_offers_per_message` is
--- the largest number of offers that it takes in one message; a worker of the previous version takes one. The other
--- parameters are shown to people. A worker's account writes them, so their sizes are bounded here.
+-- the largest number of offers that it takes in one message; a worker of the previous version takes one. `in_schemas` are
+-- the JSON Schemas of its actions (see store_schemas); of an action without one, everything fits. The other parameters
+-- are shown to people. A worker's account writes them, so their sizes are bounded here.
 CREATE FUNCTION turnstile.register_worker(
     in_worker_id text, in_name text, in_host text, in_pid integer, in_pools text[], in_concurrency integer,
     in_lease_seconds double precision, in_served_refs text[] DEFAULT NULL, in_offers_per_message integer DEFAULT 1,
     in_version text DEFAULT NULL, in_drain_seconds double precision DEFAULT NULL,
-    in_stop_grace_seconds double precision DEFAULT NULL, in_start_notes text[] DEFAULT NULL
+    in_stop_grace_seconds double precision DEFAULT NULL, in_start_notes text[] DEFAULT NULL,
+    in_schemas jsonb DEFAULT NULL
 )
 RETURNS void
 LANGUAGE sql
@@ -17,12 +19,13 @@ SECURITY DEFINER
 AS $$
     WITH registered AS (
         INSERT INTO worker (id, name, host, pid, pools, concurrency, served_refs, offers_per_message, version,
-                            drain_seconds, stop_grace_seconds, start_notes, started_at, renewed_at, lease_expires_at)
+                            drain_seconds, stop_grace_seconds, start_notes, schema_ids,
+                            started_at, renewed_at, lease_expires_at)
         VALUES (in_worker_id, in_name, in_host, in_pid, in_pools, in_concurrency, in_served_refs,
                 in_offers_per_message, left(in_version, 100), in_drain_seconds, in_stop_grace_seconds,
                 ARRAY(SELECT left(n.note, 500) FROM unnest(in_start_notes) WITH ORDINALITY n(note, ord)
                       WHERE n.ord <= 50 ORDER BY n.ord),
-                clock_timestamp(), clock_timestamp(),
+                turnstile.store_schemas(in_schemas), clock_timestamp(), clock_timestamp(),
                 clock_timestamp() + make_interval(secs => in_lease_seconds))
         ON CONFLICT (id) DO NOTHING
         RETURNING id, renewed_at, lease_expires_at

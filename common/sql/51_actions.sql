@@ -188,7 +188,8 @@ BEGIN
     SELECT jsonb_agg(jsonb_build_object(
                'submitter_keys', coalesce(a.submitter_keys, false), 'max_concurrent_total', a.max_concurrent_total,
                'fair', coalesce(a.fair, false), 'rate_starts', a.rate_starts, 'rate_per_seconds', a.rate_per_seconds,
-               'uses', coalesce(a.uses, '[]'), 'priority_min', coalesce(a.priority_min, 1)) || d.definition)
+               'uses', coalesce(a.uses, '[]'), 'priority_min', coalesce(a.priority_min, 1),
+               'parameters_schema', a.parameters_schema, 'result_schema', a.result_schema) || d.definition)
     INTO definitions
     FROM jsonb_array_elements(in_definitions) d(definition)
     LEFT JOIN action a ON a.ref = d.definition ->> 'ref' AND a.deleted_at IS NULL;
@@ -203,6 +204,7 @@ BEGIN
             submitter_keys = d.submitter_keys, max_concurrent_total = d.max_concurrent_total, fair = d.fair,
             rate_starts = d.rate_starts, rate_per_seconds = d.rate_per_seconds, uses = d.uses,
             priority_min = d.priority_min,
+            parameters_schema = d.parameters_schema, result_schema = d.result_schema,
             timeout_seconds = d.timeout_seconds, ttl_seconds = d.ttl_seconds,
             retry_max_attempts = d.retry_max_attempts, retry_delay_seconds = d.retry_delay_seconds,
             retry_factor = d.retry_factor, retry_max_delay_seconds = d.retry_max_delay_seconds,
@@ -417,7 +419,10 @@ AS $$
         ('pool', d.pool ~ '^[A-Za-z0-9_-]{1,64}$' AND d.pool <> 'retry'),
         ('max_queued', d.max_queued <= 1000000000),
         ('callback_url', d.callback_url ~* '^https?://[^[:space:]/?#@]+([/?#][^[:space:]]*)?$'
-                         AND length(d.callback_url) <= 2048)
+                         AND length(d.callback_url) <= 2048),
+        -- Only an operator gives one; a worker registers what it derives from its code (see store_schemas).
+        ('parameters_schema', d.parameters_schema IS NULL),
+        ('result_schema', d.result_schema IS NULL)
     ) c(field, fits)
     WHERE NOT c.fits
 $$;

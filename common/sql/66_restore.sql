@@ -10,8 +10,9 @@ LANGUAGE sql
 AS $$
     SELECT setval(s.name::regclass, coalesce(pg_sequence_last_value(s.name::regclass), 0) + in_count)
     FROM unnest(ARRAY[
-        'action_id_seq', 'action_queue_id_seq', 'api_token_id_seq', 'audit_log_id_seq', 'dead_letter_id_seq',
-        'early_cancel_id_seq', 'execution_id_seq', 'slot_ticket_seq', 'submission_line_ticket_seq', 'worker_pool_id_seq'
+        'action_id_seq', 'action_queue_id_seq', 'action_schema_id_seq', 'api_token_id_seq', 'audit_log_id_seq',
+        'dead_letter_id_seq', 'early_cancel_id_seq', 'execution_id_seq', 'slot_ticket_seq', 'submission_line_ticket_seq',
+        'worker_pool_id_seq'
     ]) s(name)
 $$;
 

@@ -13,7 +13,7 @@ constraint.
 
 from sqlmodel import SQLModel
 
-from turnstile.common.tables.actions import Action, ActionQueue
+from turnstile.common.tables.actions import Action, ActionQueue, ActionSchema
 from turnstile.common.tables.dead_letters import DeadLetter
 from turnstile.common.tables.executions import (
     AttemptLogPiece,
@@ -52,6 +52,7 @@ metadata = SQLModel.metadata
 __all__ = [
     "Action",
     "ActionQueue",
+    "ActionSchema",
     "AttemptLogPiece",
     "AttemptRecord",
     "AuditLog",

@@ -119,6 +119,28 @@ class Action(SQLModel, table=True):
     """The row of its pool. None: it was never defined by `store_actions`, and takes no places."""
     served: bool = Field(default=True, sa_column_kwargs={"server_default": text("true")})
     """Whether a live worker can run it, as far as the executors know. If not, nothing is granted."""
+    parameters_schema: Any = json_column(nullable=True)
+    """JSON Schema of the parameters, given in the definition. None: the code's schemas judge requests."""
+    result_schema: Any = json_column(nullable=True)
+
+
+class ActionSchema(SQLModel, table=True):
+    """The JSON Schemas that workers derived from one version of the code of an action.
+
+    Those of an action that no live worker has are deleted at the next registration, except the newest.
+    """
+
+    __tablename__ = "action_schema"
+    __table_args__ = (UniqueConstraint("action_id", "content_hash"),)
+
+    id: int = identity()
+    action_id: int = Field(sa_column=Column(BigInteger, ForeignKey("action.id"), nullable=False))
+    content_hash: str = Field(sa_column=Column(Text, nullable=False))
+    parameters: Any = json_column(nullable=True)
+    """None: everything fits, as far as an executor can tell."""
+    result: Any = json_column(nullable=True)
+    registered_at: datetime = instant(nullable=False, default_now=True)
+    """When a worker last registered it."""
 
 
 class ActionQueue(SQLModel, table=True):

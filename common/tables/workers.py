@@ -47,6 +47,8 @@ class Worker(SQLModel, table=True):
     """After a request to stop an attempt, it kills the attempt after this time."""
     start_notes: list[str] | None = Field(default=None, sa_column=Column(ARRAY(Text)))
     """The warnings and errors that it logged before it registered."""
+    schema_ids: list[int] | None = Field(default=None, sa_column=Column(ARRAY(BigInteger)))
+    """Rows of `action_schema`, one for each action of its code. An action without one takes everything."""
     started_at: datetime = instant(nullable=False, default_now=True)
     renewed_at: datetime = instant(nullable=False, default_now=True)
     """When it registered; once it has stopped or was lost: when it last renewed its lease."""

@@ -42,7 +42,7 @@ from turnstile.executor.api.problems import answer, answer_deadline, documented,
 from turnstile.executor.callers import Caller
 from turnstile.executor.operations import Operations
 from turnstile.executor.queries.reader import PLACE_ID_MAX, LineStart, Reader
-from turnstile.executor.queries.schemas import ActionQueuePage, ChangeEntry, StoredAction
+from turnstile.executor.queries.schemas import ActionDetail, ActionQueuePage, ChangeEntry, StoredAction
 from turnstile.executor.results import Deletion
 
 DELETED_WITH_MAX: Final = 10_000
@@ -161,9 +161,9 @@ class Definitions:
         self._reader = reader
         self._writing = asyncio.Lock()
 
-    async def read(self, ref: str) -> StoredAction:
+    async def read(self, ref: str) -> ActionDetail:
         """Return an action; raises Refusal if it does not exist."""
-        found = await self._reader.action(ref)
+        found = await self._reader.action_detail(ref)
         if found is None:
             raise unknown_action(ref)
         return found
@@ -175,7 +175,7 @@ class Definitions:
         caller: _ConditionalCaller,
         *,
         if_none_match: str | None = None,
-    ) -> StoredAction:
+    ) -> ActionDetail:
         """Store a whole definition: absent fields get their defaults."""
         if given.get("ref", ref) != ref:
             raise Refusal(Code.INVALID_MESSAGE, f"ref: differs from the path; omit it, or send {ref!r}")
@@ -188,7 +188,7 @@ class Definitions:
             await self._store(definition, caller)
             return await self.read(ref)
 
-    async def change(self, ref: str, given: Mapping[str, Any], caller: _ConditionalCaller) -> StoredAction:
+    async def change(self, ref: str, given: Mapping[str, Any], caller: _ConditionalCaller) -> ActionDetail:
         """Change some fields of a definition and keep the others."""
         if given.get("ref", ref) != ref:
             raise Refusal(Code.INVALID_MESSAGE, "ref: the name of an action never changes; omit it")
@@ -257,7 +257,9 @@ def _add_reading_routes(routes: APIRouter, definitions: Definitions, reader: Rea
             304: {"description": "The action still has the `ETag` of `If-None-Match`"},
             **documented(Code.NOT_FOUND),
         },
-        response_model=StoredAction,
+        description="With the schemas that its workers derived from their code; the `ETag` is that of the "
+        "definition alone.",
+        response_model=ActionDetail,
     )
     async def get_action(ref: PossibleRef, response: Response, if_none_match: IfNoneMatch = None) -> Any:
         action = await definitions.read(ref)
@@ -295,7 +297,7 @@ def _add_changing_routes(routes: APIRouter, definitions: Definitions) -> None:
         caller: ConditionalCaller,
         response: Response,
         if_none_match: IfNoneMatch = None,
-    ) -> StoredAction:
+    ) -> ActionDetail:
         stored = await definitions.put(ref, fields.given, caller, if_none_match=if_none_match)
         return _tagged(stored, response)
 
@@ -306,15 +308,15 @@ def _add_changing_routes(routes: APIRouter, definitions: Definitions) -> None:
     )
     async def patch_action(
         ref: PossibleRef, fields: GivenFields, caller: ConditionalCaller, response: Response
-    ) -> StoredAction:
+    ) -> ActionDetail:
         return _tagged(await definitions.change(ref, fields.given, caller), response)
 
     @routes.post("/{ref}/pause", summary="Admit, but grant no slots", responses={**_TAGGED, **switches})
-    async def post_pause(ref: PossibleRef, caller: ConditionalCaller, response: Response) -> StoredAction:
+    async def post_pause(ref: PossibleRef, caller: ConditionalCaller, response: Response) -> ActionDetail:
         return _tagged(await definitions.change(ref, {"paused": True}, caller), response)
 
     @routes.post("/{ref}/resume", summary="Grant slots again", responses={**_TAGGED, **switches})
-    async def post_resume(ref: PossibleRef, caller: ConditionalCaller, response: Response) -> StoredAction:
+    async def post_resume(ref: PossibleRef, caller: ConditionalCaller, response: Response) -> ActionDetail:
         return _tagged(await definitions.change(ref, {"paused": False}, caller), response)
 
 
@@ -399,12 +401,13 @@ def _in_use(ref: str, deletion: Deletion, *, with_waiting: bool) -> str:
 
 
 def etag_of(action: StoredAction) -> str:
-    """Return the tag of this state of an action: it changes with every change."""
-    digest = hashlib.blake2b(action.model_dump_json().encode(), digest_size=_DIGEST_BYTES)
+    """Return the tag of this state of an action: it changes with every change of the definition."""
+    content = action.model_dump_json(include=set(StoredAction.model_fields)).encode()
+    digest = hashlib.blake2b(content, digest_size=_DIGEST_BYTES)
     return f'"{digest.hexdigest()}"'
 
 
-def _tagged(action: StoredAction, response: Response) -> StoredAction:
+def _tagged(action: ActionDetail, response: Response) -> ActionDetail:
     response.headers["ETag"] = etag_of(action)
     return action
 

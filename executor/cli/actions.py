@@ -1,5 +1,6 @@
 """`executor actions ...`: definitions, limits, pause and resume, over the HTTP API."""
 
+import json
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Final, TypeVar, assert_never
@@ -66,6 +67,7 @@ _SIGNS: Final = {
 }
 
 _LISTED_MAX: Final = 10
+_SCHEMA_FIELDS: Final = frozenset({"parameters_schema", "result_schema"})
 
 app = command_line("Manage actions: definitions, limits, pause and resume.")
 app.add_typer(keys_app, name="keys")
@@ -108,8 +110,8 @@ def list_actions(api: Api, as_json: JsonOption = False) -> None:
 @app.command("show")
 @with_api
 def show_action(api: Api, ref: RefArgument, as_json: JsonOption = False) -> None:
-    """Show the definition of an action."""
-    show(api.get(f"/actions/{ref}"), lambda action: print_fields(_fields(action)), as_json=as_json)
+    """Show the definition of an action, and what parameters it takes."""
+    show(api.get(f"/actions/{ref}"), _print_action, as_json=as_json)
 
 
 @app.command("apply")
@@ -284,7 +286,7 @@ def _steps(api: Api, wanted: DefinitionFile, *, prune: bool) -> list[Step]:
 
 def _read(model: type[Definition], item: Json, what: str) -> Definition:
     try:
-        return model.model_validate({name: item[name] for name in model.model_fields})
+        return model.model_validate({name: item[name] for name in model.model_fields if name in item})
     except ValidationError as error:
         first = invalid_values(error.errors(include_url=False, include_input=False))[0]
         raise ApiUnreachable(
@@ -356,6 +358,32 @@ def _print_result(steps: Sequence[Step], refused: dict[str, str], *, dry_run: bo
         print_json({"dry_run": dry_run, **listed})
 
 
+def _print_action(action: Json) -> None:
+    print_fields(_fields(action))
+    for title, schema in _schemas(action):
+        print_line(f"\n{title}:", style="bold")
+        # What the parts refer to comes last.
+        in_order = {name: value for name, value in schema.items() if name != "$defs"} | schema
+        print_line(json.dumps(in_order, indent=2, ensure_ascii=False))
+
+
+def _schemas(action: Json) -> Iterator[tuple[str, Json]]:
+    """Yield the schemas of an action with their titles; an older executor returns none of the code."""
+    derived = action.get("code_schemas", ())
+    for kind in ("parameters", "result"):
+        field = f"{kind}_schema"
+        if action.get(field) is not None:
+            yield f"{kind} (JSON Schema of the definition)", action[field]
+            continue
+        schemas: list[Json] = []
+        for each in derived:
+            if each[field] is not None and each[field] not in schemas:
+                schemas.append(each[field])
+        for number, schema in enumerate(schemas, start=1):
+            which = "" if len(schemas) == 1 else f", version {number} of {len(schemas)}"
+            yield f"{kind} (JSON Schema of the code{which})", schema
+
+
 def _state(ref: str, action: Json) -> str:
     paused = "paused" if action["paused"] else "not paused"
     return f"{ref}: limit {shown('max_concurrent', action['max_concurrent'])}, {paused}"
@@ -373,7 +401,8 @@ def _fields(action: Json) -> Iterator[tuple[str, object]]:
             yield from (
                 (f"retry.{part}", shown(f"retry.{part}", value)) for part, value in action["retry"].items()
             )
-        else:
+        elif name not in _SCHEMA_FIELDS:
             yield name, shown(name, action[name])
+    yield "parameters_checked_by", action.get("parameters_checked_by")
     yield "created_at", instant(action["created_at"])
     yield "updated_at", instant(action["updated_at"])

@@ -36,10 +36,12 @@ from turnstile.executor.queries.estimate import (
 from turnstile.executor.queries.gates import record_with_steps, resource_queue_page, with_gates, with_steps
 from turnstile.executor.queries.schemas import (
     HOLDERS_MAX,
+    ActionDetail,
     ActionQueuePage,
     AttemptDetail,
     AuditLogEntry,
     ChangeEntry,
+    CodeSchemas,
     ErrorDetail,
     ExecutionDetail,
     ExecutionRecord,
@@ -308,6 +310,13 @@ class Reader:
         row = await self._row(query("action"), ref)
         return None if row is None else _action(row)
 
+    async def action_detail(self, ref: str) -> ActionDetail | None:
+        """Return one action with the schemas of its code."""
+        async with self._snapshot() as connection:
+            row = await connection.fetchrow(query("action"), ref)
+            derived = await connection.fetch(query("code_schemas"), ref)
+        return None if row is None else _action_detail(_action(row), derived)
+
     async def actions(
         self, *, after_ref: str | None, limit: int, scope: Sequence[str] | None = None
     ) -> tuple[list[StoredAction], str | None]:
@@ -567,16 +576,47 @@ def _action(row: "Row") -> StoredAction:
         **row_fields(
             StoredAction,
             row,
-            but={"entrypoint", "retry", "timeout", "ttl", "keep_for", "order", "rate", "uses"},
+            but={
+                "entrypoint",
+                "retry",
+                "timeout",
+                "ttl",
+                "keep_for",
+                "order",
+                "rate",
+                "uses",
+                "parameters_schema",
+                "result_schema",
+            },
         ),
         order=order_of(row),
         rate=rate_of(row),
         uses=readable(row["uses"]),
+        parameters_schema=readable(row["parameters_schema"]),
+        result_schema=readable(row["result_schema"]),
         entrypoint=readable(row["entrypoint"]),
         retry=retry,
         timeout=row["timeout_seconds"],
         ttl=row["ttl_seconds"],
         keep_for=row["keep_for_seconds"],
+    )
+
+
+def _action_detail(action: StoredAction, derived: "Sequence[Row]") -> ActionDetail:
+    code_schemas = [
+        CodeSchemas(
+            parameters_schema=readable(row["parameters_schema"]),
+            result_schema=readable(row["result_schema"]),
+            registered_at=row["registered_at"],
+        )
+        for row in derived
+    ]
+    takes_all = any(row["takes_all"] or row["parameters_schema"] is None for row in derived)
+    checked_by: Literal["definition", "code", "worker"] = "code" if derived and not takes_all else "worker"
+    return ActionDetail(
+        **dict(action),
+        code_schemas=code_schemas,
+        parameters_checked_by="definition" if action.parameters_schema is not None else checked_by,
     )
 
 

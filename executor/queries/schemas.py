@@ -363,8 +363,34 @@ class StoredAction(ActionDefinition):
         default=None, description="Default URL for webhooks about ended executions."
     )
     """As it is stored: it is checked before each POST."""
+    parameters_schema: dict[str, JsonValue] | None = Field(
+        default=None, description="JSON Schema of the parameters; null: see `code_schemas`."
+    )
+    result_schema: dict[str, JsonValue] | None = Field(default=None, description="JSON Schema of the result.")
     created_at: AwareDatetime
     updated_at: AwareDatetime
+
+
+class CodeSchemas(Schema):
+    """JSON Schemas that workers derived from one version of the code of an action."""
+
+    parameters_schema: dict[str, JsonValue] | None = Field(description="null: everything fits.")
+    result_schema: dict[str, JsonValue] | None
+    registered_at: AwareDatetime = Field(description="When a worker last registered them.")
+
+
+class ActionDetail(StoredAction):
+    """An action, and the schemas of its code."""
+
+    code_schemas: list[CodeSchemas] = Field(
+        description="The schemas that its live workers derived from their code, newest first: one for each "
+        "version of the code. Without a live worker: those that were registered last."
+    )
+    parameters_checked_by: Literal["definition", "code", "worker"] = Field(
+        description="What parameters have to fit when they are submitted. definition: `parameters_schema`; "
+        "code: one of `code_schemas`; worker: nothing, because a live worker has no schema for the action, "
+        "or none was registered. The worker checks them again before the run."
+    )
 
 
 class StoredKey(Schema):

@@ -3,6 +3,13 @@
 -- $1 ref
 SELECT a.* FROM action a WHERE a.deleted_at IS NULL AND a.ref = $1
 
+-- code_schemas: the schemas that workers derived from the code of one action and that count now, the newest first.
+--
+-- $1 ref
+SELECT s.parameters AS parameters_schema, s.result AS result_schema, s.registered_at, c.workers, c.takes_all
+FROM turnstile.code_schemas($1) c JOIN action_schema s ON s.id = ANY (c.schema_ids)
+ORDER BY s.registered_at DESC, s.id DESC
+
 -- actions: definitions in the order of their names.
 --
 -- $1 after this name, $2 rows, $3 prefixes of their names, or null

@@ -6,7 +6,7 @@ Executors of an older version leave them where they are; the first of this versi
 from alembic import op
 
 revision = "0022"
-down_revision = "0020"
+down_revision = "0021"
 branch_labels = None
 depends_on = None
 

@@ -15,7 +15,7 @@ import pytest
 from tests.proof.history.event_log import slots_logged
 from tests.proof.history.recording import Step
 from tests.support.environment import Environment
-from tests.support.traffic import ask, publishing, request
+from tests.support.traffic import ask, publishing, request, until
 from turnstile.common.broker.topology import EXECUTION_COMPLETED, EXECUTIONS
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -126,6 +126,23 @@ async def test_invalid_requests_are_rejected_and_stored_and_a_thousand_valid_one
         assert reply["code"] == code, (name, reply)
         assert word in reply["message"], (name, reply)
         assert word in reasons[body[:1000], code], name
+
+
+async def test_parameters_that_do_not_fit_the_code_are_rejected_and_stored(env: Environment) -> None:
+    body = {"action_ref": "noop", "parameters": {"number": "many"}}
+    rejected: list[Any] = []
+
+    async def is_rejected() -> bool:
+        # The executor may not have read yet what the workers registered: then a worker refuses it.
+        ((kind, reply),) = await ask(env.amqp_url, lambda to: [request(body, reply_to=to)])
+        rejected.extend([reply] if kind == "execution.rejected" else [])
+        return bool(rejected)
+
+    await until(is_rejected, "a rejection")
+    assert rejected[0]["code"] == "invalid_parameters"
+    assert rejected[0]["message"].startswith("parameters.number: expected a whole number; ")
+    (dead,) = await env.history.dead_letters(1)
+    assert (dead["code"], dead["error"]) == (rejected[0]["code"], rejected[0]["message"])
 
 
 async def test_one_bad_item_in_a_batch_of_ten_leaves_the_nine_alone(env: Environment) -> None:

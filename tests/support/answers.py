@@ -11,6 +11,8 @@ from turnstile.common.broker.topology import EXECUTOR_REQUESTS, declare_executor
 from turnstile.common.database import Database
 from turnstile.executor.cancellation import Canceller, EarlyCancels
 from turnstile.executor.dispatcher import Dispatcher
+from turnstile.executor.parameter_schemas import ParameterSchemas
+from turnstile.executor.protocol import ExecutorProtocol
 from turnstile.executor.queue_manager import QueueManager
 from turnstile.executor.request_listener import RequestListener
 
@@ -22,7 +24,7 @@ async def answers_to(
     consumer = ConsumerConnection(amqp_url, name="test")
     queue = consumer.subscribe(EXECUTOR_REQUESTS, prefetch=100, declare=declare_executor)
     async with publishing(amqp_url) as publisher, running(consumer):
-        queue_manager = QueueManager(database)
+        queue_manager = QueueManager(database, schemas=ParameterSchemas(ExecutorProtocol(database)))
         dispatcher = Dispatcher(publisher, queue_manager, "quorum", publisher)
         canceller = Canceller(queue_manager)
         early = EarlyCancels(database, canceller, dispatcher)

@@ -18,6 +18,8 @@ from turnstile.executor.callers import Caller
 from turnstile.executor.dead_letters.store import DeadLetters
 from turnstile.executor.definitions import KeySettings, ResourceDefinition
 from turnstile.executor.operations import Operations, Submissions
+from turnstile.executor.parameter_schemas import ParameterSchemas
+from turnstile.executor.protocol import ExecutorProtocol
 from turnstile.executor.queue_manager import QueueManager
 from turnstile.executor.results import (
     Admission,
@@ -41,6 +43,7 @@ class Served:
     http: httpx.AsyncClient
     database: Database
     queue_manager: QueueManager
+    schemas: ParameterSchemas
     granted: list[Grant]
     parts: dict[str, str | None]
 
@@ -191,7 +194,8 @@ async def serve(database_url: str, settings: ExecutorSettings | None = None) -> 
     """Serve the API over this database."""
     database = Database(database_url, application_name="test", connections_max=6)
     await database.open()
-    queue_manager = QueueManager(database)
+    schemas = ParameterSchemas(ExecutorProtocol(database))
+    queue_manager = QueueManager(database, schemas=schemas)
     granted: list[Grant] = []
     health = FixedHealth()
     chosen = settings or ExecutorSettings()
@@ -211,6 +215,7 @@ async def serve(database_url: str, settings: ExecutorSettings | None = None) -> 
                 http=http,
                 database=database,
                 queue_manager=queue_manager,
+                schemas=schemas,
                 granted=granted,
                 parts=health.parts,
             )

@@ -148,10 +148,23 @@ def test_a_bulk_submit_with_a_key_can_be_sent_again(system: CommandLines, ref: s
 
 
 def test_a_bulk_wait_prints_the_outcome_of_every_line(system: CommandLines) -> None:
-    lines = "".join(f'{{"action_ref": "cli.{ref}", "parameters": {{}}}}\n' for ref in ("fail", "add", "fail"))
+    requests = {"fail": "{}", "add": '{"a": 1}', "talk": '{"until": 5}'}
+    lines = "".join(f'{{"action_ref": "cli.{ref}", "parameters": {p}}}\n' for ref, p in requests.items())
     ended = system.executor("submit", "--bulk", "-", "--wait", "--json", stdin=lines)
     assert ended.exit_code == EXIT_FAILED
-    assert {end["line"]: end["status"] for end in ended.lines} == dict.fromkeys((1, 2, 3), "failed")
+    found = {end["line"]: end for end in ended.lines}
+    assert [found[line]["status"] for line in (1, 2, 3)] == ["failed", "completed", 422]
+    assert found[3]["code"] == "invalid_parameters"
+
+
+def test_a_submission_that_does_not_fit_is_refused_and_show_says_what_fits(system: CommandLines) -> None:
+    refused = system.executor("submit", "cli.add", "a=one")
+    assert refused.exit_code == EXIT_FAILED
+    assert "parameters.a: expected a whole number" in refused.err
+    assert "executor actions show cli.add" in refused.err
+    shown = system.executor("actions", "show", "cli.add").out
+    assert "parameters_checked_by  code" in shown
+    assert '"required": [\n    "a"\n  ]' in shown
 
 
 def test_actions_workers_and_queues_are_listed(system: CommandLines, ref: str) -> None:

@@ -454,9 +454,10 @@ SELECT * FROM turnstile.refresh_pools($1, $2, $3, $4);
 -- gives prune_pools int4
 SELECT turnstile.prune_pools($1);
 
--- takes text, text, text, int4, text[], int4, float8, text[], int4, text, float8, float8, text[]
+-- takes text, text, text, int4, text[], int4, float8, text[], int4, text, float8, float8, text[],
+--   jsonb
 -- gives register_worker void
-SELECT turnstile.register_worker($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13);
+SELECT turnstile.register_worker($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14);
 
 -- takes int4, int8[], int8[], text[], jsonb[], text[], text[], uuid[], uuid[], timestamptz[],
 --   float8[], float8[], text[], jsonb[], text[], int2[]
@@ -496,3 +497,7 @@ SELECT turnstile.submit(action_ref => $1, parameters => $2, idempotency_key => $
 -- takes
 -- gives schema_revision text
 SELECT turnstile.schema_revision();
+
+-- takes text, text[]
+-- gives contents jsonb, judges jsonb, version text
+SELECT * FROM turnstile.read_schemas($1, $2);

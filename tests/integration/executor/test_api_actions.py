@@ -57,7 +57,10 @@ async def test_a_definition_comes_back_as_it_was_stored(api: Served) -> None:
     assert stored["updated_at"].endswith("Z")
     for path in (URL, "/actions/a.b"):
         assert (await api.http.get(path)).json() == stored
-    assert (await api.get("/actions"))["items"] == [stored]
+    (listed,) = (await api.get("/actions"))["items"]
+    assert listed == {
+        name: stored[name] for name in stored.keys() - {"code_schemas", "parameters_checked_by"}
+    }
 
 
 async def test_put_replaces_a_definition_and_patch_keeps_the_other_fields(api: Served) -> None:

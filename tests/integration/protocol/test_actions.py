@@ -119,6 +119,9 @@ INVALID: list[tuple[str, dict[str, Any]]] = [
         )
     ),
     ("priority_min", {"priority_min": 6}),
+    # Only an operator gives them.
+    ("parameters_schema", {"parameters_schema": {}}),
+    ("result_schema", {"result_schema": {}}),
     ("timeout", {"timeout_seconds": SECONDS_MAX + 1}),
     ("ttl", {"ttl_seconds": "NaN"}),
     ("keep_for", {"keep_for_seconds": "Infinity"}),
@@ -168,14 +171,15 @@ async def test_a_service_of_the_previous_version_leaves_unknown_fields_unchanged
     protocol: Protocol,
 ) -> None:
     columns = action_columns(ActionDefinition(ref="a"))
-    del columns["submitter_keys"]
+    del columns["submitter_keys"], columns["parameters_schema"]
     earlier = json.dumps([columns])
     await protocol.connection.fetch("SELECT turnstile.register_actions($1)", earlier)
     assert await protocol.column("SELECT submitter_keys FROM action") == [False]
-    await protocol.put("a", submitter_keys=True)
+    await protocol.put("a", submitter_keys=True, parameters_schema={"type": "object"})
     logged = await protocol.column("SELECT id FROM action_change")
     await protocol.connection.fetch("SELECT turnstile.put_actions($1)", earlier)
     assert await protocol.column("SELECT submitter_keys FROM action") == [True]
+    assert await protocol.column("SELECT parameters_schema::text FROM action") == ['{"type": "object"}']
     assert await protocol.column("SELECT id FROM action_change") == logged
 
 

@@ -123,6 +123,9 @@ VIOLATIONS = {
     "ck_execution_result_only_when_completed": "UPDATE execution SET result = '1'",
     "ck_execution_parameters_are_an_object": "UPDATE execution SET parameters = '[]'",
     "ck_execution_metadata_is_an_object": "UPDATE execution SET metadata = '1'",
+    "uq_action_schema_action_id_content_hash": "INSERT INTO action_schema (action_id, content_hash)"
+    " SELECT id, 'same' FROM action, generate_series(1, 2)",
+    "fk_action_schema_action_id": "INSERT INTO action_schema (action_id, content_hash) VALUES (0, 'x')",
     "uq_execution_idempotency_key": "UPDATE execution SET idempotency_key = 'k'",
     "uq_execution_delivery_key": "UPDATE execution SET delivery_key = md5('same')::uuid",
     "ck_attempt_attempt_positive": "INSERT INTO attempt (execution_id, attempt, worker_id, outcome,"

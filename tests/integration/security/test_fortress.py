@@ -53,6 +53,10 @@ async def test_executions_run_under_the_accounts_of_the_services(fortress: Fortr
             assert (await until_status(http, execution_id, *_ENDED))["result"] == number
         assert (await until_status(http, child, *_ENDED))["result"] == 7
         assert (await until_status(http, retried, *_ENDED))["result"] == 2
+        # The worker's account has registered its schemas.
+        action = (await http.get("/actions/guarded.echo")).json()
+    assert action["parameters_checked_by"] == "code"
+    assert action["code_schemas"][0]["parameters_schema"]["required"] == ["number"]
 
 
 async def test_no_service_declares_what_exists(fortress: Fortress) -> None:

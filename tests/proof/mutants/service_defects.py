@@ -7,6 +7,7 @@ from tests.proof.mutants.defect import Defect
 _E2E: Final = "tests/e2e"
 _GATES: Final = "tests/integration/executor/test_reading_gates.py"
 _PACKS: Final = "tests/integration/worker/test_shared_messages.py"
+_SCHEMAS: Final = "tests/integration/executor/test_parameter_schemas.py"
 _SUBMISSIONS: Final = "tests/e2e/test_submissions.py"
 _TOKENS: Final = "tests/integration/security/test_tokens.py"
 _WATCHDOG: Final = "executor/watchdog.py"
@@ -275,5 +276,28 @@ SERVICE_DEFECTS: Final = (
         before="        PERFORM turnstile.log_cancels(moves, in_reasons[1]);\n",
         after="",
         caught_by=("tests/integration/executor/test_audit_log.py",),
+    ),
+    Defect(
+        name="parameters are refused by schemas that were read before the request arrived",
+        file="executor/parameter_schemas.py",
+        before="await self.refresh()\n        doubted = await self._misfitting(admissions, doubted)",
+        after="doubted = await self._misfitting(admissions, doubted)",
+        caught_by=(f"{_SCHEMAS}::test_what_one_of_two_live_versions_can_run_is_never_refused",),
+    ),
+    Defect(
+        name="a copy of an admitted request is refused by a newer schema",
+        file="executor/parameter_schemas.py",
+        before="if admissions[index].idempotency_key not in requests",
+        after="if True",
+        caught_by=(
+            f"{_SCHEMAS}::test_a_copy_of_an_admitted_request_is_that_execution_whatever_the_schema_is_now",
+        ),
+    ),
+    Defect(
+        name="the schema of one worker counts beside a worker without one",
+        file="common/sql/49_schemas.sql",
+        before="coalesce(bool_or(k.id IS NOT NULL AND d.id IS NULL), false)",
+        after="false",
+        caught_by=(f"{_SCHEMAS}::test_beside_a_worker_without_a_schema_everything_fits",),
     ),
 )

@@ -1,0 +1,237 @@
+"""Parameters are checked at the door: over HTTP and over AMQP, while versions of workers come and go."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tests.support.answers import answers_to
+from tests.support.served import Served
+from turnstile.common.action_definition import ActionDefinition
+from turnstile.common.domain.identifiers import WorkerId
+from turnstile.worker.parameters import schemas_of_function
+from turnstile.worker.protocol import WorkerProtocol
+from turnstile.worker.schemas import ActionSchemas
+
+EXECUTIONS = "/api/v1/executions"
+REMEDY = "to see what it takes: executor actions show a"
+
+
+def narrow(customer_id: int) -> None: ...
+
+
+def wide(customer_id: int, note: str = "") -> dict[str, int]:
+    return {note: customer_id}
+
+
+def other(name: str) -> None: ...
+
+
+async def register(
+    api: Served, *functions: Callable[..., Any], schemas: Mapping[str, ActionSchemas] | None = None
+) -> WorkerProtocol:
+    """Register a worker whose action `a` is this function; without one, a worker of an earlier version."""
+    worker = WorkerProtocol(api.database, WorkerId(str(uuid4())), served_refs=["a"])
+    if functions:
+        schemas = {"a": schemas_of_function(functions[0])}
+    await worker.register_actions([ActionDefinition(ref="a")], schemas or {})
+    await worker.register_worker(
+        name="w", host="h", pid=1, pools=["default"], concurrency=1, offers_per_message=1,
+        lease_seconds=600, schemas=schemas,
+    )  # fmt: skip
+    return worker
+
+
+async def verdict(api: Served, **parameters: object) -> str:
+    """Submit after a look at the schemas; return "" or the reason of the refusal."""
+    await api.schemas.refresh()
+    return await verdict_at_once(api, **parameters)
+
+
+async def verdict_at_once(api: Served, **parameters: object) -> str:
+    answer = await api.http.post(EXECUTIONS, json={"action_ref": "a", "parameters": parameters})
+    if answer.status_code == 202:
+        return ""
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_parameters")
+    return str(answer.json()["detail"])
+
+
+async def shown(api: Served) -> dict[str, Any]:
+    return dict(await api.get("/actions/a"))
+
+
+async def test_a_request_that_does_not_fit_is_refused_with_field_reason_and_remedy(api: Served) -> None:
+    await register(api, narrow)
+    assert (
+        await verdict(api, customer_id="seven")
+        == f"parameters.customer_id: expected a whole number; {REMEDY}"
+    )
+    assert await verdict(api, custmer_id=7) == (
+        "parameters.custmer_id: unknown parameter; did you mean customer_id?; known: customer_id; "
+        f"parameters.customer_id: required, but missing; {REMEDY}"
+    )
+    assert await verdict(api, customer_id=7) == ""
+    # The worker converts it.
+    assert await verdict(api, customer_id="7") == ""
+
+
+async def test_each_item_of_a_list_has_its_own_verdict_in_order(api: Served) -> None:
+    await register(api, narrow)
+    values = [1, "x", 2, "y", 3]
+    body = [{"action_ref": "a", "parameters": {"customer_id": value}} for value in values]
+    items = (await api.http.post(EXECUTIONS, json=body)).json()["items"]
+    assert [item.get("code") for item in items] == [
+        None, "invalid_parameters", None, "invalid_parameters", None,
+    ]  # fmt: skip
+    assert items[0]["id"] < items[2]["id"] < items[4]["id"]
+    stored = await api.database.fetch("SELECT parameters::text FROM execution ORDER BY id")
+    assert [row["parameters"] for row in stored] == [f'{{"customer_id": {n}}}' for n in (1, 2, 3)]
+
+
+async def test_a_message_that_does_not_fit_is_answered_with_the_reason(api: Served, amqp_url: str) -> None:
+    await register(api, narrow)
+    values = [1, "x", 2]
+    bodies = [{"action_ref": "a", "parameters": {"customer_id": value}} for value in values]
+    answers = await answers_to(api.database, amqp_url, bodies)
+    assert [answer.get("code") for answer in answers] == [None, "invalid_parameters", None]
+    assert answers[1]["message"] == f"parameters.customer_id: expected a whole number; {REMEDY}"
+
+
+async def test_what_one_of_two_live_versions_can_run_is_never_refused(api: Served) -> None:
+    old = await register(api, narrow)
+    assert "note: unknown parameter" in await verdict(api, customer_id=1, note="x")
+    # At once, without a wait for the next look at the schemas.
+    new = await register(api, wide)
+    assert await verdict_at_once(api, customer_id=1, note="x") == ""
+    newest = await register(api, other)
+    assert await verdict_at_once(api, name="x") == ""
+    assert await verdict(api, customer_id=1, note="x") == ""
+    assert "parameters.name: expected text" in await verdict(api, name=5)
+    await old.sign_off()
+    await new.sign_off()
+    assert "parameters.note: unknown parameter" in await verdict(api, customer_id=1, note="x")
+    # Without a worker, the code that was registered last.
+    await newest.sign_off()
+    assert await verdict(api, name="x") == ""
+    assert "parameters.customer_id: unknown parameter" in await verdict(api, customer_id=1)
+    # A version that returns.
+    await register(api, narrow)
+    assert await verdict(api, customer_id=1) == ""
+    assert "parameters.name: unknown parameter" in await verdict(api, name="x")
+
+
+async def test_a_draining_worker_does_not_count(api: Served) -> None:
+    old, _ = await register(api, wide), await register(api, narrow)
+    assert await verdict(api, customer_id=1, note="x") == ""
+    drained = "SELECT turnstile.drain_worker(id) FROM worker ORDER BY started_at LIMIT 1"
+    await api.database.fetch(drained)
+    assert "note: unknown parameter" in await verdict(api, customer_id=1, note="x")
+    await old.sign_off()
+
+
+async def test_beside_a_worker_without_a_schema_everything_fits(api: Served) -> None:
+    await register(api, narrow)
+    earlier = await register(api)
+    assert await verdict(api, anything=1) == ""
+    assert (await shown(api))["parameters_checked_by"] == "worker"
+    await earlier.sign_off()
+    assert "anything: unknown parameter" in await verdict(api, anything=1)
+    await register(api, schemas={"a": ActionSchemas(trouble="too large")})
+    assert await verdict(api, anything=1) == ""
+
+
+async def test_the_schema_of_the_definition_decides_alone(api: Served) -> None:
+    given = {
+        "type": "object",
+        "properties": {"name": {"type": "string", "maxLength": 3}},
+        "required": ["name"],
+    }
+    await register(api, narrow)
+    await api.define("a", parameters_schema=given)
+    assert await verdict(api, name="abc", customer_id=7) == ""
+    assert await verdict(api, name="abcd") == f"parameters.name: expected 3 characters or fewer; {REMEDY}"
+    action = await shown(api)
+    assert (action["parameters_schema"], action["parameters_checked_by"]) == (given, "definition")
+    await api.define("a")
+    assert "name: unknown parameter" in await verdict(api, name="abc")
+
+
+async def test_the_action_shows_the_schemas_of_its_live_code(api: Served) -> None:
+    await register(api, narrow)
+    before = await api.http.get("/api/v1/actions/a")
+    await register(api, wide)
+    after = await api.http.get("/api/v1/actions/a")
+    found = after.json()["code_schemas"]
+    assert [sorted(each["parameters_schema"]["properties"]) for each in found] == [
+        ["customer_id", "note"], ["customer_id"],
+    ]  # fmt: skip
+    assert found[0]["result_schema"] == {"additionalProperties": {"type": "integer"}, "type": "object"}
+    assert after.json()["parameters_checked_by"] == "code"
+    # A conditional change does not fail because a worker has started.
+    assert before.headers["ETag"] == after.headers["ETag"]
+
+
+async def test_a_copy_of_an_admitted_request_is_that_execution_whatever_the_schema_is_now(
+    api: Served, amqp_url: str
+) -> None:
+    old = await register(api, wide)
+    body = {"action_ref": "a", "parameters": {"customer_id": 1, "note": "x"}, "idempotency_key": "k"}
+    first = await api.http.post(EXECUTIONS, json=body)
+    await register(api, narrow)
+    await old.sign_off()
+    await api.schemas.refresh()
+    again = await api.http.post(EXECUTIONS, json=body)
+    assert (again.status_code, again.json()["id"]) == (200, first.json()["id"])
+    (answer,) = await answers_to(api.database, amqp_url, [body])
+    assert (answer["execution_id"], answer["duplicate"]) == (first.json()["id"], True)
+
+
+async def test_a_retry_repeats_parameters_that_were_accepted_before(api: Served) -> None:
+    old = await register(api, wide)
+    submitted = await api.submit("a", parameters={"customer_id": 1, "note": "x"})
+    await api.http.post(f"/api/v1/executions/{submitted['id']}/cancel")
+    await register(api, narrow)
+    await old.sign_off()
+    await api.schemas.refresh()
+    assert (await api.http.post(f"/api/v1/executions/{submitted['id']}/retry")).status_code == 202
+
+
+@pytest.mark.parametrize(
+    "schema", [{"$ref": "http://127.0.0.1/x"}, {"pattern": "(?!a)"}, {"type": "nothing"}]
+)
+async def test_a_hostile_schema_in_the_database_checks_nothing(
+    api: Served, schema: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    await register(api, schemas={"a": ActionSchemas(parameters=schema)})
+    assert await verdict(api, anything=1) == ""
+    assert await verdict(api, anything=1) == ""
+    assert [record.message for record in caplog.records].count("schema_unusable") == 1
+
+
+async def test_what_is_too_large_is_left_out_by_the_database_too(api: Served) -> None:
+    await register(api, schemas={"a": ActionSchemas(parameters={"description": "x" * 200_000})})
+    assert await verdict(api, anything=1) == ""
+    assert (await shown(api))["code_schemas"] == []
+
+
+async def test_schemas_that_no_live_worker_has_are_deleted_except_the_newest(api: Served) -> None:
+    await (await register(api, narrow)).sign_off()
+    live = await register(api, wide)
+    await api.database.fetch("UPDATE action_schema SET registered_at = registered_at - interval '1 h'")
+    await register(api, other)
+    kept = "SELECT count(*) AS kept FROM action_schema"
+    assert [row["kept"] for row in await api.database.fetch(kept)] == [2]
+    await live.sign_off()
+
+
+async def test_a_worker_whose_code_differs_from_the_schema_of_the_definition_learns_both(api: Served) -> None:
+    given = {"type": "object", "properties": {"name": {"type": "string"}}}
+    await api.define("a", parameters_schema=given)
+    worker = WorkerProtocol(api.database, WorkerId("w"), served_refs=["a"])
+    derived = schemas_of_function(narrow)
+    (difference,) = await worker.register_actions([ActionDefinition(ref="a")], {"a": derived})
+    assert (difference.fields, difference.schemas) == (("parameters_schema",), (given, derived.parameters))
+    described = {**(derived.parameters or {}), "description": "The same, with a description."}
+    await api.define("a", parameters_schema=described)
+    assert await worker.register_actions([ActionDefinition(ref="a")], {"a": derived}) == []
