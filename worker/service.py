@@ -91,8 +91,8 @@ class WorkerService:
                             self._database,
                             self._definitions,
                             runners,
-                            self._start_notes,
-                            self._schemas,
+                            start_notes=self._start_notes,
+                            schemas=self._schemas,
                         )
                         await self._session.serve(stop)
                         self._start_notes.clear()

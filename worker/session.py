@@ -69,6 +69,7 @@ class Session:
         database: Database,
         definitions: Sequence[ActionDefinition],
         runners: Runners,
+        *,
         start_notes: WarningRecorder,
         schemas: Mapping[str, ActionSchemas],
     ) -> None:

@@ -312,7 +312,7 @@ class Reader:
 
     async def action_detail(self, ref: str) -> ActionDetail | None:
         """Return one action with the schemas of its code."""
-        async with self._snapshot() as connection:
+        async with self.snapshot() as connection:
             row = await connection.fetchrow(query("action"), ref)
             derived = await connection.fetch(query("code_schemas"), ref)
         return None if row is None else _action_detail(_action(row), derived)
