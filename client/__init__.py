@@ -10,6 +10,7 @@ import logging
 
 from turnstile.client.client import AsyncClient, Client
 from turnstile.client.completions import Completion
+from turnstile.client.default import current_client, use_client
 from turnstile.client.errors import (
     ExecutionFailed,
     InvalidResult,
@@ -47,6 +48,8 @@ __all__ = [
     "StatusEvent",
     "Submitted",
     "Unavailable",
+    "current_client",
+    "use_client",
 ]
 
 # An application that configures no logging sees the client's errors, and not its log lines.

@@ -2,7 +2,7 @@
 
 In: an execution id. Out: a `StatusEvent` for each status that was seen, the terminal one last. The stream
 carries at most one batch a second, so a status that lasts less may be left out. A stream that ends or cannot
-be opened is opened again; in between, and at each start, the execution is read.
+be opened is opened again, and the execution is read at growing intervals, whatever event was lost.
 """
 
 import asyncio
@@ -14,10 +14,11 @@ from typing import Any, Final
 from pydantic_core import from_json
 
 from turnstile.client.api import Api
-from turnstile.client.errors import Unavailable
+from turnstile.client.errors import Rejected, Unavailable
 from turnstile.common.domain.states import Status, is_terminal
 
 _PAUSE_SECONDS: Final = 1.0
+_PAUSE_MAX_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,15 +58,36 @@ class StatusEvents:
             await asyncio.wait({self._following})
 
     async def _follow(self) -> None:
+        tasks: list[asyncio.Task[None]] = []
         try:
-            while not await self._read():
-                with suppress(Unavailable):
-                    async with self._api.events(self._execution_id) as lines:
-                        if await self._follow_stream(lines):
-                            return
-                await asyncio.sleep(_PAUSE_SECONDS)
+            if not await self._read():
+                tasks = [asyncio.create_task(self._stream()), asyncio.create_task(self._read_again())]
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                done.pop().result()
         finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             self._events.put_nowait(None)
+
+    async def _stream(self) -> None:
+        """Follow streams until the execution has ended."""
+        while True:
+            # Reading tells whether the execution is there, and the token valid.
+            with suppress(Rejected, Unavailable):
+                async with self._api.events(self._execution_id) as lines:
+                    if await self._follow_stream(lines):
+                        return
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _read_again(self) -> None:
+        """Read the execution until it has ended: a change just before the first poll is in no event."""
+        pause_seconds = _PAUSE_SECONDS
+        while True:
+            await asyncio.sleep(pause_seconds)
+            if await self._read():
+                return
+            pause_seconds = min(2 * pause_seconds, _PAUSE_MAX_SECONDS)
 
     async def _read(self) -> bool:
         """Read the execution; return whether it has ended."""
@@ -82,10 +104,6 @@ class StatusEvents:
             field, _, value = line.partition(": ")
             if field == "event":
                 name = value
-            elif field == "data" and name == "opening":
-                # What happened before the stream began is in no event.
-                if await self._read():
-                    return True
             elif field == "data" and name == "executions":
                 items: list[dict[str, Any]] = from_json(value)["items"]
                 changes = [each for each in items if each["id"] == self._execution_id]
