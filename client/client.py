@@ -136,7 +136,8 @@ class AsyncClient:
         """Return a client with the settings of the environment; raises InvalidSetting.
 
         TURNSTILE_AMQP_URL and TURNSTILE_API_URL, of which at least one is set: with TURNSTILE_API_URL alone
-        the client uses HTTP alone. TURNSTILE_API_TOKEN or TURNSTILE_API_TOKEN_FILE, TURNSTILE_API_CA_FILE,
+        the client uses HTTP alone, with TURNSTILE_AMQP_URL alone it reads from a local API.
+        TURNSTILE_API_TOKEN or TURNSTILE_API_TOKEN_FILE, TURNSTILE_API_CA_FILE, and
         TURNSTILE_PARAMETERS_BYTES_MAX.
         """
         return cls(**{**client_settings(os.environ), **options})

@@ -55,7 +55,8 @@ class _Default:
 
 _default: Final = _Default()
 atexit.register(_default.close)
-os.register_at_fork(after_in_child=_default.forget)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_default.forget)
 
 
 class UsedClient:

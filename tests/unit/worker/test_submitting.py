@@ -194,6 +194,16 @@ async def test_what_the_worker_would_refuse_is_not_sent(recording: Recording) ->
     assert [each.parameters for each in recording.requests] == [{"a": 1}, {"a": 3}]
 
 
+async def test_a_client_is_used_until_the_end_of_its_block(recording: Recording) -> None:
+    other = Recording(http_url="http://127.0.0.1:1")
+    other.requests = []
+    with use_client(other):
+        await add.submit(1)
+    await add.submit(2)
+    assert [each.parameters for each in other.requests] == [{"a": 1}]
+    assert [each.parameters for each in recording.requests] == [{"a": 2}]
+
+
 async def test_an_async_client_cannot_block(recording: Recording) -> None:
     with pytest.raises(RuntimeError, match="give use_client a Client"):
         add.submit_sync(1)
