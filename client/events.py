@@ -42,7 +42,10 @@ class StatusEvents:
         self._following: asyncio.Task[None] | None = None
 
     async def next(self) -> StatusEvent | None:
-        """Return the next event; None after the terminal one. Raises Rejected for an unknown execution."""
+        """Return the next event; None after the terminal one.
+
+        Raises Rejected for an unknown execution, and Unavailable if the first read fails; later it repeats.
+        """
         if self._following is None:
             self._following = asyncio.create_task(self._follow(), name=f"events-{self._execution_id}")
         event = await self._events.get()
@@ -60,7 +63,8 @@ class StatusEvents:
     async def _follow(self) -> None:
         tasks: list[asyncio.Task[None]] = []
         try:
-            if not await self._read():
+            found = await self._api.execution(self._execution_id)
+            if not self._note(found.status, found.attempt):
                 tasks = [asyncio.create_task(self._stream()), asyncio.create_task(self._read_again())]
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 done.pop().result()

@@ -84,6 +84,8 @@ async def test_what_was_not_received_is_repeated_until_the_api_is_there(unused_t
         assert "executor serve" in str(missing.value)
         with pytest.raises(NotReceived):
             await client.get(1)
+        with pytest.raises(NotReceived):
+            _ = [event async for event in client.handle(1).events()]
 
 
 async def test_an_execution_cannot_be_cancelled_by_its_key_over_http() -> None:
