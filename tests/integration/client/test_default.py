@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.client.fake_executor import run_fake_executor
+from tests.integration.client.fake_executor import Background, run_fake_executor
 from tests.support.http_server import answering
 from tests.support.proxy import LinkState, proxy_to
 from turnstile.client import AsyncClient, Unavailable
@@ -48,7 +48,7 @@ def _run(folder: Path, program: str, **settings: str) -> str:
     (folder / "program.py").write_text(f"from actions import *\n{program}")
     clean = {name: value for name, value in os.environ.items() if not name.startswith("TURNSTILE_")}
     ended = subprocess.run(
-        [sys.executable, "-W", "error::ResourceWarning", "-X", "dev", "program.py"],
+        [sys.executable, "-W", "always::ResourceWarning", "program.py"],
         cwd=folder,
         env=clean | settings,
         capture_output=True,
@@ -111,6 +111,27 @@ own.__exit__(None, None, None)
         printed = _run(tmp_path, program, TURNSTILE_API_URL=url)
     assert "started before the process was forked" in printed
     assert api.submitted == [1, 2, 3]
+
+
+def test_a_forked_process_leaves_the_connections_of_its_parent_alone(tmp_path: Path, amqp_url: str) -> None:
+    program = """
+import gc, os, sys
+print(add.submit_sync(1).id, flush=True)
+for _ in range(3):
+    child = os.fork()
+    if child == 0:
+        print(add.submit_sync(2).id, flush=True)
+        gc.collect()
+        sys.exit()
+    assert os.waitpid(child, 0)[1] == 0
+    print(add.submit_sync(3).id, flush=True)
+"""
+    with Background(amqp_url) as background:
+        ids = _run(tmp_path, program, TURNSTILE_AMQP_URL=amqp_url).split()
+        assert ids == [str(number) for number in range(1, 8)]
+        # Each was sent once: the parent never had to connect again.
+        assert background.executor is not None
+        assert len(background.executor.deliveries) == 7
 
 
 def test_without_settings_the_error_names_them(tmp_path: Path) -> None:
