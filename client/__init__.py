@@ -1,17 +1,29 @@
-"""The Python client of Turnstile: submit, wait and cancel over AMQP, read over HTTP.
+"""The Python client of Turnstile: submit, wait and cancel over AMQP or HTTP, read over HTTP.
 
-    async with AsyncClient(amqp_url="amqp://guest:guest@127.0.0.1:5672/") as client:
+    async with AsyncClient.from_env() as client:
         result = await client.run("reports.render", {"customer_id": 7})
 
 `Client` is the same for code without an event loop. `submit_in` and `submit_in_async` submit inside a
 database transaction of the caller.
 """
 
-from turnstile.client.api import Execution, ExecutionPage
+import logging
+
 from turnstile.client.client import AsyncClient, Client
 from turnstile.client.completions import Completion
-from turnstile.client.errors import ExecutionFailed, Rejected, Unavailable
+from turnstile.client.default import current_client, use_client
+from turnstile.client.errors import (
+    ExecutionFailed,
+    InvalidResult,
+    InvalidSetting,
+    NotReceived,
+    Rejected,
+    Unavailable,
+)
+from turnstile.client.events import StatusEvent
+from turnstile.client.handle import AsyncHandle, Handle
 from turnstile.client.requests import Request
+from turnstile.client.schemas import Execution, ExecutionPage
 from turnstile.client.submission import Submitted
 from turnstile.client.transactions import submit_in, submit_in_async
 from turnstile.common.domain.states import Status
@@ -20,18 +32,29 @@ from turnstile.common.schemas import QueueStats
 
 __all__ = [
     "AsyncClient",
+    "AsyncHandle",
     "Client",
     "Completion",
     "Error",
     "Execution",
     "ExecutionFailed",
     "ExecutionPage",
+    "Handle",
+    "InvalidResult",
+    "InvalidSetting",
+    "NotReceived",
     "QueueStats",
     "Rejected",
     "Request",
     "Status",
+    "StatusEvent",
     "Submitted",
     "Unavailable",
+    "current_client",
     "submit_in",
     "submit_in_async",
+    "use_client",
 ]
+
+# An application that configures no logging sees the client's errors, and not its log lines.
+logging.getLogger("turnstile").addHandler(logging.NullHandler())

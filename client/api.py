@@ -1,119 +1,88 @@
-"""Reads executions and queues over HTTP.
+"""Calls the HTTP API: reads and changes executions, actions and workers.
 
-In: ids, filters, cursors. Out: typed values; `Rejected` for a problem document, `Unavailable` for anything
-that another try may change. Fields that this version does not know are ignored, since newer executors may add
-some. Durations are seconds, instants have a time zone.
+In: ids, filters, bodies. Out: typed values; `Rejected` for a problem document, `Unavailable` for anything
+that another try may change. `NotReceived` is the `Unavailable` of a request that has certainly had no effect.
 """
 
 import asyncio
 import ssl
-from collections.abc import Mapping
-from datetime import datetime
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Final, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import httpx
-from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import to_json
 
-from turnstile.client.errors import Rejected, Unavailable
+from turnstile.client.errors import NotReceived, Rejected, Unavailable
+from turnstile.client.schemas import (
+    Acceptance,
+    BulkOutcome,
+    Execution,
+    ExecutionPage,
+    LogPage,
+    Problem,
+    StoredAction,
+    WorkerPage,
+)
+from turnstile.common.api_token import CA_FILE
 from turnstile.common.domain.errors import Code
-from turnstile.common.domain.states import Status
-from turnstile.common.fields import PRIORITY_DEFAULT
-from turnstile.common.messages import Error
-from turnstile.common.schemas import EstimatedStart, QueueStats, Schema
+from turnstile.common.schemas import QueueStats
+from turnstile.common.urls import check_authority, is_api_url, is_loopback, with_tls_hint
 
-_TIMEOUT_SECONDS: Final = 10.0
+_READ_TIMEOUT_SECONDS: Final = 10.0
+_CHANGE_TIMEOUT_SECONDS: Final = 35.0
+"""The API answers a change within 30 s, at the latest with 503."""
+_STREAM_SILENCE_SECONDS: Final = 40.0
+"""A stream of events sends a heartbeat every 15 s."""
 _REQUESTS_MAX: Final = 8
+_JSON: Final = {b"Content-Type": b"application/json"}
+_NOT_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 Shape = TypeVar("Shape", bound=BaseModel)
+Query = Mapping[str, str | int | list[str] | None]
 
 
-class Attempt(Schema):
-    """One attempt that a worker claimed."""
+class _Answers(BaseModel):
+    model_config = ConfigDict(frozen=True)
 
-    attempt: int
-    worker_id: str
-    outcome: str | None = None
-    """The terminal status, or retried, reclaimed, handed_back; None while it runs."""
-    error: Error | None = None
-    granted_at: datetime
-    started_at: datetime
-    ended_at: datetime | None = None
+    items: list[Acceptance | Problem]
 
 
-class WaitingOn(BaseModel):
-    """Why an execution has not started; further fields depend on the reason (P10)."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-    reason: str
-    """`limit`, `total`, `resource`, `rate`, `paused`, `no_worker`, `pool`, `not_due`, `unavailable` or
-    `handing_over`."""
-
-
-class GateStep(Schema):
-    """One gate that an execution has passed, or where it waits: then `passed_at` is None."""
-
-    gate: str
-    """`queue`, `total`, `resource NAME` or `rate`."""
-    units: int
-    arrived_at: datetime | None = None
-    passed_at: datetime | None = None
-
-
-class Execution(Schema):
-    """A stored execution. Lists leave out position, reason and attempts."""
-
+class _Cancelled(BaseModel):
     id: int
-    action_ref: str
-    concurrency_key: str | None = None
-    idempotency_key: str | None = None
-    priority: int = PRIORITY_DEFAULT
-    """1 is first, 5 is last."""
-    status: Status
-    attempt: int
-    """Number of the latest grant; 0 before the first."""
-    parameters: dict[str, JsonValue]
-    result: JsonValue = None
-    error: Error | None = None
-    metadata: dict[str, JsonValue]
-    worker_id: str | None = None
-    created_at: datetime
-    queued_at: datetime | None = None
-    scheduled_at: datetime | None = None
-    started_at: datetime | None = None
-    completed_at: datetime | None = None
-    run_at: datetime | None = None
-    expires_at: datetime | None = None
-    position: int | None = None
-    queue_length: int | None = None
-    waiting_on: WaitingOn | None = None
-    estimated_start: EstimatedStart | None = None
-    attempts: tuple[Attempt, ...] = ()
-    gates: tuple[GateStep, ...] = ()
-    """Those of the latest attempt; empty if it has no gate after its queue."""
-
-
-class ExecutionPage(Schema):
-    """One page of a list, newest first; `next_cursor` is None at the end."""
-
-    items: tuple[Execution, ...]
-    next_cursor: str | None = None
 
 
 class Api:
-    """The reading part of the HTTP API."""
+    """The HTTP API, as one client uses it."""
 
     def __init__(self, http_url: str, *, token: str | None, ca_file: str | None = None) -> None:
-        self._http = httpx.AsyncClient(
-            verify=ssl.create_default_context(cafile=ca_file) if ca_file else True,
-            base_url=f"{http_url.rstrip('/')}/api/v1",
-            headers={} if token is None else {"Authorization": f"Bearer {token}"},
-            timeout=_TIMEOUT_SECONDS,
-        )
+        """Raise ValueError if the URL or the file cannot be used."""
+        if not is_api_url(http_url):
+            raise ValueError(
+                f"http_url: invalid URL {http_url!r:.200}; expected one like http://127.0.0.1:8000, without "
+                "user and password"
+            )
+        if ca_file:
+            check_authority({"ca_file": ca_file}, "ca_file")
+        self.url = http_url.rstrip("/")
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._verify = ssl.create_default_context(cafile=ca_file) if ca_file else True
+        self._http = self._connection()
         # Limited here: the cost of the library's own queue grows with its length.
         self._slots = asyncio.Semaphore(_REQUESTS_MAX)
         self._running: set[asyncio.Task[httpx.Response]] = set()
+
+    def _connection(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(
+            verify=self._verify,
+            base_url=f"{self.url}/api/v1",
+            headers=self._headers,
+            timeout=_READ_TIMEOUT_SECONDS,
+            # HTTP_PROXY does not apply to loopback.
+            trust_env=not is_loopback(urlsplit(self.url).hostname or ""),
+        )
 
     async def close(self) -> None:
         """Close the connections."""
@@ -126,42 +95,126 @@ class Api:
         """Return one execution with its position, the reason it waits for and its attempts."""
         return await self._get(f"/executions/{execution_id:d}", Execution)
 
-    async def executions(self, filters: Mapping[str, str | int | list[str] | None]) -> ExecutionPage:
+    async def executions(self, filters: Query) -> ExecutionPage:
         """Return one page of executions, newest first; a filter with None is left out."""
-        given = {name: value for name, value in filters.items() if value is not None}
-        return await self._get("/executions", ExecutionPage, given)
+        return await self._get("/executions", ExecutionPage, filters)
+
+    async def logs(self, execution_id: int, query: Query) -> LogPage:
+        """Return pieces of the logs of an execution."""
+        return await self._get(f"/executions/{execution_id:d}/logs", LogPage, query)
+
+    async def submit(
+        self, bodies: Sequence[bytes], *, traceparent: str | None, timeout_seconds: float
+    ) -> list[Acceptance | Problem]:
+        """Submit a list of requests, each as JSON; return the answer to each, in order."""
+        headers = {} if traceparent is None else {b"traceparent": traceparent.encode()}
+        body = b"[" + b",".join(bodies) + b"]"
+        answers = await self._change(
+            "POST", "/executions", _Answers, body, headers=headers, timeout_seconds=timeout_seconds
+        )
+        if len(answers.items) != len(bodies):
+            raise Unavailable(f"{self.url}: {len(answers.items)} answers to {len(bodies)} requests")
+        return answers.items
+
+    async def cancel(self, execution_id: int, reason: str | None) -> None:
+        """Cancel an execution; one that has ended stays as it is."""
+        body = {} if reason is None else {"reason": reason}
+        try:
+            await self._change("POST", f"/executions/{execution_id:d}/cancel", _Cancelled, to_json(body))
+        except Rejected as rejected:
+            if rejected.code != Code.ALREADY_TERMINAL:
+                raise
+
+    async def retry(self, execution_id: int, idempotency_key: str | None) -> Acceptance:
+        """Retry an ended execution as a new one."""
+        path = f"/executions/{execution_id:d}/retry"
+        return await self._change("POST", path, Acceptance, b"{}", headers=_keyed(idempotency_key))
+
+    async def change_many(
+        self, verb: str, body: Mapping[str, object], idempotency_key: str | None = None
+    ) -> BulkOutcome:
+        """Cancel or retry many executions."""
+        path, headers = f"/executions/{verb}", _keyed(idempotency_key)
+        return await self._change("POST", path, BulkOutcome, to_json(body), headers=headers)
+
+    async def action(self, action_ref: str) -> StoredAction:
+        """Return an action."""
+        return await self._get(_action_path(action_ref), StoredAction)
+
+    async def change_action(self, action_ref: str, fields: Mapping[str, object]) -> StoredAction:
+        """Change some fields of an action."""
+        return await self._change("PATCH", _action_path(action_ref), StoredAction, to_json(fields))
+
+    async def switch_action(self, action_ref: str, verb: str) -> StoredAction:
+        """Pause or resume an action."""
+        return await self._change("POST", f"{_action_path(action_ref)}/{verb}", StoredAction, b"")
 
     async def queue_stats(self, action_ref: str) -> QueueStats:
         """Return the state of the queues of an action."""
-        return await self._get(f"/actions/{quote(action_ref, safe='')}/queue-stats", QueueStats)
+        return await self._get(f"{_action_path(action_ref)}/queue-stats", QueueStats)
 
-    async def _get(
+    async def workers(self, query: Query) -> WorkerPage:
+        """Return one page of workers, the newest first."""
+        return await self._get("/workers", WorkerPage, query)
+
+    @asynccontextmanager
+    async def events(self, execution_id: int) -> AsyncIterator[AsyncIterator[str]]:
+        """Open the stream of events about an execution; yields its lines. Raises Unavailable, Rejected."""
+        # A connection of its own: a stream that is cancelled while it connects must not occupy the pool.
+        async with self._connection() as http:
+            request = http.stream(
+                "GET", "/events", params={"execution_id": execution_id}, timeout=_STREAM_SILENCE_SECONDS
+            )
+            try:
+                async with request as response:
+                    if not response.is_success:
+                        await response.aread()
+                        raise _error_of(response)
+                    yield response.aiter_lines()
+            except httpx.HTTPError as error:
+                raise self._unavailable(error) from error
+
+    async def _get(self, path: str, shape: type[Shape], query: Query | None = None) -> Shape:
+        given = {name: value for name, value in (query or {}).items() if value is not None}
+        return await self._call(self._http.build_request("GET", path, params=given), shape)
+
+    async def _change(
         self,
+        method: str,
         path: str,
         shape: type[Shape],
-        parameters: Mapping[str, str | int | list[str]] | None = None,
+        body: bytes,
+        *,
+        headers: Mapping[bytes, bytes] | None = None,
+        timeout_seconds: float = _CHANGE_TIMEOUT_SECONDS,
     ) -> Shape:
+        request = self._http.build_request(
+            method, path, content=body, headers={**_JSON, **(headers or {})}, timeout=timeout_seconds
+        )
+        return await self._call(request, shape)
+
+    async def _call(self, request: httpx.Request, shape: type[Shape]) -> Shape:
         try:
-            response = await self._response(path, parameters)
+            response = await self._response(request)
         except httpx.HTTPError as error:
-            raise Unavailable(f"{self._http.base_url}: {str(error) or type(error).__name__}") from error
+            raise self._unavailable(error) from error
         if not response.is_success:
             raise _error_of(response)
         try:
             return shape.model_validate_json(response.content)
         except ValidationError as error:
-            raise Unavailable(f"{response.url}: not a response of Turnstile: {error}") from error
+            raise Unavailable(
+                f"{response.url}: not a response of Turnstile; check TURNSTILE_API_URL: {error}"
+            ) from error
 
-    async def _response(
-        self, path: str, parameters: Mapping[str, str | int | list[str]] | None
-    ) -> httpx.Response:
+    async def _response(self, request: httpx.Request) -> httpx.Response:
         """Send the request in a task of its own, which a cancelled caller does not cancel.
 
         A request cancelled while it connects occupies a connection of the pool for ever, and a
         hundred of those block the pool (httpcore 1.0).
         """
         await self._slots.acquire()
-        task = asyncio.create_task(self._http.get(path, params=parameters), name="read")
+        task = asyncio.create_task(self._http.send(request), name="request")
         self._running.add(task)
         task.add_done_callback(self._finish)
         return await asyncio.shield(task)
@@ -172,6 +225,23 @@ class Api:
         if not task.cancelled():
             task.exception()  # mark as retrieved: the caller may be gone
 
+    def _unavailable(self, error: httpx.HTTPError) -> Unavailable:
+        reason = with_tls_hint(str(error), authority=CA_FILE) or type(error).__name__
+        if isinstance(error, _NOT_SENT):
+            return NotReceived(
+                f"{self.url}: the API cannot be reached: {reason}; start it with 'executor serve', or set "
+                "its URL: TURNSTILE_API_URL=http://host:port"
+            )
+        return Unavailable(f"{self.url}: the API did not answer: {reason}")
+
+
+def _action_path(action_ref: str) -> str:
+    return f"/actions/{quote(action_ref, safe='')}"
+
+
+def _keyed(idempotency_key: str | None) -> Mapping[bytes, bytes]:
+    return {} if idempotency_key is None else {b"Idempotency-Key": idempotency_key.encode()}
+
 
 def _error_of(response: httpx.Response) -> Rejected | Unavailable:
     try:
@@ -179,7 +249,10 @@ def _error_of(response: httpx.Response) -> Rejected | Unavailable:
         code, detail = str(problem["code"]), str(problem["detail"])
     except (ValueError, KeyError, TypeError):
         # The response of a proxy, or of another server.
-        return Unavailable(f"{response.url}: HTTP {response.status_code}")
+        return Unavailable(
+            f"{response.url}: HTTP {response.status_code}, not a response of Turnstile; check "
+            "TURNSTILE_API_URL"
+        )
     if response.is_server_error or code == Code.UNAVAILABLE:
         return Unavailable(f"{response.url}: {code}: {detail}")
     return Rejected(code, detail)

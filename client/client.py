@@ -7,32 +7,43 @@ makes a blocking method out of each of its methods.
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from datetime import datetime
 from functools import wraps
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack
-from uuid import uuid4
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypedDict, TypeVar, Unpack, overload
 
-from aio_pika.abc import AbstractChannel
 from pydantic import JsonValue
 
-from turnstile.client.api import Api, Execution, ExecutionPage
-from turnstile.client.completions import Completion, Completions
+from turnstile.client.api import Api
+from turnstile.client.completions import Completion
 from turnstile.client.errors import ExecutionFailed, Rejected, Unavailable
-from turnstile.client.requests import Options, Request, cancel_request_message
-from turnstile.client.submission import Replies, RequestSender, Submissions, Submitted
+from turnstile.client.events import StatusEvents
+from turnstile.client.handle import AsyncHandle, Handle
+from turnstile.client.requests import Options, Request
+from turnstile.client.schemas import (
+    BulkOutcome,
+    Execution,
+    ExecutionPage,
+    LogPage,
+    StoredAction,
+    WorkerPage,
+)
+from turnstile.client.settings import client_settings
+from turnstile.client.submission import Submitted
+from turnstile.client.transport import OverBroker, OverHttp, Transport
 from turnstile.common.api_token import CA_FILE, api_token
-from turnstile.common.broker.connection import BrokerTimeouts
-from turnstile.common.broker.consumer import ConsumerConnection
-from turnstile.common.broker.publisher import Publisher
-from turnstile.common.broker.topology import EXECUTIONS
 from turnstile.common.domain.durations import parse_duration
 from turnstile.common.domain.states import Status
 from turnstile.common.requests import PARAMETERS_BYTES_MAX
 from turnstile.common.schemas import QueueStats
+
+_AMQP_URL: Final = "amqp://guest:guest@127.0.0.1:5672/"
+_HTTP_URL: Final = "http://127.0.0.1:8000"
+_CLOSED: Final = "the client was closed before the reply arrived"
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -42,14 +53,45 @@ SubmittedOrRejected = list[Submitted | Rejected]
 CompletionList = list[Completion]
 
 
+class ClientOptions(TypedDict, total=False):
+    """The keyword arguments of a client that are not the address of a server."""
+
+    answer_timeout: str | float
+    parameters_bytes_max: int
+    name: str
+
+
+class Filters(TypedDict, total=False):
+    """Which executions: all conditions hold. Instants have a time zone."""
+
+    action_ref: str
+    status: Sequence[Status | str]
+    """Any of these."""
+    concurrency_key: str
+    priority: int
+    created_after: datetime
+    created_before: datetime
+    completed_after: datetime
+    completed_before: datetime
+    worker_id: str
+    error: str
+    """Text in the error."""
+    metadata: Mapping[str, str]
+    """Each of these keys has this value."""
+
+
 class AsyncClient:
-    """Talks to Turnstile while the `async with` block lasts. Safe to share between the tasks of one loop."""
+    """Talks to Turnstile while the `async with` block lasts. Safe to share between the tasks of one loop.
+
+    With `amqp_url` it submits, cancels and waits over the broker, and reads over HTTP. With `http_url` alone,
+    it does everything over HTTP.
+    """
 
     def __init__(
         self,
         *,
-        amqp_url: str = "amqp://guest:guest@127.0.0.1:5672/",
-        http_url: str = "http://127.0.0.1:8000",
+        amqp_url: str | None = None,
+        http_url: str | None = None,
         token: str | None = None,
         ca_file: str | None = None,
         answer_timeout: str | float = 30.0,
@@ -58,41 +100,53 @@ class AsyncClient:
     ) -> None:
         """`name` names the connections in the broker; `token` is the bearer token of the HTTP API.
 
+        Without a URL it uses those of local servers, `amqp://guest:guest@127.0.0.1:5672/` and
+        `http://127.0.0.1:8000`; with `amqp_url` alone, the latter. Raises ValueError for an invalid URL.
+
         The default of `token` is TURNSTILE_API_TOKEN, or the content of the file TURNSTILE_API_TOKEN_FILE.
         `ca_file`, or TURNSTILE_API_CA_FILE, is the authority that signed the API's certificate.
 
         `answer_timeout` limits each submit and cancel with all repeats, like `30s` or seconds;
         `parameters_bytes_max` is the executor's setting of that name.
         """
-        self._answer_timeout_seconds = parse_duration(answer_timeout)
-        queues = f"client.{uuid4()}"
-        self._publisher = Publisher(
-            amqp_url,
-            name=f"{name}-publisher",
-            declare=_check_exchange,
-            # Short: the request sender repeats, and must see its own deadlines.
-            timeouts=BrokerTimeouts(wait_seconds=0.5),
-        )
-        self._consumer = ConsumerConnection(amqp_url, name=f"{name}-consumer")
+        timeout_seconds = parse_duration(answer_timeout)
         self._api = Api(
-            http_url,
+            http_url or _HTTP_URL,
             token=api_token(os.environ) if token is None else token,
             ca_file=os.environ.get(CA_FILE) if ca_file is None else ca_file,
         )
-        self._sender = RequestSender(self._publisher)
-        self._replies = Replies(self._consumer, self._sender, queue=f"{queues}.answers")
-        self._completions = Completions(self._consumer, self._api, queue=f"{queues}.ends")
-        self._submissions = Submissions(
-            self._replies,
-            timeout_seconds=self._answer_timeout_seconds,
-            parameters_bytes_max=parameters_bytes_max,
-        )
+        self._transport: Transport
+        if amqp_url is None and http_url is not None:
+            self._transport = OverHttp(
+                self._api, timeout_seconds=timeout_seconds, parameters_bytes_max=parameters_bytes_max
+            )
+        else:
+            self._transport = OverBroker(
+                amqp_url or _AMQP_URL,
+                self._api,
+                timeout_seconds=timeout_seconds,
+                parameters_bytes_max=parameters_bytes_max,
+                name=name,
+            )
         self._running: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @classmethod
+    def from_env(cls, **options: Unpack[ClientOptions]) -> Self:
+        """Return a client with the settings of the environment; raises InvalidSetting.
+
+        TURNSTILE_AMQP_URL and TURNSTILE_API_URL, of which at least one is set: with TURNSTILE_API_URL alone
+        the client uses HTTP alone, with TURNSTILE_AMQP_URL alone it reads from a local API.
+        TURNSTILE_API_TOKEN or TURNSTILE_API_TOKEN_FILE, TURNSTILE_API_CA_FILE, and
+        TURNSTILE_PARAMETERS_BYTES_MAX.
+        """
+        return cls(**{**client_settings(os.environ), **options})
 
     async def __aenter__(self) -> Self:
         """Start to connect; calls wait for the connection."""
         assert self._running is None, "a client is for one `async with`"
-        self._running = asyncio.create_task(self._run(), name="turnstile-client")
+        self._loop = asyncio.get_running_loop()
+        self._running = asyncio.create_task(self._transport.run(), name="turnstile-client")
         return self
 
     async def __aexit__(
@@ -128,7 +182,7 @@ class AsyncClient:
 
         Raises Unavailable if one got no reply in time; the others stay submitted.
         """
-        return await self._submissions.submit_all(requests)
+        return await self._usable().submit_all(requests)
 
     async def run(
         self,
@@ -142,12 +196,13 @@ class AsyncClient:
 
         Raises what `submit` and `wait` raise, and ExecutionFailed if the execution did not complete.
         """
-        watched = self._completions.watch()
+        completions = self._usable().completions
+        watched = completions.watch()
         submitted = await self.submit(action_ref, parameters, **options)
         # A duplicate may have finished before: then there is no event to wait for.
         read_at_once = submitted.duplicate or not watched
         async with _limit(wait_timeout):
-            completion = await self._completions.wait(submitted.execution_id, read_at_once=read_at_once)
+            completion = await completions.wait(submitted.execution_id, read_at_once=read_at_once)
         if completion.status is not Status.COMPLETED:
             raise ExecutionFailed(completion.execution_id, completion.status, completion.error)
         return completion.result
@@ -162,7 +217,7 @@ class AsyncClient:
         Raises TimeoutError, and Rejected if there is no such execution.
         """
         async with _limit(timeout):
-            return await self._completions.wait(execution_id)
+            return await self._usable().completions.wait(execution_id)
 
     async def wait_many(
         self,
@@ -170,11 +225,11 @@ class AsyncClient:
         timeout: str | float | None = None,  # noqa: ASYNC109  (see wait)
     ) -> CompletionList:
         """Wait until all executions finished; return their terminal states in the given order."""
+        completions = self._usable().completions
         try:
             async with _limit(timeout), asyncio.TaskGroup() as tasks:
                 waits = [
-                    tasks.create_task(self._completions.wait(each), name=f"wait-{each}")
-                    for each in execution_ids
+                    tasks.create_task(completions.wait(each), name=f"wait-{each}") for each in execution_ids
                 ]
         except ExceptionGroup as group:
             # The first error is the cause; the other waits were cancelled because of it.
@@ -188,65 +243,169 @@ class AsyncClient:
         idempotency_key: str | None = None,
         reason: str | None = None,
     ) -> None:
-        """Cancel an execution, by its id or its key; return once the broker has the request.
+        """Cancel an execution, by its id or its key; return once the request was received.
 
         A waiting execution is cancelled at once, a running one is stopped; `wait` returns the terminal state.
+        One that has ended stays as it is. Over HTTP alone, the id is required.
         Raises Rejected, Unavailable.
         """
-        message = cancel_request_message(execution_id, idempotency_key, reason)
-        give_up_at = asyncio.get_running_loop().time() + self._answer_timeout_seconds
-        await self._sender.send([message], give_up_at=give_up_at)
+        await self._usable().cancel(execution_id, idempotency_key, reason)
 
     async def get(self, execution_id: int) -> Execution:
         """Return one execution with its position, the reason it waits for and its attempts (P10)."""
         return await self._api.execution(execution_id)
 
     async def list(
-        self,
-        *,
-        action_ref: str | None = None,
-        status: Sequence[Status] = (),
-        concurrency_key: str | None = None,
-        priority: int | None = None,
-        created_after: datetime | None = None,
-        created_before: datetime | None = None,
-        limit: int | None = None,
-        cursor: str | None = None,
+        self, *, limit: int | None = None, cursor: str | None = None, **filters: Unpack[Filters]
     ) -> ExecutionPage:
         """Return a page of executions, newest first; `cursor` is the `next_cursor` of the previous page."""
-        return await self._api.executions(
-            {
-                "action_ref": action_ref,
-                "status": [str(each) for each in status] or None,
-                "concurrency_key": concurrency_key,
-                "priority": priority,
-                "created_after": None if created_after is None else created_after.isoformat(),
-                "created_before": None if created_before is None else created_before.isoformat(),
-                "limit": limit,
-                "cursor": cursor,
-            }
+        return await self._api.executions({**_query(filters), "limit": limit, "cursor": cursor})
+
+    async def logs(
+        self,
+        execution_id: int,
+        *,
+        attempt: int | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> LogPage:
+        """Return what the attempts of an execution have logged, also while they run.
+
+        `cursor` is the `next_cursor` of the previous page, also of one that had nothing new yet.
+        """
+        return await self._api.logs(execution_id, {"attempt": attempt, "limit": limit, "cursor": cursor})
+
+    async def retry(self, execution_id: int, *, idempotency_key: str | None = None) -> Submitted:
+        """Retry an ended execution as a new one, with the same parameters.
+
+        Raises Rejected, or Unavailable: with an idempotency key the call can safely be repeated.
+        """
+        retried = await self._api.retry(execution_id, idempotency_key)
+        return Submitted(
+            execution_id=retried.id,
+            status=retried.status,
+            position=retried.position,
+            duplicate=retried.duplicate,
         )
+
+    async def cancel_many(
+        self,
+        ids: Sequence[int] | None = None,
+        *,
+        reason: str | None = None,
+        dry_run: bool = False,
+        limit: int | None = None,
+        cursor: str | None = None,
+        **filters: Unpack[Filters],
+    ) -> BulkOutcome:
+        """Cancel the executions with these ids, or all that match the filters: one call, at most 1000.
+
+        A `next_cursor` in the outcome leads to the rest. `dry_run` only lists them.
+        """
+        return await self._api.change_many(
+            "cancel", {**_bulk(ids, dry_run, limit, cursor, filters), "reason": reason}
+        )
+
+    async def retry_many(
+        self,
+        ids: Sequence[int] | None = None,
+        *,
+        idempotency_key: str | None = None,
+        dry_run: bool = False,
+        limit: int | None = None,
+        cursor: str | None = None,
+        **filters: Unpack[Filters],
+    ) -> BulkOutcome:
+        """Retry the ended executions with these ids, or all that match the filters: one call, at most 1000.
+
+        A `next_cursor` in the outcome leads to the rest. `dry_run` only lists them. With an idempotency key
+        the call can safely be repeated.
+        """
+        body = _bulk(ids, dry_run, limit, cursor, filters)
+        return await self._api.change_many("retry", body, idempotency_key)
 
     async def queue_stats(self, action_ref: str) -> QueueStats:
         """Return the state of the queues of an action."""
         return await self._api.queue_stats(action_ref)
 
-    async def _run(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._publisher.run(), name="publisher")
-            tasks.create_task(self._consumer.run(), name="consumer")
-            tasks.create_task(self._sender.run(), name="sender")
-            tasks.create_task(self._replies.run(), name="replies")
-            tasks.create_task(self._completions.run(), name="completions")
+    async def action(self, action_ref: str) -> StoredAction:
+        """Return an action as it is stored."""
+        return await self._api.action(action_ref)
+
+    async def change_action(self, action_ref: str, /, **fields: object) -> StoredAction:
+        """Change fields of an action, like `max_concurrent=5`, and return it; limits take effect at once.
+
+        Raises Rejected for an unknown or invalid field.
+        """
+        return await self._api.change_action(action_ref, fields)
+
+    async def pause(self, action_ref: str) -> StoredAction:
+        """Let an action admit executions and start none; what runs, runs on."""
+        return await self._api.switch_action(action_ref, "pause")
+
+    async def resume(self, action_ref: str) -> StoredAction:
+        """Let a paused action start executions again."""
+        return await self._api.switch_action(action_ref, "resume")
+
+    async def workers(
+        self, *, state: Sequence[str] = (), limit: int | None = None, cursor: str | None = None
+    ) -> WorkerPage:
+        """Return a page of workers, the newest first; `state` selects some, like `["live", "draining"]`."""
+        return await self._api.workers({"state": [*state] or None, "limit": limit, "cursor": cursor})
+
+    @overload
+    def handle(self, execution: int | Submitted) -> AsyncHandle[JsonValue]: ...
+    @overload
+    def handle(self, execution: int | Submitted, result_type: type[Result]) -> AsyncHandle[Result]: ...
+    def handle(self, execution: int | Submitted, result_type: Any = Any) -> AsyncHandle[Any]:
+        """Return a handle of an execution; its result is read as `result_type`, or left as JSON."""
+        id_, submitted = _named(execution)
+        return AsyncHandle(id=id_, submitted=submitted, result_type=result_type, perform=self._perform)
+
+    async def _status_events(self, execution_id: int) -> StatusEvents:
+        self._usable()
+        return StatusEvents(self._api, execution_id)
+
+    def _perform(self, call: Callable[[Self], Coroutine[Any, Any, Result]]) -> Awaitable[Result]:
+        return call(self)
+
+    def _usable(self) -> Transport:
+        if self._running is None or self._running.done():
+            raise RuntimeError("a client works inside its `async with` block only")
+        if self._loop is not asyncio.get_running_loop():
+            raise RuntimeError(
+                "this AsyncClient belongs to another event loop; create one in each loop, or use a Client, "
+                "which all threads may share"
+            )
+        return self._transport
 
 
 def _limit(timeout: str | float | None) -> asyncio.Timeout:
     return asyncio.timeout(None if timeout is None else parse_duration(timeout))
 
 
-async def _check_exchange(channel: AbstractChannel) -> None:
-    # Not declared: an account that may submit need not be allowed to declare.
-    await channel.get_exchange(EXECUTIONS)
+def _named(execution: int | Submitted) -> tuple[int, Submitted | None]:
+    if isinstance(execution, Submitted):
+        return execution.execution_id, execution
+    return execution, None
+
+
+def _query(filters: Filters) -> dict[str, str | int | list[str] | None]:
+    query: dict[str, Any] = {**filters}
+    for name, value in query.items():
+        if isinstance(value, datetime):
+            query[name] = value.isoformat()
+    query["status"] = [str(each) for each in filters.get("status") or ()] or None
+    query["metadata"] = [f"{key}:{value}" for key, value in (filters.get("metadata") or {}).items()] or None
+    return query
+
+
+def _bulk(
+    ids: Sequence[int] | None, dry_run: bool, limit: int | None, cursor: str | None, filters: Filters
+) -> Mapping[str, object]:
+    conditions = {name: value for name, value in filters.items() if value is not None}
+    given = {"ids": ids, "filter": conditions or None, "limit": limit, "cursor": cursor}
+    return {name: value for name, value in given.items() if value is not None} | {"dry_run": dry_run}
 
 
 class _Blocking(Generic[P, Result]):
@@ -286,7 +445,16 @@ class Client:
     cancel = _Blocking(AsyncClient.cancel)
     get = _Blocking(AsyncClient.get)
     list = _Blocking(AsyncClient.list)
+    logs = _Blocking(AsyncClient.logs)
+    retry = _Blocking(AsyncClient.retry)
+    cancel_many = _Blocking(AsyncClient.cancel_many)
+    retry_many = _Blocking(AsyncClient.retry_many)
     queue_stats = _Blocking(AsyncClient.queue_stats)
+    action = _Blocking(AsyncClient.action)
+    change_action = _Blocking(AsyncClient.change_action)
+    pause = _Blocking(AsyncClient.pause)
+    resume = _Blocking(AsyncClient.resume)
+    workers = _Blocking(AsyncClient.workers)
 
     @_as_declared(AsyncClient)
     def __init__(self, **options: Any) -> None:
@@ -294,48 +462,101 @@ class Client:
         self._client = AsyncClient(**options)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = asyncio.Event()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="turnstile-client")
-        self._started: Future[None] = Future()
-        self._ended: Future[None] | None = None
+        # A daemon: a client that is never closed must not keep the interpreter from ending.
+        self._thread = threading.Thread(target=self._run, name="turnstile-client", daemon=True)
+        self._started = threading.Event()
+        self._failure: BaseException | None = None
+        self._process_id: int | None = None
+
+    @classmethod
+    def from_env(cls, **options: Unpack[ClientOptions]) -> Self:
+        """Return a client with the settings of the environment, as `AsyncClient.from_env` reads them."""
+        return cls(**{**client_settings(os.environ), **options})
 
     def __enter__(self) -> Self:
         """Start to connect; calls wait for the connection."""
-        assert self._ended is None, "a client is for one `with`"
-        self._ended = self._thread.submit(lambda: asyncio.run(self._serve()))
-        wait({self._started, self._ended}, return_when=FIRST_COMPLETED)
+        assert self._process_id is None, "a client is for one `with`"
+        self._process_id = os.getpid()
+        self._thread.start()
+        self._started.wait()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Disconnect; calls of other threads raise Unavailable."""
-        assert self._ended is not None
         with suppress(RuntimeError):
             # The loop is closed already if the thread failed; the next statement raises its error.
             self._open_loop().call_soon_threadsafe(self._stop.set)
-        try:
-            self._ended.result()
-        finally:
-            self._thread.shutdown()
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+    @overload
+    def handle(self, execution: int | Submitted) -> Handle[JsonValue]: ...
+    @overload
+    def handle(self, execution: int | Submitted, result_type: type[Result]) -> Handle[Result]: ...
+    def handle(self, execution: int | Submitted, result_type: Any = Any) -> Handle[Any]:
+        """Return a handle of an execution; its result is read as `result_type`, or left as JSON."""
+        id_, submitted = _named(execution)
+        return Handle(id=id_, submitted=submitted, result_type=result_type, perform=self._wait_for)
 
     def _wait_for(self, call: Callable[[AsyncClient], Coroutine[Any, Any, Result]]) -> Result:
-        loop = self._open_loop()
-        answer = asyncio.run_coroutine_threadsafe(call(self._client), loop)
+        answer = self._begin(call)
         try:
             return answer.result()
         except CancelledError:
-            raise Unavailable("the client was closed before the reply arrived") from None
+            raise Unavailable(_CLOSED) from None
         finally:
             # Ctrl-C in the calling thread cancels the call in the loop, too.
             answer.cancel()
 
+    async def _perform(self, call: Callable[[AsyncClient], Coroutine[Any, Any, Result]]) -> Result:
+        """Do the call in the client's thread, for a caller in any event loop."""
+        answer = self._begin(call)
+        try:
+            return await asyncio.wrap_future(answer)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if answer.cancelled() and (task is None or not task.cancelling()):
+                raise Unavailable(_CLOSED) from None
+            raise
+
+    def _begin(self, call: Callable[[AsyncClient], Coroutine[Any, Any, Result]]) -> Future[Result]:
+        loop = self._open_loop()
+        return asyncio.run_coroutine_threadsafe(call(self._client), loop)
+
     def _open_loop(self) -> asyncio.AbstractEventLoop:
+        if self._process_id not in (None, os.getpid()):
+            raise RuntimeError(
+                "this client was started before the process was forked, and works in the parent only; start "
+                "a client after the fork, for example in the start hook of the server's workers"
+            )
         if self._loop is None or self._loop.is_closed():
             raise RuntimeError("a client works inside its `with` block only")
         return self._loop
 
+    def _run(self) -> None:
+        loop = asyncio.new_event_loop()
+        try:
+            loop.run_until_complete(self._serve())
+        except BaseException as error:  # noqa: BLE001  (raised by the thread that closes the client)
+            self._failure = error
+        finally:
+            # Not asyncio.run: at the end of the interpreter it would start a thread, which fails.
+            loop.run_until_complete(_cancelled(asyncio.all_tasks(loop)))
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()
+            self._started.set()
+
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         async with self._client:
-            self._started.set_result(None)
+            self._started.set()
             await self._stop.wait()
+
+
+async def _cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

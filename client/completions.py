@@ -17,8 +17,9 @@ from typing import Final, NoReturn
 from aio_pika.abc import AbstractChannel
 from pydantic import JsonValue, ValidationError
 
-from turnstile.client.api import Api, Execution
+from turnstile.client.api import Api
 from turnstile.client.errors import Unavailable
+from turnstile.client.schemas import Execution
 from turnstile.common.broker.consumer import ConsumerConnection
 from turnstile.common.broker.delivery import Delivery
 from turnstile.common.broker.topology import EXECUTION_COMPLETED, EXECUTIONS
@@ -30,6 +31,9 @@ logger = logging.getLogger(__name__)
 _BATCH_MAX: Final = 1000
 _READ_PAUSE_FIRST_SECONDS: Final = 0.25
 _READ_PAUSE_MAX_SECONDS: Final = 5.0
+_READ_PAUSE_ALONE_FIRST_SECONDS: Final = 0.05
+_READ_PAUSE_ALONE_MAX_SECONDS: Final = 1.0
+"""Without events, as over HTTP alone."""
 _READ_PAUSE_PER_WAIT_SECONDS: Final = 0.01
 """Limits a client with many waits to a hundred reads per second."""
 _RESULT_TIMEOUT_SECONDS: Final = 30.0
@@ -59,7 +63,8 @@ _Waiter = asyncio.Future[Completion | None]
 class Completions:
     """The waits of one client. `run` receives the events."""
 
-    def __init__(self, consumer: ConsumerConnection, api: Api, *, queue: str) -> None:
+    def __init__(self, consumer: ConsumerConnection | None, api: Api, *, queue: str) -> None:
+        """Without a consumer there are no events: each wait reads over HTTP alone."""
         self._consumer = consumer
         self._api = api
         self._queue = queue
@@ -67,9 +72,15 @@ class Completions:
         self._bound = False
         self._waits: defaultdict[int, set[_Waiter]] = defaultdict(set)
         self._recent = _RecentEvents()
+        self._pauses_seconds = (
+            (_READ_PAUSE_ALONE_FIRST_SECONDS, _READ_PAUSE_ALONE_MAX_SECONDS)
+            if consumer is None
+            else (_READ_PAUSE_FIRST_SECONDS, _READ_PAUSE_MAX_SECONDS)
+        )
 
     async def run(self) -> NoReturn:
         """Receive events until cancelled, from the first wait on."""
+        assert self._consumer is not None
         await self._wanted.wait()
         subscription = self._consumer.subscribe(self._queue, prefetch=_BATCH_MAX, declare=self._declare)
         while True:
@@ -90,16 +101,14 @@ class Completions:
         """
         self.watch()
         with self._waiter(execution_id) as waiter:
-            pause_seconds = _READ_PAUSE_FIRST_SECONDS
+            pause_seconds, longest_seconds = self._pauses_seconds
             if not read_at_once:
                 await asyncio.wait({waiter}, timeout=4 * pause_seconds)
             while not waiter.done():
                 found = await self._read(execution_id, waiter)
                 if found is not None:
                     return found
-                pause_max_seconds = max(
-                    _READ_PAUSE_MAX_SECONDS, len(self._waits) * _READ_PAUSE_PER_WAIT_SECONDS
-                )
+                pause_max_seconds = max(longest_seconds, len(self._waits) * _READ_PAUSE_PER_WAIT_SECONDS)
                 await asyncio.wait({waiter}, timeout=pause_seconds)
                 pause_seconds = min(2 * pause_seconds, pause_max_seconds)
             completion = waiter.result()

@@ -3,7 +3,10 @@
     TurnstileError
     ├── Rejected           the request cannot be accepted unchanged; `code` says why
     ├── ExecutionFailed    it was executed, and did not complete
+    ├── InvalidResult      it completed, but its result does not fit the return type of the action
+    ├── InvalidSetting     a variable of the environment is missing or wrong
     └── Unavailable        no answer in time: the outcome is unknown, so look it up or repeat
+        └── NotReceived        the request was certainly not received
 
 A `wait` that outlasts its own timeout raises Python's `TimeoutError`; the execution continues.
 """
@@ -12,7 +15,26 @@ from turnstile.common.domain.errors import TurnstileError, Unavailable
 from turnstile.common.domain.states import Status
 from turnstile.common.messages import Error
 
-__all__ = ["ExecutionFailed", "Rejected", "Unavailable"]
+__all__ = [
+    "ExecutionFailed",
+    "InvalidResult",
+    "InvalidSetting",
+    "NotReceived",
+    "Rejected",
+    "Unavailable",
+]
+
+
+class NotReceived(Unavailable):
+    """The server cannot be reached: the request had no effect."""
+
+
+class InvalidSetting(TurnstileError, ValueError):
+    """A variable of the environment is missing or wrong; the message names it and the remedy."""
+
+
+class InvalidResult(TurnstileError):
+    """The execution completed, but its result does not fit the type that the caller expects."""
 
 
 class Rejected(TurnstileError):

@@ -7,7 +7,7 @@ before anything is sent: the same code checks the bytes here and in the executor
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final, TypedDict
 
 from pydantic_core import PydanticSerializationError, to_json
@@ -20,12 +20,15 @@ from turnstile.common.broker.topology import (
     EXECUTIONS,
     EXECUTOR_REQUESTS,
 )
+from turnstile.common.domain.durations import parse_duration
 from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.envelopes import envelope
 from turnstile.common.messages import CancelRequested, ExecutionRequested
 from turnstile.common.requests import read_model, read_requested_body, read_traceparent
 
 _OPENTELEMETRY: Final = "opentelemetry.trace"
+_NOT_SENT: Final = ("traceparent", "delay")
+"""Fields of `Request` that are not fields of the body."""
 
 
 class Options(TypedDict, total=False):
@@ -35,6 +38,7 @@ class Options(TypedDict, total=False):
     concurrency_key: str | None
     priority: int | None
     run_at: datetime | None
+    delay: str | float | None
     timeout: str | float | None
     ttl: str | float | None
     callback_url: str | None
@@ -57,6 +61,8 @@ class Request:
     """1 (first) to 5 (last). None: 3, or the action's `priority_min` if that is larger."""
     run_at: datetime | None = None
     """Not started before this instant, which must have a time zone."""
+    delay: str | float | None = None
+    """Not started before this time has passed by this machine's clock: `5m`, or seconds. Sent as `run_at`."""
     timeout: str | float | None = None
     """Longest run of one attempt: `5m`, or seconds."""
     ttl: str | float | None = None
@@ -69,10 +75,16 @@ class Request:
     """The W3C trace context of the execution; None: that of the calling code, if any."""
 
 
-def request_message(request: Request, *, reply_to: str, parameters_bytes_max: int) -> Outgoing:
-    """Wrap a request; its message id makes a repeat harmless (P5). Raises Rejected."""
+def request_body(request: Request, *, parameters_bytes_max: int) -> bytes:
+    """Return the request as JSON, as messages and the API take it. Raises Rejected."""
     body = _json(_given_fields(request))
     check_request(request, body, parameters_bytes_max=parameters_bytes_max)
+    return body
+
+
+def request_message(request: Request, *, reply_to: str, parameters_bytes_max: int) -> Outgoing:
+    """Wrap a request; its message id makes a repeat harmless (P5). Raises Rejected."""
+    body = request_body(request, parameters_bytes_max=parameters_bytes_max)
     message = envelope(
         body,
         message_type=EXECUTION_REQUESTED,
@@ -125,8 +137,24 @@ def cancel_request_message(
 
 
 def _given_fields(request: Request) -> dict[str, object]:
-    named = {each.name: getattr(request, each.name) for each in fields(request) if each.name != "traceparent"}
+    named = {each.name: getattr(request, each.name) for each in fields(request) if each.name not in _NOT_SENT}
+    if request.delay is not None:
+        named["run_at"] = _due_at(request, request.delay)
     return {name: value for name, value in named.items() if value is not None}
+
+
+def _due_at(request: Request, delay: str | float) -> datetime:
+    if request.run_at is not None:
+        raise Rejected(Code.INVALID_MESSAGE, "run_at, delay: give one of them")
+    if request.idempotency_key is not None:
+        raise Rejected(
+            Code.INVALID_MESSAGE,
+            "delay: a request with an idempotency_key must be the same each time; give run_at instead",
+        )
+    try:
+        return datetime.now(UTC) + timedelta(seconds=parse_duration(delay))
+    except ValueError as error:
+        raise Rejected(Code.INVALID_MESSAGE, f"delay: {error}") from None
 
 
 def _json(given: Mapping[str, object]) -> bytes:

@@ -36,7 +36,8 @@ from turnstile.common.messages import ExecutionAccepted
 
 logger = logging.getLogger(__name__)
 
-_CHUNK_MAX: Final = 500
+CHUNK_MAX: Final = 500
+"""Most requests that are sent at once."""
 _CHUNKS_UNANSWERED_MAX: Final = 4
 _PAUSE_FIRST_SECONDS: Final = 0.1
 _PAUSE_MAX_SECONDS: Final = 2.0
@@ -81,7 +82,7 @@ class Submissions:
         unanswered: deque[_Chunk] = deque()
         results: list[Submitted | Rejected] = []
         try:
-            for chunk in _chunks(requests):
+            for chunk in chunks(requests):
                 # Confirmed before the next chunk is sent: that keeps the order (P2).
                 unanswered.append(await self._send(chunk))
                 if len(unanswered) == _CHUNKS_UNANSWERED_MAX:
@@ -130,9 +131,10 @@ def _result(request: Request, reply: ExecutionAccepted | Rejected) -> Submitted 
     )
 
 
-def _chunks(requests: Iterable[Request]) -> Iterator[list[Request]]:
+def chunks(requests: Iterable[Request]) -> Iterator[list[Request]]:
+    """Split requests, which are read as needed."""
     rest = iter(requests)
-    while chunk := list(islice(rest, _CHUNK_MAX)):
+    while chunk := list(islice(rest, CHUNK_MAX)):
         yield chunk
 
 
@@ -159,11 +161,11 @@ class Replies:
 
     async def run(self) -> NoReturn:
         """Receive replies until cancelled."""
-        subscription = self._consumer.subscribe(self.queue, prefetch=_CHUNK_MAX, declare=self._declare)
+        subscription = self._consumer.subscribe(self.queue, prefetch=CHUNK_MAX, declare=self._declare)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._repeat_unanswered(), name="repeat-requests")
             while True:
-                deliveries = await subscription.next_batch(_CHUNK_MAX)
+                deliveries = await subscription.next_batch(CHUNK_MAX)
                 for delivery in deliveries:
                     self._take(delivery)
                 subscription.ack(deliveries)

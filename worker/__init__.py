@@ -9,8 +9,10 @@ async def render(context: Context, customer_id: int) -> dict: ...
 from turnstile.common.domain.errors import PermanentError, TemporaryError
 from turnstile.worker.actions import action, command_action, http_action, rate, use
 from turnstile.worker.context import Context, ExecutionStopped
+from turnstile.worker.submitting import Action
 
 __all__ = [
+    "Action",
     "Context",
     "ExecutionStopped",
     "PermanentError",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack
+from typing import Any, Final, Literal, TypedDict, Unpack, cast
 
 from pydantic import ValidationError
 
@@ -19,6 +19,7 @@ from turnstile.common.action_definition import ActionDefinition, RetryDefinition
 from turnstile.common.domain.errors import TurnstileError
 from turnstile.common.invalid_values import invalid_values
 from turnstile.worker.parameters import ActionDeclarationError, parameters_of
+from turnstile.worker.submitting import Action, Declare
 
 
 class ActionsNotFound(TurnstileError):
@@ -68,14 +69,12 @@ class RegisteredAction:
         return inspect.iscoroutinefunction(self.function)
 
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 _declared: Final[list[RegisteredAction]] = []
 """Every action of this process, in the order of declaration."""
 
 
-def action(ref: str, **fields: Unpack[ActionFields]) -> Callable[[F], F]:
-    """Declare the decorated function as the action `ref`; the function itself is unchanged.
+def action(ref: str, **fields: Unpack[ActionFields]) -> Declare:
+    """Declare the decorated function as the action `ref`; return an `Action`, which is called like it.
 
     Raises ActionDeclarationError, at import, for an unknown or invalid field.
     """
@@ -83,11 +82,11 @@ def action(ref: str, **fields: Unpack[ActionFields]) -> Callable[[F], F]:
     # The module that uses the decorator: `function` may be wrapped by a decorator of another module.
     module = _module_of_caller()
 
-    def declare(function: F) -> F:
-        _declare(module, definition, function)
-        return function
+    def declare(function: Callable[..., Any]) -> Action[..., Any, Any]:
+        plain = function.function if isinstance(function, Action) else function
+        return Action(plain, _declare(module, definition, plain))
 
-    return declare
+    return cast(Declare, declare)
 
 
 def command_action(ref: str, *, argv: Sequence[str], **fields: Unpack[ActionFields]) -> RegisteredAction:
@@ -147,6 +146,8 @@ def action_from_entrypoint(ref: str, entrypoint: str) -> RegisteredAction:
     """Return the function `module:function` as the action `ref`; it need not be decorated."""
     module_name, _, name = entrypoint.partition(":")
     function = getattr(_module(entrypoint, module_name), name, None)
+    if isinstance(function, Action):
+        function = function.function
     if not callable(function):
         raise ActionsNotFound(f"{entrypoint}: module {module_name!r} has no function {name!r}")
     parameters_of(function)
@@ -199,9 +200,8 @@ def _actions_of(target: str) -> list[RegisteredAction]:
 
 
 def _among(values: Sequence[object]) -> list[RegisteredAction]:
-    by_function = {id(each.function): each for each in _declared if each.function is not None}
-    found = [v if isinstance(v, RegisteredAction) else by_function.get(id(v)) for v in values]
-    return [registered for registered in found if registered is not None]
+    found = [value.registered if isinstance(value, Action) else value for value in values]
+    return [each for each in found if isinstance(each, RegisteredAction)]
 
 
 def _module(target: str, module_name: str) -> ModuleType:

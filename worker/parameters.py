@@ -66,11 +66,7 @@ class ParametersReader:
 
     def read(self, parameters_json: str, make_context: Callable[[], Context]) -> dict[str, Any]:
         """Return keyword arguments, with a context if the function takes one; raises InvalidParameters."""
-        try:
-            checked = self._model.model_validate_json(parameters_json)
-        except ValidationError as error:
-            invalid = invalid_values(error.errors(include_url=False, include_input=False))
-            raise InvalidParameters("; ".join(map(self._message, invalid[:_PROBLEMS_MAX]))) from None
+        checked = self.check(parameters_json)
         # A parameter that was not sent keeps the function's own default.
         values, sent = vars(checked), checked.model_fields_set
         arguments = {name: values[field] for field, name in self._names.items() if field in sent}
@@ -79,6 +75,19 @@ class ParametersReader:
         if self._context_name is not None:
             arguments[self._context_name] = make_context()
         return arguments
+
+    @property
+    def context_name(self) -> str | None:
+        """The name of the parameter that receives the context, or None."""
+        return self._context_name
+
+    def check(self, parameters_json: str) -> BaseModel:
+        """Return the checked parameters; raises InvalidParameters."""
+        try:
+            return self._model.model_validate_json(parameters_json)
+        except ValidationError as error:
+            invalid = invalid_values(error.errors(include_url=False, include_input=False))
+            raise InvalidParameters("; ".join(map(self._message, invalid[:_PROBLEMS_MAX]))) from None
 
     def _message(self, invalid: InvalidValue) -> str:
         path = invalid.path or "parameters"

@@ -6,17 +6,30 @@
     async def render(context: Context, customer_id: int) -> dict: ...
 
 Declare actions with `action`, `command_action` and `http_action`, the shared resources that they use with
-`use`, and limits of starts with `rate`; submit executions with `Client` or `AsyncClient`, or with `submit_in`
-and `submit_in_async` inside a database transaction. Each name is imported at its first use: `import
-turnstile` alone loads no other module.
+`use`, and limits of starts with `rate`; submit executions with `await render.submit(customer_id=7)`, by name
+with `Client` or `AsyncClient`, or with `submit_in` and `submit_in_async` inside a database transaction. Each
+name is imported at its first use: `import turnstile` alone loads no other module.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from turnstile.client import AsyncClient, Client, submit_in, submit_in_async
+    from turnstile.client import (
+        AsyncClient,
+        AsyncHandle,
+        Client,
+        ExecutionFailed,
+        Handle,
+        Rejected,
+        Unavailable,
+        current_client,
+        submit_in,
+        submit_in_async,
+        use_client,
+    )
     from turnstile.worker import (
+        Action,
         Context,
         PermanentError,
         TemporaryError,
@@ -28,22 +41,31 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "Action",
     "AsyncClient",
+    "AsyncHandle",
     "Client",
     "Context",
+    "ExecutionFailed",
+    "Handle",
     "PermanentError",
+    "Rejected",
     "TemporaryError",
+    "Unavailable",
     "action",
     "command_action",
+    "current_client",
     "http_action",
     "rate",
     "submit_in",
     "submit_in_async",
     "use",
+    "use_client",
 ]
 
-_CLIENT = {"AsyncClient", "Client", "submit_in", "submit_in_async"}
-_MODULES = {name: "turnstile.client" if name in _CLIENT else "turnstile.worker" for name in __all__}
+_OF_WORKER = {"Action", "Context", "PermanentError", "TemporaryError"}
+_OF_WORKER |= {"action", "command_action", "http_action", "rate", "use"}
+_MODULES = {name: "turnstile.worker" if name in _OF_WORKER else "turnstile.client" for name in __all__}
 
 # Hidden from type checkers, for which it would make every name exist.
 if not TYPE_CHECKING:

@@ -6,7 +6,10 @@ import json
 import os
 import sys
 import time
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
+from typing import cast
 
 from turnstile.worker import Context, PermanentError, TemporaryError, action, command_action
 
@@ -22,6 +25,26 @@ child.wait()
 async def noop(number: int = 0) -> int:
     """Return its parameter."""
     return number
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """What `shipped` returns."""
+
+    number: int
+    at: datetime
+
+
+@action("shipped")
+async def shipped(context: Context, number: int, at: datetime) -> Parcel:
+    """Return its parameters as a parcel."""
+    return Parcel(number, at)
+
+
+@action("misdeclared")
+async def misdeclared() -> int:
+    """Return no number."""
+    return cast(int, "seven")
 
 
 @action("large")

@@ -1,6 +1,7 @@
 """A fake executor on a real broker: receives requests, replies as the test decides, records them."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -72,3 +73,31 @@ async def run_fake_executor(amqp_url: str, decide: Decide = accept) -> AsyncIter
             yield executor
         finally:
             running.cancel()
+
+
+class Background:
+    """The fake executor in a thread, for a test without an event loop."""
+
+    def __init__(self, amqp_url: str, *, answering: bool = True) -> None:
+        self._amqp_url = amqp_url
+        self._answering = answering
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
+        self._started = threading.Event()
+        self.executor: FakeExecutor | None = None
+
+    def __enter__(self) -> "Background":
+        self._thread.start()
+        assert self._started.wait(20)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+    async def _serve(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        async with run_fake_executor(
+            self._amqp_url, accept if self._answering else lambda *_: None
+        ) as self.executor:
+            self._started.set()
+            await self._stop.wait()

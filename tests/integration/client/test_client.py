@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tests.integration.client.fake_executor import (
-    FakeExecutor,
+    Background,
     Reply,
     accept,
     run_fake_executor,
@@ -165,36 +165,8 @@ def test_a_client_works_only_inside_its_block() -> None:
         client.submit("noop")
 
 
-class _Background:
-    """The stand-in, in a thread: the test itself has no event loop."""
-
-    def __init__(self, amqp_url: str, *, answering: bool = True) -> None:
-        self._amqp_url = amqp_url
-        self._answering = answering
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
-        self._started = threading.Event()
-        self.executor: FakeExecutor | None = None
-
-    def __enter__(self) -> "_Background":
-        self._thread.start()
-        assert self._started.wait(20)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
-
-    async def _serve(self) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        async with run_fake_executor(
-            self._amqp_url, accept if self._answering else lambda *_: None
-        ) as self.executor:
-            self._started.set()
-            await self._stop.wait()
-
-
 def test_the_blocking_client_submits_and_raises(amqp_url: str) -> None:
-    with _Background(amqp_url), Client(amqp_url=amqp_url) as client:
+    with Background(amqp_url), Client(amqp_url=amqp_url) as client:
         assert client.submit("noop", {"number": 1}).execution_id == 1
         answers = client.submit_many(Request(action_ref="noop") for _ in range(3))
         assert [each.execution_id for each in answers if isinstance(each, Submitted)] == [2, 3, 4]
@@ -204,7 +176,7 @@ def test_the_blocking_client_submits_and_raises(amqp_url: str) -> None:
 
 def test_threads_share_one_client(amqp_url: str) -> None:
     ids: list[int] = []
-    with _Background(amqp_url), Client(amqp_url=amqp_url) as client:
+    with Background(amqp_url), Client(amqp_url=amqp_url) as client:
         threads = [
             threading.Thread(target=lambda: ids.append(client.submit("noop").execution_id)) for _ in range(8)
         ]
@@ -224,7 +196,7 @@ def test_closing_ends_the_calls_of_other_threads(amqp_url: str) -> None:
         except Unavailable as error:
             raised.append(error)
 
-    with _Background(amqp_url, answering=False) as background:
+    with Background(amqp_url, answering=False) as background:
         with Client(amqp_url=amqp_url) as client:
             thread = threading.Thread(target=submit, args=(client,))
             thread.start()
