@@ -38,7 +38,8 @@ async def register(
     await worker.register_actions([ActionDefinition(ref="a")], schemas or {})
     await worker.register_worker(
         name="w", host="h", pid=1, pools=["default"], concurrency=1, offers_per_message=1,
-        lease_seconds=600, version="test", drain_seconds=1, stop_grace_seconds=1, start_notes=(), schemas=schemas,
+        lease_seconds=600, version="test", drain_seconds=1, stop_grace_seconds=1, start_notes=(),
+        schemas=schemas,
     )  # fmt: skip
     return worker
 
