@@ -31,6 +31,7 @@ from turnstile.worker.metrics import UNDELIVERED
 from turnstile.worker.protocol import Answer, Claim, Finished, Offer, Report, Request, Verdict, WorkerProtocol
 
 logger = logging.getLogger(__name__)
+_LOGS_DROPPED: Final = Episodes(logger, "logs_dropped")
 _CLAIMS_POSTPONED: Final = Episodes(logger, "claim_postponed")
 _RECORD_UNAVAILABLE: Final = Episodes(logger, "record_unavailable")
 
@@ -86,7 +87,7 @@ class LogFlusher:
             if not await self._protocol.append_logs([(offer, piece) for offer, _, piece in pieces]):
                 return
         except REFUSED_BY_DATABASE as error:
-            logger.warning("logs_dropped", extra={"attempts": len(pieces), "reason": str(error)})
+            _LOGS_DROPPED.failed("logs", attempts=len(pieces), reason=str(error))
         for offer, log, _ in pieces:
             log.confirm()
             if offer in self._logs:

@@ -46,6 +46,8 @@ from turnstile.worker.schemas import ActionSchemas
 from turnstile.worker.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
+_DIFFERS: Final = Episodes(logger, "action_differs")
+_NOT_SIGNED_OFF: Final = Episodes(logger, "not_signed_off")
 
 _HAND_BACK_SECONDS: Final = 10.0
 """For stopping, handing back and publishing, after the drain timeout."""
@@ -179,7 +181,7 @@ class Session:
             if difference.schemas is not None:
                 given, derived = (json_text(schema)[:_SCHEMA_CHARS_MAX] for schema in difference.schemas)
                 fields |= {"parameters_schema": given, "schema_of_code": derived}
-            logger.warning("action_differs", extra=fields)
+            _DIFFERS.failed(difference.ref, **fields)
         await self._protocol.register_worker(
             name=settings.worker_name,
             host=socket.gethostname(),
@@ -206,7 +208,7 @@ class Session:
                 await self._protocol.sign_off()
                 return
             except (Unavailable, asyncpg.PostgresError) as error:
-                logger.warning("not_signed_off", extra={"reason": str(error)})
+                _NOT_SIGNED_OFF.failed("lease", reason=str(error))
             if stop.is_set():
                 return
             await _pause(stop)
@@ -359,4 +361,4 @@ async def _hand_back_and_sign_off(
                     instrumentation.handed_back(claim)
         await protocol.sign_off()
     except (Unavailable, asyncpg.PostgresError) as error:
-        logger.warning("not_signed_off", extra={"reason": str(error)})
+        _NOT_SIGNED_OFF.failed("lease", reason=str(error))

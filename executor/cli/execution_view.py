@@ -125,7 +125,7 @@ def _reason(waiting_on: Json) -> str:
         case {"reason": "paused"}:
             return "the action is paused"
         case {"reason": "no_worker", "pool": pool}:
-            return f"no live worker in pool {pool} serves the action"
+            return f"no live worker in pool {pool} serves the action; start one that does"
         case {"reason": "pool", "pool": pool, "places": places}:
             return f"all {places} places of the workers in pool {pool} are taken, or others are first"
         case {"reason": "not_due", "run_at": run_at}:

@@ -215,7 +215,10 @@ async def test_an_unreachable_server_fills_no_log_and_its_return_is_logged(
         httpx.AsyncClient(base_url=system.http_url, timeout=2) as http,
     ):
         services = [*system.executors, *system.workers]
-        for link, over in ((database, "_over"), (broker, "broker_unavailable_over")):
+        for link, part, over in (
+            (database, "database", "_over"),
+            (broker, "broker", "broker_unavailable_over"),
+        ):
             before = {each.name: len(each.log.read_text().splitlines()) for each in services}
             link.state = LinkState(refuses=True)
             # Longer than a lease, so that the worker registers again; everything that can fail repeats often.
@@ -226,6 +229,8 @@ async def test_an_unreachable_server_fills_no_log_and_its_return_is_logged(
                             with suppress(httpx.HTTPError):
                                 await http.get(path, timeout=0.5)
                         await asyncio.sleep(0.05)
+            parts = (await http.get("/readyz")).json()["parts"]
+            assert [name for name, reason in parts.items() if reason is not None] == [part]
             lines = {each.name: each.log.read_text().splitlines()[before[each.name] :] for each in services}
             for name, logged in lines.items():
                 assert 0 < len(logged) <= 25, (name, logged)

@@ -54,7 +54,7 @@ def starting(earliest_seconds: float, latest_seconds: float) -> dict[str, str]:
                 "root_cause": {"ids": [60, 61], "on": {"reason": "no_worker", "pool": "gpu"}},
             },
             "2 of 2 slots in use, held by #60, #61; #60, #61 have their slots and wait themselves: no live"
-            " worker in pool gpu serves the action",
+            " worker in pool gpu serves the action; start one that does",
         ),
         (
             {
@@ -65,10 +65,13 @@ def starting(earliest_seconds: float, latest_seconds: float) -> dict[str, str]:
                 "root_cause": {"ids": [], "on": {"reason": "no_worker", "pool": "gpu"}},
             },
             "0 of 1 slots in use; the executions ahead wait themselves: no live worker in pool gpu serves"
-            " the action",
+            " the action; start one that does",
         ),
         ({"reason": "paused"}, "the action is paused"),
-        ({"reason": "no_worker", "pool": "gpu"}, "no live worker in pool gpu serves the action"),
+        (
+            {"reason": "no_worker", "pool": "gpu"},
+            "no live worker in pool gpu serves the action; start one that does",
+        ),
         ({"reason": "not_due", "run_at": "2026-11-21T07:30:00Z"}, "not due before 2026-11-21 07:30:00Z"),
         ({"reason": "not_due", "run_at": None}, "not due yet"),
         (
