@@ -2,17 +2,31 @@
 
 `run` and `run_async` run one attempt of an action in this process, without servers. `installation` starts a
 whole private Turnstile; the pytest plugin does that once per session, and empties it before each test.
+`FakeClient` records what an application submits, and plays outcomes.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from turnstile.testing.running import Ran, RunOptions, run, run_async
 
-__all__ = ["Installation", "Ran", "RunOptions", "installation", "run", "run_async"]
+if TYPE_CHECKING:
+    from turnstile.testing.fake_client import FakeClient
+    from turnstile.testing.private_installation import Installation, installation
 
+__all__ = ["FakeClient", "Installation", "Ran", "RunOptions", "installation", "run", "run_async"]
 
-def __getattr__(name: str) -> object:
-    """Import what needs servers at its first use (PEP 562)."""
-    if name in ("Installation", "installation"):
-        from turnstile.testing import installation as module  # noqa: PLC0415  (as above)
+_MODULES = {
+    "FakeClient": "fake_client",
+    "Installation": "private_installation",
+    "installation": "private_installation",
+}
 
-        return getattr(module, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# Hidden from type checkers, for which it would make every name exist.
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Import what is large at its first use (PEP 562)."""
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,4 +1,7 @@
-"""The pytest plugin: `turnstile`, a private installation that is empty at the beginning of each test.
+"""The pytest plugin: private installations and fake clients for tests.
+
+`turnstile` is an installation that is empty at the beginning of each test, `turnstile_fake` a client without
+servers.
 
 The option `turnstile_actions` of pytest's configuration names the modules of the worker:
 
@@ -14,7 +17,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from turnstile.testing.installation import Installation
+    from turnstile.testing.fake_client import FakeClient
+    from turnstile.testing.private_installation import Installation
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -38,7 +42,7 @@ def turnstile_installation(
     request: pytest.FixtureRequest, turnstile_settings: dict[str, str]
 ) -> "Iterator[Installation]":
     """Start an executor and a worker with private servers, for the session. Tests use `turnstile`."""
-    from turnstile.testing.installation import installation  # noqa: PLC0415  (only if a test uses it)
+    from turnstile.testing.private_installation import installation  # noqa: PLC0415  (only if a test uses it)
 
     actions = request.config.getini("turnstile_actions")
     if not actions:
@@ -48,6 +52,15 @@ def turnstile_installation(
         )
     with installation(*actions, settings=turnstile_settings) as made:
         yield made
+
+
+@pytest.fixture
+def turnstile_fake() -> "Iterator[FakeClient]":
+    """Let all actions be submitted to a fake client, which records them and runs nothing."""
+    from turnstile.testing.fake_client import FakeClient  # noqa: PLC0415  (only if a test uses it)
+
+    with FakeClient() as client:
+        yield client
 
 
 @pytest.fixture

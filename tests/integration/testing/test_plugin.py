@@ -49,6 +49,14 @@ def test_an_action_runs(turnstile):
     turnstile.client.submit("shop.greet", {"name": "later"}, run_at=datetime(2100, 1, 1, tzinfo=UTC))
 
 
+def test_a_fake_client_records_what_is_submitted(turnstile_fake):
+    from shop.actions import greet
+
+    turnstile_fake.completes("shop.greet", "hello fake")
+    assert greet.submit_sync(name="eve").result() == "hello fake"
+    assert [one.parameters for one in turnstile_fake.submitted] == [{"name": "eve"}]
+
+
 def test_nothing_is_left_of_earlier_tests(turnstile):
     assert turnstile.client.list().items == ()
 
@@ -96,4 +104,4 @@ def test_a_project_tests_its_actions_on_a_private_installation(
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "4 passed" in done.stdout
+    assert "5 passed" in done.stdout
