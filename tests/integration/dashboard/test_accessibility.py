@@ -14,8 +14,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="package")
 CHECK = (Path(__file__).parent / "accessibility.js").read_text()
 LOOKS: dict[str, dict[str, Any]] = {
     "light": {"color_scheme": "light"},
-    "dark": {"color_scheme": "dark"},
-    "phone": {"color_scheme": "light", "viewport": {"width": 360, "height": 740}, "has_touch": True},
     "dark phone": {"color_scheme": "dark", "viewport": {"width": 360, "height": 740}, "has_touch": True},
 }
 
